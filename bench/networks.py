@@ -12,6 +12,10 @@
 | M | MLP 128-32-10, so small that a step is mostly what is around it | 1 |
 | R | LSTM 16 -> 64 over 32 steps, and a linear layer on its last state | 32 |
 | G | GRU 128 -> 256 over 64 steps, and a linear layer on its last state | 16 |
+| S | MobileNet: a stem and eight depthwise-separable blocks, 32 to 256 channels, 3x32x32 | 16 |
+| S1 | S on 3x112x112 | 1 |
+| Rn | ResNet-18 without normalization, 3x64x64 | 4 |
+| X | a stage of ConvNeXt: three blocks of 96 channels, 28x28, depthwise 7x7 | 4 |
 """
 
 from __future__ import annotations
@@ -123,20 +127,21 @@ class Network:
         out_pixels: int,
         kernel: int = 3,
         stride: int = 1,
+        group: int = 1,
         bias: bool = True,
         trainable: bool = True,
         gain: float = 1.0,
         needs_dx: bool = True,
     ) -> str:
         """Convolution that keeps the size (up to its stride); `out_pixels` is batch x height x width of its output."""
-        bound = gain / math.sqrt(n_in * kernel * kernel)
-        shape = (n_out, n_in, kernel, kernel)
+        bound = gain / math.sqrt(n_in // group * kernel * kernel)
+        shape = (n_out, n_in // group, kernel, kernel)
         inputs = [x, self.parameter(f"{name}.weight", self.rng.uniform(-bound, bound, shape), trainable)]
         if bias:
             inputs.append(self.parameter(f"{name}.bias", self.rng.uniform(-bound, bound, (n_out,)), trainable))
-        self.count(out_pixels * n_in * n_out * kernel**2, trainable=trainable, needs_dx=needs_dx)
-        pad = kernel // 2
-        return self.op("Conv", inputs, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[pad] * 4)
+        self.count(out_pixels * n_in // group * n_out * kernel**2, trainable=trainable, needs_dx=needs_dx)
+        attributes = dict(kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[kernel // 2] * 4)
+        return self.op("Conv", inputs, **attributes, **({"group": group} if group > 1 else {}))
 
     def count(self, multiply_adds: float, *, trainable: bool, needs_dx: bool) -> None:
         """Add the FLOPs of a product: forward, and in backward one for each gradient wanted."""
@@ -223,6 +228,81 @@ def resnet(name: str, batch: int, seed: int, *, norm: bool, size: int = 32) -> N
         n_in = n_out
     x = net.op("Flatten", [net.op("GlobalAveragePool", [x])], axis=1)
     net.output(net.linear(x, batch, n_in, N_CLASSES, "fc"), batch, N_CLASSES)
+    return net
+
+
+def separable(name: str, batch: int, seed: int, *, size: int) -> Network:
+    """Stem and blocks of a depthwise 3x3 and a 1x1 convolution, as in MobileNet at a quarter of its width and more."""
+    net = Network(name, seed, dict(kind="separable", batch=batch))
+    x = net.input([batch, 3, size, size])
+    gain = math.sqrt(6)
+    side = size // 2
+    x = net.conv(x, 3, 32, "stem", out_pixels=batch * side**2, stride=2, gain=gain, needs_dx=False)
+    x = net.op("Relu", [x])
+    n_in = 32
+    for k, (n_out, stride) in enumerate([(64, 1), (128, 2), (128, 1), (256, 2), *[(256, 1)] * 4]):
+        side = (side - 1) // stride + 1
+        pixels = batch * side**2
+        x = net.conv(x, n_in, n_in, f"b{k}.depth", out_pixels=pixels, stride=stride, group=n_in, gain=gain)
+        x = net.conv(net.op("Relu", [x]), n_in, n_out, f"b{k}.point", out_pixels=pixels, kernel=1, gain=gain)
+        x = net.op("Relu", [x])
+        n_in = n_out
+    x = net.op("Flatten", [net.op("GlobalAveragePool", [x])], axis=1)
+    net.output(net.linear(x, batch, n_in, N_CLASSES, "fc"), batch, N_CLASSES)
+    return net
+
+
+def resnet18(name: str, batch: int, seed: int, *, size: int) -> Network:
+    """Eight residual blocks of 64 to 512 channels behind a stem of stride 4, each convolution with a bias."""
+    net = Network(name, seed, dict(kind="resnet18", batch=batch))
+    x = net.input([batch, 3, size, size])
+    side = size // 2
+    x = net.conv(x, 3, 64, "stem", out_pixels=batch * side**2, kernel=7, stride=2, gain=math.sqrt(3), needs_dx=False)
+    x = net.op("MaxPool", [net.op("Relu", [x])], kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    side, n_in = side // 2, 64
+    for k, n_out in enumerate([64, 64, 128, 128, 256, 256, 512, 512]):
+        stride = 1 if n_in == n_out else 2
+        side //= stride
+        pixels = batch * side**2
+        y = net.op("Relu", [net.conv(x, n_in, n_out, f"b{k}.a", out_pixels=pixels, stride=stride, gain=math.sqrt(3))])
+        y = net.conv(y, n_out, n_out, f"b{k}.b", out_pixels=pixels)
+        if n_in != n_out:
+            x = net.conv(x, n_in, n_out, f"b{k}.short", out_pixels=pixels, kernel=1, stride=stride)
+        x = net.op("Relu", [net.op("Add", [y, x])])
+        n_in = n_out
+    x = net.op("Flatten", [net.op("GlobalAveragePool", [x])], axis=1)
+    net.output(net.linear(x, batch, n_in, N_CLASSES, "fc"), batch, N_CLASSES)
+    return net
+
+
+def convnext(name: str, batch: int, seed: int, *, width: int, size: int, blocks: int) -> Network:
+    """A patch stem and blocks of depthwise 7x7, LayerNormalization over channels, and two linear layers with GELU."""
+    net = Network(name, seed, dict(kind="convnext", batch=batch))
+    pixels = batch * size**2
+    x = net.input([batch, 3, 4 * size, 4 * size])
+    weight = net.parameter("stem.weight", net.rng.uniform(-1, 1, (width, 3, 4, 4)) / math.sqrt(48))
+    net.count(pixels * 48 * width, trainable=True, needs_dx=False)
+    x = net.op("Conv", [x, weight, net.parameter("stem.bias", np.zeros(width))], kernel_shape=[4, 4], strides=[4, 4])
+    sqrt2, one, half = (net.constant(np.float32(v)) for v in (math.sqrt(2), 1, 0.5))
+
+    def linear(x: str, n_in: int, n_out: int, name: str) -> str:
+        bound = 1 / math.sqrt(n_in)
+        weight = net.parameter(f"{name}.weight", net.rng.uniform(-bound, bound, (n_in, n_out)))
+        net.count(pixels * n_in * n_out, trainable=True, needs_dx=True)
+        return net.op("Add", [net.op("MatMul", [x, weight]), net.parameter(f"{name}.bias", np.zeros(n_out))])
+
+    for k in range(blocks):
+        y = net.conv(x, width, width, f"b{k}.depth", out_pixels=pixels, kernel=7, group=width)
+        y = net.op("Transpose", [y], perm=[0, 2, 3, 1])
+        inputs = [y, net.parameter(f"b{k}.norm.g", np.ones(width)), net.parameter(f"b{k}.norm.b", np.zeros(width))]
+        outputs = [net.fresh("LayerNormalization") for _ in range(3)]
+        y = net.ops("LayerNormalization", inputs, outputs, axis=-1, epsilon=1e-6)[0]
+        y = linear(y, width, 4 * width, f"b{k}.up")
+        y = net.op("Mul", [net.op("Mul", [y, net.op("Add", [net.op("Erf", [net.op("Div", [y, sqrt2])]), one])]), half])
+        y = linear(y, 4 * width, width, f"b{k}.down")
+        x = net.op("Add", [x, net.op("Transpose", [y], perm=[0, 3, 1, 2])])
+    x = net.op("Flatten", [net.op("GlobalAveragePool", [x])], axis=1)
+    net.output(net.linear(x, batch, width, N_CLASSES, "fc"), batch, N_CLASSES)
     return net
 
 
@@ -360,6 +440,10 @@ MODELS: dict[str, Callable[[], Network]] = {
     "M": lambda: mlp("M", (128, 32, 10), 1, 7),
     "R": lambda: recurrent("R", "LSTM", 4, 32, 8, steps=32, features=16, hidden=64),
     "G": lambda: recurrent("G", "GRU", 3, 16, 9, steps=64, features=128, hidden=256),
+    "S": lambda: separable("S", 16, 10, size=32),
+    "S1": lambda: separable("S1", 1, 11, size=112),
+    "Rn": lambda: resnet18("Rn", 4, 12, size=64),
+    "X": lambda: convnext("X", 4, 13, width=96, size=28, blocks=3),
 }
 
 

@@ -22,6 +22,8 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
+from trainweb.ir import calls
+
 HERE = Path(__file__).resolve().parent
 ENGINE = HERE.parents[1] / "py_src" / "trainweb" / "backend" / "wasm" / "engine"
 CHROMIUM = "/usr/bin/chromium"
@@ -78,6 +80,16 @@ CONV_SHAPES = [
     (4, 240, 240, 14, 5, 1, 240),
     (4, 240, 240, 14, 3, 2, 240),
     (8, 256, 256, 7, 3, 1, 256),
+    (4, 512, 512, 2, 3, 1, 1),
+    (8, 256, 512, 4, 3, 2, 1),
+    (4, 64, 128, 7, 5, 1, 1),
+    (4, 512, 512, 7, 1, 1, 1),
+    (1, 256, 256, 7, 3, 1, 1),
+    (4, 256, 512, 4, 3, 2, 1),
+    (4, 128, 256, 8, 3, 2, 1),
+    (1, 256, 512, 8, 3, 2, 1),
+    (16, 256, 256, 4, 1, 1, 1),
+    (4, 256, 512, 4, 1, 2, 1),
 ]
 
 
@@ -132,6 +144,9 @@ def conv_cases(n: int, c: int, m: int, size: int, kernel: int, stride: int, grou
         "activation": 0,
         "ordered": 1 << 24,
         "partial": 1 << 20,
+        "columns": 1 << 25,
+        "rows": 1 << 22,
+        "table": 1 << 16,
     }
     name = f"{n}x{c}x{size}x{size} -> {m} {kernel}x{kernel}"
     name += f" s{stride}" * (stride > 1) + f" g{groups}" * (groups > 1)
@@ -143,11 +158,34 @@ def conv_cases(n: int, c: int, m: int, size: int, kernel: int, stride: int, grou
     }.items():
         operands["args"].update(words)
         case = {"name": f"{kind} {name}", "flops": flops, **operands}
-        if kernel == 3 and groups == 1 and min(c, m) >= 4:
+        if groups == 1:
+            case["kernel"] = chosen(kind, operands["kernel"], operands["args"])
+        if case["kernel"].startswith("winograd"):
             case |= tiles_case(kind, operands["args"])
         if kernel == stride == groups == 1 and kind != "conv dw":
             case |= images_case("NN", n, m, c, size**2) if kind == "conv" else images_case("TN", n, c, m, size**2)
         yield case
+
+
+def chosen(kind: str, otherwise: str, args: dict[str, Any]) -> str:
+    """The kernel that the operator takes, which asks the same."""
+    ends = {name: args[name] for name in ("n", "c", "m")}
+    axes = {name: tuple(args[name]) for name in ("size", "kernel", "out", "stride", "dilation", "pad")}
+    columns: Any = {
+        "conv": calls.ColumnsConv,
+        "conv dx": calls.ColumnsDataGradient,
+        "conv dw": calls.ColumnsWeightGradient,
+    }
+    activation = {} if kind == "conv dw" else {"activation": 0}
+    few = bool(columns[kind].pays(**ends, **axes, **activation))
+    tiles = tiles_case(kind, args)["args"]
+    shape = {name: tiles[name] for name in ("n", "c", "m", "size", "out", "stride", "pad")}
+    tiled = axes["kernel"] == (1, 3, 3) and calls.WinogradConv.pays(**shape, flipped=tiles["flipped"], activation=0)
+    if kind == "conv dw":
+        tiled = tiled and calls.WinogradWeightGradient.pays(**shape)
+    if tiled:
+        return "winograd_weight_gradient_f32" if kind == "conv dw" else "winograd_conv_f32"
+    return columns[kind].KERNEL if few else otherwise
 
 
 def tiles_case(kind: str, args: dict[str, Any]) -> dict[str, Any]:

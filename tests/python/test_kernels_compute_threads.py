@@ -105,7 +105,13 @@ def convolution(job: Job, n: int, c: int, m: int, size: int, kernel: int, stride
     job.call("conv_f32", x=draw(*x), w=draw(*w), bias=draw(m), y=zeros(*y), **plain, **words)
     job.call("conv_data_gradient_f32", dy=draw(*y), w=draw(*w), bias=None, dx=zeros(*x), **plain, **words)
     job.call("conv_weight_gradient_f32", x=draw(*x), dy=draw(*y), dw=zeros(*w), db=zeros(m), accumulate=0, **words)
-    if kernel != 3 or groups > 1 or stride > 2 or c < 4:
+    if groups > 1:
+        return
+    del words["groups"]
+    job.call("columns_conv_f32", x=draw(*x), w=draw(*w), bias=draw(m), y=zeros(*y), **plain, **words)
+    job.call("columns_data_gradient_f32", dy=draw(*y), w=draw(*w), bias=None, dx=zeros(*x), **plain, **words)
+    job.call("columns_weight_gradient_f32", x=draw(*x), dy=draw(*y), dw=zeros(*w), db=zeros(m), accumulate=0, **words)
+    if kernel != 3 or stride > 2 or c < 4:
         return
     sizes = {"size": [size, size], "out": [out, out], "pad": [pad, pad], "stride": stride}
     flags = {"m": m, "c": c, "stride": stride, "flipped": 0}

@@ -294,8 +294,15 @@ def tiled(conv: Conv, *, flipped: bool) -> dict[str, Any] | None:
     return numbers if takes and conv.stride[1] == conv.stride[2] else None
 
 
-TILED = [name for name, conv in CASES.items() if tiled(conv, flipped=False)]
-TILED_BACK = [name for name, conv in CASES.items() if tiled(conv, flipped=True)]
+WINDOWS, TILES, COLUMNS = ("windows", "tiles", "columns")
+
+
+def methods(*, flipped: bool) -> list[tuple[str, str]]:
+    """Each case with each method that takes it; columns but for many positions, where nothing asks for them."""
+    found = [(name, WINDOWS) for name in CASES]
+    found += [(name, TILES) for name, conv in CASES.items() if tiled(conv, flipped=flipped)]
+    few = [name for name, conv in CASES.items() if conv.groups == 1 and conv.n * np.prod(conv.out) <= 600]
+    return found + [(name, COLUMNS) for name in few]
 
 
 def transformed(build: str, w: np.ndarray, numbers: dict[str, Any]) -> np.ndarray:
@@ -307,18 +314,25 @@ def transformed(build: str, w: np.ndarray, numbers: dict[str, Any]) -> np.ndarra
     return first
 
 
-def run_forward(build: str, conv: Conv, args: dict[str, Any], last: str, *, winograd: bool) -> np.ndarray:
-    if not winograd:
-        return runner(build).run("conv_f32", {**args, **conv.words}, last=last)["y"]
+def ungrouped(conv: Conv, method: str) -> dict[str, Any]:
+    """The integer arguments; those of columns have no groups."""
+    return {name: value for name, value in conv.words.items() if name != "groups" or method != COLUMNS}
+
+
+def run_forward(build: str, conv: Conv, args: dict[str, Any], last: str, method: str) -> np.ndarray:
+    if method != TILES:
+        words = {**args, **ungrouped(conv, method)}
+        return runner(build).run("columns_conv_f32" if method == COLUMNS else "conv_f32", words, last=last)["y"]
     numbers = tiled(conv, flipped=False) or {}
     u = transformed(build, args["w"], numbers)
     args = {**numbers, **{name: value for name, value in args.items() if name != "w"}, "u": u}
     return runner(build).run("winograd_conv_f32", args, last={"w": "u"}.get(last, last))["y"]
 
 
-def run_data_gradient(build: str, conv: Conv, args: dict[str, Any], last: str, *, winograd: bool) -> np.ndarray:
-    if not winograd:
-        return runner(build).run("conv_data_gradient_f32", {**args, **conv.words}, last=last)["dx"]
+def run_data_gradient(build: str, conv: Conv, args: dict[str, Any], last: str, method: str) -> np.ndarray:
+    if method != TILES:
+        kernel = "columns_data_gradient_f32" if method == COLUMNS else "conv_data_gradient_f32"
+        return runner(build).run(kernel, {**args, **ungrouped(conv, method)}, last=last)["dx"]
     numbers = tiled(conv, flipped=True) or {}
     u = transformed(build, args["w"], numbers)
     flags = {name: args[name] for name in ("bias", "accumulate", "activation")}
@@ -327,14 +341,12 @@ def run_data_gradient(build: str, conv: Conv, args: dict[str, Any], last: str, *
     return runner(build).run("winograd_conv_f32", {**numbers, **flags, **operands}, last=names.get(last, last))["y"]
 
 
-def check_forward(
-    build: str, conv: Conv, accumulate: int, activation: int, last: str, *, winograd: bool = False
-) -> bytes:
+def check_forward(build: str, conv: Conv, accumulate: int, activation: int, last: str, method: str = WINDOWS) -> bytes:
     x, w, y0 = operands(conv)
     bias = random(conv.m, seed=4)
     start = y0 if accumulate else np.full_like(y0, np.nan)
     args = {"x": x, "w": w, "bias": bias, "y": start, "accumulate": accumulate, "activation": activation}
-    got = run_forward(build, conv, args, last, winograd=winograd)
+    got = run_forward(build, conv, args, last, method)
     want = forward(conv, x, w) + per_channel(bias)
     magnitude = forward(conv, abs(x), abs(w)) + abs(per_channel(bias))
     if accumulate:
@@ -346,9 +358,9 @@ def check_forward(
 
 
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize(("name", "winograd"), [*((n, False) for n in CASES), *((n, True) for n in TILED)])
-def test_forward(build: str, name: str, winograd: bool) -> None:
-    check = partial(check_forward, build, CASES[name], winograd=winograd)
+@pytest.mark.parametrize(("name", "method"), methods(flipped=False))
+def test_forward(build: str, name: str, method: str) -> None:
+    check = partial(check_forward, build, CASES[name], method=method)
     first = check(0, 0, "x")
     assert check(0, 0, "w") == first
     assert check(0, 0, "y") == first
@@ -357,12 +369,12 @@ def test_forward(build: str, name: str, winograd: bool) -> None:
 
 
 def check_data_gradient(
-    build: str, conv: Conv, accumulate: int, bias: np.ndarray | None, last: str, *, winograd: bool = False
+    build: str, conv: Conv, accumulate: int, bias: np.ndarray | None, last: str, method: str = WINDOWS
 ) -> bytes:
     x0, w, dy = operands(conv)
     start = x0 if accumulate else np.full_like(x0, np.nan)
     args = {"dy": dy, "w": w, "bias": bias, "dx": start, "accumulate": accumulate, "activation": int(bias is not None)}
-    got = run_data_gradient(build, conv, args, last, winograd=winograd)
+    got = run_data_gradient(build, conv, args, last, method)
     want, magnitude = data_gradient(conv, dy, w), data_gradient(conv, abs(dy), abs(w))
     if accumulate:
         want, magnitude = want + x0, magnitude + abs(x0)
@@ -373,9 +385,9 @@ def check_data_gradient(
 
 
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize(("name", "winograd"), [*((n, False) for n in CASES), *((n, True) for n in TILED_BACK)])
-def test_data_gradient(build: str, name: str, winograd: bool) -> None:
-    check = partial(check_data_gradient, build, CASES[name], winograd=winograd)
+@pytest.mark.parametrize(("name", "method"), methods(flipped=True))
+def test_data_gradient(build: str, name: str, method: str) -> None:
+    check = partial(check_data_gradient, build, CASES[name], method=method)
     first = check(0, None, "dy")
     assert check(0, None, "w") == first
     assert check(0, None, "dx") == first
@@ -383,8 +395,15 @@ def test_data_gradient(build: str, name: str, winograd: bool) -> None:
     check(0, random(CASES[name].c, seed=5), "bias")
 
 
+WEIGHT_GRADIENTS = {
+    WINDOWS: "conv_weight_gradient_f32",
+    TILES: "winograd_weight_gradient_f32",
+    COLUMNS: "columns_weight_gradient_f32",
+}
+
+
 def check_weight_gradient(
-    build: str, conv: Conv, accumulate: int, with_bias: bool, last: str, *, winograd: bool = False
+    build: str, conv: Conv, accumulate: int, with_bias: bool, last: str, method: str = WINDOWS
 ) -> bytes:
     x, w0, dy = operands(conv)
     b0 = random(conv.m, seed=4)
@@ -395,8 +414,8 @@ def check_weight_gradient(
         "dw": w0 if accumulate else nothing,
         "db": (b0 if accumulate else np.full_like(b0, np.nan)) if with_bias else None,
     }
-    numbers = tiled(conv, flipped=False) if winograd else conv.words
-    kernel = "winograd_weight_gradient_f32" if winograd else "conv_weight_gradient_f32"
+    numbers = tiled(conv, flipped=False) if method == TILES else ungrouped(conv, method)
+    kernel = WEIGHT_GRADIENTS[method]
     numbers = {name: value for name, value in (numbers or {}).items() if name not in ("flipped", "activation")}
     got = runner(build).run(kernel, {**numbers, **args, "accumulate": accumulate}, last=last)
     terms = conv.n * int(np.prod(conv.out))
@@ -410,9 +429,9 @@ def check_weight_gradient(
 
 
 @pytest.mark.parametrize("build", BUILDS)
-@pytest.mark.parametrize(("name", "winograd"), [*((n, False) for n in CASES), *((n, True) for n in TILED)])
-def test_weight_gradient(build: str, name: str, winograd: bool) -> None:
-    check = partial(check_weight_gradient, build, CASES[name], winograd=winograd)
+@pytest.mark.parametrize(("name", "method"), methods(flipped=False))
+def test_weight_gradient(build: str, name: str, method: str) -> None:
+    check = partial(check_weight_gradient, build, CASES[name], method=method)
     first = check(0, True, "x")
     assert check(0, True, "dy") == first
     assert check(0, False, "dw") == first
@@ -425,7 +444,7 @@ def test_an_infinity_stays_in_the_tiles_that_read_it(build: str) -> None:
     x, w, y = operands(conv)
     x[0, 2, 0, 4, 6] = np.inf
     args = {"x": x, "w": w, "bias": None, "y": y, "accumulate": 0, "activation": 0}
-    bad = ~np.isfinite(run_forward(build, conv, args, "", winograd=True))
+    bad = ~np.isfinite(run_forward(build, conv, args, "", TILES))
     assert bad[0, :, 0, 3:6, 5:8].all()
     bad[0, :, 0, 0:8, 4:8] = False
     assert not bad.any()
@@ -474,6 +493,11 @@ def test_conditions(change: dict[str, Any]) -> None:
         "conv_data_gradient_f32": {"dy": y, "w": w, "bias": None, "dx": x, "activation": 0},
         "conv_weight_gradient_f32": {"x": x, "dy": y, "dw": w, "db": None},
     }
+    if "groups" not in change:
+        calls |= {name.replace("conv_" if "gradient" in name else "", "columns_", 1): a for name, a in calls.items()}
     for name, args in calls.items():
+        given = {**args, **words}
+        if name.startswith("columns"):
+            del given["groups"]
         with pytest.raises(KernelError, match="TW_BAD_CONDITION"):
-            runner("kernels").run(name, {**args, **words})
+            runner("kernels").run(name, given)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 914094234
+FINGERPRINT: Final = 986772284
 """Of the kernels that this package compiles for."""
 
 # "TWPL"

@@ -35,6 +35,14 @@ class Axes(TypedDict):
     pad: tuple[int, ...]
 
 
+class Ends(TypedDict):
+    """What kernels take of the tensors: images, input channels of the convolution, and its outputs."""
+
+    n: int
+    c: int
+    m: int
+
+
 class Planes(TypedDict):
     """What Winograd's kernels take of a window: numbers for height and width, and one stride."""
 
@@ -229,38 +237,30 @@ class _Convolution(Op):
                     **planes(win, back=back),
                 )
             )
-        elif back:
-            b.emit(
-                calls.ConvDataGradient(
-                    dy=x,
-                    w=w,
-                    bias=bias,
-                    dx=y,
-                    n=x.shape[0],
-                    c=y.shape[1],
-                    m=x.shape[1],
-                    groups=self.group,
-                    accumulate=0,
-                    activation=0,
-                    **win.arguments(),
-                )
-            )
         else:
-            b.emit(
-                calls.Conv(
-                    x=x,
-                    w=w,
-                    bias=bias,
-                    y=y,
-                    n=x.shape[0],
-                    c=x.shape[1],
-                    m=y.shape[1],
-                    groups=self.group,
-                    accumulate=0,
-                    activation=0,
-                    **win.arguments(),
+            self.sum_windows(b, win, w, x, y, bias, back=back)
+
+    def sum_windows(self, b: Builder, win: Window, w: Buf, x: Buf, y: Buf, bias: Buf | None, *, back: bool) -> None:
+        """`convolve` without a transformation: as products of matrices where positions are few."""
+        axes, g, n = win.arguments(), self.group, x.shape[0]
+        if back:
+            ends: Ends = {"n": n, "c": y.shape[1], "m": x.shape[1]}
+            if g == 1 and calls.ColumnsDataGradient.pays(**ends, **axes, activation=0):
+                b.emit(
+                    calls.ColumnsDataGradient(dy=x, w=w, bias=bias, dx=y, accumulate=0, activation=0, **ends, **axes)
                 )
-            )
+            else:
+                b.emit(
+                    calls.ConvDataGradient(
+                        dy=x, w=w, bias=bias, dx=y, groups=g, accumulate=0, activation=0, **ends, **axes
+                    )
+                )
+            return
+        ends = {"n": n, "c": x.shape[1], "m": y.shape[1]}
+        if g == 1 and calls.ColumnsConv.pays(**ends, **axes, activation=0):
+            b.emit(calls.ColumnsConv(x=x, w=w, bias=bias, y=y, accumulate=0, activation=0, **ends, **axes))
+        else:
+            b.emit(calls.Conv(x=x, w=w, bias=bias, y=y, groups=g, accumulate=0, activation=0, **ends, **axes))
 
     def is_tiled(self, win: Window, x: Buf, y: Buf, *, back: bool) -> bool:
         """Whether Winograd's method takes this convolution, and pays."""
@@ -419,16 +419,14 @@ class ConvGrad(_Convolution):
         if dw is None and db is None:
             return
         dw = dw or b.temp("float32", w.shape)
-        n, c, m = x.shape[0], x.shape[1], w.shape[0]
-        if self.is_tiled(win, x, dy, back=False):
-            axes = planes(win, back=False)
-            b.emit(calls.WinogradWeightGradient(x=x, dy=dy, dw=dw, db=db, n=n, c=c, m=m, accumulate=0, **axes))
+        ends: Ends = {"n": x.shape[0], "c": x.shape[1], "m": w.shape[0]}
+        axes, tiles = win.arguments(), planes(win, back=False)
+        if self.is_tiled(win, x, dy, back=False) and calls.WinogradWeightGradient.pays(**ends, **tiles):
+            b.emit(calls.WinogradWeightGradient(x=x, dy=dy, dw=dw, db=db, accumulate=0, **ends, **tiles))
+        elif self.group == 1 and calls.ColumnsWeightGradient.pays(**ends, **axes):
+            b.emit(calls.ColumnsWeightGradient(x=x, dy=dy, dw=dw, db=db, accumulate=0, **ends, **axes))
         else:
-            b.emit(
-                calls.ConvWeightGradient(
-                    x=x, dy=dy, dw=dw, db=db, n=n, c=c, m=m, groups=self.group, accumulate=0, **win.arguments()
-                )
-            )
+            b.emit(calls.ConvWeightGradient(x=x, dy=dy, dw=dw, db=db, groups=self.group, accumulate=0, **ends, **axes))
 
     def reference(self, dy: Any, x: Any, w: Any) -> tuple[Any, Any, Any]:
         win = self.window_of(x.shape, w.shape)

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from trainweb.ir.calls.attention import Attention, AttentionGradient
 from trainweb.ir.calls.conv import (
+    ColumnsConv,
+    ColumnsDataGradient,
+    ColumnsWeightGradient,
     Conv,
     ConvDataGradient,
     ConvWeightGradient,
@@ -67,9 +70,13 @@ from trainweb.ir.calls.sizes import (
     chunks,
     conv_weights,
     ctc_states,
+    few_positions,
+    grouped,
     key_blocks,
     mask_spans,
     panels,
+    positions,
+    windows,
     winograd_channels,
     winograd_planes,
     winograd_tiled,
@@ -77,13 +84,13 @@ from trainweb.ir.calls.sizes import (
 )
 from trainweb.ir.calls.softmax import CrossEntropy, CrossEntropyGrad, Softmax, SoftmaxGrad
 
-TakesRelu = Gemm | Conv | ConvDataGradient | WinogradConv
+TakesRelu = Gemm | Conv | ConvDataGradient | WinogradConv | ColumnsConv | ColumnsDataGradient
 """Calls that apply relu to their `result` where `activation` is ACTIVATION_RELU."""
 TakesFactor = Gemm
 """Calls that multiply what they make by `alpha`."""
 TakesBias = Gemm
 """Calls that add `bias`, a vector along the columns of the result where `bias_col` is 1."""
-Accumulates = Gemm | Conv | ConvDataGradient | ConvWeightGradient | WinogradConv | WinogradWeightGradient
+Accumulates = Gemm | Conv | ConvDataGradient | ConvWeightGradient | WinogradConv | WinogradWeightGradient | ColumnsConv | ColumnsDataGradient | ColumnsWeightGradient
 """Calls that add to what `accumulated` hold where `accumulate` is 1."""
 
 __all__ = [
@@ -105,6 +112,9 @@ __all__ = [
     "CheckIndices",
     "ClipGradNorm",
     "ClipGrads",
+    "ColumnsConv",
+    "ColumnsDataGradient",
+    "ColumnsWeightGradient",
     "Conv",
     "ConvDataGradient",
     "ConvWeightGradient",
@@ -167,9 +177,13 @@ __all__ = [
     "chunks",
     "conv_weights",
     "ctc_states",
+    "few_positions",
+    "grouped",
     "key_blocks",
     "mask_spans",
     "panels",
+    "positions",
+    "windows",
     "winograd_channels",
     "winograd_planes",
     "winograd_tiled",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from trainweb.ir.extents import ceil4
+from trainweb.ir.extents import ceil4, reach_up
 
 
 def chunks(n: int) -> int:
@@ -57,6 +57,31 @@ def conv_weights(c: int, m: int, groups: int, kernel: tuple[int, ...]) -> int:
     return m * (c // groups) * prod(kernel)
 
 
+def grouped(c: int, m: int, groups: int) -> bool:
+    """`grouped` of kernels.def."""
+    return c >= 1 and m >= 1 and (groups >= 1) and (c // groups * groups == c) and (m // groups * groups == m)
+
+
+def few_positions(n: int, m: int, weights: int, out: tuple[int, ...]) -> bool:
+    """`few_positions` of kernels.def.
+
+    Columns take at most twice the memory of the weights.
+    """
+    return prod(out) <= 64 and n * prod(out) <= min(512, 2 * m) and (weights >= 32768)
+
+
+def windows(
+    size: tuple[int, ...],
+    kernel: tuple[int, ...],
+    out: tuple[int, ...],
+    stride: tuple[int, ...],
+    dilation: tuple[int, ...],
+    pad: tuple[int, ...],
+) -> bool:
+    """`windows` of kernels.def."""
+    return prod(size) >= 1 and prod(out) >= 1 and (prod(kernel) >= 1) and (prod(stride) >= 1) and (prod(dilation) >= 1) and (reach_up(out, stride) + reach_up(kernel, dilation) + pad[0] + pad[1] + pad[2] <= 1073741824)
+
+
 def winograd_planes(c: int, m: int) -> int:
     """`winograd_planes` of kernels.def.
 
@@ -88,3 +113,13 @@ def winograd_tiled(n: int, stride: int, flipped: int) -> int:
     Outputs along an axis in whole tiles of 4, or of 8 where the data gradient goes back through a stride of 2.
     """
     return (n + 3 + 4 * (stride - 1) * flipped) // (4 + 4 * (stride - 1) * flipped) * (4 + 4 * (stride - 1) * flipped)
+
+
+def positions(n: int, out: tuple[int, ...]) -> int:
+    """`positions` of kernels.def.
+
+    Convolutions without groups as products of matrices, over all positions of all images at once (conv/columns.c):
+    where these are so few that reading the weights is most of the work. As conv_f32, conv_data_gradient_f32 and
+    conv_weight_gradient_f32.
+    """
+    return n * prod(out)

@@ -128,7 +128,7 @@ def test_a_dataset_of_images() -> None:
 def test_an_image_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     path = tmp_path / "note.txt"
     path.write_text("no image")
-    with pytest.raises(FeedError, match=r"image 1: The image '.*note.txt' cannot be decoded"):
+    with pytest.raises(FeedError, match=r"image 1: The source '.*note.txt' cannot be decoded"):
         list(from_images([PIXELS, path], "x", width=2, height=2, shuffle=False))
     for source in (b"", b"\x89PNG\r\n", np.zeros((2, 2, 7), np.uint8), 3, None, tmp_path / "none.png"):
         with pytest.raises(FeedError, match="cannot be decoded"):
@@ -179,5 +179,8 @@ def test_a_folder_has_a_folder_for_each_class(tmp_path: Path) -> None:
     (tmp_path / "note.txt").touch()
     with pytest.raises(FeedError, match=r"The file 'note.txt' lies in the folder of no class"):
         list_folder(tmp_path)
-    with pytest.raises(FeedError, match="no rows"):
+    with pytest.raises(FeedError, match=r"There is no folder '.*none'"):
         list_folder(tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FeedError, match="no rows"):
+        list_folder(tmp_path / "empty")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainweb import messages
-from trainweb.arguments import path_of, texts
+from trainweb.arguments import mapping, path_of, texts
 from trainweb.data.dataset import Dataset, Row, checked_columns
 from trainweb.data.random import permutation, random_words
 from trainweb.errors import FeedError
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 GREY = np.array([0.299, 0.587, 0.114])
-SIDE = Whole(least=1)
+SIDE = Whole(least=1, most=16384)
+"""What every browser has a canvas for."""
 SEED = Whole(least=0, most=2**53 - 1)
 AT_LEAST_0 = Number(least=0)
 NAMES = ("width", "height", "channels", "mean", "std", "layout", "resize", "augment")
@@ -51,7 +52,7 @@ def read_image(source: Any, width: int, height: int, **options: Any) -> np.ndarr
     source : path, bytes, binary file, PIL.Image.Image, or uint8 array [height, width] or [height, width, 3 or 4]
         The image.
     width, height : int
-        Of the array, in pixels.
+        Of the array, in pixels; at most 16,384.
     **options
         ``channels``: 3 (red, green, blue; the default) or 1 (grey, Rec. 601). ``mean`` and ``std``: numbers, or one
         for each channel; values of 0 to 1 become ``(value - mean) / std``; 0 and 1. ``layout``: "CHW" (the default) or
@@ -123,7 +124,7 @@ def from_images(
     image = checked_options(options)
     sources = list(images)
     # They are checked beside the images, which are a column of their places until they are read.
-    rows = checked_columns({**(columns or {}), input: np.arange(len(sources))})
+    rows = checked_columns({**mapping("columns", columns or {}), input: np.arange(len(sources))})
 
     def read(round_: int) -> Iterator[Row]:
         order = permutation(len(sources), seed, round_) if shuffle else rows[input]
@@ -160,6 +161,8 @@ def list_folder(folder: str | Path, classes: Sequence[str] | None = None) -> tup
         There is no file, a file is in the folder of no class, or a class has no folder.
     """
     root = path_of("folder", folder)
+    if not root.is_dir():
+        raise FeedError(f"There is no folder {str(root)!r}.")
     try:
         found = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
     except OSError as error:
@@ -354,9 +357,9 @@ def _opened(source: Any) -> Image:
             image = Image.open(io.BytesIO(source) if isinstance(source, (bytes, bytearray, memoryview)) else source)
         image = ImageOps.exif_transpose(image).convert("RGBA")
     except (OSError, TypeError, ValueError, AttributeError, SyntaxError, Image.DecompressionBombError) as error:
-        raise FeedError(f"The image {_named(source)} cannot be decoded: {error}") from error
+        raise FeedError(f"The source {_named(source)} cannot be decoded as an image: {error}") from error
     if 0 in image.size:
-        raise FeedError(f"The image {_named(source)} has no pixels.")
+        raise FeedError(f"The source {_named(source)} has no pixels.")
     # What is transparent is black.
     return Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image).convert("RGB")
 

@@ -28,6 +28,8 @@ const UNCHANGED: Changes = {
 const GREY = [0.299, 0.587, 0.114] as const;
 const LEVELS = 256;
 const HALF = 0.5;
+/** Of a side: what every browser has a canvas for. */
+const MOST_PIXELS = 16384;
 
 /** Numbers of an image, in the order of the layout. */
 export async function imageValues(given: GivenImage, options: ResolvedImageOptions): Promise<Float32Array<ArrayBuffer>> {
@@ -157,13 +159,13 @@ export function resolveImageOptions(given: ImageOptions): ResolvedImageOptions {
   }
   checkKnown("The option of images", given, NAMES);
   const { width, height, channels = 3, mean = 0, std = 1, layout = "CHW", resize = "stretch", augment } = given;
-  const isCount = (x: unknown): boolean => Number.isSafeInteger(x) && (x as number) > 0;
+  const isSide = (x: unknown): boolean => Number.isSafeInteger(x) && (x as number) > 0 && (x as number) <= MOST_PIXELS;
   const isNumber = (x: unknown): boolean => typeof x === "number" && Number.isFinite(x);
   const fits = (x: unknown): boolean => isNumber(x) || (Array.isArray(x) && x.length === channels && x.every(isNumber));
   const divides = (x: number | readonly number[]): boolean => fits(x) && ![x].flat().includes(0);
   check([
-    [isCount(width), "width", width, "an integer >= 1"],
-    [isCount(height), "height", height, "an integer >= 1"],
+    [isSide(width), "width", width, `an integer >= 1 and <= ${MOST_PIXELS}`],
+    [isSide(height), "height", height, `an integer >= 1 and <= ${MOST_PIXELS}`],
     [channels === 1 || channels === 3, "channels", channels, "1 or 3"],
     [fits(mean), "mean", mean, "a number, or one for each channel"],
     [divides(std), "std", std, "a number other than 0, or one for each channel"],

@@ -20,9 +20,9 @@ export interface Augmentation {
 
 /** How an image becomes a tensor. */
 export interface ImageOptions {
-  /** Of the tensor, in pixels. */
+  /** Of the tensor, in pixels; at most 16,384. */
   readonly width: number;
-  /** Of the tensor, in pixels. */
+  /** Of the tensor, in pixels; at most 16,384. */
   readonly height: number;
   /** 3: red, green, blue; 1: grey (Rec. 601). Default 3. */
   readonly channels?: 1 | 3;

@@ -21,15 +21,18 @@ CALLS = {
     "Dataset.shuffle(options)": "Dataset.of(data).shuffle(o)",
     "Dataset.split(options)": "Dataset.of(data).split(0.5, o)",
     "Engine.create(options)": "(await import('/dist/engine.js')).Engine.create(o)",
+    "FederatedClient.round(options)": "session.federated().round(new Float32Array(432).fill(0.1), data, o)",
     "GradientGraphBuilder.build(sessionOptions)": "new GradientGraphBuilder(model, ['logits'], ['x']).build(o)",
     "InferenceSession.create(options)": "InferenceSession.create(model, o)",
     "InferenceSession.run(options)": "inference.run({ x: data.x }, o)",
+    "SecureMember.mask(options)": "(await SecureMember.create('a', 'r')).mask(new Float32Array(2), {}, o)",
     "TrainingSession.create(sessionOptions)": "TrainingSession.create(files, o)",
     "TrainingSession.create(trainingOptions)": "TrainingSession.create(o)",
     "TrainingSession.createFromModel(config)": "TrainingSession.createFromModel(model, o)",
     "TrainingSession.createFromModel(sessionOptions)": "TrainingSession.createFromModel(model, config, o)",
     "TrainingSession.explain(options)": "session.explain(data, o)",
     "TrainingSession.exportModelForInferencing(options)": "session.exportModelForInferencing(['logits'], o)",
+    "TrainingSession.federated(options)": "session.federated(o)",
     "TrainingSession.fit(options)": "session.fit(data, o)",
     "TrainingSession.getArtifacts(options)": "session.getArtifacts(o)",
     "TrainingSession.inputMetadata(options)": "session.inputMetadata(o)",
@@ -42,10 +45,12 @@ CALLS = {
     "TrainingSession.runOptimizerStep(options)": "session.runOptimizerStep(o)",
     "TrainingSession.runTrainStep(options)": "session.runTrainStep(data, o)",
     "TrainingSession.saveCheckpoint(options)": "session.saveCheckpoint(o)",
+    "addNoise(options)": "addNoise(new Float32Array(2), 1, o)",
     "buildArtifacts(config)": "buildArtifacts(model, o)",
     "buildArtifacts(options)": "buildArtifacts(model, config, o)",
     "inspectModel(config)": "inspectModel(model, o)",
     "inspectModel(sessionOptions)": "inspectModel(model, config, o)",
+    "joinFlower(options)": "joinFlower('ws://127.0.0.1:9', session, o)",
     "readCsv(options)": "readCsv('x\\n1', { x: 'x' }, o)",
     "readImage(options)": "readImage(new ImageData(2, 2), o)",
 }
@@ -55,6 +60,8 @@ BASES = {
     "config": "{ loss: 'CrossEntropyLoss', optimizer: 'AdamW' }",
     "trainingOptions": "{ ...files }",
     "adapter": "{ weights: new Uint8Array(1), config: '{}' }",
+    "SecureMember.mask(options)": "{ bound: 1 }",
+    "joinFlower(options)": "{ train: () => {} }",
     "readImage(options)": "{ width: 2, height: 2 }",
     "Engine.create(options)": "{ wasm: new Uint8Array(1) }",
 }
@@ -87,6 +94,8 @@ KINDS = {
 EXEMPT = (
     # Pages set what onnxruntime-web's GPU providers have; all providers come down to the kernels on the CPU.
     r"\.executionProviders\[\]$",
+    # What rounds give.
+    r"^averageUpdates\(updates\)",
     # Events, which fits make.
     r"^Trainweb\w+\.(add|listener)\(_?event\)",
 )

@@ -8,6 +8,7 @@
  */
 
 import { badSetting, describe } from "../data/given.js";
+import { checkOptions } from "../data/nearest.js";
 import { sessionError } from "../wire/messages.js";
 import { checkPositive, checkVector } from "./updates.js";
 
@@ -81,14 +82,16 @@ export class SecureMember {
    *
    * @param update - the update
    * @param publicKeys - keys of all members by name, this one among them
+   * @param options - what all members agree on, and the weight
    * @throws ModelError: an element is beyond the bound, keys are wrong or two the same, or there are fewer than two members
    * @throws SessionError: another update was masked already
    */
   async mask(
     update: Float32Array,
     publicKeys: Readonly<Record<string, Uint8Array>>,
-    { bound, weight = 1 }: MaskOptions,
+    options: MaskOptions,
   ): Promise<Uint32Array> {
+    const { bound, weight = 1 } = checkOptions("mask", options, { bound: true, weight: true });
     checkPositive("bound", bound);
     checkPositive("weight", weight, 1);
     checkVector("update", update);
@@ -183,8 +186,9 @@ function scaleOf(bound: number, members: number): number {
 export function addMasked(
   masked: Readonly<Record<string, Uint32Array>>,
   members: readonly string[],
-  { bound }: Pick<MaskOptions, "bound">,
+  options: Pick<MaskOptions, "bound">,
 ): MaskedSum {
+  const { bound } = checkOptions("addMasked", options, { bound: true });
   checkPositive("bound", bound);
   if (!Array.isArray(members) || members.length < 2 || new Set(members).size < members.length) {
     throw badSetting("members", members, "the names of two members or more");

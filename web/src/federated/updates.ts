@@ -1,6 +1,7 @@
 /** Updates of parameters as vectors: clipping, noise and averages; trainweb/federated/updates.py is the same. */
 
 import { badSetting, describe } from "../data/given.js";
+import { checkOptions } from "../data/nearest.js";
 import { RandomStream } from "../data/random.js";
 import { sessionError } from "../wire/messages.js";
 
@@ -85,9 +86,11 @@ export function clipUpdate(delta: Float32Array, norm: number): ClippedUpdate {
  *
  * @param delta - the update
  * @param deviation - standard deviation of the noise of each element
+ * @param options - where the numbers come from
  * @throws ModelError: an argument is not what it must be
  */
-export function addNoise(delta: Float32Array, deviation: number, { seed = null, stream = 0 }: NoiseOptions = {}): Float32Array {
+export function addNoise(delta: Float32Array, deviation: number, options: NoiseOptions = {}): Float32Array {
+  const { seed = null, stream = 0 } = checkOptions("addNoise", options, { seed: true, stream: true });
   checkVector("delta", delta);
   if (deviation === 0) {
     return delta.slice();

@@ -31,9 +31,8 @@ FIT: dict[str, Any] = {
 }
 IN_PAGE = """
     const ema = { decay: 0.7, warmup: true, warmupGamma: 3 };
-    const options = {
-      epochs: 2, batchSize: 16, validationSplit: 0.2, seed: 7, clipGradNorm: 0.3, clipGradValue: 0.05, ema: true,
-    };
+    const clips = { clipGradNorm: 0.3, clipGradValue: 0.05 };
+    const options = { epochs: 2, batchSize: 16, validationSplit: 0.2, seed: 7, ...clips, ema: true };
     const numbers = (tensor) => [...tensor.data];
     const averaged = async (s) => numbers(await s.getContiguousParameters(true, { ema: true }));
 """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainweb import messages
+from trainweb.arguments import mapping
 from trainweb.errors import NumericsError
 from trainweb.settings import Number, Whole
 
@@ -61,6 +62,7 @@ def overfit_one_batch(
     session: TrainingSession, batch: Mapping[str, Any], steps: int, learning_rate: float | None
 ) -> OverfitReport:
     """Train on a batch, and look; the session is as before at the end."""
+    mapping("batch", batch)
     Whole(least=1).check("steps", steps)
     if learning_rate is not None:
         Number(above=0).check("learning_rate", learning_rate)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from trainweb.arguments import texts
+from trainweb.arguments import mapping, texts
 from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import BufferSizeError, FeedError, ModelError, ReleasedError, UnsupportedError
 from trainweb.ir.shapes import TensorType
@@ -366,7 +366,9 @@ class TrainingSession(SessionMethods):
         """
         if isinstance(batches, (Mapping, str, bytes)) or not isinstance(batches, Sequence):
             raise TypeError(f"'batches' must be a sequence of feeds, got {type(batches).__name__}.")
-        return self.core.dead_units([self._converted("eval", feeds) for feeds in batches])
+        return self.core.dead_units(
+            [self._converted("eval", mapping(f"batches[{k}]", feeds)) for k, feeds in enumerate(batches)]
+        )
 
     def explain(self, feeds: Mapping[str, Any], training: bool = True) -> str:
         """How the compiler comes to the plan of a step for such feeds; nothing runs, and no plan is kept.

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from tests.conformance.faults import FAULTS, HARMLESS, POSITIVE, Case, W, model, node, row_of
 from tests.conformance.models import make_model
+from tests.zoo.recording import load
+from tests.zoo.replay import build, feed_of
 
 import trainweb
 from trainweb.artifacts import LossType, OptimType, build_artifacts
@@ -167,3 +169,18 @@ def test_an_inference_session_refuses_it() -> None:
     net = make_model([node("Log", "x", "y")], {"x": [2]}, {"y": [2]}, {})
     with pytest.raises(UnsupportedError, match=r"debug.check_numerics is of the steps"):
         trainweb.InferenceSession(net.SerializeToString(), CHECKED)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "swin"])
+def test_masks_of_exported_models_are_no_fault(name: str) -> None:
+    recording = load(name)
+    made = build(recording, sorted(recording.files)[0], "AdamW")
+    files = made.training_model, made.eval_model, made.optimizer_model
+    found = []
+    for options in (None, CHECKED):
+        state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
+        with trainweb.TrainingSession(state, *files, options) as s:
+            s.train_step({n: feed_of(recording, n) for n in s.input_names()})
+            s.optimizer_step()
+            found.append(s.get_contiguous_parameters(False).tobytes())
+    assert found[0] == found[1]

@@ -20,6 +20,7 @@ NAMES_IN_PAGE = {"ValueError": "RangeError", "KeyError": "RangeError"}
 
 PYTHON_MODULES = {
     "Any": "typing",
+    "DeadUnits": "trainweb.training.units",
     "Mapping": "collections.abc",
     "NodeArg": "trainweb.training.interface",
     "PropertyValue": "trainweb.training.state",
@@ -34,7 +35,7 @@ PYTHON_MODULES = {
 """Where the names in the expressions and types of `Kind` come from."""
 
 WIRE_TYPES = (
-    *("AdapterFiles", "Feed", "FileBytes", "FileForm", "NamedTensor", "PropertyKind", "PropertyValue"),
+    *("AdapterFiles", "DeadUnits", "Feed", "FileBytes", "FileForm", "NamedTensor", "PropertyKind", "PropertyValue"),
     *("SessionMemory", "TensorType", "ValueMetadata", "WireTensor"),
 )
 PAGE_MODULES = {

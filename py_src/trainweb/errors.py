@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 DOCUMENTATION = "https://github.com/trainweb/trainweb/blob/main/docs/errors.md"
 """What each class means and what to do; the page's errors name it, too."""
 
@@ -115,6 +117,36 @@ class EngineError(TrainwebError):
     """The kernel engine failed: out of memory, a trap, or a plan that does not verify."""
 
 
+class NumericsError(TrainwebError):
+    """A step made a NaN or an infinity, in a session with ``debug={"check_numerics": True}``, which is as before it.
+
+    Attributes
+    ----------
+    node, op : str
+        The node that made the first, as other errors name it, and its operator.
+    tensor : str
+        The result of it that has the NaN or infinity.
+    step : int
+        Optimizer steps that were completed before.
+    made : dict
+        That tensor: ``name``, ``shape``, ``min`` and ``max`` of its finite values (None: it has none), and how many
+        values are ``nan`` and ``infinite``.
+    inputs : list of dict
+        The same of the node's inputs that are float tensors.
+    epoch, batch : int or None
+        Where `fit` was, both from 1.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.node = self.op = self.tensor = ""
+        self.step = 0
+        self.made: dict[str, Any] = {}
+        self.inputs: list[dict[str, Any]] = []
+        self.epoch: int | None = None
+        self.batch: int | None = None
+
+
 class UnknownNameError(TrainwebError, KeyError):
     """A name that nothing has: a KeyError too, as in onnxruntime."""
 
@@ -135,6 +167,7 @@ __all__ = [
     "InvalidValueError",
     "LimitError",
     "ModelError",
+    "NumericsError",
     "ReleasedError",
     "SessionError",
     "StorageError",

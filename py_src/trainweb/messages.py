@@ -133,6 +133,14 @@ PLAN_FAILED = Message(
 
 TERMINATED = Message(errors.SessionError, "Exiting due to terminate flag being set to true.")
 
+NUMERICS = Message(
+    errors.NumericsError,
+    "{node} makes {bad} among the {count} values of {tensor!r}, in the {kind} step after {step} optimizer steps; the "
+    "session is as before the step.{inputs}",
+)
+
+NO_BATCHES = Message(errors.FeedError, "There are no batches: give one at least.")
+
 # What a session lacks.
 
 NO_EVAL_MODEL = Message(errors.SessionError, "This TrainingSession has no EvalModel loaded.")
@@ -224,6 +232,19 @@ NON_FINITE_LOSS = Message(
     "The loss is {value!r} at step {step} of epoch {epoch}; the parameters are those before the step. "
     "Try a lower learning rate, clipGradNorm, or look for values in the data that are no numbers.",
 )
+NOT_A_NUMBER_IN_FIT = Message(errors.NumericsError, "{what} is no finite number after step {step} of epoch {epoch}.")
+RESTORED_TOO_OFTEN = Message(
+    errors.NumericsError,
+    "The fit went back to its last good state {most} times, and went wrong again at step {step} of epoch {epoch}; the "
+    "session is in that state. {reason}",
+)
+ALL_SKIPPED = Message(
+    errors.NumericsError,
+    "Every batch of epoch {epoch} was left out: each made numbers that are none. The session's option "
+    "debug.check_numerics tells where.",
+    "Every batch of epoch {epoch} was left out: each made numbers that are none. The session's option "
+    "debug.checkNumerics tells where.",
+)
 SCALAR_LOSS = Message(
     errors.SessionError, "fit needs a loss that is one number; {name!r} has shape {shape!r}. Set its reduction."
 )
@@ -257,6 +278,43 @@ METRIC_CLASS = Message(
     errors.FeedError,
     "{name}: the target {value} is none of the {count} classes; 'ignore_index' leaves one out.",
     "{name}: the target {value} is none of the {count} classes; 'ignoreIndex' leaves one out.",
+)
+
+# What looks wrong where one batch cannot be learned; texts of a report, which nobody raises.
+
+OVERFIT_NAN = Message(
+    errors.NumericsError,
+    "Loss or gradients are no finite numbers at step {step}: the session's option debug.check_numerics tells where.",
+    "Loss or gradients are no finite numbers at step {step}: the session's option debug.checkNumerics tells where.",
+)
+OVERFIT_NO_GRADIENT = Message(
+    errors.TrainwebError,
+    "No parameter has a gradient: the loss depends on none, the gradient is lost on the way (rounding, dead units), or "
+    "the loss is at its least.",
+)
+OVERFIT_ZERO_GRADIENTS = Message(
+    errors.TrainwebError,
+    "The gradients of {names} are zero: what reaches them is lost on the way (dead units, a branch that is not taken), "
+    "or the loss does not depend on them.",
+)
+OVERFIT_UNCHANGED = Message(
+    errors.TrainwebError, "{names} have gradients and do not change: the learning rate {rate} is too low for float32."
+)
+OVERFIT_EXPLODES = Message(
+    errors.TrainwebError,
+    "The norm of the gradients grows from {first} to {most}: take a lower learning rate, or clip_grad_norm.",
+    "The norm of the gradients grows from {first} to {most}: take a lower learning rate, or clipGradNorm.",
+)
+OVERFIT_RISES = Message(
+    errors.TrainwebError, "The loss rises: the learning rate {rate} is too high, or the loss is to be maximised."
+)
+OVERFIT_SLOW = Message(
+    errors.TrainwebError, "A step hardly changes the parameters: the learning rate {rate} is too low."
+)
+OVERFIT_STUCK = Message(
+    errors.TrainwebError,
+    "After {steps} steps the loss is still there: rows that are alike may have different targets, dropout or label "
+    "smoothing keep it up, or it takes more steps.",
 )
 
 # Checkpoints of a store.

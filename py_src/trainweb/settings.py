@@ -225,7 +225,7 @@ YesNo = Annotated[bool, Flag()]
 Weights = Annotated[Any, Array()]
 Patterns = Annotated[Sequence[str], Names()]
 
-PAGE_NAMES = {"eps": "epsilon", "weight": "weights", "pos_weight": "positive_weights"}
+PAGE_NAMES = {"eps": "epsilon", "weight": "weights", "pos_weight": "positive_weights", "on_nan": "onNaN"}
 """Settings that a page calls otherwise, both in the spelling of Python."""
 
 

@@ -208,6 +208,7 @@ CALLS: dict[str, PublicCall] = {
     "train_step": of_session("train_step", feeds=feeds(), fetches=None, options=None),
     "eval_step": of_session("eval_step", feeds=feeds(), fetches=None, options=None),
     "optimizer_step": of_session("optimizer_step", options=None),
+    "dead_units": of_session("dead_units", batches=[feeds()]),
     "explain": of_session("explain", feeds=feeds(), training=True),
     "profile": of_session("profile", feeds=feeds(), runs=1, training=True),
     "export_model_for_inferencing": PublicCall(
@@ -312,6 +313,10 @@ CALLS: dict[str, PublicCall] = {
     "RunOptions": plain(trainweb.RunOptions.of, given={}),
     "RunOptions.get_run_config_entry": refused(trainweb.RunOptions, "get_run_config_entry", key="a"),
     "Trainer": PublicCall(lambda _: trainweb.Trainer, lambda _: {"session": session()}),
+    "Trainer.overfit_one_batch": PublicCall(
+        lambda _: trainweb.Trainer(session()).overfit_one_batch,
+        lambda _: {"batch": feeds(), "steps": 2, "learning_rate": 0.01},
+    ),
     "Trainer.fit": PublicCall(
         lambda _: trainweb.Trainer(session()).fit,
         lambda _: {"data": feeds(16), "epochs": 1, "batch_size": 8, "schedule": None},

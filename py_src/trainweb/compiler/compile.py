@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import isfinite, prod
 
 from trainweb.autodiff.deferred import differentiate
 from trainweb.backend.wasm.compile import Plan, compile_program, workspace_bytes
+from trainweb.backend.wasm.plan import KeptNode
 from trainweb.compiler.context import Cache, Context
 from trainweb.compiler.explain import requested_dump
 from trainweb.compiler.loops import LoopCompiler
@@ -62,6 +63,7 @@ def compile_model(
     cache: Cache | None = None,
     cache_trained: bool = False,
     observe: Observer | None = None,
+    keep_all: bool = False,
 ) -> Plan:
     """Compile `graph` for feeds of static shapes.
 
@@ -88,6 +90,8 @@ def compile_model(
         steps change do, too. None: they are made in every run. With a memory budget those of large constants stay.
     observe
         Sees the program as lowered (named "") and after every pass.
+    keep_all
+        Every float tensor that a node reads or makes stays until the run is over, as outputs do: `Plan.kept_nodes`.
 
     Raises
     ------
@@ -100,9 +104,10 @@ def compile_model(
         graph = expand_control_flow(graph, {**feeds, **(known or {})})
     context = Context(workspace_bytes, memory_budget, cache, cache_trained)
     compilation = _Compilation(graph, bindings or {}, sequences or {}, overwrite, CACHING.holds(context))
-    program = compilation.program(feeds, outputs, known or {}, evaluate)
+    program = compilation.program(feeds, outputs, known or {}, evaluate, keep_all=keep_all)
     run_passes(program, context, observe or requested_dump(graph.name))
     plan = compile_program(program, segment_bytes, arena_limit)
+    plan.kept_nodes = compilation.kept_nodes
     plan.recomputation = context.recomputation or Recomputation(plan.arena_bytes)
     if cache is not None and program.hoisted:
         plan.prepared_bytes, plan.kept = cache.nbytes, cache.places
@@ -148,6 +153,7 @@ class _Compilation:
         self.deciding: set[str] | None = None
         self.same: dict[str, str] = {}
         """By name of a tensor, the one that was computed before from the same."""
+        self.kept_nodes: list[KeptNode] = []
 
     def program(
         self,
@@ -155,6 +161,8 @@ class _Compilation:
         outputs: Sequence[str],
         known: Mapping[str, TensorType],
         evaluate: Callable[[Plan], Mapping[str, Tensor]] | None,
+        *,
+        keep_all: bool = False,
     ) -> Program:
         """The graph as instructions, before any pass."""
 
@@ -170,8 +178,34 @@ class _Compilation:
         self.lower(feeds)
         # What is known of a feed is a constant of the plan, which nobody writes.
         bufs = [b for b in map(self.bufs.get, feeds) if isinstance(b, Buf) and b.storage.is_feed]
-        outs = [self.output(name) for name in outputs]
+        outs = [self.output(name) for name in [*outputs, *(self.keep_floats(outputs) if keep_all else ())]]
         return Program(self.builder, bufs, outs, self.builder.instructions)
+
+    def keep_floats(self, outputs: Sequence[str]) -> list[str]:
+        """Note what each node reads and makes; the names of the tensors, without the outputs."""
+
+        def floats(names: Sequence[str]) -> list[str]:
+            return [n for n in names if n in self.bufs and n in self.types and self.types[n].dtype == "float32"]
+
+        kept: dict[str, None] = {}
+        for k in sorted(self.needed):
+            op, node = self.ops[k], self.graph.nodes[k]
+            ins, outs = floats(node.inputs), floats(node.outputs)
+            is_chosen = any(isinstance(v, float) and not isfinite(v) for v in node.attrs.values())
+            kept_node = KeptNode(
+                str(node),
+                node.op_type,
+                ins,
+                outs,
+                is_chosen=is_chosen,
+                is_state=self._updates_state(op),
+                chooses=op.chooses,
+                is_rectifier=op.is_rectifier(),
+                unit_axis=op.unit_axis,
+            )
+            self.kept_nodes.append(kept_node)
+            kept.update(dict.fromkeys([*ins, *outs]))
+        return [name for name in kept if name not in outputs]
 
     # Types and shape arithmetic.
 

@@ -74,12 +74,12 @@ class History:
     ----------
     epochs : list of Epoch
     losses : list of float
-        Of each batch, in their order.
+        Of each batch, in their order; NaN of those that `on_nan` undid.
     optimizer_steps : int
     best_epoch : int or None
         The best by early stopping.
-    ended : {"done", "stopped", "early"}
-        Whether all epochs were done, `Run.stop` ended it, or early stopping did.
+    ended : {"done", "stopped", "early", "nan"}
+        Whether all epochs were done, or `Run.stop`, early stopping or ``on_nan="stop"`` ended it.
     """
 
     epochs: list[Epoch] = field(default_factory=list)

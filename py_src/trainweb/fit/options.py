@@ -25,6 +25,7 @@ FIT = {
     "clip_grad_value": Field(Number(above=0), None, is_optional=True),
     "ema": Field(Flag(), False, is_optional=False),
     "proximal": Field(Number(least=0), 0.0, is_optional=False),
+    "on_nan": Field(Choice(("stop", "skip", "restore")), None, is_optional=True),
 }
 """The plain ones; data, schedule, metrics, early stopping and callbacks come besides."""
 
@@ -40,6 +41,10 @@ DOCS = {
     "shuffle": "Whether rows come in another order in each epoch: the default for arrays; streams shuffle themselves.",
     "seed": "Of the order of rows.",
     "validation_split": "Share of the rows, the last ones, that are evaluated after each epoch instead of trained on.",
+    "on_nan": "What follows where loss, gradients, parameters or moments become no finite numbers: the fit ends with "
+    "the session as before the batch; it goes on with the next batch as if there had been none; or it goes on with the "
+    "next batch from the state at the begin of the epoch, or of its last checkpoint in it, up to 3 times. By default "
+    "the fit fails where the loss is none.",
     "accumulate": "Batches whose gradients are added up for one optimizer step.",
     "clip_grad_norm": "Joint L2 norm that the gradients have at most in an optimizer step of this fit.",
     "clip_grad_value": "Magnitude that each element of the gradients has at most in an optimizer step of this fit; "

@@ -14,10 +14,13 @@ import numpy as np
 from trainweb import messages
 from trainweb.data.dataset import Batch, Dataset, epoch_batches
 from trainweb.data.random import permutation
+from trainweb.errors import NumericsError
 from trainweb.fit.bar import Bar, make_bar
 from trainweb.fit.evaluation import Evaluation
 from trainweb.fit.history import Epoch, Event, History, Progress
+from trainweb.fit.on_nan import OnNaN
 from trainweb.fit.options import DEFAULT_BATCH, EarlyStopping, checked_options, make_early_stopping
+from trainweb.fit.overfit import OverfitReport, overfit_one_batch
 from trainweb.fit.proximal import ProximalTerm
 from trainweb.fit.resume import FitCheckpoint, Position
 from trainweb.schedules import Schedule, make_schedule
@@ -161,6 +164,11 @@ class Trainer:
             mu of FedProx (https://arxiv.org/abs/1812.06127): ``mu * (w - w0)``, the gradient of
             ``mu / 2 * ||w - w0||^2``, is added to the gradients before each optimizer step, once for however many
             batches it takes, and is clipped with them; w0 are the trained parameters that the fit starts with. 0.
+        on_nan : {"stop", "skip", "restore"}, optional
+            What follows where loss, gradients, parameters or moments become no finite numbers: the fit ends with the
+            session as before the batch (``history.ended`` is "nan"); it goes on with the next batch as if there had
+            been none (its loss in the history is NaN); or it goes on with the next batch from the state at the begin of
+            the epoch, or of its last checkpoint in it, up to 3 times. By default the fit fails where the loss is none.
         metrics : list of str or dict
             Of the validation data: accuracy, topK, f1, confusionMatrix, mIoU, mae, r2, perplexity.
         predictions, targets : str, optional
@@ -200,6 +208,36 @@ class Trainer:
         for _ in events:
             pass
         return run.history
+
+    def overfit_one_batch(self, batch: Batch, steps: int = 100, learning_rate: float | None = None) -> OverfitReport:
+        """See whether the session can learn one batch by heart; afterwards it is as before.
+
+        Who cannot do that has something wrong: data, loss, learning rate, or gradients that do not arrive.
+
+        Parameters
+        ----------
+        batch : dict of str to array_like
+            Feeds as of `TrainingSession.train_step`; some rows are enough.
+        steps : int
+            Steps at most; it ends before where the loss is down to 5 % of the first.
+        learning_rate : float, optional
+            Another rate than the session's.
+
+        Returns
+        -------
+        OverfitReport
+            Printed, it says whether the loss fell and what is suspicious.
+
+        Raises
+        ------
+        FeedError
+            The batch does not fit; a label that is out of range is named with its place.
+        SessionError
+            The loss is not one number, or the session has no optimizer model.
+        ModelError
+            `steps` or `learning_rate` is none.
+        """
+        return overfit_one_batch(self.session, batch, steps, learning_rate)
 
     async def fit_async(self, data: Any, **options: Any) -> History:
         """`fit` that lets other tasks, and in Pyodide the page, go on while it runs; cancelling it ends it.
@@ -272,6 +310,7 @@ class FitPlan:
             names = others.get("predictions"), others.get("targets")
             self.evaluation = Evaluation(session, metrics, *names, ema=self.ema)
             better = {name: mode for name, mode in self.evaluation.better.items() if mode}
+        self.on_nan = None if options["on_nan"] is None else OnNaN(session, options["on_nan"])
         self.schedule = as_schedule(others.get("schedule"))
         early = others.get("early_stopping")
         self.early: EarlyStopping | None = None if early is None else make_early_stopping(early, better)
@@ -324,7 +363,8 @@ class FitPlan:
                     break
                 yield from self._epoch(number, bar)
                 if self.run.is_stopping:
-                    self.run.history.ended = "stopped"
+                    history = self.run.history
+                    history.ended = "stopped" if history.ended == "done" else history.ended
                     break
             if self.early and self.early.is_over:
                 self.run.history.ended = "early"
@@ -354,6 +394,8 @@ class FitPlan:
             self.at.optimizer_steps = self.run.history.optimizer_steps
             self.session.lazy_reset_grad()
             self.checkpoint.save(self.at, self.run.history, self.best)
+            if self.on_nan is not None:
+                self.on_nan.keep_good()
 
     def _epoch(self, number: int, bar: Bar | None) -> Iterator[None]:
         start = perf_counter()
@@ -361,13 +403,19 @@ class FitPlan:
         if at.epoch != number:
             at.epoch, at.step, at.loss_sum, at.rows = number, 0, 0.0, 0
         yield from self._train_epoch(bar)
+        if not at.rows:
+            # The fit ended with the first batch, or none was any good.
+            if not self.run.is_stopping:
+                raise messages.ALL_SKIPPED(epoch=number + 1)
+            return
         values: dict[str, Value] | None = None
         if self.evaluation and self.validation and not self.run.is_stopping:
             for found in self.evaluation.run(self.validation.epoch(0)):
                 values = found
                 yield
         rate = self.session.get_learning_rate()
-        epoch = Epoch(number + 1, at.step, at.loss_sum / at.rows, rate, perf_counter() - start, values)
+        skipped = sum(math.isnan(loss) for loss in history.losses[len(history.losses) - at.step :])
+        epoch = Epoch(number + 1, at.step - skipped, at.loss_sum / at.rows, rate, perf_counter() - start, values)
         history.epochs.append(epoch)
         if not self.run.is_stopping:
             self._observe(epoch)
@@ -379,30 +427,33 @@ class FitPlan:
         history, at = self.run.history, self.at
         every = self.checkpoint.every if self.checkpoint is not None else None
         shown, waiting = perf_counter(), 0
+        if self.on_nan is not None:
+            self.session.lazy_reset_grad()
+            self.on_nan.keep_good()
         for feeds, count in self.batches.epoch(at.epoch, at.step):
-            if not waiting:
-                self.session.lazy_reset_grad()
-                self._set_rate()
-            loss = self._train(feeds, at.epoch + 1, at.step + 1)
-            at.step, waiting = at.step + 1, waiting + 1
-            history.losses.append(loss)
-            at.loss_sum, at.rows = at.loss_sum + loss * count, at.rows + count
-            if waiting == self.accumulate:
-                self._update()
-                waiting = 0
+            loss, after = self._step(feeds, waiting)
+            if loss is None and self.run.is_stopping:
+                return
+            at.step += 1
+            history.losses.append(math.nan if loss is None else loss)
+            if loss is not None:
+                at.loss_sum, at.rows = at.loss_sum + loss * count, at.rows + count
+            if not after and waiting + 1 == self.accumulate and loss is not None:
+                history.optimizer_steps += 1
                 if every is not None and history.optimizer_steps % every == 0:
                     self._save()
+            waiting = after
             now = perf_counter()
-            if bar is not None:
+            if bar is not None and at.rows:
                 bar.update(loss=at.loss_sum / at.rows)
-            if now - shown > FRAME_S:
+            if now - shown > FRAME_S and at.rows:
                 shown = now
                 self._tell(Progress(at.epoch + 1, at.step, self.steps, at.loss_sum / at.rows))
             yield
             if self.run.is_stopping:
                 break
         if waiting:
-            self._update()
+            self._last_update()
         elif self.run.is_stopping:
             self._save()
 
@@ -410,13 +461,67 @@ class FitPlan:
         if self.schedule is not None:
             self.session.set_learning_rate(self.schedule.rate(self.run.history.optimizer_steps))
 
+    def _step(self, feeds: Batch, waiting: int) -> tuple[float | None, int]:
+        """Train on a batch, and update the parameters if it is time.
+
+        Returns
+        -------
+        float or None
+            The loss; None: numbers became none, and `on_nan` has seen to it.
+        int
+            Batches that wait for an update now.
+        """
+        step, epoch = self.at.step + 1, self.at.epoch + 1
+        if self.on_nan is not None:
+            self.on_nan.begin()
+        try:
+            if not waiting:
+                self.session.lazy_reset_grad()
+                self._set_rate()
+            loss = self._train(feeds, epoch, step)
+            if self.on_nan is not None:
+                self.on_nan.check(loss, step, epoch)
+            if waiting + 1 < self.accumulate:
+                return loss, waiting + 1
+            self._update()
+            if self.on_nan is not None:
+                self.on_nan.check(loss, step, epoch)
+        except NumericsError as error:
+            error.epoch, error.batch = epoch, step
+            if self.on_nan is None:
+                raise
+            self._undo(self.on_nan, error)
+            return None, 0 if self.on_nan.action == "restore" else waiting
+        return loss, 0
+
+    def _undo(self, on_nan: OnNaN, error: NumericsError) -> None:
+        on_nan.undo(error, self.at.step + 1, self.at.epoch + 1)
+        if on_nan.action == "stop":
+            self.run.stop()
+            self.run.history.ended = "nan"
+
+    def _last_update(self) -> None:
+        """Use the gradients that are left over at the end of an epoch."""
+        if self.on_nan is not None:
+            self.on_nan.begin()
+        try:
+            self._update()
+            if self.on_nan is not None:
+                self.on_nan.check(0, self.at.step, self.at.epoch + 1)
+        except NumericsError as error:
+            if self.on_nan is None:
+                raise
+            self._undo(self.on_nan, error)
+        else:
+            self.run.history.optimizer_steps += 1
+
     def _train(self, feeds: Batch, epoch: int, step: int) -> float:
         result = self.session.train_step(feeds, [self.loss])[self.loss]
         if result.size != 1:
             self.session.lazy_reset_grad()
             raise messages.SCALAR_LOSS(name=self.loss, shape=list(result.shape))
         loss = float(result.reshape(()))
-        if not math.isfinite(loss):
+        if not math.isfinite(loss) and self.on_nan is None:
             raise messages.NON_FINITE_LOSS(value=loss, step=step, epoch=epoch)
         return loss
 
@@ -426,7 +531,6 @@ class FitPlan:
         if self.limits != (None, None):
             self.session.core.clip_gradients(*self.limits)
         self.session.optimizer_step()
-        self.run.history.optimizer_steps += 1
 
     def _observe(self, epoch: Epoch) -> None:
         """Tell schedule and early stopping how the epoch was."""

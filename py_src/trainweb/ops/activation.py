@@ -43,6 +43,9 @@ class Relu(Unary):
     samples = (*_KINK, Sample([i64([3, 0, -4])]))
     bad = (Bad([(2,), (2,)]),)
 
+    def is_rectifier(self) -> bool:
+        return True
+
     def compute(self, e: Emitter, x: Expr) -> Expr:
         return e.pmax(x, e.like(x, 0))
 
@@ -572,6 +575,9 @@ class ThresholdedRelu(Unary):
     versions = (10, 22)
     attrs = {"alpha": Float(1.0)}
     samples = (Sample([(3, 4)], away_from=(1.0,)), Sample([(3, 4)], {"alpha": 0.2}, away_from=(0.2,)))
+
+    def is_rectifier(self) -> bool:
+        return True
 
     def compute(self, e: Emitter, x: Expr) -> Expr:
         return e.select(e.compare("gt", x, e.like(x, self.alpha)), x, e.like(x, 0))

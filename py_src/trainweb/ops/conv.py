@@ -178,6 +178,7 @@ def planes(win: Window, *, back: bool) -> Planes:
 
 
 class _Convolution(Op):
+    unit_axis = 1
     attrs = {
         "auto_pad": Str("NOTSET"),
         "dilations": Ints(),

@@ -626,6 +626,11 @@ class Clip(Pointwise):
         super().infer(x)
         return TensorType(x.dtype, x.shape)
 
+    def is_rectifier(self) -> bool:
+        """ReLU6 is one."""
+        bound = self.types[self.node.inputs[1]].value if self._has(1) and self.node.inputs[1] in self.types else None
+        return tuple(bound or ()) == (0,) or (not self._has(1) and self.min == 0)
+
     def _has(self, index: int) -> bool:
         return len(self.node.inputs) > index and bool(self.node.inputs[index])
 

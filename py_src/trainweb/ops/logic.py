@@ -167,6 +167,7 @@ class Not(Pointwise):
 class IsNaN(Pointwise):
     """Whether x is NaN. https://onnx.ai/onnx/operators/onnx__IsNaN.html"""
 
+    chooses = True
     versions: ClassVar[tuple[int, ...]] = (9, 13, 20)
     dtypes = FLOATS
     samples: ClassVar[Sequence[Sample]] = (Sample([f32([1.0, float("nan"), inf])]),)
@@ -209,6 +210,7 @@ class IsInf(IsNaN):
 class Where(Pointwise):
     """x where the condition holds, else y. https://onnx.ai/onnx/operators/onnx__Where.html"""
 
+    chooses = True
     versions = (9, 16)
     min_inputs = max_inputs = 3
     differentiable = (1, 2)

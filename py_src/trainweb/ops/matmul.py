@@ -116,6 +116,7 @@ def matrix_of_rows(g: GradientBuilder, x: str) -> str:
 class MatMul(Op):
     """Matrix product with batch broadcasting. https://onnx.ai/onnx/operators/onnx__MatMul.html"""
 
+    unit_axis = -1
     versions = (1, 9, 13)
     min_inputs = max_inputs = 2
     differentiable = (0, 1)
@@ -195,6 +196,7 @@ class MatMul(Op):
 class Gemm(Op):
     """alpha * A' B' + beta * C. https://onnx.ai/onnx/operators/onnx__Gemm.html"""
 
+    unit_axis = -1
     versions = (7, 9, 11, 13)
     attrs = {"alpha": Float(1.0), "beta": Float(1.0), "transA": Int(0), "transB": Int(0)}
     min_inputs, max_inputs = 2, 3

@@ -146,10 +146,18 @@ class Op:
     """Input 1 is added to input 0, a gradient buffer: what makes it may do so itself."""
     tested_through: ClassVar[str] = ""
     """An operator whose samples test this one, too; it has none of its own then."""
+    chooses: ClassVar[bool] = False
+    """It may leave out NaN and infinities on purpose, or look for them."""
+    unit_axis: ClassVar[int | None] = None
+    """The axis of what it makes that counts units: channels of a convolution, columns of a product."""
     draws: ClassVar[bool] = False
     """Two nodes with the same inputs give different results: each draws numbers of its own."""
     samples: ClassVar[Sequence[Sample]] = ()
     bad: ClassVar[Sequence[Bad]] = ()
+
+    def is_rectifier(self) -> bool:
+        """Whether results are zero wherever a unit does not fire: if it never does, it is dead."""
+        return False
 
     def __init__(self, node: Node, opset: int) -> None:
         self.node, self.opset = node, opset

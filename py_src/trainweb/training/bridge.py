@@ -488,6 +488,40 @@ def compile_plan(handle: int, kind: str, overwrite: bool, signature_json: str, i
 
 
 @answered
+def compile_kept(handle: int, kind: str, overwrite: bool, signature_json: str) -> Handout:
+    """The plan of a step that keeps every tensor, its nodes, for `first_fault`, and the units that may be dead."""
+    from dataclasses import asdict
+
+    from trainweb.training.units import rectified_units
+
+    feeds = signature_of(json.loads(signature_json))
+    plan = _training(handle).models.compile_step(kind, feeds, overwrite, keep_all=True)
+    blobs = Blobs()
+    header = {**plan_json(plan, kind, overwrite, feeds, blobs), "text": plan.text}
+    units = [asdict(found) for found in rectified_units(plan)]
+    nodes = [asdict(node) for node in plan.kept_nodes]
+    return {"header": header, "outputs": [*plan.outputs], "nodes": nodes, "units": units}, blobs.data, "blobs"
+
+
+@answered
+def first_fault(nodes_json: str, counts_json: str, results_json: str) -> list[int | str] | None:
+    """Which node is at fault, and which tensor, by the NaN and infinities of the tensors that have some."""
+    from trainweb.backend.wasm.plan import KeptNode
+    from trainweb.training import numerics
+
+    nodes = [KeptNode(**fields) for fields in json.loads(nodes_json)]
+    counts = {name: (nan, infinite) for name, nan, infinite in json.loads(counts_json)}
+    fault = numerics.first_fault(nodes, counts, json.loads(results_json))
+    return None if fault is None else [*fault]
+
+
+@answered
+def optimizer_operator(handle: int) -> str:
+    """The operator of the optimizer model."""
+    return _training(handle).models.optimizer_operator()
+
+
+@answered
 def explain(handle: int, kind: str, overwrite: bool, signature_json: str) -> str:
     """How the compiler comes to the plan of a train or eval step."""
     return _training(handle).models.explain(kind, signature_of(json.loads(signature_json)), overwrite)

@@ -70,6 +70,14 @@ SHAPES = Kind(
 )
 TEXT = Kind("str", "string")
 NAMED_TENSOR = Kind("Any", "Tensor", "Tensor", "NamedTensor")
+NORMS = Kind("dict[str, float]", "Readonly<Record<string, number>>")
+BATCHES = Kind(
+    "Sequence[Mapping[str, Any]]",
+    "readonly FeedsType[]",
+    "Sequence[Mapping[str, Tensor]]",
+    "readonly (readonly Feed[])[]",
+)
+DEAD_UNITS = Kind("list[DeadUnits]", "readonly DeadUnits[]")
 TENSORS = Kind(
     "dict[str, np.ndarray]",
     "Readonly<Record<string, Tensor>>",
@@ -286,6 +294,21 @@ CALLS = (
         OF_PARAMETER,
         needs_optimizer=True,
     ),
+    Call(
+        "gradient_norms",
+        "Euclidean norms of the accumulated gradients, by the names of the trainable parameters.\n\n"
+        "After train steps: those of no step are 0. Clipping comes later, in the optimizer step.",
+        result=NORMS,
+        raises={"CheckpointError": "The session is of a nominal checkpoint, which has no values yet."},
+    ),
+    Call(
+        "dead_units",
+        "Which units of ReLU, ThresholdedRelu, and Clip from 0 on fire for none of some batches.",
+        (Argument("batches", BATCHES),),
+        DEAD_UNITS,
+        python=Public.BY_HAND,
+        page=Public.BY_HAND,
+    ),
     Call("get_step_count", "Completed optimizer steps.", result=COUNT, needs_optimizer=True),
     Call(
         "input_metadata",
@@ -343,6 +366,18 @@ CALLS = (
             "SessionError": "The values of an input decide about shapes: only a step has them.",
         },
         page=Public.BY_HAND,
+    ),
+    Call(
+        "keep_state",
+        "Note all that the session goes on from.",
+        python=Public.NO,
+        page=Public.NO,
+    ),
+    Call(
+        "go_back",
+        "Have the session as `keep_state` found it, once.",
+        python=Public.NO,
+        page=Public.NO,
     ),
     Call(
         "explain",

@@ -53,6 +53,9 @@ from trainweb.training.weights import export_weights, load_weights
 if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine
     from trainweb.backend.wasm.plan import Plan
+    from trainweb.training.numerics import NumericsCheck
+    from trainweb.training.snapshot import Snapshot
+    from trainweb.training.units import DeadUnits
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,7 @@ class SessionCore:
         memory_budget: int | None = None,
         reproducible: bool = False,
         max_plans: int = DEFAULT_MAX_PLANS,
+        check_numerics: bool = False,
         log: Log | None = None,
     ) -> None:
         if not isinstance(state, CheckpointState):
@@ -138,6 +142,12 @@ class SessionCore:
             self.host.release()
             raise
         state.store = state.latest = self.parameters
+        self._kept_state: Snapshot | None = None
+        self.numerics: NumericsCheck | None = None
+        if check_numerics:
+            from trainweb.training.numerics import NumericsCheck  # not on the way of a page's first step
+
+            self.numerics = NumericsCheck(self)
         _live.add(self)
         self._end = weakref.finalize(self, abandon, partial(_release, state, self.parameters, self.host))
         self._end.atexit = False
@@ -176,6 +186,13 @@ class SessionCore:
             return plan
 
         return self.plans.step((*key, overwrite), compiled)
+
+    def kept_plan(self, kind: str, types: Mapping[str, TensorType], overwrite: bool) -> LoadedPlan:
+        """The plan of a step that keeps every float tensor until its end."""
+        key = ("kept", *self.models.key(kind, types), overwrite)
+        return self.plans.step(
+            key, lambda in_use: self.models.compile_step(kind, types, overwrite, in_use, keep_all=True)
+        )
 
     def optimizer_plan(self) -> LoadedPlan:
         """The plan of an optimizer step."""
@@ -280,11 +297,15 @@ class SessionCore:
             self._check_targets(loaded, targets or {})
             options.check_terminate()
             start = perf_counter()
-            self.host.write_feeds(loaded, feeds)
-            self.host.run(loaded, options.stop)
-            if kind == "train":
-                self.host.write_state(STATE_LAZY_RESET, 0)
-            results = self.host.read_outputs(loaded, wanted)
+
+            def run() -> dict[str, Tensor]:
+                self.host.write_feeds(loaded, feeds)
+                self.host.run(loaded, options.stop)
+                if kind == "train":
+                    self.host.write_state(STATE_LAZY_RESET, 0)
+                return self.host.read_outputs(loaded, wanted)
+
+            results = run() if self.numerics is None else self.numerics.step(kind, feeds, loaded, run)
             self.log(VERBOSE, options, f"{kind} step: {1e3 * (perf_counter() - start):.3f} ms")
             return results
 
@@ -331,7 +352,8 @@ class SessionCore:
             loaded = self.optimizer_plan()
             options.check_terminate()
             start = perf_counter()
-            self.host.run(loaded, options.stop)
+            run = partial(self.host.run, loaded, options.stop)
+            run() if self.numerics is None else self.numerics.optimizer_step(run)
             self.log(VERBOSE, options, f"optimizer step: {1e3 * (perf_counter() - start):.3f} ms")
 
     def clip_gradients(self, value: float | None, norm: float | None) -> None:
@@ -458,6 +480,37 @@ class SessionCore:
         if gradient is None:
             raise messages.FROZEN_GRADIENT(name=name)
         return gradient
+
+    def gradient_norms(self) -> dict[str, float]:
+        """Euclidean norms of the accumulated gradients, by the names of the parameters."""
+        import numpy as np  # the core does without
+
+        self._check()
+        if self.parameters.is_nominal:
+            raise messages.NOMINAL_GET_ALL()
+        names = self.parameter_names(trainable_only=True)
+        gradients = ((n, np.frombuffer(self.get_gradient(n).data, "<f4").astype(np.float64)) for n in names)
+        return {name: float(np.sqrt(np.dot(g, g))) for name, g in gradients}
+
+    def keep_state(self) -> None:
+        """Note all that the session goes on from; `go_back` has it so again."""
+        from trainweb.training.snapshot import take_snapshot  # not on the way of a page's first step
+
+        self._kept_state = take_snapshot(self)
+
+    def go_back(self) -> None:
+        """Have the session as `keep_state` found it, once; gradients that the next step overwrites are zeros."""
+        from trainweb.training.snapshot import restore_snapshot  # not on the way of a page's first step
+
+        kept, self._kept_state = self._kept_state, None
+        if kept is not None:
+            restore_snapshot(self, kept)
+
+    def dead_units(self, batches: Sequence[Mapping[str, Tensor]]) -> list[DeadUnits]:
+        """Units of activations that none of these batches has fire."""
+        from trainweb.training.units import dead_units  # not on the way of a page's first step
+
+        return dead_units(self, batches)
 
     # Properties and files.
 

@@ -117,6 +117,10 @@ class SegmentMemory:
         self.write_segment(STATE, 4 * word, struct.pack("<" + STATE_TYPES[word], value))
 
 
+Saved = Mapping[int, bytes]
+"""Segments whose contents outlast a run, by their numbers."""
+
+
 class PlanHost(SegmentMemory):
     """Owns kernel memory: the segments and the plans that use them.
 
@@ -251,19 +255,35 @@ class PlanHost(SegmentMemory):
 
     def _run_in_slices(self, loaded: LoadedPlan, stop: Callable[[], bool]) -> int:
         written = self.engine.written(loaded.ptr)
-        lasting = [s for s in range(PARAMETERS, PREPARED) if written >> s & 1 and self.sizes[s]]
-        before = [(self.bases[s], self.engine.read(self.bases[s], self.sizes[s])) for s in lasting]
-        try:
+        with self.undone(self.save(lambda segment: bool(written >> segment & 1))):
             status = self.engine.run_slice(loaded.ptr, anew=True, milliseconds=SLICE_MS)
             while status == MORE:
                 if stop():
                     raise messages.TERMINATED()
                 status = self.engine.run_slice(loaded.ptr, anew=False, milliseconds=SLICE_MS)
-        except BaseException:
-            for base, data in before:
-                self.engine.write(base, data)
-            raise
         return status
+
+    def save(self, wanted: Callable[[int], bool] = lambda segment: True) -> Saved:
+        """Copies of all that outlasts a run, or of the segments that are wanted."""
+        lasting = (s for s in range(PARAMETERS, PREPARED) if self.sizes[s] and wanted(s))
+        return {s: self.engine.read(self.bases[s], self.sizes[s]) for s in lasting}
+
+    def put_back(self, saved: Saved) -> None:
+        """Have everything as it was when it was saved: before the step that is to be undone, and no earlier.
+
+        Values that plans keep stay true: those that a step prepared are of the parameters that it started from.
+        """
+        for segment, data in saved.items():
+            self.engine.write(self.bases[segment], data)
+
+    @contextmanager
+    def undone(self, saved: Saved) -> Iterator[None]:
+        """Put back what was saved when anything goes wrong."""
+        try:
+            yield
+        except BaseException:
+            self.put_back(saved)
+            raise
 
     def timed(self, loaded: LoadedPlan, stop: Stop = None) -> list[float]:
         """Run a plan once; milliseconds per instruction."""

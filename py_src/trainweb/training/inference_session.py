@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from trainweb.arguments import texts
+from trainweb.errors import UnsupportedError
 from trainweb.model.graph import Value
 from trainweb.model.reader import read_model
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
@@ -50,6 +51,8 @@ class InferenceSession(SessionBase):
         integrity: str | None = None,
     ) -> None:
         super().__init__(path_or_bytes, SessionOptions.of(sess_options))
+        if self._options.checks_numerics:
+            raise UnsupportedError("debug.check_numerics is of the steps of a TrainingSession; eval steps are checked.")
         check_providers(providers, provider_options)
         free_abandoned()
         settings = self._options.core_settings()

@@ -140,6 +140,8 @@ class SessionModels:
         overwrite: bool,
         in_use: InUse | None = None,
         observe: Observer | None = None,
+        *,
+        keep_all: bool = False,
     ) -> Plan:
         """Compile a "train" or "eval" step.
 
@@ -151,6 +153,8 @@ class SessionModels:
             What the session's other plans keep.
         observe
             Sees the instructions after every pass.
+        keep_all
+            Every float tensor stays until the end: nothing is cached then, and the memory budget does not hold.
         """
         graph = self.graphs[kind]
         assert graph is not None
@@ -170,11 +174,12 @@ class SessionModels:
             evaluate=partial(evaluate, self.engine),
             segment_bytes=self.segment_bytes,
             arena_limit=self.limits.arena_bytes,
-            memory_budget=self.memory_budget,
-            cache=Cache(self._fixed, in_use),
+            memory_budget=None if keep_all else self.memory_budget,
+            cache=None if keep_all else Cache(self._fixed, in_use),
             # Results of parameters that change between two runs would be invalid in the second.
             cache_trained=kind == "eval" or not overwrite,
             observe=observe,
+            keep_all=keep_all,
         )
         if plan.recomputation.instructions:
             _log_recomputation(kind, plan)
@@ -213,6 +218,13 @@ class SessionModels:
             sequences={GRADS: self.layout.sequences()[GRADS]},
             segment_bytes=self.segment_bytes,
         )
+
+    def optimizer_operator(self) -> str:
+        """The operator that updates parameters, AdamW say."""
+        graph = self.graphs["optimizer"]
+        assert graph is not None
+        kinds = {node.op_type for node in graph.nodes if isinstance(bind(node, graph.opsets), Optimizer)}
+        return " or ".join(sorted(kinds))
 
     def compile_scheduler(self) -> Plan:
         """Compile a scheduler step."""

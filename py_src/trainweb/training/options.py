@@ -23,6 +23,8 @@ from trainweb.training.models import MODELS
 
 VERBOSE, INFO, WARNING, ERROR, FATAL = range(5)
 """Severities as onnxruntime numbers them."""
+DEBUG = ("check_numerics",)
+"""What ``debug`` may switch on."""
 OF_SESSION = -1
 """The severity of a run that takes its session's."""
 
@@ -248,6 +250,10 @@ class SessionOptions(Attributes):
         How many compiled steps are kept.
     integrity : dict, optional
         Hashes that files must have, by ``train_model``, ``eval_model``, ``optimizer_model``; see `TrainingSession`.
+    debug : dict, optional
+        ``check_numerics`` (bool): a step of a `TrainingSession` that makes a NaN or an infinity raises NumericsError,
+        which names the node, and leaves the session as it was. Steps take several times as long, and all their
+        tensors memory.
     log_severity_level, logid
         Of runs that say nothing else; see `RunOptions`. -1 is 2, warnings.
     free_dimension_overrides : dict of str to int
@@ -272,6 +278,7 @@ class SessionOptions(Attributes):
     limits: Mapping[str, int] | Limits | None = None
     max_plans: int = DEFAULT_MAX_PLANS
     integrity: Mapping[str, str] | None = None
+    debug: Mapping[str, bool] | None = None
 
     intra_op_num_threads: int = 0
     inter_op_num_threads: int = 0
@@ -334,12 +341,18 @@ class SessionOptions(Attributes):
             raise messages.NOT_A_COUNT(name="max_plans", least=1, value=self.max_plans)
         Limits.of(self.limits)
         check_names(self.integrity, MODELS)
+        check_debug(self.debug)
         for name, size in self.free_dimension_overrides.items():
             check_count(f"free_dimension_overrides[{name!r}]", size)
         for name, (wanted, why) in REFUSED.items():
             value = getattr(self, name)
             if int(value) not in wanted if isinstance(value, int) else value not in wanted:
                 raise UnsupportedError(f"{name}={value!r} is not supported: {why}")
+
+    @property
+    def checks_numerics(self) -> bool:
+        """Whether steps are checked for NaN and infinities."""
+        return bool((self.debug or {}).get("check_numerics", False))
 
     def core_settings(self) -> dict[str, Any]:
         """Keyword arguments of `SessionCore` and `InferenceCore`."""
@@ -462,6 +475,16 @@ def check_type(name: str, value: object, kind: type) -> None:
     """Raise TypeError unless `value` is of this type."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, got {value!r}.")
+
+
+def check_debug(given: object) -> None:
+    """Raise TypeError unless this can be ``debug``."""
+    if given is not None and not isinstance(given, Mapping):
+        raise TypeError(f"'debug' must be a dict of {', '.join(DEBUG)}, got {type(given).__name__}.")
+    for name, value in (given or {}).items():
+        if name not in DEBUG:
+            raise TypeError(unknown("Option of debug", name, DEBUG))
+        check_type(f"debug.{name}", value, bool)
 
 
 def check_count(name: str, value: object) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from trainweb.arguments import texts
+from trainweb.arguments import mapping, texts
 from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import BufferSizeError, FeedError, ModelError, ReleasedError, UnsupportedError
 from trainweb.ir.shapes import TensorType
@@ -21,6 +21,7 @@ from trainweb.training.options import Log, RunOptions, SessionOptions, fix_dimen
 from trainweb.training.profile import Profile
 from trainweb.training.session_methods import SessionMethods
 from trainweb.training.state import CheckpointState
+from trainweb.training.units import DeadUnits
 
 if TYPE_CHECKING:
     from trainweb.federated.client import FederatedClient
@@ -50,6 +51,7 @@ class TrainingSession(SessionMethods):
         accumulation, and for training and evaluation. The least recently used go first.
         ``integrity`` (dict): hashes that files must have, by ``train_model``, ``eval_model``, ``optimizer_model``, as
         in HTML (``"sha256-"`` and Base64). `CheckpointState.load_checkpoint` takes that of a checkpoint.
+        ``debug`` (dict): ``check_numerics`` (bool) has each step tell which node makes the first NaN or infinity.
         ``threads`` (int): accepted for symmetry with the page; native sessions run on one thread.
         ``free_dimension_overrides`` (dict), ``log_severity_level``, ``logid`` and the others of onnxruntime: see
         `SessionOptions`.
@@ -81,7 +83,9 @@ class TrainingSession(SessionMethods):
         files = (train_model, eval_model, optimizer_model)
         graphs = read_models(*files, settings["limits"], checked.integrity, tells_which=True)
         fix_dimensions(graphs, checked.free_dimension_overrides)
-        self._core: SessionCore | None = SessionCore(state, *graphs, log=Log(checked), **settings)
+        self._core: SessionCore | None = SessionCore(
+            state, *graphs, check_numerics=checked.checks_numerics, log=Log(checked), **settings
+        )
 
     @property
     def core(self) -> SessionCore:
@@ -337,6 +341,34 @@ class TrainingSession(SessionMethods):
         kind = "train" if training else "eval"
         plan, milliseconds = self.core.profile(kind, self._converted(kind, feeds), runs)
         return Profile(plan.text, plan.nodes, milliseconds)
+
+    def dead_units(self, batches: Sequence[Mapping[str, Any]]) -> list[DeadUnits]:
+        """Which units of ReLU, ThresholdedRelu, and Clip from 0 on fire for none of some batches; nothing changes.
+
+        A unit is a channel of a convolution, or a column of a product.
+
+        Parameters
+        ----------
+        batches : sequence of dict
+            Feeds as of `eval_step`.
+
+        Returns
+        -------
+        list of DeadUnits
+            One for each such activation of the eval model, in their order.
+
+        Raises
+        ------
+        SessionError
+            There is no eval model.
+        FeedError
+            There are no batches, or one does not fit.
+        """
+        if isinstance(batches, (Mapping, str, bytes)) or not isinstance(batches, Sequence):
+            raise TypeError(f"'batches' must be a sequence of feeds, got {type(batches).__name__}.")
+        return self.core.dead_units(
+            [self._converted("eval", mapping(f"batches[{k}]", feeds)) for k, feeds in enumerate(batches)]
+        )
 
     def explain(self, feeds: Mapping[str, Any], training: bool = True) -> str:
         """How the compiler comes to the plan of a step for such feeds; nothing runs, and no plan is kept.

@@ -14,6 +14,7 @@ from trainweb.training.arrays import parameter_bytes, to_numpy
 from trainweb.training.core import SessionMemory
 from trainweb.training.interface import NodeArg
 from trainweb.training.state import PropertyValue
+from trainweb.training.units import DeadUnits
 
 
 class SessionCalls(Protocol):
@@ -47,6 +48,10 @@ class SessionCalls(Protocol):
 
     def get_moments(self, name: str) -> dict[str, Tensor]: ...
 
+    def gradient_norms(self) -> dict[str, float]: ...
+
+    def dead_units(self, batches: Sequence[Mapping[str, Tensor]]) -> list[DeadUnits]: ...
+
     def get_step_count(self) -> int: ...
 
     def input_metadata(self, training: bool) -> list[Value]: ...
@@ -64,6 +69,10 @@ class SessionCalls(Protocol):
     def memory(self) -> SessionMemory: ...
 
     def prepare(self, shapes: Mapping[str, Sequence[int]]) -> None: ...
+
+    def keep_state(self) -> None: ...
+
+    def go_back(self) -> None: ...
 
     def explain(self, kind: str, feeds: Mapping[str, TensorType]) -> str: ...
 
@@ -259,6 +268,18 @@ class SessionMethods(ABC):
             The session has no optimizer model.
         """
         return {n: to_numpy(t) for n, t in self.core.get_moments(name).items()}
+
+    def gradient_norms(self) -> dict[str, float]:
+        """Euclidean norms of the accumulated gradients, by the names of the trainable parameters.
+
+        After train steps: those of no step are 0. Clipping comes later, in the optimizer step.
+
+        Raises
+        ------
+        CheckpointError
+            The session is of a nominal checkpoint, which has no values yet.
+        """
+        return self.core.gradient_norms()
 
     def get_step_count(self) -> int:
         """Completed optimizer steps.

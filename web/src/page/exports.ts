@@ -21,11 +21,13 @@ export {
   GradientError,
   LimitError,
   ModelError,
+  NumericsError,
   ReleasedError,
   SessionError,
   StorageError,
   TrainwebError,
   UnsupportedError,
+  type TensorRange,
 } from "../wire/errors.js";
 export { readCsv, type CsvDtype, type CsvOptions } from "../data/csv.js";
 export { Dataset } from "../data/dataset.js";
@@ -42,6 +44,7 @@ export { addNoise, averageUpdates, clipUpdate, type ClientUpdate, type ClippedUp
 export { joinFlower, type FlowerEvaluation, type FlowerOptions, type FlowerSession, type FlowerTask, type FlowerTraining } from "./flower.js";
 export type * from "./settings/federated.js";
 export type { FitRun } from "./fit.js";
+export type { OverfitOptions, OverfitReport } from "./overfit.js";
 export type { EpochEvent, FitControl, FitEvent, History, ProgressEvent } from "./fit-events.js";
 export type { EarlyStoppingSettings, FitCallback, FitCheckpointSettings, FitOptions } from "./fit-options.js";
 export type * from "./settings/fit.js";
@@ -51,7 +54,7 @@ export type { FileName } from "./integrity.js";
 export { inspectModel } from "./inspect.js";
 export type { InspectConfig } from "./inspect.js";
 export type { DescribedValue, ModelProblem, ModelReport, ParameterDecision, ReportFeed } from "../wire/report.js";
-export type { ExternalData, SessionOptions } from "./options.js";
+export type { DebugOptions, ExternalData, SessionOptions } from "./options.js";
 export type * from "./settings/losses.js";
 export type * from "./settings/optimizers.js";
 export type * from "./settings/schedules.js";
@@ -69,7 +72,7 @@ export type {
   TrainingSessionCreateOptions,
 } from "./session.js";
 export type { EmaFields, LoraFields } from "./settings/config.js";
-export type { AdapterFiles, PropertyKind, PropertyValue, SessionMemory, ValueMetadata } from "../wire/protocol.js";
+export type { AdapterFiles, DeadUnits, PropertyKind, PropertyValue, SessionMemory, ValueMetadata } from "../wire/protocol.js";
 export type { Source } from "./sources.js";
 export type { NumericArray } from "./tensors.js";
 export type { FileForm, WireDtype } from "../wire/values.js";

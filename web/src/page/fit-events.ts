@@ -41,14 +41,14 @@ export type FitEvent = ProgressEvent | EpochEvent;
 export interface History {
   /** One for each that is done. */
   readonly epochs: readonly EpochEvent[];
-  /** Of each batch, in their order. */
+  /** Of each batch, in their order; NaN of those that `onNaN` undid. */
   readonly losses: readonly number[];
   /** Updates of the parameters: batches divided by `accumulate`. */
   readonly optimizerSteps: number;
   /** The best by early stopping. */
   readonly bestEpoch: number | null;
-  /** Whether all epochs were done, `stop()` ended it, or early stopping did. */
-  readonly ended: "done" | "stopped" | "early";
+  /** Whether all epochs were done, or `stop()`, early stopping or `onNaN: "stop"` ended it. */
+  readonly ended: "done" | "stopped" | "early" | "nan";
 }
 
 /** What a callback may do with the fit that calls it. */

@@ -2,7 +2,7 @@
 
 import type { DataSource } from "../data/dataset.js";
 import { Dataset } from "../data/dataset.js";
-import type { EvalValues, Remainder, WireClip, WireEvaluation, WireMetric } from "../wire/fit.js";
+import type { EvalValues, OnNaN, Remainder, WireClip, WireEvaluation, WireMetric } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
 import type { SessionInfo } from "../wire/protocol.js";
 import { badSetting } from "../data/given.js";
@@ -83,6 +83,7 @@ export interface ResolvedFit {
   readonly clip: WireClip | null;
   readonly ema: boolean;
   readonly proximal: number;
+  readonly onNaN: OnNaN | null;
   readonly schedule: Schedule | null;
   readonly evaluation: WireEvaluation | null;
   readonly early: EarlyStopping | null;
@@ -157,6 +158,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     clip: clipOf(plain),
     ema: plain.ema,
     proximal: plain.proximal,
+    onNaN: plain.onNaN,
     schedule: asSchedule(given.schedule ?? null),
     evaluation: validation === null ? null : resolveEvaluation(info, given, metrics),
     early: early === null ? null : new EarlyStopping(early, metrics),
@@ -187,9 +189,11 @@ function resolveCheckpoint(given: unknown, options: ResolvedCheckpoint["options"
   return { store, name: name as string, every: (checked["every"] as number | undefined) ?? null, options };
 }
 
-type Plain = Required<Omit<FitFields, "batchSize" | "shuffle" | "validationSplit" | "clipGradNorm" | "clipGradValue">> &
+type Nullable = "batchSize" | "shuffle" | "validationSplit" | "clipGradNorm" | "clipGradValue" | "onNaN";
+type Plain = Required<Omit<FitFields, Nullable>> &
   { readonly [Name in "batchSize" | "validationSplit" | "clipGradNorm" | "clipGradValue"]: number | null } & {
     readonly shuffle: boolean | null;
+    readonly onNaN: OnNaN | null;
   };
 
 /** @throws SessionError where the session keeps no averages of its parameters */

@@ -56,6 +56,8 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   readonly #workerPort: MessagePort;
   #aborted: { readonly reason: unknown } | null = null;
   #isStopping = false;
+  /** Whether numbers that are none have ended it. */
+  #isNaN = false;
   /** Settles when a pause is over. */
   #paused: Promise<void> | null = null;
   #endPause: () => void = () => {};
@@ -204,7 +206,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     for (let number = this.#start.epoch; number < plan.epochs && !isOver(); number++) {
       await this.#epoch(plan, number, gate);
       if (this.#isStopping) {
-        this.#history.ended = "stopped";
+        this.#history.ended = this.#isNaN ? "nan" : "stopped";
         return;
       }
     }
@@ -224,12 +226,15 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     const trained =
       plan.train.columns === null ? await this.#trainStream(plan, number) : await this.#trainRows(plan, number);
     this.#throwIfAborted();
+    if (trained.rows === 0 && this.#isNaN) {
+      return;
+    }
     const validation = plan.validation === null || this.#isStopping ? null : await this.#evaluate(plan, plan.validation);
     this.#throwIfAborted();
     const epoch: EpochEvent = {
       type: "epoch",
       epoch: number + 1,
-      steps: this.#history.losses.length - before,
+      steps: this.#history.losses.slice(before).filter((loss) => !Number.isNaN(loss)).length,
       loss: trained.lossSum / trained.rows,
       learningRate: trained.learningRate,
       seconds: (performance.now() - start) / 1e3,
@@ -247,8 +252,9 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
 
   #trainRows(plan: ResolvedFit, number: number): Promise<TrainAnswer> {
     const count = Math.ceil(((this.#steps as number) - this.#doneOf(number)) / plan.accumulate);
-    const rates = this.#rates(plan, this.#history.optimizerSteps, count);
-    return this.#train({ epoch: number, seed: plan.seed, batches: null, rates, isLast: true });
+    const from = this.#history.optimizerSteps;
+    const rates = this.#rates(plan, from, count);
+    return this.#train({ epoch: number, seed: plan.seed, batches: null, rates, from, isLast: true });
   }
 
   /** Batches as they come: one is made while the worker is at the one before. */
@@ -271,8 +277,10 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
         break;
       }
       const before = latest;
-      const rates = this.#rates(plan, first + Math.floor(count++ / plan.accumulate), 1);
-      latest = this.#train({ ...task, batches: [packed], rates });
+      const most = first + Math.floor(count++ / plan.accumulate);
+      // Where batches may be skipped, the worker is told the rates of all steps that it may be at.
+      const from = plan.onNaN === null ? most : this.#history.optimizerSteps;
+      latest = this.#train({ ...task, batches: [packed], rates: this.#rates(plan, from, most - from + 1), from });
       // Whoever awaits it may still wait for the batch before.
       latest.catch(() => {});
       await before;
@@ -282,7 +290,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     if (count === 0 && isEmpty) {
       throw sessionError("EMPTY_DATASET", {});
     }
-    return this.#train({ ...task, batches: [], rates: null, isLast: true });
+    return this.#train({ ...task, batches: [], rates: null, from: 0, isLast: true });
   }
 
   #rates({ schedule }: ResolvedFit, first: number, count: number): Float64Array | null {
@@ -298,6 +306,8 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
       this.#history.losses.push(loss);
     }
     this.#history.optimizerSteps = answer.optimizerSteps;
+    this.#isNaN ||= answer.isNaN;
+    this.#isStopping ||= answer.isNaN;
     return answer;
   }
 
@@ -381,6 +391,7 @@ async function specOf(info: SessionInfo, plan: ResolvedFit): Promise<FitSpec> {
     validation: plan.validation === null ? null : await packColumns(plan.validation),
     evaluation: plan.evaluation,
     checkpoint: plan.checkpoint === null ? null : await checkpointOf(plan.checkpoint),
+    onNaN: plan.onNaN,
   };
 }
 

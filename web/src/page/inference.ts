@@ -15,6 +15,7 @@ import {
 import { Channel } from "./channel.js";
 import { callOf, type WorkerClient } from "./client.js";
 import { withModel } from "./load-model.js";
+import { UnsupportedError } from "../wire/errors.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import type { RunOptions } from "./run-options.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
@@ -74,6 +75,9 @@ export class InferenceSession {
   ): Promise<InferenceSession> {
     const { source, options } = parseCreateArguments(model, arg1, arg2, arg3);
     const resolved = resolveOptions(options);
+    if (resolved.checksNumerics) {
+      throw new UnsupportedError("debug.checkNumerics is of the steps of a TrainingSession; eval steps are checked.");
+    }
     return withModel(source, resolved, async (client, { file, external, buffers }) => {
       const info = await client.request(callOf("createInference", [file, external, resolved.json], buffers));
       return new InferenceSession(KEY, client, info, resolved.severity);

@@ -41,6 +41,8 @@ export interface SessionOptions {
   readonly externalData?: readonly ExternalData[];
   /** Told of loading, in bytes and percent, besides `env.onProgress`. */
   readonly onProgress?: ProgressListener;
+  /** What is watched while the session trains: docs/debug.md. Of training sessions. */
+  readonly debug?: DebugOptions;
   /** Refuse what is larger than this with a LimitError. */
   readonly limits?: SessionLimits;
 
@@ -92,6 +94,15 @@ export interface SessionOptions {
   readonly extra?: Readonly<Record<string, unknown>>;
 }
 
+/** What is watched while a session trains. */
+export interface DebugOptions {
+  /**
+   * A step that makes a NaN or an infinity fails with a NumericsError, which names the node, and leaves the session as it
+   * was. Steps take several times as long, and all their tensors memory. Default false.
+   */
+  readonly checkNumerics?: boolean;
+}
+
 /** A file with tensors of a model. */
 export type ExternalData =
   | string
@@ -104,7 +115,7 @@ export type ExternalData =
 
 const NAMES: Readonly<Record<keyof SessionOptions, true>> = {
   threads: true, reproducible: true, cache: true, memoryBudget: true, maxPlans: true, externalData: true,
-  onProgress: true, limits: true, integrity: true, executionProviders: true, graphOptimizationLevel: true,
+  onProgress: true, debug: true, limits: true, integrity: true, executionProviders: true, graphOptimizationLevel: true,
   executionMode: true, logSeverityLevel: true, logVerbosityLevel: true, intraOpNumThreads: true,
   interOpNumThreads: true, enableCpuMemArena: true, enableMemPattern: true, enableProfiling: true,
   profileFilePrefix: true, logId: true, freeDimensionOverrides: true, preferredOutputLocation: true,
@@ -126,6 +137,7 @@ export interface ResolvedOptions {
   readonly hasBudget: boolean;
   /** Of steps that say nothing else; undefined: that of `env.logLevel`. */
   readonly severity: RunOptions["logSeverityLevel"];
+  readonly checksNumerics: boolean;
   /** Whether sizes are given to symbolic dims. */
   readonly hasDims: boolean;
   readonly externalData: readonly { readonly path: string; readonly data: Source }[];
@@ -165,12 +177,14 @@ export function resolveOptions(options: unknown, more: readonly string[] = []): 
     integrity: checkIntegrity(given.integrity),
     hasBudget: given.memoryBudget !== undefined,
     severity: given.logSeverityLevel,
+    checksNumerics: given.debug?.checkNumerics ?? false,
     hasDims: Object.keys(given.freeDimensionOverrides ?? {}).length > 0,
     externalData: resolveExternalData(given.externalData),
     json: JSON.stringify({
       reproducible,
       memory_budget: given.memoryBudget,
       max_plans: given.maxPlans,
+      debug: given.debug === undefined ? undefined : toSnakeCase(given.debug),
       free_dimension_overrides: given.freeDimensionOverrides,
       limits: given.limits === undefined ? undefined : toSnakeCase(given.limits),
     }),
@@ -192,9 +206,24 @@ function checkOwnOptions(options: SessionOptions): void {
       throw new TypeError(`'${name}' must be a function, got ${String(value)}.`);
     }
   }
+  checkDebug(options.debug);
   const known = { arenaBytes: true, nodes: true, loopIterations: true, fileBytes: true } as const;
   for (const [name, value] of Object.entries(checkOptions("limits", limits ?? {}, known))) {
     checkCount(`limits.${name}`, value, 1);
+  }
+}
+
+function checkDebug(debug: unknown): void {
+  if (debug === undefined) {
+    return;
+  }
+  if (typeof debug !== "object" || debug === null) {
+    throw new TypeError("'debug' must be an object with 'checkNumerics'.");
+  }
+  checkKnown("The option of debug", debug, ["checkNumerics"]);
+  const { checkNumerics } = debug as DebugOptions;
+  if (checkNumerics !== undefined && typeof checkNumerics !== "boolean") {
+    throw new TypeError(`'debug.checkNumerics' must be a boolean, got ${String(checkNumerics)}.`);
   }
 }
 

@@ -153,6 +153,17 @@ export class SessionMethods {
   }
 
   /**
+   * Euclidean norms of the accumulated gradients, by the names of the trainable parameters.
+   *
+   * After train steps: those of no step are 0. Clipping comes later, in the optimizer step.
+   *
+   * @throws CheckpointError: the session is of a nominal checkpoint, which has no values yet
+   */
+  async gradientNorms(): Promise<Readonly<Record<string, number>>> {
+    return this.#calls.call("gradientNorms");
+  }
+
+  /**
    * Completed optimizer steps.
    *
    * @throws SessionError: the session has no optimizer model
@@ -265,7 +276,7 @@ export class SessionMethods {
 /** The calls that `TrainingSession` has besides. */
 export type MethodsByHand = Readonly<
   Record<
-    "lazyResetGrad" | "updateParameter" | "addProperty" | "prepare" | "explain" | "saveCheckpoint" | "exportModelForInferencing" | "mergeAdapter",
+    "lazyResetGrad" | "updateParameter" | "deadUnits" | "addProperty" | "prepare" | "explain" | "saveCheckpoint" | "exportModelForInferencing" | "mergeAdapter",
     (...args: never[]) => Promise<unknown>
   >
 >;

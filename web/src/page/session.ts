@@ -7,6 +7,7 @@ import { sessionError } from "../wire/messages.js";
 import { Profile, type ProfileOptions, type WireProfile } from "../wire/profile.js";
 import { log } from "../wire/log.js";
 import type {
+  DeadUnits,
   FileForm,
   PropertyKind,
   PropertyValue,
@@ -41,6 +42,7 @@ import { checkAverages, type FitOptions } from "./fit-options.js";
 import type { FileName } from "./integrity.js";
 import { checkModel, withModel } from "./load-model.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
+import { overfitOneBatch, type OverfitOptions, type OverfitReport } from "./overfit.js";
 import { SessionCaller } from "./session-caller.js";
 import { SessionMethods, type MethodsByHand } from "./session-methods.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
@@ -95,6 +97,8 @@ export interface Artifacts<File extends Uint8Array | Blob = Uint8Array> {
   readonly optimizerModel: File | null;
 }
 
+type OpenOptions = Pick<ResolvedOptions, "hasBudget" | "severity" | "checksNumerics">;
+
 const KEY = Symbol("TrainingSession");
 const FILES: readonly FileName[] = ["bundle", "trainModel", "checkpointState", "evalModel", "optimizerModel"];
 
@@ -113,6 +117,8 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   #update: Promise<void> | null = null;
   /** Of steps that say nothing else. */
   #severity: RunOptions["logSeverityLevel"];
+  /** Whether optimizer steps may fail whenever they run. */
+  #checksNumerics = false;
   /** Whether the cost of a memory budget is yet to be logged. */
   #hasCost = false;
   #seed = 0n;
@@ -137,10 +143,11 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   }
 
   /** @internal */
-  static async open(client: WorkerClient, info: SessionInfo, options: Pick<ResolvedOptions, "hasBudget" | "severity">): Promise<TrainingSession> {
+  static async open(client: WorkerClient, info: SessionInfo, options: OpenOptions): Promise<TrainingSession> {
     const session = new TrainingSession(KEY, client, info);
     session.#hasCost = options.hasBudget;
     session.#severity = options.severity;
+    session.#checksNumerics = options.checksNumerics;
     if (env.seed !== undefined) {
       await session.#calls.call("setSeed", env.seed);
     }
@@ -269,7 +276,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
     this.#calls.checkOptimizer();
     const run = parseRunOptions(options);
     const { signal, tag, logSeverityLevel = this.#severity } = run;
-    if (signal !== undefined || tag !== undefined || logSeverityLevel !== undefined) {
+    if (this.#checksNumerics || signal !== undefined || tag !== undefined || logSeverityLevel !== undefined) {
       await tagged("optimizer step", run, this.#severity, () => this.#step("optimizer", signal));
       return;
     }
@@ -521,6 +528,47 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
     return this.#channel.post(packed, ({ feeds, buffers }) => {
       return this.#calls.callOf("explain", [kind, feeds], buffers);
     }) as Promise<string>;
+  }
+
+  /**
+   * Which units of ReLU, ThresholdedRelu, and Clip from 0 on fire for none of some batches; nothing changes. A unit is a
+   * channel of a convolution, or a column of a product. A session of a bundle starts Python for it.
+   *
+   * @param batches - feeds as of `runEvalStep`
+   * @returns one for each such activation of the eval model, in their order
+   * @throws SessionError: the session has no eval model, or is of a bundle without models
+   * @throws FeedError: there are no batches, or one does not fit
+   */
+  async deadUnits(batches: readonly FeedsType[]): Promise<readonly DeadUnits[]> {
+    this.#channel.check();
+    if (!Array.isArray(batches)) {
+      throw new TypeError(`'batches' must be an array of feeds, got ${describe(batches)}.`);
+    }
+    const packed = (batches as readonly FeedsType[]).map(async (feeds) => {
+      const [inputNames, args] = this.#parse("eval", feeds);
+      return packFeeds(inputNames, args.feeds, copyBytes);
+    });
+    const answer = this.#channel.post(Promise.all(packed), (all) => {
+      const buffers = all.flatMap(({ buffers }) => buffers);
+      return this.#calls.callOf("deadUnits", [all.map(({ feeds }) => feeds)], buffers);
+    });
+    return (await this.#follow(answer.then((value) => ({ value })))).value as readonly DeadUnits[];
+  }
+
+  /**
+   * See whether the session can learn one batch by heart; afterwards it is as before. Who cannot do that has something
+   * wrong: data, loss, learning rate, or gradients that do not arrive.
+   *
+   * @param batch - feeds as of `runTrainStep`; some rows are enough
+   * @returns whether the loss fell, and what is suspicious
+   * @throws FeedError when the batch does not fit; a label that is out of range is named with its place
+   * @throws SessionError when the loss is not one number, or the session has no optimizer model
+   */
+  overfitOneBatch(batch: FeedsType, options: OverfitOptions = {}): Promise<OverfitReport> {
+    this.#calls.checkOptimizer();
+    const keepState = (): Promise<void> => this.#calls.call("keepState").then(() => {});
+    const goBack = (): Promise<void> => this.#calls.call("goBack").then(() => {});
+    return overfitOneBatch(this, { keepState, goBack }, batch, options);
   }
 
   /** Free the session after the calls already made. Harmless when repeated. */

@@ -110,6 +110,44 @@ export class EngineError extends TrainwebError {
   override name = "EngineError";
 }
 
+/** What values a tensor has. */
+export interface TensorRange {
+  /** The tensor's. */
+  readonly name: string;
+  /** Its dims. */
+  readonly shape: readonly number[];
+  /** The least of its finite values; null: it has none. */
+  readonly min: number | null;
+  /** The greatest of its finite values; null: it has none. */
+  readonly max: number | null;
+  /** How many values are NaN. */
+  readonly nan: number;
+  /** How many values are an infinity. */
+  readonly infinite: number;
+}
+
+/** A step made a NaN or an infinity, in a session with `debug: { checkNumerics: true }`, which is as before it. */
+export class NumericsError extends TrainwebError {
+  /** The name of the class. */
+  override name = "NumericsError";
+  /** The node that made the first, as other errors name it. */
+  readonly node?: string;
+  /** Its operator, e.g. "Log". */
+  readonly op?: string;
+  /** The result of it that has the NaN or infinity. */
+  readonly tensor?: string;
+  /** Optimizer steps that were completed before. */
+  readonly step?: number;
+  /** What values that tensor has. */
+  readonly made?: TensorRange;
+  /** The same of the node's inputs that are float tensors. */
+  readonly inputs?: readonly TensorRange[];
+  /** Where `fit` was, from 1. */
+  readonly epoch?: number | null;
+  /** The batch of that epoch, from 1. */
+  readonly batch?: number | null;
+}
+
 const CLASSES: ReadonlyMap<string, new (message?: string) => Error> = new Map(
   Object.entries({
     TrainwebError,
@@ -124,6 +162,7 @@ const CLASSES: ReadonlyMap<string, new (message?: string) => Error> = new Map(
     LimitError,
     StorageError,
     EngineError,
+    NumericsError,
     // What Python's own argument checks become in a page.
     TypeError,
     RangeError,
@@ -172,5 +211,6 @@ function isPlain(value: unknown): boolean {
   if (value === null || ["string", "number", "boolean"].includes(typeof value)) {
     return true;
   }
-  return Array.isArray(value) && value.every(isPlain);
+  const isObject = typeof value === "object" && Object.getPrototypeOf(value) === Object.prototype;
+  return (Array.isArray(value) && value.every(isPlain)) || (isObject && Object.values(value as object).every(isPlain));
 }

@@ -86,7 +86,11 @@ export interface FitSpec {
   readonly validation: readonly NamedTensor[] | null;
   readonly evaluation: WireEvaluation | null;
   readonly checkpoint: FitCheckpoint | null;
+  readonly onNaN: OnNaN | null;
 }
+
+/** What follows where numbers become none. */
+export type OnNaN = "stop" | "skip" | "restore";
 
 /** A batch with its number of rows. */
 export interface WireBatch {
@@ -107,22 +111,25 @@ export interface TrainTask {
   readonly seed: number | null;
   /** Null: the rows in the worker. */
   readonly batches: readonly WireBatch[] | null;
-  /** Learning rates of the optimizer steps, the first being that of the first batch; null: it stays what it is. */
+  /** Learning rates of the optimizer steps; null: it stays what it is. */
   readonly rates: Float64Array | null;
+  /** The optimizer step of the fit that the first of them is of. */
+  readonly from: number;
   /** Whether the epoch ends, and with it the accumulation. */
   readonly isLast: boolean;
 }
 
 /** What was trained. */
 export interface TrainAnswer {
-  /** Of each batch. */
+  /** Of each batch; NaN of those that were undone. */
   readonly losses: Float32Array;
   /** Sum over all rows of the epoch so far. */
   readonly lossSum: number;
   readonly rows: number;
   readonly optimizerSteps: number;
   readonly learningRate: number;
-  readonly isStopped: boolean;
+  /** Whether numbers that are none have ended the fit. */
+  readonly isNaN: boolean;
 }
 
 /** A number, or rows of numbers: a confusion matrix has a row for each true class. */

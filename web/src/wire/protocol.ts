@@ -16,7 +16,7 @@ import type {
 } from "./values.js";
 
 export type {
-  AdapterFiles, Feed, FileBytes, FileData, FileForm, InputDeclaration, NamedTensor, PlacedBytes, PropertyKind, PropertyValue,
+  AdapterFiles, DeadUnits, Feed, FileBytes, FileData, FileForm, InputDeclaration, NamedTensor, PlacedBytes, PropertyKind, PropertyValue,
   SessionMemory, TensorType, ValueMetadata, WireDtype, WireTensor,
 } from "./values.js";
 

@@ -1,8 +1,8 @@
 /** Made by scripts/session_description.py of what Python declares: edit that. */
 
 import type {
-  AdapterFiles, Feed, FileBytes, FileForm, NamedTensor, PropertyKind, PropertyValue, SessionMemory, TensorType,
-  ValueMetadata, WireTensor,
+  AdapterFiles, DeadUnits, Feed, FileBytes, FileForm, NamedTensor, PropertyKind, PropertyValue, SessionMemory,
+  TensorType, ValueMetadata, WireTensor,
 } from "./values.js";
 
 interface Call<A extends readonly unknown[], R> {
@@ -40,6 +40,10 @@ export interface SessionCalls {
   readonly getGradient: Call<[name: string], WireTensor>;
   /** Copies of the optimizer's moments of one parameter, by the names that checkpoints have for them. */
   readonly getMoments: Call<[name: string], readonly NamedTensor[]>;
+  /** Euclidean norms of the accumulated gradients, by the names of the trainable parameters. */
+  readonly gradientNorms: Call<[], Readonly<Record<string, number>>>;
+  /** Which units of ReLU, ThresholdedRelu, and Clip from 0 on fire for none of some batches. */
+  readonly deadUnits: Call<[batches: readonly (readonly Feed[])[]], readonly DeadUnits[]>;
   /** Completed optimizer steps. */
   readonly getStepCount: Call<[], number>;
   /** Name, type and dims, with symbols, of the inputs of a train (or eval) step. */
@@ -58,6 +62,10 @@ export interface SessionCalls {
   readonly memory: Call<[], SessionMemory>;
   /** Compile ahead what steps with feeds of these shapes run: while data is on its way, say. */
   readonly prepare: Call<[shapes: Readonly<Record<string, readonly number[]>>], null>;
+  /** Note all that the session goes on from. */
+  readonly keepState: Call<[], null>;
+  /** Have the session as `keepState` found it, once. */
+  readonly goBack: Call<[], null>;
   /** How the compiler comes to the plan of a step for such feeds, as text; nothing runs, and no plan is kept. */
   readonly explain: Call<[kind: "train" | "eval", feeds: readonly Feed[]], string>;
   /** The seed of its random operators. */
@@ -253,6 +261,16 @@ export const MESSAGES = {
     error: "SessionError",
     text:
       "Exiting due to terminate flag being set to true.",
+  },
+  NUMERICS: {
+    error: "NumericsError",
+    text:
+      "{node} makes {bad} among the {count} values of {tensor!r}, in the {kind} step after {step} optimizer steps; the session is as before the step.{inputs}",
+  },
+  NO_BATCHES: {
+    error: "FeedError",
+    text:
+      "There are no batches: give one at least.",
   },
   NO_EVAL_MODEL: {
     error: "SessionError",
@@ -454,6 +472,21 @@ export const MESSAGES = {
     text:
       "The loss is {value!r} at step {step} of epoch {epoch}; the parameters are those before the step. Try a lower learning rate, clipGradNorm, or look for values in the data that are no numbers.",
   },
+  NOT_A_NUMBER_IN_FIT: {
+    error: "NumericsError",
+    text:
+      "{what} is no finite number after step {step} of epoch {epoch}.",
+  },
+  RESTORED_TOO_OFTEN: {
+    error: "NumericsError",
+    text:
+      "The fit went back to its last good state {most} times, and went wrong again at step {step} of epoch {epoch}; the session is in that state. {reason}",
+  },
+  ALL_SKIPPED: {
+    error: "NumericsError",
+    text:
+      "Every batch of epoch {epoch} was left out: each made numbers that are none. The session's option debug.checkNumerics tells where.",
+  },
   SCALAR_LOSS: {
     error: "SessionError",
     text:
@@ -498,6 +531,46 @@ export const MESSAGES = {
     error: "FeedError",
     text:
       "{name}: the target {value} is none of the {count} classes; 'ignoreIndex' leaves one out.",
+  },
+  OVERFIT_NAN: {
+    error: "NumericsError",
+    text:
+      "Loss or gradients are no finite numbers at step {step}: the session's option debug.checkNumerics tells where.",
+  },
+  OVERFIT_NO_GRADIENT: {
+    error: "TrainwebError",
+    text:
+      "No parameter has a gradient: the loss depends on none, the gradient is lost on the way (rounding, dead units), or the loss is at its least.",
+  },
+  OVERFIT_ZERO_GRADIENTS: {
+    error: "TrainwebError",
+    text:
+      "The gradients of {names} are zero: what reaches them is lost on the way (dead units, a branch that is not taken), or the loss does not depend on them.",
+  },
+  OVERFIT_UNCHANGED: {
+    error: "TrainwebError",
+    text:
+      "{names} have gradients and do not change: the learning rate {rate} is too low for float32.",
+  },
+  OVERFIT_EXPLODES: {
+    error: "TrainwebError",
+    text:
+      "The norm of the gradients grows from {first} to {most}: take a lower learning rate, or clipGradNorm.",
+  },
+  OVERFIT_RISES: {
+    error: "TrainwebError",
+    text:
+      "The loss rises: the learning rate {rate} is too high, or the loss is to be maximised.",
+  },
+  OVERFIT_SLOW: {
+    error: "TrainwebError",
+    text:
+      "A step hardly changes the parameters: the learning rate {rate} is too low.",
+  },
+  OVERFIT_STUCK: {
+    error: "TrainwebError",
+    text:
+      "After {steps} steps the loss is still there: rows that are alike may have different targets, dropout or label smoothing keep it up, or it takes more steps.",
   },
   BAD_CHECKPOINT_NAME: {
     error: "StorageError",

@@ -42,6 +42,20 @@ export interface Feed extends TensorType {
   readonly data: Uint8Array | PlacedBytes;
 }
 
+/** Units of an activation that were zero for all that a model was fed. */
+export interface DeadUnits {
+  /** The activation. */
+  readonly tensor: string;
+  /** The node that makes it, as errors name it. */
+  readonly node: string;
+  /** The axis that counts units: channels of convolutions, else columns of products, else the second one. */
+  readonly axis: number;
+  /** How many there are. */
+  readonly units: number;
+  /** Which never fired. */
+  readonly dead: readonly number[];
+}
+
 /** What a file is handed out as: bytes in the page's memory, or a Blob, which the browser keeps elsewhere. */
 export type FileForm = "bytes" | "blob";
 

@@ -46,6 +46,13 @@ export class Columns {
     });
   }
 
+  /** Copies of the feeds of one batch, where rows are batches. */
+  batch(row: number): NamedTensor[] {
+    return this.#columns.map(({ name, dtype, dims, rowBytes, data }) => {
+      return { name, dtype, dims, data: data.slice(row * rowBytes, (row + 1) * rowBytes) };
+    });
+  }
+
   #ordered(inputNames: readonly string[]): Column[] {
     const known = inputNames.flatMap((name) => this.#columns.filter((column) => column.name === name));
     return [...known, ...this.#columns.filter(({ name }) => !inputNames.includes(name))];
@@ -145,9 +152,15 @@ export class Updates {
   readonly #limits: Feed | null;
   #key: string | null = null;
 
-  /** @param clip - what gradients are clipped to before */
-  constructor(host: StepHost, clip: WireClip | null) {
+  readonly #checked: (() => MaybePromise<void>) | null;
+
+  /**
+   * @param clip - what gradients are clipped to before
+   * @param checked - runs the steps of a session that looks for NaN
+   */
+  constructor(host: StepHost, clip: WireClip | null, checked: (() => MaybePromise<void>) | null = null) {
     this.#host = host;
+    this.#checked = checked;
     this.#limits = clip === null ? null : limitsOf(clip);
   }
 
@@ -158,6 +171,9 @@ export class Updates {
   }
 
   #update(): MaybePromise<void> {
+    if (this.#checked !== null) {
+      return this.#checked();
+    }
     const { memory, runner } = this.#host;
     const known = this.#key === null ? undefined : memory.find(this.#key);
     if (known !== undefined) {

@@ -16,12 +16,15 @@ import type {
   TrainAnswer,
   TrainTask,
   WireBatch,
+  WireClip,
   WireEvaluation,
 } from "../wire/fit.js";
+import { NumericsError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { MaybePromise, NamedTensor, WireTensor } from "../wire/protocol.js";
 import { CheckpointWriter } from "./fit-checkpoint.js";
 import { Columns, readLoss, RowSteps, Updates } from "./fast-steps.js";
+import { NanGuard } from "./on-nan.js";
 import { makeMetric, numbersOf, type Metric } from "./metrics.js";
 import { withValue } from "./python-models.js";
 import { ProximalTerm } from "./proximal.js";
@@ -62,17 +65,21 @@ export class WorkerFit {
   /** Of all batches so far. */
   #losses: number[] = [];
   #checkpoint: CheckpointWriter | null = null;
+  readonly #guard: NanGuard | null;
+  /** The epoch whose begin can be gone back to. */
+  #goodEpoch = -1;
 
   constructor(core: SessionCore, spec: FitSpec, port: MessagePort) {
     this.#core = core;
     this.#spec = spec;
     this.#control = new Control(port);
-    this.#updates = new Updates(core.host, spec.clip);
+    this.#updates = updatesOf(core, spec.clip);
     this.#proximal = spec.proximal > 0 ? new ProximalTerm(core, spec.proximal) : null;
+    this.#guard = spec.onNaN === null ? null : new NanGuard(core, spec.onNaN);
     this.#train = spec.train === null ? null : new Columns(spec.train);
     this.#validation = spec.validation === null ? null : new Columns(spec.validation);
     const { trainingInputNames, valuesDecide } = core.info;
-    const isFast = this.#train !== null && !valuesDecide;
+    const isFast = this.#train !== null && !valuesDecide && !core.checksNumerics;
     this.#trainSteps = isFast ? new RowSteps(core.host, "train", this.#train as Columns, trainingInputNames) : null;
   }
 
@@ -111,6 +118,7 @@ export class WorkerFit {
       },
       this.#losses,
     );
+    this.#guard?.keepGood();
   }
 
   /** Train on an epoch of the rows, or on batches. */
@@ -119,41 +127,54 @@ export class WorkerFit {
     if (task.epoch !== this.#epoch) {
       [this.#epoch, this.#step, this.#lossSum, this.#rows] = [task.epoch, 0, 0, 0];
     }
+    const guard = this.#guard;
+    if (guard !== null && this.#goodEpoch !== task.epoch) {
+      this.#goodEpoch = task.epoch;
+      guard.keepGood();
+    }
     const losses: number[] = [];
-    let taken = 0;
     try {
-      for (const step of this.#thunks(task)) {
-        if (this.#waiting === 0 && task.rates !== null) {
-          core.setLearningRate(task.rates[taken] as number);
-        }
-        const stepped = step(this.#waiting === 0);
-        const { loss, rows } = stepped instanceof Promise ? await stepped : stepped;
-        this.#note(loss, rows);
-        losses.push(loss);
-        if (++this.#waiting === this.#spec.accumulate) {
-          await this.#update();
-          taken++;
-          if (this.#checkpoint?.isDue(this.#optimizerSteps) === true) {
-            this.#keep();
+      for (const step of guard?.hasEnded === true ? [] : this.#thunks(task)) {
+        if (guard !== null) {
+          const loss = await this.#guarded(guard, step, task);
+          if (guard.hasEnded) {
+            break;
+          }
+          losses.push(loss);
+        } else {
+          this.#setRate(task);
+          const stepped = step(this.#waiting === 0);
+          const { loss, rows } = stepped instanceof Promise ? await stepped : stepped;
+          if (!Number.isFinite(loss)) {
+            throw sessionError("NON_FINITE_LOSS", { value: loss, step: this.#step + 1, epoch: this.#epoch + 1 });
+          }
+          this.#note(loss, rows);
+          losses.push(loss);
+          if (++this.#waiting === this.#spec.accumulate) {
+            await this.#update();
+            this.#keepIfDue();
           }
         }
         if (this.#control.isDue && !(await this.#control.listen(this.#progress()))) {
           break;
         }
       }
-      if (this.#control.isAborted) {
+      if (this.#control.isAborted || guard?.hasEnded === true) {
         this.#waiting = 0;
       } else if (this.#waiting > 0 && (task.isLast || this.#control.isStopping)) {
-        await this.#update();
+        await (guard === null ? this.#update() : this.#lastUpdate(guard));
       } else if (this.#waiting === 0 && this.#control.isStopping) {
         this.#keep();
       }
       core.setLazyReset(this.#waiting === 0);
+      if (guard?.hasEnded === false && task.isLast && this.#rows === 0 && !this.#control.isStopping) {
+        throw sessionError("ALL_SKIPPED", { epoch: task.epoch + 1 });
+      }
     } catch (error) {
       // Gradients that no optimizer step has used are dropped.
       this.#waiting = 0;
       core.setLazyReset(true);
-      throw error;
+      throw error instanceof NumericsError ? Object.assign(error, { epoch: this.#epoch + 1, batch: this.#step + 1 }) : error;
     }
     return {
       losses: Float32Array.from(losses),
@@ -161,8 +182,73 @@ export class WorkerFit {
       rows: this.#rows,
       optimizerSteps: this.#optimizerSteps,
       learningRate: core.getLearningRate(),
-      isStopped: this.#control.isStopping,
+      isNaN: guard?.hasEnded === true,
     };
+  }
+
+  #setRate({ rates, from }: TrainTask): void {
+    if (this.#waiting === 0 && rates !== null) {
+      this.#core.setLearningRate(rates[this.#optimizerSteps - from] as number);
+    }
+  }
+
+  #keepIfDue(): void {
+    if (this.#checkpoint?.isDue(this.#optimizerSteps) === true) {
+      this.#keep();
+    }
+  }
+
+  /** Train on a batch, and update the parameters if it is time; the loss, NaN if numbers became none. */
+  async #guarded(guard: NanGuard, step: StepThunk, task: TrainTask): Promise<number> {
+    const waiting = this.#waiting;
+    const at = [this.#step + 1, this.#epoch + 1] as const;
+    guard.begin();
+    try {
+      this.#setRate(task);
+      const { loss, rows } = await step(waiting === 0);
+      guard.check(loss, ...at);
+      const isUpdated = waiting + 1 === this.#spec.accumulate;
+      if (isUpdated) {
+        this.#proximal?.add();
+        await this.#updates.run();
+        guard.check(loss, ...at);
+        this.#optimizerSteps++;
+      }
+      this.#waiting = isUpdated ? 0 : waiting + 1;
+      this.#note(loss, rows);
+      if (isUpdated) {
+        this.#keepIfDue();
+      }
+      return loss;
+    } catch (error) {
+      this.#undo(guard, error, ...at);
+      this.#waiting = guard.action === "restore" ? 0 : waiting;
+      if (!guard.hasEnded) {
+        this.#note(NaN, 0);
+      }
+      return NaN;
+    }
+  }
+
+  /** Use the gradients that are left over at the end of an epoch. */
+  async #lastUpdate(guard: NanGuard): Promise<void> {
+    guard.begin();
+    try {
+      this.#proximal?.add();
+      await this.#updates.run();
+      guard.check(0, this.#step, this.#epoch + 1);
+      this.#optimizerSteps++;
+    } catch (error) {
+      this.#undo(guard, error, this.#step + 1, this.#epoch + 1);
+    }
+    this.#waiting = 0;
+  }
+
+  #undo(guard: NanGuard, error: unknown, step: number, epoch: number): void {
+    if (!(error instanceof NumericsError)) {
+      throw error;
+    }
+    guard.undo(error, step, epoch);
   }
 
   /** Evaluate the rows, or batches; the values when the last have come. */
@@ -241,13 +327,10 @@ export class WorkerFit {
 
   #note(loss: number, rows: number): void {
     this.#step++;
-    if (!Number.isFinite(loss)) {
-      throw sessionError("NON_FINITE_LOSS", { value: loss, step: this.#step, epoch: this.#epoch + 1 });
-    }
     if (this.#checkpoint !== null) {
       this.#losses.push(loss);
     }
-    this.#lossSum += loss * rows;
+    this.#lossSum += rows === 0 ? 0 : loss * rows;
     this.#rows += rows;
   }
 
@@ -364,6 +447,12 @@ class Evaluation {
   }
 }
 
+/** The optimizer's steps of a session. */
+function updatesOf(core: SessionCore, clip: WireClip | null): Updates {
+  const checked = core.checksNumerics ? () => withValue(core.step("optimizer", [], []), () => {}) : null;
+  return new Updates(core.host, clip, checked);
+}
+
 function inOrder(rows: number): Uint32Array {
   return Uint32Array.from({ length: rows }, (_, k) => k);
 }
@@ -384,15 +473,17 @@ function scalarOf(tensor: WireTensor | NamedTensor | undefined, name: string): n
 export async function runTrainSteps(core: SessionCore, { batches, stacked }: StepsTask, name: string): Promise<Float32Array> {
   const { host, info } = core;
   const columns = stacked === null ? null : new Columns(stacked, true);
-  const steps = columns === null || info.valuesDecide ? null : new RowSteps(host, "train", columns, info.trainingInputNames);
-  const updates = new Updates(host, null);
+  const isFast = !info.valuesDecide && !core.checksNumerics;
+  const steps = columns === null || !isFast ? null : new RowSteps(host, "train", columns, info.trainingInputNames);
+  const updates = updatesOf(core, null);
   const losses = new Float32Array(columns?.rows ?? batches.length);
   for (let k = 0; k < losses.length; k++) {
     try {
       let loss: MaybePromise<number>;
       if (steps === null) {
         core.setLazyReset(true);
-        const run = core.step("train", (batches[k] as WireBatch).feeds, [{ name }]);
+        const feeds = columns?.batch(k) ?? (batches[k] as WireBatch).feeds;
+        const run = core.step("train", feeds, [{ name }]);
         loss = withValue(run, ({ results }) => scalarOf(results[0], name));
       } else {
         loss = withValue(steps.run(Uint32Array.of(k), true), (plan) => readLoss(host, plan, name));

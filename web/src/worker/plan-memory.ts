@@ -62,6 +62,9 @@ export interface MemoryOptions {
   onRefused(): void;
 }
 
+/** Copies of segments, by their numbers. */
+export type Saved = ReadonlyMap<number, Uint8Array>;
+
 /** Fills a target with bytes of a file that the session was made of. */
 export type ReadFile = (file: number, start: number, target: Uint8Array) => void;
 
@@ -245,8 +248,7 @@ export class PlanMemory {
   async runUntil(loaded: LoadedPlan, stop: AbortSignal): Promise<void> {
     const engine = this.#engine;
     const written = engine.written(loaded.ptr);
-    const lasting = LASTING.filter((segment) => ((written >>> segment) & 1) !== 0);
-    const before = lasting.map((segment) => this.view(segment).slice());
+    const before = this.save((segment) => ((written >>> segment) & 1) !== 0);
     try {
       let code = engine.runSlice(loaded.ptr, true, SLICE_MS);
       while (code === MORE) {
@@ -259,9 +261,23 @@ export class PlanMemory {
       this.#take(loaded, code);
     } catch (error) {
       // Also where another session's step has ended the engine: this one's parameters can still be read.
-      lasting.forEach((segment, index) => this.view(segment).set(before[index] as Uint8Array));
+      this.putBack(before);
       throw error;
     }
+  }
+
+  /** Copies of all that outlasts a run, or of the segments that are wanted. */
+  save(wanted: (segment: number) => boolean = () => true): Saved {
+    const lasting = LASTING.filter((segment) => this.#sizes[segment] !== 0 && wanted(segment));
+    return new Map(lasting.map((segment) => [segment, this.view(segment).slice()]));
+  }
+
+  /**
+   * Have everything as it was when it was saved: before the step that is to be undone, and no earlier. Values that plans
+   * keep stay true: those that a step prepared are of the parameters that it started from.
+   */
+  putBack(saved: Saved): void {
+    saved.forEach((data, segment) => this.view(segment).set(data));
   }
 
   /** @throws what a status means, when it is not 0 */

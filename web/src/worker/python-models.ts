@@ -9,7 +9,7 @@ import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { FileData, MaybePromise, ValueMetadata } from "../wire/protocol.js";
 import type { ModelReport } from "../wire/report.js";
-import type { FloatType } from "../wire/values.js";
+import type { DeadUnits, FloatType } from "../wire/values.js";
 import { convertFloats, FLOAT_BYTES } from "./floats.js";
 import type { Bundle, FeedType, KeptValue, PlanKind, Property, RawBundle, RawPlan } from "./bundle.js";
 
@@ -38,6 +38,25 @@ interface Filling {
   readonly copies: readonly Copy[];
   /** Files that Python may still have to read. */
   readonly files: readonly number[];
+}
+
+/** A node of a plan that keeps every tensor: its float tensors, and what is to be known of it. */
+export interface KeptNode {
+  readonly name: string;
+  readonly op: string;
+  readonly inputs: readonly string[];
+  readonly outputs: readonly string[];
+}
+
+/** A plan that keeps every float tensor. */
+export interface KeptPlan {
+  readonly raw: RawPlan;
+  /** All tensors that it keeps. */
+  readonly outputs: readonly string[];
+  /** What it computes, in order. Python knows more of them. */
+  readonly nodes: readonly KeptNode[];
+  /** Its activations, none of whose units has fired yet. */
+  readonly units: readonly DeadUnits[];
 }
 
 /** A moment of a parameter: its name in checkpoints, and where it lies. */
@@ -148,6 +167,36 @@ export class PythonModels {
     const args = [JSON.stringify(signature), JSON.stringify(kept)] as const;
     const { value, file } = this.#bridge.call("compile_plan", this.#handle, kind, overwrite, ...args);
     return { header: value as RawPlan["header"], blobs: file?.data ?? new Uint8Array() };
+  }
+
+  /** The plan of a step that keeps every tensor, and its nodes. */
+  compileKept(
+    kind: "train" | "eval",
+    overwrite: boolean,
+    signature: readonly FeedType[],
+  ): KeptPlan {
+    const { value, file } = this.#bridge.call("compile_kept", this.#handle, kind, overwrite, JSON.stringify(signature));
+    const { header, ...kept } = value as Omit<KeptPlan, "raw"> & Pick<RawPlan, "header">;
+    return { ...kept, raw: { header, blobs: file?.data ?? new Uint8Array() } };
+  }
+
+  /**
+   * The node that is at fault, by its number, and its tensor; null: none is.
+   *
+   * @param counts - of tensors that have NaN and infinities: how many
+   */
+  firstFault(
+    nodes: readonly KeptNode[],
+    counts: readonly (readonly [name: string, nan: number, infinite: number])[],
+    results: readonly string[],
+  ): readonly [node: number, tensor: string] | null {
+    const args = [nodes, counts, results].map((arg) => JSON.stringify(arg));
+    return this.#bridge.call("first_fault", ...args).value as readonly [number, string] | null;
+  }
+
+  /** The operator of the optimizer model. */
+  optimizerOperator(): string {
+    return this.#bridge.call("optimizer_operator", this.#handle).value as string;
   }
 
   /** How the compiler comes to the plan of a step. */

@@ -64,7 +64,7 @@ export class PlanRunner {
         return { results: outputs.map((slot) => this.#read(loaded, slot)), workspace: this.#workspace(loaded, feeds) };
       };
       if (stop === null) {
-        this.#execute(loaded, given);
+        this.execute(loaded, given);
         return answer();
       }
       if (stop.aborted) {
@@ -106,7 +106,7 @@ export class PlanRunner {
       this.#memory.setProfile(loaded, times);
       try {
         for (let run = 0; run < runs; run++) {
-          this.#execute(loaded, given);
+          this.execute(loaded, given);
         }
         const sums = new Float64Array(this.#engine.read(times, Float64Array.BYTES_PER_ELEMENT * count).buffer);
         return { ...listing, milliseconds: Array.from(sums, (sum) => sum / runs) };
@@ -147,7 +147,8 @@ export class PlanRunner {
     return withValue(this.#source.make(kind, overwrite, signature), load);
   }
 
-  #execute(loaded: LoadedPlan, feeds: readonly Feed[]): void {
+  /** Run a plan that is loaded. */
+  execute(loaded: LoadedPlan, feeds: readonly Feed[]): void {
     this.#write(loaded, feeds);
     this.#memory.run(loaded);
   }

@@ -2,12 +2,8 @@
 
 import type { Engine } from "../engine/engine.js";
 import {
-  ARENA,
   GRADIENTS,
-  MOMENTUM0,
-  MOMENTUM1,
   PARAMETERS,
-  PREPARED,
   STATE,
   STATE_INITIAL_LR,
   STATE_LAZY_RESET,
@@ -26,6 +22,7 @@ import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
 import type {
   AdapterFiles,
+  DeadUnits,
   Feed,
   Fetch,
   FileBytes,
@@ -59,17 +56,22 @@ import {
 import type { StepHost } from "./fast-steps.js";
 import { checkFeeds, checkValuesDecideNothing, fixedTypes, signatureOf, typesOf, type Shapes } from "./feeds.js";
 import { assemble, converting, type ReadPlace } from "./files.js";
+import { KeptPlans, type KeptHost, type KeptStep } from "./kept-plans.js";
+import { normsOf, NumericsCheck } from "./numerics.js";
 import { PlanMemory, type Kernels, type MemoryOptions, type ReadFile } from "./plan-memory.js";
 import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";
 import { PropertyTable } from "./properties.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 import type { TensorFile } from "./safetensors.js";
 import { exchangeAverages } from "./averages.js";
+import { bytesOf, checkCount, checkRate, isZero, memoryOf, typeOf } from "./session-values.js";
 import { restoreSnapshot, takeSnapshot, type SnapshotHost } from "./snapshot.js";
 
 export interface CoreOptions extends MemoryOptions {
   /** Plans that use more are compiled by Python, which makes them do with it. */
   readonly memoryBudget: number;
+  /** Whether steps are checked for NaN and infinities. */
+  readonly checkNumerics: boolean;
 }
 
 /** Who wants to know of plans that Python compiled for the session. */
@@ -95,7 +97,10 @@ export class SessionCore implements CallTable, PlanSource {
   readonly #onPlan: PlanListener;
   readonly #engine: Engine;
   readonly #properties: PropertyTable;
+  readonly #kept: KeptPlans;
+  readonly #numerics: NumericsCheck | null;
   #nominal: boolean;
+  #keptState: TensorFile | null = null;
 
   /** @throws EngineError when the kernels' memory has no room */
   constructor(
@@ -123,6 +128,8 @@ export class SessionCore implements CallTable, PlanSource {
     this.#plans = new Map(usable.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature), plan]));
     this.#memory = new PlanMemory(engine, kernels, segments, usable, options);
     this.#runner = new PlanRunner(engine, this.#memory, this);
+    this.#kept = new KeptPlans(this.#keptHost);
+    this.#numerics = options.checkNumerics ? new NumericsCheck(this.#keptHost, this.#kept) : null;
   }
 
   /** What the page is told of the session. */
@@ -186,6 +193,9 @@ export class SessionCore implements CallTable, PlanSource {
     fetches: readonly Fetch[],
     stop: AbortSignal | null = null,
   ): MaybePromise<Run> {
+    if (this.#numerics !== null && kind !== "scheduler") {
+      return this.#checkedStep(this.#numerics, kind, feeds, fetches, stop);
+    }
     if (kind !== "train") {
       return this.#runner.run(kind, true, feeds, fetches, stop);
     }
@@ -195,10 +205,67 @@ export class SessionCore implements CallTable, PlanSource {
     });
   }
 
+  #checkedStep(
+    numerics: NumericsCheck,
+    kind: "train" | "eval" | "optimizer",
+    feeds: readonly Feed[],
+    fetches: readonly Fetch[],
+    stop: AbortSignal | null,
+  ): Promise<Run> {
+    if (kind === "optimizer") {
+      this.check(kind, []);
+      return numerics.optimizerStep(() => this.#runner.run(kind, true, feeds, fetches, stop));
+    }
+    const step = this.#keptStep(kind, feeds);
+    return numerics.step(step, () =>
+      withValue(this.#runner.run(kind, step.overwrite, step.feeds, fetches, stop), (run) => {
+        if (kind === "train") {
+          this.setLazyReset(false);
+        }
+        return run;
+      }),
+    );
+  }
+
+  #keptStep(kind: "train" | "eval", feeds: readonly Feed[]): KeptStep {
+    const copies = this.#copied(feeds);
+    const signature = signatureOf(this.inputsOf(kind), copies, (feed) => this.#bytesOf(feed));
+    this.check(kind, signature);
+    return { kind, overwrite: kind === "eval" || this.#overwrites, signature, feeds: copies };
+  }
+
+  deadUnits(batches: readonly (readonly Feed[])[]): Promise<readonly DeadUnits[]> {
+    if (batches.length === 0) {
+      throw sessionError("NO_BATCHES", {});
+    }
+    return this.#kept.deadUnits(batches.map((feeds) => this.#keptStep("eval", feeds)));
+  }
+
+  /** Whether steps are checked one by one. */
+  get checksNumerics(): boolean {
+    return this.#numerics !== null;
+  }
+
+  get #keptHost(): KeptHost {
+    return {
+      engine: this.#engine,
+      memory: this.#memory,
+      runner: this.#runner,
+      models: this.#models,
+      parameters: this.#bundle.parameters,
+      outputs: this.#bundle.outputs,
+      readFile: this.readFile,
+      parse: (raw, outputs) => {
+        const owner = { ...this.#owner, outputs: { train: outputs, eval: outputs } };
+        return parsePlan(raw, owner, this.#kernels.fingerprint);
+      },
+    };
+  }
+
   /** Step once, then time `runs` steps more. All that may fail for want of memory comes before the first step. */
   async profile(kind: "train" | "eval", feeds: readonly Feed[], runs: number): Promise<WireProfile> {
     checkCount("runs", runs, 1);
-    const copies = feeds.map((feed) => ({ ...feed, data: this.#bytesOf(feed) }));
+    const copies = this.#copied(feeds);
     const overwrite = kind === "eval";
     const count = await this.#runner.countInstructions(kind, overwrite, copies);
     const times = this.#engine.alloc(Float64Array.BYTES_PER_ELEMENT * Math.max(count, 1));
@@ -208,6 +275,10 @@ export class SessionCore implements CallTable, PlanSource {
     } finally {
       this.#engine.free(times);
     }
+  }
+
+  #copied(feeds: readonly Feed[]): NamedTensor[] {
+    return feeds.map((feed) => ({ ...feed, data: this.#bytesOf(feed) }));
   }
 
   #bytesOf({ data }: Feed): Uint8Array {
@@ -440,6 +511,24 @@ export class SessionCore implements CallTable, PlanSource {
     return { ...typeOf(slot), data: new Uint8Array(this.#memory.view(GRADIENTS).subarray(start, end)) };
   }
 
+  gradientNorms(): Readonly<Record<string, number>> {
+    this.#checkNotNominal();
+    return normsOf(this.#memory.view(GRADIENTS), this.#bundle.parameters);
+  }
+
+  keepState(): null {
+    this.#keptState = this.snapshot();
+    return null;
+  }
+
+  goBack(): null {
+    if (this.#keptState !== null) {
+      this.restore(this.#keptState);
+    }
+    this.#keptState = null;
+    return null;
+  }
+
   getStepCount(): number {
     this.#checkOptimizer();
     return Number(this.#state.getBigInt64(4 * STATE_STEP, true));
@@ -662,22 +751,7 @@ export class SessionCore implements CallTable, PlanSource {
   }
 
   memory(): SessionMemory {
-    const sizes = this.#memory.sizes;
-    const size = (segment: number): number => sizes[segment] as number;
-    const costs = this.#memory.plans.map(({ recomputation }) => recomputation);
-    const most = costs.sort((a, b) => b.fullBytes - a.fullBytes)[0];
-    return {
-      parameters: size(PARAMETERS),
-      gradients: size(GRADIENTS),
-      moments: size(MOMENTUM0) + size(MOMENTUM1),
-      arena: size(ARENA),
-      prepared: size(PREPARED),
-      plans: this.#memory.planBytes,
-      arenaWithoutBudget: most?.fullBytes ?? 0,
-      recomputedInstructions: most?.instructions ?? 0,
-      recomputedFlops: most?.flops ?? 0,
-      recomputedShare: most?.share ?? 0,
-    };
+    return memoryOf(this.#memory);
   }
 
   /** What plans prepared of the parameters is void. */
@@ -710,39 +784,6 @@ export class SessionCore implements CallTable, PlanSource {
   get #state(): DataView {
     const base = this.#memory.bases[STATE] as number;
     return new DataView(this.#engine.u8.buffer, base, this.#memory.sizes[STATE] as number);
-  }
-}
-
-/** Whether a segment, which is made of words, holds zeros. */
-function isZero(data: Uint8Array): boolean {
-  const words = new Int32Array(data.buffer, data.byteOffset, data.length / 4);
-  for (let k = 0; k < words.length; k++) {
-    if (words[k] !== 0) {
-      return false;
-    }
-  }
-  return true;
-}
-
-function bytesOf({ offset, dims }: ParameterSlot): { readonly start: number; readonly end: number } {
-  return { start: 4 * offset, end: 4 * (offset + sizeOf(dims)) };
-}
-
-function typeOf({ dims }: ParameterSlot): TensorType {
-  return { dtype: "float32", dims };
-}
-
-function checkCount(name: string, value: number, least = 0): void {
-  if (!Number.isSafeInteger(value) || value < least) {
-    throw sessionError("NOT_A_COUNT", { name, least, value });
-  }
-}
-
-/** Raise unless a number can be a learning rate, which is a float32. */
-function checkRate(name: string, value: number): void {
-  const rate = Math.fround(value);
-  if (!(rate >= 0 && rate < Infinity)) {
-    throw sessionError("NOT_A_RATE", { name, value });
   }
 }
 

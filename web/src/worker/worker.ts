@@ -609,6 +609,7 @@ interface PythonOptions {
   readonly memory_budget?: number;
   readonly max_plans?: number;
   readonly limits?: { readonly arena_bytes?: number };
+  readonly debug?: { readonly check_numerics?: boolean };
 }
 
 /** Plans of steps that a session keeps: for eight sizes of batch, with those that overwrite and those that add. */
@@ -620,6 +621,7 @@ function coreOptions(optionsJson: string): CoreOptions {
     arenaLimit: options.limits?.arena_bytes ?? Infinity,
     memoryBudget: options.memory_budget ?? Infinity,
     maxPlans: options.max_plans ?? DEFAULT_MAX_PLANS,
+    checkNumerics: options.debug?.check_numerics ?? false,
     onRefused: () => {},
   };
 }

@@ -53,6 +53,39 @@ class TensorPlace:
     shape: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class KeptNode:
+    """A node of a plan that keeps every float tensor.
+
+    Attributes
+    ----------
+    name, op : str
+        The node as errors name it, and its operator.
+    inputs, outputs : list of str
+        Its float tensors, which are among the plan's outputs.
+    is_chosen : bool
+        Whether one of its attributes is infinite: then its results are on purpose.
+    is_state : bool
+        Whether it updates gradients or parameters.
+    chooses : bool
+        Whether it may leave out NaN and infinities on purpose.
+    is_rectifier : bool
+        Whether its result is zero where a unit does not fire.
+    unit_axis : int or None
+        The axis of its result that counts units, where the operator says so.
+    """
+
+    name: str
+    op: str
+    inputs: list[str]
+    outputs: list[str]
+    is_chosen: bool
+    is_state: bool
+    chooses: bool
+    is_rectifier: bool
+    unit_axis: int | None
+
+
 @dataclass(slots=True)
 class Plan:
     """A compiled graph for one input signature: relocatable and free of Python objects.
@@ -78,6 +111,8 @@ class Plan:
     """Size that the segment of what is kept from run to run must have; new, it holds zeros."""
     kept: dict[str, tuple[int, int]] = field(default_factory=dict)
     """What the plan keeps in that segment: offset and bytes by what it is."""
+    kept_nodes: list[KeptNode] = field(default_factory=list)
+    """Of a plan that keeps all: what it computes, in order."""
 
     def disassemble(self) -> str:
         """One line per instruction: number, kernel, operands as segment+offset, node."""

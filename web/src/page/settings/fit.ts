@@ -26,6 +26,8 @@ export interface FitFields {
   readonly ema?: boolean;
   /** mu of FedProx: mu times the way from the parameters that the fit starts with is added to the gradients before each optimizer step. Default 0.0. */
   readonly proximal?: number;
+  /** What follows where loss, gradients, parameters or moments become no finite numbers: the fit ends with the session as before the batch; it goes on with the next batch as if there had been none; or it goes on with the next batch from the state at the begin of the epoch, or of its last checkpoint in it, up to 3 times. By default the fit fails where the loss is none. */
+  readonly onNaN?: "stop" | "skip" | "restore" | null;
 }
 
 /** What is said of a checkpoint besides where it is. */
@@ -176,6 +178,12 @@ export const FIT: Settings = {
     kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
     isOptional: false,
     default: 0.0,
+  },
+  onNaN: {
+    python: "on_nan",
+    kind: {"kind": "choice", "expected": "stop, skip or restore", "options": ["stop", "skip", "restore"]},
+    isOptional: true,
+    default: null,
   },
 };
 

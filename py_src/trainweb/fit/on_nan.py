@@ -1,0 +1,92 @@
+"""`on_nan`: what a fit does where a step makes numbers that are none; in a page `web/src/worker/on-nan.ts`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainweb import messages
+from trainweb.errors import NumericsError
+from trainweb.ir.layout import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS
+from trainweb.training.snapshot import Snapshot, restore_snapshot, take_snapshot
+
+if TYPE_CHECKING:
+    from trainweb.training.host import Saved
+    from trainweb.training.session import TrainingSession
+
+MOST_RESTORES = 3
+"""How often a fit goes back to its last good state: who comes back a fourth time will always come back."""
+
+WHAT = {
+    PARAMETERS: "A parameter",
+    GRADIENTS: "A gradient",
+    MOMENTUM0: "A moment of the optimizer",
+    MOMENTUM1: "A moment of the optimizer",
+}
+"""What is said of a segment that has numbers that are none."""
+
+
+class OnNaN:
+    """Watches the batches of a fit, and undoes those that go wrong.
+
+    Parameters
+    ----------
+    session
+        That is fitted.
+    action : {"stop", "skip", "restore"}
+        What follows.
+    """
+
+    def __init__(self, session: TrainingSession, action: str) -> None:
+        self.session, self.action = session, action
+        self._restores = 0
+        self._good: Snapshot | None = None
+        self._before: Saved = {}
+        # What is infinite on purpose, a mask say, stays so.
+        self._usual = {s: count for s, count in self._counts().items() if s != GRADIENTS}
+
+    def keep_good(self) -> None:
+        """Take note of a state that may be gone back to; the next train step overwrites the gradients."""
+        if self.action == "restore":
+            self._good = take_snapshot(self.session.core)
+
+    def begin(self) -> None:
+        """A batch begins."""
+        self._before = self.session.core.host.save()
+
+    def check(self, loss: float, step: int, epoch: int) -> None:
+        """Raise NumericsError unless the loss and all that the session goes on from are numbers.
+
+        Of parameters and moments no more may be none than at first.
+        """
+        worse = [WHAT[s] for s, count in self._counts().items() if count > self._usual.get(s, 0)]
+        what = worse[0] if np.isfinite(loss) and worse else "The loss"
+        if worse or not np.isfinite(loss):
+            raise messages.NOT_A_NUMBER_IN_FIT(what=what, step=step, epoch=epoch)
+
+    def undo(self, error: NumericsError, step: int, epoch: int) -> None:
+        """Have the session as it was before the batch, or as it was when it was good last.
+
+        Raises
+        ------
+        NumericsError
+            It was gone back too often.
+        """
+        host = self.session.core.host
+        if self.action != "restore" or self._good is None:
+            host.put_back(self._before)
+            return
+        restore_snapshot(self.session.core, self._good)
+        self._restores += 1
+        if self._restores > MOST_RESTORES:
+            raise messages.RESTORED_TOO_OFTEN(most=MOST_RESTORES, step=step, epoch=epoch, reason=error)
+
+    def _counts(self) -> dict[int, int]:
+        """How many numbers of each segment are none."""
+        host = self.session.core.host
+        found = {}
+        for segment in WHAT:
+            values = np.frombuffer(host.read_segment(segment, 0, host.sizes[segment]), "<f4")
+            found[segment] = values.size - int(np.count_nonzero(np.isfinite(values)))
+        return found

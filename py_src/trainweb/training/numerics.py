@@ -1,0 +1,278 @@
+"""`debug={"check_numerics": True}`: which node of a step makes the first NaN or infinity (docs/debug.md).
+
+A checked step runs twice: with a plan that keeps all tensors, which are looked at one by one, and, if they are right,
+as it always does. So it gives the same bytes. In a page `web/src/worker/numerics.ts` runs the steps, and asks
+`first_fault`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from trainweb import messages
+from trainweb.errors import NumericsError
+from trainweb.ir.layout import (
+    GRADIENTS,
+    PARAMETERS,
+    STATE,
+    STATE_LAZY_RESET,
+    STATE_LEARNING_RATE,
+    STATE_STEP,
+)
+from trainweb.training.host import LoadedPlan
+from trainweb.training.parameters import MOMENT_OF
+
+if TYPE_CHECKING:
+    from trainweb.backend.wasm.plan import KeptNode
+    from trainweb.model.graph import Tensor
+    from trainweb.training.core import SessionCore
+    from trainweb.training.host import Saved
+
+Result = TypeVar("Result")
+
+Places = dict[str, tuple[int, int, tuple[int, ...]]]
+"""Segment, offset in bytes and shape of tensors by their names."""
+DIGITS = 6
+"""Of numbers in errors: what tells the order of magnitude."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRange:
+    """What values a tensor has.
+
+    Attributes
+    ----------
+    name : str
+        The tensor's.
+    shape : tuple of int
+        Its sizes.
+    min, max : float or None
+        Of its finite values; None where there are none.
+    nan, infinite : int
+        How many values are NaN, and how many are an infinity.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    min: float | None
+    max: float | None
+    nan: int
+    infinite: int
+
+    @classmethod
+    def of(cls, name: str, shape: Sequence[int], data: bytes) -> TensorRange:
+        """That of float32 bytes."""
+        import numpy as np  # sessions without checks do without
+
+        values = np.frombuffer(data, "<f4")
+        finite = values[np.isfinite(values)]
+        nan = int(np.isnan(values).sum())
+        least, most = (_rounded(finite.min()), _rounded(finite.max())) if finite.size else (None, None)
+        return cls(name, tuple(shape), least, most, nan, values.size - finite.size - nan)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all values are."""
+        return not self.nan and not self.infinite
+
+    @property
+    def bad(self) -> str:
+        """What is wrong with it, in words."""
+        infinite = f"{self.infinite} infinite" if self.infinite else ""
+        return " and ".join(filter(None, [f"{self.nan} NaN" if self.nan else "", infinite]))
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        finite = "nothing finite" if self.min is None else f"{self.min:g} to {self.max:g}"
+        return f"{self.name!r} (" + ", ".join(filter(None, [f"{prod(self.shape)} values", finite, self.bad])) + ")"
+
+
+def _rounded(value: Any) -> float:
+    return float(f"{float(value):.{DIGITS}g}")
+
+
+def first_fault(
+    nodes: Sequence[KeptNode], counts: Mapping[str, tuple[int, int]], results: Iterable[str]
+) -> tuple[int, str] | None:
+    """The node that is at fault, by its number, and its tensor.
+
+    That is the first that makes a NaN of inputs without one, or an infinity of finite inputs, unless all that becomes
+    of it is left out by a `Where`. If there is none, but a result is no number, because the data or parameters are not:
+    the first node that such a number goes through.
+
+    Parameters
+    ----------
+    counts
+        How many NaN and infinities each tensor has.
+    results
+        What the step is run for: its outputs.
+    """
+    readers: dict[str, list[KeptNode]] = {}
+    for node in nodes:
+        for name in node.inputs:
+            readers.setdefault(name, []).append(node)
+
+    def nan(name: str) -> int:
+        return counts.get(name, (0, 0))[0]
+
+    def is_bad(name: str) -> bool:
+        return any(counts.get(name, (0, 0)))
+
+    ends = {*results, *(name for node in nodes if node.is_state for name in node.outputs)}
+
+    def counts_for(name: str, is_final: Callable[[KeptNode], bool]) -> bool:
+        """Whether what is bad in a tensor comes to one of the ends, or to where `is_final` says so."""
+        waiting, seen = [name], {name}
+        while waiting:
+            at = waiting.pop()
+            if at in ends or not readers.get(at):
+                return True
+            for reader in readers[at]:
+                bad = [out for out in reader.outputs if is_bad(out)]
+                if not bad and is_final(reader):
+                    return True
+                waiting += [out for out in bad if out not in seen]
+                seen.update(bad)
+        return False
+
+    passed: tuple[int, str] | None = None
+    for k, node in enumerate(nodes):
+        for name in filter(is_bad, node.outputs):
+            made_nan = nan(name) and not any(map(nan, node.inputs))
+            made_infinity = not nan(name) and not any(map(is_bad, node.inputs)) and not node.is_chosen
+            if made_nan or made_infinity:
+                if counts_for(name, lambda reader: not reader.chooses):
+                    return k, name
+            elif passed is None and counts_for(name, lambda reader: False):
+                passed = k, name
+    return passed
+
+
+class NumericsCheck:
+    """Runs the steps of a session that checks them."""
+
+    def __init__(self, core: SessionCore) -> None:
+        self._core = core
+
+    def step(self, kind: str, feeds: Mapping[str, Tensor], compiled: LoadedPlan, run: Callable[[], Result]) -> Result:
+        """Run a "train" or "eval" step by `run`, which runs its plan, unless a tensor of it is at fault."""
+        core = self._core
+        types = core.models.signature(kind, feeds)
+        overwrite = kind != "train" or bool(core.host.read_state(STATE_LAZY_RESET))
+        saved = core.host.save()
+        with core.host.undone(saved):
+            loaded = core.kept_plan(kind, types, overwrite)
+            core.host.write_feeds(loaded, feeds)
+            core.host.run(loaded)
+            self._check_kept(kind, loaded, saved, overwrite)
+            before = self._results(kind, loaded)
+        core.host.put_back(saved)
+        with core.host.undone(saved):
+            core.host.ready(compiled)
+            results = run()
+            after = self._results(kind, compiled)
+            worse = next((n for n, found in after.items() if _bad(found) > _bad(before[n])), None)
+            if worse is not None:
+                raise self._error(kind, f"The compiled {kind} step", "", after[worse], [])
+        return results
+
+    def optimizer_step(self, run: Callable[[], None]) -> None:
+        """Run an optimizer step, unless it makes a parameter or moment that is no number."""
+        core = self._core
+        saved = core.host.save()
+        with core.host.undone(saved):
+            run()
+            for places in self._optimized():
+                for what, (segment, offset, shape) in places.items():
+                    nbytes = 4 * prod(shape)
+                    found = TensorRange.of(what, shape, core.host.read_segment(segment, offset, nbytes))
+                    before = TensorRange.of(what, shape, saved[segment][offset : offset + nbytes])
+                    if _bad(found) > _bad(before):
+                        raise self._optimizer_error(found, places, saved)
+
+    def _check_kept(self, kind: str, loaded: LoadedPlan, saved: Saved, overwrite: bool) -> None:
+        host, plan = self._core.host, loaded.plan
+        ranges = {
+            name: TensorRange.of(name, slot.shape, host.engine.read(host.address(slot, loaded), slot.nbytes))
+            for name, slot in plan.outputs.items()
+            if slot.dtype == "float32" and slot.nbytes
+        }
+        counts = {name: (found.nan, found.infinite) for name, found in ranges.items() if not found.is_finite}
+        # What a step updates, it reads as it was before.
+        made = {name for node in plan.kept_nodes for name in node.outputs}
+        for name, slot in plan.outputs.items():
+            if slot.segment in saved and name not in made and name in ranges:
+                data = saved[slot.segment][slot.offset : slot.offset + slot.nbytes]
+                ranges[name] = found = TensorRange.of(name, slot.shape, data)
+                counts[name] = (found.nan, found.infinite)
+                if slot.segment == GRADIENTS and overwrite:
+                    # What is overwritten is not read.
+                    del ranges[name], counts[name]
+        fault = first_fault(plan.kept_nodes, counts, self._core.outputs[kind])
+        if fault is not None:
+            number, name = fault
+            node = plan.kept_nodes[number]
+            inputs = [ranges[n] for n in node.inputs if n in ranges]
+            raise self._error(kind, node.name, node.op, ranges[name], inputs)
+
+    def _results(self, kind: str, loaded: LoadedPlan) -> dict[str, TensorRange]:
+        """The outputs of a step, and all parameters and gradients."""
+        core = self._core
+        host = core.host
+        found = {}
+        for name in core.outputs[kind]:
+            place = loaded.plan.outputs[name]
+            if place.dtype == "float32":
+                data = host.engine.read(host.address(place, loaded), place.nbytes) if place.nbytes else b""
+                found[name] = TensorRange.of(name, place.shape, data)
+        for slot in core.layout.slots.values():
+            for suffix, segment, at in (("", PARAMETERS, slot.offset), ("_grad", GRADIENTS, slot.trainable_offset)):
+                if at >= 0:
+                    data = host.read_segment(segment, 4 * at, 4 * slot.size)
+                    found[slot.name + suffix] = TensorRange.of(slot.name + suffix, slot.shape, data)
+        return found
+
+    def _optimized(self) -> Iterator[Places]:
+        """Of each trained parameter its place, then those of its moments."""
+        layout = self._core.layout
+        for slot in layout.trained():
+            places = {slot.name: (PARAMETERS, 4 * slot.offset, slot.shape)}
+            for moment in layout.moments:
+                offset, shape = layout.moment(moment, slot)
+                places[f"{slot.name}.{moment}"] = (MOMENT_OF[moment].segment, offset, shape)
+            yield places
+
+    def _optimizer_error(self, found: TensorRange, places: Places, saved: Saved) -> NumericsError:
+        parameter = next(iter(places))
+        slot = self._core.layout.slots[parameter]
+        read = {
+            parameter: places[parameter],
+            f"{parameter}_grad": (GRADIENTS, 4 * slot.trainable_offset, slot.shape),
+            **places,
+            "learning_rate": (STATE, 4 * STATE_LEARNING_RATE, (1,)),
+        }
+        inputs = [
+            TensorRange.of(name, shape, saved[segment][offset : offset + 4 * prod(shape)])
+            for name, (segment, offset, shape) in read.items()
+        ]
+        op = self._core.models.optimizer_operator()
+        return self._error("optimizer", f"The optimizer {op} of {parameter!r}", op, found, inputs)
+
+    def _error(self, kind: str, node: str, op: str, made: TensorRange, inputs: Sequence[TensorRange]) -> NumericsError:
+        step = int(self._core.host.read_state(STATE_STEP))
+        read = f" Its inputs are {'; '.join(r.text for r in inputs)}." if inputs else ""
+        error = messages.NUMERICS(
+            node=node, bad=made.bad, count=prod(made.shape), tensor=made.name, kind=kind, step=step, inputs=read
+        )
+        assert isinstance(error, NumericsError)
+        error.node, error.op, error.tensor, error.step = node, op, made.name, step
+        error.made, error.inputs = asdict(made), [asdict(r) for r in inputs]
+        return error
+
+
+def _bad(found: TensorRange) -> int:
+    return found.nan + found.infinite

@@ -1,0 +1,92 @@
+"""Dead units: channels of an activation that never fire (docs/debug.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainweb import messages
+from trainweb.ir.layout import STATE
+
+if TYPE_CHECKING:
+    from trainweb.backend.wasm.plan import KeptNode, Plan
+    from trainweb.model.graph import Tensor
+    from trainweb.training.core import SessionCore
+
+
+@dataclass(frozen=True, slots=True)
+class DeadUnits:
+    """Units of an activation that were zero for all that a model was fed.
+
+    Attributes
+    ----------
+    tensor : str
+        The activation.
+    node : str
+        The node that makes it, as errors name it.
+    axis : int
+        The axis that counts units: channels of convolutions, else columns of products, else the second one.
+    units : int
+        How many there are.
+    dead : list of int
+        Which never fired.
+    """
+
+    tensor: str
+    node: str
+    axis: int
+    units: int
+    dead: list[int]
+
+
+def rectified_units(plan: Plan) -> list[DeadUnits]:
+    """The activations that may have dead units, none of which has fired yet."""
+    makers = {name: node for node in plan.kept_nodes for name in node.outputs}
+    found = []
+    for node in plan.kept_nodes:
+        if node.is_rectifier and node.outputs:
+            slot = plan.outputs[node.outputs[0]]
+            if len(slot.shape) > 1:
+                axis = _unit_axis(node, makers) % len(slot.shape)
+                units = slot.shape[axis]
+                found.append(DeadUnits(slot.name, node.name, axis, units, list(range(units))))
+    return found
+
+
+def _unit_axis(node: KeptNode, makers: Mapping[str, KeptNode]) -> int:
+    """That of the product or convolution behind a node."""
+    at: KeptNode | None = node
+    while at is not None:
+        if at.unit_axis is not None:
+            return at.unit_axis
+        at = makers.get(at.inputs[0]) if at.inputs else None
+    return 1
+
+
+def dead_units(core: SessionCore, batches: Sequence[Mapping[str, Tensor]]) -> list[DeadUnits]:
+    """Run eval steps on some batches, and see which units never fire. Nothing changes."""
+    import numpy as np  # the core does without
+
+    if not batches:
+        raise messages.NO_BATCHES()
+    core.check_step("eval")
+    fired: dict[str, np.ndarray] = {}
+    names: dict[str, DeadUnits] = {}
+    saved = core.host.save(lambda segment: segment == STATE)
+    for feeds in batches:
+        loaded = core.kept_plan("eval", core.models.signature("eval", feeds), overwrite=True)
+        core.host.write_feeds(loaded, feeds)
+        core.host.run(loaded)
+        for one in rectified_units(loaded.plan):
+            slot = loaded.plan.outputs[one.tensor]
+            data = core.host.engine.read(core.host.address(slot, loaded), slot.nbytes)
+            values = np.moveaxis(np.frombuffer(data, "<f4").reshape(slot.shape), one.axis, 0)
+            fires = (values.reshape(one.units, -1) > 0).any(axis=1)
+            names.setdefault(one.tensor, one)
+            fired[one.tensor] = np.logical_or(fires, fired.get(one.tensor, False))
+    core.host.put_back(saved)
+    return [
+        DeadUnits(one.tensor, one.node, one.axis, one.units, np.flatnonzero(~fired[one.tensor]).tolist())
+        for one in names.values()
+    ]

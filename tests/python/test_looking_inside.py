@@ -1,0 +1,212 @@
+"""Gradient norms, dead units and one batch by heart, against numpy in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+from tests.conformance.models import make_model, normal
+
+import trainweb
+from trainweb.artifacts import LossType, OptimType, build_artifacts
+from trainweb.errors import FeedError, ModelError, SessionError
+from trainweb.fit import Trainer
+
+from .sessions import batch, session, snapshot, unchanged, warm
+
+
+def opened(model: Any, loss: LossType = LossType.MSELoss, **options: Any) -> trainweb.TrainingSession:
+    made = build_artifacts(model, loss=loss, optimizer=OptimType.AdamW, **options)
+    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
+    return trainweb.TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model)
+
+
+def test_norms_are_those_of_the_gradients() -> None:
+    with session() as s:
+        assert set(s.gradient_norms().values()) == {0.0}
+        s.train_step(batch(seed=1))
+        s.train_step(batch(seed=2))
+        norms = s.gradient_norms()
+        assert list(norms) == s.parameter_names(trainable_only=True)
+        for name, norm in norms.items():
+            gradient = s.get_gradient(name).astype(np.float64)
+            assert norm == pytest.approx(np.linalg.norm(gradient), rel=1e-12) and norm > 0
+
+
+def test_norms_beyond_float32() -> None:
+    net = make_model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": ["b", 2]}, {"y": ["b", 1]}, {"w": normal(2, 1)}
+    )
+    with opened(net) as s:
+        x = np.full((1, 2), 1e15, np.float32)
+        (target,) = {*s.input_names()} - {"x"}
+        s.train_step({"x": x, target: np.zeros((1, 1), np.float32)})
+        gradient = s.get_gradient("w").astype(np.float64)
+        # The squares are beyond float32.
+        assert (np.abs(gradient) > 1e20).all()
+        assert s.gradient_norms()["w"] == pytest.approx(np.sqrt((gradient**2).sum()))
+
+
+DEAD = np.array([1.0, -50.0, 1.0, -50.0], np.float32)
+"""Biases: the second and the fourth unit never fire."""
+
+
+def dense(rectifier: Any) -> Any:
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "bias"], ["h"]),
+        *rectifier,
+        helper.make_node("MatMul", ["r", "v"], ["y"]),
+    ]
+    constants = {"w": normal(3, 4), "bias": DEAD, "v": normal(4, 2), "zero": np.float32(0), "six": np.float32(6)}
+    return make_model(nodes, {"x": ["b", 3]}, {"y": ["b", 2]}, constants)
+
+
+RECTIFIERS = {
+    "Relu": [helper.make_node("Relu", ["h"], ["r"], "act")],
+    "ReLU6": [helper.make_node("Clip", ["h", "zero", "six"], ["r"], "act")],
+    "ThresholdedRelu": [helper.make_node("ThresholdedRelu", ["h"], ["r"], "act", alpha=0.5)],
+}
+
+
+@pytest.mark.parametrize("kind", list(RECTIFIERS))
+def test_units_that_never_fire(kind: str) -> None:
+    with opened(dense(RECTIFIERS[kind])) as s:
+        warm_feeds = [feeds_of(s, normal(5, 3, seed=k)) for k in range(2)]
+        with unchanged(s):
+            (found,) = s.dead_units(warm_feeds)
+        assert (found.tensor, found.axis, found.units, found.dead) == ("r", 1, 4, [1, 3])
+        assert "'act'" in found.node
+        # One row that makes the second unit fire is enough.
+        w, bias = s.get_parameter("w").astype(np.float64), DEAD
+        x = 200 * w[:, 1] / np.dot(w[:, 1], w[:, 1])
+        fires = ((np.concatenate([*(f["x"] for f in warm_feeds), x[None]]) @ w + bias) > 0).any(axis=0)
+        (found,) = s.dead_units([*warm_feeds, feeds_of(s, x[None].astype(np.float32))])
+        assert found.dead == np.flatnonzero(~fires).tolist() and 1 not in found.dead
+
+
+def feeds_of(s: trainweb.TrainingSession, x: np.ndarray, columns: int = 2) -> dict[str, np.ndarray]:
+    (target,) = {*s.input_names(training=False)} - {"x"}
+    return {"x": x, target: np.zeros((len(x), columns), np.float32)}
+
+
+def test_units_of_convolutions_are_channels_and_those_of_products_columns() -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "bias"], ["c"], kernel_shape=[1, 1]),
+        helper.make_node("BatchNormalization", ["c", "one", "none", "none", "one"], ["n"]),
+        helper.make_node("Relu", ["n"], ["r"]),
+        helper.make_node("ReduceMean", ["r"], ["m"], axes=[3], keepdims=0),
+        helper.make_node("MatMul", ["m", "v"], ["p"]),
+        helper.make_node("Add", ["p", "shift"], ["q"]),
+        helper.make_node("Relu", ["q"], ["z"]),
+        helper.make_node("ReduceMean", ["z"], ["y"], axes=[1], keepdims=0),
+    ]
+    constants = {
+        "w": np.ones((4, 1, 1, 1), np.float32),
+        "bias": DEAD,
+        "one": np.ones(4, np.float32),
+        "none": np.zeros(4, np.float32),
+        "v": np.ones((3, 2), np.float32),
+        "shift": np.array([0, -99], np.float32),
+    }
+    net = make_model(nodes, {"x": ["b", 1, 3, 5]}, {"y": ["b", 2]}, constants)
+    with opened(net) as s:
+        first, second = s.dead_units([feeds_of(s, np.ones((2, 1, 3, 5), np.float32))])
+    assert (first.tensor, first.axis, first.dead) == ("r", 1, [1, 3])
+    assert (second.tensor, second.axis, second.units, second.dead) == ("z", 2, 2, [1])
+
+
+def test_wrong_batches_are_refused() -> None:
+    with session() as s:
+        with pytest.raises(FeedError, match="There are no batches"):
+            s.dead_units([])
+        with pytest.raises(TypeError, match="'batches' must be a sequence of feeds"):
+            s.dead_units(batch())  # type: ignore[arg-type]
+        with pytest.raises(FeedError):
+            s.dead_units([{"x": np.zeros((2, 5), np.float32)}])
+
+
+def test_one_batch_is_learned_by_heart_and_nothing_stays() -> None:
+    with session() as s:
+        warm(s)
+        s.lazy_reset_grad()
+        before = snapshot(s)
+        report = Trainer(s).overfit_one_batch(batch(), steps=300, learning_rate=0.05)
+        after = snapshot(s)
+        assert report.has_fallen and report.losses[-1] <= 0.05 * report.losses[0] and not report.suspicions
+        assert {k: v for k, v in after["segments"].items() if k in (2, 4, 5)} == {
+            k: v for k, v in before["segments"].items() if k in (2, 4, 5)
+        }
+        assert (after["lr"], after["step"]) == (before["lr"], before["step"])
+        # The same by hand.
+        s.set_learning_rate(0.05)
+        names = s.parameter_names(trainable_only=True)
+        s.train_step(batch())
+        old = {n: s.get_parameter(n).astype(np.float64) for n in names}
+        norms = {n: np.linalg.norm(s.get_gradient(n).astype(np.float64)) for n in names}
+        s.optimizer_step()
+        ratios = {n: np.linalg.norm(s.get_parameter(n) - old[n]) / np.linalg.norm(old[n]) for n in names}
+        assert report.gradient_norms == pytest.approx(norms, rel=1e-9)
+        assert report.update_ratios == pytest.approx(ratios, rel=1e-6)
+        assert "The loss fell" in str(report)
+
+
+def suspected(s: trainweb.TrainingSession, feeds: dict[str, np.ndarray], **options: Any) -> str:
+    report = Trainer(s).overfit_one_batch(feeds, **{"steps": 8, **options})
+    assert not report.has_fallen and "did not fall" in str(report)
+    return "\n".join(report.suspicions)
+
+
+def test_what_is_suspicious_is_named() -> None:
+    dead = dense(RECTIFIERS["Relu"])
+    with opened(dead) as s:
+        feeds = feeds_of(s, -np.ones((4, 3), np.float32))
+        s.update_parameter("bias", np.full(4, -50, np.float32))
+        feeds[next(n for n in feeds if n != "x")] += 1
+        assert suspected(s, feeds).startswith("No parameter has a gradient")
+        s.update_parameter("bias", np.array([9, 9, 9, 9], np.float32))
+        s.update_parameter("v", np.zeros((4, 2), np.float32))
+        assert "The gradients of w, bias are zero" in suspected(s, feeds)
+    with session() as s:
+        assert "have gradients and do not change: the learning rate 0 is too low" in zero_rate(s)
+        assert "hardly changes the parameters" in suspected(s, batch(), learning_rate=1e-6)
+        targets = batch()
+        targets["x"][:] = 1
+        targets["labels"] = np.arange(6) % 3
+        assert "rows that are alike may have different targets" in suspected(s, targets, steps=20, learning_rate=0.01)
+        with pytest.raises(FeedError, match="label 3 at position 1 is out of range"):
+            Trainer(s).overfit_one_batch(batch() | {"labels": np.array([0, 3, 0, 0, 0, 0])})
+
+
+def zero_rate(s: trainweb.TrainingSession) -> str:
+    s.set_learning_rate(0)
+    found = suspected(s, batch())
+    s.set_learning_rate(0.001)
+    return found
+
+
+def test_gradients_that_explode_and_numbers_that_are_none() -> None:
+    net = make_model(
+        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Mul", ["h", "h"], ["y"])],
+        {"x": ["b", 3]},
+        {"y": ["b", 2]},
+        {"w": normal(3, 2)},
+    )
+    made = build_artifacts(net, loss=LossType.MSELoss, optimizer=OptimType.SGD)
+    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
+    with trainweb.TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model) as s:
+        feeds = feeds_of(s, np.full((4, 3), 3, np.float32))
+        found = suspected(s, feeds, learning_rate=1.0, steps=20)
+        assert "The norm of the gradients grows from" in found and "no finite numbers at step" in found
+
+
+def test_wrong_settings_are_refused() -> None:
+    with session() as s:
+        for options in ({"steps": 0}, {"learning_rate": -1.0}):
+            with unchanged(s), pytest.raises(ModelError, match=next(iter(options))):
+                Trainer(s).overfit_one_batch(batch(), **options)  # type: ignore[arg-type]
+    made = build_artifacts(dense(RECTIFIERS["Relu"]), loss=LossType.MSELoss)
+    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
+    with trainweb.TrainingSession(state, made.training_model) as s, pytest.raises(SessionError):
+        Trainer(s).overfit_one_batch({"x": np.zeros((1, 3), np.float32)})

@@ -1,0 +1,98 @@
+/** Plans that keep every float tensor of a step until its end, for those who look inside. */
+
+import type { Engine } from "../engine/engine.js";
+import type { DeadUnits } from "../wire/values.js";
+import { planKey, sizeOf, type BundlePlan, type FeedType, type ParameterSlot, type RawPlan } from "./bundle.js";
+import type { LoadedPlan, PlanMemory, ReadFile } from "./plan-memory.js";
+import type { KeptNode, KeptPlan, LazyModels, PythonModels } from "./python-models.js";
+import type { PlanRunner } from "./runner.js";
+import type { NamedTensor } from "../wire/values.js";
+
+/** What such plans need of a session. */
+export interface KeptHost {
+  readonly engine: Engine;
+  readonly memory: PlanMemory;
+  readonly runner: PlanRunner;
+  readonly models: LazyModels;
+  readonly parameters: readonly ParameterSlot[];
+  readonly outputs: Readonly<Record<"train" | "eval", readonly string[]>>;
+  readonly readFile: ReadFile;
+  /** Reads a plan with these outputs that Python compiled for the session. */
+  parse(raw: RawPlan, outputs: readonly string[]): BundlePlan;
+}
+
+/** A step that is looked into. */
+export interface KeptStep {
+  readonly kind: "train" | "eval";
+  readonly overwrite: boolean;
+  readonly signature: readonly FeedType[];
+  readonly feeds: readonly NamedTensor[];
+}
+
+export class KeptPlans {
+  readonly #host: KeptHost;
+  readonly #found = new WeakMap<BundlePlan, KeptPlan>();
+
+  constructor(host: KeptHost) {
+    this.#host = host;
+  }
+
+  /** The plan of a step, loaded. */
+  load(models: PythonModels, { kind, overwrite, signature }: KeptStep): LoadedPlan {
+    const { memory, parse, readFile } = this.#host;
+    const key = `kept ${planKey(kind, overwrite, signature)}`;
+    const known = memory.find(key);
+    if (known !== undefined) {
+      return known;
+    }
+    memory.evict();
+    const kept = models.compileKept(kind, overwrite, signature);
+    const plan = parse(kept.raw, kept.outputs);
+    this.#found.set(plan, kept);
+    return memory.load(key, plan, readFile);
+  }
+
+  /** What a plan computes, in order. */
+  nodesOf({ plan }: LoadedPlan): readonly KeptNode[] {
+    return this.#kept(plan).nodes;
+  }
+
+  /** Run eval steps, and see which units never fire. Nothing changes. training/units.py is the same in Python. */
+  async deadUnits(steps: readonly KeptStep[]): Promise<readonly DeadUnits[]> {
+    const { engine, memory, runner } = this.#host;
+    const models = await this.#host.models.get("deadUnits");
+    const saved = memory.save();
+    const found = new Map<string, { readonly units: DeadUnits; readonly fires: Uint8Array }>();
+    try {
+      for (const step of steps) {
+        const loaded = this.load(models, step);
+        runner.execute(loaded, step.feeds);
+        for (const units of this.#kept(loaded.plan).units) {
+          const entry = found.get(units.tensor) ?? { units, fires: new Uint8Array(units.units) };
+          found.set(units.tensor, entry);
+          const place = loaded.plan.outputs.find(({ name }) => name === units.tensor);
+          if (place !== undefined) {
+            const bytes = engine.view(memory.addressOf(loaded, place), place.nbytes);
+            noteFiring(new Float32Array(bytes.buffer, bytes.byteOffset, bytes.length / 4), place.dims, units.axis, entry.fires);
+          }
+        }
+      }
+    } finally {
+      memory.putBack(saved);
+    }
+    return [...found.values()].map(({ units, fires }) => ({ ...units, dead: units.dead.filter((unit) => fires[unit] === 0) }));
+  }
+
+  #kept(plan: BundlePlan): KeptPlan {
+    return this.#found.get(plan) as KeptPlan;
+  }
+}
+
+function noteFiring(values: Float32Array, dims: readonly number[], axis: number, fires: Uint8Array): void {
+  const inner = sizeOf(dims.slice(axis + 1));
+  for (let k = 0; k < values.length; k++) {
+    if ((values[k] as number) > 0) {
+      fires[Math.floor(k / inner) % fires.length] = 1;
+    }
+  }
+}

@@ -1,0 +1,228 @@
+/**
+ * `debug: { checkNumerics: true }`: which node of a step makes the first NaN or infinity. training/numerics.py is the same
+ * in Python, says how it is done, and has the rules, which it is asked for.
+ */
+
+import { GRADIENTS, PARAMETERS, STATE, STATE_LEARNING_RATE, STATE_STEP } from "../engine/layout.js";
+import type { TensorRange } from "../wire/errors.js";
+import { sessionError } from "../wire/messages.js";
+import type { MaybePromise, StepKind } from "../wire/protocol.js";
+import { sizeOf, type ParameterSlot, type TensorPlace } from "./bundle.js";
+import type { KeptHost, KeptPlans, KeptStep } from "./kept-plans.js";
+import type { LoadedPlan, Saved } from "./plan-memory.js";
+import type { KeptNode, PythonModels } from "./python-models.js";
+import type { Run } from "./runner.js";
+
+const DIGITS = 6;
+
+/** Where a tensor of a segment lies. */
+interface SegmentPlace {
+  readonly name: string;
+  readonly segment: number;
+  readonly offset: number;
+  readonly dims: readonly number[];
+}
+
+/** A parameter with its moments. */
+interface Optimized {
+  readonly slot: ParameterSlot;
+  readonly places: readonly SegmentPlace[];
+}
+
+export class NumericsCheck {
+  readonly #host: KeptHost;
+  readonly #plans: KeptPlans;
+  #optimized: readonly Optimized[] | null = null;
+
+  constructor(host: KeptHost, plans: KeptPlans) {
+    this.#host = host;
+    this.#plans = plans;
+  }
+
+  /** Run a train or eval step by `run`, unless a tensor of it is at fault. */
+  async step(step: KeptStep, run: () => MaybePromise<Run>): Promise<Run> {
+    const { kind, overwrite, signature, feeds } = step;
+    const { memory, runner } = this.#host;
+    const models = await this.#host.models.get("debug.checkNumerics");
+    const saved = memory.save();
+    try {
+      const kept = this.#plans.load(models, step);
+      runner.execute(kept, feeds);
+      this.#checkKept(models, step, kept, saved);
+      const before = this.#results(kind, kept);
+      memory.putBack(saved);
+      const { loaded } = await runner.prepare(kind, overwrite, signature);
+      const result = await run();
+      const after = this.#results(kind, loaded);
+      const worse = after.find((found, k) => badOf(found) > badOf(before[k] as TensorRange));
+      if (worse !== undefined) {
+        throw this.#error(kind, { name: `The compiled ${kind} step`, op: "" }, worse, []);
+      }
+      return result;
+    } catch (error) {
+      memory.putBack(saved);
+      throw error;
+    }
+  }
+
+  /** Run an optimizer step, unless it makes a parameter or moment that is no number. */
+  async optimizerStep(run: () => MaybePromise<Run>): Promise<Run> {
+    const { memory, models } = this.#host;
+    const python = await models.get("debug.checkNumerics");
+    const optimized = (this.#optimized ??= this.#placesOf(python));
+    const saved = memory.save();
+    try {
+      const result = await run();
+      for (const { slot, places } of optimized) {
+        for (const place of places) {
+          const found = this.#read(place);
+          if (badOf(found) > badOf(readSaved(saved, place))) {
+            throw this.#optimizerError(python, slot, places, found, saved);
+          }
+        }
+      }
+      return result;
+    } catch (error) {
+      memory.putBack(saved);
+      throw error;
+    }
+  }
+
+  #checkKept(models: PythonModels, { kind, overwrite }: KeptStep, kept: LoadedPlan, saved: Saved): void {
+    const nodes = this.#plans.nodesOf(kept);
+    const made = new Set(nodes.flatMap(({ outputs }) => outputs));
+    const ranges = new Map<string, TensorRange>();
+    for (const place of kept.plan.outputs.filter(({ dtype, nbytes }) => dtype === "float32" && nbytes > 0)) {
+      const { name, segment } = place;
+      // What a step updates, it reads as it was before; gradients that are overwritten are not read.
+      const isBefore = saved.has(segment) && !made.has(name);
+      if (!isBefore || segment !== GRADIENTS || !overwrite) {
+        ranges.set(name, isBefore ? readSaved(saved, place) : this.#readOutput(kept, place));
+      }
+    }
+    const counts = [...ranges.values()].flatMap((range) =>
+      badOf(range) > 0 ? [[range.name, range.nan, range.infinite] as const] : [],
+    );
+    const fault = counts.length === 0 ? null : models.firstFault(nodes, counts, this.#host.outputs[kind]);
+    if (fault !== null) {
+      const [number, name] = fault;
+      const node = nodes[number] as KeptNode;
+      const inputs = node.inputs.flatMap((input) => ranges.get(input) ?? []);
+      throw this.#error(kind, node, ranges.get(name) as TensorRange, inputs);
+    }
+  }
+
+  /** The outputs of a step, and all parameters and gradients. */
+  #results(kind: "train" | "eval", loaded: LoadedPlan): TensorRange[] {
+    const { outputs, parameters } = this.#host;
+    const given = loaded.plan.outputs.filter(({ name, dtype }) => outputs[kind].includes(name) && dtype === "float32");
+    const order = outputs[kind].flatMap((name) => given.filter((place) => place.name === name));
+    return [
+      ...order.map((place) => this.#readOutput(loaded, place)),
+      ...parameters.map((slot) => this.#read(parameterPlace(slot))),
+      ...parameters.filter(({ trainableOffset }) => trainableOffset >= 0).map((slot) => this.#read(gradientPlace(slot))),
+    ];
+  }
+
+  #placesOf(models: PythonModels): Optimized[] {
+    const trained = this.#host.parameters.filter(({ trainableOffset }) => trainableOffset >= 0);
+    return trained.map((slot) => {
+      const moments = models.momentPlaces(slot.name).map(({ moment, ...place }) => {
+        return { ...place, name: `${slot.name}.${moment}` };
+      });
+      return { slot, places: [parameterPlace(slot), ...moments] };
+    });
+  }
+
+  #readOutput(loaded: LoadedPlan, place: TensorPlace): TensorRange {
+    const { engine, memory } = this.#host;
+    return rangeOf(place.name, place.dims, engine.view(memory.addressOf(loaded, place), place.nbytes));
+  }
+
+  #read({ name, segment, offset, dims }: SegmentPlace): TensorRange {
+    return rangeOf(name, dims, this.#host.memory.range(segment, offset, 4 * sizeOf(dims)));
+  }
+
+  #optimizerError(
+    models: PythonModels,
+    slot: ParameterSlot,
+    places: readonly SegmentPlace[],
+    found: TensorRange,
+    saved: Saved,
+  ): Error {
+    const rate = { name: "learning_rate", segment: STATE, offset: 4 * STATE_LEARNING_RATE, dims: [1] };
+    const [parameter, ...moments] = places as readonly [SegmentPlace, ...SegmentPlace[]];
+    const inputs = [parameter, gradientPlace(slot), ...moments, rate].map((place) => readSaved(saved, place));
+    const op = models.optimizerOperator();
+    return this.#error("optimizer", { name: `The optimizer ${op} of '${slot.name}'`, op }, found, inputs);
+  }
+
+  #error(kind: StepKind, node: Pick<KeptNode, "name" | "op">, made: TensorRange, inputs: readonly TensorRange[]): Error {
+    const state = this.#host.memory.range(STATE, 4 * STATE_STEP, 8);
+    const step = Number(new DataView(state.buffer, state.byteOffset).getBigInt64(0, true));
+    const read = inputs.length === 0 ? "" : ` Its inputs are ${inputs.map(textOf).join("; ")}.`;
+    const text = { node: node.name, bad: badText(made), count: sizeOf(made.shape), tensor: made.name, kind, step, inputs: read };
+    const fields = { node: node.name, op: node.op, tensor: made.name, step, made, inputs, epoch: null, batch: null };
+    return Object.assign(sessionError("NUMERICS", text), fields);
+  }
+}
+
+function parameterPlace({ name, offset, dims }: ParameterSlot): SegmentPlace {
+  return { name, segment: PARAMETERS, offset: 4 * offset, dims };
+}
+
+function gradientPlace({ name, trainableOffset, dims }: ParameterSlot): SegmentPlace {
+  return { name: `${name}_grad`, segment: GRADIENTS, offset: 4 * trainableOffset, dims };
+}
+
+function readSaved(saved: Saved, { name, segment, offset, dims }: Omit<SegmentPlace, "nbytes">): TensorRange {
+  return rangeOf(name, dims, (saved.get(segment) as Uint8Array).subarray(offset, offset + 4 * sizeOf(dims)));
+}
+
+/** What values the float32 of some bytes have. */
+export function rangeOf(name: string, shape: readonly number[], data: Uint8Array): TensorRange {
+  const values = new Float32Array(data.buffer, data.byteOffset, data.length / 4);
+  let [min, max, nan, infinite] = [Infinity, -Infinity, 0, 0];
+  for (const value of values) {
+    if (Number.isFinite(value)) {
+      min = Math.min(min, value);
+      max = Math.max(max, value);
+    } else if (Number.isNaN(value)) {
+      nan++;
+    } else {
+      infinite++;
+    }
+  }
+  const isEmpty = nan + infinite === values.length;
+  return { name, shape, min: isEmpty ? null : rounded(min), max: isEmpty ? null : rounded(max), nan, infinite };
+}
+
+/** Euclidean norms of the gradients that lie in a segment. */
+export function normsOf(gradients: Uint8Array, parameters: readonly ParameterSlot[]): Record<string, number> {
+  const norms: Record<string, number> = {};
+  for (const { name, trainableOffset, dims } of parameters) {
+    if (trainableOffset >= 0) {
+      const at = gradients.byteOffset + 4 * trainableOffset;
+      const values = new Float32Array(gradients.buffer, at, sizeOf(dims));
+      norms[name] = Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));
+    }
+  }
+  return norms;
+}
+
+function rounded(value: number): number {
+  return Number(value.toPrecision(DIGITS));
+}
+
+function badOf({ nan, infinite }: TensorRange): number {
+  return nan + infinite;
+}
+
+function badText({ nan, infinite }: TensorRange): string {
+  return [nan > 0 ? `${nan} NaN` : "", infinite > 0 ? `${infinite} infinite` : ""].filter(Boolean).join(" and ");
+}
+
+function textOf(range: TensorRange): string {
+  const finite = range.min === null ? "nothing finite" : `${range.min} to ${range.max}`;
+  return `'${range.name}' (${[`${sizeOf(range.shape)} values`, finite, badText(range)].filter(Boolean).join(", ")})`;
+}

@@ -1,0 +1,95 @@
+/** `onNaN`: what a fit does where a step makes numbers that are none; trainweb/fit/on_nan.py is the same in Python. */
+
+import { GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS } from "../engine/layout.js";
+import type { OnNaN } from "../wire/fit.js";
+import { sessionError } from "../wire/messages.js";
+import type { Saved } from "./plan-memory.js";
+import type { TensorFile } from "./safetensors.js";
+import type { SessionCore } from "./session-core.js";
+
+/** How often a fit goes back to its last good state: who comes back a fourth time will always come back. */
+const MOST_RESTORES = 3;
+const SEGMENTS = [PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1] as const;
+const WHAT: Readonly<Record<number, string>> = {
+  [PARAMETERS]: "A parameter",
+  [GRADIENTS]: "A gradient",
+  [MOMENTUM0]: "A moment of the optimizer",
+  [MOMENTUM1]: "A moment of the optimizer",
+};
+/** The bits of a float32 that are all set in NaN and infinities. */
+const EXPONENT = 0x7f800000;
+
+/** Watches the batches of a fit, and undoes those that go wrong. */
+export class NanGuard {
+  readonly action: OnNaN;
+  readonly #core: SessionCore;
+  /** What is infinite on purpose, a mask say, stays so: how much was so at first. */
+  readonly #usual: Readonly<Record<number, number>>;
+  #restores = 0;
+  #good: TensorFile | null = null;
+  #before: Saved = new Map();
+  #hasEnded = false;
+
+  constructor(core: SessionCore, action: OnNaN) {
+    this.#core = core;
+    this.action = action;
+    this.#usual = { ...this.#counts(), [GRADIENTS]: 0 };
+  }
+
+  /** Whether the fit is to end. */
+  get hasEnded(): boolean {
+    return this.#hasEnded;
+  }
+
+  /** Take note of a state that may be gone back to. */
+  keepGood(): void {
+    if (this.action === "restore") {
+      this.#core.setLazyReset(true);
+      this.#good = this.#core.snapshot();
+    }
+  }
+
+  /** A batch begins. */
+  begin(): void {
+    this.#before = this.#core.host.memory.save();
+  }
+
+  /** @throws NumericsError unless the loss and all that the session goes on from are numbers */
+  check(loss: number, step: number, epoch: number): void {
+    const counts = this.#counts();
+    const worse = SEGMENTS.find((segment) => (counts[segment] as number) > (this.#usual[segment] as number));
+    if (worse !== undefined || !Number.isFinite(loss)) {
+      const what = worse !== undefined && Number.isFinite(loss) ? (WHAT[worse] as string) : "The loss";
+      throw sessionError("NOT_A_NUMBER_IN_FIT", { what, step, epoch });
+    }
+  }
+
+  /**
+   * Have the session as it was before the batch, or as it was when it was good last.
+   *
+   * @throws NumericsError when it was gone back too often
+   */
+  undo(reason: Error, step: number, epoch: number): void {
+    this.#hasEnded = this.action === "stop";
+    if (this.#good === null) {
+      this.#core.host.memory.putBack(this.#before);
+      return;
+    }
+    this.#core.restore(this.#good);
+    if (++this.#restores > MOST_RESTORES) {
+      throw sessionError("RESTORED_TOO_OFTEN", { most: MOST_RESTORES, step, epoch, reason: reason.message });
+    }
+  }
+
+  /** How many numbers of each segment are none. */
+  #counts(): Readonly<Record<number, number>> {
+    const { memory } = this.#core.host;
+    return Object.fromEntries(
+      SEGMENTS.map((segment) => {
+        const data = memory.view(segment);
+        const bits = new Uint32Array(data.buffer, data.byteOffset, data.length / 4);
+        return [segment, bits.reduce((count, word) => count + Number((word & EXPONENT) === EXPONENT), 0)];
+      }),
+    );
+  }
+}

@@ -1,0 +1,62 @@
+/** Places, checks and sizes of what a session is made of. */
+
+import { ARENA, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, PREPARED } from "../engine/layout.js";
+import { sessionError } from "../wire/messages.js";
+import type { SessionMemory, TensorType } from "../wire/protocol.js";
+import { sizeOf, type ParameterSlot } from "./bundle.js";
+import type { PlanMemory } from "./plan-memory.js";
+/** Whether a segment, which is made of words, holds zeros. */
+export function isZero(data: Uint8Array): boolean {
+  const words = new Int32Array(data.buffer, data.byteOffset, data.length / 4);
+  for (let k = 0; k < words.length; k++) {
+    if (words[k] !== 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/** Where a parameter lies among all. */
+export function bytesOf({ offset, dims }: ParameterSlot): { readonly start: number; readonly end: number } {
+  return { start: 4 * offset, end: 4 * (offset + sizeOf(dims)) };
+}
+
+/** Type and dims of a parameter. */
+export function typeOf({ dims }: ParameterSlot): TensorType {
+  return { dtype: "float32", dims };
+}
+
+/** @throws SessionError unless a number is an integer that is large enough */
+export function checkCount(name: string, value: number, least = 0): void {
+  if (!Number.isSafeInteger(value) || value < least) {
+    throw sessionError("NOT_A_COUNT", { name, least, value });
+  }
+}
+
+/** Raise unless a number can be a learning rate, which is a float32. */
+export function checkRate(name: string, value: number): void {
+  const rate = Math.fround(value);
+  if (!(rate >= 0 && rate < Infinity)) {
+    throw sessionError("NOT_A_RATE", { name, value });
+  }
+}
+
+/** What a session takes of the kernels' memory. */
+export function memoryOf(memory: PlanMemory): SessionMemory {
+  const sizes = memory.sizes;
+  const size = (segment: number): number => sizes[segment] as number;
+  const costs = memory.plans.map(({ recomputation }) => recomputation);
+  const most = costs.sort((a, b) => b.fullBytes - a.fullBytes)[0];
+  return {
+    parameters: size(PARAMETERS),
+    gradients: size(GRADIENTS),
+    moments: size(MOMENTUM0) + size(MOMENTUM1),
+    arena: size(ARENA),
+    prepared: size(PREPARED),
+    plans: memory.planBytes,
+    arenaWithoutBudget: most?.fullBytes ?? 0,
+    recomputedInstructions: most?.instructions ?? 0,
+    recomputedFlops: most?.flops ?? 0,
+    recomputedShare: most?.share ?? 0,
+  };
+}

@@ -98,7 +98,10 @@ def with_prod(imports: list[str], body: str) -> list[str]:
 def imported(source: str, names: Iterable[str], body: str) -> list[str]:
     """The import of those names that a body calls."""
     used = sorted(name for name in names if re.search(rf"\b{name}\(", body))
-    return [f"from {source} import {', '.join(used)}"] * bool(used)
+    line = f"from {source} import {', '.join(used)}"
+    if len(line) > 120:
+        return [f"from {source} import (", *(f"    {name}," for name in used), ")"]
+    return [line] * bool(used)
 
 
 def emit_package(definition: Definition, exported: dict[str, list[str]]) -> str:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from trainweb.ir.calls.sizes import conv_weights, few_positions, grouped, positions, windows, winograd_tiled, winograd_window
+from trainweb.ir.calls.sizes import (
+    conv_weights,
+    few_positions,
+    grouped,
+    positions,
+    windows,
+    winograd_tiled,
+    winograd_window,
+)
 from trainweb.ir.extents import ceil4
 from trainweb.ir.program import Buf, KernelCall
 

@@ -23,7 +23,7 @@ DOCUMENTS = {page.relative_to(ROOT).as_posix(): page for page in [*AROUND, *sort
 PAGES = sorted((ROOT / "site" / "pages").rglob("*.md"))
 RUN = {"js": "tests/browser/test_guides.py", "python": "here"}
 """Languages of blocks that tests run; README's own are run in tests/browser/test_readme.py."""
-EXCERPTS = {"html", "json", "py", "sh", "text", "ts"}
+EXCERPTS = {"html", "json", "nginx", "py", "sh", "text", "ts"}
 
 
 def prose(page: Path) -> str:

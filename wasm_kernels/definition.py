@@ -278,7 +278,7 @@ def logical_lines(text: str) -> list[Entry]:
     for full in text.splitlines():
         line = full.split("//")[0].rstrip()
         if full.startswith(HEADING):
-            named = re.search(r"\((\w+)(?:\.c|/)\)", full)
+            named = re.search(r"\((\w+)(?:\.c|/)[,)]", full)
             family, comment = named[1] if named else "", []
         elif not line:
             comment = [*comment, full.removeprefix("//").strip()] if full.startswith("//") else []

@@ -8,10 +8,8 @@ and writes is exact: a result that is only written is not among the reads.
 from __future__ import annotations
 
 from trainweb.ir.calls.attention import Attention, AttentionGradient
+from trainweb.ir.calls.columns import ColumnsConv, ColumnsDataGradient, ColumnsWeightGradient
 from trainweb.ir.calls.conv import (
-    ColumnsConv,
-    ColumnsDataGradient,
-    ColumnsWeightGradient,
     Conv,
     ConvDataGradient,
     ConvWeightGradient,

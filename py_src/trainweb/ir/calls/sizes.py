@@ -116,10 +116,5 @@ def winograd_tiled(n: int, stride: int, flipped: int) -> int:
 
 
 def positions(n: int, out: tuple[int, ...]) -> int:
-    """`positions` of kernels.def.
-
-    Convolutions without groups as products of matrices, over all positions of all images at once (conv/columns.c):
-    where these are so few that reading the weights is most of the work. As conv_f32, conv_data_gradient_f32 and
-    conv_weight_gradient_f32.
-    """
+    """`positions` of kernels.def."""
     return n * prod(out)

@@ -32,13 +32,16 @@ CALLS = {
     "TrainingSession.createFromModel(sessionOptions)": "TrainingSession.createFromModel(model, config, o)",
     "TrainingSession.explain(options)": "session.explain(data, o)",
     "TrainingSession.exportModelForInferencing(options)": "session.exportModelForInferencing(['logits'], o)",
+    "TrainingSession.exportWeights(options)": "session.exportWeights('npz', o)",
     "TrainingSession.federated(options)": "session.federated(o)",
     "TrainingSession.fit(options)": "session.fit(data, o)",
     "TrainingSession.getArtifacts(options)": "session.getArtifacts(o)",
+    "TrainingSession.getContiguousParameters(options)": "session.getContiguousParameters(true, o)",
     "TrainingSession.inputMetadata(options)": "session.inputMetadata(o)",
     "TrainingSession.loadAdapter(adapter)": "session.loadAdapter(o)",
     "TrainingSession.mergeAdapter(options)": "session.mergeAdapter(o)",
     "TrainingSession.outputMetadata(options)": "session.outputMetadata(o)",
+    "TrainingSession.overfitOneBatch(options)": "session.overfitOneBatch(data, o)",
     "TrainingSession.parameterNames(options)": "session.parameterNames(o)",
     "TrainingSession.profile(options)": "session.profile(data, o)",
     "TrainingSession.runEvalStep(options)": "session.runEvalStep(data, o)",
@@ -51,8 +54,11 @@ CALLS = {
     "inspectModel(config)": "inspectModel(model, o)",
     "inspectModel(sessionOptions)": "inspectModel(model, config, o)",
     "joinFlower(options)": "joinFlower('ws://127.0.0.1:9', session, o)",
+    "listFolder(options)": "listFolder([], o)",
     "readCsv(options)": "readCsv('x\\n1', { x: 'x' }, o)",
     "readImage(options)": "readImage(new ImageData(2, 2), o)",
+    "readImages(options)": "readImages([new ImageData(2, 2)], o)",
+    "readObjectStore(source)": "readObjectStore(o).next()",
 }
 """How each is called with `o`."""
 
@@ -63,6 +69,8 @@ BASES = {
     "SecureMember.mask(options)": "{ bound: 1 }",
     "joinFlower(options)": "{ train: () => {} }",
     "readImage(options)": "{ width: 2, height: 2 }",
+    "readImages(options)": "{ input: 'x', width: 2, height: 2 }",
+    "readObjectStore(source)": "{ database: 'a', store: 'b' }",
     "Engine.create(options)": "{ wasm: new Uint8Array(1) }",
 }
 """What `o` has besides, by its call, or by the argument's name."""
@@ -70,7 +78,9 @@ BASES = {
 WITHIN = {
     "augment": "{ seed: 1 }",
     "checkpoint": "{ store: new CheckpointStore(), name: 'a' }",
+    "debug": "{ checkNumerics: true }",
     "earlyStopping": "{ patience: 1 }",
+    "ema": "{ decay: 0.9 }",
     "externalData": "[{ path: 'a', data: new Uint8Array(1) }]",
     "groups": "[{ parameters: ['fc1.*'] }]",
     "limits": "{ nodes: 1000 }",

@@ -2,6 +2,7 @@
 
 import { sessionError } from "../wire/messages.js";
 import { badSetting, describe } from "./given.js";
+import { checkOptions } from "./nearest.js";
 
 /**
  * A folder: a handle (`showDirectoryPicker()`, or `navigator.storage.getDirectory()` for the browser's private files), or the
@@ -32,8 +33,9 @@ interface Listed {
  */
 export async function listFolder(
   source: FolderSource,
-  { classes }: { readonly classes?: readonly string[] } = {},
+  options: { readonly classes?: readonly string[] } = {},
 ): Promise<ListedFolder> {
+  const { classes } = checkOptions("listFolder", options, { classes: true });
   if (typeof source !== "object" || source === null || !(isHandle(source) || Symbol.iterator in source)) {
     throw sessionError("NOT_A_DATASET", { given: describe(source) });
   }

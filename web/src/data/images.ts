@@ -149,7 +149,17 @@ function clamped(value: number): number {
   return Math.min(1, Math.max(0, value));
 }
 
-const NAMES = ["width", "height", "channels", "mean", "std", "layout", "resize", "augment"] as const;
+/** Names of `ImageOptions`. */
+export const IMAGE_OPTIONS: Readonly<Record<keyof ImageOptions, true>> = {
+  width: true,
+  height: true,
+  channels: true,
+  mean: true,
+  std: true,
+  layout: true,
+  resize: true,
+  augment: true,
+};
 const CHANGES = ["seed", "flip", "rotate", "crop", "brightness", "contrast", "saturation"] as const;
 
 /** @throws ModelError for an option that cannot be; TypeError for one that is not known */
@@ -157,7 +167,7 @@ export function resolveImageOptions(given: ImageOptions): ResolvedImageOptions {
   if (typeof given !== "object" || given === null) {
     throw badSetting("options", given, "an object with width and height");
   }
-  checkKnown("The option of images", given, NAMES);
+  checkKnown("The option of images", given, Object.keys(IMAGE_OPTIONS));
   const { width, height, channels = 3, mean = 0, std = 1, layout = "CHW", resize = "stretch", augment } = given;
   const isSide = (x: unknown): boolean => Number.isSafeInteger(x) && (x as number) > 0 && (x as number) <= MOST_PIXELS;
   const isNumber = (x: unknown): boolean => typeof x === "number" && Number.isFinite(x);

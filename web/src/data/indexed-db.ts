@@ -2,6 +2,7 @@
 
 import { FeedError } from "../wire/errors.js";
 import { badSetting } from "./given.js";
+import { checkKnown } from "./nearest.js";
 
 /** Values that are fetched at once: a transaction cannot wait for the steps of a fit. */
 const CHUNK = 256;
@@ -26,6 +27,7 @@ export async function* readObjectStore(source: ObjectStoreSource): AsyncGenerato
       throw badSetting(name, source?.[name], "a name");
     }
   }
+  checkKnown("The setting of readObjectStore", source, ["database", "store"]);
   const database = await open(source.database);
   try {
     if (!database.objectStoreNames.contains(source.store)) {

@@ -45,7 +45,7 @@ export interface FlowerOptions {
 /** What pages need of a session to be clients. */
 export interface FlowerSession extends Pick<FederatedSession, "getParametersSize" | "loadParametersBuffer"> {
   /** Names of the trained parameters. */
-  parameterNames(trainableOnly: boolean): Promise<readonly string[]>;
+  parameterNames(options: { readonly trainableOnly: boolean }): Promise<readonly string[]>;
   /** Type and dims of a parameter. */
   getParameterTypeAndShape(name: string): Promise<ParameterTypeAndShape>;
 }
@@ -68,7 +68,7 @@ const MAX_REASON = 500;
 export async function joinFlower(url: string | URL, session: FlowerSession, options: FlowerOptions): Promise<void> {
   checkOptions(options);
   options.signal?.throwIfAborted();
-  const names = await session.parameterNames(true);
+  const names = await session.parameterNames({ trainableOnly: true });
   const shapes = await Promise.all(
     names.map(async (name) => ({ name, shape: (await session.getParameterTypeAndShape(name)).dims })),
   );

@@ -4,7 +4,8 @@ import { Tensor } from "onnxruntime-common";
 
 import { checkSeed, Dataset, datasetOfRounds, rowAt, type Columns } from "../data/dataset.js";
 import { badSetting, describe } from "../data/given.js";
-import { imageValues, resolveImageOptions } from "../data/images.js";
+import { IMAGE_OPTIONS, imageValues, resolveImageOptions } from "../data/images.js";
+import { checkOptions } from "../data/nearest.js";
 import { permutation, RandomStream } from "../data/random.js";
 import { FeedError } from "../wire/errors.js";
 import type { GivenImage, ImageOptions, ResolvedImageOptions } from "../wire/images.js";
@@ -51,7 +52,8 @@ const AHEAD = 4;
  *   cannot be read, which it names; ModelError when an option is wrong
  */
 export function readImages(images: Iterable<ImageSource>, options: ImagesOptions): Dataset {
-  const { input, columns = {}, shuffle = true, seed = 0, ...given } = options;
+  const known = { ...IMAGE_OPTIONS, input: true, columns: true, shuffle: true, seed: true } as const;
+  const { input, columns = {}, shuffle = true, seed = 0, ...given } = checkOptions("readImages", options, known);
   const image = resolveImageOptions(given);
   checkSeed(seed);
   if (typeof input !== "string" || typeof shuffle !== "boolean") {

@@ -2,6 +2,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
+import { checkOptions } from "../data/nearest.js";
 import { NumericsError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { FeedsType } from "./arguments.js";
@@ -64,7 +65,7 @@ export async function overfitOneBatch(
   batch: FeedsType,
   options: OverfitOptions,
 ): Promise<OverfitReport> {
-  const { steps = STEPS, learningRate } = options;
+  const { steps = STEPS, learningRate } = checkOptions("overfitOneBatch", options, { steps: true, learningRate: true });
   if (!Number.isSafeInteger(steps) || steps < 1) {
     throw sessionError("NOT_A_COUNT", { name: "steps", least: 1, value: steps });
   }

@@ -19,7 +19,7 @@ from trainweb.artifacts import OptimType, build_artifacts
 from trainweb.checkpoint import read_checkpoint, write_checkpoint
 from trainweb.cli import main
 from trainweb.errors import CheckpointError, ModelError
-from trainweb.ir.layout import GRADIENTS, PARAMETERS
+from trainweb.ir.layout import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS
 from trainweb.ir.program import Buf, BufSequence, Storage
 from trainweb.model.graph import Node
 from trainweb.model.reader import read_model
@@ -329,3 +329,29 @@ def test_a_group_of_parameters_that_are_not_there_is_refused(index: int) -> None
     assert isinstance(op, Subsequence)
     with pytest.raises(ModelError, match=rf"'group'.*indices has {index}; the sequence has 2 items"):
         op.derive_sequence(BufSequence(items))
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("Adafactor", "Muon")])
+def test_moments_of_almost_nothing_become_zero(name: str) -> None:
+    """Those of rows that no batch has. Subnormal, they would stay for ever, and take many times as long."""
+    settings = {"momentum": 0.9} if name == "SGD" else {}
+    made = build_artifacts(
+        mlp(), loss=trainweb.artifacts.LossType.CrossEntropyLoss, optimizer=OPTIMIZERS[name](**settings)
+    )
+    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
+    with trainweb.TrainingSession(state, made.training_model, optimizer_model=made.optimizer_model) as s:
+        host, nbytes = s.core.host, s.memory().gradients
+        segments = [segment for segment in (MOMENTUM0, MOMENTUM1) if host.sizes[segment]]
+        assert segments
+        values = 10.0 ** np.random.default_rng(1).uniform(-45, -33, nbytes // 4)
+        values[::5] = 1e-20
+        host.write_segment(GRADIENTS, 0, bytes(nbytes))
+        s.optimizer_step()  # momentum starts with the first
+        for segment in segments:
+            host.write_segment(segment, 0, values.astype(np.float32).tobytes())
+        for _ in range(16):
+            s.optimizer_step()
+        for segment in segments:
+            left = np.frombuffer(host.read_segment(segment, 0, nbytes), np.float32)
+            # What is small, but far from the end, stays.
+            assert np.all(left[::5] > 1e-22) and not np.delete(left, np.s_[::5]).any()

@@ -424,8 +424,7 @@ EMA_IN_TRAINING = Message(
 )
 NO_AVERAGES = Message(
     errors.SessionError,
-    "The session keeps no averages of its parameters: build its artifacts with 'ema'.",
-    "The session keeps no averages of its parameters: give createFromModel the setting 'ema'.",
+    "The session keeps no averages of its parameters: make it, or its artifacts, with the setting 'ema'.",
 )
 UNKNOWN_IN_GROUP = Message(
     errors.ModelError, "A group names {name!r}, which no trained parameter is; they are {names}."

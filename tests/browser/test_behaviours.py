@@ -43,7 +43,7 @@ PAGE = """
       set_rate: (rate) => nothing(s.setLearningRate(rate)),
       schedule: (warmup, total, rate) => nothing(s.registerLinearLRScheduler(warmup, total, rate)),
       size: (only) => s.getParametersSize(only),
-      get_all: async (only) => rounded(await s.getContiguousParameters(only)),
+      get_all: async (only, ema = false) => rounded(await s.getContiguousParameters(only, { ema })),
       load: (n, only) => nothing(s.loadParametersBuffer(new Float32Array(n), only)),
       get: async (name) => rounded(await s.getParameter(name)),
       set: (name, spec) => nothing(s.updateParameter(name, tensor(spec))),
@@ -51,7 +51,7 @@ PAGE = """
       add_property: (name, value) => nothing(s.addProperty(name, value)),
       get_property: (name) => s.getProperty(name),
       save: async (include) => (await s.saveCheckpoint({ includeOptimizerState: include })).length,
-      export: async (names) => (await s.exportModelForInferencing(names)).length,
+      export: async (names, ema = false) => (await s.exportModelForInferencing(names, { ema })).length,
       release: () => nothing(s.release()),
     })[name](...args);
     const files = ([trainModel, checkpointState, evalModel, optimizerModel]) => {

@@ -145,7 +145,7 @@ ADAMW = "type: 'AdamW'"
         (
             "open({ learningRate: 1 })",
             "ModelError",
-            ["config has no setting 'learningRate'", "loss, optimizer, lora, clipGr"],
+            ["config has no setting 'learningRate'", "loss, optimizer, lora, ema, clipGr"],
         ),
         (f"open({{ optimizer: {{ {ADAMW}, eps: 1 }} }})", "ModelError", ["AdamW has no setting 'eps'", "epsilon"]),
         (

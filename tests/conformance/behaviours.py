@@ -207,6 +207,7 @@ BEHAVIOURS: list[tuple[str, str, list[Any]]] = [
             ["save", True],
         ],
     ),
+    ("averages that are not kept", "all", [["get_all", True, True], ["export", ["logits"], True]]),
     ("files", "all", [*STEP, ["save", False], ["save", True], ["export", ["nope"]], ["export", []], ["export", [""]]]),
     (
         "after release",
@@ -311,7 +312,7 @@ def perform(core: Any, call: list[Any]) -> Any:
         "set_rate": core.set_learning_rate,
         "schedule": core.register_linear_lr_scheduler,
         "size": core.get_parameters_size,
-        "get_all": lambda only: rounded(core.get_contiguous_parameters(only).data),
+        "get_all": lambda only, ema=False: rounded(core.get_contiguous_parameters(only, ema).data),
         "load": lambda n, only: core.load_parameters_buffer(bytes(4 * n), only),
         "get": lambda name: rounded(core.get_parameter(name).data),
         "set": lambda name, spec: core.update_parameter(tensor(name, spec)),
@@ -322,7 +323,7 @@ def perform(core: Any, call: list[Any]) -> Any:
         "add_property": core.add_property,
         "get_property": core.get_property,
         "save": lambda include: len(core.save_checkpoint(include)),
-        "export": lambda names: len(core.export_model_for_inferencing(names)),
+        "export": lambda names, ema=False: len(core.export_model_for_inferencing(names, ema)),
         "release": core.release,
     }
     return calls[call[0]](*call[1:])

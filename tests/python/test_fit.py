@@ -293,7 +293,7 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (rows(8), {"clip_grad_norm": 0}, ModelError, "clip_grad_norm is 0; it must be a number greater than 0"),
     (rows(8), {"clip_grad_value": "a"}, ModelError, "clip_grad_value is 'a'; it must be a number greater than 0"),
     (rows(8), {"ema": 1}, ModelError, "ema is 1; it must be true or false"),
-    (rows(8), {"ema": True}, SessionError, "keeps no averages of its parameters: build its artifacts with 'ema'"),
+    (rows(8), {"ema": True}, SessionError, "keeps no averages of its parameters: make it, or its artifacts"),
     (rows(8), {"seed": -1}, ModelError, "seed is -1"),
     (rows(8), {"remainder": "cut"}, ModelError, "remainder is 'cut'; it must be keep, drop or pad"),
     (rows(8), {"metrics": ["accuracy"]}, ModelError, "Metrics are of validation data"),

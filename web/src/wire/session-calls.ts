@@ -745,7 +745,7 @@ export const MESSAGES = {
   NO_AVERAGES: {
     error: "SessionError",
     text:
-      "The session keeps no averages of its parameters: give createFromModel the setting 'ema'.",
+      "The session keeps no averages of its parameters: make it, or its artifacts, with the setting 'ema'.",
   },
   UNKNOWN_IN_GROUP: {
     error: "ModelError",

@@ -95,20 +95,16 @@ def _base_url(url: str) -> tuple[str, str, str]:
     return ("main.js", "\nreport(", f"\n{BASE_URL.format(url=url)}\nreport(")
 
 
-def _vite(version: str, *edits: tuple[str, str, str], added: tuple[str, ...] = ()) -> Project:
+def _vite(version: str) -> Project:
     return Project(
         "Vite {}", "vite", {"vite": version}, (
             Mode("dev", server="npx vite --port PORT --strictPort --host 127.0.0.1", path="/sub/app/"),
             Mode("build", build="npx vite build", path="/sub/app/index.html"),
-        ), edits=edits, added=added,
+        ),
     )  # fmt: skip
 
 
-EXCLUDE = 'optimizeDeps: { exclude: ["trainweb"] }'
-
 STATIC_COPY = (COPY.format(folder="dist/trainweb"), BASE_URL.format(url="trainweb/"))
-
-PARCEL_EXPORTS = '"@parcel/resolver-default": { "packageExports": true }'
 
 NEXT_SERVER = "npx next start --port PORT --hostname 127.0.0.1"
 
@@ -124,7 +120,8 @@ def _runtime(title: str, version: str, command: str) -> Project:
 
 PROJECTS = (
     _vite("8.3.8"),
-    _vite("7.3.8", ("vite.config.js", "// CONFIGURATION", f"{EXCLUDE},"), added=(f"dev only: {EXCLUDE}",)),
+    _vite("7.3.8"),
+    _vite("6.4.6"),
     Project(
         "webpack {}", "webpack", {"webpack": "5.112.2", "webpack-cli": "7.3.1"}, (
             Mode("development", build="npx webpack --mode development"),
@@ -150,11 +147,7 @@ PROJECTS = (
     Project(
         "Parcel {}", "parcel", {"parcel": "2.16.4"},
         (Mode("build", build="npx parcel build index.html --public-url ./ --no-cache"),),
-        added=(PARCEL_EXPORTS, 'import ... from "trainweb/bundle"', *STATIC_COPY),
-        edits=(
-            ("package.json", '"name": "app",', f'"name": "app", {PARCEL_EXPORTS},'),
-            ("main.js", 'from "trainweb"', 'from "trainweb/bundle"'), _base_url("trainweb/"),
-        ), copied="dist/trainweb", public="dist",
+        added=STATIC_COPY, edits=(_base_url("trainweb/"),), copied="dist/trainweb", public="dist",
     ),
     Project(
         "Next.js {}, Turbopack", "next", {"next": "16.4.6", "react": "19.3.1", "react-dom": "19.3.1"}, (

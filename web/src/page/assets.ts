@@ -72,8 +72,18 @@ function assetsIn(folder: string): Record<Asset, URL> {
   return Object.fromEntries(entries) as Record<Asset, URL>;
 }
 
+/**
+ * Vite's development server before version 8 puts the scripts of dependencies into a folder of its own, and nothing that lies
+ * beside them: that stays in the package.
+ */
+const PREBUNDLED = /\/node_modules\/\.vite\/(?:[^?]*\/)?deps[^/?]*\/[^/]*$/;
+const INSTALLED = "/node_modules/trainweb/dist/npm/";
+
 function ownAssets(): Record<Asset, URL> {
-  return TRAINWEB_NAMES_ASSETS ? namedAssets() : assetsIn(import.meta.url);
+  const here = import.meta.url;
+  const folder = here.replace(PREBUNDLED, INSTALLED);
+  // The names must be gone from a script that is not to name them: bundlers find them in code that never runs, too.
+  return TRAINWEB_NAMES_ASSETS ? (folder === here ? namedAssets() : assetsIn(folder)) : assetsIn(here);
 }
 
 /** The settings of `env` that say where files lie. */

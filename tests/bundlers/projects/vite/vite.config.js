@@ -7,5 +7,4 @@ const headers = process.env.ISOLATED
 export default defineConfig({
   base: "/sub/app/",
   server: { headers },
-  // CONFIGURATION
 });

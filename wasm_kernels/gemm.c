@@ -108,7 +108,17 @@ static void pack_block(float *out, const float *src, int32_t rows, int32_t a_row
 
 /* One row of `n` results, alpha being in them, to c, whose elements have stride 1. */
 static void finish_row(const float *t, float *c, int32_t n, const tile_out *o, const float *bias, int32_t bias_col) {
-    for (int32_t j = 0; j < n; j++) {
+    int32_t j = 0;
+    if (!bias || bias_col <= 1) {
+        for (; j + 4 <= n; j += 4) {
+            f32x4 v = load4(t + j);
+            if (o->add) v = add4(v, load4(c + j));
+            if (bias) v = add4(v, mul4(splat(o->beta), bias_col ? load4(bias + j) : splat(*bias)));
+            if (o->relu) v = wasm_f32x4_pmax(v, splat(0));
+            store4(c + j, v);
+        }
+    }
+    for (; j < n; j++) {
         float v = t[j];
         if (o->add) v += c[j];
         if (bias) v += o->beta * bias[j * bias_col];
@@ -210,17 +220,22 @@ TW_INLINE void store_tile(const int32_t rows, const int32_t vecs, f32x4 acc[TILE
             UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = mul4(acc[i][j], splat(o->alpha));
         }
     }
-    if (whole && o->c_col == 1 && (!o->bias || (o->bias_row == 0 && o->bias_col == 1))) {
+    if (whole && o->c_col == 1 && (!o->bias || o->bias_col == 0 || (o->bias_row == 0 && o->bias_col == 1))) {
         float *c = o->c + row * c_row + col;
         if (o->add) {
             UNROLL for (int32_t i = 0; i < rows; i++) {
                 UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = add4(acc[i][j], load4(c + i * c_row + 4 * j));
             }
         }
-        if (o->bias) {
+        if (o->bias && o->bias_col) {
             UNROLL for (int32_t j = 0; j < vecs; j++) {
                 f32x4 bias = mul4(splat(o->beta), load4(o->bias + col + 4 * j));
                 UNROLL for (int32_t i = 0; i < rows; i++) acc[i][j] = add4(acc[i][j], bias);
+            }
+        } else if (o->bias) {
+            UNROLL for (int32_t i = 0; i < rows; i++) {
+                f32x4 bias = splat(o->beta * o->bias[(row + i) * o->bias_row]);
+                UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = add4(acc[i][j], bias);
             }
         }
         if (o->relu) {

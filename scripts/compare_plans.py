@@ -30,8 +30,8 @@ from networks import MODELS  # noqa: E402
 
 import trainweb  # noqa: E402
 from trainweb.errors import LimitError  # noqa: E402
+from trainweb.ir.instructions import KernelCall  # noqa: E402
 from trainweb.ir.loop import LoopCall  # noqa: E402
-from trainweb.ir.program import KernelCall  # noqa: E402
 from trainweb.ir.shapes import TensorType  # noqa: E402
 from trainweb.training.core import SessionCore  # noqa: E402
 from trainweb.training.models import read_models  # noqa: E402

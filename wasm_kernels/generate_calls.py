@@ -70,7 +70,7 @@ def emit_module(family: str, classes: list[str], aliases: dict[str, str]) -> str
         *["from collections.abc import Callable", ""] * ("Callable[" in body),
         *imported("trainweb.ir.calls.sizes", aliases, body),
         *imported("trainweb.ir.extents", IMPORTED, body),
-        "from trainweb.ir.program import Buf, KernelCall",
+        "from trainweb.ir.instructions import Buf, KernelCall",
     ]
     return module(f"Calls of {family}. {MADE}", with_prod(imports, body), body)
 

@@ -16,7 +16,7 @@ from trainweb.errors import FeedError, TrainwebError
 
 if TYPE_CHECKING:
     from trainweb.ir.shapes import TensorType
-    from trainweb.training.check import Feed
+    from trainweb.training.feed import Feed
     from trainweb.training.session import TrainingSession
     from trainweb.training.state import CheckpointState
 

@@ -11,6 +11,7 @@ from tests.ops.test_forward import CASES, compare, inputs
 
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.compiler import Binding, compile_model
+from trainweb.ir.instructions import Buf, BufSequence, Storage
 from trainweb.ir.layout import (
     GRADIENTS,
     MOMENTUM0,
@@ -24,7 +25,6 @@ from trainweb.ir.layout import (
     STATE_TOTAL,
     STATE_WARMUP,
 )
-from trainweb.ir.program import Buf, BufSequence, Storage
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.op import registry
 from trainweb.ops.optim import LinearLearningRate, Optimizer, SequenceOp, scheduler_graph

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainweb.ir import calls
+from trainweb.ir.instructions import Buf, Storage
 from trainweb.ir.layout import ARENA, GRADIENTS, PARAMETERS
-from trainweb.ir.program import Buf, Storage
 
 if TYPE_CHECKING:
     from tests.python.test_compiler_hazards import RandomProgram

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainweb.ir import calls
-from trainweb.ir.program import Buf
+from trainweb.ir.instructions import Buf
 
 
 def product(

@@ -27,8 +27,9 @@ from trainweb.compiler.pipeline import PASSES, Pass
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
 from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.ir.layout import ARENA, GRADIENTS, PARAMETERS
-from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Program, Storage
+from trainweb.ir.program import Program
 from trainweb.model.graph import ITEM_SIZE, Tensor
 from trainweb.ops.copies import strided_copy, transpose
 from trainweb.training.host import N_SEGMENTS, PlanHost

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 
 from trainweb.compiler.footprint import Footprint
+from trainweb.ir.instructions import Storage
 from trainweb.ir.layout import ARENA
-from trainweb.ir.program import Storage
 
 
 def elements(f: Footprint) -> set[int]:

@@ -45,12 +45,15 @@ Imports = dict[str, set[str]]
 
 
 def python_imports() -> Imports:
-    """What Python imports when a module is loaded: not what types alone name, and not what a function asks for."""
+    """What Python imports when a module is loaded, and what its types name; not what a function asks for."""
     source = ROOT / "py_src"
     files = {".".join(p.relative_to(source).with_suffix("").parts): p for p in source.rglob("*.py")}
 
     def imported(path: Path) -> Iterator[str]:
-        for node in ast.parse(path.read_text()).body:
+        body = ast.parse(path.read_text()).body
+        for types in body:  # if TYPE_CHECKING:
+            body = [*body, *(types.body if isinstance(types, ast.If) else [])]
+        for node in body:
             if isinstance(node, ast.ImportFrom) and node.module:
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
                 yield node.module

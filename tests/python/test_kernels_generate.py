@@ -13,8 +13,8 @@ from tests.python.kernel_description import description_of
 
 from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
 from trainweb.ir import calls
+from trainweb.ir.instructions import Buf, Storage
 from trainweb.ir.layout import ARENA
-from trainweb.ir.program import Buf, Storage
 
 ROOT = Path(__file__).parents[2]
 DEFINITION = ROOT / "wasm_kernels" / "kernels.def"

@@ -30,8 +30,8 @@ from trainweb.backend.wasm.engine.description import Description
 from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
 from trainweb.errors import EngineError
 from trainweb.ir import calls
+from trainweb.ir.instructions import Buf, KernelCall, Storage
 from trainweb.ir.layout import ARENA
-from trainweb.ir.program import Buf, KernelCall, Storage
 
 CANARY = bytes(range(256)) * 16
 EMPTY_MODULE = '(module (import "env" "memory" (memory 0)) {functions})'

@@ -19,8 +19,8 @@ from trainweb.artifacts import OptimType, build_artifacts
 from trainweb.checkpoint import read_checkpoint, write_checkpoint
 from trainweb.cli import main
 from trainweb.errors import CheckpointError, ModelError
+from trainweb.ir.instructions import Buf, BufSequence, Storage
 from trainweb.ir.layout import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS
-from trainweb.ir.program import Buf, BufSequence, Storage
 from trainweb.model.graph import Node
 from trainweb.model.reader import read_model
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer

@@ -18,8 +18,9 @@ from trainweb.compiler.passes.epilogue import absorb_factors, fuse_epilogues
 from trainweb.compiler.passes.pooling import mask_maxima
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
+from trainweb.ir.instructions import Buf, KernelCall
 from trainweb.ir.layout import ARENA, GRADIENTS
-from trainweb.ir.program import Buf, KernelCall, Program
+from trainweb.ir.program import Program
 
 N, WIDTH = 3, 2
 

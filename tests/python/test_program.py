@@ -9,8 +9,9 @@ import pytest
 
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
+from trainweb.ir.instructions import Buf, Instruction, Storage
 from trainweb.ir.layout import ARENA
-from trainweb.ir.program import Buf, Instruction, Program, Storage
+from trainweb.ir.program import Program
 
 BYTES = 64
 

@@ -26,7 +26,8 @@ from trainweb.compiler.context import Context
 from trainweb.compiler.passes.recompute import Schedule, Values
 from trainweb.compiler.pipeline import PASSES
 from trainweb.errors import FeedError, LimitError
-from trainweb.ir.program import Instruction, Program, Storage
+from trainweb.ir.instructions import Instruction, Storage
+from trainweb.ir.program import Program
 from trainweb.ir.shapes import TensorType
 from trainweb.training.arrays import from_numpy
 from trainweb.training.inference import InferenceCore

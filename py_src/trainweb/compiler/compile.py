@@ -18,8 +18,9 @@ from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.deciding import deciding_names
 from trainweb.errors import ModelError
 from trainweb.ir.builder import Builder
+from trainweb.ir.instructions import Buf, BufSequence, Storage
 from trainweb.ir.layout import ARENA, SEGMENT_NAMES
-from trainweb.ir.program import Buf, BufSequence, Program, Recomputation, Storage
+from trainweb.ir.program import Program, Recomputation
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor
 from trainweb.model.lazy import LARGE, stays_outside

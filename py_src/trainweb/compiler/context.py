@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainweb.ir.arena import Arena, align
+from trainweb.ir.instructions import Buf, Instruction
 from trainweb.ir.layout import SEEN_WORDS
-from trainweb.ir.program import Buf, Instruction, Recomputation
+from trainweb.ir.program import Recomputation
 
 SEEN = "seen"
 """How the names of the words start that tell for which parameters results were cached. New, they hold zeros."""

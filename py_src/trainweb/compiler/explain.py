@@ -8,7 +8,8 @@ from collections.abc import Callable
 from difflib import unified_diff
 
 from trainweb.ir.expr import text_of
-from trainweb.ir.program import Buf, ElementwiseCall, Instruction, Program, Storage
+from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
+from trainweb.ir.program import Program
 
 DUMP = "TRAINWEB_DUMP"
 """Environment variable; "passes" prints every compilation to standard error."""

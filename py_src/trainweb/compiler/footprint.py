@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainweb.ir.calls import Copy, Gemm, StridedCopy
-from trainweb.ir.program import Buf, Storage
+from trainweb.ir.instructions import Buf, Storage
 
 Part = Gemm | StridedCopy | Copy
 """Calls of which it is known what part of a storage they write."""

@@ -12,13 +12,13 @@ from trainweb.autodiff.deferred import zero_gradient
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX, build_gradients, influences
 from trainweb.backend.wasm.compile import workspace_bytes
 from trainweb.ir import calls
-from trainweb.ir.builder import Builder
+from trainweb.ir.builder import Builder, Iterations, LoopGradient
+from trainweb.ir.instructions import Buf, Storage
 from trainweb.ir.layout import ARENA
 from trainweb.ir.loop import LoopCall, inner_storages
-from trainweb.ir.program import Buf, Program, Storage
+from trainweb.ir.program import Program
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Tensor, Value
-from trainweb.ops.repeat import Iterations, RepeatGradient
 
 CompileBody = Callable[[Graph, Mapping[str, TensorType], Sequence[str]], Program]
 """The finished program of a graph, by the types of its inputs and the names of its outputs."""
@@ -47,7 +47,7 @@ class LoopCompiler:
     def loop_gradient(
         self,
         b: Builder,
-        op: RepeatGradient,
+        op: LoopGradient,
         types: Mapping[str, TensorType],
         ins: Sequence[Buf],
         outs: Sequence[Buf | None],
@@ -145,7 +145,7 @@ class _Gradient:
     each iteration started from and read, and the gradients of what is stacked.
     """
 
-    def __init__(self, op: RepeatGradient, types: Mapping[str, TensorType]) -> None:
+    def __init__(self, op: LoopGradient, types: Mapping[str, TensorType]) -> None:
         self.op, self.types = op, types
         number, *names = [value.name for value in op.body.inputs]
         self.carried, self.names = names[: op.carried], names

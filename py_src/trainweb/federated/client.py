@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -12,8 +12,15 @@ from trainweb.data.dataset import Dataset
 from trainweb.federated.options import FEDERATED
 from trainweb.federated.updates import ClientUpdate, add_noise, as_vector, clip_update
 
-if TYPE_CHECKING:
-    from trainweb.training.session import TrainingSession
+
+class FederatedSession(Protocol):
+    """A `trainweb.TrainingSession`."""
+
+    def get_parameters_size(self, trainable_only: bool = True) -> int: ...
+
+    def get_contiguous_parameters(self, trainable_only: bool = True) -> np.ndarray: ...
+
+    def load_parameters_buffer(self, buffer: Any, trainable_only: bool = True) -> None: ...
 
 
 class FederatedClient:
@@ -39,7 +46,7 @@ class FederatedClient:
         An option is wrong, or there is noise without a clip norm.
     """
 
-    def __init__(self, session: TrainingSession, **options: Any) -> None:
+    def __init__(self, session: FederatedSession, **options: Any) -> None:
         for name, value in options.items():
             if name not in FEDERATED:
                 raise messages.UNKNOWN_SETTING(what="federated", name=name, names=", ".join(FEDERATED))
@@ -89,7 +96,7 @@ class FederatedClient:
         if dataset.columns is None:
             raise messages.UNCOUNTED_ROWS()
         self.session.load_parameters_buffer(start, True)
-        history = Trainer(self.session).fit(dataset, **options)
+        history = Trainer(cast("Any", self.session)).fit(dataset, **options)
         delta = self.session.get_contiguous_parameters(True) - start
         return self._update(delta, len(dataset), history)
 

@@ -5,22 +5,84 @@ from __future__ import annotations
 import copy
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir.expr import Emitter, Expr
+from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.ir.layout import ARENA, CONSTANTS, PARAMETERS, STATE, STATE_WORDS
-from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.model.graph import ITEM_SIZE, STRUCT_FORMAT, Tensor
 from trainweb.model.lazy import LazyTensor, stays_outside
 
 if TYPE_CHECKING:
-    from trainweb.compiler.loops import LoopCompiler
     from trainweb.ir.shapes import TensorType
     from trainweb.model.graph import Graph
-    from trainweb.ops.repeat import Iterations, RepeatGradient
+
+
+@dataclass(frozen=True, slots=True)
+class Iterations:
+    """What a loop does with the inputs and outputs of its body.
+
+    Attributes
+    ----------
+    trips : int
+        How often it runs.
+    carried : int
+        Inputs, the first ones, that are the outputs of the iteration before.
+    scanned : tuple of bool
+        Inputs after those of which each iteration has its element along axis 0, and whether from the end.
+    stacked : tuple of bool
+        Outputs after the carried ones, which are put together along axis 0, and whether from the end.
+    """
+
+    trips: int
+    carried: int
+    scanned: tuple[bool, ...]
+    stacked: tuple[bool, ...]
+
+
+class LoopGradient(Protocol):
+    """What is told of the gradient of a loop: `RepeatGradient` (`ops/repeat.py`) says what each is."""
+
+    body: Graph
+    trips: int
+    carried: int
+    scanned: tuple[int, ...]
+    stacked: tuple[int, ...]
+    inputs: int
+    wanted: tuple[int, ...]
+    seeds: tuple[int, ...]
+
+    @property
+    def opsets(self) -> dict[str, int]: ...
+
+
+class Loops(Protocol):
+    """What compiles loops (`compiler/loops.py`)."""
+
+    def loop(
+        self,
+        b: Builder,
+        body: Graph,
+        iterations: Iterations,
+        ins: Sequence[Buf],
+        outs: Sequence[Buf | None],
+        kept: Sequence[Buf | None],
+    ) -> None:
+        """As `Builder.loop`."""
+
+    def loop_gradient(
+        self,
+        b: Builder,
+        op: LoopGradient,
+        types: Mapping[str, TensorType],
+        ins: Sequence[Buf],
+        outs: Sequence[Buf | None],
+    ) -> None:
+        """As `Builder.loop_gradient`."""
 
 
 class Builder:
@@ -34,7 +96,7 @@ class Builder:
         self.state = Buf(Storage(STATE, 4 * STATE_WORDS, 0), "int32", (STATE_WORDS,), name="state")
         self._constants: dict[tuple[str, bytes], Storage] = {}
         self._draws = 0
-        self.loops: LoopCompiler | None = None
+        self.loops: Loops | None = None
         """What compiles loops; None within one."""
         self.takes_step = False
         """Whether an optimizer updates parameters here; however many do, it is one step."""
@@ -84,12 +146,12 @@ class Builder:
         self._loops().loop(self, body, iterations, ins, outs, kept)
 
     def loop_gradient(
-        self, op: RepeatGradient, types: Mapping[str, TensorType], ins: Sequence[Buf], outs: Sequence[Buf | None]
+        self, op: LoopGradient, types: Mapping[str, TensorType], ins: Sequence[Buf], outs: Sequence[Buf | None]
     ) -> None:
         """Run the gradient of a loop, whose body has tensors of these types."""
         self._loops().loop_gradient(self, op, types, ins, outs)
 
-    def _loops(self) -> LoopCompiler:
+    def _loops(self) -> Loops:
         if self.loops is None:
             raise UnsupportedError(f"{self.node}: a loop within a loop that is not written out is not supported.")
         return self.loops

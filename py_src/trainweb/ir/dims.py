@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from math import gcd, lcm
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 if TYPE_CHECKING:
-    from trainweb.ir.symbols import SymbolTable
-
     Number = int  # Code that infers shapes is written, and annotated, for ints.
 else:
     Number = object
@@ -33,12 +31,30 @@ class UndecidedError(ArithmeticError):
     """A decision that depends on a size which is not known."""
 
 
+class Symbols(Protocol):
+    """What dims ask of the table that their symbols are in: `SymbolTable` (ir/symbols.py) has what each answers."""
+
+    version: int
+
+    def symbol(self, name: str, where: str, *, low: int | None = 1, named: bool = True) -> int: ...
+
+    def substituted(self, dim: SymbolicDim) -> int: ...
+
+    def quotient(self, num: int, den: int) -> int: ...
+
+    def extremum(self, largest: bool, dims: Iterable[int]) -> int: ...
+
+    def unify(self, a: int, b: int) -> bool: ...
+
+    def require_at_most(self, a: int, b: int) -> bool: ...
+
+
 class Atom:
     """What terms are products of. One object for each in a table; ordered by their text."""
 
     __slots__ = ("dim", "key", "table")
 
-    def __init__(self, table: SymbolTable, key: str) -> None:
+    def __init__(self, table: Symbols, key: str) -> None:
         self.table, self.key = table, key
         self.dim = SymbolicDim(table, {(self,): 1})
 
@@ -58,7 +74,7 @@ class Symbol(Atom):
 
     __slots__ = ("low", "named", "order", "part")
 
-    def __init__(self, table: SymbolTable, key: str, low: int | None, named: bool, order: int) -> None:
+    def __init__(self, table: Symbols, key: str, low: int | None, named: bool, order: int) -> None:
         super().__init__(table, key)
         self.low, self.named, self.order = low, named, order
         self.part: tuple[Symbol, int, int] | None = None
@@ -69,7 +85,7 @@ class Quotient(Atom):
 
     __slots__ = ("den", "num")
 
-    def __init__(self, table: SymbolTable, key: str, num: int, den: int) -> None:
+    def __init__(self, table: Symbols, key: str, num: int, den: int) -> None:
         super().__init__(table, key)
         self.num, self.den = num, den
 
@@ -79,7 +95,7 @@ class Extremum(Atom):
 
     __slots__ = ("args", "largest")
 
-    def __init__(self, table: SymbolTable, key: str, largest: bool, args: tuple[int, ...]) -> None:
+    def __init__(self, table: Symbols, key: str, largest: bool, args: tuple[int, ...]) -> None:
         super().__init__(table, key)
         self.largest, self.args = largest, args
 
@@ -94,7 +110,7 @@ class SymbolicDim(Number):
 
     __slots__ = ("_key", "_now", "_version", "table", "terms")
 
-    def __init__(self, table: SymbolTable, terms: Terms) -> None:
+    def __init__(self, table: Symbols, terms: Terms) -> None:
         self.table, self.terms = table, terms
         self._version = table.version
         self._now: int = self
@@ -328,7 +344,7 @@ def resolve(dim: int) -> int:
     return dim.resolved() if isinstance(dim, SymbolicDim) else dim
 
 
-def table_of(dims: Iterable[Any]) -> SymbolTable | None:
+def table_of(dims: Iterable[Any]) -> Symbols | None:
     """The table of the symbols in `dims`, None where all are ints."""
     return next((dim.table for dim in dims if isinstance(dim, SymbolicDim)), None)
 
@@ -440,7 +456,7 @@ def _floor(bound: float, den: int) -> float:
 # ---- canonical forms
 
 
-def build(table: SymbolTable, terms: Terms) -> int:
+def build(table: Symbols, terms: Terms) -> int:
     """The dim of these terms; a plain int where it is one."""
     kept = {m: int(c) if c.denominator == 1 else c for m, c in terms.items() if c}
     if not kept:
@@ -534,7 +550,7 @@ def _quotient(num: SymbolicDim, den: int) -> int:
     return table.quotient(num, den)
 
 
-def _divide_by_symbols(table: SymbolTable, num: int, den: SymbolicDim) -> int:
+def _divide_by_symbols(table: Symbols, num: int, den: SymbolicDim) -> int:
     """Exact where the division of polynomials is; common factors, which are no less than 1, are left out."""
     exact = divide_exactly(num, den)
     if exact is not None:

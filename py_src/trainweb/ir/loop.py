@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from trainweb.ir.instructions import Buf, Instruction, KernelCall, Storage
 from trainweb.ir.layout import ARENA, CONSTANTS
-from trainweb.ir.program import Buf, Instruction, KernelCall, Storage
 
 
 class LoopCall(KernelCall):

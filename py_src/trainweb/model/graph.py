@@ -240,6 +240,8 @@ def take_name(name: str, used: set[str]) -> str:
 
 TRAINWEB = "ai.trainweb"
 """The domain of operators that ONNX Runtime does not have."""
+MS = "com.microsoft"
+"""The domain of ONNX Runtime's own operators, those of training among them."""
 
 
 @dataclass(frozen=True)

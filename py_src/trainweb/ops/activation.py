@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any
 from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import equal_shapes
 from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import MS
 from trainweb.ops.elementwise import erf64
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i64
-from trainweb.ops.op import MS, Bad, Float, Sample, Str, register
+from trainweb.ops.op import Bad, Float, Sample, Str, register
 from trainweb.ops.pointwise import GradientOp, Names, Pointwise, Unary, reduced
 from trainweb.ops.symbolic import Var
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.expr import Emitter, Expr
     from trainweb.model.graph import Node
+    from trainweb.ops.gradients import GradientBuilder
 
 _KINK = (Sample([(3, 4)], away_from=(0.0,)), Sample([(2, 3, 5)], away_from=(0.0,)))
 """Samples of functions whose slope jumps at 0."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trainweb.ir import calls
+from trainweb.ir.instructions import Buf, BufSequence, flat_runs
 from trainweb.ir.layout import MOMENTUM1
-from trainweb.ir.program import Buf, BufSequence, flat_runs
 from trainweb.ops.literals import f32, i64
 from trainweb.ops.op import Bad, Float, Sample, register
 from trainweb.ops.optim import FIRST_MOMENTS, PARAMETERS, TRAINWEB, Moment, SequenceOp

@@ -17,7 +17,7 @@ from trainweb.ops.pointwise import Pointwise
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.program import Buf
+    from trainweb.ir.instructions import Buf
 
 _PAIRS = (
     Sample([i32([1, -2, 3]), i32([5, 6, -7])]),

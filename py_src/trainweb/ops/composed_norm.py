@@ -7,10 +7,11 @@ from typing import Any
 
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import MS
 from trainweb.ops.composite import Composite
 from trainweb.ops.emission import Emission
 from trainweb.ops.lazy_numpy import np
-from trainweb.ops.op import MS, Bad, Float, Int, Ints, Sample, register
+from trainweb.ops.op import Bad, Float, Int, Ints, Sample, register
 from trainweb.ops.symbolic import Var
 
 

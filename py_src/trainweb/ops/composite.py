@@ -15,7 +15,7 @@ from trainweb.ops.op import MANY, Int, Ints, Op, Str, bind, find, register
 from trainweb.ops.symbolic import Var
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.ops.gradients import GradientBuilder
 
 FORWARD = "forward_"
 """Attributes of a node whose gradient waits have this before their names."""

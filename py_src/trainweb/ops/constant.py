@@ -17,9 +17,9 @@ from trainweb.ops.op import Bad, Float, Floats, Int, Ints, Op, Sample, Str, Strs
 from trainweb.ops.pointwise import MAX_EVALUATED, Names
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
-    from trainweb.ir.program import Buf
+    from trainweb.ir.instructions import Buf
+    from trainweb.ops.gradients import GradientBuilder
 
 
 @register

@@ -12,13 +12,14 @@ from typing import Any
 from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import MS
 from trainweb.ops.attention import part, places, reshape, unsqueeze
 from trainweb.ops.composite import Composite
 from trainweb.ops.conv import Conv, convolution_of
 from trainweb.ops.emission import Emission
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import i32, literal
-from trainweb.ops.op import MS, Bad, Float, Floats, Int, Sample, Str, register
+from trainweb.ops.op import Bad, Float, Floats, Int, Sample, Str, register
 from trainweb.ops.symbolic import Var
 
 ACTIVATIONS: dict[str, tuple[str, ...]] = {

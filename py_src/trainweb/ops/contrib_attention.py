@@ -12,6 +12,7 @@ from typing import Any
 
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, same, static
 from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import MS
 from trainweb.ops.attention import (
     extent,
     join_heads,
@@ -27,7 +28,7 @@ from trainweb.ops.composite import Composite
 from trainweb.ops.emission import Emission
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import i32, i64
-from trainweb.ops.op import MS, Bad, Float, Int, Ints, Sample, register
+from trainweb.ops.op import Bad, Float, Int, Ints, Sample, register
 from trainweb.ops.symbolic import Var
 
 Shape = tuple[int, ...]

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from trainweb.ir import calls
 from trainweb.ir.dims import at_most, equal, equal_shapes, maximum, minimum, static
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import Node
+from trainweb.model.graph import MS, Node
 from trainweb.ops.arguments import unknown
 from trainweb.ops.lazy_numpy import np
-from trainweb.ops.op import MS, Bad, Int, Ints, Op, Sample, Str, register
+from trainweb.ops.op import Bad, Int, Ints, Op, Sample, Str, register
 from trainweb.ops.padding import WindowSizes
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
-    from trainweb.ir.program import Buf
+    from trainweb.ir.instructions import Buf
+    from trainweb.ops.gradients import GradientBuilder
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb.ir.dims import at_most, equal_shapes, maximum, static
 from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import MS
 from trainweb.ops.conv import AUTO_PADS, Window, _Convolution, counts, unpatch
 from trainweb.ops.lazy_numpy import np
-from trainweb.ops.op import MS, Bad, Ints, Sample, register
+from trainweb.ops.op import Bad, Ints, Sample, register
 from trainweb.ops.padding import WindowSizes
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
-    from trainweb.ir.program import Buf
+    from trainweb.ir.instructions import Buf
+    from trainweb.ops.gradients import GradientBuilder
 
 
 @register

@@ -19,10 +19,10 @@ from trainweb.ops.pointwise import Names, Pointwise
 from trainweb.ops.symbolic import Var, names
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Expr
-    from trainweb.ir.program import Buf
+    from trainweb.ir.instructions import Buf
+    from trainweb.ops.gradients import GradientBuilder
 
 
 def cast(b: Builder, out: Buf | None, x: Buf) -> None:

@@ -14,7 +14,7 @@ from trainweb.model.graph import ITEM_SIZE
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
-    from trainweb.ir.program import Buf
+    from trainweb.ir.instructions import Buf
 
 """Dimensions a kernel walks; more can stay after merging only in contrived models."""
 

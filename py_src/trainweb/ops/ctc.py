@@ -17,9 +17,9 @@ from trainweb.ops.literals import f32, i32, i64
 from trainweb.ops.op import Bad, Int, Op, Sample, register
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
-    from trainweb.ir.program import Buf
+    from trainweb.ir.instructions import Buf
+    from trainweb.ops.gradients import GradientBuilder
 
 TARGETS = i64([[1, 2, 2], [3, 0, 0], [1, 1, 3]])
 INPUT_LENGTHS, TARGET_LENGTHS = i64([6, 4, 5]), i64([3, 1, 3])

@@ -17,9 +17,9 @@ from trainweb.ops.op import MANY, Bad, Op, Sample, Str, register
 from trainweb.ops.reduce import reduce
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
-    from trainweb.ir.program import Buf
+    from trainweb.ir.instructions import Buf
+    from trainweb.ops.gradients import GradientBuilder
 
 ELLIPSIS = "..."
 

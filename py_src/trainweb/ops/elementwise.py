@@ -10,17 +10,18 @@ from trainweb.errors import LimitError, UnsupportedError
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.expr import Emitter
 from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import MS
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i32, i64
-from trainweb.ops.op import FLOATS, INTS, MANY, MS, Bad, Float, Int, Sample, register
+from trainweb.ops.op import FLOATS, INTS, MANY, Bad, Float, Int, Sample, register
 from trainweb.ops.pointwise import Names, Pointwise, Unary, reduced
 from trainweb.ops.symbolic import Var, names
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Expr
-    from trainweb.ir.program import Buf
+    from trainweb.ir.instructions import Buf
+    from trainweb.ops.gradients import GradientBuilder
 
 NUMBERS = (*FLOATS, *INTS)
 

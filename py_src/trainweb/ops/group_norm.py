@@ -13,9 +13,9 @@ from trainweb.ops.op import Bad, Float, Int, Op, Sample, register
 from trainweb.ops.reduce import sum_to
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
-    from trainweb.ir.program import Buf
+    from trainweb.ir.instructions import Buf
+    from trainweb.ops.gradients import GradientBuilder
 
 
 class _Groups(TypedDict):

@@ -11,19 +11,19 @@ from trainweb.ir import calls
 from trainweb.ir.dims import at_most, equal_shapes, static
 from trainweb.ir.layout import SCATTER_ADD, SCATTER_MAX, SCATTER_MIN, SCATTER_MUL, SCATTER_SET
 from trainweb.ir.shapes import TensorType, contiguous_strides
-from trainweb.model.graph import ITEM_SIZE
+from trainweb.model.graph import ITEM_SIZE, MS
 from trainweb.ops.arguments import checked, integers, scalar
 from trainweb.ops.copies import gather_axis, padded
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i32, i64
-from trainweb.ops.op import MS, Bad, Int, Op, Sample, Str, register
+from trainweb.ops.op import Bad, Int, Op, Sample, Str, register
 from trainweb.ops.pointwise import Names
 from trainweb.ops.symbolic import Var, names
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
-    from trainweb.ir.program import Buf
+    from trainweb.ir.instructions import Buf
+    from trainweb.ops.gradients import GradientBuilder
 
 OWN = "ai.trainweb"
 REDUCTIONS = {

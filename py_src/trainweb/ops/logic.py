@@ -15,8 +15,8 @@ from trainweb.ops.pointwise import Names, Pointwise, reduced
 from trainweb.ops.symbolic import Var
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.expr import Emitter, Expr
+    from trainweb.ops.gradients import GradientBuilder
 
 from trainweb.ops.elementwise import NUMBERS, Binary
 

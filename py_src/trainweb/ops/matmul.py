@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType, broadcast_shapes
+from trainweb.model.graph import MS
 from trainweb.ops.lazy_numpy import np
-from trainweb.ops.op import MS, Bad, Float, Int, Op, Sample, register
+from trainweb.ops.op import Bad, Float, Int, Op, Sample, register
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
-    from trainweb.ir.program import Buf
+    from trainweb.ir.instructions import Buf
+    from trainweb.ops.gradients import GradientBuilder
 
 GEMM_WITHOUT_C_SINCE = 11
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import REDUCE_MEAN, REDUCE_SUM_SQUARES, STATE_LEARNING_RATE, STATE_STEP
-from trainweb.ir.program import Buf
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i64
 from trainweb.ops.op import Bad, Float, Int, Sample, register

@@ -17,15 +17,12 @@ from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.graph import Node, Tensor
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.program import Buf, BufSequence
+    from trainweb.ir.instructions import Buf, BufSequence
+    from trainweb.ops.gradients import GradientBuilder
 
 T = TypeVar("T")
-
-MS = "com.microsoft"
-"""Domain of the training operators of ONNX Runtime."""
 
 MANY = 2**31 - 1
 """`max_inputs` of an operator that takes any number."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir.dims import equal_shapes
+from trainweb.ir.instructions import Buf, BufSequence, flat_runs
 from trainweb.ir.layout import (
     MOMENTUM0,
     MOMENTUM1,
@@ -17,13 +18,12 @@ from trainweb.ir.layout import (
     STATE_LEARNING_RATE,
     STATE_WORDS,
 )
-from trainweb.ir.program import Buf, BufSequence, flat_runs
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import Graph, Node, Value
+from trainweb.model.graph import MS, Graph, Node, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i64
-from trainweb.ops.op import MS, Bad, Float, Int, Ints, Op, Sample, Str, register
+from trainweb.ops.op import Bad, Float, Int, Ints, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder

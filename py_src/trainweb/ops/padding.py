@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from trainweb.ops.symbolic import Var
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.ops.gradients import GradientBuilder
     from trainweb.ops.op import Op
 
 PADS_ARE_AN_INPUT_SINCE = 11

@@ -13,7 +13,7 @@ from trainweb.ops.op import Elementwise, Sample
 from trainweb.ops.symbolic import Var, names, when
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.ops.gradients import GradientBuilder
 
 MAX_EVALUATED = 4096
 """Larger tensors are left to the engine."""

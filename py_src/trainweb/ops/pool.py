@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainweb.ir import calls
 from trainweb.ir.dims import equal_shapes, static
 from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import MS
 from trainweb.ops.conv import Axes, Window, patches, unpatch, window
 from trainweb.ops.lazy_numpy import np
-from trainweb.ops.op import MS, Bad, Int, Ints, Op, Sample, Str, register
+from trainweb.ops.op import Bad, Int, Ints, Op, Sample, Str, register
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.program import Buf
+    from trainweb.ir.instructions import Buf
+    from trainweb.ops.gradients import GradientBuilder
 
 
 ONE_WINDOW = Sample([(1, 2, 2, 3)], {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}, outputs=1)

@@ -11,20 +11,21 @@ from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
+from trainweb.model.graph import MS
 from trainweb.ops.arguments import checked, is_known_later, scalar
 from trainweb.ops.composite import Composite
 from trainweb.ops.emission import Emission
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i64
-from trainweb.ops.op import MS, Attr, Bad, Float, Int, Ints, Op, Sample, register
+from trainweb.ops.op import Attr, Bad, Float, Int, Ints, Op, Sample, register
 from trainweb.ops.pointwise import Names
 from trainweb.ops.symbolic import Var
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ir.program import Buf
+    from trainweb.ir.instructions import Buf
+    from trainweb.ops.gradients import GradientBuilder
 
 DEFAULT_RATIO = 0.5
 

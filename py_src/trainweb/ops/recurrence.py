@@ -18,10 +18,10 @@ from trainweb.ops.recurrence_function import FIRST_OPSET, RecurrenceFunction
 from trainweb.ops.symbolic import Var
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
-    from trainweb.ir.program import Buf
+    from trainweb.ir.instructions import Buf
     from trainweb.model.graph import Node
+    from trainweb.ops.gradients import GradientBuilder
 
 CELLS = {
     "rnn_tanh": CELL_RNN_TANH,

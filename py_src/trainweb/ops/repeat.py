@@ -3,41 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from trainweb.ir.builder import Iterations
 from trainweb.ir.dims import equal_shapes
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import TRAINWEB, Graph
+from trainweb.model.graph import MS, TRAINWEB, Graph
 from trainweb.ops.infer import infer_outputs, initializer_type
-from trainweb.ops.op import MANY, MS, Attr, Int, Ints, Op, bind, register
+from trainweb.ops.op import MANY, Attr, Int, Ints, Op, bind, register
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
-    from trainweb.ir.program import Buf
-
-
-@dataclass(frozen=True, slots=True)
-class Iterations:
-    """What a loop does with the inputs and outputs of its body.
-
-    Attributes
-    ----------
-    trips : int
-        How often it runs.
-    carried : int
-        Inputs, the first ones, that are the outputs of the iteration before.
-    scanned : tuple of bool
-        Inputs after those of which each iteration has its element along axis 0, and whether from the end.
-    stacked : tuple of bool
-        Outputs after the carried ones, which are put together along axis 0, and whether from the end.
-    """
-
-    trips: int
-    carried: int
-    scanned: tuple[bool, ...]
-    stacked: tuple[bool, ...]
+    from trainweb.ir.instructions import Buf
+    from trainweb.ops.gradients import GradientBuilder
 
 
 class _Repeat(Op):

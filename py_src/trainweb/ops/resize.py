@@ -20,9 +20,9 @@ from trainweb.ops.matmul import lower_matmul
 from trainweb.ops.op import Bad, Float, Floats, Int, Ints, Op, Sample, Str, register
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
-    from trainweb.ir.program import Buf
+    from trainweb.ir.instructions import Buf
+    from trainweb.ops.gradients import GradientBuilder
 
 CROP = "tf_crop_and_resize"
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", CROP)

@@ -24,7 +24,7 @@ from trainweb.ops.pointwise import Names
 from trainweb.ops.symbolic import Var
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.ops.gradients import GradientBuilder
 
 
 def values_of(op: Op, t: TensorType, what: str) -> tuple[Any, ...] | None:

@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainweb.errors import LimitError
 from trainweb.ir.dims import UndecidedError, at_most, equal, equal_shapes, maximum, minimum, static
 from trainweb.ir.shapes import TensorType, contiguous_strides
+from trainweb.model.graph import MS
 from trainweb.ops.arguments import by_unknown_axes, checked, integers, is_fed, unknown
 from trainweb.ops.copies import gather_axis, strided_copy
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i64
-from trainweb.ops.op import MS, Bad, Float, Ints, Op, Sample, Str, register
+from trainweb.ops.op import Bad, Float, Ints, Op, Sample, Str, register
 from trainweb.ops.pointwise import Names
 from trainweb.ops.symbolic import Var, when
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
-    from trainweb.ir.program import Buf
+    from trainweb.ir.instructions import Buf
+    from trainweb.ops.gradients import GradientBuilder
 
 
 def slice_bounds(

@@ -10,14 +10,15 @@ from trainweb.ir import calls
 from trainweb.ir.dims import equal_shapes
 from trainweb.ir.layout import LOSS_EACH, LOSS_MEAN, LOSS_SUM
 from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import MS
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i32, i64
-from trainweb.ops.op import MS, Bad, Int, Op, Sample, Str, register
+from trainweb.ops.op import Bad, Int, Op, Sample, Str, register
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
-    from trainweb.ir.program import Buf
+    from trainweb.ir.instructions import Buf
+    from trainweb.ops.gradients import GradientBuilder
 
 
 def view_3d(shape: tuple[int, ...], axis: int, flatten: bool) -> tuple[int, int, int]:

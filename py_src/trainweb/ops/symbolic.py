@@ -10,7 +10,7 @@ from trainweb.model.checks import DTYPE_CODES
 from trainweb.ops.emission import Emission
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
+    from trainweb.ops.gradients import GradientBuilder
 
 WHERE_SINCE = 9
 """The opset that brought Where; older ones blend with a cast mask."""

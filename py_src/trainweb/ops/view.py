@@ -14,9 +14,9 @@ from trainweb.ops.op import Bad, Int, Ints, Op, Sample, register
 from trainweb.ops.pointwise import Names
 
 if TYPE_CHECKING:
-    from trainweb.autodiff.gradient import GradientBuilder
     from trainweb.ir.builder import Builder
-    from trainweb.ir.program import Buf
+    from trainweb.ir.instructions import Buf
+    from trainweb.ops.gradients import GradientBuilder
 
 
 class View(Op):

@@ -21,6 +21,7 @@ from trainweb.model.floats import in_float32
 from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
 from trainweb.ops.shapes import ShapeInference
+from trainweb.training.feed import Feed
 from trainweb.training.models import SessionModels, check_feed
 
 if TYPE_CHECKING:
@@ -47,15 +48,6 @@ class Described:
     name: str
     dtype: str
     dims: list[int | str | None] | None
-
-
-@dataclass(slots=True)
-class Feed:
-    """An input of a train step, and the shape that the report is about."""
-
-    name: str
-    dtype: str
-    shape: list[int]
 
 
 @dataclass(slots=True)

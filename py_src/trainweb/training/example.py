@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainweb.training.check import Feed
+    from trainweb.training.feed import Feed
 
 ARRAYS = {
     "bool": "Uint8Array",

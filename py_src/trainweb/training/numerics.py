@@ -28,8 +28,8 @@ from trainweb.training.parameters import MOMENT_OF
 if TYPE_CHECKING:
     from trainweb.backend.wasm.plan import KeptNode
     from trainweb.model.graph import Tensor
-    from trainweb.training.core import SessionCore
     from trainweb.training.host import Saved
+    from trainweb.training.parts import SessionParts
 
 Result = TypeVar("Result")
 
@@ -155,7 +155,7 @@ def first_fault(
 class NumericsCheck:
     """Runs the steps of a session that checks them."""
 
-    def __init__(self, core: SessionCore) -> None:
+    def __init__(self, core: SessionParts) -> None:
         self._core = core
 
     def step(self, kind: str, feeds: Mapping[str, Tensor], compiled: LoadedPlan, run: Callable[[], Result]) -> Result:

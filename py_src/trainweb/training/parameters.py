@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from trainweb import messages
 from trainweb.checkpoint import Resume
 from trainweb.errors import CheckpointError
+from trainweb.ir.instructions import Buf, BufSequence, Storage, flat_runs
 from trainweb.ir.layout import (
     GRADIENTS,
     PARAMETERS,
@@ -28,7 +29,6 @@ from trainweb.ir.layout import (
     STATE_WARMUP,
     STATE_WORDS,
 )
-from trainweb.ir.program import Buf, BufSequence, Storage, flat_runs
 from trainweb.model.floats import HALVES, OTHER_FLOATS, converted
 from trainweb.model.graph import Tensor
 from trainweb.model.lazy import LazyTensor, Place

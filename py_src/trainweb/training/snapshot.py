@@ -19,7 +19,7 @@ from trainweb.model.graph import Tensor
 from trainweb.training.bundle import properties_json, read_properties
 
 if TYPE_CHECKING:
-    from trainweb.training.core import SessionCore
+    from trainweb.training.parts import SessionParts
 
 FORMAT = "trainweb-session-1"
 """What the metadata calls it; another number is another layout."""
@@ -63,7 +63,7 @@ class Snapshot:
         return cls(read_safetensors(data), metadata)
 
 
-def take_snapshot(core: SessionCore) -> Snapshot:
+def take_snapshot(core: SessionParts) -> Snapshot:
     """What a session is made of now. Gradients are kept unless the next train step overwrites them."""
     core._check()
     if core.parameters.is_nominal:
@@ -81,14 +81,14 @@ def take_snapshot(core: SessionCore) -> Snapshot:
     return Snapshot(found, metadata | {"optimizer": core.layout.optimizer})
 
 
-def places(core: SessionCore) -> str:
+def places(core: SessionParts) -> str:
     """Names, shapes and places of the parameters: a session takes back what has the same."""
     slots = core.layout.slots.values()
     listed = [[s.name, list(s.shape), s.offset, s.trainable_offset] for s in slots]
     return json.dumps(listed, separators=(",", ":"), ensure_ascii=False)
 
 
-def restore_snapshot(core: SessionCore, snapshot: Snapshot) -> None:
+def restore_snapshot(core: SessionParts, snapshot: Snapshot) -> None:
     """Go on from a snapshot.
 
     Raises
@@ -110,7 +110,7 @@ def restore_snapshot(core: SessionCore, snapshot: Snapshot) -> None:
     core.state.property_values.update(read_properties(json.loads(snapshot.metadata["properties"])))
 
 
-def check_fits(core: SessionCore, snapshot: Snapshot) -> None:
+def check_fits(core: SessionParts, snapshot: Snapshot) -> None:
     """Raise CheckpointError for what is no snapshot of such a session."""
     if json.loads(snapshot.metadata.get("parameters", "null")) != json.loads(places(core)):
         raise messages.OTHER_SNAPSHOT(what="parameters")

@@ -12,7 +12,7 @@ from trainweb.ir.layout import STATE
 if TYPE_CHECKING:
     from trainweb.backend.wasm.plan import KeptNode, Plan
     from trainweb.model.graph import Tensor
-    from trainweb.training.core import SessionCore
+    from trainweb.training.parts import SessionParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def _unit_axis(node: KeptNode, makers: Mapping[str, KeptNode]) -> int:
     return 1
 
 
-def dead_units(core: SessionCore, batches: Sequence[Mapping[str, Tensor]]) -> list[DeadUnits]:
+def dead_units(core: SessionParts, batches: Sequence[Mapping[str, Tensor]]) -> list[DeadUnits]:
     """Run eval steps on some batches, and see which units never fire. Nothing changes."""
     import numpy as np  # the core does without
 

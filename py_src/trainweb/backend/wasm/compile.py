@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from trainweb import messages
 from trainweb.backend.wasm.memory import place
 from trainweb.backend.wasm.plan import Plan, TensorPlace, encode
-from trainweb.ir.program import Buf, Instruction, Program, Storage
+from trainweb.ir.instructions import Buf, Instruction, Storage
+from trainweb.ir.program import Program
 
 __all__ = ["Plan", "TensorPlace", "compile_program", "workspace_bytes"]
 

@@ -10,8 +10,8 @@ from itertools import accumulate
 from math import prod
 
 from trainweb.ir.arena import Arena, align
+from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
 from trainweb.ir.layout import ARENA, CONSTANTS
-from trainweb.ir.program import Buf, ElementwiseCall, Instruction, Storage
 from trainweb.model.lazy import LazyTensor, Place
 
 

@@ -10,6 +10,7 @@ from math import prod
 from trainweb.backend.wasm.codegen import FunctionSpec, emit_module
 from trainweb.backend.wasm.memory import Constants
 from trainweb.ir.expr import text_of
+from trainweb.ir.instructions import GRAIN_ELEMENTS, Buf, ElementwiseCall, Instruction, KernelCall
 from trainweb.ir.layout import (
     BUFFER_WORDS,
     CONSTANTS,
@@ -34,7 +35,7 @@ from trainweb.ir.layout import (
     SEGMENT_WORDS,
 )
 from trainweb.ir.loop import LoopCall
-from trainweb.ir.program import GRAIN_ELEMENTS, Buf, ElementwiseCall, Instruction, KernelCall, Recomputation
+from trainweb.ir.program import Recomputation
 from trainweb.ir.shapes import collapse
 
 GENERATED = 0

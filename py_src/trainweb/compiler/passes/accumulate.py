@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from trainweb.compiler.passes.epilogue import added_operand
 from trainweb.ir.calls import Accumulates, TakesRelu
+from trainweb.ir.instructions import Buf, ElementwiseCall
 from trainweb.ir.layout import ARENA, GRADIENTS
-from trainweb.ir.program import Buf, ElementwiseCall, Program
+from trainweb.ir.program import Program
 
 if TYPE_CHECKING:
     from trainweb.compiler.context import Context

@@ -17,8 +17,9 @@ from trainweb.compiler.footprint import Part, footprint
 from trainweb.compiler.passes.epilogue import added_operand, scaled_operand
 from trainweb.ir import calls
 from trainweb.ir.calls import Gemm, Softmax, SoftmaxGrad
+from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
 from trainweb.ir.layout import ARENA, ATTENTION_KEYS, ATTENTION_WIDTH
-from trainweb.ir.program import POSITION, Buf, ElementwiseCall, Instruction, Program, Storage
+from trainweb.ir.program import POSITION, Program
 from trainweb.ir.shapes import broadcast_shapes, contiguous_strides
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
-from trainweb.ir.program import KernelCall, Program
+from trainweb.ir.instructions import KernelCall
+from trainweb.ir.program import Program
 from trainweb.model.graph import Tensor
 from trainweb.model.lazy import identity
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from trainweb.ir.calls import Gemm, TakesBias, TakesFactor, TakesRelu
 from trainweb.ir.expr import Expr, inputs_of
+from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction
 from trainweb.ir.layout import ACTIVATION_RELU
-from trainweb.ir.program import Buf, ElementwiseCall, Instruction, Program
+from trainweb.ir.program import Program
 
 if TYPE_CHECKING:
     from trainweb.compiler.context import Context

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from trainweb.ir.calls import Reduce
 from trainweb.ir.expr import MATH, Expr, inputs_of, walk
+from trainweb.ir.instructions import GRAIN_ELEMENTS, Buf, ElementwiseCall, Instruction, Reduction
 from trainweb.ir.layout import ARENA, REDUCE_MEAN, REDUCE_SUM
-from trainweb.ir.program import GRAIN_ELEMENTS, Buf, ElementwiseCall, Instruction, Program, Reduction
+from trainweb.ir.program import Program
 from trainweb.ir.shapes import collapse
 
 if TYPE_CHECKING:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 
 from trainweb.ir import calls
 from trainweb.ir.expr import Expr
+from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
 from trainweb.ir.layout import ARENA, CONSTANTS, PARAMETERS, PREPARED, SEEN_WORDS
 from trainweb.ir.loop import LoopCall
-from trainweb.ir.program import POSITION, Buf, ElementwiseCall, Instruction, Program, Storage
+from trainweb.ir.program import POSITION, Program
 from trainweb.model.lazy import LazyTensor, stays_outside
 
 if TYPE_CHECKING:

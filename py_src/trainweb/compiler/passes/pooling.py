@@ -11,8 +11,9 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from trainweb.ir.calls import MaxPool, MaxPoolGradient
+from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
 from trainweb.ir.layout import ARENA
-from trainweb.ir.program import Buf, ElementwiseCall, Instruction, Program, Storage
+from trainweb.ir.program import Program
 
 if TYPE_CHECKING:
     from trainweb.compiler.context import Context

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 from trainweb.errors import LimitError
 from trainweb.ir.arena import align
 from trainweb.ir.expr import MATH
+from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.ir.layout import ARENA
-from trainweb.ir.program import Buf, ElementwiseCall, Instruction, KernelCall, Program, Recomputation, Storage
+from trainweb.ir.program import Program, Recomputation
 
 if TYPE_CHECKING:
     from trainweb.compiler.context import Context

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Literal
 
 from trainweb.compiler.footprint import Part, footprint
 from trainweb.ir.calls import Copy, Gemm, StridedCopy
+from trainweb.ir.instructions import Buf
 from trainweb.ir.layout import ARENA
-from trainweb.ir.program import Buf, Program
+from trainweb.ir.program import Program
 from trainweb.ir.shapes import contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
 

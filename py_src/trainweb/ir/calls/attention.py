@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import prod
 
 from trainweb.ir.calls.sizes import mask_spans
-from trainweb.ir.program import Buf, KernelCall
+from trainweb.ir.instructions import Buf, KernelCall
 
 
 class Attention(KernelCall):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import prod
 
 from trainweb.ir.calls.sizes import few_positions, grouped, positions, windows
-from trainweb.ir.program import Buf, KernelCall
+from trainweb.ir.instructions import Buf, KernelCall
 
 
 class ColumnsConv(KernelCall):

@@ -7,7 +7,7 @@ from math import prod
 
 from trainweb.ir.calls.sizes import conv_weights, few_positions, winograd_tiled, winograd_window
 from trainweb.ir.extents import ceil4
-from trainweb.ir.program import Buf, KernelCall
+from trainweb.ir.instructions import Buf, KernelCall
 
 
 class Conv(KernelCall):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from trainweb.ir.program import Buf, KernelCall
+from trainweb.ir.instructions import Buf, KernelCall
 
 
 class Gemm(KernelCall):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainweb.ir.program import Buf, KernelCall
+from trainweb.ir.instructions import Buf, KernelCall
 
 
 class MaxPool(KernelCall):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trainweb.ir.program import Buf, KernelCall
+from trainweb.ir.instructions import Buf, KernelCall
 
 
 class Softmax(KernelCall):

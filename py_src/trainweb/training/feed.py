@@ -1,0 +1,14 @@
+"""What a check says of an input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Feed:
+    """An input of a train step, and the shape that the report is about."""
+
+    name: str
+    dtype: str
+    shape: list[int]

@@ -1,0 +1,29 @@
+"""What the parts of a session are given of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from trainweb.ir.shapes import TensorType
+from trainweb.training.host import LoadedPlan, PlanHost
+from trainweb.training.models import SessionModels
+from trainweb.training.parameters import Layout, MemoryStore
+from trainweb.training.state import CheckpointState
+
+
+class SessionParts(Protocol):
+    """A `SessionCore`, for what it is made of (`training/core.py`)."""
+
+    models: SessionModels
+    layout: Layout
+    host: PlanHost
+    parameters: MemoryStore
+    state: CheckpointState
+    outputs: dict[str, list[str]]
+
+    def _check(self) -> None: ...
+
+    def check_step(self, kind: str) -> None: ...
+
+    def kept_plan(self, kind: str, types: Mapping[str, TensorType], overwrite: bool) -> LoadedPlan: ...

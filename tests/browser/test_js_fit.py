@@ -304,7 +304,7 @@ WRONG = [
         "data(8)",
         "{ ema: true }",
         "SessionError",
-        "no averages of its parameters: give createFromModel the setting 'ema'",
+        "no averages of its parameters: make it, or its artifacts, with the setting 'ema'",
     ),
     ("data(8)", "{ seed: -1 }", "ModelError", "seed is -1"),
     ("data(8)", "{ metrics: ['accuracy'] }", "ModelError", "Metrics are of validation data: give validationData"),

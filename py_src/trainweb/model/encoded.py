@@ -48,7 +48,7 @@ def parse(message: Any, data: bytes, where: str = "") -> Any:
 def properties(entries: Iterable[bytes]) -> Iterator[tuple[str, str]]:
     """Keys and values of metadata_props."""
     for data in entries:
-        plain = _plain_property(data)
+        plain = plain_property(data)
         if plain:
             yield plain
             continue
@@ -56,7 +56,7 @@ def properties(entries: Iterable[bytes]) -> Iterator[tuple[str, str]]:
         yield check_name(entry.key, "a metadata key"), check_name(entry.value, "a metadata value")
 
 
-def _plain_property(data: bytes) -> tuple[str, str] | None:
+def plain_property(data: bytes) -> tuple[str, str] | None:
     """Key and value, in this order, of sizes that take one and at most two bytes; None for all others."""
     try:
         if data[0] != KEY or data[1] >= SHORT:

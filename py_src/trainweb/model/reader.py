@@ -14,24 +14,23 @@ from ..errors import LimitError, ModelError, UnsupportedError
 from .checks import (
     ONNX_DTYPES,
     Limits,
-    TruncatedError,
     check_dims,
     check_dtype,
     check_edges,
-    check_encoding,
     check_name,
     check_opsets,
     check_shape,
-    describe_bytes,
 )
 from .encoded import notes, parse, plain_declaration, properties
 from .external_data import ExternalData, byte_view
 from .functions import Frame, Function, Key, function_key
 from .graph import ITEM_SIZE, TRAINWEB, Graph, Node, Sequence, Tensor, Value
 from .integrity import check_integrity
-from .remote import LOCATION, RemoteFile, detach
+from .plain import PlainAttribute, plain_attribute
+from .remote import LOCATION, RemoteFile
 from .repairs import check_newer, drop_zero_biases, part_statistics, rename_duplicates
 from .schema import messages
+from .split import SplitModel
 from .tensors import TensorReader
 
 ATTRIBUTE_FIELD = {
@@ -114,7 +113,7 @@ def read_model(
     if isinstance(data, RemoteFile):
         given[LOCATION] = data
     with ExternalData(directory, given) as external:
-        return _Reader(limits, external).model(_decode(data, limits))
+        return _Reader(limits, external).model(_split(data, limits))
 
 
 def read_metadata(source: Any) -> dict[str, Any]:
@@ -126,7 +125,7 @@ def read_metadata(source: Any) -> dict[str, Any]:
         The model.
     """
     limits = Limits()
-    proto = _decode(load_bytes(source, limits)[0], limits)
+    proto = _split(load_bytes(source, limits)[0], limits).proto
     return {
         "producer_name": proto.producer_name,
         "graph_name": proto.graph.name,
@@ -180,17 +179,8 @@ def _check_file_size(nbytes: int, limits: Limits, what: str) -> None:
         raise LimitError(f"the {what} has {nbytes} bytes; the limit is {limits.file_bytes}")
 
 
-def _decode(data: bytes | memoryview | RemoteFile, limits: Limits) -> Any:
-    where = f"; {describe_bytes(data)}"
-    try:
-        check_encoding(data, limits)
-        encoded = detach(data) if isinstance(data, RemoteFile) else bytes(data)
-    except TruncatedError as error:
-        raise ModelError(f"the model is not valid ONNX: {error}{where}") from error
-    model = parse(messages().ModelProto(), encoded, where)
-    if not model.HasField("graph"):
-        raise ModelError(f"the model has no graph{where}")
-    return model
+def _split(data: bytes | memoryview | RemoteFile, limits: Limits) -> SplitModel:
+    return SplitModel(data if isinstance(data, RemoteFile) else bytes(data), limits)
 
 
 class _Reader:
@@ -205,13 +195,13 @@ class _Reader:
         self._node_names: set[str] = set()
         self._nodes = self._calls = self._depth = 0
 
-    def model(self, proto: Any) -> Graph:
-        """The main graph of a ModelProto."""
-        newest = messages().IR_VERSION
+    def model(self, split: SplitModel) -> Graph:
+        """The main graph of a model."""
+        proto, newest = split.proto, messages().IR_VERSION
         if proto.ir_version < 1:
             raise ModelError(f"the model has IR version {proto.ir_version}; 1 to {newest} exist")
         if proto.ir_version > newest:
-            check_newer(proto, proto.ir_version, newest)
+            check_newer(split.protos(), proto.ir_version, newest)
         self._opsets = check_opsets(proto.opset_import, "the model")
         if not self._opsets:
             old = f"IR version {proto.ir_version}" if proto.ir_version < OPSETS_SINCE else "no opset_import"
@@ -225,7 +215,7 @@ class _Reader:
                 continue  # the body is for runtimes that do not have the operator
             if self._functions.setdefault(function.key, function) is not function:
                 raise ModelError(f"the model has two functions {function.name!r} in one domain")
-        graph = self.graph(proto.graph, None, main=True)
+        graph = self.graph(proto.graph, None, split)
         undefined = self._free.pop(id(graph))
         if undefined:
             name, reader = next(iter(undefined.items()))
@@ -239,12 +229,12 @@ class _Reader:
 
     # --- graphs
 
-    def graph(self, proto: Any, frame: Frame | None, main: bool = False) -> Graph:
-        """A graph and everything in it; what it reads from outside is noted in `_free`."""
+    def graph(self, proto: Any, frame: Frame | None, main: SplitModel | None = None) -> Graph:
+        """A graph and everything in it, most of it in `main` if given; `_free` notes what it reads from outside."""
         self._enter()
         graph = Graph(check_name(proto.name, "the name of a graph"), notes=notes(proto.metadata_props))
         what = f"graph {graph.name!r}"
-        for entry in proto.initializer:
+        for entry in main.initializers() if main else proto.initializer:
             tensor = self._tensor(entry)
             self._add_initializer(graph, tensor, frame)
         for entry in proto.sparse_initializer:
@@ -258,14 +248,14 @@ class _Reader:
                 raise ModelError(f"input {value.name!r} of {what} has no type")
             else:
                 graph.inputs.append(value)
-        graph.nodes = self._node_list(proto.node, frame)
+        graph.nodes = self._node_list(main.nodes() if main else proto.node, frame)
         rename_duplicates(graph.nodes, self._node_names)
         part_statistics(graph.nodes, graph.initializers)
         drop_zero_biases(graph.nodes)
         graph.outputs = [self._value(entry, f"an output of {what}", frame) for entry in proto.output]
         if main and len({value.name for value in graph.outputs}) != len(graph.outputs):
             raise ModelError(f"{what} lists an output twice: {[value.name for value in graph.outputs]}")
-        self._add_value_info(graph, proto.value_info[:], frame)
+        self._add_value_info(graph, main.value_info() if main else proto.value_info[:], frame)
         self._free[id(graph)] = check_edges(graph, self._free)
         self._depth -= 1
         return graph
@@ -381,7 +371,8 @@ class _Reader:
     def _attributes(self, protos: Iterable[Any], node: Node, frame: Frame | None) -> dict[str, tuple[int, Any]]:
         """Attributes as (type, value)."""
         attrs: dict[str, tuple[int, Any]] = {}
-        for proto in protos:
+        for encoded in protos:
+            proto = _attribute_of(encoded)
             name = check_name(proto.name, f"the name of an attribute of {node}")
             if not name or name in attrs:
                 raise ModelError(f"{node} has attribute {name!r} twice" if name else f"{node} has an unnamed attribute")
@@ -402,6 +393,10 @@ class _Reader:
         return attrs
 
     def _attribute(self, proto: Any, what: str, frame: Frame | None) -> Any:
+        if isinstance(proto, PlainAttribute):
+            if isinstance(proto.value, bytes):
+                return _texts([proto.value])[0]
+            return _texts(proto.value) if ATTRIBUTE_FIELD[proto.type] == "strings" else proto.value
         kind = proto.type
         field = ATTRIBUTE_FIELD.get(kind)
         if field is None:
@@ -456,6 +451,13 @@ class _Reader:
             nodes.append(Node("Identity", [source], [target]))
         self._depth -= 1
         return nodes
+
+
+def _attribute_of(encoded: Any) -> Any:
+    """A PlainAttribute or AttributeProto; that of a PlainNode is bytes."""
+    if not isinstance(encoded, bytes):
+        return encoded
+    return plain_attribute(encoded) or parse(messages().AttributeProto(), encoded)
 
 
 def _may_be_same(a: Value, b: Value) -> bool:

@@ -1,7 +1,7 @@
 """Files that somebody else holds, in a page its worker: read by ranges, so that large tensors never are in Python.
 
-`detach` gives a model without the data of its large tensors. In their place are references to external data, in
-ONNX's own words, at a location that stands for the file itself.
+`detach` gives a part of a model without the data of its large tensors. In their place are references to external data,
+in ONNX's own words, at a location that stands for the file itself.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from .checks import (
     DTYPE_CODES,
     FUNCTION_NODE,
     GRAPH_NODE,
-    MODEL_FUNCTION,
-    MODEL_GRAPH,
     TruncatedError,
     message_fields,
     varint,
@@ -49,7 +47,6 @@ GRAPH: Form = {GRAPH_NODE: NODE, GRAPH_INITIALIZER: TENSOR}
 ATTRIBUTE: Form = {5: TENSOR, 6: GRAPH, 10: TENSOR, 11: GRAPH}
 NODE[5] = ATTRIBUTE
 FUNCTION: Form = {FUNCTION_NODE: NODE, 11: ATTRIBUTE}
-MODEL: Form = {MODEL_GRAPH: GRAPH, MODEL_FUNCTION: FUNCTION}
 
 MAX_DEPTH = 100
 """Messages within messages, as protobuf allows."""
@@ -181,15 +178,15 @@ def tensor_of(name: str, dtype: str, shape: tuple[int, ...], data: bytes | memor
     return Tensor(name, dtype, shape, data)
 
 
-def detach(file: RemoteFile) -> bytes:
-    """A model with references instead of the data of its large tensors: initializers, and values of attributes.
-
-    Raises
-    ------
-    TruncatedError
-        The outermost levels of the message are not whole.
-    """
-    return _detached(file, 0, len(file), MODEL, 0)
+def detach(file: RemoteFile, start: int, stop: int, form: Form) -> bytes:
+    """A message with references instead of the data of its large tensors: initializers, and values of attributes."""
+    if stop - start < LARGE:
+        return file[start:stop]
+    try:
+        found = _detached_tensor(file, start, stop) if form is TENSOR else _detached(file, start, stop, form, 0)
+    except TruncatedError:
+        found = None
+    return file[start:stop] if found is None else found
 
 
 def _detached(file: RemoteFile, start: int, stop: int, form: Form, depth: int) -> bytes:
@@ -202,8 +199,6 @@ def _detached(file: RemoteFile, start: int, stop: int, form: Form, depth: int) -
         try:
             changed = _detached_tensor(file, at, end) if inner is TENSOR else _detached(file, at, end, inner, depth + 1)
         except TruncatedError:
-            if inner is GRAPH and form is MODEL:
-                raise
             continue
         if changed is not None:
             found += file[kept:begin]

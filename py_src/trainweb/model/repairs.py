@@ -75,9 +75,9 @@ def unknown_fields(message: Any, path: str = "the model") -> Iterator[str]:
             yield from unknown_fields(part, f"a {descriptor.message_type.name}")
 
 
-def check_newer(message: Any, version: int, newest: int) -> None:
-    """Raise where a model of a newer version of the format says what only that version knows."""
-    found = next(unknown_fields(message), None)
+def check_newer(parts: Iterable[Any], version: int, newest: int) -> None:
+    """Raise where a part of a model of a newer version of the format says what only that version knows."""
+    found = next((found for message in parts for found in unknown_fields(message)), None)
     if found is not None:
         raise UnsupportedError(
             f"the model has IR version {version} and uses {found}, which is newer than version {newest}, that this "

@@ -1,0 +1,146 @@
+"""A model taken apart before protobuf sees it: nodes, constants and value infos are decoded one by one.
+
+There are thousands of them, which `trainweb.model.plain` decodes faster; the rest is one small message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..errors import LimitError, ModelError
+from .checks import (
+    FUNCTION_NODE,
+    GRAPH_NODE,
+    MODEL_FUNCTION,
+    MODEL_GRAPH,
+    Limits,
+    TruncatedError,
+    describe_bytes,
+    message_fields,
+    varint,
+)
+from .encoded import parse
+from .plain import plain_node, plain_tensor
+from .remote import FUNCTION, GRAPH_INITIALIZER, NODE, TENSOR, Form, RemoteFile, detach
+from .schema import messages
+
+ENTRIES_PER_NODE = 8
+"""A graph may list so many inputs, initializers and value infos per allowed node."""
+GRAPH_VALUE_INFO = 13
+LENGTH_DELIMITED = 2
+
+Range = tuple[int, int]
+
+
+class SplitModel:
+    """A model in its encoded form, of which `proto` has all but most of the main graph.
+
+    Parameters
+    ----------
+    data : bytes or RemoteFile
+        The file. Large tensors of a RemoteFile stay there, references are in their places.
+    limits : Limits
+        `nodes` counts here: a graph of 2-byte empty nodes would grow a thousandfold in memory once decoded, so the
+        entries are counted before that.
+
+    Attributes
+    ----------
+    proto : ModelProto
+        Without the nodes, initializers and value infos of the main graph.
+
+    Raises
+    ------
+    ModelError
+        The outermost levels are damaged; the message says where a file is cut off.
+    LimitError
+        There are too many nodes.
+    """
+
+    def __init__(self, data: bytes | RemoteFile, limits: Limits) -> None:
+        self._data = data
+        self._where = f"; {describe_bytes(data)}"
+        self._parts: dict[int, list[Range]] = {GRAPH_NODE: [], GRAPH_INITIALIZER: [], GRAPH_VALUE_INFO: []}
+        self._nodes = self._entries = 0
+        try:
+            rest = self._split(limits)
+        except TruncatedError as error:
+            raise ModelError(f"the model is not valid ONNX: {error}{self._where}") from error
+        self._check(limits)
+        self.proto: Any = parse(messages().ModelProto(), rest, self._where)
+        if not self.proto.HasField("graph"):
+            raise ModelError(f"the model has no graph{self._where}")
+
+    def nodes(self) -> Iterator[Any]:
+        """The nodes of the main graph: PlainNode or NodeProto."""
+        return self._messages(GRAPH_NODE, NODE, plain_node, messages().NodeProto)
+
+    def initializers(self) -> Iterator[Any]:
+        """The initializers of the main graph: PlainTensor or TensorProto."""
+        return self._messages(GRAPH_INITIALIZER, TENSOR, plain_tensor, messages().TensorProto)
+
+    def value_info(self) -> Iterator[bytes]:
+        """The value infos of the main graph, encoded."""
+        return (self._data[start:stop] for start, stop in self._parts[GRAPH_VALUE_INFO])
+
+    def protos(self) -> Iterator[Any]:
+        """All of the model as protobuf decodes it, in parts."""
+        yield self.proto
+        for field, form, kind in (
+            (GRAPH_NODE, NODE, messages().NodeProto),
+            (GRAPH_INITIALIZER, TENSOR, messages().TensorProto),
+            (GRAPH_VALUE_INFO, {}, messages().ValueInfoProto),
+        ):
+            yield from self._messages(field, form, lambda data: None, kind)
+
+    def _messages(
+        self, field: int, form: Form, plain: Callable[[bytes], Any], kind: Callable[[], Any]
+    ) -> Iterator[Any]:
+        for start, stop in self._parts[field]:
+            data = self._cut(start, stop, form)
+            yield plain(data) or parse(kind(), data, self._where)
+
+    def _cut(self, start: int, stop: int, form: Form) -> bytes:
+        data = self._data
+        return detach(data, start, stop, form) if isinstance(data, RemoteFile) else data[start:stop]
+
+    def _split(self, limits: Limits) -> bytes:
+        """Find the parts; returns the rest."""
+        data, rest, kept = self._data, bytearray(), 0
+        for field, kind, begin, start, stop in message_fields(data, 0, len(data)):
+            if kind != LENGTH_DELIMITED or field not in (MODEL_GRAPH, MODEL_FUNCTION):
+                continue
+            if field == MODEL_GRAPH:
+                changed = self._split_graph(start, stop, limits)
+            else:
+                inner = [n for n, kind, *_ in message_fields(data, start, stop) if kind == LENGTH_DELIMITED]
+                self._nodes += inner.count(FUNCTION_NODE)
+                self._entries += len(inner)
+                changed = self._cut(start, stop, FUNCTION)
+            rest += data[kept:begin]
+            rest += varint(field << 3 | LENGTH_DELIMITED) + varint(len(changed)) + changed
+            kept = stop
+        return bytes(rest + data[kept : len(data)])
+
+    def _split_graph(self, start: int, stop: int, limits: Limits) -> bytes:
+        data, rest, kept = self._data, bytearray(), start
+        parts = self._parts
+        most = ENTRIES_PER_NODE * limits.nodes + 1000
+        for field, kind, begin, at, end in message_fields(data, start, stop):
+            if kind != LENGTH_DELIMITED:
+                continue
+            self._entries += 1
+            self._nodes += field == GRAPH_NODE
+            # Beyond the limit they are counted only.
+            if field in parts and self._entries <= most:
+                parts[field].append((at, end))
+                if kept < begin:
+                    rest += data[kept:begin]
+                kept = end
+        return bytes(rest + data[kept:stop]) if self._entries <= most else b""
+
+    def _check(self, limits: Limits) -> None:
+        if self._nodes > limits.nodes:
+            raise LimitError(f"the model has {self._nodes} nodes; the limit is {limits.nodes}")
+        if self._entries > ENTRIES_PER_NODE * limits.nodes + 1000:
+            raise LimitError(f"the model has {self._entries} entries in its graph, too many for {limits.nodes} nodes")

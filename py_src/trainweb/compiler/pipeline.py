@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trainweb.compiler.context import Context
-from trainweb.compiler.passes.accumulate import accumulate_in_place
+from trainweb.compiler.passes.accumulate import accumulate_in_place, accumulate_sums
 from trainweb.compiler.passes.attention import fuse_attention
 from trainweb.compiler.passes.cheap import recompute_cheap
 from trainweb.compiler.passes.eliminate import drop_unread_results
@@ -115,6 +115,14 @@ PASSES: tuple[Pass, ...] = (
         before={
             "fuse_epilogues": "attention is made of plain products, without a bias",
             "fuse_elementwise": "what scales and masks the scores must stand alone",
+        },
+    ),
+    Pass(
+        accumulate_sums,
+        after={"fuse_attention": "attention is made of plain products, which store their results"},
+        before={
+            "fuse_epilogues": "a bias of the sum, or relu, is one of the product that comes last",
+            "fuse_elementwise": "a sum within a chain is not found",
         },
     ),
     Pass(

@@ -58,11 +58,12 @@ def main() -> None:
             )
             times[name].append(step(session, feeds, session.output_names()[:1]))
     print(f"adapted: {', '.join(layer.module for layer in adapted.layers)}")
-    memory = {}
+    memory, whole = {}, {}
     for name, session in sessions.items():
         m = session.memory()
         # What adapters are beside: the base's parameters are there either way.
         memory[name] = m.gradients + m.moments + m.arena + m.prepared
+        whole[name] = memory[name] + m.parameters
         print(
             f"{name}: {min(times[name]):.2f} ms; arena {m.arena}, gradients {m.gradients}, moments {m.moments}, "
             f"prepared {m.prepared}, parameters {m.parameters} bytes"
@@ -70,6 +71,7 @@ def main() -> None:
     shares = {"time": min(times["lora"]) / min(times["full"]), "memory": memory["lora"] / memory["full"]}
     for what, share in shares.items():
         print(f"{what}: {share:.3f} of a full step; the bar is {BARS[what]}")
+    print(f"memory with the parameters: {whole['lora'] / whole['full']:.3f} of a full step")
 
 
 if __name__ == "__main__":

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import helper
+from tests.conformance.models import make_model, normal
 from tests.python import sessions
 from tests.python.test_hoist import feeds, session
 
 import trainweb
+from trainweb.artifacts import LossType, OptimType, build_artifacts
 from trainweb.ir.shapes import TensorType
 
 
@@ -36,3 +39,26 @@ def test_steps_add_up_without_workspace_for_the_sum(kind: str) -> None:
         for name, value in total.items():
             want = sum(part[name].astype(np.float64) for part in parts)
             np.testing.assert_allclose(value, want, rtol=1e-4, atol=1e-5 * np.abs(want).max(), err_msg=name)
+
+
+def test_the_gradient_of_a_turned_weight_needs_no_copy() -> None:
+    """A torch Linear is exported as x Transpose(W): the product stores the gradient as W lies."""
+    rng, weight = np.random.default_rng(3), normal(3, 5)
+    nodes = [
+        helper.make_node("Transpose", ["w"], ["turned"], "turn", perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "turned"], ["logits"], "linear"),
+    ]
+    model = make_model(nodes, {"x": ["batch", 5]}, {"logits": ["batch", 3]}, {"w": weight})
+    made = build_artifacts(model, loss=LossType.CrossEntropyLoss, optimizer=OptimType.AdamW)
+    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
+    x, labels = rng.standard_normal((7, 5)).astype(np.float32), rng.integers(0, 3, 7)
+    with trainweb.TrainingSession(state, made.training_model, None, made.optimizer_model) as s:
+        found = gradients(s, [{"x": x, "labels": labels}])["w"]
+        (plan,) = (loaded.plan for loaded in s.core.host.loaded)
+        assert not any("copy" in line for line in plan.text)
+        scores = np.exp(x.astype(np.float64) @ weight.T)
+        scores /= scores.sum(axis=1, keepdims=True)
+        expected = (scores - np.eye(3)[labels]).T @ x / 7
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+        twice = gradients(s, [{"x": x, "labels": labels}] * 2)["w"]
+        np.testing.assert_allclose(twice, 2 * expected, rtol=1e-5, atol=1e-6)

@@ -9,7 +9,7 @@ from tests.python import pipelines, sessions
 from tests.python.pipelines import NAMES, ROOT
 
 from trainweb.compiler.context import Cache, Context
-from trainweb.compiler.pipeline import BUDGETED, CACHING, PASSES, Pass, check_order, describe
+from trainweb.compiler.pipeline import BUDGETED, CACHING, FROZEN, PASSES, Pass, check_order, describe
 from trainweb.ir.program import Program
 
 DECLARED = {(each.name, other): why for each in PASSES for other, why in each.before.items()}
@@ -65,6 +65,9 @@ def test_conditions() -> None:
     assert CACHING.holds(context) and not BUDGETED.holds(context)
     context.memory_budget = 0
     assert CACHING.holds(context) and BUDGETED.holds(context)
+    assert not FROZEN.holds(context)
+    context.saves_little = True
+    assert FROZEN.holds(context)
 
 
 def test_the_documentation_shows_the_pipeline() -> None:
@@ -77,7 +80,7 @@ def test_a_session_explains_its_plan() -> None:
         feeds = sessions.batch("mlp")
         text = s.explain(feeds)
         lowered, *parts = re.split(r"(?m)^(\w+): (?=no change|\d+ -> )", text)
-        assert parts[::2] == [each.name for each in PASSES if each.when is not BUDGETED]
+        assert parts[::2] == [each.name for each in PASSES if each.when not in (BUDGETED, FROZEN)]
         changes = dict(zip(parts[::2], parts[1::2], strict=True))
         assert re.match(r"lowered: (\d+) instructions\n", lowered)
         assert changes["fuse_attention"].strip() == "no change"

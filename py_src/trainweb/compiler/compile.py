@@ -63,6 +63,7 @@ def compile_model(
     memory_budget: int | None = None,
     cache: Cache | None = None,
     cache_trained: bool = False,
+    saves_little: bool = False,
     observe: Observer | None = None,
     keep_all: bool = False,
 ) -> Plan:
@@ -89,6 +90,8 @@ def compile_model(
     cache, cache_trained
         Where values that depend on parameters alone stay from run to run; whether those of parameters that
         steps change do, too. None: they are made in every run. With a memory budget those of large constants stay.
+    saves_little
+        What is cheap to make again is not kept for the backward pass.
     observe
         Sees the program as lowered (named "") and after every pass.
     keep_all
@@ -103,7 +106,7 @@ def compile_model(
     """
     if has_control_flow(graph):
         graph = expand_control_flow(graph, {**feeds, **(known or {})})
-    context = Context(workspace_bytes, memory_budget, cache, cache_trained)
+    context = Context(workspace_bytes, memory_budget, cache, cache_trained, saves_little)
     compilation = _Compilation(graph, bindings or {}, sequences or {}, overwrite, CACHING.holds(context))
     program = compilation.program(feeds, outputs, known or {}, evaluate, keep_all=keep_all)
     run_passes(program, context, observe or requested_dump(graph.name))

@@ -78,6 +78,8 @@ class Context:
         Where results of hoisted instructions stay; None: nothing is hoisted.
     cache_trained
         Whether what depends on parameters that steps change is hoisted, too.
+    saves_little
+        Whether what is cheap to make again is not kept for the backward pass.
     recomputation
         What the memory budget costs; set by `rematerialise`.
     """
@@ -86,4 +88,5 @@ class Context:
     memory_budget: int | None = None
     cache: Cache | None = None
     cache_trained: bool = False
+    saves_little: bool = False
     recomputation: Recomputation | None = None

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trainweb.compiler.context import Context
-from trainweb.compiler.passes.accumulate import accumulate_in_place
+from trainweb.compiler.passes.accumulate import accumulate_in_place, accumulate_sums
 from trainweb.compiler.passes.attention import fuse_attention
+from trainweb.compiler.passes.cheap import recompute_cheap
 from trainweb.compiler.passes.eliminate import drop_unread_results
 from trainweb.compiler.passes.epilogue import absorb_factors, fuse_epilogues
 from trainweb.compiler.passes.fuse import fuse_elementwise, fuse_reductions, repeat_cheap
@@ -34,6 +35,7 @@ class Condition:
 
 ALWAYS = Condition("", lambda context: True)
 BUDGETED = Condition("with a memory budget", lambda context: context.memory_budget is not None)
+FROZEN = Condition("where most parameters are frozen", lambda context: context.saves_little)
 CACHING = Condition("in sessions", lambda context: context.cache is not None)
 
 
@@ -116,8 +118,25 @@ PASSES: tuple[Pass, ...] = (
         },
     ),
     Pass(
+        accumulate_sums,
+        after={"fuse_attention": "attention is made of plain products, which store their results"},
+        before={
+            "fuse_epilogues": "a bias of the sum, or relu, is one of the product that comes last",
+            "fuse_elementwise": "a sum within a chain is not found",
+        },
+    ),
+    Pass(
         fuse_epilogues,
         before={"fuse_elementwise": "a bias or relu within a chain is none that a product could take"},
+    ),
+    Pass(
+        recompute_cheap,
+        after={
+            "fuse_attention": "attention keeps statistics, and not the scores that would be made again",
+            "fuse_epilogues": "the result of a product that has its bias is kept, and what is made of it is not",
+        },
+        before={"fuse_elementwise": "what is made again becomes part of the chains that read it"},
+        when=FROZEN,
     ),
     Pass(
         fuse_elementwise,

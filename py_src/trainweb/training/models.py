@@ -113,6 +113,11 @@ class SessionModels:
                     fixed.pop(node.inputs[k], None)
         return set(fixed.values())
 
+    def _is_mostly_frozen(self) -> bool:
+        """Whether fewer parameters train than stay as they are, as with adapters: that is chosen to save memory."""
+        slots = self.layout.slots.values()
+        return 2 * sum(s.size for s in self.layout.trained()) < sum(s.size for s in slots)
+
     def output_values(self, kind: str) -> list[Value]:
         """The outputs of a "train" or "eval" step, in the order of `outputs`."""
         graph = self.graphs[kind]
@@ -178,6 +183,7 @@ class SessionModels:
             cache=None if keep_all else Cache(self._fixed, in_use),
             # Results of parameters that change between two runs would be invalid in the second.
             cache_trained=kind == "eval" or not overwrite,
+            saves_little=self._is_mostly_frozen() and not keep_all,
             observe=observe,
             keep_all=keep_all,
         )

@@ -1,12 +1,14 @@
-"""Products that add to a gradient buffer themselves: no workspace for what they add, and one pass over memory less."""
+"""Products that add what they make to a tensor themselves: no workspace for it, and one pass over memory less."""
 
 from __future__ import annotations
 
 from copy import copy
+from math import prod
 from typing import TYPE_CHECKING
 
 from trainweb.compiler.passes.epilogue import added_operand
-from trainweb.ir.calls import Accumulates, TakesRelu
+from trainweb.ir.calls import Accumulates, Gemm, TakesRelu
+from trainweb.ir.expr import Expr
 from trainweb.ir.instructions import Buf, ElementwiseCall
 from trainweb.ir.layout import ARENA, GRADIENTS
 from trainweb.ir.program import Program
@@ -51,3 +53,68 @@ def _sum_of(program: Program, call: Accumulates, b: Buf) -> ElementwiseCall | No
     if not value.same_place(b) or value.size != buffer.size or program.is_used_from(buffer.storage, call, e):
         return None
     return e
+
+
+def accumulate_sums(program: Program, _: Context) -> None:
+    """Let products whose results are only added to those of other products add to these themselves: the same bits."""
+    for e in program:
+        if isinstance(e, ElementwiseCall) and len(e.roots) == 1 and not e.reduction:
+            summands = _summands(e.roots[0])
+            if len(set(summands)) == len(summands) > 1:
+                _sum_products(program, e, summands)
+
+
+def _summands(root: Expr) -> list[Expr]:
+    """The inputs of which `root` is the sum, in the order in which they are added; none where it is something else."""
+    found: list[Expr] = []
+    while root.op == "add" and root.dtype == "float32" and root.args[1].op == "input":
+        found.insert(0, root.args[1])
+        root = root.args[0]
+    return [root, *found] if root.op == "input" else []
+
+
+def _sum_products(program: Program, e: ElementwiseCall, summands: list[Expr]) -> None:
+    """Let the first summands of `e` that are products add to the one of them that comes first."""
+    calls: list[Gemm] = []
+    for x in summands:
+        call = _summand(program, e, *_bufs(e, [x]))
+        # The order counts but for that of the first two.
+        if call is None or (len(calls) > 1 and calls[-1].position > call.position):
+            break
+        calls.append(call)
+        calls.sort(key=lambda call: call.position)
+    out, whole = e.outs[0], len(calls) == len(summands)
+    if len(calls) < 2 or any(call.bias is not None for call in calls[1:]):
+        return
+    if whole and (out.size != prod(e.shape) or program.is_used_from(out.storage, calls[0], e)):
+        return
+    place = out if whole else calls[0].c
+    program.replace(e, *([] if whole else [_sum(program, e, [place, *_bufs(e, summands[len(calls) :])])]))
+    for call in calls:
+        new = copy(call)
+        new.accumulate = int(call is not calls[0])
+        new.c = Buf(place.storage, call.c.dtype, call.c.shape, None, place.shift, place.name)
+        program.replace(call, new)
+
+
+def _bufs(e: ElementwiseCall, inputs: list[Expr]) -> list[Buf]:
+    return [e.ins[int(x.imm or 0)] for x in inputs]
+
+
+def _sum(program: Program, e: ElementwiseCall, summands: list[Buf]) -> ElementwiseCall:
+    """A call that makes of these, the first of which has the size of the result, what `e` made."""
+    emitter = program.emitter
+    root = emitter.input(0, "float32")
+    for k in range(1, len(summands)):
+        root = emitter.add(root, emitter.input(k, "float32"))
+    return ElementwiseCall(e.shape, [summands[0].view(e.shape), *summands[1:]], e.outs, [root], e.node)
+
+
+def _summand(program: Program, e: ElementwiseCall, b: Buf) -> Gemm | None:
+    """The product whose result `b` only `e` reads, element by element."""
+    users = program.users(b.storage)
+    once = sum(x.storage is b.storage for x in e.ins) == 1
+    call = users[0] if once and len(users) == 2 and users[1] is e else None
+    if not isinstance(call, Gemm) or call.activation or call.accumulate or not program.is_temporary(b.storage):
+        return None
+    return call if call.c.same_place(b) and b.size == prod(e.shape) else None

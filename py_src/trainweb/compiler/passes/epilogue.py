@@ -6,7 +6,7 @@ from copy import copy
 from math import prod
 from typing import TYPE_CHECKING
 
-from trainweb.ir.calls import Gemm, TakesBias, TakesFactor, TakesRelu
+from trainweb.ir.calls import Accumulates, Gemm, TakesBias, TakesFactor, TakesRelu
 from trainweb.ir.expr import Expr, inputs_of
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction
 from trainweb.ir.layout import ACTIVATION_RELU
@@ -68,31 +68,44 @@ def _scale_products(program: Program, e: ElementwiseCall, x: Buf, factor: float)
 def _fuse_into_product(program: Program, e: ElementwiseCall) -> None:
     """Let the product before `e` compute what `e` makes of its result."""
     for b in e.ins:
-        call = _product_before(program, e, b)
+        terms = _products_before(program, e, b)
         # The result is stored earlier than it was: nobody may use its place until then.
-        if call is None or program.is_used_from(e.outs[0].storage, call, e):
+        if not terms or program.is_used_from(e.outs[0].storage, terms[0], e):
             continue
-        new = _absorbed(program, call, e, b)
+        new = _absorbed(program, terms, e, b)
         if new is not None:
             program.remove(e)
-            program.replace(call, new)
+            for call in terms[:-1]:
+                moved = copy(call)
+                moved.result = _at(e.outs[0], call)
+                program.replace(call, moved)
+            program.replace(terms[-1], new)
             return
 
 
-def _product_before(program: Program, e: ElementwiseCall, b: Buf) -> Product | None:
-    """The product whose result `b` is, if nobody but `e` reads it."""
-    writers = program.writers(b.storage)
-    call = writers[0] if len(writers) == 1 else None
-    if not isinstance(call, Product) or program.users(b.storage) != [call, e] or not program.is_temporary(b.storage):
-        return None
-    return call if call.result.same_place(b) else None
+def _products_before(program: Program, e: ElementwiseCall, b: Buf) -> list[Product]:
+    """The product whose result `b` is, if nobody but `e` reads it; if it is added to others, those first."""
+    terms: list[Product] = []
+    for call in program.writers(b.storage):
+        adds = isinstance(call, Accumulates) and bool(call.accumulate)
+        if not isinstance(call, Product) or not call.result.same_place(b) or adds != bool(terms):
+            return []
+        terms.append(call)
+    alone = program.users(b.storage) == [*terms, e] and program.is_temporary(b.storage)
+    return terms if alone and not any(call.activation for call in terms) else []
 
 
-def _absorbed(program: Program, call: Product, e: ElementwiseCall, b: Buf) -> Product | None:
-    """A product that computes what `e` makes of the result `b` of `call`; None where it cannot."""
-    if len(e.roots) != 1 or b.size != prod(e.shape) or e.outs[0].size != b.size or call.activation:
+def _at(out: Buf, call: Product) -> Buf:
+    """The result of a product, in the place of `out`."""
+    return Buf(out.storage, out.dtype, call.result.shape, None, out.shift, out.name)
+
+
+def _absorbed(program: Program, terms: list[Product], e: ElementwiseCall, b: Buf) -> Product | None:
+    """The last of `terms` so that it computes what `e` makes of their sum `b`; None where it cannot."""
+    if len(e.roots) != 1 or b.size != prod(e.shape) or e.outs[0].size != b.size:
         return None
-    new, root, out, result = copy(call), e.roots[0], e.outs[0], call.result
+    call = terms[-1]
+    new, root = copy(call), e.roots[0]
     only_b = all(e.ins[i].same_place(b) for i in inputs_of([root]))
     if only_b and _is_relu(root):
         new.activation = ACTIVATION_RELU
@@ -102,13 +115,13 @@ def _absorbed(program: Program, call: Product, e: ElementwiseCall, b: Buf) -> Pr
         new.alpha *= factor
     else:
         other = added_operand(root, e, b)
-        if other is None or not isinstance(new, TakesBias) or new.bias is not None or new.accumulate:
+        if other is None or not isinstance(new, TakesBias) or new.bias is not None:
             return None
         # A bias is a vector along the columns, and is read where the product is.
         if other.size != new.n or other.shape[-1:] != (new.n,) or _changes(program, other, call, e):
             return None
         new.bias, new.beta, new.bias_row, new.bias_col, new.bias_batch = other, 1.0, 0, 1, (0, 0)
-    new.result = Buf(out.storage, out.dtype, result.shape, None, out.shift, out.name)
+    new.result = _at(e.outs[0], call)
     return new
 
 

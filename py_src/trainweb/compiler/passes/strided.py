@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from trainweb.compiler.footprint import Part, footprint
 from trainweb.ir.calls import Copy, Gemm, StridedCopy
 from trainweb.ir.instructions import Buf
-from trainweb.ir.layout import ARENA
+from trainweb.ir.layout import ARENA, GRADIENTS
 from trainweb.ir.program import Program
 from trainweb.ir.shapes import contiguous_strides
 from trainweb.model.graph import ITEM_SIZE
@@ -176,7 +176,7 @@ def _write_target(program: Program, call: Gemm) -> Gemm | None:
     if move is None or not move.dense.same_place(Buf(c.storage, "float32", (c.size,), None, c.shift)):
         return None
     target, strides = move.sparse.storage, move.strides_of(loops, c)
-    if strides is None or target.segment != ARENA:
+    if strides is None or target.segment not in (ARENA, GRADIENTS):
         return None
     if any(r.position < reader.position for r in program.readers(target)):
         return None

@@ -1,0 +1,173 @@
+"""Saved activations that are cheap to make again from what is saved anyway: they are made where they are read.
+
+Layer normalization reads what its gradient reads, and GELU's parts are functions of its input, which its gradient
+reads, too: such results need no room from the forward pass on. They are the same instructions on the same operands, so
+results are the same bytes. See Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from trainweb.compiler.passes.eliminate import drop_unread_results
+from trainweb.compiler.passes.recompute import work_of
+from trainweb.ir.calls import Gemm
+from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall, Storage
+from trainweb.ir.layout import ARENA
+from trainweb.ir.program import POSITION, Program
+
+if TYPE_CHECKING:
+    from trainweb.compiler.context import Context
+
+WORK_PER_SAVED_BYTE = 96
+"""What may be spent (`work_of`) on a byte that is not kept: an error function and some passes over memory."""
+PATIENCE = 3
+"""How many instructions a product may let pass to reach a chain that makes its operand along with other results."""
+
+
+def recompute_cheap(program: Program, context: Context) -> None:
+    """Make cheap results of the forward pass again where the backward pass reads them, from what is kept anyway."""
+    ends = [w.position for b in program.outputs if b.storage.segment == ARENA for w in program.writers(b.storage)]
+    if ends:
+        _Recomputation(program, max(ends)).run()
+        drop_unread_results(program, context)
+
+
+class _Recomputation:
+    """The forward pass of a program reaches to `end`, the position where its last output is made."""
+
+    def __init__(self, program: Program, end: int) -> None:
+        self.program, self.end = program, end
+        self.again: dict[Storage, Instruction] = {}
+        """What makes the values that are not kept."""
+        self.places: dict[Storage, Storage] = {}
+        """Where the backward pass has what it made again."""
+
+    def run(self) -> None:
+        """Find what need not be kept, and make it where it is read."""
+        for i in self.program:
+            if i.position <= self.end:
+                self._consider(i)
+        for i in self.program:
+            if i.position > self.end and (found := self._wanted(i)):
+                for s in found:
+                    self._make(s, i)
+                self._read_again(i)
+        for i in dict.fromkeys(self.again.values()):
+            self._drop_unread(i)
+
+    # What is not kept.
+
+    def _is_saved(self, s: Storage) -> bool:
+        readers = self.program.readers(s)
+        return bool(readers) and readers[-1].position > self.end and self._is_final(s)
+
+    def _is_final(self, s: Storage) -> bool:
+        """Whether a value of the forward pass stays what it is."""
+        return all(w.position <= self.end for w in self.program.writers(s))
+
+    def _consider(self, i: Instruction) -> None:
+        saved = [s for s in _results(i) if self._is_saved(s)]
+        if saved:
+            last = max((self.program.readers(s)[-1] for s in saved), key=POSITION)
+            if self._work(i, last, WORK_PER_SAVED_BYTE * sum(s.nbytes for s in saved)) is not None:
+                self.again |= dict.fromkeys(_results(i), i)
+
+    def _work(self, i: Instruction, last: Instruction, limit: float) -> float | None:
+        """Work to make the results of `i` again before `last`; None where that is more than `limit` or impossible."""
+        work = work_of(i)
+        if work > limit or not self._can_repeat(i, last):
+            return None
+        for b in i.reads:
+            s = b.storage
+            if s.segment != ARENA or s.is_feed or s in self.again or self._is_saved(s):
+                continue
+            makers = self.program.writers(s)
+            more = self._work(makers[0], last, limit - work) if len(makers) == 1 else None
+            if more is None:
+                return None
+            work += more
+        return work
+
+    def _can_repeat(self, i: Instruction, last: Instruction) -> bool:
+        if isinstance(i, KernelCall) and (i.checked or i.UPDATES or i.flops()):
+            return False
+        program = self.program
+        if any(not program.is_temporary(s) or program.writers(s) != (i,) for s in _results(i)):
+            return False
+        return not any(program.is_written_from(b.storage, i, last) for b in i.reads)
+
+    # Where it is made again.
+
+    def _wanted(self, i: Instruction) -> list[Storage]:
+        return [s for s in dict.fromkeys(b.storage for b in i.reads) if s in self.again]
+
+    def _make(self, s: Storage, before: Instruction) -> None:
+        """Make a value right before an instruction, unless that was done; it may be one that was never saved."""
+        if s in self.places:
+            return
+        maker = self.again.get(s) or self.program.writers(s)[0]
+        for b in maker.reads:
+            t = b.storage
+            if t.segment == ARENA and not t.is_feed and (t in self.again or not self._is_saved(t)):
+                self._make(t, before)
+        self.places |= {t: Storage(ARENA, t.nbytes) for t in _results(maker)}
+        self.program.insert_before(before, maker.moved(self._place, f"{maker.node}, again"))
+
+    def _place(self, b: Buf) -> Buf:
+        return Buf(self.places.get(b.storage, b.storage), b.dtype, b.shape, b.value, b.shift, b.name)
+
+    def _read_again(self, i: Instruction) -> None:
+        """Let `i` read what was made again."""
+        new = i.moved(self._place, i.node)
+        self.program.replace(i, new)
+        if isinstance(new, Gemm):
+            self._wait(new, {w for b in i.reads if b.storage in self.again for w in self._chain(b.storage)})
+
+    def _chain(self, s: Storage) -> set[Storage]:
+        """What an elementwise call that is made again reads and writes."""
+        maker = self.again[s]
+        return {self._place(b).storage for b in (*maker.reads, *maker.writes)} if _is_elementwise(maker) else set()
+
+    def _wait(self, product: Gemm, chain: set[Storage]) -> None:
+        """Move a product behind the next elementwise calls if they read what its operand is made of.
+
+        They become one call with what makes the operand, which runs where they stand.
+        """
+        some = self.program.instructions
+        at = bisect_right(some, product.position, key=POSITION)
+        for patience in range(PATIENCE):
+            if at + patience >= len(some) or _depend(product, some[at + patience]):
+                return
+            if _is_elementwise(some[at + patience]):
+                at += patience
+                break
+        related = False
+        while at < len(some) and _is_elementwise(some[at]) and not _depend(product, some[at]):
+            related |= any(b.storage in chain for b in some[at].reads)
+            at += 1
+        if related and at < len(some):
+            before = some[at]
+            self.program.remove(product)
+            self.program.insert_before(before, product)
+
+    def _drop_unread(self, i: Instruction) -> None:
+        """Leave out results of the forward pass that only the backward pass has read."""
+        unread = [s for s in _results(i) if not self.program.readers(s)]
+        if len(unread) == len(_results(i)):
+            self.program.remove(i)
+
+
+def _results(i: Instruction) -> list[Storage]:
+    return list(dict.fromkeys(b.storage for b in i.writes))
+
+
+def _depend(a: Instruction, b: Instruction) -> bool:
+    """Whether two instructions must keep their order."""
+    written, others = ({x.storage for x in i.writes} for i in (a, b))
+    return any(x.storage in written for x in (*b.reads, *b.writes)) or any(x.storage in others for x in a.reads)
+
+
+def _is_elementwise(i: Instruction) -> bool:
+    return isinstance(i, ElementwiseCall)

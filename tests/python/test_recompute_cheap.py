@@ -1,0 +1,149 @@
+"""Steps that save little for the backward pass: the same bytes, in less workspace, and only where most is frozen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.conformance.models import make_model, normal
+from tests.python import pipelines
+from tests.python.products import product
+from tests.python.test_pass_guards import Written
+from tests.python.test_program import check_index
+from tests.python.test_recompute import DEEP, KINDS, Layers, artifacts_of, feeds_of, train
+
+import trainweb
+from trainweb.artifacts import build_artifacts
+from trainweb.compiler.passes.cheap import recompute_cheap
+from trainweb.ir import calls
+from trainweb.lora import inject
+from trainweb.training.models import SessionModels
+
+ROWS, WIDTH = 24, 8
+SHARE = {"convolutions": 1.0, "transformer": 0.9}
+"""What of the workspace is left at most."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_made_again_is_the_same_bytes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, full = train(kind)
+    monkeypatch.setattr(SessionModels, "_is_mostly_frozen", lambda self: True)
+    again, little = train(kind)
+    assert again == kept
+    if kind in DEEP:
+        assert little.arena <= SHARE[kind] * full.arena
+
+
+def block() -> Any:
+    """x + linear(GELU(linear(norm(x)))), twice, and a head."""
+    f, x = Layers(), "x"
+    for k in range(2):
+        y = f("LayerNormalization", x, f.vector(1, WIDTH), f.vector(0, WIDTH), axis=-1)
+        y = f("MatMul", y, f.weight(normal(WIDTH, 4 * WIDTH, seed=k)))
+        y = f("Mul", y, f("Add", f("Erf", f("Div", y, f.weight(np.float32(2**0.5)))), f.weight(np.float32(1))))
+        x = f("Add", x, f("MatMul", y, f.weight(normal(4 * WIDTH, WIDTH, seed=k + 2))))
+    f("MatMul", x, f.weight(normal(WIDTH, 3, seed=5)))
+    f.nodes[-1].output[0] = "logits"
+    return make_model(f.nodes, {"x": ["batch", WIDTH]}, {"logits": ["batch", 3]}, f.weights)
+
+
+def plan_and_bytes(made: Any) -> tuple[list[str], int, bytes]:
+    """Text and workspace of a step's plan, and the gradients of the step."""
+    rng = np.random.default_rng(0)
+    feeds = {"x": rng.standard_normal((ROWS, WIDTH)).astype(np.float32), "labels": rng.integers(0, 3, ROWS)}
+    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
+    with trainweb.TrainingSession(state, made.training_model, None, made.optimizer_model) as s:
+        s.train_step(feeds)
+        grads = {n: p.grad for n, p in s.core.state.parameters.items() if p.grad is not None}
+        return s.core.host.loaded[0].plan.text, s.memory().arena, b"".join(grads[n].tobytes() for n in sorted(grads))
+
+
+SETTINGS = {"loss": "CrossEntropyLoss", "optimizer": "AdamW"}
+
+
+def test_adapters_keep_neither_gelu_nor_normalized_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = inject(block(), rank=1).build_artifacts(**SETTINGS)
+    text, arena, grads = plan_and_bytes(made)
+    assert sum("erf(" in line for line in text) == 4, "once forward, once in the call of GELU's gradient"
+    assert sum("layer_norm_f32" in line for line in text) == 4
+    monkeypatch.setattr(SessionModels, "_is_mostly_frozen", lambda self: False)
+    kept, full, expected = plan_and_bytes(made)
+    assert sum("erf(" in line for line in kept) == sum("layer_norm_f32" in line for line in kept) == 2
+    assert grads == expected
+    # Of each block: GELU's result, what its gradient reads, and the normalized rows, but of the last block.
+    assert full - arena >= 4 * ROWS * 4 * WIDTH
+
+
+def test_a_step_that_trains_all_keeps_what_it_made() -> None:
+    text, _, _ = plan_and_bytes(build_artifacts(block(), **SETTINGS))
+    assert not any(line.endswith(", again") for line in text)
+
+
+def made_again(*between: str, output: bool = False, work: int = 1) -> bool:
+    """Whether y = sqrt(...sqrt(x)) is made again for a gradient, with these steps between."""
+    w = Written()
+    for name in ("a", "x", "y", "loss", "dx", "dw"):
+        w.new(name, 3, 3)
+    b = w.bufs
+    w.builder.emit(product(b["a"], b["a"], b["x"], (3, 3, 3)))
+
+    def roots(e: Any, x: Any) -> Any:
+        for _ in range(work):
+            x = e.exp(x)
+        return x
+
+    w.builder.elementwise([b["y"]], [b["x"]], roots)
+    w.builder.emit(product(b["y"], b["y"], b["loss"], (3, 3, 3)))
+    for step in between:
+        what, _, name = step.partition(" ")
+        (w.read if what == "read" else w.fill)(name)
+    w.builder.emit(product(b["y"], b["loss"], b["dw"], (3, 3, 3)))
+    w.builder.emit(product(b["x"], b["loss"], b["dx"], (3, 3, 3)))
+    w.read("dw")
+    w.read("dx")
+    w.outputs = ["loss", *["y"] * output]
+    program = w.program()
+    recompute_cheap(program, pipelines.context())
+    check_index(program)
+    return any(i.node.endswith(", again") for i in program)
+
+
+def test_a_cheap_value_is_made_again() -> None:
+    assert made_again()
+    assert made_again("read y")
+
+
+@pytest.mark.parametrize("between", ["fill x", "fill y"])
+def test_a_value_is_kept_whose_operand_or_place_changes(between: str) -> None:
+    assert not made_again(between)
+
+
+def test_outputs_and_what_takes_long_are_kept() -> None:
+    assert not made_again(output=True)
+    assert not made_again(work=9)
+
+
+def test_a_product_is_not_made_again() -> None:
+    w = Written()
+    for name in ("a", "x", "loss", "dw"):
+        w.new(name, 3, 3)
+    b = w.bufs
+    w.builder.emit(product(b["a"], b["a"], b["x"], (3, 3, 3)))
+    w.builder.emit(product(b["x"], b["x"], b["loss"], (3, 3, 3)))
+    w.builder.emit(product(b["x"], b["loss"], b["dw"], (3, 3, 3)))
+    w.read("dw")
+    w.outputs = ["loss"]
+    program = w.program()
+    recompute_cheap(program, pipelines.context())
+    assert sum(isinstance(i, calls.Gemm) for i in program) == 3
+
+
+def test_the_models_that_are_tried_make_something_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SessionModels, "_is_mostly_frozen", lambda self: True)
+    for kind in ("convolutions", "transformer"):
+        made = artifacts_of(kind)
+        state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
+        with trainweb.TrainingSession(state, made.training_model, None, made.optimizer_model) as s:
+            s.train_step(feeds_of(kind))
+            assert any(line.endswith(", again") for line in s.core.host.loaded[0].plan.text), kind

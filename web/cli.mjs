@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 /**
  * `npx trainweb copy <folder>`: puts what a page asks for where a server serves it, for bundlers that carry no
- * assets along and for pages without one. The page names the folder in env.baseURL.
+ * assets along and for pages without one.
  */
 
 import { cp, mkdir, stat } from "node:fs/promises";
@@ -11,11 +11,12 @@ import { fileURLToPath } from "node:url";
 const USAGE = `usage: npx trainweb copy <folder>
        npx trainweb isolate <folder>
 
-Copies the files that a page with trainweb asks for into the folder, and makes it. If it is served as
-/trainweb/, say so before the first session:
+Copies the files that a page with trainweb asks for into the folder, and makes it. They are found in a folder
+trainweb beside the bundle (npx trainweb copy dist/trainweb). If they are served elsewhere, as /files/, say so
+before the first session:
 
     import { env } from "trainweb";
-    env.baseURL = "/trainweb/";
+    env.baseURL = "/files/";
 
 isolate copies isolate.js, a service worker for servers whose headers cannot be set. The folder is that of the page:
 

@@ -359,17 +359,39 @@ def test_settings_that_name_no_folder_are_refused(browser: Browser, make_site: C
         assert "env.baseURL" in error["message"]
 
 
-def test_an_address_that_only_the_bundler_had_is_an_error(browser: Browser, make_site: Callable[..., Site]) -> None:
-    """webpack and Parcel write file: URLs for import.meta.url."""
-    site = make_site()
+@pytest.mark.parametrize("left", ['"file:///app/node_modules/trainweb/index.js"', "(void 0)"], ids=["file", "nothing"])
+def test_files_lie_beside_a_bundle_that_has_no_address(
+    browser: Browser, make_site: Callable[..., Site], left: str
+) -> None:
+    """webpack and Parcel write file: URLs for import.meta.url, esbuild nothing where there are no modules."""
+    site = make_site(mounts={"/dist/trainweb/": (NPM,), **MOUNTS})
     script = (NPM / "index.js").read_text()
     assert script.count("import.meta.url") == 1
-    site.add("/dist/index.js", script.replace("import.meta.url", '"file:///app/node_modules/trainweb/index.js"'))
+    site.add("/dist/index.js", script.replace("import.meta.url", left))
     with open_js_page(browser, site) as js:
+        losses = js.run(TRAIN)
+    assert losses[2] < losses[0]
+    assert "/dist/trainweb/worker.js" in site.requests()
+
+
+def test_files_that_no_bundler_carried_are_asked_for_beside_the_bundle(
+    browser: Browser, make_site: Callable[..., Site]
+) -> None:
+    """Rollup and esbuild leave import.meta.url as it is, in another script: the error says the one command."""
+    site = make_site()
+    module = (
+        (NPM / "module.js")
+        .read_text()
+        .replace('"onnxruntime-common"', '"/node_modules/onnxruntime-common/dist/esm/index.js"')
+    )
+    site.add("/dist/index.js", module)
+    with open_js_page(browser, site, ("404",)) as js:
         error = js.failure(TRAIN)
     assert error["name"] == "EngineError"
-    assert "npx trainweb copy" in error["message"]
-    assert "env.baseURL" in error["message"]
+    folder = site.url("/dist/trainweb/")
+    assert f"{folder}worker.js answered with HTTP status 404" in error["message"]
+    assert f"The files of trainweb should lie in {folder}: npx trainweb copy FOLDER" in error["message"]
+    assert ".." not in error["message"]
 
 
 @pytest.mark.parametrize("isolated", [False, True])

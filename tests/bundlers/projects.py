@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 COPY = "npx trainweb copy {folder}"
-BASE_URL = 'env.baseURL = "{url}";'
 
 
 @dataclass(frozen=True)
@@ -90,11 +89,6 @@ class Project:
         return self.title.format(*self.packages.values())
 
 
-def _base_url(url: str) -> tuple[str, str, str]:
-    """The edit that names the folder of the package's files."""
-    return ("main.js", "\nreport(", f"\n{BASE_URL.format(url=url)}\nreport(")
-
-
 def _vite(version: str) -> Project:
     return Project(
         "Vite {}", "vite", {"vite": version}, (
@@ -104,7 +98,7 @@ def _vite(version: str) -> Project:
     )  # fmt: skip
 
 
-STATIC_COPY = (COPY.format(folder="dist/trainweb"), BASE_URL.format(url="trainweb/"))
+STATIC_COPY = COPY.format(folder="dist/trainweb")
 
 NEXT_SERVER = "npx next start --port PORT --hostname 127.0.0.1"
 
@@ -137,17 +131,20 @@ PROJECTS = (
     Project(
         "Rollup {}", "rollup", {"rollup": "4.68.7", "@rollup/plugin-node-resolve": "16.0.3"},
         (Mode("build", build="npx rollup --config"),),
-        added=STATIC_COPY, edits=(_base_url("trainweb/"),), copied="dist/trainweb", public="dist",
+        added=(STATIC_COPY,), copied="dist/trainweb", public="dist",
     ),
     Project(
         "esbuild {}", "esbuild", {"esbuild": "0.28.2"},
-        (Mode("build", build="npx esbuild main.js --bundle --minify --format=esm --outdir=dist"),),
-        added=STATIC_COPY, edits=(_base_url("trainweb/"),), copied="dist/trainweb", public="dist",
+        (
+            Mode("ESM", build="npx esbuild main.js --bundle --minify --format=esm --outdir=dist"),
+            Mode("script", build="npx esbuild main.js --bundle --minify --outdir=dist"),
+        ),
+        added=(STATIC_COPY,), copied="dist/trainweb", public="dist",
     ),
     Project(
         "Parcel {}", "parcel", {"parcel": "2.16.4"},
         (Mode("build", build="npx parcel build index.html --public-url ./ --no-cache"),),
-        added=STATIC_COPY, edits=(_base_url("trainweb/"),), copied="dist/trainweb", public="dist",
+        added=(STATIC_COPY,), copied="dist/trainweb", public="dist",
     ),
     Project(
         "Next.js {}, Turbopack", "next", {"next": "16.4.6", "react": "19.3.1", "react-dom": "19.3.1"}, (

@@ -79,11 +79,57 @@ function assetsIn(folder: string): Record<Asset, URL> {
 const PREBUNDLED = /\/node_modules\/\.vite\/(?:[^?]*\/)?deps[^/?]*\/[^/]*$/;
 const INSTALLED = "/node_modules/trainweb/dist/npm/";
 
-function ownAssets(): Record<Asset, URL> {
-  const here = import.meta.url;
-  const folder = here.replace(PREBUNDLED, INSTALLED);
+/** The scripts of the package that name their assets, for pages and for Node. Under another name they are a part of a bundle. */
+const OWN_NAMES = /\/(?:module|node)\.js$/;
+
+/** Where `npx trainweb copy` puts the files for a bundler that carries none along: beside what it writes. */
+const COPIED = "trainweb/";
+
+function ownAssets(): Record<Asset, URL | string> {
+  // Scripts that esbuild makes for pages without modules have no address.
+  const here = import.meta.url as string | undefined;
   // The names must be gone from a script that is not to name them: bundlers find them in code that never runs, too.
-  return TRAINWEB_NAMES_ASSETS ? (folder === here ? namedAssets() : assetsIn(folder)) : assetsIn(here);
+  return TRAINWEB_NAMES_ASSETS ? assetsOfModule(here) : assetsOfScript(here);
+}
+
+function assetsOfScript(here: string | undefined): Record<Asset, URL> {
+  return here !== undefined && !isLeftBehind(here) ? assetsIn(here) : assetsIn(besideBundle(scriptOnStack()));
+}
+
+function assetsOfModule(here: string | undefined): Record<Asset, URL | string> {
+  if (here === undefined) {
+    return assetsIn(besideBundle(scriptOnStack()));
+  }
+  const folder = here.replace(PREBUNDLED, INSTALLED);
+  if (folder !== here) {
+    return assetsIn(folder);
+  }
+  const named = namedAssets();
+  return isCarried(String(named.worker), here) ? named : assetsIn(besideBundle(isLeftBehind(here) ? scriptOnStack() : here));
+}
+
+/** Whether a bundler took the worker along, or there was none. What it left as it was lies beside this script by its name. */
+function isCarried(worker: string, here: string): boolean {
+  if (isLeftBehind(worker)) {
+    return false;
+  }
+  const beside = new URL(NAMES.worker, here);
+  return worker !== beside.href || OWN_NAMES.test(new URL(here).pathname);
+}
+
+/** Whether an address is one of the machine that the bundler ran on: webpack and Parcel write such for `import.meta.url`. */
+function isLeftBehind(address: string): boolean {
+  return address.startsWith("file:") && otherPlatform() === null && globalThis.location?.protocol !== "file:";
+}
+
+function besideBundle(bundle: string): string {
+  return new URL(COPIED, bundle).href;
+}
+
+/** The address of the script that this has become a part of, which the stack has in every engine. */
+function scriptOnStack(): string {
+  const [found] = /https?:\/\/[^\s)]+/.exec(new Error("where").stack ?? "") ?? [];
+  return found ?? absolute("");
 }
 
 /** The settings of `env` that say where files lie. */
@@ -131,6 +177,14 @@ export function locateFiles({ baseURL, indexURL, wasmPaths }: Locations): Packag
     packages: own("packages"),
     snapshot: own("snapshot"),
   };
+}
+
+/** What to do about a worker's script that is not where it should be. */
+export function missingHelp(worker: string): string {
+  const folder = worker.slice(0, worker.lastIndexOf("/") + 1);
+  const isCopy = worker.slice(folder.length) === NAMES.worker;
+  const copy = `The files of trainweb should lie in ${folder}: npx trainweb copy FOLDER, as a step of the build, puts them there. `;
+  return `${isCopy ? copy : ""}Another place is set by env.baseURL.`;
 }
 
 /** Stages and sizes of the files by their URLs; files of other places have no size. */

@@ -18,7 +18,7 @@ import type {
 } from "../wire/protocol.js";
 import { keepInBackground, keepInForeground, otherPlatform } from "../wire/platform.js";
 import { startWorker } from "../wire/start-worker.js";
-import { knownFiles } from "./assets.js";
+import { knownFiles, missingHelp } from "./assets.js";
 import { env, releasers, warnOfKernels, startTimeout } from "./env.js";
 import type { KnownFile, LoadTracker } from "./progress.js";
 
@@ -366,12 +366,12 @@ export class WorkerClient {
     try {
       await checkScript(files.worker, (1 - PATIENCE) * stallMs);
       if (isOver) {
-        this.#fail(`${files.worker} did not load (env.baseURL)`);
+        this.#fail(`${files.worker} did not load. ${missingHelp(files.worker)}`);
       }
     } catch (error) {
       // It may have come while this was looked into.
       if (isOver || !this.#isHeard) {
-        this.#fail(`${messageOf(error)} Its folder is set by env.baseURL.`);
+        this.#fail(`${messageOf(error)} ${missingHelp(files.worker)}`);
       }
     }
   }
@@ -423,6 +423,7 @@ export class WorkerClient {
   }
 
   #lost(reason: string): EngineError {
-    return new EngineError(`the worker is lost: ${reason}. Sessions must be created again.`);
+    const end = reason.endsWith(".") ? "" : ".";
+    return new EngineError(`the worker is lost: ${reason}${end} Sessions must be created again.`);
   }
 }

@@ -1,6 +1,5 @@
 /** Starting our own workers, from the same origin or from another one (a CDN). */
 
-import { EngineError } from "./errors.js";
 import { otherPlatform } from "./platform.js";
 
 /**
@@ -10,20 +9,13 @@ import { otherPlatform } from "./platform.js";
  * needs `worker-src blob:` in a content security policy.
  *
  * @param url - of the script, absolute. Never a literal `new URL` here: bundlers would take the worker apart
- * @throws EngineError when a bundler left an address that no page can load from
  */
 export function startWorker(url: string): Worker {
   const other = otherPlatform();
   if (other !== null) {
     return other.startWorker(url);
   }
-  const { protocol, origin } = new URL(url);
-  if (protocol === "file:" && globalThis.location?.protocol !== "file:") {
-    throw new EngineError(
-      `the bundler left ${url} as the place of the worker. Serve the files of the package ` +
-        '(npx trainweb copy public/trainweb) and set env.baseURL = "/trainweb/".',
-    );
-  }
+  const { origin } = new URL(url);
   return origin === globalThis.origin ? new Worker(trusted(url), { type: "module" }) : startFromBlob(url);
 }
 

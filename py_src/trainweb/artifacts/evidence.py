@@ -200,6 +200,12 @@ class Evidence:
         if ANGLES in roles and not NATIVE.fullmatch(name):
             return Decision(name, False, "frequencies or positions of sines and cosines", doubtful=True)
         if any(role in LEARNED_ROLES for role in roles):
+            if self._torch and generated and self._is_convolved(name):
+                reason = (
+                    f"{use}, which the exporter computed: batch normalization was folded into it, as evaluation mode "
+                    "does; export with training=TrainingMode.TRAINING and do_constant_folding=False"
+                )
+                return Decision(name, True, reason, doubtful=True)
             if not self._torch or generated or NATIVE.fullmatch(name):
                 return Decision(name, True, use)
             return self._custom(name, use)
@@ -210,6 +216,11 @@ class Evidence:
         if not self._torch or NATIVE.fullmatch(name):
             return Decision(name, True, f"{use}, under a name of its own")
         return self._custom(name, use)
+
+    def _is_convolved(self, name: str) -> bool:
+        """Whether a convolution reads it: as nothing is transposed there, it keeps its name unless it is computed."""
+        consumers = self._consumers.get(name, ())
+        return any(node.op_type in ("Conv", "ConvTranspose") and name in node.inputs[1:3] for node in consumers)
 
     def _scalar(self, name: str, generated: bool) -> Decision:
         if self._torch and not generated:

@@ -1,0 +1,52 @@
+"""What names and uses tell about a file of torch's TorchScript exporter, which notes nothing."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from trainweb.artifacts import build_artifacts
+
+
+def convolution(weight: str, bias: str, matrix: str, *, producer: str = "pytorch") -> bytes:
+    """loss = the mean of a convolution, rectified, flattened and multiplied by a matrix, under names given."""
+    nodes = [
+        helper.make_node("Conv", ["x", weight, bias], ["c"]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("Flatten", ["r"], ["f"]),
+        helper.make_node("MatMul", ["f", matrix], ["m"]),
+        helper.make_node("ReduceMean", ["m"], ["loss"], keepdims=0),
+    ]
+    rng = np.random.default_rng(3)
+    shapes = {weight: (2, 1, 3, 3), bias: (2,), matrix: (8, 3)}
+    graph = helper.make_graph(
+        nodes,
+        "convolution",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 1, 4, 4])],
+        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        [numpy_helper.from_array(rng.normal(size=s).astype(np.float32), name) for name, s in shapes.items()],
+    )
+    model = helper.make_model(graph, producer_name=producer, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize("names", [("onnx::Conv_15", "onnx::Conv_16"), ("61", "62")], ids=["named", "numbered"])
+def test_a_folded_convolution_is_trained_with_a_warning(names: tuple[str, str]) -> None:
+    """In evaluation mode the exporter folds batch normalization: what is trained is no parameter of the module."""
+    with pytest.warns(UserWarning, match=r"folded into it.*TrainingMode\.TRAINING"):
+        decisions = {d.name: d for d in build_artifacts(convolution(*names, "onnx::MatMul_20")).decisions}
+    assert all(decisions[name].trained and decisions[name].doubtful for name in names)
+    assert decisions["onnx::MatMul_20"].trained, "a linear layer's weight, transposed"
+    assert not decisions["onnx::MatMul_20"].doubtful
+
+
+def test_other_convolutions_are_trained_without_a_word() -> None:
+    files = convolution("conv.weight", "conv.bias", "onnx::MatMul_20"), convolution("W1", "B_2", "M", producer="keras")
+    for file in files:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            decisions = build_artifacts(file).decisions
+        assert all(d.trained and not d.doubtful for d in decisions)

@@ -17,6 +17,7 @@ import trainweb
 from trainweb.artifacts import build_artifacts
 from trainweb.compiler.passes.cheap import recompute_cheap
 from trainweb.ir import calls
+from trainweb.ir.layout import PARAMETERS
 from trainweb.lora import inject
 from trainweb.training.models import SessionModels
 
@@ -66,6 +67,7 @@ def test_adapters_keep_neither_gelu_nor_normalized_rows(monkeypatch: pytest.Monk
     made = inject(block(), rank=1).build_artifacts(**SETTINGS)
     text, arena, grads = plan_and_bytes(made)
     assert sum("erf(" in line for line in text) == 4, "once forward, once in the call of GELU's gradient"
+    assert sum("erf(" in line and "exp(" in line for line in text) == 2
     assert sum("layer_norm_f32" in line for line in text) == 4
     monkeypatch.setattr(SessionModels, "_is_mostly_frozen", lambda self: False)
     kept, full, expected = plan_and_bytes(made)
@@ -81,19 +83,21 @@ def test_a_step_that_trains_all_keeps_what_it_made() -> None:
 
 
 def made_again(*between: str, output: bool = False, work: int = 1) -> bool:
-    """Whether y = sqrt(...sqrt(x)) is made again for a gradient, with these steps between."""
+    """Whether y = exp(...exp(x + p)) is made again for a gradient, with these steps between."""
     w = Written()
     for name in ("a", "x", "y", "loss", "dx", "dw"):
         w.new(name, 3, 3)
+    w.new("p", 3, 3, segment=PARAMETERS)
     b = w.bufs
     w.builder.emit(product(b["a"], b["a"], b["x"], (3, 3, 3)))
 
-    def roots(e: Any, x: Any) -> Any:
+    def roots(e: Any, x: Any, p: Any) -> Any:
+        x = e.add(x, p)
         for _ in range(work):
             x = e.exp(x)
         return x
 
-    w.builder.elementwise([b["y"]], [b["x"]], roots)
+    w.builder.elementwise([b["y"]], [b["x"], b["p"]], roots)
     w.builder.emit(product(b["y"], b["y"], b["loss"], (3, 3, 3)))
     for step in between:
         what, _, name = step.partition(" ")
@@ -114,7 +118,7 @@ def test_a_cheap_value_is_made_again() -> None:
     assert made_again("read y")
 
 
-@pytest.mark.parametrize("between", ["fill x", "fill y"])
+@pytest.mark.parametrize("between", ["fill x", "fill y", "fill p"])
 def test_a_value_is_kept_whose_operand_or_place_changes(between: str) -> None:
     assert not made_again(between)
 

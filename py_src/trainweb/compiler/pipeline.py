@@ -18,6 +18,7 @@ from trainweb.compiler.passes.eliminate import drop_unread_results
 from trainweb.compiler.passes.epilogue import absorb_factors, fuse_epilogues
 from trainweb.compiler.passes.fuse import fuse_elementwise, fuse_reductions, repeat_cheap
 from trainweb.compiler.passes.hoist import hoist, restore_hoisted
+from trainweb.compiler.passes.lowrank import merge_low_rank
 from trainweb.compiler.passes.pooling import mask_maxima
 from trainweb.compiler.passes.recompute import rematerialise
 from trainweb.compiler.passes.strided import absorb_copies
@@ -124,6 +125,11 @@ PASSES: tuple[Pass, ...] = (
             "fuse_epilogues": "a bias of the sum, or relu, is one of the product that comes last",
             "fuse_elementwise": "a sum within a chain is not found",
         },
+    ),
+    Pass(
+        merge_low_rank,
+        after={"accumulate_sums": "a product through a low rank is found where it is added to another"},
+        before={"fuse_epilogues": "relu behind the product that is left is that of the sum"},
     ),
     Pass(
         fuse_epilogues,

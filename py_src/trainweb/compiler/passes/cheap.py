@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 WORK_PER_SAVED_BYTE = 96
 """What may be spent (`work_of`) on a byte that is not kept: an error function and some passes over memory."""
-PATIENCE = 3
+PATIENCE = 8
 """How many instructions a product may let pass to reach a chain that makes its operand along with other results."""
 
 

@@ -1,0 +1,99 @@
+"""Low-rank products beside a product of the same operand, as adapters are, go into its weight for the step.
+
+x W + (x A) B is x (W + A B). With more rows of x than W has, the sum of weights takes less work than a product with B
+for every row, and no pass over a tensor as large as the result. Hu et al., "LoRA" (2021), section 4, do so for
+inference. The weight itself stays as it is.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trainweb.ir.calls import Gemm
+from trainweb.ir.instructions import Buf
+from trainweb.ir.program import Program
+
+if TYPE_CHECKING:
+    from trainweb.compiler.context import Context
+
+ROWS_PER_ROW = 2
+"""Rows of x for a row of W from which on the sum of weights pays, which is made anew wherever it is read."""
+RANKS = 2
+"""How many times smaller than both dims of W the rank must be."""
+
+
+def merge_low_rank(program: Program, _: Context) -> None:
+    """Let a product with a weight and one through a low rank that is added to it be one, with the sum of weights."""
+    for last in program:
+        if isinstance(last, Gemm) and last.accumulate and program.is_temporary(last.c.storage):
+            first, *others = program.writers(last.c.storage)
+            if others == [last] and isinstance(first, Gemm):
+                for full, outer in ((first, last), (last, first)):
+                    found = _find(program, full, outer)
+                    if found is not None and _may_merge(program, found, first, last):
+                        _merge(program, found, first, last)
+                        break
+
+
+@dataclass(frozen=True, slots=True)
+class _Adapted:
+    """`full` = x W, `inner` = x A and `outer` = `inner` B."""
+
+    full: Gemm
+    inner: Gemm
+    outer: Gemm
+
+
+def _find(program: Program, full: Gemm, outer: Gemm) -> _Adapted | None:
+    writers = program.writers(outer.a.storage)
+    inner = writers[0] if len(writers) == 1 else None
+    if not isinstance(inner, Gemm) or inner.bias or inner.activation or not outer.a.same_place(inner.c):
+        return None
+    x, y = full.a, inner.a
+    alike = x.storage is y.storage and x.shift == y.shift and (full.a_row, full.a_col) == (inner.a_row, inner.a_col)
+    if not alike or (full.m, full.k, inner.n, inner.c_row, 1) != (inner.m, inner.k, outer.k, outer.a_row, outer.a_col):
+        return None
+    single = all(call.batch == (1, 1) for call in (full, inner, outer))
+    in_order = (full.b_row, full.b_col) in ((full.n, 1), (1, full.k)) and full.b.size == full.k * full.n
+    pays = full.m >= ROWS_PER_ROW * full.k and RANKS * inner.n <= min(full.k, full.n)
+    return _Adapted(full, inner, outer) if single and in_order and pays and full.alpha else None
+
+
+def _may_merge(program: Program, found: _Adapted, first: Gemm, last: Gemm) -> bool:
+    """Whether the product can be made where `last` stands, of what is there."""
+    if last.bias is not None or first.activation or program.is_read_between(first.c.storage, first, last):
+        return False
+    start = min(found.inner, first, key=lambda call: call.position)
+    read = (found.full.a, found.full.b, found.inner.b, found.outer.b, first.bias)
+    return not any(b is not None and program.is_written_between(b.storage, start, last) for b in read)
+
+
+def _merge(program: Program, found: _Adapted, first: Gemm, last: Gemm) -> None:
+    full, inner, outer = found.full, found.inner, found.outer
+    builder = program.build(f"{outer.node}, in the weight")
+    weight = builder.temp("float32", (full.k, full.n))
+    builder.copy(weight, full.b)
+    builder.emit(_sum_of_weights(found, weight))
+    new = copy(full)
+    new.b, new.c, new.accumulate, new.activation = weight, last.c, 0, last.activation
+    new.bias, new.beta, new.bias_row, new.bias_col = first.bias, first.beta, first.bias_row, first.bias_col
+    program.remove(first)
+    program.replace(last, *builder.instructions, new)
+    if program.is_temporary(inner.c.storage) and not program.readers(inner.c.storage):
+        program.remove(inner)
+
+
+def _sum_of_weights(found: _Adapted, weight: Buf) -> Gemm:
+    """Add A B, by the factors of the products, to a copy of W, which lies as W does."""
+    full, inner, outer = found.full, found.inner, found.outer
+    new = copy(outer)
+    new.bias, new.activation, new.accumulate = None, 0, 1
+    new.c, new.c_row, new.alpha = weight, max(full.b_row, full.b_col), outer.alpha * inner.alpha / full.alpha
+    if full.b_col == 1:
+        new.m, new.a, new.a_row, new.a_col = full.k, inner.b, inner.b_row, inner.b_col
+    else:
+        new.m, new.a, new.a_row, new.a_col = full.n, outer.b, outer.b_col, outer.b_row
+        new.n, new.b, new.b_row, new.b_col = full.k, inner.b, inner.b_col, inner.b_row
+    return new

@@ -3,9 +3,9 @@
     python scripts/fuzz_plans.py [--minutes M] [--plans N] [--seed S] [--build kernels.relaxed]
     python scripts/fuzz_plans.py --only "mlp train True" --case 1234     # that case alone
 
-Real plans (of the golden models and of all samples of operators) are changed word by word, and calls of every kernel
-are made up. Each runs natively, every segment between pages that nobody may touch, with fuel for a second or two. A
-child process runs them: one that ends in a fault has touched memory outside in bulk, and the next one goes on.
+Real plans (of the golden models, of loops and of all samples of operators) are changed word by word, and calls of
+every kernel are made up. Each runs natively, every segment between pages that nobody may touch, with fuel for a second
+or two. A child process runs them: one that ends in a fault has touched memory outside, and the next one goes on.
 Ends after so many minutes or plans, whatever is first.
 """
 
@@ -25,14 +25,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "py_src"), str(ROOT)]
 
 from tests.fuzz.mutations import FILLERS, Layout, invent, mutate  # noqa: E402
-from tests.fuzz.subjects import MAX_BYTES, Subject, golden_plans, operator_plans  # noqa: E402
+from tests.fuzz.subjects import MAX_BYTES, Subject, golden_plans, loop_plans, operator_plans  # noqa: E402
 from tests.fuzz.walls import Outcome, WalledEngine  # noqa: E402
 from tests.python.kernel_description import kernels_of  # noqa: E402
 
 ROUND = 40
 """Cases of a subject before the next one's turn; half of them with segments at the end of their pages."""
 GOLDEN_WEIGHT = 8
-"""How much more often than a sample of an operator a golden model has its turn."""
+"""How much more often than a sample of an operator a golden model or a loop has its turn."""
 CALLS = "calls of "
 CRASHES = (-11, -7)
 """Exit codes of a process that touched a protected page: SIGSEGV, SIGBUS."""
@@ -41,7 +41,7 @@ CRASHES = (-11, -7)
 def subjects() -> list[Subject]:
     """All plans that are small enough, each once."""
     found: dict[bytes, Subject] = {}
-    for subject in golden_plans():
+    for subject in (*golden_plans(), *loop_plans()):
         found.setdefault(subject.plan.words, subject)
     golden = list(found)
     for subject in operator_plans():

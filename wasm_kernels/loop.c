@@ -12,6 +12,13 @@ int32_t kernel_loop_end(const loop_end_args *a) {
     return TW_OK;
 }
 
+/* The executor leaves out the rest of the loop, its end with it. */
+int32_t kernel_loop_while(const loop_while_args *a) {
+    const int64_t ran = *a->counter;
+    if ((a->condition && !*a->condition) || (a->count && ran >= *a->count)) return -a->skip;
+    return ran < a->limit ? TW_OK : tw_fail(TW_LOOP_LIMIT, ran, 0);
+}
+
 /* Where the part of an iteration is, in bytes; below 0: there is none. */
 static int64_t part_at(int64_t counter, int32_t n, int32_t trips, int32_t reverse) {
     if (counter < 0 || counter >= trips) return -1;

@@ -126,6 +126,13 @@ FETCH_TYPE = Message(
 BAD_LABEL = Message(errors.FeedError, "{node}: the label {value} at position {position} is out of range.")
 BAD_INDEX = Message(errors.FeedError, "{node}: the index {value} at position {position} is out of range.")
 BAD_VALUE = Message(errors.FeedError, "{node}: the value {value} at position {position} is not allowed.")
+LOOP_LIMIT = Message(
+    errors.LimitError,
+    "{node}: the loop goes on after {value} iterations, which are all that it may have. Let it end earlier, or raise "
+    "limits={{'loop_iterations': ...}} where its model is read (build_artifacts, InferenceSession).",
+    "{node}: the loop goes on after {value} iterations, which are all that it may have. Let it end earlier, or raise "
+    "limits.loopIterations where its model is read (createFromModel, InferenceSession.create).",
+)
 PLAN_FAILED = Message(
     errors.EngineError,
     "{status} (status {code}) in instruction {instruction} of {node}: value {value}, position {position}. {line}",

@@ -7,16 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 from scripts import compare_plans
+from tests.control.test_control_flow import recurrent
+from tests.control.test_while import counted, growing
 from tests.ops import test_forward, test_gradient
 from tests.ops.op_runner import feeds_of, single_node
 
 from trainweb.autodiff.gradient import build_gradients
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.backend.wasm.plan import Plan
+from trainweb.control import expand_control_flow
 from trainweb.ir.layout import ARENA, CONSTANTS, PREPARED
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Value
+from trainweb.model.reader import read_model
 from trainweb.training.inference import InferenceModel
 
 MAX_BYTES = 1 << 20
@@ -65,3 +69,13 @@ def operator_plans() -> Iterator[Subject]:
         backward = build_gradients(graph, "loss", names)
         backward.outputs = [Value(f"{name}_grad", "float32", None) for name in names]
         yield _compile(f"{case} gradient", backward, feeds)
+
+
+def loop_plans() -> Iterator[Subject]:
+    """Loops that are loops in the plan, forward and backward: of a known length, and ended by data."""
+    x = np.random.default_rng(3).standard_normal((1000, 3)).astype(np.float32)
+    models = {"repeat": (recurrent(1000), x), "while": (growing(None), x[0]), "count": (counted(), x[0])}
+    for name, (proto, feed) in models.items():
+        graph = build_gradients(expand_control_flow(read_model(proto), differentiable=True), "loss", ["x", "w"])
+        graph.outputs = [Value(wanted, "float32", None) for wanted in ("loss", "x_grad", "w_grad")]
+        yield _compile(f"loop {name}", graph, {"x": feed})

@@ -535,7 +535,7 @@ class Arena:
                 self.engine.free(block)
 
 
-RUN_TIME_FAILURES = {"TW_BAD_INDEX", "TW_BAD_LABEL", "TW_BAD_VALUE", "TW_BAD_ARGUMENT"}
+RUN_TIME_FAILURES = {"TW_BAD_INDEX", "TW_BAD_LABEL", "TW_BAD_VALUE", "TW_BAD_ARGUMENT", "TW_LOOP_LIMIT"}
 KERNELS = sorted(kernels_of(WasmtimeEngine()))
 
 

@@ -1,7 +1,8 @@
 """Loops: a body is compiled once, like a model, and stands between `loop_begin` and `loop_end`.
 
 What is carried lies in a slot of the loop's workspace, and is copied there at the end of an iteration. What is scanned
-or stacked is copied from or to its place, which the kernels find by the number of the iteration.
+or stacked is copied from or to its place, which the kernels find by the number of the iteration. Where only the run
+tells how often a loop runs, `loop_while` leaves it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from trainweb.autodiff.deferred import zero_gradient
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX, build_gradients, influences
 from trainweb.backend.wasm.compile import workspace_bytes
 from trainweb.ir import calls
-from trainweb.ir.builder import Builder, Iterations, LoopGradient
+from trainweb.ir.builder import Builder, Ending, Iterations, LoopGradient
 from trainweb.ir.instructions import Buf, Storage
 from trainweb.ir.layout import ARENA
 from trainweb.ir.loop import LoopCall, inner_storages
@@ -38,10 +39,11 @@ class LoopCompiler:
         ins: Sequence[Buf],
         outs: Sequence[Buf | None],
         kept: Sequence[Buf | None],
+        ending: Ending | None = None,
     ) -> None:
         """Run `body`; `kept` are what the iterations started from, one below the other."""
-        if any(outs) or any(kept):
-            loop = _Loop(b, body, iterations, ins, self._compile)
+        if any(outs) or any(kept) or (ending is not None and ending.steps is not None):
+            loop = _Loop(b, body, iterations, ins, self._compile, ending)
             b.instructions.append(loop.instruction(outs, kept))
 
     def loop_gradient(
@@ -60,9 +62,15 @@ class _Loop:
     """The instructions of a loop."""
 
     def __init__(
-        self, b: Builder, body: Graph, iterations: Iterations, ins: Sequence[Buf], compile_body: CompileBody
+        self,
+        b: Builder,
+        body: Graph,
+        iterations: Iterations,
+        ins: Sequence[Buf],
+        compile_body: CompileBody,
+        ending: Ending | None,
     ) -> None:
-        self.b, self.it, self.ins = b.fresh(b.node), iterations, ins
+        self.b, self.it, self.ins, self.ending = b.fresh(b.node), iterations, ins, ending
         number, *names = [value.name for value in body.inputs]
         first = iterations.carried
         last = first + len(iterations.scanned)
@@ -71,7 +79,7 @@ class _Loop:
             types[name] = TensorType(x.dtype, x.shape[1:] if first <= k < last else x.shape)
         program = compile_body(body, types, [value.name for value in body.outputs])
         found = {x.name: x for x in program.feeds}
-        self.counter = self.b.temp("int64", (1,))
+        self.counter = self.back = self.b.temp("int64", (1,))
         self.slots = [found.get(n) or self.b.temp(types[n].dtype, types[n].shape) for n in names[:first]]
         self.elements = [found.get(n) for n in names[first:last]]
         self.places = {found[n].storage: x for n, x in zip(names[last:], ins[last:], strict=True) if n in found}
@@ -90,14 +98,15 @@ class _Loop:
         b, it = self.b, self.it
         for slot, x in zip(self.slots, self.ins, strict=False):
             self._copy(slot, x)
-        b.emit(calls.LoopBegin(counter=self.counter, trips=it.trips))
+        leave = self._begin()
         for slot, rows in zip(self.slots, kept, strict=True):
             self._put(slot, rows, False)
         for element, x, reverse in zip(self.elements, self.ins[it.carried :], it.scanned, strict=False):
             if element is not None and element.nbytes:
+                counter, backward = self._place_of_part(reverse)
                 b.emit(
                     calls.LoopTake(
-                        src=x, counter=self.counter, dst=element, n=element.nbytes, trips=it.trips, reverse=int(reverse)
+                        src=x, counter=counter, dst=element, n=element.nbytes, trips=it.trips, reverse=backward
                     )
                 )
         b.instructions += self.body
@@ -105,15 +114,48 @@ class _Loop:
             self._put(result, rows, reverse)
         self._carry()
         b.emit(calls.LoopEnd(counter=self.counter))
+        if leave is not None:
+            leave.skip = len(b.instructions) - 1 - b.instructions.index(leave)
+        steps = self.ending.steps if self.ending is not None else None
+        if steps is not None:
+            self._copy(steps, self.counter)
         for slot, out in zip(self.slots, outs, strict=False):
             if out is not None:
                 self._copy(out, slot)
-        outer = [*self.ins, *(x for x in (*outs, *kept) if x is not None)]
+        given = [] if self.ending is None else [self.ending.count, steps]
+        outer = [*self.ins, *(x for x in (*outs, *kept, *given) if x is not None)]
         inner = inner_storages(b.instructions, outer)
         live = [*self.slots, self.counter]
         nbytes = workspace_bytes(b.instructions, [], live, inner)
         workspace = Buf(Storage(ARENA, nbytes), "uint8", (nbytes,), name="temp")
-        return LoopCall(b.instructions, it.trips, inner, workspace, b.node)
+        may_fail = self.ending is not None and self.ending.may_fail
+        return LoopCall(b.instructions, it.trips, inner, workspace, b.node, may_fail=may_fail)
+
+    def _begin(self) -> calls.LoopWhile | None:
+        """Begin the loop; what leaves it, where only the run tells how often it runs."""
+        b, trips, ending = self.b, self.it.trips, self.ending
+        if ending is None:
+            b.emit(calls.LoopBegin(counter=self.counter, trips=trips))
+            return None
+        # There must be an iteration more, to be left.
+        b.emit(calls.LoopBegin(counter=self.counter, trips=trips + 1))
+        condition = self.slots[0] if ending.conditional else None
+        leave = calls.LoopWhile(condition=condition, count=ending.count, counter=self.counter, limit=trips, skip=0)
+        b.emit(leave)
+        if ending.count is not None and any((*self.it.scanned, *self.it.stacked)):
+            self.back = b.temp("int64", (1,))
+            b.elementwise(
+                [self.back],
+                [ending.count, self.counter],
+                lambda e, n, k: e.sub(e.sub(n, k), e.const(1, "int64")),
+            )
+        return leave
+
+    def _place_of_part(self, reverse: bool) -> tuple[Buf, int]:
+        """What counts the parts of an iteration, and whether they are counted from the end."""
+        if reverse and self.ending is not None:
+            return self.back, 0
+        return self.counter, int(reverse)
 
     def _copy(self, to: Buf, source: Buf) -> None:
         if to.nbytes and not to.same_place(source):
@@ -121,10 +163,9 @@ class _Loop:
 
     def _put(self, x: Buf, rows: Buf | None, reverse: bool) -> None:
         if rows is not None and x.nbytes:
+            counter, backward = self._place_of_part(reverse)
             trips = self.it.trips
-            self.b.emit(
-                calls.LoopPut(src=x, counter=self.counter, dst=rows, n=x.nbytes, trips=trips, reverse=int(reverse))
-            )
+            self.b.emit(calls.LoopPut(src=x, counter=counter, dst=rows, n=x.nbytes, trips=trips, reverse=backward))
 
     def _carry(self) -> None:
         """What the iteration made, for the next one; first out of the way what lies in a slot itself."""
@@ -177,15 +218,12 @@ class _Gradient:
         for i, before in zip(self.summed, sums, strict=True):
             gradient = self.names[i] + GRADIENT_SUFFIX
             graph.nodes.append(Node("Add", [before, gradient], [f"{before}.after"], {}, "", f"{before}/Add"))
-        # The number of the iteration that is gone back through.
-        last = Tensor.of(f"{number}.last", "int64", (), [op.trips - 1])
-        graph.initializers[last.name] = last
         back = f"{number}.back"
-        graph.nodes.insert(0, Node("Sub", [last.name, back], [number], {}, "", f"{back}/Sub"))
+        ran = _number_from_the_end(graph, number, back, None if op.is_open else op.trips)
         flows = [results[k] + GRADIENT_SUFFIX for k in self.flowing]
         rows = [results[op.carried + k] + GRADIENT_SUFFIX for k in self.stacked]
         start, end = op.carried, op.carried + self.n_scanned
-        inputs = [back, *flows, *sums, *self.carried, *self.names[start:end], *rows, *self.names[end:]]
+        inputs = [back, *flows, *sums, *self.carried, *self.names[start:end], *rows, *self.names[end:], *ran]
         made = [self.carried[k] + GRADIENT_SUFFIX for k in self.flowing] + [f"{name}.after" for name in sums]
         made += [self.names[i] + GRADIENT_SUFFIX for i in self.parted]
         graph.inputs = [Value(name, "", None) for name in inputs]
@@ -197,7 +235,9 @@ class _Gradient:
         """Emit the loop."""
         op = self.op
         start, end = op.carried, op.carried + self.n_scanned
-        given, kept, seeds = ins[: op.inputs], ins[op.inputs : op.inputs + op.carried], ins[op.inputs + op.carried :]
+        given, *ran = ins[: op.inputs], *ins[op.inputs : op.inputs + op.is_open]
+        kept_from = op.inputs + len(ran)
+        kept, seeds = ins[kept_from : kept_from + op.carried], ins[kept_from + op.carried :]
         of_seed = dict(zip(op.seeds, seeds, strict=True))
         flows = [of_seed.get(k) or _zeros(b, given[k].shape) for k in self.flowing]
         sums = [_zeros(b, given[i].shape) for i in self.summed]
@@ -207,8 +247,23 @@ class _Gradient:
         iterations = Iterations(op.trips, len(flows) + len(sums), tuple(scanned), tuple(parted))
         place = dict(zip(op.wanted, outs, strict=True))
         results = [place.get(k) for k in (*self.flowing, *self.summed, *self.parted)]
-        bufs = [*flows, *sums, *kept, *given[start:end], *rows, *given[end:]]
-        compiler.loop(b, self.body, iterations, bufs, results, [None] * iterations.carried)
+        bufs = [*flows, *sums, *kept, *given[start:end], *rows, *given[end:], *ran]
+        ending = Ending(ran[0]) if ran else None
+        compiler.loop(b, self.body, iterations, bufs, results, [None] * iterations.carried, ending)
+
+
+def _number_from_the_end(graph: Graph, number: str, back: str, trips: int | None) -> list[str]:
+    """Let a body that goes back know the number of the iteration; the input that says how many ran, if it needs one."""
+    one = Tensor.of(f"{number}.one", "int64", (), [1])
+    last, ran = f"{number}.last", f"{number}.ran"
+    nodes = [Node("Sub", [last, back], [number], {}, "", f"{back}/Sub")]
+    if trips is None:
+        graph.initializers[one.name] = one
+        nodes.insert(0, Node("Sub", [ran, one.name], [last], {}, "", f"{last}/Sub"))
+    else:
+        graph.initializers[last] = Tensor.of(last, "int64", (), [trips - 1])
+    graph.nodes[:0] = nodes
+    return [ran] if trips is None else []
 
 
 def _zeros(b: Builder, shape: tuple[int, ...]) -> Buf:

@@ -7,10 +7,11 @@ Sequences exist in this module alone: each is a list of the tensors in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from trainweb.control.deciding import handed_names
-from trainweb.control.operators import is_control
+from trainweb.control.operators import is_control, read_names
 from trainweb.errors import LimitError, ModelError, UnsupportedError
 from trainweb.ir.dims import equal_shapes, static
 from trainweb.ir.shapes import TensorType
@@ -57,6 +58,15 @@ class Scope:
         return self.names[name]
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where the writing of a graph was: nodes, those of loops, and what names in each scope were."""
+
+    n_nodes: int
+    n_unrolled: int
+    names: list[tuple[Scope, dict[str, str]]]
+
+
 class Expansion:
     """A graph that is written out, and what is known of it so far.
 
@@ -91,11 +101,12 @@ class Expansion:
         self.optionals: set[str] = set()
         self.handed = handed_names(source)
         self.used = {*source.names(), *source.value_info}
+        self.read = {*read_names(source)}
         self.node: Node | None = None
         """The node that is being written out, for errors."""
         self._constants: dict[tuple[Any, ...], str] = {}
         self._shared: dict[int, str] = {}
-        self._unrolled = 0
+        self.n_unrolled = 0
 
     def run(self) -> Graph:
         """The graph without control flow."""
@@ -116,6 +127,9 @@ class Expansion:
             return
         inputs = [scope.resolve(name) for name in node.inputs]
         outputs = [self._defined(name, scope) for name in node.outputs]
+        if node.op_type == "Loop":
+            # How many rows those have that nobody reads does not matter.
+            outputs = [target if name in self.read else "" for name, target in zip(node.outputs, outputs, strict=True)]
         name = scope.prefix + node.name if node.name else ""
         copied = Node(node.op_type, inputs, outputs, dict(node.attrs), node.domain, name, node.notes)
         if node.op_type == "Identity" and inputs[0] in self.sequences:
@@ -207,10 +221,26 @@ class Expansion:
             self._shared[key] = self.add_initializer(shared)
         return self._shared[key]
 
+    def mark(self, scope: Scope) -> Mark:
+        """Where the writing is, for `rewind`."""
+        names: list[tuple[Scope, dict[str, str]]] = []
+        each: Scope | None = scope
+        while each is not None:
+            names.append((each, dict(each.names)))
+            each = each.parent
+        return Mark(len(self.graph.nodes), self.n_unrolled, names)
+
+    def rewind(self, mark: Mark) -> None:
+        """Take away the nodes that were written since."""
+        del self.graph.nodes[mark.n_nodes :]
+        self.n_unrolled = mark.n_unrolled
+        for scope, names in mark.names:
+            scope.names = names
+
     def count_unrolled(self, since: int) -> None:
         """Hold nodes that were written since there were `since` against the limit."""
-        self._unrolled += 1 + len(self.graph.nodes) - since
-        if self._unrolled > UNROLLED_NODES:
+        self.n_unrolled += 1 + len(self.graph.nodes) - since
+        if self.n_unrolled > UNROLLED_NODES:
             raise LimitError(
                 f"{self.node}: loops and scans are written out step by step, which makes more than {UNROLLED_NODES} "
                 "nodes of this model. Feed shorter sequences, or export LSTM, GRU or RNN operators, which are not."

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from trainweb.control.expansion import Expansion, Scope
-from trainweb.control.repeat import Outline, run_again_and_again
+from trainweb.control.repeat import OPEN_TRIPS, Outline, is_short, run_again_and_again, write_repeat
+from trainweb.errors import LimitError
 from trainweb.ir.dims import static
 from trainweb.model.graph import Node, Tensor, Value
 
@@ -36,14 +37,20 @@ def write_if(x: Expansion, node: Node, scope: Scope) -> None:
 
 
 def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
-    """Iterations until the trip count is reached or the condition is false; where it is not known, until the count."""
+    """Iterations until the trip count is reached or the condition is false, written out or as a node that runs them.
+
+    Where only the run tells the condition and the loop is short, all iterations run, and what they make is chosen.
+    """
     body = x.body(node)
     count_name, condition, *carried = [*node.inputs, *[""] * (2 - len(node.inputs))]
     count = x.value(count_name) if count_name else None
-    if count_name and count is None:
-        raise x.unsupported("its trip count is only known at run time, or depends on a size that is not fixed")
+    known = x.value(condition) if condition else True
+    if count_name and count is None and known is not False:
+        write_open_loop(x, node, scope)
+        return
+    start = x.mark(scope)
     n_stacked = len(body.outputs) - 1 - len(carried)
-    if count is not None and (not condition or x.value(condition)):
+    if count is not None and known:
         made = run_again_and_again(x, node, scope, Outline(count, carried, [], [False] * n_stacked, is_loop=True))
         if made is not None:
             for source, target in zip(made, node.outputs, strict=False):
@@ -55,9 +62,10 @@ def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
         goes_on = x.value(condition) if condition else True
         if goes_on is False:
             break
-        if goes_on is None and (count is None or stacked):
-            what = "its length" if stacked else "the number of its iterations"
-            raise x.unsupported(f"its condition is only known at run time and decides {what}")
+        if goes_on is None and (count is None or stacked or not is_short(count, body)):
+            x.rewind(start)
+            write_open_loop(x, node, scope)
+            return
         since = len(x.graph.nodes)
         inner = Scope(scope, x.fresh(f"{node.name or 'Loop'}/{k}/"))
         if goes_on is None:
@@ -81,6 +89,36 @@ def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
     declared = body.outputs[1 + len(carried) :]
     for rows, value, target in zip(stacked, declared, node.outputs[len(carried) :], strict=False):
         stack(x, rows, 0, target, value)
+
+
+def write_open_loop(x: Expansion, node: Node, scope: Scope) -> None:
+    """A loop of which only the run tells how often it runs, as one node.
+
+    It has as many iterations at most as the model says or, where that is more than a plan can have, as a limit says.
+    """
+    count_name, condition, *carried = [*node.inputs, *[""] * (2 - len(node.inputs))]
+    for target in node.outputs[len(carried) :]:
+        if target and count_name and x.value(count_name) is None and x.type(count_name).value is not None:
+            raise x.unsupported(
+                f"its trip count depends on a size that is not fixed, and so does how many rows its output {target!r} "
+                "has. Fix that size"
+            )
+        if target:
+            raise x.unsupported(
+                f"how many rows its output {target!r} has is only known at run time. Carry a tensor that has room for "
+                "all of them and write each into it (ScatterND, or Where by the number of the iteration), or fix the "
+                "trip count and let the condition hold throughout"
+            )
+    count, trips = x.value(count_name) if count_name else None, x.source.loop_iterations
+    if count is not None and 0 < count <= OPEN_TRIPS:
+        trips = count
+    elif not 0 < trips <= OPEN_TRIPS:
+        raise LimitError(f"The limit loop_iterations is {trips}; it must be from 1 to {OPEN_TRIPS}.")
+    first = x.scalar_condition(condition) if condition else x.constant("bool", (), [True])
+    outline = Outline(trips, carried, [], [], is_loop=True, condition=first, count=count_name)
+    made = write_repeat(x, node, scope, outline)
+    for source, target in zip(made, node.outputs, strict=False):
+        x.hand(source, target)
 
 
 def write_scan(x: Expansion, node: Node, scope: Scope) -> None:
@@ -126,12 +164,12 @@ def repeat_scan(
     sizes = [(*x.type(name).shape, 0)[at] for name, at in zip(names, places, strict=True)]
     if not static(*sizes) or len(set(sizes)) > 1:
         return False
-    since = len(x.graph.nodes)
+    start = x.mark(scope)
     scanned = [(to_front(x, name, at), bool(back)) for name, at, back in zip(names, places, backward, strict=True)]
     outline = Outline(sizes[0], node.inputs[:n], scanned, [bool(back) for back in out_backward], is_loop=False)
     made = run_again_and_again(x, node, scope, outline)
     if made is None:
-        del x.graph.nodes[since:]
+        x.rewind(start)
         return False
     for source, target in zip(made[:n], node.outputs, strict=False):
         x.hand(source, target)

@@ -55,6 +55,15 @@ def all_nodes(graph: Graph) -> Iterator[Node]:
                 yield from all_nodes(inner)
 
 
+def read_names(graph: Graph) -> Iterator[str]:
+    """Names that are read in a graph and in all bodies and branches in it, as inputs of nodes or as outputs."""
+    yield from (value.name for value in graph.outputs)
+    for node in graph.nodes:
+        yield from node.inputs
+        for inner in subgraphs(node) if node.attrs else ():
+            yield from read_names(inner)
+
+
 def unsupported_nodes(graph: Graph) -> Iterator[tuple[Node, UnsupportedError]]:
     """Nodes whose operator is not there, in bodies and branches too, each with the error that says so."""
     for node in all_nodes(graph):

@@ -12,6 +12,9 @@ from trainweb.model.graph import TRAINWEB, Graph, Node, Tensor, Value
 from trainweb.ops.infer import infer_outputs
 from trainweb.ops.op import bind
 
+OPEN_TRIPS = LOOP_TRIPS - 1
+"""Iterations at most of a loop whose end is only known at run time: there must be one more, which leaves it."""
+
 WRITTEN_OUT_NODES = 4096
 """Nodes of all iterations together up to which a loop is written out: they fuse with what is around them."""
 
@@ -21,7 +24,9 @@ class Outline:
     """A loop: its iterations, what it carries, and what it takes apart and puts together along axis 0.
 
     `scanned` are tensors, and whether they are read from the end; `backward` is whether rows of each output are
-    written from the end. The body of a Loop has the number of the iteration and a condition in front.
+    written from the end. The body of a Loop has the number of the iteration and a condition in front. With `condition`,
+    a scalar, only the run tells how often it runs: until that is false, `count` times if that is given, which is the
+    name of a tensor, and at most `trips` times.
     """
 
     trips: int
@@ -29,6 +34,8 @@ class Outline:
     scanned: Sequence[tuple[str, bool]]
     backward: Sequence[bool]
     is_loop: bool
+    condition: str = ""
+    count: str = ""
 
 
 def free_names(graph: Graph) -> list[str]:
@@ -50,50 +57,62 @@ def _n_nodes(graph: Graph) -> int:
     return sum(1 + sum(map(_n_nodes, _subgraphs(node))) for node in graph.nodes)
 
 
+def is_short(trips: int, body: Graph) -> bool:
+    """Whether so many iterations are written out."""
+    return trips * (1 + _n_nodes(body)) <= WRITTEN_OUT_NODES
+
+
 def run_again_and_again(x: Expansion, node: Node, scope: Scope, outline: Outline) -> list[str] | None:
     """Write the loop as one node; its results, or None where it is written out instead.
 
     That is where it is short, where it holds other loops that are long or sequences, where what it makes has another
     shape in each iteration, and where its condition is only known as it runs.
     """
-    body = x.body(node)
-    if not x.may_repeat or outline.trips > LOOP_TRIPS or outline.trips * (1 + _n_nodes(body)) <= WRITTEN_OUT_NODES:
-        return None
-    names = [*outline.states, *(name for name, _ in outline.scanned)]
-    if any(name in x.sequences for name in names):
-        return None
-    captured = _captured(x, body, scope)
-    if captured is None:
+    if not x.may_repeat or outline.trips > LOOP_TRIPS or is_short(outline.trips, x.body(node)):
         return None
     try:
-        inner = _body_graph(x, body, outline, captured)
-        if inner is None:
-            return None
-        attrs = {
-            "body": inner,
-            "trips": outline.trips,
-            "carried": len(outline.states),
-            "scanned": [int(back) for _, back in outline.scanned],
-            "stacked": [int(back) for back in outline.backward],
-            "body_opset": x.graph.opset(""),
-        }
-        inputs = [*names, *(outer for name, outer in captured.items() if name not in inner.initializers)]
-        label = node.name or node.op_type
-        made = [x.fresh(f"{label}/result") for _ in inner.outputs]
-        repeat = Node("Repeat", inputs, made, attrs, TRAINWEB, x.fresh(f"{label}/Repeat"))
-        x.graph.opsets.setdefault(TRAINWEB, 1)
-        infer_outputs(bind(repeat, x.graph.opsets), {name: x.type(name) for name in inputs})
+        return write_repeat(x, node, scope, outline)
     except (ModelError, UnsupportedError):
         return None
+
+
+def write_repeat(x: Expansion, node: Node, scope: Scope, outline: Outline) -> list[str]:
+    """Write the loop as one node; its results.
+
+    Raises
+    ------
+    ModelError, UnsupportedError
+        That is not possible.
+    """
+    states = [*([outline.condition] if outline.condition else []), *outline.states]
+    names = [*states, *(name for name, _ in outline.scanned)]
+    if any(name in x.sequences for name in names):
+        raise x.unsupported("it carries a sequence")
+    captured = _captured(x, x.body(node), scope)
+    inner = _body_graph(x, x.body(node), outline, captured)
+    attrs = {"body": inner, "trips": outline.trips, "carried": len(states), "body_opset": x.graph.opset("")}
+    inputs = [*names, *(outer for name, outer in captured.items() if name not in inner.initializers)]
+    if outline.condition:
+        inputs.insert(0, outline.count)
+    else:
+        attrs["scanned"] = [int(back) for _, back in outline.scanned]
+        attrs["stacked"] = [int(back) for back in outline.backward]
+    label = node.name or node.op_type
+    made = [x.fresh(f"{label}/result") for _ in inner.outputs]
+    op_type = "RepeatWhile" if outline.condition else "Repeat"
+    repeat = Node(op_type, inputs, made, attrs, TRAINWEB, x.fresh(f"{label}/{op_type}"))
+    x.graph.opsets.setdefault(TRAINWEB, 1)
+    infer_outputs(bind(repeat, x.graph.opsets), {name: x.type(name) for name in inputs if name})
     x.write(repeat)
-    return made
+    return made[len(states) - len(outline.states) :]
 
 
-def _captured(x: Expansion, body: Graph, scope: Scope) -> dict[str, str] | None:
-    """Tensors of the written graph by the names under which the body reads them; None: a sequence is among them."""
+def _captured(x: Expansion, body: Graph, scope: Scope) -> dict[str, str]:
+    """Tensors of the written graph by the names under which the body reads them."""
     captured = {name: scope.resolve(name) for name in free_names(body)}
-    if any(name in x.sequences for name in captured.values()):
-        return None
+    for name in captured.values():
+        if name in x.sequences:
+            raise x.unsupported(f"its body reads the sequence {name!r}")
     for tensor in body.initializers.values():
         captured[tensor.name] = x.share(id(tensor), tensor, tensor.name)
     for node in body.nodes:
@@ -110,14 +129,20 @@ def _weight(node: Node) -> Tensor | None:
     return value if value.dtype.startswith("float") and value.size > 1 else None
 
 
-def _body_graph(x: Expansion, body: Graph, outline: Outline, captured: dict[str, str]) -> Graph | None:
-    """The body without control flow, whose inputs are declared; None: its condition is only known as it runs."""
+def _body_graph(x: Expansion, body: Graph, outline: Outline, captured: dict[str, str]) -> Graph:
+    """The body without control flow, whose inputs are declared.
+
+    Of a loop whose end is only known at run time its condition is carried, and is true wherever the body runs.
+    """
     formal = [value.name for value in body.inputs]
     number, *rest = formal[:1] + formal[2:] if outline.is_loop else [x.fresh("iteration"), *formal]
     if len(rest) != len(outline.states) + len(outline.scanned):
         raise ModelError(f"{node_text(x)}: its body has {len(formal)} inputs, which do not fit those of the loop.")
     inner = Graph("body", [n for n in body.nodes if _weight(n) is None], opsets=dict(x.graph.opsets))
+    inner.loop_iterations = x.source.loop_iterations
     inner.inputs = [Value(number, "int64", ())]
+    if outline.condition:
+        inner.inputs.append(Value(x.fresh("condition"), "bool", ()))
     for name, outer in zip(rest, outline.states, strict=False):
         inner.inputs.append(_value(x, name, outer))
     for name, (outer, _) in zip(rest[len(outline.states) :], outline.scanned, strict=True):
@@ -135,12 +160,23 @@ def _body_graph(x: Expansion, body: Graph, outline: Outline, captured: dict[str,
     written = Expansion(inner, {}, x.handlers, differentiable=x.differentiable, may_repeat=False)
     graph = written.run()
     if any(name in written.sequences for name in results):
-        return None
-    if outline.is_loop and written.value(first) is not True and written.value(first) != 1:
-        return None
+        raise x.unsupported("its iterations make a sequence")
+    if outline.condition:
+        results = [_as_scalar(written, graph, first), *results[: len(outline.states)]]
+    elif outline.is_loop and written.value(first) is not True and written.value(first) != 1:
+        raise x.unsupported("its condition is only known at run time")
     graph.outputs = [Value(name, written.type(name).dtype, None) for name in results]
     graph.value_info = {}
     return graph
+
+
+def _as_scalar(x: Expansion, graph: Graph, name: str) -> str:
+    """The condition that a body makes, as a tensor of its own without dimensions."""
+    target, shape = x.fresh("goes_on"), Tensor.of(x.fresh("no_dimensions"), "int64", (0,), [])
+    graph.initializers[shape.name] = shape
+    x.inference.constant(shape)
+    x.write(Node("Reshape", [name, shape.name], [target], {}, "", x.fresh("goes_on/Reshape")))
+    return target
 
 
 def node_text(x: Expansion) -> str:

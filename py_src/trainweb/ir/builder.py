@@ -29,7 +29,7 @@ class Iterations:
     Attributes
     ----------
     trips : int
-        How often it runs.
+        How often it runs, or, with an `Ending`, at most.
     carried : int
         Inputs, the first ones, that are the outputs of the iteration before.
     scanned : tuple of bool
@@ -44,6 +44,28 @@ class Iterations:
     stacked: tuple[bool, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a loop ends of which only the run tells how often it runs.
+
+    Attributes
+    ----------
+    count : Buf, optional
+        How often it runs at most, an int64.
+    conditional : bool
+        Whether the first carried tensor is the condition of the next iteration.
+    steps : Buf, optional
+        Where to say how often it ran, an int64.
+    may_fail : bool
+        Whether it could go on beyond the iterations that it may have, which is an error.
+    """
+
+    count: Buf | None
+    conditional: bool = False
+    steps: Buf | None = None
+    may_fail: bool = False
+
+
 class LoopGradient(Protocol):
     """What is told of the gradient of a loop: `RepeatGradient` (`ops/repeat.py`) says what each is."""
 
@@ -55,6 +77,7 @@ class LoopGradient(Protocol):
     inputs: int
     wanted: tuple[int, ...]
     seeds: tuple[int, ...]
+    is_open: bool
 
     @property
     def opsets(self) -> dict[str, int]: ...
@@ -71,6 +94,7 @@ class Loops(Protocol):
         ins: Sequence[Buf],
         outs: Sequence[Buf | None],
         kept: Sequence[Buf | None],
+        ending: Ending | None = None,
     ) -> None:
         """As `Builder.loop`."""
 
@@ -141,9 +165,10 @@ class Builder:
         ins: Sequence[Buf],
         outs: Sequence[Buf | None],
         kept: Sequence[Buf | None],
+        ending: Ending | None = None,
     ) -> None:
         """Run a graph again and again; `kept` are what the iterations started from, one below the other."""
-        self._loops().loop(self, body, iterations, ins, outs, kept)
+        self._loops().loop(self, body, iterations, ins, outs, kept, ending)
 
     def loop_gradient(
         self, op: LoopGradient, types: Mapping[str, TensorType], ins: Sequence[Buf], outs: Sequence[Buf | None]

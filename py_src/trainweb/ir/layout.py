@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 986772284
+FINGERPRINT: Final = 2701698103
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -56,6 +56,7 @@ TW_OVERLAP: Final = 12
 TW_BAD_INDEX: Final = 20
 TW_BAD_LABEL: Final = 21
 TW_BAD_VALUE: Final = 22
+TW_LOOP_LIMIT: Final = 23
 TW_TRAPPED: Final = 30
 
 # Segments of kernel memory, in the order of a plan's segment table.

@@ -10,7 +10,7 @@ from trainweb.ir.layout import ARENA, CONSTANTS
 
 
 class LoopCall(KernelCall):
-    """Instructions of which those between `loop_begin` and `loop_end` run `trips` times.
+    """Instructions of which those between `loop_begin` and `loop_end` run `trips` times, or less often.
 
     Parameters
     ----------
@@ -22,17 +22,27 @@ class LoopCall(KernelCall):
         Storages that nobody outside knows; their offsets are those in `workspace`.
     workspace : Buf
         What holds them.
+    may_fail : bool
+        Whether the contents of the workspace, a condition, may make it fail.
     """
 
-    __slots__ = ("body", "inner", "trips", "workspace")
+    __slots__ = ("body", "inner", "may_fail", "trips", "workspace")
     KERNEL = "loop"
     ARGUMENTS = ()
     OPERANDS = ()
 
     def __init__(
-        self, body: Sequence[Instruction], trips: int, inner: frozenset[Storage], workspace: Buf, node: str
+        self,
+        body: Sequence[Instruction],
+        trips: int,
+        inner: frozenset[Storage],
+        workspace: Buf,
+        node: str,
+        *,
+        may_fail: bool = False,
     ) -> None:
         self.body, self.trips, self.inner, self.workspace, self.node = list(body), trips, inner, workspace, node
+        self.may_fail = may_fail
 
     def _outer(self, bufs: Iterator[Buf]) -> list[Buf]:
         """Those that others know, too; each once."""
@@ -45,6 +55,10 @@ class LoopCall(KernelCall):
     @property
     def writes(self) -> list[Buf]:
         return [*self._outer(b for i in self.body for b in i.writes), self.workspace]
+
+    @property
+    def checked(self) -> list[Buf]:
+        return [self.workspace] if self.may_fail else []
 
     def flops(self) -> int:
         return self.trips * sum(i.flops() for i in self.body if isinstance(i, KernelCall))
@@ -69,7 +83,7 @@ class LoopCall(KernelCall):
         self.map_operands(lambda b: new if b is old else b)
 
     def __copy__(self) -> LoopCall:
-        return LoopCall(self.body, self.trips, self.inner, self.workspace, self.node)
+        return LoopCall(self.body, self.trips, self.inner, self.workspace, self.node, may_fail=self.may_fail)
 
     def placed(self) -> list[Instruction]:
         """The instructions, once the workspace has its place."""

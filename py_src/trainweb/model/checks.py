@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, Protocol, SupportsBytes, cast, overload
 
 from ..errors import LimitError, ModelError, UnsupportedError
-from .graph import ITEM_SIZE, Dim, Graph, Node
+from .graph import ITEM_SIZE, LOOP_ITERATIONS, Dim, Graph, Node
 
 ONNX_DTYPES = {
     1: "float32",
@@ -69,7 +69,8 @@ class Limits:
         Nodes after inlining functions: 250 000, some fifty times the training graph of a 24-layer
         transformer.
     loop_iterations : int
-        Iterations of a Loop or Scan: 1 000 000.
+        Iterations of a Loop whose end is only known as it runs: 1024. At most 65 535; a session that trains keeps what
+        each of so many iterations starts from.
     file_bytes : int
         Bytes of one model or checkpoint: 2 GiB - 1, the most that protobuf and flatbuffers can
         hold.
@@ -77,7 +78,7 @@ class Limits:
 
     arena_bytes: int = 4 * 2**30
     nodes: int = 250_000
-    loop_iterations: int = 1_000_000
+    loop_iterations: int = LOOP_ITERATIONS
     file_bytes: int = 2**31 - 1
 
     @classmethod

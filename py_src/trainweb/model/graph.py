@@ -57,6 +57,9 @@ def as_float32(value: float) -> float:
         return math.copysign(math.inf, value)
 
 
+LOOP_ITERATIONS = 1024
+"""Iterations of a loop whose end is only known at run time, unless a limit says otherwise."""
+
 DECLARED_TYPE = "trainweb.declared_type"
 """Key of the note on a float32 tensor of what type of float it was before it was converted."""
 
@@ -166,6 +169,8 @@ class Graph:
     producer: str = "trainweb"
     metadata: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict, compare=False)
+    loop_iterations: int = field(default=LOOP_ITERATIONS, compare=False)
+    """Iterations of a loop whose end is only known at run time: one of the limits that the model was read with."""
 
     def copy(self) -> Graph:
         """A copy whose lists, dicts and nodes may be changed freely (tensor data is shared)."""
@@ -190,6 +195,7 @@ class Graph:
             self.producer,
             dict(self.metadata),
             self.notes,
+            self.loop_iterations,
         )
 
     def producers(self) -> dict[str, Node]:

@@ -225,6 +225,7 @@ class _Reader:
         graph.ir_version = min(max(proto.ir_version, 4), newest)
         graph.producer = check_name(proto.producer_name, "the producer name")
         graph.metadata = dict(properties(proto.metadata_props))
+        graph.loop_iterations = self._limits.loop_iterations
         return graph
 
     # --- graphs

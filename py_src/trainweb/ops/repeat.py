@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trainweb.ir.builder import Iterations
+from trainweb.ir.builder import Ending, Iterations
 from trainweb.ir.dims import equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB, Graph
@@ -30,12 +30,14 @@ class _Repeat(Op):
     }
     min_inputs, max_inputs = 0, MANY
     tested_through = "Scan"
+    is_open = False
+    """Whether only the run tells how often it runs: `trips` is the most."""
     body: Graph
     body_opset: int
     trips: int
     carried: int
-    scanned: tuple[int, ...]
-    stacked: tuple[int, ...]
+    scanned: tuple[int, ...] = ()
+    stacked: tuple[int, ...] = ()
 
     @property
     def opsets(self) -> dict[str, int]:
@@ -79,19 +81,11 @@ class _Repeat(Op):
         return types
 
 
-@register
-class Repeat(_Repeat):
-    """A loop of a number of iterations that is known (ai.trainweb).
-
-    The body's inputs are the number of the iteration (an int64 scalar), then those of the node: what is carried, what
-    is scanned, what all iterations read. Its outputs are what is carried and what is stacked; the node has for the
-    gradient also what each iteration started from.
-    """
-
+class _Forward(_Repeat):
     differentiable = range(MANY)
 
-    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        given = [t for t in inputs if t is not None]
+    def carried_types(self, given: list[TensorType]) -> tuple[list[TensorType], list[TensorType]]:
+        """Types of what is carried, which is what it was at first, and of what is stacked, of one iteration."""
         types = self.body_types(given)
         made = [types[value.name] for value in self.body.outputs]
         first = given[: self.carried]
@@ -100,9 +94,21 @@ class Repeat(_Repeat):
                 raise self.error(
                     f"carried tensor {k} is {old.dtype}{list(old.shape)} at first, then {list(new.shape)}."
                 )
-        carried = [TensorType(t.dtype, t.shape) for t in first]
-        stacked = [*made[self.carried :], *carried]
-        return *carried, *(TensorType(t.dtype, (self.trips, *t.shape)) for t in stacked)
+        return [TensorType(t.dtype, t.shape) for t in first], made[self.carried :]
+
+
+@register
+class Repeat(_Forward):
+    """A loop of a number of iterations that is known (ai.trainweb).
+
+    The body's inputs are the number of the iteration (an int64 scalar), then those of the node: what is carried, what
+    is scanned, what all iterations read. Its outputs are what is carried and what is stacked; the node has for the
+    gradient also what each iteration started from.
+    """
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        carried, rows = self.carried_types([t for t in inputs if t is not None])
+        return *carried, *(TensorType(t.dtype, (self.trips, *t.shape)) for t in (*rows, *carried))
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
         n = self.carried + len(self.stacked)
@@ -150,10 +156,79 @@ class RepeatGradient(_Repeat):
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         given = [t for t in inputs if t is not None]
-        if len(given) != self.inputs + self.carried + len(self.seeds) or not all(i < self.inputs for i in self.wanted):
+        n = self.inputs + self.is_open + self.carried + len(self.seeds)
+        if len(given) != n or not all(i < self.inputs for i in self.wanted):
             raise self.error(f"{len(given)} inputs do not fit those of the loop.")
         return tuple(TensorType(given[i].dtype, given[i].shape) for i in self.wanted)
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
         types: Mapping[str, TensorType] = self.body_types([self.types[n] for n in self.node.inputs[: self.inputs]])
         b.loop_gradient(self, types, list(ins), outs)
+
+
+OPEN_ATTRIBUTES = {name: attr for name, attr in _Repeat.attrs.items() if name not in ("scanned", "stacked")}
+
+
+@register
+class RepeatWhile(_Forward):
+    """A loop that ends when its condition is false, after at most a number of iterations (ai.trainweb).
+
+    The first input is how often it runs at most, if that is given; then the condition, as the first of what is
+    carried, the others, and what all iterations read. `trips` is how many iterations it may have: to go on beyond them
+    is an error. The outputs are what is carried, how often it ran, and for the gradient what each iteration
+    started from.
+    """
+
+    attrs = OPEN_ATTRIBUTES
+    is_open = True
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        count, *given = inputs
+        if count is not None and (count.dtype != "int64" or count.size != 1):
+            raise self.error(f"its number of iterations is {count.dtype}{list(count.shape)}, not one int64.")
+        carried, _ = self.carried_types([t for t in given if t is not None])
+        if not carried or carried[0] != TensorType("bool", ()):
+            raise self.error("its condition is not one bool.")
+        return *carried, TensorType("int64", ()), *(TensorType(t.dtype, (self.trips, *t.shape)) for t in carried)
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
+        n = self.carried
+        steps, kept = outs[n : n + 1], outs[n + 1 :]
+        known = self.types[self.node.inputs[0]].value if self.node.inputs[0] else None
+        may_fail = known is None or known[0] > self.trips
+        ending = Ending(ins[0], conditional=True, steps=steps[0] if steps else None, may_fail=may_fail)
+        kept += [None] * (n - len(kept))
+        b.loop(self.typed_body(), self.iterations, list(ins[1:]), [*outs[:n], *[None] * (n - len(outs))], kept, ending)
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        """One node, of which compilation makes the loop that goes back as often."""
+        given = ins[1:]
+        wanted = [i for i, name in enumerate(given) if g.wants(name) and g.dtype(name) == "float32"]
+        n = self.carried
+        steps = g.extra_output(n, "_steps")
+        kept = [g.extra_output(n + 1 + k, f"_before_{k}") for k in range(n)]
+        seeds = [k for k, dy in enumerate(douts[:n]) if dy]
+        attrs = {name: self.node.attrs[name] for name in self.attrs}
+        names = g.emit(
+            "RepeatWhileGradient",
+            [*given, steps, *kept, *(douts[k] or "" for k in seeds)],
+            TRAINWEB,
+            [True] * len(wanted),
+            {**attrs, "inputs": len(given), "wanted": wanted, "seeds": seeds},
+        )
+        found = dict(zip(wanted, names, strict=True))
+        return [None, *(found.get(i) for i in range(len(given)))]
+
+
+@register
+class RepeatWhileGradient(RepeatGradient):
+    """Gradients of RepeatWhile (ai.trainweb): as many iterations as it had, the last one first.
+
+    Inputs are those of the RepeatWhile without the number of iterations, how often it ran, what each iteration started
+    from, and the gradients of its outputs `seeds`.
+    """
+
+    attrs = {name: attr for name, attr in RepeatGradient.attrs.items() if name not in ("scanned", "stacked")}
+    is_open = True

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from inspect import signature
 
+from trainweb.ir.layout import LOOP_TRIPS
+from trainweb.model.graph import LOOP_ITERATIONS
 from trainweb.ops.op import Op, registry
 
 DOMAINS = {
@@ -27,9 +29,17 @@ These operators of ai.onnx are written out as others, forward and backward: {nam
 
 - Of If, the branch that is chosen; where that is only known at run time, both branches run and results are chosen,
   which must have the same sizes. Branches that draw or update need a known condition.
-- Loop and Scan, iteration by iteration: the trip count must be known when the model is compiled (for training, when
-  artifacts are built), and all iterations of a model may become {limit:,} nodes. A condition that is only known at
-  run time ends a Loop that has a trip count and no scan outputs. Loops that run as loops are not there yet.
+- Loop and Scan of a known number of iterations (when the model is compiled; for training, when artifacts are built),
+  iteration by iteration up to {written:,} nodes; beyond, as a loop in the plan of at most {trips:,} iterations, where
+  that is possible, which keeps for the gradient what each iteration started from. Bodies with sequences, or that
+  make other sizes in each iteration, are written out up to {limit:,} nodes.
+- Loop whose condition or trip count only the run tells: as a loop in the plan that ends when they say so. It has as
+  many iterations as a constant trip count says; without one, or beyond {open:,}, as `limits.loopIterations`
+  (`limits={{"loop_iterations": ...}}`) says, {limit_open:,} unless given: a step that would go on is a `LimitError` and
+  changes nothing. For the gradient there is room for what each of so many iterations starts from, and the gradient
+  goes back through those that ran. With a constant trip count that makes up to {written:,} nodes it is written out, and
+  results are chosen. Scan outputs of such a loop must not be read: how many rows they have is not known. Its body
+  neither draws nor updates.
 - Sequences and optionals whose length is known; they are no inputs or outputs of a model.
 """
 
@@ -85,8 +95,16 @@ def _control() -> str:
     # Imported here, because the expansion of control flow imports the operators.
     from trainweb.control import CONTROL_OPERATORS
     from trainweb.control.expansion import UNROLLED_NODES
+    from trainweb.control.repeat import OPEN_TRIPS, WRITTEN_OUT_NODES
 
-    return CONTROL_HEADER.format(names=", ".join(CONTROL_OPERATORS), limit=UNROLLED_NODES)
+    return CONTROL_HEADER.format(
+        names=", ".join(CONTROL_OPERATORS),
+        limit=UNROLLED_NODES,
+        written=WRITTEN_OUT_NODES,
+        trips=LOOP_TRIPS,
+        open=OPEN_TRIPS,
+        limit_open=LOOP_ITERATIONS,
+    )
 
 
 def _optimizers() -> list[str]:

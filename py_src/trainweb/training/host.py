@@ -41,6 +41,7 @@ FAULTS = {
     "TW_BAD_LABEL": messages.BAD_LABEL,
     "TW_BAD_INDEX": messages.BAD_INDEX,
     "TW_BAD_VALUE": messages.BAD_VALUE,
+    "TW_LOOP_LIMIT": messages.LOOP_LIMIT,
 }
 """Statuses that feeds are at fault for."""
 DEFAULT_MAX_PLANS = 16

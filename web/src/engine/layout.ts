@@ -49,6 +49,7 @@ export const TW_OVERLAP = 12;
 export const TW_BAD_INDEX = 20;
 export const TW_BAD_LABEL = 21;
 export const TW_BAD_VALUE = 22;
+export const TW_LOOP_LIMIT = 23;
 export const TW_TRAPPED = 30;
 
 // Segments of kernel memory, in the order of a plan's segment table.

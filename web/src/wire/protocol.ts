@@ -72,7 +72,7 @@ export interface SessionLimits {
   readonly arenaBytes?: number;
   /** Nodes after functions and loops are written out; default 250 000. */
   readonly nodes?: number;
-  /** Iterations of a loop; default 1 000 000. */
+  /** Iterations of a Loop whose end is only known as it runs, of a model that is built; default 1024, at most 65 535. */
   readonly loopIterations?: number;
   /** Bytes of one model or checkpoint; default 2 GiB - 1, the most that protobuf and flatbuffers hold. */
   readonly fileBytes?: number;

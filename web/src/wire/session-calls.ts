@@ -252,6 +252,11 @@ export const MESSAGES = {
     text:
       "{node}: the value {value} at position {position} is not allowed.",
   },
+  LOOP_LIMIT: {
+    error: "LimitError",
+    text:
+      "{node}: the loop goes on after {value} iterations, which are all that it may have. Let it end earlier, or raise limits.loopIterations where its model is read (createFromModel, InferenceSession.create).",
+  },
   PLAN_FAILED: {
     error: "EngineError",
     text:

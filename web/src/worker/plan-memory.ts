@@ -29,7 +29,12 @@ import { disassemble, type KernelDescription } from "./disassembly.js";
 const SEEN = "seen";
 
 /** Statuses that feeds are at fault for. */
-const FAULTS = { TW_BAD_LABEL: "BAD_LABEL", TW_BAD_INDEX: "BAD_INDEX", TW_BAD_VALUE: "BAD_VALUE" } as const;
+const FAULTS = {
+  TW_BAD_LABEL: "BAD_LABEL",
+  TW_BAD_INDEX: "BAD_INDEX",
+  TW_BAD_VALUE: "BAD_VALUE",
+  TW_LOOP_LIMIT: "LOOP_LIMIT",
+} as const;
 
 /** Segments whose contents outlast a run. */
 const LASTING = [PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1, STATE] as const;

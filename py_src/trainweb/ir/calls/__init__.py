@@ -31,7 +31,7 @@ from trainweb.ir.calls.index import (
     ScatterElements,
     ScatterNd,
 )
-from trainweb.ir.calls.loop import LoopBegin, LoopEnd, LoopPut, LoopTake
+from trainweb.ir.calls.loop import LoopBegin, LoopEnd, LoopPut, LoopTake, LoopWhile
 from trainweb.ir.calls.norm import (
     BatchNorm,
     BatchNormGrad,
@@ -140,6 +140,7 @@ __all__ = [
     "LoopEnd",
     "LoopPut",
     "LoopTake",
+    "LoopWhile",
     "MaxPool",
     "MaxPoolGradient",
     "Momentum",

@@ -56,6 +56,53 @@ class LoopEnd(KernelCall):
         return [self.counter]
 
 
+class LoopWhile(KernelCall):
+    """A call of `loop_while`.
+
+    Leave the loop, which ends `skip` instructions further on, where `condition` is false or `count` iterations have
+    run: `counter` says how many did. To go on beyond `limit` iterations is an error.
+    """
+
+    __slots__ = ("condition", "count", "counter", "limit", "skip")
+    KERNEL = "loop_while"
+    OPCODE = 57
+    WORDS = 5
+    ARGUMENTS = __slots__
+    OPERANDS = ("condition", "count", "counter")
+    FAILS = ("condition", "count")
+
+    def __init__(
+        self,
+        *,
+        condition: Buf | None = None,
+        count: Buf | None = None,
+        counter: Buf,
+        limit: int,
+        skip: int,
+        node: str = "",
+    ) -> None:
+        self.node = node
+        self.condition = condition
+        self.count = count
+        self.counter = counter
+        self.limit = limit
+        self.skip = skip
+
+    @property
+    def reads(self) -> list[Buf]:
+        found: list[Buf] = []
+        if self.condition is not None:
+            found.append(self.condition)
+        if self.count is not None:
+            found.append(self.count)
+        found.append(self.counter)
+        return found
+
+    @property
+    def writes(self) -> list[Buf]:
+        return []
+
+
 class LoopTake(KernelCall):
     """A call of `loop_take`.
 
@@ -64,7 +111,7 @@ class LoopTake(KernelCall):
 
     __slots__ = ("src", "counter", "dst", "n", "trips", "reverse")
     KERNEL = "loop_take"
-    OPCODE = 57
+    OPCODE = 58
     WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("src", "counter", "dst")
@@ -96,7 +143,7 @@ class LoopPut(KernelCall):
 
     __slots__ = ("src", "counter", "dst", "n", "trips", "reverse")
     KERNEL = "loop_put"
-    OPCODE = 58
+    OPCODE = 59
     WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("src", "counter", "dst")

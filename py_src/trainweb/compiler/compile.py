@@ -256,10 +256,12 @@ class _Compilation:
 
     def _decides(self, op: Op) -> bool:
         """Whether compilation goes on with the results of `op`, and its inputs are known."""
-        known = all(self.types[name].value is not None for name in op.node.inputs if name)
-        if known and self.deciding is None:
+        for name in op.node.inputs:
+            if name and self.types[name].value is None:
+                return False
+        if self.deciding is None:
             self.deciding = deciding_names(self.graph)
-        return known and not (self.deciding or set()).isdisjoint(op.node.outputs)
+        return not self.deciding.isdisjoint(op.node.outputs)
 
     def _computed(self, node: Node, results: list[TensorType], run: Run) -> tuple[list[TensorType], bool]:
         """Types of a node's outputs with the values that the engine computes."""

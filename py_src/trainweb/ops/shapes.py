@@ -71,7 +71,7 @@ class ShapeInference:
             if isinstance(value, Value):
                 self._input(value)
         values = (*graph.value_info.values(), *graph.outputs)
-        declared = {v.name: v for v in values if isinstance(v, Value) and v.shape}
+        declared = {v.name: v for v in values if isinstance(v, Value) and v.shape and str in map(type, v.shape)}
         self.ops: list[Op] = []
         for node in graph.nodes:
             self.ops.append(self.add(node))

@@ -278,7 +278,14 @@ class _Compilation:
 
     def mark_needed(self, outputs: Sequence[str]) -> None:
         """Find the nodes that outputs or state depend on; known values need no node."""
-        wanted = [k for k, op in self.ops.items() if self._updates_state(op)]
+        nodes, sequences, types, uses, producers = (
+            self.graph.nodes,
+            self.sequences,
+            self.types,
+            self.uses,
+            self.producers,
+        )
+        wanted = [k for k, op in self.ops.items() if op.state_inputs and self._updates_state(op)]
         for name in outputs:
             if name not in self.types:
                 raise ModelError(f"The graph has no tensor {name!r} to output.")
@@ -291,11 +298,11 @@ class _Compilation:
             if k in self.needed or k in self.folded:
                 continue
             self.needed.add(k)
-            for name in self.graph.nodes[k].inputs:
-                if name and (name in self.sequences or self.types[name].value is None):
-                    self.uses[name] = self.uses.get(name, 0) + 1
-                    if name in self.producers:
-                        wanted.append(self.producers[name])
+            for name in nodes[k].inputs:
+                if name and (name in sequences or types[name].value is None):
+                    uses[name] = uses.get(name, 0) + 1
+                    if name in producers:
+                        wanted.append(producers[name])
 
     def _updates_state(self, op: Op) -> bool:
         if not op.state_inputs:

@@ -279,7 +279,13 @@ def build_artifacts(
             raise ModelError("There is nothing to train: no parameter requires a gradient.")
         updates = buffer_updates(graph, frozen if requires_grad is None else [*trainable, *frozen])
         models = build_training_models(
-            graph, trainable, frozen, batch_norm=batch_norm, stopped=stopped, updates=updates
+            graph,
+            trainable,
+            frozen,
+            batch_norm=batch_norm,
+            stopped=stopped,
+            updates=updates,
+            former=None if types else accessor.inferred(),
         )
         models.training = cast_outputs(models.training, declared.outputs)
         models.evaluation = cast_outputs(models.evaluation, declared.outputs)

@@ -32,6 +32,7 @@ def build_gradients(
     *,
     seeds: Sequence[str] = (),
     stopped: Sequence[str] = (),
+    former: ShapeInference | None = None,
 ) -> Graph:
     """Extend `graph` by the nodes that compute the gradient of `loss` for every tensor in `wanted`.
 
@@ -48,6 +49,8 @@ def build_gradients(
         More tensors to differentiate: `<y>_grad` becomes a graph input.
     stopped : sequence of str
         Tensors that count as constants: no gradient goes through them.
+    former : ShapeInference, optional
+        Of a graph with many of the same nodes.
 
     Returns
     -------
@@ -60,7 +63,7 @@ def build_gradients(
     GradientError
         An operator on the way from the loss to a wanted tensor has no gradient, or there is no way.
     """
-    return _ReverseWalk(graph, loss, wanted, seeds, stopped).run()
+    return _ReverseWalk(graph, loss, wanted, seeds, stopped, former).run()
 
 
 def influences(
@@ -115,13 +118,14 @@ class _ReverseWalk(_Paths):
         wanted: Sequence[str],
         seeds: Sequence[str],
         stopped: Sequence[str] = (),
+        former: ShapeInference | None = None,
     ) -> None:
         if has_composites(graph):
             graph = expand_composites(graph, ShapeInference(graph), keep=True)
         self.graph = graph.copy()
         self.loss, self.wanted = loss, list(wanted)
         roots = ([loss] if loss else []) + [y for y in seeds if y != loss]
-        super().__init__(ShapeInference(self.graph), roots, stopped)
+        super().__init__(ShapeInference(self.graph, former), roots, stopped)
         self.used = set(self.graph.names())
         for name in self.wanted:
             if name + GRADIENT_SUFFIX in self.used:

@@ -259,10 +259,12 @@ class _Compilation:
 
     def _decides(self, op: Op) -> bool:
         """Whether compilation goes on with the results of `op`, and its inputs are known."""
-        known = all(self.types[name].value is not None for name in op.node.inputs if name)
-        if known and self.deciding is None:
+        for name in op.node.inputs:
+            if name and self.types[name].value is None:
+                return False
+        if self.deciding is None:
             self.deciding = deciding_names(self.graph)
-        return known and not (self.deciding or set()).isdisjoint(op.node.outputs)
+        return not self.deciding.isdisjoint(op.node.outputs)
 
     def _computed(self, node: Node, results: list[TensorType], run: Run) -> tuple[list[TensorType], bool]:
         """Types of a node's outputs with the values that the engine computes."""
@@ -279,7 +281,14 @@ class _Compilation:
 
     def mark_needed(self, outputs: Sequence[str]) -> None:
         """Find the nodes that outputs or state depend on; known values need no node."""
-        wanted = [k for k, op in self.ops.items() if self._updates_state(op)]
+        nodes, sequences, types, uses, producers = (
+            self.graph.nodes,
+            self.sequences,
+            self.types,
+            self.uses,
+            self.producers,
+        )
+        wanted = [k for k, op in self.ops.items() if op.state_inputs and self._updates_state(op)]
         for name in outputs:
             if name not in self.types:
                 raise ModelError(f"The graph has no tensor {name!r} to output.")
@@ -292,11 +301,11 @@ class _Compilation:
             if k in self.needed or k in self.folded:
                 continue
             self.needed.add(k)
-            for name in self.graph.nodes[k].inputs:
-                if name and (name in self.sequences or self.types[name].value is None):
-                    self.uses[name] = self.uses.get(name, 0) + 1
-                    if name in self.producers:
-                        wanted.append(self.producers[name])
+            for name in nodes[k].inputs:
+                if name and (name in sequences or types[name].value is None):
+                    uses[name] = uses.get(name, 0) + 1
+                    if name in producers:
+                        wanted.append(producers[name])
 
     def _updates_state(self, op: Op) -> bool:
         if not op.state_inputs:

@@ -47,44 +47,49 @@ def deciding_inputs(graph: Graph, names: Iterable[str]) -> frozenset[str]:
 
 
 def _reached(graph: Graph, *, moved_only: bool) -> set[str]:
-    made_of: dict[str, list[str]] = {}
+    makers: dict[str, list[Node]] = {}
+    outer: dict[str, list[str]] = {}
     pending: list[str] = []
     facts: dict[tuple[str, str], tuple[Iterable[int], bool]] = {}
     for node in all_nodes(graph):
-        if is_control(node):
-            if not moved_only:
-                pending += _inputs_at(node, CONTROL_OPERATORS[node.op_type])
-            _note_sources(node, made_of)
-            continue
         key = node.domain, node.op_type
-        if key not in facts:
-            cls = find(*key)
-            facts[key] = (cls.static_inputs, issubclass(cls, Inquiry)) if cls else ((), False)
-        static_inputs, asks_for_shapes = facts[key]
+        known = facts.get(key)
+        if known is None:
+            known = facts[key] = _facts(node, moved_only)
+        static_inputs, moves = known
         if static_inputs:
-            pending += _inputs_at(node, static_inputs)
-        if not (asks_for_shapes or (moved_only and node.op_type not in MOVING)):
-            _note_sources(node, made_of)
+            pending += [node.inputs[k] for k in static_inputs if k < len(node.inputs)]
+        if moves:
+            for name in node.outputs:
+                makers.setdefault(name, []).append(node)
+            if node.attrs:
+                _note_bodies(node, outer)
     found: set[str] = set()
     while pending:
         name = pending.pop()
         if name and name not in found:
             found.add(name)
-            pending += made_of.get(name, ())
+            pending += outer.get(name, ())
+            for node in makers.get(name, ()):
+                pending += node.inputs
+                pending += [value.name for body in subgraphs(node) for value in body.outputs]
     return found
 
 
-def _note_sources(node: Node, made_of: dict[str, list[str]]) -> None:
-    sources = list(node.inputs)
-    for body in subgraphs(node) if node.attrs else ():
-        sources += [value.name for value in body.outputs]
+def _facts(node: Node, moved_only: bool) -> tuple[Iterable[int], bool]:
+    """Of all nodes of this operator: inputs that decide, and whether what its results decide, its inputs decide."""
+    if is_control(node):
+        return () if moved_only else CONTROL_OPERATORS[node.op_type], True
+    cls = find(node.domain, node.op_type)
+    asks_for_shapes = cls is not None and issubclass(cls, Inquiry)
+    moves = not asks_for_shapes and (not moved_only or node.op_type in MOVING)
+    return cls.static_inputs if cls else (), moves
+
+
+def _note_bodies(node: Node, outer: dict[str, list[str]]) -> None:
+    """Note what inputs of bodies are outside of them."""
+    for body in subgraphs(node):
         # Of Loop and Scan the last inputs are those of the body.
         formal, actual = (names[::-1] for names in ([v.name for v in body.inputs], node.inputs))
-        for name, outer in zip(formal, actual, strict=False):
-            made_of.setdefault(name, []).append(outer)
-    for name in filter(None, node.outputs):
-        made_of.setdefault(name, []).extend(sources)
-
-
-def _inputs_at(node: Node, indices: Iterable[int]) -> list[str]:
-    return [node.inputs[k] for k in indices if k < len(node.inputs)]
+        for name, given in zip(formal, actual, strict=False):
+            outer.setdefault(name, []).append(given)

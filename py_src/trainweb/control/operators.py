@@ -38,12 +38,15 @@ def has_control_flow(graph: Graph) -> bool:
     return any(is_control(node) for node in graph.nodes)
 
 
-def subgraphs(node: Node) -> Iterator[Graph]:
+def subgraphs(node: Node) -> list[Graph]:
     """Bodies and branches of a node."""
+    found: list[Graph] = []
     for value in node.attrs.values():
-        for graph in value if isinstance(value, list) else (value,):
-            if isinstance(graph, Graph):
-                yield graph
+        if isinstance(value, Graph):
+            found.append(value)
+        elif isinstance(value, list) and value and isinstance(value[0], Graph):
+            found += value
+    return found
 
 
 def all_nodes(graph: Graph) -> Iterator[Node]:

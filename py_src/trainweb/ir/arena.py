@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 
 ALIGNMENT = 64
 """Of storages: a cache line."""
@@ -39,11 +39,14 @@ class Arena:
 
     def give(self, start: int, nbytes: int) -> None:
         """Return a run."""
-        insort(self.free, (start, nbytes))
-        merged: list[tuple[int, int]] = []
-        for begin, length in self.free:
-            if merged and sum(merged[-1]) == begin:
-                merged[-1] = (merged[-1][0], merged[-1][1] + length)
-            else:
-                merged.append((begin, length))
-        self.free = merged
+        free = self.free
+        at = bisect_left(free, (start, nbytes))
+        before = after = at
+        # No two free runs touch: at most one on either side joins this one.
+        if at < len(free) and free[at][0] == start + nbytes:
+            nbytes += free[at][1]
+            after = at + 1
+        if at and sum(free[at - 1]) == start:
+            start, nbytes = free[at - 1][0], free[at - 1][1] + nbytes
+            before = at - 1
+        free[before:after] = [(start, nbytes)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from operator import attrgetter
 
 from trainweb.ir.builder import Builder
@@ -71,16 +72,18 @@ class Program:
 
     def __iter__(self) -> Iterator[Instruction]:
         """Each instruction in turn; the loop may change what stands before it, at it and behind it."""
-        k, changes, bits = 0, self._changes, self._bits
-        while k < len(self._instructions):
-            i = self._instructions[k]
-            position = i.position
-            yield i
-            k += 1
-            if changes != self._changes:
-                position <<= self._bits - bits
-                k = bisect_right(self._instructions, position, key=POSITION)
-                changes, bits = self._changes, self._bits
+        k = 0
+        while True:
+            changes, bits = self._changes, self._bits
+            for i in islice(self._instructions, k, None):
+                position = i.position
+                yield i
+                if changes != self._changes:
+                    break
+            else:
+                return
+            position <<= self._bits - bits
+            k = bisect_right(self._instructions, position, key=POSITION)
 
     # Questions.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ..errors import ModelError
@@ -115,10 +116,10 @@ def plain_declaration(data: bytes) -> Declaration | None:
         if data[at] != TYPE or data[at + 1] >= SHORT:
             return None
         end = kind + data[at + 1]
-        shape = _plain_type(data, kind, end)
-        if shape is None:
+        found = _plain_type(data[kind:end])
+        if found is None:
             return None
-        declaration = Declaration(data[2:at].decode(), data[kind + 3], shape, [])
+        declaration = Declaration(data[2:at].decode(), *found, [])
         while end < len(data):
             if data[end] != PROPERTY or data[end + 1] >= SHORT:
                 return None
@@ -129,15 +130,17 @@ def plain_declaration(data: bytes) -> Declaration | None:
         return None
 
 
-def _plain_type(data: bytes, start: int, end: int) -> tuple[int, ...] | None:
-    """The shape of a TypeProto that is a tensor of one-byte type with sizes."""
-    if data[start] != TENSOR_TYPE or start + 2 + data[start + 1] != end:
+@lru_cache(maxsize=256)
+def _plain_type(data: bytes) -> tuple[int, tuple[int, ...]] | None:
+    """ONNX's code and the shape of a TypeProto that is a tensor of one-byte type with sizes; few types are many's."""
+    end = len(data)
+    if data[0] != TENSOR_TYPE or 2 + data[1] != end:
         return None
-    if data[start + 2] != ELEMENT_TYPE or data[start + 3] >= SHORT:
+    if data[2] != ELEMENT_TYPE or data[3] >= SHORT:
         return None
-    if data[start + 4] != SHAPE or start + 6 + data[start + 5] != end:
+    if data[4] != SHAPE or 6 + data[5] != end:
         return None
-    shape, at = [], start + 6
+    shape, at = [], 6
     while at < end:
         stop = at + 2 + data[at + 1]
         if data[at] != DIM or data[at + 2] != DIM_VALUE or stop > end:
@@ -151,4 +154,4 @@ def _plain_type(data: bytes, start: int, end: int) -> tuple[int, ...] | None:
             return None
         shape.append(size)
         at = stop
-    return tuple(shape) if at == end else None
+    return (data[3], tuple(shape)) if at == end else None

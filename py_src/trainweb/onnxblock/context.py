@@ -68,10 +68,18 @@ class ModelAccessor:
 
     def inference(self) -> ShapeInference:
         """The types of the tensors as the model stands now."""
-        version = len(self.graph.nodes), len(self.graph.inputs)
-        if self._types is None or self._types[0] != version:
-            self._types = version, ShapeInference(self.graph)
-        return self._types[1]
+        known = self.inferred()
+        if known is None:
+            known = ShapeInference(self.graph)
+            self._types = self._version(), known
+        return known
+
+    def inferred(self) -> ShapeInference | None:
+        """The same, if somebody asked for it before."""
+        return self._types[1] if self._types is not None and self._types[0] == self._version() else None
+
+    def _version(self) -> tuple[int, int]:
+        return len(self.graph.nodes), len(self.graph.inputs)
 
     def tensor_value(self, name: str) -> Value:
         """Type of a tensor whose rank must be known."""

@@ -16,6 +16,7 @@ from trainweb.onnxblock.transforms import (
     running_statistics,
     train_batch_norms,
 )
+from trainweb.ops.shapes import ShapeInference
 
 BUFFER_SUFFIX = "_grad.accumulation.buffer"
 ACCUMULATED_SUFFIX = "_grad.accumulation.out"
@@ -59,6 +60,7 @@ def build_training_models(
     batch_norm: str = "train",
     stopped: Sequence[str] = (),
     updates: Mapping[str, str] | None = None,
+    former: ShapeInference | None = None,
 ) -> TrainingModels:
     """The training and the eval model of a graph whose first output is the loss.
 
@@ -77,6 +79,8 @@ def build_training_models(
         Tensors that no gradient goes through.
     updates : mapping of str to str, optional
         Tensors whose value initializers have after each step, by these.
+    former : ShapeInference, optional
+        Types of the graph, where they were asked for before.
     """
     loss = graph.outputs[0]
     _check_loss(loss)
@@ -90,7 +94,7 @@ def build_training_models(
     parameters = [t for name, t in forward.initializers.items() if name in held]
     training = train_batch_norms(prune(_with_inputs(forward, parameters)), trained, batch_norm)
     wanted = [v.name for v in training.inputs if v.name in trained]
-    training = build_gradients(training, loss.name, wanted, stopped=stopped)
+    training = build_gradients(training, loss.name, wanted, stopped=stopped, former=former)
     training = accumulate(training, wanted)
     _assign(training, updates)
     evaluation = for_evaluation(_with_inputs(graph, parameters))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
@@ -45,11 +45,19 @@ def check_types(op: Op, indices: TensorType) -> None:
 def check_range(op: Op, indices: TensorType, dim: int) -> None:
     """Refuse constant indices outside [-dim, dim); the kernels check the others."""
     check_types(op, indices)
-    for position, index in enumerate(indices.value or ()):
+    for position, index in _unchecked(indices, dim, 0, 1):
         if not at_most(-dim, index) or not at_most(index + 1, dim):
             raise op.error(f"index {index} at position {position} is outside [{-dim}, {dim - 1}].")
     if dim == 0 and indices.size != 0:
         raise op.error("a dimension of 0 has no elements to pick.")
+
+
+def _unchecked(indices: TensorType, dim: int, first: int, step: int) -> Iterable[tuple[int, int]]:
+    """Positions and values of every `step`-th index that is known, unless all are plain numbers in [-dim, dim)."""
+    values = (indices.value or ())[first::step]
+    if not values or (static(dim, *values) and -dim <= min(values) and max(values) < dim):
+        return ()
+    return zip(range(first, first + step * len(values), step), values, strict=True)
 
 
 def zeros_like(g: GradientBuilder, name: str) -> str:
@@ -515,10 +523,10 @@ class TuplesOp(Op):
         if k > data.rank - batch or not equal_shapes(data.shape[:batch], indices.shape[:batch]):
             raise self.error(f"indices of shape {list(indices.shape)} do not fit data of shape {list(data.shape)}.")
         check_types(self, indices)
-        for position, index in enumerate(indices.value or ()):
-            dim = data.shape[batch + position % k]
-            if not at_most(-dim, index) or not at_most(index + 1, dim):
-                raise self.error(f"index {index} at position {position} is outside [{-dim}, {dim - 1}].")
+        for first, dim in enumerate(data.shape[batch : batch + k]):
+            for position, index in _unchecked(indices, dim, first, k):
+                if not at_most(-dim, index) or not at_most(index + 1, dim):
+                    raise self.error(f"index {index} at position {position} is outside [{-dim}, {dim - 1}].")
         return indices.shape[:-1] + data.shape[batch + k :]
 
     def arguments(self, b: Builder, data: Buf, indices: Buf) -> _Tuples:

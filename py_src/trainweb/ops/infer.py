@@ -57,9 +57,11 @@ def infer_outputs(op: Op, types: Mapping[str, TensorType]) -> tuple[list[TensorT
     except (ValueError, TypeError, IndexError, KeyError, AttributeError, ZeroDivisionError) as e:
         raise ModelError(f"{op.node}: its inputs do not fit ({e}).") from e
     results = [found] if isinstance(found, TensorType) else list(found)
-    named = [k for k, name in enumerate(op.node.outputs, 1) if name]
-    if named and named[-1] > max(len(results), op.n_outputs):
-        raise op.error(f"{named[-1]} outputs are named; {op.op_type()} has {max(len(results), op.n_outputs)}.")
+    most = max(len(results), op.n_outputs)
+    if len(op.node.outputs) > most:
+        named = [k for k, name in enumerate(op.node.outputs, 1) if name]
+        if named and named[-1] > most:
+            raise op.error(f"{named[-1]} outputs are named; {op.op_type()} has {most}.")
     value = _evaluate(op, inputs, results[0])
     if value is not None:
         results[0] = TensorType(results[0].dtype, results[0].shape, value)

@@ -181,7 +181,8 @@ class Op:
 
     def complete(self, inputs: Sequence[T | None]) -> list[T | None]:
         """`inputs` with None for the optional ones that the node leaves out."""
-        missing = 0 if self.max_inputs == MANY else self.max_inputs - len(inputs)
+        n = len(inputs)
+        missing = 0 if n == self.max_inputs or self.max_inputs == MANY else self.max_inputs - n
         return [*inputs, *[None] * missing]
 
     def _arity(self) -> str:
@@ -345,8 +346,9 @@ def bind(node: Node, opsets: dict[str, int]) -> Op:
     ModelError
         Wrong number of inputs or outputs, or a missing or mistyped attribute.
     """
+    _load_families()
     domain = _ALIASES.get(node.domain, node.domain)
-    cls = find(domain, node.op_type)
+    cls = _REGISTRY.get((domain, node.op_type))
     opset = opsets.get(domain, opsets.get("ai.onnx", 1) if domain == "" else 1)
     if cls is None:
         raise UnsupportedError(

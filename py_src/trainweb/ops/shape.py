@@ -56,8 +56,9 @@ class Transpose(Op):
         perm = self._perm(x.rank)
         index = [0]
         for k in perm:
-            index = [i + j * steps[k] for i in index for j in range(x.shape[k])]
-        return tuple(x.value[i] for i in index) if x.value else ()
+            offsets = [j * steps[k] for j in range(x.shape[k])]
+            index = [i + offset for i in index for offset in offsets]
+        return tuple(map(x.value.__getitem__, index)) if x.value else ()
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         perm = self._perm(g.rank(ins[0]))

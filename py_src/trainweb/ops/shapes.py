@@ -47,6 +47,9 @@ class ShapeInference:
     ----------
     graph : Graph
         Its inputs must have a rank.
+    former : ShapeInference, optional
+        Of a graph with many of the same nodes: what was inferred of these from the same types, without symbols, is
+        not inferred again.
 
     Attributes
     ----------
@@ -56,7 +59,7 @@ class ShapeInference:
         The operators of the graph's nodes, without those that were added afterwards.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, former: ShapeInference | None = None) -> None:
         self.table = SymbolTable()
         self._opsets = graph.opsets
         self._types = _Types(self.table)
@@ -71,10 +74,13 @@ class ShapeInference:
             if isinstance(value, Value):
                 self._input(value)
         values = (*graph.value_info.values(), *graph.outputs)
-        declared = {v.name: v for v in values if isinstance(v, Value) and v.shape}
+        declared = {v.name: v for v in values if isinstance(v, Value) and v.shape and str in map(type, v.shape)}
         self.ops: list[Op] = []
+        made = {op.node.outputs[0]: op for op in former.ops} if former and former._opsets == graph.opsets else {}
         for node in graph.nodes:
-            self.ops.append(self.add(node))
+            op = made.get(node.outputs[0])
+            again = self._again(op, node, former._types) if op and former else None
+            self.ops.append(again or self.add(node))
             for name in node.outputs:
                 if name in declared:
                     self._call_dims(declared[name])
@@ -131,6 +137,25 @@ class ShapeInference:
             self._read.update(a.key for a in atoms)
             self._unread.remove(name)
         return op
+
+    def _again(self, op: Op, node: Node, types: _Types) -> Op | None:
+        """The operator of a node whose results are among `types`, where it is that of `op`, of the same types."""
+        if op.node != node or self._rankless:
+            return None
+        mine = self._types
+        for name in node.inputs:
+            if name and (not types.is_static(name) or not mine.is_static(name) or types[name] != mine[name]):
+                return None
+        for name in node.outputs:
+            if name and not types.is_static(name):
+                return None
+        for name in node.outputs:
+            if name:
+                mine.put(name, types[name])
+                self._makers[name] = node
+        result: Op = object.__new__(type(op))
+        vars(result).update(vars(op), node=node, types=mine)
+        return result
 
     def given(self, name: str, t: TensorType) -> None:
         """What is known of an input, beyond its declaration."""
@@ -209,6 +234,10 @@ class _Types(Mapping[str, TensorType]):
         self._now.pop(name, None)
         if not static(*t.shape) or (t.value is not None and not static(*t.value)):
             self._now[name] = (-1, t)
+
+    def is_static(self, name: str) -> bool:
+        """Whether a tensor is known, and without symbols."""
+        return name in self._types and name not in self._now
 
     def first(self, name: str) -> TensorType:
         """The type as it was found."""

@@ -117,8 +117,9 @@ class Slice(Op):
     def evaluate(self, x: TensorType, *given: TensorType | None) -> tuple[Any, ...] | None:
         index = [0]
         for stride, (start, count, step) in zip(contiguous_strides(x.shape), self.bounds(x, *given), strict=True):
-            index = [i + (start + k * step) * stride for i in index for k in range(count)]
-        return tuple(x.value[i] for i in index) if x.value is not None else None
+            offsets = [(start + k * step) * stride for k in range(count)]
+            index = [i + offset for i in index for offset in offsets]
+        return tuple(map(x.value.__getitem__, index)) if x.value is not None else None
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         out, x = outs[0], ins[0]

@@ -216,7 +216,8 @@ class _Encoder:
         words: list[int] = []
         shown: list[str] = []
         operands, floats = call.OPERANDS, call.FLOATS
-        for name, value in call.arguments():
+        for name in call.ARGUMENTS:
+            value = getattr(call, name)
             if name in operands:
                 words.append(self.buffer(value))
                 shown.append(f"{name}={_operand(value) if value is not None else 'null'}")

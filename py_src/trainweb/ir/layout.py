@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 986772284
+FINGERPRINT: Final = 1525999263
 """Of the kernels that this package compiles for."""
 
 # "TWPL"

@@ -40,7 +40,7 @@ class Gemm(KernelCall):
         "activation",
     )
     KERNEL = "gemm_f32"
-    OPCODE = 59
+    OPCODE = 61
     WORDS = 28
     ARGUMENTS = __slots__
     OPERANDS = ("a", "b", "bias", "c")

@@ -14,7 +14,7 @@ class LoopBegin(KernelCall):
 
     __slots__ = ("counter", "trips")
     KERNEL = "loop_begin"
-    OPCODE = 55
+    OPCODE = 57
     WORDS = 2
     ARGUMENTS = __slots__
     OPERANDS = ("counter",)
@@ -38,7 +38,7 @@ class LoopEnd(KernelCall):
 
     __slots__ = ("counter",)
     KERNEL = "loop_end"
-    OPCODE = 56
+    OPCODE = 58
     WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("counter",)
@@ -64,7 +64,7 @@ class LoopTake(KernelCall):
 
     __slots__ = ("src", "counter", "dst", "n", "trips", "reverse")
     KERNEL = "loop_take"
-    OPCODE = 57
+    OPCODE = 59
     WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("src", "counter", "dst")
@@ -96,7 +96,7 @@ class LoopPut(KernelCall):
 
     __slots__ = ("src", "counter", "dst", "n", "trips", "reverse")
     KERNEL = "loop_put"
-    OPCODE = 58
+    OPCODE = 60
     WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("src", "counter", "dst")

@@ -1,37 +1,44 @@
-"""A step of every optimizer on matrices, natively on one thread, in turns: bytes that it must move, and how fast.
+"""A step of every optimizer on matrices, natively on one thread, in turns with a copy of as many bytes.
 
 .venv/bin/python bench/optimizers.py [--rounds 20] [--size 512] [--count 16]
 
-`bench/kernels/bench_kernels.py memory` times single kernels in Chromium; Adafactor and Muon are made of several. Words
-that must move are those of parameters, gradients and moments, read or written once each. SGD's rate stands for what
-memory allows.
+Needed is the time in which the copy moves the words of `traffic.py`; measured/needed above 1.15 misses the bar. Muon's
+steps are products: their operations a second, beside those of a single product of 256 x 256 matrices in the same
+engine. `bench/kernels/bench_kernels.py memory` times single kernels in Chromium.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
+from step_profile import fastest
+from traffic import TRAFFIC
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.python.kernel_description import kernels_of
+from tests.python.plan_builder import RawPlan, instruction, words_of
 
 import trainweb
 from trainweb.artifacts import build_artifacts
+from trainweb.backend.wasm.engine import Engine
 
-WORDS = {
-    "SGD": 3,
-    "Lion": 5,
-    "Adagrad": 5,
-    "RMSProp": 5,
-    "Adam": 7,
-    "AdamW": 7,
-    "Adadelta": 7,
-    "Lamb": 7,
-    "Adafactor": 3,
-    "Muon": 5,
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    **{name: {"type": name} for name in TRAFFIC if name != "Momentum"},
+    "Momentum": {"type": "SGD", "momentum": 0.9},
+    "Muon": {"type": "Muon"},
 }
-"""Of an element of a matrix; rows and columns, which Adafactor keeps, are next to nothing."""
+PRODUCT = 256
+PROFILED = 5
+"""Steps of Muon whose products are timed one by one."""
 
 
 def model(size: int, count: int) -> Any:
@@ -51,13 +58,58 @@ def model(size: int, count: int) -> Any:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def session_of(made: Any, optimizer: Any, **settings: Any) -> trainweb.TrainingSession:
+def session_of(made: Any, optimizer: dict[str, Any], **settings: Any) -> trainweb.TrainingSession:
     """A session with gradients."""
     files = build_artifacts(made, loss="MSELoss", optimizer=optimizer, **settings)
     state = trainweb.CheckpointState.load_checkpoint(files.checkpoint)
     session = trainweb.TrainingSession(state, files.training_model, None, files.optimizer_model)
     session.train_step({n: np.ones(session.input_metadata()[0].shape, np.float32) for n in session.input_names()}, [])
     return session
+
+
+def one_call(engine: Engine, name: str, buffers: dict[str, int], **args: Any) -> Callable[[], None]:
+    """Runs a kernel on buffers of so many bytes, filled with ones."""
+    kernel = kernels_of(engine)[name]
+    plan = RawPlan(engine.description.fingerprint)
+    for nbytes in buffers.values():
+        address = engine.alloc(nbytes)
+        engine.write(address, np.ones(nbytes // 4, np.float32))
+        plan.buffers.append([len(plan.segments), 0, nbytes])
+        plan.segments.append([address, nbytes, 1])
+    plan.code = [instruction(kernel, words_of(kernel, args, {n: k for k, n in enumerate(buffers)}))]
+    encoded = plan.encode()
+    address = engine.alloc(encoded.nbytes)
+    engine.write(address, encoded)
+    plan.place(engine, address)
+
+    def run() -> None:
+        if status := engine.run(address):
+            raise RuntimeError(f"{name} failed with status {status}.")
+
+    return run
+
+
+def product(engine: Engine) -> Callable[[], None]:
+    """A product of square matrices."""
+    n = PRODUCT
+    strides = dict.fromkeys(("a_row", "b_row", "c_row"), n) | dict.fromkeys(("a_col", "b_col"), 1)
+    pairs = dict.fromkeys(("a_batch", "b_batch", "c_batch", "bias_batch"), (0, 0)) | {"batch": (1, 1)}
+    zeros = dict.fromkeys(("bias_row", "bias_col", "accumulate", "activation"), 0)
+    sizes = {"m": n, "n": n, "k": n, "alpha": 1.0, "beta": 0.0}
+    return one_call(engine, "gemm_f32", dict.fromkeys("abc", 4 * n * n), **strides, **pairs, **zeros, **sizes)
+
+
+def products_of(session: trainweb.TrainingSession, runs: int) -> tuple[float, float]:
+    """Operations of the products of an optimizer step, and milliseconds that they take, each its fastest."""
+    core = session.core
+    plan = core.optimizer_plan()
+    flops = milliseconds = 0.0
+    for text, took in zip(plan.plan.text, fastest(core, plan, {}, runs), strict=True):
+        if found := re.search(r"gemm_f32\(.*\bm=(\d+), n=(\d+), k=(\d+)", text):
+            m, n, k = map(int, found.groups())
+            flops += 2 * m * n * k
+            milliseconds += took
+    return flops, milliseconds
 
 
 def main() -> None:
@@ -68,21 +120,45 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=16)
     given = parser.parse_args()
     made = model(given.size, given.count)
-    words: dict[str, int] = dict(WORDS)
-    sessions = {name: session_of(made, name) for name in WORDS}
-    sessions["AdamW, ema"] = session_of(made, "AdamW", ema={"decay": 0.999})
-    words["AdamW, ema"] = WORDS["AdamW"] + 2
-    times: dict[str, list[float]] = {name: [] for name in sessions}
-    for _ in range(given.rounds):
-        for name, session in sessions.items():
-            start = perf_counter()
-            session.optimizer_step()
-            times[name].append(perf_counter() - start)
     elements = given.count * given.size**2
-    rates = {name: 4 * words[name] * elements / min(t) / 1e9 for name, t in times.items()}
-    for name, rate in rates.items():
-        share = f"{rate / rates['SGD']:5.2f} of SGD"
-        print(f"{name:12} {1e3 * min(times[name]):8.2f} ms {words[name]} words {rate:5.1f} GB/s {share}")
+    words = {name: given.count * traffic.words(given.size**2) for name, traffic in TRAFFIC.items()}
+    sessions = {name: session_of(made, settings) for name, settings in OPTIMIZERS.items()}
+    sessions["AdamW, ema"] = session_of(made, {"type": "AdamW"}, ema={"decay": 0.999})
+    words["AdamW, ema"] = words["AdamW"] + 3 * given.count
+    engine = sessions["SGD"].core.engine
+    nbytes = 4 * elements
+    jobs: dict[str, Callable[[], Any]] = {
+        "copy": one_call(engine, "copy", {"src": nbytes, "dst": nbytes}, n=nbytes),
+        "product": product(engine),
+        **{name: session.optimizer_step for name, session in sessions.items()},
+    }
+    times: dict[str, list[float]] = {name: [] for name in jobs}
+    for _ in range(given.rounds):
+        for name, job in jobs.items():
+            start = perf_counter()
+            job()
+            times[name].append(perf_counter() - start)
+    report(given, {name: min(t) for name, t in times.items()}, words)
+    flops, milliseconds = products_of(sessions["Muon"], min(given.rounds, PROFILED))
+    rate, best = flops / milliseconds / 1e6, 2 * PRODUCT**3 / min(times["product"]) / 1e9
+    share = milliseconds / (1e3 * min(times["Muon"]))
+    print(
+        f"{'Muon':12} {1e3 * min(times['Muon']):8.2f} ms, {100 * share:.0f} % products: {flops / 1e9:.2f} GFLOP at"
+        f" {rate:.1f} GFLOP/s, {rate / best:.2f} of a product of {PRODUCT} x {PRODUCT} ({best:.1f})"
+    )
+
+
+def report(given: argparse.Namespace, times: dict[str, float], words: dict[str, int]) -> None:
+    """A line for each optimizer that memory limits."""
+    nbytes = 4 * given.size**2
+    copied = 2 * given.count * nbytes / times["copy"]
+    print(f"{given.count} matrices of {given.size} x {given.size}; a copy moves {copied / 1e9:.1f} GB/s")
+    for name, count in words.items():
+        needed = nbytes * count / copied
+        print(
+            f"{name:12} {1e3 * times[name]:8.2f} ms {count // given.count:2} words"
+            f" {nbytes * count / times[name] / 1e9:5.1f} GB/s, measured/needed {times[name] / needed:5.2f}"
+        )
 
 
 if __name__ == "__main__":

@@ -53,6 +53,12 @@ def default_of(field: Field) -> str:
     return "" if value is None else f" Default {json.dumps(value)}."
 
 
+def in_page_names(text: str, names: Iterable[str]) -> str:
+    """A text that names settings as Python does, with their names in a page; English words stay."""
+    spelt = [name for name in (*names, "learning_rate") if "_" in name or name == "eps"]
+    return re.sub(rf"\b({'|'.join(spelt)})\b", lambda m: page_name(m[1]), text)
+
+
 def members(fields: Mapping[str, Field], docs: Mapping[str, str]) -> str:
     """Members of an interface."""
     lines = []
@@ -60,7 +66,7 @@ def members(fields: Mapping[str, Field], docs: Mapping[str, str]) -> str:
         null = " | null" if field.is_optional else ""
         mark = "" if field.default is inspect.Parameter.empty else "?"
         lines += [
-            f"  /** {docs[name]}{default_of(field) if mark else ''} */",
+            f"  /** {in_page_names(docs[name], fields)}{default_of(field) if mark else ''} */",
             f"  readonly {page_name(name)}{mark}: {field.kind.page_type}{null};",
         ]
     return "\n".join(lines)
@@ -83,8 +89,8 @@ def table(name: str, fields: Mapping[str, Field], indent: str = "") -> str:
 
 def interface(name: str, cls: type) -> str:
     """The settings of a class."""
-    head = f"/** {first_sentence(cls)} */\n"
     fields = fields_of(cls)
+    head = f"/** {in_page_names(first_sentence(cls), fields)} */\n"
     if not fields:
         return f"{head}export type {name}Fields = Readonly<Record<never, never>>;\n"
     return f"{head}export interface {name}Fields {{\n{members(fields, parameter_docs(cls))}\n}}\n"

@@ -1,9 +1,8 @@
 /* Optimizers over flat runs of parameters, in place. Each formula is evaluated in float32 per element, with the scalar
    factors (bias corrections, clipping) in double: relative error of an update below 1e-6, tested against float64. */
 #include "math.h"
+#include "optim.h"
 #include "parallel.h"
-#include "simd.h"
-#include "state.h"
 
 /* b^t; by squaring, so that the error stays near log2(t) roundings. */
 static double power(double b, int64_t t) {
@@ -388,17 +387,10 @@ typedef struct {
     f32x4 rate;     /* times the trust ratio */
 } lamb_task;
 
-/* m / (1 - b1^t) / (root of v / (1 - b2^t) + epsilon) + decay w, with m and v as they are now. */
+/* m / (1 - b1^t) / (root of v / (1 - b2^t) + epsilon) + decay w, with m and v as they are now; 1 - b1^t is in the factors of
+   the denominator. */
 TW_INLINE f32x4 lamb_direction(const adam_factors *f, f32x4 w, f32x4 m, f32x4 v) {
-    f32x4 denominator = madd(wasm_f32x4_sqrt(v), f->root_factor, f->epsilon);
-    return madd(f->decay, w, div4(mul4(f->step_size, m), denominator));
-}
-
-/* The sum of four floats that are sums of few terms each. */
-TW_INLINE double wide_sum(f32x4 s) {
-    v128_t low = wasm_f64x2_promote_low_f32x4(s), high = wasm_f64x2_promote_low_f32x4(wasm_i64x2_shuffle(s, s, 1, 1));
-    v128_t d = wasm_f64x2_add(low, high);
-    return wasm_f64x2_extract_lane(d, 0) + wasm_f64x2_extract_lane(d, 1);
+    return madd(f->decay, w, div4(m, madd(wasm_f32x4_sqrt(v), f->root_factor, f->epsilon)));
 }
 
 /* Update the moments of four elements; gives their direction. */
@@ -415,7 +407,7 @@ static void lamb_moments_chunk(const void *args, int32_t chunk) {
     int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, t->run.n);
     const float *w_at = t->run.w, *g_at = t->run.g;
     float *m_at = t->run.s[0], *v_at = t->run.s[1];
-    double totals[2] = {0, 0};
+    two_sums totals = {0, 0};
     while (i + 4 <= end) {
         int32_t block_end = min_i32(i + 256, end);
         f32x4 ww = splat(0), rr = splat(0);
@@ -427,8 +419,8 @@ static void lamb_moments_chunk(const void *args, int32_t chunk) {
             ww = madd(w, w, ww);
             rr = madd(r, r, rr);
         }
-        totals[0] += wide_sum(ww);
-        totals[1] += wide_sum(rr);
+        totals.first += wide_sum(ww);
+        totals.second += wide_sum(rr);
     }
     if (i < end) {
         int32_t rest = end - i;
@@ -437,14 +429,16 @@ static void lamb_moments_chunk(const void *args, int32_t chunk) {
         store_part(m_at + i, s[0], rest);
         store_part(v_at + i, s[1], rest);
         r = wasm_v128_and(r, first_lanes(rest)); /* beyond them it is 0 / 0 where epsilon is 0 */
-        totals[0] += wide_sum(mul4(w, w));
-        totals[1] += wide_sum(mul4(r, r));
+        totals.first += wide_sum(mul4(w, w));
+        totals.second += wide_sum(mul4(r, r));
     }
-    tw_copy(t->partial + 4 * (int64_t)chunk, totals, sizeof totals);
+    put_sums(t->partial, chunk, totals);
 }
 
-static void lamb_chunk(const void *args, int32_t chunk) {
+/* Chunks from the end: what the first pass left in the cache comes first. */
+static void lamb_chunk(const void *args, int32_t backwards) {
     const lamb_task *t = args;
+    int32_t chunk = chunk_count(t->run.n, GRAIN) - 1 - backwards;
     const adam_factors f = t->f;
     const f32x4 rate = t->rate;
     int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, t->run.n);
@@ -466,19 +460,18 @@ int32_t kernel_lamb_f32(const lamb_f32_args *a) {
     int32_t n_chunks = chunk_count(a->n, GRAIN);
     const flat_run run = {a->n, a->w, a->g, {a->m, a->v}, sweeps_at(a->state, a->epsilon)};
     lamb_task task = {run, adam_factors_of(a->alpha, a->beta, a->epsilon), a->partial, splat(0)};
-    if (a->correct_bias) correct_bias(&task.f, 1, a->alpha, a->beta, state_i64(a->state, STATE_STEP) + 1);
+    if (a->correct_bias) {
+        int64_t t = state_i64(a->state, STATE_STEP) + 1;
+        double first = 1 - power(a->alpha, t), root = __builtin_sqrt(1 - power(a->beta, t));
+        task.f.root_factor = splat((float)(first / root));
+        task.f.epsilon = splat((float)(first * (double)a->epsilon));
+    }
     task.f.decay = splat(a->weight_decay);
     parallel_for(lamb_moments_chunk, &task, n_chunks);
-    double norms[2] = {0, 0};
-    for (int32_t i = 0; i < n_chunks; i++) {
-        double part[2];
-        tw_copy(part, a->partial + 4 * (int64_t)i, sizeof part);
-        norms[0] += part[0];
-        norms[1] += part[1];
-    }
+    two_sums norms = total_of(a->partial, n_chunks);
     double trust = 1;
-    if (norms[0] > 0 && norms[1] > 0) {
-        trust = __builtin_sqrt(norms[0] / norms[1]);
+    if (norms.first > 0 && norms.second > 0) {
+        trust = __builtin_sqrt(norms.first / norms.second);
         if (trust > a->ratio_max) trust = a->ratio_max;
         if (trust < a->ratio_min) trust = a->ratio_min;
     }
@@ -532,24 +525,10 @@ typedef struct {
     float factor; /* or limit */
 } clip_task;
 
-/* Blocks of 256 in float (16 terms per lane and accumulator), block sums in double. */
 static void sum_squares_chunk(const void *args, int32_t chunk) {
     const clip_task *a = args;
-    int32_t i = chunk * GRAIN, end = (int32_t)min_i64((int64_t)i + GRAIN, a->n);
-    double total = 0;
-    while (i + 16 <= end) {
-        int32_t block_end = min_i32(i + 256, end);
-        f32x4 s0 = splat(0), s1 = splat(0), s2 = splat(0), s3 = splat(0);
-        for (; i + 16 <= block_end; i += 16) {
-            f32x4 x0 = load4(a->g + i), x1 = load4(a->g + i + 4), x2 = load4(a->g + i + 8), x3 = load4(a->g + i + 12);
-            s0 = madd(x0, x0, s0);
-            s1 = madd(x1, x1, s1);
-            s2 = madd(x2, x2, s2);
-            s3 = madd(x3, x3, s3);
-        }
-        total += wide_sum(add4(add4(s0, s1), add4(s2, s3)));
-    }
-    for (; i < end; i++) total += (double)a->g[i] * (double)a->g[i];
+    int64_t i = (int64_t)chunk * GRAIN;
+    double total = sum_squares(a->g + i, min_i64(GRAIN, a->n - i));
     tw_copy(a->partial + 2 * (int64_t)chunk, &total, sizeof total);
 }
 

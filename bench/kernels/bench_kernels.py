@@ -23,8 +23,13 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from trainweb.ir import calls
+from trainweb.ir.layout import STATE_LEARNING_RATE, STATE_STEP, STATE_WORDS
 
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from traffic import TRAFFIC  # noqa: E402
+
 ENGINE = HERE.parents[1] / "py_src" / "trainweb" / "backend" / "wasm" / "engine"
 CHROMIUM = "/usr/bin/chromium"
 # The optimising compiler at once: on a busy machine its background threads may not get to run for seconds.
@@ -252,39 +257,71 @@ def pool_cases(planes: int, size: int, kernel: int, stride: int, pad: int) -> It
 
 MEMORY = "memory "
 OPTIMIZED = 4 << 20
-"""Parameters of the optimizer cases: each of their buffers is larger than the caches."""
-STATE_BYTES = 64
-OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "adamw_f32": (
+"""Parameters of the optimizer cases, one matrix: each of their buffers is larger than the caches of a core."""
+STATE_BYTES = 4 * STATE_WORDS
+RATE_BITS = 0x3A83126F
+"""1e-3 as a float."""
+OPTIMIZERS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "AdamW": (
+        "adamw_f32",
         "wgmv",
         {"alpha": 0.9, "beta": 0.999, "epsilon": 1e-8, "weight_decay": 0.1, "correct_bias": 1, "adam_mode": 0},
     ),
-    "adam_f32": ("wgmv", {"alpha": 0.9, "beta": 0.999, "epsilon": 1e-8, "weight_decay": 0.1}),
-    "sgd_f32": ("wg", {}),
-    "momentum_f32": ("wgm", {"momentum": 0.9, "dampening": 0, "weight_decay": 0.1, "nesterov": 1}),
-    "rmsprop_f32": (
+    "Adam": ("adam_f32", "wgmv", {"alpha": 0.9, "beta": 0.999, "epsilon": 1e-8, "weight_decay": 0.1}),
+    "SGD": ("sgd_f32", "wg", {}),
+    "Momentum": ("momentum_f32", "wgm", {"momentum": 0.9, "dampening": 0, "weight_decay": 0.1, "nesterov": 1}),
+    "RMSProp": (
+        "rmsprop_f32",
         "wgs",
         {"velocity": None, "mean": None, "alpha": 0.9, "epsilon": 1e-8, "momentum": 0, "weight_decay": 0},
     ),
-    "adagrad_f32": ("wgs", {"rate_decay": 0, "initial": 0, "epsilon": 1e-8, "weight_decay": 0}),
-    "adadelta_f32": ("wgsd", {"rho": 0.9, "epsilon": 1e-6, "weight_decay": 0}),
-    "lion_f32": ("wgm", {"alpha": 0.9, "beta": 0.99, "weight_decay": 0.1}),
-    "lamb_f32": (
+    "Adagrad": ("adagrad_f32", "wgs", {"rate_decay": 0, "initial": 0, "epsilon": 1e-8, "weight_decay": 0}),
+    "Adadelta": ("adadelta_f32", "wgsd", {"rho": 0.9, "epsilon": 1e-6, "weight_decay": 0}),
+    "Lion": ("lion_f32", "wgm", {"alpha": 0.9, "beta": 0.99, "weight_decay": 0.1}),
+    "Lamb": (
+        "lamb_f32",
         "wgmv",
-        {"partial": 1 << 16, "alpha": 0.9, "beta": 0.999, "epsilon": 1e-6, "weight_decay": 0.1},
+        {
+            "partial": 1 << 16,
+            "alpha": 0.9,
+            "beta": 0.999,
+            "epsilon": 1e-6,
+            "weight_decay": 0.1,
+            "ratio_min": -1e30,
+            "ratio_max": 1e30,
+            "correct_bias": 1,
+        },
+    ),
+    "Adafactor": (
+        "adafactor_f32",
+        "wg",
+        {"beta2_decay": -0.8, "epsilon": 2.0**-23, "scale_epsilon": 1e-3, "clip_threshold": 1, "weight_decay": 0.1},
     ),
 }
-"""Operands, of which all but the gradients are written, and other arguments."""
+"""Kernel, operands of the size of the parameters, and other arguments."""
+
+
+def statistics(n: int) -> dict[str, Any]:
+    """What Adafactor has besides, of a matrix as square as powers of two allow."""
+    columns = 1 << (n.bit_length() // 2)
+    rows = n // columns
+    words = {"batch": 1, "n": rows, "m": columns}
+    sizes = {"rows": rows, "columns": columns, "inverse": columns, "means": 1, "sums": 1 << 16}
+    return words | {name: 4 * size for name, size in sizes.items()} | {"partial": 4 * (rows // 64 + 1) * columns}
 
 
 def memory_cases(n: int) -> Iterator[dict[str, Any]]:
     """A copy, and a step of each optimizer on `n` parameters: bytes that must move instead of operations."""
     copied = {"src": 4 * n, "dst": 4 * n, "n": 4 * n}
     yield {"name": f"{MEMORY}copy", "flops": 8 * n, "kernel": "copy", "args": copied}
-    for kernel, (operands, words) in OPTIMIZERS.items():
-        moved = 4 * n * (2 * len(operands) - 1)
+    state = [0] * STATE_WORDS
+    state[STATE_LEARNING_RATE], state[STATE_STEP] = RATE_BITS, 100
+    for name, (kernel, operands, words) in OPTIMIZERS.items():
         args = {**dict.fromkeys(operands, 4 * n), "state": STATE_BYTES, "n": n, **words}
-        yield {"name": f"{MEMORY}{kernel}", "flops": moved, "kernel": kernel, "args": args}
+        if name == "Adafactor":
+            args |= statistics(n)
+        case = {"name": f"{MEMORY}{name}", "flops": 4 * n * TRAFFIC[name].words(n), "kernel": kernel, "args": args}
+        yield case | {"state": state, "positive": ["v", "s", "d", "rows", "columns"]}
 
 
 def all_cases() -> list[dict[str, Any]]:

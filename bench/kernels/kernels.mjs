@@ -14,8 +14,12 @@ class Kernels {
     this.description = JSON.parse(new TextDecoder().decode(bytes));
   }
 
-  /** A plan that runs `kernel` with buffers of the given bytes and the given words; returns its address. */
-  plan({ kernel, args }) {
+  /**
+   * A plan that runs `kernel` with buffers of the given bytes and the given words; returns its address. Buffers start with
+   * numbers between -0.5 and 0.5, none of them 0: what decays would become subnormal. Those of `positive` are greater than 0,
+   * and `state` starts with the words of `state`.
+   */
+  plan({ kernel, args, positive = [], state = [] }) {
     const { opcode, args: kinds } = this.description.kernels.find(({ name }) => name === kernel);
     const buffers = [];
     const words = [];
@@ -28,7 +32,7 @@ class Kernels {
           continue;
         }
         words.push(buffers.length);
-        buffers.push([size, value]);
+        buffers.push([size, value, name]);
         size += (value + 63) & ~63;
       } else {
         const values = [value].flat();
@@ -36,8 +40,12 @@ class Kernels {
       }
     }
     const arena = this.exports.tw_alloc(size) >>> 0;
-    const floats = new Float32Array(this.memory.buffer, arena, size >> 2);
-    for (let i = 0; i < floats.length; i++) floats[i] = ((i * 7919) % 1000) / 1000 - 0.5;
+    for (const [at, nbytes, name] of buffers) {
+      const floats = new Float32Array(this.memory.buffer, arena + at, nbytes >> 2);
+      const least = positive.includes(name) ? 0 : -0.5;
+      for (let i = 0; i < floats.length; i++) floats[i] = (((i * 7919) % 1000) + 0.5) / 1000 + least;
+      if (name === "state") new Int32Array(this.memory.buffer, arena + at, nbytes >> 2).fill(0).set(state);
+    }
     const code = [opcode | (words.length << 16), ...words];
     const total = 23 + 3 * buffers.length + 2 * code.length;
     const header = [0x4c505754, 1, total, this.description.fingerprint, 0, 1, buffers.length, code.length, 1];

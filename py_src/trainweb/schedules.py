@@ -278,7 +278,7 @@ class Polynomial(WithWarmup):
 
 
 @schedule
-class OneCycle(Schedule):
+class OneCycle(WithWarmup):
     """Up to `learning_rate` along a cosine, and down to nearly nothing, https://arxiv.org/abs/1708.07120.
 
     Parameters
@@ -286,7 +286,7 @@ class OneCycle(Schedule):
     learning_rate : float
         The highest rate.
     total : int
-        Steps of the cycle.
+        Steps of the cycle, after the warm-up if there is one: the cycle rises by itself.
     rise : float
         Share of the steps in which the rate rises.
     start : float

@@ -183,6 +183,125 @@ def test_lion_moves_nothing_where_there_is_no_direction_and_keeps_nan(engine: En
     np.testing.assert_allclose(moved, [np.nan, -2.01, 0.01, 5.01, 0], rtol=1e-6)
 
 
+def lamb(
+    w: np.ndarray, past: list[np.ndarray], t: int, rate: float, decay: float, epsilon: float, correct: int
+) -> np.ndarray:
+    """The parameters after step `t`, in float64; moments as sums over all gradients so far."""
+    b1, b2 = (float(np.float32(c)) for c in (0.9, 0.999))
+    _, m, v = closed_form(w, past, t, rate=rate, mode=0, correct=1, decay=0.0, epsilon=epsilon)
+    if correct:
+        m, v = m / -np.expm1(t * np.log(b1)), v / -np.expm1(t * np.log(b2))
+    r = m / (np.sqrt(v) + epsilon) + decay * w
+    return w - rate * np.sqrt((w**2).sum() / (r**2).sum()) * r
+
+
+@pytest.mark.parametrize("n", [1, 7, 1000, 40001])
+@pytest.mark.parametrize(("correct", "decay"), [(1, 0.0), (1, 0.1), (0, 0.1)])
+def test_lamb(engine: Engine, n: int, correct: int, decay: float) -> None:
+    rng = np.random.default_rng(n)
+    w, m, v = rng.standard_normal(n).astype(np.float32), np.zeros(n, np.float32), np.zeros(n, np.float32)
+    exact, past = w.astype(np.float64), []
+    settings = {"alpha": 0.9, "beta": 0.999, "epsilon": 1e-2, "ratio_min": -np.inf, "ratio_max": np.inf}
+    for t in range(1, 6):
+        past.append(rng.standard_normal(n).astype(np.float32))
+        state = state_words(rate=0.01, step=t - 1)
+        operands = {"w": w, "g": past[-1], "m": m, "v": v, "state": state, "n": n}
+        result = run_kernel(engine, "lamb_f32", **operands, **settings, weight_decay=decay, correct_bias=correct)
+        w, m, v = result["w"], result["m"], result["v"]
+        exact = lamb(exact, past, t, *(float(np.float32(c)) for c in (0.01, decay, 1e-2)), correct)
+    np.testing.assert_allclose(w, exact, rtol=3e-6, atol=1e-6)
+
+
+ADAFACTOR = {
+    "beta2_decay": -0.8,
+    "epsilon": 2.0**-23,
+    "scale_epsilon": 1e-3,
+    "clip_threshold": 1.0,
+    "weight_decay": 0.1,
+}
+
+
+def adafactor(w: np.ndarray, past: list[np.ndarray], rate: float, clip: float) -> np.ndarray:
+    """The parameters after one more step, in float64: Shazeer & Stern, algorithm 4, of all gradients so far.
+
+    Averages are written as weighted sums, and those of matrices as the outer product of sums over their total, as the
+    paper has them.
+    """
+    t = len(past)
+    mixes = np.arange(1, t + 1) ** float(np.float32(-0.8))
+    weights = mixes * np.append(np.cumprod((1 - mixes[1:])[::-1])[::-1], 1)
+    squares = np.einsum("t,t...->...", weights, np.stack(past).astype(np.float64) ** 2)
+    if w.ndim > 1:
+        rows, columns = squares.sum(-1, keepdims=True), squares.sum(-2, keepdims=True)
+        squares = rows * columns / np.maximum(squares.sum((-1, -2), keepdims=True), 1e-30)
+    u = past[-1] / np.sqrt(np.maximum(squares, (2.0**-23) ** 2))
+    u /= max(1, np.sqrt((u**2).mean()) / clip)
+    size = max(1e-3, np.sqrt((w**2).mean())) * min(rate, t**-0.5)
+    return (1 - rate * float(np.float32(0.1))) * w - size * u
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (1, 1),
+        (3, 5),
+        (4, 16),
+        (65, 7),
+        (64, 300),
+        (200, 130),
+        (1000, 3),
+        (50, 3, 3),
+        (2, 2, 70, 9),
+        (1,),
+        (7,),
+        (20001,),
+    ],
+    ids=lambda shape: "x".join(map(str, shape)),
+)
+@pytest.mark.parametrize(("rate", "clip"), [(0.01, 1.0), (5.0, 0.3)])
+def test_adafactor(engine: Engine, shape: tuple[int, ...], rate: float, clip: float) -> None:
+    """One band and several, rests of rows and columns, tensors of many matrices; a rate beyond 1 / sqrt(t)."""
+    rng = np.random.default_rng(len(shape))
+    w = rng.standard_normal(shape).astype(np.float32)
+    exact, past = w.astype(np.float64), []
+    kept: dict[str, Any] = {"s": np.zeros(shape, np.float32)}
+    sizes: dict[str, int] = {"n": shape[0]}
+    name = "adafactor_vector_f32"
+    if len(shape) > 1:
+        *batch, n, m = shape
+        sizes = {"batch": int(np.prod(batch)), "n": n, "m": m}
+        kept = {"rows": np.zeros((*batch, n), np.float32), "columns": np.zeros((*batch, m), np.float32)}
+        name = "adafactor_f32"
+    rate = float(np.float32(rate))
+    for t in range(1, 5):
+        g = rng.standard_normal(shape).astype(np.float32) * np.float32(10.0) ** rng.integers(-3, 3, (*shape[:-1], 1))
+        g[..., : shape[-1] // 3] *= np.float32(0.0 if t == 1 else 0.1)
+        past.append(g.astype(np.float32))
+        state = state_words(rate=rate, step=t - 1)
+        settings = ADAFACTOR | {"clip_threshold": clip}
+        result = run_kernel(engine, name, w=w, g=past[-1], state=state, **kept, **sizes, **settings)
+        w, kept = result["w"], {n: result[n] for n in kept}
+        exact = adafactor(exact, past, rate, float(np.float32(clip)))
+        np.testing.assert_allclose(w, exact, rtol=1e-5, atol=3e-6)
+
+
+@pytest.mark.parametrize("name", ["adafactor_f32", "adafactor_vector_f32"])
+def test_adafactor_of_nothing_and_of_nan(engine: Engine, name: str) -> None:
+    """Zero gradients move nothing but the decay; NaN is kept."""
+    kept: dict[str, Any] = {"s": np.zeros(6, np.float32)}
+    sizes = {"n": 6}
+    if name == "adafactor_f32":
+        kept, sizes = (
+            {"rows": np.zeros(2, np.float32), "columns": np.zeros(3, np.float32)},
+            {"batch": 1, "n": 2, "m": 3},
+        )
+    w, g = np.array([1, -2, 3e-20, 5, 0, 7], np.float32), np.zeros(6, np.float32)
+    given = {"w": w, "state": state_words(rate=0.5), **kept, **sizes, **ADAFACTOR}
+    np.testing.assert_allclose(run_kernel(engine, name, g=g, **given)["w"], w * np.float32(0.95), rtol=1e-6)
+    g[1] = np.nan
+    assert np.isnan(run_kernel(engine, name, g=g, **given)["w"][1])
+
+
 @pytest.mark.parametrize("n", [0, 1, 15, 1000, 50000])
 @pytest.mark.parametrize("max_norm", [1.0, 1e6])
 def test_clipping(engine: Engine, n: int, max_norm: float) -> None:

@@ -59,6 +59,41 @@ def test_a_loss_is_that_of_torch_and_so_is_its_gradient(title: str, opset: int) 
             np.testing.assert_allclose(gradient, ARRAYS[f"{title}/gradient{k}"], rtol=2e-5, atol=1e-6)
 
 
+def focal(scores: np.ndarray, labels: np.ndarray, gamma: float, weight: list[float], ignored: int) -> float:
+    """Lin et al., equation 5, row by row, over those that count."""
+    each = []
+    for row, label in zip(scores.reshape(-1, scores.shape[-1]), labels.ravel(), strict=True):
+        if label != ignored:
+            p = np.exp(row[label] - row.max()) / np.exp(row - row.max()).sum()
+            each.append(-weight[label] * (1 - p) ** gamma * np.log(p))
+    return float(np.mean(each))
+
+
+@pytest.mark.parametrize("gamma", [0, 0.5, 1, 2])
+def test_focal_loss_leaves_out_labels_and_rows_that_are_certain_have_no_gradient(gamma: float) -> None:
+    """A probability that is 1 in float32, where (1 - p) ** gamma is infinitely steep, or 0 / 0."""
+    rng, weight = np.random.default_rng(3), [0.5, 2.0, 1.0, 0.25]
+    scores = rng.standard_normal((3, 2, 4)).astype(np.float32)
+    labels = np.array([[1, -7], [3, 0], [2, 1]])
+    scores[2, 0] = [0, 0, 90, 0]
+    settings = {"type": "FocalLoss", "gamma": gamma, "weight": weight, "ignore_index": -7}
+    built = build_artifacts(model([scores], 17), ["w0"], loss=settings, optimizer="SGD")
+    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
+    with trainweb.TrainingSession(state, built.training_model, None, built.optimizer_model) as s:
+        (loss,) = s.train_step({"x": np.zeros_like(scores), "labels": labels}).values()
+        gradient = state.parameters["w0"].grad
+    exact = scores.astype(np.float64)
+    np.testing.assert_allclose(loss, focal(exact, labels, gamma, weight, -7), rtol=1e-5)
+    slopes = np.zeros(exact.shape)
+    for at in np.ndindex(*exact.shape):
+        if at[:2] != (2, 0):
+            moved = [exact.copy() for _ in range(2)]
+            moved[0][at] += 1e-5
+            moved[1][at] -= 1e-5
+            slopes[at] = np.subtract(*(focal(x, labels, gamma, weight, -7) for x in moved)) / 2e-5
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-4, atol=1e-6)
+
+
 def test_every_loss_was_recorded() -> None:
     assert {case["type"] for case in CASES.values()} == set(LOSSES)
 

@@ -40,8 +40,6 @@ def test_a_schedule_stays_at_its_end(name: str) -> None:
 
 def test_warm_up_comes_before_any() -> None:
     for name, cls in SCHEDULES.items():
-        if name == "OneCycle":
-            continue  # rises by itself
         needed = {"total": 10, "every": 2, "gamma": 0.5}
         settings = {k: v for k, v in needed.items() if k in fields_of(cls)}
         plain = make_schedule({"type": name, "learning_rate": 0.5, **settings})
@@ -69,7 +67,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"type": "Constant", "learning_rate": -0.1}, "learning_rate is -0.1; it must be a number at least 0"),
     ({"type": "Constant", "learning_rate": 0.1, "warmup": 1.5}, "warmup is 1.5; it must be an integer >= 0"),
     ({"type": "Plateau", "learning_rate": 0.1, "mode": "least"}, "mode is 'least'; it must be min or max"),
-    ({"type": "OneCycle", "learning_rate": 0.1, "total": 5, "warmup": 2}, "OneCycle has no setting 'warmup'"),
+    ({"type": "OneCycle", "learning_rate": 0.1, "total": 5, "power": 2}, "OneCycle has no setting 'power'"),
 ]
 
 

@@ -35,6 +35,14 @@ def test_typescript_has_the_calls_and_messages_of_now() -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_comments_of_a_page_name_settings_as_it_does() -> None:
+    """Their texts come from Python, where they are spelt another way."""
+    for file in (ROOT / "web" / "src" / "page" / "settings").glob("*.ts"):
+        comments = " ".join(re.findall(r"/\*\* (?!Made by)(.*?) \*/", file.read_text()))
+        spelt = set(re.findall(r"\b[a-z]+(?:_[a-z]+)+\b|\beps\b", comments)) - {"as_exported"}
+        assert not spelt, f"{file.name}: {sorted(spelt)}"
+
+
 def scratch(**arguments: Any) -> Any:
     return calls.Call("get_scratch", "A number.", (calls.PARAMETER,), calls.COUNT, **arguments)
 

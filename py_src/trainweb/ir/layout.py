@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 2701698103
+FINGERPRINT: Final = 3696845100
 """Of the kernels that this package compiles for."""
 
 # "TWPL"

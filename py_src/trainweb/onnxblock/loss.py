@@ -17,6 +17,8 @@ FLOAT, INT64 = DTYPE_CODES["float32"], DTYPE_CODES["int64"]
 Reduction = Annotated[str, Choice(("mean", "sum", "none"))]
 CROSS_ENTROPY_SINCE = 12
 """ai.onnx version that brought SoftmaxCrossEntropyLoss."""
+LEAST_REST = 1e-7
+"""Of 1 - p: less than what 1 - p is in float32, if it is not 0."""
 
 
 def _reduction(reduction: str) -> Block:
@@ -27,6 +29,21 @@ def _reduction(reduction: str) -> Block:
 
 def _target_like(pred: str, name: str) -> str:
     return name if context.current().has(name) else add_input_like(pred, name)
+
+
+def _counted(labels: str, ignore_index: int) -> str:
+    """1.0 where a label counts, else 0.0."""
+    ignored = blocks.add_initializer_of("int64", "ignore_index", [ignore_index])
+    block = Block()
+    return block.add_node("Cast", [block.add_node("Not", [block.add_node("Equal", [labels, ignored])])], to=FLOAT)
+
+
+def _weights_of(labels: str, weight: str, counts: str | None) -> str:
+    """The weight of each label's class; of labels that do not count any."""
+    block = Block()
+    if counts is not None:
+        labels = block.add_node("Mul", [labels, block.add_node("Cast", [counts], to=INT64)])
+    return block.add_node("Gather", [weight, labels])
 
 
 class Loss(Block):
@@ -166,10 +183,7 @@ class CrossEntropyLoss(Loss):
         of_all = self.add_node("Neg", [blocks.over_last_axis("ReduceMean", log_p)])
         counts = None
         if self._ignore_index is not None:
-            ignored = blocks.add_initializer_of("int64", "ignore_index", [self._ignore_index])
-            counts = self.add_node(
-                "Cast", [self.add_node("Not", [self.add_node("Equal", [targets, ignored])])], to=FLOAT
-            )
+            counts = _counted(targets, self._ignore_index)
             of_all = self.add_node("Mul", [of_all, counts])
         each = blocks.Add()(
             blocks.Mul()(of_label, blocks.Constant(1 - self._smoothing)()),
@@ -188,8 +202,7 @@ class CrossEntropyLoss(Loss):
             return str(blocks.ReduceSum(keepdims=False)(counts))
         if counts is None:
             return str(blocks.ReduceSum(keepdims=False)(self.add_node("Gather", [weights[0], targets])))
-        known = self.add_node("Mul", [targets, self.add_node("Cast", [counts], to=INT64)])
-        taken = self.add_node("Mul", [self.add_node("Gather", [weights[0], known]), counts])
+        taken = self.add_node("Mul", [_weights_of(targets, weights[0], counts), counts])
         return str(blocks.ReduceSum(keepdims=False)(taken))
 
 
@@ -359,9 +372,11 @@ class FocalLoss(Loss):
     weight : array of shape (C,), optional
         Factor of each class (alpha in the paper).
     reduction : {"mean", "sum", "none"}
-        How the rows are combined.
+        How the rows are combined; "mean" divides by the number of those that count.
     class_axis : int
         Axis of the scores that holds the classes.
+    ignore_index : int, optional
+        Rows with this label count nothing.
     """
 
     @checked
@@ -372,19 +387,29 @@ class FocalLoss(Loss):
         reduction: Reduction = "mean",
         *,
         class_axis: Annotated[int, Whole()] = -1,
+        ignore_index: Annotated[int, Whole()] | None = None,
     ) -> None:
-        self._gamma, self._weight, self._reduce = float(gamma), weight, _reduction(reduction)
-        self._entropy = CrossEntropyLoss(reduction="none", class_axis=class_axis)
+        self._gamma, self._weight, self._reduction = float(gamma), weight, reduction
+        self._ignore_index = ignore_index
+        self._entropy = CrossEntropyLoss(reduction="none", ignore_index=ignore_index, class_axis=class_axis)
 
     def build(self, scores: str, labels_name: str = "labels") -> str:
         """Name of the loss of `scores` against input `labels_name`, which is added if missing."""
         weight = generate_name("focal.weight")
-        entropy = self._entropy(scores, labels_name)
-        p = self.add_node("Exp", [blocks.Neg()(entropy)])
-        each = blocks.Mul()(blocks.Pow(self._gamma)(blocks.Sub()(blocks.Constant(1.0)(), p)), entropy)
+        each = entropy = self._entropy(scores, labels_name)
+        counts = None if self._ignore_index is None else _counted(labels_name, self._ignore_index)
+        if self._gamma:
+            rest = blocks.Sub()(blocks.Constant(1.0)(), self.add_node("Exp", [blocks.Neg()(entropy)]))
+            if self._gamma < 1:  # its power is infinitely steep at 0
+                rest = self.add_node("Max", [rest, blocks.Constant(LEAST_REST)()])
+            each = blocks.Mul()(blocks.Pow(self._gamma)(rest), entropy)
         if self._weight is not None:
-            each = blocks.Mul()(each, self.add_node("Gather", [array_initializer(weight, self._weight), labels_name]))
-        return str(self._reduce(each))
+            weights = _weights_of(labels_name, array_initializer(weight, self._weight), counts)
+            each = blocks.Mul()(each, weights)
+        if counts is None or self._reduction != "mean":
+            return str(_reduction(self._reduction)(each))
+        total = blocks.ReduceSum(keepdims=False)
+        return str(blocks.Div()(total(each), total(counts)))
 
 
 def _distance(a: str, b: str) -> str:

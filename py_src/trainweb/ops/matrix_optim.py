@@ -1,15 +1,14 @@
-"""Optimizers that look at whole parameters: they are made of reductions, products and generated functions."""
+"""Optimizers that look at whole matrices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod, sqrt
 from typing import TYPE_CHECKING, Any
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir.instructions import Buf
-from trainweb.ir.layout import REDUCE_MEAN, REDUCE_SUM_SQUARES, STATE_LEARNING_RATE, STATE_STEP
+from trainweb.ir.layout import REDUCE_SUM_SQUARES, STATE_LEARNING_RATE
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i64
 from trainweb.ops.op import Bad, Float, Int, Sample, register
@@ -33,13 +32,6 @@ if TYPE_CHECKING:
 def learning_rate(state: Buf) -> Buf:
     """The learning rate in the state of a session."""
     return Buf(state.storage, "float32", (1,), shift=state.shift + 4 * STATE_LEARNING_RATE)
-
-
-def sum_of_squares(b: Builder, x: Buf, outer: int, n: int, inner: int) -> Buf:
-    """Over the middle axis of [outer, n, inner]."""
-    found = b.temp("float32", (outer * inner,))
-    b.emit(calls.Reduce(x=x, y=found, outer=outer, n=n, inner=inner, op=REDUCE_SUM_SQUARES))
-    return found
 
 
 @register
@@ -76,58 +68,13 @@ class AdafactorOptimizer(Optimizer):
         return (*shape[:-2], 1, shape[-1]) if moment else (*shape[:-1], 1)
 
     def update(self, b: Builder, state: Buf, w: Buf, g: Buf, rows: Buf, columns: Buf) -> None:
-        rate, step = learning_rate(state), Buf(state.storage, "int64", (1,), shift=state.shift + 4 * STATE_STEP)
-        mix, size = b.temp("float32", (1,)), b.temp("float32", (1,))
-        squares = sum_of_squares(b, w, 1, w.size, 1)
-
-        def sizes(e: Emitter, t: Expr, lr: Expr, squares: Expr) -> tuple[Expr, Expr]:
-            t = e.add(e.cast(t, "float32"), e.const(1.0))
-            length = e.sqrt(e.mul(squares, e.const(1 / w.size)))
-            least = e.min(lr, e.div(e.const(1.0), e.sqrt(t)))
-            return e.math("pow", t, e.const(self.beta2_decay)), e.mul(e.max(e.const(self.scale_epsilon), length), least)
-
-        b.elementwise([mix, size], [step, rate, squares], sizes)
-        shape = w.shape if len(w.shape) > 1 else (1, 1, w.size)
-        update = b.temp("float32", (w.size // (shape[-2] * shape[-1]), *shape[-2:]))
-        if len(w.shape) > 1:
-            self._factored(b, mix, g, update, rows, columns)
-        else:
-            self._average(b, rows, g.view(rows.shape), mix, lambda e, x: e.mul(x, x))
-            least = self.epsilon**2
-            whole = update.view(w.shape)
-            b.elementwise([whole], [g, rows], lambda e, g, v: e.div(g, e.sqrt(e.max(v, e.const(least)))))
-        squares = sum_of_squares(b, update, 1, w.size, 1)
-
-        def moved(e: Emitter, w: Expr, u: Expr, lr: Expr, size: Expr, squares: Expr) -> Expr:
-            length = e.sqrt(e.mul(squares, e.const(1 / update.size)))
-            scale = e.div(size, e.max(e.const(1.0), e.mul(length, e.const(1 / self.clip_threshold))))
-            kept = e.sub(e.const(1.0), e.mul(lr, e.const(self.weight_decay)))
-            return e.sub(e.mul(w, kept), e.mul(scale, u))
-
-        b.elementwise([w], [w, update.view(w.shape), rate, size, squares], moved)
-
-    def _average(self, b: Builder, kept: Buf, new: Buf, mix: Buf, scale: Callable[[Emitter, Expr], Expr]) -> None:
-        """(1 - mix) of what is kept and `mix` of what is new, times `scale`; at the first step that is all."""
-
-        def mixed(e: Emitter, kept: Expr, x: Expr, mix: Expr) -> Expr:
-            return e.add(e.mul(e.sub(e.const(1.0), mix), kept), e.mul(mix, scale(e, x)))
-
-        b.elementwise([kept], [kept, new, mix], mixed)
-
-    def _factored(self, b: Builder, mix: Buf, g: Buf, update: Buf, rows: Buf, columns: Buf) -> None:
-        batch, n, m = update.shape
-        for kept, outer, axis, inner in ((rows, batch * n, m, 1), (columns, batch, n, m)):
-            found = sum_of_squares(b, g, outer, axis, inner).view(kept.shape)
-            self._average(b, kept, found, mix, lambda e, x, axis=axis: e.mul(x, e.const(1 / axis)))  # type: ignore[misc]
-        means = b.temp("float32", (batch, 1, 1))
-        b.emit(calls.Reduce(x=rows, y=means, outer=batch, n=n, inner=1, op=REDUCE_MEAN))
-
-        def scaled(e: Emitter, g: Expr, row: Expr, column: Expr, mean: Expr) -> Expr:
-            v = e.div(e.mul(row, column), e.max(mean, e.const(self.epsilon)))
-            return e.div(g, e.sqrt(e.max(v, e.const(self.epsilon**2))))
-
-        operands = [g.view(update.shape), rows.view((batch, n, 1)), columns.view((batch, 1, m)), means]
-        b.elementwise([update], operands, scaled)
+        settings = {name: getattr(self, name) for name in self.attrs}
+        if len(w.shape) < 2:
+            b.emit(calls.AdafactorVector(w=w, g=g, s=rows, state=state, n=w.size, **settings))
+            return
+        n, m = w.shape[-2:]
+        batch = w.size // (n * m)
+        b.emit(calls.Adafactor(w=w, g=g, rows=rows, columns=columns, state=state, batch=batch, n=n, m=m, **settings))
 
     def reference(self, lr: Any, step: Any, w: Any, g: Any, rows: Any, columns: Any) -> tuple[Any, Any, Any]:
         mix = step**self.beta2_decay
@@ -214,7 +161,8 @@ class MuonOptimizer(Optimizer):
             return m, e.add(e.mul(keep, m), e.mul(take, g)) if self.nesterov else m
 
         b.elementwise([m, direction.view(m.shape)], [m, g], moved)
-        squares = sum_of_squares(b, direction, 1, w.size, 1)
+        squares = b.temp("float32", (1,))
+        b.emit(calls.Reduce(x=direction, y=squares, outer=1, n=w.size, inner=1, op=REDUCE_SUM_SQUARES))
         x = b.temp("float32", (rows, columns))
         small = 1e-7
         b.elementwise([x], [direction, squares], lambda e, u, s: e.div(u, e.max(e.sqrt(s), e.const(small))))

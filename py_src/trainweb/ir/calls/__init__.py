@@ -7,6 +7,7 @@ and writes is exact: a result that is only written is not among the reads.
 
 from __future__ import annotations
 
+from trainweb.ir.calls.adafactor import Adafactor, AdafactorVector
 from trainweb.ir.calls.attention import Attention, AttentionGradient
 from trainweb.ir.calls.columns import ColumnsConv, ColumnsDataGradient, ColumnsWeightGradient
 from trainweb.ir.calls.conv import (
@@ -63,6 +64,7 @@ from trainweb.ir.calls.random import Dropout, Random, RandomAdvance
 from trainweb.ir.calls.recurrent import Recurrence, RecurrenceGradient
 from trainweb.ir.calls.reduce import ArgReduce, ArgReduceI64, Cumsum, Reduce, ReduceInt, Topk, TopkI64
 from trainweb.ir.calls.sizes import (
+    bands,
     cell_gates,
     cell_kept,
     chunks,
@@ -94,6 +96,8 @@ Accumulates = Gemm | Conv | ConvDataGradient | ConvWeightGradient | WinogradConv
 __all__ = [
     "Accumulates",
     "Adadelta",
+    "Adafactor",
+    "AdafactorVector",
     "Adagrad",
     "Adam",
     "Adamw",
@@ -171,6 +175,7 @@ __all__ = [
     "WinogradConv",
     "WinogradWeightGradient",
     "WinogradWeights",
+    "bands",
     "cell_gates",
     "cell_kept",
     "chunks",

@@ -40,7 +40,7 @@ class Gemm(KernelCall):
         "activation",
     )
     KERNEL = "gemm_f32"
-    OPCODE = 60
+    OPCODE = 62
     WORDS = 28
     ARGUMENTS = __slots__
     OPERANDS = ("a", "b", "bias", "c")

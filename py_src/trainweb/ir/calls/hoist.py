@@ -13,7 +13,7 @@ class SkipIfCurrent(KernelCall):
 
     __slots__ = ("state", "seen", "instructions", "trained")
     KERNEL = "skip_if_current"
-    OPCODE = 52
+    OPCODE = 54
     WORDS = 4
     ARGUMENTS = __slots__
     OPERANDS = ("state", "seen")
@@ -42,7 +42,7 @@ class NoteCurrent(KernelCall):
 
     __slots__ = ("state", "seen")
     KERNEL = "note_current"
-    OPCODE = 53
+    OPCODE = 55
     WORDS = 2
     ARGUMENTS = __slots__
     OPERANDS = ("state", "seen")
@@ -69,7 +69,7 @@ class NoteChange(KernelCall):
 
     __slots__ = ("state",)
     KERNEL = "note_change"
-    OPCODE = 54
+    OPCODE = 56
     WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("state",)

@@ -14,7 +14,7 @@ class LoopBegin(KernelCall):
 
     __slots__ = ("counter", "trips")
     KERNEL = "loop_begin"
-    OPCODE = 55
+    OPCODE = 57
     WORDS = 2
     ARGUMENTS = __slots__
     OPERANDS = ("counter",)
@@ -38,7 +38,7 @@ class LoopEnd(KernelCall):
 
     __slots__ = ("counter",)
     KERNEL = "loop_end"
-    OPCODE = 56
+    OPCODE = 58
     WORDS = 1
     ARGUMENTS = __slots__
     OPERANDS = ("counter",)
@@ -65,7 +65,7 @@ class LoopWhile(KernelCall):
 
     __slots__ = ("condition", "count", "counter", "limit", "skip")
     KERNEL = "loop_while"
-    OPCODE = 57
+    OPCODE = 59
     WORDS = 5
     ARGUMENTS = __slots__
     OPERANDS = ("condition", "count", "counter")
@@ -111,7 +111,7 @@ class LoopTake(KernelCall):
 
     __slots__ = ("src", "counter", "dst", "n", "trips", "reverse")
     KERNEL = "loop_take"
-    OPCODE = 58
+    OPCODE = 60
     WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("src", "counter", "dst")
@@ -143,7 +143,7 @@ class LoopPut(KernelCall):
 
     __slots__ = ("src", "counter", "dst", "n", "trips", "reverse")
     KERNEL = "loop_put"
-    OPCODE = 59
+    OPCODE = 61
     WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("src", "counter", "dst")

@@ -13,7 +13,7 @@ class Dropout(KernelCall):
 
     __slots__ = ("x", "y", "mask", "state", "n", "ratio", "salt", "draw")
     KERNEL = "dropout_f32"
-    OPCODE = 49
+    OPCODE = 51
     WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y", "mask", "state")
@@ -63,7 +63,7 @@ class Random(KernelCall):
 
     __slots__ = ("y", "state", "n", "salt", "draw", "normal", "a", "b")
     KERNEL = "random_f32"
-    OPCODE = 50
+    OPCODE = 52
     WORDS = 8
     ARGUMENTS = __slots__
     OPERANDS = ("y", "state")
@@ -99,7 +99,7 @@ class RandomAdvance(KernelCall):
 
     __slots__ = ("state", "n")
     KERNEL = "random_advance"
-    OPCODE = 51
+    OPCODE = 53
     WORDS = 2
     ARGUMENTS = __slots__
     OPERANDS = ("state",)

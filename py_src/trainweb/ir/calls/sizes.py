@@ -12,6 +12,11 @@ def chunks(n: int) -> int:
     return (n + 16384 - 1) // 16384
 
 
+def bands(n: int) -> int:
+    """`bands` of kernels.def."""
+    return (n + 64 - 1) // 64
+
+
 def ctc_states(labels: int) -> int:
     """`ctc_states` of kernels.def.
 

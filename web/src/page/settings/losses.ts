@@ -85,10 +85,12 @@ export interface FocalLossFields {
   readonly gamma?: number;
   /** Factor of each class (alpha in the paper). */
   readonly weights?: readonly number[] | Float32Array | Tensor | null;
-  /** How the rows are combined. Default "mean". */
+  /** How the rows are combined; "mean" divides by the number of those that count. Default "mean". */
   readonly reduction?: "mean" | "sum" | "none";
   /** Axis of the scores that holds the classes. Default -1. */
   readonly classAxis?: number;
+  /** Rows with this label count nothing. */
+  readonly ignoreIndex?: number | null;
 }
 
 /** 1 - cos of two vectors whose label is 1, max(0, cos - margin) of those whose label is -1. */
@@ -278,6 +280,12 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
       kind: {"kind": "integer", "expected": "an integer"},
       isOptional: false,
       default: -1,
+    },
+    ignoreIndex: {
+      python: "ignore_index",
+      kind: {"kind": "integer", "expected": "an integer"},
+      isOptional: true,
+      default: null,
     },
   },
   CosineEmbeddingLoss: {

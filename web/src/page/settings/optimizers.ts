@@ -25,11 +25,11 @@ export interface AdamWFields {
   readonly epsilon?: number;
   /** Decoupled from the gradient. Default 0.0. */
   readonly weightDecay?: number;
-  /** 1 is the form of Hugging Face's transformers, which ONNX Runtime builds; 0 that of torch.optim.AdamW, which puts eps after the bias correction and decays before the update. Default 1. */
+  /** 1 is the form of Hugging Face's transformers, which ONNX Runtime builds; 0 that of torch.optim.AdamW, which puts epsilon after the bias correction and decays before the update. Default 1. */
   readonly adamMode?: 0 | 1;
 }
 
-/** w -= learning_rate * gradient; with momentum or weight decay as torch.optim.SGD, which ONNX Runtime lacks. */
+/** w -= learningRate * gradient; with momentum or weight decay as torch.optim.SGD, which ONNX Runtime lacks. */
 export interface SGDFields {
   /** Share of the velocity that is kept from step to step, in [0, 1). Default 0.0. */
   readonly momentum?: number;

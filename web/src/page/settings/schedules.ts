@@ -17,7 +17,7 @@ export type ScheduleType =
 export interface ConstantFields {
   /** The rate after the warm-up. */
   readonly learningRate: number;
-  /** Steps over which the rate rises to `learning_rate`. Default 0. */
+  /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
   /** Where it rises from, in parts of it. Default 0.0. */
   readonly warmupStart?: number;
@@ -29,11 +29,11 @@ export interface LinearFields {
   readonly learningRate: number;
   /** Steps after the warm-up until the end. */
   readonly total: number;
-  /** The first rate after the warm-up, in parts of `learning_rate`. Default 1.0. */
+  /** The first rate after the warm-up, in parts of `learningRate`. Default 1.0. */
   readonly start?: number;
-  /** The last rate, in parts of `learning_rate`. Default 0.0. */
+  /** The last rate, in parts of `learningRate`. Default 0.0. */
   readonly end?: number;
-  /** Steps over which the rate rises to `learning_rate`. Default 0. */
+  /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
   /** Where it rises from, in parts of it. Default 0.0. */
   readonly warmupStart?: number;
@@ -45,9 +45,9 @@ export interface CosineFields {
   readonly learningRate: number;
   /** Steps after the warm-up until the end. */
   readonly total: number;
-  /** The last rate, in parts of `learning_rate`. Default 0.0. */
+  /** The last rate, in parts of `learningRate`. Default 0.0. */
   readonly end?: number;
-  /** Steps over which the rate rises to `learning_rate`. Default 0. */
+  /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
   /** Where it rises from, in parts of it. Default 0.0. */
   readonly warmupStart?: number;
@@ -61,7 +61,7 @@ export interface StepFields {
   readonly every: number;
   /** What the rate is multiplied by. Default 0.1. */
   readonly gamma?: number;
-  /** Steps over which the rate rises to `learning_rate`. Default 0. */
+  /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
   /** Where it rises from, in parts of it. Default 0.0. */
   readonly warmupStart?: number;
@@ -73,7 +73,7 @@ export interface ExponentialFields {
   readonly learningRate: number;
   /** What the rate is multiplied by. */
   readonly gamma: number;
-  /** Steps over which the rate rises to `learning_rate`. Default 0. */
+  /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
   /** Where it rises from, in parts of it. Default 0.0. */
   readonly warmupStart?: number;
@@ -87,26 +87,30 @@ export interface PolynomialFields {
   readonly total: number;
   /** The exponent. Default 1.0. */
   readonly power?: number;
-  /** The last rate, in parts of `learning_rate`. Default 0.0. */
+  /** The last rate, in parts of `learningRate`. Default 0.0. */
   readonly end?: number;
-  /** Steps over which the rate rises to `learning_rate`. Default 0. */
+  /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
   /** Where it rises from, in parts of it. Default 0.0. */
   readonly warmupStart?: number;
 }
 
-/** Up to `learning_rate` along a cosine, and down to nearly nothing, https://arxiv.org/abs/1708.07120. */
+/** Up to `learningRate` along a cosine, and down to nearly nothing, https://arxiv.org/abs/1708.07120. */
 export interface OneCycleFields {
   /** The highest rate. */
   readonly learningRate: number;
-  /** Steps of the cycle. */
+  /** Steps of the cycle, after the warm-up if there is one: the cycle rises by itself. */
   readonly total: number;
   /** Share of the steps in which the rate rises. Default 0.3. */
   readonly rise?: number;
-  /** The first rate, in parts of `learning_rate`. Default 0.04. */
+  /** The first rate, in parts of `learningRate`. Default 0.04. */
   readonly start?: number;
-  /** The last rate, in parts of `learning_rate`. Default 4e-06. */
+  /** The last rate, in parts of `learningRate`. Default 4e-06. */
   readonly end?: number;
+  /** Steps over which the rate rises to `learningRate`. Default 0. */
+  readonly warmup?: number;
+  /** Where it rises from, in parts of it. Default 0.0. */
+  readonly warmupStart?: number;
 }
 
 /** Times `reduction` when a metric has not become better for a while: tell it with `observe`. */
@@ -123,9 +127,9 @@ export interface PlateauFields {
   readonly mode?: "min" | "max";
   /** Observations after a change that do not count. Default 0. */
   readonly cooldown?: number;
-  /** The rate is not lowered further than this, in parts of `learning_rate`. Default 0.0. */
+  /** The rate is not lowered further than this, in parts of `learningRate`. Default 0.0. */
   readonly least?: number;
-  /** Steps over which the rate rises to `learning_rate`. Default 0. */
+  /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
   /** Where it rises from, in parts of it. Default 0.0. */
   readonly warmupStart?: number;
@@ -347,6 +351,18 @@ export const SCHEDULES: Readonly<Record<ScheduleType, Settings>> = {
       kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
       isOptional: false,
       default: 4e-06,
+    },
+    warmup: {
+      python: "warmup",
+      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
+      isOptional: false,
+      default: 0,
+    },
+    warmupStart: {
+      python: "warmup_start",
+      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
+      isOptional: false,
+      default: 0.0,
     },
   },
   Plateau: {

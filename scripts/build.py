@@ -342,9 +342,8 @@ def build_sbom() -> None:
     )
 
 
-def build_pyodide_distribution() -> None:
-    """Write a Pyodide distribution with trainweb in its lock file to dist/pyodide."""
-    this = ROOT / "scripts" / "pyodide_lockfile.py"
+def build_pyodide_tools() -> None:
+    """Create the environment of pyodide-build."""
     run_step(
         Step(
             "pyodide-build",
@@ -353,6 +352,12 @@ def build_pyodide_distribution() -> None:
             outputs=[pyodide_lockfile.TOOLS / "bin" / "pyodide"],
         )
     )
+
+
+def build_pyodide_distribution() -> None:
+    """Write a Pyodide distribution with trainweb in its lock file to dist/pyodide."""
+    build_pyodide_tools()
+    this = ROOT / "scripts" / "pyodide_lockfile.py"
     run_step(
         Step(
             "pyodide-distribution",
@@ -496,7 +501,7 @@ def command_site(_: list[str]) -> None:
     build_all()
     command_api([])
     with build_lock():
-        build_pyodide_distribution()
+        build_pyodide_tools()
         run(PYTHON, "scripts/make_site.py")
 
 

@@ -1,7 +1,8 @@
 """The documentation's site: dist/site, static files that work in any folder of any server.
 
 `./build.sh site` runs this after the build. Pages are docs/*.md, the documents beside README.md and site/pages, made by
-Material for MkDocs; beside them lie the package, the demo, a Pyodide with trainweb and what else the pages run.
+Material for MkDocs; those of examples/ become editors. Beside them lie the package, the demo, a Pyodide with trainweb
+and matplotlib, and what else the pages run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ import sys
 from pathlib import Path
 
 import demo
+import examples
+import notebook_tools
+import pyodide_dist
+import pyodide_lockfile
 from steps import BUILD, DIST, LOCKS, ROOT, BuildError, Step, locked, run, run_step
 
 SOURCES = ROOT / "site"
@@ -44,7 +49,17 @@ KERNEL_WHEELS = (
     "wcwidth==0.2.13",  # newer ones are not pure
 )
 """What a kernel of JupyterLite takes besides Pyodide: IPython, and bars."""
+CURVES = """\
+%pip install -q matplotlib tqdm
+
+from matplotlib import pyplot
+
+history = trainweb.Trainer(session).fit({"points": points, "labels": labels}, epochs=3, batch_size=64)
+history.plot()
+pyplot.show()
+"""
 LAB = BUILD / "lab"
+PYODIDE = BUILD / "site-pyodide"
 LAB_SETTINGS = {
     "jupyter-lite-schema-version": 0,
     "jupyter-config-data": {
@@ -57,6 +72,12 @@ LAB_SETTINGS = {
         }
     },
 }
+MOVED = {
+    "../dist/npm/": "../trainweb/",
+    "../README.md": "../start.html",
+    "../docs/federated.md": "../docs/federated.html",
+}
+"""What the pages of examples/ name, and where it lies in the site."""
 DOCUMENTS = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md", "THIRD_PARTY_LICENSES")
 """What lies beside README.md and is linked to."""
 QUIET = {"NO_MKDOCS_2_WARNING": "1"}  # a banner of the theme about its successor, which reads the same mkdocs.yml
@@ -82,12 +103,35 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
+def _example_page(page: Path) -> str:
+    """The source of an example's page in an editor, which runs it."""
+    source = page.read_text()
+    for old, new in MOVED.items():
+        source = source.replace(old, new)
+    (title,) = re.findall("<title>(.*?)</title>", source)
+    notebook = f'<a href="../lab/lab/index.html?path={page.stem}.ipynb">As a notebook</a>, in Python.'
+    code = f'<div class="example" markdown>\n\n```html\n{source}```\n\n</div>'
+    text = f"The page runs here; its source below can be changed and run again. {notebook}"
+    return f"---\nhide: [toc]\n---\n\n# {title}\n\n{text}\n\n{code}\n"
+
+
+def _gather_examples() -> None:
+    target = PAGES / "examples"
+    for name in ("README.md", "style.css"):
+        _copy(examples.EXAMPLES / name, target / name)
+    for name in ("data", "models"):
+        _copy(examples.EXAMPLES / name, target / name)
+    for page in examples.EXAMPLES.glob("*.html"):
+        (target / f"{page.stem}.md").write_text(_example_page(page))
+
+
 def _gather_pages() -> None:
     """Lay all pages into one folder, as they lie in the repository, so that their links stay as they are."""
     shutil.rmtree(PAGES, ignore_errors=True)
     _copy(SOURCES / "pages", PAGES)
     _copy(SOURCES / "assets", PAGES / "assets")
     _copy(SOURCES / "examples", PAGES / "examples")
+    _gather_examples()
     _copy(ROOT / "docs", PAGES / "docs")
     _copy(ROOT / "docs" / "first.onnx", PAGES / "examples" / "first.onnx")
     for name in DOCUMENTS:
@@ -104,25 +148,29 @@ def _build_pages() -> None:
         (OUT / name).unlink(missing_ok=True)
 
 
-def _first_notebook() -> dict[str, object]:
-    """The README's cell as a notebook."""
-    readme = (ROOT / "README.md").read_text()
-    (code,) = re.findall(r"^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
-    (install,) = re.findall(r"^\| JupyterLite \| `(.*?)`", readme, re.MULTILINE)
-    cell = {
+def _code_cell(name: str, source: str) -> dict[str, object]:
+    return {
         "cell_type": "code",
-        "id": "first",
+        "id": name,
         "metadata": {},
         "execution_count": None,
         "outputs": [],
-        "source": f"{install}\n\n{code}",
+        "source": source,
     }
+
+
+def _first_notebook() -> dict[str, object]:
+    """The README's cell as a notebook, and curves and a bar."""
+    readme = (ROOT / "README.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    (install,) = re.findall(r"^\| JupyterLite \| `(.*?)`", readme, re.MULTILINE)
+    cells = [_code_cell("first", f"{install}\n\n{code}"), _code_cell("curves", CURVES)]
     kernel = {"name": "python", "display_name": "Python (Pyodide)", "language": "python"}
-    return {"cells": [cell], "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
+    return {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
 
 
 def _build_lab() -> None:
-    """Write a JupyterLite site with the README's cell to .build/lab/site."""
+    """Write a JupyterLite site with the README's cell and the notebooks of examples/ to .build/lab/site."""
     shutil.rmtree(LAB, ignore_errors=True)
     wheels, files = LAB / "wheels", LAB / "source" / "files"
     files.mkdir(parents=True)
@@ -130,6 +178,10 @@ def _build_lab() -> None:
     run(*pip, "download", "--no-deps", "--dest", wheels, *locked("lab-wheels"))
     (files / "first.ipynb").write_text(json.dumps(_first_notebook()))
     _copy(ROOT / "docs" / "first.onnx", files / "first.onnx")
+    for notebook in examples.EXAMPLES.glob("*.ipynb"):
+        _copy(notebook, files / notebook.name)
+    for name in ("data", "models"):
+        _copy(examples.EXAMPLES / name, files / name)
     (files.parent / "jupyter-lite.json").write_text(json.dumps(LAB_SETTINGS))
     given = [word for wheel in sorted(wheels.glob("*.whl")) for word in ("--piplite-wheels", wheel)]
     folders = ("--lite-dir", ".", "--contents", "files", "--output-dir", LAB / "site")
@@ -140,23 +192,48 @@ def _build_lab() -> None:
 def _lay_beside() -> None:
     """Copy what the pages run."""
     _copy(DIST / "npm", OUT / "trainweb")
-    _copy(DIST / "pyodide", OUT / "pyodide")
+    _copy(PYODIDE, OUT / "pyodide")
     for page in (demo.PAGE, demo.TEACH):
         _copy(page, OUT / page.name)
     _copy(LAB / "site", OUT / "lab")
 
 
+def _build_pyodide() -> None:
+    """Write a Pyodide with trainweb and matplotlib to .build/site-pyodide."""
+    notebook_tools.build_release(notebook_tools.OURS)
+    folder = notebook_tools.OURS.folder
+    (wheel,) = DIST.glob("trainweb-*.whl")
+    run_step(
+        Step(
+            "site-pyodide",
+            lambda: pyodide_lockfile.build_distribution(wheel, folder, PYODIDE),
+            inputs=[Path(pyodide_lockfile.__file__), wheel, folder / pyodide_dist.LOCAL_LOCK.name],
+            outputs=[PYODIDE / "pyodide-lock.json"],
+        )
+    )
+
+
 def build() -> None:
-    """Write dist/site; the package, the demo's page and dist/pyodide must be there."""
+    """Write dist/site; the package and the tools of pyodide-build must be there."""
     setup()
     demo.build_page()
     demo.build_teach_page()
+    examples.make_bundle()
+    examples.make_backbone()
+    _build_pyodide()
     documents = [ROOT / name for name in (*DOCUMENTS, "README.md")]
     run_step(
         Step(
             "site-pages",
             _build_pages,
-            inputs=[SOURCES, ROOT / "docs", *documents, ROOT / "package-lock.json", LOCKS / "site.txt"],
+            inputs=[
+                SOURCES,
+                ROOT / "docs",
+                examples.EXAMPLES,
+                *documents,
+                ROOT / "package-lock.json",
+                LOCKS / "site.txt",
+            ],
             outputs=[OUT / "index.html"],
         )
     )
@@ -164,7 +241,14 @@ def build() -> None:
         Step(
             "site-lab",
             _build_lab,
-            inputs=[ROOT / "README.md", LOCKS / "site.txt", LOCKS / "lab-wheels.txt", json.dumps(LAB_SETTINGS)],
+            inputs=[
+                ROOT / "README.md",
+                LOCKS / "site.txt",
+                LOCKS / "lab-wheels.txt",
+                examples.EXAMPLES,
+                CURVES,
+                json.dumps(LAB_SETTINGS),
+            ],
             outputs=[LAB / "site" / "index.html"],
         )
     )

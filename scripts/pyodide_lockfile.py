@@ -52,28 +52,31 @@ def build_tools() -> None:
     )
 
 
-def build_distribution(wheel: Path) -> None:
-    """Write dist/pyodide: the self-hosted distribution with trainweb in its lock file."""
-    if OUT.exists():
-        shutil.rmtree(OUT)
-    OUT.mkdir(parents=True)
+def build_distribution(wheel: Path, source: Path = pyodide_dist.OUT, out: Path = OUT) -> None:
+    """Write a distribution, such as dist/pyodide, with trainweb in its lock file.
+
+    `source` is a folder with a runtime, its packages and a lock file of what is there.
+    """
+    if out.exists():
+        shutil.rmtree(out)
+    out.mkdir(parents=True)
     for name in set(pyodide_dist.RUNTIME) - {"pyodide-lock.json"}:
-        shutil.copyfile(pyodide_dist.OUT / name, OUT / name)
-    for package in sorted(pyodide_dist.OUT.glob("*.whl")):
-        shutil.copyfile(package, OUT / package.name)
+        shutil.copyfile(source / name, out / name)
+    for package in sorted(source.glob("*.whl")):
+        shutil.copyfile(package, out / package.name)
     added = [wheel, *sorted(pyodide_dist.WHEELS.glob("*.whl"))]
     for path in added:
-        shutil.copyfile(path, OUT / path.name)
+        shutil.copyfile(path, out / path.name)
     # The trimmed lock: what it names is here, so that the folder is complete.
     run(
         TOOLS / "bin" / "pyodide",
         "lockfile",
         "add-wheels",
         "--input",
-        pyodide_dist.LOCAL_LOCK,
+        source / pyodide_dist.LOCAL_LOCK.name,
         "--output",
-        OUT / "pyodide-lock.json",
+        out / "pyodide-lock.json",
         "--base-path",
-        OUT,
-        *(OUT / path.name for path in added),
+        out,
+        *(out / path.name for path in added),
     )

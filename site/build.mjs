@@ -15,7 +15,7 @@ if (!output) {
 }
 
 const { metafile } = await build({
-  entryPoints: ["cells", "frame", "python"].map((name) => join(here, "scripts", `${name}.ts`)),
+  entryPoints: ["cells", "frame", "page", "python"].map((name) => join(here, "scripts", `${name}.ts`)),
   outdir: output,
   bundle: true,
   minify: true,

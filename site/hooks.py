@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = "https://github.com/trainweb/trainweb/blob/main/"
 RAW = "https://raw.githubusercontent.com/trainweb/trainweb/main/"
 """Where the README's pictures lie for registries; here they lie beside it."""
 
@@ -28,17 +28,25 @@ def _entries(folder: Path, root: Path) -> list[Any]:
     return entries
 
 
+def _section(nav: list[Any], name: str) -> list[Any]:
+    found: list[Any] = next(entry[name] for entry in nav if isinstance(entry, dict) and name in entry)
+    return found
+
+
 def on_config(config: Any) -> Any:
-    """Add docs/api, which `./build.sh api` writes, to the menu's reference."""
+    """Add to the menu what was made: docs/api, which `./build.sh api` writes, and the pages of the examples."""
     root = Path(config.docs_dir)
     if (root / "docs" / "api").is_dir():
-        reference = next(entry["Reference"] for entry in config.nav if "Reference" in entry)
-        reference.insert(0, {"API": _entries(root / "docs" / "api", root)})
+        _section(config.nav, "Reference").insert(0, {"API": _entries(root / "docs" / "api", root)})
+    _section(config.nav, "Examples").extend(
+        entry for entry in _entries(root / "examples", root) if "examples/README.md" not in entry.values()
+    )
     return config
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Lead what points to the README to its page here, and its pictures to those of the site."""
-    markdown = markdown.replace("](../README.md", "](../start.md").replace(f"]({RAW}", "](")
-    # What ./build.sh examples serves is no part of the site.
-    return markdown.replace("](examples/README.md", f"]({REPOSITORY}examples/README.md")
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Lead what points to the README to its page, its pictures to those of the site, notebooks to JupyterLite."""
+    if page.file.src_uri == "examples/README.md":
+        markdown = re.sub(r"\[(\w+)\]\((\w+\.ipynb)\)", r'<a href="../lab/lab/index.html?path=\2">\1</a>', markdown)
+        return re.sub(r"\]\((\w+)\.html\)", r"](\1.md)", markdown)
+    return markdown.replace("](../README.md", "](../start.md").replace(f"]({RAW}", "](")

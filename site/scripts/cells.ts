@@ -1,16 +1,21 @@
-/** Code cells: each `<div class="example">` of a page becomes an editor with a button that runs what stands in it. */
+/**
+ * Code cells: each `<div class="example">` of a page becomes an editor with a button that runs what stands in it. A whole page is shown
+ * above its source at once.
+ */
 
+import { html } from "@codemirror/lang-html";
 import { javascript } from "@codemirror/lang-javascript";
 import { python } from "@codemirror/lang-python";
 import { syntaxHighlighting } from "@codemirror/language";
 import { classHighlighter } from "@lezer/highlight";
 import { basicSetup, EditorView } from "codemirror";
 
-import { type Run, runJavaScript, runPython } from "./run.js";
+import { type Run, runJavaScript, runPage, runPython } from "./run.js";
 
 const LANGUAGES = {
   js: { extension: javascript(), run: runJavaScript },
   python: { extension: python(), run: runPython },
+  html: { extension: html(), run: runPage },
 } as const;
 
 type Language = keyof typeof LANGUAGES;
@@ -25,12 +30,13 @@ function element<K extends keyof HTMLElementTagNameMap>(
   return made;
 }
 
-/** An editor with its buttons and what the code printed. */
+/** An editor with its buttons, what the code shows and what it prints. */
 class Cell {
+  readonly #stage = element("div", { className: "cell-stage" });
   readonly #code: string;
   readonly #language: Language;
   readonly #editor: EditorView;
-  readonly #start = element("button", { type: "button", className: "md-button md-button--primary", textContent: "Run" });
+  readonly #button = element("button", { type: "button", className: "md-button md-button--primary", textContent: "Run" });
   readonly #reset = element("button", { type: "button", className: "md-button", textContent: "Reset" });
   readonly #output = element("pre", { className: "cell-output", hidden: true, tabIndex: 0 });
   #run: Run | null = null;
@@ -51,35 +57,48 @@ class Cell {
     });
     this.#output.setAttribute("role", "log");
     this.#output.ariaLabel = "Output";
-    this.#start.addEventListener("click", () => void this.#toggle());
+    this.#button.addEventListener("click", () => this.#toggle());
     this.#reset.addEventListener("click", () => this.#restore());
-    const bar = element("div", { className: "cell-bar" }, this.#start, this.#reset);
-    place.replaceChildren(text, bar, this.#output);
+    const bar = element("div", { className: "cell-bar" }, this.#button, this.#reset);
+    place.replaceChildren(this.#stage, text, bar, this.#output);
+    if (language === "html") {
+      void this.#start();
+    }
   }
 
-  async #toggle(): Promise<void> {
-    if (this.#run) {
-      this.#run.stop();
-      return;
+  #toggle(): void {
+    const running = this.#run;
+    running?.stop();
+    // A page has no end: Run shows it anew.
+    if (running === null || this.#language === "html") {
+      void this.#start();
     }
+  }
+
+  async #start(): Promise<void> {
     this.#output.replaceChildren();
-    this.#output.hidden = false;
-    this.#start.textContent = "Stop";
+    this.#output.hidden = this.#language === "html";
     this.#output.dataset["state"] = "running";
-    this.#run = LANGUAGES[this.#language].run(this.#editor.state.doc.toString(), (line) => this.#print(line));
+    this.#button.textContent = this.#language === "html" ? "Run" : "Stop";
+    const code = this.#editor.state.doc.toString();
+    const run = LANGUAGES[this.#language].run(code, (line) => this.#print(line), this.#stage);
+    this.#run = run;
+    let state = "done";
     try {
-      await this.#run.done;
-      this.#output.dataset["state"] = "done";
+      await run.done;
     } catch (error) {
       this.#output.append(element("span", { className: "cell-error", textContent: `${String(error)}\n` }));
-      this.#output.dataset["state"] = "failed";
-    } finally {
+      state = "failed";
+    }
+    if (this.#run === run) {
+      this.#output.dataset["state"] = state;
       this.#run = null;
-      this.#start.textContent = "Run";
+      this.#button.textContent = "Run";
     }
   }
 
   #print(line: string): void {
+    this.#output.hidden = false;
     this.#output.append(`${line}\n`);
     this.#output.scrollTop = this.#output.scrollHeight;
   }

@@ -1,4 +1,4 @@
-/** Runs the code of a cell: JavaScript in a frame of its own, Python in a worker; each ends with all it started. */
+/** Runs the code of a cell: JavaScript and pages in a frame of their own, Python in a worker; each ends with all it started. */
 
 /** Code that runs. */
 export interface Run {
@@ -29,6 +29,21 @@ export function runJavaScript(code: string, print: (line: string) => void): Run 
     inside.execute(code, print).then(resolve, reject);
   });
   document.body.append(frame);
+  return { done: promise.finally(() => frame.remove()), stop: resolve };
+}
+
+/** Show a page, whose relative addresses are those of this one, at a place; it runs until it is stopped. */
+export function runPage(code: string, print: (line: string) => void, place: HTMLElement): Run {
+  const frame = document.createElement("iframe");
+  frame.className = "page";
+  frame.title = "the example";
+  frame.allow = "camera";
+  frame.addEventListener("line", (event) => print((event as CustomEvent<string>).detail));
+  const { promise, resolve } = settled();
+  const added = `<script type="module" src="${new URL("page.js", ASSETS).href}"></script><base target="_top">`;
+  const { length } = /^\s*<!doctype[^>]*>/i.exec(code)?.[0] ?? "";
+  frame.srcdoc = code.slice(0, length) + added + code.slice(length);
+  place.append(frame);
   return { done: promise.finally(() => frame.remove()), stop: resolve };
 }
 

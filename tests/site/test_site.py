@@ -166,10 +166,32 @@ def test_demo_opens_in_place(page: Page, address: str) -> None:
 
 
 @pytest.mark.page_errors("404")  # optional files of JupyterLite
-def test_notebook_trains_in_jupyterlite(page: Page, address: str) -> None:
+def test_notebook_trains_and_draws_in_jupyterlite(page: Page, address: str) -> None:
     page.goto(address + "lab/lab/index.html?path=first.ipynb")
-    page.locator(".jp-CodeCell .cm-content").click(timeout=RUN_MS)
+    cells = page.locator(".jp-CodeCell")
+    cells.locator(".cm-content").first.click(timeout=RUN_MS)
     page.keyboard.press("Shift+Enter")
     output = page.locator(".jp-OutputArea-output", has_text="step 300")
     output.wait_for(timeout=2 * RUN_MS)
     check_log(output.inner_text())
+    page.keyboard.press("Shift+Enter")
+    # A bar of tqdm to its end, and curves of matplotlib.
+    bar = cells.nth(1).locator(".jp-OutputArea-output", has_text="150/150")
+    bar.wait_for(timeout=2 * RUN_MS)
+    assert "Warning" not in bar.inner_text()
+    picture = cells.nth(1).locator("img")
+    picture.wait_for(timeout=RUN_MS)
+    assert (picture.get_attribute("src") or "").startswith("data:image/png;base64,")
+    assert picture.evaluate("(image) => image.naturalWidth") > 200
+
+
+@pytest.mark.page_errors("404")
+def test_example_notebook_runs_in_jupyterlite(page: Page, address: str) -> None:
+    """With its data and model beside it."""
+    page.goto(address + "lab/lab/index.html?path=tabular.ipynb")
+    page.locator(".jp-CodeCell .cm-content").first.click(timeout=RUN_MS)
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    page.locator(".jp-OutputArea-output", has_text=re.compile(r"^(np\.float64\()?(0\.9\d*|1\.0)\)?$")).last.wait_for(
+        timeout=2 * RUN_MS
+    )

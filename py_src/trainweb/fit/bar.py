@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 
@@ -32,7 +34,13 @@ class TqdmBar:
 def make_bar(total: int | None) -> Bar | None:
     """A bar of so many steps, or of none that are known; None without tqdm."""
     try:
-        from tqdm.auto import tqdm
+        # Without widgets tqdm.auto draws the bar of text as well, and warns in a notebook.
+        if find_spec("ipywidgets") is not None:
+            from tqdm.auto import tqdm
+        else:
+            from tqdm import tqdm
     except ImportError:
         return None
+    if sys.platform == "emscripten":
+        tqdm.monitor_interval = 0  # no threads, of which it would warn
     return TqdmBar(tqdm(total=total, unit="step", leave=True))

@@ -116,7 +116,9 @@ class History:
             try:
                 from matplotlib import pyplot
             except ImportError as error:
-                raise UnsupportedError("History.plot needs matplotlib: pip install matplotlib.") from error
+                raise UnsupportedError(
+                    "History.plot needs matplotlib: pip install matplotlib, in a notebook %pip install matplotlib."
+                ) from error
             axes = pyplot.subplots()[1]
         epochs = [e.epoch for e in self.epochs]
         for name in self.names():

@@ -46,7 +46,8 @@ PAGE = """
         (await s.profile(feeds(given), { runs, training: !isEval })).entries.length,
       norms: async () => eachDigits(await s.gradientNorms()),
       dead: async (batches) =>
-        (await s.deadUnits(batches.map(feeds))).map(({ tensor: t, node, axis, units, dead }) => [t, node, axis, units, dead]),
+        (await s.deadUnits(batches.map(feeds)))
+          .map(({ tensor: name, node, axis, units, dead }) => [name, node, axis, units, dead]),
       overfit: (...given) => overfitted(s, ...given),
       fit: (...given) => fitted(s, ...given),
       prepare: (shapes) => nothing(s.prepare(shapes)),

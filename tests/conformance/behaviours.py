@@ -436,16 +436,22 @@ def run_python(folder: str) -> list[list[Any]]:
 
 CLASSES = dict.fromkeys(("ValueError", "KeyError", "InvalidValueError", "UnknownNameError"), "RangeError")
 """Python's own exceptions as the page has them."""
+OPTIONS = re.compile("checkNumerics|clipGradNorm")
+"""Names of options in texts, which Python spells otherwise."""
 ADVICE = re.compile(r"(Convert it with|Make the tensor with) .*")
 
 
 def common(outcome: Any) -> Any:
     """An outcome without what Python and the page say differently on purpose: advice on code, spelling of arguments."""
+    if isinstance(outcome, list):
+        return [common(part) for part in outcome]
+    if isinstance(outcome, str):
+        return OPTIONS.sub(lambda m: snake(m[0]), outcome)
     if not isinstance(outcome, dict):
         return outcome
     message = ADVICE.sub("", outcome["message"])
     message = re.sub(r"^(\w+) is (?=.*; it must be)", lambda m: f"{snake(m[1])} is ", message)
-    message = re.sub(r"checkNumerics|clipGradNorm", lambda m: snake(m[0]), message)
+    message = OPTIONS.sub(lambda m: snake(m[0]), message)
     message = re.sub(r"'(\w+)' must be", lambda m: f"'{snake(m[1])}' must be", message)
     return {"error": CLASSES.get(outcome["error"], outcome["error"]), "message": message}
 

@@ -11,8 +11,8 @@ from typing import Any
 from trainweb.artifacts.config import CONFIG, LORA, LORA_DOCS
 from trainweb.federated.options import DOCS as FEDERATED_DOCS
 from trainweb.federated.options import FEDERATED
-from trainweb.fit.metrics import METRICS
 from trainweb.fit.options import CHECKPOINT, DEFAULT_BATCH, DOCS, EARLY_STOPPING, FIT, EarlyStopping
+from trainweb.metrics import METRICS, make_metric
 from trainweb.onnxblock.averages import EMA, ExponentialMovingAverage
 from trainweb.onnxblock.loss import LOSSES
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
@@ -123,7 +123,8 @@ def file(body: str) -> str:
     """A file with the imports that it needs."""
     kinds = ", ".join(name for name in ("Of", "Settings") if re.search(rf"\b{name}\b", body))
     tensor = 'import type { Tensor } from "onnxruntime-common";\n\n' if re.search(r"\bTensor\b", body) else ""
-    return f'{MADE}\n\n{tensor}import type {{ {kinds} }} from "./kinds.js";\n\n{body}'
+    formula = 'import type { Formula } from "../../wire/fit.js";\n' if re.search(r"\bFormula\b", body) else ""
+    return f'{MADE}\n\n{tensor}{formula}import type {{ {kinds} }} from "./kinds.js";\n\n{body}'
 
 
 def losses() -> str:
@@ -201,6 +202,7 @@ def fit() -> str:
     """The file of fit's options and metrics."""
     named = {capital(name): cls for name, cls in METRICS.items()}
     settings = union(f"Of<{json.dumps(n)}, {capital(n)}Fields>" for n in METRICS)
+    of_loss = {n: make_metric(n).formula() for n, cls in METRICS.items() if not cls.reads_outputs}
     better = "".join(f"  {n}: {json.dumps(cls.better)},\n" for n, cls in METRICS.items())
     return file(f"""/** The plain options of fit. */
 export interface FitFields {{
@@ -230,6 +232,9 @@ export type MetricSettings ={settings};
 /** Which value of a metric is better; null: it is no number. @internal */
 export const BETTER: Readonly<Record<MetricType, "min" | "max" | null>> = {{
 {better}}};
+
+/** How metrics follow that go by the loss alone. @internal */
+export const OF_LOSS: Readonly<Partial<Record<MetricType, Formula>>> = {json.dumps(of_loss)};
 
 {INTERNAL}export const DEFAULT_BATCH = {DEFAULT_BATCH};
 """)

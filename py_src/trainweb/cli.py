@@ -126,6 +126,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="BYTES",
         help="workspace that a step may take; beyond it activations are computed again",
     )
+    p.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help='what fit computes without Python: accuracy, or {"type": "topK", "k": 3}; once per metric',
+    )
     p.add_argument("-o", "--output", type=Path, required=True, help="bundle to write")
     p.set_defaults(run=_compile)
     return parser
@@ -332,7 +339,8 @@ def _compile(args: argparse.Namespace) -> None:
     models = session.core.models
     session.release()
     feeds = dict(parse_feed(text) for text in args.feed)
-    bundle = make_bundle(models, state.lent(), state.property_values, [feeds], files)
+    metrics = [json.loads(text) if text.startswith("{") else text for text in args.metric]
+    bundle = make_bundle(models, state.lent(), state.property_values, [feeds], files, metrics)
     write_file_atomically(args.output, bundle)
     print(f"Wrote {args.output}, {len(bundle)} bytes.")
 

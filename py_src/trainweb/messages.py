@@ -279,7 +279,7 @@ NO_PREDICTIONS = Message(
     "additionalOutputNames in the config of createFromModel, and as 'predictions' where there are several.",
 )
 METRIC_SHAPES = Message(
-    errors.FeedError, "{name} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}."
+    errors.FeedError, "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}."
 )
 METRIC_CLASS = Message(
     errors.FeedError,

@@ -28,11 +28,28 @@ PAGE = """
     const rounded = ({ data }) => Array.from(data, (value) => Number(value.toPrecision(3)));
     const first = (results) => rounded(Object.values(results)[0]);
     const nothing = async (promise) => { await promise; return null; };
+    const digits = (number) => Number.isNaN(number) ? null : Number(number.toPrecision(3));
+    const eachDigits = (numbers) =>
+      Object.entries(numbers).map(([name, value]) => [name, digits(value)]);
+    const overfitted = async (s, given, steps, learningRate) => {
+      const found = await s.overfitOneBatch(feeds(given), { steps, learningRate: learningRate ?? undefined });
+      return [found.hasFallen, Array.from(found.losses, digits), eachDigits(found.gradientNorms), found.suspicions];
+    };
+    const fitted = async (s, given, onNaN) => {
+      const history = await s.fit(feeds(given), { epochs: 2, batchSize: 8, shuffle: false, onNaN });
+      return [history.ended, Array.from(history.losses, digits), history.epochs.map(({ steps }) => steps)];
+    };
     const perform = (s, [name, ...args]) => ({
       train: async (given) => first(await s.runTrainStep(feeds(given))),
       eval: async (given) => first(await s.runEvalStep(feeds(given))),
       profile: async (isEval, given, runs) =>
         (await s.profile(feeds(given), { runs, training: !isEval })).entries.length,
+      norms: async () => eachDigits(await s.gradientNorms()),
+      dead: async (batches) =>
+        (await s.deadUnits(batches.map(feeds)))
+          .map(({ tensor: name, node, axis, units, dead }) => [name, node, axis, units, dead]),
+      overfit: (...given) => overfitted(s, ...given),
+      fit: (...given) => fitted(s, ...given),
       prepare: (shapes) => nothing(s.prepare(shapes)),
       explain: (isEval, given) => s.explain(feeds(given), { training: !isEval }),
       seed: () => Number(s.seed),
@@ -61,7 +78,8 @@ PAGE = """
     };
     const found = [];
     for (const [, kind, calls] of behaviours) {
-      const s = await TrainingSession.create(files(sessions[kind]), { reproducible: true });
+      const s = await TrainingSession.create(files(sessions[kind]),
+        { reproducible: true, debug: { checkNumerics: kind === "checked" } });
       const outcomes = [];
       for (const call of calls) {
         try {

@@ -272,7 +272,7 @@ def test_what_goes_wrong_meanwhile(js: JsPage) -> None:
         ("RangeError", "of mine"),
         ("RangeError", "of the data"),
         ("TrainwebError", "The loss is nan at step 1 of epoch 1; the pa"),
-        ("FeedError", "mae cannot compare predictions of shape [25,"),
+        ("FeedError", "'mae' cannot compare predictions of shape [2"),
         ("ReleasedError", "This session was released; create a new one."),
         ("ReleasedError", "This session was released; create a new one."),
     ]

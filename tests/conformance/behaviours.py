@@ -64,6 +64,12 @@ SHAPE_FAULTS: list[dict[str, Any]] = [
     {"x": [8, 10], "labels": [1.5]},
     {"x": 8, "labels": [8]},
 ]
+FAR = {str(k): 3e38 * (-1) ** (k // 3) for k in range(10, 20)}
+"""Elements of the second row that no product survives."""
+OVERFLOWS = feeds(x=["float32", [8, 10], FAR])
+ROWS = {"x": ["float32", [24, 10], {}], "labels": ["int64", [24], {}]}
+BAD_ROWS = {**ROWS, "x": ["float32", [24, 10], {str(int(k) + 70): value for k, value in FAR.items()}]}
+"""The second of three batches overflows."""
 NO_RATES = (float("nan"), float("inf"), float("-inf"), -0.5, 3.5e38)
 
 BEHAVIOURS: list[tuple[str, str, list[Any]]] = [
@@ -207,6 +213,50 @@ BEHAVIOURS: list[tuple[str, str, list[Any]]] = [
             ["save", True],
         ],
     ),
+    (
+        "debug calls",
+        "all",
+        [
+            ["norms"],
+            TRAIN,
+            ["norms"],
+            ["dead", [GOOD]],
+            ["dead", []],
+            ["dead", [GOOD, FEED_FAULTS["dim"]]],
+            ["overfit", GOOD, 5, 0.05],
+            ["norms"],
+            ["overfit", OVERFLOWS, 5, 0.05],
+            *(["overfit", GOOD, steps, rate] for steps, rate in ((0, None), (1.5, None), (2, -1), (2, 0))),
+            ["overfit", FEED_FAULTS["missing"], 2, None],
+            ["optimizer"],
+            ["get_all", False],
+        ],
+    ),
+    *(
+        (f"debug calls, {kind}", kind, [["norms"], ["dead", [GOOD]], ["overfit", GOOD, 2, None]])
+        for kind in ("no eval", "no optimizer", "nominal")
+    ),
+    (
+        "checked steps",
+        "checked",
+        [
+            ["train", OVERFLOWS, None],
+            ["eval", OVERFLOWS, None],
+            *STEP,
+            ["overfit", OVERFLOWS, 2, None],
+            ["fit", BAD_ROWS, None],
+            ["get_all", False],
+        ],
+    ),
+    *(
+        (
+            f"a fit that goes wrong, {action}, {kind}",
+            kind,
+            [["set_rate", 0.01], ["fit", BAD_ROWS, action], ["get_all", False], ["fit", ROWS, action], *STEP],
+        )
+        for action in (None, "stop", "skip", "restore")
+        for kind in ("all", "checked")
+    ),
     ("averages that are not kept", "all", [["get_all", True, True], ["export", ["logits"], True]]),
     ("files", "all", [*STEP, ["save", False], ["save", True], ["export", ["nope"]], ["export", []], ["export", [""]]]),
     (
@@ -235,6 +285,7 @@ SESSIONS = {
     "no eval": (FILES[0], FILES[1], None, FILES[3]),
     "no optimizer": (FILES[0], FILES[1], FILES[2], None),
     "nominal": (FILES[0], NOMINAL, FILES[2], FILES[3]),
+    "checked": FILES,
 }
 
 
@@ -255,17 +306,15 @@ def rounded(data: Any) -> list[float]:
 
 
 def open_python(folder: Path, kind: str) -> Any:
-    """A session of `SessionCore`."""
-    from trainweb.backend.wasm.engine import get_engine
-    from trainweb.training.core import SessionCore
-    from trainweb.training.models import read_models
+    """A `TrainingSession`."""
+    from trainweb import TrainingSession
     from trainweb.training.state import CheckpointState
 
     train, checkpoint, evaluation, optimizer = SESSIONS[kind]
     read = [name and (folder / name).read_bytes() for name in (train, evaluation, optimizer)]
     data = (folder / "checkpoint").read_bytes()
     state = CheckpointState.load_checkpoint(nominal(data) if checkpoint == NOMINAL else data)
-    return SessionCore(state, *read_models(*read), engine=get_engine(reproducible=True))
+    return TrainingSession(state, *read, {"reproducible": True, "debug": {"check_numerics": kind == "checked"}})
 
 
 def nominal(checkpoint: bytes) -> bytes:
@@ -277,8 +326,39 @@ def nominal(checkpoint: bytes) -> bytes:
     return write_checkpoint(content)
 
 
-def perform(core: Any, call: list[Any]) -> Any:
-    """One call of a behaviour on `SessionCore`."""
+def arrays(given: dict[str, Any]) -> dict[str, Any]:
+    """Feeds as numpy has them."""
+    import numpy as np
+
+    return {name: np.frombuffer(values(spec), spec[0]).reshape(spec[1]) for name, spec in given.items()}
+
+
+def overfitted(session: Any, given: dict[str, Any], steps: Any, rate: Any) -> list[Any]:
+    """What the report says."""
+    from trainweb import Trainer
+
+    report = Trainer(session).overfit_one_batch(arrays(given), steps=steps, learning_rate=rate)
+    losses = [None if loss != loss else float(f"{loss:.3g}") for loss in report.losses]
+    return [report.has_fallen, losses, three_digits(report.gradient_norms), report.suspicions]
+
+
+def fitted(session: Any, given: dict[str, Any], action: Any) -> list[Any]:
+    """How a fit ends, its losses and the steps of its epochs."""
+    from trainweb import Trainer
+
+    options = {"epochs": 2, "batch_size": 8, "shuffle": False, "on_nan": action, "progress": False}
+    history = Trainer(session).fit(arrays(given), **options)
+    losses = [None if loss != loss else float(f"{loss:.3g}") for loss in history.losses]
+    return [history.ended, losses, [epoch.steps for epoch in history.epochs]]
+
+
+def three_digits(numbers: dict[str, float]) -> list[list[Any]]:
+    """Names and numbers."""
+    return [[name, float(f"{value:.3g}")] for name, value in numbers.items()]
+
+
+def perform(session: Any, core: Any, call: list[Any]) -> Any:
+    """One call of a behaviour on a session, or what it stands on."""
     from trainweb.ir.shapes import TensorType
     from trainweb.model.graph import Tensor
 
@@ -298,7 +378,15 @@ def perform(core: Any, call: list[Any]) -> Any:
         text: str = core.explain(kind, {n: TensorType(spec[0], tuple(spec[1])) for n, spec in given.items()})
         return text
 
+    def dead(batches: list[Any]) -> list[Any]:
+        fed = [{n: tensor(n, spec) for n, spec in given.items()} for given in batches]
+        return [[found.tensor, found.node, found.axis, found.units, found.dead] for found in core.dead_units(fed)]
+
     calls: dict[str, Callable[..., Any]] = {
+        "norms": lambda: three_digits(core.gradient_norms()),
+        "dead": dead,
+        "overfit": lambda given, steps, rate: overfitted(session, given, steps, rate),
+        "fit": lambda given, action: fitted(session, given, action),
         "train": lambda given, fetches: step("train", given, fetches),
         "eval": lambda given, fetches: step("eval", given, fetches),
         "profile": lambda is_eval, given, runs: profile("eval" if is_eval else "train", given, runs),
@@ -333,28 +421,37 @@ def run_python(folder: str) -> list[list[Any]]:
     """Outcomes of every behaviour, in order."""
     found = []
     for _, kind, calls in BEHAVIOURS:
-        core = open_python(Path(folder), kind)
+        session = open_python(Path(folder), kind)
+        core = session.core
         outcomes: list[Any] = []
         for call in calls:
             try:
-                outcomes.append(perform(core, call))
+                outcomes.append(perform(session, core, call))
             except Exception as e:
                 outcomes.append({"error": type(e).__name__, "message": str(e)})
-        core.release()
+        session.release()
         found.append(outcomes)
     return found
 
 
 CLASSES = dict.fromkeys(("ValueError", "KeyError", "InvalidValueError", "UnknownNameError"), "RangeError")
 """Python's own exceptions as the page has them."""
+OPTIONS = re.compile("checkNumerics|clipGradNorm")
+"""Names of options in texts, which Python spells otherwise."""
 ADVICE = re.compile(r"(Convert it with|Make the tensor with) .*")
 
 
 def common(outcome: Any) -> Any:
     """An outcome without what Python and the page say differently on purpose: advice on code, spelling of arguments."""
+    if isinstance(outcome, list):
+        return [common(part) for part in outcome]
+    if isinstance(outcome, str):
+        return OPTIONS.sub(lambda m: snake(m[0]), outcome)
     if not isinstance(outcome, dict):
         return outcome
     message = ADVICE.sub("", outcome["message"])
+    message = re.sub(r"^(\w+) is (?=.*; it must be)", lambda m: f"{snake(m[1])} is ", message)
+    message = OPTIONS.sub(lambda m: snake(m[0]), message)
     message = re.sub(r"'(\w+)' must be", lambda m: f"'{snake(m[1])}' must be", message)
     return {"error": CLASSES.get(outcome["error"], outcome["error"]), "message": message}
 

@@ -298,7 +298,12 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (rows(8), {"remainder": "cut"}, ModelError, "remainder is 'cut'; it must be keep, drop or pad"),
     (rows(8), {"metrics": ["accuracy"]}, ModelError, "Metrics are of validation data"),
     (rows(8), {"metrics": ["best"], "validation_split": 0.5}, ModelError, "There is no metric 'best'; there are acc"),
-    (rows(8), {"metrics": ["accuracy"], "validation_split": 0.5}, ModelError, "Name the output among additional_out"),
+    (
+        rows(8),
+        {"metrics": ["accuracy"], "predictions": "hidden", "validation_split": 0.5},
+        ModelError,
+        "Name the output among additional_out",
+    ),
     (rows(8), {"metrics": ["mae", "mae"], "validation_split": 0.5}, ModelError, "'mae' is given twice"),
     (rows(8), {"validation_data": rows(), "validation_split": 0.5}, ModelError, "not both"),
     (rows(8), {"schedule": {"type": "Sine"}}, ModelError, "There is no schedule 'Sine'"),

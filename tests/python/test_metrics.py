@@ -1,14 +1,27 @@
-"""Metrics against the formulae of scikit-learn's documentation, written out with sets and loops over numpy."""
+"""Metrics against the formulae of scikit-learn's documentation, written out with sets and loops over numpy in float64.
+
+They run as in a session: nodes sum up each of three batches in the kernels, and formulas give the value of all.
+"""
 
 from __future__ import annotations
 
+import math
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
+from tests.conformance.models import make_model, normal
+from tests.ops.op_runner import run
 
+import trainweb
+from trainweb.artifacts import build_artifacts
 from trainweb.errors import FeedError, ModelError
-from trainweb.fit.metrics import METRICS, make_metric
+from trainweb.fit import Trainer
+from trainweb.metrics import METRICS, Totals, compared_with, make_metric, read_request, request_of, with_metrics
+from trainweb.model.graph import Graph, Value
+from trainweb.model.reader import read_model
 
 RNG = np.random.default_rng(3)
 SCORES = RNG.standard_normal((97, 6)).astype(np.float32)
@@ -17,12 +30,20 @@ GUESSES = [max(range(6), key=lambda c: row[c]) for row in SCORES.tolist()]
 PARTS = (slice(0, 40), slice(40, 41), slice(41, 97))
 
 
-def counted(given: Any, predicted: np.ndarray, target: np.ndarray, loss: float = 0.0) -> Any:
+def counted(given: Any, predicted: np.ndarray, target: np.ndarray, loss: float = 0.0, parts: Any = PARTS) -> Any:
     """The metric of three batches."""
     metric = make_metric(given)
-    for part in PARTS:
-        metric.update(predicted[part], target[part])
-    return metric.result(loss)
+    request = request_of([metric], "predicted", "target")
+    arrays = {"predicted": predicted, "target": target}
+    inputs = [Value(name, str(array.dtype), None) for name, array in arrays.items()]
+    plain = Graph("metrics", inputs=[*inputs], opsets={"": 18})
+    graph, described = with_metrics(plain, request)
+    totals = Totals(described)
+    for part in parts:
+        names = [name for d in described for name in (d.sums, d.faults) if name]
+        graph.outputs = [Value(name, "float64", None) for name in names]
+        totals.add(run(graph, {name: array[part] for name, array in arrays.items()}))
+    return totals.values([metric], loss)[metric.name]
 
 
 def sets(c: int) -> tuple[set[int], set[int]]:
@@ -68,15 +89,31 @@ def test_confusion_matrix_and_mean_iou() -> None:
 
 
 def test_numbers() -> None:
-    target = RNG.standard_normal((97, 2)) * 3 + 1e4
-    predicted = target + RNG.standard_normal((97, 2))
-    assert counted("mae", predicted, target) == pytest.approx(np.mean(np.abs(predicted - target)))
-    residual = ((target - predicted) ** 2).sum(0)
-    spread = ((target - target.mean(0)) ** 2).sum(0)
-    assert counted("r2", predicted, target) == pytest.approx(np.mean(1 - residual / spread), rel=1e-9)
-    constant = np.full((97, 1), 7.0)
+    target = (RNG.standard_normal((97, 2)) * 3 + 1e4).astype(np.float32)
+    predicted = (target + RNG.standard_normal((97, 2))).astype(np.float32)
+    t, p = target.astype(np.float64), predicted.astype(np.float64)
+    assert counted("mae", predicted, target) == pytest.approx(fmean(abs(p - t).ravel().tolist()), rel=1e-14)
+    expected = np.mean(1 - ((t - p) ** 2).sum(0) / ((t - t.mean(0)) ** 2).sum(0))
+    assert counted("r2", predicted, target) == pytest.approx(expected, rel=1e-12)
+    constant = np.full((97, 1), 7.1, np.float32)
     assert counted("r2", constant, constant) == 1.0 and counted("r2", constant + 1, constant) == 0.0
-    assert make_metric("perplexity").result(1.25) == pytest.approx(np.exp(1.25))
+    # Of one row there is no variance.
+    assert math.isnan(counted("r2", constant[:1], constant[:1], parts=[slice(0, 1)]))
+    assert counted("mae", CLASSES, np.zeros_like(CLASSES)) == pytest.approx(fmean(CLASSES.tolist()))
+
+
+def test_large_numbers_that_lie_close_together() -> None:
+    # Float32 holds whole numbers here: sums of their squares would lose all digits of the variance, even in float64.
+    target = (RNG.integers(0, 3, (97, 1)) + 2.0**23).astype(np.float32)
+    predicted = target + RNG.integers(-1, 2, (97, 1)).astype(np.float32)
+    t, p = (x.astype(np.float64) - 2.0**23 for x in (target, predicted))
+    expected = 1 - ((t - p) ** 2).sum() / ((t - t.mean()) ** 2).sum()
+    assert counted("r2", predicted, target) == pytest.approx(expected, rel=1e-12)
+
+
+def test_perplexity_goes_by_the_loss() -> None:
+    assert Totals([]).values([make_metric("perplexity")], 1.25)["perplexity"] == pytest.approx(np.exp(1.25))
+    assert Totals([]).values([make_metric("perplexity")], 1e4)["perplexity"] == math.inf
 
 
 def test_the_axis_of_classes_is_found() -> None:
@@ -98,16 +135,87 @@ def test_targets_that_do_not_count() -> None:
         counted("accuracy", SCORES, ignored)
 
 
-def test_what_does_not_fit() -> None:
-    for name in METRICS:
-        if name != "perplexity":
-            with pytest.raises(FeedError, match=rf"{name} cannot compare predictions of shape \[4, 3\]"):
-                make_metric(name).update(np.zeros((4, 3)), np.zeros(5))
+def test_ties_and_numbers_that_are_none() -> None:
+    # The first of the highest; numpy's argmax takes a NaN for the highest, too.
+    scores = np.array([[1, 1, 0], [0, 2, 2], [np.nan, 9, 0], [1, np.nan, 2], [0, 0, 0]], np.float32)
+    for target in ([0, 1, 0, 1, 0], [1, 2, 1, 0, 2]):
+        classes = np.array(target)
+        expected = np.mean(scores.argmax(1) == classes)
+        assert counted("accuracy", scores, classes, parts=[slice(None)]) == pytest.approx(expected)
+        # Of a tie both are among the first: none is higher.
+        places = np.where(np.isnan(scores), np.inf, scores)
+        own = np.take_along_axis(places, classes[:, None], 1)
+        among = np.mean((places > own).sum(1) < 1)
+        assert counted({"type": "topK", "k": 1}, scores, classes, parts=[slice(None)]) == pytest.approx(among)
+
+
+@pytest.mark.parametrize("name", [n for n in METRICS if n != "perplexity"])
+def test_shapes_that_do_not_fit(name: str) -> None:
+    with pytest.raises(FeedError, match=rf"'{name}' cannot compare predictions of shape \[4, 3\]"):
+        counted(name, np.zeros((4, 3), np.float32), np.zeros(5, np.float32), parts=[slice(None)])
+
+
+def test_settings() -> None:
     with pytest.raises(ModelError, match="topK has no setting 'n'"):
         make_metric({"type": "topK", "n": 3})
     with pytest.raises(ModelError, match="k is 0; it must be an integer >= 1"):
         make_metric({"type": "topK", "k": 0})
+    with pytest.raises(ModelError, match="ignore_index is 4294967296"):
+        make_metric({"type": "accuracy", "ignore_index": 2**32})
 
 
-def test_of_nothing_it_is_no_number() -> None:
-    assert np.isnan([make_metric(n).result(0.0) for n in ("accuracy", "f1", "mIoU", "mae", "r2")]).all()
+@pytest.mark.parametrize("name", ["accuracy", "topK", "f1", "mIoU"])
+def test_of_nothing_it_is_no_number(name: str) -> None:
+    ignored = {"type": name, "ignore_index": 1}
+    assert np.isnan(counted(ignored, np.zeros((3, 2), np.float32), np.ones(3, np.int64), parts=[slice(None)]))
+
+
+def test_a_request_names_the_metrics() -> None:
+    metrics = [make_metric({"type": "topK", "k": 3}), make_metric("perplexity"), make_metric("accuracy")]
+    text = request_of(metrics, "é", "labels")
+    assert text == '["é","labels",[["accuracy",[null]],["topK",[3,null]]]]'
+    predictions, targets, read = read_request(text)
+    assert (predictions, targets, request_of(read, "é", "labels")) == ("é", "labels", text)
+
+
+def test_names_of_the_model_are_left_alone() -> None:
+    graph = Graph("", inputs=[Value("metrics.mae", "float32", (3,)), Value("t", "float32", (3,))], opsets={"": 18})
+    extended, (described,) = with_metrics(graph, request_of([make_metric("mae")], "metrics.mae", "t"))
+    assert described.sums == "metrics.mae_1" and not graph.nodes and len(extended.nodes) == 1
+
+
+def linear(outputs: int) -> Any:
+    """x[batch, 3] -> MatMul = y[batch, outputs]."""
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], "product")
+    return make_model([node], {"x": ["batch", 3]}, {"y": ["batch", outputs]}, {"w": normal(3, outputs)})
+
+
+@pytest.mark.parametrize(
+    ("loss", "found"),
+    [("CrossEntropyLoss", "y"), ("MSELoss", "y"), ("BCEWithLogitsLoss", "y"), ("HuberLoss", "y"), ("KLDivLoss", None)],
+)
+def test_what_the_loss_compares_is_found(loss: str, found: str | None) -> None:
+    graph = read_model(build_artifacts(linear(2), loss=loss, optimizer="AdamW").eval_model)
+    assert compared_with(graph, [v.name for v in graph.inputs if v.name != "w"]) == found
+
+
+def test_an_eval_model_needs_no_output_for_metrics() -> None:
+    files = build_artifacts(linear(4), loss="CrossEntropyLoss", optimizer="AdamW")
+    state = trainweb.CheckpointState.load_checkpoint(files.checkpoint)
+    data = {"x": RNG.standard_normal((50, 3)).astype(np.float32), "labels": RNG.integers(0, 3, 50)}
+    metrics = ["accuracy", "confusionMatrix", "perplexity", {"type": "topK", "k": 2}]
+    with trainweb.TrainingSession(state, files.training_model, files.eval_model, files.optimizer_model) as session:
+        assert len(session.output_names(False)) == 1  # the loss
+        history = Trainer(session).fit(data, validation_data=data, batch_size=16, metrics=metrics, progress=False)
+        weights = session.get_contiguous_parameters(False).reshape(3, 4).astype(np.float64)
+        found = history.epochs[0].validation
+        assert found is not None
+    logits = data["x"].astype(np.float64) @ weights
+    matrix = np.zeros((4, 4), int)
+    np.add.at(matrix, (data["labels"], logits.argmax(1)), 1)
+    assert found["confusionMatrix"] == matrix.tolist()
+    assert found["accuracy"] == pytest.approx(np.trace(matrix) / 50, rel=1e-15)
+    own = np.take_along_axis(logits, data["labels"][:, None], 1)
+    assert found["topK"] == pytest.approx(((logits > own).sum(1) < 2).mean(), rel=1e-15)
+    loss = np.mean(np.log(np.exp(logits).sum(1)) - own[:, 0])
+    assert found["perplexity"] == pytest.approx(np.exp(loss), rel=1e-5)

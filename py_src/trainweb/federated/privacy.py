@@ -31,8 +31,8 @@ def privacy_spent(noise_multiplier: float, rounds: int, delta: float, sampling_r
     """The epsilon of (epsilon, delta)-differential privacy after some rounds.
 
     That is privacy of whole clients where each client's update is clipped and the noise is that of the sum of all
-    (DP-FedAvg: https://arxiv.org/abs/1710.06963); of rows, where each row's gradient is clipped (DP-SGD), which a
-    session does with batches of one row and `clip_grad_norm` alone.
+    (DP-FedAvg: https://arxiv.org/abs/1710.06963); of rows, where each row's gradient is clipped by itself and rows are
+    the clients (DP-SGD; docs/federated.md has it). `clip_grad_norm` clips sums of rows: it gives no such privacy.
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
-from trainweb.fit.metrics import Metric, Value, make_metric
+from trainweb.metrics import Described, Totals, Value, make_metric, request_of
 
 if TYPE_CHECKING:
     from trainweb.data.dataset import Batch
@@ -47,32 +47,31 @@ class Evaluation:
         self.inputs, outputs = session.input_names(False), session.output_names(False)
         if not outputs:
             raise messages.NO_EVAL_MODEL()
-        self.loss, *others = outputs
-        self.predictions: str | None = None
-        self.targets: str | None = None
+        self.loss = outputs[0]
+        self.kind, self.described = "eval", list[Described]()
         if any(m.reads_outputs for m in made):
-            self.predictions = predictions if predictions is not None else others[0] if len(others) == 1 else None
-            self.targets = targets if targets is not None else self.inputs[-1]
-            if self.predictions not in outputs:
+            models = session.core.models
+            predictions = models.predictions() if predictions is None else predictions
+            if targets is None:
+                targets = self.inputs[-1]
+            if predictions is None or predictions not in (*outputs, models.compared()):
                 raise messages.NO_PREDICTIONS(names=", ".join(outputs))
-            if self.targets not in self.inputs:
+            if targets not in self.inputs:
                 raise messages.BAD_SETTING(name="targets", value=targets, expected=f"one of {', '.join(self.inputs)}")
+            self.kind = f"eval {request_of(made, predictions, targets)}"
+            self.described = models.described(self.kind)
+        self.fetches = [self.loss, *(name for d in self.described for name in (d.sums, d.faults) if name)]
 
     def run(self, batches: Iterator[tuple[Batch, int]]) -> Iterator[dict[str, Value] | None]:
         """Evaluate batches, which come with their numbers of rows; yields None after each, at the end the values."""
-        metrics: list[Metric] = [make_metric(m) for m in self.given]
-        total, rows = 0.0, 0
-        fetches = [self.loss] + ([self.predictions] if self.predictions else [])
+        metrics = [make_metric(m) for m in self.given]
+        totals, total, rows = Totals(self.described), 0.0, 0
         for feeds, count in batches:
             given = {n: feeds[n] for n in self.inputs if n in feeds}
-            results = self.session.eval_step(given, fetches, {"ema": self.ema})
+            results = self.session._step(self.kind, given, self.fetches, {"ema": self.ema})
             total += float(results[self.loss].reshape(())) * count
             rows += count
-            if self.predictions and self.targets:
-                for metric in metrics:
-                    if metric.reads_outputs:
-                        metric.update(results[self.predictions], feeds[self.targets])
+            totals.add(results)
             yield None
         loss = total / rows
-        values: dict[str, Value] = {m.name: m.result(loss) for m in metrics}
-        yield {"loss": loss, **values}
+        yield {"loss": loss, **totals.values(metrics, loss)}

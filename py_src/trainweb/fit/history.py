@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainweb.errors import UnsupportedError
-from trainweb.fit.metrics import Value
+from trainweb.metrics import Value
 
 WIDTH, HEIGHT, MARGIN = 420, 180, 34
 COLOURS = ("#1f77b4", "#ff7f0e")

@@ -28,7 +28,7 @@ from trainweb.schedules import Schedule, make_schedule
 if TYPE_CHECKING:
     from weakref import WeakSet
 
-    from trainweb.fit.metrics import Value
+    from trainweb.metrics import Value
     from trainweb.training.session import TrainingSession
 
 Callback = Callable[[Event, "Run"], object]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 3696845100
+FINGERPRINT: Final = 283069358
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -106,6 +106,22 @@ CELL_RNN_RELU: Final = 1
 CELL_LSTM: Final = 2
 CELL_GRU: Final = 3
 CELL_GRU_LINEAR: Final = 4
+
+# Right ones and all; of each class right ones, targets and predictions; or how often each class (columns) was predicted
+# for each target (rows).
+COUNT_RIGHT: Final = 0
+COUNT_PARTS: Final = 1
+COUNT_MATRIX: Final = 2
+
+# Of each column: rows, the first target, the mean of the targets less that, their squared distances from the mean,
+# squared errors, magnitudes of errors.
+ERROR_ROWS: Final = 0
+ERROR_SHIFT: Final = 1
+ERROR_MEAN: Final = 2
+ERROR_SQUARES: Final = 3
+ERROR_ERRORS: Final = 4
+ERROR_MAGNITUDES: Final = 5
+ERROR_SUMS: Final = 6
 
 # The head of a plan. `code_base`: first slot of its generated functions; `failed`: the instruction that failed, `value`
 # what was wrong at which `position`. The host places a plan: that writes `code_base` and the base and size of each

@@ -53,6 +53,7 @@ FAMILIES = (
     "optim",
     "matrix_optim",
     "averages",
+    "metrics",
 )
 
 

@@ -45,7 +45,7 @@ from trainweb.training.bundle import (
 from trainweb.training.export import export_model
 from trainweb.training.host import SegmentMemory
 from trainweb.training.inference import InferenceModel
-from trainweb.training.models import SessionModels, read_models
+from trainweb.training.models import SessionModels, base_of, read_models
 from trainweb.training.parameters import MOMENT_OF, MemoryStore, ParameterSlot, TensorStore, start_segments
 from trainweb.training.state import CheckpointState, checkpoint_of
 
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from trainweb.artifacts import Artifacts
     from trainweb.backend.wasm.plan import Plan
     from trainweb.lora import LoraModel
+    from trainweb.metrics import Described
 
 Graphs = TypeVar("Graphs", bound="tuple[Graph | None, ...]")
 
@@ -475,16 +476,18 @@ def compile_plan(handle: int, kind: str, overwrite: bool, signature_json: str, i
     feeds = signature_of(json.loads(signature_json))
     in_use = {name: (offset, nbytes) for name, offset, nbytes in json.loads(in_use_json)}
     plan: Plan
+    metrics: list[Described] = []
     if isinstance(found, InferenceModel):
         plan = found.compile(feeds, in_use)
-    elif kind in ("train", "eval"):
-        plan = _training(handle).models.compile_step(kind, feeds, overwrite, in_use)
+    elif base_of(kind) in ("train", "eval"):
+        models = _training(handle).models
+        plan, metrics = models.compile_step(kind, feeds, overwrite, in_use), models.described(kind)
     else:
         models = _training(handle).models
         compilers = {"optimizer": models.compile_optimizer, "clip": models.compile_clip}
         plan = compilers.get(kind, models.compile_scheduler)()
     blobs = Blobs()
-    return {**plan_json(plan, kind, overwrite, feeds, blobs), "text": plan.text}, blobs.data, "blobs"
+    return {**plan_json(plan, kind, overwrite, feeds, blobs, metrics), "text": plan.text}, blobs.data, "blobs"
 
 
 @answered

@@ -19,17 +19,19 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trainweb import messages
 from trainweb.backend.wasm.plan import Plan, TensorPlace
 from trainweb.checkpoint import Checkpoint, OptimizerGroup, write_checkpoint
 from trainweb.ir.layout import PARAMETERS, STATE
 from trainweb.ir.shapes import TensorType
+from trainweb.metrics import Described, make_metric, request_of
 from trainweb.model.graph import Tensor, Value
 from trainweb.ops.infer import folded_elements
 from trainweb.ops.optim import LIMITS
-from trainweb.training.models import CLIP_LIMITS, Feeds, SessionModels
+from trainweb.training.models import CLIP_LIMITS, Feeds, SessionModels, base_of
 from trainweb.training.parameters import GROUP, TensorStore, start_segments, start_state
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ def session_header(
         "hasOptimizer": models.graphs["optimizer"] is not None,
         "optimizer": models.layout.optimizer,
         "hasAverages": models.layout.has_averages,
+        "compared": models.compared(),
         "nominal": store.is_nominal,
         "parameters": [
             {"name": s.name, "dims": list(s.shape), "offset": s.offset, "trainableOffset": s.trainable_offset}
@@ -134,7 +137,9 @@ def read_properties(values: Iterable[list[str]]) -> dict[str, PropertyValue]:
     return {name: types[kind](text) for name, kind, text in values}
 
 
-def plan_json(plan: Plan, kind: str, overwrite: bool, feeds: Feeds, blobs: Blobs) -> Header:
+def plan_json(
+    plan: Plan, kind: str, overwrite: bool, feeds: Feeds, blobs: Blobs, metrics: Iterable[Described] = ()
+) -> Header:
     """A plan for feeds of these types, in the order of the inputs; words, constants and code go to `blobs`."""
 
     def slots(named: dict[str, TensorPlace]) -> list[Header]:
@@ -171,6 +176,7 @@ def plan_json(plan: Plan, kind: str, overwrite: bool, feeds: Feeds, blobs: Blobs
         "inputs": slots(plan.inputs),
         "outputs": slots(plan.outputs),
         "nodes": plan.nodes,
+        "metrics": [described.as_data() for described in metrics],
         "recomputation": {
             "fullBytes": cost.full_bytes,
             "instructions": cost.instructions,
@@ -209,6 +215,7 @@ def make_bundle(
     properties: Mapping[str, PropertyValue],
     signatures: Iterable[Feeds],
     files: Mapping[str, bytes] | None = None,
+    metrics: Sequence[str | Mapping[str, Any]] = (),
 ) -> bytes:
     """Bytes of a bundle.
 
@@ -222,20 +229,30 @@ def make_bundle(
     files
         Artifacts to carry along ("train_model", "eval_model", "optimizer_model"): with them the page can start
         Python later for what the plans cannot do (other shapes, checkpoints, export).
+    metrics
+        What `fit` may compute of validation data without Python, each as `fit` takes it: eval steps sum it up.
+
+    Raises
+    ------
+    ModelError
+        There is no such metric, or what it should compare is not known.
     """
     blobs = Blobs()
     header = session_header(models, store, properties, blobs, with_weights=True)
     in_use: dict[str, tuple[int, int]] = {}
+    summed = metrics_kind(models, metrics)
     for feeds in signatures:
-        for kind in ("train", "eval"):
-            if models.graphs[kind] is None or set(feeds) != set(models.inputs[kind]):
+        for kind in ("train", "eval", *([summed] if summed else [])):
+            base = base_of(kind)
+            if models.graphs[base] is None or set(feeds) != set(models.inputs[base]):
                 continue
             models.key(kind, feeds)
-            ordered = {n: feeds[n] for n in models.inputs[kind]}
+            ordered = {n: feeds[n] for n in models.inputs[base]}
             for overwrite in (True, False) if kind == "train" else (True,):
                 plan = models.compile_step(kind, ordered, overwrite, in_use)
                 in_use |= plan.kept
-                header["plans"].append(plan_json(plan, kind, overwrite, ordered, blobs))
+                described = models.described(kind)
+                header["plans"].append(plan_json(plan, kind, overwrite, ordered, blobs, described))
     if models.graphs["optimizer"] is not None:
         for kind, plan in (("optimizer", models.compile_optimizer()), ("scheduler", models.compile_scheduler())):
             header["plans"].append(plan_json(plan, kind, True, {}, blobs))
@@ -245,6 +262,19 @@ def make_bundle(
         header["models"] = {names[name]: blobs.add(data) for name, data in files.items()}
         header["models"]["checkpoint"] = blobs.add(remainder(models, store))
     return pack(header, blobs)
+
+
+def metrics_kind(models: SessionModels, metrics: Sequence[str | Mapping[str, Any]]) -> str | None:
+    """The kind of an eval step that sums up metrics; None where none of them needs a sum."""
+    made = [make_metric(given) for given in metrics]
+    if not any(one.reads_outputs for one in made):
+        return None
+    if models.graphs["eval"] is None:
+        raise messages.NO_EVAL_MODEL()
+    predictions = models.predictions()
+    if predictions is None:
+        raise messages.NO_PREDICTIONS(names=", ".join(models.outputs["eval"]))
+    return f"eval {request_of(made, predictions, list(models.inputs['eval'])[-1])}"
 
 
 def pack(header: Header, blobs: Blobs) -> bytes:

@@ -44,7 +44,7 @@ from trainweb.ops.optim import LIMITS, MOMENTS
 from trainweb.training import seed
 from trainweb.training.export import check_export, export_model
 from trainweb.training.host import DEFAULT_MAX_PLANS, LoadedPlan, PlanCache, PlanHost
-from trainweb.training.models import InUse, SessionModels
+from trainweb.training.models import InUse, SessionModels, base_of
 from trainweb.training.options import INFO, VERBOSE, Log, RunOptions, SessionOptions
 from trainweb.training.parameters import MemoryStore, copied, start_state
 from trainweb.training.state import CheckpointState, PropertyValue
@@ -182,7 +182,7 @@ class SessionCore:
             start = perf_counter()
             plan = self.models.compile_step(kind, feeds, overwrite, in_use)
             given = ", ".join(f"{n} {t.dtype}{list(t.shape)}" for n, t in feeds.items())
-            self.log(INFO, options, f"compiled a {kind} step of {given}: {perf_counter() - start:.3f} s")
+            self.log(INFO, options, f"compiled a {base_of(kind)} step of {given}: {perf_counter() - start:.3f} s")
             return plan
 
         return self.plans.step((*key, overwrite), compiled)
@@ -284,16 +284,18 @@ class SessionCore:
     ) -> dict[str, Tensor]:
         """Run a "train" or "eval" step; results by name in the order of `fetches` (None: all).
 
+        "eval" may be followed by a space and metrics (`SessionModels.compile_step`): then their sums are results, too.
         With `options.ema` an "eval" step reads the averages in place of the parameters.
 
         `targets` are the types of arrays that results will be written into: they must fit, or nothing runs.
         """
-        if kind != "eval":
+        base = base_of(kind)
+        if base != "eval":
             options.refuse_ema()
         with options.noted(), self.averaged(on=options.ema):
-            self.check_step(kind)
+            self.check_step(base)
             wanted = self._fetches(kind, fetches)
-            loaded = self.plan(kind, self.models.signature(kind, feeds), options)
+            loaded = self.plan(kind, self.models.signature(base, feeds), options)
             self._check_targets(loaded, targets or {})
             options.check_terminate()
             start = perf_counter()
@@ -305,8 +307,8 @@ class SessionCore:
                     self.host.write_state(STATE_LAZY_RESET, 0)
                 return self.host.read_outputs(loaded, wanted)
 
-            results = run() if self.numerics is None else self.numerics.step(kind, feeds, loaded, run)
-            self.log(VERBOSE, options, f"{kind} step: {1e3 * (perf_counter() - start):.3f} ms")
+            results = run() if self.numerics is None else self.numerics.step(base, feeds, loaded, run)
+            self.log(VERBOSE, options, f"{base} step: {1e3 * (perf_counter() - start):.3f} ms")
             return results
 
     def _check_targets(self, loaded: LoadedPlan, targets: Mapping[str, TensorType]) -> None:
@@ -338,11 +340,12 @@ class SessionCore:
             raise messages.NOMINAL_STEP(step="TrainStep" if kind == "train" else "EvalStep")
 
     def _fetches(self, kind: str, fetches: Sequence[str] | None) -> Sequence[str]:
+        outputs = self.models.results(kind)
         if fetches is None:
-            return self.outputs[kind]
+            return outputs
         for name in fetches:
-            if name not in self.outputs[kind]:
-                raise messages.UNKNOWN_FETCH(name=name, names=", ".join(self.outputs[kind]))
+            if name not in outputs:
+                raise messages.UNKNOWN_FETCH(name=name, names=", ".join(outputs))
         return fetches
 
     def optimizer_step(self, options: RunOptions = NO_OPTIONS) -> None:

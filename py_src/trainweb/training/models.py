@@ -18,6 +18,7 @@ from trainweb.control.deciding import deciding_inputs
 from trainweb.errors import CheckpointError, ModelError, TrainwebError, UnsupportedError
 from trainweb.ir.layout import GRADIENTS, PARAMETERS, STATE, STATE_LEARNING_RATE, STATE_STEP
 from trainweb.ir.shapes import TensorType
+from trainweb.metrics import Described, compared_with, with_metrics
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.model.graph import Sequence as SequenceValue
@@ -93,6 +94,7 @@ class SessionModels:
         self.segment_bytes[STATE] = STATE_BYTES
         check_segments(self.segment_bytes)
         self._fixed = self._fixed_parameters(train)
+        self._evaluations: dict[str, tuple[Graph, list[Described]]] = {}
 
     def _user_inputs(self, graph: Graph) -> dict[str, Value]:
         return {
@@ -128,6 +130,32 @@ class SessionModels:
         """Types of the feeds of a "train" or "eval" step, with the values of those that decide about shapes."""
         return signature_of_feeds(self.deciding[kind], feeds)
 
+    def described(self, kind: str) -> list[Described]:
+        """What a step sums up: an "eval" step is followed by metrics as `trainweb.metrics.request_of` names them."""
+        _, _, request = kind.partition(" ")
+        return self._evaluation(request)[1] if request else []
+
+    def _evaluation(self, request: str) -> tuple[Graph, list[Described]]:
+        if request not in self._evaluations:
+            graph = self.graphs["eval"]
+            assert graph is not None
+            self._evaluations = {request: with_metrics(graph, request)}  # one fit runs at a time
+        return self._evaluations[request]
+
+    def predictions(self) -> str | None:
+        """What metrics look at unless they are told: the only output besides the loss, else what the loss compares."""
+        _, *others = self.outputs["eval"]
+        return others[0] if len(others) == 1 else self.compared()
+
+    def compared(self) -> str | None:
+        """What the loss of the eval model compares with its last input, if that is one tensor."""
+        graph, inputs = self.graphs["eval"], list(self.inputs["eval"])
+        return compared_with(graph, inputs) if graph is not None and inputs else None
+
+    def results(self, kind: str) -> list[str]:
+        """The outputs of a step; with those that metrics need, if it is one with metrics."""
+        return [*self.outputs[base_of(kind)], *(n for d in self.described(kind) for n in (d.sums, d.faults) if n)]
+
     def key(self, kind: str, feeds: Feeds) -> tuple[object, ...]:
         """What the plans of a "train" or "eval" step for these feeds are found by, once the feeds are checked.
 
@@ -136,7 +164,7 @@ class SessionModels:
         FeedError
             A feed is missing, unknown, or of the wrong dtype, rank or shape.
         """
-        return (kind, *check_feeds(self.inputs[kind], feeds, allow_empty=kind != "train"))
+        return (kind, *check_feeds(self.inputs[base_of(kind)], feeds, allow_empty=kind != "train"))
 
     def compile_step(
         self,
@@ -152,6 +180,8 @@ class SessionModels:
 
         Parameters
         ----------
+        kind
+            "eval" may be followed by a space and the metrics that are to be summed up, as `request_of` names them.
         overwrite
             Gradients overwrite instead of adding.
         in_use
@@ -161,7 +191,8 @@ class SessionModels:
         keep_all
             Every float tensor stays until the end: nothing is cached then, and the memory budget does not hold.
         """
-        graph = self.graphs[kind]
+        base, _, request = kind.partition(" ")
+        graph = self._evaluation(request)[0] if request else self.graphs[base]
         assert graph is not None
         names = {v.name for v in graph.inputs}
         slots = self.layout.slots.values()
@@ -171,8 +202,8 @@ class SessionModels:
         known = {RESET: TensorType("bool", (1,), (overwrite,))} if RESET in names else {}
         plan = compile_model(
             graph,
-            {n: feeds[n] for n in self.inputs[kind]},
-            self.outputs[kind],
+            {n: feeds[n] for n in self.inputs[base]},
+            self.results(kind),
             bindings={n: b for n, b in bindings.items() if n in names},
             known=known,
             overwrite=overwrite,
@@ -182,7 +213,7 @@ class SessionModels:
             memory_budget=None if keep_all else self.memory_budget,
             cache=None if keep_all else Cache(self._fixed, in_use),
             # Results of parameters that change between two runs would be invalid in the second.
-            cache_trained=kind == "eval" or not overwrite,
+            cache_trained=base == "eval" or not overwrite,
             saves_little=self._is_mostly_frozen() and not keep_all,
             observe=observe,
             keep_all=keep_all,
@@ -241,6 +272,11 @@ class SessionModels:
             bindings={"learning_rate": Binding(STATE, 4 * STATE_LEARNING_RATE, "float32", (1,))},
             segment_bytes=self.segment_bytes,
         )
+
+
+def base_of(kind: str) -> str:
+    """The kind of a step without the metrics that it sums up."""
+    return kind.partition(" ")[0]
 
 
 def _check_roles(train: Graph, evaluation: Graph | None) -> None:

@@ -16,7 +16,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Tensor
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
 from trainweb.training.core import SessionCore
-from trainweb.training.models import read_models
+from trainweb.training.models import base_of, read_models
 from trainweb.training.options import Log, RunOptions, SessionOptions, fix_dimensions
 from trainweb.training.profile import Profile
 from trainweb.training.session_methods import SessionMethods
@@ -162,7 +162,7 @@ class TrainingSession(SessionMethods):
         return arrays | targets
 
     def _converted(self, kind: str, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
-        inputs = self.core.inputs[kind]
+        inputs = self.core.inputs[base_of(kind)]
         return {
             n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v)
             for n, v in check_feeds(feeds).items()

@@ -101,6 +101,22 @@ export const CELL_LSTM = 2;
 export const CELL_GRU = 3;
 export const CELL_GRU_LINEAR = 4;
 
+// Right ones and all; of each class right ones, targets and predictions; or how often each class
+// (columns) was predicted for each target (rows).
+export const COUNT_RIGHT = 0;
+export const COUNT_PARTS = 1;
+export const COUNT_MATRIX = 2;
+
+// Of each column: rows, the first target, the mean of the targets less that, their squared
+// distances from the mean, squared errors, magnitudes of errors.
+export const ERROR_ROWS = 0;
+export const ERROR_SHIFT = 1;
+export const ERROR_MEAN = 2;
+export const ERROR_SQUARES = 3;
+export const ERROR_ERRORS = 4;
+export const ERROR_MAGNITUDES = 5;
+export const ERROR_SUMS = 6;
+
 // The head of a plan. `code_base`: first slot of its generated functions; `failed`: the instruction
 // that failed, `value` what was wrong at which `position`. The host places a plan: that writes
 // `code_base` and the base and size of each segment.

@@ -14,6 +14,7 @@ import {
   EARLY_STOPPING,
   FIT,
   METRICS,
+  OF_LOSS,
   type CheckpointFields,
   type EarlyStoppingFields,
   type FitFields,
@@ -51,7 +52,7 @@ export interface FitOptions extends FitFields {
   readonly schedule?: ScheduleSettings | Schedule | ((step: number) => number) | null;
   /** What is computed of the validation data besides the loss. */
   readonly metrics?: readonly (MetricType | MetricSettings)[];
-  /** The output of the eval model that metrics look at; by default the only one besides the loss. */
+  /** The output of the eval model that metrics look at; by default the only one besides the loss, else what the loss compares. */
   readonly predictions?: string;
   /** The input of the eval model that they compare it with; by default the last one. */
   readonly targets?: string;
@@ -239,7 +240,12 @@ function resolveMetrics(given: unknown): readonly WireMetric[] {
   if (!Array.isArray(given)) {
     throw badSetting("metrics", given, "a list of metrics");
   }
-  const metrics = given.map((metric: unknown) => resolveKind("metric", metric, METRICS) as WireMetric);
+  const metrics = given.map((metric: unknown): WireMetric => {
+    const fields = resolveKind("metric", metric, METRICS);
+    const type = fields["type"] as MetricType;
+    const settings = Object.values(METRICS[type]).map(({ python, default: other }) => fields[python] ?? other);
+    return { type, settings, formula: OF_LOSS[type] ?? null };
+  });
   metrics.forEach(({ type }, k) => {
     if (metrics.findIndex((metric) => metric.type === type) !== k) {
       throw sessionError("METRIC_TWICE", { name: type });
@@ -253,17 +259,16 @@ function resolveEvaluation(
   { predictions, targets }: FitOptions,
   metrics: readonly WireMetric[],
 ): WireEvaluation {
-  const { hasEval, evalInputNames, evalOutputNames } = info;
+  const { hasEval, evalInputNames, evalOutputNames, compared } = info;
   const [loss, ...others] = evalOutputNames;
   if (!hasEval || loss === undefined) {
     throw sessionError("NO_EVAL_MODEL", {});
   }
-  // Perplexity goes by the loss alone.
-  if (metrics.every(({ type }) => type === "perplexity")) {
+  if (metrics.every(({ formula }) => formula !== null)) {
     return { loss, metrics, predictions: null, targets: null };
   }
-  const predicted = predictions ?? (others.length === 1 ? others[0] : undefined);
-  if (predicted === undefined || !evalOutputNames.includes(predicted)) {
+  const predicted = predictions ?? (others.length === 1 ? others[0] : compared);
+  if (predicted === undefined || predicted === null || ![...evalOutputNames, compared].includes(predicted)) {
     throw sessionError("NO_PREDICTIONS", { names: evalOutputNames.join(", ") });
   }
   const target = targets ?? (evalInputNames.at(-1) as string);

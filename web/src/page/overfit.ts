@@ -2,6 +2,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
+import { badSetting } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import { NumericsError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
@@ -67,7 +68,10 @@ export async function overfitOneBatch(
 ): Promise<OverfitReport> {
   const { steps = STEPS, learningRate } = checkOptions("overfitOneBatch", options, { steps: true, learningRate: true });
   if (!Number.isSafeInteger(steps) || steps < 1) {
-    throw sessionError("NOT_A_COUNT", { name: "steps", least: 1, value: steps });
+    throw badSetting("steps", steps, "an integer >= 1");
+  }
+  if (learningRate !== undefined && !(Number.isFinite(learningRate) && learningRate > 0)) {
+    throw badSetting("learningRate", learningRate, "a number greater than 0");
   }
   await state.keepState();
   try {

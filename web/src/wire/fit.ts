@@ -5,8 +5,17 @@ import type { Feed, NamedTensor } from "./values.js";
 /** What becomes of the rows that do not fill a batch: a smaller one, nothing, or a batch filled up from the start. */
 export type Remainder = "keep" | "drop" | "pad";
 
-/** A metric with its settings, by Python's names. */
-export type WireMetric = { readonly type: string } & Readonly<Record<string, unknown>>;
+/** A number, a name, or an operation with its operands: how a value follows from sums (trainweb/metrics.py). */
+export type Formula = number | string | readonly Formula[];
+
+/** A metric. */
+export interface WireMetric {
+  readonly type: string;
+  /** In the order in which Python declares them. */
+  readonly settings: readonly unknown[];
+  /** Of one that goes by the loss alone; null: its plan has it. */
+  readonly formula: Formula | null;
+}
 
 /** What is evaluated: outputs and inputs of the eval model by name. */
 export interface WireEvaluation {

@@ -90,6 +90,8 @@ export interface SessionInfo {
   readonly hasOptimizer: boolean;
   /** Whether averages of the parameters are kept. */
   readonly hasAverages: boolean;
+  /** What the loss of the eval model compares with its last input, if that is one tensor. */
+  readonly compared: string | null;
   readonly nominal: boolean;
   /** Whether values of feeds decide which plan runs: such feeds travel with their calls. */
   readonly valuesDecide: boolean;

@@ -530,7 +530,7 @@ export const MESSAGES = {
   METRIC_SHAPES: {
     error: "FeedError",
     text:
-      "{name} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}.",
+      "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}.",
   },
   METRIC_CLASS: {
     error: "FeedError",

@@ -17,8 +17,10 @@ import {
   SEGMENT_NAMES,
   SEGMENT_WORDS,
 } from "../engine/layout.js";
-import { ModelError } from "../wire/errors.js";
-import { readBlob } from "../python/given-files.js";
+import { readMetrics, type PlanMetric } from "./bundle-metrics.js";
+import {
+  ALIGNMENT, ITEM_SIZE, malformed, partOf, Reader, sizeOf, wrong, type Fields, type Place,
+} from "./bundle-reader.js";
 import { segmentsFit } from "./bundle-segments.js";
 import type { InputDeclaration, TensorType, WireDtype } from "../wire/protocol.js";
 import { sha256OfFile } from "../wire/sha256.js";
@@ -27,18 +29,18 @@ const MAGIC = "TWBUNDLE";
 const VERSION = 2;
 const PREFIX_BYTES = 64;
 const HASH = { start: 16, end: 48 };
-const ALIGNMENT = 64;
 
 const N_SEGMENTS = SEGMENT_NAMES.length;
-const MAX_BYTES = 2 ** 32 - 1;
-
-const ITEM_SIZE: Readonly<Record<WireDtype, number>> = {
-  float32: 4, float64: 8, float16: 2, bfloat16: 2, int8: 1, uint8: 1, int16: 2, uint16: 2, int32: 4, uint32: 4,
-  int64: 8, uint64: 8, bool: 1,
-};
-
 const PLAN_KINDS = ["train", "eval", "optimizer", "scheduler", "clip", "inference"] as const;
-export type PlanKind = (typeof PLAN_KINDS)[number];
+type BaseKind = (typeof PLAN_KINDS)[number];
+/** An eval step that sums up metrics: they are named behind it, as `request_of` of trainweb/metrics.py does. */
+export type MetricsKind = `eval ${string}`;
+export type PlanKind = BaseKind | MetricsKind;
+
+/** The kind of a step without its metrics. */
+export function baseOf<Kind extends BaseKind>(kind: Kind | MetricsKind): Kind | "eval" {
+  return kind.startsWith("eval ") ? "eval" : (kind as Kind);
+}
 
 /** An input, and what a plan depends on of it. */
 export interface Declaration extends InputDeclaration {
@@ -111,6 +113,8 @@ export interface BundlePlan {
   readonly recomputation: Recomputation;
   /** Values that it keeps from run to run: what each is, and its place. */
   readonly kept: readonly KeptValue[];
+  /** What it sums up. */
+  readonly metrics: readonly PlanMetric[];
   /** Its disassembly, where Python made it just now. */
   readonly text: readonly string[] | null;
 }
@@ -164,6 +168,8 @@ export interface Bundle {
   readonly optimizer: string;
   /** Whether averages of the trainable parameters lie behind the moments. */
   readonly hasAverages: boolean;
+  /** What the loss of the eval model compares with its last input, if that is one tensor. */
+  readonly compared: string | null;
   readonly nominal: boolean;
   readonly parameters: readonly ParameterSlot[];
   readonly size: number;
@@ -276,10 +282,6 @@ export async function splitBundle<File extends Uint8Array<ArrayBuffer> | Blob>(
   return { header, blobs: partOf(file, end, nbytes) };
 }
 
-function partOf<File extends Uint8Array | Blob>(file: File, start: number, end: number): File {
-  return (file instanceof Blob ? file.slice(start, end) : file.subarray(start, end)) as File;
-}
-
 async function bytesOf(part: Uint8Array<ArrayBuffer> | Blob): Promise<Uint8Array<ArrayBuffer>> {
   return part instanceof Blob ? new Uint8Array(await part.arrayBuffer()) : part;
 }
@@ -309,9 +311,6 @@ export interface RawPlan extends RawBundle {
     readonly code: Place;
   };
 }
-
-/** Offset and length among the blobs. */
-type Place = readonly [number, number];
 
 /**
  * A plan that has all its constants in itself.
@@ -379,109 +378,6 @@ function aligned(nbytes: number): number {
 
 const SPACE = 0x20;
 
-type Fields = Readonly<Record<string, unknown>>;
-
-/** Values of the header, each of the type it should have. */
-class Reader {
-  readonly #blobs: Uint8Array | Blob;
-  readonly #kept = new Map<string, Uint8Array>();
-
-  constructor(blobs: Uint8Array | Blob) {
-    this.#blobs = blobs;
-  }
-
-  object(value: unknown, where: string): Fields {
-    if (typeof value !== "object" || value === null || Array.isArray(value)) {
-      throw wrong(where, "an object", value);
-    }
-    return value as Fields;
-  }
-
-  list<T>(value: unknown, where: string, read: (item: unknown, where: string) => T): T[] {
-    if (!Array.isArray(value)) {
-      throw wrong(where, "a list", value);
-    }
-    return value.map((item, index) => read(item, `${where}[${index}]`));
-  }
-
-  integer(value: unknown, where: string, minimum = 0): number {
-    if (typeof value !== "number" || !Number.isSafeInteger(value) || value < minimum || value > MAX_BYTES) {
-      throw wrong(where, "a 32-bit number", value);
-    }
-    return value;
-  }
-
-  number(value: unknown, where: string): number {
-    if (typeof value !== "number" || !(value >= 0)) {
-      throw wrong(where, "a number >= 0", value);
-    }
-    return value;
-  }
-
-  boolean(value: unknown, where: string): boolean {
-    if (typeof value !== "boolean") {
-      throw wrong(where, "true or false", value);
-    }
-    return value;
-  }
-
-  text(value: unknown, where: string): string {
-    if (typeof value !== "string") {
-      throw wrong(where, "a string", value);
-    }
-    return value;
-  }
-
-  names(value: unknown, where: string): string[] {
-    const names = this.list(value, where, (item, at) => this.text(item, at));
-    if (new Set(names).size !== names.length) {
-      throw malformed(`${where} has a name twice`);
-    }
-    return names;
-  }
-
-  dtype(value: unknown, where: string): WireDtype {
-    const dtype = this.text(value, where);
-    if (!Object.hasOwn(ITEM_SIZE, dtype)) {
-      throw wrong(where, "a dtype", value);
-    }
-    return dtype as WireDtype;
-  }
-
-  dims(value: unknown, where: string): number[] {
-    const dims = this.list(value, where, (item, at) => this.integer(item, at));
-    if (!(sizeOf(dims) <= MAX_BYTES)) {
-      throw wrong(where, "the dims of a tensor", value);
-    }
-    return dims;
-  }
-
-  /** A blob: a view, or a part of the file. */
-  blob(value: unknown, where: string): Uint8Array | Blob {
-    const [offset, length] = this.#place(value, where);
-    return partOf(this.#blobs, offset, offset + length);
-  }
-
-  #place(value: unknown, where: string): Place {
-    const [offset = -1, length = -1, ...rest] = this.list(value, where, (item, at) => this.integer(item, at));
-    const nbytes = this.#blobs instanceof Blob ? this.#blobs.size : this.#blobs.length;
-    const fits = rest.length === 0 && length >= 0 && offset + length <= nbytes;
-    if (!fits || offset % ALIGNMENT !== 0) {
-      throw malformed(`${where} is at [${offset}, ${offset + length}) of ${nbytes} bytes`);
-    }
-    return [offset, length];
-  }
-
-  /** A copy of a blob, one for all who refer to it, so that the file itself need not stay in memory. */
-  keep(value: unknown, where: string): Uint8Array {
-    const part = this.blob(value, where);
-    const key = String(this.#place(value, where));
-    const kept = this.#kept.get(key) ?? (part instanceof Blob ? readBlob(part) : part.slice());
-    this.#kept.set(key, kept);
-    return kept;
-  }
-}
-
 type BundleStart = Omit<Bundle, "plans">;
 
 function readStart(reader: Reader, root: Fields): BundleStart {
@@ -506,6 +402,7 @@ function readStart(reader: Reader, root: Fields): BundleStart {
     hasOptimizer: reader.boolean(root["hasOptimizer"], "hasOptimizer"),
     optimizer: reader.text(root["optimizer"], "optimizer"),
     hasAverages,
+    compared: root["compared"] === null ? null : reader.text(root["compared"], "compared"),
     nominal: reader.boolean(root["nominal"], "nominal"),
     ...parameters,
     segments: checkSegments(readSegments(reader, root), { ...parameters, hasAverages }),
@@ -618,8 +515,8 @@ export const CLIP_INPUTS: readonly Declaration[] = [{ name: "limits", dtype: "fl
 /** What a plan must fit: sizes of the segments, and by kind of step the names of inputs and outputs. */
 export interface PlanOwner {
   readonly segments: readonly SegmentStart[];
-  readonly inputs: Readonly<Partial<Record<PlanKind, readonly Declaration[]>>>;
-  readonly outputs: Readonly<Partial<Record<PlanKind, readonly string[]>>>;
+  readonly inputs: Readonly<Partial<Record<BaseKind, readonly Declaration[]>>>;
+  readonly outputs: Readonly<Partial<Record<BaseKind, readonly string[]>>>;
 }
 
 function readPlan(
@@ -630,8 +527,8 @@ function readPlan(
   fingerprint: number,
 ): BundlePlan {
   const fields = reader.object(value, where);
-  const kind = PLAN_KINDS.find((name) => name === fields["kind"]);
-  if (kind === undefined) {
+  const kind = reader.text(fields["kind"], `${where}.kind`) as PlanKind;
+  if (!PLAN_KINDS.includes(baseOf(kind))) {
     throw wrong(`${where}.kind`, `one of ${PLAN_KINDS.join(", ")}`, fields["kind"]);
   }
   const words = reader.keep(fields["words"], `${where}.words`);
@@ -663,6 +560,7 @@ function readPlan(
     nodes: readNodes(reader, fields["nodes"], `${where}.nodes`, instructions),
     recomputation: readRecomputation(reader, fields["recomputation"], `${where}.recomputation`),
     kept: reader.list(fields["kept"], `${where}.kept`, (item, at) => readKept(reader, item, at, preparedBytes)),
+    metrics: readMetrics(reader, fields["metrics"] ?? [], `${where}.metrics`),
     text:
       fields["text"] === undefined
         ? null
@@ -730,7 +628,8 @@ function checkWords(words: Uint8Array, where: string, fingerprint: number): numb
 
 /** The plan takes the feeds it says, in the arena, and gives outputs that the model has. */
 function checkInterface(plan: BundlePlan, where: string, session: PlanOwner): void {
-  const { kind, signature, inputs, outputs } = plan;
+  const { signature, inputs, outputs, metrics } = plan;
+  const kind = baseOf(plan.kind);
   const declared = (kind === "clip" ? CLIP_INPUTS : (session.inputs[kind] ?? [])).map(({ name }) => name);
   if (JSON.stringify(signature.map(({ name }) => name)) !== JSON.stringify(declared)) {
     throw malformed(`${where} is not for the inputs ${declared.join(", ")}`);
@@ -742,9 +641,10 @@ function checkInterface(plan: BundlePlan, where: string, session: PlanOwner): vo
       throw malformed(`${where} has an input '${slot.name}' that is no feed of its own`);
     }
   }
-  const names = session.outputs[kind] ?? [];
+  const sums = metrics.flatMap(({ sums: one, faults }) => (faults === "" ? [one] : [one, faults]));
+  const names = [...(session.outputs[kind] ?? []), ...sums];
   const given = outputs.map((slot) => slot.name);
-  if (JSON.stringify(given.sort()) !== JSON.stringify([...names].sort())) {
+  if (JSON.stringify(given.sort()) !== JSON.stringify(names.sort())) {
     throw malformed(`${where} gives the outputs ${given.join(", ")}, not ${names.join(", ")}`);
   }
 }
@@ -782,18 +682,4 @@ function readPlace(reader: Reader, value: unknown, where: string, sizes: readonl
   return slot;
 }
 
-/** Number of elements. */
-export function sizeOf(dims: readonly number[]): number {
-  return dims.reduce((product, dim) => product * dim, 1);
-}
-
 const hex = (word: number): string => `0x${word.toString(16).padStart(8, "0")}`;
-
-function wrong(where: string, wanted: string, value: unknown): ModelError {
-  const text = JSON.stringify(value)?.slice(0, 80) ?? "missing";
-  return malformed(`${where} must be ${wanted}, got ${text}`);
-}
-
-function malformed(what: string): ModelError {
-  return new ModelError(`the bundle cannot be used: ${what}.`);
-}

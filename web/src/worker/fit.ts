@@ -21,11 +21,13 @@ import type {
 } from "../wire/fit.js";
 import { NumericsError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
-import type { MaybePromise, NamedTensor, WireTensor } from "../wire/protocol.js";
+import type { Feed, MaybePromise, NamedTensor, WireTensor } from "../wire/protocol.js";
 import { CheckpointWriter } from "./fit-checkpoint.js";
 import { Columns, readLoss, RowSteps, Updates } from "./fast-steps.js";
 import { NanGuard } from "./on-nan.js";
-import { makeMetric, numbersOf, type Metric } from "./metrics.js";
+import { fetchesOf, metricsKind, Totals } from "./metrics.js";
+import type { PlanMetric } from "./bundle-metrics.js";
+import type { MetricsKind } from "./bundle.js";
 import { withValue } from "./python-models.js";
 import { ProximalTerm } from "./proximal.js";
 import type { SessionCore } from "./session-core.js";
@@ -411,39 +413,52 @@ class Control {
 class Evaluation {
   readonly #core: SessionCore;
   readonly #spec: WireEvaluation;
-  readonly #metrics: readonly Metric[];
   readonly #inputNames: readonly string[];
+  /** Of the step that sums up what the metrics need; null: they go by the loss alone. */
+  readonly #kind: MetricsKind | null;
+  #metrics: readonly PlanMetric[] = [];
+  #totals: Totals | null = null;
   #lossSum = 0;
   #rows = 0;
 
   constructor(core: SessionCore, spec: WireEvaluation) {
     this.#core = core;
     this.#spec = spec;
-    this.#metrics = spec.metrics.map(makeMetric);
     this.#inputNames = core.info.evalInputNames;
+    const { predictions, targets, metrics } = spec;
+    this.#kind =
+      predictions === null || targets === null ? null : core.metricsKind(metricsKind(predictions, targets, metrics));
   }
 
   add({ feeds, rows }: WireBatch): MaybePromise<void> {
-    const { loss, predictions, targets } = this.#spec;
     const known = this.#inputNames.flatMap((name) => feeds.filter((feed) => feed.name === name));
-    const fetches = predictions === null ? [{ name: loss }] : [{ name: loss }, { name: predictions }];
-    return withValue(this.#core.step("eval", known, fetches), ({ results: [value, predicted] }) => {
-      this.#lossSum += scalarOf(value, loss) * rows;
-      this.#rows += rows;
-      const target = known.find(({ name }) => name === targets);
-      if (predicted !== undefined && target?.data instanceof Uint8Array) {
-        const given = numbersOf(predicted);
-        const wanted = numbersOf({ ...target, data: target.data });
-        for (const metric of this.#metrics.filter(({ readsOutputs }) => readsOutputs)) {
-          metric.update(given, wanted);
-        }
-      }
+    return withValue(this.#totalsOf(known), (totals) => {
+      const names = [this.#spec.loss, ...fetchesOf(this.#metrics)];
+      const fetches = names.map((name) => ({ name }));
+      return withValue(this.#core.step(this.#kind ?? "eval", known, fetches), ({ results: [value, ...sums] }) => {
+        totals.add(sums);
+        this.#lossSum += scalarOf(value, this.#spec.loss) * rows;
+        this.#rows += rows;
+      });
+    });
+  }
+
+  #totalsOf(feeds: readonly Feed[]): MaybePromise<Totals> {
+    if (this.#totals !== null) {
+      return this.#totals;
+    }
+    const metrics = this.#kind === null ? [] : this.#core.planMetrics(this.#kind, feeds);
+    return withValue(metrics, (found) => {
+      this.#metrics = found;
+      this.#totals = new Totals(found);
+      return this.#totals;
     });
   }
 
   values(): EvalValues {
     const loss = this.#lossSum / this.#rows;
-    return { loss, ...Object.fromEntries(this.#metrics.map((metric) => [metric.name, metric.result(loss)])) };
+    const values = this.#totals?.values(this.#spec.metrics, loss);
+    return { loss, ...values };
   }
 }
 

@@ -2,7 +2,8 @@
 
 import type { Engine } from "../engine/engine.js";
 import type { DeadUnits } from "../wire/values.js";
-import { planKey, sizeOf, type BundlePlan, type FeedType, type ParameterSlot, type RawPlan } from "./bundle.js";
+import { planKey, type BundlePlan, type FeedType, type ParameterSlot, type RawPlan } from "./bundle.js";
+import { sizeOf } from "./bundle-reader.js";
 import type { LoadedPlan, PlanMemory, ReadFile } from "./plan-memory.js";
 import type { KeptNode, KeptPlan, LazyModels, PythonModels } from "./python-models.js";
 import type { PlanRunner } from "./runner.js";

@@ -1,307 +1,167 @@
 /**
- * Metrics of the eval model's results, over all rows of the validation data; trainweb/fit/metrics.py is the same and says
- * what each is. They are computed of the outputs, batch by batch, as counts and sums in float64.
+ * Joins the sums that plans make for metrics, and computes values by the formulas that come with them. What a metric is
+ * stands in trainweb/metrics.py, whose `Totals` is the same.
  */
 
 import { EngineError } from "../wire/errors.js";
-import type { MetricValue, WireMetric } from "../wire/fit.js";
+import type { EvalValues, Formula, MetricValue, WireMetric } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
-import type { WireTensor } from "../wire/protocol.js";
+import type { NamedTensor } from "../wire/protocol.js";
+import type { MetricsKind } from "./bundle.js";
+import type { PlanMetric } from "./bundle-metrics.js";
 
-/** A tensor as numbers. */
-interface Numbers {
-  readonly dims: readonly number[];
-  readonly values: ArrayLike<number>;
-}
+/** A row of sums. */
+type Row = readonly number[];
 
-export interface Metric {
-  readonly name: string;
-  /** Whether it looks at predictions and targets, not at the loss alone. */
-  readonly readsOutputs: boolean;
-  update(predicted: Numbers, target: Numbers): void;
-  result(loss: number): MetricValue;
-}
-
-/** Scores [places, classes], and the classes of the places. */
-interface Classified {
-  readonly scores: ArrayLike<number>;
-  readonly classes: number;
-  readonly targets: readonly number[];
-}
-
-/** The elements of a tensor as numbers. */
-export function numbersOf({ dtype, dims, data }: WireTensor): Numbers {
-  const { buffer, byteOffset, byteLength } = data;
-  switch (dtype) {
-    case "float32":
-      return { dims, values: new Float32Array(buffer, byteOffset, byteLength / 4) };
-    case "float64":
-      return { dims, values: new Float64Array(buffer, byteOffset, byteLength / 8) };
-    case "int32":
-      return { dims, values: new Int32Array(buffer, byteOffset, byteLength / 4) };
-    case "int64":
-      return { dims, values: Float64Array.from(new BigInt64Array(buffer, byteOffset, byteLength / 8), Number) };
-    case "uint8":
-    case "bool":
-      return { dims, values: data };
-    case "int8":
-      return { dims, values: new Int8Array(buffer, byteOffset, byteLength) };
-    default:
-      throw new EngineError(`no metric takes ${dtype}.`);
-  }
-}
-
-function sizeOf(dims: readonly number[]): number {
-  return dims.reduce((product, dim) => product * dim, 1);
-}
-
-/** The axis of classes is the last, or the second; as many predictions as targets are of two classes. */
-function byClass(name: string, predicted: Numbers, target: Numbers): Classified {
-  const { dims, values } = predicted;
-  const wanted = target.dims.join();
-  const integers = (): number[] => Array.from(target.values, (value) => Math.trunc(value));
-  if (sizeOf(dims) === sizeOf(target.dims)) {
-    const scores = new Float64Array(2 * values.length);
-    for (let k = 0; k < values.length; k++) {
-      scores[2 * k + 1] = values[k] as number;
-    }
-    return { scores, classes: 2, targets: Array.from(target.values, (value) => Number(value > 0.5)) };
-  }
-  if (dims.length > 1 && wanted === dims.slice(0, -1).join()) {
-    return { scores: values, classes: dims.at(-1) as number, targets: integers() };
-  }
-  if (dims.length > 1 && wanted === [dims[0], ...dims.slice(2)].join()) {
-    return { scores: secondAxisLast(dims, values), classes: dims[1] as number, targets: integers() };
-  }
-  throw sessionError("METRIC_SHAPES", { name, predicted: dims, target: target.dims });
-}
-
-function secondAxisLast(dims: readonly number[], values: ArrayLike<number>): Float64Array {
-  const [outer = 0, classes = 0, ...rest] = dims;
-  const inner = sizeOf(rest);
-  const moved = new Float64Array(values.length);
-  for (let o = 0; o < outer; o++) {
-    for (let c = 0; c < classes; c++) {
-      for (let i = 0; i < inner; i++) {
-        moved[(o * inner + i) * classes + c] = values[(o * classes + c) * inner + i] as number;
-      }
-    }
-  }
-  return moved;
-}
-
-abstract class ClassMetric implements Metric {
-  readonly readsOutputs = true;
-  readonly #ignored: unknown;
-
-  constructor(
-    readonly name: string,
-    { ignore_index: ignored = null }: Readonly<Record<string, unknown>>,
-  ) {
-    this.#ignored = ignored;
-  }
-
-  update(predicted: Numbers, target: Numbers): void {
-    const { scores, classes, targets } = byClass(this.name, predicted, target);
-    targets.forEach((value, place) => {
-      if (value === this.#ignored) {
-        return;
-      }
-      if (!(value >= 0 && value < classes)) {
-        throw sessionError("METRIC_CLASS", { name: this.name, value, count: classes });
-      }
-      this.count(scores, place * classes, classes, value);
-    });
-  }
-
-  /** Count a place, whose scores start at `at`. */
-  protected abstract count(scores: ArrayLike<number>, at: number, classes: number, target: number): void;
-  abstract result(loss: number): MetricValue;
-}
-
-type IsRight = (scores: ArrayLike<number>, at: number, classes: number, target: number) => boolean;
-
-class Share extends ClassMetric {
-  readonly #isRight: IsRight;
-  #right = 0;
-  #all = 0;
-
-  constructor(name: string, settings: Readonly<Record<string, unknown>>, isRight: IsRight) {
-    super(name, settings);
-    this.#isRight = isRight;
-  }
-
-  protected count(scores: ArrayLike<number>, at: number, classes: number, target: number): void {
-    this.#right += Number(this.#isRight(scores, at, classes, target));
-    this.#all++;
-  }
-
-  result(): number {
-    return this.#right / this.#all;
-  }
-}
-
-/** The first of the highest scores. */
-function highest(scores: ArrayLike<number>, at: number, classes: number): number {
-  let best = 0;
-  for (let c = 1; c < classes; c++) {
-    if ((scores[at + c] as number) > (scores[at + best] as number)) {
-      best = c;
-    }
-  }
-  return best;
-}
-
-function higherThan(scores: ArrayLike<number>, at: number, classes: number, target: number): number {
-  let higher = 0;
-  for (let c = 0; c < classes; c++) {
-    higher += Number((scores[at + c] as number) > (scores[at + target] as number));
-  }
-  return higher;
-}
-
-/** Of a class: rightly predicted, targets, predictions. */
-type ClassCounts = readonly [right: number, targets: number, predictions: number];
-
-type Conclude = (matrix: readonly (readonly number[])[], parts: readonly ClassCounts[]) => MetricValue;
-
-/** What follows from the confusion matrix: rows are targets, columns predictions. */
-class Confused extends ClassMetric {
-  readonly #conclude: Conclude;
-  #matrix: number[][] = [];
-
-  constructor(name: string, settings: Readonly<Record<string, unknown>>, conclude: Conclude) {
-    super(name, settings);
-    this.#conclude = conclude;
-  }
-
-  protected count(scores: ArrayLike<number>, at: number, classes: number, target: number): void {
-    if (this.#matrix.length === 0) {
-      this.#matrix = Array.from({ length: classes }, () => new Array<number>(classes).fill(0));
-    }
-    const row = this.#matrix[target] as number[];
-    const column = highest(scores, at, classes);
-    row[column] = (row[column] as number) + 1;
-  }
-
-  result(): MetricValue {
-    const matrix = this.#matrix;
-    const sum = (values: readonly number[]): number => values.reduce((a, b) => a + b, 0);
-    const parts = matrix.map((row, c): ClassCounts => [row[c] as number, sum(row), sum(matrix.map((one) => one[c] as number))]);
-    return this.#conclude(matrix, parts);
-  }
-}
-
-function f1(parts: readonly ClassCounts[], average: unknown): number {
-  const add = (pick: (counts: ClassCounts) => number): number => parts.reduce((total, counts) => total + pick(counts), 0);
-  if (average === "micro") {
-    return (2 * add(([right]) => right)) / add(([, targets, predictions]) => targets + predictions);
-  }
-  const weightOf = ([, targets, predictions]: ClassCounts): number =>
-    average === "weighted" ? targets : Number(targets + predictions > 0);
-  const score = ([right, targets, predictions]: ClassCounts): number =>
-    targets + predictions > 0 ? (2 * right) / (targets + predictions) : 0;
-  return add((counts) => weightOf(counts) * score(counts)) / add(weightOf);
-}
-
-function meanIoU(parts: readonly ClassCounts[]): number {
-  const present = parts.filter(([, targets, predictions]) => targets + predictions > 0);
-  return present.reduce((total, [r, t, p]) => total + r / (t + p - r), 0) / present.length;
-}
-
-abstract class NumberMetric implements Metric {
-  readonly readsOutputs = true;
-
-  constructor(readonly name: string) {}
-
-  update(predicted: Numbers, target: Numbers): void {
-    if (sizeOf(predicted.dims) !== sizeOf(target.dims)) {
-      throw sessionError("METRIC_SHAPES", { name: this.name, predicted: predicted.dims, target: target.dims });
-    }
-    this.compare(predicted.values, target.values, sizeOf(target.dims.slice(1)));
-  }
-
-  protected abstract compare(predicted: ArrayLike<number>, target: ArrayLike<number>, columns: number): void;
-  abstract result(loss: number): number;
-}
-
-class MeanAbsoluteError extends NumberMetric {
-  #total = 0;
-  #all = 0;
-
-  protected compare(predicted: ArrayLike<number>, target: ArrayLike<number>): void {
-    for (let k = 0; k < target.length; k++) {
-      this.#total += Math.abs((predicted[k] as number) - (target[k] as number));
-    }
-    this.#all += target.length;
-  }
-
-  result(): number {
-    return this.#total / this.#all;
-  }
-}
-
-interface ColumnSums {
-  readonly shift: number;
-  sum: number;
-  squares: number;
-  errors: number;
-}
-
-class R2 extends NumberMetric {
-  #rows = 0;
-  #columns: ColumnSums[] = [];
-
-  protected compare(predicted: ArrayLike<number>, target: ArrayLike<number>, columns: number): void {
-    if (this.#rows === 0) {
-      // Around the mean: sums of squares of large numbers would lose the digits of their difference.
-      this.#columns = Array.from({ length: columns }, (_, c) => {
-        return { shift: target[c] as number, sum: 0, squares: 0, errors: 0 };
-      });
-    }
-    for (let k = 0; k < target.length; k++) {
-      const column = this.#columns[k % columns] as ColumnSums;
-      const around = (target[k] as number) - column.shift;
-      column.sum += around;
-      column.squares += around ** 2;
-      column.errors += ((predicted[k] as number) - (target[k] as number)) ** 2;
-    }
-    this.#rows += target.length / columns;
-  }
-
-  result(): number {
-    const scores = this.#columns.map(({ sum, squares, errors }) => {
-      const spread = squares - sum ** 2 / this.#rows;
-      return spread > 0 ? 1 - errors / spread : Number(errors === 0);
-    });
-    return scores.reduce((a, b) => a + b, 0) / scores.length;
-  }
-}
-
-const METRICS: Readonly<Record<string, (settings: WireMetric) => Metric>> = {
-  accuracy: (s) => new Share(s.type, s, (scores, at, classes, target) => highest(scores, at, classes) === target),
-  topK: (s) => {
-    const k = (s["k"] as number | undefined) ?? 5;
-    return new Share(s.type, s, (scores, at, classes, target) => higherThan(scores, at, classes, target) < k);
-  },
-  f1: (s) => new Confused(s.type, s, (_, parts) => f1(parts, s["average"])),
-  confusionMatrix: (s) => new Confused(s.type, s, (matrix) => matrix),
-  mIoU: (s) => new Confused(s.type, s, (_, parts) => meanIoU(parts)),
-  mae: ({ type }) => new MeanAbsoluteError(type),
-  r2: ({ type }) => new R2(type),
-  perplexity: ({ type }) => ({
-    name: type,
-    readsOutputs: false,
-    update: () => {},
-    result: (loss) => Math.exp(loss),
-  }),
+const OPERATIONS: Readonly<Record<string, (a: number, b: number, c: number) => number>> = {
+  "+": (a, b) => a + b,
+  "-": (a, b) => a - b,
+  "*": (a, b) => a * b,
+  "/": (a, b) => a / b,
+  over: (a, b) => (b === 0 ? 0 : a / b),
+  "=": (a, b) => Number(a === b),
+  ">": (a, b) => Number(a > b),
+  if: (condition, a, b) => (condition === 0 ? b : a),
+  exp: (a) => Math.exp(a),
 };
 
-/** A metric of settings that the page has checked. */
-export function makeMetric(settings: WireMetric): Metric {
-  const make = METRICS[settings.type];
-  if (make === undefined) {
-    throw new EngineError(`there is no metric ${settings.type}.`);
+/** How a plan that sums up metrics is asked for. */
+export function metricsKind(predictions: string, targets: string, metrics: readonly WireMetric[]): MetricsKind {
+  const asked = metrics
+    .filter(({ formula }) => formula === null)
+    .map(({ type, settings }) => [type, settings])
+    .sort(([a], [b]) => (String(a) < String(b) ? -1 : 1));
+  return `eval ${JSON.stringify([predictions, targets, asked])}`;
+}
+
+/** Of some kinds of plans the first that sums up all that `wanted` does; else `wanted`. */
+export function coveringKind(kinds: Iterable<string>, wanted: MetricsKind): MetricsKind {
+  const parts = (kind: string): string[] => {
+    const [predictions, targets, asked] = JSON.parse(kind.slice("eval ".length)) as [string, string, unknown[]];
+    return asked.map((metric) => JSON.stringify([predictions, targets, metric]));
+  };
+  const needed = parts(wanted);
+  for (const kind of kinds) {
+    const given = kind.startsWith("eval [") ? parts(kind) : [];
+    if (needed.every((metric) => given.includes(metric))) {
+      return kind as MetricsKind;
+    }
   }
-  return make(settings);
+  return wanted;
+}
+
+/** What to fetch of a plan. */
+export function fetchesOf(metrics: readonly PlanMetric[]): string[] {
+  return metrics.flatMap(({ sums, faults }) => (faults === "" ? [sums] : [sums, faults]));
+}
+
+/** Sums of all batches. */
+export class Totals {
+  readonly #metrics: readonly PlanMetric[];
+  readonly #sums = new Map<string, Row[]>();
+
+  constructor(metrics: readonly PlanMetric[]) {
+    this.#metrics = metrics;
+  }
+
+  /** @throws SessionError for a target that is none of the classes */
+  add(results: readonly NamedTensor[]): void {
+    for (const { name, sums, faults, isPooled } of this.#metrics) {
+      if (faults !== "") {
+        const [count = 0, value = 0, classes = 0] = rowsOf(results, faults)[0] as Row;
+        if (count > 0) {
+          throw sessionError("METRIC_CLASS", { name, value, count: classes });
+        }
+      }
+      const before = this.#sums.get(name);
+      const rows = rowsOf(results, sums);
+      this.#sums.set(name, before === undefined ? rows : isPooled ? pooled(before, rows) : added(before, rows));
+    }
+  }
+
+  /** @param loss - the mean loss of the rows */
+  values(metrics: readonly WireMetric[], loss: number): EvalValues {
+    return Object.fromEntries(metrics.map(({ type, formula }) => [type, this.#value(type, formula, loss)]));
+  }
+
+  #value(type: string, formula: Formula | null, loss: number): MetricValue {
+    if (formula !== null) {
+      return evaluated(formula, new Map([["loss", [loss]]]))[0] as number;
+    }
+    const metric = this.#metrics.find(({ name }) => name === type);
+    const sums = this.#sums.get(type);
+    if (metric === undefined || sums === undefined) {
+      throw new EngineError(`the plan does not sum up ${type}.`);
+    }
+    if (metric.rows.length === 0) {
+      return sums;
+    }
+    const names = new Map(metric.rows.map((row, k): [string, Row] => [row, sums[k] ?? []]));
+    return evaluated(metric.formula, names.set("loss", [loss]))[0] as number;
+  }
+}
+
+/** The float64s of a result of one or two axes. */
+function rowsOf(results: readonly NamedTensor[], name: string): Row[] {
+  const found = results.find((result) => result.name === name);
+  if (found?.dtype !== "float64") {
+    throw new EngineError(`the plan gives no sums '${name}'.`);
+  }
+  const { dims, data } = found;
+  const [rows, columns] = dims.length === 2 ? (dims as [number, number]) : [1, data.length / 8];
+  const values = new Float64Array(data.slice().buffer);
+  return Array.from({ length: rows }, (_, row) => [...values.subarray(row * columns, (row + 1) * columns)]);
+}
+
+function added(a: readonly Row[], b: readonly Row[]): Row[] {
+  return a.map((row, k) => row.map((x, i) => x + (b[k]?.[i] as number)));
+}
+
+/**
+ * Rows, means and squares around them of two parts together; what follows them is added. Means are differences from a target.
+ * Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances.
+ */
+function pooled(a: readonly Row[], b: readonly Row[]): Row[] {
+  if (a[0]?.[0] === 0 || b[0]?.[0] === 0) {
+    return [...(b[0]?.[0] === 0 ? a : b)];
+  }
+  const joined = added(a, b);
+  const [rows, shift, mean, squares] = joined.map((row) => [...row]) as [number[], number[], number[], number[]];
+  rows.forEach((count, c) => {
+    const at = (sums: readonly Row[], row: number): number => sums[row]?.[c] as number;
+    const apart = at(b, 1) - at(a, 1) + (at(b, 2) - at(a, 2));
+    const share = at(b, 0) / count;
+    shift[c] = at(a, 1);
+    mean[c] = at(a, 2) + apart * share;
+    squares[c] = at(a, 3) + at(b, 3) + apart * apart * at(a, 0) * share;
+  });
+  return [rows, shift, mean, squares, ...joined.slice(4)];
+}
+
+/** The value of a formula; trainweb/metrics.py says what they are made of. */
+function evaluated(formula: Formula, names: ReadonlyMap<string, Row>): Row {
+  if (typeof formula === "number") {
+    return [formula];
+  }
+  if (typeof formula === "string") {
+    const row = names.get(formula);
+    if (row === undefined) {
+      throw new EngineError(`a formula names '${formula}', which there is not.`);
+    }
+    return row;
+  }
+  const [name, ...operands] = formula;
+  const operation = String(name);
+  const given = operands.map((operand) => evaluated(operand, names));
+  const first = given[0] ?? [];
+  if (operation === "sum" || operation === "size") {
+    return [operation === "sum" ? first.reduce((total, x) => total + x, 0) : first.length];
+  }
+  const compute = Object.hasOwn(OPERATIONS, operation) ? OPERATIONS[operation] : undefined;
+  if (compute === undefined) {
+    throw new EngineError(`formulas have no operation '${operation}'.`);
+  }
+  const element = (row: Row | undefined, k: number): number => (row?.length === 1 ? row[0] : row?.[k]) ?? NaN;
+  const length = Math.max(...given.map((row) => row.length));
+  return Array.from({ length }, (_, k) => compute(element(given[0], k), element(given[1], k), element(given[2], k)));
 }

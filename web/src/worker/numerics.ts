@@ -7,7 +7,8 @@ import { GRADIENTS, PARAMETERS, STATE, STATE_LEARNING_RATE, STATE_STEP } from ".
 import type { TensorRange } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { MaybePromise, StepKind } from "../wire/protocol.js";
-import { sizeOf, type ParameterSlot, type TensorPlace } from "./bundle.js";
+import { type ParameterSlot, type TensorPlace } from "./bundle.js";
+import { sizeOf } from "./bundle-reader.js";
 import type { KeptHost, KeptPlans, KeptStep } from "./kept-plans.js";
 import type { LoadedPlan, Saved } from "./plan-memory.js";
 import type { KeptNode, PythonModels } from "./python-models.js";

@@ -17,7 +17,6 @@ import {
   STATE_WARMUP,
 } from "../engine/layout.js";
 import type { Handout } from "../python/handout.js";
-import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
 import type {
@@ -40,23 +39,16 @@ import type {
 } from "../wire/protocol.js";
 import type { ArtifactName, SessionCalls } from "../wire/session-calls.js";
 import {
-  CLIP_INPUTS,
-  parsePlan,
-  planKey,
-  sizeOf,
-  type Bundle,
-  type BundlePlan,
-  type Declaration,
-  type FeedType,
-  type ParameterSlot,
-  type PlanKind,
-  type RawPlan,
-  type SegmentSize,
+  CLIP_INPUTS, parsePlan, baseOf, planKey, type Bundle, type BundlePlan, type Declaration, type FeedType,
+  type MetricsKind, type ParameterSlot, type PlanKind, type RawPlan, type SegmentSize,
 } from "./bundle.js";
+import { sizeOf } from "./bundle-reader.js";
+import type { PlanMetric } from "./bundle-metrics.js";
 import type { StepHost } from "./fast-steps.js";
 import { checkFeeds, checkValuesDecideNothing, fixedTypes, signatureOf, typesOf, type Shapes } from "./feeds.js";
 import { assemble, converting, type ReadPlace } from "./files.js";
 import { KeptPlans, type KeptHost, type KeptStep } from "./kept-plans.js";
+import { coveringKind } from "./metrics.js";
 import { normsOf, NumericsCheck } from "./numerics.js";
 import { PlanMemory, type Kernels, type MemoryOptions, type ReadFile } from "./plan-memory.js";
 import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";
@@ -134,7 +126,7 @@ export class SessionCore implements CallTable, PlanSource {
 
   /** What the page is told of the session. */
   get info(): Omit<SessionInfo, "handle"> {
-    const { inputs, outputs, hasEval, hasOptimizer, hasAverages } = this.#bundle;
+    const { inputs, outputs, hasEval, hasOptimizer, hasAverages, compared } = this.#bundle;
     return {
       trainingInputNames: inputs.train.map(({ name }) => name),
       trainingOutputNames: outputs.train,
@@ -144,6 +136,7 @@ export class SessionCore implements CallTable, PlanSource {
       hasEval,
       hasOptimizer,
       hasAverages,
+      compared,
       nominal: this.#nominal,
       valuesDecide: [...inputs.train, ...inputs.eval].some(({ decides }) => decides > 0),
     };
@@ -188,7 +181,7 @@ export class SessionCore implements CallTable, PlanSource {
 
   /** @param stop - ends the step between two of its instructions, the session being as before; null: it runs through */
   step(
-    kind: StepKind,
+    kind: StepKind | MetricsKind,
     feeds: readonly Feed[],
     fetches: readonly Fetch[],
     stop: AbortSignal | null = null,
@@ -207,7 +200,7 @@ export class SessionCore implements CallTable, PlanSource {
 
   #checkedStep(
     numerics: NumericsCheck,
-    kind: "train" | "eval" | "optimizer",
+    kind: "train" | "eval" | "optimizer" | MetricsKind,
     feeds: readonly Feed[],
     fetches: readonly Fetch[],
     stop: AbortSignal | null,
@@ -216,7 +209,7 @@ export class SessionCore implements CallTable, PlanSource {
       this.check(kind, []);
       return numerics.optimizerStep(() => this.#runner.run(kind, true, feeds, fetches, stop));
     }
-    const step = this.#keptStep(kind, feeds);
+    const step = this.#keptStep(baseOf(kind), feeds);
     return numerics.step(step, () =>
       withValue(this.#runner.run(kind, step.overwrite, step.feeds, fetches, stop), (run) => {
         if (kind === "train") {
@@ -225,6 +218,17 @@ export class SessionCore implements CallTable, PlanSource {
         return run;
       }),
     );
+  }
+
+  /** The kind of an eval step that sums up metrics: of a bundle, one that sums up these and maybe others. */
+  metricsKind(wanted: MetricsKind): MetricsKind {
+    return coveringKind([...this.#plans.values()].map(({ kind }) => kind), wanted);
+  }
+
+  /** What such a step sums up. */
+  planMetrics(kind: MetricsKind, feeds: readonly Feed[]): MaybePromise<readonly PlanMetric[]> {
+    const signature = signatureOf(this.inputsOf(kind), feeds, (feed) => this.#bytesOf(feed));
+    return withValue(this.#runner.prepare(kind, true, signature), ({ loaded }) => loaded.plan.metrics);
   }
 
   #keptStep(kind: "train" | "eval", feeds: readonly Feed[]): KeptStep {
@@ -285,7 +289,8 @@ export class SessionCore implements CallTable, PlanSource {
     return data instanceof Uint8Array ? data : this.#engine.read(data.ptr, data.nbytes);
   }
 
-  check(kind: PlanKind, signature: readonly FeedType[]): void {
+  check(plan: PlanKind, signature: readonly FeedType[]): void {
+    const kind = baseOf(plan);
     if (kind === "train" || kind === "eval") {
       this.#checkStep(kind);
       checkFeeds(this.#bundle.inputs[kind], signature, kind !== "train");
@@ -300,7 +305,8 @@ export class SessionCore implements CallTable, PlanSource {
     }
   }
 
-  inputsOf(kind: PlanKind): readonly Declaration[] {
+  inputsOf(plan: PlanKind): readonly Declaration[] {
+    const kind = baseOf(plan);
     return kind === "train" || kind === "eval" ? this.#bundle.inputs[kind] : kind === "clip" ? CLIP_INPUTS : [];
   }
 
@@ -312,7 +318,8 @@ export class SessionCore implements CallTable, PlanSource {
       return known;
     }
     const feeds = signature.map((feed) => `${feed.name} ${feed.dtype}[${feed.dims.join(", ")}]`);
-    const what = feeds.length === 0 ? `a ${kind} step` : `a ${kind} step of ${feeds.join(", ")}`;
+    const name = kind === baseOf(kind) ? `a ${kind} step` : "an eval step with these metrics";
+    const what = feeds.length === 0 ? name : `${name} of ${feeds.join(", ")}`;
     return withValue(this.#models.get(what), (models) => this.#compile(models, kind, overwrite, signature));
   }
 
@@ -785,13 +792,4 @@ export class SessionCore implements CallTable, PlanSource {
     const base = this.#memory.bases[STATE] as number;
     return new DataView(this.#engine.u8.buffer, base, this.#memory.sizes[STATE] as number);
   }
-}
-
-/** Run a call of a session by its name. */
-export function performCall(core: object, name: string, args: readonly unknown[]): unknown {
-  const call = (core as unknown as Readonly<Record<string, unknown>>)[name];
-  if (typeof call !== "function") {
-    throw new EngineError(`sessions have no call ${name}.`);
-  }
-  return call.apply(core, args) as unknown;
 }

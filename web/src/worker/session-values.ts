@@ -3,7 +3,8 @@
 import { ARENA, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, PREPARED } from "../engine/layout.js";
 import { sessionError } from "../wire/messages.js";
 import type { SessionMemory, TensorType } from "../wire/protocol.js";
-import { sizeOf, type ParameterSlot } from "./bundle.js";
+import { type ParameterSlot } from "./bundle.js";
+import { sizeOf } from "./bundle-reader.js";
 import type { PlanMemory } from "./plan-memory.js";
 /** Whether a segment, which is made of words, holds zeros. */
 export function isZero(data: Uint8Array): boolean {

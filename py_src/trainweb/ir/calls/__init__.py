@@ -33,6 +33,7 @@ from trainweb.ir.calls.index import (
     ScatterNd,
 )
 from trainweb.ir.calls.loop import LoopBegin, LoopEnd, LoopPut, LoopTake, LoopWhile
+from trainweb.ir.calls.metrics import CountClasses, CountTop, ErrorSums
 from trainweb.ir.calls.norm import (
     BatchNorm,
     BatchNormGrad,
@@ -122,12 +123,15 @@ __all__ = [
     "ConvWeightGradient",
     "ConvertHalf",
     "Copy",
+    "CountClasses",
+    "CountTop",
     "CrossEntropy",
     "CrossEntropyGrad",
     "CtcLoss",
     "CtcLossGrad",
     "Cumsum",
     "Dropout",
+    "ErrorSums",
     "Gather",
     "GatherElements",
     "GatherGrad",

@@ -1,5 +1,6 @@
 /** Made by scripts/session_description.py of what Python declares: edit that. */
 
+import type { Formula } from "../../wire/fit.js";
 import type { Of, Settings } from "./kinds.js";
 
 /** The plain options of fit. */
@@ -223,7 +224,7 @@ export const METRICS: Readonly<Record<MetricType, Settings>> = {
   accuracy: {
     ignoreIndex: {
       python: "ignore_index",
-      kind: {"kind": "integer", "expected": "an integer"},
+      kind: {"kind": "integer", "expected": "an integer >= -2147483648 and <= 2147483647", "least": -2147483648, "most": 2147483647},
       isOptional: true,
       default: null,
     },
@@ -231,13 +232,13 @@ export const METRICS: Readonly<Record<MetricType, Settings>> = {
   topK: {
     k: {
       python: "k",
-      kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+      kind: {"kind": "integer", "expected": "an integer >= 1 and <= 2147483647", "least": 1, "most": 2147483647},
       isOptional: false,
       default: 5,
     },
     ignoreIndex: {
       python: "ignore_index",
-      kind: {"kind": "integer", "expected": "an integer"},
+      kind: {"kind": "integer", "expected": "an integer >= -2147483648 and <= 2147483647", "least": -2147483648, "most": 2147483647},
       isOptional: true,
       default: null,
     },
@@ -251,7 +252,7 @@ export const METRICS: Readonly<Record<MetricType, Settings>> = {
     },
     ignoreIndex: {
       python: "ignore_index",
-      kind: {"kind": "integer", "expected": "an integer"},
+      kind: {"kind": "integer", "expected": "an integer >= -2147483648 and <= 2147483647", "least": -2147483648, "most": 2147483647},
       isOptional: true,
       default: null,
     },
@@ -259,7 +260,7 @@ export const METRICS: Readonly<Record<MetricType, Settings>> = {
   confusionMatrix: {
     ignoreIndex: {
       python: "ignore_index",
-      kind: {"kind": "integer", "expected": "an integer"},
+      kind: {"kind": "integer", "expected": "an integer >= -2147483648 and <= 2147483647", "least": -2147483648, "most": 2147483647},
       isOptional: true,
       default: null,
     },
@@ -267,7 +268,7 @@ export const METRICS: Readonly<Record<MetricType, Settings>> = {
   mIoU: {
     ignoreIndex: {
       python: "ignore_index",
-      kind: {"kind": "integer", "expected": "an integer"},
+      kind: {"kind": "integer", "expected": "an integer >= -2147483648 and <= 2147483647", "least": -2147483648, "most": 2147483647},
       isOptional: true,
       default: null,
     },
@@ -288,6 +289,9 @@ export const BETTER: Readonly<Record<MetricType, "min" | "max" | null>> = {
   r2: "max",
   perplexity: "min",
 };
+
+/** How metrics follow that go by the loss alone. @internal */
+export const OF_LOSS: Readonly<Partial<Record<MetricType, Formula>>> = {"perplexity": ["exp", "loss"]};
 
 /** @internal */
 export const DEFAULT_BATCH = 32;

@@ -1,0 +1,498 @@
+"""Metrics of the eval model's results, over all rows of the validation data.
+
+A metric is defined here and nowhere else. It says what is summed up of each batch, by nodes that are appended to the
+eval model, so that only the sums leave the kernels' memory; and by which formula its value follows from the sums of all
+batches. A page is given formulas with its plans: it joins sums and computes by them (`web/src/worker/metrics.ts`), all
+in float64 and in the same order as `Totals`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+
+from trainweb import messages
+from trainweb.model.graph import TRAINWEB, Graph, Node, take_name
+from trainweb.settings import Choice, Whole, checked, fields_of, make
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Value = float | list[list[int]]
+Ignored = Annotated[int, Whole(least=-(2**31), most=2**31 - 1)] | None
+Classes = Annotated[int, Whole(least=1, most=2**31 - 1)]
+Average = Annotated[str, Choice(("macro", "micro", "weighted"))]
+
+Formula: TypeAlias = "float | str | list[Formula]"
+"""A number; a name, of a row of the sums or "loss"; or an operation with its operands, element by element:
+
+`+ - * /` and "over", a division that gives 0 where the divisor is 0; "=" and ">", which give 1 or 0; "if", of a
+condition and two values; "exp", "sum", "size". A row of one element goes with any.
+"""
+
+PAIRS: Formula = ["+", "targets", "predictions"]
+OCCURS: Formula = [">", PAIRS, 0]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What is summed up of a batch.
+
+    Attributes
+    ----------
+    operator : str
+        Of domain ai.trainweb, on predictions and targets.
+    attributes : dict
+        Of its node.
+    rows : tuple of str
+        What formulas call the rows of its result; none where the result is a matrix that is the metric itself.
+    has_faults : bool
+        Whether its second result tells of targets that are no class.
+    is_pooled : bool
+        Whether rows are those of `ErrorSums`, which `pooled` joins; else all are added.
+    """
+
+    operator: str
+    attributes: dict[str, int | str]
+    rows: tuple[str, ...]
+    has_faults: bool = False
+    is_pooled: bool = False
+
+
+class Metric(ABC):
+    """Base class: what is summed up for a metric, and how its value follows."""
+
+    name: str
+    better: str | None = "max"
+    """Which is better, "min" or "max"; None: it is no number."""
+    reads_outputs = True
+    """Whether it looks at predictions and targets, not at the loss alone."""
+
+    def sums(self) -> Sums | None:
+        """What is summed up of each batch; None: nothing."""
+        return None
+
+    @abstractmethod
+    def formula(self) -> Formula:
+        """The value of all sums."""
+
+
+METRICS: dict[str, type[Metric]] = {}
+"""By name."""
+T = TypeVar("T", bound="type[Metric]")
+
+
+def metric(name: str) -> Callable[[T], T]:
+    """Class decorator that makes a metric known by its name."""
+
+    def register(cls: T) -> T:
+        cls.name = name
+        METRICS[name] = cls
+        return cls
+
+    return register
+
+
+def make_metric(given: str | Mapping[str, Any]) -> Metric:
+    """A metric by its name, or by a dict of its name as "type" and of its settings.
+
+    Raises
+    ------
+    ModelError
+        There is none of that name, or a setting is wrong.
+    """
+    return make("metric", METRICS, given)
+
+
+class Classified(Metric):
+    """Base class of those that compare the class of the highest score with the target."""
+
+    count = "parts"
+
+    def __init__(self, ignore_index: int | None = None) -> None:
+        self.ignore_index = ignore_index
+
+    @property
+    def ignored(self) -> dict[str, int | str]:
+        """Attributes that leave out a class of targets."""
+        return {} if self.ignore_index is None else {"ignores": 1, "ignored": int(self.ignore_index)}
+
+    def sums(self) -> Sums:
+        rows = {"right": ("right", "all"), "parts": ("right", "targets", "predictions"), "matrix": ()}
+        return Sums("ClassCounts", {"count": self.count, **self.ignored}, rows[self.count], has_faults=True)
+
+
+@metric("accuracy")
+class Accuracy(Classified):
+    """Share of places whose highest score is that of the target.
+
+    Parameters
+    ----------
+    ignore_index : int or None
+        Targets of this class do not count.
+    """
+
+    count = "right"
+
+    @checked
+    def __init__(self, ignore_index: Ignored = None) -> None:
+        super().__init__(ignore_index)
+
+    def formula(self) -> Formula:
+        return ["/", "right", "all"]
+
+
+@metric("topK")
+class TopK(Classified):
+    """Share of places where fewer than `k` classes have a higher score than the target.
+
+    Parameters
+    ----------
+    k : int
+        How many classes may be named.
+    ignore_index : int or None
+        Targets of this class do not count.
+    """
+
+    @checked
+    def __init__(self, k: Classes = 5, ignore_index: Ignored = None) -> None:
+        super().__init__(ignore_index)
+        self.k = k
+
+    def sums(self) -> Sums:
+        return Sums("TopCounts", {"k": int(self.k), **self.ignored}, ("right", "all"), has_faults=True)
+
+    def formula(self) -> Formula:
+        return ["/", "right", "all"]
+
+
+@metric("f1")
+class F1(Classified):
+    """Harmonic mean of precision and recall, of the classes that occur.
+
+    Parameters
+    ----------
+    average : {"macro", "micro", "weighted"}
+        Over classes: each alike, all places together, or each by how often it is the target.
+    ignore_index : int or None
+        Targets of this class do not count.
+    """
+
+    @checked
+    def __init__(self, average: Average = "macro", ignore_index: Ignored = None) -> None:
+        super().__init__(ignore_index)
+        self.average = average
+
+    def formula(self) -> Formula:
+        if self.average == "micro":
+            return ["/", ["*", 2, ["sum", "right"]], ["sum", PAIRS]]
+        weights: Formula = "targets" if self.average == "weighted" else OCCURS
+        return ["/", ["sum", ["*", weights, ["over", ["*", 2, "right"], PAIRS]]], ["sum", weights]]
+
+
+@metric("confusionMatrix")
+class ConfusionMatrix(Classified):
+    """How often each class was predicted (columns) for each target (rows).
+
+    Parameters
+    ----------
+    ignore_index : int or None
+        Targets of this class do not count.
+    """
+
+    better = None
+    count = "matrix"
+
+    @checked
+    def __init__(self, ignore_index: Ignored = None) -> None:
+        super().__init__(ignore_index)
+
+    def formula(self) -> Formula:
+        return "matrix"
+
+
+@metric("mIoU")
+class MeanIoU(Classified):
+    """Intersection over union of targets and predictions, the mean over the classes that occur.
+
+    Parameters
+    ----------
+    ignore_index : int or None
+        Targets of this class do not count.
+    """
+
+    @checked
+    def __init__(self, ignore_index: Ignored = None) -> None:
+        super().__init__(ignore_index)
+
+    def formula(self) -> Formula:
+        return ["/", ["sum", ["over", "right", ["-", PAIRS, "right"]]], ["sum", OCCURS]]
+
+
+ERRORS = ("rows", "shift", "mean", "squares", "errors", "magnitudes")
+
+
+@metric("mae")
+class MeanAbsoluteError(Metric):
+    """Mean of the magnitudes of the errors."""
+
+    better = "min"
+
+    @checked
+    def __init__(self) -> None:
+        pass
+
+    def sums(self) -> Sums:
+        return Sums("ErrorSums", {"columns": 0}, ERRORS, is_pooled=True)
+
+    def formula(self) -> Formula:
+        return ["/", "magnitudes", "rows"]
+
+
+@metric("r2")
+class R2(Metric):
+    """Coefficient of determination: 1 less the share of the variance that is not explained, the mean over columns."""
+
+    @checked
+    def __init__(self) -> None:
+        pass
+
+    def sums(self) -> Sums:
+        return Sums("ErrorSums", {"columns": 1}, ERRORS, is_pooled=True)
+
+    def formula(self) -> Formula:
+        # Where targets do not differ: 1 if all are met, else 0.
+        explained: Formula = ["if", ["=", "squares", 0], ["=", "errors", 0], ["-", 1, ["/", "errors", "squares"]]]
+        # Of one row there is none.
+        scores: Formula = ["if", [">", "rows", 1], explained, ["/", 0, 0]]
+        return ["/", ["sum", scores], ["size", "rows"]]
+
+
+@metric("perplexity")
+class Perplexity(Metric):
+    """The exponential of the mean loss, where that is a cross entropy in nats."""
+
+    better = "min"
+    reads_outputs = False
+
+    @checked
+    def __init__(self) -> None:
+        pass
+
+    def formula(self) -> Formula:
+        return ["exp", "loss"]
+
+
+# What an eval step is to sum up, as a text by which its plan is found: [predictions, targets, [[name, settings], ...]].
+
+
+def request_of(metrics: Iterable[Metric], predictions: str, targets: str) -> str:
+    """The text that names metrics and what they compare; those that go by the loss alone are left out."""
+    asked = [
+        [m.name, [getattr(m, setting) for setting in fields_of(type(m))]]
+        for m in sorted(metrics, key=lambda m: m.name)
+        if m.reads_outputs
+    ]
+    return json.dumps([predictions, targets, asked], separators=(",", ":"), ensure_ascii=False)
+
+
+def read_request(text: str) -> tuple[str, str, list[Metric]]:
+    """The reverse of `request_of`: predictions, targets, metrics."""
+    predictions, targets, asked = json.loads(text)
+    metrics = [
+        make_metric({"type": name, **dict(zip(fields_of(METRICS[name]), settings, strict=True))})
+        for name, settings in asked
+    ]
+    return predictions, targets, metrics
+
+
+@dataclass(frozen=True)
+class Described:
+    """A metric of a plan: `as_data` is what a page is told of it.
+
+    Attributes
+    ----------
+    name : str
+        The metric.
+    sums, faults : str
+        Outputs of the plan; `faults` is "" where there are none.
+    rows, is_pooled
+        As in `Sums`.
+    formula : Formula
+        Its value.
+    """
+
+    name: str
+    sums: str
+    faults: str
+    rows: tuple[str, ...]
+    is_pooled: bool
+    formula: Formula
+
+    def as_data(self) -> dict[str, Any]:
+        """As JSON has it."""
+        names = {"name": self.name, "sums": self.sums, "faults": self.faults, "rows": list(self.rows)}
+        return {**names, "isPooled": self.is_pooled, "formula": self.formula}
+
+
+def with_metrics(graph: Graph, request: str) -> tuple[Graph, list[Described]]:
+    """An eval model with nodes that sum up, and what their outputs are."""
+    predictions, targets, metrics = read_request(request)
+    graph = graph.with_nodes(graph.nodes)
+    graph.opsets.setdefault(TRAINWEB, 1)
+    used, described = set(graph.names()), []
+    for one in metrics:
+        sums = one.sums()
+        if sums is None:
+            continue
+        outputs = [take_name(f"metrics.{one.name}", used)]
+        if sums.has_faults:
+            outputs.append(take_name(f"metrics.{one.name}.faults", used))
+        graph.nodes.append(
+            Node(sums.operator, [predictions, targets], outputs, dict(sums.attributes), TRAINWEB, one.name)
+        )
+        faults = outputs[1] if sums.has_faults else ""
+        described.append(Described(one.name, outputs[0], faults, sums.rows, sums.is_pooled, one.formula()))
+    return graph, described
+
+
+def compared_with(graph: Graph, inputs: Sequence[str]) -> str | None:
+    """The one tensor that nodes compare with targets, or with what is made of these alone; None: it is not one.
+
+    Parameters
+    ----------
+    inputs
+        Those of the graph that are fed, the targets last.
+    """
+    *_, targets = inputs
+    known = {*graph.initializers, *(v.name for v in graph.inputs), ""}.difference(inputs)
+    found: set[str] = set()
+    of_targets = {targets}
+    for node in graph.nodes:
+        given = [name for name in node.inputs if name not in known]
+        if not given:
+            known.update(node.outputs)
+        elif of_targets.issuperset(given):
+            of_targets.update(node.outputs)
+        elif not of_targets.isdisjoint(given):
+            found.update(name for name in given if name not in of_targets)
+    return found.pop() if len(found) == 1 else None
+
+
+Row = list[float]
+
+
+class Totals:
+    """Sums of all batches, and what follows from them.
+
+    Parameters
+    ----------
+    described
+        The metrics of the plan.
+    """
+
+    def __init__(self, described: Sequence[Described]) -> None:
+        self.described = described
+        self._sums: dict[str, np.ndarray] = {}
+
+    def add(self, results: Mapping[str, np.ndarray]) -> None:
+        """Add the sums of a batch, by the names of outputs.
+
+        Raises
+        ------
+        FeedError
+            A target is none of the classes.
+        """
+        for one in self.described:
+            if one.faults:
+                count, value, classes = results[one.faults]
+                if count:
+                    raise messages.METRIC_CLASS(name=one.name, value=int(value), count=int(classes))
+            before, sums = self._sums.get(one.name), results[one.sums]
+            if before is not None:
+                sums = pooled(before, sums) if one.is_pooled else before + sums
+            self._sums[one.name] = sums
+
+    def values(self, metrics: Iterable[Metric], loss: float) -> dict[str, Value]:
+        """Of each metric; `loss` is the mean loss of the rows."""
+        found: dict[str, Value] = {}
+        rows = {one.name: one.rows for one in self.described}
+        for one in metrics:
+            sums = self._sums[one.name].tolist() if one.reads_outputs else []
+            if one.reads_outputs and not rows[one.name]:
+                found[one.name] = [list(map(int, row)) for row in sums]
+            else:
+                names = dict(zip(rows.get(one.name, ()), sums, strict=True))
+                (found[one.name],) = evaluated(one.formula(), {**names, "loss": [loss]})
+        return found
+
+
+def pooled(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Rows, means and squares around them of two parts together; what follows them is added.
+
+    Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances. Means are kept
+    as differences from a target, so that large numbers that lie close together keep their digits.
+    """
+    if not a[0].all() or not b[0].all():
+        return b if b[0].all() else a
+    joined: np.ndarray = a + b
+    apart, share = (b[1] - a[1]) + (b[2] - a[2]), b[0] / joined[0]
+    joined[1] = a[1]
+    joined[2] = a[2] + apart * share
+    joined[3] = a[3] + b[3] + apart * apart * a[0] * share
+    return joined
+
+
+def evaluated(formula: Formula, names: Mapping[str, Row]) -> Row:
+    """The value of a formula."""
+    if isinstance(formula, str):
+        return names[formula]
+    if not isinstance(formula, list):
+        return [float(formula)]
+    operation, *operands = formula
+    given = [evaluated(operand, names) for operand in operands]
+    if operation in ("sum", "size"):
+        return [total(given[0]) if operation == "sum" else float(len(given[0]))]
+    n = max(map(len, given))
+    columns = zip(*(row * n if len(row) == 1 else row for row in given), strict=True)
+    return [OPERATIONS[str(operation)](*column) for column in columns]
+
+
+def total(row: Row) -> float:
+    """The sum from left to right: `sum` of Python adds otherwise from 3.12 on."""
+    found = 0.0
+    for x in row:
+        found += x
+    return found
+
+
+def divided(a: float, b: float) -> float:
+    """a / b as float64 has it."""
+    if b:
+        return a / b
+    return math.copysign(math.inf, a) * math.copysign(1, b) if a and not math.isnan(a) else math.nan
+
+
+def exponential(x: float) -> float:
+    """e to the power of x; infinite where that is beyond float64."""
+    try:
+        return math.exp(x)
+    except OverflowError:
+        return math.inf
+
+
+OPERATIONS: Mapping[str, Callable[..., float]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": divided,
+    "over": lambda a, b: a / b if b else 0.0,
+    "=": lambda a, b: float(a == b),
+    ">": lambda a, b: float(a > b),
+    "if": lambda condition, a, b: a if condition else b,
+    "exp": exponential,
+}

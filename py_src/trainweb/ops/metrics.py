@@ -1,0 +1,287 @@
+"""Sums of metrics over a batch: what `trainweb.metrics` appends to an eval model. Results are float64."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trainweb import messages
+from trainweb.errors import FeedError
+from trainweb.ir import calls
+from trainweb.ir.dims import equal, equal_shapes, maximum, static
+from trainweb.ir.layout import COUNT_MATRIX, COUNT_PARTS, COUNT_RIGHT, ERROR_SUMS
+from trainweb.ir.shapes import TensorType
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import f32, i64
+from trainweb.ops.op import Bad, Int, Op, Sample, Str, register
+
+if TYPE_CHECKING:
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.expr import Emitter, Expr
+    from trainweb.ir.instructions import Buf
+
+MODES = {"right": COUNT_RIGHT, "parts": COUNT_PARTS, "matrix": COUNT_MATRIX}
+NUMBERS = ("float32", "int64", "int32", "uint8", "int8", "bool")
+"""What predictions and targets may be."""
+SCORES, CLASSES = f32([[0.5, 2, -1], [1, 1, 0], [3, 0, 4], [0, 0, 0]]), i64([1, 1, 2, 0])
+NAN = f32([[1, float("nan"), 3], [float("nan"), 0, 1]])
+IMAGE, PIXELS = (2, 3, 2, 2), i64([[[0, 1], [2, 2]], [[1, 1], [0, 2]]])
+
+
+class Scores(NamedTuple):
+    """Scores as [outer, classes, inner]; where `is_binary` there is one, that of the second of two classes."""
+
+    outer: int
+    classes: int
+    inner: int
+    is_binary: bool
+
+
+class _Metric(Op):
+    """What the operators have in common: (predicted, target)."""
+
+    domain = "ai.trainweb"
+    min_inputs = max_inputs = 2
+
+    def need_numbers(self, *types: TensorType) -> None:
+        """Raise unless the dtypes are numbers that can be compared."""
+        for t in types:
+            if t.dtype not in NUMBERS:
+                raise self.unsupported(f"dtype {t.dtype}")
+
+    def scores(self, predicted: tuple[int, ...], target: tuple[int, ...]) -> Scores:
+        """The axis of classes is the last, or the second; as many predictions as targets are of two classes.
+
+        Where sizes are not known, ranks decide; the plan is compiled when they are.
+
+        Raises
+        ------
+        FeedError
+            The shapes do not fit.
+        """
+        is_known, ranks = static(*predicted, *target), len(predicted) - len(target)
+        if prod(predicted) == prod(target) if is_known else ranks == 0 and equal_shapes(predicted, target):
+            return Scores(prod(target), 2, 1, True)
+        if len(predicted) > 1 and is_known and target == predicted[:-1]:
+            return Scores(prod(target), predicted[-1], 1, False)
+        if len(predicted) > 1 and equal_shapes(target, predicted[:1] + predicted[2:]):
+            # One class with a score is one of two.
+            return Scores(predicted[0], maximum(predicted[1], 2), prod(predicted[2:]), False)
+        raise self.misfit(predicted, target)
+
+    def misfit(self, predicted: tuple[int, ...], target: tuple[int, ...]) -> Exception:
+        """The error of shapes that do not fit."""
+        return messages.METRIC_SHAPES(name=self.node.name, predicted=list(predicted), target=list(target))
+
+
+def as_dtype(b: Builder, x: Buf, dtype: str) -> Buf:
+    """`x`, converted where it is of another type."""
+    if x.dtype == dtype:
+        return x
+    y = b.temp(dtype, x.shape)
+    b.elementwise([y], [x], lambda e, v: e.cast(v, dtype))
+    return y
+
+
+def is_above(b: Builder, x: Buf, limit: float) -> Buf:
+    """Which elements are above a limit, as int64; a NaN is."""
+    x, y = as_dtype(b, x, "float32"), b.temp("int64", x.shape)
+
+    def above(e: Emitter, v: Expr) -> Expr:
+        return e.cast(e.not_(e.compare("le", v, e.const(limit))), "int64")
+
+    b.elementwise([y], [x], above)
+    return y
+
+
+class _Counts(_Metric):
+    """Those of classes: sums, and [targets that are none, the first of them, classes]."""
+
+    n_outputs = 2
+    attrs = {"ignores": Int(0), "ignored": Int(0)}
+
+    ignores: int
+    ignored: int
+
+    def operands(self, b: Builder, predicted: Buf, target: Buf) -> tuple[Scores, Buf, Buf]:
+        """How scores are to be read; the scores, and targets as int64."""
+        form = self.scores(predicted.shape, target.shape)
+        classes = is_above(b, target, 0.5) if form.is_binary else as_dtype(b, target, "int64")
+        return form, as_dtype(b, predicted, "float32"), classes
+
+    def places(self, predicted: Any, target: Any) -> tuple[Any, Any, Any]:
+        """Of numpy arrays: scores [places, classes] and targets [places] that count, and the faults."""
+        outer, classes, inner, is_binary = self.scores(predicted.shape, target.shape)
+        if is_binary:
+            scores = np.stack([np.zeros(outer), predicted.reshape(-1)], 1)
+            labels = (~(target.reshape(-1) <= 0.5)).astype(np.int64)
+        else:
+            scores = np.moveaxis(predicted.reshape(outer, classes, inner), 1, 2).reshape(-1, classes)
+            labels = target.reshape(-1).astype(np.int64)
+        counts = labels != self.ignored if self.ignores else np.ones(len(labels), bool)
+        wrong = counts & ((labels < 0) | (labels >= classes))
+        faults = np.array([wrong.sum(), labels[wrong][0] if wrong.any() else 0, classes], np.float64)
+        return scores[counts & ~wrong], labels[counts & ~wrong], faults
+
+
+@register
+class ClassCounts(_Counts):
+    """Counts of the classes with the highest score: right ones and all; "parts" of each; or the confusion "matrix"."""
+
+    attrs = {"count": Str("right"), **_Counts.attrs}
+    samples = (
+        Sample([SCORES, CLASSES], outputs=2),
+        Sample([SCORES, CLASSES], {"count": "parts"}, outputs=2),
+        Sample([SCORES, CLASSES], {"count": "matrix"}, outputs=2),
+        Sample([IMAGE, PIXELS], {"count": "matrix", "ignores": 1, "ignored": 2}, outputs=2),
+        Sample([SCORES, i64([1, -100, 3, 0])], {"ignores": 1, "ignored": -100}, outputs=2),
+        Sample([NAN, i64([1, 0])], outputs=2),
+        Sample([f32([0.5, 0, -1]), f32([1, 1, 0])], {"count": "matrix"}, outputs=2),
+    )
+    bad = (Bad([(4, 3), i64([0, 1])], error=FeedError), Bad([SCORES, CLASSES], {"count": "all"}))
+
+    count: str
+
+    def infer(self, predicted: TensorType, target: TensorType) -> tuple[TensorType, TensorType]:
+        self.need_numbers(predicted, target)
+        if self.count not in MODES:
+            raise self.error(f"count is {self.count!r}; it must be one of {', '.join(MODES)}.")
+        n = self.scores(predicted.shape, target.shape).classes
+        return TensorType("float64", self.sums_shape(n)), TensorType("float64", (3,))
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf) -> None:
+        (outer, n, inner, is_binary), scores, targets = self.operands(b, *ins)
+        if is_binary:
+            predicted = is_above(b, scores, 0)
+        else:
+            predicted = b.temp("int64", targets.shape)
+            b.emit(calls.ArgReduce(x=scores, y=predicted, outer=outer, n=n, inner=inner, select_max=1, last_index=0))
+        b.emit(
+            calls.CountClasses(
+                predicted=predicted,
+                targets=targets,
+                sums=outs[0] or b.temp("float64", self.sums_shape(n)),
+                faults=outs[1] or b.temp("float64", (3,)),
+                n=prod(targets.shape),
+                classes=n,
+                mode=MODES[self.count],
+                ignores=self.ignores,
+                ignored=self.ignored,
+            )
+        )
+
+    def sums_shape(self, n: int) -> tuple[int, int]:
+        """Shape of the sums for so many classes."""
+        return {"right": (2, 1), "parts": (3, n), "matrix": (n, n)}[self.count]
+
+    def reference(self, predicted: Any, target: Any) -> tuple[Any, Any]:
+        scores, labels, faults = self.places(predicted, target)
+        n, guesses = scores.shape[1], scores.argmax(1)
+        matrix = np.zeros((n, n))
+        np.add.at(matrix, (labels, guesses), 1)
+        right = np.diag(matrix)
+        sums = {
+            "right": np.array([[right.sum()], [matrix.sum()]]),
+            "parts": np.stack([right, matrix.sum(1), matrix.sum(0)]),
+            "matrix": matrix,
+        }
+        return sums[self.count], faults
+
+
+@register
+class TopCounts(_Counts):
+    """How many targets have fewer than `k` classes with a higher score, and how many there are (NaN: highest)."""
+
+    attrs = {"k": Int(1), **_Counts.attrs}
+    samples = (
+        Sample([SCORES, CLASSES], outputs=2),
+        Sample([SCORES, CLASSES], {"k": 2}, outputs=2),
+        Sample([IMAGE, PIXELS], {"k": 2, "ignores": 1, "ignored": 1}, outputs=2),
+        Sample([NAN, i64([0, 0])], {"k": 1}, outputs=2),
+        Sample([f32([0.5, 0, -1]), f32([1, 1, 0])], outputs=2),
+        Sample([SCORES, i64([0, 7, -1, 1])], outputs=2),
+    )
+    bad = (Bad([(4, 3), i64([0, 1])], error=FeedError), Bad([SCORES, CLASSES], {"k": 0}))
+
+    k: int
+
+    def infer(self, predicted: TensorType, target: TensorType) -> tuple[TensorType, TensorType]:
+        self.need_numbers(predicted, target)
+        self.scores(predicted.shape, target.shape)
+        if self.k < 1:
+            raise self.error(f"k is {self.k}; it must be at least 1.")
+        return TensorType("float64", (2, 1)), TensorType("float64", (3,))
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf) -> None:
+        (outer, n, inner, is_binary), scores, targets = self.operands(b, *ins)
+        if is_binary:
+            both = b.temp("float32", (outer, 2))
+            pair = b.constant("float32", (1, 2), [0.0, 1.0])
+
+            def second(e: Emitter, score: Expr, place: Expr) -> Expr:
+                return e.select(e.compare("gt", place, e.const(0)), score, place)
+
+            b.elementwise([both], [scores.view((outer, 1)), pair], second)
+            scores = both
+        b.emit(
+            calls.CountTop(
+                scores=scores,
+                targets=targets,
+                sums=outs[0] or b.temp("float64", (2, 1)),
+                faults=outs[1] or b.temp("float64", (3,)),
+                outer=outer,
+                classes=n,
+                inner=inner,
+                k=self.k,
+                ignores=self.ignores,
+                ignored=self.ignored,
+            )
+        )
+
+    def reference(self, predicted: Any, target: Any) -> tuple[Any, Any]:
+        scores, labels, faults = self.places(predicted, target)
+        own = np.take_along_axis(scores, labels[:, None], 1)
+        higher = np.where(np.isnan(own[:, 0]), 0, (~(scores <= own)).sum(1))
+        return np.array([[(higher < self.k).sum()], [len(labels)]], np.float64), faults
+
+
+@register
+class ErrorSums(_Metric):
+    """Of each column, or of all: rows, first target, mean less that, squares around it, squared errors, magnitudes."""
+
+    attrs = {"columns": Int(0)}
+    samples = (
+        Sample([(5, 2), (5, 2)], {"columns": 1}),
+        Sample([(5, 2), (5, 2)]),
+        Sample([(5, 1), f32([1e6, 1e6 + 1, 1e6 + 2, 1e6, 1e6])], {"columns": 1}),
+        Sample([(2, 3, 2), (2, 3, 2)], {"columns": 1}),
+        Sample([i64([1, 2, 4]), i64([1, 0, 9])]),
+    )
+    bad = (Bad([(4, 3), (4, 2)], error=FeedError), Bad([(3,), (2,)], {"columns": 1}, FeedError))
+
+    columns: int
+
+    def shape(self, target: tuple[int, ...]) -> tuple[int, int]:
+        """Rows and columns of the targets."""
+        total = prod(target)
+        columns = prod(target[1:]) if self.columns else 1
+        return total // columns if columns else 0, columns
+
+    def infer(self, predicted: TensorType, target: TensorType) -> TensorType:
+        self.need_numbers(predicted, target)
+        if not equal(prod(predicted.shape), prod(target.shape)):
+            raise self.misfit(predicted.shape, target.shape)
+        return TensorType("float64", (ERROR_SUMS, self.shape(target.shape)[1]))
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf) -> None:
+        rows, columns = self.shape(ins[1].shape)
+        predicted, target = (as_dtype(b, x, "float32") for x in ins)
+        if outs[0] is not None:
+            b.emit(calls.ErrorSums(predicted=predicted, target=target, sums=outs[0], rows=rows, columns=columns))
+
+    def reference(self, predicted: Any, target: Any) -> Any:
+        rows, columns = self.shape(target.shape)
+        p, t = (np.asarray(x, np.float64).reshape(rows, columns) for x in (predicted, target))
+        squares, errors = ((t - t.mean(0)) ** 2).sum(0), ((p - t) ** 2).sum(0)
+        mean = t.mean(0) - t[0]
+        return np.stack([np.full(columns, float(rows)), t[0], mean, squares, errors, np.abs(p - t).sum(0)])

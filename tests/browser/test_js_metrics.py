@@ -1,0 +1,203 @@
+"""Metrics of `fit` in a page and from a bundle without Python, against numpy in float64 and against CPython."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+from playwright.sync_api import Browser
+from tests.conformance.models import make_model
+
+import trainweb
+from trainweb.artifacts import Artifacts, build_artifacts
+from trainweb.fit import Trainer
+from trainweb.ir.shapes import TensorType
+from trainweb.training.bundle import make_bundle
+
+from .bundles import open_page, python_requests
+from .js_session import JsPage, open_js_page
+from .server import Site
+
+IGNORED = -100
+CLASS_METRICS: list[Any] = [
+    {"type": "accuracy", "ignore_index": IGNORED},
+    {"type": "topK", "k": 2, "ignore_index": IGNORED},
+    {"type": "f1", "average": "weighted", "ignore_index": IGNORED},
+    {"type": "confusionMatrix", "ignore_index": IGNORED},
+    {"type": "mIoU", "ignore_index": IGNORED},
+    "perplexity",
+]
+NUMBER_METRICS: list[Any] = ["mae", "r2"]
+ROWS = 24
+
+FIT = """
+    const { scores, targets, metrics } = given;
+    const data = (dtype) => ({
+      x: new Tensor("float32", Float32Array.from(scores.data), scores.dims),
+      [given.target]: new Tensor(dtype, dtype === "int64" ? BigInt64Array.from(targets.data, BigInt)
+        : Float32Array.from(targets.data), targets.dims),
+    });
+    const ofPage = (metric) => typeof metric === "string" ? metric : Object.fromEntries(
+      Object.entries(metric).map(([name, value]) => [name === "ignore_index" ? "ignoreIndex" : name, value]));
+    const fit = async (session) => {
+      const schedule = { type: "Constant", learningRate: 0 };
+      const rows = data(given.dtype);
+      const options = { batchSize: 8, schedule, metrics: metrics.map(ofPage) };
+      const history = await session.fit(rows, { ...options, validationData: rows });
+      await session.release();
+      return history.epochs[0].validation;
+    };
+"""
+
+
+def built(shape: list[Any], loss: Any) -> Artifacts:
+    """x -> Mul(1) = y: what is fed are the predictions; y is no output of the eval model."""
+    node = helper.make_node("Mul", ["x", "w"], ["y"], "product")
+    return build_artifacts(
+        make_model([node], {"x": shape}, {"y": shape}, {"w": np.ones(1, np.float32)}), loss=loss, optimizer="AdamW"
+    )
+
+
+def classes() -> tuple[Artifacts, dict[str, np.ndarray], list[Any]]:
+    """Scores of pictures with ties, classes that are never target or never predicted, and ignored targets."""
+    rng = np.random.default_rng(5)
+    x = rng.integers(-2, 3, (ROWS, 5, 2, 3)).astype(np.float32)
+    x[:, 4] = -3  # never predicted
+    labels = rng.choice([0, 1, 2, 4, IGNORED], (ROWS, 2, 3))
+    loss = {"type": "CrossEntropyLoss", "ignore_index": IGNORED, "class_axis": 1}
+    return built(["n", 5, 2, 3], loss), {"x": x, "labels": labels}, CLASS_METRICS
+
+
+def numbers() -> tuple[Artifacts, dict[str, np.ndarray], list[Any]]:
+    """Large numbers that lie close together, and a column of one number."""
+    rng = np.random.default_rng(6)
+    target = (rng.standard_normal((ROWS, 3)) * [1, 100, 0] + [1e6, -5, 0.1]).astype(np.float32)
+    x = (target + rng.standard_normal((ROWS, 3))).astype(np.float32)
+    return built(["n", 3], "MSELoss"), {"x": x, "target": target}, NUMBER_METRICS
+
+
+CASES = {"classes": classes, "numbers": numbers}
+
+
+def expected(data: dict[str, np.ndarray]) -> dict[str, Any]:
+    """The metrics in float64, by the formulae of scikit-learn's documentation."""
+    x = data["x"].astype(np.float64)
+    if "target" in data:
+        t = data["target"].astype(np.float64)
+        spread, errors = ((t - t.mean(0)) ** 2).sum(0), ((x - t) ** 2).sum(0)
+        is_constant = np.ptp(t, 0) == 0
+        scores = np.where(is_constant, errors == 0, 1 - errors / np.where(is_constant, 1, spread))
+        return {"mae": np.abs(x - t).mean(), "r2": scores.mean()}
+    kept = data["labels"].reshape(-1) != IGNORED
+    scores, t = np.moveaxis(x, 1, -1).reshape(-1, 5)[kept], data["labels"].reshape(-1)[kept]
+    guessed, pairs = scores.argmax(1), range(5)
+    own = scores[np.arange(len(t)), t]
+    both = [((t == c) & (guessed == c)).sum() for c in pairs]
+    either = [((t == c) | (guessed == c)).sum() for c in pairs]
+    f1 = [2 * b / ((t == c).sum() + (guessed == c).sum() or 1) for c, b in zip(pairs, both, strict=True)]
+    return {
+        "accuracy": np.mean(guessed == t),
+        "topK": np.mean((scores > own[:, None]).sum(1) < 2),
+        "f1": np.average(f1, weights=np.bincount(t, minlength=5)),
+        "confusionMatrix": [[int(((t == a) & (guessed == b)).sum()) for b in pairs] for a in pairs],
+        "mIoU": np.mean([b / e for b, e in zip(both, either, strict=True) if e]),
+    }
+
+
+def natively(files: Artifacts, data: dict[str, np.ndarray], metrics: list[Any]) -> dict[str, Any]:
+    state = trainweb.CheckpointState.load_checkpoint(files.checkpoint)
+    models = files.training_model, files.eval_model, files.optimizer_model
+    with trainweb.TrainingSession(state, *models) as session:
+        schedule = {"type": "Constant", "learning_rate": 0.0}
+        options: dict[str, Any] = {"batch_size": 8, "schedule": schedule, "metrics": metrics, "progress": False}
+        found = Trainer(session).fit(data, validation_data=data, **options).epochs[0].validation
+        assert found is not None
+        return dict(found)
+
+
+def given(data: dict[str, np.ndarray], metrics: list[Any]) -> dict[str, Any]:
+    (_, x), (name, targets) = data.items()
+    arrays = [{"data": a.reshape(-1).tolist(), "dims": list(a.shape)} for a in (x, targets)]
+    kind = {"target": name, "dtype": str(targets.dtype)}
+    return {"scores": arrays[0], "targets": arrays[1], "metrics": metrics, **kind}
+
+
+@pytest.fixture(scope="module")
+def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    with open_js_page(browser, plain_site) as page:
+        yield page
+
+
+def bundle_of(files: Artifacts, data: dict[str, np.ndarray], metrics: list[Any]) -> bytes:
+    """A bundle for batches of 8 that cannot start Python."""
+    state = trainweb.CheckpointState.load_checkpoint(files.checkpoint)
+    with trainweb.TrainingSession(state, files.training_model, files.eval_model, files.optimizer_model) as session:
+        models = session.core.models
+    types = {name: TensorType(str(a.dtype), (8, *a.shape[1:])) for name, a in data.items()}
+    return make_bundle(models, state.lent(), {}, [types], None, metrics)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_values_are_those_of_numpy(js: JsPage, browser: Browser, plain_site: Site, case: str) -> None:
+    files, data, metrics = CASES[case]()
+    models = [files.training_model, files.eval_model, files.optimizer_model, files.checkpoint]
+    for name, content in zip(("train", "eval", "optimizer", "checkpoint"), models, strict=True):
+        plain_site.add(f"/metrics/{case}/{name}", content)
+    plain_site.add(f"/metrics/{case}/bundle", bundle_of(files, data, metrics))
+    page = js.run(
+        f"""{FIT}
+        const at = (name) => "/metrics/{case}/" + name;
+        return fit(await TrainingSession.create({{
+          trainModel: at("train"), evalModel: at("eval"), optimizerModel: at("optimizer"),
+          checkpointState: at("checkpoint"),
+        }}));""",
+        given=given(data, metrics),
+    )
+    with open_page(browser, plain_site) as other:
+        # Asked for a part of them in another order, the bundle has a plan, too.
+        bundled = other.run(
+            f"""{FIT} return fit(await TrainingSession.create({{ bundle: "/metrics/{case}/bundle" }}));""",
+            given=given(data, metrics[1:][::-1]),
+        )
+        assert python_requests(plain_site) == []
+    native = natively(files, data, metrics)
+    for name, value in expected(data).items():
+        assert native[name] == (value if name == "confusionMatrix" else pytest.approx(value, rel=1e-13)), name
+        assert page[name] == native[name]
+        assert bundled.get(name, native[name]) == native[name]
+    assert set(page) == set(native) and len(bundled) == len(native) - 1
+
+
+def test_a_bundle_without_the_metric_says_so(browser: Browser, plain_site: Site) -> None:
+    files, data, metrics = classes()
+    plain_site.add("/metrics/plain-bundle", bundle_of(files, data, []))
+    with open_page(browser, plain_site) as page:
+        message = page.run(
+            f"""{FIT}
+            try {{
+              return await fit(await TrainingSession.create({{ bundle: "/metrics/plain-bundle" }}));
+            }} catch (error) {{
+              return error.name + ": " + error.message;
+            }}""",
+            given=given(data, metrics),
+        )
+    assert message.startswith("SessionError: ") and "an eval step with these metrics" in message
+
+
+def test_a_target_that_is_no_class_is_named(js: JsPage, plain_site: Site) -> None:
+    files, data, _ = classes()
+    plain_site.add("/metrics/whole-bundle", bundle_of(files, data, ["accuracy"]))
+    message = js.run(
+        f"""{FIT}
+        try {{
+          return await fit(await TrainingSession.create({{ bundle: "/metrics/whole-bundle" }}));
+        }} catch (error) {{
+          return error.name + ": " + error.message;
+        }}""",
+        given=given(data, ["accuracy"]),
+    )
+    text = "FeedError: accuracy: the target -100 is none of the 5 classes; 'ignoreIndex' leaves one out."
+    assert message.startswith(text)

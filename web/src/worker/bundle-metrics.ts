@@ -1,0 +1,42 @@
+/** What a plan sums up for metrics, and by which formulas values follow from the sums: `Described` of trainweb/metrics.py. */
+
+import type { Formula } from "../wire/fit.js";
+import { wrong, type Reader } from "./bundle-reader.js";
+
+/** A metric of a plan. */
+export interface PlanMetric {
+  readonly name: string;
+  /** Outputs of the plan. */
+  readonly sums: string;
+  /** [targets that are no class, the first of them, classes]; "" where there is no such output. */
+  readonly faults: string;
+  /** What formulas call the rows of the sums; none: the sums are a matrix, which is the value. */
+  readonly rows: readonly string[];
+  /** Whether rows are those of `ErrorSums`; else all are added. */
+  readonly isPooled: boolean;
+  readonly formula: Formula;
+}
+
+export function readMetrics(reader: Reader, value: unknown, where: string): PlanMetric[] {
+  return reader.list(value, where, (item, at) => {
+    const fields = reader.object(item, at);
+    return {
+      name: reader.text(fields["name"], `${at}.name`),
+      sums: reader.text(fields["sums"], `${at}.sums`),
+      faults: reader.text(fields["faults"], `${at}.faults`),
+      rows: reader.names(fields["rows"], `${at}.rows`),
+      isPooled: reader.boolean(fields["isPooled"], `${at}.isPooled`),
+      formula: readFormula(fields["formula"], `${at}.formula`),
+    };
+  });
+}
+
+function readFormula(value: unknown, where: string): Formula {
+  if (typeof value === "number" || typeof value === "string") {
+    return value;
+  }
+  if (!Array.isArray(value) || typeof value[0] !== "string") {
+    throw wrong(where, "a formula", value);
+  }
+  return value.map((operand: unknown) => readFormula(operand, where));
+}

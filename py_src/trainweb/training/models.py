@@ -219,7 +219,7 @@ class SessionModels:
             keep_all=keep_all,
         )
         if plan.recomputation.instructions:
-            _log_recomputation(kind, plan)
+            _log_recomputation(base, plan)
         return plan
 
     def explain(self, kind: str, feeds: Feeds, overwrite: bool) -> str:

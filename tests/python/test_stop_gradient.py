@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from onnx import helper
@@ -57,3 +59,35 @@ def test_what_lies_only_before_a_stop_is_not_trained() -> None:
         build_artifacts(net(), stop_gradient=["nothing"])
     with pytest.raises(ModelError, match="is the loss"):
         build_artifacts(net(), stop_gradient=["loss"])
+
+
+def straight_through(added: list[str]) -> object:
+    """y = h + (q - h), with h = x w and q = relu(h): what a straight-through estimator is without its detach."""
+    return make_model(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["h"], "first"),
+            helper.make_node("Relu", ["h"], ["q"], "quantizer"),
+            helper.make_node("Sub", ["q", "h"], ["d"], "difference"),
+            helper.make_node("Add", added, ["y"], "again"),
+            helper.make_node("MatMul", ["y", "v"], ["p"], "second"),
+            helper.make_node("ReduceMean", ["p"], ["loss"], "mean", keepdims=0),
+        ],
+        {"x": [4, 3]},
+        {"loss": []},
+        {"w": W, "v": V},
+    )
+
+
+@pytest.mark.parametrize("added", [["h", "d"], ["d", "h"]], ids=["before", "after"])
+def test_a_gradient_that_goes_straight_through_without_a_stop_is_warned_of(added: list[str]) -> None:
+    with pytest.warns(UserWarning, match="'d' is left out.*stop_gradient"):
+        made = build_artifacts(straight_through(added))
+    assert [d.name for d in made.decisions if d.doubtful] == ["d"]
+    assert [d.name for d in made.decisions if d.trained] == ["w", "v"]
+
+
+def test_nothing_is_said_where_it_is_stopped_or_something_else_is_added() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build_artifacts(straight_through(["h", "d"]), stop_gradient=["d"])
+        build_artifacts(straight_through(["q", "d"]))

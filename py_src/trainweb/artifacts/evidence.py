@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from trainweb.model.graph import FX_NODE, Graph, Node, Tensor
@@ -360,6 +360,27 @@ def lost_detaches(graph: Graph) -> list[Decision]:
     named = (name for node in graph.nodes for name in _DETACHED.findall(node.notes.get(FX_NODE, "")))
     reason = "a detach that the exporter's optimizer removed, so that gradients go through: export with optimize=False"
     return [Decision(name, False, reason, doubtful=True) for name in dict.fromkeys(named) if name not in kept]
+
+
+def straight_through(graph: Graph, reached: Collection[str]) -> list[Decision]:
+    """Differences to which is added what they subtract, where a gradient goes through both of the tensors `reached`.
+
+    h + (q - h) is q: it is written to stop a gradient.
+    """
+    producers = graph.producers()
+    found: dict[str, None] = {}
+    for node in graph.nodes:
+        if node.op_type != "Add":
+            continue
+        for difference, again in (node.inputs, node.inputs[::-1]):
+            made = producers.get(difference)
+            if made and made.op_type == "Sub" and made.inputs[1] == again and {difference, again} <= set(reached):
+                found[difference] = None
+    reason = (
+        "what it subtracts is added to it, as gradients go straight through where it is detached, which the file "
+        "does not say: name it in stop_gradient, or export with dynamo=True and optimize=False"
+    )
+    return [Decision(name, False, reason, doubtful=True) for name in found]
 
 
 def notes_of(graph: Graph, tensor: Tensor) -> dict[str, str]:

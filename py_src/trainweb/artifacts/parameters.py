@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from trainweb.artifacts.evidence import Decision, Evidence, lost_detaches, lost_parameters
+from trainweb.artifacts.evidence import Decision, Evidence, lost_detaches, lost_parameters, straight_through
 from trainweb.autodiff.gradient import influences
 from trainweb.errors import ModelError
 from trainweb.model.graph import Graph, Tensor
@@ -84,7 +84,7 @@ def select_parameters(
         for t in candidates
         if t.name in reached or t.name in named
     ]
-    decisions += lost_parameters(graph) + lost_detaches(graph)
+    decisions += lost_parameters(graph) + (lost_detaches(graph) or straight_through(graph, reached - set(stopped)))
     _warn(decisions)
     return Selection([d.name for d in decisions if d.trained], frozen, decisions)
 

@@ -96,7 +96,8 @@ export class Env {
 
   /**
    * URL prefix of all files of the package, as `npx trainweb copy` lays them down; null: where this script was loaded from,
-   * where a bundler put them, or in `trainweb/` beside the bundle if it carried none along. `wasm.wasmPaths` and `pyodide.indexURL` go before it.
+   * where a bundler put them, or in `trainweb/` beside the bundle if it carried none along. `wasm.wasmPaths` and
+   * `pyodide.indexURL` go before it.
    */
   baseURL: string | null = null;
 

@@ -134,7 +134,7 @@ function scriptOnStack(): string {
 
 /** The settings of `env` that say where files lie. */
 export interface Locations {
-  /** Prefix of all files; null: where this script was loaded from or its bundler put them. */
+  /** Prefix of all files; null: where this script was loaded from, its bundler put them, or beside the bundle. */
   readonly baseURL: string | null;
   /** Prefix of a Pyodide distribution; null: the Pyodide of the package. */
   readonly indexURL: string | null;

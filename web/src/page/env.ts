@@ -95,8 +95,9 @@ export class Env {
   trace?: boolean;
 
   /**
-   * URL prefix of all files of the package, as `npx trainweb copy` lays them down; null: where this script
-   * was loaded from, or where a bundler put them. `wasm.wasmPaths` and `pyodide.indexURL` go before it.
+   * URL prefix of all files of the package, as `npx trainweb copy` lays them down; null: where this script was loaded from,
+   * where a bundler put them, or in `trainweb/` beside the bundle if it carried none along. `wasm.wasmPaths` and
+   * `pyodide.indexURL` go before it.
    */
   baseURL: string | null = null;
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scripts import compare_plans
 from tests.control.test_control_flow import recurrent
-from tests.control.test_while import counted, growing
+from tests.control.test_while import counted, growing, nested
 from tests.ops import test_forward, test_gradient
 from tests.ops.op_runner import feeds_of, single_node
 
@@ -75,6 +75,7 @@ def loop_plans() -> Iterator[Subject]:
     """Loops that are loops in the plan, forward and backward: of a known length, and ended by data."""
     x = np.random.default_rng(3).standard_normal((1000, 3)).astype(np.float32)
     models = {"repeat": (recurrent(1000), x), "while": (growing(None), x[0]), "count": (counted(), x[0])}
+    models["nest"] = nested(None, None), x[0]
     for name, (proto, feed) in models.items():
         graph = build_gradients(expand_control_flow(read_model(proto), differentiable=True), "loss", ["x", "w"])
         graph.outputs = [Value(wanted, "float32", None) for wanted in ("loss", "x_grad", "w_grad")]

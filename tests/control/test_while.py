@@ -15,7 +15,9 @@ from tests.control.test_repeat import run_raw
 
 import trainweb
 from trainweb.artifacts import Artifacts, OptimType, build_artifacts
+from trainweb.autodiff.gradient import build_gradients
 from trainweb.backend.wasm.engine.base import MORE
+from trainweb.compiler.compile import compile_model
 from trainweb.control import expand_control_flow, repeat
 from trainweb.errors import LimitError, UnsupportedError
 from trainweb.ir.shapes import TensorType
@@ -161,6 +163,19 @@ def test_rows_of_which_only_the_run_tells_the_number_are_refused_by_name() -> No
         build_artifacts(proto, requires_grad=["w"])
     with pytest.raises(UnsupportedError, match=r"how many rows its output 'rows' has"):
         run_model(proto, None, {"x": FEEDS["many"]})
+
+
+def test_room_of_iterations_that_did_not_run_is_not_looked_at() -> None:
+    """What lies there is what was there before: not numbers that a step made."""
+    graph = expand_control_flow(read_model(growing(None)), differentiable=True)
+    extended = build_gradients(graph, "loss", ["x"])
+    plan = compile_model(extended, {"x": TensorType("float32", (3,))}, ["loss", "x_grad"], keep_all=True)
+    loops = [n for n in plan.kept_nodes if n.op.startswith("RepeatWhile")]
+    assert [n.op for n in loops] == ["RepeatWhile", "RepeatWhileGradient"]
+    for kept in loops:
+        names = [*kept.inputs, *kept.outputs]
+        assert names
+        assert not [name for name in names if "_before_" in name]
 
 
 # ---- the limit

@@ -191,7 +191,7 @@ class _Compilation:
         kept: dict[str, None] = {}
         for k in sorted(self.needed):
             op, node = self.ops[k], self.graph.nodes[k]
-            ins, outs = floats(node.inputs), floats(node.outputs)
+            ins, outs = map(floats, op.looked_at())
             is_chosen = any(isinstance(v, float) and not isfinite(v) for v in node.attrs.values())
             kept_node = KeptNode(
                 str(node),

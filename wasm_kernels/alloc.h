@@ -10,12 +10,6 @@ typedef struct {
     int32_t left_out; /* below 0: as many instructions more are left out */
 } tw_place_in_plan;
 
-/* The loop that a run is in: where its body begins, and how many iterations are left, this one among them. */
-typedef struct {
-    uint32_t instruction, word;
-    int32_t left;
-} tw_loop;
-
 /* A 64-byte header before each payload. */
 typedef struct tw_block {
     uint32_t magic;
@@ -31,7 +25,7 @@ typedef struct tw_block {
     uint32_t profile;        /* where the plan's runs add up times, or 0 */
     uint32_t written;        /* the segments that the plan writes, one bit each, once it was verified */
     tw_place_in_plan at;
-    tw_loop loop;
+    uint32_t reserved[3];
 } tw_block;
 
 uint32_t tw_alloc(uint32_t nbytes);

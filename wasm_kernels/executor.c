@@ -139,13 +139,48 @@ static int32_t check_memory(const tw_binder *binder, uint32_t plan) {
     return TW_OK;
 }
 
+/* Loops that have begun where the verifier is: where their bodies begin, and their iterations, all multiplied. */
+typedef struct {
+    uint32_t depth;
+    struct {
+        uint32_t word, instruction;
+        double trips;
+    } open[LOOP_DEPTH];
+} tw_loops;
+
+/* After instruction `count`, which ends at word `end`: which loop_end goes back to which loop_begin, in the relocated words.
+   One without a beginning goes nowhere. `left` are the iterations that were left in a loop whose run goes on. */
+static int32_t note_loop(tw_loops *loops, uint32_t opcode, uint32_t *args, uint32_t end, uint32_t count, int32_t left) {
+    if (opcode == OPCODE_LOOP_BEGIN) {
+        loop_begin_args *begin = (loop_begin_args *)args;
+        double trips = begin->trips * (loops->depth ? loops->open[loops->depth - 1].trips : 1);
+        if (loops->depth == LOOP_DEPTH || trips > LOOP_NEST_TRIPS) return tw_fail(TW_BAD_CONDITION, begin->trips, loops->depth);
+        begin->left = left < 0 ? 0 : left > begin->trips ? begin->trips : left;
+        loops->open[loops->depth].word = end;
+        loops->open[loops->depth].instruction = count + 1;
+        loops->open[loops->depth++].trips = trips;
+    } else if (opcode == OPCODE_LOOP_END) {
+        loop_end_args *last = (loop_end_args *)args;
+        last->begin = last->instruction = 0;
+        if (loops->depth) {
+            last->begin = (int32_t)loops->open[--loops->depth].word;
+            last->instruction = (int32_t)loops->open[loops->depth].instruction;
+        }
+    }
+    return TW_OK;
+}
+
 static int32_t check_code(uint32_t *header, const tw_binder *binder, const uint32_t *code, uint32_t *relocated) {
     uint32_t at = 0, count = 0, n_code = header[HEADER_N_CODE];
+    tw_loops loops = {0};
     while (at < n_code) {
         uint32_t opcode = code[at] & 0xFFFF, n_args = code[at] >> 16;
         header[HEADER_FAILED] = count;
         if (n_args >= n_code - at) return tw_fail(TW_BAD_ARGUMENT, n_args, at);
         if (opcode >= TW_N_OPCODES) return tw_fail(TW_BAD_OPCODE, opcode, at);
+        int32_t left = 0; /* the plan is verified anew while a run of it waits, where functions have gone */
+        if (opcode == OPCODE_LOOP_BEGIN && n_args == tw_table[opcode].n_words)
+            left = ((const loop_begin_args *)(relocated + at + 1))->left;
         tw_copy(relocated + at, code + at, 4 * (size_t)(n_args + 1));
         int32_t status;
         if (opcode == 0) {
@@ -153,6 +188,7 @@ static int32_t check_code(uint32_t *header, const tw_binder *binder, const uint3
         } else {
             if (n_args != tw_table[opcode].n_words) return tw_fail(TW_BAD_ARGUMENT, n_args, at);
             status = tw_table[opcode].check(binder, code + at + 1, relocated + at + 1);
+            if (!status) status = note_loop(&loops, opcode, relocated + at + 1, at + n_args + 1, count, left);
         }
         if (status) return status;
         at += n_args + 1;
@@ -199,22 +235,21 @@ static void run_generated(const uint32_t *words) {
 }
 
 /* After a loop_end: whether the loop goes on, whose counter then has the number of the next iteration. A plan cannot send the
-   executor anywhere: it goes back to behind a loop_begin that this run has passed, as often as that said, and forgets the loop
-   where another begins, so that every run ends. */
-static bool repeats(tw_loop *loop, const uint32_t *code, const loop_end_args *end) {
-    if (loop->left <= 1) {
-        loop->left = 0;
-        return false;
-    }
-    loop->left--;
-    const loop_begin_args *begin = (const loop_begin_args *)(code + loop->word) - 1;
-    *end->counter = begin->trips - loop->left;
+   executor anywhere: the verifier has written where each loop begins, loops lie within each other, and each goes back fewer
+   times than it has iterations for each time that it begins: every run ends. */
+static bool next_iteration(uint32_t *code, const loop_end_args *end) {
+    if (!end->begin) return false;
+    loop_begin_args *begin = (loop_begin_args *)(code + end->begin) - 1;
+    if (begin->left <= 1) return false;
+    begin->left--;
+    *end->counter = begin->trips - begin->left;
     return true;
 }
 
 /* Run from instruction `block->at.instruction` on to the end, or to the first boundary of instructions after `until`. */
 static int32_t run_code(uint32_t *header, tw_block *block, double *profile, double until) {
-    const uint32_t *code = header + header[HEADER_TOTAL_WORDS] - header[HEADER_N_CODE], *word = code + block->at.word;
+    uint32_t *code = header + header[HEADER_TOTAL_WORDS] - header[HEADER_N_CODE];
+    const uint32_t *word = code + block->at.word;
     int32_t status = block->at.left_out;
     for (uint32_t i = block->at.instruction; i < header[HEADER_N_INSTRUCTIONS]; i++) {
         uint32_t opcode = *word & 0xFFFF, n_args = *word >> 16;
@@ -232,10 +267,14 @@ static int32_t run_code(uint32_t *header, tw_block *block, double *profile, doub
         if (status > 0) return status;
         word += n_args + 1;
         if (opcode == OPCODE_LOOP_BEGIN) {
-            block->loop = (tw_loop){i + 1, (uint32_t)(word - code), (int32_t)((const loop_begin_args *)word - 1)->trips};
-        } else if (opcode == OPCODE_LOOP_END && repeats(&block->loop, code, (const loop_end_args *)word - 1)) {
-            word = code + block->loop.word;
-            i = block->loop.instruction - 1; /* one less than the next */
+            loop_begin_args *begin = (loop_begin_args *)(code + (word - code)) - 1;
+            begin->left = begin->trips;
+        } else if (opcode == OPCODE_LOOP_END) {
+            const loop_end_args *end = (const loop_end_args *)word - 1;
+            if (next_iteration(code, end)) {
+                word = code + end->begin;
+                i = (uint32_t)end->instruction - 1; /* one less than the next */
+            }
         }
         if (until != FOREVER && i + 1 < header[HEADER_N_INSTRUCTIONS] && tw_now() >= until) {
             block->at = (tw_place_in_plan){i + 1, (uint32_t)(word - code), status};
@@ -315,10 +354,7 @@ static int32_t run_from(uint32_t plan, int32_t anew, double until) {
     uint32_t *header = (uint32_t *)(uintptr_t)plan;
     fault.value = fault.position = 0;
     header[HEADER_FAILED] = NO_INSTRUCTION;
-    if (anew) {
-        block->at = (tw_place_in_plan){0};
-        block->loop = (tw_loop){0};
-    }
+    if (anew) block->at = (tw_place_in_plan){0};
     int32_t status = anew || block->paused ? TW_OK : tw_fail(TW_BAD_PLAN, 0, 0);
     block->paused = 0;
     if (!status) status = run_plan(header, block, until);

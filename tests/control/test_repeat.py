@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isqrt
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from trainweb.artifacts import OptimType, build_artifacts
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.backend.wasm.engine.base import MORE
 from trainweb.control import expand_control_flow, repeat
-from trainweb.ir.layout import LOOP_TRIPS
+from trainweb.ir.layout import LOOP_DEPTH, LOOP_NEST_TRIPS, LOOP_TRIPS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.reader import read_model
 from trainweb.training.arrays import from_numpy, to_numpy
@@ -122,7 +123,7 @@ def run_raw(*names_and_words: tuple[str, list[int]], counter: int = 0, trips: in
     return status, number, result
 
 
-BEGIN, END = ("loop_begin", [0, 3]), ("loop_end", [0])
+BEGIN, END = ("loop_begin", [0, 3, 0]), ("loop_end", [0, 0, 0])
 TAKE, PUT = ("loop_take", [1, 0, 1, 1, 3, 0]), ("loop_put", [1, 0, 2, 1, 3, 1])
 
 
@@ -137,8 +138,30 @@ def test_the_parts_of_all_iterations_are_written_once() -> None:
 
 
 def test_a_loop_within_a_loop_ends() -> None:
-    # The second beginning is the loop from there on; the last end is passed over.
-    assert run_raw(BEGIN, BEGIN, PUT, END, END)[0] == "TW_OK"
+    # The counter of both is the same: when the inner one is over it is 0, and the outer one goes on.
+    assert run_raw(BEGIN, BEGIN, PUT, END, END) == ("TW_OK", [0], bytes(3))
+
+
+def test_a_loop_runs_anew_in_each_iteration_of_another() -> None:
+    # What was taken last, 2, lies where the first part is: the inner loop takes it when it runs again.
+    assert run_raw(BEGIN, TAKE, PUT, END) == ("TW_OK", [0], bytes([2, 1, 0]))
+    assert run_raw(BEGIN, BEGIN, TAKE, PUT, END, END) == ("TW_OK", [0], bytes([2, 1, 2]))
+
+
+@pytest.mark.parametrize("lie", [1, 7, 2**31 - 1])
+def test_what_a_plan_says_of_where_loops_begin_does_not_matter(lie: int) -> None:
+    begin, end = ("loop_begin", [0, 3, lie]), ("loop_end", [0, lie, lie])
+    assert run_raw(begin, TAKE, PUT, end) == ("TW_OK", [0], bytes([2, 1, 0]))
+    assert run_raw(end, end, counter=2) == ("TW_OK", [0], bytes(3))
+
+
+def test_loops_within_each_other_have_bounds() -> None:
+    def nest(trips: int, depth: int) -> str:
+        return run_raw(*[("loop_begin", [0, trips, 0])] * depth, *[END] * depth)[0]
+
+    assert nest(2, LOOP_DEPTH) == "TW_OK"
+    assert nest(1, LOOP_DEPTH + 1) == "TW_BAD_CONDITION"
+    assert nest(1 + isqrt(LOOP_NEST_TRIPS), 2) == "TW_BAD_CONDITION"
 
 
 @pytest.mark.parametrize("counter", [-1, 3, 2**40])
@@ -149,7 +172,7 @@ def test_a_counter_that_is_no_iteration_is_refused(counter: int) -> None:
 
 @pytest.mark.parametrize("trips", [0, LOOP_TRIPS + 1])
 def test_loops_have_a_number_of_iterations_in_bounds(trips: int) -> None:
-    assert run_raw(("loop_begin", [0, trips]), END)[0] == "TW_BAD_CONDITION"
+    assert run_raw(("loop_begin", [0, trips, 0]), END)[0] == "TW_BAD_CONDITION"
 
 
 def test_a_result_over_the_counter_is_refused() -> None:

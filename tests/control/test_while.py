@@ -15,11 +15,13 @@ from tests.control.test_repeat import run_raw
 
 import trainweb
 from trainweb.artifacts import Artifacts, OptimType, build_artifacts
+from trainweb.autodiff.gradient import build_gradients
 from trainweb.backend.wasm.engine.base import MORE
-from trainweb.control import expand_control_flow
+from trainweb.compiler.compile import compile_model
+from trainweb.control import expand_control_flow, repeat
 from trainweb.errors import LimitError, UnsupportedError
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import LOOP_ITERATIONS
+from trainweb.model.graph import LOOP_ITERATIONS, Graph
 from trainweb.model.reader import read_model
 from trainweb.training.arrays import from_numpy
 from trainweb.training.inference import InferenceCore
@@ -163,6 +165,19 @@ def test_rows_of_which_only_the_run_tells_the_number_are_refused_by_name() -> No
         run_model(proto, None, {"x": FEEDS["many"]})
 
 
+def test_room_of_iterations_that_did_not_run_is_not_looked_at() -> None:
+    """What lies there is what was there before: not numbers that a step made."""
+    graph = expand_control_flow(read_model(growing(None)), differentiable=True)
+    extended = build_gradients(graph, "loss", ["x"])
+    plan = compile_model(extended, {"x": TensorType("float32", (3,))}, ["loss", "x_grad"], keep_all=True)
+    loops = [n for n in plan.kept_nodes if n.op.startswith("RepeatWhile")]
+    assert [n.op for n in loops] == ["RepeatWhile", "RepeatWhileGradient"]
+    for kept in loops:
+        names = [*kept.inputs, *kept.outputs]
+        assert names
+        assert not [name for name in names if "_before_" in name]
+
+
 # ---- the limit
 
 
@@ -264,9 +279,124 @@ def test_a_loop_that_data_end_trains() -> None:
         assert losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize("name", ["onnx::MatMul_31", "29"])
+def test_a_weight_in_the_body_of_a_loop_is_known_by_what_reads_it(name: str) -> None:
+    """Exporters give weights such names; a matrix that is multiplied with activations is one all the same."""
+    proto = growing(None)
+    loop = next(n for n in proto.graph.node if n.op_type == "Loop")
+    (inner,) = [a.g for a in loop.attribute if a.name == "body"]
+    inner.node[0].input[1] = next(t for t in proto.graph.initializer if t.name == "w").name = name
+    (decision,) = [d for d in build_artifacts(proto).decisions if d.name == name]
+    assert (decision.trained, decision.doubtful, decision.reason) == (True, False, "weight of a product")
+
+
+# ---- loops within loops
+
+
+def nested(outer: int | None, inner: int | None) -> onnx.ModelProto:
+    """While the sum of what was reached is small: h grows as in `growing`, shrinks to a third, and is stacked.
+
+    `outer` and `inner` are trip counts in place of conditions.
+    """
+    grown = body(
+        [
+            node("MatMul", ["g", "w"], ["m"]),
+            node("Tanh", ["m"], ["a"]),
+            node("Add", ["a", "g"], ["s"]),
+            node("Add", ["s", "x"], ["next"]),
+            node("Mul", ["next", "next"], ["sq"]),
+            node("ReduceSum", ["sq"], ["length"], keepdims=0),
+            node("Less", ["length", "most"], ["still"]),
+        ],
+        [info("j", INT, []), info("go", BOOL, []), info("g", FLOAT, [3])],
+        [info("still" if inner is None else "go", BOOL, []), info("next", FLOAT, [3])],
+    )
+    nodes = [
+        node("Loop", ["inner" if inner else "", "yes", "h"], ["large"], "in", body=grown),
+        node("Mul", ["large", "third"], ["small"]),
+        node("Add", ["total", "small"], ["sum"]),
+        node("Abs", ["sum"], ["sizes"]),
+        node("ReduceMax", ["sizes"], ["size"], keepdims=0),
+        node("Less", ["size", "five"], ["more"]),
+    ]
+    made = [info("more" if outer is None else "again", BOOL, []), info("small", FLOAT, [3]), info("sum", FLOAT, [3])]
+    results = ["h_last", "y"]
+    if outer is not None:
+        nodes.append(node("Mul", ["large", "large"], ["row"]))
+        made.append(info("row", FLOAT, [3]))
+        results.append("rows")
+    around = body(
+        nodes, [info("t", INT, []), info("again", BOOL, []), info("h", FLOAT, [3]), info("total", FLOAT, [3])], made
+    )
+    first = node("Loop", ["outer" if outer else "", "yes", "h0", "zeros"], results, "out", body=around)
+    last = [*LOSS]
+    if outer is not None:
+        last = [
+            node("Reshape", ["rows", "any"], ["flat"]),
+            node("Concat", ["y", "flat"], ["all"], axis=0),
+            node("Mul", ["all", "all"], ["squares"]),
+            LOSS[1],
+        ]
+    constants = {"w": W, "h0": np.full(3, 0.1, np.float32), "most": np.float32(20), "five": np.float32(5)}
+    constants |= {"zeros": np.zeros(3, np.float32), "third": np.float32(1 / 3), "yes": np.array(True)}
+    constants |= {"any": np.array([-1]), "outer": np.array(outer or 0), "inner": np.array(inner or 0)}
+    outputs = [info("loss", FLOAT, []), info("y", FLOAT, [3])]
+    return model([first, *last], [info("x", FLOAT, [3])], outputs, constants)
+
+
+NESTS = {"while in while": (None, None), "while in count": (4, None), "count in while": (None, 3), "counts": (4, 3)}
+
+
+@pytest.mark.parametrize("nest", NESTS)
+def test_a_loop_within_a_loop_forward_and_backward(nest: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeat, "WRITTEN_OUT_NODES", 0)
+    proto, feeds = nested(*NESTS[nest]), {"x": FEEDS["many"]}
+    (outer,) = [n for n in expand_control_flow(read_model(proto), differentiable=True).nodes if n.op_type in LOOPS]
+    inner = outer.attrs["body"]
+    assert isinstance(inner, Graph)
+    assert [n.op_type for n in inner.nodes if n.op_type in LOOPS] == [LOOPS[NESTS[nest][1] is None]]
+    agree(proto, feeds)
+    gradient_agrees(proto, feeds, ["x", "w", "h0"])
+
+
+LOOPS = ("Repeat", "RepeatWhile")
+
+
+def test_long_loops_within_each_other_are_few_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeat, "WRITTEN_OUT_NODES", 100)
+    proto = nested(50, 40)
+    agree(proto, {"x": FEEDS["many"]})
+    core = InferenceCore(read_model(proto))
+    plan = core.plan({"x": TensorType("float32", (3,))}).plan
+    core.host.release()
+    assert len(plan.text) < 60
+
+
+def test_more_iterations_than_a_plan_may_have_are_refused() -> None:
+    proto = nested(None, None)
+    limits = {"limits": {"loop_iterations": 2000}}
+    session = InferenceSession(proto, limits)
+    with pytest.raises(LimitError, match=r"2 loops within each other have up to 4004001 iterations.*loop_iterations"):
+        session.run(None, {"x": FEEDS["many"]})
+    session.release()
+
+
+def test_a_loop_in_a_branch_must_end_there_too() -> None:
+    """A branch that is not chosen runs, too: over zeros, a loop in it that data end might not."""
+    inner = growing(None).graph
+    loop = next(n for n in inner.node if n.op_type == "Loop")
+    then = body([loop, node("Identity", ["y"], ["a"])], [], [info("a", FLOAT, [3])])
+    other = body([node("Identity", ["x"], ["a"])], [], [info("a", FLOAT, [3])])
+    nodes = [*list(inner.node)[:2], node("If", ["start"], ["r"], "either", then_branch=then, else_branch=other)]
+    constants = {t.name: numpy_helper.to_array(t) for t in inner.initializer}
+    proto = model(nodes, [info("x", FLOAT, [3])], [info("r", FLOAT, [3])], constants)
+    with pytest.raises(UnsupportedError, match=r"either.*decides whether .*RepeatWhile.* ends when data say so"):
+        run_model(proto, None, {"x": FEEDS["many"]})
+
+
 # ---- plans that nobody compiled: buffers are 0: the counter, 1: a source, 2: a result
 
-BEGIN, END = ("loop_begin", [0, 3]), ("loop_end", [0])
+BEGIN, END = ("loop_begin", [0, 3, 0]), ("loop_end", [0, 0, 0])
 PUT = ("loop_put", [1, 0, 2, 1, 3, 0])
 NULL = 0xFFFFFFFF
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import numpy as np
 from scripts import compare_plans
 from tests.control.test_control_flow import recurrent
-from tests.control.test_while import counted, growing
+from tests.control.test_while import counted, growing, nested
 from tests.ops import test_forward, test_gradient
 from tests.ops.op_runner import feeds_of, single_node
 
 from trainweb.autodiff.gradient import build_gradients
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.backend.wasm.plan import Plan
-from trainweb.control import expand_control_flow
+from trainweb.control import expand_control_flow, repeat
 from trainweb.ir.layout import ARENA, CONSTANTS, PREPARED
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
@@ -72,10 +73,16 @@ def operator_plans() -> Iterator[Subject]:
 
 
 def loop_plans() -> Iterator[Subject]:
-    """Loops that are loops in the plan, forward and backward: of a known length, and ended by data."""
-    x = np.random.default_rng(3).standard_normal((1000, 3)).astype(np.float32)
-    models = {"repeat": (recurrent(1000), x), "while": (growing(None), x[0]), "count": (counted(), x[0])}
+    """Loops that are loops in the plan, forward and backward: of a known length, and ended by data.
+
+    They are short: mutations put loops into each other, and the meter is for seconds.
+    """
+    x = np.random.default_rng(3).standard_normal((20, 3)).astype(np.float32)
+    models = {"repeat": (recurrent(20), x), "while": (growing(None), x[0]), "count": (counted(), x[0])}
+    models["nest"] = nested(None, None), x[0]
     for name, (proto, feed) in models.items():
-        graph = build_gradients(expand_control_flow(read_model(proto), differentiable=True), "loss", ["x", "w"])
+        with patch.object(repeat, "WRITTEN_OUT_NODES", 0):
+            graph = expand_control_flow(read_model(proto, limits={"loop_iterations": 64}), differentiable=True)
+        graph = build_gradients(graph, "loss", ["x", "w"])
         graph.outputs = [Value(wanted, "float32", None) for wanted in ("loss", "x_grad", "w_grad")]
         yield _compile(f"loop {name}", graph, {"x": feed})

@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from trainweb.control.repeat import with_bodies
 from trainweb.model.graph import FX_NODE, Graph, Node, Tensor
 
 KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
@@ -109,7 +110,8 @@ class Evidence:
 
     def __init__(self, graph: Graph, tensors: dict[str, Tensor]) -> None:
         self._tensors = tensors
-        self._consumers, self._producers = graph.consumers(), graph.producers()
+        written = with_bodies(graph)
+        self._consumers, self._producers = written.consumers(), written.producers()
         self._inputs = {value.name for value in graph.inputs}
         self._torch = graph.producer == TORCH
         self._notes = {name: value.notes for name, value in graph.value_info.items() if value.notes}

@@ -121,9 +121,9 @@ def compile_model(
 def _body_program(body: Graph, types: Mapping[str, TensorType], outputs: Sequence[str]) -> Program:
     """The finished program of a loop's body."""
     for node in body.nodes:
-        if not (op := bind(node, body.opsets)).is_pure:
+        if (op := bind(node, body.opsets)).draws or op.state_inputs:
             raise op.unsupported("an operator that draws or updates, in a loop that is not written out,")
-    program = _Compilation(body, {}, {}, True, hoists=False, loops=False).program(types, outputs, {}, None)
+    program = _Compilation(body, {}, {}, True, hoists=False).program(types, outputs, {}, None)
     run_passes(program, Context(workspace_bytes))
     return program
 
@@ -136,14 +136,11 @@ class _Compilation:
         sequences: Mapping[str, BufSequence],
         overwrite: bool,
         hoists: bool,
-        *,
-        loops: bool = True,
     ) -> None:
         self.graph, self.bindings, self.sequences = graph.copy(), bindings, dict(sequences)
         self.hoists = hoists
         self.builder = Builder(overwrite=overwrite)
-        if loops:
-            self.builder.loops = LoopCompiler(_body_program)
+        self.builder.loops = LoopCompiler(_body_program)
         self.types: dict[str, TensorType] = {}
         self.ops: dict[int, Op] = {}
         self.folded: set[int] = set()
@@ -194,7 +191,7 @@ class _Compilation:
         kept: dict[str, None] = {}
         for k in sorted(self.needed):
             op, node = self.ops[k], self.graph.nodes[k]
-            ins, outs = floats(node.inputs), floats(node.outputs)
+            ins, outs = map(floats, op.looked_at())
             is_chosen = any(isinstance(v, float) and not isfinite(v) for v in node.attrs.values())
             kept_node = KeptNode(
                 str(node),

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from trainweb.autodiff.deferred import zero_gradient
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX, build_gradients, influences
 from trainweb.backend.wasm.compile import workspace_bytes
+from trainweb.errors import LimitError
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder, Ending, Iterations, LoopGradient
 from trainweb.ir.instructions import Buf, Storage
-from trainweb.ir.layout import ARENA
-from trainweb.ir.loop import LoopCall, inner_storages
+from trainweb.ir.layout import ARENA, LOOP_DEPTH, LOOP_NEST_TRIPS
+from trainweb.ir.loop import LoopCall, depth_of, inner_storages, n_instructions, nested_trips
 from trainweb.ir.program import Program
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Tensor, Value
@@ -113,9 +114,10 @@ class _Loop:
         for result, rows, reverse in zip(self.results[it.carried :], outs[it.carried :], it.stacked, strict=True):
             self._put(result, rows, reverse)
         self._carry()
-        b.emit(calls.LoopEnd(counter=self.counter))
+        # The verifier writes where the loop begins.
+        b.emit(calls.LoopEnd(counter=self.counter, begin=0, instruction=0))
         if leave is not None:
-            leave.skip = len(b.instructions) - 1 - b.instructions.index(leave)
+            leave.skip = n_instructions(b.instructions[b.instructions.index(leave) + 1 :])
         steps = self.ending.steps if self.ending is not None else None
         if steps is not None:
             self._copy(steps, self.counter)
@@ -129,16 +131,28 @@ class _Loop:
         nbytes = workspace_bytes(b.instructions, [], live, inner)
         workspace = Buf(Storage(ARENA, nbytes), "uint8", (nbytes,), name="temp")
         may_fail = self.ending is not None and self.ending.may_fail
+        may_fail |= any(isinstance(i, LoopCall) and i.may_fail for i in self.body)
+        self._check_nest()
         return LoopCall(b.instructions, it.trips, inner, workspace, b.node, may_fail=may_fail)
+
+    def _check_nest(self) -> None:
+        """Raise LimitError where loops within each other are more than a plan may have."""
+        depth, most = 1 + depth_of(self.body), (self.it.trips + (self.ending is not None)) * nested_trips(self.body)
+        if depth > LOOP_DEPTH or most > LOOP_NEST_TRIPS:
+            raise LimitError(
+                f"{self.b.node}: {depth} loops within each other have up to {most} iterations; a plan may have "
+                f"{LOOP_DEPTH} and {LOOP_NEST_TRIPS}. Lower the trip counts or, where only the run tells how often "
+                "they run, limits['loop_iterations']."
+            )
 
     def _begin(self) -> calls.LoopWhile | None:
         """Begin the loop; what leaves it, where only the run tells how often it runs."""
         b, trips, ending = self.b, self.it.trips, self.ending
         if ending is None:
-            b.emit(calls.LoopBegin(counter=self.counter, trips=trips))
+            b.emit(calls.LoopBegin(counter=self.counter, trips=trips, left=0))
             return None
         # There must be an iteration more, to be left.
-        b.emit(calls.LoopBegin(counter=self.counter, trips=trips + 1))
+        b.emit(calls.LoopBegin(counter=self.counter, trips=trips + 1, left=0))
         condition = self.slots[0] if ending.conditional else None
         leave = calls.LoopWhile(condition=condition, count=ending.count, counter=self.counter, limit=trips, skip=0)
         b.emit(leave)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainweb.control.deciding import handed_names
-from trainweb.control.operators import is_control, read_names
+from trainweb.control.operators import all_nodes, is_control, read_names, subgraphs
 from trainweb.errors import LimitError, ModelError, UnsupportedError
 from trainweb.ir.dims import equal_shapes, static
 from trainweb.ir.shapes import TensorType
@@ -87,10 +87,7 @@ class Expansion:
         handlers: Mapping[str, Handler],
         *,
         differentiable: bool,
-        may_repeat: bool = True,
     ) -> None:
-        self.may_repeat = may_repeat
-        """Whether long loops become nodes that run a body again and again, which do not hold each other."""
         self.source, self.handlers, self.differentiable = source, handlers, differentiable
         self.graph = source.copy()
         self.graph.nodes = []
@@ -329,10 +326,23 @@ class Expansion:
             return name
         return self.op("Reshape", [name, self.constant("int64", (0,), [])])
 
+    def is_pure(self, since: int) -> bool:
+        """Whether the nodes written since there were `since` may run although they are not chosen."""
+        return all(self._why_impure(node) is None for node in self.graph.nodes[since:])
+
     def check_pure(self, since: int) -> None:
         """Raise unless the nodes written since there were `since` may run although they are not chosen."""
         for node in self.graph.nodes[since:]:
-            if not bind(node, self.graph.opsets).is_pure:
+            if (why := self._why_impure(node)) is not None:
                 raise self.unsupported(
-                    f"a condition that is only known at run time decides whether {node} runs, which draws or updates"
+                    f"a condition that is only known at run time decides whether {node} runs, which {why}"
                 )
+
+    def _why_impure(self, node: Node) -> str | None:
+        op = bind(node, self.graph.opsets)
+        if op.draws or op.state_inputs:
+            return "draws or updates"
+        bodies = (n for inner in subgraphs(node) for n in all_nodes(inner))
+        if any(n.op_type == "RepeatWhile" for n in (node, *bodies)):
+            return "ends when data say so, which those of the branch that is not chosen need not"
+        return None

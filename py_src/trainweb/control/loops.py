@@ -62,7 +62,7 @@ def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
         goes_on = x.value(condition) if condition else True
         if goes_on is False:
             break
-        if goes_on is None and (count is None or stacked or not is_short(count, body)):
+        if goes_on is None and (count is None or stacked or not is_short(x, count, body)):
             x.rewind(start)
             write_open_loop(x, node, scope)
             return
@@ -75,8 +75,11 @@ def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
         iteration = x.constant("int64", (), [k])
         first, *rest = x.inline(body, [iteration, condition or x.constant("bool", (), [True]), *gated], inner)
         made, parts = rest[: len(carried)], rest[len(carried) :]
+        if goes_on is None and not x.is_pure(since):
+            x.rewind(start)
+            write_open_loop(x, node, scope)
+            return
         if goes_on is None:
-            x.check_pure(since)
             made = [x.choose(condition, new, old) for new, old in zip(made, carried, strict=True)]
             first = x.op("And", [condition, x.scalar_condition(first)])
         condition, carried = first, made

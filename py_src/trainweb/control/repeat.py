@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trainweb.control.expansion import Expansion, Scope
@@ -53,22 +53,34 @@ def _subgraphs(node: Node) -> Iterator[Graph]:
     return (value for value in node.attrs.values() if isinstance(value, Graph))
 
 
-def _n_nodes(graph: Graph) -> int:
-    return sum(1 + sum(map(_n_nodes, _subgraphs(node))) for node in graph.nodes)
+def _n_nodes(graph: Graph, outer: Mapping[str, Tensor]) -> int:
+    """Nodes that a body becomes, with those of each iteration of loops in it whose trip counts are constants."""
+    constants = {**outer, **graph.initializers}
+    total = 0
+    for node in graph.nodes:
+        value = node.attrs.get("value")
+        if node.op_type == "Constant" and isinstance(value, Tensor):
+            constants[node.outputs[0]] = value
+        inner = sum(1 + _n_nodes(g, constants) for g in _subgraphs(node))
+        count = constants.get(node.inputs[0]) if node.op_type == "Loop" and node.inputs else None
+        trips = max(0, int(count.values()[0])) if count is not None and count.size == 1 else 1
+        # Beyond, it is a node itself.
+        total += 1 + (inner * trips if inner * trips <= WRITTEN_OUT_NODES else 0)
+    return total
 
 
-def is_short(trips: int, body: Graph) -> bool:
+def is_short(x: Expansion, trips: int, body: Graph) -> bool:
     """Whether so many iterations are written out."""
-    return trips * (1 + _n_nodes(body)) <= WRITTEN_OUT_NODES
+    return trips * (1 + _n_nodes(body, x.source.initializers)) <= WRITTEN_OUT_NODES
 
 
 def run_again_and_again(x: Expansion, node: Node, scope: Scope, outline: Outline) -> list[str] | None:
     """Write the loop as one node; its results, or None where it is written out instead.
 
-    That is where it is short, where it holds other loops that are long or sequences, where what it makes has another
-    shape in each iteration, and where its condition is only known as it runs.
+    That is where it is short, where it holds sequences, where what it makes has another shape in each iteration, and
+    where its condition is only known as it runs.
     """
-    if not x.may_repeat or outline.trips > LOOP_TRIPS or is_short(outline.trips, x.body(node)):
+    if outline.trips > LOOP_TRIPS or is_short(x, outline.trips, x.body(node)):
         return None
     try:
         return write_repeat(x, node, scope, outline)
@@ -157,7 +169,7 @@ def _body_graph(x: Expansion, body: Graph, outline: Outline, captured: dict[str,
     first, *results = [v.name for v in body.outputs] if outline.is_loop else ["", *(v.name for v in body.outputs)]
     if outline.is_loop:
         inner.initializers[formal[1]] = Tensor.of(formal[1], "bool", (), [True])
-    written = Expansion(inner, {}, x.handlers, differentiable=x.differentiable, may_repeat=False)
+    written = Expansion(inner, {}, x.handlers, differentiable=x.differentiable)
     graph = written.run()
     if any(name in written.sequences for name in results):
         raise x.unsupported("its iterations make a sequence")
@@ -188,3 +200,27 @@ def _value(x: Expansion, name: str, outer: str) -> Value:
     """The declaration of a tensor of the written graph under another name."""
     declared = x.inference.value(outer)
     return Value(name, declared.dtype, declared.shape)
+
+
+def with_bodies(graph: Graph) -> Graph:
+    """`graph` with one iteration of each loop in the place of its node: it tells who reads what."""
+    return graph.with_nodes(inner for node in graph.nodes for inner in _one_iteration(node))
+
+
+def _one_iteration(node: Node) -> Iterator[Node]:
+    body = node.attrs.get("body")
+    if node.domain != TRAINWEB or not isinstance(body, Graph):
+        yield node
+        return
+    given = node.inputs[1:] if node.op_type == "RepeatWhile" else node.inputs
+    names = dict(zip((value.name for value in body.inputs[1:]), given, strict=False))
+
+    def renamed(edges: Sequence[str]) -> list[str]:
+        return [edge and names.setdefault(edge, f"{node.name}/{edge}") for edge in edges]
+
+    for n in body.nodes:
+        yield from _one_iteration(
+            Node(n.op_type, renamed(n.inputs), renamed(n.outputs), n.attrs, n.domain, f"{node.name}/{n.name}", n.notes)
+        )
+    for value, target in zip(body.outputs, node.outputs, strict=False):
+        yield Node("Identity", renamed([value.name]), [target], {}, "", f"{node.name}/{target}")

@@ -121,7 +121,7 @@ class Builder:
         self._constants: dict[tuple[str, bytes], Storage] = {}
         self._draws = 0
         self.loops: Loops | None = None
-        """What compiles loops; None within one."""
+        """What compiles loops."""
         self.takes_step = False
         """Whether an optimizer updates parameters here; however many do, it is one step."""
 
@@ -177,8 +177,7 @@ class Builder:
         self._loops().loop_gradient(self, op, types, ins, outs)
 
     def _loops(self) -> Loops:
-        if self.loops is None:
-            raise UnsupportedError(f"{self.node}: a loop within a loop that is not written out is not supported.")
+        assert self.loops is not None
         return self.loops
 
     # Instructions.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 283069358
+FINGERPRINT: Final = 4092855519
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -38,6 +38,11 @@ CTC_LABELS: Final = 16384
 
 # Iterations of a loop at most.
 LOOP_TRIPS: Final = 65536
+
+# Iterations of loops within each other at most, all multiplied, and how deep they may be.
+LOOP_NEST_TRIPS: Final = 2097152
+
+LOOP_DEPTH: Final = 8
 
 # What a run returns, and what fails.
 TW_OK: Final = 0

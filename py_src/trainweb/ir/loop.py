@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
+from trainweb.ir import calls
 from trainweb.ir.instructions import Buf, Instruction, KernelCall, Storage
 from trainweb.ir.layout import ARENA, CONSTANTS
 
@@ -86,7 +87,7 @@ class LoopCall(KernelCall):
         return LoopCall(self.body, self.trips, self.inner, self.workspace, self.node, may_fail=self.may_fail)
 
     def placed(self) -> list[Instruction]:
-        """The instructions, once the workspace has its place."""
+        """The instructions, those of loops in it among them, once the workspace has its place."""
         start = (self.workspace.storage.offset or 0) + self.workspace.shift
         moved = {s: Storage(ARENA, s.nbytes, start + (s.offset or 0)) for s in self.inner if s.segment == ARENA}
 
@@ -94,7 +95,36 @@ class LoopCall(KernelCall):
             s = moved.get(b.storage)
             return b if s is None else Buf(s, b.dtype, b.shape, b.value, b.shift, b.name)
 
-        return [i.moved(place, i.node) for i in self.body]
+        return written_out([i.moved(place, i.node) for i in self.body])
+
+
+def written_out(instructions: Sequence[Instruction]) -> list[Instruction]:
+    """Instructions of which each loop, whose workspace has its place, is those that it consists of."""
+    found: list[Instruction] = []
+    for i in instructions:
+        found += i.placed() if isinstance(i, LoopCall) else [i]
+    return found
+
+
+def n_instructions(body: Sequence[Instruction]) -> int:
+    """How many instructions of a plan these are."""
+    return sum(n_instructions(i.body) if isinstance(i, LoopCall) else 1 for i in body)
+
+
+def depth_of(body: Sequence[Instruction]) -> int:
+    """How deep loops lie within each other in these instructions."""
+    return max((1 + depth_of(i.body) for i in body if isinstance(i, LoopCall)), default=0)
+
+
+def nested_trips(body: Sequence[Instruction]) -> int:
+    """Iterations of loops within each other in these instructions, multiplied: the most of all."""
+    inner = [i for i in body if isinstance(i, LoopCall)]
+    return max((begin.trips * nested_trips(i.body) for i in inner for begin in i.body if is_begin(begin)), default=1)
+
+
+def is_begin(i: Instruction) -> TypeGuard[calls.LoopBegin]:
+    """Whether an instruction begins a loop."""
+    return isinstance(i, calls.LoopBegin)
 
 
 def inner_storages(body: Sequence[Instruction], outer: Sequence[Buf]) -> frozenset[Storage]:

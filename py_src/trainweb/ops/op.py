@@ -242,6 +242,10 @@ class Op:
             raise self.unsupported(f"an output {name!r} that is not named as the gradient of a known tensor")
         return t
 
+    def looked_at(self) -> tuple[list[str], list[str]]:
+        """Inputs and outputs whose numbers mean something, all of them: a step may look for NaN there."""
+        return list(self.node.inputs), list(self.node.outputs)
+
     @property
     def is_pure(self) -> bool:
         """Whether the results depend on the inputs alone, and nothing else changes."""

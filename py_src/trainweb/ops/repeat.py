@@ -182,6 +182,10 @@ class RepeatWhile(_Forward):
     attrs = OPEN_ATTRIBUTES
     is_open = True
 
+    def looked_at(self) -> tuple[list[str], list[str]]:
+        """Without what iterations started from: there is room for some that did not run."""
+        return list(self.node.inputs), self.node.outputs[: self.carried]
+
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         count, *given = inputs
         if count is not None and (count.dtype != "int64" or count.size != 1):
@@ -232,3 +236,8 @@ class RepeatWhileGradient(RepeatGradient):
 
     attrs = {name: attr for name, attr in RepeatGradient.attrs.items() if name not in ("scanned", "stacked")}
     is_open = True
+
+    def looked_at(self) -> tuple[list[str], list[str]]:
+        """Without what iterations started from: there is room for some that did not run."""
+        before = self.inputs + 1
+        return [*self.node.inputs[:before], *self.node.inputs[before + self.carried :]], list(self.node.outputs)

@@ -32,6 +32,11 @@ export const CTC_LABELS = 16384;
 // Iterations of a loop at most.
 export const LOOP_TRIPS = 65536;
 
+// Iterations of loops within each other at most, all multiplied, and how deep they may be.
+export const LOOP_NEST_TRIPS = 2097152;
+
+export const LOOP_DEPTH = 8;
+
 // What a run returns, and what fails.
 export const TW_OK = 0;
 export const TW_BAD_PLAN = 1;

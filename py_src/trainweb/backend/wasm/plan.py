@@ -34,7 +34,7 @@ from trainweb.ir.layout import (
     SEGMENT_NAMES,
     SEGMENT_WORDS,
 )
-from trainweb.ir.loop import LoopCall
+from trainweb.ir.loop import written_out
 from trainweb.ir.program import Recomputation
 from trainweb.ir.shapes import collapse
 
@@ -137,7 +137,7 @@ def encode(
     """
     encoder = _Encoder()
     flops = sum(i.flops() for i in instructions if isinstance(i, KernelCall))
-    instructions = _written_out(instructions)
+    instructions = written_out(instructions)
     for instruction in instructions:
         encoder.add(instruction)
     sizes = [arena_bytes, len(constants), *segment_bytes[2:]]
@@ -169,14 +169,6 @@ def encode(
         encoder.text,
         flops,
     )
-
-
-def _written_out(instructions: Sequence[Instruction]) -> list[Instruction]:
-    """The instructions, those of loops among them."""
-    found: list[Instruction] = []
-    for i in instructions:
-        found += i.placed() if isinstance(i, LoopCall) else [i]
-    return found
 
 
 def _place_of(b: Buf) -> TensorPlace:

@@ -8,21 +8,23 @@ from trainweb.ir.instructions import Buf, KernelCall
 class LoopBegin(KernelCall):
     """A call of `loop_begin`.
 
-    Up to the next loop_end the instructions run `trips` times, with 0, 1, ... in `counter`. A plan is in one loop at a
-    time: the last that began.
+    Up to its loop_end the instructions run `trips` times, with 0, 1, ... in `counter`. The verifier finds what belongs
+    together: `begin` and `instruction` are where the loop begins, and `left` is how many iterations are left, whatever
+    the plan says.
     """
 
-    __slots__ = ("counter", "trips")
+    __slots__ = ("counter", "trips", "left")
     KERNEL = "loop_begin"
     OPCODE = 57
-    WORDS = 2
+    WORDS = 3
     ARGUMENTS = __slots__
     OPERANDS = ("counter",)
 
-    def __init__(self, *, counter: Buf, trips: int, node: str = "") -> None:
+    def __init__(self, *, counter: Buf, trips: int, left: int, node: str = "") -> None:
         self.node = node
         self.counter = counter
         self.trips = trips
+        self.left = left
 
     @property
     def reads(self) -> list[Buf]:
@@ -36,16 +38,18 @@ class LoopBegin(KernelCall):
 class LoopEnd(KernelCall):
     """A call of `loop_end`."""
 
-    __slots__ = ("counter",)
+    __slots__ = ("counter", "begin", "instruction")
     KERNEL = "loop_end"
     OPCODE = 58
-    WORDS = 1
+    WORDS = 3
     ARGUMENTS = __slots__
     OPERANDS = ("counter",)
 
-    def __init__(self, *, counter: Buf, node: str = "") -> None:
+    def __init__(self, *, counter: Buf, begin: int, instruction: int, node: str = "") -> None:
         self.node = node
         self.counter = counter
+        self.begin = begin
+        self.instruction = instruction
 
     @property
     def reads(self) -> list[Buf]:

@@ -220,14 +220,21 @@ TW_INLINE void store_tile(const int32_t rows, const int32_t vecs, f32x4 acc[TILE
             UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = mul4(acc[i][j], splat(o->alpha));
         }
     }
-    if (whole && o->c_col == 1 && (!o->bias || o->bias_col == 0 || (o->bias_row == 0 && o->bias_col == 1))) {
+    if (whole && o->c_col == 1 && (!o->bias || o->bias_col <= 1)) {
         float *c = o->c + row * c_row + col;
         if (o->add) {
             UNROLL for (int32_t i = 0; i < rows; i++) {
                 UNROLL for (int32_t j = 0; j < vecs; j++) acc[i][j] = add4(acc[i][j], load4(c + i * c_row + 4 * j));
             }
         }
-        if (o->bias && o->bias_col) {
+        if (o->bias && o->bias_col && o->bias_row) {
+            const float *bias = o->bias + row * o->bias_row + col;
+            UNROLL for (int32_t i = 0; i < rows; i++, bias += o->bias_row) {
+                UNROLL for (int32_t j = 0; j < vecs; j++) {
+                    acc[i][j] = add4(acc[i][j], mul4(splat(o->beta), load4(bias + 4 * j)));
+                }
+            }
+        } else if (o->bias && o->bias_col) {
             UNROLL for (int32_t j = 0; j < vecs; j++) {
                 f32x4 bias = mul4(splat(o->beta), load4(o->bias + col + 4 * j));
                 UNROLL for (int32_t i = 0; i < rows; i++) acc[i][j] = add4(acc[i][j], bias);

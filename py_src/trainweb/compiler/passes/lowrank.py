@@ -58,7 +58,7 @@ def _find(program: Program, full: Gemm, outer: Gemm) -> _Adapted | None:
     single = all(call.batch == (1, 1) for call in (full, inner, outer))
     in_order = (full.b_row, full.b_col) in ((full.n, 1), (1, full.k)) and full.b.size == full.k * full.n
     pays = full.m >= ROWS_PER_ROW * full.k and RANKS * inner.n <= min(full.k, full.n)
-    return _Adapted(full, inner, outer) if single and in_order and pays and full.alpha else None
+    return _Adapted(full, inner, outer) if single and in_order and pays else None
 
 
 def _may_merge(program: Program, found: _Adapted, first: Gemm, last: Gemm) -> bool:
@@ -74,10 +74,9 @@ def _merge(program: Program, found: _Adapted, first: Gemm, last: Gemm) -> None:
     full, inner, outer = found.full, found.inner, found.outer
     builder = program.build(f"{outer.node}, in the weight")
     weight = builder.temp("float32", (full.k, full.n))
-    builder.copy(weight, full.b)
     builder.emit(_sum_of_weights(found, weight))
     new = copy(full)
-    new.b, new.c, new.accumulate, new.activation = weight, last.c, 0, last.activation
+    new.b, new.c, new.alpha, new.accumulate, new.activation = weight, last.c, 1.0, 0, last.activation
     new.bias, new.beta, new.bias_row, new.bias_col = first.bias, first.beta, first.bias_row, first.bias_col
     program.remove(first)
     program.replace(last, *builder.instructions, new)
@@ -86,11 +85,12 @@ def _merge(program: Program, found: _Adapted, first: Gemm, last: Gemm) -> None:
 
 
 def _sum_of_weights(found: _Adapted, weight: Buf) -> Gemm:
-    """Add A B, by the factors of the products, to a copy of W, which lies as W does."""
+    """W + A B, by the factors of the products, which lies as W does."""
     full, inner, outer = found.full, found.inner, found.outer
     new = copy(outer)
-    new.bias, new.activation, new.accumulate = None, 0, 1
-    new.c, new.c_row, new.alpha = weight, max(full.b_row, full.b_col), outer.alpha * inner.alpha / full.alpha
+    new.activation = new.accumulate = 0
+    new.c, new.c_row, new.alpha = weight, max(full.b_row, full.b_col), outer.alpha * inner.alpha
+    new.bias, new.bias_row, new.bias_col, new.beta = full.b, new.c_row, 1, full.alpha
     if full.b_col == 1:
         new.m, new.a, new.a_row, new.a_col = full.k, inner.b, inner.b_row, inner.b_col
     else:

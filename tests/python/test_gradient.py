@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,15 @@ import pytest
 from onnx import TensorProto, helper
 
 import trainweb
+from trainweb.artifacts.builder import add_loss, build_artifacts
 from trainweb.autodiff.gradient import build_gradients, influences
 from trainweb.compat.gradient_graph import GradientGraphBuilder
 from trainweb.errors import GradientError, LimitError, ModelError, SessionError
 from trainweb.model.graph import Graph, Node, Tensor, Value
+from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
+from trainweb.onnxblock.models import build_training_models
+from trainweb.ops import shapes
 
 
 def graph_of(
@@ -262,3 +267,37 @@ def test_gradient_graph_builder_refuses_unknown_names() -> None:
         GradientGraphBuilder(write_model(graph), ["y"], ["zz"])
     with pytest.raises(ModelError, match="at least one output"):
         GradientGraphBuilder(write_model(graph), [], ["x"])
+
+
+@pytest.mark.parametrize(
+    ("name", "batch"), [("mlp", None), ("mlp", 5), ("cnn", None), ("cnn", 5), ("transformer", None)]
+)
+def test_types_that_were_inferred_before_change_nothing(
+    name: str, batch: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the graph with its loss, whose parameters are constants; those without symbols are not inferred again."""
+    forward = read_model(Path(__file__).parent.parent / "golden" / name / "base.onnx")
+    if batch is not None:
+        values = [v for v in forward.inputs if isinstance(v, Value)]
+        sizes = [tuple(d if isinstance(d, int) else batch for d in v.shape or ()) for v in values]
+        forward.inputs = [Value(v.name, v.dtype, shape) for v, shape in zip(values, sizes, strict=True)]
+        forward.outputs = [Value(v.name, v.dtype, None) for v in forward.outputs if isinstance(v, Value)]
+    graph, accessor = add_loss(forward, "CrossEntropyLoss")
+    former = accessor.inference()
+    built = build_artifacts(forward, loss="CrossEntropyLoss", optimizer=None)
+    trained = [t.name for t in built.contents().requires_grad]
+    calls: list[str] = []
+    infer = shapes.infer_outputs
+
+    def counted(op: Any, types: Any, infer: Any = infer, calls: list[str] = calls) -> Any:
+        calls.append(op.node.name)
+        return infer(op, types)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shapes, "infer_outputs", counted)
+        wanted = build_training_models(graph, trained, [])
+        n = len(calls)
+        found = build_training_models(graph, trained, [], former=former)
+    assert write_model(found.training) == write_model(wanted.training)
+    assert write_model(found.evaluation) == write_model(wanted.evaluation)
+    assert len(calls) - n < n + (batch is None)

@@ -76,7 +76,9 @@ class ShapeInference:
         values = (*graph.value_info.values(), *graph.outputs)
         declared = {v.name: v for v in values if isinstance(v, Value) and v.shape and str in map(type, v.shape)}
         self.ops: list[Op] = []
-        made = {op.node.outputs[0]: op for op in former.ops} if former and former._opsets == graph.opsets else {}
+        # Domains may have come to the opsets, as those of gradients do.
+        fits = former is not None and former._opsets.items() <= graph.opsets.items()
+        made = {op.node.outputs[0]: op for op in former.ops} if former and fits else {}
         for node in graph.nodes:
             op = made.get(node.outputs[0])
             again = self._again(op, node, former._types) if op and former else None
@@ -140,7 +142,7 @@ class ShapeInference:
 
     def _again(self, op: Op, node: Node, types: _Types) -> Op | None:
         """The operator of a node whose results are among `types`, where it is that of `op`, of the same types."""
-        if op.node != node or self._rankless:
+        if op.node != node or node.domain not in self._opsets or self._rankless:
             return None
         mine = self._types
         for name in node.inputs:

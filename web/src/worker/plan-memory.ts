@@ -39,6 +39,12 @@ const FAULTS = {
 /** Segments whose contents outlast a run. */
 const LASTING = [PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1, STATE] as const;
 
+/** Segments that are read before they are first written to. */
+const MOMENTS = [MOMENTUM0, MOMENTUM1] as const;
+
+/** Words of int32 that the system gives memory for at once. */
+const SYSTEM_PAGE_WORDS = 4096 / 4;
+
 /** How long a run that may be stopped goes on before messages are looked at. */
 const SLICE_MS = 10;
 
@@ -98,6 +104,8 @@ export class PlanMemory {
   readonly #loaded = new Map<string, LoadedPlan>();
   #constants: HeldConstants[] = [];
   #generation = 0;
+  /** Whether the moments have memory. */
+  #hasMoments = false;
 
   /**
    * @param reserved - plans that are known already
@@ -241,6 +249,7 @@ export class PlanMemory {
 
   /** @throws what the status of a run means, when it is not 0 */
   run(loaded: LoadedPlan): void {
+    this.#claimMoments(loaded);
     this.#take(loaded, this.#engine.run(loaded.ptr));
   }
 
@@ -252,6 +261,7 @@ export class PlanMemory {
    */
   async runUntil(loaded: LoadedPlan, stop: AbortSignal): Promise<void> {
     const engine = this.#engine;
+    this.#claimMoments(loaded);
     const written = engine.written(loaded.ptr);
     const before = this.save((segment) => ((written >>> segment) & 1) !== 0);
     try {
@@ -343,6 +353,30 @@ export class PlanMemory {
         this.#engine.write(base, data);
       }
     });
+  }
+
+  /**
+   * Before the first plan that updates moments: have the system give them memory.
+   *
+   * What is read before it is written takes two faults a page, the first for a page of zeros that all share; to write
+   * what is there already takes one. With more threads than two, their faults at the same time take less.
+   */
+  #claimMoments({ ptr }: LoadedPlan): void {
+    const engine = this.#engine;
+    if (this.#hasMoments || engine.threads > 2) {
+      return;
+    }
+    const written = engine.written(ptr);
+    for (const segment of MOMENTS) {
+      if (((written >>> segment) & 1) !== 0) {
+        this.#hasMoments = true;
+        const { buffer, byteOffset, length } = this.view(segment);
+        const words = new Int32Array(buffer, byteOffset, Math.floor(length / 4));
+        for (let k = 0; k < words.length; k += SYSTEM_PAGE_WORDS) {
+          Atomics.compareExchange(words, k, 0, 0);
+        }
+      }
+    }
   }
 
   #makeRoom(plan: BundlePlan): void {

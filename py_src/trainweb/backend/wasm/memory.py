@@ -153,29 +153,63 @@ def _place_by_size(allocations: list[_Allocation], limit: int) -> int:
 
     Y. Pisarchyk and J. Lee, "Efficient Memory Management for Deep Neural Net Inference" (2020), greedy by size.
     """
-    placed: list[tuple[int, int, int, int]] = []
-    there: dict[int, list[tuple[int, int, int, int]]] = {}
+    crowded = _most_crowded(allocations)
+    placed: list[_Span] = []
+    there: dict[int, list[_Span]] = {}
+    # Those that live through the crowded instruction all meet each other: where they lie side by side they are as one.
+    others: list[_Span] = []
+    together = Arena()
     size = 0
     for t in sorted(allocations, key=lambda t: -t.nbytes):
         first, last, nbytes = t.first, t.last, t.nbytes
         runs = range(first // RUN, last // RUN + 1)
-        offset, above = 0, nbytes
-        # Who lives in one run meets those alone that are there in it.
-        for start, end, begins, ends in there.get(runs[0], ()) if len(runs) == 1 else placed:
-            if begins <= last and first <= ends:
-                if start >= above:
-                    break
-                if end > offset:
-                    offset, above = end, end + nbytes
+        lives_through = first <= crowded <= last
+        if lives_through:
+            near = sorted([*others, *((start, start + n, crowded, crowded) for start, n in together.free)])
+        else:
+            # Who lives in one run meets those alone that are there in it.
+            near = there.get(runs[0], []) if len(runs) == 1 else placed
+        offset = _lowest(near, first, last, nbytes)
         t.offset = offset
-        size = max(size, above)
+        size = max(size, offset + nbytes)
         if size >= limit:
             break
-        entry = (offset, above, first, last)
-        insort(placed, entry)
+        span = (offset, offset + nbytes, first, last)
+        insort(placed, span)
+        if lives_through:
+            together.give(offset, nbytes)
+        else:
+            insort(others, span)
         for run in runs:
-            insort(there.setdefault(run, []), entry)
+            insort(there.setdefault(run, []), span)
     return size
+
+
+_Span = tuple[int, int, int, int]
+"""Where an allocation starts and ends, and its first and last instruction."""
+
+
+def _most_crowded(allocations: list[_Allocation]) -> int:
+    """An instruction through which most allocations live."""
+    changes: dict[int, int] = {}
+    for t in allocations:
+        changes[t.first] = changes.get(t.first, 0) + 1
+        changes[t.last + 1] = changes.get(t.last + 1, 0) - 1
+    order = sorted(changes)
+    counts = list(accumulate(changes[k] for k in order))
+    return order[counts.index(max(counts))]
+
+
+def _lowest(near: list[_Span], first: int, last: int, nbytes: int) -> int:
+    """The lowest gap of so many bytes between those of `near`, in order, that live in these instructions."""
+    offset, above = 0, nbytes
+    for start, end, begins, ends in near:
+        if begins <= last and first <= ends:
+            if start >= above:
+                break
+            if end > offset:
+                offset, above = end, end + nbytes
+    return offset
 
 
 def _in_place_donor(

@@ -1,0 +1,76 @@
+"""Places in the arena: against the greedy placement written down plainly, and no two at the same time in one place."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from trainweb.backend.wasm import memory
+from trainweb.ir.arena import Arena
+
+STEPS = 300
+
+
+def training(chance: random.Random, count: int) -> list[memory._Allocation]:
+    """Lifetimes as of a training step: activations from forward to backward, and what lives for a few instructions."""
+    found = []
+    for _ in range(count):
+        first = chance.randrange(STEPS)
+        last = STEPS - first if chance.random() < 0.5 else first + chance.choice([0, 1, 2, 5, 60])
+        nbytes = 64 * chance.choice([1, 2, 3, 10, 10, 10, 100, chance.randint(1, 500)])
+        found.append(memory._Allocation([], nbytes, *sorted((first, last))))
+    return found
+
+
+def greedy(allocations: list[memory._Allocation]) -> list[int]:
+    """Offsets by the definition: the largest first, each at the lowest place that is free all its life."""
+    offsets: dict[int, int] = {}
+    order = sorted(range(len(allocations)), key=lambda k: -allocations[k].nbytes)
+    for k in order:
+        t = allocations[k]
+        taken = [
+            (offsets[j], offsets[j] + allocations[j].nbytes)
+            for j in offsets
+            if allocations[j].first <= t.last and t.first <= allocations[j].last
+        ]
+        starts = sorted({0, *(end for _, end in taken)})
+        offsets[k] = next(
+            start for start in starts if all(start + t.nbytes <= low or high <= start for low, high in taken)
+        )
+    return [offsets[k] for k in range(len(allocations))]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_largest_first_each_as_low_as_it_can(seed: int) -> None:
+    allocations = training(random.Random(seed), 5 + 20 * seed)
+    expected = greedy(allocations)
+    size = max(offset + t.nbytes for offset, t in zip(expected, allocations, strict=True))
+    assert memory._place_by_size(allocations, 2**40) == size
+    assert [t.offset for t in allocations] == expected
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_placement_that_is_not_smaller_is_given_up(seed: int) -> None:
+    allocations = training(random.Random(seed), 80)
+    size = memory._place_by_size(allocations, 2**40)
+    assert memory._place_by_size(allocations, size + 1) == size
+    for limit in (size, size // 2, 64):
+        assert memory._place_by_size(allocations, limit) >= limit
+
+
+def test_runs_that_are_given_back_join_their_neighbours() -> None:
+    chance = random.Random(1)
+    for _ in range(200):
+        n = chance.randint(1, 12)
+        edges = sorted(chance.sample(range(1000), n + 1))
+        runs = [(a, b - a) for a, b in pairwise(edges) if chance.random() < 0.8]
+        arena, free = Arena(), set()
+        for start, nbytes in chance.sample(runs, len(runs)):
+            arena.give(start, nbytes)
+            free.update(range(start, start + nbytes))
+        assert {k for start, n in arena.free for k in range(start, start + n)} == free
+        assert arena.free == sorted(arena.free)
+        # Each is as long as it can be.
+        assert all(start - 1 not in free and start + n not in free for start, n in arena.free)

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser
 
 import trainweb
 from trainweb.artifacts import build_artifacts
+from trainweb.onnxblock.optim import OPTIMIZERS
 
 from .js_session import JsPage, open_js_page
 from .server import ROOT, Site
@@ -260,6 +261,22 @@ def test_settings_are_obeyed_as_natively(js: JsPage, config: dict[str, Any], arg
         return losses;"""
     )
     assert losses == native_losses(6, **{"loss": "CrossEntropyLoss", **arguments})
+
+
+def test_every_optimizer_takes_the_steps_that_it_takes_natively(js: JsPage) -> None:
+    """By its name alone."""
+    found = js.run(
+        f"""{OPEN}
+        const found = {{}};
+        for (const optimizer of {json.dumps(list(OPTIMIZERS))}) {{
+          const s = await TrainingSession.createFromModel(url, {{ ...config, optimizer }}, {{ reproducible: true }});
+          found[optimizer] = await train(s, 4);
+          await s.release();
+        }}
+        return found;"""
+    )
+    assert found == {name: native_losses(4, loss="CrossEntropyLoss", optimizer=name) for name in OPTIMIZERS}
+    assert len({tuple(losses) for losses in found.values()}) == len(OPTIMIZERS)
 
 
 def test_weights_may_be_typed_arrays_and_tensors(js: JsPage) -> None:

@@ -48,6 +48,17 @@ def test_rates_are_those_of_torch_and_of_python(js: JsPage, title: str) -> None:
         assert rate == pytest.approx(schedule.rate(k), rel=1e-14, abs=0)
 
 
+def test_a_warm_up_comes_before_a_cycle(js: JsPage) -> None:
+    settings = {"type": "OneCycle", "learning_rate": 0.5, "total": 10, "warmup": 4, "warmup_start": 0.5}
+    rates = js.run(
+        f"""const s = trainweb.schedule({json.dumps(in_page(settings))});
+        return Array.from({{ length: 20 }}, (_, k) => s.rate(k));"""
+    )
+    schedule = make_schedule(settings)
+    assert rates == pytest.approx([schedule.rate(k) for k in range(20)], rel=1e-14)
+    assert rates[:4] == [0.25, 0.3125, 0.375, 0.4375]
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [

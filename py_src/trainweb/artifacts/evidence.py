@@ -39,6 +39,11 @@ NATIVE = re.compile(
 DETACH = re.compile(r"detach(_\d+)?")
 """Names that the dynamo exporter gives to results of `detach`."""
 _DETACHED = re.compile(r"%(detach(?:_\d+)?)\b")
+TRANSPOSED = re.compile(r"(val|t|numpy_t|mt|transpose|permute)(_\d+)?", re.IGNORECASE)
+"""Names of a matrix that the exporter's optimizer computed by turning one round: `val_1` where the exporter itself
+wrote the Transpose of a linear layer, those of torch's operators where the module did."""
+_MERGES = re.compile(r"Identity_\d+")
+"""Names of nodes by which the TorchScript exporter says that two tensors are one; those of modules have a path."""
 LEARNED_SCALAR = re.compile(r".*(temperature|scale|gate|gamma|alpha|beta|tau|lambda).*", re.IGNORECASE)
 
 WEIGHT, BIAS, NORM, EMBEDDING = "weight of a product", "bias", "scale or bias of a norm", "embedding table"
@@ -69,6 +74,8 @@ _SCALES = {"Mul", "Div", "Cast", "Reshape", "Identity", "Where", "Add", "Sub", "
 """What attention scores go through before their softmax."""
 _HUGE = 1e30
 _MASKED = -50.0
+_SPARSE = 16
+"""A weight of which one in so many is exactly zero is under a mask."""
 _FOLLOW = 8
 """Steps that a use is followed through the graph."""
 _LOOKED_AT = 1 << 20
@@ -118,6 +125,8 @@ class Evidence:
         self._listed = set(listed_parameters(graph))
         self._recorded = SIGNATURE in graph.notes or any(KIND in notes for notes in self._notes.values())
         self._tables = self._rotary_tables()
+        self._linear = _linear_scopes(graph.nodes)
+        self._copies = {t.name: n.outputs[0] for n, t in merged(graph) if _is_sibling(t.name, n.outputs[0])}
 
     def decide(self, tensor: Tensor) -> Decision:
         """The decision on a float32 tensor from which the loss is reached."""
@@ -132,6 +141,12 @@ class Evidence:
             return Decision(name, True, reason, doubtful=True)
         if self._recorded:
             return Decision(name, False, "the exporter lists it neither as a parameter nor as made from one")
+        if name in self._copies:
+            reason = (
+                f"one tensor with {self._copies[name]}, of a module like its own, since they were equal: they are "
+                "tied, unless you export with training=TrainingMode.TRAINING"
+            )
+            return Decision(name, True, reason, doubtful=True)
         roles = self._roles(name)
         return self._by_value(tensor, roles) or self._by_name(tensor, roles)
 
@@ -166,6 +181,8 @@ class Evidence:
             return Decision(name, False, f"holds {low if low <= -_HUGE else high:g}: a mask, no learned number")
         if low <= _MASKED and high == 0 and set(values) == {low, high}:
             return Decision(name, False, f"holds only 0 and {low:g}: a mask")
+        if FACTOR in roles and low == 0 and high == 1 and set(values) == {0, 1}:
+            return Decision(name, False, "a factor that holds only 0 and 1, as masks do", doubtful=True)
         if ADDEND in roles and len(tensor.shape) == 1 and _is_even(values):
             return Decision(name, False, "evenly spaced numbers, as knots and positions are", doubtful=True)
         if ADDEND in roles and _is_sinusoidal(tensor, values):
@@ -201,6 +218,12 @@ class Evidence:
             return Decision(name, False, "added to attention scores, as a mask or a position bias", doubtful=True)
         if ANGLES in roles and not NATIVE.fullmatch(name):
             return Decision(name, False, "frequencies or positions of sines and cosines", doubtful=True)
+        if self._torch and generated and WEIGHT in roles and self._was_computed(tensor):
+            reason = (
+                f"{use}, which the exporter computed from parameters that the file does not hold: export with "
+                "do_constant_folding=False"
+            )
+            return Decision(name, True, reason, doubtful=True)
         if any(role in LEARNED_ROLES for role in roles):
             if self._torch and generated and self._is_convolved(name):
                 reason = (
@@ -212,9 +235,10 @@ class Evidence:
                 return Decision(name, True, use)
             return self._custom(name, use)
         if generated:
-            return Decision(
-                name, not self._torch and ("::" not in name), f"{use}, under a name made by an exporter", True
-            )
+            reason = f"{use}, under a name made by an exporter"
+            if self._torch:
+                reason += ": if it computed it from parameters, export with do_constant_folding=False"
+            return Decision(name, not self._torch and ("::" not in name), reason, doubtful=True)
         if not self._torch or NATIVE.fullmatch(name):
             return Decision(name, True, f"{use}, under a name of its own")
         return self._custom(name, use)
@@ -223,6 +247,38 @@ class Evidence:
         """Whether a convolution reads it: as nothing is transposed there, it keeps its name unless it is computed."""
         consumers = self._consumers.get(name, ())
         return any(node.op_type in ("Conv", "ConvTranspose") and name in node.inputs[1:3] for node in consumers)
+
+    def _was_computed(self, tensor: Tensor) -> bool:
+        """Whether a weight without a name may be more than a parameter turned round, as constant folding leaves these.
+
+        Gemm turns its weight round itself, so that a parameter keeps its name there. MatMul's are those of linear
+        layers, which add a bias or are a module of their own, unless values tell: weights under a mask have zeros, and
+        sums with their transpose are symmetric.
+        """
+        uses = self._consumers.get(tensor.name, ())
+        if any(node.op_type == "Gemm" and node.inputs[1] == tensor.name for node in uses):
+            return True
+        products = [node for node in uses if node.op_type == "MatMul"]
+        if len(tensor.shape) != 2 or not products:
+            return False
+        if not all(self._is_linear(node) for node in products):
+            return True
+        if not 1 < tensor.size <= _LOOKED_AT:
+            return False
+        values = memoryview(tensor.data).cast("B").cast("f")
+        zeros = sum(not value for value in values)
+        return len(values) // _SPARSE < zeros < len(values) or _is_symmetric(tensor, values)
+
+    def _is_linear(self, product: Node) -> bool:
+        """Whether a bias under torch's name is added to a product, or nothing else is in its module.
+
+        Exporters before torch 1.13 wrote no paths of modules.
+        """
+        scope = product.name.rpartition("/")[0]
+        if not product.name.startswith("/"):
+            return True
+        added = (node for node in self._consumers.get(product.outputs[0], ()) if node.op_type == "Add")
+        return scope in self._linear or any(self._is_native(edge) for node in added for edge in node.inputs)
 
     def _scalar(self, name: str, generated: bool) -> Decision:
         if self._torch and not generated:
@@ -384,6 +440,24 @@ def straight_through(graph: Graph, reached: Collection[str]) -> list[Decision]:
     )
     return [Decision(name, False, reason, doubtful=True) for name in found]
 
+def merged(graph: Graph) -> list[tuple[Node, Tensor]]:
+    """Names that the TorchScript exporter gives to tensors it holds under another one, by Identity nodes."""
+    if graph.producer != TORCH:
+        return []
+    return [
+        (node, graph.initializers[node.inputs[0]])
+        for node in graph.nodes
+        if node.op_type == "Identity"
+        and _MERGES.fullmatch(node.name)
+        and node.inputs[0] in graph.initializers
+        and not GENERATED.fullmatch(node.outputs[0])
+    ]
+
+
+def _is_sibling(name: str, other: str) -> bool:
+    """Whether two names differ in a number alone, as those of layers in a list do."""
+    return name != other and re.sub(r"\d+", "0", name) == re.sub(r"\d+", "0", other)
+
 
 def notes_of(graph: Graph, tensor: Tensor) -> dict[str, str]:
     """What the exporter noted about an initializer, on itself or on its value info."""
@@ -410,8 +484,13 @@ def lost_parameters(graph: Graph) -> list[Decision]:
 
 
 def is_transposed(tensor: Tensor, sources: list[str]) -> bool:
-    """Whether what an exporter computed from `sources` is one matrix in another orientation."""
-    return len(sources) == 1 and len(tensor.shape) == 2
+    """Whether what an exporter computed from `sources` is one matrix in another orientation.
+
+    The name decides, which may be the source's by now: `exp`, `softmax` and `tanh` are made of one matrix, too.
+    """
+    if len(sources) != 1 or len(tensor.shape) != 2:
+        return False
+    return tensor.name == sources[0] or TRANSPOSED.fullmatch(tensor.name) is not None
 
 
 def module_of(node: Node) -> str:
@@ -448,6 +527,26 @@ def _is_even(values: memoryview[float]) -> bool:
     """Whether there are at least four numbers at equal distances that are not zero."""
     n, step = len(values), (values[-1] - values[0]) / max(1, len(values) - 1)
     return n > 3 and step != 0 and all(abs(values[i] - values[0] - i * step) < 1e-4 * abs(n * step) for i in range(n))
+
+
+def _linear_scopes(nodes: Iterable[Node]) -> set[str]:
+    """Paths of modules, as the TorchScript exporter puts them before the names of nodes, that are one product."""
+    kinds: dict[str, list[str]] = {}
+    for node in nodes:
+        scope = node.name.rpartition("/")[0]
+        kinds.setdefault(scope, []).append(node.op_type)
+        while scope:
+            scope = scope.rpartition("/")[0]
+            kinds.setdefault(scope, []).append("")
+    return {scope for scope, found in kinds.items() if scope and set(found) <= {"MatMul", "Add"}}
+
+
+def _is_symmetric(tensor: Tensor, values: memoryview[float]) -> bool:
+    """Whether a square matrix is its own transpose, and no multiple of the identity."""
+    rows, columns = tensor.shape
+    if rows != columns or not any(values[1:columns]):
+        return False
+    return all(values[i * rows : (i + 1) * rows].tolist() == values[i::rows].tolist() for i in range(rows))
 
 
 def _is_sinusoidal(tensor: Tensor, values: memoryview[float]) -> bool:

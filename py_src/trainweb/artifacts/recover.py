@@ -10,6 +10,7 @@ from trainweb.artifacts.evidence import (
     is_transposed,
     listed_buffers,
     listed_parameters,
+    merged,
     module_of,
     notes_of,
 )
@@ -43,6 +44,7 @@ def recover_parameters(graph: Graph, keep: Collection[str] = ()) -> Graph:
     if listed:
         _untie(result, [*listed, *listed_buffers(graph)], keep)
         _rename(result, listed, keep)
+    _unmerge(result, keep)
     _tie(result, keep)
     return result
 
@@ -69,6 +71,22 @@ def _untie(graph: Graph, listed: list[str], keep: Collection[str]) -> None:
                 if name in graph.value_info:
                     graph.value_info[target] = replace(graph.value_info[name], name=target)
             node.inputs[position] = target
+
+
+def _unmerge(graph: Graph, keep: Collection[str]) -> None:
+    """A tensor for each name that the TorchScript exporter, in evaluation mode, made one of as they were equal.
+
+    Those filled with one number alone: what differs within and is equal was tied in the module, or copied.
+    """
+    outputs = {value.name for value in graph.outputs}
+    gone: set[str] = set()
+    for node, tensor in merged(graph):
+        name = node.outputs[0]
+        if name not in outputs and _is_uniform(tensor) and (tensor.name not in keep or name in keep):
+            graph.initializers[name] = tensor.renamed(name)
+            gone.add(name)
+    if gone:
+        graph.nodes = [node for node in graph.nodes if gone.isdisjoint(node.outputs)]
 
 
 def _is_uniform(tensor: Tensor) -> bool:

@@ -1,0 +1,201 @@
+"""Weights that torch's exporters computed, merged or masked: trained as in the module, or named in a warning."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from trainweb.artifacts import Artifacts, OptimType, build_artifacts
+from trainweb.artifacts.evidence import FOLDED, KIND, SIGNATURE, Decision
+from trainweb.training.session import TrainingSession
+from trainweb.training.state import CheckpointState
+
+RNG = np.random.default_rng(5)
+SQUARE = RNG.normal(size=(4, 4)).astype(np.float32)
+X = RNG.normal(size=(3, 4)).astype(np.float32)
+
+
+def model(nodes: list[NodeProto], tensors: dict[str, np.ndarray], out: str = "y") -> ModelProto:
+    """The mean of the squares of `out`, as torch's exporters write what comes before."""
+    nodes = [
+        *nodes,
+        helper.make_node("Mul", [out, out], ["squares"], name="/Mul_9"),
+        helper.make_node("ReduceMean", ["squares"], ["loss"], name="/ReduceMean", keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4])],
+        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        [numpy_helper.from_array(a, name) for name, a in tensors.items()],
+    )
+    return helper.make_model(graph, producer_name="pytorch", opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def decided(proto: ModelProto) -> tuple[dict[str, Decision], list[str]]:
+    """Decisions by name, and what warnings say."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        artifacts = build_artifacts(proto.SerializeToString(), optimizer=OptimType.SGD)
+    return {d.name: d for d in artifacts.decisions}, [str(w.message) for w in caught]
+
+
+def folded(name: str, sources: str = "['w']") -> ModelProto:
+    """x @ f(w), where the dynamo exporter's optimizer computed f(w) and called it `name`."""
+    proto = model([helper.make_node("MatMul", ["x", name], ["y"], name="node_matmul")], {name: SQUARE})
+    info = helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4])
+    info.metadata_props.add(key=FOLDED, value=sources)
+    proto.graph.value_info.append(info)
+    proto.graph.metadata_props.add(key=SIGNATURE, value="\n# inputs\np_w: PARAMETER target='w'\nx: USER_INPUT\n")
+    return proto
+
+
+@pytest.mark.parametrize("name", ["val_0", "val_17", "t", "t_2", "permute", "transpose_1", "numpy_t"])
+def test_a_matrix_that_was_turned_round_is_the_parameter(name: str) -> None:
+    decisions, said = decided(folded(name))
+    assert decisions["w"].trained and "transposed" in decisions["w"].reason
+    assert not said and name not in decisions
+
+
+@pytest.mark.parametrize("name", ["exp", "softmax", "tanh_1", "abs_1", "neg", "sigmoid", "softplus", "view", "flip"])
+def test_a_function_of_a_matrix_is_not_the_parameter(name: str) -> None:
+    """One source and two dims are not enough: what was trained as `w` was exp(w), without a word."""
+    decisions, said = decided(folded(name))
+    assert decisions[name].doubtful and "optimize=False" in decisions[name].reason
+    assert decisions["w"].doubtful and not decisions["w"].trained
+    assert len(said) == 1 and "optimize=False" in said[0]
+
+
+def test_what_the_exporter_recorded_needs_no_name() -> None:
+    proto = folded("exp", "[]")
+    proto.graph.value_info[0].metadata_props.add(key=KIND, value="InputKind.PARAMETER")
+    decisions, said = decided(proto)
+    assert decisions["exp"].trained and not decisions["exp"].doubtful
+    assert all("'exp'" not in text for text in said)
+
+
+MASKED = SQUARE * (np.arange(16).reshape(4, 4) % 3 != 0)
+NAME = "onnx::MatMul_9"
+
+
+def product(node: str, *, bias: str = "", weight: np.ndarray = SQUARE) -> ModelProto:
+    """A product with a weight that the TorchScript exporter folded, in the module that `node` says."""
+    nodes = [helper.make_node("MatMul", ["x", NAME], ["p" if bias else "y"], name=node)]
+    if bias:
+        nodes.append(helper.make_node("Add", [bias, "p"], ["y"], name=node.replace("MatMul", "Add")))
+    others = {bias: np.ones(4, np.float32) * 0.1} if bias else {}
+    return model([*nodes], {NAME: weight.astype(np.float32), **others})
+
+
+@pytest.mark.parametrize(
+    "proto",
+    [
+        product("/layer/MatMul"),
+        product("/block/layer/MatMul", bias="block.layer.bias"),
+        product("/MatMul", bias="a.bias"),
+    ],
+    ids=["module of its own", "bias", "functional with a bias"],
+)
+def test_weights_of_linear_layers_are_trained_without_a_word(proto: ModelProto) -> None:
+    decisions, said = decided(proto)
+    assert decisions[NAME].trained and not decisions[NAME].doubtful and not said
+
+
+@pytest.mark.parametrize(
+    "proto",
+    [
+        product("/MatMul"),
+        product("/layer/MatMul", weight=MASKED),
+        product("/layer/MatMul", bias="layer.bias", weight=SQUARE + SQUARE.T),
+    ],
+    ids=["among other nodes", "masked", "symmetric"],
+)
+def test_folded_products_of_other_kinds_are_named(proto: ModelProto) -> None:
+    decisions, said = decided(proto)
+    assert decisions[NAME].trained and decisions[NAME].doubtful
+    assert len(said) == 1 and "do_constant_folding=False" in said[0]
+
+
+def test_a_gemm_weight_without_a_name_was_computed() -> None:
+    node = helper.make_node("Gemm", ["x", "onnx::Gemm_5", "fc.bias"], ["y"], name="/fc/Gemm", transB=1)
+    decisions, said = decided(model([node], {"onnx::Gemm_5": SQUARE, "fc.bias": SQUARE[0]}))
+    assert decisions["onnx::Gemm_5"].doubtful and "do_constant_folding=False" in said[0]
+    assert decisions["fc.bias"].trained and not decisions["fc.bias"].doubtful
+
+
+@pytest.mark.parametrize(("values", "trained"), [([0, 1, 1, 0], False), ([1, 1, 1, 1], True), ([0, 1, 2, 0], True)])
+def test_a_factor_of_zeros_and_ones_is_a_mask(values: list[float], trained: bool) -> None:
+    nodes = [
+        helper.make_node("Mul", ["fc.weight", "fc.mask"], ["w"], name="/fc/Mul"),
+        helper.make_node("Gemm", ["x", "w"], ["y"], name="/fc/Gemm"),
+    ]
+    mask = np.array(values, np.float32)
+    decisions, said = decided(model(nodes, {"fc.weight": SQUARE, "fc.mask": mask}))
+    assert decisions["fc.mask"].trained == trained
+    assert decisions["fc.mask"].doubtful and "fc.mask" in said[0]
+    assert decisions["fc.weight"].trained
+
+
+def scaled_twice(a: np.ndarray, second: str = "b.weight", name: str = "Identity_0") -> ModelProto:
+    """tanh(x * a) * b, where the exporter made one tensor of a and b."""
+    nodes = [
+        helper.make_node("Identity", ["a.weight"], [second], name=name),
+        helper.make_node("Mul", ["x", "a.weight"], ["h"], name="/a/Mul"),
+        helper.make_node("Tanh", ["h"], ["t"], name="/Tanh"),
+        helper.make_node("Mul", ["t", second], ["y"], name="/b/Mul"),
+    ]
+    return model(nodes, {"a.weight": a.astype(np.float32)})
+
+
+def trained(artifacts: Artifacts, rate: float) -> dict[str, np.ndarray]:
+    """Parameters after one step of SGD."""
+    models = artifacts.training_model, artifacts.eval_model, artifacts.optimizer_model
+    with TrainingSession(CheckpointState.load_checkpoint(artifacts.checkpoint), *models) as session:
+        session.set_learning_rate(rate)
+        session.train_step({"x": X})
+        session.optimizer_step()
+        return {name: np.array(session.get_parameter(name)) for name in session.parameter_names()}
+
+
+def test_equal_parameters_that_were_merged_are_trained_apart() -> None:
+    """In evaluation mode the exporter merges fresh norms and biases by their values, which ties them."""
+    artifacts = build_artifacts(scaled_twice(np.full(4, 0.5)).SerializeToString(), optimizer=OptimType.SGD)
+    found = trained(artifacts, 0.3)
+    x, a, b = X.astype(np.float64), 0.5, 0.5
+    t = np.tanh(x * a)
+    dy = 2 * t * b / x.size
+    expected = {"a.weight": (dy * b * (1 - t**2) * x).sum(0), "b.weight": (dy * t).sum(0)}
+    assert set(found) == set(expected)
+    for name, gradient in expected.items():
+        assert found[name] == pytest.approx(0.5 - 0.3 * gradient, rel=1e-5)
+    assert not any(d.doubtful for d in artifacts.decisions)
+
+
+def test_merged_parameters_that_the_caller_names_stay_one() -> None:
+    proto = scaled_twice(np.full(4, 0.5)).SerializeToString()
+    one = build_artifacts(proto, optimizer=OptimType.SGD, requires_grad=["a.weight"])
+    assert [d.name for d in one.decisions if d.trained] == ["a.weight"]
+    both = build_artifacts(proto, optimizer=OptimType.SGD, requires_grad=["a.weight", "b.weight"])
+    assert [d.name for d in both.decisions if d.trained] == ["a.weight", "b.weight"]
+
+
+def test_equal_parameters_that_are_not_uniform_stay_tied() -> None:
+    """Tied embeddings are; layers of a list that were copied are, too, and nothing tells: a warning does."""
+    values = np.array([0.1, 0.2, 0.3, 0.4])
+    decisions, said = decided(scaled_twice(values))
+    assert set(decisions) == {"a.weight"} and not said
+    copied = scaled_twice(values, "layers.1.weight")
+    copied.graph.initializer[0].name = "layers.0.weight"
+    for node in copied.graph.node:
+        for k, name in enumerate(node.input):
+            node.input[k] = "layers.0.weight" if name == "a.weight" else name
+    decisions, said = decided(copied)
+    assert decisions["layers.0.weight"].doubtful and "layers.1.weight" in said[0] and "TRAINING" in said[0]
+
+
+def test_an_identity_module_of_a_constant_is_left_alone() -> None:
+    decisions, _ = decided(scaled_twice(np.full(4, 0.5), name="/pass/Identity"))
+    assert set(decisions) == {"a.weight"}

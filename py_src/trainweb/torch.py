@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from trainweb.artifacts import LossType, OptimType, build_artifacts
 from trainweb.checkpoint import write_file_atomically
@@ -34,6 +35,9 @@ TOLERANCE = 1e-3
 """How far results may differ, in parts of their largest element or update: float32, summed in another order."""
 NOISE = 1e-6
 """Updates below this part of a parameter's largest element are rounding: gradients that are zero but for that."""
+_SHOWN = 3
+"""Operations that an error names."""
+_REPORT = "`trainweb check` of the file says what is trained; please report the module."
 LOSSES: dict[LossType, Callable[[], nn.Module]] = {
     LossType.CrossEntropyLoss: nn.CrossEntropyLoss,
     LossType.MSELoss: nn.MSELoss,
@@ -106,14 +110,18 @@ def export(
     Raises
     ------
     ModelError
-        The exported model does not train as the module does; the text says what differs.
+        The exported model does not train as the module does; the text says what differs, and names what files do not
+        tell: operations under `torch.no_grad()` and an `autograd.Function` with a backward of its own.
     UnsupportedError, GradientError
         It has operators that are not there.
     """
     inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
     kind = LossType[loss] if isinstance(loss, str) else loss
     still = _without_dropout(module)
-    proof = _prove(still, _exported(still, inputs, dynamic, opset), inputs, kind, labels)
+    try:
+        proof = _prove(still, _exported(still, inputs, dynamic, opset), inputs, kind, labels)
+    except _DifferenceError as error:
+        raise ModelError(f"{error} {' '.join(_untold(still, inputs)) or _REPORT}") from None
     write_file_atomically(Path(path), _exported(copy.deepcopy(module).train(), inputs, dynamic, opset))
     return proof
 
@@ -281,10 +289,60 @@ def _update_difference(found: np.ndarray, expected: np.ndarray, before: np.ndarr
 
 def _check_close(what: str, difference: float) -> None:
     if not difference <= TOLERANCE:
-        raise ModelError(
+        raise _DifferenceError(
             f"{what} differs from PyTorch's by {difference:.2g} of its size: the exported model does not train as the "
-            "module does. `trainweb check` of the file says what is trained; please report the module."
+            "module does."
         )
+
+
+class _DifferenceError(ModelError):
+    """The steps differ from PyTorch's."""
+
+
+class _Watch(TorchFunctionMode):  # type: ignore[misc]
+    """Which operations of a forward gradients do not go through, though the exporter writes them down as others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.without: dict[str, None] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.is_floating_point() and not torch.is_grad_enabled():
+            self.without[func.__name__] = None
+        return result
+
+
+def _untold(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> list[str]:
+    """What of the module's gradients no file tells, each with what to write instead."""
+    with _Watch() as watch:
+        result = _first(copy.deepcopy(module)(*inputs))
+    own = _own_backwards(result)
+    if own:  # their forward runs without gradients, too
+        return [
+            f"{', '.join(own)} is an autograd.Function with a backward of its own, and a file has its forward alone: "
+            "write it with detach(), as x + (f(x) - x).detach() for gradients that go straight through."
+        ]
+    if not watch.without:
+        return []
+    names = ", ".join(list(watch.without)[:_SHOWN])
+    return [f"forward computes {names} under torch.no_grad(), of which no file tells: call detach() instead."]
+
+
+def _own_backwards(result: torch.Tensor) -> list[str]:
+    """Names of the autograd.Functions that a tensor was made by."""
+    stack, seen, names = [result.grad_fn], set[Any](), dict[str, None]()
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, torch.autograd.function.BackwardCFunction):
+            names[type(node).__name__.removesuffix("Backward")] = None
+        stack += [before for before, _ in node.next_functions]
+    return list(names)
 
 
 def __dir__() -> list[str]:

@@ -61,6 +61,28 @@ class Detached(nn.Module):
         return self.b(self.a(x).detach().tanh() + self.a(x))
 
 
+class NoGrad(Detached):
+    def forward(self, x):
+        with torch.no_grad():
+            h = self.a(x)
+        return self.b(h.tanh() + self.a(x))
+
+
+class Reversal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -gradient
+
+
+class Adversary(Detached):
+    def forward(self, x):
+        return self.b(Reversal.apply(self.a(x)))
+
+
 class Noisy(nn.Module):
     def __init__(self):
         super().__init__()
@@ -80,6 +102,8 @@ CASES = {
     "own loss": lambda: (OwnLoss(), (torch.randn(4, 3), torch.randn(4, 3)), {}),
     "bce": lambda: (nn.Linear(3, 1), torch.randn(4, 3), dict(loss="BCEWithLogitsLoss")),
     "detached": lambda: (Detached(), torch.randn(4, 3), dict(loss="MSELoss")),
+    "no_grad": lambda: (NoGrad(), torch.randn(4, 3), dict(loss="MSELoss")),
+    "adversary": lambda: (Adversary(), torch.randn(4, 3), dict(loss="MSELoss")),
     "noisy": lambda: (Noisy(), torch.randn(4, 3), dict(loss="MSELoss")),
     "no such argument": lambda: (nn.Linear(3, 1), torch.randn(4, 3), dict(dynamic={"z": {0: "n"}}, loss="MSELoss")),
 }
@@ -117,7 +141,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict[st
     return json.loads((folder / "results.json").read_text()), folder
 
 
-PROVED = ["net", "frozen", "encoder", "own loss", "bce"]
+PROVED = ["net", "frozen", "encoder", "own loss", "bce", "detached"]
 
 
 @pytest.mark.parametrize("name", PROVED)
@@ -135,8 +159,14 @@ def test_what_is_proved_is_written(results: tuple[dict[str, dict[str, Any]], Pat
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        # ONNX has no detach: the gradient of a is another one.
-        ("detached", "ModelError: (The loss|Parameter '[ab])"),
+        (
+            "no_grad",
+            r"ModelError: (The loss|Parameter '[ab]).*forward computes linear under torch\.no_grad\(\).*detach",
+        ),
+        (
+            "adversary",
+            "ModelError: (The loss|Parameter '[ab]).*Reversal is an autograd.Function with a backward of its own",
+        ),
         ("noisy", "ModelError: The module draws random numbers"),
         ("no such argument", "ModelError: dynamic: forward has no argument 'z'"),
     ],

@@ -440,6 +440,7 @@ def straight_through(graph: Graph, reached: Collection[str]) -> list[Decision]:
     )
     return [Decision(name, False, reason, doubtful=True) for name in found]
 
+
 def merged(graph: Graph) -> list[tuple[Node, Tensor]]:
     """Names that the TorchScript exporter gives to tensors it holds under another one, by Identity nodes."""
     if graph.producer != TORCH:

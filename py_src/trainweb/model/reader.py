@@ -28,7 +28,7 @@ from .graph import ITEM_SIZE, TRAINWEB, Graph, Node, Sequence, Tensor, Value
 from .integrity import check_integrity
 from .plain import PlainAttribute, plain_attribute
 from .remote import LOCATION, RemoteFile
-from .repairs import check_newer, drop_zero_biases, part_statistics, rename_duplicates
+from .repairs import check_newer, count_axes_from_front, drop_zero_biases, part_dims, part_statistics, rename_duplicates
 from .schema import messages
 from .split import SplitModel
 from .tensors import TensorReader
@@ -253,9 +253,12 @@ class _Reader:
         rename_duplicates(graph.nodes, self._node_names)
         part_statistics(graph.nodes, graph.initializers)
         drop_zero_biases(graph.nodes)
+        count_axes_from_front(graph.nodes)
         graph.outputs = [self._value(entry, f"an output of {what}", frame) for entry in proto.output]
         if main and len({value.name for value in graph.outputs}) != len(graph.outputs):
             raise ModelError(f"{what} lists an output twice: {[value.name for value in graph.outputs]}")
+        if main:
+            part_dims(graph)
         self._add_value_info(graph, main.value_info() if main else proto.value_info[:], frame)
         self._free[id(graph)] = check_edges(graph, self._free)
         self._depth -= 1

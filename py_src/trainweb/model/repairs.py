@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from trainweb.errors import UnsupportedError
-from trainweb.model.graph import Node, Tensor
+from trainweb.model.graph import Graph, Node, Tensor, Value
 
 STATISTICS = slice(1, 3)
 """Outputs of a BatchNormalization before opset 14 that are the updated mean and variance, its inputs 3 and 4."""
@@ -83,3 +84,24 @@ def check_newer(parts: Iterable[Any], version: int, newest: int) -> None:
             f"the model has IR version {version} and uses {found}, which is newer than version {newest}, that this "
             "trainweb reads; export it with an older version"
         )
+
+
+def count_axes_from_front(nodes: Iterable[Node]) -> None:
+    """Let Transpose count its axes from 0, where the TorchScript exporter wrote `permute(0, -2, -1, 1)` as it stood."""
+    for node in nodes:
+        perm = node.attrs.get("perm") if node.op_type == "Transpose" and not node.domain else None
+        if isinstance(perm, list) and all(type(axis) is int and -len(perm) <= axis for axis in perm):
+            node.attrs["perm"] = [axis + len(perm) if axis < 0 else axis for axis in perm]
+
+
+def part_dims(graph: Graph) -> None:
+    """Dims of an output that have one name, which no input has, need not be the same and lose it.
+
+    The TorchScript exporter makes names up, and calls batch and length by the same one (`Convy_dim_0`).
+    """
+    given = {dim for value in graph.inputs if isinstance(value, Value) for dim in value.shape or ()}
+    for k, value in enumerate(graph.outputs):
+        shape = value.shape or () if isinstance(value, Value) else ()
+        twice = {dim for dim in shape if isinstance(dim, str) and shape.count(dim) > 1} - given
+        if isinstance(value, Value) and twice:
+            graph.outputs[k] = replace(value, shape=tuple(None if dim in twice else dim for dim in shape))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainweb.ir.dims import equal, equal_shapes
-from trainweb.ir.shapes import TensorType
+from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.graph import MS
 from trainweb.ops.composite import Composite
 from trainweb.ops.emission import Emission
@@ -31,20 +31,38 @@ class RMSNormalization(Composite):
     def infer(self, x: TensorType, scale: TensorType) -> TensorType:
         self.need_float32(x, scale)
         axis = self.axis_of(self.axis, x.rank)
-        if not equal_shapes(scale.shape, x.shape[axis:]):
-            raise self.unsupported(f"a scale of shape {list(scale.shape)} for dims {list(x.shape[axis:])}")
+        try:
+            fits = equal_shapes(broadcast_shapes(x.shape, scale.shape), x.shape)
+        except ValueError:
+            fits = False
+        if not fits:
+            raise self.error(f"a scale of shape {list(scale.shape)} does not broadcast to {list(x.shape[axis:])}.")
         return x
 
     def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
         x, scale = _variables(ins)
-        return [x.op("SimplifiedLayerNormalization", scale, axis=self.axis, epsilon=self.epsilon)]
+        axis, rank = self.axis_of(self.axis, g.rank(x.name)), g.rank(x.name)
+        if equal_shapes(g.shape(scale.name), g.shape(x.name)[axis:]):
+            return [x.op("SimplifiedLayerNormalization", scale, axis=self.axis, epsilon=self.epsilon)]
+        # torch's exporter gives a norm without weights ones of the shape of x.
+        square = Var(g, g.reduce_mean((x * x).name, range(axis, rank), keepdims=True), x.dtype)
+        return [x / (square + self.epsilon).op("Sqrt") * scale]
 
     def reference(self, x: Any, scale: Any) -> Any:
         axes = tuple(range(self.axis % x.ndim, x.ndim))
         return x / np.sqrt((x * x).mean(axes, keepdims=True) + self.epsilon) * scale
 
-    samples = (Sample([(3, 8), (8,)], opset=23), Sample([(2, 3, 4), (3, 4)], {"axis": 1, "epsilon": 0.1}, opset=23))
-    bad = (Bad([(3, 8), (8,)], {"axis": 2}, opset=23),)
+    samples = (
+        Sample([(3, 8), (8,)], opset=23),
+        Sample([(2, 3, 4), (3, 4)], {"axis": 1, "epsilon": 0.1}, opset=23),
+        Sample([(2, 3, 4), (2, 3, 4)], opset=23),
+        Sample([(2, 3, 4), (4,)], {"axis": 1}, opset=23),
+    )
+    bad = (
+        Bad([(3, 8), (8,)], {"axis": 2}, opset=23),
+        Bad([(3, 8), (3,)], opset=23),
+        Bad([(3, 8), (2, 3, 8)], opset=23),
+    )
 
 
 class _SkipNorm(Composite):

@@ -119,7 +119,8 @@ function isCarried(worker: string, here: string): boolean {
 
 /** Whether an address is one of the machine that the bundler ran on: webpack and Parcel write such for `import.meta.url`. */
 function isLeftBehind(address: string): boolean {
-  return address.startsWith("file:") && otherPlatform() === null && globalThis.location?.protocol !== "file:";
+  const page = globalThis.location as Location | undefined;
+  return address.startsWith("file:") && otherPlatform() === null && page !== undefined && page.protocol !== "file:";
 }
 
 function besideBundle(bundle: string): string {

@@ -381,19 +381,6 @@ def test_more_iterations_than_a_plan_may_have_are_refused() -> None:
     session.release()
 
 
-def test_a_loop_in_a_branch_must_end_there_too() -> None:
-    """A branch that is not chosen runs, too: over zeros, a loop in it that data end might not."""
-    inner = growing(None).graph
-    loop = next(n for n in inner.node if n.op_type == "Loop")
-    then = body([loop, node("Identity", ["y"], ["a"])], [], [info("a", FLOAT, [3])])
-    other = body([node("Identity", ["x"], ["a"])], [], [info("a", FLOAT, [3])])
-    nodes = [*list(inner.node)[:2], node("If", ["start"], ["r"], "either", then_branch=then, else_branch=other)]
-    constants = {t.name: numpy_helper.to_array(t) for t in inner.initializer}
-    proto = model(nodes, [info("x", FLOAT, [3])], [info("r", FLOAT, [3])], constants)
-    with pytest.raises(UnsupportedError, match=r"either.*decides whether .*RepeatWhile.* ends when data say so"):
-        run_model(proto, None, {"x": FEEDS["many"]})
-
-
 # ---- plans that nobody compiled: buffers are 0: the counter, 1: a source, 2: a result
 
 BEGIN, END = ("loop_begin", [0, 3, 0]), ("loop_end", [0, 0, 0])

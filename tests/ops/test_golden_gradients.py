@@ -21,8 +21,6 @@ FOLDER = Path(__file__).parents[1] / "golden" / "op_grads"
 ENTRIES: list[dict[str, Any]] = json.loads((FOLDER / "index.json").read_text())
 NOT_YET: set[str] = set()
 """Operators of the recordings that trainweb has no class for."""
-PEERS_OWN = {"GRU", "LSTM"}
-"""Operators whose recorded gradient graphs need kernels of their own, as LSTMTraining: ours are made of others."""
 STEPS = {"Floor", "Sign"}
 """Piecewise constant: no gradient flows, and asking for one is an error."""
 
@@ -101,7 +99,7 @@ def test_our_gradient(entry: dict[str, Any]) -> None:
             assert_close(found[name], numeric[name], 0.0, NUMERIC_ATOL)
 
 
-PORTABLE = [e for e in KNOWN if e["status"] == "ok" and not e.get("peer_wrong") and e["op"] not in PEERS_OWN]
+PORTABLE = [e for e in KNOWN if e["status"] == "ok" and not e.get("peer_wrong")]
 
 
 @pytest.mark.parametrize("entry", PORTABLE, ids=by_name)

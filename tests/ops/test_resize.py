@@ -11,6 +11,10 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 import trainweb
+from trainweb.ir.shapes import TensorType
+from trainweb.model.reader import read_model
+from trainweb.ops.op import bind
+from trainweb.ops.shapes import infer_shapes
 
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
@@ -84,3 +88,46 @@ def test_sizes_of_some_axes(policy: str) -> None:
 def test_tf_crop_and_resize_without_its_crop_is_refused() -> None:
     with pytest.raises(trainweb.errors.ModelError, match="it needs a roi of 8 numbers"):
         compare(model(TARGETS[0], mode="linear", coordinate_transformation_mode="tf_crop_and_resize"))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "bool"])
+def test_masks_and_labels_are_resized_to_the_nearest(dtype: str) -> None:
+    m = model({"scales": [1.0, 1.0, 2.0, 0.5]}, mode="nearest")
+    m.graph.input[0].type.tensor_type.elem_type = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    m.graph.output[0].type.tensor_type.elem_type = m.graph.input[0].type.tensor_type.elem_type
+    x = (10 * np.abs(X)).astype(dtype) if dtype != "bool" else X > 0
+    session = trainweb.InferenceSession(m.SerializeToString())
+    (found,) = session.run(None, {"x": x})
+    session.release()
+    assert found.dtype == x.dtype
+    # Of half as many columns, the lower of the two nearest.
+    np.testing.assert_array_equal(found, x.repeat(2, axis=2)[..., ::2])
+
+
+SIZES = {
+    1.4: {5: 7, 6: 8, 10: 14, 30: 42, 90: 126},
+    0.7: {10: 7, 15: 10, 50: 35, 90: 63},
+    1.8: {5: 9, 6: 10, 30: 54},
+    5 / 3: {3: 5, 4: 6, 9: 15, 54: 90},
+    7 / 6: {6: 7, 54: 62, 90: 105},
+}
+"""By scale and size, that of the result in ONNX Runtime 1.31, whose product is float32; ONNX's evaluator has others."""
+
+
+@pytest.mark.parametrize("scale", SIZES, ids=lambda scale: f"{scale:.2f}")
+def test_sizes_are_those_of_onnx_runtime(scale: float) -> None:
+    """float32 has 1.4 as 1.39999998: five elements become seven all the same."""
+    graph = read_model(model({"scales": [1.0, 1.0, 1.0, scale]}).SerializeToString())
+    scales = TensorType("float32", (4,), (1.0, 1.0, 1.0, float(np.float32(scale))))
+    op = bind(graph.nodes[0], graph.opsets)
+    for n, size in SIZES[scale].items():
+        assert op.infer(TensorType("float32", (1, 2, 6, n)), None, scales, None).shape[3] == size  # type: ignore[union-attr]
+    for n in range(1, 61):
+        size = int(np.floor(np.float32(n) * np.float32(scale)))
+        assert op.infer(TensorType("float32", (1, 2, 6, n)), None, scales, None).shape[3] == size  # type: ignore[union-attr]
+
+
+def test_a_size_that_varies_is_multiplied_by_the_fraction_that_was_meant() -> None:
+    m = model({"scales": [1.0, 1.0, 1.0, 1.4]})
+    m.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "w"
+    assert infer_shapes(read_model(m.SerializeToString()))["y"].shape == (1, 2, 6, "w + (2*w)//5")

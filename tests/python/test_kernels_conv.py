@@ -79,6 +79,12 @@ def conv2d(n: int, c: int, m: int, h: int, w: int, k: int, p: int = 0, s: int = 
 
 
 CASES = {
+    # Single pixels with a stride along one axis: of two rows one is left, or of padding.
+    "a pixel of every third row": Conv(3, 1, 1, (1, 2, 7), (1, 1, 1), stride=(1, 3, 1)),
+    "pixels of halved rows": Conv(2, 5, 6, (1, 2, 8), (1, 1, 1), stride=(1, 2, 1)),
+    "one row of padding": Conv(5, 3, 1, (1, 1, 8), (1, 1, 1), (0, 1, 0), (1, 3, 1)),
+    "nothing but padding": Conv(5, 1, 1, (1, 2, 7), (1, 1, 1), (0, 1, 0), (1, 3, 3)),
+    "padding beside groups": Conv(2, 4, 2, (1, 1, 9), (1, 1, 1), (0, 1, 1), (1, 3, 3), (1, 1, 1), 2, (0, 2, 2)),
     "pointwise": conv2d(2, 5, 7, 6, 7, 1),
     "pointwise_stride2": conv2d(2, 6, 9, 9, 8, 1, s=2),
     "3x3_same": conv2d(2, 4, 10, 7, 9, 3, 1),

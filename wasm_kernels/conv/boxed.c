@@ -450,7 +450,8 @@ static bool choose_boxes(conv_pass *p) {
 static bool is_sparse(const conv_pass *p) {
     bool pixels = p->gradient && p->kernel[0] * p->kernel[1] * p->kernel[2] == 1 && p->axis[0].out == 1;
     bool plain = !p->bias && !p->relu && !p->accumulate;
-    return pixels && plain && p->col_blocks == 1 && p->channels == p->in_channels &&
+    /* Where a stride meets nothing but padding no class has taps, and all of them write zeros. */
+    return pixels && plain && p->max_taps && p->col_blocks == 1 && p->channels == p->in_channels &&
            chunk_floats(p) + TILE_ROWS * (double)p->rows * p->cols <= LIMIT_FLOATS;
 }
 

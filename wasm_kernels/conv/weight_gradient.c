@@ -444,8 +444,12 @@ enum { GROUPED_POSITIONS = 512 };
 /* Each block of rows gathers its sources anew, so channels are parted first, into blocks of about this many. */
 enum { GATHERED_CHANNELS = 16 };
 
+/* Planes of x and dy that are the same row: a stride may leave one row of several, or of padding. */
 static bool whole_planes(const weight_pass *p) {
     const conv_axis *x = &p->axis[2];
+    for (int32_t i = 0; i < 2; i++) {
+        if (p->axis[i].source != 1 || p->axis[i].shift_first) return false;
+    }
     return p->taps == 1 && x->step == 1 && x->out >= 4 && x->out == volume_of(p->a->out) && x->source == x->out;
 }
 

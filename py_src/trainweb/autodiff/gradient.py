@@ -78,6 +78,13 @@ def influences(
     return _Paths(inference or ShapeInference(graph), outputs, stopped).relevant()
 
 
+def influenced(graph: Graph, sources: Sequence[str], stopped: Sequence[str] = ()) -> set[str]:
+    """Names of the tensors from which a gradient path leads to one of `sources`, not through one of `stopped`."""
+    if has_composites(graph):
+        graph = expand_composites(graph, ShapeInference(graph), keep=True)
+    return _Paths(ShapeInference(graph), (), stopped).downstream(sources)
+
+
 class _Paths:
     """Which inputs of each node a gradient flows through, on the way to the tensors `roots`."""
 
@@ -92,6 +99,14 @@ class _Paths:
         for op, flows in zip(reversed(self.ops), reversed(self.flows), strict=True):
             if flows and not found.isdisjoint(op.node.outputs):
                 found.update(op.node.inputs[i] for i in flows)
+        return found
+
+    def downstream(self, sources: Sequence[str]) -> set[str]:
+        """Tensors that are made of the sources."""
+        found = set(sources)
+        for op, flows in zip(self.ops, self.flows, strict=True):
+            if not found.isdisjoint(op.node.inputs[i] for i in flows):
+                found.update(name for name in op.node.outputs if name)
         return found
 
     def _flows(self, op: Op) -> list[int]:

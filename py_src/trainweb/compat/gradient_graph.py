@@ -11,6 +11,7 @@ from trainweb._names import public_names
 from trainweb.arguments import texts
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX, build_gradients
 from trainweb.checkpoint import write_file_atomically
+from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Value
@@ -78,7 +79,10 @@ class GradientGraphBuilder:
         GradientError
             An operator on the way has no gradient, or an x is unreachable.
         """
-        graph = train_batch_norms(constants_to_initializers(self._graph), [], "as_exported")
+        graph = constants_to_initializers(self._graph)
+        if has_control_flow(graph):
+            graph = expand_control_flow(graph, differentiable=True)
+        graph = train_batch_norms(graph, [], "as_exported")
         result = build_gradients(graph, self._loss, self._x, seeds=self._y)
         for name in self._x:
             gradient = name + GRADIENT_SUFFIX

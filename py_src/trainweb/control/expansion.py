@@ -18,15 +18,13 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Tensor, take_name
 from trainweb.ops.op import bind
 from trainweb.ops.shapes import ShapeInference
+from trainweb.ops.since import domain_of
 
 UNROLLED_NODES = 20_000
 """Nodes that all loops and scans of a model may become: a recurrent cell of 15 nodes, 1,000 steps with room.
 
 Each takes about a millisecond to compile, and as much again with its gradient.
 """
-
-WHERE_SINCE = 9
-"""The opset that brought Where, which chooses between branches."""
 
 Handler = Callable[["Expansion", Node, "Scope"], None]
 
@@ -42,10 +40,18 @@ class Scope:
         Goes before names of nodes and tensors made here.
     gate
         What is done to tensors from outside when they are first read here.
+    chosen
+        The condition, a scalar, of which only the run tells whether it is as it must be for this to count.
     """
 
-    def __init__(self, parent: Scope | None, prefix: str = "", gate: Callable[[str], str] | None = None) -> None:
-        self.parent, self.prefix, self.gate = parent, prefix, gate
+    def __init__(
+        self,
+        parent: Scope | None,
+        prefix: str = "",
+        gate: Callable[[str], str] | None = None,
+        chosen: tuple[str, bool] | None = None,
+    ) -> None:
+        self.parent, self.prefix, self.gate, self.chosen = parent, prefix, gate, chosen
         self.names: dict[str, str] = {"": ""}
 
     def resolve(self, name: str) -> str:
@@ -78,6 +84,9 @@ class Expansion:
         By name of a sequence the tensors in it. An optional is a sequence of at most one.
     optionals : set of str
         Those that are optionals.
+    rows : dict of str to str
+        By name of a sequence of tensors of one shape, as a loop makes it whose length is not known yet, the tensor of
+        which they are the rows.
     """
 
     def __init__(
@@ -96,6 +105,7 @@ class Expansion:
             self.inference.given(name, t)
         self.sequences: dict[str, list[str]] = {}
         self.optionals: set[str] = set()
+        self.rows: dict[str, str] = {}
         self.handed = handed_names(source)
         self.used = {*source.names(), *source.value_info}
         self.read = {*read_names(source)}
@@ -111,7 +121,7 @@ class Expansion:
         for node in self.source.nodes:
             self.visit(node, scope)
         for value in self.graph.outputs:
-            if value.name in self.sequences:
+            if value.name in self.sequences or value.name in self.rows:
                 raise UnsupportedError(f"Output {value.name!r} is a sequence; outputs must be tensors.")
         made = {*self.graph.names()}
         self.graph.value_info = {n: v for n, v in self.graph.value_info.items() if n in made}
@@ -129,7 +139,7 @@ class Expansion:
             outputs = [target if name in self.read else "" for name, target in zip(node.outputs, outputs, strict=True)]
         name = scope.prefix + node.name if node.name else ""
         copied = Node(node.op_type, inputs, outputs, dict(node.attrs), node.domain, name, node.notes)
-        if node.op_type == "Identity" and inputs[0] in self.sequences:
+        if node.op_type == "Identity" and (inputs[0] in self.sequences or inputs[0] in self.rows):
             self.hand(inputs[0], outputs[0])
         elif not is_control(node):
             self._refuse_sequences(copied)
@@ -148,7 +158,7 @@ class Expansion:
 
     def _refuse_sequences(self, node: Node) -> None:
         for name in node.inputs:
-            if name in self.sequences:
+            if name in self.sequences or name in self.rows:
                 raise UnsupportedError(f"{node} reads the sequence {name!r}, which only sequence operators do.")
 
     # Writing.
@@ -168,7 +178,10 @@ class Expansion:
         assert self.node is not None
         label = f"{self.node.name or self.node.op_type}/{op_type}"
         names = [name or self.fresh(f"{label}_out") for name in outputs]
-        self.write(Node(op_type, list(inputs), names, attrs, "", self.fresh(label)))
+        domain = domain_of(op_type, self.graph.opset(""))
+        if domain:
+            self.graph.opsets.setdefault(domain, 1)
+        self.write(Node(op_type, list(inputs), names, attrs, domain, self.fresh(label)))
         return names
 
     def constant(self, dtype: str, shape: Sequence[int], values: Sequence[Any]) -> str:
@@ -192,7 +205,9 @@ class Expansion:
         """Let `target`, an output of the node that is written out, be `source`."""
         if not target:
             return
-        if source in self.sequences:
+        if source in self.rows:
+            self.rows[target] = self.rows[source]
+        elif source in self.sequences:
             self.sequences[target] = self.sequences[source]
             if source in self.optionals:
                 self.optionals.add(target)
@@ -309,8 +324,6 @@ class Expansion:
             output = output or self.fresh("chosen")
             self.sequences[output] = chosen
             return output
-        if self.graph.opset("") < WHERE_SINCE:
-            raise self.unsupported(f"a condition that is only known at run time needs Where, of opset {WHERE_SINCE} on")
         a, b = self.type(yes), self.type(no)
         if a.dtype != b.dtype or a.rank != b.rank or not equal_shapes(a.shape, b.shape):
             shapes = f"{a.dtype}{list(a.shape)} or {b.dtype}{list(b.shape)}"
@@ -320,18 +333,32 @@ class Expansion:
             )
         return self.op("Where", [condition, yes, no], output)
 
-    def scalar_condition(self, name: str) -> str:
-        """A condition as a scalar, which broadcasts to everything."""
+    def only_where_chosen(self, condition: str, scope: Scope) -> str:
+        """A scalar condition that is false in branches that are not chosen."""
+        each: Scope | None = scope
+        while each is not None:
+            if each.chosen is not None:
+                chosen, when = each.chosen
+                condition = self.op("And", [condition, chosen if when else self.op("Not", [chosen])])
+            each = each.parent
+        return condition
+
+    def scalar(self, name: str) -> str:
+        """A tensor of one element without dimensions: a condition, which then broadcasts to everything, or an index."""
         if self.type(name).rank == 0:
             return name
         return self.op("Reshape", [name, self.constant("int64", (0,), [])])
 
     def is_pure(self, since: int) -> bool:
         """Whether the nodes written since there were `since` may run although they are not chosen."""
-        return all(self._why_impure(node) is None for node in self.graph.nodes[since:])
+        nodes = self.graph.nodes[since:]
+        return all(node.op_type != "RepeatWhile" and self._why_impure(node) is None for node in nodes)
 
     def check_pure(self, since: int) -> None:
-        """Raise unless the nodes written since there were `since` may run although they are not chosen."""
+        """Raise unless the nodes of a branch, written since there were `since`, may run although they are not chosen.
+
+        Loops of the branch itself do not run then (`only_where_chosen`).
+        """
         for node in self.graph.nodes[since:]:
             if (why := self._why_impure(node)) is not None:
                 raise self.unsupported(
@@ -343,6 +370,6 @@ class Expansion:
         if op.draws or op.state_inputs:
             return "draws or updates"
         bodies = (n for inner in subgraphs(node) for n in all_nodes(inner))
-        if any(n.op_type == "RepeatWhile" for n in (node, *bodies)):
-            return "ends when data say so, which those of the branch that is not chosen need not"
+        if any(n.op_type == "RepeatWhile" for n in bodies):
+            return "holds a loop that ends when data say so, which those of the branch that is not chosen need not"
         return None

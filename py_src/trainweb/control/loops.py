@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from trainweb.control.expansion import Expansion, Scope
+from trainweb.control.lists import with_rows
 from trainweb.control.repeat import OPEN_TRIPS, Outline, is_short, run_again_and_again, write_repeat
 from trainweb.errors import LimitError
-from trainweb.ir.dims import static
+from trainweb.ir.dims import equal, static
 from trainweb.model.graph import Node, Tensor, Value
 
 INPUT_AXES_SINCE, SPLIT_COUNT_SINCE = 13, 18
@@ -24,11 +25,12 @@ def write_if(x: Expansion, node: Node, scope: Scope) -> None:
         for source, target in zip(x.inline(branches[bool(known)], [], inner), node.outputs, strict=False):
             x.hand(source, target)
         return
-    condition = x.scalar_condition(node.inputs[0])
+    condition = x.scalar(node.inputs[0])
     since = len(x.graph.nodes)
     results = {}
     for when, branch in branches.items():
-        inner = Scope(scope, x.fresh(f"{prefix}{'then' if when else 'else'}/"), x.gate(condition, when))
+        label = x.fresh(f"{prefix}{'then' if when else 'else'}/")
+        inner = Scope(scope, label, x.gate(condition, when), (condition, when))
         results[when] = x.inline(branch, [], inner)
     x.check_pure(since)
     for yes, no, target in zip(results[True], results[False], node.outputs, strict=False):
@@ -45,8 +47,15 @@ def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
     count_name, condition, *carried = [*node.inputs, *[""] * (2 - len(node.inputs))]
     count = x.value(count_name) if count_name else None
     known = x.value(condition) if condition else True
+    if count is None or not is_short(x, count, body):
+        collecting = with_rows(x, node)
+        if collecting is not None:
+            write_loop(x, collecting.node, scope)
+            x.rows.update(collecting.lists)
+            return
     if count_name and count is None and known is not False:
-        write_open_loop(x, node, scope)
+        if not write_counted_loop(x, node, scope):
+            write_open_loop(x, node, scope)
         return
     start = x.mark(scope)
     n_stacked = len(body.outputs) - 1 - len(carried)
@@ -69,7 +78,7 @@ def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
         since = len(x.graph.nodes)
         inner = Scope(scope, x.fresh(f"{node.name or 'Loop'}/{k}/"))
         if goes_on is None:
-            condition = x.scalar_condition(condition)
+            condition = x.scalar(condition)
             inner.gate = x.gate(condition, True)
         gated = [inner.gate(name) for name in carried] if inner.gate is not None else carried
         iteration = x.constant("int64", (), [k])
@@ -81,7 +90,7 @@ def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
             return
         if goes_on is None:
             made = [x.choose(condition, new, old) for new, old in zip(made, carried, strict=True)]
-            first = x.op("And", [condition, x.scalar_condition(first)])
+            first = x.op("And", [condition, x.scalar(first)])
         condition, carried = first, made
         for rows, part in zip(stacked, parts, strict=True):
             rows.append(part)
@@ -94,6 +103,19 @@ def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
         stack(x, rows, 0, target, value)
 
 
+def write_counted_loop(x: Expansion, node: Node, scope: Scope) -> bool:
+    """A loop whose results are stacked as often as sizes decide, as one node; False where it is another loop."""
+    count_name, condition, *carried = [*node.inputs, *[""] * (2 - len(node.inputs))]
+    always = not condition or bool(x.value(condition))
+    if not any(node.outputs[len(carried) :]) or x.type(count_name).value is None or not always:
+        return False
+    n_stacked = len(x.body(node).outputs) - 1 - len(carried)
+    outline = Outline(0, carried, [], [False] * n_stacked, is_loop=True, count=count_name)
+    for source, target in zip(write_repeat(x, node, scope, outline), node.outputs, strict=False):
+        x.hand(source, target)
+    return True
+
+
 def write_open_loop(x: Expansion, node: Node, scope: Scope) -> None:
     """A loop of which only the run tells how often it runs, as one node.
 
@@ -101,11 +123,6 @@ def write_open_loop(x: Expansion, node: Node, scope: Scope) -> None:
     """
     count_name, condition, *carried = [*node.inputs, *[""] * (2 - len(node.inputs))]
     for target in node.outputs[len(carried) :]:
-        if target and count_name and x.value(count_name) is None and x.type(count_name).value is not None:
-            raise x.unsupported(
-                f"its trip count depends on a size that is not fixed, and so does how many rows its output {target!r} "
-                "has. Fix that size"
-            )
         if target:
             raise x.unsupported(
                 f"how many rows its output {target!r} has is only known at run time. Carry a tensor that has room for "
@@ -117,7 +134,8 @@ def write_open_loop(x: Expansion, node: Node, scope: Scope) -> None:
         trips = count
     elif not 0 < trips <= OPEN_TRIPS:
         raise LimitError(f"The limit loop_iterations is {trips}; it must be from 1 to {OPEN_TRIPS}.")
-    first = x.scalar_condition(condition) if condition else x.constant("bool", (), [True])
+    first = x.scalar(condition) if condition else x.constant("bool", (), [True])
+    first = x.only_where_chosen(first, scope)
     outline = Outline(trips, carried, [], [], is_loop=True, condition=first, count=count_name)
     made = write_repeat(x, node, scope, outline)
     for source, target in zip(made, node.outputs, strict=False):
@@ -165,12 +183,17 @@ def repeat_scan(
         return False
     places = [axis % max(1, x.type(name).rank) for name, axis in zip(names, axes, strict=True)]
     sizes = [(*x.type(name).shape, 0)[at] for name, at in zip(names, places, strict=True)]
-    if not static(*sizes) or len(set(sizes)) > 1:
+    if not all(equal(size, sizes[0]) for size in sizes):
         return False
     start = x.mark(scope)
     scanned = [(to_front(x, name, at), bool(back)) for name, at, back in zip(names, places, backward, strict=True)]
-    outline = Outline(sizes[0], node.inputs[:n], scanned, [bool(back) for back in out_backward], is_loop=False)
-    made = run_again_and_again(x, node, scope, outline)
+    trips, count = sizes[0], ""
+    if not static(trips):
+        trips, count = 0, x.op("Gather", [x.op("Shape", [scanned[0][0]]), x.constant("int64", (), [0])], axis=0)
+    outline = Outline(
+        trips, node.inputs[:n], scanned, [bool(back) for back in out_backward], is_loop=False, count=count
+    )
+    made = write_repeat(x, node, scope, outline) if count else run_again_and_again(x, node, scope, outline)
     if made is None:
         x.rewind(start)
         return False

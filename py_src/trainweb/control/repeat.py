@@ -26,7 +26,8 @@ class Outline:
     `scanned` are tensors, and whether they are read from the end; `backward` is whether rows of each output are
     written from the end. The body of a Loop has the number of the iteration and a condition in front. With `condition`,
     a scalar, only the run tells how often it runs: until that is false, `count` times if that is given, which is the
-    name of a tensor, and at most `trips` times.
+    name of a tensor, and at most `trips` times. Without one it runs `trips` times, or `count` times if that is given:
+    then sizes decide about it.
     """
 
     trips: int
@@ -102,13 +103,15 @@ def write_repeat(x: Expansion, node: Node, scope: Scope, outline: Outline) -> li
         raise x.unsupported("it carries a sequence")
     captured = _captured(x, x.body(node), scope)
     inner = _body_graph(x, x.body(node), outline, captured)
-    attrs = {"body": inner, "trips": outline.trips, "carried": len(states), "body_opset": x.graph.opset("")}
-    inputs = [*names, *(outer for name, outer in captured.items() if name not in inner.initializers)]
+    attrs = {"body": inner, "carried": len(states), "body_opset": x.graph.opset("")}
+    count = outline.count
     if outline.condition:
-        inputs.insert(0, outline.count)
+        attrs["trips"] = outline.trips
     else:
+        count = count or x.constant("int64", (), [outline.trips])
         attrs["scanned"] = [int(back) for _, back in outline.scanned]
         attrs["stacked"] = [int(back) for back in outline.backward]
+    inputs = [count, *names, *(outer for name, outer in captured.items() if name not in inner.initializers)]
     label = node.name or node.op_type
     made = [x.fresh(f"{label}/result") for _ in inner.outputs]
     op_type = "RepeatWhile" if outline.condition else "Repeat"
@@ -212,8 +215,7 @@ def _one_iteration(node: Node) -> Iterator[Node]:
     if node.domain != TRAINWEB or not isinstance(body, Graph):
         yield node
         return
-    given = node.inputs[1:] if node.op_type == "RepeatWhile" else node.inputs
-    names = dict(zip((value.name for value in body.inputs[1:]), given, strict=False))
+    names = dict(zip((value.name for value in body.inputs[1:]), node.inputs[1:], strict=False))
 
     def renamed(edges: Sequence[str]) -> list[str]:
         return [edge and names.setdefault(edge, f"{node.name}/{edge}") for edge in edges]

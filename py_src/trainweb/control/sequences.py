@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainweb.control.expansion import Expansion, Scope
+from trainweb.control.lists import join_rows
 from trainweb.control.loops import drop_axis, split, stack
 from trainweb.ir.dims import static
 from trainweb.model.graph import Node
@@ -54,19 +55,29 @@ def write_erase(x: Expansion, node: Node, scope: Scope) -> None:
 
 def write_at(x: Expansion, node: Node, scope: Scope) -> None:
     """A tensor of a sequence."""
+    if node.inputs[0] in x.rows:
+        x.op("Gather", [x.rows[node.inputs[0]], x.scalar(node.inputs[1])], node.outputs[0], axis=0)
+        return
     items = _sequence(x, node.inputs[0])
     x.hand(items[_position(x, node.inputs[1], len(items))], node.outputs[0])
 
 
 def write_length(x: Expansion, node: Node, scope: Scope) -> None:
     """The length as a number."""
+    if node.inputs[0] in x.rows:
+        shape = x.op("Shape", [x.rows[node.inputs[0]]])
+        x.op("Gather", [shape, x.constant("int64", (), [0])], node.outputs[0], axis=0)
+        return
     x.hand(x.constant("int64", (), [len(_sequence(x, node.inputs[0]))]), node.outputs[0])
 
 
 def write_concat(x: Expansion, node: Node, scope: Scope) -> None:
     """Tensors of a sequence together, along an axis or a new one."""
-    items = _sequence(x, node.inputs[0])
     axis = x.attribute(node, "axis")
+    if node.inputs[0] in x.rows:
+        join_rows(x, x.rows[node.inputs[0]], axis, node.outputs[0], bool(node.attrs.get("new_axis", 0)))
+        return
+    items = _sequence(x, node.inputs[0])
     if not items:
         raise x.unsupported("the sequence is empty")
     if node.attrs.get("new_axis", 0):

@@ -70,7 +70,6 @@ class LoopGradient(Protocol):
     """What is told of the gradient of a loop: `RepeatGradient` (`ops/repeat.py`) says what each is."""
 
     body: Graph
-    trips: int
     carried: int
     scanned: tuple[int, ...]
     stacked: tuple[int, ...]
@@ -78,6 +77,9 @@ class LoopGradient(Protocol):
     wanted: tuple[int, ...]
     seeds: tuple[int, ...]
     is_open: bool
+
+    @property
+    def trips(self) -> int: ...
 
     @property
     def opsets(self) -> dict[str, int]: ...

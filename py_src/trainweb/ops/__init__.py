@@ -36,6 +36,7 @@ FAMILIES = (
     "contrib_attention",
     "contrib",
     "recurrent",
+    "contrib_recurrent",
     "linear_attention",
     "determinant",
     "recurrence",

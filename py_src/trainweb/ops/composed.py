@@ -112,6 +112,7 @@ class ReverseSequence(Composite):
     samples = (
         Sample([(4, 3), i64([4, 1, 2])]),
         Sample([(3, 4, 2), i64([4, 1, 2])], {"batch_axis": 0, "time_axis": 1}),
+        Sample([i64([[1, 2], [3, 4], [5, 6]]), i64([3, 2])]),
     )
     bad = (Bad([(4, 3), (3,)]), Bad([(4, 3), i64([1, 2, 3])], {"batch_axis": 0}))
 
@@ -122,8 +123,7 @@ class ReverseSequence(Composite):
             )
         if lengths.dtype != "int64" or lengths.rank != 1:
             raise self.error("sequence_lens must be a vector of int64.")
-        self.need_float32(x)
-        return x
+        return TensorType(x.dtype, x.shape)
 
     def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
         x, lengths = ins

@@ -409,6 +409,8 @@ class GroupQueryAttention(Composite):
     def infer(self, q: TensorType, *others: TensorType | None) -> tuple[TensorType, ...]:
         k, v, past_k, past_v, lengths, whole, cos, sin = others
         self.need_float32(q, k, v, past_k, past_v, cos, sin)
+        if not self.local_window_size:
+            raise self.error("local_window_size is 0: it must be at least 1, or -1 for none.")
         if self.smooth_softmax > 0:
             raise self.unsupported("smooth_softmax")
         if (k is None) != (v is None) or (past_k is None) != (past_v is None) or q.rank != 3:
@@ -488,8 +490,9 @@ class GroupQueryAttention(Composite):
             place = is_new.where(column - held + first, column + first - first)
             ahead = unsqueeze(place, 1, 2) - unsqueeze(unsqueeze(row, 0) + first, 1, 3)
             seen = (ahead > 0).not_().and_(unsqueeze(is_new.or_(column < first), 1, 2))
-        if self.local_window_size >= 0:
-            seen = seen.and_((ahead < -self.local_window_size).not_())
+        if self.local_window_size > 0:
+            # The query's own key is one of these; ONNX Runtime 1.19 had one key more.
+            seen = seen.and_(ahead > -self.local_window_size)
         return seen.where(q.lift(0.0), -inf)
 
     def _packed(self, x: Var, start: Var, past: Var) -> Var:
@@ -524,7 +527,7 @@ class GroupQueryAttention(Composite):
                 values = np.concatenate([past_v[b, :, :start], values], 1)
             present_k[b, :, : start + m], present_v[b, :, : start + m] = keys, values
             ahead = np.arange(start + m) - np.arange(start, start + m)[:, None]
-            hidden = (ahead > 0) | ((self.local_window_size >= 0) & (ahead < -self.local_window_size))
+            hidden = (ahead > 0) | ((self.local_window_size > 0) & (ahead <= -self.local_window_size))
             shared = [x.repeat(self.num_heads // groups, 0)[None] for x in (keys, values)]
             scale = self.scale or q.shape[3] ** -0.5
             y[b] = numpy_attend(turned[0][None], shared[0], shared[1], scale, np.where(hidden, -inf, 0.0))[0]

@@ -50,6 +50,17 @@ def cast(b: Builder, out: Buf | None, x: Buf) -> None:
     b.elementwise([out], [x], lambda e, v: e.cast(v, out.dtype))
 
 
+_INSTEAD = {
+    "complex128": (
+        " (torch's TorchScript exporter writes bfloat16 so: export with dynamo=True and optimize=False, or compute in "
+        "float32; of complex numbers, compute real and imaginary parts)"
+    ),
+    "complex64": " (compute real and imaginary parts: with torch, by view_as_real)",
+    "string": " (number what the strings say before the model is fed)",
+}
+"""What to do about dtypes that nothing is computed in."""
+
+
 @register
 class Cast(Pointwise):
     """Conversion to another dtype. https://onnx.ai/onnx/operators/onnx__Cast.html"""
@@ -79,7 +90,7 @@ class Cast(Pointwise):
         if self.to not in ONNX_DTYPES:
             raise self.error(f"there is no data type {self.to}.")
         if ONNX_DTYPES[self.to] not in self.dtypes:
-            raise self.unsupported(f"dtype {ONNX_DTYPES[self.to]}")
+            raise self.unsupported(f"dtype {ONNX_DTYPES[self.to]}{_INSTEAD.get(ONNX_DTYPES[self.to], '')}")
         return super().infer(*inputs)
 
     def result(self, *dtypes: str) -> str:

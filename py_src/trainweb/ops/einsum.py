@@ -7,11 +7,13 @@ from math import prod
 from string import ascii_letters
 from typing import TYPE_CHECKING, Any
 
+from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import equal
 from trainweb.ir.layout import REDUCE_SUM
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.ops.copies import strided_copy, transpose
 from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import bools, i32, i64
 from trainweb.ops.matmul import lower_matmul
 from trainweb.ops.op import MANY, Bad, Op, Sample, Str, register
 from trainweb.ops.reduce import reduce
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from trainweb.ops.gradients import GradientBuilder
 
 ELLIPSIS = "..."
+_DTYPES = ("float32", "int32", "int64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +94,15 @@ class Einsum(Op):
         return sizes
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
-        self.need_float32(*inputs)
         given = [t for t in inputs if t is not None]
+        dtype = given[0].dtype
+        if dtype not in _DTYPES:
+            raise self.unsupported(f"dtype {dtype}")
+        if any(t.dtype != dtype for t in given):
+            raise self.error(f"the inputs are {', '.join(t.dtype for t in given)}, not of one dtype.")
         terms, out = self.labels([t.rank for t in given])
         sizes = self.sizes(terms, [t.shape for t in given])
-        return TensorType("float32", tuple(sizes[label] for label in out))
+        return TensorType(dtype, tuple(sizes[label] for label in out))
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf) -> None:
         y = outs[0]
@@ -127,7 +134,7 @@ class Einsum(Op):
         once, dims = "".join(strides), [sizes[label] for label in strides]
         if len(once) == len(labels) or prod(dims) == x.size:
             return _Term(once, x.view(dims))
-        diagonal = b.temp("float32", dims)
+        diagonal = b.temp(x.dtype, dims)
         strided_copy(b, diagonal, x, dims, contiguous_strides(dims), list(strides.values()))
         return _Term(once, diagonal)
 
@@ -135,7 +142,7 @@ class Einsum(Op):
         """The same tensor with its dims in another order."""
         if term.labels == labels:
             return term
-        moved = b.temp("float32", [term.size(label) for label in labels])
+        moved = b.temp(term.buf.dtype, [term.size(label) for label in labels])
         self._order_into(b, moved, term, labels)
         return _Term(labels, moved)
 
@@ -148,7 +155,7 @@ class Einsum(Op):
         if not dropped:
             return term
         labels = "".join(label for label in term.labels if label in kept)
-        y = b.temp("float32", [term.size(label) for label in labels])
+        y = b.temp(term.buf.dtype, [term.size(label) for label in labels])
         reduce(b, y, term.buf, [term.labels.index(label) for label in dropped], REDUCE_SUM)
         return _Term(labels, y)
 
@@ -167,10 +174,16 @@ class Einsum(Op):
         result = target if target is not None and target.labels == labels else None
         if result is None:
             dims = [t.size(label) for t, part in ((left, batch + rows), (right, columns)) for label in part]
-            result = _Term(labels, b.temp("float32", dims))
+            result = _Term(labels, b.temp(left.buf.dtype, dims))
         y = result.buf.view((*lead, m, n))
-        if inner:
+        if inner and y.dtype == "float32":
             lower_matmul(b, y, left.buf.view((*lead, m, k)), right.buf.view((*lead, k, n)))
+        elif inner:
+            # No kernel multiplies matrices of integers: all products first, then their sums.
+            products = b.temp(y.dtype, (*lead, m, k, n))
+            pair = [left.buf.view((*lead, m, k, 1)), right.buf.view((*lead, 1, k, n))]
+            b.elementwise([products], pair, lambda e, p, q: e.mul(p, q))
+            reduce(b, y, products, [len(lead) + 1], REDUCE_SUM)
         else:
             pair = [left.buf.view((*lead, m, 1)), right.buf.view((*lead, 1, n))]
             b.elementwise([y], pair, lambda e, p, q: e.mul(p, q))
@@ -236,6 +249,11 @@ class Einsum(Op):
         Sample([(3, 4), (5, 3)], {"equation": "ij,ki"}),
         Sample([(2, 1, 3), (1, 3, 2)], {"equation": "...ij,...jk->...ik"}, grad=()),
         Sample([(0, 3), (3, 4)], {"equation": "ij,jk->ik"}, grad=()),
+        Sample([i64([[1, 2, 2**40]]), i64([[3], [-4], [5]])], {"equation": "ij,jk->ik"}),
+        Sample([i32([[1, 2], [3, 4]]), i32([[5, 6], [7, 8]])], {"equation": "bi,bj->bij"}),
+        Sample([i64([[1, 2], [3, 4]]), i64([[5, 6], [7, 8]]), i64([2, 3])], {"equation": "ij,kj,k->ik"}),
+        Sample([i64([[1, 2], [3, 4]])], {"equation": "ii"}),
+        Sample([i64([[1, 2], [3, 4]])], {"equation": "ij->j"}),
         Sample([(2, 0), (0, 4)], {"equation": "ij,jk->ik"}, grad=()),
     )
     bad = (
@@ -245,4 +263,6 @@ class Einsum(Op):
         Bad([(2, 3)], {"equation": "ij->ik"}),
         Bad([(2, 3)], {"equation": "ij->ii"}),
         Bad([(2, 3)], {"equation": "i1->i"}),
+        Bad([(2, 3), i64([[1, 2, 3]])], {"equation": "ij,kj->ik"}),
+        Bad([bools([True])], {"equation": "i->"}, UnsupportedError),
     )

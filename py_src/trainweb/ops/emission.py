@@ -8,6 +8,7 @@ from typing import Any, Literal, overload
 
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Node
+from trainweb.ops.since import domain_of
 
 
 class Emission(ABC):
@@ -69,7 +70,11 @@ class Emission(ABC):
     def emit(
         self, op_type: str, inputs: list[str], domain: str, wanted: Sequence[bool], attrs: dict[str, Any]
     ) -> list[str]:
-        """Emit a node; the names of its outputs, "" for those that are not wanted."""
+        """Emit a node; the names of its outputs, "" for those that are not wanted.
+
+        An operator of ai.onnx that the model's opset does not have yet is one of ai.trainweb.
+        """
+        domain = domain or domain_of(op_type, self.opset)
         name = f"{self.prefix}/{op_type}_{len(self.nodes)}"
         outputs = [self.fresh(f"{name}_out" + (f"_{i}" if i else "")) if want else "" for i, want in enumerate(wanted)]
         self.add(Node(op_type, inputs, outputs, attrs, domain, name))

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from trainweb.ir.instructions import Buf
     from trainweb.ops.gradients import GradientBuilder
 
-OWN = "ai.trainweb"
 REDUCTIONS = {
     "none": SCATTER_SET,
     "add": SCATTER_ADD,
@@ -372,19 +371,6 @@ class GatherElements(ElementsOp):
         return np.take_along_axis(part, indices, axis)
 
 
-@register
-class GatherElementsBefore11(GatherElements):
-    """GatherElements for gradients of models that are older than it."""
-
-    domain = OWN
-    name = "GatherElements"
-    versions = (1,)
-    differentiable = ()
-
-    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
-        raise self.unsupported("differentiation of a gradient")
-
-
 def put_along_axis(data: Any, indices: Any, updates: Any, axis: int, reduction: str) -> Any:
     """numpy's way to scatter elements."""
     index = list(np.indices(indices.shape))
@@ -484,7 +470,7 @@ class Scatter(ScatterElements):
         dy = douts[0]
         taken = None
         if g.wants(updates):
-            taken = g.op("GatherElements", [dy, indices], domain="" if g.opset >= 11 else OWN, axis=self.axis)
+            taken = g.op("GatherElements", [dy, indices], axis=self.axis)
         return [g.op("Scatter", [dy, indices, zeros_like(g, updates)], axis=self.axis), None, taken]
 
 

@@ -16,6 +16,7 @@ from trainweb.ops.op import Bad, Float, Int, Op, Sample, register
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
+    from trainweb.ops.emission import Emission
     from trainweb.ops.gradients import GradientBuilder
 
 GEMM_WITHOUT_C_SINCE = 11
@@ -94,7 +95,7 @@ def _batch_strides(shape: tuple[int, ...], batch: tuple[int, ...], size: int) ->
     return tuple(reversed(strides))
 
 
-def matrix_product(g: GradientBuilder, pair: list[str], trans: tuple[int, int], alpha: float = 1.0) -> str:
+def matrix_product(g: Emission, pair: list[str], trans: tuple[int, int], alpha: float = 1.0) -> str:
     """alpha * A' B' of two matrices: a Gemm without C, which is legal from opset 11 on."""
     attrs: dict[str, Any] = {} if alpha == 1.0 else {"alpha": alpha}
     attrs |= {name: 1 for name, value in zip(("transA", "transB"), trans, strict=True) if value}
@@ -105,7 +106,7 @@ def matrix_product(g: GradientBuilder, pair: list[str], trans: tuple[int, int], 
     return name
 
 
-def matrix_of_rows(g: GradientBuilder, x: str) -> str:
+def matrix_of_rows(g: Emission, x: str) -> str:
     """`x` as a matrix of its rows."""
     columns = g.shape(x)[-1]
     if static(columns):

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from trainweb.errors import ModelError, TrainwebError, UnsupportedError
 from trainweb.ir.shapes import TensorType, broadcast_shapes
-from trainweb.model.graph import Node, Tensor
+from trainweb.model.graph import TRAINWEB, Node, Tensor
+from trainweb.ops.since import SINCE, load_families
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -325,19 +325,26 @@ def register(cls: type[Op]) -> type[Op]:
     if key in _REGISTRY:
         raise ValueError(f"{key} is registered twice")
     _REGISTRY[key] = cls
+    if not cls.domain:
+        SINCE[cls.op_type()] = cls.versions[0]
     return cls
 
 
 def registry() -> Iterator[type[Op]]:
     """Every operator class, sorted by domain and name."""
-    _load_families()
+    load_families()
     return iter([cls for _, cls in sorted(_REGISTRY.items())])
 
 
 def find(domain: str, op_type: str) -> type[Op] | None:
-    """The class of an operator, or None."""
-    _load_families()
-    return _REGISTRY.get((_ALIASES.get(domain, domain), op_type))
+    """The class of an operator, or None.
+
+    In the domain ai.trainweb there are also those of ai.onnx, as they first were: `Emission.emit` uses them in models
+    that are older than they are.
+    """
+    load_families()
+    found = _REGISTRY.get((_ALIASES.get(domain, domain), op_type))
+    return _REGISTRY.get(("", op_type)) if found is None and domain == TRAINWEB else found
 
 
 def bind(node: Node, opsets: dict[str, int]) -> Op:
@@ -350,10 +357,11 @@ def bind(node: Node, opsets: dict[str, int]) -> Op:
     ModelError
         Wrong number of inputs or outputs, or a missing or mistyped attribute.
     """
-    _load_families()
     domain = _ALIASES.get(node.domain, node.domain)
-    cls = _REGISTRY.get((domain, node.op_type))
+    cls = find(domain, node.op_type)
     opset = opsets.get(domain, opsets.get("ai.onnx", 1) if domain == "" else 1)
+    if cls is not None and cls.domain != domain:
+        return cls(node, cls.versions[0])
     if cls is None:
         raise UnsupportedError(
             f"{node}: operator {node.op_type!r} of domain {domain or 'ai.onnx'!r} (opset {opset}) is not supported.",
@@ -371,11 +379,3 @@ def bind(node: Node, opsets: dict[str, int]) -> Op:
             node=node.name,
         )
     return cls(node, opset)
-
-
-@cache
-def _load_families() -> None:
-    # The families import this module: they are loaded at first use.
-    from trainweb.ops import load
-
-    load()

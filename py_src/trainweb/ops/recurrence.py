@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
     from trainweb.model.graph import Node
+    from trainweb.ops.emission import Emission
     from trainweb.ops.gradients import GradientBuilder
 
 CELLS = {
@@ -31,6 +32,27 @@ CELLS = {
     "gru_linear": CELL_GRU_LINEAR,
 }
 """Cells by the attribute `cell`: of the RNN by its activation, of the GRU by `linear_before_reset`."""
+
+
+def weight_gradient(g: Emission, kind: int, flow: str, gates: str, before: str, r: str) -> str:
+    """That of R, from those of the products: one product over all steps, and one for the candidate of a GRU."""
+    rows, states = matrix_of_rows(g, flow), matrix_of_rows(g, before)
+    if kind != CELL_GRU:
+        return matrix_product(g, [rows, states], (1, 0))
+    reset = gate_columns(g, matrix_of_rows(g, gates), 3, 4, r)
+    both = matrix_product(g, [gate_columns(g, rows, 0, 2, r), states], (1, 0))
+    candidate = matrix_product(g, [gate_columns(g, rows, 2, 3, r), reset], (1, 0))
+    return g.op("Concat", [both, candidate], axis=0)
+
+
+def gate_columns(g: Emission, rows: str, start: int, end: int, r: str) -> str:
+    """The columns of some gates of a matrix; H is that of R."""
+    hidden = g.shape(r)[1]
+    if static(hidden):
+        return g.slice(rows, 1, start * hidden, end * hidden)
+    size = unsqueeze(extent(Var(g, r, "float32"), 1), 0)
+    bounds = [(size * n).name for n in (start, end)]
+    return g.op("Slice", [rows, *bounds, integers(g, [1]).name])
 
 
 class _Sizes(TypedDict):
@@ -181,29 +203,9 @@ class Recurrence(_Recurrence):
             reverse=self.reverse,
         )
         flow = dproduct if linear else dx
-        dr = self._weight_gradient(g, flow, gates, before, r) if g.wants(r) else None
+        dr = weight_gradient(g, self.kind, flow, gates, before, r) if g.wants(r) else None
         dbias = g.reduce_sum(flow, [0, 1], False) if bias and g.wants(bias) else None
         return [dx, dr, dbias, None, dh0 or None, dc0 or None][: len(ins)]
-
-    def _weight_gradient(self, g: GradientBuilder, flow: str, gates: str, before: str, r: str) -> str:
-        """That of R: one product over all steps, or one for the candidate of a GRU, too."""
-        rows, states = matrix_of_rows(g, flow), matrix_of_rows(g, before)
-        if self.kind != CELL_GRU:
-            return matrix_product(g, [rows, states], (1, 0))
-        reset = self._gates(g, matrix_of_rows(g, gates), 3, 4, r)
-        both = matrix_product(g, [self._gates(g, rows, 0, 2, r), states], (1, 0))
-        candidate = matrix_product(g, [self._gates(g, rows, 2, 3, r), reset], (1, 0))
-        return g.op("Concat", [both, candidate], axis=0)
-
-    @staticmethod
-    def _gates(g: GradientBuilder, rows: str, start: int, end: int, r: str) -> str:
-        """The columns of some gates."""
-        hidden = g.shape(r)[1]
-        if static(hidden):
-            return g.slice(rows, 1, start * hidden, end * hidden)
-        size = unsqueeze(extent(Var(g, r, "float32"), 1), 0)
-        bounds = [(size * n).name for n in (start, end)]
-        return g.op("Slice", [rows, *bounds, integers(g, [1]).name])
 
     def reference(
         self, x: Any, r: Any, bias: Any = None, lengths: Any = None, h0: Any = None, c0: Any = None

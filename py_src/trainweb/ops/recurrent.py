@@ -94,7 +94,7 @@ def activated(x: Any, activation: Activation) -> Any:
     return functions[name]()
 
 
-class _Recurrent(Composite):
+class RecurrentLayer(Composite):
     """A layer of X (steps, batch, features), W (directions, gates * H, features) and R (directions, gates * H, H).
 
     Optional are B (directions, 2 * gates * H), sequence_lens (batch) and initial states (directions, batch, H).
@@ -177,9 +177,9 @@ class _Recurrent(Composite):
             assert x is not None
         sequences, finals = [], []
         for k, (reverse, activations) in enumerate(zip(self._directions, self._activations(), strict=True)):
-            own = [None if t is None else self._direction(t, k) for t in (w, r, bias, peepholes, *states)]
+            own = [None if t is None else self.direction_of(t, k) for t in (w, r, bias, peepholes, *states)]
             is_usual = peepholes is None and self.clip is None
-            cell = self._usual_cell(activations) if is_usual else None
+            cell = self.usual_cell(activations) if is_usual else None
             if cell is not None:
                 rows, last = self._run_at_once(g, x, own, cell, lengths, reverse)
             else:
@@ -205,14 +205,36 @@ class _Recurrent(Composite):
             )
         return steps
 
-    def _usual_cell(self, activations: list[Activation]) -> str | None:
+    def usual_cell(self, activations: list[Activation]) -> str | None:
         """The cell as `Recurrence` names it; None: it has no such cell."""
         raise NotImplementedError
+
+    def forward_cell(self) -> str:
+        """The cell of a layer that runs forward with the usual gates, as `Recurrence` names it."""
+        cell = self.usual_cell(self._activations()[0])
+        if cell is None or self.clip is not None or self.direction != "forward" or self.layout:
+            raise self.unsupported("any other form than one forward direction with the usual activations, unclipped,")
+        return cell
 
     def _run_at_once(
         self, g: Emission, x: Var, own: list[Var | None], cell: str, lengths: Var | None, reverse: bool
     ) -> tuple[Var, list[Var]]:
         """The states of all steps in the order of time, and those after the last step."""
+        y, *last = self.at_once(g, x, own, cell, lengths, [True] * (1 + self.n_states), reverse=reverse)
+        return y, last
+
+    def at_once(
+        self,
+        g: Emission,
+        x: Var,
+        own: list[Var | None],
+        cell: str,
+        lengths: Var | None,
+        wanted: list[bool],
+        *,
+        reverse: bool,
+    ) -> list[Var]:
+        """Those outputs of one direction's `Recurrence` that are wanted; `own`: its W, R, B, P and first states."""
         w, r, bias, _, *given = own
         assert w is not None and r is not None
         hidden = g.shape(r.name)[1]
@@ -221,7 +243,6 @@ class _Recurrent(Composite):
         inputs = inputs if shared is None else inputs + shared
         of_product = self._product_bias(bias, hidden)
         names = ["" if t is None else t.name for t in (inputs, r, of_product, lengths, *given)]
-        wanted = [True] * (1 + self.n_states)
         results = g.op(
             "Recurrence",
             names,
@@ -231,10 +252,9 @@ class _Recurrent(Composite):
             cell=cell,
             reverse=int(reverse),
         )
-        y, *last = [Var(g, name, x.dtype) for name in results]
-        return y, last
+        return [Var(g, name, x.dtype) for name in results if name]
 
-    def _direction(self, x: Var, k: int) -> Var:
+    def direction_of(self, x: Var, k: int) -> Var:
         one = part(x, 0, k, k + 1) if len(self._directions) > 1 else x
         return Var(x.g, x.g.squeeze(one.name, [0]), x.dtype)
 
@@ -255,7 +275,7 @@ class _Recurrent(Composite):
         cell = self._cell(r, bias, peepholes, hidden, activations)
         shared = self._input_bias(bias, hidden)
         inputs = inputs if shared is None else inputs + shared
-        states = [t if t is not None else _zeros(x, hidden) for t in given]
+        states = [t if t is not None else zero_state(x, hidden) for t in given]
         rows: dict[int, Var] = {}
         for t in order:
             row = Var(g, g.squeeze(part(inputs, 0, t, t + 1).name, [0]), x.dtype)
@@ -337,7 +357,7 @@ def _joined(parts: list[Var], axis: int) -> Var:
     return parts[0] if len(parts) == 1 else parts[0].op("Concat", *parts[1:], axis=axis)
 
 
-def _zeros(x: Var, hidden: int) -> Var:
+def zero_state(x: Var, hidden: int) -> Var:
     """An initial state for the batch of X."""
     g, batch = x.g, x.g.shape(x.name)[1]
     if isinstance(batch, int):
@@ -351,14 +371,14 @@ def _turned(r: Var) -> Var:
 
 
 @register
-class RNN(_Recurrent):
+class RNN(RecurrentLayer):
     """Elman network: H = f(X W' + H R' + b). https://onnx.ai/onnx/operators/onnx__RNN.html"""
 
     versions = (7, 14, 22)
     gates = 1
     default_activations = ("Tanh",)
 
-    def _usual_cell(self, activations: list[Activation]) -> str | None:
+    def usual_cell(self, activations: list[Activation]) -> str | None:
         name = activations[0][0]
         return f"rnn_{name}" if name in ("tanh", "relu") else None
 
@@ -392,10 +412,10 @@ class RNN(_Recurrent):
 
 
 @register
-class GRU(_Recurrent):
+class GRU(RecurrentLayer):
     """Gated recurrent unit (Cho et al. 2014, https://arxiv.org/abs/1406.1078). https://onnx.ai/onnx/operators/onnx__GRU.html"""
 
-    versions = (7, 14, 22)
+    versions: ClassVar[tuple[int, ...]] = (7, 14, 22)
     attrs = {**_COMMON, "linear_before_reset": Int(0)}
     gates = 3
     default_activations = ("Sigmoid", "Tanh")
@@ -409,7 +429,7 @@ class GRU(_Recurrent):
     def _product_bias(self, bias: Var | None, hidden: int) -> Var | None:
         return part(bias, 0, 3 * hidden, 6 * hidden) if bias is not None and self.linear_before_reset else None
 
-    def _usual_cell(self, activations: list[Activation]) -> str | None:
+    def usual_cell(self, activations: list[Activation]) -> str | None:
         usual = [name for name, _, _ in activations] == ["sigmoid", "tanh"]
         return ("gru_linear" if self.linear_before_reset else "gru") if usual else None
 
@@ -452,29 +472,32 @@ class GRU(_Recurrent):
         new = activated(self.clip_numpy(xh + bh + memory), g)
         return [(1 - z) * new + z * h]
 
-    samples = (
+    samples: ClassVar[Sequence[Sample]] = (
         Sample([(4, 2, 3), (1, 15, 3), (1, 15, 5)]),
         Sample([(3, 2, 3), (1, 12, 3), (1, 12, 4), (1, 24), None, (1, 2, 4)], {"linear_before_reset": 1}),
         Sample([(3, 2, 3), (2, 12, 3), (2, 12, 4), (2, 24), i32([3, 2])], {"direction": "bidirectional"}),
         Sample([(2, 3, 3), (1, 12, 3), (1, 12, 4)], {"layout": 1, "activations": ["HardSigmoid", "Softsign"]}),
         Sample([(3, 2, 3), (1, 12, 3), (1, 12, 4), (1, 24)], {"clip": 6.0, "direction": "reverse"}),
     )
-    bad = (Bad([(4, 2, 3), (1, 15, 3), (1, 15, 5), (1, 15)]), Bad([(4, 2, 3), (1, 15, 3), (2, 15, 5)]))
+    bad: ClassVar[Sequence[Bad]] = (
+        Bad([(4, 2, 3), (1, 15, 3), (1, 15, 5), (1, 15)]),
+        Bad([(4, 2, 3), (1, 15, 3), (2, 15, 5)]),
+    )
 
 
 @register
-class LSTM(_Recurrent):
+class LSTM(RecurrentLayer):
     """Long short-term memory (Hochreiter and Schmidhuber 1997). https://onnx.ai/onnx/operators/onnx__LSTM.html"""
 
-    versions = (7, 14, 22)
+    versions: ClassVar[tuple[int, ...]] = (7, 14, 22)
     attrs = {**_COMMON, "input_forget": Int(0)}
     max_inputs, n_outputs = 8, 3
-    differentiable = (0, 1, 2, 3, 5, 6, 7)
+    differentiable: ClassVar[Sequence[int]] = (0, 1, 2, 3, 5, 6, 7)
     gates = 4
     n_states = 2
     default_activations = ("Sigmoid", "Tanh", "Tanh")
 
-    def _usual_cell(self, activations: list[Activation]) -> str | None:
+    def usual_cell(self, activations: list[Activation]) -> str | None:
         usual = [name for name, _, _ in activations] == ["sigmoid", "tanh", "tanh"]
         return "lstm" if usual and not self.input_forget else None
 
@@ -513,14 +536,14 @@ class LSTM(_Recurrent):
         c = forget * c + i * activated(self.clip_numpy(new), g)
         return [activated(self.clip_numpy(o + po * c), f) * activated(self.clip_numpy(c), h), c]
 
-    samples = (
+    samples: ClassVar[Sequence[Sample]] = (
         Sample([(4, 2, 3), (1, 20, 3), (1, 20, 5)]),
         Sample([(3, 2, 3), (1, 16, 3), (1, 16, 4), (1, 32), None, (1, 2, 4), (1, 2, 4), (1, 12)]),
         Sample([(3, 2, 3), (2, 16, 3), (2, 16, 4), (2, 32), i32([3, 2])], {"direction": "bidirectional"}),
         Sample([(2, 3, 3), (1, 16, 3), (1, 16, 4)], {"layout": 1, "direction": "reverse", "input_forget": 1}),
         Sample([(3, 2, 3), (1, 16, 3), (1, 16, 4)], {"clip": 6.0, "activations": ["Sigmoid", "Elu", "LeakyRelu"]}),
     )
-    bad = (
+    bad: ClassVar[Sequence[Bad]] = (
         Bad([(4, 2, 3), (1, 20, 3), (1, 20, 5), None, None, (1, 3, 5)]),
         Bad([(4, 2, 3), (1, 20, 3), (1, 20, 5), None, None, None, None, (1, 10)]),
     )

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from trainweb.errors import LimitError
 from trainweb.ir.builder import Ending, Iterations
-from trainweb.ir.dims import equal_shapes
+from trainweb.ir.dims import equal_shapes, maximum, static
+from trainweb.ir.layout import LOOP_TRIPS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB, Graph
+from trainweb.ops.arguments import integers
 from trainweb.ops.infer import infer_outputs, initializer_type
 from trainweb.ops.op import MANY, Attr, Int, Ints, Op, bind, register
 
@@ -22,7 +25,6 @@ class _Repeat(Op):
     domain = TRAINWEB
     attrs = {
         "body": Attr(Graph, required=True),
-        "trips": Int(required=True),
         "carried": Int(required=True),
         "scanned": Ints(required=True),
         "stacked": Ints(required=True),
@@ -34,7 +36,6 @@ class _Repeat(Op):
     """Whether only the run tells how often it runs: `trips` is the most."""
     body: Graph
     body_opset: int
-    trips: int
     carried: int
     scanned: tuple[int, ...] = ()
     stacked: tuple[int, ...] = ()
@@ -65,20 +66,40 @@ class _Repeat(Op):
         n = self.carried + len(self.scanned)
         if len(self.body.inputs) != 1 + len(inputs):
             raise self.error(f"its body has {len(self.body.inputs)} inputs, not {1 + len(inputs)}.")
+        trips = self.trips
         types = {name: initializer_type(tensor) for name, tensor in self.body.initializers.items()}
         names = [value.name for value in self.body.inputs]
         types[names[0]] = TensorType("int64", ())
         for k, (name, t) in enumerate(zip(names[1:], inputs, strict=True)):
             shape = t.shape
             if self.carried <= k < n:
-                if not shape or not equal_shapes(shape[:1], (self.trips,)):
-                    raise self.error(f"input {k} has shape {list(shape)}; its first size must be {self.trips}.")
+                if not shape or not equal_shapes(shape[:1], (trips,)):
+                    raise self.error(f"input {k} has shape {list(shape)}; its first size must be {trips}.")
                 shape = shape[1:]
             types[name] = TensorType(t.dtype, shape)
         for node in self.body.nodes:
             results, _ = infer_outputs(bind(node, self.opsets), types)
             types.update((name, t) for name, t in zip(node.outputs, results, strict=False) if name)
         return types
+
+
+class _Counted(_Repeat):
+    """The first input is how often it runs."""
+
+    static_inputs = (0,)
+    min_inputs = 1
+
+    @property
+    def trips(self) -> int:
+        """How often it runs, which sizes or feeds may decide: it is known when the model is compiled."""
+        count = self.types[self.node.inputs[0]]
+        found = integers(self, count, "its number of iterations")
+        if len(found) != 1:
+            raise self.error(f"its number of iterations has shape {list(count.shape)}, not one element.")
+        trips: int = maximum(0, found[0])
+        if static(trips) and trips > LOOP_TRIPS:
+            raise LimitError(f"{self.node}: it has {trips} iterations; a loop in a plan has at most {LOOP_TRIPS}.")
+        return trips
 
 
 class _Forward(_Repeat):
@@ -98,19 +119,26 @@ class _Forward(_Repeat):
 
 
 @register
-class Repeat(_Forward):
-    """A loop of a number of iterations that is known (ai.trainweb).
+class Repeat(_Counted, _Forward):
+    """A loop of a number of iterations that is known when it is compiled (ai.trainweb).
 
-    The body's inputs are the number of the iteration (an int64 scalar), then those of the node: what is carried, what
-    is scanned, what all iterations read. Its outputs are what is carried and what is stacked; the node has for the
-    gradient also what each iteration started from.
+    The first input is that number. The body's inputs are the number of the iteration (an int64 scalar), then the others
+    of the node: what is carried, what is scanned, what all iterations read. Its outputs are what is carried and what is
+    stacked; the node has for the gradient also what each iteration started from.
     """
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
-        carried, rows = self.carried_types([t for t in inputs if t is not None])
-        return *carried, *(TensorType(t.dtype, (self.trips, *t.shape)) for t in (*rows, *carried))
+        carried, rows = self.carried_types([t for t in inputs[1:] if t is not None])
+        trips = self.trips
+        return *carried, *(TensorType(t.dtype, (trips, *t.shape)) for t in (*rows, *carried))
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
+    def lower(self, b: Builder, outs: list[Buf | None], *given: Any) -> None:
+        ins = given[1:]
+        if not self.trips:
+            for out, first in zip(outs, ins[: self.carried], strict=False):
+                if out is not None:
+                    b.copy(out, first)
+            return
         n = self.carried + len(self.stacked)
         kept = outs[n : n + self.carried]
         b.loop(self.typed_body(), self.iterations, list(ins), outs[:n], [*kept, *[None] * (self.carried - len(kept))])
@@ -119,7 +147,8 @@ class Repeat(_Forward):
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
     ) -> list[str | None]:
         """One node, of which compilation makes the loop that goes back."""
-        wanted = [i for i, name in enumerate(ins) if g.wants(name) and g.dtype(name) == "float32"]
+        given = ins[1:]
+        wanted = [i for i, name in enumerate(given) if g.wants(name) and g.dtype(name) == "float32"]
         n = self.carried + len(self.stacked)
         kept = [g.extra_output(n + k, f"_before_{k}") for k in range(self.carried)]
         seeds = [k for k, dy in enumerate(douts[:n]) if dy]
@@ -130,19 +159,14 @@ class Repeat(_Forward):
             inputs,
             TRAINWEB,
             [True] * len(wanted),
-            {**attrs, "inputs": len(ins), "wanted": wanted, "seeds": seeds},
+            {**attrs, "inputs": len(given), "wanted": wanted, "seeds": seeds},
         )
         found = dict(zip(wanted, names, strict=True))
-        return [found.get(i) for i in range(len(ins))]
+        return [None, *(found.get(i) for i in range(len(given)))]
 
 
-@register
-class RepeatGradient(_Repeat):
-    """Gradients of Repeat (ai.trainweb): the loop from the last iteration to the first.
-
-    Inputs are those of the Repeat, what each of its iterations started from, and the gradients of its outputs
-    `seeds`; outputs are those of its inputs `wanted`. An iteration computes again what its gradient needs.
-    """
+class _Backward(_Repeat):
+    """Of the inputs after the first `counted` ones, the first `inputs` are those of the body."""
 
     attrs = {
         **_Repeat.attrs,
@@ -150,23 +174,53 @@ class RepeatGradient(_Repeat):
         "wanted": Ints(required=True),
         "seeds": Ints(required=True),
     }
+    counted = 0
     inputs: int
     wanted: tuple[int, ...]
     seeds: tuple[int, ...]
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         given = [t for t in inputs if t is not None]
-        n = self.inputs + self.is_open + self.carried + len(self.seeds)
+        n = self.counted + self.inputs + self.is_open + self.carried + len(self.seeds)
         if len(given) != n or not all(i < self.inputs for i in self.wanted):
             raise self.error(f"{len(given)} inputs do not fit those of the loop.")
-        return tuple(TensorType(given[i].dtype, given[i].shape) for i in self.wanted)
+        of_body = given[self.counted :]
+        return tuple(TensorType(of_body[i].dtype, of_body[i].shape) for i in self.wanted)
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
-        types: Mapping[str, TensorType] = self.body_types([self.types[n] for n in self.node.inputs[: self.inputs]])
-        b.loop_gradient(self, types, list(ins), outs)
+    def lower(self, b: Builder, outs: list[Buf | None], *given: Any) -> None:
+        ins = list(given[self.counted :])
+        if not self.trips:
+            self._pass_on(b, outs, ins)
+            return
+        names = self.node.inputs[self.counted : self.counted + self.inputs]
+        types: Mapping[str, TensorType] = self.body_types([self.types[name] for name in names])
+        b.loop_gradient(self, types, ins, outs)
+
+    def _pass_on(self, b: Builder, outs: list[Buf | None], ins: list[Buf]) -> None:
+        """The gradients where there are no iterations: those of what is carried are what they were."""
+        seeds = dict(zip(self.seeds, ins[self.inputs + self.carried :], strict=True))
+        for i, out in zip(self.wanted, outs, strict=True):
+            if out is not None and i < self.carried and i in seeds:
+                b.copy(out, seeds[i])
+            elif out is not None and out.size:
+                b.fill(out, 0.0)
 
 
-OPEN_ATTRIBUTES = {name: attr for name, attr in _Repeat.attrs.items() if name not in ("scanned", "stacked")}
+@register
+class RepeatGradient(_Counted, _Backward):
+    """Gradients of Repeat (ai.trainweb): the loop from the last iteration to the first.
+
+    Inputs are those of the Repeat, what each of its iterations started from, and the gradients of its outputs
+    `seeds`; outputs are those of the body's inputs `wanted`. An iteration computes again what its gradient needs.
+    """
+
+    counted = 1
+
+
+OPEN_ATTRIBUTES = {
+    **{name: attr for name, attr in _Repeat.attrs.items() if name not in ("scanned", "stacked")},
+    "trips": Int(required=True),
+}
 
 
 @register
@@ -227,14 +281,14 @@ class RepeatWhile(_Forward):
 
 
 @register
-class RepeatWhileGradient(RepeatGradient):
+class RepeatWhileGradient(_Backward):
     """Gradients of RepeatWhile (ai.trainweb): as many iterations as it had, the last one first.
 
     Inputs are those of the RepeatWhile without the number of iterations, how often it ran, what each iteration started
     from, and the gradients of its outputs `seeds`.
     """
 
-    attrs = {name: attr for name, attr in RepeatGradient.attrs.items() if name not in ("scanned", "stacked")}
+    attrs = {**OPEN_ATTRIBUTES, **{name: _Backward.attrs[name] for name in ("inputs", "wanted", "seeds")}}
     is_open = True
 
     def looked_at(self) -> tuple[list[str], list[str]]:

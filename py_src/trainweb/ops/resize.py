@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import product
-from math import ceil, floor, prod
+from math import ceil, floor, inf, prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -36,8 +37,38 @@ Part = tuple[float, float]
 WHOLE = (0.0, 1.0)
 
 
-def _length(part: Part) -> Fraction:
-    return Fraction(part[1]) - Fraction(part[0])
+def _single(value: float) -> float:
+    """A number as float32 rounds it; those beyond its range are too large for a size as they are."""
+    if abs(value) >= 2.0**127:
+        return value
+    rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    return rounded
+
+
+def _resized(n: int, scale: float, part: Part) -> int:
+    """Size of an axis times a scale: the product is float32, as in ONNX's shape inference, where 5 * 1.4 is 7."""
+    if part != WHOLE:
+        return floor(_single(_single(n * _single(part[1] - part[0])) * _single(scale)))
+    return floor(_single(n * _single(scale)))
+
+
+def _fraction(value: float) -> Fraction:
+    """The simplest fraction that float32 rounds to the same number: 7/5 of 1.4, which a file has as 1.39999998."""
+    if value < 0:
+        return -_fraction(-value)
+    if not 0 < value < 2**24:  # without a part that is rounded
+        return Fraction(value)
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    below, exact, above = (Fraction(struct.unpack("<f", struct.pack("<I", bits + k))[0]) for k in (-1, 0, 1))
+    return _simplest((below + exact) / 2, (exact + above) / 2)
+
+
+def _simplest(low: Fraction, high: Fraction) -> Fraction:
+    """The fraction of the least denominator from `low` to `high`, by continued fractions."""
+    whole = floor(low)
+    if whole == low or whole < floor(high):
+        return Fraction(ceil(low))
+    return whole + 1 / _simplest(1 / (high - whole), 1 / (low - whole))
 
 
 def _type(given: Buf | None) -> TensorType | None:
@@ -110,7 +141,7 @@ class Resize(Op):
         factors = numbers(self, scales, "scales") if scales is not None and scales.size else ()
         target = integers(self, sizes, "sizes") if sizes is not None and sizes.size else ()
         given = factors or target
-        positive = all(f > 0 for f in factors) and all(at_most(1, n) for n in target)
+        positive = all(0 < f < inf for f in factors) and all(at_most(1, n) for n in target)
         if bool(factors) == bool(target) or len(given) != len(axes) or not positive:
             raise self.error(f"it needs positive scales or sizes, not both, for {len(axes)} axes.")
         return axes, factors, target
@@ -135,8 +166,8 @@ class Resize(Op):
         """Size and scale of every axis that is resized."""
         axes, factors, target = self.asked(len(x), scales, sizes)
         if factors:
-            lengths = (x[a] * _length(crops.get(a, WHOLE)) if a in crops else x[a] for a in axes)
-            found = {a: (floor(n * f), float(f)) for a, n, f in zip(axes, lengths, factors, strict=True)}
+            parts = (crops.get(a, WHOLE) for a in axes)
+            found = {a: (_resized(x[a], f, part), float(f)) for a, part, f in zip(axes, parts, factors, strict=True)}
         else:
             ratios = {a: n / x[a] if x[a] else 1.0 for a, n in zip(axes, target, strict=True)}
             found = {a: (n, ratios[a]) for a, n in zip(axes, target, strict=True)}
@@ -215,16 +246,17 @@ class Resize(Op):
     def infer(
         self, x: TensorType, roi: TensorType | None, scales: TensorType | None, sizes: TensorType | None
     ) -> TensorType:
-        self.need_float32(x)
+        if self.mode != "nearest" or self.coordinate_transformation_mode == CROP:
+            self.need_float32(x)
         scales = roi if self.is_old else scales
         crop = self.coordinate_transformation_mode == CROP and roi is not None and roi.value is None
         fed = crop or (scales is not None and scales.value is None and scales.size != 0)
         if fed or not static(*x.shape, *(sizes.value or () if sizes is not None else ())):
-            return checked(self, "float32", self._symbolic(x.shape, roi, scales, sizes))
+            return checked(self, x.dtype, self._symbolic(x.shape, roi, scales, sizes))
         scaled = self.scaled(x.shape, scales, sizes, self.crops(x.rank, roi))
         if any(not x.shape[a] and n for a, (n, _) in scaled.items()):
             raise self.error(f"X of shape {list(x.shape)} has nothing to interpolate.")
-        return checked(self, "float32", [scaled[a][0] if a in scaled else n for a, n in enumerate(x.shape)])
+        return checked(self, x.dtype, [scaled[a][0] if a in scaled else n for a, n in enumerate(x.shape)])
 
     def _symbolic(
         self, x: tuple[int, ...], roi: TensorType | None, scales: TensorType | None, sizes: TensorType | None
@@ -243,8 +275,8 @@ class Resize(Op):
             if factors and is_fed:
                 result[a] = unknown(self, a, *x)
             elif factors:
-                # A float32 scale is a fraction that the product with any size is exact with.
-                scale = Fraction(factors[k]) * _length(crops.get(a, WHOLE))
+                start, end = crops.get(a, WHOLE)
+                scale = _fraction(factors[k]) * _fraction(end - start)
                 result[a] = x[a] * scale.numerator // scale.denominator
             elif self.keep_aspect_ratio_policy == "stretch":
                 result[a] = target[k]
@@ -276,7 +308,7 @@ class Resize(Op):
             b.copy(y, x)
         for k, (axis, (n, scale)) in enumerate(scaled.items(), 1):
             n_in, lead, rest = x.shape[axis], prod(x.shape[:axis]), prod(x.shape[axis + 1 :])
-            out = y if k == len(scaled) else b.temp("float32", (*x.shape[:axis], n, *x.shape[axis + 1 :]))
+            out = y if k == len(scaled) else b.temp(x.dtype, (*x.shape[:axis], n, *x.shape[axis + 1 :]))
             part = crops.get(axis, WHOLE)
             if self.mode == "nearest" and all(self.inside(n_in, n, scale, part)):
                 gather_axis(b, out, x, b.constant("int64", (n,), self.nearest(n_in, n, scale, part)), axis)
@@ -385,7 +417,7 @@ class Resize(Op):
         Sample([(1, 2, 5, 6), None, f32([1, 1, 0.6, 1.5])], {"mode": "cubic"}),
         Sample([(1, 2, 8, 9), None, None, i64([4, 5])], {"mode": "linear", "antialias": 1, "axes": [2, 3]}, opset=18),
         Sample(
-            [(2, 3, 5), None, f32([1, 1, 1.4])],
+            [(2, 3, 5), None, f32([1, 1, 1.5])],
             {"mode": "nearest", "nearest_mode": "floor", "coordinate_transformation_mode": "asymmetric"},
         ),
         Sample(

@@ -32,14 +32,17 @@ These operators of ai.onnx are written out as others, forward and backward: {nam
 - Loop and Scan of a known number of iterations (when the model is compiled; for training, when artifacts are built),
   iteration by iteration up to {written:,} nodes; beyond, as a loop in the plan of at most {trips:,} iterations, where
   that is possible, which keeps for the gradient what each iteration started from. Bodies with sequences, or that
-  make other sizes in each iteration, are written out up to {limit:,} nodes.
+  make other sizes in each iteration, are written out up to {limit:,} nodes; a list that starts empty and to which each
+  iteration adds one tensor is no obstacle.
+- Scan along a size that varies, and Loop that stacks its results or fills a list as often as such a size or a feed
+  says: as a loop in the plan, which is compiled for each length. Tensors that it carries keep their sizes.
 - Loop whose condition or trip count only the run tells: as a loop in the plan that ends when they say so. It has as
   many iterations as a constant trip count says; without one, or beyond {open:,}, as `limits.loopIterations`
   (`limits={{"loop_iterations": ...}}`) says, {limit_open:,} unless given: a step that would go on is a `LimitError` and
   changes nothing. For the gradient there is room for what each of so many iterations starts from, and the gradient
   goes back through those that ran. With a constant trip count that makes up to {written:,} nodes it is written out, and
   results are chosen. Scan outputs of such a loop must not be read: how many rows they have is not known. Its body
-  neither draws nor updates.
+  neither draws nor updates. In a branch that is not chosen it does not run.
 - Sequences and optionals whose length is known; they are no inputs or outputs of a model.
 """
 

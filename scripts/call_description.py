@@ -47,6 +47,7 @@ PAGE_MODULES = {
     "checkAdapter": "./call-values.js",
     "checkBuffer": "./call-values.js",
     "checkBytes": "./call-values.js",
+    "checkFlag": "./call-values.js",
     "checkNumber": "./call-values.js",
     "checkOptions": "../data/nearest.js",
     "typeAndShape": "./call-values.js",

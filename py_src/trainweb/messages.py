@@ -200,6 +200,11 @@ NOT_A_DATASET = Message(
 )
 NO_COLUMNS = Message(errors.FeedError, "The data has no arrays: give one for each input of the model, by its name.")
 EMPTY_DATASET = Message(errors.FeedError, "The data has no rows.")
+ENDED_DATASET = Message(
+    errors.FeedError,
+    "The data has no rows in epoch {epoch}: what can be iterated over once alone, such as a generator, lasts for one "
+    "epoch. Give the function that makes it.",
+)
 FILE_WITHOUT_CLASS = Message(
     errors.FeedError, "The file {file!r} lies in the folder of no class: files must be in a folder for each class."
 )
@@ -215,8 +220,18 @@ ROW_NAMES = Message(errors.FeedError, "Row {position} of the batch has {names}; 
 ROW_TYPE = Message(
     errors.FeedError, "Row {position} of the batch has {given} as {name!r}; the first one has {expected}."
 )
+RAGGED_VALUE = Message(errors.FeedError, "Row {position} of the batch has no array as {name!r}: {reason}")
 BATCHED_TWICE = Message(errors.FeedError, "The data comes in batches already.")
+PADDED_VALIDATION = Message(
+    errors.FeedError,
+    "The batches of the validation data are filled up with rows that would count twice: batch them with 'keep' or "
+    "'drop'.",
+)
 BEYOND_BUCKETS = Message(errors.FeedError, "A row of length {length} is beyond the last bucket, {most}.")
+NOT_PADDED = Message(
+    errors.FeedError,
+    "{name!r} of a row of length {length} is {given}: what is padded has as many elements along its first axis.",
+)
 STREAM_SPLIT = Message(errors.FeedError, "A stream of rows cannot be split: give arrays, or two datasets.")
 EMPTY_SPLIT = Message(errors.FeedError, "A share of {share} of {rows} rows is none.")
 BATCH_BEYOND_DATA = Message(
@@ -225,6 +240,10 @@ BATCH_BEYOND_DATA = Message(
 CSV_INPUT = Message(errors.FeedError, "{name!r} is none of the inputs that the file makes: {names}.")
 CSV_DTYPE = Message(errors.FeedError, "{name!r} cannot be {dtype} from a file; there are {names}.")
 CSV_COLUMN = Message(errors.FeedError, "The file has no column {column!r}; it has {names}.")
+CSV_COLUMN_TWICE = Message(errors.FeedError, "The file has more than one column {column!r}.")
+CSV_QUOTES = Message(
+    errors.FeedError, "Line {line}: a value between quotes does not end where the next value or line begins."
+)
 CSV_RAGGED = Message(errors.FeedError, "Line {line} has {given} values; the header has {expected}.")
 CSV_VALUE = Message(errors.FeedError, "Line {line}, column {column!r}: {value!r} is no {dtype}.")
 CSV_CLASS = Message(errors.FeedError, "Line {line}, column {column!r}: {value!r} is none of {names}.")

@@ -230,9 +230,27 @@ def test_cross_entropy_weights_and_ignored_labels(reduction: str) -> None:
     assert got == pytest.approx(expected, rel=1e-5)
 
 
-def test_cross_entropy_on_old_opsets_says_what_it_needs() -> None:
-    with pytest.raises(UnsupportedError, match="opset 12 or newer; the model has opset 11"):
-        build_artifacts(mlp(opset=11), loss=LossType.CrossEntropyLoss)
+@pytest.mark.parametrize("opset", [9, 11])
+@pytest.mark.parametrize("settings", [{}, {"label_smoothing": 0.1}, {"ignore_index": 1, "reduction": "sum"}], ids=str)
+def test_cross_entropy_of_models_older_than_its_operator(opset: int, settings: dict[str, Any]) -> None:
+    """SoftmaxCrossEntropyLoss is of opset 12: losses and what is trained are those of the same model of opset 12."""
+    rng = np.random.default_rng(3)
+    feeds = {"x": rng.standard_normal((4, 5)).astype(np.float32), "labels": np.array([0, 2, 1, 2])}
+    found = []
+    for version in (opset, 12):
+        loss = {"type": "CrossEntropyLoss", **settings}
+        artifacts = build_artifacts(mlp(opset=version), loss=loss, optimizer="SGD")
+        with session(artifacts) as s:
+            s.set_learning_rate(0.1)
+            losses = []
+            for _ in range(3):
+                losses.append(float(next(iter(s.train_step(feeds).values()))))
+                s.optimizer_step()
+                s.lazy_reset_grad()
+            found.append((losses, s.get_contiguous_parameters()))
+    assert found[0][0] == found[1][0]
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+    assert found[0][0][2] < found[0][0][0]
 
 
 def bce(x: np.ndarray, t: np.ndarray, p: Any = 1.0) -> np.ndarray:

@@ -79,6 +79,7 @@ def run(model: bytes | None, x: np.ndarray, name: str = "x") -> np.ndarray:
         session.release()
 
 
+@pytest.mark.filterwarnings("error::UserWarning")
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("name", NAMES)
 def test_trains_saves_and_merges_as_peft(name: str, exporter: str, tmp_path: Path) -> None:

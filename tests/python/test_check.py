@@ -52,6 +52,21 @@ def test_every_unsupported_operator_is_listed_with_its_nodes() -> None:
     assert "Bogus_3" in str(report)
 
 
+def test_what_else_is_wrong_is_listed_beside_unsupported_operators() -> None:
+    broken = ("Softmax", ["a"], ["s"])
+    report = trainweb.check(
+        model(("MatMul", ["x", "w"], ["a"]), ("Fake", ["a"], ["b"]), broken, ("Add", ["b", "s"], ["y"]))
+    )
+    assert [p.op for p in report.unsupported] == ["Fake"] and report.error is None
+    proto = onnx.load_from_string(
+        model(("MatMul", ["x", "w"], ["a"]), ("Fake", ["a"], ["b"]), broken, ("Add", ["b", "s"], ["y"]))
+    )
+    proto.graph.node[2].attribute.append(helper.make_attribute("axis", 9))
+    report = trainweb.check(proto.SerializeToString())
+    assert [p.op for p in report.unsupported] == ["Fake"]
+    assert report.error is not None and "axis 9" in report.error and "Add" not in report.error
+
+
 def test_a_missing_gradient_is_named() -> None:
     proto = onnx.load_from_string(model(("MatMul", ["x", "w"], ["a"]), ("TanhGrad", ["a", "a"], ["y"])))
     proto.graph.node[1].domain = "com.microsoft"

@@ -50,3 +50,31 @@ def test_other_convolutions_are_trained_without_a_word() -> None:
             warnings.simplefilter("error")
             decisions = build_artifacts(file).decisions
         assert all(d.trained and not d.doubtful for d in decisions)
+
+
+@pytest.mark.parametrize("how", ["Slice", "Gather"])
+@pytest.mark.parametrize("producer", ["pytorch", "other"])
+def test_tables_of_which_parts_are_factors_are_left_out(how: str, producer: str) -> None:
+    """Rotary positions of sequences shorter than the table, or by fed ids, as older modules look them up."""
+    angles = np.outer(np.arange(6), [1.0, 0.1])
+    tables = {"rope.cos": np.cos(angles), "rope.sin": np.sin(angles)}
+    tensors = {**tables, "head.weight": np.random.default_rng(0).standard_normal((2, 3))}
+    constants = [numpy_helper.from_array(t.astype(np.float32), name) for name, t in tensors.items()]
+    constants += [numpy_helper.from_array(np.array([n]), name) for n, name in ((0, "nought"), (4, "four"))]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4, 2])]
+    if how == "Gather":
+        inputs.append(helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", 4]))
+    nodes = []
+    for name in ("cos", "sin"):
+        given = ["nought", "four", "nought"] if how == "Slice" else ["ids"]
+        nodes += [
+            helper.make_node(how, [f"rope.{name}", *given], [name]),
+            helper.make_node("Mul", ["x", name], [f"x{name}"]),
+        ]
+    nodes += [helper.make_node("Add", ["xcos", "xsin"], ["h"]), helper.make_node("MatMul", ["h", "head.weight"], ["y"])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4, 3])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name=producer)
+    decisions = {d.name: d for d in build_artifacts(proto.SerializeToString(), loss="MSELoss").decisions}
+    assert [name for name, d in decisions.items() if d.trained] == ["head.weight"]
+    assert all("table of cosines and sines" in decisions[name].reason for name in tables)

@@ -213,6 +213,17 @@ def test_what_is_refused_says_what_to_do(
         build_artifacts(spoil(model(node("Tanh", ["h"], ["y"]))), loss=LossType.MSELoss)
 
 
+def test_an_output_without_a_shape_is_exported_with_one() -> None:
+    proto = model(node("Relu", ["h"], ["y"]))
+    shapeless_output(proto)
+    built = build_artifacts(proto, loss=LossType.MSELoss, optimizer=OptimType.SGD)
+    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
+    with trainweb.TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model) as session:
+        exported = onnx.load_from_string(session.export_model_for_inferencing(graph_output_names=["y"]))
+    onnx.checker.check_model(exported, full_check=True)
+    assert [d.dim_value or d.dim_param for d in exported.graph.output[0].type.tensor_type.shape.dim] == ["n", 3]
+
+
 def test_an_unsupported_operator_is_named_before_a_missing_shape() -> None:
     proto = model(node("Bogus", ["h"], ["g"], "odd"), node("Strange", ["g"], ["y"]))
     proto.graph.input[0].type.tensor_type.ClearField("shape")
@@ -240,3 +251,15 @@ def test_models_run_as_they_are_evaluated() -> None:
     expected = onnx.reference.ReferenceEvaluator(proto).run(None, {"x": X})[0]
     np.testing.assert_allclose(session.run(None, {"x": X})[0], expected, rtol=1e-5)
     session.release()
+
+
+@pytest.mark.parametrize(
+    ("to", "instead"),
+    [(TensorProto.COMPLEX128, "bfloat16.*dynamo=True"), (TensorProto.COMPLEX64, "view_as_real"), (8, "number what")],
+    ids=["complex128", "complex64", "string"],
+)
+def test_a_cast_to_what_nothing_is_computed_in_says_what_to_do(to: int, instead: str) -> None:
+    """The TorchScript exporter writes the bfloat16 of Falcon's ALiBi as complex128: both are 15, here and there."""
+    proto = model(node("Cast", ["h"], ["c"], "cast", to=to), node("Cast", ["c"], ["y"], "back", to=1))
+    with pytest.raises(UnsupportedError, match=f"Cast node 'cast': dtype .* \\(.*{instead}.*\\) is not supported"):
+        build_artifacts(proto, loss=LossType.MSELoss)

@@ -178,6 +178,52 @@ def test_training_is_that_of_float64_and_the_edges_keep_their_types(dtype: str) 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_an_output_that_the_eval_model_does_not_have_is_exported_as_declared(dtype: str) -> None:
+    model, x = classifier(dtype), feeds(dtype)["x"]
+    with session_of(build_artifacts(model, loss="MSELoss", optimizer="SGD")) as session:
+        exported = session.export_model_for_inferencing(["y"])
+    onnx.checker.check_model(onnx.load_from_string(exported), full_check=True)
+    (ours,), (theirs,) = run(exported, {"x": x}), ReferenceEvaluator(exported).run(None, {"x": x})
+    assert ours.dtype == theirs.dtype == np.dtype(DTYPES[dtype])
+    np.testing.assert_allclose(ours.astype(float), theirs.astype(float), rtol=EPSILON[dtype], atol=1e-6)
+
+
+IN_NODES = [
+    helper.make_node("Constant", [], ["table"], value=numpy_helper.from_array(np.linspace(-2, 2, 36).reshape(9, 4))),
+    helper.make_node("Constant", [], ["weight"], value=numpy_helper.from_array(np.linspace(1, 2, 12).reshape(4, 3))),
+    helper.make_node("Gather", ["table", "x"], ["rows"]),
+    helper.make_node("Softplus", ["rows"], ["soft"]),
+    helper.make_node("MatMul", ["soft", "weight"], ["y"]),
+]
+CASTS = [
+    helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.DOUBLE),
+    helper.make_node("Softplus", ["wide"], ["soft"]),
+    helper.make_node("Cast", ["soft"], ["narrow"], to=TensorProto.FLOAT),
+    helper.make_node("MatMul", ["narrow", "first.weight"], ["y"]),
+]
+
+
+@pytest.mark.parametrize("where", ["constant nodes", "casts of data"])
+def test_float64_is_converted_in(where: str) -> None:
+    """Models without a float64 input or initializer."""
+    inside = where == "constant nodes"
+    nodes = IN_NODES if inside else CASTS
+    x = np.array([3, 8]) if inside else np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
+    kinds = (TensorProto.INT64, TensorProto.DOUBLE) if inside else (TensorProto.FLOAT, TensorProto.FLOAT)
+    edges = [helper.make_tensor_value_info(*v) for v in (("x", kinds[0], x.shape), ("y", kinds[1], [2, 3]))]
+    weight = numpy_helper.from_array(np.linspace(1, 2, 12, dtype=np.float32).reshape(4, 3), "first.weight")
+    graph = helper.make_graph(nodes, "g", edges[:1], edges[1:], [] if inside else [weight])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = proto.SerializeToString()
+    (expected,), (found,) = ReferenceEvaluator(model).run(None, {"x": x}), run(model, {"x": x})
+    assert found.dtype == expected.dtype
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    report = trainweb.check(model, loss="MSELoss", optimizer="SGD")
+    assert report.ok, str(report)
+    assert ("2 constants of float64" if inside else "1 casts to float64") in str(report.precision)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_constants_that_are_no_parameters_are_exported_as_declared(dtype: str) -> None:
     model = onnx.load_from_string(classifier(dtype))
     factors = np.array([0.5, 2.0, 1.5]).astype(DTYPES[dtype])

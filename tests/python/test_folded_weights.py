@@ -199,3 +199,82 @@ def test_equal_parameters_that_are_not_uniform_stay_tied() -> None:
 def test_an_identity_module_of_a_constant_is_left_alone() -> None:
     decisions, _ = decided(scaled_twice(np.full(4, 0.5), name="/pass/Identity"))
     assert set(decisions) == {"a.weight"}
+
+
+def test_a_matrix_that_is_read_as_it_is_too_is_one_parameter() -> None:
+    """The decoder of an autoencoder reads the encoder's weights the other way round: one gradient, of both."""
+    reads = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], name="in"),
+        helper.make_node("MatMul", ["h", "t"], ["y"], name="out"),
+    ]
+    w = RNG.normal(size=(4, 2)).astype(np.float32)
+    proto = model(reads, {"w": w, "t": w.T.copy()})
+    for name, key, value in (("w", KIND, "InputKind.PARAMETER"), ("t", FOLDED, "['w']")):
+        info = helper.make_tensor_value_info(name, TensorProto.FLOAT, list(w.shape if name == "w" else w.T.shape))
+        info.metadata_props.add(key=key, value=value)
+        proto.graph.value_info.append(info)
+    proto.graph.metadata_props.add(key=SIGNATURE, value="\n# inputs\np_w: PARAMETER target='w'\nx: USER_INPUT\n")
+    decisions, said = decided(proto)
+    assert list(decisions) == ["w"] and decisions["w"].trained and not said
+    built = build_artifacts(proto.SerializeToString(), optimizer=OptimType.SGD)
+    models = built.training_model, built.eval_model, built.optimizer_model
+    with TrainingSession(CheckpointState.load_checkpoint(built.checkpoint), *models) as session:
+        session.set_learning_rate(1.0)
+        session.train_step({"x": X})
+        session.optimizer_step()
+        moved = w - session.get_parameter("w")
+    x, v = X.astype(np.float64), w.astype(np.float64)
+    dy = 2 * (x @ v @ v.T) / x.size
+    np.testing.assert_allclose(moved, x.T @ (dy @ v) + dy.T @ (x @ v), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "batch norm"])
+def test_what_lies_beside_statistics_that_no_norm_reads_is_frozen(frozen: bool) -> None:
+    """FrozenBatchNorm2d of DETR and of torchvision's detectors: its weight and bias are buffers."""
+    names = ["n.weight", "n.bias", "n.running_mean", "n.running_var"]
+    arithmetic = [
+        helper.make_node("Sqrt", ["n.running_var"], ["deviation"], name="/n/Sqrt"),
+        helper.make_node("Div", ["n.weight", "deviation"], ["scale"], name="/n/Div"),
+        helper.make_node("Mul", ["n.running_mean", "scale"], ["moved"], name="/n/Mul"),
+        helper.make_node("Sub", ["n.bias", "moved"], ["shift"], name="/n/Sub"),
+        helper.make_node("Mul", ["x", "scale"], ["scaled"], name="/n/Mul_1"),
+        helper.make_node("Add", ["scaled", "shift"], ["h"], name="/n/Add"),
+    ]
+    norm = helper.make_node("BatchNormalization", ["x", *names], ["h"], name="/n/BatchNormalization")
+    product = helper.make_node("MatMul", ["h", "fc.weight"], ["y"], name="/fc/MatMul")
+    tensors = {name: RNG.uniform(0.5, 1.5, 4).astype(np.float32) for name in names}
+    proto = model([*(arithmetic if frozen else [norm]), product], {**tensors, "fc.weight": SQUARE})
+    decisions, said = decided(proto)
+    trained = {name for name, decision in decisions.items() if decision.trained}
+    assert trained == ({"fc.weight"} if frozen else {"fc.weight", "n.weight", "n.bias"})
+    assert {name for name, decision in decisions.items() if decision.doubtful} == (set(names[:2]) if frozen else set())
+    assert any("'n.weight' is left out" in text for text in said) == frozen
+
+
+@pytest.mark.parametrize(
+    ("scopes", "parameter", "doubtful"),
+    [
+        ("['', 'linear']", "backbone.fc.weight", True),
+        ("['', 'backbone', 'linear']", "backbone.fc.weight", False),
+        ("['', 'backbone', 'backbone.fc', 'linear']", "backbone.fc.weight", False),
+        ("['', 'head', 'linear']", "backbone.fc.weight", False),
+        ("['', 'linear']", "fc.weight", False),
+        ("['', 'tables', 'linear']", "tables.items.0.weight", False),
+    ],
+    ids=["no_grad", "read by the owner", "its own", "tied", "at the top", "item of a list"],
+)
+def test_a_backbone_under_no_grad_is_warned_of(scopes: str, parameter: str, doubtful: bool) -> None:
+    """torch.export makes it a part of the module that calls it: the scopes of its nodes are gone."""
+    reads = [
+        helper.make_node("MatMul", ["x", parameter], ["h"], "deep"),
+        helper.make_node("MatMul", ["h", "w"], ["y"], "top"),
+    ]
+    reads[0].metadata_props.add(key="pkg.torch.onnx.name_scopes", value=scopes)
+    proto = model(reads, {parameter: SQUARE, "w": SQUARE.T.copy() + 1})
+    for name in (parameter, "w"):
+        info = helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, 4])
+        info.metadata_props.add(key=KIND, value="InputKind.PARAMETER")
+        proto.graph.value_info.append(info)
+    decisions, said = decided(proto)
+    assert decisions[parameter].trained and decisions[parameter].doubtful == doubtful
+    assert any("torch.no_grad()" in text and parameter in text for text in said) == doubtful

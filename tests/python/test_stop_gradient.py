@@ -6,11 +6,12 @@ import warnings
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 from tests.conformance.models import make_model, normal
 
-from trainweb.artifacts import build_artifacts
+from trainweb.artifacts import OptimType, build_artifacts
 from trainweb.errors import ModelError
+from trainweb.training.check import check
 from trainweb.training.session import TrainingSession
 from trainweb.training.state import CheckpointState
 
@@ -36,8 +37,6 @@ def net() -> object:
 
 @pytest.mark.parametrize("stopped", [[], ["target"]])
 def test_no_gradient_goes_through_a_stopped_tensor(stopped: list[str]) -> None:
-    from trainweb.artifacts import OptimType
-
     made = build_artifacts(net(), optimizer=OptimType.SGD, stop_gradient=stopped)
     x = normal(4, 3, seed=5)
     state = CheckpointState.load_checkpoint(made.checkpoint)
@@ -61,33 +60,134 @@ def test_what_lies_only_before_a_stop_is_not_trained() -> None:
         build_artifacts(net(), stop_gradient=["loss"])
 
 
-def straight_through(added: list[str]) -> object:
-    """y = h + (q - h), with h = x w and q = relu(h): what a straight-through estimator is without its detach."""
+RELU = [helper.make_node("Relu", ["h"], ["q"], "quantizer")]
+ROUND = [helper.make_node("Round", ["h"], ["q"], "quantizer")]
+
+
+def constant(name: str, value: float) -> NodeProto:
+    return helper.make_node(
+        "Constant", [], [name], name, value=helper.make_tensor(name, TensorProto.FLOAT, [], [value])
+    )
+
+
+SIGN = [
+    constant("zero", 0.0),
+    constant("one", 1.0),
+    constant("minus", -1.0),
+    helper.make_node("Greater", ["h", "zero"], ["is"], "compare"),
+    helper.make_node("Where", ["is", "one", "minus"], ["q"], "quantizer"),
+]
+SCALED = [
+    helper.make_node("Round", ["h"], ["r"], "quantizer"),
+    helper.make_node("Mul", ["r", "scale.weight"], ["q"], "scaled"),
+]
+BEFORE = [("Sub", ["q", "h"], "d"), ("Add", ["h", "d"], "y")]
+AFTER = [("Sub", ["q", "h"], "d"), ("Add", ["d", "h"], "y")]
+TAKEN = [("Sub", ["h", "q"], "d"), ("Sub", ["h", "d"], "y")]
+
+
+def straight_through(sums: list[tuple[str, list[str], str]], quantizer: list[NodeProto] = RELU) -> ModelProto:
+    """loss = mean(y v), where h = x w and q is made of h: y is q by way of h, as an estimator without its detach."""
+    scale = {"scale.weight": np.array([0.5], np.float32)} if quantizer is SCALED else {}
     return make_model(
         [
             helper.make_node("MatMul", ["x", "w"], ["h"], "first"),
-            helper.make_node("Relu", ["h"], ["q"], "quantizer"),
-            helper.make_node("Sub", ["q", "h"], ["d"], "difference"),
-            helper.make_node("Add", added, ["y"], "again"),
+            *quantizer,
+            *(helper.make_node(op, ins, [out], f"{op} {out}") for op, ins, out in sums),
             helper.make_node("MatMul", ["y", "v"], ["p"], "second"),
             helper.make_node("ReduceMean", ["p"], ["loss"], "mean", keepdims=0),
         ],
         {"x": [4, 3]},
         {"loss": []},
-        {"w": W, "v": V},
+        {"w": W, "v": V, **scale},
     )
 
 
-@pytest.mark.parametrize("added", [["h", "d"], ["d", "h"]], ids=["before", "after"])
-def test_a_gradient_that_goes_straight_through_without_a_stop_is_warned_of(added: list[str]) -> None:
+@pytest.mark.parametrize("sums", [BEFORE, AFTER, TAKEN], ids=["before", "after", "taken away"])
+@pytest.mark.parametrize("quantizer", [RELU, SCALED], ids=["gradient of the input", "gradient of a parameter"])
+def test_a_gradient_that_goes_straight_through_without_a_stop_is_warned_of(
+    sums: list[tuple[str, list[str], str]], quantizer: list[NodeProto]
+) -> None:
     with pytest.warns(UserWarning, match="'d' is left out.*stop_gradient"):
-        made = build_artifacts(straight_through(added))
+        made = build_artifacts(straight_through(sums, quantizer))
     assert [d.name for d in made.decisions if d.doubtful] == ["d"]
+    assert {"w", "v"} <= {d.name for d in made.decisions if d.trained}
+
+
+@pytest.mark.parametrize(
+    "sums",
+    [[("Add", ["q", "h"], "s"), ("Sub", ["s", "h"], "y")], [("Sub", ["h", "h"], "z"), ("Add", ["q", "z"], "y")]],
+    ids=["added and taken away", "less itself"],
+)
+def test_what_takes_away_what_it_adds_is_warned_of(sums: list[tuple[str, list[str], str]]) -> None:
+    with pytest.warns(UserWarning, match="takes away what it adds.*optimize=False"):
+        made = build_artifacts(straight_through(sums, ROUND))
+    (doubtful,) = [d.name for d in made.decisions if d.doubtful]
+    assert doubtful in {out for _, _, out in sums}
+
+
+@pytest.mark.parametrize("sums", [BEFORE, AFTER, TAKEN], ids=["before", "after", "taken away"])
+@pytest.mark.parametrize("quantizer", [ROUND, SIGN], ids=["rounding", "choice"])
+@pytest.mark.parametrize("named", [None, ["w", "v"]], ids=["", "named"])
+def test_a_step_without_a_gradient_has_that_of_its_detour(
+    sums: list[tuple[str, list[str], str]], quantizer: list[NodeProto], named: list[str] | None
+) -> None:
+    """Without a stop the gradients of the detour cancel, and the first weights stay where they are."""
+    model = straight_through(sums, quantizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = build_artifacts(model, optimizer=OptimType.SGD, requires_grad=named)
+        (stopped,) = [d for d in check(model, requires_grad=named).left_out if d.name == "d"]
+    assert "detached" in stopped.reason and "dynamo=True" in stopped.reason
+    x = normal(4, 3, seed=5)
+    state = CheckpointState.load_checkpoint(made.checkpoint)
+    with TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model) as session:
+        session.set_learning_rate(1.0)
+        session.train_step({"x": x})
+        session.optimizer_step()
+        moved = W.astype(np.float64) - session.get_parameter("w")
+    towards = np.full((4, 2), 1 / 8) @ V.astype(np.float64).T
+    np.testing.assert_allclose(moved, x.astype(np.float64).T @ towards, rtol=1e-4, atol=1e-6)
+
+
+def test_a_file_that_notes_every_detach_is_taken_at_its_word() -> None:
+    model = straight_through(BEFORE, ROUND)
+    note = model.graph.metadata_props.add()
+    note.key, note.value = "pkg.torch.export.ExportedProgram.graph_signature", ": PARAMETER target='w'"
+    with pytest.warns(UserWarning, match="'d' is left out"):
+        made = build_artifacts(model)
+    assert "d" in [d.name for d in made.decisions if d.doubtful]
+
+
+def test_a_constant_that_is_taken_from_twice_is_no_detour() -> None:
+    """1 - (1 - q), as of opacities along a ray: the constant has no gradient that could be meant."""
+    sums = [("Sub", ["one", "q"], "d"), ("Sub", ["one", "d"], "y")]
+    model = straight_through(sums, [constant("one", 1.0), *RELU])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = build_artifacts(model)
     assert [d.name for d in made.decisions if d.trained] == ["w", "v"]
+
+
+def test_a_parameter_that_only_steps_depend_on_is_warned_of() -> None:
+    """A spike with a surrogate gradient of its own: of an autograd.Function the file holds the comparison alone."""
+    spike = [
+        constant("threshold", 0.1),
+        helper.make_node("Greater", ["h", "threshold"], ["fires"], "fires"),
+        helper.make_node("Cast", ["fires"], ["y"], "spike", to=TensorProto.FLOAT),
+    ]
+    model = straight_through([], spike)
+    with pytest.warns(UserWarning, match=r"'w' is left out \(only what has no gradient.*autograd.Function"):
+        made = build_artifacts(model)
+    assert [(d.name, d.trained, d.doubtful) for d in made.decisions] == [("v", True, False), ("w", False, True)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build_artifacts(model, frozen_params=["w"])
+        build_artifacts(net(), stop_gradient=["h"])
 
 
 def test_nothing_is_said_where_it_is_stopped_or_something_else_is_added() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        build_artifacts(straight_through(["h", "d"]), stop_gradient=["d"])
-        build_artifacts(straight_through(["q", "d"]))
+        build_artifacts(straight_through(BEFORE), stop_gradient=["d"])
+        build_artifacts(straight_through([("Sub", ["q", "h"], "d"), ("Add", ["q", "d"], "y")]))

@@ -20,6 +20,12 @@ def npz(**arrays: np.ndarray) -> bytes:
     return file.getvalue()
 
 
+def damaged(data: bytes) -> bytes:
+    """The first array's compressed bytes are rubbish: their first is a block of a type that there is not."""
+    start = 30 + int.from_bytes(data[26:28], "little") + int.from_bytes(data[28:30], "little")
+    return data[:start] + b"\xff" * 8 + data[start + 8 :]
+
+
 def test_what_is_exported_is_read_elsewhere_and_here() -> None:
     with session() as s, session() as other:
         values = {n: s.get_parameter(n) for n in s.parameter_names()}
@@ -55,6 +61,8 @@ def test_files_of_numpy_and_parts() -> None:
             (npz(**{**values, first: np.array(["a"])}), "of the npz file is '<U1'"),
             (npz(**{**values, first: np.asfortranarray(values[first])}), "column by column"),
             (npz(**values)[:-40], "The npz file cannot be read"),
+            (damaged(npz(**values)), "The npz file cannot be read"),
+            (npz(**values, more=np.zeros(3, [("a", "<f4")])), r"of the npz file is \[\('a', '<f4'\)\]"),
             (s.export_weights()[:-4], "safetensors file"),
             (b"", "safetensors file"),
         ]

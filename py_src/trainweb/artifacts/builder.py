@@ -18,7 +18,14 @@ from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import unsupported_nodes
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.model.checks import Limits
-from trainweb.model.floats import Declared, cast_inputs, cast_outputs, in_float32, with_declared_types
+from trainweb.model.floats import (
+    Declared,
+    cast_inputs,
+    cast_outputs,
+    in_float32,
+    note_outputs,
+    with_declared_types,
+)
 from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
 from trainweb.model.writer import round_attributes, write_model
@@ -195,8 +202,8 @@ def build_artifacts(
     loss_input_names : list of str, optional
         What the loss is called with instead of all model outputs.
     batch_norm : {"train", "as_exported"}
-        Whether batch normalizations with a trainable scale or bias train, or keep the mode they
-        have.
+        What becomes of a file whose batch normalizations are all in inference mode: those with a trainable scale or
+        bias train, or keep that mode. Where some are in training mode, each keeps its own.
     stop_gradient : list of str, optional
         Tensors of the model that count as constants for gradients, as after torch's `detach`: what lies only before
         them is not trained.
@@ -252,6 +259,7 @@ def build_artifacts(
         raise TypeError("external_data, limits and integrity are for files, and the model is a Graph.")
     check_operators(graph)
     graph, declared = in_float32(graph)
+    given = graph.outputs
     if has_control_flow(graph):
         graph = expand_control_flow(graph, differentiable=True)
     graph = recover_parameters(graph, exact_names(requires_grad, frozen_params))
@@ -274,7 +282,7 @@ def build_artifacts(
             stopped,
             inference=None if types else accessor.inference,  # casts came after it
         )
-        trainable, frozen = chosen.trainable, chosen.frozen
+        trainable, frozen, stopped = chosen.trainable, chosen.frozen, chosen.stopped
         if optimizer is not None and not trainable:
             raise ModelError("There is nothing to train: no parameter requires a gradient.")
         updates = buffer_updates(graph, frozen if requires_grad is None else [*trainable, *frozen])
@@ -289,6 +297,7 @@ def build_artifacts(
         )
         models.training = cast_outputs(models.training, declared.outputs)
         models.evaluation = cast_outputs(models.evaluation, declared.outputs)
+        models.evaluation = note_outputs(models.evaluation, given, declared.outputs)
         beside = {"clip_grad_norm": clip_grad_norm, "clip_grad_value": clip_grad_value, "ema": ema}
         made = None if optimizer is None else build_optimizer(_optimizer_block(optimizer, beside), models, graph)
         return Artifacts(models, made, chosen.decisions)

@@ -9,16 +9,15 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainweb.control.repeat import with_bodies
-from trainweb.model.graph import FX_NODE, Graph, Node, Tensor
+from trainweb.model.graph import FX_NODE, SCOPES, Graph, Node, Tensor
 
 KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 FOLDED = "pkg.onnxscript.optimizer.folded_from"
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
-SCOPES = "pkg.torch.onnx.name_scopes"
 PLAIN_NAMES = re.compile(r"\['[^'\\\n]*'(?:, '[^'\\\n]*')*\]")
 """A list of names in Python as nearly all are, which is cheaper to split than to parse."""
 
@@ -36,6 +35,7 @@ NATIVE = re.compile(
     r"|in_proj_(weight|bias)|[qkv]_proj_weight|bias_[kv]|original[01]|weight_[gv])"
 )
 """Names that torch's own modules give to parameters, and never to buffers."""
+_STATISTIC = re.compile(r".*\.running_(mean|var)")
 DETACH = re.compile(r"detach(_\d+)?")
 """Names that the dynamo exporter gives to results of `detach`."""
 _DETACHED = re.compile(r"%(detach(?:_\d+)?)\b")
@@ -124,6 +124,7 @@ class Evidence:
         self._notes = {name: value.notes for name, value in graph.value_info.items() if value.notes}
         self._listed = set(listed_parameters(graph))
         self._recorded = SIGNATURE in graph.notes or any(KIND in notes for notes in self._notes.values())
+        self._outside = read_from_outside(graph)
         self._tables = self._rotary_tables()
         self._linear = _linear_scopes(graph.nodes)
         self._copies = {t.name: n.outputs[0] for n, t in merged(graph) if _is_sibling(t.name, n.outputs[0])}
@@ -132,6 +133,12 @@ class Evidence:
         """The decision on a float32 tensor from which the loss is reached."""
         name = tensor.name
         notes = {**self._notes.get(name, {}), **tensor.notes}
+        if name in self._outside:
+            reason = (
+                "recorded as a parameter, but not read by its module, as where that is called under torch.no_grad(), "
+                "which no file says: then write detach() instead, or name it in frozen_params"
+            )
+            return Decision(name, True, reason, doubtful=True)
         if KIND in notes:
             return _of_kind(name, notes[KIND])
         if FOLDED in notes:
@@ -147,8 +154,20 @@ class Evidence:
                 "tied, unless you export with training=TrainingMode.TRAINING"
             )
             return Decision(name, True, reason, doubtful=True)
+        if self._torch and self._is_of_frozen_norm(name):
+            reason = "beside running statistics that no batch normalization reads, as those of a frozen one are"
+            return Decision(name, False, reason, doubtful=not _STATISTIC.fullmatch(name))
         roles = self._roles(name)
         return self._by_value(tensor, roles) or self._by_name(tensor, roles)
+
+    def _is_of_frozen_norm(self, name: str) -> bool:
+        """Whether it belongs to a norm that is written as arithmetic with its running statistics: FrozenBatchNorm2d."""
+        module, _, attribute = name.rpartition(".")
+        variance = f"{module}.running_var"
+        if attribute not in ("weight", "bias", "running_mean", "running_var") or variance not in self._tensors:
+            return False
+        readers = self._consumers.get(variance, ())
+        return bool(readers) and not any(node.op_type == "BatchNormalization" for node in readers)
 
     # What was recorded.
 
@@ -169,10 +188,10 @@ class Evidence:
         name = tensor.name
         if STATISTICS in roles:
             return Decision(name, False, "running statistics of a batch normalization")
-        if all(role in LEARNED_ROLES for role in roles) and (not self._torch or NATIVE.fullmatch(name)):
-            return None  # not worth reading every element of every weight
         if name in self._tables:
             return Decision(name, False, f"a table of cosines and sines, as {self._tables[name]} is its other half")
+        if all(role in LEARNED_ROLES for role in roles) and (not self._torch or NATIVE.fullmatch(name)):
+            return None  # not worth reading every element of every weight
         if tensor.size > _LOOKED_AT or not tensor.size:
             return None
         values = memoryview(tensor.data).cast("B").cast("f")
@@ -190,12 +209,13 @@ class Evidence:
         return None
 
     def _rotary_tables(self) -> dict[str, str]:
-        """Pairs of tables a, b of one shape with a^2 + b^2 = 1, both factors."""
+        """Pairs of tables a, b of one shape with a^2 + b^2 = 1, both factors, as they are or parts of them."""
         found: dict[str, str] = {}
         by_shape: dict[tuple[int, ...], list[Tensor]] = {}
         for tensor in self._tensors.values():
-            uses = self._consumers.get(tensor.name, ())
-            if tensor.dtype == "float32" and 1 < tensor.size <= _LOOKED_AT and any(n.op_type == "Mul" for n in uses):
+            if tensor.dtype != "float32" or not 1 < tensor.size <= _LOOKED_AT:
+                continue
+            if not {FACTOR, EMBEDDING}.isdisjoint(self._roles(tensor.name)):
                 by_shape.setdefault(tensor.shape, []).append(tensor)
         for group in by_shape.values():
             for i, a in enumerate(group):
@@ -420,25 +440,27 @@ def lost_detaches(graph: Graph) -> list[Decision]:
     return [Decision(name, False, reason, doubtful=True) for name in dict.fromkeys(named) if name not in kept]
 
 
-def straight_through(graph: Graph, reached: Collection[str]) -> list[Decision]:
-    """Differences to which is added what they subtract, where a gradient goes through both of the tensors `reached`.
+def read_from_outside(graph: Graph) -> set[str]:
+    """Recorded parameters of parts of a module that only a module around it reads, as `torch.no_grad()` leaves it.
 
-    h + (q - h) is q: it is written to stop a gradient.
+    torch.export takes what is under it for the forward of the module that says so. The parameters of a module's own
+    parts are read by many, as of the projection within MultiheadAttention, and tell nothing.
     """
-    producers = graph.producers()
-    found: dict[str, None] = {}
+    readers: dict[str, set[str]] = {}
     for node in graph.nodes:
-        if node.op_type != "Add":
-            continue
-        for difference, again in (node.inputs, node.inputs[::-1]):
-            made = producers.get(difference)
-            if made and made.op_type == "Sub" and made.inputs[1] == again and {difference, again} <= set(reached):
-                found[difference] = None
-    reason = (
-        "what it subtracts is added to it, as gradients go straight through where it is detached, which the file "
-        "does not say: name it in stop_gradient, or export with dynamo=True and optimize=False"
-    )
-    return [Decision(name, False, reason, doubtful=True) for name in found]
+        for name in node.inputs:
+            tensor = graph.initializers.get(name)
+            if tensor is not None and node.notes.get(SCOPES) and "PARAMETER" in notes_of(graph, tensor).get(KIND, ""):
+                readers.setdefault(name, set()).add(module_of(node))
+    found = set()
+    for name, modules in readers.items():
+        own = re.sub(r"\.\d+$", "", name.rpartition(".")[0])  # an item of a list is a part of the list's owner
+        around = own.rpartition(".")[0]
+        if around and all(
+            module != around and f"{around}.".startswith(f"{module}." if module else "") for module in modules
+        ):
+            found.add(name)
+    return found
 
 
 def merged(graph: Graph) -> list[tuple[Node, Tensor]]:

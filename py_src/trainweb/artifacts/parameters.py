@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from trainweb.artifacts.evidence import Decision, Evidence, lost_detaches, lost_parameters, straight_through
+from trainweb.artifacts.evidence import Decision, Evidence, lost_detaches, lost_parameters
+from trainweb.artifacts.straight_through import decide_detours, detours
 from trainweb.autodiff.gradient import influences
 from trainweb.errors import ModelError
 from trainweb.model.graph import Graph, Tensor
@@ -28,12 +29,16 @@ class Selection:
         Names, in the order of the model.
     decisions : list of Decision
         Of each float32 tensor from which the loss is reached, and of parameters that the exporter lost; without what
-        an argument of the caller settled beyond doubt they are decided from the file.
+        an argument of the caller settled beyond doubt they are decided from the file. Tensors where the file lost a
+        detach are among them.
+    stopped : list of str
+        Tensors that no gradient goes through: those given, and those that the file shows to be detached.
     """
 
     trainable: list[str]
     frozen: list[str]
     decisions: list[Decision] = field(default_factory=list)
+    stopped: list[str] = field(default_factory=list)
 
 
 def select_parameters(
@@ -72,11 +77,11 @@ def select_parameters(
         both = [name for name in trainable if name in set(frozen)]
         if both:
             raise ModelError(f"A parameter cannot be frozen and require gradient at the same time: {', '.join(both)}.")
-        return Selection(trainable, frozen, _as_named(constants, initializers, trainable, frozen))
+        decisions = _as_named(constants, initializers, trainable, frozen)
+        reached = _reached(graph, stopped, inference) if detours(graph) else set()
+        return _with_detaches(Selection(trainable, frozen, decisions), graph, reached, stopped)
     candidates = [t for t in initializers.values() if _is_float(t)]
-    reached: set[str] = set()
-    if candidates:
-        reached = influences(graph, [graph.outputs[0].name], stopped, inference and inference())
+    reached = _reached(graph, stopped, inference) if candidates else set()
     evidence = Evidence(graph, constants)
     named = set(frozen)
     decisions = [
@@ -84,9 +89,40 @@ def select_parameters(
         for t in candidates
         if t.name in reached or t.name in named
     ]
-    decisions += lost_parameters(graph) + (lost_detaches(graph) or straight_through(graph, reached - set(stopped)))
-    _warn(decisions)
-    return Selection([d.name for d in decisions if d.trained], frozen, decisions)
+    decisions += _out_of_reach(graph, evidence, [t for t in candidates if t.name not in reached | named], stopped)
+    decisions += lost_parameters(graph)
+    chosen = Selection([d.name for d in decisions if d.trained], frozen, decisions)
+    return _with_detaches(chosen, graph, reached, stopped)
+
+
+def _reached(graph: Graph, stopped: Sequence[str], inference: Callable[[], ShapeInference] | None) -> set[str]:
+    return influences(graph, [graph.outputs[0].name], stopped, inference and inference())
+
+
+def _out_of_reach(graph: Graph, evidence: Evidence, unreached: list[Tensor], stopped: Sequence[str]) -> list[Decision]:
+    """Parameters that the loss depends on, but by no gradient: as where a module has a backward of its own."""
+    if not unreached:
+        return []
+    found = {graph.outputs[0].name}
+    for node in reversed(graph.nodes):
+        if node.op_type not in ("Shape", "Size") and not found.isdisjoint(node.outputs):
+            found.update(name for name in node.inputs if name not in stopped)
+    reason = (
+        "only what has no gradient lies between it and the loss (rounding, comparing, choosing); a backward of its "
+        "own, of an autograd.Function, is in no file: write h + (q - h).detach() for gradients that go straight through"
+    )
+    would_be = [evidence.decide(t) for t in unreached if t.name in found]
+    return [Decision(d.name, False, reason, doubtful=True) for d in would_be if d.trained and not d.doubtful]
+
+
+def _with_detaches(chosen: Selection, graph: Graph, reached: set[str], stopped: Sequence[str]) -> Selection:
+    """The selection with what the file tells of detached tensors; warns of all that is doubtful."""
+    lost = lost_detaches(graph)
+    found = lost or decide_detours(graph, chosen.trainable, reached, stopped)
+    chosen.decisions += found
+    chosen.stopped = [*stopped, *(d.name for d in found if not d.doubtful)]
+    _warn(chosen.decisions)
+    return chosen
 
 
 def _as_named(

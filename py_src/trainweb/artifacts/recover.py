@@ -140,24 +140,32 @@ def _rename_reads(graph: Graph, names: dict[str, str]) -> None:
 
 
 def _tie(graph: Graph, keep: Collection[str]) -> None:
-    """A matrix that is bit for bit the transpose of an embedding table is computed from the table."""
+    """A matrix that is bit for bit the transpose of another is computed from it.
+
+    Of an embedding table, or of a parameter that the exporter notes it was made of, and which the file holds, too.
+    """
     tables = [
         graph.initializers[node.inputs[0]]
         for node in graph.nodes
         if node.op_type == "Gather" and node.inputs[0] in graph.initializers
     ]
-    for node in list(graph.nodes):
-        if node.op_type != "MatMul" or node.inputs[1] in keep or node.inputs[1] not in graph.initializers:
-            continue
-        matrix = graph.initializers[node.inputs[1]]
-        table = next((t for t in tables if t.name != matrix.name and _is_transpose(t, matrix)), None)
-        if table is not None:
-            del graph.initializers[matrix.name]
-            graph.value_info.pop(matrix.name, None)
-            made = Node(
-                "Transpose", [table.name], [matrix.name], {"perm": [1, 0]}, "", f"{matrix.name}_tied", node.notes
-            )
-            graph.nodes.insert(0, made)
+    found: dict[str, tuple[Tensor, Node]] = {}
+    for node in graph.nodes:
+        for position, name in enumerate(node.inputs):
+            if name in keep or name in found or name not in graph.initializers:
+                continue
+            matrix = graph.initializers[name]
+            noted = folded_from(notes_of(graph, matrix))
+            sources = [graph.initializers[n] for n in noted if n in graph.initializers and is_transposed(matrix, noted)]
+            candidates = sources + (tables if node.op_type == "MatMul" and position == 1 else [])
+            table = next((t for t in candidates if t.name != name and _is_transpose(t, matrix)), None)
+            if table is not None:
+                found[name] = table, node
+    for name, (table, node) in found.items():
+        del graph.initializers[name]
+        graph.value_info.pop(name, None)
+        made = Node("Transpose", [table.name], [name], {"perm": [1, 0]}, "", f"{name}_tied", node.notes)
+        graph.nodes.insert(0, made)
 
 
 def _is_transpose(a: Tensor, b: Tensor) -> bool:

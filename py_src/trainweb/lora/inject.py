@@ -133,14 +133,14 @@ class _Emitter:
             product = self._node(nodes, "MatMul", [low, self.b_turned], f"{tag}lora_out")
         scaled = self._node(nodes, "Mul", [product, self.scaling], f"{tag}lora_scaled")
         site.outputs[0] = base
-        if self.columns:
-            scaled = self._with_columns(nodes, site, base, dropped, scaled, tag)
+        terms = self._with_columns(nodes, site, base, dropped, scaled, tag) if self.columns else [base, scaled]
         at = self.graph.nodes.index(site) + 1
-        nodes.append(Node("Add", [base, scaled], [result], {}, "", self._name(f"{tag}lora_sum")))
+        op = "Add" if len(terms) > 1 else "Identity"
+        nodes.append(Node(op, terms, [result], {}, "", self._name(f"{tag}lora_sum")))
         self.graph.nodes[at:at] = nodes
 
-    def _with_columns(self, nodes: list[Node], site: Node, base: str, dropped: str, scaled: str, tag: str) -> str:
-        """(columns - 1) * f(x, W) without its bias + columns * the adapter's part: what is added to f(x, W)."""
+    def _with_columns(self, nodes: list[Node], site: Node, base: str, dropped: str, scaled: str, tag: str) -> list[str]:
+        """Terms of the result: columns * (f(x, W) + the adapter's part), and what bias or dropout leaves beside it."""
         plain = base
         if dropped != site.inputs[0]:
             weight, attrs = site.inputs[1], {k: v for k, v in site.attrs.items() if k == "transB"}
@@ -153,7 +153,9 @@ class _Emitter:
             plain = self._node(nodes, "Sub", [base, bias], f"{tag}lora_plain")
         both = self._node(nodes, "Add", [plain, scaled], f"{tag}lora_both")
         stretched = self._node(nodes, "Mul", [both, self.columns], f"{tag}lora_stretched")
-        return self._node(nodes, "Sub", [stretched, plain], f"{tag}lora_change")
+        if plain == base:
+            return [stretched]
+        return [base, self._node(nodes, "Sub", [stretched, plain], f"{tag}lora_change")]
 
     def _dropped(self, nodes: list[Node], source: str, tag: str) -> str:
         if not self.config.dropout or self.layer.kind == EMBEDDING:

@@ -72,12 +72,18 @@ class ExternalData:
         The model's directory; None for a model that did not come from a file.
     given : mapping of str to bytes-like or RemoteFile, or None
         Data by location, looked up as written; goes before files.
+
+    Attributes
+    ----------
+    names : dict of str to None
+        The locations that were read, in the order of their first use.
     """
 
     def __init__(self, directory: Path | None, given: Mapping[str, Any] | None = None) -> None:
         self._directory = directory
         self._given = given or {}
         self._open: dict[str, tuple[int, int]] = {}
+        self.names: dict[str, None] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -96,6 +102,7 @@ class ExternalData:
         if location.length not in (None, nbytes):
             raise ModelError(f"{what} has {location.length} bytes of external data, but needs {nbytes}")
         end = location.offset + nbytes
+        self.names[location.name] = None
         if location.name in self._given:
             source = self._given[location.name]
             if isinstance(source, RemoteFile):

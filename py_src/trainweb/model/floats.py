@@ -20,6 +20,9 @@ from .lazy import LARGE, LazyTensor
 
 HALVES = ("float16", "bfloat16")
 """What is computed in float32 wherever it occurs."""
+FLOATS = ("float32", *HALVES)
+ABOUT_SHAPES = ("Shape", "Size", "SequenceLength")
+"""Operators whose results are sizes, whatever the numbers are that they are asked about."""
 OTHER_FLOATS = (*HALVES, "float64")
 """What parameters may be declared as besides float32."""
 TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "output_datatype", "softmax_precision", "precision")
@@ -145,13 +148,14 @@ class Declared:
     ----------
     inputs, outputs : dict of str to str
         dtype of those that were of another type of float.
-    tensors : dict of str to int
-        How many constants of each type there were.
+    tensors, casts : dict of str to int
+        How many constants of each type there were, and casts to it.
     """
 
     inputs: dict[str, str] = field(default_factory=dict)
     outputs: dict[str, str] = field(default_factory=dict)
     tensors: dict[str, int] = field(default_factory=dict)
+    casts: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         parts = [f"{n} constants of {dtype}" for dtype, n in sorted(self.tensors.items())]
@@ -159,6 +163,7 @@ class Declared:
             for dtype in sorted(set(found.values())):
                 names = [name for name, t in found.items() if t == dtype]
                 parts.append(f"{what} of {dtype}: {', '.join(names)}")
+        parts += [f"{n} casts to {dtype}" for dtype, n in sorted(self.casts.items())]
         if not parts:
             return ""
         return (
@@ -170,9 +175,9 @@ class Declared:
 def in_float32(graph: Graph) -> tuple[Graph, Declared]:
     """A graph that computes in float32, and what it was declared with.
 
-    float16 and bfloat16 are replaced wherever they occur. float64 is replaced in models that have float64 inputs, or
-    constants of more than one element; elsewhere, in shape arithmetic above all, it stays, and so it does where bits
-    are looked at.
+    float16 and bfloat16 are replaced wherever they occur. float64 is replaced in models that have float64 inputs,
+    constants of more than one element, or data that are cast to it; elsewhere, in shape arithmetic above all, it stays,
+    and so it does where bits are looked at.
 
     Parameters
     ----------
@@ -193,6 +198,10 @@ def in_float32(graph: Graph) -> tuple[Graph, Declared]:
     for tensor in graph.tensors():
         if tensor.dtype in replaced:
             declared.tensors[tensor.dtype] = declared.tensors.get(tensor.dtype, 0) + 1
+    for node in graph.nodes:
+        dtype = ONNX_DTYPES.get(_type_codes(node).get("to", 0), "")
+        if node.op_type == "Cast" and dtype in replaced:
+            declared.casts[dtype] = declared.casts.get(dtype, 0) + 1
     declared.inputs = {v.name: v.dtype for v in graph.inputs if v.dtype in replaced and isinstance(v, Value)}
     declared.outputs = {
         v.name: v.dtype for v in graph.outputs if v.dtype in replaced and isinstance(v, Value) and v not in graph.inputs
@@ -208,10 +217,32 @@ def computed_in_float32(graph: Graph) -> Graph:
 
 
 def _has_float64(graph: Graph) -> bool:
+    """Whether float64 is more than shape arithmetic: inputs, constants of several numbers, or what data are cast to."""
     if any(node.op_type == "BitCast" for node in graph.nodes):
         return False  # its bits are looked at
     inputs = any(v.dtype == "float64" for v in graph.inputs)
-    return inputs or any(t.dtype == "float64" and t.size > 1 for t in graph.initializers.values())
+    constants = {t.name: t for t in graph.initializers.values()}
+    for node in graph.nodes:
+        value = node.attrs.get("value") if node.op_type == "Constant" else None
+        constants |= {node.outputs[0]: value} if isinstance(value, Tensor) else {}
+    tables = any(t.dtype == "float64" and t.size > 1 for t in constants.values())
+    return inputs or tables or _casts_data(graph, constants)
+
+
+def _casts_data(graph: Graph, constants: Mapping[str, Tensor]) -> bool:
+    """Whether numbers of other types of float, not such as sizes are computed from, are cast to float64 and read."""
+    read = {name for node in graph.nodes for name in node.inputs}
+    data = {v.name for v in graph.inputs if v.dtype in FLOATS}
+    data |= {name for name, t in constants.items() if t.dtype in FLOATS and t.size > 1}
+    for node in graph.nodes:
+        if data.isdisjoint(node.inputs) or node.op_type in ABOUT_SHAPES:
+            continue
+        if node.op_type == "Cast" and node.attrs.get("to") == DTYPE_CODES["float64"]:
+            if not read.isdisjoint(node.outputs):
+                return True
+            continue
+        data.update(node.outputs)
+    return False
 
 
 def _bodies(node: Node) -> Iterator[Graph]:
@@ -351,6 +382,25 @@ def cast_outputs(graph: Graph, dtypes: Mapping[str, str]) -> Graph:
         for name, dtype in wanted.items()
     ]
     return result
+
+
+def note_outputs(graph: Graph, outputs: Iterable[Value | Sequence], dtypes: Mapping[str, str]) -> Graph:
+    """A copy that remembers of a model's outputs, which need not be its own, as what type they were declared."""
+    found = {v.name: v for v in outputs if isinstance(v, Value) and v.name in dtypes}
+    if not found:
+        return graph
+    result, own = graph.copy(), {v.name for v in graph.outputs}
+    for name, value in found.items():
+        if name not in own:
+            value = graph.value_info.get(name, value)
+            result.value_info[name] = replace(value, notes={**value.notes, DECLARED_TYPE: dtypes[name]})
+    return result
+
+
+def as_noted(graph: Graph) -> Graph:
+    """A copy whose outputs have the types that are noted of them (`note_outputs`)."""
+    noted = {v.name: v.notes for v in graph.outputs if isinstance(v, Value)}
+    return cast_outputs(graph, {name: notes[DECLARED_TYPE] for name, notes in noted.items() if DECLARED_TYPE in notes})
 
 
 def with_declared_types(graph: Graph) -> Graph:

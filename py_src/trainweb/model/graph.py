@@ -65,13 +65,15 @@ DECLARED_TYPE = "trainweb.declared_type"
 
 FX_NODE = "pkg.torch.onnx.fx_node"
 """The call of torch that a node was made of, with its arguments; kept where a result of `detach` is among them."""
+SCOPES = "pkg.torch.onnx.name_scopes"
+"""Names of the modules whose forward made a node, from the outermost, and that of torch's operator."""
 EXPORTER_NOTES = frozenset(
     {
         DECLARED_TYPE,
         "pkg.onnxscript.optimizer.folded_from",
         "pkg.torch.export.ExportedProgram.graph_signature",
         "pkg.torch.export.graph_signature.InputSpec.kind",
-        "pkg.torch.onnx.name_scopes",
+        SCOPES,
         FX_NODE,
     }
 )
@@ -171,6 +173,8 @@ class Graph:
     notes: dict[str, str] = field(default_factory=dict, compare=False)
     loop_iterations: int = field(default=LOOP_ITERATIONS, compare=False)
     """Iterations of a loop whose end is only known at run time: one of the limits that the model was read with."""
+    external_files: tuple[str, ...] = field(default=(), compare=False)
+    """Locations of the files beside the model that its weights were read from."""
 
     def copy(self) -> Graph:
         """A copy whose lists, dicts and nodes may be changed freely (tensor data is shared)."""
@@ -196,6 +200,7 @@ class Graph:
             dict(self.metadata),
             self.notes,
             self.loop_iterations,
+            self.external_files,
         )
 
     def producers(self) -> dict[str, Node]:

@@ -113,7 +113,9 @@ def read_model(
     if isinstance(data, RemoteFile):
         given[LOCATION] = data
     with ExternalData(directory, given) as external:
-        return _Reader(limits, external).model(_split(data, limits))
+        graph = _Reader(limits, external).model(_split(data, limits))
+        graph.external_files = tuple(name for name in external.names if name != LOCATION)
+        return graph
 
 
 def read_metadata(source: Any) -> dict[str, Any]:
@@ -290,7 +292,11 @@ class _Reader:
         for data in entries:
             value = self._value_info(data, where, frame)
             if value and not _may_be_same(graph.value_info.setdefault(value.name, value), value):
-                raise ModelError(f"graph {graph.name!r} has two different value infos for {value.name!r}")
+                raise ModelError(
+                    f"graph {graph.name!r} has two different value infos for {value.name!r}. The exporter gave two "
+                    "tensors one name, such as a buffer 'mean' and the result of x.mean(): rename that attribute of "
+                    "the module and export again"
+                )
 
     def _value_info(self, data: bytes, where: str, frame: Frame | None) -> Value | None:
         plain = plain_declaration(data)

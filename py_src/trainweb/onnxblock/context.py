@@ -12,6 +12,7 @@ from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
 from trainweb.onnxblock.protos import ModelView, onnx_package
 from trainweb.ops.shapes import ShapeInference
+from trainweb.ops.since import domain_of
 
 EMPTY_BASE_OPSET = 17
 """ai.onnx version of a model that starts empty, where none is asked for."""
@@ -210,9 +211,13 @@ def add_node(
     domain: str = "",
     **attrs: Any,
 ) -> None:
-    """Append a node to the current model; it gets a name of its own."""
+    """Append a node to the current model; it gets a name of its own.
+
+    An operator of ai.onnx that the model's opset does not have yet is one of ai.trainweb.
+    """
     accessor = current()
     accessor.sync()
+    domain = domain or domain_of(op_type, accessor.graph.opsets.get("", 1))
     if domain:
         accessor.graph.opsets.setdefault(domain, 1)
     accessor.graph.nodes.append(Node(op_type, inputs, outputs, attrs, domain, generate_name(op_type)))

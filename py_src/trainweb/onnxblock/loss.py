@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from trainweb._names import public_names
-from trainweb.errors import ModelError, UnsupportedError
+from trainweb.errors import ModelError
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import Value
 from trainweb.onnxblock import blocks, context
@@ -15,8 +15,6 @@ from trainweb.settings import Choice, NotNegative, Number, Positive, Weights, Wh
 
 FLOAT, INT64 = DTYPE_CODES["float32"], DTYPE_CODES["int64"]
 Reduction = Annotated[str, Choice(("mean", "sum", "none"))]
-CROSS_ENTROPY_SINCE = 12
-"""ai.onnx version that brought SoftmaxCrossEntropyLoss."""
 LEAST_REST = 1e-7
 """Of 1 - p: less than what 1 - p is in float32, if it is not 0."""
 
@@ -126,14 +124,6 @@ class CrossEntropyLoss(Loss):
         """
         weight = generate_name("celoss.weight")
         accessor = context.current()
-        opset = accessor.graph.opsets.get("", 1)
-        if opset < CROSS_ENTROPY_SINCE:
-            raise UnsupportedError(
-                f"Cross entropy needs opset {CROSS_ENTROPY_SINCE} or newer; the model has opset {opset}.",
-                op="SoftmaxCrossEntropyLoss",
-                domain="",
-                opset=opset,
-            )
         rank = len(accessor.tensor_value(scores).shape or ())
         if rank < 2 or not -rank <= self._class_axis < rank:
             raise ModelError(f"Scores {scores!r} of rank {rank} have no class axis {self._class_axis}.")

@@ -74,7 +74,7 @@ def build_training_models(
         Initializers that become inputs without gradient. Running statistics of batch normalizations
         that train are added.
     batch_norm : {"train", "as_exported"}
-        Whether a BatchNormalization with a trainable scale or bias trains whatever form it has.
+        Whether a BatchNormalization with a trainable scale or bias trains where all are in inference mode.
     stopped : sequence of str
         Tensors that no gradient goes through.
     updates : mapping of str to str, optional

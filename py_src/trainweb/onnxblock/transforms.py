@@ -6,9 +6,10 @@ the compiler's business.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 
-from trainweb.model.graph import Graph, Node, Tensor, take_name
+from trainweb.model.graph import SCOPES, Graph, Node, Tensor, take_name
 
 TRAINING_MODE_SINCE = 14
 """ai.onnx version that brought training_mode to BatchNormalization; outputs said it before."""
@@ -16,6 +17,8 @@ STATISTICS = (3, 4)
 """Inputs of BatchNormalization that hold the running mean and variance."""
 AFFINE = (1, 2)
 """Inputs of BatchNormalization that hold scale and bias."""
+_NOTED = re.compile(r"'_native_batch_norm_legit_(functional|no_training)(?:_\d+)?'\]")
+"""The operator in the notes of torch's dynamo exporter that a batch normalization was made of, by its mode."""
 
 
 def constants_to_initializers(graph: Graph) -> Graph:
@@ -76,22 +79,38 @@ def _batch_norms(graph: Graph) -> Iterator[Node]:
             yield node
 
 
-def _trains(node: Node, opset: int, trainable: Collection[str], batch_norm: str) -> bool:
-    """Whether the node normalizes by the statistics of the batch."""
-    if batch_norm == "train" and any(node.inputs[i] in trainable for i in AFFINE):
-        return True
+def _trains(node: Node, opset: int) -> bool:
+    """Whether the file says that the node normalizes by the statistics of the batch.
+
+    torch's dynamo exporter leaves training_mode out, and notes which of torch's operators it was.
+    """
+    noted = _NOTED.search(node.notes.get(SCOPES, ""))
+    if noted:
+        return noted.group(1) == "functional"
     if opset >= TRAINING_MODE_SINCE:
         return bool(node.attrs.get("training_mode", 0))
     return len([name for name in node.outputs if name]) > 1
 
 
+def _trained_batch_norms(graph: Graph, trainable: Collection[str], batch_norm: str) -> list[Node]:
+    """Those that normalize by the statistics of the batch in training.
+
+    With "train" that are also those with a trainable scale or bias in files that have none in training mode, as of a
+    module exported in evaluation mode. Where some are, the others were kept out of it on purpose.
+    """
+    opset = graph.opsets.get("", 1)
+    nodes = list(_batch_norms(graph))
+    exported = [node for node in nodes if _trains(node, opset)]
+    if exported or batch_norm != "train":
+        return exported
+    return [node for node in nodes if any(node.inputs[i] in trainable for i in AFFINE)]
+
+
 def running_statistics(graph: Graph, trainable: Collection[str], batch_norm: str) -> list[str]:
     """Running means and variances that the training model updates."""
-    opset = graph.opsets.get("", 1)
     return [
         node.inputs[i]
-        for node in _batch_norms(graph)
-        if _trains(node, opset, trainable, batch_norm)
+        for node in _trained_batch_norms(graph, trainable, batch_norm)
         for i in STATISTICS
         if node.inputs[i] in graph.initializers
     ]
@@ -106,9 +125,9 @@ def train_batch_norms(graph: Graph, trainable: Collection[str], batch_norm: str)
     """Batch normalizations that train become BatchNormInternal, which updates the statistics."""
     result = graph.copy()
     used = set(result.names())
-    opset = graph.opsets.get("", 1)
+    trained = {id(node) for node in _trained_batch_norms(result, trainable, batch_norm)}
     for index, node in enumerate(_batch_norms(result)):
-        if not _trains(node, opset, trainable, batch_norm):
+        if id(node) not in trained:
             continue
         y, *running = list(node.outputs[:3])
         suffixes = ("running_mean", "running_var", "saved_mean", "saved_inv_std")

@@ -234,6 +234,8 @@ def make_bundle(
 
     Raises
     ------
+    FeedError
+        Some of the feeds are those of no step.
     ModelError
         There is no such metric, or what it should compare is not known.
     """
@@ -242,6 +244,7 @@ def make_bundle(
     in_use: dict[str, tuple[int, int]] = {}
     summed = metrics_kind(models, metrics)
     for feeds in signatures:
+        _check_names(feeds, models)
         for kind in ("train", "eval", *([summed] if summed else [])):
             base = base_of(kind)
             if models.graphs[base] is None or set(feeds) != set(models.inputs[base]):
@@ -262,6 +265,19 @@ def make_bundle(
         header["models"] = {names[name]: blobs.add(data) for name, data in files.items()}
         header["models"]["checkpoint"] = blobs.add(remainder(models, store))
     return pack(header, blobs)
+
+
+def _check_names(feeds: Feeds, models: SessionModels) -> None:
+    """That there is a step of these feeds, which would be left out without a word."""
+    if any(set(feeds) == set(models.inputs[kind]) for kind in ("train", "eval") if models.graphs[kind] is not None):
+        return
+    names = models.inputs["train"]
+    missing, others = [n for n in names if n not in feeds], [n for n in feeds if n not in names]
+    if missing and others:
+        raise messages.MISNAMED_FEED(name=missing[0], other=others[0], names=", ".join(names))
+    if missing:
+        raise messages.MISSING_FEED(name=missing[0])
+    raise messages.UNKNOWN_FEED(name=others[0], names=", ".join(names))
 
 
 def metrics_kind(models: SessionModels, metrics: Sequence[str | Mapping[str, Any]]) -> str | None:

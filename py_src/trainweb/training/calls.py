@@ -55,6 +55,8 @@ class Kind:
 
 NOTHING = Kind("None", "void", wire="null")
 FLAG = Kind("bool", "boolean")
+CHECKED_FLAG = Kind("bool", "boolean", check='checkFlag("$name", $)')
+"""Of calls that the interfaces of onnxruntime do not have: theirs take any value for a flag."""
 NAME = Kind("str", "string")
 NAMES = Kind("list[str]", "readonly string[]")
 NUMBER = Kind("float", "number", check='checkNumber("$name", $)')
@@ -429,7 +431,7 @@ CALLS = (
         "Overwrite parameters with those of a safetensors or npz file. Gradients and moments stay.",
         (
             Argument("weights", WEIGHTS, "The contents of the file."),
-            Argument("strict", FLAG, "Whether the file must have all parameters, and no others.", default=True),
+            Argument("strict", CHECKED_FLAG, "Whether the file must have all parameters, and no others.", default=True),
         ),
         raises={
             "CheckpointError": "It is neither, has other parameters though `strict`, or one of another type or shape. "

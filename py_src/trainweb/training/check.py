@@ -226,8 +226,7 @@ def report_on(
         graph, declared = in_float32(graph)
         report.precision = str(declared) or None
         _find_unsupported(graph, report)
-        if not report.unsupported:
-            _survey(graph, report)
+        _survey(graph, report)
         if not (report.unsupported or report.error):
             _try(model, graph, choices, arguments, sizes, engine, report)
     except GradientError as e:
@@ -261,13 +260,16 @@ def _find_unsupported(graph: Graph, report: Report) -> None:
 def _survey(graph: Graph, report: Report) -> None:
     """What is wrong with nodes by themselves: those that read what another should have made are left out."""
     if has_control_flow(graph):
+        if report.unsupported:
+            return  # what a body holds may not be written out
         graph = expand_control_flow(graph, differentiable=True)
+    known = {(problem.domain, problem.op) for problem in report.unsupported}
     header = graph.copy()
     header.nodes = []
     inference, errors = ShapeInference(header), []
     lost: set[str] = set()
     for node in graph.nodes:
-        if not lost.isdisjoint(node.inputs):
+        if (node.domain, node.op_type) in known or not lost.isdisjoint(node.inputs):
             lost.update(node.outputs)
             continue
         try:
@@ -323,7 +325,8 @@ def _try(
         report.flops = plan.flops
         report.feeds = [Feed(name, t.dtype, list(t.shape)) for name, t in types.items()]
         named = zip(("requires_grad", "frozen_params", "loss", "optimizer"), choices, strict=True)
-        report.code = example_code({**dict(named), **arguments}, report.feeds, [v.name for v in graph.outputs])
+        outputs = [v.name for v in graph.outputs]
+        report.code = example_code({**dict(named), **arguments}, report.feeds, outputs, graph.external_files)
     finally:
         core.release()
 

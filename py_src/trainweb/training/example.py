@@ -41,7 +41,9 @@ IN_PAGE = {
 """Arguments of `build_artifacts` that the lines may need, as a page spells them."""
 
 
-def example_code(arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: Sequence[str]) -> dict[str, str]:
+def example_code(
+    arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: Sequence[str], external_files: Sequence[str]
+) -> dict[str, str]:
     """Code by language, which trains the file "model.onnx" on zeros; none where an argument is no plain value.
 
     Parameters
@@ -50,6 +52,8 @@ def example_code(arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: S
         Of `build_artifacts`.
     outputs
         What to export.
+    external_files
+        Files beside the model with weights of it: a page must be told of them, Python finds them.
     """
     given = {name: _name_of(value) for name, value in arguments.items()}
     given = {name: value for name, value in given.items() if value not in (None, [], ()) and name in IN_PAGE}
@@ -57,7 +61,8 @@ def example_code(arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: S
     given.setdefault("optimizer", "AdamW")
     if not all(_is_plain(value) for value in given.values()):
         return {}
-    return {"javascript": _javascript(given, feeds, outputs), "python": _python(given, feeds, outputs)}
+    javascript = _javascript(given, feeds, outputs, external_files)
+    return {"javascript": javascript, "python": _python(given, feeds, outputs)}
 
 
 def _name_of(value: Any) -> Any:
@@ -73,12 +78,15 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-def _javascript(arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: Sequence[str]) -> str:
+def _javascript(
+    arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: Sequence[str], external_files: Sequence[str]
+) -> str:
+    options = f", {{ externalData: {json.dumps(list(external_files))} }}" if external_files else ""
     config = ", ".join(f"{IN_PAGE[name]}: {json.dumps(value)}" for name, value in arguments.items())
     lines = [
         'import { Tensor, TrainingSession } from "trainweb";',
         "",
-        f'const session = await TrainingSession.createFromModel("model.onnx", {{ {config} }});',
+        f'const session = await TrainingSession.createFromModel("model.onnx", {{ {config} }}{options});',
         "const feeds = {  // your data in the place of zeros",
         *(f"  {json.dumps(feed.name)}: {_tensor(feed)}," for feed in feeds),
         "};",

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from trainweb import messages
 from trainweb.errors import ModelError
-from trainweb.model.floats import with_declared_types
-from trainweb.model.graph import DECLARED_TYPE, Graph, Tensor
+from trainweb.model.floats import as_noted, with_declared_types
+from trainweb.model.graph import DECLARED_TYPE, Graph, Tensor, Value
 from trainweb.model.lazy import Part
 from trainweb.model.writer import model_parts
 from trainweb.ops.shapes import infer_shapes
@@ -34,7 +34,8 @@ def export_model(models: SessionModels, store: ParameterStore, output_names: Seq
         raise ModelError("Expected a non empty vector of graph output names. Got an empty vector.")
     contents = store.contents()
     parameters = {name: _noted(contents.tensors[name], contents.declared.get(name)) for name in models.layout.slots}
-    return model_parts(with_declared_types(inference_graph(graph, list(output_names), parameters)))
+    exported = as_noted(inference_graph(graph, list(output_names), parameters))
+    return model_parts(with_declared_types(exported))
 
 
 def _noted(tensor: Tensor, declared: str | None) -> Tensor:
@@ -72,6 +73,7 @@ def inference_graph(graph: Graph, outputs: Sequence[str], parameters: dict[str, 
             stack.extend(node.inputs)
     nodes = [n for n in graph.nodes if id(n) in kept]
     declared = {v.name: v for v in graph.outputs} | graph.value_info
+    declared = {name: v for name, v in declared.items() if not isinstance(v, Value) or v.shape is not None}
     result = graph.copy()
     result.nodes, result.outputs = nodes, []
     result.inputs = [v for v in graph.inputs if v.name in needed and v.name not in parameters]

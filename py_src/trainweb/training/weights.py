@@ -6,6 +6,7 @@ import ast
 import io
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,17 @@ NPY_ALIGNMENT = 64
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """When files in a zip were made: the same weights are the same bytes."""
 MAX_HEADER = 10_000
+NPZ_FAULTS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    NotImplementedError,
+    RuntimeError,
+    OSError,
+    EOFError,
+    ValueError,
+    struct.error,
+)
+"""What `zipfile` raises of files that are damaged, encrypted, or compressed otherwise."""
 
 
 def export_weights(store: ParameterStore, names: Iterable[str], form: str) -> bytes:
@@ -92,7 +104,7 @@ def read_npz(data: bytes) -> dict[str, Tensor]:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             files = {name.removesuffix(".npy"): archive.read(name) for name in archive.namelist()}
-    except (zipfile.BadZipFile, NotImplementedError, OSError, EOFError) as error:
+    except NPZ_FAULTS as error:
         raise CheckpointError(f"The npz file cannot be read: {error}") from error
     return {name: _read_npy(name, npy) for name, npy in files.items()}
 
@@ -100,7 +112,7 @@ def read_npz(data: bytes) -> dict[str, Tensor]:
 def _read_npy(name: str, data: bytes) -> Tensor:
     header, body = _npy_header(name, data)
     descr, shape = header.get("descr"), header.get("shape")
-    if descr not in NPY_TYPES or header.get("fortran_order") is not False:
+    if not isinstance(descr, str) or descr not in NPY_TYPES or header.get("fortran_order") is not False:
         order = ", column by column" if header.get("fortran_order") else ""
         raise CheckpointError(
             f"{name!r} of the npz file is {descr!r}{order}; there are {', '.join(NPY_TYPES)}, by rows."

@@ -3,7 +3,7 @@
 import type { Tensor } from "onnxruntime-common";
 
 import type { PropertyValue, SessionMemory, ValueMetadata, AdapterFiles } from "../wire/protocol.js";
-import { checkAdapter, checkBuffer, checkBytes, checkNumber, typeAndShape, type ParameterTypeAndShape } from "./call-values.js";
+import { checkAdapter, checkBuffer, checkBytes, checkFlag, checkNumber, typeAndShape, type ParameterTypeAndShape } from "./call-values.js";
 import { checkOptions } from "../data/nearest.js";
 import { copyBytes, unpackNamed, unpackTensor } from "./tensors.js";
 import type { SessionCaller } from "./session-caller.js";
@@ -249,6 +249,7 @@ export class SessionMethods {
    */
   async loadWeights(weights: Uint8Array, strict = true): Promise<void> {
     checkBytes(weights);
+    checkFlag("strict", strict);
     await this.#calls.call("loadWeights", copyBytes(weights), strict);
   }
 

@@ -367,6 +367,11 @@ export const MESSAGES = {
     text:
       "The data has no rows.",
   },
+  ENDED_DATASET: {
+    error: "FeedError",
+    text:
+      "The data has no rows in epoch {epoch}: what can be iterated over once alone, such as a generator, lasts for one epoch. Give the function that makes it.",
+  },
   FILE_WITHOUT_CLASS: {
     error: "FeedError",
     text:
@@ -412,15 +417,30 @@ export const MESSAGES = {
     text:
       "Row {position} of the batch has {given} as {name!r}; the first one has {expected}.",
   },
+  RAGGED_VALUE: {
+    error: "FeedError",
+    text:
+      "Row {position} of the batch has no array as {name!r}: {reason}",
+  },
   BATCHED_TWICE: {
     error: "FeedError",
     text:
       "The data comes in batches already.",
   },
+  PADDED_VALIDATION: {
+    error: "FeedError",
+    text:
+      "The batches of the validation data are filled up with rows that would count twice: batch them with 'keep' or 'drop'.",
+  },
   BEYOND_BUCKETS: {
     error: "FeedError",
     text:
       "A row of length {length} is beyond the last bucket, {most}.",
+  },
+  NOT_PADDED: {
+    error: "FeedError",
+    text:
+      "{name!r} of a row of length {length} is {given}: what is padded has as many elements along its first axis.",
   },
   STREAM_SPLIT: {
     error: "FeedError",
@@ -451,6 +471,16 @@ export const MESSAGES = {
     error: "FeedError",
     text:
       "The file has no column {column!r}; it has {names}.",
+  },
+  CSV_COLUMN_TWICE: {
+    error: "FeedError",
+    text:
+      "The file has more than one column {column!r}.",
+  },
+  CSV_QUOTES: {
+    error: "FeedError",
+    text:
+      "Line {line}: a value between quotes does not end where the next value or line begins.",
   },
   CSV_RAGGED: {
     error: "FeedError",

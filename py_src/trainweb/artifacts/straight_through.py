@@ -1,0 +1,123 @@
+"""Gradients that go straight through a step: `h + (q - h).detach()` is q, with the gradient of h.
+
+ONNX has no detach. torch's dynamo exporter notes it; in files of other exporters only the detour over h is left of it,
+which nobody writes for its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from trainweb.artifacts.evidence import SIGNATURE, Decision
+from trainweb.autodiff.gradient import influenced
+from trainweb.model.graph import Graph, Node
+
+
+@dataclass(frozen=True, slots=True)
+class Detour:
+    """A sum that takes away what it adds.
+
+    Attributes
+    ----------
+    name : str
+        The difference that was detached; of other forms the whole sum.
+    back : str
+        What is added and taken away, h.
+    step : str
+        What is left, q; empty where that is zero.
+    is_difference : bool
+        Whether `name` is the tensor that was detached.
+    """
+
+    name: str
+    back: str
+    step: str
+    is_difference: bool
+
+
+def detours(graph: Graph) -> list[Detour]:
+    """All of h + (q - h), h - (h - q), q + h - h and h - h, in the order of the nodes."""
+    producers = graph.producers()
+    found: dict[str, Detour] = {}
+    for node in graph.nodes:
+        if node.op_type not in ("Add", "Sub") or len(node.inputs) != 2:
+            continue
+        for made in _detours_at(node, producers):
+            found.setdefault(made.name, made)
+    return list(found.values())
+
+
+def _detours_at(node: Node, producers: dict[str, Node]) -> list[Detour]:
+    left, right = node.inputs
+    if node.op_type == "Add":
+        found = []
+        for difference, back in ((left, right), (right, left)):
+            made = producers.get(difference)
+            if made is not None and made.op_type == "Sub" and made.inputs[1] == back:
+                found.append(Detour(difference, back, made.inputs[0], True))
+        return found
+    if left == right:
+        return [Detour(node.outputs[0], left, "", False)]
+    made = producers.get(right)
+    if made is not None and made.op_type == "Sub" and made.inputs[0] == left:
+        return [Detour(right, left, made.inputs[1], True)]
+    made = producers.get(left)
+    if made is not None and made.op_type == "Add" and right in made.inputs:
+        step = made.inputs[1 - made.inputs.index(right)]
+        return [Detour(node.outputs[0], right, step, False)]
+    return []
+
+
+def decide_detours(
+    graph: Graph, trainable: Sequence[str], reached: Collection[str], stopped: Sequence[str]
+) -> list[Decision]:
+    """What is to be done about each detour by which parameters have a gradient.
+
+    Where none has one by way of the step (it rounds, compares or chooses), the gradients of the detour cancel: without
+    a detach nothing would be trained through it, so that its difference was certainly detached. Where one has, as a
+    codebook, the file does not say what was: doubtful.
+
+    Parameters
+    ----------
+    graph : Graph
+        The model with its loss.
+    trainable : sequence of str
+        Parameters that get gradients.
+    reached : collection of str
+        Tensors that the loss depends on by gradients.
+    stopped : sequence of str
+        Tensors that no gradient goes through.
+    """
+    found = [d for d in detours(graph) if {d.name, d.back} <= set(reached) and d.name not in stopped]
+    if not found:
+        return []
+    learned = influenced(graph, trainable, stopped)
+    recorded = SIGNATURE in graph.notes
+    return [
+        _certain(d.name) if d.is_difference and d.step not in learned and not recorded else _doubtful(d)
+        for d in found
+        if d.back in learned
+    ]
+
+
+def _certain(name: str) -> Decision:
+    reason = (
+        "detached: what it subtracts is added to it, as gradients go straight through a step, and no parameter has a "
+        "gradient otherwise; of any other detach the file has no trace: export with dynamo=True and optimize=False"
+    )
+    return Decision(name, False, reason)
+
+
+def _doubtful(detour: Detour) -> Decision:
+    if detour.is_difference:
+        reason = (
+            "what it subtracts is added to it, as gradients go straight through where it is detached, which the file "
+            "does not say: name it in stop_gradient, or export with dynamo=True and optimize=False"
+        )
+    else:
+        reason = (
+            "it takes away what it adds, as is written for the gradient where one of the two is detached, which the "
+            "file does not say: export with dynamo=True and optimize=False"
+        )
+    return Decision(detour.name, False, reason, doubtful=True)

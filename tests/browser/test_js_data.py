@@ -42,6 +42,17 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("", {"x": "a"}, {}),
     ("a\n1\n", {"x": "a"}, {"dtypes": {"y": "int64"}}),
     ("a\n1\n", {"x": "a"}, {"dtypes": {"x": "float16"}}),
+    ("a\n1\n", {"x": "a"}, {"classes": {"y": ["cat"]}}),
+    ("a\n1\nnan\n", {"x": "a"}, {}),
+    ("a\n1_0\n", {"x": "a"}, {"dtypes": {"x": "int64"}}),
+    ("a\n-1e39\n", {"x": "a"}, {}),
+    ("a\n1e309\n", {"x": "a"}, {"dtypes": {"x": "float64"}}),
+    ("a\n3.4028235e38\n", {"x": "a"}, {}),
+    ('a,b\n"1\n",2\n3,"x\n4,y\n', {"x": "a"}, {}),
+    ('a,b\r\n"1","2"\r\n1,"2"3\n', {"x": "a"}, {}),
+    ('a,b\n1,2\n"3\n4","5\n', {"x": "a"}, {}),
+    ('a,b\n1,"say ""3"", 4"\n2,5"6\n', {"x": "a"}, {}),
+    ("a,b,a\n1,2,3\n", {"x": "a"}, {}),
 ]
 
 
@@ -60,6 +71,30 @@ def test_a_csv_file_is_what_python_reads(js: JsPage, text: str, columns: Any, op
     for name, tensor in found.items():
         assert tensor["type"] == str(expected[name].dtype)
         np.testing.assert_array_equal(from_json(tensor), expected[name])
+
+
+def test_what_is_no_csv_file_or_setting(js: JsPage) -> None:
+    found = [
+        js.failure(f"await trainweb.readCsv({given});")
+        for given in (
+            '"a\\n1\\n", { x: "a" }, { delimiter: ";;" }',
+            '"a\\n1\\n", { x: "a" }, { classes: { x: "ab" } }',
+            '"a\\n1\\n", 3',
+            '"a\\n1\\n", { x: 3 }',
+            '"a\\n1\\n", { x: [] }',
+            'new Blob([new Uint8Array([97, 10, 0xe4])]), { x: "a" }',
+            'new Response("a,b", { status: 404 }), { x: "a" }',
+        )
+    ]
+    assert [(e["name"], e["message"]) for e in found] == [
+        ("ModelError", "delimiter is ';;'; it must be one character, and neither a quote nor the end of a line."),
+        ("TypeError", "'classes['x']' must be an array of strings, got a string."),
+        ("TypeError", "'columns' must be an object, got a number."),
+        ("TypeError", "'columns['x']' must be an array of strings, got a number."),
+        ("ModelError", "columns['x'] is []; it must be a column, or several."),
+        ("FeedError", "the file is no text in UTF-8: save it as such."),
+        ("FeedError", "the file was answered with HTTP status 404."),
+    ]
 
 
 def test_rows_of_a_csv_file_are_trained_on(js: JsPage) -> None:
@@ -176,3 +211,28 @@ def test_rows_of_indexed_db(js: JsPage) -> None:
         error = js.failure(f"for await (const row of trainweb.readObjectStore({source})) row;")
         assert error["class"] == "FeedError" and said in error["message"]
     assert js.run("return (await indexedDB.databases()).map(({ name }) => name).includes('none');") is False
+
+
+def test_buckets_pad_what_they_are_told_to(js: JsPage) -> None:
+    found = js.run(
+        """const side = Float32Array.of(1, 2, 3);
+        const rows = [2, 3, 4].map((n) => ({ ids: new BigInt64Array(n).fill(1n), side }));
+        const data = new trainweb.Dataset(rows);
+        const bucket = (options) => data.bucket(({ ids }) => ids.length, [5], 3, options);
+        const made = [];
+        for await (const batch of bucket({ padded: ["ids"] })) made.push(mapValues(batch, fromTensor));
+        const errors = [];
+        for (const options of [{ padded: ["side"] }, { padded: ["ids", "id"] }, { padded: "ids" }, { pad: [] }]) {
+          errors.push(await failure(async () => { for await (const batch of bucket(options)) void batch; }));
+        }
+        return [made, errors.map(({ name, message }) => [name, message.slice(0, 46)])];"""
+    )
+    ((made,), errors) = found
+    assert from_json(made["ids"]).tolist() == [[1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0]]
+    assert from_json(made["side"]).tolist() == [[1, 2, 3]] * 3
+    assert errors == [
+        ["FeedError", "'side' of a row of length 2 is float32[3]: wha"],
+        ["FeedError", "'id' of a row of length 2 is missing: what is "],
+        ["ModelError", "padded is 'ids'; it must be an array of names."],
+        ["TypeError", "The option of bucket 'pad' is not known; did y"],
+    ]

@@ -168,13 +168,18 @@ def test_pages_aggregate_securely_by_themselves(js: JsPage) -> None:
         const mine = { ...keys, a: other.publicKey };
         const large = await other.mask(updates[0], mine, { bound: 0.5 }).catch(String);
         const same = await other.mask(updates[0], { ...mine, b: other.publicKey }, { bound: 1 }).catch(String);
+        const bad = { ...mine, b: new Uint8Array(65).fill(4) };
+        const point = await other.mask(updates[0], bad, { bound: 1 }).catch(String);
+        const length = (await other.mask(updates[0], mine, { bound: 1 })).length;
         const { sum, weight } = addMasked(masked, names, { bound: 1 });
-        return [[...sum], weight, updates.map((update) => [...update]), [beyond, large, same]];"""
+        return [[...sum], weight, updates.map((update) => [...update]), [beyond, large, same, point], length];"""
     )
-    total, weight, updates, errors = found
+    total, weight, updates, errors, length = found
+    assert length == 305  # nothing was given away by the one that failed
     np.testing.assert_allclose(total, np.sum(updates, axis=0), atol=4 * 0.5 * 2.0**-28)
     assert weight == 4
-    for error, text in zip(errors, ("do not have that of 'a'", "beyond the bound 0.5", "same public key"), strict=True):
+    said = ("do not have that of 'a'", "beyond the bound 0.5", "same public key", "a point of P-256")
+    for error, text in zip(errors, said, strict=True):
         assert text in error
 
 

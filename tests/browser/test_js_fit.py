@@ -241,6 +241,103 @@ def test_pause_stop_and_abort(request: pytest.FixtureRequest, where: str) -> Non
     assert found == [True, "stopped", True, "before", "meanwhile", "AbortError", "stopped", "done"]
 
 
+def test_a_stream_is_stopped_before_the_first_batch_of_an_epoch(js: JsPage) -> None:
+    found = js.run(
+        f"""{OPEN}
+        const s = await open();
+        const found = [];
+        for (const rounds of [1, 2]) {{
+          let [round, wanted, give] = [0];
+          const asked = new Promise((resolve) => {{ wanted = resolve; }});
+          const given = new Promise((resolve) => {{ give = resolve; }});
+          const fit = s.fit(async function* () {{
+            if (++round === rounds) {{
+              wanted();
+              await given;
+            }}
+            yield {{ x: new Float32Array(10), labels: 1n }};
+          }}, {{ epochs: 3, batchSize: 1 }});
+          await asked;
+          fit.stop();
+          give();
+          const {{ ended, epochs, losses }} = await fit;
+          found.push([ended, epochs.length, losses.length]);
+        }}
+        await s.release();
+        return found;"""
+    )
+    assert found == [["stopped", 0, 0], ["stopped", 1, 1]]
+
+
+def test_with_shared_memory_an_order_is_obeyed_after_the_step(isolated: JsPage) -> None:
+    found = isolated.run(
+        f"""{OPEN}
+        const s = await open();
+        const found = [];
+        for (const order of ["stop", "abort"]) {{
+          await s.setLearningRate(0.1);
+          const fit = s.fit(data(), {{ epochs: 3, batchSize: 1, schedule: (step) => (step === 0 ? 0.5 : 0.25) }});
+          fit[order]();
+          found.push(await fit.then(({{ ended }}) => ended, ({{ name }}) => name), fit.history.losses.length);
+        }}
+        // Paused before the second step, it rests there.
+        const paused = s.fit(data(), {{ epochs: 1, batchSize: 1 }});
+        paused.pause();
+        paused.resume();
+        found.push((await paused).losses.length);
+        await s.release();
+        return found;"""
+    )
+    assert found == ["stopped", 1, "AbortError", 0, 50]
+
+
+def test_a_generator_that_is_used_up_is_told(js: JsPage) -> None:
+    found = js.run(
+        f"""{OPEN}
+        const s = await open();
+        const each = function* () {{
+          yield {{ x: new Float32Array(10), labels: 1n }};
+        }};
+        const errors = [await failure(() => s.fit(each(), {{ epochs: 2 }}))];
+        errors.push(await failure(() => s.fit(data(), {{ epochs: 2, validationData: each() }})));
+        await s.release();
+        return errors.map(({{ name, message }}) => [name, message.slice(0, 31)]);"""
+    )
+    assert found == [["FeedError", "The data has no rows in epoch 2"]] * 2
+
+
+def test_frames_are_asked_for_where_somebody_listens(js: JsPage) -> None:
+    found = js.run(
+        f"""{OPEN}
+        const s = await open();
+        const ask = window.requestAnimationFrame;
+        let asked = 0;
+        window.requestAnimationFrame = (draw) => {{
+          asked++;
+          return ask.call(window, draw);
+        }};
+        let told = 0;
+        const heard = Object.getOwnPropertyDescriptor(MessagePort.prototype, "onmessage");
+        const set = function (listener) {{
+          heard.set.call(this, (event) => {{
+            told++;
+            listener(event);
+          }});
+        }};
+        Object.defineProperty(MessagePort.prototype, "onmessage", {{ ...heard, set }});
+        const fit = s.fit(data(), {{ epochs: 1e6, batchSize: 1 }});
+        Object.defineProperty(MessagePort.prototype, "onmessage", heard);
+        while (fit.history.epochs.length < 100) await new Promise((resolve) => setTimeout(resolve, 10));
+        const alone = [asked, told];
+        for await (const event of fit) if (event.type === "progress") break;
+        window.requestAnimationFrame = ask;
+        await fit;
+        await s.release();
+        return [alone, asked > 0, told > 0];"""
+    )
+    assert found == [[0, 0], True, True]
+
+
 def test_what_goes_wrong_meanwhile(js: JsPage) -> None:
     found = js.run(
         f"""{OPEN}
@@ -318,6 +415,12 @@ WRONG = [
     ("data(8)", "{ callbacks: [1] }", "ModelError", "callbacks is 1"),
     ("data(8)", "{ signal: {} }", "ModelError", "signal is Object; it must be an AbortSignal"),
     ("new Dataset(data(8)).batch(4)", "{ batchSize: 4 }", "ModelError", "'batchSize' is theirs"),
+    (
+        "data(8)",
+        "{ validationData: new Dataset(data(8)).batch(6, { remainder: 'pad' }).take(1) }",
+        "FeedError",
+        "rows that would count twice",
+    ),
     ("new Dataset(data(8)).map((r) => r)", "{ shuffle: true }", "ModelError", "give data.shuffle(options)"),
 ]
 

@@ -166,6 +166,7 @@ def test_the_store(js: JsPage, backend: str) -> None:
           () => store.load(s, ".."), () => store.read("x"), () => store.rename("x", "y"), () => store.save(s, ""),
           () => store.save(s, "x".repeat(200)), () => store.write("x", 3),
           () => s.fit(data(), {{ checkpoint: {{ store, name: "Größe/1 %" }} }}),
+          () => store.rename("Größe/1 %", "Größe/1 %"), () => store.save(3, "x"), () => store.load(null, "x"),
         ]) {{
           const {{ name, message }} = await failure(action);
           errors.push([name, message.slice(0, 32)]);
@@ -180,7 +181,11 @@ def test_the_store(js: JsPage, backend: str) -> None:
     assert found["names"] == [["Größe/1 %"], ["copy"]]
     assert [e[0] for e in found["errors"]] == [
         *("StorageError", "StorageError", "StorageError", "StorageError", "StorageError", "ModelError"),
-        "CheckpointError",
+        *("CheckpointError", "StorageError", "TypeError", "TypeError"),
+    ]
+    assert [e[1] for e in found["errors"][-3:]] == [
+        "There is a checkpoint 'Größe/1 %",
+        *["'session' must be a TrainingSess"] * 2,
     ]
     assert found["quota"]["quota"] > found["quota"]["usage"] >= 0 and found["persists"] == "boolean"
 
@@ -226,17 +231,27 @@ def test_a_write_that_is_interrupted_leaves_the_old_or_the_new(js: JsPage) -> No
         await folder.removeEntry(files.old[0]);
         await put(files.new, damaged);
         const errors = [await failure(() => store.load(s, "torn"))];
-        await put(files.new, after.slice(0, 100));
-        errors.push(await failure(() => store.load(s, "torn")));
+        for (const data of [after.slice(0, 100), after.slice(0, 40), after.map((byte, k) => byte ^ Number(k === 3))]) {{
+          await put(files.new, data);
+          errors.push(await failure(() => store.load(s, "torn")));
+        }}
+        const isListed = async () => (await store.list()).some(({{ name }}) => name === "torn");
+        const listed = [await isListed()];
+        for (const data of [after.slice().fill(0, 0, 72), after.slice(0, 0)]) {{
+          await put(files.new, data);
+          errors.push(await failure(() => store.load(s, "torn")));
+        }}
+        listed.push(await isListed());
         await store.delete("torn");
         await s.release();
-        return [seen, errors.map(({{ name, message }}) => [name, message])];"""
+        return [seen, errors.map(({{ name, message }}) => [name, message]), listed];"""
     )
     assert all(found[0]) and len(found[0]) == 59
     assert found[1] == [
-        ["CheckpointError", "The checkpoint 'torn' in 'test' is damaged."],
-        ["StorageError", "There is no checkpoint 'torn' in 'test'."],
+        *[["CheckpointError", "The checkpoint 'torn' in 'test' is damaged."]] * 4,
+        *[["StorageError", "There is no checkpoint 'torn' in 'test'."]] * 2,
     ]
+    assert found[2] == [True, False]
 
 
 def test_another_tab_is_kept_out(browser: Browser, plain_site: Site) -> None:

@@ -172,6 +172,31 @@ def test_a_histogram_follows_a_weight(js: JsPage) -> None:
     assert error == "CheckpointError"
 
 
+def test_what_cannot_be_shown(js: JsPage) -> None:
+    found = js.run(
+        f"""{OPEN}{EPOCHS}
+        const names = ["images", "confusion", "histogram"];
+        const [images, confusion, histogram] = names.map((name) => place(`trainweb-${{name}}`));
+        const s = await open();
+        const errors = [];
+        for (const action of [
+          () => {{ images.items = 3; }}, () => {{ images.items = [{{}}]; }}, () => {{ confusion.values = [["a"]]; }},
+          () => {{ confusion.values = 3; }}, () => confusion.watch(3), () => confusion.watch(null),
+          () => histogram.show(s, s.parameterNames?.[0] ?? "w", "weight"),
+        ]) errors.push(await failure(action));
+        await s.release();
+        [images, confusion, histogram].forEach((panel) => panel.remove());
+        return errors.map((error) => error && [error.name, error.message.slice(0, 24)]);"""
+    )
+    assert found == [
+        ["TypeError", "'items' must be an array"],
+        ["TypeError", "an image must be a tenso"],
+        *[["TypeError", "'values' must be a squar"]] * 2,
+        *[["TypeError", "'fit' must be what sessi"]] * 2,
+        ["TypeError", "'what' must be \"weights\""],
+    ]
+
+
 def test_images_show_pixels_and_mark_mistakes(js: JsPage) -> None:
     found = js.run(
         f"""{EPOCHS}

@@ -61,6 +61,7 @@ def files(count: int, first: int = 0) -> list[Any]:
 
 def test_camera_and_files_are_told_apart_after_seconds(page: Page, tmp_path: Path) -> None:
     expect(page.locator("#train")).to_be_disabled()
+    expect(page.locator("#try")).to_be_disabled()
     page.click("#camera")
     page.locator(".record").first.click()
     expect(page.locator(".count").first).to_have_text("15 pictures", timeout=READY_MS)
@@ -72,6 +73,11 @@ def test_camera_and_files_are_told_apart_after_seconds(page: Page, tmp_path: Pat
     expect(page.locator("#status")).to_have_text(re.compile(r"Trained in [\d.]+ s, 50 steps\."), timeout=READY_MS)
     expect(page.locator("#result")).to_have_text("Of the pictures kept back, 100 % are told right.")
     page.wait_for_function("Number.parseInt(document.querySelector('#bars span:nth-child(2)').textContent) > 80")
+    # A file that is tried stays to be seen, though the camera goes on.
+    page.set_input_files("#try", {"name": "a try.png", "mimeType": "image/png", "buffer": stripes(99)})
+    expect(page.locator("#status")).to_have_text("This is a try.png.")
+    page.wait_for_timeout(1000)
+    assert int(page.locator("#bars span:nth-child(2)").nth(1).inner_text().removesuffix(" %")) > 80
     with page.expect_download() as download:
         page.click("#export")
     download.value.save_as(tmp_path / "classes.onnx")

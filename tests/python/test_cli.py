@@ -9,6 +9,7 @@ import struct
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import trainweb
@@ -150,6 +151,42 @@ def test_check_gives_lines_that_train_the_model(capsys: pytest.CaptureFixture[st
     exported = told["trained"]
     assert isinstance(exported, bytes) and b"logits" in exported
     session.release()
+
+
+@pytest.mark.parametrize(
+    ("feeds", "message"),
+    [
+        (["x=float32[4,10]"], "FeedError: input 'labels' is missing in 'feeds'."),
+        (
+            ["y=float32[4,10]", "labels=int64[4]"],
+            "FeedError: input 'x' is missing in 'feeds', which has 'y': the model's inputs are x, labels.",
+        ),
+        (["x=float32[4,10]", "labels=int64[4]", "z=int64[1]"], "FeedError: invalid input 'z': the model's inputs are"),
+    ],
+)
+def test_feeds_of_no_step_are_refused(
+    artifacts: Path, feeds: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [argument for feed in feeds for argument in ("--feed", feed)]
+    assert main(["compile", str(artifacts), *arguments, "-o", str(tmp_path / "new" / "a.bundle")]) == 1
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_bundle_may_go_into_a_new_folder(artifacts: Path, tmp_path: Path) -> None:
+    target = tmp_path / "new" / "a.bundle"
+    assert (
+        main(["compile", str(artifacts), "--feed", "x=float32[4,10]", "--feed", "labels=int64[4]", "-o", str(target)])
+        == 0
+    )
+    assert target.read_bytes()[:8] == b"TWBUNDLE"
+
+
+def test_code_for_a_page_names_the_files_beside_the_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    proto = onnx.load(GOLDEN / "base.onnx")
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    assert main(["check", str(tmp_path / "m.onnx"), "--loss", "CrossEntropyLoss", "--code", "javascript"]) == 0
+    assert 'optimizer: "AdamW" }, { externalData: ["m.data"] });' in capsys.readouterr().out
 
 
 def test_code_is_not_given_for_what_it_cannot_say() -> None:

@@ -116,6 +116,22 @@ def test_buckets() -> None:
         list(Dataset(rows).bucket(lambda row: len(row["ids"]), [4], 2))
 
 
+def test_buckets_pad_what_they_are_told_to() -> None:
+    rows = [{"ids": np.ones(n, np.int64), "side": np.float32([1, 2, 3])} for n in (2, 3, 4)]
+    data = Dataset(rows)
+    (made,) = data.bucket(lambda row: len(row["ids"]), [5], 3, padded=["ids"])
+    assert made["ids"].tolist() == [[1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0]]
+    assert made["side"].tolist() == [[1, 2, 3]] * 3
+    for names, said in (
+        (["side"], r"'side' of a row of length 2 is float32\[3\]: what is padded"),
+        (["ids", "id"], "'id' of a row of length 2 is missing"),
+    ):
+        with pytest.raises(FeedError, match=said):
+            list(data.bucket(lambda row: len(row["ids"]), [5], 3, names))
+    with pytest.raises(TypeError, match="'padded' must be a list of str"):
+        data.bucket(len, [5], 3, "ids")
+
+
 CSV = "\ufeffa,b,kind\n1,2.5,cat\n\n-3,4e1,dog\n5,6, cat \n"
 
 
@@ -144,6 +160,16 @@ def test_csv(tmp_path: Path) -> None:
         ("", {"columns": {"x": "a"}}, "The data has no rows"),
         ("a\n1\n", {"columns": {"x": "a"}, "dtypes": {"y": "int64"}}, "'y' is none of the inputs"),
         ("a\n1\n", {"columns": {"x": "a"}, "dtypes": {"x": "float16"}}, "'x' cannot be float16 from a file"),
+        ("a\n1\n", {"columns": {"x": "a"}, "classes": {"y": ["cat"]}}, "'y' is none of the inputs"),
+        ("a\n1\nnan\n", {"columns": {"x": "a"}}, "Line 3, column 'a': 'nan' is no float32"),
+        ("a\n1\n1_0\n", {"columns": {"x": "a"}}, "Line 3, column 'a': '1_0' is no float32"),
+        ("a\n1_0\n", {"columns": {"x": "a"}, "dtypes": {"x": "int64"}}, "Line 2, column 'a': '1_0' is no int64"),
+        ("a\n1e39\n", {"columns": {"x": "a"}}, "Line 2, column 'a': '1e39' is no float32"),
+        ("a\n1e309\n", {"columns": {"x": "a"}, "dtypes": {"x": "float64"}}, "'1e309' is no float64"),
+        ('a,b\n"1\n",2\n3,"x\n4,y\n', {"columns": {"x": "a"}}, "Line 4: a value between quotes does not end"),
+        ('a,b\n"1\n2","3\n', {"columns": {"x": "a"}}, "Line 2: a value between quotes does not end"),
+        ('a,b\n1,"2"3\n', {"columns": {"x": "a"}}, "Line 2: a value between quotes does not end"),
+        ("a,b,a\n1,2,3\n", {"columns": {"x": "a"}}, "The file has more than one column 'a'"),
     ],
 )
 def test_a_bad_file_is_named_by_line_and_column(text: str, arguments: dict[str, Any], said: str) -> None:
@@ -162,8 +188,31 @@ def test_what_is_no_setting() -> None:
     ):
         with pytest.raises(ModelError):
             call()
-    with pytest.raises(FeedError, match="in batches already"):
-        data.batch(2).batch(2)
+    for twice in (lambda: data.batch(2).batch(2), lambda: data.batch(2).bucket(len, [4], 2)):
+        with pytest.raises(FeedError, match="in batches already"):
+            twice()
+    for delimiter in ("", ";;", '"', "\n", 3):
+        with pytest.raises(ModelError, match=r"delimiter is .*; it must be one character"):
+            from_csv(io.StringIO("a\n1\n"), {"x": "a"}, delimiter=delimiter)  # type: ignore[arg-type]
+
+
+def test_take_takes_no_more() -> None:
+    made: list[int] = []
+
+    def rows() -> Iterator[dict[str, np.int64]]:
+        for k in range(9):
+            made.append(k)
+            yield {"x": np.int64(k)}
+
+    assert values(Dataset(rows).take(3)) == made == [0, 1, 2]
+
+
+def test_a_text_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_text(CSV, encoding="utf-8")
+    with path.open(newline="", encoding="utf-8") as file:
+        columns = from_csv(file, {"x": "a"}).columns
+    assert columns is not None and columns["x"].tolist() == [1, -3, 5]
 
 
 def test_async_rows_are_waited_for() -> None:

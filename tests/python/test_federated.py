@@ -19,7 +19,7 @@ from scipy import stats
 import trainweb
 from trainweb import federated
 from trainweb.errors import BufferSizeError, FeedError, ModelError, SessionError, UnsupportedError
-from trainweb.federated import ClientUpdate, FederatedClient, SecureMember
+from trainweb.federated import ClientUpdate, FederatedClient, SecureMember, secure
 
 WIDTH = 5
 RNG = np.random.default_rng(8)
@@ -207,6 +207,12 @@ def test_masks_of_other_keys_or_rounds_are_noticed() -> None:
         federated.add_masked(masked | {"bob": other["bob"].mask(START, keys_of(other), 10.0)}, NAMES, 10.0)
 
 
+def test_sums_of_rounded_numbers_do_not_overflow() -> None:
+    for members, bound in ((1000, (2**31 - 1) / 1000), (3, (2**31 - 1) / 3), (2, 0.5), (7, 2.0**30 / 7)):
+        scale = secure.scale_of(bound, members)
+        assert members * math.floor(bound * scale + 0.5) <= 2**31 - 1 < 5 * members * bound * scale
+
+
 def test_members_refuse_what_would_disclose_or_overflow() -> None:
     made = members(("a", "b"))
     keys = keys_of(made)
@@ -226,6 +232,7 @@ def test_members_refuse_what_would_disclose_or_overflow() -> None:
     ):
         with pytest.raises(ModelError, match=message):
             b.mask(START, given, 10.0)
+    assert len(b.mask(START, keys, 10.0)) == len(START) + 5  # nothing was given away before
     with pytest.raises(ModelError, match="private key of P-256"):
         der = ec.generate_private_key(ec.SECP384R1()).private_bytes(
             serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

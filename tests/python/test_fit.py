@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -306,10 +307,14 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ),
     (rows(8), {"metrics": ["mae", "mae"], "validation_split": 0.5}, ModelError, "'mae' is given twice"),
     (rows(8), {"validation_data": rows(), "validation_split": 0.5}, ModelError, "not both"),
+    (rows(8), {"validation_data": Dataset(rows()).batch(6, "pad").take(2)}, FeedError, "rows that would count twice"),
     (rows(8), {"schedule": {"type": "Sine"}}, ModelError, "There is no schedule 'Sine'"),
     (rows(8), {"early_stopping": {}}, ModelError, "early_stopping needs the setting 'patience'"),
     (rows(8), {"early_stopping": {"patience": 1, "metric": "mae"}}, ModelError, "early_stopping.metric is 'mae'"),
     (rows(8), {"callbacks": [1]}, ModelError, "callbacks is 1"),
+    (rows(8), {"callbacks": 1}, ModelError, "callbacks is 1; it must be a function"),
+    (rows(8), {"metrics": 3, "validation_split": 0.5}, ModelError, "metrics is 3; it must be a list of metrics"),
+    ([{"x": [[1.0], [1.0, 2.0]]}], {}, FeedError, "Row 0 of the batch has no array as 'x'"),
     (Dataset(rows(8)).batch(4), {"batch_size": 4}, ModelError, "The data comes in batches: 'batch_size' is theirs"),
     (Dataset(rows(8)).map(dict), {"shuffle": True}, ModelError, "give data.shuffle"),
 ]
@@ -358,3 +363,34 @@ def test_history_in_a_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
     axes = Axes()
     assert history.plot(axes) is axes
     assert axes.drawn == [([1, 2, 3], history[name], name) for name in ("loss", "val_loss")]
+
+
+def test_a_history_that_ended_before_its_validation_is_shown() -> None:
+    class Axes:
+        drawn: dict[str, tuple[list[int], list[float]]] = {}
+
+        def plot(self, x: list[int], y: list[float], label: str) -> None:
+            self.drawn[label] = x, y
+
+        def set_xlabel(self, text: str) -> None: ...
+
+        def legend(self) -> None: ...
+
+    found = {"loss": 0.5, "accuracy": 0.25}
+    history = History([Epoch(1, 4, 0.75, 0.1, 1.0, found), Epoch(2, 3, 0.625, 0.1, 1.0, None)], ended="stopped")
+    assert history.plot(axes := Axes()) is axes
+    assert axes.drawn == {"loss": ([1, 2], [0.75, 0.625]), "val_loss": ([1], [0.5]), "val_accuracy": ([1], [0.25])}
+    shown = history._repr_html_()
+    assert "<tr><td>2</td><td>0.625</td><td></td><td></td><td>0.1</td></tr>" in shown
+    # The second epoch of the one curve is as far to the right as that of the other would be.
+    ends = re.findall(r'points="([0-9.]+),', shown)
+    assert ends == ["34.0", "34.0"] and shown.count("386.0,") == 1
+
+
+def test_a_generator_that_is_used_up_is_told() -> None:
+    data = rows(6)
+    each = [{n: a[k] for n, a in data.items()} for k in range(6)]
+    for options in ({}, {"validation_data": iter(each)}):
+        given = data if options else iter(each)
+        with session() as s, pytest.raises(FeedError, match=r"no rows in epoch 2: .* Give the function that makes it"):
+            Trainer(s).fit(given, epochs=2, progress=False, **options)

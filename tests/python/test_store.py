@@ -200,6 +200,8 @@ def test_names(kept: tuple[trainweb.CheckpointStore, trainweb.TrainingSession]) 
             action()
     with pytest.raises(StorageError, match=r"There is a checkpoint 'a.b' in .* already"):
         store.rename("uno", "a.b")
+    with pytest.raises(StorageError, match=r"There is a checkpoint 'uno' in .* already"):
+        store.rename("uno", "uno")
     for name in ("", "x" * 200, 3):
         with pytest.raises(StorageError, match="A checkpoint is called by a text"):
             store.save(s, name)  # type: ignore[arg-type]

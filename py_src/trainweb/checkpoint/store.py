@@ -102,11 +102,11 @@ class NamedFiles:
 
     def rename(self, name: str, to: str) -> None:
         """Call a file by another name, which none has."""
-        with self.locked(name), self.locked(to):
-            if self._path(to).exists():
-                raise messages.CHECKPOINT_EXISTS(name=to, folder=str(self.folder))
+        with self.locked(name), self.locked(to) if to != name else contextlib.nullcontext():
             if not self._path(name).exists():
                 raise messages.NO_CHECKPOINT(name=name, folder=str(self.folder))
+            if self._path(to).exists():
+                raise messages.CHECKPOINT_EXISTS(name=to, folder=str(self.folder))
             os.replace(self._path(name), self._path(to))
 
     def list(self) -> list[StoredCheckpoint]:

@@ -6,6 +6,7 @@ batches it by itself. Others are streams of rows, or, after `batch`, of batches.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args
@@ -13,6 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from trainweb import messages
+from trainweb.arguments import texts
 from trainweb.data.random import permutation, random_words
 from trainweb.errors import FeedError
 from trainweb.settings import Number, Whole
@@ -51,6 +53,8 @@ class Dataset:
         """The arrays, unless the rows are a stream."""
         self.is_batched = False
         """Whether what comes are batches."""
+        self.is_padded = False
+        """Whether the last of them may have been filled up with rows that were there before."""
         self._skip: Callable[[int], None] = lambda rounds: None
         self._rows: Callable[[], Iterator[Any]]
         if isinstance(source, Mapping):
@@ -73,7 +77,7 @@ class Dataset:
         self, rows: Callable[[], Iterator[Any]], *, is_batched: bool = False, skip: Callable[[int], None] | None = None
     ) -> Dataset:
         made = Dataset(rows)
-        made.is_batched = is_batched
+        made.is_batched, made.is_padded = is_batched, self.is_padded
         made._skip = self.skip_rounds if skip is None else skip
         return made
 
@@ -151,9 +155,17 @@ class Dataset:
         check_remainder(remainder)
         if self.is_batched:
             raise messages.BATCHED_TWICE()
-        return self._stream(lambda: batched(iter(self), size, remainder), is_batched=True)
+        made = self._stream(lambda: batched(iter(self), size, remainder), is_batched=True)
+        made.is_padded = remainder == "pad"
+        return made
 
-    def bucket(self, length: Callable[[Any], int], bounds: Iterable[int], size: int) -> Dataset:
+    def bucket(
+        self,
+        length: Callable[[Any], int],
+        bounds: Iterable[int],
+        size: int,
+        padded: Iterable[str] | None = None,
+    ) -> Dataset:
         """Batches of rows of similar lengths, so that little is padded and few shapes are compiled.
 
         Parameters
@@ -164,6 +176,9 @@ class Dataset:
             Lengths that rows are padded to with zeros along their first axis, ascending; longer rows are an error.
         size : int
             Rows of a batch; what is left at the end makes smaller ones.
+        padded : iterable of str, optional
+            The inputs that are padded; by default all that have as many elements along their first axis as the row is
+            long. Name them where another one, of a size of its own, may be as long by chance.
         """
         if not isinstance(bounds, Iterable):
             raise TypeError(f"'bounds' must be a list of int, got {bounds!r:.80}.")
@@ -172,7 +187,10 @@ class Dataset:
             LENGTH.check(f"bounds[{k}]", limit)
         limits.sort()
         COUNT.check("size", size)
-        return self._stream(lambda: bucketed(iter(self), length, limits, size), is_batched=True)
+        if self.is_batched:
+            raise messages.BATCHED_TWICE()
+        names = None if padded is None else texts("padded", padded)
+        return self._stream(lambda: bucketed(iter(self), length, limits, size, names), is_batched=True)
 
     def split(self, share: float, seed: int | None = None) -> tuple[Dataset, Dataset]:
         """Two datasets of arrays: the second has this share of the rows, the last ones, or some drawn by `seed`.
@@ -223,9 +241,7 @@ class Dataset:
         COUNT.check("count", count)
         if self.columns is not None:
             return self.rows(np.arange(min(count, len(self))))
-        return self._stream(
-            lambda: (row for row, _ in zip(self, range(count), strict=False)), is_batched=self.is_batched
-        )
+        return self._stream(lambda: itertools.islice(self, count), is_batched=self.is_batched)
 
     def cache(self) -> Dataset:
         """What comes, kept in memory once the first iteration has reached its end."""
@@ -330,7 +346,7 @@ def stack(rows: list[Row]) -> Batch:
         if row.keys() != first.keys():
             raise messages.ROW_NAMES(position=position, names=", ".join(row), expected=", ".join(first))
     for name in first:
-        arrays = [np.asarray(row[name]) for row in rows]
+        arrays = [_value(name, row[name], position) for position, row in enumerate(rows)]
         for position, array in enumerate(arrays):
             if array.shape != arrays[0].shape or array.dtype != arrays[0].dtype:
                 raise messages.ROW_TYPE(
@@ -341,6 +357,13 @@ def stack(rows: list[Row]) -> Batch:
                 )
         batch[name] = np.stack(arrays)
     return batch
+
+
+def _value(name: str, value: Any, position: int) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise messages.RAGGED_VALUE(position=position, name=name, reason=str(error)) from error
 
 
 def batched(rows: Iterator[Row], size: int, remainder: Remainder) -> Iterator[Batch]:
@@ -389,7 +412,9 @@ def drawn(rows: Iterator[Any], buffer: int, seed: int, stream: int) -> Iterator[
         yield held.pop()
 
 
-def bucketed(rows: Iterator[Row], length: Callable[[Any], int], limits: list[int], size: int) -> Iterator[Batch]:
+def bucketed(
+    rows: Iterator[Row], length: Callable[[Any], int], limits: list[int], size: int, names: list[str] | None
+) -> Iterator[Batch]:
     """Batches by the least of the limits that holds their rows."""
     buckets: dict[int, list[Row]] = {limit: [] for limit in limits}
     for row in rows:
@@ -397,7 +422,14 @@ def bucketed(rows: Iterator[Row], length: Callable[[Any], int], limits: list[int
         limit = next((bound for bound in limits if n <= bound), None)
         if limit is None:
             raise messages.BEYOND_BUCKETS(length=n, most=limits[-1] if limits else 0)
-        buckets[limit].append({name: padded(np.asarray(value), n, limit) for name, value in row.items()})
+        values = {name: np.asarray(value) for name, value in row.items()}
+        for name in values if names is None else names:
+            if name in values and values[name].shape[:1] == (n,):
+                values[name] = padded(values[name], limit)
+            elif names is not None:
+                given = f"{values[name].dtype}{list(values[name].shape)}" if name in values else "missing"
+                raise messages.NOT_PADDED(name=name, length=n, given=given)
+        buckets[limit].append(values)
         if len(buckets[limit]) == size:
             yield stack(buckets[limit])
             buckets[limit] = []
@@ -406,8 +438,6 @@ def bucketed(rows: Iterator[Row], length: Callable[[Any], int], limits: list[int
             yield stack(pending)
 
 
-def padded(array: np.ndarray, length: int, target: int) -> np.ndarray:
-    """An array of this length along its first axis with zeros behind; others as they are."""
-    if array.ndim == 0 or array.shape[0] != length:
-        return array
-    return np.concatenate([array, np.zeros((target - length, *array.shape[1:]), array.dtype)])
+def padded(array: np.ndarray, length: int) -> np.ndarray:
+    """An array that is so long along its first axis, with zeros behind."""
+    return np.concatenate([array, np.zeros((length - len(array), *array.shape[1:]), array.dtype)])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +18,11 @@ from trainweb.data.dataset import Dataset
 from trainweb.errors import FeedError
 
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool")
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
+INTEGER = re.compile(r"[+-]?[0-9]+")
+"""As a page reads them: no "nan", no "1_000", no digits of other scripts."""
+QUOTE_FAULTS = ("unexpected end of data", "expected after")
+"""What `csv` says of quotes that are not where they should be."""
 TRUE, FALSE = ("1", "true"), ("0", "false")
 
 
@@ -37,31 +44,38 @@ def from_csv(
     dtypes : dict, optional
         Types of inputs: float32, unless given, and int64 for those with `classes`.
     delimiter : str
-        Between values.
+        Between values: one character.
     classes : dict, optional
         For inputs that are classes by name: the names; a value becomes the place of its name.
 
     Raises
     ------
     FeedError
-        A column that the file does not have; a value that is none of its type, or missing, named by line and column.
+        A column that the file does not have, or more than once; a value that is none of its type, too large for it, or
+        missing, named by line and column.
+    ModelError
+        `delimiter` is no single character, or one that means something else.
     """
     mapping("columns", columns)
     mapping("dtypes", dtypes or {})
-    mapping("classes", classes or {})
-    kinds = {name: "int64" if name in (classes or {}) else "float32" for name in columns} | dict(dtypes or {})
-    for name, dtype in kinds.items():
+    names = {name: texts(f"classes[{name!r}]", of) for name, of in mapping("classes", classes or {}).items()}
+    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n':
+        expected = "one character, and neither a quote nor the end of a line"
+        raise messages.BAD_SETTING(name="delimiter", value=delimiter, expected=expected)
+    kinds = {name: "int64" if name in names else "float32" for name in columns} | dict(dtypes or {})
+    for name in (*kinds, *names):
         if name not in columns:
             raise messages.CSV_INPUT(name=name, names=", ".join(columns))
+    for name, dtype in kinds.items():
         if dtype not in DTYPES:
             raise messages.CSV_DTYPE(name=name, dtype=dtype, names=", ".join(DTYPES))
     try:
         if isinstance(source, (str, os.PathLike)):
             with path_of("source", source).open(newline="", encoding="utf-8-sig") as file:
-                return _read(file, columns, kinds, delimiter, classes or {})
+                return _read(file, columns, kinds, delimiter, names)
         if not isinstance(source, Iterable):
             raise TypeError(f"'source' must be a path or a file, got {source!r:.80}.")
-        return _read(source, columns, kinds, delimiter, classes or {})
+        return _read(source, columns, kinds, delimiter, names)
     except (csv.Error, UnicodeDecodeError) as error:
         raise FeedError(f"'source', {source!r:.80}, cannot be read as CSV: {error}") from error
 
@@ -73,21 +87,26 @@ def _read(
     delimiter: str,
     classes: Mapping[str, Sequence[str]],
 ) -> Dataset:
-    reader = csv.reader(file, delimiter=delimiter)
-    header = next(reader, None)
-    if header is None:
+    reader = csv.reader(file, delimiter=delimiter, strict=True)
+    lines = _lines(reader)
+    _, header = next(lines, (0, []))
+    if not header:
         raise messages.EMPTY_DATASET()
+    # Of a text file that was opened without "utf-8-sig".
+    header[0] = header[0].removeprefix("\ufeff")
     places: dict[str, list[int]] = {}
     for name, given in columns.items():
         wanted = [given] if isinstance(given, str) else texts(f"columns[{name!r}]", given)
+        if not wanted:
+            raise messages.BAD_SETTING(name=f"columns[{name!r}]", value=[], expected="a column, or several")
         for column in wanted:
             if column not in header:
                 raise messages.CSV_COLUMN(column=column, names=", ".join(header))
+            if header.count(column) > 1:
+                raise messages.CSV_COLUMN_TWICE(column=column)
         places[name] = [header.index(column) for column in wanted]
     values: dict[str, list[object]] = {name: [] for name in columns}
-    end = reader.line_num
-    for row in reader:
-        line, end = end + 1, reader.line_num
+    for line, row in lines:
         if not row:
             continue
         if len(row) != len(header):
@@ -97,6 +116,21 @@ def _read(
             parsed = [parse(row[k], kinds[name], names, line, header[k]) for k in found]
             values[name].append(parsed[0] if isinstance(columns[name], str) else parsed)
     return Dataset({name: np.array(column, kinds[name]) for name, column in values.items()})
+
+
+def _lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """Rows, and the lines that they begin in."""
+    while True:
+        line = reader.line_num + 1
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            if any(fault in str(error) for fault in QUOTE_FAULTS):
+                raise messages.CSV_QUOTES(line=line) from error
+            raise
+        if row is None:
+            return
+        yield line, row
 
 
 def parse(text: str, dtype: str, names: Sequence[str] | None, line: int, column: str) -> object:
@@ -111,7 +145,12 @@ def parse(text: str, dtype: str, names: Sequence[str] | None, line: int, column:
             if value.lower() not in TRUE + FALSE:
                 raise ValueError
             return value.lower() in TRUE
+        if not (NUMBER if dtype.startswith("float") else INTEGER).fullmatch(value):
+            raise ValueError
         if dtype.startswith("float"):
+            with np.errstate(over="ignore"):
+                if not np.isfinite(np.dtype(dtype).type(value)):
+                    raise ValueError
             return float(value)
         number = int(value)
         np.array(number, dtype)

@@ -122,7 +122,6 @@ class SecureMember:
             raise messages.BEYOND_BOUND(value=largest, bound=bound)
         if self._is_used:
             raise messages.MASKED_TWICE()
-        self._is_used = True
         steps = np.floor(vector.astype(np.float64) * weight * scale_of(bound, len(members)) + 0.5)
         counted = math.floor(weight * scale_of(1.0, len(members)) + 0.5)
         masked = np.concatenate([steps, [counted], np.zeros(CHECK_WORDS)]).astype(np.int64).astype(np.uint32)
@@ -130,6 +129,7 @@ class SecureMember:
             if other != self.name:
                 words = self._words(other, public_keys[other], len(masked))
                 masked = masked + words if self.name < other else masked - words
+        self._is_used = True
         return masked
 
     def _checked(self, public_keys: Any) -> list[str]:
@@ -169,7 +169,8 @@ def checked_name(what: str, given: Any) -> str:
 
 def scale_of(bound: float, members: int) -> float:
     """Steps of the fixed point in 1: the most, as a power of two, with which a sum cannot overflow."""
-    return 2.0 ** math.floor(math.log2(LARGEST / members / bound))
+    # Each number is rounded by half a step at most.
+    return 2.0 ** math.floor(math.log2((LARGEST / members - 0.5) / bound))
 
 
 def add_masked(masked: Mapping[str, Any], members: Sequence[str], bound: float) -> tuple[np.ndarray, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,7 +90,10 @@ class History:
     ended: str = "done"
 
     def __getitem__(self, name: str) -> list[Any]:
-        """A value of each epoch: "loss", "learning_rate", or "val_" and the name of a metric of the validation data."""
+        """A value of each epoch: "loss", "learning_rate", or "val_" and the name of a metric of the validation data.
+
+        An epoch that was stopped before its validation has none of the last kind.
+        """
         if name.startswith("val_"):
             return [e.validation[name.removeprefix("val_")] for e in self.epochs if e.validation is not None]
         return [getattr(e, name) for e in self.epochs]
@@ -98,6 +102,11 @@ class History:
         """What `history[name]` has curves of."""
         first = self.epochs[0].validation if self.epochs else None
         return ["loss", *(f"val_{n}" for n, v in (first or {}).items() if isinstance(v, float)), "learning_rate"]
+
+    def _points(self, name: str) -> tuple[list[int], list[float]]:
+        """Epochs that have a value of this name, and the values: one that was stopped has none of validation data."""
+        epochs = [e.epoch for e in self.epochs if e.validation is not None or not name.startswith("val_")]
+        return epochs, self[name]
 
     def plot(self, axes: Any = None) -> Any:
         """Loss and metrics by epoch, drawn with matplotlib.
@@ -120,10 +129,9 @@ class History:
                     "History.plot needs matplotlib: pip install matplotlib, in a notebook %pip install matplotlib."
                 ) from error
             axes = pyplot.subplots()[1]
-        epochs = [e.epoch for e in self.epochs]
         for name in self.names():
             if name != "learning_rate":
-                axes.plot(epochs, self[name], label=name)
+                axes.plot(*self._points(name), label=name)
         axes.set_xlabel("epoch")
         axes.legend()
         return axes
@@ -132,13 +140,23 @@ class History:
         """Curves of the losses and a table of the epochs, in a notebook."""
         names = self.names()
         head = "".join(f"<th>{html.escape(n)}</th>" for n in ("epoch", *names))
-        values = [self[name] for name in names]
+        columns = [dict(zip(*self._points(name), strict=True)) for name in names]
         rows = "".join(
-            "<tr>" + "".join(f"<td>{v:.4g}</td>" for v in (e.epoch, *(column[k] for column in values))) + "</tr>"
-            for k, e in enumerate(self.epochs)
+            f"<tr><td>{e.epoch}</td>"
+            + "".join(f"<td>{_written(column.get(e.epoch))}</td>" for column in columns)
+            + "</tr>"
+            for e in self.epochs
         )
-        curves: dict[str, np.ndarray] = {n: np.asarray(self[n], float) for n in names if n in ("loss", "val_loss")}
+        curves = {
+            name: np.array([column.get(e.epoch, math.nan) for e in self.epochs], float)
+            for name, column in zip(names, columns, strict=True)
+            if name in ("loss", "val_loss")
+        }
         return f"{svg(curves)}<table><tr>{head}</tr>{rows}</table>"
+
+
+def _written(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
 
 
 def svg(curves: dict[str, np.ndarray]) -> str:

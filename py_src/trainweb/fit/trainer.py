@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -81,7 +81,7 @@ class Batches:
                 if count > start:
                     yield batch, rows_of(batch)
             if not count:
-                raise messages.EMPTY_DATASET()
+                raise messages.ENDED_DATASET(epoch=number + 1) if number else messages.EMPTY_DATASET()
             return
         rows = len(self.data)
         order = permutation(rows, self.options["seed"], number) if self.shuffle else np.arange(rows)
@@ -299,16 +299,20 @@ class FitPlan:
         metrics = others.get("metrics") or []
         if isinstance(metrics, (str, Mapping)):
             metrics = [metrics]
+        if not isinstance(metrics, Iterable):
+            raise messages.BAD_SETTING(name="metrics", value=metrics, expected="a list of metrics")
         if metrics and validation is None:
             raise messages.METRICS_WITHOUT_DATA()
         self.validation: Batches | None = None
         self.evaluation: Evaluation | None = None
         better = {"loss": "min"}
         if validation is not None:
+            if validation.is_padded:
+                raise messages.PADDED_VALIDATION()
             kept = options | {"remainder": "keep"}
             self.validation = Batches(validation, kept, shuffle=False)
             names = others.get("predictions"), others.get("targets")
-            self.evaluation = Evaluation(session, metrics, *names, ema=self.ema)
+            self.evaluation = Evaluation(session, list(metrics), *names, ema=self.ema)
             better = {name: mode for name, mode in self.evaluation.better.items() if mode}
         self.on_nan = None if options["on_nan"] is None else OnNaN(session, options["on_nan"])
         self.schedule = as_schedule(others.get("schedule"))
@@ -410,7 +414,7 @@ class FitPlan:
             return
         values: dict[str, Value] | None = None
         if self.evaluation and self.validation and not self.run.is_stopping:
-            for found in self.evaluation.run(self.validation.epoch(0)):
+            for found in self.evaluation.run(self.validation.epoch(number)):
                 values = found
                 yield
         rate = self.session.get_learning_rate()
@@ -582,7 +586,9 @@ def as_schedule(given: Any) -> Schedule | None:
 
 def as_callbacks(given: Any) -> Sequence[Callback]:
     """Functions."""
-    found = [] if given is None else [given] if callable(given) else list(given)
+    if given is None:
+        return []
+    found = list(given) if isinstance(given, Iterable) and not callable(given) else [given]
     for callback in found:
         if not callable(callback):
             expected = "a function of an event and the run, or a list of them"

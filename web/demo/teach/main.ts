@@ -9,6 +9,8 @@ const FRAMES = 15;
 const FRAME_MS = 100;
 /** How often the camera's picture is read while the page shows what it sees. */
 const LOOK_MS = 150;
+/** How long the page shows what it made of a file before it looks through the camera again. */
+const TRIED_MS = 8000;
 const FIRST_CLASSES = 2;
 
 function element<Tag extends keyof HTMLElementTagNameMap>(id: string, tag: Tag): HTMLElementTagNameMap[Tag] {
@@ -27,6 +29,7 @@ const ui = {
   train: element("train", "button"),
   export: element("export", "button"),
   bars: element("bars", "ul"),
+  tried: element("try", "input"),
   alert: element("alert", "p"),
   status: element("status", "p"),
   progress: element("progress", "progress"),
@@ -47,6 +50,8 @@ const views: ClassView[] = [];
 let teacher: Teacher | null = null;
 let isTrained = false;
 let isBusy = false;
+/** When the camera may be looked through again. */
+let looksFrom = 0;
 
 function showError(error: unknown): void {
   ui.alert.textContent = error instanceof Error ? error.message : String(error);
@@ -81,6 +86,7 @@ function update(): void {
   });
   ui.train.disabled = isBusy || counts.filter((count) => count > 0).length < 2;
   ui.export.disabled = isBusy || !isTrained;
+  ui.tried.disabled = isBusy || !isTrained;
   ui.add.disabled = isBusy || views.length >= MOST_CLASSES;
 }
 
@@ -166,9 +172,12 @@ async function save(): Promise<void> {
   }
 }
 
-/** Show what the network makes of a picture. */
-async function look(source: ImageSource): Promise<void> {
+/** Show what the network makes of a picture, unless meanwhile something else is to be seen. */
+async function look(source: ImageSource, isWanted: () => boolean): Promise<void> {
   const probabilities = (await teacher?.predict(source)) ?? [];
+  if (!isWanted()) {
+    return;
+  }
   views.forEach(({ bar, percent }, label) => {
     const share = probabilities[label] ?? 0;
     bar.value = share;
@@ -176,11 +185,24 @@ async function look(source: ImageSource): Promise<void> {
   });
 }
 
+async function tryFile(file: File): Promise<void> {
+  // The same file may be chosen again.
+  ui.tried.value = "";
+  looksFrom = Infinity;
+  try {
+    await look(file, () => true);
+    ui.status.textContent = `This is ${file.name}.`;
+  } finally {
+    looksFrom = performance.now() + TRIED_MS;
+  }
+}
+
 /** Look through the camera for ever. */
 async function watch(): Promise<void> {
+  const isWanted = (): boolean => performance.now() >= looksFrom;
   for (;;) {
-    if (isTrained && !isBusy && ui.video.srcObject !== null) {
-      await look(ui.video).catch(showError);
+    if (isTrained && !isBusy && ui.video.srcObject !== null && isWanted()) {
+      await look(ui.video, isWanted).catch(showError);
     }
     await new Promise((resolve) => setTimeout(resolve, LOOK_MS));
   }
@@ -199,11 +221,10 @@ async function main(): Promise<void> {
   ui.add.addEventListener("click", addClass);
   onClick(ui.train, train);
   onClick(ui.export, save);
-  const tried = element("try", "input");
-  tried.addEventListener("change", () => {
-    const file = tried.files?.[0];
-    if (file !== undefined && isTrained) {
-      void perform(() => look(file));
+  ui.tried.addEventListener("change", () => {
+    const file = ui.tried.files?.[0];
+    if (file !== undefined) {
+      void perform(() => tryFile(file));
     }
   });
   try {

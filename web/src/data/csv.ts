@@ -4,7 +4,8 @@ import { Tensor } from "onnxruntime-common";
 import { dsvFormat } from "d3-dsv";
 
 import { sessionError } from "../wire/messages.js";
-import { describe } from "./given.js";
+import { FeedError } from "../wire/errors.js";
+import { badSetting, describe } from "./given.js";
 import { checkOptions } from "./nearest.js";
 
 const DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool"] as const;
@@ -15,7 +16,7 @@ export type CsvDtype = (typeof DTYPES)[number];
 export interface CsvOptions {
   /** Types of inputs: float32, unless given, and int64 for those with `classes`. */
   readonly dtypes?: Readonly<Record<string, CsvDtype>>;
-  /** Between values; a comma. */
+  /** Between values: one character; a comma. */
   readonly delimiter?: string;
   /** For inputs that are classes by name: the names; a value becomes the place of its name. */
   readonly classes?: Readonly<Record<string, readonly string[]>>;
@@ -23,6 +24,7 @@ export interface CsvOptions {
 
 const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
 const INTEGER = /^[+-]?\d+$/;
+const LINE_END = /\r\n|\n|\r/g;
 const TRUE = ["1", "true"];
 const FALSE = ["0", "false"];
 const RANGES: Readonly<Record<string, readonly [bigint, bigint]>> = {
@@ -36,7 +38,8 @@ const RANGES: Readonly<Record<string, readonly [bigint, bigint]>> = {
  *
  * @param source - the text, or a file
  * @param columns - for each input of the model the column it is made of (one value a row), or several, which become a vector
- * @throws FeedError for a column that the file does not have, or a value that is none of its type, named by line and column
+ * @throws FeedError for a column that the file does not have, or more than once; a value that is none of its type, too large
+ *   for it, or missing, named by line and column; ModelError for a delimiter that is none
  */
 export async function readCsv(
   source: string | Blob | Response,
@@ -45,24 +48,61 @@ export async function readCsv(
 ): Promise<Record<string, Tensor>> {
   const known = { dtypes: true, delimiter: true, classes: true } as const;
   const { dtypes = {}, delimiter = ",", classes = {} } = checkOptions("readCsv", options, known);
-  const inputs = Object.entries(columns).map(([name, given]): Input => {
+  if (typeof delimiter !== "string" || !/^[^"\r\n]$/.test(delimiter)) {
+    throw badSetting("delimiter", delimiter, "one character, and neither a quote nor the end of a line");
+  }
+  const inputs = Object.entries(checkObject("columns", columns)).map(([name, given]): Input => {
     const dtype = dtypes[name] ?? (name in classes ? "int64" : "float32");
-    const wanted = typeof given === "string" ? [given] : given;
+    const wanted = typeof given === "string" ? [given] : checkTexts(`columns['${name}']`, given);
+    if (wanted.length === 0) {
+      throw badSetting(`columns['${name}']`, given, "a column, or several");
+    }
     return { name, dtype, classes: classes[name] ?? null, wanted, isVector: typeof given !== "string" };
   });
-  for (const [name, dtype] of Object.entries(dtypes)) {
+  for (const name of [...Object.keys(checkObject("dtypes", dtypes)), ...Object.keys(checkObject("classes", classes))]) {
     if (!(name in columns)) {
       throw sessionError("CSV_INPUT", { name, names: Object.keys(columns).join(", ") });
     }
+  }
+  Object.entries(classes).forEach(([name, names]) => checkTexts(`classes['${name}']`, names));
+  for (const [name, dtype] of Object.entries(dtypes)) {
     if (!DTYPES.includes(dtype)) {
       throw sessionError("CSV_DTYPE", { name, dtype, names: DTYPES.join(", ") });
     }
   }
-  if (typeof source !== "string" && typeof (source as Partial<Blob>)?.text !== "function") {
+  return parseRows(linesOf(await textOf(source), delimiter), inputs);
+}
+
+async function textOf(source: string | Blob | Response): Promise<string> {
+  if (typeof source === "string") {
+    return source;
+  }
+  if (typeof (source as Partial<Blob>)?.arrayBuffer !== "function") {
     throw sessionError("NOT_A_DATASET", { given: describe(source) });
   }
-  const text = typeof source === "string" ? source : await source.text();
-  return parseRows(linesOf(text, delimiter), inputs);
+  if ("ok" in source && !source.ok) {
+    throw new FeedError(`the file was answered with HTTP status ${source.status}.`);
+  }
+  const bytes = await source.arrayBuffer();
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+  } catch {
+    throw new FeedError("the file is no text in UTF-8: save it as such.");
+  }
+}
+
+function checkObject<T extends object>(name: string, value: T): T {
+  if (typeof value !== "object" || value === null || Array.isArray(value)) {
+    throw new TypeError(`'${name}' must be an object, got ${describe(value)}.`);
+  }
+  return value;
+}
+
+function checkTexts(name: string, value: readonly string[]): readonly string[] {
+  if (!Array.isArray(value) || !value.every((one) => typeof one === "string")) {
+    throw new TypeError(`'${name}' must be an array of strings, got ${describe(value)}.`);
+  }
+  return value;
 }
 
 interface Input {
@@ -79,14 +119,45 @@ interface Line {
   readonly values: readonly string[];
 }
 
-function linesOf(text: string, delimiter: string): Line[] {
+function linesOf(source: string, delimiter: string): Line[] {
+  const text = source.replace(/^\ufeff/, "");
+  checkQuotes(text, delimiter);
   let next = 1;
-  return dsvFormat(delimiter).parseRows(text.replace(/^\ufeff/, ""), (values) => {
+  return dsvFormat(delimiter).parseRows(text, (values) => {
     const line = next;
     // Values between quotes may have several lines.
-    next += 1 + values.reduce((sum, value) => sum + (value.match(/\r\n|\n|\r/g)?.length ?? 0), 0);
+    next += 1 + values.reduce((sum, value) => sum + countLines(value), 0);
     return { line, values };
   });
+}
+
+function countLines(text: string): number {
+  return /[\r\n]/.test(text) ? (text.match(LINE_END) as string[]).length : 0;
+}
+
+/** @throws FeedError for quotes that do not end: the parser would take the rest of the file for one value */
+function checkQuotes(text: string, delimiter: string): void {
+  const isEnd = (at: number): boolean => at >= text.length || [delimiter, "\n", "\r"].includes(text[at] as string);
+  if (!text.includes('"')) {
+    return;
+  }
+  let row = 0;
+  for (let at = 0; at < text.length; at++) {
+    if (text[at] === '"') {
+      at = text.indexOf('"', at + 1);
+      while (at >= 0 && text[at + 1] === '"') {
+        at = text.indexOf('"', at + 2);
+      }
+      if (at < 0 || !isEnd(++at)) {
+        throw sessionError("CSV_QUOTES", { line: 1 + countLines(text.slice(0, row)) });
+      }
+    } else {
+      while (!isEnd(at)) {
+        at++;
+      }
+    }
+    row = text[at] === delimiter ? row : at + 1;
+  }
 }
 
 function parseRows([first, ...lines]: readonly Line[], inputs: readonly Input[]): Record<string, Tensor> {
@@ -99,6 +170,9 @@ function parseRows([first, ...lines]: readonly Line[], inputs: readonly Input[])
       const place = header.indexOf(column);
       if (place < 0) {
         throw sessionError("CSV_COLUMN", { column, names: header.join(", ") });
+      }
+      if (header.lastIndexOf(column) !== place) {
+        throw sessionError("CSV_COLUMN_TWICE", { column });
       }
       return place;
     }),
@@ -160,7 +234,10 @@ function parse(text: string, { dtype, classes }: Input, line: number, column: st
     return Number(TRUE.includes(lower));
   }
   if (dtype.startsWith("float") && NUMBER.test(value)) {
-    return Number(value);
+    const number = Number(value);
+    if (Number.isFinite(dtype === "float32" ? Math.fround(number) : number)) {
+      return number;
+    }
   }
   const range = RANGES[dtype];
   if (range !== undefined && INTEGER.test(value)) {

@@ -33,6 +33,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   readonly #columns: ReadonlyMap<string, Tensor> | null;
   readonly #rows: () => AsyncIterable<Row | Batch>;
   readonly #isBatched: boolean;
+  readonly #isPadded: boolean;
   readonly #skip: (rounds: number) => void;
 
   /**
@@ -42,8 +43,9 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     const [columns, rows] = open(source);
     this.#columns = columns;
     this.#rows = rows;
-    const { isBatched = false, skip = () => {} } = streams.get(source as object) ?? {};
+    const { isBatched = false, isPadded = false, skip = () => {} } = streams.get(source as object) ?? {};
     this.#isBatched = isBatched;
+    this.#isPadded = isPadded;
     this.#skip = skip;
   }
 
@@ -60,6 +62,11 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   /** Whether what comes are batches. */
   get isBatched(): boolean {
     return this.#isBatched;
+  }
+
+  /** Whether the last of them may have been filled up with rows that were there before. */
+  get isPadded(): boolean {
+    return this.#isPadded;
   }
 
   /** Number of rows; null where they are a stream. */
@@ -130,7 +137,8 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     if (this.#isBatched) {
       throw sessionError("BATCHED_TWICE", {});
     }
-    return this.#stream((rows) => batched(rows as AsyncIterable<Row>, size, remainder), true);
+    const skip = (rounds: number): void => this.skipRounds(rounds);
+    return this.#stream((rows) => batched(rows as AsyncIterable<Row>, size, remainder), true, skip, remainder === "pad");
   }
 
   /**
@@ -139,11 +147,33 @@ export class Dataset implements AsyncIterable<Row | Batch> {
    * @param length - the length of a row
    * @param bounds - lengths that rows are padded to with zeros along their first axis; longer rows are an error
    * @param size - rows of a batch; what is left at the end makes smaller ones
+   * @param options - `padded`: the inputs that are padded; by default all that have as many elements along their first axis as
+   *   the row is long. Name them where another one, of a size of its own, may be as long by chance
    */
-  bucket(length: (row: Row) => number, bounds: readonly number[], size: number): Dataset {
+  bucket(
+    length: (row: Row) => number,
+    bounds: readonly number[],
+    size: number,
+    options: { readonly padded?: readonly string[] } = {},
+  ): Dataset {
+    const { padded = null } = checkOptions("bucket", options, { padded: true });
+    if (padded !== null && !(Array.isArray(padded) && padded.every((name) => typeof name === "string"))) {
+      throw badSetting("padded", padded, "an array of names");
+    }
     checkCount("size", size);
+    if (!Array.isArray(bounds)) {
+      throw badSetting("bounds", bounds, "an array of lengths");
+    }
+    bounds.forEach((bound: unknown, k) => {
+      if (!Number.isSafeInteger(bound) || (bound as number) < 0) {
+        throw badSetting(`bounds[${k}]`, bound, "an integer >= 0");
+      }
+    });
+    if (this.#isBatched) {
+      throw sessionError("BATCHED_TWICE", {});
+    }
     const sorted = [...bounds].sort((a, b) => a - b);
-    return this.#stream((rows) => bucketed(rows as AsyncIterable<Row>, length, sorted, size), true);
+    return this.#stream((rows) => bucketed(rows as AsyncIterable<Row>, length, sorted, size, padded), true);
   }
 
   /**
@@ -237,9 +267,10 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     make: (rows: AsyncIterable<Row | Batch>) => AsyncIterable<Row | Batch>,
     isBatched = this.#isBatched,
     skip: (rounds: number) => void = (rounds) => this.skipRounds(rounds),
+    isPadded = this.#isPadded,
   ): Dataset {
     const rows = (): AsyncIterable<Row | Batch> => make(this);
-    streams.set(rows, { isBatched, skip });
+    streams.set(rows, { isBatched, isPadded, skip });
     return new Dataset(rows);
   }
 
@@ -267,8 +298,14 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   }
 }
 
-/** Of the functions that streams are made of: whether they give batches, and how to skip rounds. */
-const streams = new WeakMap<object, { readonly isBatched: boolean; readonly skip: (rounds: number) => void }>();
+/** Of the functions that streams are made of: whether they give batches, filled up ones, and how to skip rounds. */
+const streams = new WeakMap<object, Stream>();
+
+interface Stream {
+  readonly isBatched: boolean;
+  readonly isPadded: boolean;
+  readonly skip: (rounds: number) => void;
+}
 
 function open(source: unknown): [ReadonlyMap<string, Tensor> | null, () => AsyncIterable<Row | Batch>] {
   if (typeof source === "function") {
@@ -365,7 +402,7 @@ export function datasetOfRounds(make: (round: number) => AsyncIterable<Row>): Da
   const skip = (count: number): void => {
     rounds += count;
   };
-  streams.set(rows, { isBatched: false, skip });
+  streams.set(rows, { isBatched: false, isPadded: false, skip });
   return new Dataset(rows);
 }
 

@@ -4,6 +4,7 @@
  */
 
 import { FeedError, UnsupportedError } from "../wire/errors.js";
+import { messageOf } from "../wire/fetch-file.js";
 import type { Augmentation, GivenImage, ImageOptions, ResolvedImageOptions } from "../wire/images.js";
 import { badSetting } from "./given.js";
 import { checkKnown } from "./nearest.js";
@@ -58,7 +59,7 @@ async function open(given: GivenImage): Promise<ImageBitmap> {
   }
   return createImageBitmap(given).catch((error: unknown) => {
     const type = given instanceof Blob ? given.type || "a file without a type" : "pixels";
-    throw new FeedError(`the image (${type}) cannot be decoded: ${String(error)}.`);
+    throw new FeedError(`the image (${type}) cannot be decoded: ${messageOf(error)}`);
   });
 }
 

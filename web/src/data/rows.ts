@@ -129,6 +129,7 @@ export async function* bucketed(
   length: (row: Row) => number,
   bounds: readonly number[],
   size: number,
+  names: readonly string[] | null,
 ): AsyncGenerator<Batch> {
   const buckets = new Map<number, Row[]>(bounds.map((bound) => [bound, []]));
   for await (const row of rows) {
@@ -138,9 +139,17 @@ export async function* bucketed(
       throw sessionError("BEYOND_BUCKETS", { length: n, most: bounds.at(-1) ?? 0 });
     }
     const pending = buckets.get(bound) as Row[];
-    pending.push(
-      Object.fromEntries(Object.entries(row).map(([name, value]) => [name, padded(asTensor(name, value), n, bound)])),
-    );
+    const values = new Map(Object.entries(row).map(([name, value]) => [name, asTensor(name, value)]));
+    for (const name of names ?? [...values.keys()]) {
+      const tensor = values.get(name);
+      if (tensor?.dims[0] === n) {
+        values.set(name, padded(tensor, bound));
+      } else if (names !== null) {
+        const given = tensor === undefined ? "missing" : typeOf(tensor);
+        throw sessionError("NOT_PADDED", { name, length: n, given });
+      }
+    }
+    pending.push(Object.fromEntries(values));
     if (pending.length === size) {
       buckets.set(bound, []);
       yield stack(pending);
@@ -153,14 +162,11 @@ export async function* bucketed(
   }
 }
 
-/** A tensor of this length along its first axis with zeros behind; others as they are. */
-function padded(tensor: Tensor, length: number, target: number): Tensor {
-  const [first, ...rest] = tensor.dims;
-  if (first !== length) {
-    return tensor;
-  }
+/** A tensor that is so long along its first axis, with zeros behind. */
+function padded(tensor: Tensor, length: number): Tensor {
+  const rest = tensor.dims.slice(1);
   const Data = tensor.data.constructor as new (length: number) => Float32Array;
-  const data = new Data(rest.reduce((product, dim) => product * dim, target));
+  const data = new Data(rest.reduce((product, dim) => product * dim, length));
   data.set(tensor.data as Float32Array);
-  return new Tensor(tensor.type as "float32", data, [target, ...rest]);
+  return new Tensor(tensor.type as "float32", data, [length, ...rest]);
 }

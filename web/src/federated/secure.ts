@@ -111,7 +111,11 @@ export class SecureMember {
     });
     masked[update.length] = Math.floor(weight * scaleOf(1, members.length) + 0.5);
     for (const other of members.filter((member) => member !== this.name)) {
-      const words = await this.#words(other, publicKeys[other] as Uint8Array, masked.length);
+      const words = await this.#words(other, publicKeys[other] as Uint8Array, masked.length).catch((error: unknown) => {
+        // Nothing was given away.
+        this.#isUsed = false;
+        throw error;
+      });
       const sign = this.name < other ? 1 : -1;
       words.forEach((word, i) => {
         masked[i] = (masked[i] as number) + sign * word;
@@ -168,7 +172,8 @@ function checkName(what: string, given: unknown): void {
 
 /** Steps of the fixed point in 1: the most, as a power of two, with which a sum cannot overflow. */
 function scaleOf(bound: number, members: number): number {
-  return 2 ** Math.floor(Math.log2(LARGEST / members / bound));
+  // Each number is rounded by half a step at most.
+  return 2 ** Math.floor(Math.log2((LARGEST / members - 0.5) / bound));
 }
 
 /**

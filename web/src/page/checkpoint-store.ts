@@ -10,7 +10,7 @@ import {
 } from "../storage/checkpoints.js";
 import type { CheckpointFolder } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
-import { badSetting } from "../data/given.js";
+import { badSetting, describe } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 
 /** What `CheckpointStore.list` says. */
@@ -81,7 +81,7 @@ export class CheckpointStore {
    * @throws StorageError when there is no room, or a fit has the checkpoint; the one before is intact
    */
   async save(session: StoredSession, name: string): Promise<void> {
-    await session.keepIn(await this.where(), name);
+    await checkSession(session).keepIn(await this.where(), name);
   }
 
   /**
@@ -91,7 +91,7 @@ export class CheckpointStore {
    *   parameters or another optimizer: nothing was changed
    */
   async load(session: StoredSession, name: string): Promise<void> {
-    await session.goOnFrom(await this.where(), name);
+    await checkSession(session).goOnFrom(await this.where(), name);
   }
 
   /** What there is, by name. */
@@ -118,15 +118,15 @@ export class CheckpointStore {
   async rename(name: string, to: string): Promise<void> {
     const where = await this.where();
     const { folder } = where;
-    await withCheckpoint(where, name, () =>
-      withCheckpoint(where, to, async () => {
-        if ((await readCheckpoint(where, to)) !== null) {
-          throw sessionError("CHECKPOINT_EXISTS", { name: to, folder });
-        }
-        await writeCheckpoint(where, to, await this.#contents(name));
-        await removeCheckpoint(where, name);
-      }),
-    );
+    const move = async (): Promise<void> => {
+      const contents = await this.#contents(name);
+      if ((await readCheckpoint(where, to)) !== null) {
+        throw sessionError("CHECKPOINT_EXISTS", { name: to, folder });
+      }
+      await writeCheckpoint(where, to, contents);
+      await removeCheckpoint(where, name);
+    };
+    await withCheckpoint(where, name, () => (to === name ? move() : withCheckpoint(where, to, move)));
   }
 
   /**
@@ -141,7 +141,7 @@ export class CheckpointStore {
   /**
    * Keep contents that `read` of a store gave.
    *
-   * @throws StorageError when there is no room, or a fit has the checkpoint
+   * @throws StorageError when there is no room, or a fit has the checkpoint. What is no checkpoint is refused when it is loaded
    */
   async write(name: string, contents: Blob | Uint8Array): Promise<void> {
     const bytes = contents instanceof Blob ? new Uint8Array(await contents.arrayBuffer()) : contents;
@@ -172,4 +172,11 @@ export class CheckpointStore {
     }
     return found;
   }
+}
+
+function checkSession(session: StoredSession): StoredSession {
+  if (typeof (session as Partial<StoredSession> | null)?.keepIn !== "function") {
+    throw new TypeError(`'session' must be a TrainingSession, got ${describe(session)}.`);
+  }
+  return session;
 }

@@ -124,6 +124,9 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   if (validation === null && metrics.length > 0) {
     throw sessionError("METRICS_WITHOUT_DATA", {});
   }
+  if (validation?.isPadded === true) {
+    throw sessionError("PADDED_VALIDATION", {});
+  }
   if (plain.ema) {
     checkAverages(info);
   }

@@ -9,6 +9,7 @@ import type { Dataset } from "../data/dataset.js";
 import { countBatches } from "../data/epoch.js";
 import type { Batch, Row } from "../data/rows.js";
 import { FeedError } from "../wire/errors.js";
+import { FIT_ORDERS, FIT_TELL } from "../wire/fit.js";
 import type {
   EvalValues,
   FitCheckpoint,
@@ -21,6 +22,7 @@ import type {
   WireBatch,
 } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
+import { canShareMemory } from "../wire/platform.js";
 import type { Answer, Call, Feed, Method, NamedTensor, SessionInfo } from "../wire/protocol.js";
 import { callOf } from "./client.js";
 import { FrameGate, Listeners, type EpochEvent, type FitControl, type FitEvent, type History, type ProgressEvent } from "./fit-events.js";
@@ -54,6 +56,8 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   readonly #done: Promise<History>;
   readonly #port: MessagePort;
   readonly #workerPort: MessagePort;
+  /** The last order, where worker and page share memory. */
+  readonly #order = canShareMemory() ? new Int32Array(new SharedArrayBuffer(4)) : null;
   #aborted: { readonly reason: unknown } | null = null;
   #isStopping = false;
   /** Whether numbers that are none have ended it. */
@@ -132,10 +136,15 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   [Symbol.asyncIterator](): AsyncIterator<FitEvent> {
     // The loop is told.
     this.#done.catch(() => {});
+    this.#port.postMessage(FIT_TELL);
     return this.#listeners.listen(() => this.stop());
   }
 
   #say(order: FitOrder): void {
+    // A fit that ends does not begin again.
+    if (this.#order !== null && Atomics.load(this.#order, 0) < FIT_ORDERS.indexOf("stop")) {
+      Atomics.store(this.#order, 0, FIT_ORDERS.indexOf(order));
+    }
     this.#port.postMessage(order);
   }
 
@@ -160,11 +169,16 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     signal?.addEventListener("abort", abort);
     const { info } = this.#host;
     const gate = new FrameGate<FitProgress>((progress) => this.#tellProgress(plan, progress));
-    this.#port.onmessage = ({ data }: MessageEvent<FitProgress>) => gate.push(data);
+    this.#port.onmessage = ({ data }: MessageEvent<FitProgress>) => {
+      // Whoever asks for a frame has one drawn: none for nobody.
+      if (plan.callbacks.length > 0 || this.#listeners.hasAny) {
+        gate.push(data);
+      }
+    };
     let isStarted = false;
     let isWhole = false;
     try {
-      const spec = await specOf(info, plan);
+      const spec = await specOf(info, plan, this.#order);
       this.#steps = plan.train.size === null ? null : countBatches(plan.train.size, plan.batchSize, plan.remainder);
       this.#throwIfAborted();
       isStarted = true;
@@ -226,10 +240,11 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     const trained =
       plan.train.columns === null ? await this.#trainStream(plan, number) : await this.#trainRows(plan, number);
     this.#throwIfAborted();
-    if (trained.rows === 0 && this.#isNaN) {
+    if (trained.rows === 0 && this.#isStopping) {
+      // It ended before the first batch of the epoch, or that was undone.
       return;
     }
-    const validation = plan.validation === null || this.#isStopping ? null : await this.#evaluate(plan, plan.validation);
+    const validation = plan.validation === null || this.#isStopping ? null : await this.#evaluate(plan, plan.validation, number);
     this.#throwIfAborted();
     const epoch: EpochEvent = {
       type: "epoch",
@@ -254,12 +269,12 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     const count = Math.ceil(((this.#steps as number) - this.#doneOf(number)) / plan.accumulate);
     const from = this.#history.optimizerSteps;
     const rates = this.#rates(plan, from, count);
-    return this.#train({ epoch: number, seed: plan.seed, batches: null, rates, from, isLast: true });
+    return this.#train({ epoch: number, seed: plan.seed, batches: null, rates, from, isLast: true, isStopped: false });
   }
 
   /** Batches as they come: one is made while the worker is at the one before. */
   async #trainStream(plan: ResolvedFit, number: number): Promise<TrainAnswer> {
-    const task = { epoch: number, seed: null, isLast: false };
+    const task = { epoch: number, seed: null, isLast: false, isStopped: false };
     const first = this.#history.optimizerSteps;
     let latest: Promise<TrainAnswer> | null = null;
     let count = 0;
@@ -287,10 +302,10 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     }
     await latest;
     this.#throwIfAborted();
-    if (count === 0 && isEmpty) {
-      throw sessionError("EMPTY_DATASET", {});
+    if (count === 0 && isEmpty && !this.#isStopping) {
+      throw emptyData(number);
     }
-    return this.#train({ ...task, batches: [], rates: null, from: 0, isLast: true });
+    return this.#train({ ...task, batches: [], rates: null, from: 0, isLast: true, isStopped: this.#isStopping });
   }
 
   #rates({ schedule }: ResolvedFit, first: number, count: number): Float64Array | null {
@@ -311,7 +326,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     return answer;
   }
 
-  async #evaluate(plan: ResolvedFit, data: Dataset): Promise<EvalValues | null> {
+  async #evaluate(plan: ResolvedFit, data: Dataset, number: number): Promise<EvalValues | null> {
     const { handle, evalInputNames } = this.#host.info;
     if (data.columns !== null) {
       return this.#host.send(() => callOf("fitEvaluate", [handle, null, true]));
@@ -326,7 +341,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
       await before;
     }
     if (latest === null) {
-      throw sessionError("EMPTY_DATASET", {});
+      throw emptyData(number);
     }
     await latest;
     return this.#host.send(() => callOf("fitEvaluate", [handle, [], true]));
@@ -378,7 +393,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
 }
 
 /** What the worker is told of a fit, with the data that lies there. */
-async function specOf(info: SessionInfo, plan: ResolvedFit): Promise<FitSpec> {
+async function specOf(info: SessionInfo, plan: ResolvedFit, order: FitSpec["order"]): Promise<FitSpec> {
   return {
     loss: info.trainingOutputNames[0] as string,
     accumulate: plan.accumulate,
@@ -392,6 +407,8 @@ async function specOf(info: SessionInfo, plan: ResolvedFit): Promise<FitSpec> {
     evaluation: plan.evaluation,
     checkpoint: plan.checkpoint === null ? null : await checkpointOf(plan.checkpoint),
     onNaN: plan.onNaN,
+    order,
+    tells: plan.callbacks.length > 0,
   };
 }
 
@@ -408,6 +425,11 @@ function sentBytes({ buffer, byteOffset, byteLength }: ArrayBufferView): Uint8Ar
   const isWhole = byteLength === buffer.byteLength || !(buffer instanceof ArrayBuffer);
   const view = new Uint8Array(buffer, byteOffset, byteLength);
   return isWhole ? view : copyBytes(view);
+}
+
+/** No row came in an epoch, which counts from 0. */
+function emptyData(epoch: number): Error {
+  return epoch === 0 ? sessionError("EMPTY_DATASET", {}) : sessionError("ENDED_DATASET", { epoch: epoch + 1 });
 }
 
 /** A stream as batches. */

@@ -33,6 +33,7 @@ export interface WorkerFileHandle extends FileSystemFileHandle {
 /** What a header says. */
 interface Head {
   readonly slot: number;
+  /** 0: it is damaged. */
   readonly sequence: number;
   readonly file: File;
 }
@@ -68,7 +69,7 @@ export async function readNewest(folder: FileSystemDirectoryHandle, name: string
   return null;
 }
 
-/** Whether there is a file of which at least the header is whole. */
+/** Whether there is a file that was written to its end, be it damaged since. */
 export async function hasSlot(folder: FileSystemDirectoryHandle, name: string): Promise<boolean> {
   return (await headsOf(folder, name)).length > 0;
 }
@@ -97,7 +98,7 @@ export async function removeSlots(folder: FileSystemDirectoryHandle, name: strin
   await Promise.all(SLOTS.map((slot) => removeEntry(folder, slotName(name, slot))));
 }
 
-/** The files of a folder whose headers are whole. */
+/** The files of a folder that were written to their ends. */
 export async function listSlots(folder: FileSystemDirectoryHandle): Promise<SlotEntry[]> {
   const names = new Set<string>();
   for await (const name of folder.keys()) {
@@ -106,23 +107,26 @@ export async function listSlots(folder: FileSystemDirectoryHandle): Promise<Slot
   const found = await Promise.all(
     [...names].map(async (name) => {
       const [head] = await headsOf(folder, name);
-      return head && { name, nbytes: head.file.size - HEADER_BYTES, written: head.file.lastModified };
+      return head && { name, nbytes: Math.max(head.file.size - HEADER_BYTES, 0), written: head.file.lastModified };
     }),
   );
   return found.filter((entry) => entry !== undefined);
 }
 
-/** Slots whose headers are whole, the newest first. */
+/** Slots that were written to their ends: the newest first, then those with damaged headers. */
 async function headsOf(folder: FileSystemDirectoryHandle, name: string): Promise<Head[]> {
   const heads = await Promise.all(SLOTS.map((slot) => readHead(folder, name, slot)));
   return heads.filter((head) => head !== null).sort((a, b) => b.sequence - a.sequence);
 }
 
+/** What a slot's header says; null: it is not there, or a write was interrupted before the header's end, which comes last. */
 async function readHead(folder: FileSystemDirectoryHandle, name: string, slot: number): Promise<Head | null> {
   try {
     const file = await (await folder.getFileHandle(slotName(name, slot))).getFile();
-    const header = new Uint8Array(await file.slice(0, HEADER_BYTES).arrayBuffer());
-    if (header.length < HEADER_BYTES) {
+    const header = new Uint8Array(HEADER_BYTES);
+    header.set(new Uint8Array(await file.slice(0, HEADER_BYTES).arrayBuffer()));
+    // A file that is shorter than its header was cut off since: of an interrupted write that would be empty.
+    if (header.subarray(file.size < HEADER_BYTES ? 0 : HEADER_HASH).every((byte) => byte === 0)) {
       return null;
     }
     const view = new DataView(header.buffer);
@@ -132,7 +136,7 @@ async function readHead(folder: FileSystemDirectoryHandle, name: string, slot: n
       view.getUint32(4, true) === VERSION &&
       view.getBigUint64(16, true) === BigInt(file.size - HEADER_BYTES) &&
       header.subarray(HEADER_HASH).every((byte, k) => byte === hash[k]);
-    return isWhole ? { slot, sequence: view.getUint32(8, true), file } : null;
+    return { slot, sequence: isWhole ? view.getUint32(8, true) : 0, file };
   } catch {
     return null;
   }

@@ -34,7 +34,9 @@ export class TrainwebConfusion extends Panel {
 
   /** @throws TypeError when it is no square of numbers */
   set values(values: readonly (readonly number[])[]) {
-    if (!Array.isArray(values) || values.some((row) => !Array.isArray(row) || row.length !== values.length)) {
+    const isRow = (row: unknown): boolean =>
+      Array.isArray(row) && row.length === values.length && row.every((count) => typeof count === "number");
+    if (!Array.isArray(values) || !values.every(isRow)) {
       throw new TypeError("'values' must be a square matrix: an array of as many arrays of numbers as each has.");
     }
     this.#values = values;

@@ -107,6 +107,9 @@ export class TrainwebHistogram extends Panel {
    * @throws CheckpointError: there is no such parameter, or it is frozen and has no gradient
    */
   async show(session: TrainingSession, name: string, what: "weights" | "gradients" = "weights"): Promise<void> {
+    if (what !== "weights" && what !== "gradients") {
+      throw new TypeError(`'what' must be "weights" or "gradients", got ${String(what)}.`);
+    }
     const source = async (): Promise<void> => {
       const { data } = await (what === "weights" ? session.getParameter(name) : session.getGradient(name));
       if (this.#source === source) {

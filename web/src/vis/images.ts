@@ -37,6 +37,9 @@ export class TrainwebImages extends Panel {
 
   /** @throws TypeError when an image is none that can be drawn */
   set items(items: readonly ImageItem[]) {
+    if (!Array.isArray(items)) {
+      throw new TypeError("'items' must be an array of { image, label, predicted }.");
+    }
     // Drawn once here, so that what is wrong is thrown here.
     const drawn = items.map(itemOf);
     this.#items = items;
@@ -66,6 +69,9 @@ function itemOf({ image, label, predicted }: ImageItem): HTMLLIElement {
 }
 
 function draw(image: ImageItem["image"]): HTMLCanvasElement {
+  if (typeof image !== "object" || image === null) {
+    throw new TypeError(`an image must be a tensor or something to draw, got ${String(image)}.`);
+  }
   const source = image instanceof ImageData || !("dims" in image) ? image : pixelsOf(image);
   const canvas = make("canvas", { width: source.width, height: source.height });
   const context = canvas.getContext("2d") as CanvasRenderingContext2D;

@@ -36,8 +36,12 @@ export abstract class Panel extends Base {
    *
    * @param fit - what `session.fit` returned, or another async iterable of such events
    * @returns the same fit, to be awaited: a failure is thrown there, not here
+   * @throws TypeError when it is no fit
    */
   watch<T extends AsyncIterable<FitEvent>>(fit: T): T {
+    if (typeof (fit as Partial<T> | null)?.[Symbol.asyncIterator] !== "function") {
+      throw new TypeError("'fit' must be what session.fit returned, or another async iterable of its events.");
+    }
     this.#follow(fit).catch(() => {});
     return fit;
   }

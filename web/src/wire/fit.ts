@@ -96,6 +96,10 @@ export interface FitSpec {
   readonly evaluation: WireEvaluation | null;
   readonly checkpoint: FitCheckpoint | null;
   readonly onNaN: OnNaN | null;
+  /** The last order, which the worker sees between any two steps; null: there is no shared memory, and it listens at times. */
+  readonly order: Int32Array<SharedArrayBuffer> | null;
+  /** Whether the progress is to be told from the start. */
+  readonly tells: boolean;
 }
 
 /** What follows where numbers become none. */
@@ -126,6 +130,8 @@ export interface TrainTask {
   readonly from: number;
   /** Whether the epoch ends, and with it the accumulation. */
   readonly isLast: boolean;
+  /** Whether the fit ends here: what was said on its port may come later than this. */
+  readonly isStopped: boolean;
 }
 
 /** What was trained. */
@@ -147,8 +153,13 @@ export type MetricValue = number | readonly (readonly number[])[];
 /** The loss and metrics, by name. */
 export type EvalValues = Readonly<Record<string, MetricValue>>;
 
-/** What the page says on the port of a fit. */
-export type FitOrder = "pause" | "resume" | "stop" | "abort";
+/** What the page says on the port of a fit, and, as its place here, in shared memory. */
+export const FIT_ORDERS = ["resume", "pause", "stop", "abort"] as const;
+/** One of them. */
+export type FitOrder = (typeof FIT_ORDERS)[number];
+
+/** What the page says on it when somebody begins to listen to the progress. */
+export const FIT_TELL = "tell";
 
 /** What the worker says on it: batches of the epoch that are done, and their mean loss. */
 export interface FitProgress {

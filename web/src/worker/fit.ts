@@ -5,6 +5,7 @@
 
 import { epochBatches } from "../data/epoch.js";
 import { permutation } from "../data/random.js";
+import { FIT_ORDERS, FIT_TELL } from "../wire/fit.js";
 import type {
   EpochRecord,
   EvalValues,
@@ -74,7 +75,7 @@ export class WorkerFit {
   constructor(core: SessionCore, spec: FitSpec, port: MessagePort) {
     this.#core = core;
     this.#spec = spec;
-    this.#control = new Control(port);
+    this.#control = new Control(port, spec);
     this.#updates = updatesOf(core, spec.clip);
     this.#proximal = spec.proximal > 0 ? new ProximalTerm(core, spec.proximal) : null;
     this.#guard = spec.onNaN === null ? null : new NanGuard(core, spec.onNaN);
@@ -161,15 +162,16 @@ export class WorkerFit {
           break;
         }
       }
+      const isStopping = task.isStopped || this.#control.isStopping;
       if (this.#control.isAborted || guard?.hasEnded === true) {
         this.#waiting = 0;
-      } else if (this.#waiting > 0 && (task.isLast || this.#control.isStopping)) {
+      } else if (this.#waiting > 0 && (task.isLast || isStopping)) {
         await (guard === null ? this.#update() : this.#lastUpdate(guard));
-      } else if (this.#waiting === 0 && this.#control.isStopping) {
+      } else if (this.#waiting === 0 && isStopping) {
         this.#keep();
       }
       core.setLazyReset(this.#waiting === 0);
-      if (guard?.hasEnded === false && task.isLast && this.#rows === 0 && !this.#control.isStopping) {
+      if (guard?.hasEnded === false && task.isLast && this.#rows === 0 && !isStopping) {
         throw sessionError("ALL_SKIPPED", { epoch: task.epoch + 1 });
       }
     } catch (error) {
@@ -353,35 +355,50 @@ export class WorkerFit {
 class Control {
   readonly #port: MessagePort;
   readonly #self = new MessageChannel();
-  #order: FitOrder = "resume";
+  readonly #shared: FitSpec["order"];
+  /** Whether anybody wants to know of the progress: what nobody hears takes time of the page. */
+  #tells: boolean;
+  #heard: FitOrder = "resume";
   #resumed: (() => void) | null = null;
   #listened = performance.now();
   #told = 0;
 
-  constructor(port: MessagePort) {
+  constructor(port: MessagePort, { order, tells }: Pick<FitSpec, "order" | "tells">) {
     this.#port = port;
-    port.onmessage = ({ data }: MessageEvent<FitOrder>) => {
+    this.#shared = order;
+    this.#tells = tells;
+    port.onmessage = ({ data }: MessageEvent<FitOrder | typeof FIT_TELL>) => {
+      if (data === FIT_TELL) {
+        this.#tells = true;
+        return;
+      }
       // A fit that ends does not begin again.
-      this.#order = this.isStopping ? this.#order : data;
+      this.#heard = this.isStopping ? this.#heard : data;
       this.#resumed?.();
     };
   }
 
+  get #order(): FitOrder {
+    return this.#shared === null ? this.#heard : (FIT_ORDERS[Atomics.load(this.#shared, 0)] as FitOrder);
+  }
+
   get isStopping(): boolean {
-    return this.#order === "stop" || this.#order === "abort";
+    const order = this.#order;
+    return order === "stop" || order === "abort";
   }
 
   get isAborted(): boolean {
     return this.#order === "abort";
   }
 
+  /** Whether it is time to listen: for a while nobody did, or something is there to hear. */
   get isDue(): boolean {
-    return performance.now() - this.#listened > SLICE_MS;
+    return this.#order !== "resume" || performance.now() - this.#listened > SLICE_MS;
   }
 
   /** Tell the progress, if it is time, and hear what there is to hear; false: end here. */
   async listen(progress: FitProgress | null): Promise<boolean> {
-    if (progress !== null && performance.now() - this.#told > FRAME_MS) {
+    if (this.#tells && progress !== null && performance.now() - this.#told > FRAME_MS) {
       this.#told = performance.now();
       this.#port.postMessage(progress);
     }

@@ -207,6 +207,26 @@ def test_other_kernels_than_ours(starts: Starts) -> None:
     assert starts.site.url(f"/dist/{KERNELS}") in found["message"]
 
 
+@pytest.mark.parametrize("fault", ["its first half", "another script"])
+def test_a_worker_that_runs_and_takes_no_calls(starts: Starts, fault: str) -> None:
+    """What is left of a script that is cut off between two statements is a script, and so is another one."""
+    script = (NPM / "worker.js").read_text()
+    listening = script.rindex('addEventListener("message"')
+    found_bytes = {"its first half": script[:listening].encode(), "another script": b"export const answer = 42;"}[fault]
+    starts.site.add("/dist/worker.js", found_bytes)
+    found = starts.attempt()
+    assert found["name"] == "EngineError", found
+    for words in (
+        starts.site.url("/dist/worker.js"),
+        f"expected the worker of trainweb of {len(script.encode())} bytes",
+        f"found {len(found_bytes)} bytes without its end",
+        "env.baseURL",
+    ):
+        assert words in found["message"], found
+    starts.site.remove("/dist/worker.js")
+    assert starts.attempt().get("value", 0) > 0
+
+
 def test_nothing_is_fetched_from_elsewhere(starts: Starts) -> None:
     """Not even where the browser lacks what unpacks our own files."""
     asked: list[str] = []

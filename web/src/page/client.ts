@@ -1,12 +1,14 @@
 /** The page's end of a worker: starts it, sends calls, notices when it dies. */
 
 import { EngineError, fromWire } from "../wire/errors.js";
-import { checkScript, messageOf, SCRIPT } from "../wire/fetch-file.js";
+import { checkScript, messageOf, SCRIPT, type ScriptEnd } from "../wire/fetch-file.js";
 import { getLogLevel, log } from "../wire/log.js";
+import type { PackageFiles } from "../wire/files.js";
 import type { FileProgress } from "../wire/progress.js";
 import type {
   Answer,
   Call,
+  Listening,
   Method,
   Note,
   PythonInfo,
@@ -18,7 +20,7 @@ import type {
 } from "../wire/protocol.js";
 import { keepInBackground, keepInForeground, otherPlatform } from "../wire/platform.js";
 import { startWorker } from "../wire/start-worker.js";
-import { knownFiles, missingHelp } from "./assets.js";
+import { knownFiles, missingHelp, refusedHelp } from "./assets.js";
 import { env, releasers, warnOfKernels, startTimeout } from "./env.js";
 import type { KnownFile, LoadTracker } from "./progress.js";
 
@@ -103,7 +105,7 @@ export class WorkerClient {
   #memory: WebAssembly.Memory | null = null;
   #wakeWord = 0;
   #hasStarted = false;
-  /** Whether the worker ever answered. */
+  /** Whether the worker ever said that it takes calls. */
   #isHeard = false;
   /** To be called when its end will be noticed, or nobody can. */
   #isWatched: () => void = () => {};
@@ -111,6 +113,7 @@ export class WorkerClient {
   /** Sessions, and those that are being made. */
   #sessions = 0;
   #idle: ReturnType<typeof setTimeout> | undefined;
+  readonly #files: PackageFiles;
   readonly #known: ReadonlyMap<string, KnownFile>;
   /** Files that are on their way. */
   readonly #arriving = new Map<string, FileProgress>();
@@ -126,6 +129,7 @@ export class WorkerClient {
       throw new EngineError("sessions need Worker, which is not here; create them in a browser, or import trainweb in Node by its name.");
     }
     this.#onEnd = onEnd;
+    this.#files = settings.files;
     this.#known = knownFiles(settings.files);
     this.#note({ url: settings.files.worker, loaded: 0, isDone: false });
     this.#worker = startWorker(settings.files.worker);
@@ -139,8 +143,10 @@ export class WorkerClient {
       }
     });
     this.#worker.addEventListener("messageerror", () => this.#fail("a message was unreadable"));
-    this.#worker.addEventListener("message", ({ data }: MessageEvent<Reply | Note>) => {
-      if ("progress" in data) {
+    this.#worker.addEventListener("message", ({ data }: MessageEvent<Reply | Note | Listening>) => {
+      if ("listens" in data) {
+        this.#isHeard = true;
+      } else if ("progress" in data) {
         this.#note(data.progress);
       } else {
         this.#receive(data);
@@ -275,6 +281,13 @@ export class WorkerClient {
   }
 
   async #startPython(): Promise<PythonInfo> {
+    const { pyodide, snapshot } = this.#files;
+    if (pyodide.isOurs) {
+      // They are counted from the start, or a model that comes before them would be nearly all there is to load.
+      for (const url of [pyodide.loader, pyodide.script, pyodide.wasm, snapshot]) {
+        this.#note({ url, loaded: 0, isDone: false });
+      }
+    }
     try {
       const info = await this.request(callOf("startPython", []));
       log("info", `Python of Pyodide ${info.python}`);
@@ -364,9 +377,9 @@ export class WorkerClient {
    */
   async #lookInto({ files, stallMs }: WorkerSettings, isOver: boolean): Promise<void> {
     try {
-      await checkScript(files.worker, (1 - PATIENCE) * stallMs);
+      await checkScript(files.worker, (1 - PATIENCE) * stallMs, this.#scriptEnd(files.worker));
       if (isOver) {
-        this.#fail(`${files.worker} did not load. ${missingHelp(files.worker)}`);
+        this.#fail(`${files.worker} is there, but did not start. ${refusedHelp(files.worker)}`);
       }
     } catch (error) {
       // It may have come while this was looked into.
@@ -376,8 +389,13 @@ export class WorkerClient {
     }
   }
 
+  /** By which the worker's script is known, should it say nothing. */
+  #scriptEnd(worker: string): ScriptEnd {
+    const text: Listening["listens"] = "the worker of trainweb";
+    return { what: text, text, nbytes: this.#known.get(worker)?.nbytes ?? 0 };
+  }
+
   #receive({ id, result }: Reply): void {
-    this.#isHeard = true;
     const waiting = this.#waiting.get(id);
     this.#waiting.delete(id);
     if (this.#waiting.size === 0) {

@@ -145,14 +145,29 @@ export async function fetchFile(url: string, kind: FileKind, stallMs: number, in
   return bytes;
 }
 
+/** How a script of ours is told from another one, and from the first part of itself, which may be valid as well. */
+export interface ScriptEnd {
+  /** What the script is, for errors. */
+  readonly what: string;
+  /** Text that stands at its end alone. */
+  readonly text: string;
+  /** Bytes that it has as it is built. */
+  readonly nbytes: number;
+}
+
 /**
  * What is wrong with a script that does not start; nothing when its server sends a script.
  *
+ * @param end - what must be in it
  * @throws FileError
  */
-export async function checkScript(url: string, stallMs: number): Promise<void> {
+export async function checkScript(url: string, stallMs: number, end?: ScriptEnd): Promise<void> {
   // Past the cache: a script that is stuck there would hold this up, too.
-  await fetchFile(url, SCRIPT, stallMs, { cache: "no-store" });
+  const bytes = await fetchFile(url, SCRIPT, stallMs, { cache: "no-store" });
+  if (end !== undefined && !new TextDecoder().decode(bytes).includes(end.text)) {
+    const found = `${bytes.length} bytes without its end: another script, or a part of it`;
+    throw new FileError(url, `${url} is not what it should be: expected ${end.what} of ${end.nbytes} bytes, but found ${found}.`);
+  }
 }
 
 /**

@@ -307,7 +307,12 @@ export interface Reply {
   readonly result: Result<unknown>;
 }
 
-/** What the worker says unasked. */
+/** What the worker says unasked: how far a file has come. */
 export interface Note {
   readonly progress: FileProgress;
+}
+
+/** What the worker says once, when it takes calls: the end of its script, by which it is known as whole. */
+export interface Listening {
+  readonly listens: "the worker of trainweb";
 }

@@ -36,6 +36,7 @@ import type {
   FileData,
   FileForm,
   InferenceInfo,
+  Listening,
   MaybePromise,
   Method,
   Note,
@@ -688,3 +689,6 @@ addEventListener("message", ({ data }: MessageEvent<readonly Request[]>) => {
     }
   }
 });
+
+// Last: a script that is cut off before this line is found out.
+postMessage({ listens: "the worker of trainweb" } satisfies Listening);

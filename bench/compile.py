@@ -145,6 +145,9 @@ def main() -> int:
     parser.add_argument("--native", action="store_true", help="not in the browser")
     parser.add_argument("--profile", action="store_true", help="print the hot functions of a native compilation")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument(
+        "--threads", type=int, default=1, help="of the first step in a page; a page takes half the cores"
+    )
     parser.add_argument("--out", type=Path, default=BUILD / "results" / "compile.json")
     options = parser.parse_args()
     results: dict[str, Any] = {"machine": machine()}
@@ -160,7 +163,7 @@ def main() -> int:
         results[name] = {"native": found}
         if not options.native:
             found = in_pyodide(job, options.repeat)
-            found["first_step"] = first_step.measure(job.files, job.feeds, options.repeat)
+            found["first_step"] = first_step.measure(job.files, job.feeds, options.repeat, options.threads)
             report("Chromium", name, found)
             results[name]["chromium"] = found
     if not options.profile:

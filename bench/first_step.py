@@ -16,8 +16,9 @@ VISITS_BEFORE = 3
 """Until all code that is hot is in the cache."""
 
 PAGE = """
-async ({ model, external, feeds }) => {
-  const { TrainingSession, Tensor } = await import("/dist/index.js");
+async ({ model, external, feeds, threads }) => {
+  const { env, TrainingSession, Tensor } = await import("/dist/index.js");
+  env.wasm.numThreads = threads;
   const config = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
   const started = performance.now();
   const session = await TrainingSession.createFromModel(model, config, { externalData: external });
@@ -37,17 +38,19 @@ async ({ model, external, feeds }) => {
 """
 
 
-def measure(files: Mapping[str, bytes], feeds: Mapping[str, Any], repeat: int) -> dict[str, dict[str, float]]:
-    """Milliseconds from the call of `createFromModel` to its end and to that of the first step.
+def measure(
+    files: Mapping[str, bytes], feeds: Mapping[str, Any], repeat: int, threads: int
+) -> dict[str, dict[str, float]]:
+    """Milliseconds from the call of `createFromModel` to its end and to that of the first step, on so many threads.
 
     "cold" in a fresh browser; "warm" the fastest of `repeat` more pages in it, which have the package in their cache;
     "kept" the fastest of as many with machine code in the cache, too: docs/deploy.md says which servers allow that.
     """
     with open_browser() as browser, open_site(cacheable=True) as site:
-        visit = visitor(browser.new_context(), site, files, feeds)
+        visit = visitor(browser.new_context(), site, files, feeds, threads)
         found = {"cold": visit(), "warm": fastest(visit, repeat)}
     with open_profile() as context, open_site(cacheable=True) as site:
-        visit = visitor(context, site, files, feeds)
+        visit = visitor(context, site, files, feeds, threads)
         packed = ROOT / "dist" / "npm" / "python" / "pyodide.asm.wasm.gz"
         unpacking = {"Content-Encoding": "gzip"}
         site.add(f"/dist/python/{packed.name}", packed.read_bytes(), "application/wasm", headers=unpacking)
@@ -62,14 +65,15 @@ def fastest(visit: Callable[[], dict[str, float]], repeat: int) -> dict[str, flo
 
 
 def visitor(
-    context: BrowserContext, site: Site, files: Mapping[str, bytes], feeds: Mapping[str, Any]
+    context: BrowserContext, site: Site, files: Mapping[str, bytes], feeds: Mapping[str, Any], threads: int
 ) -> Callable[[], dict[str, float]]:
     """What opens a page and measures there."""
     url = site.add("/first-step/", "<!doctype html>", "text/html")
     external = [
         {"path": name, "data": site.add(f"/given/{name}", data)} for name, data in files.items() if name != "model"
     ]
-    job = {"model": site.add("/given/model.onnx", files["model"]), "external": external, "feeds": dict(feeds)}
+    model = site.add("/given/model.onnx", files["model"])
+    job = {"model": model, "external": external, "feeds": dict(feeds), "threads": threads}
 
     def visit() -> dict[str, float]:
         page = context.new_page()

@@ -341,6 +341,7 @@ def _compile(args: argparse.Namespace) -> None:
     feeds = dict(parse_feed(text) for text in args.feed)
     metrics = [json.loads(text) if text.startswith("{") else text for text in args.metric]
     bundle = make_bundle(models, state.lent(), state.property_values, [feeds], files, metrics)
+    args.output.parent.mkdir(parents=True, exist_ok=True)
     write_file_atomically(args.output, bundle)
     print(f"Wrote {args.output}, {len(bundle)} bytes.")
 

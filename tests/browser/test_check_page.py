@@ -98,6 +98,23 @@ def test_models_of_the_zoo_train_on_random_data(page: Page, name: str) -> None:
     assert [value.name for value in trained.graph.output] == [value.name for value in graph.outputs]
 
 
+def run_code(page: Page, code: str) -> tuple[list[float], int]:
+    """Run the lines as a script of the page, in whose folder the files lie: the losses, and the size of the result."""
+    lines, size = page.evaluate(
+        """async (code) => {
+            const lines = [];
+            globalThis.tell = (...line) => lines.push(line);
+            const script = code.replace("console.log", "tell")
+                .replace('"trainweb"', JSON.stringify(new URL("../trainweb/index.js", location.href)))
+                + "globalThis.trained = trained; await session.release();";
+            await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })));
+            return [lines, trained.length];
+        }""",
+        code,
+    )
+    return [loss for _, loss in lines], size
+
+
 def test_the_code_to_copy_trains_the_model(page: Page, site: Site) -> None:
     data = (ROOT / "docs" / "first.onnx").read_bytes()
     give(page, ('my "first".onnx', data))
@@ -106,21 +123,8 @@ def test_the_code_to_copy_trains_the_model(page: Page, site: Site) -> None:
     assert 'createFromModel("my \\"first\\".onnx"' in code
     site.add("/any/folder/check/my%20%22first%22.onnx", data)
     site.add('/any/folder/check/my "first".onnx', data)
-    lines = page.evaluate(
-        """async (code) => {
-            const [lines, here] = [[], new URL("./", location.href)];
-            globalThis.tell = (...line) => lines.push(line);
-            const script = code.replace("console.log", "tell")
-                .replace('"trainweb"', JSON.stringify(new URL("../trainweb/index.js", here)))
-                .replace('"my ', `"${here}my `)
-                + "globalThis.trained = trained; await session.release();";
-            await import(URL.createObjectURL(new Blob([script], { type: "text/javascript" })));
-            return [lines, trained.length];
-        }""",
-        code,
-    )
-    losses = [loss for _, loss in lines[0]]
-    assert len(losses) == 100 and losses[-1] < losses[0] and lines[1] > 300
+    losses, size = run_code(page, code)
+    assert len(losses) == 100 and losses[-1] < losses[0] and size > 300
     compile(page.inner_text("#python"), "python", "exec")
     assert "trainweb.artifacts.build_artifacts" in page.inner_text("#python")
 
@@ -154,6 +158,50 @@ def test_what_is_missing_is_said(page: Page) -> None:
     expect(page.locator("#problems")).to_contain_text("ModelError")
 
 
+def one_class() -> bytes:
+    """A product with one column."""
+    weight = onnx.numpy_helper.from_array(np.ones((3, 1), np.float32), "w")
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    ends = [onnx.helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", k]) for n, k in (("x", 3), ("y", 1))]
+    graph = onnx.helper.make_graph([node], "one", ends[:1], ends[1:], [weight])
+    return bytes(onnx.helper.make_model(graph).SerializeToString())
+
+
+def test_a_trial_that_fails_is_not_shown_as_running(page: Page) -> None:
+    """One class, of which label 1 is none: the report is good, the first step is not."""
+    give(page, ("one.onnx", one_class()))
+    verdict(page, "one.onnx trains.")
+    page.evaluate("globalThis.drawn = Math.random; Math.random = () => 0.7")
+    try:
+        page.select_option("#loss", "CrossEntropyLoss")
+        expect(page.locator("#verdict")).to_contain_text("label 1", timeout=READY_MS)
+        expect(page.locator("#trial")).to_be_hidden()
+    finally:
+        page.evaluate("Math.random = drawn")
+
+
+def test_the_file_that_came_last_is_shown(page: Page) -> None:
+    """Another one, while the session of the first is still being released."""
+    data = one_class()
+    give(page, ("first.onnx", data))
+    expect(page.locator("#costs")).to_contain_text("Time of a step", timeout=READY_MS)
+    page.evaluate(
+        """(bytes) => {
+            const input = document.querySelector("#file");
+            for (const name of ["second.onnx", "third.onnx"]) {
+                const files = new DataTransfer();
+                files.items.add(new File([new Uint8Array(bytes)], name));
+                input.files = files.files;
+                input.dispatchEvent(new Event("change"));
+            }
+        }""",
+        list(data),
+    )
+    verdict(page, "third.onnx trains.")
+    expect(page.locator("#costs")).to_contain_text("Time of a step", timeout=READY_MS)
+    verdict(page, "third.onnx trains.")
+
+
 def test_names_of_a_model_are_text(page: Page) -> None:
     """What a file says never becomes a part of the page."""
     name = "<img src=x onerror='window.owned = 1'>"
@@ -168,16 +216,23 @@ def test_names_of_a_model_are_text(page: Page) -> None:
     assert page.evaluate("window.owned ?? document.querySelectorAll('img').length") == 0
 
 
-def test_weights_beside_the_model_are_given_with_it(page: Page) -> None:
+def test_weights_beside_the_model_are_given_with_it(page: Page, site: Site) -> None:
     weight = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=weight.shape)
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="weights.data")
     proto = onnx.load_from_string(model(("MatMul", ["x", "w"], ["y"])))
     proto.graph.initializer[0].CopyFrom(tensor)
-    give(page, ("weights.data", weight.tobytes()), ("big.onnx", proto.SerializeToString()))
+    files = [("weights.data", weight.tobytes()), ("big.onnx", proto.SerializeToString())]
+    give(page, *files, ("notes.txt", b"what the model is"))
     verdict(page, "big.onnx trains.")
     expect(page.locator("#parameters")).to_contain_text("weight of a product")
+    code = page.inner_text("#javascript")
+    assert '{ externalData: ["weights.data"] }' in code
+    for name, data in files:
+        site.add(f"/any/folder/check/{name}", data)
+    losses, _ = run_code(page, code)
+    assert len(losses) == 100
 
 
 def safetensors() -> bytes:

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page
 from playwright.sync_api import Error as PlaywrightError
 
 from .conftest import PAGE_TIMEOUT_MS, watched_page
-from .server import ROOT, Site
+from .server import ISOLATION_HEADERS, ROOT, Site
 from .test_js_package import STRICT_POLICY, npx
 
 DEPLOY = (ROOT / "docs" / "deploy.md").read_text()
@@ -126,3 +126,66 @@ def test_a_page_trains_offline(page: Page, make_site: Callable[..., Site], tmp_p
     page.goto("about:blank")
     page.goto(site.url("/sub/index.html"))
     wait_until_trained(page)
+
+
+def policy_line(phrase: str) -> str:
+    """The one policy of docs/deploy.md that has a phrase."""
+    (line,) = (line for line in re.findall(r"^    (\S.*)$", DEPLOY, re.MULTILINE) if phrase in line)
+    return str(line)
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_a_policy_for_files_of_another_origin(
+    page: Page, make_site: Callable[..., Site], tmp_path: Path, isolated: bool
+) -> None:
+    """The lines of the guide, with Trusted Types."""
+    cdn = make_site(mounts={"/npm/": (tmp_path / "trainweb",)}, isolated=isolated)
+    put_up(tmp_path, package=cdn.url("/npm/index.js"))
+    own = policy_line("https://cdn.example").replace("https://cdn.example", cdn.origin)
+    policy = f"default-src 'none'; {own}; {policy_line('trusted-types')}"
+    site = make_site(mounts={"/app/": (tmp_path,)}, csp=policy, isolated=isolated)
+    page.goto(site.url("/app/index.html"))
+    wait_until_trained(page, f"crossOriginIsolated === {str(isolated).lower()}")
+    assert site.requests("/app/trainweb/") == []
+
+
+def errors_of(page: Page, address: str) -> list[str]:
+    """What the script of a page throws."""
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(address)
+    deadline = time.monotonic() + PAGE_TIMEOUT_MS / 1000
+    while not errors and time.monotonic() < deadline:
+        page.wait_for_timeout(100)
+    return errors
+
+
+REFUSED = {
+    "no worker": ("worker-src 'none'", r"worker\.js is there, but did not start\. .* must allow worker-src 'self'; "),
+    "no policy": (
+        "require-trusted-types-for 'script'; trusted-types other",
+        r"No worker can be started: .* must allow trusted-types trainweb\.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_policy_forbids_is_said(page: Page, make_site: Callable[..., Site], tmp_path: Path, name: str) -> None:
+    policy, message = REFUSED[name]
+    put_up(tmp_path)
+    site = make_site(mounts={"/app/": (tmp_path,)}, csp=policy)
+    errors = errors_of(page, site.url("/app/index.html"))
+    assert any(re.search(message, error) for error in errors), errors
+
+
+def test_a_worker_without_the_header_of_its_page_is_told(
+    page: Page, make_site: Callable[..., Site], tmp_path: Path
+) -> None:
+    """The headers on pages alone: the worker's script is there, and the browser does not start it."""
+    put_up(tmp_path)
+    site = make_site(mounts={"/trainweb/": (tmp_path / "trainweb",)}, isolated=False)
+    for name in ("main.js", "first.onnx"):
+        site.add(f"/{name}", (tmp_path / name).read_bytes())
+    site.add("/index.html", (tmp_path / "index.html").read_bytes(), headers=ISOLATION_HEADERS)
+    errors = errors_of(page, site.url("/index.html"))
+    assert any("needs the header Cross-Origin-Embedder-Policy" in error for error in errors), errors

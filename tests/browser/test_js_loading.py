@@ -49,6 +49,19 @@ def test_loading_is_told_in_bytes_and_percent(browser: Browser, make_site: Calla
         assert told[-1]["total"] == models
 
 
+def test_a_model_that_comes_first_is_not_nearly_all(browser: Browser, make_site: Callable[..., Site]) -> None:
+    """Python's files count before the worker, which asks for them, is there."""
+    site = make_site()
+    site.add("/dist/worker.js", (NPM / "worker.js").read_bytes(), delay_s=1)
+    python = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm.gz", "snapshot.bin")
+    size = sum((NPM / "python" / name).stat().st_size for name in python)
+    with open_js_page(browser, site) as js:
+        told, _ = js.run(SESSION)
+    assert told[0]["percent"] == 0 and any(report["stage"] == "model" for report in told[:12])
+    assert [report for report in told if report["percent"] > 0 and report["total"] < size] == []
+    assert told[-1]["loaded"] == told[-1]["total"]
+
+
 def test_what_listens_must_be_a_function_and_may_fail(browser: Browser, make_site: Callable[..., Site]) -> None:
     with open_js_page(browser, make_site(), ("onProgress failed: Error: mine",)) as js:
         error = js.failure("await TrainingSession.create(golden('mlp'), { onProgress: 1 })")

@@ -168,6 +168,8 @@ env.logLevel = "loud";
 new TrainingSession();
 """
     )
+    (ten_lines,) = re.findall(r"\[start:ten\] -->\n```js\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (tmp_path / "ten.ts").write_text(ten_lines)
     done = subprocess.run(
         [
             "node",
@@ -186,6 +188,7 @@ new TrainingSession();
             "--types",
             "",
             "program.ts",
+            "ten.ts",
         ],
         cwd=tmp_path,
         capture_output=True,
@@ -211,10 +214,36 @@ def test_package_lists_what_it_needs() -> None:
     assert not any(path.startswith(("py_src/", "tests/", "web/", ".")) for path in files)
 
 
+IN_PYODIDE = {
+    "zlib": b" inflate 1.",
+    "bzip2": b"libbzip2",
+    "Zstandard": b"ZSTD_",
+    "liblzma": b"LZMACompressor",
+    "SQLite": b"sqlite_master",
+    "Expat": b"expat_",
+    "libmpdec": b"mpd_",
+    "libffi": b"_ctypes",
+    "error-stack-parser": b"ErrorStackParser",
+}
+"""Libraries by a text that their code has."""
+
+
+def test_licences_of_what_pyodide_is_linked_with_are_named() -> None:
+    wasm = gzip.decompress((NPM / "python" / "pyodide.asm.wasm.gz").read_bytes())
+    code = wasm + (NPM / "python" / "pyodide.mjs").read_bytes()
+    assert [name for name, sign in IN_PYODIDE.items() if sign not in code] == []
+    text = (ROOT / "THIRD_PARTY_LICENSES").read_text()
+    entry = text.partition("Libraries in Pyodide ")[2].partition("\nCPython ")[0]
+    assert [name for name in IN_PYODIDE if name not in entry] == []
+    own_texts = ("zlib", "bzip2", "Zstandard", "libmpdec")
+    assert [name for name in own_texts if f"\nLicence of {name}\n" not in text] == []
+
+
 def test_licences_of_others_are_named_with_their_texts() -> None:
     text = (ROOT / "THIRD_PARTY_LICENSES").read_text()
-    for name in ("Pyodide", "CPython", "protobuf", "flatbuffers", "ONNX", "onnxruntime-common", "d3-dsv", "uPlot"):
-        assert re.search(rf"^{name} ", text, re.MULTILINE), name
+    for name in ("Pyodide", "CPython", "protobuf", "flatbuffers", "ONNX", "onnxruntime-common", "d3-dsv", "uPlot",
+                 "Images of the MNIST database"):  # fmt: skip
+        assert re.search(rf"^{name}[ ,]", text, re.MULTILINE), name
     for phrase in ("Mozilla Public License Version 2.0", "PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2",
                    "Apache License\n", "Redistribution and use in source and binary forms",
                    "Copyright (c) Microsoft Corporation"):  # fmt: skip

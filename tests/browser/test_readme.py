@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import subprocess
 import sys
 import tarfile
 import time
@@ -144,7 +145,7 @@ def test_pictures_of_the_readme_show_in_registries() -> None:
 
 
 def test_links_of_the_readme_hold_in_registries() -> None:
-    """In the wheel's metadata and in the tarball, links go to URLs or to places on the page."""
+    """In the wheel's metadata and in the tarball, links go to URLs."""
     (wheel,) = (ROOT / "dist").glob("trainweb-*.whl")
     (tarball,) = (ROOT / "dist").glob("trainweb-*.tgz")
     with zipfile.ZipFile(wheel) as archive:
@@ -157,7 +158,8 @@ def test_links_of_the_readme_hold_in_registries() -> None:
     for text in texts:
         targets = re.findall(r"\]\(([^)\s]+)\)", text)
         assert len(targets) > 20
-        assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+        # PyPI gives headings no ids, so places on the same page are those of the repository's README.
+        assert [target for target in targets if not target.startswith("https://")] == []
         for name in set(re.findall(r"/blob/main/([^#)\s]+)", text)):
             assert (ROOT / name).exists(), f"the README leads to {name}"
 
@@ -172,6 +174,21 @@ def test_commands_of_workflows_exist() -> None:
     named = set(re.findall(r"\./build\.sh ([a-z][a-z-]*)", text)) | set(matrix)
     everywhere = {"lint", "test", "test-site", "test-bundlers", "test-browsers", "test-notebooks"}
     assert everywhere <= named <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", ["test", "release"])
+def test_workflows_build_with_the_python_that_they_name(name: str, tmp_path: Path) -> None:
+    """The one that setup-python puts first, `python`, though the machine has older ones that build.sh would take."""
+    workflow = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text()
+    assert "setup-python" in workflow
+    variables = dict(re.findall(r"^  (TRAINWEB_\w+): (\w+)", workflow, re.MULTILINE))
+    for command in ("python3.11", "python3.12", "python"):
+        file = tmp_path / command
+        file.write_text(f'#!/bin/sh\n[ "$1" = -c ] || echo "{command} $@"\n')
+        file.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path), **variables}
+    done = subprocess.run([ROOT / "build.sh", "lint"], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "python scripts/build.py lint\n"
 
 
 def test_commands_of_the_readme_exist() -> None:

@@ -45,7 +45,10 @@ env.onProgress = ({ stage, loaded, total, percent }) => {
 
 /** @param {File[]} files */
 async function open(files) {
-  await forget();
+  const turn = await forget();
+  if (turn !== asked) {
+    return;
+  }
   const model = files.find(({ name }) => name.endsWith(".onnx"));
   const weights = files.find(({ name }) => name.endsWith(".safetensors"));
   if (model === undefined && weights !== undefined) {
@@ -87,9 +90,9 @@ async function openSafetensors(file) {
   status.textContent = "";
 }
 
-/** Drop what is known of the file before. */
+/** Drop what is known of the file before. @returns {Promise<number>} what is asked now */
 async function forget() {
-  asked++;
+  const turn = ++asked;
   given = report = null;
   for (const id of /** @type {const} */ (["report", "trial"])) {
     element(id, "section").hidden = true;
@@ -97,6 +100,7 @@ async function forget() {
   element("settings", "form").hidden = true;
   showVerdict("", "");
   await endSession();
+  return turn;
 }
 
 async function endSession() {
@@ -147,6 +151,7 @@ async function look(dims, loss) {
   } catch (error) {
     if (turn === asked) {
       status.textContent = "";
+      element("trial", "section").hidden = true;
       showVerdict(`${model.name}: ${messageOf(error)}`, "bad");
     }
   }
@@ -190,7 +195,7 @@ function showSettings(found, loss, sizes) {
 async function tryOut(found, turn) {
   const { model, external } = /** @type {Given} */ (given);
   for (const language of /** @type {const} */ (["javascript", "python"])) {
-    element(language, "code").textContent = (found.code[language] ?? "").replaceAll('"model.onnx"', JSON.stringify(model.name));
+    element(language, "code").textContent = (found.code[language] ?? "").replaceAll('"model.onnx"', () => JSON.stringify(model.name));
   }
   showCosts([["Measuring", "…"]]);
   const config = configOf(found, lossSelect.value, outputSelect.value);

@@ -82,7 +82,12 @@ const INSTALLED = "/node_modules/trainweb/dist/npm/";
 /** The scripts of the package that name their assets, for pages and for Node. Under another name they are a part of a bundle. */
 const OWN_NAMES = /\/(?:module|node)\.js$/;
 
-/** Where `npx trainweb copy` puts the files for a bundler that carries none along: beside what it writes. */
+/**
+ * Where `npx trainweb copy` puts the files for a bundler that carries none along: beside what it writes. Rollup and esbuild know
+ * no assets without a plugin, and 10 MB are no part of a bundle. Parcel knows them, but makes bundles of those that are scripts,
+ * also behind `url:` (tried with 2.16: it fails on the files that Pyodide's script names). Nothing is taken from a CDN that
+ * the page did not name.
+ */
 const COPIED = "trainweb/";
 
 function ownAssets(): Record<Asset, URL | string> {
@@ -186,6 +191,14 @@ export function missingHelp(worker: string): string {
   const isCopy = worker.slice(folder.length) === NAMES.worker;
   const copy = `The files of trainweb should lie in ${folder}: npx trainweb copy FOLDER, as a step of the build, puts them there. `;
   return `${isCopy ? copy : ""}Another place is set by env.baseURL.`;
+}
+
+/** What to do about a worker's script that the server sends, and the browser does not start. */
+export function refusedHelp(worker: string): string {
+  const { origin } = new URL(worker);
+  const sources = origin === globalThis.origin ? "'self'" : `blob: ${origin}`;
+  const header = "needs the header Cross-Origin-Embedder-Policy on it, as on the page";
+  return `A content security policy must allow worker-src ${sources}; a cross-origin isolated page ${header}.`;
 }
 
 /** Stages and sizes of the files by their URLs; files of other places have no size. */

@@ -22,6 +22,13 @@ export function checkNumber(name: string, value: unknown): void {
   }
 }
 
+/** @throws TypeError when an argument is no boolean */
+export function checkFlag(name: string, value: unknown): void {
+  if (typeof value !== "boolean") {
+    throw new TypeError(`'${name}' must be a boolean, got ${describe(value)}.`);
+  }
+}
+
 /** @throws TypeError when an argument is no buffer of parameters */
 export function checkBuffer(buffer: unknown): void {
   if (!(buffer instanceof Uint8Array || buffer instanceof Float32Array)) {

@@ -1,5 +1,7 @@
 /** Starting our own workers, from the same origin or from another one (a CDN). */
 
+import { EngineError } from "./errors.js";
+import { messageOf } from "./fetch-file.js";
 import { otherPlatform } from "./platform.js";
 
 /**
@@ -47,6 +49,15 @@ function trusted(url: string): string {
   if (trustedTypes === undefined) {
     return url;
   }
-  policy ??= trustedTypes.createPolicy("trainweb", { createScriptURL: (own) => own });
+  policy ??= createPolicy(trustedTypes);
   return policy.createScriptURL(url);
+}
+
+function createPolicy(trustedTypes: TrustedTypes): Policy {
+  try {
+    return trustedTypes.createPolicy("trainweb", { createScriptURL: (own) => own });
+  } catch (error) {
+    const help = "The content security policy of the page must allow trusted-types trainweb.";
+    throw new EngineError(`No worker can be started: ${messageOf(error)} ${help}`, { cause: error });
+  }
 }

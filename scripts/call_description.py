@@ -9,8 +9,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from settings_description import camel
-
+from trainweb.settings import camel_case
 from trainweb.training.calls import CALLS, NOTHING, REQUIRED, Argument, Call, Public
 from trainweb.training.core import SessionCore
 
@@ -65,7 +64,7 @@ def used(names: Iterable[str], text: str) -> list[str]:
 
 def page_name(what: Call | Argument) -> str:
     """How the page's public class spells it."""
-    return what.page_name or camel(what.name)
+    return what.page_name or camel_case(what.name)
 
 
 # Python.
@@ -216,10 +215,10 @@ class SessionMethods(ABC):
 
 def wire_type(call: Call) -> str:
     """The entry of a call in the worker's interface."""
-    arguments = ", ".join(f"{camel(a.name)}: {a.kind.wire or a.kind.page}" for a in call.arguments)
+    arguments = ", ".join(f"{camel_case(a.name)}: {a.kind.wire or a.kind.page}" for a in call.arguments)
     result = call.result.wire or call.result.page
     comment = f"  /** {in_page(call.does.splitlines()[0], call)} */"
-    return f"{comment}\n  readonly {camel(call.name)}: Call<[{arguments}], {result}>;"
+    return f"{comment}\n  readonly {camel_case(call.name)}: Call<[{arguments}], {result}>;"
 
 
 def wire_calls() -> str:
@@ -246,7 +245,7 @@ export interface SessionCalls {{
 def in_page(text: str, call: Call) -> str:
     """A text with the names in backticks as the page spells them."""
     names: Mapping[str, str] = {w.name: page_name(w) for w in (*CALLS, *call.arguments)}
-    return re.sub(r"`(\w+)`", lambda m: f"`{names.get(m[1], camel(m[1]))}`", text)
+    return re.sub(r"`(\w+)`", lambda m: f"`{names.get(m[1], camel_case(m[1]))}`", text)
 
 
 def lower_first(text: str) -> str:
@@ -309,7 +308,7 @@ def page_method(call: Call) -> str:
     checks = [(a.kind.check, page_name(a)) for a in call.arguments if a.kind.check]
     lines += [f"    {check.replace('$name', name).replace('$', name)};" for check, name in checks]
     given = [a.kind.to_wire.replace("$", page_name(a)) for a in call.arguments]
-    sent = f"this.#calls.call({', '.join([json.dumps(camel(call.name)), *given])})"
+    sent = f"this.#calls.call({', '.join([json.dumps(camel_case(call.name)), *given])})"
     if call.result is NOTHING:
         lines.append(f"    await {sent};")
     elif call.result.from_wire == "$":
@@ -338,7 +337,7 @@ def page_imports(text: str) -> str:
 def page_methods() -> str:
     """The file `web/src/page/session-methods.ts`."""
     methods = "\n\n".join(page_method(call) for call in CALLS if call.page is Public.FORWARD)
-    by_hand = " | ".join(json.dumps(camel(call.name)) for call in CALLS if call.page is Public.BY_HAND)
+    by_hand = " | ".join(json.dumps(camel_case(call.name)) for call in CALLS if call.page is Public.BY_HAND)
     return f"""/** Made by scripts/session_description.py of training/calls.py: edit that. */
 
 {page_imports(methods)}

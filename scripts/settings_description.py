@@ -17,21 +17,11 @@ from trainweb.onnxblock.averages import EMA, ExponentialMovingAverage
 from trainweb.onnxblock.loss import LOSSES
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
 from trainweb.schedules import SCHEDULES
-from trainweb.settings import PAGE_NAMES, Field, fields_of
+from trainweb.settings import Field, camel_case, fields_of, page_name
 
 INTERNAL = "/** @internal */\n"
 """Before what the worker reads: neither in the types of the package nor in the API reference."""
 MADE = "/** Made by scripts/session_description.py of what Python declares: edit that. */"
-
-
-def camel(name: str) -> str:
-    """`name` as JavaScript spells it."""
-    return re.sub(r"_([a-z])", lambda m: m[1].upper(), name)
-
-
-def page_name(name: str) -> str:
-    """A setting's name in a page."""
-    return camel(PAGE_NAMES.get(name, name))
 
 
 def parameter_docs(documented: Any) -> dict[str, str]:
@@ -76,7 +66,7 @@ def table(name: str, fields: Mapping[str, Field], indent: str = "") -> str:
     """An object of settings."""
     rows = []
     for python, field in fields.items():
-        kind = json.dumps({camel(k): v for k, v in field.kind.facts().items()})
+        kind = json.dumps({camel_case(k): v for k, v in field.kind.facts().items()})
         optional = json.dumps(field.is_optional)
         given = "" if field.default is inspect.Parameter.empty else json.dumps(field.default)
         default = f"{indent}    default: {given},\n" if given else ""

@@ -229,6 +229,16 @@ PAGE_NAMES = {"eps": "epsilon", "weight": "weights", "pos_weight": "positive_wei
 """Settings that a page calls otherwise, both in the spelling of Python."""
 
 
+def camel_case(name: str) -> str:
+    """A name of Python's as JavaScript spells it."""
+    return re.sub("_([a-z])", lambda match: match[1].upper(), name)
+
+
+def page_name(setting: str) -> str:
+    """What a page calls a setting."""
+    return camel_case(PAGE_NAMES.get(setting, setting))
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """A setting: what it may be, its default, and whether it may be None."""

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto
 from playwright.sync_api import Browser, Page, expect
-from tests.python.test_check import model
+from tests.python.test_check import map_of_scores, model
 from tests.zoo.recording import load
 
 from trainweb.checkpoint.safetensors import write_safetensors
@@ -25,7 +25,7 @@ from .server import ROOT, Site
 
 READY_MS = 120_000
 PAGE = ROOT / "site" / "pages" / "check"
-ZOO = {"mlp": "CrossEntropyLoss", "nano_gpt": "CrossEntropyLoss", "autoencoder": "CrossEntropyLoss"}
+ZOO = {"mlp": "CrossEntropyLoss", "nano_gpt": "CrossEntropyLoss", "autoencoder": "MSELoss"}
 """Models, and the loss that the page takes by itself."""
 
 
@@ -141,6 +141,34 @@ def test_other_settings_are_tried(page: Page) -> None:
     verdict(page, "first.onnx does not train like this.")
     expect(page.locator("#problems")).to_contain_text("is no loss yet: name one")
     expect(page.locator("#trial")).to_be_hidden()
+
+
+def test_a_size_that_is_not_entered_yet_is_of_the_file_before(page: Page) -> None:
+    first = (ROOT / "docs" / "first.onnx").read_bytes()
+    give(page, ("first.onnx", first))
+    verdict(page, "first.onnx trains.")
+    page.select_option("#loss", "none: it is the output")
+    verdict(page, "first.onnx does not train like this.")
+    page.locator("#dims input[name=batch]").press_sequentially("7")
+    give(page, ("second.onnx", first))
+    verdict(page, "second.onnx trains.")
+    expect(page.locator("#costs")).to_contain_text("points float32[8, 2]", timeout=READY_MS)
+
+
+def test_a_map_of_scores_has_its_classes_in_axis_1(page: Page, site: Site) -> None:
+    data = map_of_scores("n", 5, "h", "w")
+    give(page, ("map.onnx", data))
+    verdict(page, "map.onnx trains.")
+    expect(page.locator("#loss")).to_have_value("CrossEntropyLoss along axis 1")
+    for name, size in {"h": "4", "w": "6"}.items():
+        page.fill(f"#dims input[name={name}]", size)
+    page.press("#dims input[name=w]", "Enter")
+    expect(page.locator("#costs")).to_contain_text("labels int64[8, 4, 6]", timeout=READY_MS)
+    site.add("/any/folder/check/map.onnx", data)
+    losses, _ = run_code(page, page.inner_text("#javascript"))
+    assert len(losses) == 100 and abs(losses[0] - np.log(5)) < 1e-6
+    page.select_option("#loss", "MSELoss")
+    expect(page.locator("#costs")).to_contain_text("float32[8, 5, 4, 6]", timeout=READY_MS)
 
 
 def unsupported() -> bytes:

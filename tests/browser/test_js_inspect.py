@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
-from tests.python.test_check import model, two_towers
+from tests.python.test_check import map_of_scores, model, two_towers
 
 import trainweb
 from trainweb.artifacts import LossType, OptimType
@@ -53,6 +53,7 @@ CASES: dict[str, tuple[bytes, dict[str, Any], dict[str, Any]]] = {
         {"loss": "CrossEntropyLoss", "dims": {"depth": 2}},
         {"loss": LossType.CrossEntropyLoss, "dims": {"depth": 2}},
     ),
+    "a map of scores": (map_of_scores("n", 5, "h", "w"), {}, {}),
     "no model": (b"<html>", {}, {}),
 }
 
@@ -80,6 +81,8 @@ def test_the_page_tells_what_python_tells(js: JsPage, name: str) -> None:
     for decision in (*expected["trained"], *expected["left_out"], *expected["doubtful"]):
         # With the page's names of what it was given.
         decision["reason"] = decision["reason"].replace("requires_grad", "requiresGrad")
+    if isinstance(suggested := expected["suggested_loss"], dict):
+        expected["suggested_loss"] = {camel_case(key): value for key, value in suggested.items()}
     for key in (*SETTLED, "missing_loss", "error", "flops"):
         assert found[camel_case(key)] == expected[key], key
     # The plans of the page's build need other constants, but not much else.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -180,3 +181,67 @@ def test_what_decides_by_its_value_needs_one() -> None:
     assert asked.error is not None and "feeds={'count': ...}" in asked.error
     report = trainweb.check(source, requires_grad=["w"], feeds={"x": np.zeros((6, 3), "f4"), "count": [4]})
     assert report.ok, str(report)
+
+
+def map_of_scores(*dims: int | str | None) -> bytes:
+    """A convolution of images, whose output says that it has `dims`."""
+    weight = np.random.default_rng(3).standard_normal((5, 3, 1, 1)).astype("f4")
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["image", "w"], ["scores"])],
+        "g",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 3, "h", "w"])],
+        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, dims)],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString()
+
+
+def scaled(*dims: int | str | None) -> bytes:
+    """A factor times an input of these dims."""
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name in ("x", "y")]
+    factor = numpy_helper.from_array(np.ones(1, "f4"), "w")
+    graph = helper.make_graph([helper.make_node("Mul", ["x", "w"], ["y"])], "g", values[:1], values[1:], [factor])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString()
+
+
+OF_MAPS = {"type": "CrossEntropyLoss", "class_axis": 1}
+USUAL: dict[tuple[int | str | None, ...], str | dict[str, object]] = {
+    ("n", 10): "CrossEntropyLoss",
+    ("n", "t", 100): "CrossEntropyLoss",
+    ("n",): "MSELoss",
+    ("n", 1): "MSELoss",
+    ("n", "classes"): "MSELoss",
+    ("n", 21, "h", "w"): OF_MAPS,
+    (1, 21, 64, 64): OF_MAPS,
+    ("n", 5, 32, 48): OF_MAPS,
+    ("n", 4, 16, 16, 16): OF_MAPS,
+    ("n", "h", "w", 21): "CrossEntropyLoss",
+    (1, 64, 64, 21): "CrossEntropyLoss",
+    ("n", 3, 64, 64): "MSELoss",
+    ("n", 1, "h", "w"): "MSELoss",
+    ("n", 64, 64, 3): "MSELoss",
+}
+"""Dims of outputs, and the loss that people train such ones with: classes of rows, tokens, pixels; numbers, images."""
+
+
+@pytest.mark.parametrize("dims", USUAL, ids=str)
+def test_the_suggested_loss_fits_the_output(dims: tuple[int | str | None, ...]) -> None:
+    report = trainweb.check(scaled(*dims))
+    assert report.suggested_loss == USUAL[dims]
+    assert ("for classes along axis 1" in str(report.missing_loss)) == (USUAL[dims] is OF_MAPS)
+
+
+def test_the_lines_for_a_map_of_scores_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Classes in axis 1: labels have the other axes, and five even guesses a loss of log 5."""
+    data = map_of_scores("n", 5, "h", "w")
+    loss = trainweb.check(data).suggested_loss
+    report = trainweb.check(data, loss=loss, dims={"n": 2, "h": 4, "w": 6})
+    assert report.ok and [feed.shape for feed in report.feeds] == [[2, 3, 4, 6], [2, 4, 6]]
+    assert 'loss: { type: "CrossEntropyLoss", classAxis: 1 }' in report.code["javascript"]
+    (tmp_path / "model.onnx").write_bytes(data)
+    monkeypatch.chdir(tmp_path)
+    values: dict[str, Any] = {}
+    exec(report.code["python"].replace("print(step,", "losses.append("), {"losses": (losses := [])}, values)
+    values["session"].release()
+    assert len(losses) == 100 and float(losses[0]) == pytest.approx(np.log(5), abs=1e-6)
+    assert onnx.load_from_string(values["trained"]).graph.output[0].name == "scores"

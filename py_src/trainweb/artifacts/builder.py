@@ -26,7 +26,7 @@ from trainweb.model.floats import (
     note_outputs,
     with_declared_types,
 )
-from trainweb.model.graph import Graph, Value
+from trainweb.model.graph import Dim, Graph, Value
 from trainweb.model.reader import read_model
 from trainweb.model.writer import round_attributes, write_model
 from trainweb.onnxblock import loss as losses
@@ -363,14 +363,35 @@ def _no_loss_yet(graph: Graph, loss_input_names: Sequence[str] | None) -> Value 
     return value
 
 
-def suggest_loss(graph: Graph, loss_input_names: Sequence[str] | None = None) -> str | None:
-    """The loss that an output is most likely made for: of classes, or of numbers; None where it can be one itself."""
+def suggest_loss(graph: Graph, loss_input_names: Sequence[str] | None = None) -> str | dict[str, Any] | None:
+    """The loss that an output is most likely made for, of classes or of numbers, with the settings that it needs.
+
+    None where the output can be a loss itself.
+    """
     value = _no_loss_yet(graph, loss_input_names)
     if value is None or value.shape is None:
         return None
-    last = value.shape[-1]
-    several = isinstance(last, int) and last > 1 and len(value.shape) > 1
-    return losses.CrossEntropyLoss.__name__ if several else losses.MSELoss.__name__
+    axis = _class_axis(value.shape)
+    if axis is None:
+        return losses.MSELoss.__name__
+    cross_entropy = losses.CrossEntropyLoss.__name__
+    return cross_entropy if axis == -1 else {"type": cross_entropy, "class_axis": axis}
+
+
+IMAGE_CHANNELS = (1, 3)
+
+
+def _class_axis(shape: tuple[Dim, ...]) -> int | None:
+    """The axis that most likely holds scores of classes, None where the numbers are most likely no scores."""
+    axis = -1
+    if len(shape) > 3:
+        # Of a map of scores: channels stand second, unless what stands there is as large as what stands beside it.
+        is_last = isinstance(shape[-1], int) and (shape[1] == shape[2] != shape[3] or not isinstance(shape[1], int))
+        axis = -1 if is_last else 1
+        if shape[axis] in IMAGE_CHANNELS:
+            return None
+    size = shape[axis]
+    return axis if isinstance(size, int) and size > 1 and len(shape) > 1 else None
 
 
 def describe_missing_loss(graph: Graph, loss_input_names: Sequence[str] | None = None) -> str | None:
@@ -378,8 +399,9 @@ def describe_missing_loss(graph: Graph, loss_input_names: Sequence[str] | None =
     value = _no_loss_yet(graph, loss_input_names)
     if value is None or value.shape is None:
         return None
-    several = suggest_loss(graph, loss_input_names) == losses.CrossEntropyLoss.__name__
-    fits = "CrossEntropyLoss for classes, MSELoss or L1Loss" if several else "MSELoss or L1Loss"
+    axis = _class_axis(value.shape)
+    where = "" if axis in (None, -1) else f" along axis {axis}"
+    fits = "MSELoss or L1Loss" if axis is None else f"CrossEntropyLoss for classes{where}, MSELoss or L1Loss"
     # By names that both languages take: it is read in pages, too.
     shape = ", ".join(map(str, value.shape))
     return (

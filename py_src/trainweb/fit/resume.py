@@ -15,6 +15,7 @@ from trainweb import messages
 from trainweb.fit.history import Epoch
 from trainweb.fit.options import CHECKPOINT
 from trainweb.model.graph import Tensor
+from trainweb.settings import camel_case
 from trainweb.training.snapshot import Snapshot, parsed, restore_snapshot, take_snapshot
 from trainweb.training.store import CheckpointStore
 
@@ -89,7 +90,7 @@ class FitCheckpoint:
         snapshot = take_snapshot(self.session.core)
         told = {"options": self.options, "epochs": [told_epoch(e) for e in history.epochs]}
         snapshot.metadata["history"] = json.dumps(told, allow_nan=False)
-        snapshot.metadata["position"] = json.dumps({page_name(n): v for n, v in asdict(position).items()})
+        snapshot.metadata["position"] = json.dumps({camel_case(n): v for n, v in asdict(position).items()})
         arrays = {"losses": np.array(history.losses, "<f4")} | ({} if best is None else {"best": best})
         for name, array in arrays.items():
             snapshot.tensors[name] = Tensor(name, "float32", array.shape, array.tobytes())
@@ -125,20 +126,14 @@ class FitCheckpoint:
         history.epochs[:] = [heard_epoch(e) for e in told["epochs"]]
         history.losses[:] = np.frombuffer(snapshot.tensors["losses"].data, "<f4").astype(float).tolist()
         best = snapshot.tensors.get("best")
-        found = Position(*(position[page_name(n)] for n in asdict(Position())))
+        found = Position(*(position[camel_case(n)] for n in asdict(Position())))
         history.optimizer_steps = found.optimizer_steps
         return found, None if best is None else np.frombuffer(best.data, "<f4")
 
 
-def page_name(name: str) -> str:
-    """A name as pages spell it, which the file has."""
-    first, *others = name.split("_")
-    return first + "".join(word.capitalize() for word in others)
-
-
 def told_epoch(epoch: Epoch) -> dict[str, Any]:
     """An epoch as the file has it."""
-    fields = {page_name(n): number(v) for n, v in asdict(epoch).items() if n != "validation"}
+    fields = {camel_case(n): number(v) for n, v in asdict(epoch).items() if n != "validation"}
     values = epoch.validation
     return {**fields, "validation": values and {n: number(v) for n, v in values.items()}}
 

@@ -33,6 +33,7 @@ from trainweb.model.lazy import LARGE, LazyTensor, Part, Place
 from trainweb.model.reader import read_model
 from trainweb.model.remote import FileHost, RemoteFile
 from trainweb.model.writer import model_parts
+from trainweb.settings import camel_case, page_name
 from trainweb.training import weights
 from trainweb.training.bundle import (
     Blobs,
@@ -171,7 +172,7 @@ def _in_page(text: str) -> str:
         return text  # nothing else speaks of them
     from trainweb.artifacts.config import CONFIG
 
-    return re.sub("|".join(CONFIG), lambda m: _camel_case(m[0]), text)
+    return re.sub("|".join(CONFIG), lambda m: camel_case(m[0]), text)
 
 
 class _WorkerFiles:
@@ -461,12 +462,9 @@ def inspect_model(
         decision["reason"] = _in_page(decision["reason"])
     if report["error"] is not None:
         report["error"] = _in_page(report["error"])
-    return {_camel_case(name): value for name, value in report.items()}
-
-
-def _camel_case(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(map(str.capitalize, others))
+    if isinstance(report["suggested_loss"], dict):
+        report["suggested_loss"] = {page_name(name): value for name, value in report["suggested_loss"].items()}
+    return {camel_case(name): value for name, value in report.items()}
 
 
 @answered

@@ -80,8 +80,9 @@ class Report:
         Of the forward model.
     operators : dict of str to int
         How many nodes of the model are of which operator, those of other domains as domain.operator.
-    suggested_loss : str or None
-        The name of a loss that fits the first output where that is no loss: for classes, or for numbers.
+    suggested_loss : str, dict or None
+        A loss that fits the first output where that is no loss, for classes or for numbers: its name, or its "type"
+        with the settings that it needs, as `build_artifacts` takes them.
     feeds : list of Feed
         What a train step takes.
     code : dict of str to str
@@ -102,7 +103,7 @@ class Report:
     inputs: list[Described] = field(default_factory=list)
     outputs: list[Described] = field(default_factory=list)
     operators: dict[str, int] = field(default_factory=dict)
-    suggested_loss: str | None = None
+    suggested_loss: str | dict[str, Any] | None = None
     feeds: list[Feed] = field(default_factory=list)
     code: dict[str, str] = field(default_factory=dict)
 

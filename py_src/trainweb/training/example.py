@@ -8,6 +8,8 @@ from enum import Enum
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from trainweb.settings import page_name
+
 if TYPE_CHECKING:
     from trainweb.training.feed import Feed
 
@@ -73,6 +75,8 @@ def _name_of(value: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(one, (str, int, float, type(None))) for one in value.values())
     return isinstance(value, (str, int, float, type(None))) or (
         isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)
     )
@@ -82,7 +86,7 @@ def _javascript(
     arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: Sequence[str], external_files: Sequence[str]
 ) -> str:
     options = f", {{ externalData: {json.dumps(list(external_files))} }}" if external_files else ""
-    config = ", ".join(f"{IN_PAGE[name]}: {json.dumps(value)}" for name, value in arguments.items())
+    config = ", ".join(f"{IN_PAGE[name]}: {_in_javascript(value)}" for name, value in arguments.items())
     lines = [
         'import { Tensor, TrainingSession } from "trainweb";',
         "",
@@ -128,8 +132,16 @@ def _python(arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: Sequen
     return "\n".join(lines) + "\n"
 
 
+def _in_javascript(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{page_name(name)}: {json.dumps(one)}" for name, one in value.items()) + " }"
+    return json.dumps(value)
+
+
 def _literal(value: Any) -> str:
-    return "None" if value is None else json.dumps(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(name)}: {_literal(one)}" for name, one in value.items()) + "}"
+    return repr(value) if value is None or isinstance(value, bool) else json.dumps(value)
 
 
 def _array(feed: Feed) -> str:

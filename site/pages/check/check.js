@@ -14,6 +14,8 @@ import { element, fillSelect, fillTable, make, showCosts, showCurve, showReport,
 /** @type {LossType[]} */
 const LOSSES = ["CrossEntropyLoss", "MSELoss", "L1Loss", "HuberLoss", "BCEWithLogitsLoss"];
 const NO_LOSS = "none: it is the output";
+/** Among the losses where a model's output asks for it. */
+const OF_MAPS = "CrossEntropyLoss along axis 1";
 /** @type {OptimizerType[]} */
 const OPTIMIZERS = ["AdamW", "SGD"];
 /** The first symbolic dim is most likely the batch, and norms want more than one row. */
@@ -92,6 +94,8 @@ async function openSafetensors(file) {
 
 /** Drop what is known of the file before. @returns {Promise<number>} what is asked now */
 async function forget() {
+  // A size that is typed and not entered yet is of the file before: it would be a change of the next one's.
+  /** @type {HTMLInputElement | null} */ (document.querySelector("#settings input:focus"))?.blur();
   const turn = ++asked;
   given = report = null;
   for (const id of /** @type {const} */ (["report", "trial"])) {
@@ -131,10 +135,11 @@ async function look(dims, loss) {
     if (loss === null) {
       const symbol = found.inputs.flatMap(({ dims: declared }) => declared?.slice(0, 1) ?? []).find((dim) => typeof dim === "string");
       const sizes = typeof symbol === "string" ? { ...dims, [symbol]: BATCH } : dims;
-      const suggested = configOf(found, found.suggestedLoss ?? NO_LOSS, found.outputs[0]?.name);
+      const fits = typeof found.suggestedLoss === "string" ? found.suggestedLoss : found.suggestedLoss === null ? NO_LOSS : OF_MAPS;
+      const suggested = configOf(found, fits, found.outputs[0]?.name);
       found = await inspectModel(model, { ...suggested, dims: sizes }, { externalData: external });
       if (turn === asked) {
-        showSettings(found, suggested.loss ?? NO_LOSS, sizes);
+        showSettings(found, fits, sizes);
       }
     }
     if (turn !== asked) {
@@ -171,17 +176,18 @@ function configOf(found, loss, output) {
     return { loss: null, optimizer };
   }
   const named = output !== undefined && found !== null && found.outputs.length > 1 ? { lossInputNames: [output] } : {};
-  return { loss: /** @type {LossType} */ (loss), optimizer, ...named };
+  const settings = loss === OF_MAPS ? { type: /** @type {const} */ ("CrossEntropyLoss"), classAxis: 1 } : /** @type {LossType} */ (loss);
+  return { loss: settings, optimizer, ...named };
 }
 
 /**
  * @param {ModelReport} found
- * @param {unknown} loss
+ * @param {string} loss
  * @param {Record<string, number>} sizes
  */
 function showSettings(found, loss, sizes) {
   element("settings", "form").hidden = false;
-  fillSelect(lossSelect, [...LOSSES, NO_LOSS], String(loss));
+  fillSelect(lossSelect, [...LOSSES, ...(loss === OF_MAPS ? [OF_MAPS] : []), NO_LOSS], loss);
   fillSelect(outputSelect, found.outputs.map(({ name }) => name), found.outputs[0]?.name ?? "");
   const symbols = new Set(found.inputs.flatMap(({ dims }) => dims ?? []).filter((dim) => typeof dim === "string"));
   element("dims", "span").replaceChildren(...[...symbols].map((symbol) => {

@@ -80,8 +80,8 @@ export interface ModelReport {
   readonly outputs: readonly DescribedValue[];
   /** How many nodes of the model are of which operator, those of other domains as domain.operator. */
   readonly operators: Readonly<Record<string, number>>;
-  /** A loss that fits the first output, where that is no loss. */
-  readonly suggestedLoss: string | null;
+  /** A loss that fits the first output, where that is no loss: its name, or with the settings that it needs. */
+  readonly suggestedLoss: string | { readonly type: string; readonly classAxis: number } | null;
   /** What a train step takes, in the shape that the report is about. */
   readonly feeds: readonly ReportFeed[];
   /** Lines that train the model; none where the configuration has more than names and numbers. */

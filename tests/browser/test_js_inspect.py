@@ -28,6 +28,7 @@ SETTLED = (
     "unsupported",
     "missing_gradients",
     "refined",
+    "untold",
     "inputs",
     "outputs",
     "operators",

@@ -7,7 +7,9 @@ import warnings
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.zoo.recording import load
 
+import trainweb
 from trainweb.artifacts import build_artifacts
 
 
@@ -78,3 +80,12 @@ def test_tables_of_which_parts_are_factors_are_left_out(how: str, producer: str)
     decisions = {d.name: d for d in build_artifacts(proto.SerializeToString(), loss="MSELoss").decisions}
     assert [name for name, d in decisions.items() if d.trained] == ["head.weight"]
     assert all("table of cosines and sines" in decisions[name].reason for name in tables)
+
+
+@pytest.mark.parametrize("exporter", ["script", "dynamo", "plain"])
+def test_what_an_exporter_never_tells_is_said(exporter: str) -> None:
+    """Of torch's files those of TorchScript lack what others note; of other exporters nothing is known."""
+    report = trainweb.check(load("mlp").files[exporter])
+    assert (report.untold is None) == (exporter != "script")
+    assert ("no trace of detach" in str(report)) == (exporter == "script")
+    assert trainweb.check(convolution("a.weight", "a.bias", "b.weight", producer="tf2onnx")).untold is None

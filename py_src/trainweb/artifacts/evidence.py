@@ -123,7 +123,7 @@ class Evidence:
         self._torch = graph.producer == TORCH
         self._notes = {name: value.notes for name, value in graph.value_info.items() if value.notes}
         self._listed = set(listed_parameters(graph))
-        self._recorded = SIGNATURE in graph.notes or any(KIND in notes for notes in self._notes.values())
+        self._recorded = _is_recorded(graph)
         self._outside = read_from_outside(graph)
         self._tables = self._rotary_tables()
         self._linear = _linear_scopes(graph.nodes)
@@ -421,6 +421,22 @@ def listed_parameters(graph: Graph) -> list[str]:
 def listed_buffers(graph: Graph) -> list[str]:
     """Names of all buffers of the source module, as torch's dynamo exporter noted them."""
     return re.findall(r": BUFFER target='([^']+)'", graph.notes.get(SIGNATURE, ""))
+
+
+def _is_recorded(graph: Graph) -> bool:
+    """Whether torch's dynamo exporter noted what is a parameter."""
+    return SIGNATURE in graph.notes or any(KIND in value.notes for value in graph.value_info.values())
+
+
+def untold(graph: Graph) -> str | None:
+    """What files of this exporter never tell though training depends on it, None where nothing is known."""
+    if graph.producer != TORCH or _is_recorded(graph):
+        return None
+    return (
+        "Files of torch's TorchScript exporter have no trace of detach, of torch.no_grad, of buffers that forward "
+        "changes and of an autograd.Function's own backward. If the module has any, its gradients may differ here: "
+        "export it with dynamo=True and optimize=False, or let trainweb.torch.export compare."
+    )
 
 
 def detached(graph: Graph) -> list[str]:

@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
-from trainweb.artifacts.evidence import Decision
+from trainweb.artifacts.evidence import Decision, untold
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import unsupported_nodes
@@ -68,6 +68,8 @@ class Report:
         What operators demand of dimensions that the model declares as symbols, with the node: ``n = 4, as ...``.
     precision : str or None
         What of the model is computed in float32 though it was declared as another type of float.
+    untold : str or None
+        What files of the model's exporter never tell, though training depends on it.
     missing_loss : str or None
         Which loss to name, where none was and the first output is none.
     error : str or None
@@ -96,6 +98,7 @@ class Report:
     missing_gradients: list[Problem] = field(default_factory=list)
     refined: list[str] = field(default_factory=list)
     precision: str | None = None
+    untold: str | None = None
     missing_loss: str | None = None
     error: str | None = None
     peak_bytes: int = 0
@@ -138,6 +141,7 @@ class Report:
             "missing_gradients": [asdict(p) for p in self.missing_gradients],
             "refined": self.refined,
             "precision": self.precision,
+            "untold": self.untold,
             "missing_loss": self.missing_loss,
             "error": self.error,
             "peak_bytes": self.peak_bytes,
@@ -158,7 +162,7 @@ class Report:
         for kind, problems in (("not supported", self.unsupported), ("no gradient", self.missing_gradients)):
             lines += [f"{kind}: {p.op} at {', '.join(p.nodes)}: {p.message}" for p in problems]
         lines += self.refined
-        lines += [self.precision] if self.precision else []
+        lines += [note for note in (self.precision, self.untold) if note]
         if self.error:
             lines.append(self.error)
         if self.ok or self.missing_loss:
@@ -224,6 +228,7 @@ def report_on(
     try:
         graph = read_model(model, external_data=arguments.get("external_data"))
         _describe(graph, report)
+        report.untold = untold(graph)
         graph, declared = in_float32(graph)
         report.precision = str(declared) or None
         _find_unsupported(graph, report)

@@ -80,7 +80,7 @@ export function showReport(report) {
   const problems = [
     ...report.unsupported.map(({ op, nodes, message }) => `${op} cannot be executed (${nodes.join(", ")}): ${message}`),
     ...report.missingGradients.map(({ op, nodes, message }) => `${op} has no gradient (${nodes.join(", ")}): ${message}`),
-    ...[report.missingLoss, report.error, report.precision].filter((text) => text !== null),
+    ...[report.missingLoss, report.error, report.precision, report.untold].filter((text) => text !== null),
     ...report.refined,
   ];
   const list = make("ul", ...problems.map((text) => make("li", text)));

@@ -66,6 +66,8 @@ export interface ModelReport {
   readonly refined: readonly string[];
   /** What of the model is computed in float32 though it was declared as another type of float. */
   readonly precision: string | null;
+  /** What files of the model's exporter never tell, though training depends on it. */
+  readonly untold: string | null;
   /** Which loss to name, where none was and the first output is none. */
   readonly missingLoss: string | null;
   /** What else is wrong. */

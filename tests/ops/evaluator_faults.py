@@ -52,6 +52,19 @@ def _rows(operator: str) -> Fault:
     )
 
 
+def _rounded_up(window: str, pads: list[int]) -> Fault:
+    return Fault(
+        ("LpPool", 18),
+        "xi_begin the number of pixels added at the beginning of axis `i`",
+        "Where windows end beyond the input it adds some of what they lack at the beginning.",
+        f"""
+        pads = Constant <value_ints = {pads}> ()
+        wide = Pad (x0, pads)
+        y0 = LpPool <{window}> (wide)
+        """,
+    )
+
+
 FLOORED = "output_dimension = floor(input_dimension * scale)"
 
 
@@ -461,6 +474,14 @@ FAULTS: dict[str, Fault] = {
         norm = ReduceL1 <axes = [1], keepdims = 1> (x0)
         y0 = Div (x0, norm)
         """,
+    ),
+    "LpPool-2": _rounded_up("kernel_shape = [3, 2], strides = [3, 2]", [0, 0, 0, 0, 0, 0, 2, 0]),
+    "LpPool-3": _rounded_up("kernel_shape = [2], dilations = [2], p = 3, strides = [4]", [0, 0, 1, 0, 0, 2]),
+    "LpPool-5": Fault(
+        ("LpPool", 18),
+        "SAME_UPPER or SAME_LOWER: output_spatial_shape[i] = ceil(input_spatial_shape[i] / strides_spatial_shape[i])",
+        "It refuses ceil_mode beside auto_pad, which rounds up by itself.",
+        'y0 = LpPool <kernel_shape = [3], strides = [3], auto_pad = "SAME_LOWER"> (x0)',
     ),
     "LRN-0": _response(3, 1, 1, 0.5, 0.75, 1.0),
     "LRN-1": _response(4, 1, 2, 0.5, 0.6, 2.0),

@@ -41,7 +41,7 @@ class Composite(Op):
 
 def gradient_for_sizes(op: Op, g: GradientBuilder, ins: Sequence[str], douts: Sequence[str | None]) -> list[str | None]:
     """Gradients that `op` is asked for when the graph is compiled, and what feeds decide is known: one node."""
-    wanted = [i for i in op.differentiable if i < len(ins) and ins[i] and g.wants(ins[i])]
+    wanted = [i for i, name in enumerate(ins) if i in op.differentiable and name and g.wants(name)]
     if not wanted:
         raise op.unsupported("differentiation before all sizes are known")
     seeds = [k for k, dy in enumerate(douts) if dy is not None]

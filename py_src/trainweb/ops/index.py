@@ -733,6 +733,8 @@ class OneHot(Op):
         Sample([i64([[0, 1], [2, 2]]), i64([3]), (2,)], {"axis": 1}),
         Sample([f32([0.0, 2.0]), f32(3.0), i64([5, 9])]),
         Sample([i32([1, 0]), i64(2), bools([False, True])], {"axis": 0}),
+        Sample([literal("uint8", [1, 250]), i64(251), f32([0.5, 2.0])]),
+        Sample([literal("int16", [-1, 1]), i64(3), i64([0, 1])]),
     )
     bad = (
         Bad([i64([0]), i64(-1), (2,)]),
@@ -744,7 +746,7 @@ class OneHot(Op):
     def infer(self, indices: TensorType, depth: TensorType, values: TensorType) -> TensorType:
         if not equal_shapes(values.shape, (2,)):
             raise self.error(f"values has shape {list(values.shape)}, not [2].")
-        if indices.dtype not in ("int64", "int32", "float32"):
+        if indices.dtype != "float32" and indices.dtype not in INT_BITS:
             raise self.unsupported(f"indices of dtype {indices.dtype}")
         axis = self.axis_of(self.axis, indices.rank + 1)
         size = scalar(self, depth, "depth")
@@ -764,9 +766,9 @@ class OneHot(Op):
         indices, _, values = ins
         if outs[0] is None or indices is None or values is None:
             return
-        if indices.dtype == "float32":
-            floats, indices = indices, b.temp("int64", indices.shape)
-            b.elementwise([indices], [floats], lambda e, x: e.cast(x, "int64"))
+        if indices.dtype not in ("int64", "int32"):
+            given, indices = indices, b.temp("int64", indices.shape)
+            b.elementwise([indices], [given], lambda e, x: e.cast(x, "int64"))
         shape = outs[0].shape
         axis = self.axis % len(shape)
         b.emit(

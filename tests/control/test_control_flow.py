@@ -298,6 +298,34 @@ def test_a_fed_condition_within_a_branch_before_a_layer(c: bool, d: bool) -> Non
     gradient_agrees(proto, feeds, ["x", "w"])
 
 
+def test_what_a_branch_demands_of_sizes_holds_where_it_is_chosen() -> None:
+    """One needs images of 3, the other of 5 rows; that such demands exclude each other does not matter."""
+    parts = []
+    for rows in (3, 5):
+        nodes = [node("Transpose", ["x"], ["t"], perm=[1, 0]), node("MatMul", ["t", "v"], ["a"])]
+        v = {"v": np.random.default_rng(rows).standard_normal((rows, rows)).astype(np.float32)}
+        parts.append(body(nodes, [], [info("a", FLOAT, None)], v))
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"]),
+        node("If", ["c"], ["y"], "images", then_branch=parts[0], else_branch=parts[1]),
+        node("ReduceMean", ["h"], ["mean"], keepdims=0),
+        node("Mul", ["y", "mean"], ["scaled"]),
+        node("ReduceMean", ["scaled"], ["loss"], keepdims=0),
+    ]
+    inputs = [info("x", FLOAT, ["n", 3]), info("c", BOOL, [])]
+    proto = model(nodes, inputs, [info("loss", FLOAT, [])], {"w": W})
+    built = build_artifacts(proto, requires_grad=["w"], optimizer=OptimType.SGD)
+    models = (built.training_model, built.eval_model, built.optimizer_model)
+    oracle = onnx.reference.ReferenceEvaluator(proto)
+    with trainweb.TrainingSession(trainweb.CheckpointState.load_checkpoint(built.checkpoint), *models) as session:
+        for c, n in ((True, 3), (False, 5)):
+            feeds = {"x": np.random.default_rng(n).standard_normal((n, 3)).astype(np.float32), "c": np.array(c)}
+            found = session.train_step(feeds)["loss"]
+            np.testing.assert_allclose(found, oracle.run(None, feeds)[0], rtol=1e-5)
+        with pytest.raises(ModelError, match="MatMul"):
+            session.train_step({"x": np.zeros((5, 3), np.float32), "c": np.array(True)})
+
+
 def test_branches_of_other_ranks_or_of_other_sizes_by_data_are_refused() -> None:
     by_data = of_other_sizes(CONDITION, constants={"nought": np.float32(0)})
     with pytest.raises(UnsupportedError, match=r"sizes.*whether a result is"):

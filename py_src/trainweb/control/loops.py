@@ -27,7 +27,7 @@ def write_if(x: Expansion, node: Node, scope: Scope) -> None:
         for source, target in zip(x.inline(branches[bool(known)], [], inner), node.outputs, strict=False):
             x.hand(source, target)
         return
-    start = x.mark(scope)
+    start, sizes = x.mark(scope), x.inference.table.known()
     try:
         _write_both(x, node, scope, branches)
     except (ModelError, UnsupportedError) as error:
@@ -35,6 +35,7 @@ def write_if(x: Expansion, node: Node, scope: Scope) -> None:
         x.node = node
         if not is_decided(x, node.inputs[0]):
             raise
+        x.inference.table.back_to(sizes)
         try:
             write_branch(x, node, scope, branches)
         except UnsupportedError:

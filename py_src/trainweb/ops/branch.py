@@ -56,7 +56,7 @@ class Branch(Composite):
         table: SymbolTable | None = getattr(self.types, "table", None)
         if table is None:
             raise self.unsupported("a condition that is only known at run time")
-        then, other = (self._results(body, given) for body in (self.then_branch, self.else_branch))
+        then, other = (self._supposed(body, given, table) for body in (self.then_branch, self.else_branch))
         return tuple(self._either(k, *pair, table) for k, pair in enumerate(zip(then, other, strict=True)))
 
     def _chosen(self, condition: TensorType) -> Graph | None:
@@ -64,6 +64,13 @@ class Branch(Composite):
         if condition.value is None or not static(*condition.value):
             return None
         return self.then_branch if condition.value[0] else self.else_branch
+
+    def _supposed(self, body: Graph, given: Sequence[TensorType | None], table: SymbolTable) -> list[TensorType]:
+        """The results of a branch; what it demands of sizes holds where it is chosen."""
+        known = table.known()
+        results = self._results(body, given)
+        table.back_to(known)
+        return results
 
     def _results(self, body: Graph, given: Sequence[TensorType | None]) -> list[TensorType]:
         if len(body.inputs) != len(given):

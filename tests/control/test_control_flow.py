@@ -279,6 +279,29 @@ def test_a_fed_condition_is_part_of_the_signature() -> None:
         assert len(session.core.plans) == 2
 
 
+def test_what_decides_within_a_branch_decides_and_nothing_else() -> None:
+    """Rows that a branch cuts off by a feed; what the loss is multiplied with is read in no branch."""
+    then = body([node("Slice", ["h", "nought", "count", "nought"], ["a"])], [], [info("a", FLOAT, None)])
+    other = body([node("Concat", ["h", "h"], ["a"], axis=1)], [], [info("a", FLOAT, None)])
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"]),
+        node("If", ["c"], ["y"], "cut", then_branch=then, else_branch=other),
+        *LOSS,
+        node("Cast", ["scale"], ["by"], to=FLOAT),
+        node("Mul", ["loss", "by"], ["scaled"]),
+    ]
+    inputs = [info("x", FLOAT, ["n", 3]), info("c", BOOL, []), info("count", INT, [1]), info("scale", INT, [])]
+    proto = model(nodes, inputs, [info("scaled", FLOAT, [])], {"w": W, "nought": np.array([0])})
+    built = build_artifacts(proto, requires_grad=["w"], optimizer=OptimType.SGD)
+    models = (built.training_model, built.eval_model, built.optimizer_model)
+    oracle = onnx.reference.ReferenceEvaluator(proto)
+    with trainweb.TrainingSession(trainweb.CheckpointState.load_checkpoint(built.checkpoint), *models) as session:
+        assert session.core.models.deciding["train"] == {"c", "count"}
+        for c, count, scale in ((True, 1, 2), (True, 3, 5), (False, 3, 5)):
+            feeds = {"x": X, "c": np.array(c), "count": np.array([count]), "scale": np.array(scale)}
+            np.testing.assert_allclose(session.train_step(feeds)["scaled"], oracle.run(None, feeds)[0], rtol=1e-5)
+
+
 @pytest.mark.parametrize("c", [True, False])
 @pytest.mark.parametrize("d", [True, False])
 def test_a_fed_condition_within_a_branch_before_a_layer(c: bool, d: bool) -> None:

@@ -572,7 +572,7 @@ FAULTS: dict[str, Fault] = {
         'y0 = RoiAlign <coordinate_transformation_mode = "output_half_pixel", output_width = 2> (x0, x1, x2)',
         opset=16,
     ),
-    "RoiAlign-7": Fault(
+    "RoiAlign-8": Fault(
         ("RoiAlign", 16),
         "'output_half_pixel' to omit the pixel shift for the input (use this for a backward-compatible behavior)",
         "It shifts by half a pixel, as from opset 16 on, whatever the opset.",

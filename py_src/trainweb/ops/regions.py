@@ -157,6 +157,17 @@ class RoiAlign(Composite):
             opset=16,
             grad=(0,),
         ),
+        # Samples at 0.3, 1.1, 1.9, 2.7: of a pixel below 0 that several read the smallest weight counts.
+        Sample(
+            [
+                f32([[[[-1.0 - (5 * i + 3 * j) % 7 / 8 for j in range(4)] for i in range(4)]]]),
+                f32([[0.4, 0.4, 3.6, 3.6]]),
+                i64([0]),
+            ],
+            {"mode": "max"},
+            opset=16,
+            grad=(),
+        ),
         # Bins without samples are 0, and so is a sample outside: pixels below 0 lose against it.
         Sample(
             [

@@ -170,3 +170,35 @@ def test_training_with_as_many_axes_as_are_fed() -> None:
             np.testing.assert_allclose(
                 to_numpy(session.core.get_gradient("w")), expected, rtol=1e-4, atol=1e-6, err_msg=str(cuts)
             )
+
+
+def test_training_with_a_range_of_fed_floats() -> None:
+    """The mean of ((x w)_k k / 2)^2 over the positions below a limit, which is a float."""
+    nodes = [
+        helper.make_node("Range", ["start", "limit", "half"], ["places"]),
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Mul", ["h", "places"], ["scaled"]),
+        helper.make_node("Mul", ["scaled", "scaled"], ["square"]),
+        helper.make_node("ReduceMean", ["square"], ["loss"], keepdims=0),
+    ]
+    fed = {"x": [2, 3], "limit": [], "start": []}
+    graph = helper.make_graph(
+        nodes,
+        "places",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in fed.items()],
+        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        [numpy_helper.from_array(WEIGHTS, "w"), numpy_helper.from_array(np.float32(0.5), "half")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    built = build_artifacts(proto, requires_grad=["w"], optimizer=OptimType.SGD)
+    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
+    x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+    with trainweb.TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model) as session:
+        for start, limit in ((0.0, 2.0), (-1.0, 0.9)):  # four places, as w has columns
+            session.lazy_reset_grad()
+            found = session.train_step({"x": x, "limit": np.float32(limit), "start": np.float32(start)})
+            places = np.arange(start, limit, 0.5)
+            h = x.astype(np.float64) @ WEIGHTS * places
+            assert float(found["loss"]) == pytest.approx(float((h**2).mean()), rel=1e-5)
+            expected = x.T.astype(np.float64) @ (2 * h * places / h.size)
+            np.testing.assert_allclose(to_numpy(session.core.get_gradient("w")), expected, rtol=1e-4, atol=1e-6)

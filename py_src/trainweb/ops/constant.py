@@ -10,7 +10,7 @@ from trainweb.ir.dims import at_most, maximum, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.graph import STRUCT_FORMAT, Tensor
-from trainweb.ops.arguments import checked, integers, scalar
+from trainweb.ops.arguments import checked, integers, is_known_later, scalar, unknown
 from trainweb.ops.evaluate import INT_BITS
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i64
@@ -173,6 +173,8 @@ class Range(Op):
     def infer(self, start: TensorType, limit: TensorType, delta: TensorType) -> TensorType:
         if not start.dtype == limit.dtype == delta.dtype:
             raise self.error("start, limit and delta are not of one dtype.")
+        if any(is_known_later(self, t) for t in (start, limit, delta)):
+            return TensorType(start.dtype, (unknown(self, 0),))
         bounds = [scalar(self, t, what) for t, what in ((start, "start"), (limit, "limit"), (delta, "delta"))]
         count = self._count(*bounds)
         if not at_most(count, self.max_elements):

@@ -21,7 +21,7 @@ from trainweb.ir.layout import (
 )
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.model.graph import ITEM_SIZE, MS
-from trainweb.ops.arguments import checked, integers, scalar
+from trainweb.ops.arguments import checked, integers, is_known_later, scalar, unknown
 from trainweb.ops.copies import gather_axis, padded
 from trainweb.ops.evaluate import INT_BITS
 from trainweb.ops.extrema import as_int64, from_int64
@@ -735,6 +735,7 @@ class OneHot(Op):
         Sample([i32([1, 0]), i64(2), bools([False, True])], {"axis": 0}),
         Sample([literal("uint8", [1, 250]), i64(251), f32([0.5, 2.0])]),
         Sample([literal("int16", [-1, 1]), i64(3), i64([0, 1])]),
+        Sample([i64([0, 2]), f32(3.0), (2,)]),
     )
     bad = (
         Bad([i64([0]), i64(-1), (2,)]),
@@ -749,7 +750,7 @@ class OneHot(Op):
         if indices.dtype != "float32" and indices.dtype not in INT_BITS:
             raise self.unsupported(f"indices of dtype {indices.dtype}")
         axis = self.axis_of(self.axis, indices.rank + 1)
-        size = scalar(self, depth, "depth")
+        size = unknown(self, axis) if is_known_later(self, depth) else scalar(self, depth, "depth")
         size = int(size) if static(size) else size
         return checked(self, values.dtype, (*indices.shape[:axis], size, *indices.shape[axis:]))
 

@@ -19,6 +19,7 @@ TW_INLINE void copy_element(uint8_t *dst, const uint8_t *src, int64_t size) {
     if (size == 4) *(uint32_t *)dst = *(const uint32_t *)src;
     else if (size == 8) *(uint64_t *)dst = *(const uint64_t *)src;
     else if (size == 1) *dst = *src;
+    else if (size == 2) *(uint16_t *)dst = *(const uint16_t *)src;
     else copy_row(dst, src, (size_t)size);
 }
 
@@ -92,6 +93,29 @@ TW_INLINE float reduced(float old, float update, int32_t reduction) {
     return old < update ? old : update;
 }
 
+/* The same of integers, which wrap: products and sums are those of unsigned ones. */
+#define REDUCED_INT(T, U, old, update, reduction)                    \
+    ((reduction) == SCATTER_ADD   ? (T)((U)(old) + (U)(update))      \
+     : (reduction) == SCATTER_MUL ? (T)((U)(old) * (U)(update))      \
+     : (reduction) == SCATTER_MAX ? ((old) > (update) ? (old) : (update)) \
+                                  : ((old) < (update) ? (old) : (update)))
+
+/* y[i] and update[i] become one, for i in [0, n). */
+static void reduce_into(uint8_t *y, const uint8_t *update, int64_t n, int32_t reduction, int32_t type) {
+    for (int64_t i = 0; i < n; i++) {
+        if (type == SCATTER_F32) {
+            float *to = (float *)y + i;
+            *to = reduced(*to, ((const float *)update)[i], reduction);
+        } else if (type == SCATTER_I32) {
+            int32_t *to = (int32_t *)y + i, from = ((const int32_t *)update)[i];
+            *to = REDUCED_INT(int32_t, uint32_t, *to, from, reduction);
+        } else {
+            int64_t *to = (int64_t *)y + i, from = ((const int64_t *)update)[i];
+            *to = REDUCED_INT(int64_t, uint64_t, *to, from, reduction);
+        }
+    }
+}
+
 /* The odometer over the shape of the indices; `base` follows the strides of data. */
 typedef struct {
     int32_t at[8];
@@ -132,12 +156,10 @@ int32_t kernel_scatter_elements(const scatter_elements_args *a) {
     odometer o = {{0}, 0};
     for (int64_t i = 0; i < count; i++, advance(&o, a->dims, a->strides)) {
         int64_t to = o.base + resolve(a->indices, i, a->index_size, a->axis_dim) * a->axis_stride;
-        if (a->reduction == SCATTER_SET) {
-            copy_element(a->y + to * a->size, a->updates + i * a->size, a->size);
-        } else {
-            float *y = (float *)a->y + to;
-            *y = reduced(*y, ((const float *)a->updates)[i], a->reduction);
-        }
+        uint8_t *y = a->y + to * a->size;
+        const uint8_t *update = a->updates + i * a->size;
+        if (a->reduction == SCATTER_SET) copy_element(y, update, a->size);
+        else reduce_into(y, update, 1, a->reduction, a->type);
     }
     return TW_OK;
 }
@@ -187,9 +209,7 @@ int32_t kernel_scatter_nd(const scatter_nd_args *a) {
         uint8_t *y = a->y + t / a->n * plane + position * a->slice;
         const uint8_t *update = a->updates + t * a->slice;
         if (a->reduction == SCATTER_SET) copy_element(y, update, a->slice);
-        else
-            for (int32_t i = 0; i < a->slice / 4; i++)
-                ((float *)y)[i] = reduced(((float *)y)[i], ((const float *)update)[i], a->reduction);
+        else reduce_into(y, update, a->slice / (a->type == SCATTER_I64 ? 8 : 4), a->reduction, a->type);
     }
     return TW_OK;
 }

@@ -202,18 +202,163 @@ def test_a_known_condition_is_its_branch_whatever_the_other_is() -> None:
     assert [n.op_type for n in graph.nodes if n.op_type not in ("Shape", "Gather", "Equal")] == ["Squeeze", "Identity"]
 
 
-def test_branches_of_other_sizes_need_a_known_condition() -> None:
-    then = body([node("Identity", ["x"], ["a"])], [], [info("a", FLOAT, None)])
-    other = body(
-        [node("Flatten", ["x"], ["f"]), node("Concat", ["f", "f"], ["a"], axis=1)], [], [info("a", FLOAT, None)]
+def of_other_sizes(
+    condition: list[Any], *inputs: Any, constants: dict[str, np.ndarray] | None = None
+) -> onnx.ModelProto:
+    """y = the first rows of tanh(x w), or x u twice, a column beside the other: u is a weight of its branch."""
+    then = body(
+        [
+            node("MatMul", ["x", "w"], ["h"]),
+            node("Tanh", ["h"], ["t"]),
+            node("Slice", ["t", "from", "to", "from"], ["a"]),
+        ],
+        [],
+        [info("a", FLOAT, ["rows", "columns"])],
+        {"from": np.array([0]), "to": np.array([2])},
     )
-    nodes = [node("If", ["c"], ["y"], "sizes", then_branch=then, else_branch=other), *LOSS]
-    proto = model(nodes, [info("x", FLOAT, ["n", 3]), info("c", BOOL, [])], [info("loss", FLOAT, [])])
-    # Fed, the condition is known to every plan.
-    for c in (True, False):
-        agree(proto, {"x": X, "c": np.array(c)})
+    other = body(
+        [node("MatMul", ["x", "u"], ["h"]), node("Concat", ["h", "h", "x"], ["a"], axis=1)],
+        [],
+        [info("a", FLOAT, ["rows", "columns"])],
+        {"u": W[:, :2] + 1},
+    )
+    nodes = [*condition, node("If", ["c"], ["y"], "sizes", then_branch=then, else_branch=other), *LOSS]
+    return model(nodes, [info("x", FLOAT, ["n", 3]), *inputs], [info("loss", FLOAT, [])], {"w": W, **(constants or {})})
+
+
+BY_COUNT = [node("Mul", ["count", "two"], ["twice"]), node("Greater", ["twice", "limit"], ["c"])]
+BY_SIZE = [
+    node("Shape", ["x"], ["shape"]),
+    node("Gather", ["shape", "nought"], ["rows"], axis=0),
+    node("Less", ["rows", "limit"], ["c"]),
+]
+NUMBERS = {"two": np.array([2]), "limit": np.array([5]), "nought": np.array([0])}
+SIZES = [
+    (of_other_sizes([], info("c", BOOL, [])), {"x": X, "c": np.array(True)}, "w"),
+    (of_other_sizes([], info("c", BOOL, [1])), {"x": X, "c": np.array([False])}, "u"),
+    (of_other_sizes(BY_COUNT, info("count", INT, [1]), constants=NUMBERS), {"x": X, "count": np.array([3])}, "w"),
+    (of_other_sizes(BY_COUNT, info("count", INT, [1]), constants=NUMBERS), {"x": X, "count": np.array([2])}, "u"),
+    (of_other_sizes(BY_SIZE, constants=NUMBERS), {"x": X}, "w"),
+    (of_other_sizes(BY_SIZE, constants=NUMBERS), {"x": np.concatenate([X, X])}, "u"),
+]
+
+
+@pytest.mark.parametrize(("proto", "feeds", "read"), SIZES)
+def test_branches_of_other_sizes_train_where_feeds_or_sizes_choose(
+    proto: onnx.ModelProto, feeds: dict[str, np.ndarray], read: str
+) -> None:
+    agree(proto, feeds)
+    graph = expand_control_flow(read_model(proto), differentiable=True)
+    assert [n.op_type for n in graph.nodes if n.op_type in ("Branch", "Where")] == ["Branch"]
+    lifted = onnx.ModelProto()
+    lifted.CopyFrom(proto)
+    other = next(a.g for n in lifted.graph.node for a in n.attribute if a.name == "else_branch")
+    lifted.graph.initializer.append(other.initializer.pop())
+    gradient_agrees(lifted, feeds, ["x", read])
+    unread = "u" if read == "w" else "w"
+    assert not gradients(lifted, feeds, [unread])[f"{unread}_grad"].any()
+
+
+def test_a_fed_condition_is_part_of_the_signature() -> None:
+    """Each value has a plan with the nodes of its branch alone; labels, which do not decide, are none of it."""
+    proto = of_other_sizes([], info("c", BOOL, []))
+    proto.graph.input.append(info("scale", INT, [1]))
+    proto.graph.node.extend([node("Cast", ["scale"], ["by"], to=FLOAT), node("Mul", ["loss", "by"], ["scaled"])])
+    proto.graph.output[0].CopyFrom(info("scaled", FLOAT, None))
+    built = build_artifacts(proto, requires_grad=["w", "u"], optimizer=OptimType.SGD)
+    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
+    models = (built.training_model, built.eval_model, built.optimizer_model)
+    with trainweb.TrainingSession(state, *models) as session:
+        for c, scale in ((True, 1), (False, 1), (True, 2), (False, 3)):
+            session.lazy_reset_grad()
+            found = session.train_step({"x": X, "c": np.array(c), "scale": np.array([scale])})
+            y = np.tanh(X @ W)[:2] if c else np.concatenate([X @ (W[:, :2] + 1)] * 2 + [X], axis=1)
+            assert float(found["scaled"].reshape(())) == pytest.approx(scale * float((y**2).mean()), rel=1e-5)
+            for name, chosen in (("w", c), ("u", not c)):
+                assert to_numpy(session.core.get_gradient(name)).any() == chosen
+        assert len(session.core.plans) == 2
+
+
+def test_what_decides_within_a_branch_decides_and_nothing_else() -> None:
+    """Rows that a branch cuts off by a feed; what the loss is multiplied with is read in no branch."""
+    then = body([node("Slice", ["h", "nought", "count", "nought"], ["a"])], [], [info("a", FLOAT, None)])
+    other = body([node("Concat", ["h", "h"], ["a"], axis=1)], [], [info("a", FLOAT, None)])
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"]),
+        node("If", ["c"], ["y"], "cut", then_branch=then, else_branch=other),
+        *LOSS,
+        node("Cast", ["scale"], ["by"], to=FLOAT),
+        node("Mul", ["loss", "by"], ["scaled"]),
+    ]
+    inputs = [info("x", FLOAT, ["n", 3]), info("c", BOOL, []), info("count", INT, [1]), info("scale", INT, [])]
+    proto = model(nodes, inputs, [info("scaled", FLOAT, [])], {"w": W, "nought": np.array([0])})
+    built = build_artifacts(proto, requires_grad=["w"], optimizer=OptimType.SGD)
+    models = (built.training_model, built.eval_model, built.optimizer_model)
+    oracle = onnx.reference.ReferenceEvaluator(proto)
+    with trainweb.TrainingSession(trainweb.CheckpointState.load_checkpoint(built.checkpoint), *models) as session:
+        assert session.core.models.deciding["train"] == {"c", "count"}
+        for c, count, scale in ((True, 1, 2), (True, 3, 5), (False, 3, 5)):
+            feeds = {"x": X, "c": np.array(c), "count": np.array([count]), "scale": np.array(scale)}
+            np.testing.assert_allclose(session.train_step(feeds)["scaled"], oracle.run(None, feeds)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("c", [True, False])
+@pytest.mark.parametrize("d", [True, False])
+def test_a_fed_condition_within_a_branch_before_a_layer(c: bool, d: bool) -> None:
+    first = body([node("Slice", ["x", "nought", "one", "nought"], ["b"])], [], [info("b", FLOAT, None)])
+    all_ = body([node("Mul", ["x", "x"], ["b"])], [], [info("b", FLOAT, None)])
+    then = body([node("Concat", ["x", "x"], ["a"], axis=0)], [], [info("a", FLOAT, None)])
+    other = body([node("If", ["d"], ["a"], "inner", then_branch=first, else_branch=all_)], [], [info("a", FLOAT, None)])
+    nodes = [
+        node("If", ["c"], ["h"], "outer", then_branch=then, else_branch=other),
+        node("MatMul", ["h", "w"], ["y"]),
+        *LOSS,
+    ]
+    inputs = [info("x", FLOAT, ["n", 3]), info("c", BOOL, []), info("d", BOOL, [])]
+    proto = model(nodes, inputs, [info("loss", FLOAT, [])], {"w": W, "nought": np.array([0]), "one": np.array([1])})
+    feeds = {"x": X, "c": np.array(c), "d": np.array(d)}
+    agree(proto, feeds)
+    gradient_agrees(proto, feeds, ["x", "w"])
+
+
+def test_what_a_branch_demands_of_sizes_holds_where_it_is_chosen() -> None:
+    """One needs images of 3, the other of 5 rows; that such demands exclude each other does not matter."""
+    parts = []
+    for rows in (3, 5):
+        nodes = [node("Transpose", ["x"], ["t"], perm=[1, 0]), node("MatMul", ["t", "v"], ["a"])]
+        v = {"v": np.random.default_rng(rows).standard_normal((rows, rows)).astype(np.float32)}
+        parts.append(body(nodes, [], [info("a", FLOAT, None)], v))
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"]),
+        node("If", ["c"], ["y"], "images", then_branch=parts[0], else_branch=parts[1]),
+        node("ReduceMean", ["h"], ["mean"], keepdims=0),
+        node("Mul", ["y", "mean"], ["scaled"]),
+        node("ReduceMean", ["scaled"], ["loss"], keepdims=0),
+    ]
+    inputs = [info("x", FLOAT, ["n", 3]), info("c", BOOL, [])]
+    proto = model(nodes, inputs, [info("loss", FLOAT, [])], {"w": W})
+    built = build_artifacts(proto, requires_grad=["w"], optimizer=OptimType.SGD)
+    models = (built.training_model, built.eval_model, built.optimizer_model)
+    oracle = onnx.reference.ReferenceEvaluator(proto)
+    with trainweb.TrainingSession(trainweb.CheckpointState.load_checkpoint(built.checkpoint), *models) as session:
+        for c, n in ((True, 3), (False, 5)):
+            feeds = {"x": np.random.default_rng(n).standard_normal((n, 3)).astype(np.float32), "c": np.array(c)}
+            found = session.train_step(feeds)["loss"]
+            np.testing.assert_allclose(found, oracle.run(None, feeds)[0], rtol=1e-5)
+        with pytest.raises(ModelError, match="MatMul"):
+            session.train_step({"x": np.zeros((5, 3), np.float32), "c": np.array(True)})
+
+
+def test_branches_of_other_ranks_or_of_other_sizes_by_data_are_refused() -> None:
+    by_data = of_other_sizes(CONDITION, constants={"nought": np.float32(0)})
     with pytest.raises(UnsupportedError, match=r"sizes.*whether a result is"):
-        build_artifacts(proto, requires_grad=[])
+        build_artifacts(by_data, requires_grad=["w"])
+    proto = of_other_sizes([], info("c", BOOL, []))
+    then = next(a.g for a in proto.graph.node[0].attribute if a.name == "then_branch")
+    then.node.append(node("ReduceMax", ["a"], ["b"], keepdims=0))
+    then.output[0].CopyFrom(info("b", FLOAT, []))
+    with pytest.raises(UnsupportedError, match=r"sizes.*whether a result is"):
+        build_artifacts(proto, requires_grad=["w"])
 
 
 def test_a_branch_that_draws_needs_a_known_condition() -> None:

@@ -52,6 +52,19 @@ def _rows(operator: str) -> Fault:
     )
 
 
+def _rounded_up(window: str, pads: list[int]) -> Fault:
+    return Fault(
+        ("LpPool", 18),
+        "xi_begin the number of pixels added at the beginning of axis `i`",
+        "Where windows end beyond the input it adds some of what they lack at the beginning.",
+        f"""
+        pads = Constant <value_ints = {pads}> ()
+        wide = Pad (x0, pads)
+        y0 = LpPool <{window}> (wide)
+        """,
+    )
+
+
 FLOORED = "output_dimension = floor(input_dimension * scale)"
 
 
@@ -462,6 +475,14 @@ FAULTS: dict[str, Fault] = {
         y0 = Div (x0, norm)
         """,
     ),
+    "LpPool-2": _rounded_up("kernel_shape = [3, 2], strides = [3, 2]", [0, 0, 0, 0, 0, 0, 2, 0]),
+    "LpPool-3": _rounded_up("kernel_shape = [2], dilations = [2], p = 3, strides = [4]", [0, 0, 1, 0, 0, 2]),
+    "LpPool-5": Fault(
+        ("LpPool", 18),
+        "SAME_UPPER or SAME_LOWER: output_spatial_shape[i] = ceil(input_spatial_shape[i] / strides_spatial_shape[i])",
+        "It refuses ceil_mode beside auto_pad, which rounds up by itself.",
+        'y0 = LpPool <kernel_shape = [3], strides = [3], auto_pad = "SAME_LOWER"> (x0)',
+    ),
     "LRN-0": _response(3, 1, 1, 0.5, 0.75, 1.0),
     "LRN-1": _response(4, 1, 2, 0.5, 0.6, 2.0),
     "LSTM-2": _lengths("LSTM", 2),
@@ -549,6 +570,16 @@ FAULTS: dict[str, Fault] = {
         "'output_half_pixel' to omit the pixel shift for the input (use this for a backward-compatible behavior)",
         "It shifts by half a pixel, as from opset 16 on, whatever the opset.",
         'y0 = RoiAlign <coordinate_transformation_mode = "output_half_pixel", output_width = 2> (x0, x1, x2)',
+        opset=16,
+    ),
+    "RoiAlign-8": Fault(
+        ("RoiAlign", 16),
+        "'output_half_pixel' to omit the pixel shift for the input (use this for a backward-compatible behavior)",
+        "It shifts by half a pixel, as from opset 16 on, whatever the opset.",
+        """
+        y0 = RoiAlign <coordinate_transformation_mode = "output_half_pixel", mode = "max", output_height = 2,
+            output_width = 3> (x0, x1, x2)
+        """,
         opset=16,
     ),
     "RNN-1": _lengths("RNN", 1),

@@ -19,6 +19,8 @@ def decided(case: Case) -> list[int]:
 
 CASES = [case for case in cases() if decided(case) and not case.cls.stochastic]
 TRAINED = [case for case in WITH_GRADIENT if decided(case)]
+OF_ANY_LENGTH = [case for case in TRAINED if case.cls.op_type() in ("Pad", "Slice")]
+"""Those of which a feed may decide how many axes they work along."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -34,12 +36,23 @@ def test_fed_as_constant(case: Case) -> None:
 
 @pytest.mark.parametrize("case", TRAINED, ids=str)
 def test_gradients_fed_as_constant(case: Case) -> None:
+    compare_gradients(case, of_any_length=False)
+
+
+@pytest.mark.parametrize("case", OF_ANY_LENGTH, ids=str)
+def test_gradients_fed_as_constant_of_any_length(case: Case) -> None:
+    compare_gradients(case, of_any_length=True)
+
+
+def compare_gradients(case: Case, *, of_any_length: bool) -> None:
+    """Compare gradients where what decides is fed with those where it is constant."""
     graph, feeds, _ = loss_graph(case)
     fed = graph.copy()
     names = [f"x{k}" for k in wanted(case)]
     for k in decided(case):
         tensor = fed.initializers.pop(f"x{k}")
-        fed.inputs.append(Value(tensor.name, tensor.dtype, tensor.shape))
+        shape = (f"length_{k}",) if of_any_length and len(tensor.shape) == 1 else tensor.shape
+        fed.inputs.append(Value(tensor.name, tensor.dtype, shape))
     more = {f"x{k}": to_numpy(graph.initializers[f"x{k}"]) for k in decided(case)}
     found, expected = gradients(fed, names, {**feeds, **more}), gradients(graph, names, feeds)
     for name in names:

@@ -46,12 +46,12 @@ def test_its_gradient_is_fused() -> None:
 
 def test_sizes_that_may_broadcast_have_no_gradient() -> None:
     node = Node("Einsum", ["a", "b"], ["y"], {"equation": "...i,...i->..."}, name="dot")
-    for dims, fits in ((("n", "n"), True), (("n", "m"), False), ((1, 3), False)):
+    for dims, fits in ((("n", "n"), True), (("n", "m"), False), ((1, "n"), True)):
         graph = Graph("g", [node, Node("ReduceSum", ["y"], ["loss"], {"keepdims": 0}, "", "sum")], opsets={"": 17})
         graph.inputs = [Value(x, "float32", (dim, 4)) for x, dim in zip("ab", dims, strict=True)]
         graph.outputs = [Value("loss", "float32", ())]
         if fits:
             assert build_gradients(graph, "loss", ["a", "b"]).nodes
         else:
-            with pytest.raises(GradientError, match="broadcasts, or may"):
+            with pytest.raises(GradientError, match="may broadcast"):
                 build_gradients(graph, "loss", ["a", "b"])

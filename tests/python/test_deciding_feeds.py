@@ -106,3 +106,99 @@ def test_more_numbers_than_may_decide_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="only known at run time"):
         session.run(None, {"lengths": np.ones(5000, np.int64)})
     session.release()
+
+
+def cut_along_fed_axes() -> onnx.ModelProto:
+    """The mean of the squares of x w within a mirrored margin, cut along as many axes as are fed."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "product"),
+        helper.make_node("Pad", ["h", "pads", "", "padded"], ["wide"], "margin", mode="reflect"),
+        helper.make_node("Slice", ["wide", "starts", "ends", "axes", "steps"], ["part"], "cut"),
+        helper.make_node("Mul", ["part", "part"], ["square"], "square"),
+        helper.make_node("ReduceMean", ["square"], ["loss"], "loss", keepdims=0),
+    ]
+    fed = {"pads": ["p"], "padded": [1], "starts": ["k"], "ends": ["k"], "axes": ["k"], "steps": ["k"]}
+    graph = helper.make_graph(
+        nodes,
+        "cut",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3]),
+            *(helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name, shape in fed.items()),
+        ],
+        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        [numpy_helper.from_array(WEIGHTS, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def cut_in_numpy(
+    x: np.ndarray, w: np.ndarray, axis: int, pads: list[int], cuts: list[tuple[int, int, int, int]]
+) -> float:
+    """The loss of `cut_along_fed_axes`; each cut is an axis, its start, its end and its step."""
+    margins = [(0, 0), (0, 0)]
+    margins[axis] = (pads[0], pads[1])
+    index = [slice(None), slice(None)]
+    for along, start, end, step in cuts:
+        index[along] = slice(start, end, step)
+    return float((np.pad(x @ w, margins, mode="reflect")[tuple(index)] ** 2).mean())
+
+
+def test_training_with_as_many_axes_as_are_fed() -> None:
+    built = build_artifacts(cut_along_fed_axes(), requires_grad=["w"], optimizer=OptimType.SGD)
+    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
+    x = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
+    wide = WEIGHTS.astype(np.float64)
+    cases = [
+        (0, [2, 1], [(0, 1, 7, 1)]),
+        (1, [1, 3], [(0, 1, 5, 2), (1, 2, 8, 1)]),
+        (1, [0, 2], [(1, -1, 0, -2), (0, 0, 3, 1)]),
+    ]
+    models = (built.training_model, built.eval_model, built.optimizer_model)
+    with trainweb.TrainingSession(state, *models) as session:
+        for axis, pads, cuts in cases:
+            axes, starts, ends, steps = (list(column) for column in zip(*cuts, strict=True))
+            fed = {"pads": pads, "padded": [axis], "starts": starts, "ends": ends, "axes": axes, "steps": steps}
+            session.lazy_reset_grad()
+            found = session.train_step({"x": x, **{name: np.array(n) for name, n in fed.items()}})
+            assert float(found["loss"]) == pytest.approx(cut_in_numpy(x, wide, axis, pads, cuts), rel=1e-5)
+            expected = np.zeros_like(wide)
+            for place in np.ndindex(*wide.shape):
+                step = np.zeros_like(wide)
+                step[place] = 1e-5
+                high, low = (cut_in_numpy(x.astype(np.float64), wide + s, axis, pads, cuts) for s in (step, -step))
+                expected[place] = (high - low) / 2e-5
+            np.testing.assert_allclose(
+                to_numpy(session.core.get_gradient("w")), expected, rtol=1e-4, atol=1e-6, err_msg=str(cuts)
+            )
+
+
+def test_training_with_a_range_of_fed_floats() -> None:
+    """The mean of ((x w)_k k / 2)^2 over the positions below a limit, which is a float."""
+    nodes = [
+        helper.make_node("Range", ["start", "limit", "half"], ["places"]),
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Mul", ["h", "places"], ["scaled"]),
+        helper.make_node("Mul", ["scaled", "scaled"], ["square"]),
+        helper.make_node("ReduceMean", ["square"], ["loss"], keepdims=0),
+    ]
+    fed = {"x": [2, 3], "limit": [], "start": []}
+    graph = helper.make_graph(
+        nodes,
+        "places",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in fed.items()],
+        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        [numpy_helper.from_array(WEIGHTS, "w"), numpy_helper.from_array(np.float32(0.5), "half")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    built = build_artifacts(proto, requires_grad=["w"], optimizer=OptimType.SGD)
+    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
+    x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+    with trainweb.TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model) as session:
+        for start, limit in ((0.0, 2.0), (-1.0, 0.9)):  # four places, as w has columns
+            session.lazy_reset_grad()
+            found = session.train_step({"x": x, "limit": np.float32(limit), "start": np.float32(start)})
+            places = np.arange(start, limit, 0.5)
+            h = x.astype(np.float64) @ WEIGHTS * places
+            assert float(found["loss"]) == pytest.approx(float((h**2).mean()), rel=1e-5)
+            expected = x.T.astype(np.float64) @ (2 * h * places / h.size)
+            np.testing.assert_allclose(to_numpy(session.core.get_gradient("w")), expected, rtol=1e-4, atol=1e-6)

@@ -89,3 +89,40 @@ def test_what_an_exporter_never_tells_is_said(exporter: str) -> None:
     assert (report.untold is None) == (exporter != "script")
     assert ("no trace of detach" in str(report)) == (exporter == "script")
     assert trainweb.check(convolution("a.weight", "a.bias", "b.weight", producer="tf2onnx")).untold is None
+
+
+def clipped(names: tuple[str, str], producer: str) -> bytes:
+    """loss = the mean of x w between two bounds."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "layer.weight"], ["h"]),
+        helper.make_node("Clip", ["h", *names], ["y"]),
+        helper.make_node("ReduceMean", ["y"], ["loss"], keepdims=0),
+    ]
+    weight = np.random.default_rng(3).normal(size=(4, 3)).astype(np.float32)
+    bounds = [numpy_helper.from_array(np.float32(b), name) for name, b in zip(names, (0, 6), strict=True)]
+    graph = helper.make_graph(
+        nodes,
+        "clipped",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
+        [helper.make_tensor_value_info("loss", TensorProto.FLOAT, [])],
+        [numpy_helper.from_array(weight, "layer.weight"), *bounds],
+    )
+    model = helper.make_model(graph, producer_name=producer, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("names", "producer", "trained"),
+    [
+        (("onnx::Clip_3", "onnx::Clip_4"), "pytorch", False),
+        (("low", "high"), "keras", False),
+        (("low", "high"), "pytorch", True),
+    ],
+)
+def test_bounds_are_learned_where_torch_names_them(names: tuple[str, str], producer: str, trained: bool) -> None:
+    """A scalar attribute of a module is a parameter or a buffer; the others are the 0 and 6 of a rectifier."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if trained else "error")
+        decisions = {d.name: d for d in build_artifacts(clipped(names, producer)).decisions}
+    assert [decisions[name].trained for name in names] == [trained] * 2
+    assert decisions["layer.weight"].trained

@@ -84,6 +84,23 @@ def products(job: Job) -> None:
         **{**flags, "accumulate": 1},
         **one,
     )
+    job.call(
+        "gemm_int",
+        a=np.arange(3 * 200 * 90, dtype=np.int64).view(np.uint8),
+        b=np.arange(90 * 70, dtype=np.int64).view(np.uint8),
+        c=np.zeros(3 * 200 * 70, np.int64).view(np.uint8),
+        m=200,
+        n=70,
+        k=90,
+        a_row=90,
+        a_col=1,
+        b_row=70,
+        b_col=1,
+        batch=[1, 3],
+        a_batch=[0, 200 * 90],
+        b_batch=[0, 0],
+        size=8,
+    )
 
 
 def convolution(job: Job, n: int, c: int, m: int, size: int, kernel: int, stride: int, groups: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""gemm_f32 against numpy in float64."""
+"""gemm_f32 against numpy in float64, gemm_int against its integers."""
 
 from __future__ import annotations
 
@@ -308,3 +308,36 @@ def test_an_operand_one_element_short_is_refused(name: str) -> None:
     args[name] = args[name][:-1].copy()
     with pytest.raises(KernelError, match="TW_BAD_EXTENT"):
         runner("kernels").run("gemm_f32", args)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (3, 5, 7), (13, 31, 40), (5, 7, 0), (2, 300, 9), (70, 3, 400)])
+@pytest.mark.parametrize(("batch", "shared"), [((1, 1), False), ((2, 3), False), ((2, 3), True)])
+def test_products_of_integers(
+    build: str, dtype: type, m: int, n: int, k: int, batch: tuple[int, int], shared: bool
+) -> None:
+    """What does not fit wraps, as in numpy; a is transposed, b is one for all of the outer batch where it is shared."""
+    rng = np.random.default_rng((m, n, k))
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    a = rng.integers(low, high, (*batch, k, m), dtype)
+    b = rng.integers(low, high, (1 if shared else batch[0], batch[1], k, n), dtype)
+    args = {
+        "a": a.reshape(-1),
+        "b": b.reshape(-1),
+        "c": np.full(batch[0] * batch[1] * m * n, -1, dtype),
+        "m": m,
+        "n": n,
+        "k": k,
+        "a_row": 1,
+        "a_col": m,
+        "b_row": n,
+        "b_col": 1,
+        "batch": list(batch),
+        "a_batch": [batch[1] * k * m, k * m],
+        "b_batch": [0 if shared else batch[1] * k * n, k * n],
+        "size": a.itemsize,
+    }
+    got = runner(build).run("gemm_int", {name: v.view(np.uint8) if name in "abc" else v for name, v in args.items()})
+    expected = np.matmul(np.swapaxes(a, -1, -2), b)
+    np.testing.assert_array_equal(got["c"].view(dtype).reshape(expected.shape), expected)

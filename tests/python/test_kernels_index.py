@@ -99,6 +99,7 @@ def test_bad_indices(engine: Engine, dtype: Any, bad: int) -> None:
                 "axis_stride": 1,
                 "size": 4,
                 "reduction": 0,
+                "type": 0,
             },
         ),
         (
@@ -117,6 +118,7 @@ def test_bad_indices(engine: Engine, dtype: Any, bad: int) -> None:
                 "dims": nd_dims,
                 "slice": 8,
                 "reduction": 1,
+                "type": 0,
             },
         ),
         ("check_indices", {"indices": indices, "n": 4, "lo": -4, "hi": 4, "has_ignore": 0, "ignore": 0, "label": 0}),
@@ -173,7 +175,18 @@ def element_args(data: np.ndarray, indices: np.ndarray, axis: int) -> dict[str, 
     }
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.float64])
+REDUCED = (np.float32, np.int32, np.int64)
+"""Dtypes that the kernels reduce, in the order of their numbers."""
+
+
+def spread(dtype: Any, shape: Any) -> np.ndarray:
+    """Numbers of a dtype: of wide integers such as wrap when they are added, and negative ones."""
+    if dtype in (np.int32, np.int64):
+        return RNG.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype)
+    return RNG.integers(0, 100, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int16, np.float64, np.int32, np.int64])
 @pytest.mark.parametrize(
     ("shape", "index_shape", "axis"),
     [
@@ -185,14 +198,15 @@ def element_args(data: np.ndarray, indices: np.ndarray, axis: int) -> dict[str, 
     ],
 )
 def test_elements(engine: Engine, dtype: Any, shape: Any, index_shape: Any, axis: int) -> None:
-    data = RNG.integers(0, 100, shape).astype(dtype)
+    data = spread(dtype, shape)
     indices = signed_indices(shape[axis], index_shape, np.int64)
     part = data[tuple(slice(None) if k == axis else slice(d) for k, d in enumerate(index_shape))]
     expected = np.take_along_axis(part, indices, axis)
     args = element_args(data, indices, axis)
     y = run_kernel(engine, "gather_elements", data=data, indices=indices, y=np.zeros_like(expected), **args)["y"]
     np.testing.assert_array_equal(y, expected)
-    updates = RNG.integers(0, 100, index_shape).astype(dtype)
+    updates = spread(dtype, index_shape)
+    kind = REDUCED.index(dtype) if dtype in REDUCED else 0
     if dtype is np.float32 and updates.size:
         updates.flat[0] = data.flat[1] = np.nan  # which no maximum or minimum forgets
     for reduction, function in (
@@ -202,7 +216,7 @@ def test_elements(engine: Engine, dtype: Any, shape: Any, index_shape: Any, axis
         (3, np.maximum),
         (4, np.minimum),
     ):
-        if reduction and dtype is not np.float32:
+        if reduction and dtype not in REDUCED and data.itemsize != 4:
             with pytest.raises(PlanFailed, match="TW_BAD_CONDITION"):
                 run_kernel(
                     engine,
@@ -211,6 +225,7 @@ def test_elements(engine: Engine, dtype: Any, shape: Any, index_shape: Any, axis
                     indices=indices,
                     y=data,
                     reduction=reduction,
+                    type=kind,
                     **args,
                 )
             continue
@@ -218,7 +233,8 @@ def test_elements(engine: Engine, dtype: Any, shape: Any, index_shape: Any, axis
         for at in np.ndindex(*index_shape):
             to = list(at)
             to[axis] = indices[at]
-            want[tuple(to)] = updates[at] if function is None else function(want[tuple(to)], updates[at])
+            with np.errstate(over="ignore"):
+                want[tuple(to)] = updates[at] if function is None else function(want[tuple(to)], updates[at])
         got = run_kernel(
             engine,
             "scatter_elements",
@@ -226,14 +242,16 @@ def test_elements(engine: Engine, dtype: Any, shape: Any, index_shape: Any, axis
             indices=indices,
             y=data,
             reduction=reduction,
+            type=kind,
             **args,
         )
         np.testing.assert_array_equal(got["y"], want)
 
 
+@pytest.mark.parametrize("dtype", REDUCED)
 @pytest.mark.parametrize(("batch", "dims", "inner", "n"), [(1, (4, 5), 3, 6), (2, (3,), 1, 4), (3, (2, 2, 2), 5, 1)])
-def test_tuples(engine: Engine, batch: int, dims: tuple[int, ...], inner: int, n: int) -> None:
-    data = RNG.standard_normal((batch, *dims, inner)).astype(np.float32)
+def test_tuples(engine: Engine, batch: int, dims: tuple[int, ...], inner: int, n: int, dtype: Any) -> None:
+    data = spread(dtype, (batch, *dims, inner))
     k = len(dims)
     indices = np.stack([signed_indices(d, (batch, n), np.int32) for d in dims], axis=-1)
     args = {
@@ -241,14 +259,14 @@ def test_tuples(engine: Engine, batch: int, dims: tuple[int, ...], inner: int, n
         "n": n,
         "k": k,
         "dims": list(dims) + [1] * (8 - k),
-        "slice": 4 * inner,
+        "slice": inner * data.itemsize,
         "index_size": 4,
     }
     expected = np.stack([[data[(b, *indices[b, i])] for i in range(n)] for b in range(batch)])
     y = run_kernel(engine, "gather_nd", data=data, indices=indices, y=np.zeros_like(expected), **args)["y"]
     np.testing.assert_array_equal(y, expected)
-    updates = RNG.standard_normal(expected.shape).astype(np.float32)
-    for reduction in (0, 1, 3):
+    updates = spread(dtype, expected.shape)
+    for reduction in range(5):
         want = data.copy()
         for b in range(batch):
             for i in range(n):
@@ -256,8 +274,9 @@ def test_tuples(engine: Engine, batch: int, dims: tuple[int, ...], inner: int, n
                 want[at] = (
                     updates[b, i],
                     want[at] + updates[b, i],
-                    None,
+                    want[at] * updates[b, i],
                     np.maximum(want[at], updates[b, i]),
+                    np.minimum(want[at], updates[b, i]),
                 )[reduction]
         got = run_kernel(
             engine,
@@ -266,6 +285,7 @@ def test_tuples(engine: Engine, batch: int, dims: tuple[int, ...], inner: int, n
             indices=indices,
             y=data,
             reduction=reduction,
+            type=REDUCED.index(dtype),
             **args,
         )["y"]
         np.testing.assert_array_equal(got, want)

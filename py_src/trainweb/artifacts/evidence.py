@@ -49,6 +49,7 @@ LEARNED_SCALAR = re.compile(r".*(temperature|scale|gate|gamma|alpha|beta|tau|lam
 WEIGHT, BIAS, NORM, EMBEDDING = "weight of a product", "bias", "scale or bias of a norm", "embedding table"
 STATISTICS, SCORES, ANGLES = "running statistics", "added to attention scores", "angles of a sine or cosine"
 ADDEND, FACTOR, OTHER = "added to activations", "multiplied with activations", "read by"
+BOUND = "a bound that activations are clipped to"
 LEARNED_ROLES = (WEIGHT, BIAS, NORM, EMBEDDING)
 
 _INPUTS = {
@@ -61,6 +62,7 @@ _INPUTS = {
     "GRU": {1: WEIGHT, 2: WEIGHT, 3: BIAS},
     "RNN": {1: WEIGHT, 2: WEIGHT, 3: BIAS},
     "Gather": {0: EMBEDDING},
+    "Clip": {1: BOUND, 2: BOUND},
     "PRelu": {1: NORM},
     "BatchNormalization": {1: NORM, 2: NORM, 3: STATISTICS, 4: STATISTICS},
     **{f"{kind}Normalization": {1: NORM, 2: NORM} for kind in ("Layer", "Instance", "Group", "RMS", "SimplifiedLayer")},
@@ -188,6 +190,8 @@ class Evidence:
         name = tensor.name
         if STATISTICS in roles:
             return Decision(name, False, "running statistics of a batch normalization")
+        if BOUND in roles and (not self._torch or GENERATED.fullmatch(name)):
+            return Decision(name, False, BOUND)
         if name in self._tables:
             return Decision(name, False, f"a table of cosines and sines, as {self._tables[name]} is its other half")
         if all(role in LEARNED_ROLES for role in roles) and (not self._torch or NATIVE.fullmatch(name)):

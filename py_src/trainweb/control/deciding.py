@@ -86,10 +86,16 @@ def _facts(node: Node, moved_only: bool) -> tuple[Iterable[int], bool]:
     return cls.static_inputs if cls else (), moves
 
 
+def _forward_inputs(node: Node) -> list[str]:
+    """The inputs of a node, of a gradient's those of its forward node, which are the first."""
+    n = node.attrs.get("inputs")
+    return node.inputs[: n + (node.op_type == "RepeatGradient")] if isinstance(n, int) else node.inputs
+
+
 def _note_bodies(node: Node, outer: dict[str, list[str]]) -> None:
     """Note what inputs of bodies are outside of them."""
     for body in subgraphs(node):
         # Of Loop and Scan the last inputs are those of the body.
-        formal, actual = (names[::-1] for names in ([v.name for v in body.inputs], node.inputs))
+        formal, actual = (names[::-1] for names in ([v.name for v in body.inputs], _forward_inputs(node)))
         for name, given in zip(formal, actual, strict=False):
             outer.setdefault(name, []).append(given)

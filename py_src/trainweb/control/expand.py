@@ -9,6 +9,9 @@ from trainweb.control.expansion import Expansion
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Value
 
+DECIDING = ("bool", "int32", "int64")
+"""Dtypes of feeds that decide what is computed from them."""
+
 HANDLERS = {**loops.HANDLERS, **sequences.HANDLERS}
 
 
@@ -37,4 +40,6 @@ def expand_control_flow(
         source.inputs = [
             Value(v.name, types[v.name].dtype, types[v.name].shape) if v.name in types else v for v in graph.inputs
         ]
-    return Expansion(source, types or {}, HANDLERS, differentiable=differentiable).run()
+    # Where no types are known yet, compilation will know those, with the values of the feeds that decide.
+    decided = set() if types else {v.name for v in graph.inputs if isinstance(v, Value) and v.dtype in DECIDING}
+    return Expansion(source, types or {}, HANDLERS, differentiable=differentiable, decided=decided).run()

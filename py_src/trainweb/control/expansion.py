@@ -6,7 +6,7 @@ Sequences exist in this module alone: each is a list of the tensors in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +87,8 @@ class Expansion:
     rows : dict of str to str
         By name of a sequence of tensors of one shape, as a loop makes it whose length is not known yet, the tensor of
         which they are the rows.
+    decided : collection of str
+        Inputs whose values each plan knows, though this graph does not.
     """
 
     def __init__(
@@ -96,8 +98,10 @@ class Expansion:
         handlers: Mapping[str, Handler],
         *,
         differentiable: bool,
+        decided: Collection[str] = (),
     ) -> None:
         self.source, self.handlers, self.differentiable = source, handlers, differentiable
+        self.decided = decided
         self.graph = source.copy()
         self.graph.nodes = []
         self.inference = ShapeInference(self.graph)

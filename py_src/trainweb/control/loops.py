@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from trainweb.control.branch import is_decided, write_branch
 from trainweb.control.expansion import Expansion, Scope
 from trainweb.control.lists import with_rows
 from trainweb.control.repeat import OPEN_TRIPS, Outline, is_short, run_again_and_again, write_repeat
-from trainweb.errors import LimitError
+from trainweb.errors import LimitError, ModelError, UnsupportedError
 from trainweb.ir.dims import equal, static
-from trainweb.model.graph import Node, Tensor, Value
+from trainweb.model.graph import Graph, Node, Tensor, Value
 
 INPUT_AXES_SINCE, SPLIT_COUNT_SINCE = 13, 18
 """Opsets in which axes of Squeeze and Unsqueeze became an input, and Split got `num_outputs`."""
 
 
 def write_if(x: Expansion, node: Node, scope: Scope) -> None:
-    """The branch that is chosen, or both and a choice between their results."""
+    """The branch that is chosen, or both and a choice between their results, or a node that waits for the condition."""
     branches = {True: x.body(node, "then_branch"), False: x.body(node, "else_branch")}
     known = x.value(node.inputs[0])
     prefix = f"{node.name or 'If'}/"
@@ -25,7 +27,25 @@ def write_if(x: Expansion, node: Node, scope: Scope) -> None:
         for source, target in zip(x.inline(branches[bool(known)], [], inner), node.outputs, strict=False):
             x.hand(source, target)
         return
+    start, sizes = x.mark(scope), x.inference.table.known()
+    try:
+        _write_both(x, node, scope, branches)
+    except (ModelError, UnsupportedError) as error:
+        x.rewind(start)
+        x.node = node
+        if not is_decided(x, node.inputs[0]):
+            raise
+        x.inference.table.back_to(sizes)
+        try:
+            write_branch(x, node, scope, branches)
+        except UnsupportedError:
+            raise error from None
+
+
+def _write_both(x: Expansion, node: Node, scope: Scope, branches: Mapping[bool, Graph]) -> None:
+    """Both branches and a choice between their results."""
     condition = x.scalar(node.inputs[0])
+    prefix = f"{node.name or 'If'}/"
     since = len(x.graph.nodes)
     results = {}
     for when, branch in branches.items():

@@ -101,7 +101,7 @@ def write_repeat(x: Expansion, node: Node, scope: Scope, outline: Outline) -> li
     names = [*states, *(name for name, _ in outline.scanned)]
     if any(name in x.sequences for name in names):
         raise x.unsupported("it carries a sequence")
-    captured = _captured(x, x.body(node), scope)
+    captured = captured_tensors(x, x.body(node), scope)
     inner = _body_graph(x, x.body(node), outline, captured)
     attrs = {"body": inner, "carried": len(states), "body_opset": x.graph.opset("")}
     count = outline.count
@@ -122,7 +122,7 @@ def write_repeat(x: Expansion, node: Node, scope: Scope, outline: Outline) -> li
     return made[len(states) - len(outline.states) :]
 
 
-def _captured(x: Expansion, body: Graph, scope: Scope) -> dict[str, str]:
+def captured_tensors(x: Expansion, body: Graph, scope: Scope) -> dict[str, str]:
     """Tensors of the written graph by the names under which the body reads them."""
     captured = {name: scope.resolve(name) for name in free_names(body)}
     for name in captured.values():
@@ -144,6 +144,11 @@ def _weight(node: Node) -> Tensor | None:
     return value if value.dtype.startswith("float") and value.size > 1 else None
 
 
+def without_weights(body: Graph) -> list[Node]:
+    """The nodes of a body without those that hold what is a tensor of the graph around it (`captured_tensors`)."""
+    return [node for node in body.nodes if _weight(node) is None]
+
+
 def _body_graph(x: Expansion, body: Graph, outline: Outline, captured: dict[str, str]) -> Graph:
     """The body without control flow, whose inputs are declared.
 
@@ -153,22 +158,22 @@ def _body_graph(x: Expansion, body: Graph, outline: Outline, captured: dict[str,
     number, *rest = formal[:1] + formal[2:] if outline.is_loop else [x.fresh("iteration"), *formal]
     if len(rest) != len(outline.states) + len(outline.scanned):
         raise ModelError(f"{node_text(x)}: its body has {len(formal)} inputs, which do not fit those of the loop.")
-    inner = Graph("body", [n for n in body.nodes if _weight(n) is None], opsets=dict(x.graph.opsets))
+    inner = Graph("body", without_weights(body), opsets=dict(x.graph.opsets))
     inner.loop_iterations = x.source.loop_iterations
     inner.inputs = [Value(number, "int64", ())]
     if outline.condition:
         inner.inputs.append(Value(x.fresh("condition"), "bool", ()))
     for name, outer in zip(rest, outline.states, strict=False):
-        inner.inputs.append(_value(x, name, outer))
+        inner.inputs.append(declared_as(x, name, outer))
     for name, (outer, _) in zip(rest[len(outline.states) :], outline.scanned, strict=True):
-        value = _value(x, name, outer)
+        value = declared_as(x, name, outer)
         inner.inputs.append(Value(name, value.dtype, (value.shape or ())[1:]))
     for name, outer in captured.items():
         t = x.type(outer)
         if t.value is not None and not t.dtype.startswith("float"):
             inner.initializers[name] = Tensor.of(name, t.dtype, t.shape, t.value)
         else:
-            inner.inputs.append(_value(x, name, outer))
+            inner.inputs.append(declared_as(x, name, outer))
     first, *results = [v.name for v in body.outputs] if outline.is_loop else ["", *(v.name for v in body.outputs)]
     if outline.is_loop:
         inner.initializers[formal[1]] = Tensor.of(formal[1], "bool", (), [True])
@@ -199,23 +204,34 @@ def node_text(x: Expansion) -> str:
     return str(x.node)
 
 
-def _value(x: Expansion, name: str, outer: str) -> Value:
+def declared_as(x: Expansion, name: str, outer: str) -> Value:
     """The declaration of a tensor of the written graph under another name."""
     declared = x.inference.value(outer)
     return Value(name, declared.dtype, declared.shape)
 
 
 def with_bodies(graph: Graph) -> Graph:
-    """`graph` with one iteration of each loop in the place of its node: it tells who reads what."""
+    """`graph` with one iteration of each loop, and both branches, in the place of its node: it tells who reads what."""
     return graph.with_nodes(inner for node in graph.nodes for inner in _one_iteration(node))
 
 
 def _one_iteration(node: Node) -> Iterator[Node]:
-    body = node.attrs.get("body")
-    if node.domain != TRAINWEB or not isinstance(body, Graph):
+    if node.domain != TRAINWEB:
         yield node
-        return
-    names = dict(zip((value.name for value in body.inputs[1:]), node.inputs[1:], strict=False))
+    elif isinstance(body := node.attrs.get("body"), Graph):
+        yield from _written_once(node, body, [value.name for value in body.inputs[1:]], node.outputs)
+    elif isinstance(then := node.attrs.get("then_branch"), Graph):
+        yield from _written_once(node, then, [value.name for value in then.inputs], node.outputs)
+        other: Graph = node.attrs["else_branch"]
+        yield from _written_once(
+            node, other, [value.name for value in other.inputs], [name and f"{name}/else" for name in node.outputs]
+        )
+    else:
+        yield node
+
+
+def _written_once(node: Node, body: Graph, formal: Sequence[str], outputs: Sequence[str]) -> Iterator[Node]:
+    names = dict(zip(formal, node.inputs[1:], strict=False))
 
     def renamed(edges: Sequence[str]) -> list[str]:
         return [edge and names.setdefault(edge, f"{node.name}/{edge}") for edge in edges]
@@ -224,5 +240,5 @@ def _one_iteration(node: Node) -> Iterator[Node]:
         yield from _one_iteration(
             Node(n.op_type, renamed(n.inputs), renamed(n.outputs), n.attrs, n.domain, f"{node.name}/{n.name}", n.notes)
         )
-    for value, target in zip(body.outputs, node.outputs, strict=False):
+    for value, target in zip(body.outputs, outputs, strict=False):
         yield Node("Identity", renamed([value.name]), [target], {}, "", f"{node.name}/{target}")

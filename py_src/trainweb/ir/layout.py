@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 4092855519
+FINGERPRINT: Final = 649457679
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -100,6 +100,10 @@ SCATTER_ADD: Final = 1
 SCATTER_MUL: Final = 2
 SCATTER_MAX: Final = 3
 SCATTER_MIN: Final = 4
+
+SCATTER_F32: Final = 0
+SCATTER_I32: Final = 1
+SCATTER_I64: Final = 2
 
 ACTIVATION_NONE: Final = 0
 ACTIVATION_RELU: Final = 1

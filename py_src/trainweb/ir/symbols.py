@@ -49,6 +49,16 @@ class Fact:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a table knew at a time."""
+
+    values: Mapping[Atom, int]
+    reasons: Mapping[Atom, str]
+    open: Iterable[Fact]
+    lows: Mapping[Symbol, int | None]
+
+
 class SymbolTable:
     """Symbols, the atoms made of them, and what is known of both.
 
@@ -167,6 +177,19 @@ class SymbolTable:
                 symbol.low = max(symbol.low, -int(difference.terms.get((), 0) // c))
                 self._learn()
         return True
+
+    def known(self) -> Known:
+        """What has been found out so far, for `back_to`."""
+        lows = {symbol: symbol.low for symbol in self.symbols.values()}
+        return Known(dict(self._values), dict(self._reasons), list(self._open), lows)
+
+    def back_to(self, known: Known) -> None:
+        """Forget what was found out since: it need not hold."""
+        self._values, self._reasons = dict(known.values), dict(known.reasons)
+        self._open, self.conflict = list(known.open), None
+        for symbol, low in known.lows.items():
+            symbol.low = low
+        self._learn()
 
     def _learn(self) -> None:
         self.version += 1

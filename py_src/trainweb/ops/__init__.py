@@ -41,6 +41,7 @@ FAMILIES = (
     "determinant",
     "recurrence",
     "repeat",
+    "branch",
     "composed",
     "spectral",
     "regions",

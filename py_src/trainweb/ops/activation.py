@@ -11,7 +11,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.elementwise import erf64
 from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import f32, i64
+from trainweb.ops.literals import f32, i64, literal
 from trainweb.ops.op import Bad, Float, Sample, Str, register
 from trainweb.ops.pointwise import GradientOp, Names, Pointwise, Unary, reduced
 from trainweb.ops.symbolic import Var
@@ -40,8 +40,13 @@ class Relu(Unary):
     """max(x, 0). https://onnx.ai/onnx/operators/onnx__Relu.html"""
 
     versions = (6, 13, 14)
-    dtypes = ("float32", "float64", "int32", "int64")
-    samples = (*_KINK, Sample([i64([3, 0, -4])]))
+    dtypes = ("float32", "float64", "int8", "int16", "int32", "int64")
+    samples = (
+        *_KINK,
+        Sample([i64([3, 0, -4])]),
+        Sample([literal("int8", [3, 0, -128])]),
+        Sample([literal("int16", [-7, 300])]),
+    )
     bad = (Bad([(2,), (2,)]),)
 
     def is_rectifier(self) -> bool:

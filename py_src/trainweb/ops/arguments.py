@@ -75,6 +75,13 @@ def is_fed(t: TensorType | None) -> bool:
     return t is not None and t.value is not None and not static(*t.value)
 
 
+def is_decided_later(op: Op, t: TensorType) -> bool:
+    """Whether a feed decides about these integers, or how many there are, and the graph is not compiled, but made."""
+    if t.dtype not in ("int64", "int32"):
+        raise op.error(f"integers that decide are {t.dtype}; they must be int64.")
+    return is_fed(t) or is_known_later(op, t)
+
+
 def by_unknown_axes(op: Op, rank: int, axes: TensorType) -> tuple[int, ...]:
     """The shape of output 0, of this rank, where a feed decides along which axes the operator works."""
     if rank < 0:

@@ -10,6 +10,7 @@ from trainweb.ir.dims import equal
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.composite import Composite
 from trainweb.ops.emission import Emission
+from trainweb.ops.evaluate import INT_BITS
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, i64
 from trainweb.ops.op import Bad, Float, Int, Sample, register
@@ -134,7 +135,7 @@ class Attention(Composite):
             raise self.error(f"Q, K, V have the shapes {found}: not all 3-D or 4-D.")
         if (past_k is None) != (past_v is None) or (past_k is not None and lengths is not None):
             raise self.error("past_key and past_value go together, and without nonpad_kv_seqlen.")
-        if mask is not None and mask.dtype not in ("bool", "float32"):
+        if mask is not None and mask.dtype not in ("bool", "float32", *INT_BITS):
             raise self.unsupported(f"a mask of {mask.dtype}")
         if not SCORES <= self.qk_matmul_output_mode <= PROBABILITIES:
             raise self.error(f"qk_matmul_output_mode is {self.qk_matmul_output_mode}, not 0 to 3.")
@@ -235,6 +236,7 @@ class Attention(Composite):
         if mask.dtype == "bool":
             zero = Var(g, g.constant("float32", (), [0.0]), "float32")
             mask = mask.where(zero, -inf)
+        mask = mask.cast("float32")
         given, keys = g.shape(mask.name)[-1], g.shape(k.name)[2]
         # A mask that is shorter than the keys is padded: with symbols it must be known whether it is.
         if given == keys or (given < 2 and given != 0):
@@ -297,6 +299,11 @@ class Attention(Composite):
         Sample(
             [(1, 2, 2, 4), (1, 2, 3, 4), (1, 2, 3, 4), bools([[True, False, True], [False, False, False]])],
             {"qk_matmul_output_mode": 3},
+            opset=24,
+            outputs=1,
+        ),
+        Sample(
+            [(1, 2, 2, 4), (1, 2, 3, 4), (1, 2, 3, 4), i64([[0, -3, 2], [1, 0, -1]])],
             opset=24,
             outputs=1,
         ),

@@ -8,18 +8,20 @@ from math import cos, pi, prod
 from typing import Any
 
 from trainweb.errors import UnsupportedError
-from trainweb.ir.dims import UndecidedError, equal_shapes
+from trainweb.ir.dims import UndecidedError, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import Node
 from trainweb.ops.arguments import checked, integers, is_fed, scalar
 from trainweb.ops.attention import part, places, reshape, unsqueeze
 from trainweb.ops.composite import Composite
+from trainweb.ops.conv import patches
 from trainweb.ops.elementwise import NUMBERS
 from trainweb.ops.emission import Emission
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i32, i64
 from trainweb.ops.op import Bad, Int, Ints, Sample, Str, bind, register
+from trainweb.ops.pool import AveragePool
 from trainweb.ops.symbolic import Var
 
 
@@ -163,10 +165,19 @@ class LpPool(Composite):
     samples = (
         Sample([(2, 3, 6, 5)], {"kernel_shape": [2, 3]}),
         Sample([(2, 3, 6)], {"kernel_shape": [3], "p": 3, "pads": [1, 1], "strides": [2]}, away_from=(0.0,)),
+        Sample([(2, 3, 7, 6)], {"kernel_shape": [3, 2], "strides": [3, 2], "ceil_mode": 1}, opset=18),
+        Sample(
+            [(1, 2, 8)],
+            {"kernel_shape": [2], "p": 3, "strides": [4], "pads": [1, 1], "dilations": [2], "ceil_mode": 1},
+            opset=22,
+            away_from=(0.0,),
+        ),
+        # A window that would start in the padding at the end.
+        Sample([(1, 2, 5)], {"kernel_shape": [3], "strides": [3], "pads": [1, 2], "ceil_mode": 1}, opset=18),
+        Sample([(1, 2, 7)], {"kernel_shape": [3], "strides": [3], "auto_pad": "SAME_LOWER", "ceil_mode": 1}, opset=18),
     )
     bad = (
         Bad([(2, 3, 4)], {"kernel_shape": [2], "p": 0}),
-        Bad([(2, 3, 4)], {"kernel_shape": [2], "ceil_mode": 1}, UnsupportedError),
         Bad([(2, 3, 4)], {"kernel_shape": [2, 2]}),
     )
 
@@ -174,29 +185,42 @@ class LpPool(Composite):
         self.need_float32(x)
         if self.p < 1:
             raise self.error(f"p is {self.p}; it must be at least 1.")
-        if self.ceil_mode:
-            raise self.unsupported("ceil_mode 1")
-        mean = bind(Node("AveragePool", ["x"], ["y"], self._window(), "", self.node.name), {"": self.opset})
-        found = mean.infer(x)
+        found = self._mean().infer(x)
         assert isinstance(found, TensorType)
         return found
 
-    def _window(self) -> dict[str, Any]:
-        """Attributes of a mean of as many numbers everywhere: padding counts as 0."""
-        return {**{k: v for k, v in self.node.attrs.items() if k != "p"}, "count_include_pad": 1}
+    def _mean(self) -> AveragePool:
+        """The mean of each window, padding counted."""
+        attrs = {**{k: v for k, v in self.node.attrs.items() if k != "p"}, "count_include_pad": 1}
+        mean = bind(Node("AveragePool", ["x"], ["y"], attrs, "", self.node.name), {"": self.opset})
+        assert isinstance(mean, AveragePool)
+        return mean
+
+    def _window(self, shape: tuple[int, ...]) -> dict[str, Any]:
+        """Attributes of a mean of as many numbers everywhere: padding counts as 0, and what is beyond it, too."""
+        mean = self._mean()
+        attrs = dict(mean.node.attrs)
+        if not self.ceil_mode or self.auto_pad.startswith("SAME"):
+            return attrs
+        if not static(*shape[2:]):
+            raise UndecidedError("the sizes that windows go over")
+        w = mean.window_of(shape)
+        ends = [
+            max(0, (out - 1) * stride + (kernel - 1) * dilation + 1 - size - pad)
+            for out, stride, kernel, dilation, size, pad in zip(
+                w.out, w.stride, w.kernel, w.dilation, w.size, w.pad, strict=True
+            )
+        ]
+        return {**attrs, "auto_pad": "NOTSET", "ceil_mode": 0, "pads": [*w.pad, *ends]}
 
     def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
         x = _one(ins)
-        mean = (x.op("Abs") ** float(self.p)).op("AveragePool", **self._window())
+        mean = (x.op("Abs") ** float(self.p)).op("AveragePool", **self._window(g.shape(x.name)))
         return [(mean * float(prod(self.kernel_shape))) ** (1 / self.p)]
 
     def reference(self, x: Any) -> Any:
-        n = x.ndim - 2
-        pads, strides = list(self.pads or [0] * 2 * n), list(self.strides or [1] * n)
-        padded = np.pad(np.abs(x) ** self.p, [(0, 0), (0, 0), *zip(pads[:n], pads[n:], strict=True)])
-        windows = np.lib.stride_tricks.sliding_window_view(padded, tuple(self.kernel_shape), tuple(range(2, x.ndim)))
-        kept = windows[(slice(None), slice(None), *(slice(None, None, s) for s in strides))]
-        return kept.sum(tuple(range(-n, 0))) ** (1 / self.p)
+        w = self._mean().window_of(x.shape)
+        return patches(np.abs(x) ** self.p, w).sum(tuple(range(-len(w.size), 0))) ** (1 / self.p)
 
 
 @register

@@ -32,22 +32,27 @@ class Composite(Op):
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
     ) -> list[str | None]:
         """One node, which is differentiated once the sizes are known that decide what the forward node is made of."""
-        wanted = [i for i in self.differentiable if i < len(ins) and ins[i] and g.wants(ins[i])]
-        if not wanted:
-            raise self.unsupported("differentiation before all sizes are known")
-        seeds = [k for k, dy in enumerate(douts) if dy is not None]
-        attrs: dict[str, Any] = {FORWARD + name: value for name, value in self.node.attrs.items()}
-        attrs |= {"of": self.node.op_type, "inputs": len(ins), "wanted": wanted, "seeds": seeds}
-        if self.node.domain:
-            attrs["of_domain"] = self.node.domain
-        given = [*ins, *(douts[k] or "" for k in seeds)]
-        names = g.emit("CompositeGradient", given, TRAINWEB, [True] * len(wanted), attrs)
-        gradients = dict(zip(wanted, names, strict=True))
-        return [gradients.get(i) for i in range(len(ins))]
+        return gradient_for_sizes(self, g, ins, douts)
 
     def wants_output(self, index: int) -> bool:
         """Whether the node names output `index`."""
         return index < len(self.node.outputs) and bool(self.node.outputs[index])
+
+
+def gradient_for_sizes(op: Op, g: GradientBuilder, ins: Sequence[str], douts: Sequence[str | None]) -> list[str | None]:
+    """Gradients that `op` is asked for when the graph is compiled, and what feeds decide is known: one node."""
+    wanted = [i for i, name in enumerate(ins) if i in op.differentiable and name and g.wants(name)]
+    if not wanted:
+        raise op.unsupported("differentiation before all sizes are known")
+    seeds = [k for k, dy in enumerate(douts) if dy is not None]
+    attrs: dict[str, Any] = {FORWARD + name: value for name, value in op.node.attrs.items()}
+    attrs |= {"of": op.node.op_type, "inputs": len(ins), "wanted": wanted, "seeds": seeds}
+    if op.node.domain:
+        attrs["of_domain"] = op.node.domain
+    given = [*ins, *(douts[k] or "" for k in seeds)]
+    names = g.emit("CompositeGradient", given, TRAINWEB, [True] * len(wanted), attrs)
+    gradients = dict(zip(wanted, names, strict=True))
+    return [gradients.get(i) for i in range(len(ins))]
 
 
 @register

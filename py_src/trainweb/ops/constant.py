@@ -10,7 +10,8 @@ from trainweb.ir.dims import at_most, maximum, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.graph import STRUCT_FORMAT, Tensor
-from trainweb.ops.arguments import checked, integers, scalar
+from trainweb.ops.arguments import checked, integers, is_known_later, scalar, unknown
+from trainweb.ops.evaluate import INT_BITS
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i64
 from trainweb.ops.op import Bad, Float, Floats, Int, Ints, Op, Sample, Str, Strs, TensorAttr, register
@@ -172,6 +173,8 @@ class Range(Op):
     def infer(self, start: TensorType, limit: TensorType, delta: TensorType) -> TensorType:
         if not start.dtype == limit.dtype == delta.dtype:
             raise self.error("start, limit and delta are not of one dtype.")
+        if any(is_known_later(self, t) for t in (start, limit, delta)):
+            return TensorType(start.dtype, (unknown(self, 0),))
         bounds = [scalar(self, t, what) for t, what in ((start, "start"), (limit, "limit"), (delta, "delta"))]
         count = self._count(*bounds)
         if not at_most(count, self.max_elements):
@@ -199,14 +202,19 @@ class EyeLike(Op):
 
     versions = (9, 22)
     attrs = {"dtype": Int(), "k": Int(0)}
-    samples = (Sample([(3, 4)]), Sample([(3, 3)], {"k": 1, "dtype": 7}), Sample([i64([[1], [2]])], {"k": -1}))
+    samples = (
+        Sample([(3, 4)]),
+        Sample([(3, 3)], {"k": 1, "dtype": 7}),
+        Sample([i64([[1], [2]])], {"k": -1}),
+        Sample([(2, 2)], {"dtype": 4}),
+    )
     bad = (Bad([(3,)]), Bad([(3, 3)], {"dtype": 8}, UnsupportedError))
 
     def infer(self, x: TensorType) -> TensorType:
         if x.rank != 2:
             raise self.error(f"x of shape {list(x.shape)} is no matrix.")
         dtype = x.dtype if self.dtype is None else ONNX_DTYPES.get(self.dtype, "")
-        if dtype not in ("float32", "float64", "int32", "int64", "uint8", "bool"):
+        if dtype not in ("float32", "float64", "bool", *INT_BITS):
             raise self.unsupported(f"dtype {dtype}")
         return TensorType(dtype, x.shape)
 

@@ -12,8 +12,9 @@ from trainweb.ir.dims import equal
 from trainweb.ir.layout import REDUCE_SUM
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.ops.copies import strided_copy, transpose
+from trainweb.ops.evaluate import INT_BITS
 from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import bools, i32, i64
+from trainweb.ops.literals import bools, i32, i64, literal
 from trainweb.ops.matmul import lower_matmul
 from trainweb.ops.op import MANY, Bad, Op, Sample, Str, register
 from trainweb.ops.reduce import reduce
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from trainweb.ops.gradients import GradientBuilder
 
 ELLIPSIS = "..."
-_DTYPES = ("float32", "int32", "int64")
+_DTYPES = ("float32", *INT_BITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,15 +195,23 @@ class Einsum(Op):
     ) -> list[str | None]:
         terms, out = self.labels([g.rank(x) for x in ins])
         shapes = [g.shape(x) for x in ins]
-        for label in {c for term in terms for c in term}:
+        broadcast: list[list[int]] = [[] for _ in ins]
+        for label in sorted({c for term in terms for c in term}):
             dims = {shape[term.index(label)] for term, shape in zip(terms, shapes, strict=True) if label in term}
-            if len(dims) > 1:
+            if len(dims - {1}) > 1:
                 told = " and ".join(map(str, sorted(dims, key=str)))
-                raise self.unsupported(f"the gradient of an operand that broadcasts, or may: sizes {told}")
-        return [
-            self._operand_gradient(g, ins, terms, out, k, douts[0] or "") if g.wants(x) else None
-            for k, x in enumerate(ins)
-        ]
+                raise self.unsupported(f"the gradient of an operand that may broadcast: sizes {told}")
+            for term, shape, axes in zip(terms, shapes, broadcast, strict=True):
+                if len(dims) > 1 and label in term and shape[term.index(label)] == 1:
+                    axes.append(term.index(label))
+        # An operand that broadcasts is one without these dims.
+        terms = ["".join(c for i, c in enumerate(t) if i not in axes) for t, axes in zip(terms, broadcast, strict=True)]
+        given = [g.squeeze(x, sorted(axes)) if axes else x for x, axes in zip(ins, broadcast, strict=True)]
+        found: list[str | None] = []
+        for k, (x, axes) in enumerate(zip(ins, broadcast, strict=True)):
+            dx = self._operand_gradient(g, given, terms, out, k, douts[0] or "") if g.wants(x) else None
+            found.append(g.unsqueeze(dx, sorted(axes)) if dx and axes else dx)
+        return found
 
     def _operand_gradient(self, g: GradientBuilder, ins: list[str], terms: list[str], out: str, k: int, dy: str) -> str:
         """The output's gradient times the other operands, summed over what operand k does not have."""
@@ -235,6 +244,11 @@ class Einsum(Op):
 
     samples = (
         Sample([(2, 3), (3, 4)], {"equation": "ij,jk->ik"}),
+        Sample([(2, 3, 4), (1, 4, 5)], {"equation": "...ij,...jk->...ik"}),
+        Sample([(1, 3), (4, 1, 3), (2, 3)], {"equation": "...i,...i,...i->..."}),
+        Sample([(1, 1), (2, 3)], {"equation": "...,...->..."}),
+        Sample([literal("uint8", [[200, 3]]), literal("uint8", [[2], [7]])], {"equation": "ij,jk->ik"}),
+        Sample([literal("uint64", [2**63, 1]), literal("uint64", [3, 5])], {"equation": "i,i->"}),
         Sample([(2, 3, 4, 5), (2, 3, 6, 5)], {"equation": "bhid,bhjd->bhij"}),
         Sample([(2, 4, 3, 5), (2, 6, 3, 5)], {"equation": "bihd,bjhd->bhij"}),
         Sample([(2, 3, 4), (2, 4, 5)], {"equation": "... i j, ... j k"}),

@@ -15,7 +15,7 @@ from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i32, i64
 from trainweb.ops.op import FLOATS, INTS, MANY, Bad, Float, Int, Sample, register
 from trainweb.ops.pointwise import Names, Pointwise, Unary, reduced
-from trainweb.ops.symbolic import Var, names
+from trainweb.ops.symbolic import Var, names, when
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -606,12 +606,13 @@ class Clip(Pointwise):
     versions = (6, 11, 12, 13)
     attrs = {"min": Float(), "max": Float()}
     max_inputs = 3
-    differentiable = (0,)
+    differentiable = (0, 1, 2)
     dtypes = NUMBERS
     samples = (
         Sample([(3, 4), f32(-0.5), f32(0.7)], away_from=(-0.5, 0.7)),
         Sample([(3, 4), None, f32(0.7)], away_from=(0.7,)),
         Sample([(3, 4), f32(-0.5)], away_from=(-0.5,)),
+        Sample([(3, 4), f32([0.3]), f32([-0.2])], away_from=(-0.2, 0.3)),
         Sample([(3, 4)]),
         Sample([(3, 4)], {"min": -0.5, "max": 0.7}, opset=7, away_from=(-0.5, 0.7)),
         Sample([i64([1, 5, 9]), i64(2), i64(7)]),
@@ -655,7 +656,16 @@ class Clip(Pointwise):
         if not inside:
             return [douts[0]]
         mask = inside[0] if len(inside) == 1 else inside[0].and_(inside[1])
-        return names(dy * mask.cast(x.dtype))
+        found: list[str | None] = [*names(dy * mask.cast(x.dtype)), None, None]
+        for k, bound in ((1, low), (2, high)):
+            if isinstance(bound, Var) and when(g, ins, k):
+                # Beyond both bounds it is the upper one.
+                at = x > bound if k == 2 else x < bound
+                if isinstance(low, Var) and isinstance(high, Var):
+                    at = at.or_(low > high) if k == 2 else at.and_((low > high).not_())
+                total = g.reduce_sum((dy * at.cast(x.dtype)).name, None, keepdims=False)
+                found[k] = g.reshape_like(total, bound.name) if g.rank(bound.name) else total
+        return found[: len(ins)]
 
     def reference(self, x: Any, low: Any = None, high: Any = None) -> Any:
         low, high = self.min if low is None else low, self.max if high is None else high

@@ -9,13 +9,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir.dims import at_most, equal_shapes, static
-from trainweb.ir.layout import SCATTER_ADD, SCATTER_MAX, SCATTER_MIN, SCATTER_MUL, SCATTER_SET
+from trainweb.ir.layout import (
+    SCATTER_ADD,
+    SCATTER_F32,
+    SCATTER_I32,
+    SCATTER_I64,
+    SCATTER_MAX,
+    SCATTER_MIN,
+    SCATTER_MUL,
+    SCATTER_SET,
+)
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.model.graph import ITEM_SIZE, MS
-from trainweb.ops.arguments import checked, integers, scalar
+from trainweb.ops.arguments import checked, integers, is_known_later, scalar, unknown
 from trainweb.ops.copies import gather_axis, padded
+from trainweb.ops.evaluate import INT_BITS
+from trainweb.ops.extrema import as_int64, from_int64
 from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import bools, f32, i32, i64
+from trainweb.ops.literals import bools, f32, i32, i64, literal
 from trainweb.ops.op import Bad, Int, Op, Sample, Str, register
 from trainweb.ops.pointwise import Names
 from trainweb.ops.symbolic import Var, names
@@ -33,6 +44,9 @@ REDUCTIONS = {
     "min": SCATTER_MIN,
 }
 """In the order of the kernels' numbers."""
+
+SCATTER_TYPES = {"float32": SCATTER_F32, "int32": SCATTER_I32, "int64": SCATTER_I64}
+"""Dtypes that kernels reduce."""
 
 
 def check_types(op: Op, indices: TensorType) -> None:
@@ -217,9 +231,25 @@ class ScatterOp(Op):
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
         data, indices, updates = ins
-        if outs[0] is not None and data is not None and indices is not None and updates is not None:
+        if outs[0] is None or data is None or indices is None or updates is None:
+            return
+        if self.reduction == "none" or data.dtype in SCATTER_TYPES:
             b.copy(outs[0], data)
             self.scatter(b, outs[0], indices, updates, self.reduction)
+            return
+        # Other integers: as int64, in their order, or where sums and products wrap to the same bits.
+        ordered = self.reduction in ("max", "min")
+        if ordered:
+            wide, more = as_int64(b, data), as_int64(b, updates)
+        else:
+            wide, more = b.temp("int64", data.shape), b.temp("int64", updates.shape)
+            for target, source in ((wide, data), (more, updates)):
+                b.elementwise([target], [source], lambda e, v: e.cast(v, "int64"))
+        self.scatter(b, wide, indices, more, self.reduction)
+        if ordered:
+            from_int64(b, outs[0], wide)
+        else:
+            b.elementwise([outs[0]], [wide], lambda e, v: e.cast(v, data.dtype))
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         _, indices, updates = ins
@@ -325,6 +355,7 @@ class ElementsOp(Op):
                     updates=updates,
                     y=out,
                     reduction=REDUCTIONS[reduction],
+                    type=SCATTER_TYPES.get(out.dtype, SCATTER_F32),
                     **self.arguments(b, out, indices),
                 )
             )
@@ -343,6 +374,7 @@ class GatherElements(ElementsOp):
         Sample([(3, 4), i64([[2, 0, -1, 1]])]),
         Sample([(2, 3, 2), i32([[[0, 2], [1, 1]], [[0, 0], [2, 1]]])], {"axis": 1}),
         Sample([i64([[7, 8], [9, 10]]), i64([[1, 0]])]),
+        Sample([literal("int16", [[7, 8], [9, 10]]), i64([[1, 0]])]),
     )
     bad = (
         Bad([(3, 4), i64([[0, 4]])], {"axis": 1}),
@@ -431,13 +463,24 @@ class ScatterElements(ElementsOp, ScatterOp):
         Sample([(3, 4), i64([[1, 1]]), (1, 2)], {"axis": 1, "reduction": "min"}, opset=18),
         Sample([i64([1, 2, 3]), i64([2]), i64([9])]),
         Sample([bools([True, True]), i32([1]), bools([False])]),
+        Sample([literal("uint16", [1, 2, 3]), i64([2]), literal("uint16", [9])]),
+        Sample([i64([2**62, 2, 3]), i64([0, 0, 0, 2]), i64([2**62, 7, -1, 4])], {"reduction": "add"}, opset=18),
+        Sample([i32([[3, 4]]), i64([[1, 1, 0]]), i32([[2**30, -2, 5]])], {"axis": 1, "reduction": "mul"}, opset=18),
+        Sample([i64([3, -(2**40)]), i64([1, 1, 0]), i64([-5, -(2**41), 4])], {"reduction": "max"}, opset=18),
+        Sample([i32([3, -5]), i32([1, 1, 0]), i32([-7, 9, 4])], {"reduction": "min"}, opset=18),
+        Sample(
+            [literal("uint8", [250, 2]), i64([0, 0, 1]), literal("uint8", [9, 255, 3])], {"reduction": "add"}, opset=18
+        ),
+        Sample(
+            [literal("uint64", [5, 2**63]), i64([0, 1]), literal("uint64", [2**63, 1])], {"reduction": "max"}, opset=18
+        ),
     )
     bad: ClassVar[Sequence[Bad]] = (
         Bad([(3, 4), i64([[4]]), (1, 1)], {"axis": 1}),
         Bad([(3, 4), i64([[0, 1]]), (1, 1)]),
         Bad([(3, 4), i64([[0]]), (1, 1)], {"reduction": "mean"}),
         Bad([(3, 4), i64([[0]]), i64([[1]])]),
-        Bad([i64([1]), i64([0]), i64([1])], {"reduction": "add"}, UnsupportedError, opset=18),
+        Bad([bools([True]), i64([0]), bools([True])], {"reduction": "add"}, UnsupportedError, opset=18),
         Bad([(3, 4), i64([0]), (1,)]),
     )
 
@@ -475,10 +518,10 @@ class Scatter(ScatterElements):
 
 
 def check_reduction(op: Op, reduction: str, dtype: str) -> None:
-    """Reductions other than none are of float32."""
+    """Reductions other than none are of numbers."""
     if reduction not in REDUCTIONS:
         raise op.error(f"there is no reduction {reduction!r}.")
-    if reduction != "none" and dtype != "float32":
+    if reduction != "none" and dtype != "float32" and dtype not in INT_BITS:
         raise op.unsupported(f"reduction {reduction!r} of {dtype}")
 
 
@@ -540,6 +583,7 @@ class TuplesOp(Op):
                 updates=updates,
                 y=out,
                 reduction=REDUCTIONS[reduction],
+                type=SCATTER_TYPES.get(out.dtype, SCATTER_F32),
                 **self.arguments(b, out, indices),
             )
         )
@@ -645,9 +689,24 @@ class ScatterND(TuplesOp, ScatterOp):
         Sample([(3, 4), i64([[1], [1]]), (2, 4)], {"reduction": "max"}, opset=18),
         Sample([(3, 4), i64([[1], [0]]), (2, 4)], {"reduction": "min"}, opset=18),
         Sample([i64([1, 2, 3]), i64([[2]]), i64([9])]),
+        Sample(
+            [i64([[1, 2], [3, 4]]), i64([[1], [1]]), i64([[5, 2**62], [2**62, 2**62]])], {"reduction": "add"}, opset=18
+        ),
+        Sample([i32([[1, 2, 3]]), i64([[0, 1], [0, 1]]), i32([2**30, 6])], {"reduction": "mul"}, opset=18),
+        Sample([i32([[1, -2, 3]]), i64([[0], [0]]), i32([[4, -5, -6], [0, 7, -9]])], {"reduction": "max"}, opset=18),
+        Sample([i64([4, 2**40]), i64([[1], [0]]), i64([2**41, -1])], {"reduction": "min"}, opset=18),
+        Sample(
+            [literal("int8", [100, -100]), i64([[0], [1]]), literal("int8", [100, 3])], {"reduction": "mul"}, opset=18
+        ),
+        Sample(
+            [literal("uint64", [5, 2**63]), i64([[0], [1]]), literal("uint64", [2**63, 1])],
+            {"reduction": "min"},
+            opset=18,
+        ),
     )
     bad = (
         Bad([(3, 4), i64([[3]]), (1, 4)]),
+        Bad([bools([True]), i64([[0]]), bools([True])], {"reduction": "max"}, UnsupportedError, opset=18),
         Bad([(3, 4), i64([[0]]), (1, 3)]),
         Bad([(3, 4), i64([[0]]), i64([[1] * 4])]),
         Bad([(3, 4), i64([[0]]), (1, 4)], {"reduction": "mean"}),
@@ -674,6 +733,9 @@ class OneHot(Op):
         Sample([i64([[0, 1], [2, 2]]), i64([3]), (2,)], {"axis": 1}),
         Sample([f32([0.0, 2.0]), f32(3.0), i64([5, 9])]),
         Sample([i32([1, 0]), i64(2), bools([False, True])], {"axis": 0}),
+        Sample([literal("uint8", [1, 250]), i64(251), f32([0.5, 2.0])]),
+        Sample([literal("int16", [-1, 1]), i64(3), i64([0, 1])]),
+        Sample([i64([0, 2]), f32(3.0), (2,)]),
     )
     bad = (
         Bad([i64([0]), i64(-1), (2,)]),
@@ -685,10 +747,10 @@ class OneHot(Op):
     def infer(self, indices: TensorType, depth: TensorType, values: TensorType) -> TensorType:
         if not equal_shapes(values.shape, (2,)):
             raise self.error(f"values has shape {list(values.shape)}, not [2].")
-        if indices.dtype not in ("int64", "int32", "float32"):
+        if indices.dtype != "float32" and indices.dtype not in INT_BITS:
             raise self.unsupported(f"indices of dtype {indices.dtype}")
         axis = self.axis_of(self.axis, indices.rank + 1)
-        size = scalar(self, depth, "depth")
+        size = unknown(self, axis) if is_known_later(self, depth) else scalar(self, depth, "depth")
         size = int(size) if static(size) else size
         return checked(self, values.dtype, (*indices.shape[:axis], size, *indices.shape[axis:]))
 
@@ -705,9 +767,9 @@ class OneHot(Op):
         indices, _, values = ins
         if outs[0] is None or indices is None or values is None:
             return
-        if indices.dtype == "float32":
-            floats, indices = indices, b.temp("int64", indices.shape)
-            b.elementwise([indices], [floats], lambda e, x: e.cast(x, "int64"))
+        if indices.dtype not in ("int64", "int32"):
+            given, indices = indices, b.temp("int64", indices.shape)
+            b.elementwise([indices], [given], lambda e, x: e.cast(x, "int64"))
         shape = outs[0].shape
         axis = self.axis % len(shape)
         b.emit(

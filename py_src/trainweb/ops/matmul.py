@@ -6,20 +6,34 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType, broadcast_shapes
-from trainweb.model.graph import MS
+from trainweb.model.graph import ITEM_SIZE, MS
 from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import i32, i64, literal
 from trainweb.ops.op import Bad, Float, Int, Op, Sample, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
+    from trainweb.ir.expr import Emitter, Expr
     from trainweb.ir.instructions import Buf
     from trainweb.ops.emission import Emission
     from trainweb.ops.gradients import GradientBuilder
 
 GEMM_WITHOUT_C_SINCE = 11
+DTYPES = ("float32", "int32", "int64", "uint32", "uint64")
+"""What ONNX multiplies matrices of; those of integers wrap."""
+
+
+def check_dtypes(op: Op, *given: TensorType | None) -> None:
+    """Raise unless all inputs are of one dtype of which there are products."""
+    dtypes = [t.dtype for t in given if t is not None]
+    if dtypes[0] not in DTYPES:
+        raise op.unsupported(f"dtype {dtypes[0]}")
+    if len(set(dtypes)) > 1:
+        raise op.error(f"the inputs are {', '.join(dtypes)}, not of one dtype.")
 
 
 def matmul_shape(op: Op, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -57,6 +71,26 @@ def lower_matmul(
     inner = [(0, 0, *s)[-2:] for s in strides]
     for index in product(*(range(d) for d in outer)):
         a_at, b_at, c_at = (sum(i * s for i, s in zip(index, row, strict=False)) for row in strides)
+        if out.dtype != "float32":
+            b.emit(
+                calls.GemmInt(
+                    a=left.view((left.size - a_at,), a_at),
+                    b=right.view((right.size - b_at,), b_at),
+                    c=out.view((out.size - c_at,), c_at),
+                    m=m,
+                    n=n,
+                    k=k,
+                    a_row=1 if trans_a else k,
+                    a_col=m if trans_a else 1,
+                    b_row=1 if trans_b else n,
+                    b_col=k if trans_b else 1,
+                    batch=dims,
+                    a_batch=inner[0],
+                    b_batch=inner[1],
+                    size=ITEM_SIZE[out.dtype],
+                )
+            )
+            continue
         b.emit(
             calls.Gemm(
                 a=left.view((left.size - a_at,), a_at),
@@ -124,7 +158,7 @@ class MatMul(Op):
     differentiable = (0, 1)
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
-        self.need_float32(a, b)
+        check_dtypes(self, a, b)
         return TensorType(a.dtype, matmul_shape(self, a.shape, b.shape))
 
     def lower(self, b: Builder, outs: list[Buf | None], left: Buf, right: Buf) -> None:
@@ -190,8 +224,18 @@ class MatMul(Op):
         Sample([(5,), (5, 4)]),
         Sample([(3, 5), (5,)]),
         Sample([(5,), (5,)]),
+        Sample([i32([[1, 2, -3], [2**30, 5, 6]]), i32([[7, 2], [2**30, -1], [4, 3]])]),
+        Sample([i64([[[1, 2]], [[-3, 2**62]]]), i64([[7, 8, 9], [2**40, 6, -5]])]),
+        Sample([i64([3, -4]), i64([[[7, 8], [9, 10]], [[1, 2], [3, 4]]])]),
+        Sample([literal("uint32", [[2**32 - 1, 3]]), literal("uint32", [[2], [2**31]])]),
+        Sample([literal("uint64", [[2**64 - 1, 3]]), literal("uint64", [2, 2**63])]),
     )
-    bad = (Bad([(3, 5), (4, 5)]), Bad([(2, 3, 5), (3, 5, 4)]))
+    bad = (
+        Bad([(3, 5), (4, 5)]),
+        Bad([(2, 3, 5), (3, 5, 4)]),
+        Bad([i32([[1]]), i64([[1]])]),
+        Bad([literal("uint8", [[1]]), literal("uint8", [[1]])], error=UnsupportedError),
+    )
 
 
 @register
@@ -210,7 +254,9 @@ class Gemm(Op):
     transB: int
 
     def infer(self, a: TensorType, b: TensorType, c: TensorType | None) -> TensorType:
-        self.need_float32(a, b, c)
+        check_dtypes(self, a, b, c)
+        if a.dtype != "float32" and not (self.alpha.is_integer() and self.beta.is_integer()):
+            raise self.unsupported(f"a product of integers times alpha {self.alpha}, with beta {self.beta},")
         if a.rank != 2 or b.rank != 2:
             raise self.error(f"A and B must be matrices, got shapes {list(a.shape)} and {list(b.shape)}.")
         m, k = a.shape[::-1] if self.transA else a.shape
@@ -232,6 +278,9 @@ class Gemm(Op):
         m, n = outs[0].shape
         k = left.shape[0] if self.transA else left.shape[1]
         bias = bias if self.beta else None
+        if outs[0].dtype != "float32":
+            self._of_integers(b, outs[0], left, right, bias)
+            return
         bias_shape = ((1, 1, *bias.shape))[-2:] if bias else (1, 1)
         b.emit(
             calls.Gemm(
@@ -285,9 +334,24 @@ class Gemm(Op):
             result[2] = dc if dc != dy else g.op("Identity", [dc])
         return result
 
+    def _of_integers(self, b: Builder, out: Buf, left: Buf, right: Buf, bias: Buf | None) -> None:
+        factors = int(self.alpha), int(self.beta)
+        product = out if factors[0] == 1 and bias is None else b.temp(out.dtype, out.shape)
+        lower_matmul(b, product, left, right, trans_a=bool(self.transA), trans_b=bool(self.transB))
+
+        def compute(e: Emitter, *parts: Expr) -> Expr:
+            terms = [e.mul(v, e.like(v, n)) if n != 1 else v for v, n in zip(parts, factors, strict=False)]
+            return terms[0] if len(terms) == 1 else e.add(*terms)
+
+        if product is not out:
+            b.elementwise([out], [product, *([bias] if bias is not None else [])], compute)
+
     def reference(self, a: Any, b: Any, c: Any = None) -> Any:
-        y = self.alpha * ((a.T if self.transA else a) @ (b.T if self.transB else b))
-        return y if c is None else y + self.beta * c
+        y = (a.T if self.transA else a) @ (b.T if self.transB else b)
+        if y.dtype.kind in "iu":
+            y = y * y.dtype.type(self.alpha)
+            return y if c is None else y + c * y.dtype.type(self.beta)
+        return self.alpha * y if c is None else self.alpha * y + self.beta * c
 
     samples = (
         Sample([(3, 5), (5, 4), (4,)]),
@@ -295,8 +359,16 @@ class Gemm(Op):
         Sample([(3, 5), (4, 5), (3, 1)], {"transB": 1}),
         Sample([(5, 3), (5, 4), ()], {"transA": 1, "beta": 0.25}),
         Sample([(3, 5), (5, 4)]),
+        Sample([i32([[1, 2, -3]]), i32([[7, 2], [8, -1], [4, 3]]), i32([5, 2**31 - 1])]),
+        Sample([i64([[1, 2], [3, 4]]), i64([[7, 2], [8, -1], [4, 3]])], {"transA": 1, "transB": 1, "alpha": -2.0}),
+        Sample([literal("uint64", [[2**63, 3]]), literal("uint64", [[2], [1]]), literal("uint64", 7)], {"beta": 3.0}),
     )
-    bad = (Bad([(3, 5), (4, 5)]), Bad([(3, 5), (5, 4), (3,)]), Bad([(2, 3, 5), (5, 4)]))
+    bad = (
+        Bad([(3, 5), (4, 5)]),
+        Bad([(3, 5), (5, 4), (3,)]),
+        Bad([(2, 3, 5), (5, 4)]),
+        Bad([i64([[1]]), i64([[1]])], {"alpha": 0.5}, UnsupportedError),
+    )
 
 
 @register

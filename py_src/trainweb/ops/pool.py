@@ -12,6 +12,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.conv import Axes, Window, patches, unpatch, window
 from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import literal
 from trainweb.ops.op import Bad, Int, Ints, Op, Sample, Str, register
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from trainweb.ir.instructions import Buf
     from trainweb.ops.gradients import GradientBuilder
 
+
+BYTES = ("int8", "uint8")
+"""Integers that ONNX pools."""
 
 ONE_WINDOW = Sample([(1, 2, 2, 3)], {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}, outputs=1)
 """Which is larger than the input, as sizes are rounded up."""
@@ -125,11 +129,20 @@ class MaxPool(_Pool):
     storage_order: int
 
     def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
-        shape = self.pooled(x)
-        return TensorType("float32", shape), TensorType("int64", shape)
+        shape = self.pooled(TensorType("float32", x.shape) if x.dtype in BYTES else x)
+        return TensorType(x.dtype, shape), TensorType("int64", shape)
 
     def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:
         arguments = self.window_of(x.shape).arguments()
+        if x.dtype in BYTES:
+            # Numbers of 8 bits are the same as floats.
+            floats, given = b.temp("float32", x.shape), outs[0]
+            b.elementwise([floats], [x], lambda e, v: e.cast(v, "float32"))
+            pooled = None if given is None else b.temp("float32", given.shape)
+            self.lower(b, [pooled, *outs[1:]], floats)
+            if given is not None and pooled is not None and given.size:
+                b.elementwise([given], [pooled], lambda e, v: e.cast(v, given.dtype))
+            return
         if x.size:
             out = outs[0] or b.temp("float32", outs[1].shape if outs[1] else ())
             indices = b.temp("int64", outs[1].shape) if outs[1] and self.storage_order else outs[1]
@@ -146,13 +159,13 @@ class MaxPool(_Pool):
     def reference(self, x: Any) -> tuple[Any, Any]:
         w = self.window_of(x.shape)
         places = np.broadcast_to(np.arange(x.size, dtype=np.float64).reshape(x.shape), x.shape)
-        p = patches(x, w, -np.inf).reshape(*x.shape[:2], *w.out, -1)
+        p = patches(x.astype(np.float64), w, -np.inf).reshape(*x.shape[:2], *w.out, -1)
         at = p.argmax(axis=-1)[..., None]
         where = np.take_along_axis(patches(places, w, -1).reshape(p.shape), at, -1)[..., 0]
         if self.storage_order:
             plane, *place = np.unravel_index(where.astype(np.int64), (prod(x.shape[:2]), *x.shape[2:]))
             where = np.ravel_multi_index((plane, *place[::-1]), (prod(x.shape[:2]), *x.shape[:1:-1]))
-        return np.take_along_axis(p, at, -1)[..., 0], where.astype(np.int64)
+        return np.take_along_axis(p, at, -1)[..., 0].astype(x.dtype), where.astype(np.int64)
 
     samples = (
         *_Pool.samples,
@@ -160,6 +173,8 @@ class MaxPool(_Pool):
         Sample([(2, 3, 6, 6)], {"kernel_shape": [2, 2]}, outputs=2),
         ONE_WINDOW,
         Sample([(1, 1, 6, 5)], {"kernel_shape": [2, 2], "strides": [2, 1], "storage_order": 1}, outputs=2),
+        Sample([literal("uint8", [[[[1, 255, 3], [4, 0, 6]]]])], {"kernel_shape": [2, 2]}, outputs=2),
+        Sample([literal("int8", [[[-5, -128, 127, -1]]])], {"kernel_shape": [2]}, outputs=1),
     )
 
 

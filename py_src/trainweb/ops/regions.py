@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.arguments import checked
@@ -88,11 +88,35 @@ LARGEST_REGION = 4
 """How many times as long as an image a region may be whose samples are as many as it is long."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Samples:
+    """Samples along an axis, as many as the longest region may have: [regions, bins, samples].
+
+    Attributes
+    ----------
+    used, inside
+        Whether the region has so many; whether it lies in the image.
+    at
+        The place, in pixels of the image.
+    share
+        One by how many there are: [regions, 1, 1].
+    pixels
+        The numbers of the pixels.
+    """
+
+    used: Var
+    inside: Var
+    at: Var
+    share: Var
+    pixels: Var
+
+
 @register
 class RoiAlign(Composite):
     """Regions of images, resampled bin by bin. https://onnx.ai/onnx/operators/onnx__RoiAlign.html
 
-    He et al., Mask R-CNN, https://arxiv.org/abs/1703.06870. No gradient goes to the regions.
+    He et al., Mask R-CNN, https://arxiv.org/abs/1703.06870. No gradient goes to the regions. With a sampling_ratio of 0
+    a region is at most four times as long as the image; a longer one fails the step.
     """
 
     versions = (10, 16, 22)
@@ -127,11 +151,44 @@ class RoiAlign(Composite):
             grad=(0,),
         ),
         Sample([(1, 1, 4, 4), f32([[0.0, 0.0, 0.5, 3.0]]), i64([0])], {"output_width": 2}, opset=10, grad=(0,)),
+        Sample(
+            [(2, 2, 6, 5), f32([[0.3, 0.6, 3.1, 4.2], [1.2, 0.1, 4.7, 5.9], [2.0, 2.0, 9.0, 9.0]]), i64([0, 1, 0])],
+            {"output_height": 2, "output_width": 1, "mode": "max"},
+            opset=16,
+            grad=(0,),
+        ),
+        # Samples at 0.3, 1.1, 1.9, 2.7: of a pixel below 0 that several read the smallest weight counts.
+        Sample(
+            [
+                f32([[[[-1.0 - (5 * i + 3 * j) % 7 / 8 for j in range(4)] for i in range(4)]]]),
+                f32([[0.4, 0.4, 3.6, 3.6]]),
+                i64([0]),
+            ],
+            {"mode": "max"},
+            opset=16,
+            grad=(),
+        ),
+        # Bins without samples are 0, and so is a sample outside: pixels below 0 lose against it.
+        Sample(
+            [
+                f32([[[[-1.0, -2.0, -3.0], [-2.5, -1.5, -0.5], [-4.0, 3.0, -2.0]]]]),
+                f32([[0.6, 0.8, 2.3, 2.4], [1.0, 1.0, 1.0, 2.0], [-3.0, -3.0, 2.0, 1.0]]),
+                i64([0, 0, 0]),
+            ],
+            {"output_height": 2, "output_width": 2, "mode": "max"},
+            opset=16,
+            grad=(),
+        ),
+        Sample(
+            [(1, 2, 5, 6), f32([[0.0, 1.0, 4.4, 4.0]]), i64([0])],
+            {"output_height": 2, "output_width": 3, "mode": "max"},
+            opset=10,
+            grad=(0,),
+        ),
     )
     bad = (
         Bad([(1, 1, 4, 4), f32([[0.0, 0.0, 2.0]]), i64([0])], {"sampling_ratio": 1}, opset=16),
         Bad([(1, 1, 4, 4), f32([[0.0, 0.0, 2.0, 2.0]]), i64([0, 0])], {"sampling_ratio": 1}, opset=16),
-        Bad([(1, 1, 4, 4), f32([[0.0, 0.0, 2.0, 2.0]]), i64([0])], {"mode": "max"}, UnsupportedError, opset=16),
     )
 
     def infer(self, x: TensorType, rois: TensorType, batch: TensorType) -> TensorType:
@@ -145,8 +202,6 @@ class RoiAlign(Composite):
             raise self.error(f"X, rois and indices have the shapes {[list(t.shape) for t in (x, rois, batch)]}.")
         if self.mode not in ("avg", "max") or min(self.output_height, self.output_width) < 1:
             raise self.error(f"mode {self.mode!r} of {self.output_height} by {self.output_width} bins.")
-        if self.sampling_ratio < 1 and self.mode == "max":
-            raise self.unsupported("mode max with a sampling_ratio of 0; set one, such as 2: that")
         return checked(self, "float32", (rois.shape[0], x.shape[1], self.output_height, self.output_width))
 
     @property
@@ -157,9 +212,13 @@ class RoiAlign(Composite):
     def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
         x, rois, batch = (v for v in ins if v is not None)
         if self.sampling_ratio < 1:
+            images = x.op("Gather", batch.cast("int64"), axis=0)
+            if self.mode == "max":
+                for axis in (1, 0):
+                    images = self._largest(images, self._extremes(x, rois, axis), axis)
+                return [images]
             # A mean over samples is one over rows of that over columns: two products.
             rows, columns = (unsqueeze(self._mean(x, rois, axis), 1) for axis in (0, 1))
-            images = x.op("Gather", batch.cast("int64"), axis=0)
             return [rows.op("MatMul", images).op("MatMul", columns.op("Transpose", perm=[0, 1, 3, 2]))]
         height, width = (self._axis(x, rois, axis) for axis in (0, 1))
         pixels = x.op("Transpose", perm=[0, 2, 3, 1])
@@ -177,14 +236,13 @@ class RoiAlign(Composite):
         n = self.sampling_ratio
         bins = reshape(found, 0, self.output_height, n, self.output_width, n, -1)
         for axis in (4, 2):
-            bins = self._reduced(bins, axis)
+            bins = self._reduced(bins, axis, "ReduceMean" if self.mode == "avg" else "ReduceMax")
         return [bins.op("Transpose", perm=[0, 3, 1, 2])]
 
-    def _reduced(self, bins: Var, axis: int) -> Var:
-        kind = "ReduceMean" if self.mode == "avg" else "ReduceMax"
+    def _reduced(self, bins: Var, axis: int, kind: str, keepdims: int = 0) -> Var:
         if self.opset >= 18:
-            return bins.op(kind, integers(bins.g, [axis]), keepdims=0)
-        return bins.op(kind, axes=[axis], keepdims=0)
+            return bins.op(kind, integers(bins.g, [axis]), keepdims=keepdims)
+        return bins.op(kind, axes=[axis], keepdims=keepdims)
 
     def _span(self, rois: Var, axis: int) -> tuple[Var, Var]:
         """Where regions start along an axis, and how long they are: [regions, 1]."""
@@ -192,8 +250,8 @@ class RoiAlign(Composite):
         start, end = (part(rois, 1, k, k + 1) * self.spatial_scale - shift for k in (1 - axis, 3 - axis))
         return start, end - start if self.is_half_pixel else (end - start).op("Max", 1.0)
 
-    def _mean(self, x: Var, rois: Var, axis: int) -> Var:
-        """Weights of the pixels along an axis in each bin, whose samples are a pixel apart: [regions, bins, pixels]."""
+    def _samples(self, x: Var, rois: Var, axis: int) -> _Samples:
+        """Samples along an axis that are at most a pixel apart: as many as a region is long."""
         g, bins = x.g, (self.output_height, self.output_width)[axis]
         pixels = g.shape(x.name)[2 + axis]
         if not static(pixels):
@@ -210,12 +268,54 @@ class RoiAlign(Composite):
         each = Var(g, g.constant("float32", (1, 1, most), [k + 0.5 for k in range(most)]), "float32")
         first = Var(g, g.constant("float32", (1, bins, 1), range(bins)), "float32")
         at = unsqueeze(start, 2) + unsqueeze(span, 2) / float(bins) * (first + each * weight)
-        used = (each < unsqueeze(count, 2)).and_((at < -1.0).or_(at > float(pixels)).not_())
-        held = unsqueeze(at.op("Max", 0.0).op("Min", pixels - 1.0), 3)
-        centre = Var(g, g.constant("float32", (pixels,), range(pixels)), "float32")
-        near = (1.0 - (held - centre).op("Abs")).op("Max", 0.0)
-        taken = near * unsqueeze(used.cast("float32") * weight, 3)
-        return Var(g, g.reduce_sum(taken.name, [2], False), "float32")
+        return _Samples(
+            (each < unsqueeze(count, 2)),
+            (at < -1.0).or_(at > float(pixels)).not_(),
+            at.op("Max", 0.0).op("Min", pixels - 1.0),
+            weight,
+            Var(g, g.constant("float32", (pixels,), range(pixels)), "float32"),
+        )
+
+    def _mean(self, x: Var, rois: Var, axis: int) -> Var:
+        """Weights of the pixels along an axis in each bin: [regions, bins, pixels]."""
+        found = self._samples(x, rois, axis)
+        near = (1.0 - (unsqueeze(found.at, 3) - found.pixels).op("Abs")).op("Max", 0.0)
+        taken = near * unsqueeze(found.used.and_(found.inside).cast("float32") * found.share, 3)
+        return Var(x.g, x.g.reduce_sum(taken.name, [2], False), "float32")
+
+    def _extremes(self, x: Var, rois: Var, axis: int) -> tuple[Var, Var]:
+        """The largest and the smallest weight that samples give a pixel of theirs: [regions, bins, pixels].
+
+        Below 0 where none of the bin reads the pixel.
+        """
+        found = self._samples(x, rois, axis)
+        low, inside = found.at.op("Floor"), found.inside.cast("float32")
+        share = found.at - low
+        last = float(x.g.shape(x.name)[2 + axis] - 1)
+        largest, smallest = [], []
+        for pixel, weight in ((low, 1.0 - share), ((low + 1.0).op("Min", last), share)):
+            read = unsqueeze(pixel, 3).equal(found.pixels).and_(unsqueeze(found.used, 3))
+            given = unsqueeze(weight * inside, 3)
+            largest.append(read.where(given, -1.0))
+            smallest.append(read.where(given, 2.0))
+        return (
+            self._reduced(largest[0].op("Max", largest[1]), 2, "ReduceMax"),
+            self._reduced(smallest[0].op("Min", smallest[1]), 2, "ReduceMin"),
+        )
+
+    def _largest(self, x: Var, extremes: tuple[Var, Var], axis: int) -> Var:
+        """The maximum over samples along an axis of pixels (regions, C, height, width) times their weights, by bins.
+
+        That is the pixel with its largest weight where it is above 0, else with its smallest.
+        """
+        found = []
+        others = [1, 3 - axis]
+        for k in range((self.output_height, self.output_width)[axis]):
+            most, least = (unsqueeze(reshape(part(w, 1, k, k + 1), 0, -1), *others) for w in extremes)
+            held = (most < 0.0).where(x.lift(EMPTY), x * (x > 0.0).where(most, least))
+            best = self._reduced(held, 2 + axis, "ReduceMax", keepdims=1)
+            found.append((best < EMPTY / 2).where(best.lift(0.0), best))
+        return found[0].op("Concat", *found[1:], axis=2 + axis)
 
     def _axis(self, x: Var, rois: Var, axis: int) -> list[tuple[Var, Var]]:
         """The two pixels of each sample along an axis (0: rows), and their weights: [regions, samples]."""
@@ -249,7 +349,9 @@ class RoiAlign(Composite):
                 for b in range(right)
             ]
             y[r, c, i, j] = (
-                np.mean([sum(t) for t in taps] or [0.0]) if self.mode == "avg" else max(max(t) for t in taps)
+                np.mean([sum(t) for t in taps] or [0.0])
+                if self.mode == "avg"
+                else max((max(t) for t in taps), default=0.0)
             )
         return y
 

@@ -9,7 +9,8 @@ from trainweb.errors import LimitError
 from trainweb.ir.dims import UndecidedError, at_most, equal, equal_shapes, maximum, minimum, static
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.model.graph import MS
-from trainweb.ops.arguments import by_unknown_axes, checked, integers, is_fed, unknown
+from trainweb.ops.arguments import by_unknown_axes, checked, integers, is_decided_later, is_known_later, unknown
+from trainweb.ops.composite import gradient_for_sizes
 from trainweb.ops.copies import gather_axis, strided_copy
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i64
@@ -109,10 +110,20 @@ class Slice(Op):
         return slice_bounds(self, x.shape, starts, ends, axes, steps)
 
     def infer(self, x: TensorType, *given: TensorType | None) -> TensorType:
-        axes = given[2] if len(given) > 2 else None
-        if axes is not None and is_fed(axes):
-            return TensorType(x.dtype, by_unknown_axes(self, x.rank, axes))
+        if (waits := self.waits_for(given)) is not None:
+            return TensorType(x.dtype, by_unknown_axes(self, x.rank, waits))
         return TensorType(x.dtype, tuple(n for _, n, _ in self.bounds(x, *given)))
+
+    def waits_for(self, given: Sequence[TensorType | None]) -> TensorType | None:
+        """What is fed and decides along which axes is sliced: the axes, or how many numbers there are."""
+        present = [t for t in given if t is not None]
+        for t in present:
+            if not equal(t.size, present[0].size):
+                raise self.error("starts, ends, axes and steps differ in length.")
+        axes = given[2] if len(given) > 2 else None
+        if axes is not None and is_decided_later(self, axes):
+            return axes
+        return next((t for t in present if is_known_later(self, t)), None)
 
     def evaluate(self, x: TensorType, *given: TensorType | None) -> tuple[Any, ...] | None:
         index = [0]
@@ -208,6 +219,8 @@ class SliceGrad(Slice):
 
     def infer(self, dy: TensorType, shape: TensorType, *given: TensorType | None) -> TensorType:
         result = checked(self, dy.dtype, integers(self, shape, "shape"))
+        if self.waits_for(given) is not None:
+            return result
         counts = tuple(n for _, n, _ in self.bounds(result, *given))
         if not equal_shapes(counts, dy.shape):
             raise self.error(f"dY has shape {list(dy.shape)}; the slice has {list(counts)}.")
@@ -266,6 +279,9 @@ class Pad(Op):
         Sample([(3, 4), i64([2, 1, 1, 3])], {"mode": "reflect"}),
         Sample([(3, 4), i64([2, 1, 1, 5])], {"mode": "edge"}),
         Sample([(3, 4), i64([2, 1, 1, 3])], {"mode": "wrap"}, opset=19),
+        Sample([(3, 2, 4), i64([1, 2, 0, 1]), None, i64([2, 0])], {"mode": "reflect"}, opset=18),
+        Sample([(3, 2, 4), i64([0, 1, 2, 1]), None, i64([-1, 0])], {"mode": "edge"}, opset=18),
+        Sample([(3, 4), i64([3, 2]), None, i64([0])], {"mode": "wrap"}, opset=19),
         Sample([(2, 3)], {"pads": [0, 1, 1, 0], "value": 1.5}, opset=10),
         Sample([i64([1, 2]), i64([1, 1]), i64(9)]),
         Sample([(2, 2, 3, 3), i64([0, 0, 1, 1, 0, 0, 1, 1])]),
@@ -286,13 +302,18 @@ class Pad(Op):
         given = self.pads if pads is None else integers(self, pads, "pads")
         if given is None:
             raise self.error("pads are missing.")
-        where = range(rank) if axes is None else integers(self, axes, "axes")
+        where = self._axes(rank, axes)
         if len(given) != 2 * len(where):
             raise self.error(f"{len(given)} pads for {len(where)} dimensions.")
         margins = [(0, 0)] * rank
         for k, axis in enumerate(where):
-            margins[self.axis_of(axis, rank)] = (given[k], given[k + len(where)])
+            margins[axis] = (given[k], given[k + len(where)])
         return margins
+
+    def _axes(self, rank: int, axes: TensorType | None) -> list[int]:
+        """The axes that pads are for."""
+        given = range(rank) if axes is None else integers(self, axes, "axes")
+        return [self.axis_of(axis, rank) for axis in given]
 
     def infer(
         self, x: TensorType, pads: TensorType | None, value: TensorType | None, axes: TensorType | None
@@ -301,8 +322,13 @@ class Pad(Op):
             raise self.error(f"there is no mode {self.mode!r}.")
         if value is not None and (value.dtype != x.dtype or not equal(value.size, 1)):
             raise self.error(f"the value must be one {x.dtype} number.")
-        if axes is not None and is_fed(axes):
+        if axes is not None and is_decided_later(self, axes):
             return TensorType(x.dtype, by_unknown_axes(self, x.rank, axes))
+        if pads is not None and is_known_later(self, pads):
+            padded = self._axes(x.rank, axes)
+            if not equal(pads.size, 2 * len(padded)):
+                raise self.error(f"{pads.size} pads for {len(padded)} dimensions.")
+            return TensorType(x.dtype, tuple(unknown(self, k) if k in padded else d for k, d in enumerate(x.shape)))
         dims = []
         for dim, (before, after) in zip(x.shape, self.margins(x.rank, pads, axes), strict=True):
             room = {"constant": 2**62, "reflect": dim - 1}.get(self.mode, 2**62 if dim != 0 else 0)
@@ -364,6 +390,8 @@ class Pad(Op):
         rest: list[str | None] = [None] * (len(ins) - 1)
         dy = douts[0]
         if self.mode != "constant":
+            if len(ins) > 3 and ins[3] and g.known(ins[3]) is None:
+                return gradient_for_sizes(self, g, ins, [*douts])
             return [self._scatter(g, ins, dy), *rest]
         if len(ins) == 1:
             return [g.op("Pad", [dy], pads=[-p for p in self.pads], mode="constant"), *rest]
@@ -404,9 +432,7 @@ class Pad(Op):
         pads, axes = [*types, None, None][:2]
         if len(ins) < 2 or pads is not None:
             return [*self.margins(rank, pads, axes)]
-        if len(ins) > 3 and ins[3] and axes is None:
-            raise self.unsupported(f"the gradient of mode {self.mode} along axes that are only known at run time")
-        where = [self.axis_of(a, rank) for a in axes.value or ()] if axes is not None else list(range(rank))
+        where = self._axes(rank, axes)
         margins: list[tuple[int | Var, int | Var]] = [(0, 0)] * rank
         for k, axis in enumerate(where):
             low, high = (g.op("Gather", [ins[1], g.constant("int64", (), [i])]) for i in (k, k + len(where)))

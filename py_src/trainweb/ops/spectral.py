@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import cos, floor, log10, pi, sin
+from math import cos, floor, isqrt, log10, pi, sin
 from typing import Any
 
 from trainweb.errors import UnsupportedError
@@ -11,7 +11,7 @@ from trainweb.ir.dims import UndecidedError, at_most, equal_shapes, minimum, sta
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.ops.arguments import by_unknown_axes, checked, is_fed, scalar, unknown
-from trainweb.ops.attention import part, reshape, unsqueeze
+from trainweb.ops.attention import integers, part, reshape, unsqueeze
 from trainweb.ops.composite import Composite
 from trainweb.ops.emission import Emission
 from trainweb.ops.lazy_numpy import np
@@ -20,7 +20,9 @@ from trainweb.ops.op import Bad, Int, Sample, register
 from trainweb.ops.symbolic import Var
 
 MAX_MATRIX = 1 << 22
-"""Elements of a transform's matrix: 16 MiB, as of 1,024 complex numbers."""
+"""Elements of a transform's matrix: 16 MiB, as of 1,024 complex numbers. Longer transforms are two, one by one."""
+MAX_FACTOR = 1024
+"""Numbers that one of these two goes over at most."""
 
 
 def fourier_matrix(rows: int, parts: int, n: int, columns: int, *, inverse: bool) -> list[float]:
@@ -47,6 +49,48 @@ def real_inverse_matrix(rows: int, n: int) -> list[float]:
     return matrix
 
 
+def factors(n: int) -> tuple[int, int] | None:
+    """Two numbers that make a transform of n numbers, as near to each other as can be; None where one is too large."""
+    small = next(a for a in range(isqrt(n), 0, -1) if n % a == 0)
+    return (small, n // small) if n // small <= MAX_FACTOR else None
+
+
+def too_long(n: int) -> str:
+    """What is not supported about a transform that is neither one product nor two."""
+    return (
+        f"a transform of {n} numbers, which are more than 1024 and no product of two numbers up to {MAX_FACTOR} "
+        "(take a power of two):"
+    )
+
+
+def in_two_steps(x: Var, n: int, parts: int, *, inverse: bool) -> Var:
+    """The transform of [..., n, parts], n being a b: of every b-th number, turned, then of what these have in common.
+
+    Cooley and Tukey, https://doi.org/10.1090/S0025-5718-1965-0178586-1.
+    """
+    a, b = factors(n) or (1, n)
+    g, lead = x.g, x.g.rank(x.name) - 2
+    keep, axes, sign = [0] * lead, range(lead), 1.0 if inverse else -1.0
+
+    def constant(values: list[float], *shape: int) -> Var:
+        return Var(g, g.constant("float32", shape, values), "float32")
+
+    def exchanged(v: Var) -> Var:
+        return v.op("Transpose", perm=[*axes, lead + 1, lead, lead + 2])
+
+    def product(v: Var, rows: int, size: int, of: int) -> Var:
+        matrix = constant(fourier_matrix(size, of, size, size, inverse=inverse), size * of, 2 * size)
+        return reshape(reshape(v, *keep, rows, size * of).op("MatMul", matrix), *keep, rows, size, 2)
+
+    turns = [2 * pi * (j * k % n) / n for j in range(b) for k in range(a)]
+    by_itself = constant([cos(t) for t in turns for _ in range(2)], b, a, 2)
+    by_other = constant([s * sign * sin(t) for t in turns for s in (-1.0, 1.0)], b, a, 2)
+    z = product(exchanged(reshape(x, *keep, a, b, parts)), b, a, parts)
+    other = z.op("Gather", Var(g, g.constant("int64", (2,), [1, 0]), "int64"), axis=lead + 2)
+    z = product(exchanged(z * by_itself + other * by_other), a, b, 2)
+    return reshape(exchanged(z), *keep, n, 2)
+
+
 def _is_number(parts: int) -> bool:
     """Whether a dim may hold a real or a complex number."""
     return not static(parts) or parts in (1, 2)
@@ -60,7 +104,7 @@ def _is_complex(parts: int) -> bool:
 class DFT(Composite):
     """The discrete Fourier transform along an axis. https://onnx.ai/onnx/operators/onnx__DFT.html
 
-    The last dim is the real and, where it has two, the imaginary part. It is a product with a matrix.
+    The last dim is the real and, where it has two, the imaginary part. It is a product with a matrix, or two of them.
     """
 
     versions = (17, 20)
@@ -81,7 +125,7 @@ class DFT(Composite):
         Bad([(2, 5, 2)], {"onesided": 1}, opset=20),
         Bad([(2, 5, 1), None, i64(2)], opset=20),
         Bad([(2, 5, 1), i64(0)], opset=20),
-        Bad([(2, 5000, 2)], opset=20, error=UnsupportedError),
+        Bad([(2, 5003, 2)], opset=20, error=UnsupportedError),
     )
 
     def _plan(self, x: TensorType, length: TensorType | None, axis: TensorType | None) -> tuple[int, int, int, int]:
@@ -113,13 +157,36 @@ class DFT(Composite):
         if is_fed(axis):
             assert axis is not None
             return TensorType("float32", by_unknown_axes(self, x.rank, axis))
-        along, _, rows, out = self._plan(x, length, axis)
-        if static(rows, out, x.shape[-1]) and rows * x.shape[-1] * out * 2 > MAX_MATRIX:
-            raise self.unsupported(
-                f"a transform of {rows} to {out} numbers: its matrix has more than {MAX_MATRIX} elements"
-            )
+        along, n, rows, out = self._plan(x, length, axis)
+        if static(n, rows, out, x.shape[-1]) and self._is_long(rows, x.shape[-1], out) and factors(n) is None:
+            raise self.unsupported(too_long(n))
         parts = 1 if self.onesided and self.inverse else 2
         return checked(self, "float32", (*x.shape[:along], out, *x.shape[along + 1 : -1], parts))
+
+    @staticmethod
+    def _is_long(rows: int, parts: int, out: int) -> bool:
+        """Whether the matrix from so many numbers to so many would be too large."""
+        return rows * parts * out * 2 > MAX_MATRIX
+
+    def _of_long(self, signal: Var, n: int, rows: int, parts: int) -> Var:
+        """The transform of [..., rows, parts] in two steps."""
+        g, at = signal.g, signal.g.rank(signal.name) - 2
+        there = n // 2 + 1 if self.onesided and self.inverse else n
+        if rows < there:
+            margin = [0] * (2 * at + 4)
+            margin[2 * at + 2] = there - rows
+            signal = signal.op("Pad", integers(g, margin))
+        if there < n:
+            # The other half is that of conjugates.
+            mirrored = Var(g, g.constant("int64", (n,), [min(k, n - k) for k in range(n)]), "int64")
+            signs = [1.0 if part_of == 0 or k < there else -1.0 for k in range(n) for part_of in range(parts)]
+            signal = signal.op("Gather", mirrored, axis=at) * Var(
+                g, g.constant("float32", (n, parts), signs), "float32"
+            )
+        found = in_two_steps(signal, n, parts, inverse=bool(self.inverse))
+        if not self.onesided:
+            return found
+        return part(found, at + 1, 0, 1) if self.inverse else part(found, at, 0, n // 2 + 1)
 
     def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
         x, *given = (*ins, None, None)[:3]
@@ -132,6 +199,9 @@ class DFT(Composite):
         signal = part(x, axis, 0, rows)
         order = [*[k for k in range(rank) if k not in (axis, rank - 1)], axis, rank - 1]
         parts = g.shape(x.name)[-1]
+        back = sorted(range(rank), key=lambda k: order[k])
+        if self._is_long(rows, parts, out):
+            return [self._of_long(signal.op("Transpose", perm=order), n, rows, parts).op("Transpose", perm=back)]
         real = bool(self.onesided and self.inverse)
         values = (
             real_inverse_matrix(rows, n) if real else fourier_matrix(rows, parts, n, out, inverse=bool(self.inverse))
@@ -141,7 +211,6 @@ class DFT(Composite):
         keep = [0] * (rank - 2)
         flat = reshape(signal.op("Transpose", perm=order), *keep, rows * parts)
         y = reshape(flat.op("MatMul", matrix), *keep, out, 1 if real else 2)
-        back = sorted(range(rank), key=lambda k: order[k])
         return [y.op("Transpose", perm=back)]
 
     def reference(self, x: Any, length: Any = None, axis: Any = None) -> Any:
@@ -202,8 +271,8 @@ class STFT(Composite):
     ) -> TensorType:
         self.need_float32(x, window)
         _, n, frames, out = self._plan(x, step, window, length)
-        if static(n) and 4 * n * out > MAX_MATRIX:
-            raise self.unsupported(f"a transform of {n} numbers: its matrix has more than {MAX_MATRIX} elements")
+        if static(n) and 4 * n * out > MAX_MATRIX and factors(n) is None:
+            raise self.unsupported(too_long(n))
         return checked(self, "float32", (x.shape[0], frames, out, 2))
 
     def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
@@ -219,6 +288,8 @@ class STFT(Composite):
         framed = x.op("Gather", Var(g, g.constant("int64", (frames, n), places), "int64"), axis=1)
         if window is not None:
             framed = framed * unsqueeze(window, 1)
+        if 4 * n * out > MAX_MATRIX:
+            return [part(in_two_steps(framed, n, parts, inverse=False), 2, 0, out)]
         values = fourier_matrix(n, parts, n, out, inverse=False)
         matrix = Var(g, g.constant("float32", (n * parts, 2 * out), values), "float32")
         return [reshape(reshape(framed, 0, 0, n * parts).op("MatMul", matrix), 0, 0, out, 2)]

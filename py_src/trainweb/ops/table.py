@@ -28,7 +28,8 @@ CONTROL_HEADER = """## Control flow and sequences
 These operators of ai.onnx are written out as others, forward and backward: {names}.
 
 - Of If, the branch that is chosen; where that is only known at run time, both branches run and results are chosen,
-  which must have the same sizes. Branches that draw or update need a known condition.
+  which must have the same sizes. Where feeds of integers or bools, or sizes, decide, results may have other sizes in
+  each branch, of the same rank: a plan is compiled for each. Branches that draw or update need a known condition.
 - Loop and Scan of a known number of iterations (when the model is compiled; for training, when artifacts are built),
   iteration by iteration up to {written:,} nodes; beyond, as a loop in the plan of at most {trips:,} iterations, where
   that is possible, which keeps for the gradient what each iteration started from. Bodies with sequences, or that

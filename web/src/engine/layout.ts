@@ -95,6 +95,10 @@ export const SCATTER_MUL = 2;
 export const SCATTER_MAX = 3;
 export const SCATTER_MIN = 4;
 
+export const SCATTER_F32 = 0;
+export const SCATTER_I32 = 1;
+export const SCATTER_I64 = 2;
+
 export const ACTIVATION_NONE = 0;
 export const ACTIVATION_RELU = 1;
 

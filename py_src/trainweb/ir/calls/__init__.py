@@ -20,7 +20,7 @@ from trainweb.ir.calls.conv import (
 )
 from trainweb.ir.calls.copy import ConvertHalf, Copy, StridedCopy
 from trainweb.ir.calls.ctc import CtcLoss, CtcLossGrad
-from trainweb.ir.calls.gemm import Gemm
+from trainweb.ir.calls.gemm import Gemm, GemmInt
 from trainweb.ir.calls.hoist import NoteChange, NoteCurrent, SkipIfCurrent
 from trainweb.ir.calls.index import (
     CheckIndices,
@@ -137,6 +137,7 @@ __all__ = [
     "GatherGrad",
     "GatherNd",
     "Gemm",
+    "GemmInt",
     "GroupNorm",
     "GroupNormGrad",
     "Lamb",

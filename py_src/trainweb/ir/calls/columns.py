@@ -37,7 +37,7 @@ class ColumnsConv(KernelCall):
         "activation",
     )
     KERNEL = "columns_conv_f32"
-    OPCODE = 71
+    OPCODE = 72
     WORDS = 30
     ARGUMENTS = __slots__
     OPERANDS = ("x", "w", "bias", "y", "columns", "rows", "table")
@@ -154,7 +154,7 @@ class ColumnsDataGradient(KernelCall):
         "activation",
     )
     KERNEL = "columns_data_gradient_f32"
-    OPCODE = 72
+    OPCODE = 73
     WORDS = 30
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "w", "bias", "dx", "columns", "rows", "table")
@@ -270,7 +270,7 @@ class ColumnsWeightGradient(KernelCall):
         "accumulate",
     )
     KERNEL = "columns_weight_gradient_f32"
-    OPCODE = 73
+    OPCODE = 74
     WORDS = 29
     ARGUMENTS = __slots__
     OPERANDS = ("x", "dy", "dw", "db", "columns", "rows", "table")

@@ -37,7 +37,7 @@ class Conv(KernelCall):
         "activation",
     )
     KERNEL = "conv_f32"
-    OPCODE = 65
+    OPCODE = 66
     WORDS = 28
     ARGUMENTS = __slots__
     OPERANDS = ("x", "w", "bias", "y")
@@ -134,7 +134,7 @@ class ConvDataGradient(KernelCall):
         "activation",
     )
     KERNEL = "conv_data_gradient_f32"
-    OPCODE = 66
+    OPCODE = 67
     WORDS = 29
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "w", "bias", "dx", "ordered")
@@ -233,7 +233,7 @@ class ConvWeightGradient(KernelCall):
         "accumulate",
     )
     KERNEL = "conv_weight_gradient_f32"
-    OPCODE = 67
+    OPCODE = 68
     WORDS = 28
     ARGUMENTS = __slots__
     OPERANDS = ("x", "dy", "dw", "db", "partial")
@@ -307,7 +307,7 @@ class WinogradWeights(KernelCall):
 
     __slots__ = ("w", "u", "m", "c", "stride", "flipped")
     KERNEL = "winograd_weights_f32"
-    OPCODE = 68
+    OPCODE = 69
     WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("w", "u")
@@ -355,7 +355,7 @@ class WinogradConv(KernelCall):
         "activation",
     )
     KERNEL = "winograd_conv_f32"
-    OPCODE = 69
+    OPCODE = 70
     WORDS = 17
     ARGUMENTS = __slots__
     OPERANDS = ("x", "u", "bias", "y")
@@ -445,7 +445,7 @@ class WinogradWeightGradient(KernelCall):
 
     __slots__ = ("x", "dy", "dw", "db", "partial", "n", "c", "m", "size", "out", "stride", "pad", "accumulate")
     KERNEL = "winograd_weight_gradient_f32"
-    OPCODE = 70
+    OPCODE = 71
     WORDS = 16
     ARGUMENTS = __slots__
     OPERANDS = ("x", "dy", "dw", "db", "partial")

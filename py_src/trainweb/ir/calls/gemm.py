@@ -124,3 +124,78 @@ class Gemm(KernelCall):
 
     def flops(self) -> int:
         return 2 * self.m * self.n * self.k * prod(self.batch)
+
+
+class GemmInt(KernelCall):
+    """A call of `gemm_int`.
+
+    c [batch, m, n] = the products of matrices of integers of 4 or 8 bytes, which wrap; strides as in gemm_f32
+    """
+
+    __slots__ = (
+        "a",
+        "b",
+        "c",
+        "m",
+        "n",
+        "k",
+        "a_row",
+        "a_col",
+        "b_row",
+        "b_col",
+        "batch",
+        "a_batch",
+        "b_batch",
+        "size",
+    )
+    KERNEL = "gemm_int"
+    OPCODE = 63
+    WORDS = 17
+    ARGUMENTS = __slots__
+    OPERANDS = ("a", "b", "c")
+
+    def __init__(
+        self,
+        *,
+        a: Buf,
+        b: Buf,
+        c: Buf,
+        m: int,
+        n: int,
+        k: int,
+        a_row: int,
+        a_col: int,
+        b_row: int,
+        b_col: int,
+        batch: tuple[int, ...],
+        a_batch: tuple[int, ...],
+        b_batch: tuple[int, ...],
+        size: int,
+        node: str = "",
+    ) -> None:
+        self.node = node
+        self.a = a
+        self.b = b
+        self.c = c
+        self.m = m
+        self.n = n
+        self.k = k
+        self.a_row = a_row
+        self.a_col = a_col
+        self.b_row = b_row
+        self.b_col = b_col
+        self.batch = batch
+        self.a_batch = a_batch
+        self.b_batch = b_batch
+        self.size = size
+
+    @property
+    def reads(self) -> list[Buf]:
+        return [self.a, self.b]
+
+    @property
+    def writes(self) -> list[Buf]:
+        return [self.c]
+
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k * prod(self.batch)

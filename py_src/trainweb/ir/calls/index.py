@@ -194,7 +194,8 @@ class GatherElements(KernelCall):
 class ScatterElements(KernelCall):
     """A call of `scatter_elements`.
 
-    ScatterElements into y, which holds data; all but SCATTER_SET for f32 alone
+    ScatterElements into y, which holds data; `type` is that of the elements where reduction is not SCATTER_SET:
+    integers wrap
     """
 
     __slots__ = (
@@ -208,10 +209,11 @@ class ScatterElements(KernelCall):
         "size",
         "index_size",
         "reduction",
+        "type",
     )
     KERNEL = "scatter_elements"
     OPCODE = 30
-    WORDS = 24
+    WORDS = 25
     ARGUMENTS = __slots__
     OPERANDS = ("updates", "indices", "y")
     FAILS = ("indices",)
@@ -229,6 +231,7 @@ class ScatterElements(KernelCall):
         size: int,
         index_size: int,
         reduction: int,
+        type: int,
         node: str = "",
     ) -> None:
         self.node = node
@@ -242,6 +245,7 @@ class ScatterElements(KernelCall):
         self.size = size
         self.index_size = index_size
         self.reduction = reduction
+        self.type = type
 
     @property
     def reads(self) -> list[Buf]:
@@ -303,13 +307,13 @@ class GatherNd(KernelCall):
 class ScatterNd(KernelCall):
     """A call of `scatter_nd`.
 
-    ScatterND into y, which holds data; reductions as in scatter_elements, slice then a multiple of 4
+    ScatterND into y, which holds data; reductions as in scatter_elements, slice then a multiple of an element
     """
 
-    __slots__ = ("updates", "indices", "y", "batch", "n", "k", "dims", "slice", "index_size", "reduction")
+    __slots__ = ("updates", "indices", "y", "batch", "n", "k", "dims", "slice", "index_size", "reduction", "type")
     KERNEL = "scatter_nd"
     OPCODE = 32
-    WORDS = 17
+    WORDS = 18
     ARGUMENTS = __slots__
     OPERANDS = ("updates", "indices", "y")
     FAILS = ("indices",)
@@ -327,6 +331,7 @@ class ScatterNd(KernelCall):
         slice: int,
         index_size: int,
         reduction: int,
+        type: int,
         node: str = "",
     ) -> None:
         self.node = node
@@ -340,6 +345,7 @@ class ScatterNd(KernelCall):
         self.slice = slice
         self.index_size = index_size
         self.reduction = reduction
+        self.type = type
 
     @property
     def reads(self) -> list[Buf]:

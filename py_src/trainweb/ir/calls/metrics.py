@@ -14,7 +14,7 @@ class CountClasses(KernelCall):
 
     __slots__ = ("predicted", "targets", "sums", "faults", "n", "classes", "mode", "ignores", "ignored")
     KERNEL = "count_classes"
-    OPCODE = 78
+    OPCODE = 79
     WORDS = 9
     ARGUMENTS = __slots__
     OPERANDS = ("predicted", "targets", "sums", "faults")
@@ -61,7 +61,7 @@ class CountTop(KernelCall):
 
     __slots__ = ("scores", "targets", "sums", "faults", "outer", "classes", "inner", "k", "ignores", "ignored")
     KERNEL = "count_top_f32"
-    OPCODE = 79
+    OPCODE = 80
     WORDS = 10
     ARGUMENTS = __slots__
     OPERANDS = ("scores", "targets", "sums", "faults")
@@ -107,7 +107,7 @@ class ErrorSums(KernelCall):
 
     __slots__ = ("predicted", "target", "sums", "rows", "columns")
     KERNEL = "error_sums_f32"
-    OPCODE = 80
+    OPCODE = 81
     WORDS = 5
     ARGUMENTS = __slots__
     OPERANDS = ("predicted", "target", "sums")

@@ -15,7 +15,7 @@ class MaxPool(KernelCall):
 
     __slots__ = ("x", "y", "indices", "planes", "size", "kernel", "out", "stride", "dilation", "pad")
     KERNEL = "max_pool_f32"
-    OPCODE = 74
+    OPCODE = 75
     WORDS = 22
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y", "indices")
@@ -68,7 +68,7 @@ class MaxPoolGradient(KernelCall):
 
     __slots__ = ("dy", "indices", "dx", "planes", "size", "out_size")
     KERNEL = "max_pool_gradient_f32"
-    OPCODE = 75
+    OPCODE = 76
     WORDS = 6
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "indices", "dx")
@@ -114,7 +114,7 @@ class AveragePool(KernelCall):
         "count_include_pad",
     )
     KERNEL = "average_pool_f32"
-    OPCODE = 76
+    OPCODE = 77
     WORDS = 25
     ARGUMENTS = __slots__
     OPERANDS = ("x", "y")
@@ -174,7 +174,7 @@ class AveragePoolGradient(KernelCall):
         "count_include_pad",
     )
     KERNEL = "average_pool_gradient_f32"
-    OPCODE = 77
+    OPCODE = 78
     WORDS = 25
     ARGUMENTS = __slots__
     OPERANDS = ("dy", "dx")

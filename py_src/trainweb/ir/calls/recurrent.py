@@ -38,7 +38,7 @@ class Recurrence(KernelCall):
         "reverse",
     )
     KERNEL = "recurrence_f32"
-    OPCODE = 63
+    OPCODE = 64
     WORDS = 19
     ARGUMENTS = __slots__
     OPERANDS = ("x", "r", "bias", "lengths", "h0", "c0", "y", "h", "c", "gates", "before", "cells", "packed", "states")
@@ -154,7 +154,7 @@ class RecurrenceGradient(KernelCall):
         "reverse",
     )
     KERNEL = "recurrence_gradient_f32"
-    OPCODE = 64
+    OPCODE = 65
     WORDS = 19
     ARGUMENTS = __slots__
     OPERANDS = (

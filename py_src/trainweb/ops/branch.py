@@ -1,0 +1,112 @@
+"""One of two graphs, by a condition that is known when a plan is compiled, and decides about sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trainweb.ir.dims import UndecidedError, static
+from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import MS, TRAINWEB, Graph, Node
+from trainweb.ops.composite import Composite
+from trainweb.ops.infer import infer_outputs, initializer_type
+from trainweb.ops.op import MANY, Attr, Int, bind, register
+from trainweb.ops.symbolic import Var
+
+if TYPE_CHECKING:
+    from trainweb.ir.symbols import SymbolTable
+    from trainweb.ops.emission import Emission
+
+
+class _BodyTypes(dict[str, TensorType]):
+    """Types of the tensors in a branch, with the symbols of the graph around it."""
+
+    table: SymbolTable | None = None
+
+
+@register
+class Branch(Composite):
+    """The results of `then_branch` where a condition holds, else of `else_branch` (ai.trainweb).
+
+    The first input is the condition, the others are the inputs of both branches, which are graphs without control
+    flow. It belongs to the signature, so that a plan has the nodes, and the sizes, of one of them.
+    """
+
+    domain = TRAINWEB
+    attrs = {
+        "then_branch": Attr(Graph, required=True),
+        "else_branch": Attr(Graph, required=True),
+        "body_opset": Int(required=True),
+    }
+    min_inputs, max_inputs = 1, MANY
+    differentiable = range(MANY)
+    static_inputs = (0,)
+    tested_through = "If"
+    then_branch: Graph
+    else_branch: Graph
+    body_opset: int
+
+    def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
+        condition, *given = inputs
+        if condition is None or condition.dtype != "bool" or condition.size != 1:
+            raise self.error("its condition is not one bool.")
+        chosen = self._chosen(condition)
+        if chosen is not None:
+            return tuple(TensorType(t.dtype, t.shape, t.value) for t in self._results(chosen, given))
+        table: SymbolTable | None = getattr(self.types, "table", None)
+        if table is None:
+            raise self.unsupported("a condition that is only known at run time")
+        then, other = (self._supposed(body, given, table) for body in (self.then_branch, self.else_branch))
+        return tuple(self._either(k, *pair, table) for k, pair in enumerate(zip(then, other, strict=True)))
+
+    def _chosen(self, condition: TensorType) -> Graph | None:
+        """The branch that runs, None where that is not known yet."""
+        if condition.value is None or not static(*condition.value):
+            return None
+        return self.then_branch if condition.value[0] else self.else_branch
+
+    def _supposed(self, body: Graph, given: Sequence[TensorType | None], table: SymbolTable) -> list[TensorType]:
+        """The results of a branch; what it demands of sizes holds where it is chosen."""
+        known = table.known()
+        results = self._results(body, given)
+        table.back_to(known)
+        return results
+
+    def _results(self, body: Graph, given: Sequence[TensorType | None]) -> list[TensorType]:
+        if len(body.inputs) != len(given):
+            raise self.error(f"a branch has {len(body.inputs)} inputs, not {len(given)}.")
+        types = _BodyTypes((name, initializer_type(tensor)) for name, tensor in body.initializers.items())
+        types.table = getattr(self.types, "table", None)
+        types.update((value.name, t) for value, t in zip(body.inputs, given, strict=True) if t is not None)
+        for node in body.nodes:
+            found, _ = infer_outputs(bind(node, {"": self.body_opset, TRAINWEB: 1, MS: 1}), types)
+            types.update((name, t) for name, t in zip(node.outputs, found, strict=False) if name)
+        return [types[value.name] for value in body.outputs]
+
+    def _either(self, index: int, a: TensorType, b: TensorType, table: SymbolTable) -> TensorType:
+        """The type of an output that is one of two: sizes that differ are symbols of their own."""
+        if a.dtype != b.dtype or a.rank != b.rank:
+            raise self.unsupported(f"a result that is {a.dtype}{list(a.shape)} or {b.dtype}{list(b.shape)}")
+        dims: list[int] = []
+        name = self.node.outputs[index] if index < len(self.node.outputs) else ""
+        for axis, (m, n) in enumerate(zip(a.shape, b.shape, strict=True)):
+            size = f"{name or index}[{axis}]"
+            dims.append(m if m == n else table.symbol(size, f"dimension {axis} of {name!r}", low=0, named=False))
+        return TensorType(a.dtype, tuple(dims))
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        condition, *given = ins
+        body = self._chosen(g.type(condition.name)) if condition is not None else None
+        if body is None:
+            raise UndecidedError("its condition")
+        names = {value.name: v.name for value, v in zip(body.inputs, given, strict=True) if v is not None}
+        for tensor in body.initializers.values():
+            names[tensor.name] = g.constant(tensor.dtype, tensor.shape, tensor.values())
+        for node in body.nodes:
+            inputs = [name and names[name] for name in node.inputs]
+            for name in filter(None, node.outputs):
+                names[name] = g.fresh(f"{g.prefix}/{name}")
+            outputs = [name and names[name] for name in node.outputs]
+            label = g.fresh(f"{g.prefix}/{node.name or node.op_type}")
+            g.add(Node(node.op_type, inputs, outputs, dict(node.attrs), node.domain, label, node.notes))
+        return [Var(g, names[value.name], value.dtype) for value in body.outputs]

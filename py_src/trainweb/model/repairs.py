@@ -68,9 +68,9 @@ def _is_zero(node: Node | None, made: dict[str, Node]) -> bool:
 def add_where_indices_meet(nodes: Iterable[Node], initializers: Mapping[str, Tensor]) -> None:
     """Let what is scattered into zeros and then added to something add up where indices meet.
 
-    The TorchScript exporter writes `index_add`, `index_put(accumulate=True)` and, up to opset 15, `scatter_add` so, without
-    the reduction. What such a node makes of indices that meet ONNX does not define, and PyTorch neither, but for
-    equal numbers: of constants only those stay that may be multi-hot codes.
+    The TorchScript exporter writes `index_add`, `index_put(accumulate=True)` and, up to opset 15, `scatter_add` so,
+    without the reduction. What such a node makes of indices that meet ONNX does not define, and PyTorch neither, but
+    for equal numbers: constants stay as they are, which may be multi-hot codes, unless they are those of `index_add`.
     """
     nodes = list(nodes)
     made = {name: node for node in nodes for name in node.outputs}
@@ -112,7 +112,7 @@ def _is_constant(name: str, made: Mapping[str, Node], initializers: Mapping[str,
 
 
 def _is_of_index_add(node: Node, others: Iterable[str], made: Mapping[str, Node]) -> bool:
-    """Whether the updates have the shape of a part of what the result is added to, as is written of `index_add` alone."""
+    """Whether updates have the shape of a part of what the result is added to, as is written of `index_add` alone."""
     expand = made.get(node.inputs[2])
     shape = made.get(expand.inputs[1]) if expand is not None and expand.op_type == "Expand" else None
     part = made.get(shape.inputs[0]) if shape is not None and shape.op_type == "Shape" else None

@@ -521,7 +521,10 @@ def lost_parameters(graph: Graph) -> list[Decision]:
             read = graph.initializers.get(name)
             if read and KIND in notes_of(graph, read) and not name.startswith(f"{module_of(node)}."):
                 held.add(f"{module_of(node)}.{name.rpartition('.')[2]}")
-    reason = "the exporter's optimizer removed or merged it: export with optimize=False"
+    reason = (
+        "not in the file: the output does not depend on it, or the exporter's optimizer removed or merged it: export "
+        "with optimize=False"
+    )
     lost = [name for name in listed_parameters(graph) if name not in held]
     return [Decision(name, False, reason, doubtful=True) for name in sorted(lost)]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from trainweb.autodiff.fake_quantization import with_straight_gradients
 from trainweb.errors import GradientError, ModelError, UnsupportedError
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Tensor, Value, take_name
@@ -73,16 +74,24 @@ def influences(
 
     `inference` has the types of the graph where somebody asked for them before.
     """
-    if has_composites(graph):
-        graph, inference = expand_composites(graph, ShapeInference(graph), keep=True), None
-    return _Paths(inference or ShapeInference(graph), outputs, stopped).relevant()
+    written, stopped = _written_out(graph, stopped)
+    if written is not graph:
+        inference = None
+    return _Paths(inference or ShapeInference(written), outputs, stopped).relevant()
 
 
 def influenced(graph: Graph, sources: Sequence[str], stopped: Sequence[str] = ()) -> set[str]:
     """Names of the tensors from which a gradient path leads to one of `sources`, not through one of `stopped`."""
+    graph, stopped = _written_out(graph, stopped)
+    return _Paths(ShapeInference(graph), (), stopped).downstream(sources)
+
+
+def _written_out(graph: Graph, stopped: Sequence[str]) -> tuple[Graph, Sequence[str]]:
+    """The graph as it is differentiated, itself where nothing is to be written out, and what is stopped in it."""
+    graph, stopped = with_straight_gradients(graph, stopped)
     if has_composites(graph):
         graph = expand_composites(graph, ShapeInference(graph), keep=True)
-    return _Paths(ShapeInference(graph), (), stopped).downstream(sources)
+    return graph, stopped
 
 
 class _Paths:
@@ -135,8 +144,7 @@ class _ReverseWalk(_Paths):
         stopped: Sequence[str] = (),
         former: ShapeInference | None = None,
     ) -> None:
-        if has_composites(graph):
-            graph = expand_composites(graph, ShapeInference(graph), keep=True)
+        graph, stopped = _written_out(graph, stopped)
         self.graph = graph.copy()
         self.loss, self.wanted = loss, list(wanted)
         roots = ([loss] if loss else []) + [y for y in seeds if y != loss]

@@ -5,6 +5,7 @@ Python's own protobuf, which is that of a page, takes a third of the time of ope
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from .checks import check_name
 from .graph import EXPORTER_NOTES, FX_NODE
 from .schema import messages
 
+_TELLS = re.compile(r"%detach|aten\._?embedding")
+"""Of the exporter's own nodes these kinds matter."""
 KEPT_KEYS = frozenset(key.encode() for key in EXPORTER_NOTES)
 
 # Tags of the fields of a length up to 127, field number and wire type; the byte after a tag is that length.
@@ -81,8 +84,7 @@ def notes(entries: Sequence[bytes]) -> dict[str, str]:
         return {}
     # Python's protobuf goes through a copy faster than through its own list.
     found = properties(data for data in entries[:] if _may_be_kept(data))
-    # Of the exporter's own nodes one kind matters.
-    return {key: value for key, value in found if key in EXPORTER_NOTES and (key != FX_NODE or "%detach" in value)}
+    return {key: value for key, value in found if key in EXPORTER_NOTES and (key != FX_NODE or _TELLS.search(value))}
 
 
 def _may_be_kept(data: bytes) -> bool:

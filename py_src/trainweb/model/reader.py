@@ -28,7 +28,15 @@ from .graph import ITEM_SIZE, TRAINWEB, Graph, Node, Sequence, Tensor, Value
 from .integrity import check_integrity
 from .plain import PlainAttribute, plain_attribute
 from .remote import LOCATION, RemoteFile
-from .repairs import check_newer, count_axes_from_front, drop_zero_biases, part_dims, part_statistics, rename_duplicates
+from .repairs import (
+    add_where_indices_meet,
+    check_newer,
+    count_axes_from_front,
+    drop_zero_biases,
+    part_dims,
+    part_statistics,
+    rename_duplicates,
+)
 from .schema import messages
 from .split import SplitModel
 from .tensors import TensorReader
@@ -255,6 +263,7 @@ class _Reader:
         rename_duplicates(graph.nodes, self._node_names)
         part_statistics(graph.nodes, graph.initializers)
         drop_zero_biases(graph.nodes)
+        add_where_indices_meet(graph.nodes, graph.initializers)
         count_axes_from_front(graph.nodes)
         graph.outputs = [self._value(entry, f"an output of {what}", frame) for entry in proto.output]
         if main and len({value.name for value in graph.outputs}) != len(graph.outputs):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,9 @@ from trainweb.model.graph import Graph, Node, Tensor, Value
 
 STATISTICS = slice(1, 3)
 """Outputs of a BatchNormalization before opset 14 that are the updated mean and variance, its inputs 3 and 4."""
+
+_LOOKED_AT = 1 << 20
+"""Elements up to which it is looked whether all are zero."""
 
 
 def rename_duplicates(nodes: Iterable[Node], names: set[str]) -> None:
@@ -60,6 +63,60 @@ def _is_zero(node: Node | None, made: dict[str, Node]) -> bool:
         node = made.get(node.inputs[0])
     value = node.attrs.get("value") if node is not None and node.op_type == "Constant" else None
     return isinstance(value, Tensor) and value.size == 1 and not any(bytes(value.data))
+
+
+def add_where_indices_meet(nodes: Iterable[Node], initializers: Mapping[str, Tensor]) -> None:
+    """Let what is scattered into zeros and then added to something add up where indices meet.
+
+    The TorchScript exporter writes `index_add`, `index_put(accumulate=True)` and, up to opset 15, `scatter_add` so,
+    without the reduction. What such a node makes of indices that meet ONNX does not define, and PyTorch neither, but
+    for equal numbers: constants stay as they are, which may be multi-hot codes, unless they are those of `index_add`.
+    """
+    nodes = list(nodes)
+    made = {name: node for node in nodes for name in node.outputs}
+    readers: dict[str, list[Node]] = {}
+    for node in nodes:
+        for name in node.inputs:
+            readers.setdefault(name, []).append(node)
+    for node in nodes:
+        if node.op_type not in _SCATTERS or node.domain or node.attrs.get("reduction", "none") != "none":
+            continue
+        reading = readers.get(node.outputs[0], [])
+        if len(reading) != 1 or reading[0].op_type != "Add" or not _is_zeros(node.inputs[0], made, initializers):
+            continue
+        others = [name for name in reading[0].inputs if name != node.outputs[0]]
+        if _is_of_index_add(node, others, made) or not _is_constant(node.inputs[2], made, initializers):
+            node.attrs["reduction"] = "add"
+
+
+_SCATTERS = ("ScatterElements", "ScatterND")
+_MOVES = ("Cast", "CastLike", "Identity", "Expand", "Reshape", "Unsqueeze", "Tile", "ConstantOfShape")
+
+
+def _is_zeros(name: str, made: Mapping[str, Node], initializers: Mapping[str, Tensor]) -> bool:
+    """Whether a tensor is a constant of zeros, of a shape that may vary."""
+    node = made.get(name)
+    if node is not None and node.op_type == "ConstantOfShape":
+        value = node.attrs.get("value")
+        return value is None or (isinstance(value, Tensor) and not any(bytes(value.data)))
+    value = initializers.get(name) if node is None else node.attrs.get("value") if node.op_type == "Constant" else None
+    return isinstance(value, Tensor) and value.size <= _LOOKED_AT and not any(bytes(value.data))
+
+
+def _is_constant(name: str, made: Mapping[str, Node], initializers: Mapping[str, Tensor]) -> bool:
+    while name in made and made[name].op_type in _MOVES:
+        if made[name].op_type == "ConstantOfShape":
+            return True
+        name = made[name].inputs[0]
+    return name in initializers or (name in made and made[name].op_type == "Constant")
+
+
+def _is_of_index_add(node: Node, others: Iterable[str], made: Mapping[str, Node]) -> bool:
+    """Whether updates have the shape of a part of what the result is added to, as is written of `index_add` alone."""
+    expand = made.get(node.inputs[2])
+    shape = made.get(expand.inputs[1]) if expand is not None and expand.op_type == "Expand" else None
+    part = made.get(shape.inputs[0]) if shape is not None and shape.op_type == "Shape" else None
+    return part is not None and part.op_type == "Slice" and part.inputs[0] in others
 
 
 def unknown_fields(message: Any, path: str = "the model") -> Iterator[str]:

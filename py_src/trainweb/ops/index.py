@@ -20,6 +20,7 @@ from trainweb.ir.layout import (
     SCATTER_SET,
 )
 from trainweb.ir.shapes import TensorType, contiguous_strides
+from trainweb.model.calls import is_scaled_by_frequency, padding_word
 from trainweb.model.graph import ITEM_SIZE, MS
 from trainweb.ops.arguments import checked, integers, is_known_later, scalar, unknown
 from trainweb.ops.copies import gather_axis, padded
@@ -128,8 +129,15 @@ class Gather(Op):
             gather_axis(b, outs[0], data, indices, axis)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
-        shape = g.op("Shape", [ins[0]])
-        return [g.op("GatherGrad", [shape, ins[1], douts[0]], domain=MS, axis=self.axis), None]
+        if is_scaled_by_frequency(self.node):
+            raise self.unsupported("scale_grad_by_freq=True of an embedding (export it without)")
+        shape, dy, word = g.op("Shape", [ins[0]]), douts[0], padding_word(self.node)
+        if word is not None and self.axis == 0:
+            is_padding = g.op("Equal", [ins[1], g.constant(g.dtype(ins[1]), (), [word])])
+            rank = g.rank(ins[1])
+            rows = g.unsqueeze(is_padding, range(rank, rank + g.rank(ins[0]) - 1))
+            dy = g.op("Where", [rows, g.constant(g.dtype(dy), (), [0.0]), dy])
+        return [g.op("GatherGrad", [shape, ins[1], dy], domain=MS, axis=self.axis), None]
 
     def reference(self, data: Any, indices: Any) -> Any:
         return np.take(data, indices, self.axis)

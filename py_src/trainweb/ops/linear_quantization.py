@@ -10,6 +10,7 @@ from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import UndecidedError, at_most, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.checks import DTYPE_CODES, ONNX_DTYPES
+from trainweb.model.graph import TRAINWEB
 from trainweb.ops.attention import integers, reshape
 from trainweb.ops.composite import Composite
 from trainweb.ops.conv import Conv, convolution_of
@@ -69,6 +70,11 @@ class _Linear(Composite):
         axis = self.axis % len(shape)
         return reshape(v, *(-1 if k == axis else 1 for k in range(len(shape))))
 
+    def places(self, x: Var, scale: Var, zero: Var | None) -> Var:
+        """x on the grid, before it is clipped."""
+        places = rounded(x / self.spread(x, scale))
+        return places if zero is None else places + self.spread(x, zero.cast("float32"))
+
     def numpy_spread(self, x: Any, v: Any) -> Any:
         """The same in numpy."""
         if self.block_size:
@@ -100,10 +106,7 @@ class QuantizeLinear(_Linear):
         x, scale, zero = ins
         assert x is not None and scale is not None
         dtype = zero.dtype if zero is not None else ONNX_DTYPES.get(self.output_dtype, "uint8")
-        places = rounded(x / self.spread(x, scale))
-        if zero is not None:
-            places = places + self.spread(x, zero.cast("float32"))
-        return [_clipped(places, dtype)]
+        return [_clipped(self.places(x, scale, zero), dtype)]
 
     def reference(self, x: Any, scale: Any, zero: Any = None) -> Any:
         dtype = zero.dtype.name if zero is not None else ONNX_DTYPES.get(self.output_dtype, "uint8")
@@ -167,6 +170,48 @@ class DequantizeLinear(_Linear):
         Sample([literal("int16", [[1, 2, 3]]), f32([[0.5, 2.0]])], {"block_size": 2}, opset=21),
     )
     bad = (Bad([(3,), f32(1.0)], error=UnsupportedError), Bad([literal("int8", [1]), f32(1.0), literal("uint8", 1)]))
+
+
+@register
+class Unclipped(_Linear):
+    """Which values QuantizeLinear left within the range of what became of them: (X, scale, quantized, zero point)."""
+
+    domain = TRAINWEB
+    attrs = {"axis": Int(1), "block_size": Int(0)}
+    min_inputs, max_inputs = 3, 4
+
+    def infer(self, x: TensorType, scale: TensorType, quantized: TensorType, zero: TensorType | None) -> TensorType:
+        self.need_float32(x)
+        self.check(x, scale, zero)
+        if quantized.dtype not in RANGES or not equal_shapes(quantized.shape, x.shape):
+            raise self.error(f"{quantized.dtype}{list(quantized.shape)} is not what X of {list(x.shape)} becomes.")
+        return TensorType("bool", x.shape)
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, scale, quantized, zero = ins
+        assert x is not None and scale is not None and quantized is not None
+        return [self.places(x, scale, zero).equal(quantized.cast("float32"))]
+
+    def reference(self, x: Any, scale: Any, quantized: Any, zero: Any = None) -> Any:
+        places = np.rint(x.astype(np.float32) / self.numpy_spread(x, scale).astype(np.float32))
+        return places + (0 if zero is None else self.numpy_spread(x, zero).astype(float)) == quantized
+
+    samples = (
+        Sample([f32([-20.0, -12.8, 0.0, 3.04, 12.7, 12.8]), f32(0.1), literal("int8", [-128, -128, 0, 30, 127, 127])]),
+        Sample(
+            [
+                f32([[-1.0, 3.0, 0.2], [0.4, 40.0, 6.0]]),
+                f32([0.5, 2.0, 0.1]),
+                literal("uint8", [[0, 4, 2], [2, 15, 9]]),
+                literal("uint8", [1, 2, 0]),
+            ]
+        ),
+    )
+    bad = (
+        Bad([(3,), f32(1.0), literal("int8", [1])]),
+        Bad([(3,), f32(1.0), f32([1.0, 2.0, 3.0])]),
+        Bad([i32([1]), f32(1.0), literal("int8", [1])], error=UnsupportedError),
+    )
 
 
 @register

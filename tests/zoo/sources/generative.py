@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+import transformers as hf
 from tests.zoo.sources.case import Case, classes, model, pixels
 from torch import nn
 from torch.nn import functional as F
@@ -309,3 +310,49 @@ class Flow(nn.Module):
 @model("Normalizing flow (affine couplings)")
 def flow() -> Case:
     return Case(Flow(), {"x": torch.randn(8, 6)}, "")
+
+
+class Speech(nn.Module):
+    """Sound of the mean of a text's prior, and how long its words are: a flow backwards, transposed convolutions."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        there = torch.ones_like(ids)
+        mask = there[:, None].to(self.inner.text_encoder.project.weight.dtype)
+        text = self.inner.text_encoder(input_ids=ids, padding_mask=mask.transpose(1, 2), attention_mask=there)
+        lengths = self.inner.duration_predictor(text.last_hidden_state.transpose(1, 2), mask)
+        sound = self.inner.decoder(self.inner.flow(text.prior_means.transpose(1, 2), mask, None, reverse=True))
+        return sound.squeeze(1) + 0.1 * lengths.mean()
+
+
+@model("VITS (speech, gradients of lengths detached)", "transformers")
+def vits() -> Case:
+    config = hf.VitsConfig(
+        vocab_size=20,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        ffn_dim=16,
+        flow_size=8,
+        spectrogram_bins=9,
+        use_stochastic_duration_prediction=False,
+        duration_predictor_filter_channels=8,
+        prior_encoder_num_flows=2,
+        prior_encoder_num_wavenet_layers=1,
+        upsample_initial_channel=8,
+        upsample_rates=[4, 2],
+        upsample_kernel_sizes=[8, 4],
+        resblock_kernel_sizes=[3],
+        resblock_dilation_sizes=[[1, 3]],
+        layerdrop=0.0,
+    )
+    inner = hf.VitsModel(config)
+    del inner.posterior_encoder  # of training with recorded speech
+    for part in inner.modules():
+        for name in ("dropout", "activation_dropout", "dropout_rate"):
+            if isinstance(getattr(part, name, None), float):
+                setattr(part, name, 0.0)
+    return Case(Speech(inner), {"ids": torch.randint(1, 20, (2, 6))}, "MSELoss", torch.randn(2, 48))

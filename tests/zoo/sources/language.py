@@ -303,3 +303,22 @@ def fasttext() -> Case:
     ids = words(6, 9)
     ids[:, 6:] = 0
     return classifier(Bag(), ids)
+
+
+class Padded(nn.Module):
+    """A language model whose padding word has a row that is read and never learned, and a head that is tied to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.inner = nn.Embedding(WORDS, 12, padding_idx=3), nn.Linear(12, 12)
+        nn.init.normal_(self.embed.weight)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.inner(self.embed(ids).cumsum(1))) @ self.embed.weight.T
+
+
+@model("Language model with a padding word (tied head)")
+def padding_word() -> Case:
+    ids = words(4, 9)
+    ids[:, 6:8] = 3
+    return Case(Padded(), {"ids": ids[:, :-1].contiguous()}, "CrossEntropyLoss", ids[:, 1:].contiguous())

@@ -515,3 +515,24 @@ def ppo() -> Case:
         "returns": torch.randn(12),
     }
     return Case(Actor(), feeds, "")
+
+
+class Edges(nn.Module):
+    """Messages along edges that are fed, summed up by `index_add`, and by `index_put` into what each node has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.message, self.back, self.head = (nn.Linear(i, o) for i, o in ((4, 6), (6, 6), (6, 6), (6, 3)))
+
+    def forward(self, x: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(self.embed(x))
+        h = torch.tanh(h.index_add(0, targets, self.message(h)[sources]))
+        h = h.index_put((sources,), self.back(h)[targets], accumulate=True)
+        return self.head(h)
+
+
+@model("Message passing (edges are fed, `index_add`, `index_put`)")
+def edges() -> Case:
+    ends = torch.randint(0, 8, (2, 8))
+    feeds = {"x": torch.randn(8, 4), "sources": ends[0], "targets": ends[1]}
+    return Case(Edges(), feeds, "CrossEntropyLoss", classes(3, 8))

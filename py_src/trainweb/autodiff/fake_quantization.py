@@ -1,0 +1,67 @@
+"""Fake quantization: QuantizeLinear and DequantizeLinear by one scale, as models are trained to be quantized.
+
+Its gradient goes straight through where nothing was clipped, and is zero elsewhere; scale and zero point have none.
+torch's exporters write `fake_quantize_per_tensor_affine` and `fake_quantize_per_channel_affine` so. What torch
+quantizes in earnest (`quantize_per_tensor`), which has no gradient there, they write with Casts in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trainweb.model.graph import TRAINWEB, Graph, Node, take_name
+
+_DEFAULTS = {"axis": 1, "block_size": 0}
+"""Attributes that say which numbers have which scale."""
+
+
+def with_straight_gradients(graph: Graph, stopped: Sequence[str]) -> tuple[Graph, list[str]]:
+    """The graph with each fake quantization q of x as h + (q - h), and the tensors that no gradient goes through.
+
+    h is x where it was not clipped and q elsewhere, so that the sum is q to the bit: of two numbers that are no farther
+    from each other than half of a step the difference is exact.
+
+    Parameters
+    ----------
+    graph : Graph
+        Not changed; it is the result where it has no fake quantization.
+    stopped : sequence of str
+        Tensors that no gradient goes through already. Where what is quantized is among them, its gradient stops.
+    """
+    producers = graph.producers()
+    pairs = {id(node): found for node in graph.nodes if (found := _quantizer(node, producers, stopped)) is not None}
+    if not pairs:
+        return graph, list(stopped)
+    result, kept = graph.copy(), list(stopped)
+    result.nodes, used = [], set(graph.names())
+    result.opsets.setdefault(TRAINWEB, 1)
+    for node in graph.nodes:
+        quantizer = pairs.get(id(node))
+        if quantizer is None:
+            result.nodes.append(node)
+            continue
+        (x, scale), zero, (y,) = quantizer.inputs[:2], quantizer.inputs[2:3], node.outputs
+        inside, q, h, step = (take_name(f"{y}/{name}", used) for name in ("unclipped", "quantized", "through", "step"))
+        attrs = {name: value for name, value in quantizer.attrs.items() if name in _DEFAULTS}
+        result.nodes += [
+            Node(node.op_type, node.inputs, [q], node.attrs, node.domain, node.name, node.notes),
+            Node("Unclipped", [x, scale, node.inputs[0], *zero], [inside], attrs, TRAINWEB, inside),
+            Node("Where", [inside, x, q], [h], {}, "", h),
+            Node("Sub", [q, h], [step], {}, "", step),
+            Node("Add", [h, step], [y], {}, "", f"{y}/straight"),
+        ]
+        kept += [q, step]
+    return result, kept
+
+
+def _quantizer(node: Node, producers: Mapping[str, Node], stopped: Sequence[str]) -> Node | None:
+    """The QuantizeLinear whose result a DequantizeLinear takes back by the same scale and zero point, if it is one."""
+    if node.op_type != "DequantizeLinear" or node.domain:
+        return None
+    made = producers.get(node.inputs[0])
+    while made is not None and made.op_type == "Clip" and made.outputs[0] not in stopped:
+        made = producers.get(made.inputs[0])
+    if made is None or made.op_type != "QuantizeLinear" or made.domain or made.outputs[0] in stopped:
+        return None
+    same = all(made.attrs.get(name, value) == node.attrs.get(name, value) for name, value in _DEFAULTS.items())
+    return made if same and made.inputs[1:] == node.inputs[1:] else None

@@ -75,6 +75,11 @@ import trainweb
 ABSENT = {"numpy", "onnx", "torch", "wasmtime"}  # edges of the package that no page needs to load or step
 COMMAND_LINE = {"trainweb.__main__", "trainweb.cli"}  # takes megabytes of the standard library along
 BRIDGE = "trainweb.flower"  # a server, which no page can be
+# What only somebody's own Python calls, and no worker of a page.
+CALLED_BY_PYTHON = {
+    "trainweb.api", "trainweb.compat.older_optimizers", "trainweb.compat.onnxruntime", "trainweb.data.files", "trainweb.data.images",
+    "trainweb.federated.privacy", "trainweb.federated.secure", "trainweb.ops.table", "trainweb.torch", "trainweb.training.calls",
+    "trainweb.training.inference_session"}
 
 # First, while the heap has large holes: its peak would enlarge a heap that is fuller.
 from trainweb.model.schema import messages
@@ -82,7 +87,7 @@ messages()
 
 names = [module.name for module in pkgutil.walk_packages(trainweb.__path__, "trainweb.")]
 for name in [*names, *${JSON.stringify(imports)}]:
-    if name in COMMAND_LINE or name.startswith(BRIDGE):
+    if name in COMMAND_LINE | CALLED_BY_PYTHON or name.startswith(BRIDGE):
         continue
     try:
         importlib.import_module(name)
@@ -107,7 +112,7 @@ for model in (made.training_model, made.eval_model, made.optimizer_model):
     read_model(model)
 read_checkpoint(made.checkpoint)
 
-del name, names, messages, ABSENT, BRIDGE, COMMAND_LINE, scores, made, model
+del name, names, messages, ABSENT, BRIDGE, CALLED_BY_PYTHON, COMMAND_LINE, scores, made, model
 del LossType, OptimType, build_artifacts, read_checkpoint, Graph, Node, Tensor, Value, read_model, write_model
 gc.collect()
 `;

@@ -53,7 +53,7 @@ export { InferenceSession } from "./inference.js";
 export type { FileName } from "./integrity.js";
 export { inspectModel } from "./inspect.js";
 export type { InspectConfig } from "./inspect.js";
-export type { DescribedValue, ModelProblem, ModelReport, ParameterDecision, ReportFeed } from "../wire/report.js";
+export type { DescribedValue, ModelProblem, ModelReport, ParameterDecision, ReportFeed, SuggestedLoss } from "../wire/report.js";
 export type { DebugOptions, ExternalData, SessionOptions } from "./options.js";
 export type * from "./settings/losses.js";
 export type * from "./settings/optimizers.js";

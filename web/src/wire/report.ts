@@ -44,6 +44,14 @@ export interface ReportFeed {
   readonly shape: readonly number[];
 }
 
+/** A loss with the settings that an output needs. */
+export interface SuggestedLoss {
+  /** Its name. */
+  readonly type: "CrossEntropyLoss";
+  /** The axis of the scores that holds the classes. */
+  readonly classAxis: number;
+}
+
 /** What `inspectModel` found. */
 export interface ModelReport {
   /** Whether the model can be trained as asked. */
@@ -83,7 +91,7 @@ export interface ModelReport {
   /** How many nodes of the model are of which operator, those of other domains as domain.operator. */
   readonly operators: Readonly<Record<string, number>>;
   /** A loss that fits the first output, where that is no loss: its name, or with the settings that it needs. */
-  readonly suggestedLoss: string | { readonly type: string; readonly classAxis: number } | null;
+  readonly suggestedLoss: string | SuggestedLoss | null;
   /** What a train step takes, in the shape that the report is about. */
   readonly feeds: readonly ReportFeed[];
   /** Lines that train the model; none where the configuration has more than names and numbers. */

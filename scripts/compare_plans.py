@@ -31,7 +31,6 @@ from networks import MODELS  # noqa: E402
 import trainweb  # noqa: E402
 from trainweb.errors import LimitError  # noqa: E402
 from trainweb.ir.instructions import KernelCall  # noqa: E402
-from trainweb.ir.loop import LoopCall  # noqa: E402
 from trainweb.ir.shapes import TensorType  # noqa: E402
 from trainweb.training.core import SessionCore  # noqa: E402
 from trainweb.training.models import read_models  # noqa: E402
@@ -97,9 +96,7 @@ def plans(name: str, folder: Path, given: dict[str, TensorType] | None) -> Itera
 def words_of(plan: Any) -> list[int | str]:
     """The words of a plan, opcodes as names."""
     words = list(struct.unpack(f"<{len(plan.words) // 4}I", plan.words))
-    # A loop is a call to passes alone: in a plan it is its instructions.
-    kernels = [call for call in KernelCall.__subclasses__() if call is not LoopCall]
-    names = {call.OPCODE: call.KERNEL for call in kernels} | {0: "generated"}
+    names = {call.OPCODE: call.KERNEL for call in KernelCall.KERNELS} | {0: "generated"}
     n_segments, n_buffers, n_code = words[5], words[6], words[7]
     at = HEADER_WORDS + 3 * n_segments + 3 * n_buffers
     end = at + n_code

@@ -2,7 +2,7 @@
 
     python wasm_kernels/build.py [--force] [--check]
 
-Writes wasm_kernels/build/*.wasm and copies them to py_src/trainweb/backend/wasm/engine/; writes ir/calls/,
+Writes wasm_kernels/build/*.wasm and copies them to py_src/trainweb/backend/wasm/engine/; writes ir/calls.py,
 ir/layout.py and layout.ts, which are checked in. A build whose sources and flags did not change is left alone.
 """
 

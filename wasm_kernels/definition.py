@@ -84,8 +84,6 @@ class Kernel:
     fails: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
-    family: str = ""
-    """The C file or folder that has it."""
 
     def arg(self, name: str) -> Arg:
         """The argument called `name`."""
@@ -260,34 +258,26 @@ class _Parameters(ast.NodeTransformer):
 
 @dataclass
 class Entry:
-    """An entry on one line, the comment right above it, and the family that the heading above it names."""
+    """An entry on one line and the comment right above it."""
 
     text: str
     doc: str
-    family: str
-
-
-HEADING = "// ----"
 
 
 def logical_lines(text: str) -> list[Entry]:
     """The entries."""
     entries: list[Entry] = []
     comment: list[str] = []
-    family = ""
     for full in text.splitlines():
         line = full.split("//")[0].rstrip()
-        if full.startswith(HEADING):
-            named = re.search(r"\((\w+)(?:\.c|/)[,)]", full)
-            family, comment = named[1] if named else "", []
-        elif not line:
+        if not line:
             comment = [*comment, full.removeprefix("//").strip()] if full.startswith("//") else []
         elif line[0].isspace():
             if not entries:
                 raise DefinitionError(f"continuation without an entry: {line!r}")
             entries[-1].text += " " + line.strip()
         else:
-            entries.append(Entry(line, " ".join(comment), family))
+            entries.append(Entry(line, " ".join(comment)))
             comment = []
     for entry in entries:
         entry.text = re.sub(r"\s+", " ", entry.text)
@@ -410,7 +400,7 @@ def read_kernel(definition: Definition, entry: Entry) -> None:
     name, parts, rest = split_head(entry.text)
     if name == "generated" or any(kernel.name == name for kernel in definition.kernels):
         raise DefinitionError(f"{name} is defined twice")
-    kernel = Kernel(name, entry.doc, [read_arg(definition, name, part) for part in parts], family=entry.family)
+    kernel = Kernel(name, entry.doc, [read_arg(definition, name, part) for part in parts])
     names = [arg.name for arg in kernel.args]
     if len(set(names)) != len(names):
         raise DefinitionError(f"{name}: an argument name occurs twice")

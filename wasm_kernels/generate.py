@@ -1,7 +1,7 @@
 """Turn `kernels.def` into what C, Python and TypeScript know of the kernels.
 
 `kernels_gen.h`: constants, enumerations, layouts, argument structs, prototypes; `kernels_tables.h`: the verifiers, the
-dispatch table and the description that the module exports; and, checked in, `ir/calls/`, `ir/layout.py` and
+dispatch table and the description that the module exports; and, checked in, `ir/calls.py`, `ir/layout.py` and
 `layout.ts`.
 """
 
@@ -29,7 +29,7 @@ COMPARISONS = {
     ast.NotEq: "!=",
 }
 
-CALLS = Path("py_src/trainweb/ir/calls")
+CALLS = Path("py_src/trainweb/ir/calls.py")
 PYTHON_LAYOUT = Path("py_src/trainweb/ir/layout.py")
 TYPESCRIPT_LAYOUT = Path("web/src/engine/layout.ts")
 
@@ -268,7 +268,7 @@ def generated_sources(definition_file: Path) -> dict[Path, str]:
 
     definition = parse(definition_file.read_text())
     return {
-        **{CALLS / f"{name}.py": text for name, text in emit_calls(definition).items()},
+        CALLS: emit_calls(definition),
         PYTHON_LAYOUT: emit_python(definition),
         TYPESCRIPT_LAYOUT: emit_typescript(definition),
     }
@@ -277,14 +277,7 @@ def generated_sources(definition_file: Path) -> dict[Path, str]:
 def generate_sources(definition_file: Path, root: Path, *, check: bool = False) -> list[str]:
     """Write what is checked in, below `root`; or, to `check`, write nothing and tell what would change."""
     stale = []
-    sources = generated_sources(definition_file)
-    for path in sorted((root / CALLS).glob("*.py")):
-        if path.relative_to(root) not in sources:
-            if not check:
-                path.unlink()
-            stale.append(str(path.relative_to(root)))
-    for path, text in sources.items():
-        (root / path).parent.mkdir(exist_ok=True)
+    for path, text in generated_sources(definition_file).items():
         if not check:
             write_if_changed(root / path, text)
         elif not (root / path).exists() or (root / path).read_text() != text:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, ClassVar, Self
+from operator import attrgetter
+from typing import Any, ClassVar, Literal, Self, TypeAlias, cast, dataclass_transform
 
 from trainweb.ir.expr import Expr
 from trainweb.ir.layout import CONSTANTS
@@ -97,56 +98,152 @@ def flat_runs(*sequences: BufSequence) -> list[tuple[Buf, ...]]:
     return runs
 
 
+# The annotations of arguments, whose names tell what a call does with an operand.
+In: TypeAlias = Buf
+Out: TypeAlias = Buf
+InOut: TypeAlias = Buf
+Sum: TypeAlias = Buf  # a result; also read where `accumulate` is 1
+Scratch: TypeAlias = Buf
+OptionalIn: TypeAlias = Buf | None
+OptionalOut: TypeAlias = Buf | None
+OptionalInOut: TypeAlias = Buf | None
+OptionalSum: TypeAlias = Buf | None
+Ints: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchSize:
+    """Dtype and number of elements of a scratch buffer."""
+
+    dtype: str
+    size: Callable[[Any], int]
+
+
+def scratch(dtype: str, size: Callable[[Any], int], *, init: Literal[False] = False) -> Any:
+    """Declare a scratch field of `size(call)` elements, which `KernelCall.make_scratch` sets."""
+    return ScratchSize(dtype, size)
+
+
+def _getter(names: Sequence[str]) -> Callable[[Any], tuple[Buf | None, ...]]:
+    """The values of fields; `attrgetter` returns no tuple of a single one."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda call: tuple(getattr(call, name) for name in names)
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(scratch,))
 class KernelCall:
-    """One call of a kernel; the classes in ir/calls have its arguments as fields, by the names of kernels.def.
+    """One call of a kernel; the classes in ir/calls.py have its arguments as fields, by the names of kernels.def.
+
+    A class with the keyword `kernel` is one of a kernel: its annotated fields are the arguments, and its place among
+    these classes is the opcode. All else follows from them and from the other keywords.
 
     Attributes
     ----------
     KERNEL : str
         Name of the kernel.
     OPCODE, WORDS : int
-        Its number in plans, and how many words its arguments take there.
+        Its number in plans, and the number of words of its arguments there.
     ARGUMENTS, OPERANDS, FLOATS, OPTIONAL_RESULTS : tuple of str
-        All fields in the order of kernels.def; those that are buffers; those that are floats; those among the buffers
-        that are only written and may be None.
+        All fields in the order of kernels.def; the buffers; the floats; the buffers that are only written and may be
+        None.
     ACCUMULATED : tuple of str
-        Results that are added to where `accumulate` says so.
+        Results that the call adds to where `accumulate` is 1.
+    RESULT : str
+        The result that goes through the epilogue, if there is one.
     UPDATES : tuple of str
-        State that is brought up to date and that no result depends on.
+        State that the call updates and that no result depends on.
     FAILS : tuple of str
         Inputs whose contents may make the call fail, wherever they come from.
     PARTS : tuple of str
-        Results that may be a part of a tensor: the call leaves the rest alone, which others write.
+        Results that may be a part of a tensor: the call leaves the rest of it unchanged.
     node : str
-        Where the call comes from, for errors.
+        The node that the call comes from, for errors.
     position : int
-        Where it stands in its `Program`, which alone sets it.
+        Its position in its `Program`, which alone sets it.
     """
 
-    __slots__ = ("node", "position")
     KERNEL: ClassVar[str]
     OPCODE: ClassVar[int]
     WORDS: ClassVar[int]
-    ARGUMENTS: ClassVar[tuple[str, ...]]
-    OPERANDS: ClassVar[tuple[str, ...]]
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ()
+    OPERANDS: ClassVar[tuple[str, ...]] = ()
     FLOATS: ClassVar[tuple[str, ...]] = ()
     OPTIONAL_RESULTS: ClassVar[tuple[str, ...]] = ()
     ACCUMULATED: ClassVar[tuple[str, ...]] = ()
+    RESULT: ClassVar[str] = ""
     UPDATES: ClassVar[tuple[str, ...]] = ()
     FAILS: ClassVar[tuple[str, ...]] = ()
     PARTS: ClassVar[tuple[str, ...]] = ()
+    KERNELS: ClassVar[list[type[KernelCall]]] = []
+    """The classes of kernels in the order of their opcodes."""
+    _SCRATCH: ClassVar[dict[str, ScratchSize]] = {}
+    _GIVEN: ClassVar[frozenset[str]]
+    _REQUIRED: ClassVar[frozenset[str]]
+    _READS: ClassVar[tuple[Callable[[Any], tuple[Buf | None, ...]], Callable[[Any], tuple[Buf | None, ...]]]]
+    """Getters of what the call reads: where it only writes its results, and where it accumulates."""
+    _WRITES: ClassVar[Callable[[Any], tuple[Buf | None, ...]]]
     node: str
     position: int
+
+    def __init_subclass__(
+        cls,
+        *,
+        kernel: str = "",
+        words: int = 0,
+        result: str = "",
+        updates: tuple[str, ...] = (),
+        fails: tuple[str, ...] = (),
+        parts: tuple[str, ...] = (),
+    ) -> None:
+        super().__init_subclass__()
+        if not kernel:
+            return
+        kinds: dict[str, str] = cls.__annotations__
+        pointers = {name: kind for name, kind in kinds.items() if kind not in ("int", "float", "Ints")}
+        plain = {name: kind.removeprefix("Optional") for name, kind in pointers.items()}
+        cls.KERNEL, cls.WORDS, cls.RESULT = kernel, words, result
+        cls.UPDATES, cls.FAILS, cls.PARTS = updates, fails, parts
+        cls.ARGUMENTS, cls.OPERANDS = tuple(kinds), tuple(pointers)
+        cls.FLOATS = tuple(name for name, kind in kinds.items() if kind == "float")
+        cls.OPTIONAL_RESULTS = tuple(name for name, kind in kinds.items() if kind == "OptionalOut")
+        cls.ACCUMULATED = tuple(name for name, kind in plain.items() if kind == "Sum")
+        cls._SCRATCH = {name: vars(cls)[name] for name, kind in kinds.items() if kind == "Scratch"}
+        for name in cls._SCRATCH:
+            delattr(cls, name)
+        cls._GIVEN = frozenset(kinds.keys() - cls._SCRATCH.keys())
+        cls._REQUIRED = frozenset(name for name in cls._GIVEN if name not in vars(cls))
+        read = [name for name, kind in plain.items() if kind in ("In", "InOut", "Sum")]
+        cls._READS = (_getter([name for name in read if name not in cls.ACCUMULATED]), _getter(read))
+        cls._WRITES = _getter([name for name, kind in plain.items() if kind != "In"])
+        KernelCall.KERNELS.append(cls)
+        cls.OPCODE = len(KernelCall.KERNELS)
+
+    def __init__(self, **arguments: Any) -> None:
+        if not self._REQUIRED <= arguments.keys() <= self._GIVEN:
+            wrong = sorted((self._REQUIRED - arguments.keys()) | (arguments.keys() - self._GIVEN))
+            raise TypeError(f"{type(self).__name__}: missing or unknown arguments: {', '.join(wrong)}")
+        self.__dict__.update(arguments, node="")
 
     @property
     def reads(self) -> list[Buf]:
         """The buffers whose contents the call reads."""
-        raise NotImplementedError
+        accumulates = bool(self.ACCUMULATED) and bool(self.__dict__["accumulate"])
+        return [b for b in self._READS[accumulates](self) if b is not None]
 
     @property
     def writes(self) -> list[Buf]:
         """The buffers that the call writes: results and scratch."""
-        raise NotImplementedError
+        return [b for b in type(self)._WRITES(self) if b is not None]
+
+    @property
+    def result(self) -> Buf:
+        """The result that goes through the epilogue."""
+        return cast(Buf, self.__dict__[self.RESULT])
+
+    @result.setter
+    def result(self, b: Buf) -> None:
+        setattr(self, self.RESULT, b)
 
     @property
     def accumulated(self) -> list[Buf]:
@@ -168,6 +265,8 @@ class KernelCall:
 
     def make_scratch(self, temp: Callable[[str, tuple[int, ...]], Buf]) -> None:
         """Set the scratch fields to buffers that `temp` makes of a dtype and a shape."""
+        for name, needed in self._SCRATCH.items():
+            setattr(self, name, temp(needed.dtype, (max(1, needed.size(self)),)))
 
     def operands(self) -> Iterator[tuple[str, Buf]]:
         """Names and buffers of the operands that are there."""
@@ -193,9 +292,8 @@ class KernelCall:
 
     def __copy__(self) -> Self:
         call = object.__new__(type(self))
-        call.node = self.node
-        for name in self.ARGUMENTS:
-            setattr(call, name, getattr(self, name))
+        call.__dict__.update(self.__dict__)
+        call.__dict__.pop("position", None)
         return call
 
     def moved(self, change: Callable[[Buf], Buf], node: str) -> Self:

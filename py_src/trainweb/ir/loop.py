@@ -27,10 +27,7 @@ class LoopCall(KernelCall):
         Whether the contents of the workspace, a condition, may make it fail.
     """
 
-    __slots__ = ("body", "inner", "may_fail", "trips", "workspace")
     KERNEL = "loop"
-    ARGUMENTS = ()
-    OPERANDS = ()
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb.errors import LimitError
 from trainweb.ir import calls
-from trainweb.ir.calls.sizes import ctc_states
+from trainweb.ir.calls import ctc_states
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.layout import CTC_LABELS
 from trainweb.ir.shapes import TensorType

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from inspect import Parameter, signature
+from inspect import Parameter, get_annotations, signature
 from math import isfinite
 from numbers import Integral, Real
 from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_type_hints
@@ -150,19 +150,24 @@ class Choice(Kind):
 
 
 @dataclass(frozen=True)
-class Pair(Kind):
-    """Two numbers."""
+class Several(Kind):
+    """Two or three numbers."""
 
     of: Number
-    name = "pair"
-    page_type = "readonly [number, number]"
+    count: int = 2
+    name = "several"
+
+    @property
+    def page_type(self) -> str:
+        return f"readonly [{', '.join(['number'] * self.count)}]"
 
     @property
     def expected(self) -> str:
-        return f"two numbers, each {self.of.expected.removeprefix('a number ')}"
+        count = {2: "two", 3: "three"}[self.count]
+        return f"{count} numbers, each {self.of.expected.removeprefix('a number ')}"
 
     def accepts(self, value: Any) -> bool:
-        return isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2
+        return isinstance(value, Sequence) and not isinstance(value, str) and len(value) == self.count
 
     def check(self, name: str, value: Any) -> None:
         super().check(name, value)
@@ -170,7 +175,7 @@ class Pair(Kind):
             self.of.check(f"{name}[{k}]", x)
 
     def facts(self) -> dict[str, Any]:
-        return super().facts() | {"of": self.of.facts()}
+        return super().facts() | {"count": self.count, "of": self.of.facts()}
 
 
 @dataclass(frozen=True)
@@ -220,7 +225,8 @@ class Array(Kind):
 NotNegative = Annotated[float, Number(least=0)]
 Positive = Annotated[float, Number(above=0)]
 Fraction = Annotated[float, Number(least=0, below=1)]
-Betas = Annotated[Sequence[float], Pair(Number(least=0, below=1))]
+Betas = Annotated[Sequence[float], Several(Number(least=0, below=1))]
+ThreeBetas = Annotated[Sequence[float], Several(Number(least=0, below=1), 3)]
 YesNo = Annotated[bool, Flag()]
 Weights = Annotated[Any, Array()]
 Patterns = Annotated[Sequence[str], Names()]
@@ -271,6 +277,12 @@ def fields_of(function: Callable[..., Any]) -> Mapping[str, Field]:
     hints = get_type_hints(target, include_extras=True)
     found = {p.name: _field(p, hints.get(p.name)) for p in signature(target).parameters.values()}
     return {name: f for name, f in found.items() if f}
+
+
+def fields_of_class(cls: type) -> Mapping[str, Field]:
+    """The settings among the annotated attributes of a class itself, in order."""
+    kinds = {name: _kind_of(hint) for name, hint in get_annotations(cls, eval_str=True).items()}
+    return {name: Field(kind, vars(cls)[name], is_optional=False) for name, kind in kinds.items() if kind}
 
 
 def checked(init: Callable[P, None]) -> Callable[P, None]:

@@ -27,7 +27,7 @@ from trainweb.ir.layout import (
 )
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.op import registry
-from trainweb.ops.optim import LinearLearningRate, Optimizer, SequenceOp, scheduler_graph
+from trainweb.ops.optim import MOMENTS, LinearLearningRate, Optimizer, SequenceOp, scheduler_graph
 from trainweb.training.arrays import from_numpy, to_numpy
 from trainweb.training.host import N_SEGMENTS, PlanHost
 
@@ -41,7 +41,10 @@ SCHEDULES = [case for case in cases() if case.cls is LinearLearningRate]
 STATE_OUTPUTS = {"Assign": (0,), "BatchNormInternal": (1, 2), "InPlaceAccumulatorV2": (1,)}
 """Outputs of the reference that are also what the state inputs hold afterwards."""
 SEGMENT_ELEMENTS = 64
-PLACES = ((PARAMETERS, 0), (GRADIENTS, 0), (MOMENTUM0, 0), (MOMENTUM1, 0), (MOMENTUM1, SEGMENT_ELEMENTS))
+PLACES = (
+    *((PARAMETERS, 0), (GRADIENTS, 0), (MOMENTUM0, 0)),
+    *((MOMENTUM1, k * SEGMENT_ELEMENTS) for k in range(len(MOMENTS) - 1)),
+)
 """Segments of the sequences, and the elements before them."""
 HOLE = 5
 """Elements between the two runs of the parameters, as a frozen parameter between trainable ones makes them."""
@@ -120,6 +123,7 @@ def test_sequences(case: Case) -> None:
         places = PLACES if given else ((GRADIENTS, 0),)
         whole = getattr(case.cls, "per_parameter", False)
         tensors = dict(list(zip(names, arrays, strict=True))[len(given) :])
+        assert len(tensors) <= len(places), "give PLACES one more"
         runs = {
             name: Runs(host, place, x, whole=whole)
             for place, (name, x) in zip(places, tensors.items(), strict=False)

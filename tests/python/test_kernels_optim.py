@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.python.optimizer_steps import take_step
 from tests.python.plan_builder import run_kernel
 
 from trainweb.backend.wasm.engine import Engine
@@ -46,13 +47,23 @@ def read(state: np.ndarray) -> dict[str, Any]:
 
 
 def closed_form(
-    w: np.ndarray, past: list[np.ndarray], t: int, *, rate: float, mode: int, correct: int, decay: float, epsilon: float
+    w: np.ndarray,
+    past: list[np.ndarray],
+    t: int,
+    *,
+    rate: float,
+    mode: int,
+    correct: int,
+    decay: float,
+    epsilon: float,
+    betas: tuple[float, float] = (0.9, 0.999),
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(w, m, v) after step `t`, moments being sums over all gradients so far instead of recurrences.
 
     The operator's reference and the kernel carry moments from step to step; this shares no line with either.
     """
-    b1, b2, rate, decay, epsilon = (float(np.float32(c)) for c in (0.9, 0.999, rate, decay, epsilon))
+    b1, b2 = betas
+    rate = float(np.float32(rate))  # of the session's state
     ages = np.arange(len(past))[::-1]
     m, v = (
         (1 - b) * np.einsum("t,tn->n", b**ages, np.stack(past).astype(np.float64) ** power)
@@ -71,7 +82,7 @@ def closed_form(
 @pytest.mark.parametrize("n", [1, 7, 1000, 40000])
 @pytest.mark.parametrize(("mode", "correct"), [(1, 1), (1, 0), (0, 1)])
 @pytest.mark.parametrize("start", [0, 100_000])
-def test_adamw(engine: Engine, n: int, mode: int, correct: int, start: int) -> None:
+def test_adamw(n: int, mode: int, correct: int, start: int) -> None:
     rng = np.random.default_rng(n)
     w, m, v = (
         rng.standard_normal(n).astype(np.float32),
@@ -81,71 +92,41 @@ def test_adamw(engine: Engine, n: int, mode: int, correct: int, start: int) -> N
     exact, past = (w.astype(np.float64), m, v), []
     for t in range(start + 1, start + 6):
         g = rng.standard_normal(n).astype(np.float32)
-        result = run_kernel(
-            engine,
-            "adamw_f32",
-            w=w,
-            g=g,
-            m=m,
-            v=v,
-            state=state_words(rate=0.01, step=t - 1),
-            n=n,
-            alpha=0.9,
-            beta=0.999,
-            epsilon=1e-6,
-            weight_decay=0.1,
-            correct_bias=correct,
-            adam_mode=mode,
-        )
-        w, m, v = result["w"], result["m"], result["v"]
+        settings = {"epsilon": 1e-6, "weight_decay": 0.1, "correct_bias": correct, "adam_mode": mode}
+        w, m, v = take_step("AdamWOptimizer", w, g, m, v, rate=0.01, before=t - 1, **settings)
         past.append(g)
         exact = closed_form(exact[0], past, t, rate=0.01, mode=mode, correct=correct, decay=0.1, epsilon=1e-6)
     for actual, expected in zip((w, m, v), exact, strict=True):
         np.testing.assert_allclose(actual, expected, rtol=3e-6, atol=1e-6)
 
 
-def test_adamw_leaves_parameters_without_gradient_alone(engine: Engine) -> None:
+def test_adamw_leaves_parameters_without_gradient_alone() -> None:
     w = np.array([1.0, -2.0, 3e-20], np.float32)
     zeros = np.zeros(3, np.float32)
-    result = run_kernel(
-        engine,
-        "adamw_f32",
-        w=w,
-        g=zeros,
-        m=zeros,
-        v=zeros,
-        state=state_words(),
-        n=3,
-        alpha=0.9,
-        beta=0.999,
-        epsilon=1e-6,
-        weight_decay=0.0,
-        correct_bias=1,
-        adam_mode=1,
-    )
-    np.testing.assert_array_equal(result["w"], w)
+    moved, *_ = take_step("AdamWOptimizer", w, zeros, zeros, zeros, rate=1e-3, before=0, weight_decay=0.0)
+    np.testing.assert_array_equal(moved, w)
 
 
 @pytest.mark.parametrize("n", [0, 3, 20000])
-def test_sgd(engine: Engine, n: int) -> None:
+def test_sgd(n: int) -> None:
     rng = np.random.default_rng(n)
     w, g = (rng.standard_normal(n).astype(np.float32) for _ in range(2))
-    result = run_kernel(engine, "sgd_f32", w=w, g=g, state=state_words(rate=0.5), n=n)["w"]
-    np.testing.assert_allclose(result, w - np.float32(0.5) * g, rtol=1e-6, atol=1e-7)
+    moved = take_step("SGDOptimizerV2", w, g, rate=0.5, before=3)[0]
+    np.testing.assert_allclose(moved, w - np.float32(0.5) * g, rtol=1e-6, atol=1e-7)
 
 
-def run_lion(engine: Engine, w: np.ndarray, g: np.ndarray, m: np.ndarray, **settings: float) -> dict[str, np.ndarray]:
-    rate = settings.pop("rate")
-    return run_kernel(engine, "lion_f32", w=w, g=g, m=m, state=state_words(rate=rate), n=len(w), **settings)
+def run_lion(w: np.ndarray, g: np.ndarray, m: np.ndarray, betas: tuple[float, float], decay: float) -> list[np.ndarray]:
+    settings = {"betas": list(betas), "weight_decay": decay}
+    return take_step("LionOptimizer", w, g, m, rate=0.01, before=4, domain="ai.trainweb", **settings)
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 1000, 40000])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_lion(engine: Engine, n: int, decay: float) -> None:
+def test_lion(n: int, decay: float) -> None:
     """Against the sums that the recurrences stand for, in float64."""
     rng = np.random.default_rng(n)
     w, m = rng.standard_normal(n).astype(np.float32), np.zeros(n, np.float32)
-    b1, b2, rate, wd = (float(np.float32(c)) for c in (0.9, 0.99, 0.01, decay))
+    b1, b2, rate, wd = 0.9, 0.99, float(np.float32(0.01)), decay
     exact, moment, moves = w.astype(np.float64), np.zeros(n), np.zeros((0, n))
     for _ in range(5):
         g = rng.standard_normal(n).astype(np.float32)
@@ -154,32 +135,30 @@ def test_lion(engine: Engine, n: int, decay: float) -> None:
         assert certain.sum() >= 0.99 * n
         moves = np.vstack([moves, g[None]])
         moment = (1 - b2) * np.einsum("t,tn->n", b2 ** np.arange(len(moves))[::-1], moves)
-        result = run_lion(engine, w, g, m, rate=0.01, alpha=0.9, beta=0.99, weight_decay=decay)
-        signs = np.where(certain, np.sign(direction), np.round((w - rate * wd * w - result["w"]) / rate))
+        moved, m = run_lion(w, g, m, (0.9, 0.99), decay)
+        signs = np.where(certain, np.sign(direction), np.round((w - rate * wd * w - moved) / rate))
         exact = exact - rate * (signs + wd * exact)
-        w, m = result["w"], result["m"]
+        w = moved
     np.testing.assert_allclose(w, exact, rtol=2e-6, atol=1e-6)
     np.testing.assert_allclose(m, moment, rtol=2e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("case", ["plain", "decayed"])
-def test_lion_takes_the_steps_of_optax_and_keras(engine: Engine, case: str) -> None:
+def test_lion_takes_the_steps_of_optax_and_keras(case: str) -> None:
     recorded = np.load(GOLDEN / "lion" / "expected.npz")
     w, m = recorded["start"].astype(np.float32), np.zeros(recorded["start"].size, np.float32)
     for g, expected in zip(recorded["gradients"].astype(np.float32), recorded[f"{case}/weights"], strict=True):
         decay = 0.1 if case == "decayed" else 0.0
-        result = run_lion(engine, w, g, m, rate=0.01, alpha=0.85, beta=0.97, weight_decay=decay)
-        w, m = result["w"], result["m"]
+        w, m = run_lion(w, g, m, (0.85, 0.97), decay)
         np.testing.assert_allclose(w, expected, rtol=2e-6, atol=1e-6)
     np.testing.assert_allclose(m, recorded[f"{case}/moment"], rtol=1e-5, atol=1e-9)
 
 
-def test_lion_moves_nothing_where_there_is_no_direction_and_keeps_nan(engine: Engine) -> None:
+def test_lion_moves_nothing_where_there_is_no_direction_and_keeps_nan() -> None:
     w, zeros = np.array([1.0, -2.0, 3e-20, 5.0, -0.0], np.float32), np.zeros(5, np.float32)
-    settings = {"rate": 0.01, "alpha": 0.9, "beta": 0.99, "weight_decay": 0.0}
-    np.testing.assert_array_equal(run_lion(engine, w, zeros, zeros, **settings)["w"], w)
+    np.testing.assert_array_equal(run_lion(w, zeros, zeros, (0.9, 0.99), 0.0)[0], w)
     g = np.array([np.nan, np.inf, -np.inf, -1e-38, 0], np.float32)
-    moved = run_lion(engine, w, g, zeros, **settings)["w"]
+    moved = run_lion(w, g, zeros, (0.9, 0.99), 0.0)[0]
     np.testing.assert_allclose(moved, [np.nan, -2.01, 0.01, 5.01, 0], rtol=1e-6)
 
 
@@ -188,7 +167,7 @@ def lamb(
 ) -> np.ndarray:
     """The parameters after step `t`, in float64; moments as sums over all gradients so far."""
     b1, b2 = (float(np.float32(c)) for c in (0.9, 0.999))
-    _, m, v = closed_form(w, past, t, rate=rate, mode=0, correct=1, decay=0.0, epsilon=epsilon)
+    _, m, v = closed_form(w, past, t, rate=rate, mode=0, correct=1, decay=0.0, epsilon=epsilon, betas=(b1, b2))
     if correct:
         m, v = m / -np.expm1(t * np.log(b1)), v / -np.expm1(t * np.log(b2))
     r = m / (np.sqrt(v) + epsilon) + decay * w

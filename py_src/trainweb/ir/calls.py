@@ -638,123 +638,12 @@ class OneHot(KernelCall, kernel="one_hot", words=8):
     index_size: int
 
 
-class Adamw(KernelCall, kernel="adamw_f32", words=12):
-    """One step with t = state's step + 1 and state's learning rate."""
+class FlushMoments(KernelCall, kernel="flush_moments_f32", words=3):
+    """Every 16th step, elements of less than 2^-106 become 0."""
 
-    w: InOut
-    g: In
-    m: InOut
-    v: InOut
+    x: InOut
     state: In
     n: int
-    alpha: float
-    beta: float
-    epsilon: float
-    weight_decay: float
-    correct_bias: int
-    adam_mode: int
-
-
-class Sgd(KernelCall, kernel="sgd_f32", words=4):
-    """A call of `sgd_f32`."""
-
-    w: InOut
-    g: In
-    state: In
-    n: int
-
-
-class Lion(KernelCall, kernel="lion_f32", words=8):
-    """w -= rate * (sign(alpha m + (1 - alpha) g) + weight_decay w), then m = beta m + (1 - beta) g."""
-
-    w: InOut
-    g: In
-    m: InOut
-    state: In
-    n: int
-    alpha: float
-    beta: float
-    weight_decay: float
-
-
-class Adam(KernelCall, kernel="adam_f32", words=10):
-    """Where nothing else is said, the gradient has weight_decay * w added before anything else. Adam: as adamw_f32 with
-    adam_mode 0 but for the decay.
-    """
-
-    w: InOut
-    g: In
-    m: InOut
-    v: InOut
-    state: In
-    n: int
-    alpha: float
-    beta: float
-    epsilon: float
-    weight_decay: float
-
-
-class Momentum(KernelCall, kernel="momentum_f32", words=9):
-    """m = momentum m + (1 - dampening) g, at the first step g; w -= rate * (nesterov ? g + momentum m : m)."""
-
-    w: InOut
-    g: In
-    m: InOut
-    state: In
-    n: int
-    momentum: float
-    dampening: float
-    weight_decay: float
-    nesterov: int
-
-
-class Rmsprop(KernelCall, kernel="rmsprop_f32", words=11):
-    """s = alpha s + (1 - alpha) g^2; with `mean` its square, an average of g like s, is taken from s under the root; d
-    = g / (sqrt(s) + epsilon); with `velocity` it is momentum velocity + d; w -= rate * d.
-    """
-
-    w: InOut
-    g: In
-    s: InOut
-    velocity: OptionalInOut = None
-    mean: OptionalInOut = None
-    state: In
-    n: int
-    alpha: float
-    epsilon: float
-    momentum: float
-    weight_decay: float
-
-
-class Adagrad(KernelCall, kernel="adagrad_f32", words=9):
-    """s += g^2, at the first step from `initial`; w -= rate / (1 + steps before * rate_decay) * g / (sqrt(s) +
-    epsilon).
-    """
-
-    w: InOut
-    g: In
-    s: InOut
-    state: In
-    n: int
-    rate_decay: float
-    initial: float
-    epsilon: float
-    weight_decay: float
-
-
-class Adadelta(KernelCall, kernel="adadelta_f32", words=9):
-    """s = rho s + (1 - rho) g^2; u = sqrt(d + epsilon) / sqrt(s + epsilon) g; d = rho d + (1 - rho) u^2; w -= rate * u.
-    """
-
-    w: InOut
-    g: In
-    s: InOut
-    d: InOut
-    state: In
-    n: int
-    rho: float
-    epsilon: float
-    weight_decay: float
 
 
 class Lamb(KernelCall, kernel="lamb_f32", words=14):
@@ -776,20 +665,6 @@ class Lamb(KernelCall, kernel="lamb_f32", words=14):
     ratio_min: float
     ratio_max: float
     correct_bias: int
-
-
-class Average(KernelCall, kernel="average_f32", words=7):
-    """average += (1 - d) * (w - average), d = decay, or with power the lesser of it and 1 - (1 + t / gamma)^-power, t
-    being state's step; at step 0 the average is w.
-    """
-
-    w: In
-    average: InOut
-    state: In
-    n: int
-    decay: float
-    power: float
-    gamma: float
 
 
 class StateWithRate(KernelCall, kernel="state_with_rate", words=3):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 649457679
+FINGERPRINT: Final = 2935159667
 """Of the kernels that this package compiles for."""
 
 # "TWPL"

@@ -12,6 +12,7 @@ from trainweb.onnxblock import context
 from trainweb.onnxblock.blocks import Block
 from trainweb.onnxblock.context import add_node, generate_name
 from trainweb.ops import averages
+from trainweb.ops.optim import AVERAGES
 from trainweb.settings import Fraction, Positive, YesNo, checked, fields_of
 
 
@@ -54,7 +55,7 @@ class ExponentialMovingAverage(Block):
             Name of the sequence of the parameters.
         """
         accessor, operator = context.current(), averages.ExponentialMovingAverage
-        name = accessor.add_input(Sequence(averages.AVERAGES.input, "float32"))
+        name = accessor.add_input(Sequence(AVERAGES.input, "float32"))
         output = generate_name("ema_updated_flag")
         add_node(operator.op_type(), ["step", parameters, name], [output], domain=operator.domain, **self._attributes)
         accessor.graph.value_info[output] = Value(output, "bool", (1,))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Parameter, Signature, get_annotations
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from trainweb import messages
@@ -16,8 +18,9 @@ from trainweb.onnxblock.averages import ExponentialMovingAverage, make_average
 from trainweb.onnxblock.blocks import Block, add_initializer_of
 from trainweb.onnxblock.context import add_node, generate_name
 from trainweb.onnxblock.training import ForwardBlock
-from trainweb.ops import matrix_optim
+from trainweb.ops import matrix_optim, rules
 from trainweb.ops import optim as operators
+from trainweb.ops.op import Attr
 from trainweb.settings import (
     Betas,
     Choice,
@@ -112,15 +115,14 @@ class Optimizer(ForwardBlock):
 
     def __init_subclass__(cls) -> None:
         cls.moments = cls.__dict__.get("moments") or tuple(
-            m.input for m in operators.MOMENTS if m.input in cls.operator.inputs
+            m.input for m in (*operators.MOMENTS, operators.AVERAGES) if m.input in cls.operator.inputs
         )
         cls.flag = cls.__dict__.get("flag") or f"{cls.__name__.lower()}.updated_flag"
 
-    def __init__(self, clip_grad: Block | None = None, **attributes: float) -> None:
+    def __init__(self, clip_grad: Block | None = None, **attributes: Any) -> None:
         super().__init__()
         self._clips = [] if clip_grad is None else [clip_grad]
-        kinds = self.operator.attrs
-        self._attributes = {n: int(v) if kinds[n].type is int else float(v) for n, v in attributes.items()}
+        self._attributes = {n: _attribute_value(self.operator.attrs[n], v) for n, v in attributes.items()}
         self._groups: list[Group] = []
         self._decays_vectors = True
         self._average: ExponentialMovingAverage | None = None
@@ -279,7 +281,7 @@ class Optimizer(ForwardBlock):
 
     def _operator_inputs(self) -> list[str]:
         """Inputs of the operator: those of its moments that are kept."""
-        moments = {m.input for m in operators.MOMENTS}
+        moments = {m.input for m in (*operators.MOMENTS, operators.AVERAGES)}
         return [n for n in self.operator.inputs if n not in moments or n in self.moments]
 
     def add_update(self, inputs: Sequence[str]) -> str:
@@ -292,6 +294,13 @@ class Optimizer(ForwardBlock):
 def _shape(parameter: Any) -> Sequence[int]:
     """Dims of a tensor, or of a TensorProto."""
     return list(parameter.shape if hasattr(parameter, "shape") else parameter.dims)
+
+
+def _attribute_value(attr: Attr, value: Any) -> Any:
+    """A setting as an attribute of a node."""
+    if attr.is_list:
+        return [float(x) for x in value]
+    return int(value) if attr.type is int else float(value)
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {}
@@ -424,180 +433,42 @@ class SGD(Optimizer):
         if momentum or weight_decay or dampening or nesterov:
             if nesterov and (not momentum or dampening):
                 raise ModelError("nesterov needs a momentum and no dampening.")
-            self.operator = operators.MomentumOptimizer
+            self.operator = rules.Momentum
             attributes = {"momentum": momentum, "dampening": dampening, "nesterov": nesterov}
             attributes["weight_decay"] = weight_decay
         super().__init__(clip_grad, **attributes)
 
 
-@optimizer
-class Lion(Optimizer):
-    """Lion: the sign of an interpolated gradient, https://arxiv.org/abs/2302.06675. ONNX Runtime does not have it.
+def of_rule(rule: type[rules.Rule]) -> type[Optimizer]:
+    """The optimizer of a rule: its arguments are the settings of the rule, in order, and `clip_grad`."""
 
-    Its learning rate should be 3 to 10 times smaller than AdamW's, its weight decay as many times larger.
+    def init(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+        bound = shape.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        _, *settings, clip_grad = bound.arguments.items()
+        kept = rule.kept_with(dict(settings))
+        self.moments = (*self.moments[: len(kept)], *[operators.AVERAGES.input] * rule.averages)
+        Optimizer.__init__(self, clip_grad[1], **dict(settings))
 
-    Parameters
-    ----------
-    betas : pair of float
-        Share of the moment in the direction of the update, and decay of the moment, each in [0, 1).
-    weight_decay : float
-        Decoupled from the gradient.
-    clip_grad : Block, optional
-        For example `ClipGradNorm(1.0)`.
-    """
-
-    operator = operators.LionOptimizer
-
-    @checked
-    def __init__(
-        self, betas: Betas = (0.9, 0.99), weight_decay: NotNegative = 0.0, clip_grad: Block | None = None
-    ) -> None:
-        super().__init__(clip_grad, alpha=betas[0], beta=betas[1], weight_decay=weight_decay)
-
-
-@optimizer
-class Adam(Optimizer):
-    """Adam as torch.optim.Adam: weight decay is added to the gradient. ONNX Runtime does not have it.
-
-    Parameters
-    ----------
-    betas : pair of float
-        Decay of the first and the second moment, each in [0, 1).
-    eps : float
-        Added to the root of the corrected second moment.
-    weight_decay : float
-        Times the parameter, added to the gradient.
-    clip_grad : Block, optional
-        For example `ClipGradNorm(1.0)`.
-    """
-
-    operator = operators.AdamOptimizer
-
-    @checked
-    def __init__(
-        self,
-        betas: Betas = (0.9, 0.999),
-        eps: NotNegative = 1e-8,
-        weight_decay: NotNegative = 0.0,
-        clip_grad: Block | None = None,
-    ) -> None:
-        super().__init__(
-            clip_grad,
-            alpha=betas[0],
-            beta=betas[1],
-            epsilon=eps,
-            weight_decay=weight_decay,
-        )
+    keyword = Parameter.POSITIONAL_OR_KEYWORD
+    hints = get_annotations(rule, eval_str=True)
+    parameters = [
+        Parameter(name, keyword, default=field.default, annotation=hints[name]) for name, field in rule.settings.items()
+    ]
+    clip = Parameter("clip_grad", keyword, default=None, annotation=Block | None)
+    shape = Signature([Parameter("self", keyword), *parameters, clip])
+    init.__signature__ = shape  # type: ignore[attr-defined]
+    init.__annotations__ = {p.name: p.annotation for p in (*parameters, clip)}
+    doc = f"{inspect.cleandoc(rule.__doc__ or '')}\nclip_grad : Block, optional\n    For example `ClipGradNorm(1.0)`."
+    members = {"__doc__": doc, "__module__": __name__, "operator": rule, "__init__": checked(init)}
+    return optimizer(type(rule.__name__, (Optimizer,), members))
 
 
-@optimizer
-class RMSProp(Optimizer):
-    """RMSProp as torch.optim.RMSprop. ONNX Runtime does not have it.
-
-    Parameters
-    ----------
-    alpha : float
-        Decay of the average of squared gradients, in [0, 1).
-    eps : float
-        Added to the root of that average.
-    weight_decay : float
-        Times the parameter, added to the gradient.
-    momentum : float
-        Share of the velocity that is kept from step to step, in [0, 1); 0 keeps none.
-    centered : bool
-        Divide by the deviation of the gradients instead, for which their mean is kept, too.
-    clip_grad : Block, optional
-        For example `ClipGradNorm(1.0)`.
-    """
-
-    operator = operators.RMSPropOptimizer
-
-    @checked
-    def __init__(
-        self,
-        alpha: Fraction = 0.99,
-        eps: NotNegative = 1e-8,
-        weight_decay: NotNegative = 0.0,
-        momentum: Fraction = 0.0,
-        centered: YesNo = False,
-        clip_grad: Block | None = None,
-    ) -> None:
-        self.moments = self.moments[: 1 + bool(momentum) + centered]
-        super().__init__(
-            clip_grad,
-            alpha=alpha,
-            epsilon=eps,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            centered=centered,
-        )
-
-
-@optimizer
-class Adagrad(Optimizer):
-    """Adagrad as torch.optim.Adagrad. ONNX Runtime does not have it.
-
-    Parameters
-    ----------
-    lr_decay : float
-        Steps so far times this, plus 1, divide the learning rate.
-    weight_decay : float
-        Times the parameter, added to the gradient.
-    initial_accumulator_value : float
-        What the sum of squared gradients starts from.
-    eps : float
-        Added to the root of that sum.
-    clip_grad : Block, optional
-        For example `ClipGradNorm(1.0)`.
-    """
-
-    operator = operators.AdagradOptimizer
-
-    @checked
-    def __init__(
-        self,
-        lr_decay: NotNegative = 0.0,
-        weight_decay: NotNegative = 0.0,
-        initial_accumulator_value: NotNegative = 0.0,
-        eps: NotNegative = 1e-10,
-        clip_grad: Block | None = None,
-    ) -> None:
-        super().__init__(
-            clip_grad,
-            rate_decay=lr_decay,
-            initial=initial_accumulator_value,
-            epsilon=eps,
-            weight_decay=weight_decay,
-        )
-
-
-@optimizer
-class Adadelta(Optimizer):
-    """Adadelta as torch.optim.Adadelta; its usual learning rate is 1. ONNX Runtime does not have it.
-
-    Parameters
-    ----------
-    rho : float
-        Decay of the averages of squared gradients and squared updates, in [0, 1).
-    eps : float
-        Added to both averages under the root.
-    weight_decay : float
-        Times the parameter, added to the gradient.
-    clip_grad : Block, optional
-        For example `ClipGradNorm(1.0)`.
-    """
-
-    operator = operators.AdadeltaOptimizer
-
-    @checked
-    def __init__(
-        self,
-        rho: Fraction = 0.9,
-        eps: NotNegative = 1e-6,
-        weight_decay: NotNegative = 0.0,
-        clip_grad: Block | None = None,
-    ) -> None:
-        super().__init__(clip_grad, rho=rho, epsilon=eps, weight_decay=weight_decay)
+Lion = of_rule(rules.Lion)
+Adam = of_rule(rules.Adam)
+RMSProp = of_rule(rules.RMSProp)
+Adagrad = of_rule(rules.Adagrad)
+Adadelta = of_rule(rules.Adadelta)
 
 
 @optimizer
@@ -729,6 +600,15 @@ class Muon(Optimizer):
             beta=betas[1],
             epsilon=eps,
         )
+
+
+Adamax = of_rule(rules.Adamax)
+NAdam = of_rule(rules.NAdam)
+RAdam = of_rule(rules.RAdam)
+AdaBelief = of_rule(rules.AdaBelief)
+Adan = of_rule(rules.Adan)
+Lookahead = of_rule(rules.Lookahead)
+ScheduleFreeAdamW = of_rule(rules.ScheduleFreeAdamW)
 
 
 class _Update(Block):

@@ -53,6 +53,7 @@ FAMILIES = (
     "stateful",
     "composed_norm",
     "optim",
+    "rules",
     "matrix_optim",
     "averages",
     "metrics",

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainweb.ir import calls
 from trainweb.ir.instructions import Buf, BufSequence, flat_runs
-from trainweb.ir.layout import MOMENTUM1
 from trainweb.ops.literals import f32, i64
 from trainweb.ops.op import Bad, Float, Sample, register
-from trainweb.ops.optim import FIRST_MOMENTS, PARAMETERS, TRAINWEB, Moment, SequenceOp
+from trainweb.ops.optim import FIRST_MOMENTS, PARAMETERS, TRAINWEB, SequenceOp
+from trainweb.ops.update import Formula, exp, is_more, log, smaller, where
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
-
-AVERAGES = Moment("averaged_params", "ema", MOMENTUM1)
-"""The last input of an optimizer model that keeps them; they lie behind all moments, at the end of their segment."""
 
 
 @register
@@ -38,13 +34,18 @@ class ExponentialMovingAverage(SequenceOp):
     def lower(self, b: Builder, outs: list[Buf | None], step: Buf, params: BufSequence, averages: BufSequence) -> None:
         if not 0 <= self.decay < 1 or self.warmup_power < 0 or not self.warmup_gamma > 0:
             raise self.error("decay must be in [0, 1), warmup_power at least 0 and warmup_gamma greater than 0.")
-        for w, average in flat_runs(params, averages):
-            if w.size:
-                power, gamma = self.warmup_power, self.warmup_gamma
-                call = calls.Average(
-                    w=w, average=average, state=b.state, n=w.size, decay=self.decay, power=power, gamma=gamma
-                )
-                b.emit(call)
+        formula = Formula(b, None, step)
+        w, average = formula.elements(2)
+        formula.emit(
+            {1: self._average(w, average, formula.step)}, [run for run in flat_runs(params, averages) if run[0].size]
+        )
+
+    def _average(self, w: Any, average: Any, step: Any) -> Any:
+        decay: Any = self.decay
+        if self.warmup_power:
+            grown = 1 - exp(log(1 + (step - 1) / self.warmup_gamma) * -self.warmup_power)
+            decay = smaller(grown, self.decay)
+        return where(is_more(step, 1), average + (1 - decay) * (w - average), w)
 
     def reference(self, step: Any, w: Any, average: Any) -> Any:
         """The average after step number `step` (1 at the first)."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from math import prod, sqrt
+import math
+from collections.abc import Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from trainweb.errors import UnsupportedError
@@ -21,8 +23,10 @@ from trainweb.ops.optim import (
     SCALARS,
     SECOND_MOMENTS,
     TRAINWEB,
+    KernelOptimizer,
     Optimizer,
 )
+from trainweb.ops.update import Moments, sqrt
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -35,7 +39,7 @@ def learning_rate(state: Buf) -> Buf:
 
 
 @register
-class AdafactorOptimizer(Optimizer):
+class AdafactorOptimizer(KernelOptimizer):
     """Adafactor over sequences, as torch.optim.Adafactor: of a matrix it keeps means of g * g by row and by column.
 
     u = g / sqrt(v), v being the product of both means over the mean of the rows, and for vectors the average of g * g
@@ -53,7 +57,6 @@ class AdafactorOptimizer(Optimizer):
         "weight_decay": Float(0.0),
     }
     inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
-    per_parameter = True
 
     beta2_decay: float
     epsilon: float
@@ -67,7 +70,8 @@ class AdafactorOptimizer(Optimizer):
             return (0,) if moment else shape
         return (*shape[:-2], 1, shape[-1]) if moment else (*shape[:-1], 1)
 
-    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, rows: Buf, columns: Buf) -> None:
+    def emit_parameter(self, b: Builder, state: Buf, w: Buf, g: Buf, *moments: Buf) -> None:
+        rows, columns = moments
         settings = {name: getattr(self, name) for name in self.attrs}
         if len(w.shape) < 2:
             b.emit(calls.AdafactorVector(w=w, g=g, s=rows, state=state, n=w.size, **settings))
@@ -104,7 +108,7 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 
 @register
-class MuonOptimizer(Optimizer):
+class MuonOptimizer(KernelOptimizer):
     """Muon over sequences: the momentum of a matrix is brought close to the nearest orthogonal one before each step.
 
     As torch.optim.Muon, in float32: m = momentum * m + (1 - momentum) * g, u = momentum * m + (1 - momentum) * g with
@@ -125,7 +129,6 @@ class MuonOptimizer(Optimizer):
         "epsilon": Float(1e-8),
     }
     inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
-    per_parameter = True
 
     momentum: float
     nesterov: int
@@ -140,6 +143,17 @@ class MuonOptimizer(Optimizer):
     def moment_shape(cls, moment: int, shape: tuple[int, ...]) -> tuple[int, ...]:
         return (0,) if moment and len(shape) > 1 else shape
 
+    def emit(self, b: Builder, given: Mapping[str, Any], runs: Sequence[tuple[Buf, ...]]) -> None:
+        Optimizer.emit(self, b, given, [run for run in runs if len(run[0].shape) < 2])
+        super().emit(b, given, [run for run in runs if len(run[0].shape) >= 2])
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        """AdamW's, of a vector."""
+        s.m = self.alpha * s.m + (1 - self.alpha) * g
+        s.v = self.beta * s.v + (1 - self.beta) * g * g
+        unbiased = sqrt(s.v) * (1 / sqrt(1 - self.beta**step))
+        return w * (1 - lr * self.weight_decay) - lr / (1 - self.alpha**step) * s.m / (unbiased + self.epsilon)
+
     def check(self) -> None:
         for name in ("nesterov", "match_rms"):
             if getattr(self, name) not in (0, 1):
@@ -147,11 +161,8 @@ class MuonOptimizer(Optimizer):
         if not 0 <= self.steps <= 100:
             raise self.error(f"steps is {self.steps}; it must be from 0 to 100.")
 
-    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, m: Buf, v: Buf) -> None:
-        if len(w.shape) < 2:
-            settings = {name: getattr(self, name) for name in ("alpha", "beta", "epsilon", "weight_decay")}
-            b.emit(calls.Adamw(w=w, g=g, m=m, v=v, state=state, n=w.size, correct_bias=1, adam_mode=0, **settings))
-            return
+    def emit_parameter(self, b: Builder, state: Buf, w: Buf, g: Buf, *moments: Buf) -> None:
+        m = moments[0]
         rows, columns = w.shape[0], prod(w.shape[1:])
         direction = b.temp("float32", (rows, columns))
 
@@ -168,7 +179,7 @@ class MuonOptimizer(Optimizer):
         b.elementwise([x], [direction, squares], lambda e, u, s: e.div(u, e.max(e.sqrt(s), e.const(small))))
         for _ in range(self.steps):
             x = self._iterate(b, x)
-        ratio = 0.2 * sqrt(max(rows, columns)) if self.match_rms else sqrt(max(1, rows / columns))
+        ratio = 0.2 * math.sqrt(max(rows, columns)) if self.match_rms else math.sqrt(max(1, rows / columns))
 
         def stepped(e: Emitter, w: Expr, u: Expr, lr: Expr) -> Expr:
             kept = e.sub(e.const(1.0), e.mul(lr, e.const(self.weight_decay)))
@@ -203,7 +214,7 @@ class MuonOptimizer(Optimizer):
             gram = x @ x.T
             x = NEWTON_SCHULZ[0] * x + (NEWTON_SCHULZ[1] * gram + NEWTON_SCHULZ[2] * gram @ gram) @ x
         rows, columns = x.shape
-        ratio = 0.2 * sqrt(max(rows, columns)) if self.match_rms else sqrt(max(1, rows / columns))
+        ratio = 0.2 * math.sqrt(max(rows, columns)) if self.match_rms else math.sqrt(max(1, rows / columns))
         return kept - lr * ratio * x.reshape(w.shape), m, v
 
     samples = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, nan
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,6 +24,7 @@ from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i64
 from trainweb.ops.op import Bad, Float, Int, Ints, Op, Sample, Str, register
+from trainweb.ops.update import Formula, Moments, sqrt
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -56,6 +57,9 @@ MOMENTS = (
 )
 """An optimizer that keeps n of them keeps the first n. ONNX Runtime knows two; all others lie behind the second."""
 
+AVERAGES = Moment("averaged_params", "ema", MOMENTUM1)
+"""The last input of an optimizer model that keeps averages, behind all moments at the end of their segment."""
+
 TRAINWEB = "ai.trainweb"
 
 SCALARS = ("learning_rate", "step")
@@ -68,6 +72,7 @@ GRADIENTS = f32([0.5, -2.0, 0.0, 0.125, 1.5, -1e-3, -0.75])
 FIRST_MOMENTS = f32([-0.25, 0.5, 0.01, -1.0, 0.0, 0.75, 0.3])
 SECOND_MOMENTS = f32([0.04, 2.25, 0.0, 1e-4, 0.5, 1.0, 0.09])
 THIRD_MOMENTS = f32([0.1, -0.5, 0.0, 0.005, 0.2, -0.9, 0.25])
+FOURTH_MOMENTS = f32([0.4, -1.0, 0.5, 0.25, 1.0, -0.002, -0.5])
 UPDATES = f32([0.02, 1.0, 0.0, 2e-4, 0.3, 0.1, 0.05])
 """What samples start from, other than at the first step."""
 
@@ -91,7 +96,7 @@ class Optimizer(SequenceOp):
     the node one more input may follow, a signal not to update, and outputs, what was updated: both are refused.
     """
 
-    inputs: ClassVar[tuple[str, ...]]
+    inputs: ClassVar[tuple[str, ...]] = OPTIMIZER_INPUTS
     """Which inputs of the optimizer model the node takes: some of OPTIMIZER_INPUTS and of MOMENTS."""
     optional_moments: ClassVar[int] = 0
     """How many of the last inputs a node may leave out; `moments` says how many it must have."""
@@ -99,7 +104,7 @@ class Optimizer(SequenceOp):
     """Whether the update of an element depends on the whole parameter, so that parameters are updated one by one."""
 
     def __init_subclass__(cls) -> None:
-        kept = (PARAMS, *(m.input for m in MOMENTS))
+        kept = (PARAMS, *(m.input for m in (*MOMENTS, AVERAGES)))
         cls.state_inputs = tuple(k for k, name in enumerate(cls.inputs) if name in kept)
         cls.min_inputs, cls.max_inputs = len(cls.inputs) - cls.optional_moments, len(cls.inputs) + 1
         cls.n_outputs = 1 + len(cls.state_inputs)
@@ -107,7 +112,7 @@ class Optimizer(SequenceOp):
     @classmethod
     def most_moments(cls) -> int:
         """How many moments it keeps of each parameter at most."""
-        return sum(m.input in cls.inputs for m in MOMENTS)
+        return sum(m.input in cls.inputs for m in (*MOMENTS, AVERAGES))
 
     @property
     def moments(self) -> int:
@@ -122,14 +127,44 @@ class Optimizer(SequenceOp):
     def check(self) -> None:
         """Raise unless the kernel computes what the attributes say."""
 
-    kernel: ClassVar[Any]
-    """The call that `update` emits, of the operands w, g, moments and state, of `n`, and of the attributes."""
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        """The new `w` of an element by its gradient `g`; assign to `s` to change moments. See `ops/update.py`.
 
-    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, *moments: Buf) -> None:
-        """Emit the kernel that updates `w` by the gradients `g`, and the moments; `state` is the session's."""
-        operands = dict(zip(self.kernel.OPERANDS[2:], moments, strict=False))
-        settings = {name: getattr(self, name) for name in self.attrs}
-        b.emit(self.kernel(w=w, g=g, **operands, state=state, n=w.size, **settings))
+        `lr` and `step`, 1 at the first, are the same for all elements.
+        """
+        raise NotImplementedError
+
+    names: ClassVar[tuple[str, ...]] = ("m", "v")
+    """Names of the moments in `update`."""
+
+    def kept(self) -> tuple[str, ...]:
+        """Names of the moments that it keeps, as its attributes are."""
+        return self.names[: self.moments]
+
+    def emit(self, b: Builder, given: Mapping[str, Any], runs: Sequence[tuple[Buf, ...]]) -> None:
+        """Emit the update of runs, each of which is w, g and moments; `given` are the other inputs by name."""
+        formula = Formula(b, given.get("learning_rate"), given.get("step"))
+        w, g, *before = formula.elements(2 + self.moments)
+        s = Moments(dict(zip(self.kept(), before, strict=True)))
+        results = {0: self.update(w, g, s, formula.learning_rate, formula.step)}
+        after = enumerate(zip(before, vars(s).values(), strict=True), 2)
+        results |= {k: new for k, (old, new) in after if new is not old}
+        formula.emit(results, runs)
+        for run in runs:
+            self.flush(b, [run[k] for k in results if k])
+
+    def flush(self, b: Builder, moments: Sequence[Buf]) -> None:
+        """Make 0 of moments of almost nothing; not where epsilon is 0, as a second moment of 0 would divide by 0."""
+        if getattr(self, "epsilon", getattr(self, "eps", 1)) > 0:
+            for x in moments:
+                b.emit(calls.FlushMoments(x=x, state=b.state, n=x.size))
+
+    def reference(self, lr: Any, *inputs: Any) -> tuple[Any, ...]:
+        """(w, moments) after step number `step` (1 at the first), in NumPy."""
+        *step, w, g = inputs[: len(self.inputs) - 1 - self.most_moments()]
+        s = Moments(dict(zip(self.kept(), inputs[len(step) + 2 :], strict=True)))
+        w = self.update(w, g, s, lr.astype(float) if hasattr(lr, "astype") else lr, *step or [None])
+        return (w, *vars(s).values())
 
     def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
         if any(o is not None for o in outs[1:]):
@@ -142,11 +177,24 @@ class Optimizer(SequenceOp):
         sequences = [s for name, s in named if name not in SCALARS and s is not None]
         if len(sequences) != 2 + self.moments:
             raise self.error(f"{len(sequences) - 2} moments are given; with these attributes there are {self.moments}.")
-        state = _state_of(b, given[self.inputs.index("learning_rate")])
-        for run in zip(*(s.items for s in sequences), strict=True) if self.per_parameter else flat_runs(*sequences):
-            if run[0].size:
-                self.update(b, state, *run)
+        runs = zip(*(s.items for s in sequences), strict=True) if self.per_parameter else flat_runs(*sequences)
+        self.emit(b, dict(named), [run for run in runs if run[0].size])
         b.takes_step = True
+
+
+class KernelOptimizer(Optimizer):
+    """An optimizer whose update of a whole parameter is a kernel's, or several calls."""
+
+    per_parameter = True
+
+    def emit(self, b: Builder, given: Mapping[str, Any], runs: Sequence[tuple[Buf, ...]]) -> None:
+        state = _state_of(b, given["learning_rate"])
+        for run in runs:
+            self.emit_parameter(b, state, *run)
+
+    def emit_parameter(self, b: Builder, state: Buf, w: Buf, g: Buf, *moments: Buf) -> None:
+        """Emit the update of a parameter; `state` is the session's."""
+        raise NotImplementedError
 
 
 def _state_of(b: Builder, rate: Buf) -> Buf:
@@ -174,7 +222,6 @@ class AdamWOptimizer(Optimizer):
         "adam_mode": Int(0),
     }
     inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
-    kernel = calls.Adamw
 
     alpha: float
     beta: float
@@ -192,20 +239,14 @@ class AdamWOptimizer(Optimizer):
         if self.adam_mode not in (0, 1):
             raise self.error(f"adam_mode is {self.adam_mode}; it must be 0 or 1.")
 
-    def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
-        """(w, m, v) after step number `step` (1 at the first)."""
-        b1, b2 = self.alpha, self.beta
-        m = b1 * m + (1 - b1) * g
-        v = b2 * v + (1 - b2) * g * g
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        s.m = self.alpha * s.m + (1 - self.alpha) * g
+        s.v = self.beta * s.v + (1 - self.beta) * g * g
+        first = 1 - self.alpha**step if self.correct_bias else 1
+        second = sqrt(1 - self.beta**step) if self.correct_bias else 1
         if self.adam_mode == 0:
-            w = w * (1 - lr * self.weight_decay)
-            first, second = (1 - b1**step, 1 - b2**step) if self.correct_bias else (1, 1)
-            w = w - lr / first * m / (np.sqrt(v) / np.sqrt(second) + self.epsilon)
-        else:
-            rate = lr * np.sqrt(1 - b2**step) / (1 - b1**step) if self.correct_bias else lr
-            w = w - rate * m / (np.sqrt(v) + self.epsilon)
-            w = w - lr * self.weight_decay * w
-        return w, m, v
+            return w * (1 - lr * self.weight_decay) - lr / first * s.m / (sqrt(s.v) * (1 / second) + self.epsilon)
+        return (w - lr * second / first * s.m / (sqrt(s.v) + self.epsilon)) * (1 - lr * self.weight_decay)
 
     samples: ClassVar[Sequence[Sample]] = (
         Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS]),
@@ -252,9 +293,10 @@ class SGDOptimizerV2(Optimizer):
     """w -= lr * g over sequences (com.microsoft)."""
 
     inputs = ("learning_rate", PARAMS, GRADS)
-    kernel = calls.Sgd
 
-    def reference(self, lr: Any, w: Any, g: Any) -> Any:
+    names = ()
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
         return w - lr * g
 
     samples = (Sample([f32([0.1]), PARAMETERS, GRADIENTS]),)
@@ -262,256 +304,7 @@ class SGDOptimizerV2(Optimizer):
 
 
 @register
-class LionOptimizer(Optimizer):
-    """w -= lr * (sign(alpha * m + (1 - alpha) * g) + weight_decay * w), m = beta * m + (1 - beta) * g over sequences.
-
-    Chen et al., Symbolic Discovery of Optimization Algorithms, https://arxiv.org/abs/2302.06675.
-    """
-
-    domain = TRAINWEB
-    attrs = {"alpha": Float(0.9), "beta": Float(0.99), "weight_decay": Float(0.0)}
-    inputs = ("learning_rate", PARAMS, GRADS, "first_order_moments")
-    kernel = calls.Lion
-
-    alpha: float
-    beta: float
-    weight_decay: float
-
-    def reference(self, lr: Any, w: Any, g: Any, m: Any) -> tuple[Any, Any]:
-        direction = np.sign(self.alpha * m + (1 - self.alpha) * g)
-        return w - lr * (direction + self.weight_decay * w), self.beta * m + (1 - self.beta) * g
-
-    samples = (
-        Sample([f32([0.1]), PARAMETERS, GRADIENTS, FIRST_MOMENTS]),
-        Sample([f32([0.01]), PARAMETERS, GRADIENTS, FIRST_MOMENTS], {"alpha": 0.8, "beta": 0.95, "weight_decay": 0.1}),
-    )
-    bad = (Bad([f32([0.1]), *[PARAMETERS] * 3, bools([True])], error=UnsupportedError),)
-
-
-@register
-class AdamOptimizer(Optimizer):
-    """Adam over sequences, as torch.optim.Adam: weight_decay * w is added to the gradient (L2 regularisation).
-
-    Kingma & Ba, Adam: A Method for Stochastic Optimization, https://arxiv.org/abs/1412.6980.
-    """
-
-    domain = TRAINWEB
-    attrs = {"alpha": Float(0.9), "beta": Float(0.999), "epsilon": Float(1e-8), "weight_decay": Float(0.0)}
-    inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
-    kernel = calls.Adam
-
-    alpha: float
-    beta: float
-    epsilon: float
-    weight_decay: float
-
-    def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
-        g = g + self.weight_decay * w
-        m, v = self.alpha * m + (1 - self.alpha) * g, self.beta * v + (1 - self.beta) * g * g
-        unbiased = np.sqrt(v / (1 - self.beta**step))
-        return w - lr * m / (1 - self.alpha**step) / (unbiased + self.epsilon), m, v
-
-    samples = (
-        Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS]),
-        Sample(
-            [f32([0.01]), i64([7]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS],
-            {"alpha": 0.8, "beta": 0.95, "epsilon": 1e-3, "weight_decay": 0.2},
-        ),
-    )
-    bad = (Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),)
-
-
-@register
-class MomentumOptimizer(Optimizer):
-    """m = momentum * m + (1 - dampening) * g, w -= lr * m over sequences; with nesterov w -= lr * (g + momentum * m).
-
-    As torch.optim.SGD: weight_decay * w is added to the gradient, and the first step takes m = g. See Sutskever et al.,
-    On the importance of initialization and momentum in deep learning, https://proceedings.mlr.press/v28/sutskever13.html.
-    """
-
-    domain = TRAINWEB
-    attrs = {"momentum": Float(0.9), "dampening": Float(0.0), "weight_decay": Float(0.0), "nesterov": Int(0)}
-    inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments")
-    kernel = calls.Momentum
-
-    momentum: float
-    dampening: float
-    weight_decay: float
-    nesterov: int
-
-    def check(self) -> None:
-        if self.nesterov not in (0, 1):
-            raise self.error(f"nesterov is {self.nesterov}; it must be 0 or 1.")
-
-    def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any) -> tuple[Any, Any]:
-        g = g + self.weight_decay * w
-        m = self.momentum * m + (1 - self.dampening) * g if step > 1 else g
-        return w - lr * (g + self.momentum * m if self.nesterov else m), m
-
-    samples = (
-        Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, FIRST_MOMENTS], {"dampening": 0.5}),
-        Sample(
-            [f32([0.01]), i64([7]), PARAMETERS, GRADIENTS, FIRST_MOMENTS],
-            {"momentum": 0.8, "dampening": 0.25, "weight_decay": 0.1},
-        ),
-        Sample([f32([0.01]), i64([7]), PARAMETERS, GRADIENTS, FIRST_MOMENTS], {"nesterov": 1}),
-    )
-    bad = (
-        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 3], {"nesterov": 2}),
-        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 3, bools([True])], error=UnsupportedError),
-    )
-
-
-@register
-class RMSPropOptimizer(Optimizer):
-    """w -= lr * g / (sqrt(s) + epsilon), s = alpha * s + (1 - alpha) * g * g over sequences, as torch.optim.RMSprop.
-
-    Where `momentum` is not 0, it keeps a velocity as the next moment; where `centered` is 1, the mean of the gradients
-    as the last, whose square is taken from s. weight_decay * w is added to the gradient.
-    Graves, Generating Sequences With Recurrent Neural Networks, https://arxiv.org/abs/1308.0850.
-    """
-
-    domain = TRAINWEB
-    attrs = {
-        "alpha": Float(0.99),
-        "epsilon": Float(1e-8),
-        "momentum": Float(0.0),
-        "weight_decay": Float(0.0),
-        "centered": Int(0),
-    }
-    inputs = ("learning_rate", PARAMS, GRADS, *(m.input for m in MOMENTS[:3]))
-    optional_moments = 2
-
-    alpha: float
-    epsilon: float
-    momentum: float
-    weight_decay: float
-    centered: int
-
-    @property
-    def moments(self) -> int:
-        return 1 + bool(self.momentum) + self.centered
-
-    def check(self) -> None:
-        if self.centered not in (0, 1):
-            raise self.error(f"centered is {self.centered}; it must be 0 or 1.")
-
-    def update(self, b: Builder, state: Buf, w: Buf, g: Buf, s: Buf, *others: Buf) -> None:
-        b.emit(
-            calls.Rmsprop(
-                w=w,
-                g=g,
-                s=s,
-                velocity=others[0] if self.momentum else None,
-                mean=others[-1] if self.centered else None,
-                state=state,
-                n=w.size,
-                alpha=self.alpha,
-                epsilon=self.epsilon,
-                momentum=self.momentum,
-                weight_decay=self.weight_decay,
-            )
-        )
-
-    def reference(self, lr: Any, w: Any, g: Any, s: Any, *others: Any) -> tuple[Any, ...]:
-        g, kept = g + self.weight_decay * w, list(others)
-        s = self.alpha * s + (1 - self.alpha) * g * g
-        variance = s
-        if self.centered:
-            kept[-1] = self.alpha * kept[-1] + (1 - self.alpha) * g
-            variance = s - kept[-1] ** 2
-        direction = g / (np.sqrt(variance) + self.epsilon)
-        if self.momentum:
-            direction = kept[0] = self.momentum * kept[0] + direction
-        return w - lr * direction, s, *kept
-
-    samples = (
-        Sample([f32([0.1]), PARAMETERS, GRADIENTS, SECOND_MOMENTS]),
-        Sample([f32([0.01]), PARAMETERS, GRADIENTS, SECOND_MOMENTS, FIRST_MOMENTS], {"momentum": 0.8, "alpha": 0.9}),
-        Sample(
-            [f32([0.01]), PARAMETERS, GRADIENTS, SECOND_MOMENTS, THIRD_MOMENTS],
-            {"centered": 1, "weight_decay": 0.1, "epsilon": 1e-2},
-        ),
-        Sample(
-            [f32([0.01]), PARAMETERS, GRADIENTS, SECOND_MOMENTS, FIRST_MOMENTS, THIRD_MOMENTS],
-            {"momentum": 0.9, "centered": 1, "epsilon": 1e-2},
-        ),
-    )
-    bad = (
-        Bad([f32([0.1]), *[PARAMETERS] * 3], {"centered": 2}),
-        Bad([f32([0.1]), *[PARAMETERS] * 3], {"momentum": 0.9}),
-        Bad([f32([0.1]), *[PARAMETERS] * 5, bools([True])], {"momentum": 0.9, "centered": 1}, error=UnsupportedError),
-    )
-
-
-@register
-class AdagradOptimizer(Optimizer):
-    """s += g * g, w -= lr / (1 + (step - 1) * rate_decay) * g / (sqrt(s) + epsilon), as torch.optim.Adagrad.
-
-    `initial` is s before the first step; weight_decay * w is added to the gradient. Duchi et al., Adaptive Subgradient
-    Methods for Online Learning and Stochastic Optimization, https://jmlr.org/papers/v12/duchi11a.html.
-    """
-
-    domain = TRAINWEB
-    attrs = {"rate_decay": Float(0.0), "initial": Float(0.0), "epsilon": Float(1e-10), "weight_decay": Float(0.0)}
-    inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments")
-    kernel = calls.Adagrad
-
-    rate_decay: float
-    initial: float
-    epsilon: float
-    weight_decay: float
-
-    def reference(self, lr: Any, step: Any, w: Any, g: Any, s: Any) -> tuple[Any, Any]:
-        g = g + self.weight_decay * w
-        s = s + g * g + (self.initial if step == 1 else 0)
-        return w - lr / (1 + (step - 1) * self.rate_decay) * g / (np.sqrt(s) + self.epsilon), s
-
-    samples = (
-        Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, SECOND_MOMENTS], {"initial": 0.5, "weight_decay": 0.1}),
-        Sample(
-            [f32([0.1]), i64([7]), PARAMETERS, GRADIENTS, SECOND_MOMENTS],
-            {"initial": 0.5, "rate_decay": 0.1, "epsilon": 0.01},
-        ),
-    )
-    bad = (Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 3, bools([True])], error=UnsupportedError),)
-
-
-@register
-class AdadeltaOptimizer(Optimizer):
-    """w -= lr * u, u = sqrt(d + epsilon) / sqrt(s + epsilon) * g over sequences, as torch.optim.Adadelta.
-
-    s and d are averages of g * g and u * u, by rho; weight_decay * w is added to the gradient.
-    Zeiler, ADADELTA: An Adaptive Learning Rate Method, https://arxiv.org/abs/1212.5701.
-    """
-
-    domain = TRAINWEB
-    attrs = {"rho": Float(0.9), "epsilon": Float(1e-6), "weight_decay": Float(0.0)}
-    inputs = ("learning_rate", PARAMS, GRADS, "first_order_moments", "second_order_moments")
-    kernel = calls.Adadelta
-
-    rho: float
-    epsilon: float
-    weight_decay: float
-
-    def reference(self, lr: Any, w: Any, g: Any, s: Any, d: Any) -> tuple[Any, Any, Any]:
-        g = g + self.weight_decay * w
-        s = self.rho * s + (1 - self.rho) * g * g
-        u = np.sqrt(d + self.epsilon) / np.sqrt(s + self.epsilon) * g
-        return w - lr * u, s, self.rho * d + (1 - self.rho) * u * u
-
-    samples = (
-        Sample([f32([1.0]), PARAMETERS, GRADIENTS, SECOND_MOMENTS, UPDATES]),
-        Sample(
-            [f32([0.1]), PARAMETERS, GRADIENTS, SECOND_MOMENTS, UPDATES],
-            {"rho": 0.7, "epsilon": 1e-3, "weight_decay": 0.1},
-        ),
-    )
-    bad = (Bad([f32([0.1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),)
-
-
-@register
-class LambOptimizer(Optimizer):
+class LambOptimizer(KernelOptimizer):
     """LAMB over sequences: Adam's step plus weight_decay * w, made as long as the parameter is, for each by itself.
 
     w -= lr * min(max(|w| / |r|, ratio_min), ratio_max) * r, or lr * r where |w| or |r| is 0. You et al., Large Batch
@@ -529,8 +322,6 @@ class LambOptimizer(Optimizer):
         "correct_bias": Int(1),
     }
     inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
-    kernel = calls.Lamb
-    per_parameter = True
 
     alpha: float
     beta: float
@@ -543,6 +334,12 @@ class LambOptimizer(Optimizer):
     def check(self) -> None:
         if not self.ratio_min <= self.ratio_max:
             raise self.error(f"ratio_min is {self.ratio_min:g}, which is more than ratio_max, {self.ratio_max:g}.")
+
+    def emit_parameter(self, b: Builder, state: Buf, w: Buf, g: Buf, *moments: Buf) -> None:
+        m, v = moments
+        settings = {name: getattr(self, name) for name in self.attrs}
+        b.emit(calls.Lamb(w=w, g=g, m=m, v=v, state=state, n=w.size, **settings))
+        self.flush(b, moments)
 
     def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
         m, v = self.alpha * m + (1 - self.alpha) * g, self.beta * v + (1 - self.beta) * g * g

@@ -23,10 +23,18 @@ from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.reader import read_model
-from trainweb.ops.averages import AVERAGES
 from trainweb.ops.infer import initializer_type
 from trainweb.ops.op import bind
-from trainweb.ops.optim import GRADS, LIMITS, MOMENTS, OPTIMIZER_INPUTS, Optimizer, clip_graph, scheduler_graph
+from trainweb.ops.optim import (
+    AVERAGES,
+    GRADS,
+    LIMITS,
+    MOMENTS,
+    OPTIMIZER_INPUTS,
+    Optimizer,
+    clip_graph,
+    scheduler_graph,
+)
 from trainweb.training.host import N_SEGMENTS, STATE_BYTES, check_segments, evaluate
 from trainweb.training.parameters import Layout, ParameterSlot, Shape
 

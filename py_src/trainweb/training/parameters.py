@@ -32,8 +32,7 @@ from trainweb.ir.layout import (
 from trainweb.model.floats import HALVES, OTHER_FLOATS, converted
 from trainweb.model.graph import Tensor
 from trainweb.model.lazy import LazyTensor, Place
-from trainweb.ops.averages import AVERAGES
-from trainweb.ops.optim import GRADS, MOMENTS, PARAMS
+from trainweb.ops.optim import AVERAGES, GRADS, MOMENTS, PARAMS
 from trainweb.training import seed
 
 if TYPE_CHECKING:

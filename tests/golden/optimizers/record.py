@@ -1,4 +1,4 @@
-"""Records expected.npz in float64: `python record.py` with torch (its optimizers), `python record.py optax` (LAMB).
+"""Records expected.npz in float64: `python record.py` with torch and schedulefree, `python record.py optax` with optax.
 
 Thirty steps of every optimizer on four parameters, with gradients of very different sizes; `expected.json` has
 the settings. Keras's and optax's Lion are in ../lion.
@@ -41,6 +41,23 @@ CASES = {
     "Muon in its first form": ("Muon", {"match_rms": False, "nesterov": False, "weight_decay": 0.3, "momentum": 0.8}),
     "Lamb": ("Lamb", {}),
     "Lamb with decay": ("Lamb", {"betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1}),
+    "Adamax": ("Adamax", {}),
+    "Adamax with decay": ("Adamax", {"betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1}),
+    "NAdam": ("NAdam", {}),
+    "NAdam with all": ("NAdam", {"betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1, "momentum_decay": 0.1}),
+    "RAdam": ("RAdam", {}),
+    "RAdam with decay": ("RAdam", {"betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1}),
+    "AdaBelief": ("AdaBelief", {}),
+    "AdaBelief with all": ("AdaBelief", {"betas": (0.8, 0.95), "eps": 1e-3}),
+    "Adan": ("Adan", {}),
+    "Adan with decay": ("Adan", {"betas": (0.8, 0.7, 0.95), "eps": 1e-3, "weight_decay": 0.1}),
+    "Lookahead": ("Lookahead", {}),
+    "Lookahead of other steps": ("Lookahead", {"sync_period": 7, "slow_step_size": 0.3, "momentum": 0.5}),
+    "ScheduleFreeAdamW": ("ScheduleFreeAdamW", {}),
+    "ScheduleFreeAdamW with decay": (
+        "ScheduleFreeAdamW",
+        {"betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1},
+    ),
     "AdamW in groups": (
         "AdamW",
         {
@@ -52,7 +69,7 @@ CASES = {
     ),
 }
 TORCH = {"RMSProp": "RMSprop"}
-IN_OPTAX = ("Lamb",)
+IN_OPTAX = ("Lamb", "AdaBelief", "Adan", "Lookahead")
 
 
 def start() -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
@@ -92,6 +109,8 @@ def in_torch(name: str, settings: dict) -> dict[str, np.ndarray]:
 
     if name == "Muon":
         return in_muon(settings)
+    if name == "ScheduleFreeAdamW":
+        return in_schedulefree(settings)
     weights, gradients = start()
     tensors = {n: torch.nn.Parameter(torch.from_numpy(w.astype(np.float64))) for n, w in weights.items()}
     settings = {k: v for k, v in settings.items() if k != "adam_mode"}
@@ -117,21 +136,57 @@ def in_torch(name: str, settings: dict) -> dict[str, np.ndarray]:
     return {n: t.detach().numpy() for n, t in tensors.items()}
 
 
-def in_optax(settings: dict) -> dict[str, np.ndarray]:
+def in_schedulefree(settings: dict) -> dict[str, np.ndarray]:
+    """The parameters where gradients are taken, and as "averages/..." those for evaluation."""
+    import schedulefree
+    import torch
+
+    weights, gradients = start()
+    tensors = {n: torch.nn.Parameter(torch.from_numpy(w.astype(np.float64))) for n, w in weights.items()}
+    optimizer = schedulefree.AdamWScheduleFree(
+        tensors.values(), lr=RATE, weight_lr_power=0.0, foreach=False, **settings
+    )
+    optimizer.train()
+    for step in gradients:
+        for n, tensor in tensors.items():
+            tensor.grad = torch.from_numpy(step[n].astype(np.float64))
+        optimizer.step()
+    found = {n: t.detach().numpy().copy() for n, t in tensors.items()}
+    optimizer.eval()
+    return found | {f"averages/{n}": t.detach().numpy() for n, t in tensors.items()}
+
+
+def optax_transform(name: str, settings: dict):
+    """The transformation of optax."""
+    import optax
+
+    betas = {f"b{k}": b for k, b in enumerate(settings.get("betas", ()), 1)}
+    decay = {"weight_decay": settings["weight_decay"]} if "weight_decay" in settings else {}
+    if name == "Lookahead":
+        fast = optax.sgd(RATE, settings.get("momentum", 0.9))
+        return optax.lookahead(fast, settings.get("sync_period", 5), settings.get("slow_step_size", 0.5))
+    eps = {"eps": settings["eps"]} if "eps" in settings else {}
+    if name != "Lamb" and eps:
+        eps["eps_root"] = settings["eps"]
+    return {"Lamb": optax.lamb, "AdaBelief": optax.adabelief, "Adan": optax.adan}[name](RATE, **betas, **eps, **decay)
+
+
+def in_optax(name: str, settings: dict) -> dict[str, np.ndarray]:
     import jax
 
     jax.config.update("jax_enable_x64", True)
     import optax
 
-    b1, b2 = settings.get("betas", (0.9, 0.999))
-    transform = optax.lamb(RATE, b1, b2, settings.get("eps", 1e-6), weight_decay=settings.get("weight_decay", 0.0))
+    transform = optax_transform(name, settings)
     weights, gradients = start()
     w = {n: x.astype(np.float64) for n, x in weights.items()}
+    if name == "Lookahead":
+        w = optax.LookaheadParams.init_synced(w)
     state = transform.init(w)
     for step in gradients:
         updates, state = transform.update({n: g.astype(np.float64) for n, g in step.items()}, state, w)
         w = optax.apply_updates(w, updates)
-    return {n: np.asarray(x) for n, x in w.items()}
+    return {n: np.asarray(x) for n, x in (w.fast if name == "Lookahead" else w).items()}
 
 
 def main() -> None:
@@ -140,7 +195,7 @@ def main() -> None:
     with_optax = sys.argv[1:] == ["optax"]
     for title, (name, settings) in CASES.items():
         if (name in IN_OPTAX) == with_optax:
-            found = in_optax(settings) if with_optax else in_torch(name, settings)
+            found = in_optax(name, settings) if with_optax else in_torch(name, settings)
             arrays |= {f"{title}/{n}": w for n, w in found.items()}
     weights, gradients = start()
     arrays |= {f"start/{n}": w for n, w in weights.items()}

@@ -55,8 +55,8 @@ export function checkFields(
 
 /** The value as JSON can have it. */
 function checkValue(name: string, value: unknown, kind: Kind): unknown {
-  if (kind.kind === "pair") {
-    if (!Array.isArray(value) || value.length !== 2) {
+  if (kind.kind === "several") {
+    if (!Array.isArray(value) || value.length !== kind.count) {
       throw badSetting(name, value, kind.expected);
     }
     return value.map((x: unknown, k) => checkValue(`${name}[${k}]`, x, kind.of));

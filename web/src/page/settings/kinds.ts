@@ -13,7 +13,7 @@ export type Kind =
   | { readonly kind: "flag" | "array"; readonly expected: string }
   | { readonly kind: "names"; readonly expected: string; readonly mayBeEmpty: boolean }
   | { readonly kind: "choice"; readonly expected: string; readonly options: readonly (string | number)[] }
-  | { readonly kind: "pair"; readonly expected: string; readonly of: Kind };
+  | { readonly kind: "several"; readonly expected: string; readonly count: number; readonly of: Kind };
 
 /** A setting: its name in Python, whether it may be null, and its default, unless it must be given. */
 export interface Setting {

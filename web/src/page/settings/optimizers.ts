@@ -13,7 +13,14 @@ export type OptimizerType =
   | "Adadelta"
   | "Lamb"
   | "Adafactor"
-  | "Muon";
+  | "Muon"
+  | "Adamax"
+  | "NAdam"
+  | "RAdam"
+  | "AdaBelief"
+  | "Adan"
+  | "Lookahead"
+  | "ScheduleFreeAdamW";
 
 /** AdamW as ONNX Runtime builds it. */
 export interface AdamWFields {
@@ -59,7 +66,7 @@ export interface AdamFields {
   readonly weightDecay?: number;
 }
 
-/** RMSProp as torch.optim.RMSprop. ONNX Runtime does not have it. */
+/** RMSProp as torch.optim.RMSprop, https://arxiv.org/abs/1308.0850. ONNX Runtime does not have it. */
 export interface RMSPropFields {
   /** Decay of the average of squared gradients, in [0, 1). Default 0.99. */
   readonly alpha?: number;
@@ -67,25 +74,25 @@ export interface RMSPropFields {
   readonly epsilon?: number;
   /** Times the parameter, added to the gradient. Default 0.0. */
   readonly weightDecay?: number;
-  /** Share of the velocity that is kept from step to step, in [0, 1); 0 keeps none. Default 0.0. */
+  /** Share of the velocity that is kept from step to step, in [0, 1); 0 keeps no velocity. Default 0.0. */
   readonly momentum?: number;
-  /** Divide by the deviation of the gradients instead, for which their mean is kept, too. Default false. */
+  /** Divide by the deviation of the gradients; their mean is kept, too. Default false. */
   readonly centered?: boolean;
 }
 
-/** Adagrad as torch.optim.Adagrad. ONNX Runtime does not have it. */
+/** Adagrad as torch.optim.Adagrad, https://jmlr.org/papers/v12/duchi11a.html. ONNX Runtime does not have it. */
 export interface AdagradFields {
-  /** Steps so far times this, plus 1, divide the learning rate. Default 0.0. */
+  /** The learning rate is divided by 1 plus this times the steps so far. Default 0.0. */
   readonly lrDecay?: number;
   /** Times the parameter, added to the gradient. Default 0.0. */
   readonly weightDecay?: number;
-  /** What the sum of squared gradients starts from. Default 0.0. */
+  /** Start of the sum of squared gradients. Default 0.0. */
   readonly initialAccumulatorValue?: number;
   /** Added to the root of that sum. Default 1e-10. */
   readonly epsilon?: number;
 }
 
-/** Adadelta as torch.optim.Adadelta; its usual learning rate is 1. ONNX Runtime does not have it. */
+/** Adadelta as torch.optim.Adadelta, https://arxiv.org/abs/1212.5701. ONNX Runtime does not have it. */
 export interface AdadeltaFields {
   /** Decay of the averages of squared gradients and squared updates, in [0, 1). Default 0.9. */
   readonly rho?: number;
@@ -137,6 +144,80 @@ export interface MuonFields {
   readonly epsilon?: number;
 }
 
+/** Adamax as torch.optim.Adamax: Adam with the largest gradient so far, https://arxiv.org/abs/1412.6980. */
+export interface AdamaxFields {
+  /** Decay of the first moment and of the largest gradient, each in [0, 1). Default [0.9, 0.999]. */
+  readonly betas?: readonly [number, number];
+  /** Added to the absolute value of the gradient. Default 1e-08. */
+  readonly epsilon?: number;
+  /** Times the parameter, added to the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+}
+
+/** Adam with Nesterov's momentum, as torch.optim.NAdam, https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ. */
+export interface NAdamFields {
+  /** Decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
+  readonly betas?: readonly [number, number];
+  /** Added to the root of the corrected second moment. Default 1e-08. */
+  readonly epsilon?: number;
+  /** Times the parameter, added to the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+  /** The momentum of step t is betas[0] * (1 - 0.96 ** (t * momentumDecay) / 2). Default 0.004. */
+  readonly momentumDecay?: number;
+}
+
+/** Adam whose step waits for enough gradients, as torch.optim.RAdam, https://arxiv.org/abs/1908.03265. */
+export interface RAdamFields {
+  /** Decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
+  readonly betas?: readonly [number, number];
+  /** Added to the root of the second moment. Default 1e-08. */
+  readonly epsilon?: number;
+  /** Times the parameter, added to the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+}
+
+/** AdaBelief as optax.adabelief: the second moment is of what the first did not foresee. */
+export interface AdaBeliefFields {
+  /** Decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
+  readonly betas?: readonly [number, number];
+  /** Added to the second moment at each step, and to its corrected root. Default 1e-16. */
+  readonly epsilon?: number;
+  /** Decoupled from the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+}
+
+/** Adan as optax.adan: Nesterov's momentum by differences of gradients, https://arxiv.org/abs/2208.06677. */
+export interface AdanFields {
+  /** Decay of the averages of gradients, of their differences and of the squares of both, each in [0, 1). Default [0.98, 0.92, 0.99]. */
+  readonly betas?: readonly [number, number, number];
+  /** Added to the corrected squares and to their root. Default 1e-08. */
+  readonly epsilon?: number;
+  /** Decoupled from the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+}
+
+/** SGD with momentum whose parameters return part of the way every few steps, https://arxiv.org/abs/1907.08610. */
+export interface LookaheadFields {
+  /** Steps between two returns, at least 1. Default 5. */
+  readonly syncPeriod?: number;
+  /** Share of the way that stays, in (0, 1]. Default 0.5. */
+  readonly slowStepSize?: number;
+  /** Share of the velocity that is kept from step to step, in [0, 1). Default 0.9. */
+  readonly momentum?: number;
+  /** Times the parameter, added to the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+}
+
+/** AdamW that needs no schedule, as schedulefree.AdamWScheduleFree, https://arxiv.org/abs/2405.15682. */
+export interface ScheduleFreeAdamWFields {
+  /** Share of the average where gradients are taken, in (0, 1), and decay of the second moment, in [0, 1). Default [0.9, 0.999]. */
+  readonly betas?: readonly [number, number];
+  /** Added to the root of the corrected second moment. Default 1e-08. */
+  readonly epsilon?: number;
+  /** Times the parameter, added to the normalized gradient. Default 0.0. */
+  readonly weightDecay?: number;
+}
+
 /** Parameters that are updated otherwise than most. */
 export interface ParameterGroup {
   /** Names, or regular expressions that match whole names. */
@@ -163,7 +244,14 @@ export type OptimizerSettings =
   | Of<"Adadelta", AdadeltaFields & InGroups<AdadeltaFields>>
   | Of<"Lamb", LambFields & InGroups<LambFields>>
   | Of<"Adafactor", AdafactorFields & InGroups<AdafactorFields>>
-  | Of<"Muon", MuonFields & InGroups<MuonFields>>;
+  | Of<"Muon", MuonFields & InGroups<MuonFields>>
+  | Of<"Adamax", AdamaxFields & InGroups<AdamaxFields>>
+  | Of<"NAdam", NAdamFields & InGroups<NAdamFields>>
+  | Of<"RAdam", RAdamFields & InGroups<RAdamFields>>
+  | Of<"AdaBelief", AdaBeliefFields & InGroups<AdaBeliefFields>>
+  | Of<"Adan", AdanFields & InGroups<AdanFields>>
+  | Of<"Lookahead", LookaheadFields & InGroups<LookaheadFields>>
+  | Of<"ScheduleFreeAdamW", ScheduleFreeAdamWFields & InGroups<ScheduleFreeAdamWFields>>;
 
 /** @internal */
 export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
@@ -176,7 +264,7 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
     },
     betas: {
       python: "betas",
-      kind: {"kind": "pair", "expected": "two numbers, each at least 0 and less than 1", "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      kind: {"kind": "several", "expected": "two numbers, each at least 0 and less than 1", "count": 2, "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
       isOptional: false,
       default: [0.9, 0.999],
     },
@@ -228,7 +316,7 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
   Lion: {
     betas: {
       python: "betas",
-      kind: {"kind": "pair", "expected": "two numbers, each at least 0 and less than 1", "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      kind: {"kind": "several", "expected": "two numbers, each at least 0 and less than 1", "count": 2, "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
       isOptional: false,
       default: [0.9, 0.99],
     },
@@ -242,7 +330,7 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
   Adam: {
     betas: {
       python: "betas",
-      kind: {"kind": "pair", "expected": "two numbers, each at least 0 and less than 1", "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      kind: {"kind": "several", "expected": "two numbers, each at least 0 and less than 1", "count": 2, "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
       isOptional: false,
       default: [0.9, 0.999],
     },
@@ -340,7 +428,7 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
   Lamb: {
     betas: {
       python: "betas",
-      kind: {"kind": "pair", "expected": "two numbers, each at least 0 and less than 1", "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      kind: {"kind": "several", "expected": "two numbers, each at least 0 and less than 1", "count": 2, "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
       isOptional: false,
       default: [0.9, 0.999],
     },
@@ -422,7 +510,7 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
     },
     betas: {
       python: "betas",
-      kind: {"kind": "pair", "expected": "two numbers, each at least 0 and less than 1", "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      kind: {"kind": "several", "expected": "two numbers, each at least 0 and less than 1", "count": 2, "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
       isOptional: false,
       default: [0.9, 0.999],
     },
@@ -431,6 +519,158 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
       default: 1e-08,
+    },
+  },
+  Adamax: {
+    betas: {
+      python: "betas",
+      kind: {"kind": "several", "expected": "two numbers, each at least 0 and less than 1", "count": 2, "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      isOptional: false,
+      default: [0.9, 0.999],
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 1e-08,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  NAdam: {
+    betas: {
+      python: "betas",
+      kind: {"kind": "several", "expected": "two numbers, each at least 0 and less than 1", "count": 2, "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      isOptional: false,
+      default: [0.9, 0.999],
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 1e-08,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+    momentumDecay: {
+      python: "momentum_decay",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+      default: 0.004,
+    },
+  },
+  RAdam: {
+    betas: {
+      python: "betas",
+      kind: {"kind": "several", "expected": "two numbers, each at least 0 and less than 1", "count": 2, "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      isOptional: false,
+      default: [0.9, 0.999],
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 1e-08,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  AdaBelief: {
+    betas: {
+      python: "betas",
+      kind: {"kind": "several", "expected": "two numbers, each at least 0 and less than 1", "count": 2, "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      isOptional: false,
+      default: [0.9, 0.999],
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 1e-16,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  Adan: {
+    betas: {
+      python: "betas",
+      kind: {"kind": "several", "expected": "three numbers, each at least 0 and less than 1", "count": 3, "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      isOptional: false,
+      default: [0.98, 0.92, 0.99],
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 1e-08,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  Lookahead: {
+    syncPeriod: {
+      python: "sync_period",
+      kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+      isOptional: false,
+      default: 5,
+    },
+    slowStepSize: {
+      python: "slow_step_size",
+      kind: {"kind": "number", "expected": "a number greater than 0 and at most 1", "above": 0, "most": 1},
+      isOptional: false,
+      default: 0.5,
+    },
+    momentum: {
+      python: "momentum",
+      kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
+      isOptional: false,
+      default: 0.9,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  ScheduleFreeAdamW: {
+    betas: {
+      python: "betas",
+      kind: {"kind": "several", "expected": "two numbers, each at least 0 and less than 1", "count": 2, "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      isOptional: false,
+      default: [0.9, 0.999],
+    },
+    epsilon: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 1e-08,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
     },
   },
 };

@@ -460,7 +460,9 @@ def of_rule(rule: type[rules.Rule]) -> type[Optimizer]:
     init.__signature__ = shape  # type: ignore[attr-defined]
     init.__annotations__ = {p.name: p.annotation for p in (*parameters, clip)}
     doc = f"{inspect.cleandoc(rule.__doc__ or '')}\nclip_grad : Block, optional\n    For example `ClipGradNorm(1.0)`."
-    members = {"__doc__": doc, "__module__": __name__, "operator": rule, "__init__": checked(init)}
+    made = checked(init)
+    made.__annotations__ = init.__annotations__  # which `wraps` hands on only before Python 3.14
+    members = {"__doc__": doc, "__module__": __name__, "operator": rule, "__init__": made}
     return optimizer(type(rule.__name__, (Optimizer,), members))
 
 

@@ -1,6 +1,7 @@
 """Control flow within control flow, whose results are right those of other loops.
 
-Forward against onnx's evaluator, gradients against differences of it in float64; of many iterations against a recurrence.
+Forward against onnx's evaluator, gradients against differences of it in float64; of many iterations against a
+recurrence.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainweb.control.branch import is_decided, write_branch
+from trainweb.control.branch import advice, is_decided, write_branch
 from trainweb.control.expansion import Expansion, Scope
 from trainweb.control.lists import with_rows
 from trainweb.control.repeat import OPEN_TRIPS, Outline, is_short, run_again_and_again, write_repeat
@@ -38,8 +38,11 @@ def write_if(x: Expansion, node: Node, scope: Scope) -> None:
         x.inference.table.back_to(sizes)
         try:
             write_branch(x, node, scope, branches)
-        except UnsupportedError:
-            raise error from None
+        except UnsupportedError as failure:
+            if failure.op == "If" and failure.node != node.name:
+                raise  # what decides within a branch is enough
+            reason = str(failure).rstrip(".")
+            raise x.unsupported(f"{advice(x, node.inputs[0])}. The reason is: {reason}") from error
 
 
 def _write_both(x: Expansion, node: Node, scope: Scope, branches: Mapping[bool, Graph]) -> None:

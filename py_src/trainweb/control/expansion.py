@@ -256,7 +256,11 @@ class Expansion:
     def count_unrolled(self, since: int) -> None:
         """Hold nodes that were written since there were `since` against the limit."""
         self.n_unrolled += 1 + len(self.graph.nodes) - since
-        if self.n_unrolled > UNROLLED_NODES:
+        self.check_unrolled()
+
+    def check_unrolled(self, more: int = 0) -> None:
+        """Hold the nodes that loops became, and at least so many more, against the limit."""
+        if self.n_unrolled + more > UNROLLED_NODES:
             raise LimitError(
                 f"{self.node}: loops and scans are written out step by step, which makes more than {UNROLLED_NODES} "
                 "nodes of this model. Feed shorter sequences, or export LSTM, GRU or RNN operators, which are not."

@@ -95,6 +95,12 @@ def test_a_size_that_decides_about_ranks_can_be_given(sequence: str | None, name
         check_step(session)
 
 
+def test_the_innermost_decision_is_asked_for() -> None:
+    with pytest.raises(UnsupportedError, match=r"wide/frames.*'sequence' must be known") as raised:
+        build_artifacts(with_rates(), loss="MSELoss", optimizer="SGD")
+    assert "'rate'" not in str(raised.value)
+
+
 def test_a_branch_that_no_size_can_run_is_an_error_where_it_is_chosen() -> None:
     built = build_artifacts(with_rates(), loss="MSELoss", optimizer="SGD", dims={"sequence": SIZE})
     with session_of(built) as session:

@@ -45,9 +45,9 @@ These operators of ai.onnx are written out as others, forward and backward: {nam
   iterations as a constant trip count. Without one, or beyond {open:,}, the limit is `limits.loopIterations`
   (`limits={{"loop_iterations": ...}}`), {limit_open:,} by default. A step that would go on is a `LimitError` and
   changes nothing. There is room for the start of each of these iterations, and the gradient goes back through the
-  iterations that ran. Up to {written:,} nodes a loop with a constant trip count is written out, and results are chosen.
-  Scan outputs of such a loop must not be read, for their number of rows is not known. Its body neither draws nor updates. It does not
-  run in a branch that is not chosen.
+  iterations that ran. Up to {written:,} nodes a loop with a constant trip count is written out, and results are
+  chosen. Scan outputs of such a loop must not be read, for their number of rows is not known. Its body neither draws
+  nor updates. It does not run in a branch that is not chosen.
 - Sequences and optionals whose length is known; they are no inputs or outputs of a model.
 """
 

@@ -37,3 +37,14 @@ def path_of(name: str, value: Any) -> Path:
     if not isinstance(value, (str, os.PathLike)) or "\0" in os.fspath(value):
         raise TypeError(f"'{name}' must be a path, got {value!r:.80}.")
     return Path(value)
+
+
+def unknown(what: str, name: object, known: Iterable[str]) -> str:
+    """The text of an error on a name that is none of `known`: it names the nearest."""
+    from difflib import get_close_matches  # not on the way of a page's first step
+
+    names = sorted(known)
+    near = get_close_matches(str(name), names, 1)
+    return f"{what} {name!r} is not known; " + (
+        f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}."
+    )

@@ -16,7 +16,7 @@ from trainweb.errors import FeedError, TrainwebError
 
 if TYPE_CHECKING:
     from trainweb.ir.shapes import TensorType
-    from trainweb.training.feed import Feed
+    from trainweb.training.check import Report
     from trainweb.training.session import TrainingSession
     from trainweb.training.state import CheckpointState
 
@@ -75,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="tensor that the steps output besides the loss",
     )
+    _add_dims(p)
     p.set_defaults(run=_artifacts)
 
     p = commands.add_parser("check", help="say what of a forward model is trained, at what cost, or what is in the way")
@@ -82,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--loss", help=f"{_names(LossType)}; none: the first output")
     p.add_argument("--train", action="append", default=[], metavar="PATTERN", help="parameters to train, and no others")
     p.add_argument("--freeze", action="append", default=[], metavar="PATTERN", help="parameters not to train")
-    p.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="size of a symbolic dimension")
+    _add_dims(p)
     p.add_argument("--optimizer", default="AdamW", help=_names(OptimType))
     p.add_argument("--steps", type=int, default=0, help="train so many steps on random data, and say what one takes")
     p.add_argument("--code", choices=["javascript", "python"], help="print lines that train the model as well")
@@ -138,6 +139,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_dims(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="size of a symbolic dimension")
+
+
+def _dims(args: argparse.Namespace) -> dict[str, int]:
+    sizes = dict(text.partition("=")[::2] for text in args.dim)
+    if not all(size.isdecimal() for size in sizes.values()):
+        raise ValueError("--dim is of the form NAME=SIZE.")
+    return {name: int(size) for name, size in sizes.items()}
+
+
 def _add_artifacts(p: argparse.ArgumentParser) -> None:
     p.add_argument("artifacts", type=Path, help=f"folder with {', '.join(ARTIFACT_FILES.values())}, checkpoint")
     p.add_argument("--checkpoint", type=Path, help="another checkpoint than the folder's")
@@ -178,6 +190,7 @@ def _artifacts(args: argparse.Namespace) -> None:
         frozen_params=args.freeze or None,
         artifact_directory=args.output,
         additional_output_names=args.output_name or None,
+        dims=_dims(args),
     )
     print(f"Wrote {', '.join(ARTIFACT_FILES.values())} and checkpoint to {args.output.resolve()}.")
     operator = OPTIMIZERS[args.optimizer]().operator
@@ -192,14 +205,11 @@ def _check(args: argparse.Namespace) -> int:
 
     loss = None if args.loss is None else _member(LossType, "--loss", args.loss)
     optimizer = _member(OptimType, "--optimizer", args.optimizer)
-    sizes = dict(text.partition("=")[::2] for text in args.dim)
-    if not all(size.isdecimal() for size in sizes.values()):
-        raise ValueError("--dim is of the form NAME=SIZE.")
     choices = (args.train or None, args.freeze or None, loss, optimizer)
-    report = check(args.model, *choices, dims={name: int(size) for name, size in sizes.items()})
+    report = check(args.model, *choices, dims=_dims(args))
     print(json.dumps(report.as_data(), indent=2) if args.json else report)
     if report.ok and args.steps > 0:
-        losses, milliseconds = _try_steps(args, choices, report.feeds)
+        losses, milliseconds = _try_steps(args, choices, report)
         print(
             f"{args.steps} steps on random data: {milliseconds:.2f} ms each, loss {losses[0]:.4f} to {losses[-1]:.4f}"
         )
@@ -214,7 +224,7 @@ def _member(kinds: type[Kind], option: str, name: str) -> Kind:
     return kinds[name]
 
 
-def _try_steps(args: argparse.Namespace, choices: tuple[Any, ...], feeds: Sequence[Feed]) -> tuple[list[float], float]:
+def _try_steps(args: argparse.Namespace, choices: tuple[Any, ...], report: Report) -> tuple[list[float], float]:
     """Train on random data, integers of which are 0 and 1: the losses, and the median milliseconds of a step."""
     from statistics import median
     from time import perf_counter
@@ -226,16 +236,16 @@ def _try_steps(args: argparse.Namespace, choices: tuple[Any, ...], feeds: Sequen
     from trainweb.training.session import TrainingSession
     from trainweb.training.state import CheckpointState
 
-    files = build_artifacts(args.model, *choices)
+    files = build_artifacts(args.model, *choices, dims=report.dims)
     state = CheckpointState.load_checkpoint(files.checkpoint)
     rng = np.random.default_rng(0)
     data = {}
-    for feed in feeds:
+    for feed in report.feeds:
         drawn = rng.standard_normal(feed.shape) if "float" in feed.dtype else rng.integers(0, 2, feed.shape)
         data[feed.name] = drawn.astype(numpy_dtype(feed.dtype))
     losses, times = [], []
     with TrainingSession(state, files.training_model, files.eval_model, files.optimizer_model) as session:
-        session.prepare({feed.name: feed.shape for feed in feeds})
+        session.prepare({feed.name: feed.shape for feed in report.feeds})
         for _ in range(args.steps):
             start = perf_counter()
             results = session.train_step(data, session.output_names()[:1])

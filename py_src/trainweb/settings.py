@@ -195,6 +195,19 @@ class Names(Kind):
         return super().facts() | {"may_be_empty": self.may_be_empty}
 
 
+@dataclass(frozen=True)
+class Sizes(Kind):
+    """Sizes of symbolic dimensions, by their names."""
+
+    name = "sizes"
+    page_type = "Readonly<Record<string, number>>"
+    expected = "sizes by the names of dimensions, each an integer >= 1"
+
+    def accepts(self, value: Any) -> bool:
+        size = Whole(least=1)
+        return isinstance(value, Mapping) and all(isinstance(k, str) and size.accepts(x) for k, x in value.items())
+
+
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
     """The names that a name, or a regular expression for whole names, stands for."""
     names = list(names)

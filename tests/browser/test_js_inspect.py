@@ -7,8 +7,10 @@ from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from playwright.sync_api import Browser
+from tests.control.test_fixed_dims import CONSTANTS, TARGET, X, detector
 from tests.python.test_check import map_of_scores, model, two_towers
 
 import trainweb
@@ -33,6 +35,7 @@ SETTLED = (
     "outputs",
     "operators",
     "suggested_loss",
+    "dims",
     "feeds",
     "code",
 )
@@ -53,6 +56,11 @@ CASES: dict[str, tuple[bytes, dict[str, Any], dict[str, Any]]] = {
         MLP,
         {"loss": "CrossEntropyLoss", "dims": {"depth": 2}},
         {"loss": LossType.CrossEntropyLoss, "dims": {"depth": 2}},
+    ),
+    "a size that control flow needs": (
+        detector().SerializeToString(),
+        {"loss": "MSELoss", "dims": {"sequence": 4}},
+        {"loss": LossType.MSELoss, "dims": {"sequence": 4}},
     ),
     "a map of scores": (map_of_scores("n", 5, "h", "w"), {}, {}),
     "no model": (b"<html>", {}, {}),
@@ -88,3 +96,38 @@ def test_the_page_tells_what_python_tells(js: JsPage, name: str) -> None:
         assert found[camel_case(key)] == expected[key], key
     # The plans of the page's build need other constants, but not much else.
     assert found["peakBytes"] == pytest.approx(expected["peak_bytes"], rel=0.2)
+
+
+def test_a_session_of_a_model_whose_control_flow_needs_a_size(js: JsPage) -> None:
+    loss, *errors = js.run(
+        """
+        const data = Uint8Array.from(atob(model), (c) => c.charCodeAt(0));
+        const create = (dims) => TrainingSession.createFromModel(data, { loss: "MSELoss", dims });
+        const failed = (dims) => create(dims).then(() => "no error", (error) => `${error.name}: ${error.message}`);
+        const session = await create({ sequence: 4 });
+        const feeds = { x: new Tensor("float32", x, [5, 4]), target: new Tensor("float32", target, [5, 3]) };
+        const results = await session.runTrainStep(feeds);
+        await session.release();
+        return [
+          results[session.trainingOutputNames[0]].data[0],
+          await failed(null), await failed({ sequenc: 4 }), await failed({ sequence: 0 }), await failed([4]),
+        ];
+        """,
+        model=b64encode(detector().SerializeToString()).decode(),
+        x=X.ravel().tolist(),
+        target=TARGET.ravel().tolist(),
+    )
+    kernel, w, b = (CONSTANTS[n].astype(np.float64) for n in ("kernel", "fc.weight", "fc.bias"))
+    assert loss == pytest.approx(np.mean((X @ kernel[:, 0].T @ w + b - TARGET) ** 2), rel=1e-5)
+    for error, (name, said) in zip(
+        errors,
+        [
+            ("UnsupportedError", "Give 'sequence' a size in dims"),
+            ("ModelError", "did you mean 'sequence'?"),
+            ("ModelError", "it must be sizes by the names of dimensions, each an integer >= 1"),
+            ("ModelError", "it must be sizes"),
+        ],
+        strict=True,
+    ):
+        assert error.startswith(name), error
+        assert said in error

@@ -15,8 +15,9 @@ import trainweb
 from trainweb.artifacts import OptimType, build_artifacts
 from trainweb.autodiff.gradient import build_gradients
 from trainweb.control import expand_control_flow
+from trainweb.control.expansion import Expansion
 from trainweb.errors import LimitError, ModelError, UnsupportedError
-from trainweb.model.graph import Graph, Value
+from trainweb.model.graph import Graph, Node, Value
 from trainweb.model.reader import read_model
 from trainweb.training.arrays import from_numpy, to_numpy
 from trainweb.training.inference import InferenceCore
@@ -357,7 +358,7 @@ def test_branches_of_other_ranks_or_of_other_sizes_by_data_are_refused() -> None
     then = next(a.g for a in proto.graph.node[0].attribute if a.name == "then_branch")
     then.node.append(node("ReduceMax", ["a"], ["b"], keepdims=0))
     then.output[0].CopyFrom(info("b", FLOAT, []))
-    with pytest.raises(UnsupportedError, match=r"sizes.*whether a result is"):
+    with pytest.raises(UnsupportedError, match=r"sizes.*'c' must be known here.*Make 'c' an initializer"):
         build_artifacts(proto, requires_grad=["w"])
 
 
@@ -440,11 +441,50 @@ def test_a_loop_trains_and_its_weight_is_one_parameter() -> None:
         assert losses[-1] < losses[0]
 
 
-def test_loops_that_become_too_large_are_refused() -> None:
+def with_count(count: int) -> onnx.ModelProto:
+    """A loop of a constant count whose condition is handed on."""
     proto = halving(start=True)
-    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array(2**62), "ten"))
-    with pytest.raises(LimitError, match="more than 20000 nodes"):
+    proto.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array(count), "ten"))
+    return proto
+
+
+@pytest.mark.parametrize("last", ["handed on", "a constant"])
+@pytest.mark.parametrize("count", [65537, 10**9, 2**62, 2**63 - 1])
+def test_loops_that_become_too_large_are_refused(count: int, last: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Node] = []
+    monkeypatch.setattr(Expansion, "write", lambda x, n, real=Expansion.write: (written.append(n), real(x, n)))
+    proto = with_count(count)
+    if last == "a constant":
+        inner = proto.graph.node[2].attribute[0].g
+        inner.node[2].CopyFrom(node("Identity", ["true"], ["still"]))
+        inner.initializer.append(numpy_helper.from_array(np.array(True), "true"))
+    with pytest.raises(LimitError, match=f"halve.*it has {count} iterations; a loop in a plan has at most 65536"):
         run(proto, None, {"x": np.ones(3, np.float32)})
+    assert len(written) < 10, "iterations were written first"
+
+
+def test_a_loop_that_cannot_be_a_node_is_refused_before_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Node] = []
+    monkeypatch.setattr(Expansion, "write", lambda x, n, real=Expansion.write: (written.append(n), real(x, n)))
+    proto = with_count(60_000)
+    proto.graph.node[2].attribute[0].g.node[0].CopyFrom(node("Concat", ["v", "v"], ["next"], axis=0))
+    with pytest.raises(LimitError, match=r"halve.*more than 20000 nodes"):
+        run(proto, None, {"x": np.ones(3, np.float32)})
+    assert len(written) < 10, "iterations were written first"
+
+
+@pytest.mark.parametrize("count", [0, -1, -(2**63)])
+def test_a_loop_of_no_iterations_or_less_hands_its_state_on(count: int) -> None:
+    x = np.array([1, 2, 3], np.float32)
+    np.testing.assert_array_equal(run(with_count(count), ["y"], {"x": x})[0], x)
+
+
+def test_a_condition_that_is_computed_ends_a_loop_of_any_count() -> None:
+    proto = with_count(2**62)
+    proto.graph.node[2].attribute[0].g.node[2].CopyFrom(node("Less", ["t", "two"], ["still"]))
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(2), "two"))
+    found = run(proto, ["y"], {"x": np.array([8, 16, 24], np.float32)})
+    np.testing.assert_array_equal(found[0], [1, 2, 3])
 
 
 def halving(*, start: bool = False) -> onnx.ModelProto:

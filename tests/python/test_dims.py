@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import product
+from math import gcd
 from typing import Any
 
 import pytest
@@ -242,6 +243,23 @@ def test_remainders_are_those_there_are(remainder: int) -> None:
     assert equal(n - 4 * (n // 4), remainder) is (remainder < 4)
     if remainder < 4:
         assert n % 4 == remainder
+
+
+def test_a_size_is_at_least_what_must_fit() -> None:
+    (n,) = dims("n")
+    assert at_most(7, 2 * n) and at_most(3, n)
+    assert isinstance(n, SymbolicDim) and n.table.evaluated(n, {}) == 4
+    assert not equal(n, 3)
+
+
+@pytest.mark.parametrize(("factor", "k"), [(2, 3), (3, 7), (5, 8), (4, 6)])
+def test_remainders_of_multiples_are_those_there_are(factor: int, k: int) -> None:
+    for remainder in range(k):
+        (n,) = dims("n")
+        found = [size for size in range(1, 2 * k) if factor * size % k == remainder]
+        assert equal(factor * n - k * ((factor * n) // k), remainder) is bool(found)
+        step = k // gcd(factor, k)
+        assert not found or n % step == found[0] % step
 
 
 def test_what_could_not_be_solved_is_tried_again() -> None:

@@ -25,6 +25,7 @@ def generate_artifacts(
     loss_input_names: Sequence[str] | None = None,
     *,
     batch_norm: str = "train",
+    dims: Mapping[str, int] | None = None,
     external_data: Mapping[str, bytes] | None = None,
     clip_grad_norm: float | None = None,
     clip_grad_value: float | None = None,
@@ -41,7 +42,7 @@ def generate_artifacts(
     nominal_checkpoint : bool
         Also write nominal_checkpoint.
     model, requires_grad, frozen_params, loss, optimizer, ort_format, custom_op_library, \
-additional_output_names, loss_input_names, batch_norm, external_data, clip_grad_norm, clip_grad_value, ema
+additional_output_names, loss_input_names, batch_norm, dims, external_data, clip_grad_norm, clip_grad_value, ema
         See `build_artifacts`, also for the errors.
 
     Raises
@@ -62,6 +63,7 @@ additional_output_names, loss_input_names, batch_norm, external_data, clip_grad_
         additional_output_names=additional_output_names,
         loss_input_names=loss_input_names,
         batch_norm=batch_norm,
+        dims=dims,
         external_data=external_data,
         ort_format=ort_format,
         custom_op_library=custom_op_library,

@@ -18,6 +18,7 @@ from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import unsupported_nodes
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.model.checks import Limits
+from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.floats import (
     Declared,
     cast_inputs,
@@ -38,7 +39,7 @@ from trainweb.onnxblock.models import TrainingModels, build_training_models, wit
 from trainweb.onnxblock.training import ForwardBlock
 from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.ops.functions import write_interchangeable
-from trainweb.settings import make
+from trainweb.settings import Sizes, make
 
 BATCH_NORM = ("train", "as_exported")
 
@@ -163,6 +164,7 @@ def build_artifacts(
     loss_input_names: Sequence[str] | None = None,
     batch_norm: str = "train",
     stop_gradient: Sequence[str] | None = None,
+    dims: Mapping[str, int] | None = None,
     external_data: Mapping[str, bytes] | None = None,
     ort_format: bool = False,
     custom_op_library: Any = None,
@@ -207,6 +209,9 @@ def build_artifacts(
     stop_gradient : list of str, optional
         Tensors of the model that count as constants for gradients, as after torch's `detach`: what lies only before
         them is not trained.
+    dims : mapping of str to int, optional
+        Sizes of symbolic dimensions of the inputs, by name; of one without a name by input and axis, such as "x[0]".
+        The artifacts take feeds of these sizes only. A model whose control flow depends on a size may need it.
     external_data : mapping of str to bytes, optional
         External data by location, for models given as bytes.
     ort_format, custom_op_library
@@ -257,6 +262,10 @@ def build_artifacts(
         graph = model
     else:
         raise TypeError("external_data, limits and integrity are for files, and the model is a Graph.")
+    if dims:
+        Sizes().check("dims", dims)
+        graph = graph.copy()
+        fix_dimensions([graph], dims)
     check_operators(graph)
     graph, declared = in_float32(graph)
     given = graph.outputs

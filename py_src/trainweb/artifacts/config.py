@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainweb.artifacts.builder import BATCH_NORM
-from trainweb.settings import Choice, Field, Flag, Kind, Names, Number, Whole
+from trainweb.settings import Choice, Field, Flag, Kind, Names, Number, Sizes, Whole
 
 
 def _optional(kind: Kind) -> Field:
@@ -19,6 +19,7 @@ CONFIG = {
     "loss_input_names": _optional(Names()),
     "batch_norm": _optional(Choice(BATCH_NORM)),
     "stop_gradient": _optional(Names()),
+    "dims": _optional(Sizes()),
     "nominal_checkpoint": _optional(Flag()),
 }
 """By argument; "loss" and "optimizer" come before."""

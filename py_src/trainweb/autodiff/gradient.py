@@ -15,6 +15,7 @@ from trainweb.errors import GradientError, ModelError, UnsupportedError
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Tensor, Value, take_name
 from trainweb.ops.composite import Composite, expand_composites, has_composites
+from trainweb.ops.elementwise import MOST_TERMS
 from trainweb.ops.gradients import GradientBuilder
 from trainweb.ops.op import Op
 from trainweb.ops.shapes import ShapeInference
@@ -219,8 +220,14 @@ class _ReverseWalk(_Paths):
             gradient, names, terms = self.fresh(f"{gradient}_total"), [], [gradient]
         if len(partials) + len(terms) > 1:
             names = [f"{gradient}_{k}" for k in range(len(partials))]
-            self.emitted.append(Node("Sum", terms + names, [gradient], {}, "", f"AccumulateGrad_{gradient}"))
-        for (g, partial), final in zip(partials, names, strict=True):
+            terms, sums = terms + names, []
+            while len(terms) > MOST_TERMS:
+                sums.append(self.fresh(f"{gradient}_sum"))
+                self.emitted.append(Node("Sum", terms[:MOST_TERMS], sums[-1:], {}, "", f"Accumulate_{sums[-1]}"))
+                terms = [sums[-1], *terms[MOST_TERMS:]]
+            self.emitted.append(Node("Sum", terms, [gradient], {}, "", f"AccumulateGrad_{gradient}"))
+            names += sums
+        for (g, partial), final in zip(partials, names, strict=False):
             g.rename(partial, final)
         self.used.update((gradient, *names))
         value = self.value(name)

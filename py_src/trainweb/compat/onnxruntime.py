@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from trainweb.arguments import texts
+from trainweb.arguments import texts, unknown
 from trainweb.artifacts.builder import add_loss
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX, influences
@@ -40,7 +40,6 @@ from trainweb.training.options import (
     GraphOptimizationLevel,
     RunOptions,
     SessionOptions,
-    unknown,
 )
 from trainweb.training.parameters import OptimizerState
 from trainweb.training.session import TrainingSession as Session

@@ -77,7 +77,8 @@ class _Loop:
         last = first + len(iterations.scanned)
         types = {number: TensorType("int64", ())}
         for k, (name, x) in enumerate(zip(names, ins, strict=True)):
-            types[name] = TensorType(x.dtype, x.shape[1:] if first <= k < last else x.shape)
+            shape = x.shape[1:] if first <= k < last else x.shape
+            types[name] = TensorType(x.dtype, shape, x.value if k >= last else None)
         program = compile_body(body, types, [value.name for value in body.outputs])
         found = {x.name: x for x in program.feeds}
         self.counter = self.back = self.b.temp("int64", (1,))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 from trainweb.control.expansion import Expansion, Scope
 from trainweb.control.repeat import captured_tensors, declared_as, without_weights
-from trainweb.ir.dims import static
+from trainweb.errors import ModelError
+from trainweb.ir.dims import Symbol, SymbolicDim, static
 from trainweb.model.graph import TRAINWEB, Graph, Node, Tensor, Value
 from trainweb.ops.op import Op, bind
 from trainweb.ops.view import Inquiry
@@ -34,6 +34,41 @@ def is_decided(x: Expansion, name: str) -> bool:
     return True
 
 
+def what_decides(x: Expansion, name: str) -> tuple[list[str], list[str]]:
+    """Dimensions and inputs that decide the value of a tensor of the written graph, as `is_decided` found."""
+    makers = {output: node for node in x.graph.nodes for output in node.outputs}
+    pending, seen = [name], {""}
+    dims: set[str] = set()
+    inputs: set[str] = set()
+    while pending:
+        each = pending.pop()
+        if each in seen:
+            continue
+        seen.add(each)
+        value = x.type(each).value
+        if each in x.decided:
+            inputs.add(each)
+        elif value is not None:
+            atoms = (a for dim in value if isinstance(dim, SymbolicDim) for a in dim.atoms())
+            dims |= {a.key for a in atoms if isinstance(a, Symbol)}
+        elif each in makers:
+            pending += makers[each].inputs
+    fed = {key for key in dims if key in x.decided or key.partition("[")[0] in x.decided}
+    return sorted(dims - fed), sorted(inputs | {key.partition("[")[0] for key in fed})
+
+
+def advice(x: Expansion, name: str) -> str:
+    """The text of what decides a condition, and how to say it."""
+    dims, inputs = what_decides(x, name)
+    ways = []
+    if dims:
+        ways.append(f"Give {', '.join(map(repr, dims))} a size in dims when artifacts are built")
+    if inputs:
+        ways.append(f"Make {', '.join(map(repr, inputs))} an initializer of the model in the place of an input")
+    names = ", ".join(map(repr, [*dims, *inputs]))
+    return f"{names} must be known here, for the branch depends on it. {'. '.join(ways)}"
+
+
 def write_branch(x: Expansion, node: Node, scope: Scope, branches: Mapping[bool, Graph]) -> None:
     """Write If as one node.
 
@@ -57,10 +92,20 @@ def write_branch(x: Expansion, node: Node, scope: Scope, branches: Mapping[bool,
                 row = outer, {}
                 rows.append(row)
             row[1][when] = formal
-    make = partial(_body_graph, x, rows)
-    bodies = {when: make(when, body, constants[when]) for when, body in branches.items()}
+    bodies: dict[bool, Graph] = {}
+    refused: list[ModelError] = []
+    for when, body in branches.items():
+        try:
+            bodies[when] = _body_graph(x, rows, when, body, constants[when])
+        except ModelError as error:
+            # It is one where this branch is chosen.
+            refused.append(error)
+            bodies[when] = Graph("branch", [], opsets=dict(x.graph.opsets))
+    if len(refused) > 1:
+        raise refused[0]
     outputs = [name or x.fresh(f"{node.name or 'If'}/unread") for name in node.outputs]
     attrs = {"then_branch": bodies[True], "else_branch": bodies[False], "body_opset": x.graph.opset("")}
+    attrs["refused"] = "".join(map(str, refused))
     x.graph.opsets.setdefault(TRAINWEB, 1)
     label = x.fresh(f"{node.name or 'If'}/Branch")
     x.write(Node("Branch", [condition, *(outer for outer, _ in rows)], outputs, attrs, TRAINWEB, label))

@@ -256,7 +256,11 @@ class Expansion:
     def count_unrolled(self, since: int) -> None:
         """Hold nodes that were written since there were `since` against the limit."""
         self.n_unrolled += 1 + len(self.graph.nodes) - since
-        if self.n_unrolled > UNROLLED_NODES:
+        self.check_unrolled()
+
+    def check_unrolled(self, more: int = 0) -> None:
+        """Hold the nodes that loops became, and at least so many more, against the limit."""
+        if self.n_unrolled + more > UNROLLED_NODES:
             raise LimitError(
                 f"{self.node}: loops and scans are written out step by step, which makes more than {UNROLLED_NODES} "
                 "nodes of this model. Feed shorter sequences, or export LSTM, GRU or RNN operators, which are not."
@@ -332,8 +336,8 @@ class Expansion:
         if a.dtype != b.dtype or a.rank != b.rank or not equal_shapes(a.shape, b.shape):
             shapes = f"{a.dtype}{list(a.shape)} or {b.dtype}{list(b.shape)}"
             raise self.unsupported(
-                f"a condition that is only known at run time decides whether a result is {shapes}. "
-                "Fix the sizes that it depends on"
+                f"a condition that data decide tells whether a result is {shapes}. "
+                "Export a model whose branches have results of one shape"
             )
         return self.op("Where", [condition, yes, no], output)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainweb.control.branch import is_decided, write_branch
+from trainweb.control.branch import advice, is_decided, write_branch
 from trainweb.control.expansion import Expansion, Scope
 from trainweb.control.lists import with_rows
 from trainweb.control.repeat import OPEN_TRIPS, Outline, is_short, run_again_and_again, write_repeat
 from trainweb.errors import LimitError, ModelError, UnsupportedError
 from trainweb.ir.dims import equal, static
+from trainweb.ir.layout import LOOP_TRIPS
 from trainweb.model.graph import Graph, Node, Tensor, Value
 
 INPUT_AXES_SINCE, SPLIT_COUNT_SINCE = 13, 18
@@ -38,8 +39,11 @@ def write_if(x: Expansion, node: Node, scope: Scope) -> None:
         x.inference.table.back_to(sizes)
         try:
             write_branch(x, node, scope, branches)
-        except UnsupportedError:
-            raise error from None
+        except UnsupportedError as failure:
+            if failure.op == "If" and failure.node != node.name:
+                raise  # what decides within a branch is enough
+            reason = str(failure).rstrip(".")
+            raise x.unsupported(f"{advice(x, node.inputs[0])}. The reason is: {reason}") from error
 
 
 def _write_both(x: Expansion, node: Node, scope: Scope, branches: Mapping[bool, Graph]) -> None:
@@ -85,6 +89,8 @@ def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
             for source, target in zip(made, node.outputs, strict=False):
                 x.hand(source, target)
             return
+        if holds_throughout(x, body):
+            refuse_too_many(x, count)
     stacked: list[list[str]] = [[] for _ in range(n_stacked)]
     k = 0
     while count is None or k < count:
@@ -121,6 +127,30 @@ def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
     declared = body.outputs[1 + len(carried) :]
     for rows, value, target in zip(stacked, declared, node.outputs[len(carried) :], strict=False):
         stack(x, rows, 0, target, value)
+
+
+def holds_throughout(x: Expansion, body: Graph) -> bool:
+    """Whether the condition that a body makes is the one it is given, or a constant."""
+    made = {n.outputs[0]: n for n in body.nodes if n.op_type == "Identity"}
+    name = body.outputs[0].name
+    while name in made:
+        name = made[name].inputs[0]
+    value = next((n.attrs.get("value") for n in body.nodes if n.op_type == "Constant" and name in n.outputs), None)
+    constant = value or body.initializers.get(name) or x.graph.initializers.get(name)
+    return name == body.inputs[1].name or (isinstance(constant, Tensor) and all(constant.values()))
+
+
+def refuse_too_many(x: Expansion, count: int) -> None:
+    """Raise LimitError before iterations are written, where there are more than can be.
+
+    Raises
+    ------
+    LimitError
+        A plan cannot have so many, or they are too many to be written out.
+    """
+    if count > LOOP_TRIPS:
+        raise LimitError(f"{x.node}: it has {count} iterations; a loop in a plan has at most {LOOP_TRIPS}.")
+    x.check_unrolled(count)
 
 
 def write_counted_loop(x: Expansion, node: Node, scope: Scope) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trainweb.control.expansion import Expansion, Scope
 from trainweb.errors import ModelError, UnsupportedError
+from trainweb.ir.dims import static
 from trainweb.ir.layout import LOOP_TRIPS
 from trainweb.model.graph import TRAINWEB, Graph, Node, Tensor, Value
 from trainweb.ops.infer import infer_outputs
@@ -170,19 +171,21 @@ def _body_graph(x: Expansion, body: Graph, outline: Outline, captured: dict[str,
         inner.inputs.append(Value(name, value.dtype, (value.shape or ())[1:]))
     for name, outer in captured.items():
         t = x.type(outer)
-        if t.value is not None and not t.dtype.startswith("float"):
+        if t.value is not None and static(*t.value) and not t.dtype.startswith("float"):
             inner.initializers[name] = Tensor.of(name, t.dtype, t.shape, t.value)
         else:
             inner.inputs.append(declared_as(x, name, outer))
     first, *results = [v.name for v in body.outputs] if outline.is_loop else ["", *(v.name for v in body.outputs)]
     if outline.is_loop:
         inner.initializers[formal[1]] = Tensor.of(formal[1], "bool", (), [True])
+    if outline.condition:
+        results = results[: len(outline.states)]
+    # The expansion drops results of inner loops that nobody reads: outputs of the body are read.
+    inner.outputs = [Value(name, "", None) for name in (first, *results) if name]
     written = Expansion(inner, {}, x.handlers, differentiable=x.differentiable)
     graph = written.run()
-    if any(name in written.sequences for name in results):
-        raise x.unsupported("its iterations make a sequence")
     if outline.condition:
-        results = [_as_scalar(written, graph, first), *results[: len(outline.states)]]
+        results = [_as_scalar(written, graph, first), *results]
     elif outline.is_loop and written.value(first) is not True and written.value(first) != 1:
         raise x.unsupported("its condition is only known at run time")
     graph.outputs = [Value(name, written.type(name).dtype, None) for name in results]

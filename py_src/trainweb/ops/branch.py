@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from trainweb.errors import ModelError
 from trainweb.ir.dims import UndecidedError, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB, Graph, Node
 from trainweb.ops.composite import Composite
 from trainweb.ops.infer import infer_outputs, initializer_type
-from trainweb.ops.op import MANY, Attr, Int, bind, register
+from trainweb.ops.op import MANY, Attr, Int, Str, bind, register
 from trainweb.ops.symbolic import Var
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ class Branch(Composite):
     """The results of `then_branch` where a condition holds, else of `else_branch` (ai.trainweb).
 
     The first input is the condition, the others are the inputs of both branches, which are graphs without control
-    flow. It belongs to the signature, so that a plan has the nodes, and the sizes, of one of them.
+    flow. It belongs to the signature, so that a plan has the nodes, and the sizes, of one of them. A branch that no
+    size can run is empty: `refused` is the error where it is chosen.
     """
 
     domain = TRAINWEB
@@ -37,6 +39,7 @@ class Branch(Composite):
         "then_branch": Attr(Graph, required=True),
         "else_branch": Attr(Graph, required=True),
         "body_opset": Int(required=True),
+        "refused": Str(""),
     }
     min_inputs, max_inputs = 1, MANY
     differentiable = range(MANY)
@@ -45,6 +48,7 @@ class Branch(Composite):
     then_branch: Graph
     else_branch: Graph
     body_opset: int
+    refused: str
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
         condition, *given = inputs
@@ -56,7 +60,8 @@ class Branch(Composite):
         table: SymbolTable | None = getattr(self.types, "table", None)
         if table is None:
             raise self.unsupported("a condition that is only known at run time")
-        then, other = (self._supposed(body, given, table) for body in (self.then_branch, self.else_branch))
+        bodies = [body for body in (self.then_branch, self.else_branch) if body.outputs]
+        then, other = (self._supposed(body, given, table) for body in (bodies * 2)[:2])
         return tuple(self._either(k, *pair, table) for k, pair in enumerate(zip(then, other, strict=True)))
 
     def _chosen(self, condition: TensorType) -> Graph | None:
@@ -73,6 +78,8 @@ class Branch(Composite):
         return results
 
     def _results(self, body: Graph, given: Sequence[TensorType | None]) -> list[TensorType]:
+        if not body.outputs:
+            raise ModelError(self.refused)
         if len(body.inputs) != len(given):
             raise self.error(f"a branch has {len(body.inputs)} inputs, not {len(given)}.")
         types = _BodyTypes((name, initializer_type(tensor)) for name, tensor in body.initializers.items())

@@ -62,7 +62,7 @@ class _Repeat(Op):
         return body
 
     def body_types(self, inputs: list[TensorType]) -> dict[str, TensorType]:
-        """Types of the tensors in the body."""
+        """Types of the tensors in the body; values are known of those that all iterations read."""
         n = self.carried + len(self.scanned)
         if len(self.body.inputs) != 1 + len(inputs):
             raise self.error(f"its body has {len(self.body.inputs)} inputs, not {1 + len(inputs)}.")
@@ -71,8 +71,11 @@ class _Repeat(Op):
         names = [value.name for value in self.body.inputs]
         types[names[0]] = TensorType("int64", ())
         for k, (name, t) in enumerate(zip(names[1:], inputs, strict=True)):
+            if k >= n:
+                types[name] = t
+                continue
             shape = t.shape
-            if self.carried <= k < n:
+            if k >= self.carried:
                 if not shape or not equal_shapes(shape[:1], (trips,)):
                     raise self.error(f"input {k} has shape {list(shape)}; its first size must be {trips}.")
                 shape = shape[1:]

@@ -27,23 +27,27 @@ CONTROL_HEADER = """## Control flow and sequences
 
 These operators of ai.onnx are written out as others, forward and backward: {names}.
 
-- Of If, the branch that is chosen; where that is only known at run time, both branches run and results are chosen,
-  which must have the same sizes. Where feeds of integers or bools, or sizes, decide, results may have other sizes in
-  each branch, of the same rank: a plan is compiled for each. Branches that draw or update need a known condition.
-- Loop and Scan of a known number of iterations (when the model is compiled; for training, when artifacts are built),
-  iteration by iteration up to {written:,} nodes; beyond, as a loop in the plan of at most {trips:,} iterations, where
-  that is possible, which keeps for the gradient what each iteration started from. Bodies with sequences, or that
-  make other sizes in each iteration, are written out up to {limit:,} nodes; a list that starts empty and to which each
-  iteration adds one tensor is no obstacle.
-- Scan along a size that varies, and Loop that stacks its results or fills a list as often as such a size or a feed
-  says: as a loop in the plan, which is compiled for each length. Tensors that it carries keep their sizes.
-- Loop whose condition or trip count only the run tells: as a loop in the plan that ends when they say so. It has as
-  many iterations as a constant trip count says; without one, or beyond {open:,}, as `limits.loopIterations`
-  (`limits={{"loop_iterations": ...}}`) says, {limit_open:,} unless given: a step that would go on is a `LimitError` and
-  changes nothing. For the gradient there is room for what each of so many iterations starts from, and the gradient
-  goes back through those that ran. With a constant trip count that makes up to {written:,} nodes it is written out, and
-  results are chosen. Scan outputs of such a loop must not be read: how many rows they have is not known. Its body
-  neither draws nor updates. In a branch that is not chosen it does not run.
+- If with a condition that is known: the nodes of the chosen branch.
+- If with a condition from data: both branches run, and results are chosen. The results must have the same sizes.
+  A branch that draws or updates needs a known condition.
+- If with a condition from sizes or from feeds of integers or bools: results may have other sizes of the same rank.
+  A plan is compiled for each branch. Results of other ranks need a condition that is known when artifacts are built:
+  `dims` of `build_artifacts` and `createFromModel`, or `trainweb artifacts --dim NAME=SIZE`, gives the sizes
+  that decide it. A branch that these sizes cannot run is an error only where it is chosen.
+- Loop and Scan of a known number of iterations (when the model is compiled; for training, when artifacts are built):
+  iteration by iteration up to {written:,} nodes, beyond that as a loop in the plan of at most {trips:,} iterations.
+  The loop keeps the start of each iteration for the gradient. Bodies with sequences, or with other sizes
+  in each iteration, are written out up to {limit:,} nodes. A list that starts empty and grows by one tensor in each
+  iteration is no obstacle.
+- Scan along a size that varies, and Loop with as many rows or list elements as such a size or a feed says: a loop in
+  the plan, which is compiled for each length. Carried tensors keep their sizes.
+- Loop whose condition or trip count only the run decides: a loop in the plan that ends then. It has at most as many
+  iterations as a constant trip count. Without one, or beyond {open:,}, the limit is `limits.loopIterations`
+  (`limits={{"loop_iterations": ...}}`), {limit_open:,} by default. A step that would go on is a `LimitError` and
+  changes nothing. There is room for the start of each of these iterations, and the gradient goes back through the
+  iterations that ran. Up to {written:,} nodes a loop with a constant trip count is written out, and results are
+  chosen. Scan outputs of such a loop must not be read, for their number of rows is not known. Its body neither draws
+  nor updates. It does not run in a branch that is not chosen.
 - Sequences and optionals whose length is known; they are no inputs or outputs of a model.
 """
 

@@ -252,7 +252,7 @@ def _sized(graphs: Graphs, options_json: str) -> Graphs:
     sizes = json.loads(options_json or "{}").get("free_dimension_overrides")
     if not sizes:
         return graphs
-    from trainweb.training.options import fix_dimensions
+    from trainweb.model.dimensions import fix_dimensions
 
     copies = tuple(None if graph is None else graph.copy() for graph in graphs)
     fix_dimensions(copies, sizes)

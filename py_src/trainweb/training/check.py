@@ -17,6 +17,7 @@ from trainweb.control.operators import unsupported_nodes
 from trainweb.errors import GradientError, ModelError, TrainwebError, UnsupportedError
 from trainweb.ir.layout import PARAMETERS
 from trainweb.ir.shapes import TensorType
+from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.floats import in_float32
 from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
@@ -87,6 +88,8 @@ class Report:
         with the settings that it needs, as `build_artifacts` takes them.
     feeds : list of Feed
         What a train step takes.
+    dims : dict of str to int
+        Sizes that `build_artifacts` must be given, where the model cannot be trained without those of `check`.
     code : dict of str to str
         Lines that train the model, "javascript" and "python"; none where an argument is no plain value.
     """
@@ -108,12 +111,18 @@ class Report:
     operators: dict[str, int] = field(default_factory=dict)
     suggested_loss: str | dict[str, Any] | None = None
     feeds: list[Feed] = field(default_factory=list)
+    dims: dict[str, int] = field(default_factory=dict)
     code: dict[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
         """Whether the model can be trained as asked."""
-        return not (self.unsupported or self.missing_gradients or self.missing_loss or self.error)
+        return not (self.is_refused or self.missing_loss)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether no loss would help."""
+        return bool(self.unsupported or self.missing_gradients or self.error)
 
     @property
     def trained(self) -> list[Decision]:
@@ -149,12 +158,12 @@ class Report:
             **{key: [asdict(one) for one in getattr(self, key)] for key in ("inputs", "outputs", "feeds")},
             "operators": self.operators,
             "suggested_loss": self.suggested_loss,
+            "dims": self.dims,
             "code": self.code,
         }
 
     def __str__(self) -> str:
-        refused = self.unsupported or self.missing_gradients or self.error
-        lines = ["cannot be trained" if refused else self.missing_loss or "can be trained"]
+        lines = ["cannot be trained" if self.is_refused else self.missing_loss or "can be trained"]
         for kind, values in (("input", self.inputs), ("output", self.outputs)):
             lines += [f"{kind} {v.name}: {v.dtype}{'' if v.dims is None else v.dims}" for v in values]
         if self.operators:
@@ -162,6 +171,9 @@ class Report:
         for kind, problems in (("not supported", self.unsupported), ("no gradient", self.missing_gradients)):
             lines += [f"{kind}: {p.op} at {', '.join(p.nodes)}: {p.message}" for p in problems]
         lines += self.refined
+        if self.dims:
+            sizes = ", ".join(f"{name} = {size}" for name, size in self.dims.items())
+            lines.append(f"control flow needs sizes when artifacts are built, dims: {sizes}")
         lines += [note for note in (self.precision, self.untold) if note]
         if self.error:
             lines.append(self.error)
@@ -207,6 +219,7 @@ def check(
         As for `trainweb.artifacts.build_artifacts`.
     dims
         Sizes of symbolic dimensions, e.g. ``{"batch": 32}``; where none is given, the least that fits the operators.
+        A model that cannot be trained otherwise is built with them (`Report.dims`).
     feeds
         Arrays for some of the training inputs, by name: sizes follow from their shapes, those of labels too, and
         what decides about shapes by its value needs one.
@@ -224,10 +237,22 @@ def report_on(
     model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], sizes: Sizes, engine: Engine
 ) -> Report:
     """What `check` reports, with plans of this engine; `choices` are what `build_artifacts` takes by position."""
+    report = _report(model, choices, arguments, sizes, engine)
+    dims, feeds = sizes
+    if report.is_refused and dims:
+        fixed = _report(model, choices, {**arguments, "dims": dims}, ({}, feeds), engine)
+        fixed.dims = dict(dims)
+        if not fixed.is_refused or len(fixed.unsupported) < len(report.unsupported):
+            return fixed
+    return report
+
+
+def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], sizes: Sizes, engine: Engine) -> Report:
     report = Report()
     try:
         graph = read_model(model, external_data=arguments.get("external_data"))
         _describe(graph, report)
+        fix_dimensions([graph], arguments.get("dims") or {})
         report.untold = untold(graph)
         graph, declared = in_float32(graph)
         report.precision = str(declared) or None

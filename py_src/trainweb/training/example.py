@@ -37,6 +37,7 @@ IN_PAGE = {
     "loss_input_names": "lossInputNames",
     "stop_gradient": "stopGradient",
     "batch_norm": "batchNorm",
+    "dims": "dims",
     "clip_grad_norm": "clipGradNorm",
     "clip_grad_value": "clipGradValue",
 }
@@ -86,7 +87,7 @@ def _javascript(
     arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: Sequence[str], external_files: Sequence[str]
 ) -> str:
     options = f", {{ externalData: {json.dumps(list(external_files))} }}" if external_files else ""
-    config = ", ".join(f"{IN_PAGE[name]}: {_in_javascript(value)}" for name, value in arguments.items())
+    config = ", ".join(f"{IN_PAGE[name]}: {_in_javascript(name, value)}" for name, value in arguments.items())
     lines = [
         'import { Tensor, TrainingSession } from "trainweb";',
         "",
@@ -132,8 +133,8 @@ def _python(arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: Sequen
     return "\n".join(lines) + "\n"
 
 
-def _in_javascript(value: Any) -> str:
-    if isinstance(value, Mapping):
+def _in_javascript(argument: str, value: Any) -> str:
+    if isinstance(value, Mapping) and argument != "dims":
         return "{ " + ", ".join(f"{page_name(name)}: {json.dumps(one)}" for name, one in value.items()) + " }"
     return json.dumps(value)
 

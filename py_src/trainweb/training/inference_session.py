@@ -11,6 +11,7 @@ import numpy as np
 
 from trainweb.arguments import texts
 from trainweb.errors import UnsupportedError
+from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.graph import Value
 from trainweb.model.reader import read_model
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
@@ -18,7 +19,7 @@ from trainweb.training.core import abandon, free_abandoned
 from trainweb.training.host import LoadedPlan, PlanHost, Stop
 from trainweb.training.inference import InferenceCore
 from trainweb.training.interface import NodeArg, SessionBase, check_providers
-from trainweb.training.options import VERBOSE, Log, RunOptions, SessionOptions, fix_dimensions
+from trainweb.training.options import VERBOSE, Log, RunOptions, SessionOptions
 from trainweb.training.profile import Profile, Trace
 from trainweb.training.session import check_feeds
 from trainweb.training.values import as_array

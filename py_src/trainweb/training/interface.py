@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from trainweb.arguments import instance_of, mapping
+from trainweb.arguments import instance_of, mapping, unknown
 from trainweb.errors import FeedError, InvalidValueError, UnsupportedError
 from trainweb.model.graph import Value
 from trainweb.model.reader import read_metadata
-from trainweb.training.options import SessionOptions, unknown
+from trainweb.training.options import SessionOptions
 from trainweb.training.profile import Trace
 from trainweb.training.values import IOBinding, OrtValue, as_array, type_name
 

@@ -12,11 +12,10 @@ from enum import IntEnum
 from typing import Any, Self
 
 from trainweb import messages
-from trainweb.arguments import instance_of, texts
-from trainweb.errors import ModelError, SessionError, UnknownNameError, UnsupportedError
+from trainweb.arguments import instance_of, texts, unknown
+from trainweb.errors import SessionError, UnknownNameError, UnsupportedError
 from trainweb.ir.layout import MAX_THREADS
 from trainweb.model.checks import Limits, check_memory_budget
-from trainweb.model.graph import Graph, Value
 from trainweb.model.integrity import check_names
 from trainweb.training.host import DEFAULT_MAX_PLANS
 from trainweb.training.models import MODELS
@@ -50,17 +49,6 @@ class GraphOptimizationLevel(IntEnum):
     ORT_ENABLE_BASIC = 1
     ORT_ENABLE_EXTENDED = 2
     ORT_ENABLE_ALL = 99
-
-
-def unknown(what: str, name: object, known: Iterable[str]) -> str:
-    """The text of an error on a name that is none of `known`: it names the nearest."""
-    from difflib import get_close_matches  # not on the way of a page's first step
-
-    names = sorted(known)
-    near = get_close_matches(str(name), names, 1)
-    return f"{what} {name!r} is not known; " + (
-        f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}."
-    )
 
 
 class Attributes:
@@ -499,33 +487,6 @@ def check_severity(value: object, least: int = VERBOSE) -> None:
     """Raise unless `value` is a severity."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= FATAL:
         raise SessionError(f"log_severity_level must be an integer from {least} to {FATAL}, got {value!r}.")
-
-
-def fix_dimensions(graphs: Iterable[Graph | None], sizes: Mapping[str, int]) -> None:
-    """Give symbolic dimensions of the inputs their sizes, wherever these graphs name them.
-
-    Raises
-    ------
-    ModelError
-        No input has a dimension of that name.
-    """
-    there = [graph for graph in graphs if graph is not None]
-    symbols = {
-        dim for g in there for v in g.inputs if isinstance(v, Value) for dim in v.shape or () if isinstance(dim, str)
-    }
-    for name in sizes:
-        if name not in symbols:
-            raise ModelError(unknown("The free dimension", name, symbols))
-    for graph in there if sizes else ():
-        graph.inputs = [_fixed(v, sizes) for v in graph.inputs]
-        graph.outputs = [_fixed(v, sizes) for v in graph.outputs]
-        graph.value_info = {name: _fixed(v, sizes) for name, v in graph.value_info.items()}
-
-
-def _fixed(value: Any, sizes: Mapping[str, int]) -> Any:
-    if not isinstance(value, Value) or value.shape is None:
-        return value
-    return Value(value.name, value.dtype, tuple(sizes.get(d, d) if isinstance(d, str) else d for d in value.shape))
 
 
 class Log:

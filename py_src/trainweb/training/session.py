@@ -13,11 +13,12 @@ from trainweb.arguments import mapping, texts
 from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import BufferSizeError, FeedError, ModelError, ReleasedError, UnsupportedError
 from trainweb.ir.shapes import TensorType
+from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.graph import Tensor
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
 from trainweb.training.core import SessionCore
 from trainweb.training.models import base_of, read_models
-from trainweb.training.options import Log, RunOptions, SessionOptions, fix_dimensions
+from trainweb.training.options import Log, RunOptions, SessionOptions
 from trainweb.training.profile import Profile
 from trainweb.training.session_methods import SessionMethods
 from trainweb.training.state import CheckpointState

@@ -90,6 +90,13 @@ function accepts(value: unknown, kind: Kind): boolean {
         (kind.mayBeEmpty || value.length > 0) &&
         value.every((name: unknown) => typeof name === "string")
       );
+    case "sizes":
+      return (
+        typeof value === "object" &&
+        value !== null &&
+        !Array.isArray(value) &&
+        Object.values(value).every((size: unknown) => Number.isSafeInteger(size) && (size as number) >= 1)
+      );
     default:
       return false;
   }

@@ -8,8 +8,8 @@ import type { Source } from "./sources.js";
 import { resolveConfig, type TrainingConfig } from "./training-config.js";
 
 /** What the model would be trained with, and sizes of its symbolic dims, the least that fit where none is given. */
-export interface InspectConfig extends Partial<TrainingConfig> {
-  /** Sizes by the name of the dim. */
+export interface InspectConfig extends Partial<Omit<TrainingConfig, "dims">> {
+  /** Sizes by the name of the dim. A model that cannot be trained otherwise is built with them (`dims` of the report). */
   readonly dims?: Readonly<Record<string, number>>;
 }
 

@@ -42,6 +42,11 @@ export interface TrainingConfig {
    * `adapter_config.json` as `adapterConfig`. Then `requiresGrad` and `frozenParams` are not given.
    */
   readonly lora?: LoraFields | PeftAdapterConfig | null;
+  /**
+   * Sizes of symbolic dimensions of the inputs, by name; of one without a name by input and axis, such as "x[0]".
+   * Feeds must then have these sizes. A model whose control flow depends on a size may need it.
+   */
+  readonly dims?: Readonly<Record<string, number>> | null;
   /** Start without weights, which `loadParametersBuffer` brings. Default false. */
   readonly nominalCheckpoint?: boolean | null;
 }

@@ -94,6 +94,8 @@ export interface ModelReport {
   readonly suggestedLoss: string | SuggestedLoss | null;
   /** What a train step takes, in the shape that the report is about. */
   readonly feeds: readonly ReportFeed[];
+  /** Sizes that `createFromModel` must be given, where the model cannot be trained without those of `inspectModel`. */
+  readonly dims: Readonly<Record<string, number>>;
   /** Lines that train the model; none where the configuration has more than names and numbers. */
   readonly code: {
     /** For a page. */

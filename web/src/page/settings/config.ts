@@ -86,6 +86,12 @@ export const CONFIG: Settings = {
     isOptional: true,
     default: null,
   },
+  dims: {
+    python: "dims",
+    kind: {"kind": "sizes", "expected": "sizes by the names of dimensions, each an integer >= 1"},
+    isOptional: true,
+    default: null,
+  },
   nominalCheckpoint: {
     python: "nominal_checkpoint",
     kind: {"kind": "flag", "expected": "true or false"},

@@ -28,6 +28,7 @@ SETTLED = (
     "unsupported",
     "missing_gradients",
     "refined",
+    "remarks",
     "untold",
     "inputs",
     "outputs",

@@ -460,6 +460,7 @@ def inspect_model(
     report = report_on(as_source(model), choices, arguments, (json.loads(dims_json), {}), engine).as_data()
     for decision in (*report["trained"], *report["left_out"], *report["doubtful"]):
         decision["reason"] = _in_page(decision["reason"])
+    report["remarks"] = [_in_page(remark) for remark in report["remarks"]]
     if report["error"] is not None:
         report["error"] = _in_page(report["error"])
     if isinstance(report["suggested_loss"], dict):

@@ -81,7 +81,8 @@ _INPUTS = {
     "EmbedLayerNormalization": {2: EMBEDDING, 3: EMBEDDING, 4: EMBEDDING, 5: NORM, 6: NORM},
 }
 """What an input of an operator is for, by position; the domain does not matter."""
-_PRODUCTS = {"MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose", "FusedConv", "FusedMatMul"}
+_CONVOLUTIONS = {"Conv", "ConvTranspose", "FusedConv"}
+_PRODUCTS = {"MatMul", "Gemm", "Einsum", "FusedMatMul"} | _CONVOLUTIONS
 _FUSED = {"FusedConv", "FusedMatMul"}
 """Operators that no exporter writes, but the optimizer of ONNX Runtime."""
 _MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Cast", "Slice", "Split", "Concat", "Expand"}
@@ -98,8 +99,10 @@ _LOOKED_AT = 1 << 20
 """Elements up to which values of a tensor are evidence: GPT-2's mask of 1024 x 1024 has as many."""
 _GRID = 1 << 12
 """Elements up to which a tensor may be a grid whatever it is for: grids are small, and weights need not be read."""
-_STEPS = 4
-"""Different numbers that a grid has at least: with fewer, chance can space them evenly."""
+_EVEN = 4
+"""Numbers of a constant that are evenly spaced by no chance, where it is added; most of those are constants."""
+_STEPS = 8
+"""Different numbers of a grid, whatever it is for: weights of examples by hand are smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +220,8 @@ class Evidence:
         if name in self._tables:
             return Decision(name, False, f"a table of cosines and sines, as {self._tables[name]} is its other half")
         if _is_grid(tensor):
-            return Decision(name, False, f"{_use(roles)}, but evenly spaced numbers, as fixed grids are", doubtful=True)
+            reason = f"{_use(roles)}, and evenly spaced numbers, as those of fixed grids are"
+            return Decision(name, False, reason, doubtful=True)
         if all(role in LEARNED_ROLES for role in roles) and (not self._torch or NATIVE.fullmatch(name)):
             return None  # not worth reading every element of every weight
         if tensor.size > _LOOKED_AT or not tensor.size:
@@ -297,7 +301,7 @@ class Evidence:
     def _is_convolved(self, name: str) -> bool:
         """Whether a convolution reads it: as nothing is transposed there, it keeps its name unless it is computed."""
         consumers = self._consumers.get(name, ())
-        return any(node.op_type in ("Conv", "ConvTranspose") and name in node.inputs[1:3] for node in consumers)
+        return any(node.op_type in _CONVOLUTIONS and name in node.inputs[1:3] for node in consumers)
 
     def _was_computed(self, tensor: Tensor) -> bool:
         """Whether a weight without a name may be more than a parameter turned round, as constant folding leaves these.
@@ -624,7 +628,7 @@ def _is_grid(tensor: Tensor) -> bool:
     if not _STEPS <= tensor.size <= _GRID:
         return False
     values = tensor.values()
-    some = sorted(set(values[: 2 * _STEPS]))
+    some = sorted(set(values[:_STEPS]))
     step = min((b - a for a, b in pairwise(some)), default=0)
     if not all(math.isfinite(v) and abs((v - some[0]) / step - round((v - some[0]) / step)) < 1e-2 for v in some[1:]):
         return False
@@ -639,9 +643,7 @@ def _is_even(values: Sequence[float] | memoryview[float]) -> bool:
     """Whether there are at least four numbers at equal distances that are not zero."""
     n, step = len(values), (values[-1] - values[0]) / max(1, len(values) - 1)
     return (
-        n >= _STEPS
-        and step != 0
-        and all(abs(values[i] - values[0] - i * step) < 1e-4 * abs(n * step) for i in range(n))
+        n >= _EVEN and step != 0 and all(abs(values[i] - values[0] - i * step) < 1e-4 * abs(n * step) for i in range(n))
     )
 
 

@@ -134,7 +134,9 @@ def _loss(loss: LossType | str | Mapping[str, Any] | None) -> dict[str, Any] | N
     """The loss as a mapping of its name and settings."""
     if loss is None:
         return None
-    given = dict(loss) if isinstance(loss, Mapping) else {"type": loss.name if isinstance(loss, LossType) else loss}
+    given: dict[str, Any] = (
+        dict(loss) if isinstance(loss, Mapping) else {"type": loss.name if isinstance(loss, LossType) else loss}
+    )
     if given.get("type") not in LOSSES:
         raise ModelError(
             f"loss {given.get('type')!r} is none of {', '.join(LOSSES)}: compute it in the module, with loss=None."

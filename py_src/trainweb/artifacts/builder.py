@@ -451,9 +451,23 @@ def _name_list(names: Sequence[str] | None, argument: str) -> list[str]:
     return list(names)
 
 
+def describe_open_choice(graph: Graph, loss: LossLike) -> str | None:
+    """What to say of a loss that takes some of the model's outputs, None where it takes as many as there are."""
+    names = [value.name for value in graph.outputs]
+    if not isinstance(loss, (LossType, str, Mapping)) or len(names) == (made := _made_loss(loss)).n_inputs:
+        return None
+    text: str = messages.LOSS_INPUTS.text
+    return text.format(loss=type(made).__name__, n=made.n_inputs, names=", ".join(names))
+
+
+def _made_loss(loss: LossType | str | Mapping[str, Any]) -> losses.Loss:
+    made: losses.Loss = make("loss", losses.LOSSES, loss.name if isinstance(loss, LossType) else loss)
+    return made
+
+
 def _call_loss(loss: LossLike, names: Sequence[str]) -> str:
     if isinstance(loss, (LossType, str, Mapping)):
-        loss = make("loss", losses.LOSSES, loss.name if isinstance(loss, LossType) else loss)
+        loss = _made_loss(loss)
         if len(names) != loss.n_inputs:
             raise messages.LOSS_INPUTS(loss=type(loss).__name__, n=loss.n_inputs, names=", ".join(names))
     elif not isinstance(loss, Block):

@@ -461,8 +461,8 @@ def inspect_model(
     for decision in (*report["trained"], *report["left_out"], *report["doubtful"]):
         decision["reason"] = _in_page(decision["reason"])
     report["remarks"] = [_in_page(remark) for remark in report["remarks"]]
-    if report["error"] is not None:
-        report["error"] = _in_page(report["error"])
+    for key in ("error", "missing_loss"):
+        report[key] = report[key] and _in_page(report[key])
     if isinstance(report["suggested_loss"], dict):
         report["suggested_loss"] = {page_name(name): value for name, value in report["suggested_loss"].items()}
     return {camel_case(name): value for name, value in report.items()}

@@ -11,7 +11,13 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
-from trainweb.artifacts.builder import build_artifacts, describe_missing_loss, suggest_loss, without_unread
+from trainweb.artifacts.builder import (
+    build_artifacts,
+    describe_missing_loss,
+    describe_open_choice,
+    suggest_loss,
+    without_unread,
+)
 from trainweb.artifacts.evidence import Decision, untold
 from trainweb.artifacts.parameters import UNSETTLED, select_parameters
 from trainweb.artifacts.remarks import remark_on_inputs, remark_on_norms, warn
@@ -80,7 +86,7 @@ class Report:
     untold : str or None
         What files of the model's exporter never tell, though training depends on it.
     missing_loss : str or None
-        Which loss to name, where none was and the first output is none.
+        Which loss to name, where none was and the first output is none, or that outputs must be chosen for it.
     error : str or None
         What else is wrong with the model or the arguments.
     peak_bytes : int
@@ -218,6 +224,7 @@ def check(
         As for `trainweb.artifacts.build_artifacts`.
     dims
         Sizes of symbolic dimensions, e.g. ``{"batch": 32}``; where none is given, the least that fits the operators.
+        One without a name has that of its place, "x[0]", or the one that an exporter made up, "unk__5".
     feeds
         Arrays for some of the training inputs, by name: sizes follow from their shapes, those of labels too, and
         what decides about shapes by its value needs one.
@@ -239,6 +246,7 @@ def report_on(
     try:
         graph = read_model(model, external_data=arguments.get("external_data"))
         _describe(graph, report)
+        sizes = graph.placed(sizes[0]), sizes[1]
         report.untold = untold(graph)
         asked = arguments.get("loss_input_names"), arguments.get("additional_output_names")
         graph, declared = in_float32(without_unread(graph, *asked))
@@ -314,11 +322,12 @@ def _try(
     from trainweb.training.example import example_code
     from trainweb.training.state import CheckpointState
 
-    if choices[2] is None:
-        names = arguments.get("loss_input_names")
+    names = arguments.get("loss_input_names")
+    too_many = None if names else describe_open_choice(graph, choices[2])
+    if choices[2] is None or too_many:
         written = expand_control_flow(graph) if has_control_flow(graph) else graph.with_nodes(graph.nodes)
         ModelAccessor(written).correct_outputs()
-        report.missing_loss = describe_missing_loss(written, names)
+        report.missing_loss = too_many or describe_missing_loss(written, names)
         report.suggested_loss = suggest_loss(written, names)
         if report.missing_loss:
             _select(written, choices, arguments.get("batch_norm"), report)

@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -233,3 +234,29 @@ def test_tensors_of_layers_that_became_inputs_are_told() -> None:
     for loss in ("MSELoss", None):
         assert any(repr(inner) in text for text in trainweb.check(keras_normalization(inner), loss=loss).remarks)
     assert not any("became inputs" in text for text in built(keras_normalization(), loss="MSELoss")[1])
+
+
+# A recorded parameter that trains in no way.
+
+
+@pytest.mark.parametrize("detach", ["detach", "squared"])
+def test_a_parameter_behind_a_detach_is_listed_as_left_out(detach: str) -> None:
+    """As torch's dynamo exporter writes the table of nn.Embedding(max_norm=...), which is changed in forward."""
+    nodes = [
+        helper.make_node("Identity", ["e.weight"], [detach], name="node_detach"),
+        helper.make_node("Mul", ["x", detach], ["h"]),
+        helper.make_node("MatMul", ["h", "fc.weight"], ["y"]),
+    ]
+    tensors = {"e.weight": drawn(4), "fc.weight": drawn(4, 3)}
+    proto = onnx.load_from_string(model(nodes, X, Y, tensors, "pytorch"))
+    for tensor in proto.graph.initializer:
+        tensor.metadata_props.add(key="pkg.torch.export.graph_signature.InputSpec.kind", value="InputKind.PARAMETER")
+        proto.graph.value_info.append(helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT, tensor.dims))
+        proto.graph.value_info[-1].metadata_props.extend(tensor.metadata_props)
+    proto.graph.node[0].metadata_props.add(key="pkg.torch.onnx.name_scopes", value=f"['', '{detach}']")
+    report = trainweb.check(proto.SerializeToString(), loss="MSELoss")
+    is_detached = detach == "detach"
+    left_out = {d.name: d.reason for d in report.left_out}
+    assert list(left_out) == (["e.weight"] if is_detached else []) and not report.doubtful
+    assert set(report.trainable) == ({"fc.weight"} if is_detached else {"e.weight", "fc.weight"})
+    assert not is_detached or "only a detach lies between it and the loss" in left_out["e.weight"]

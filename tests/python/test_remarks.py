@@ -260,3 +260,20 @@ def test_a_parameter_behind_a_detach_is_listed_as_left_out(detach: str) -> None:
     assert list(left_out) == (["e.weight"] if is_detached else []) and not report.doubtful
     assert set(report.trainable) == ({"fc.weight"} if is_detached else {"e.weight", "fc.weight"})
     assert not is_detached or "only a detach lies between it and the loss" in left_out["e.weight"]
+
+
+def test_a_classifier_of_scikit_learn_trains() -> None:
+    """As skl2onnx writes StandardScaler with MLPClassifier: labels are looked up by an operator that is not there."""
+    offset, scale = [0.5, -1.0, 2.0, 0.0], [2.0, 0.25, 1.0, 4.0]
+    proto = onnx.load_from_string(labelled())
+    proto.graph.node[0].input[0] = "scaled"
+    scaler = helper.make_node("Scaler", ["x"], ["scaled"], domain="ai.onnx.ml", offset=offset, scale=scale)
+    proto.graph.node.insert(0, scaler)
+    w = numpy_helper.to_array(proto.graph.initializer[0]).astype(float)
+    x, labels = drawn(5, 4), RNG.integers(0, 3, 5)
+    scores = (x.astype(float) - offset) * scale @ w
+    log_softmax = scores - np.log(np.exp(scores).sum(1, keepdims=True))
+    artifacts, said = built(proto.SerializeToString(), loss="CrossEntropyLoss", loss_input_names=["y"])
+    assert not said
+    found = first_loss(artifacts, {"x": x, "labels": labels})
+    assert found == pytest.approx(-log_softmax[np.arange(5), labels].mean(), rel=1e-5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from enum import Enum
@@ -50,7 +51,7 @@ def _names(kinds: type[Enum]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from trainweb.artifacts import LossType, OptimType
+    from trainweb.artifacts import OptimType
 
     parser = argparse.ArgumentParser(prog="trainweb", description="Train ONNX models on WebAssembly kernels.")
     parser.add_argument("--version", action="version", version=f"trainweb {__version__}")
@@ -59,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     p = commands.add_parser("artifacts", help="make training artifacts from a forward model")
     p.add_argument("model", type=Path, help="the forward model, .onnx")
     p.add_argument("-o", "--output", type=Path, default=Path(), help="folder to write to, made where it does not exist")
-    p.add_argument("--loss", default="CrossEntropyLoss", help=_names(LossType))
+    _add_loss(p, "--loss-output")
     p.add_argument("--optimizer", default="AdamW", help=_names(OptimType))
     p.add_argument(
         "--freeze",
@@ -80,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
 
     p = commands.add_parser("check", help="say what of a forward model is trained, at what cost, or what is in the way")
     p.add_argument("model", type=Path, help="the forward model, .onnx")
-    p.add_argument("--loss", help=f"{_names(LossType)}; none: the first output")
+    _add_loss(p, "--output")
     p.add_argument("--train", action="append", default=[], metavar="PATTERN", help="parameters to train, and no others")
     p.add_argument("--freeze", action="append", default=[], metavar="PATTERN", help="parameters not to train")
     _add_dims(p)
@@ -150,6 +151,22 @@ def _dims(args: argparse.Namespace) -> dict[str, int]:
     return {name: int(size) for name, size in sizes.items()}
 
 
+def _add_loss(p: argparse.ArgumentParser, output: str) -> None:
+    from trainweb.artifacts import LossType
+    from trainweb.artifacts.builder import BATCH_NORM
+
+    p.add_argument("--loss", help=f"{_names(LossType)}; none: the first output is a loss")
+    p.add_argument(
+        output,
+        action="append",
+        default=[],
+        metavar="NAME",
+        dest="loss_output",
+        help="output that the loss is made of; all of them if it is not given",
+    )
+    p.add_argument("--batch-norm", choices=BATCH_NORM, help="train batch normalizations, or keep them as exported")
+
+
 def _add_artifacts(p: argparse.ArgumentParser) -> None:
     p.add_argument("artifacts", type=Path, help=f"folder with {', '.join(ARTIFACT_FILES.values())}, checkpoint")
     p.add_argument("--checkpoint", type=Path, help="another checkpoint than the folder's")
@@ -178,10 +195,16 @@ def _open(
 
 def _artifacts(args: argparse.Namespace) -> None:
     from trainweb.artifacts import LossType, OptimType, generate_artifacts
+    from trainweb.artifacts.builder import describe_missing_loss
+    from trainweb.model import read_model
     from trainweb.onnxblock.optim import OPTIMIZERS
     from trainweb.ops.optim import TRAINWEB
 
-    loss, optimizer = _member(LossType, "--loss", args.loss), _member(OptimType, "--optimizer", args.optimizer)
+    loss = None if args.loss is None else _member(LossType, "--loss", args.loss)
+    optimizer = _member(OptimType, "--optimizer", args.optimizer)
+    missing = None if loss else describe_missing_loss(read_model(args.model), args.loss_output)
+    if missing:
+        raise ValueError(f"{missing} Name it with --loss.")
     args.output.mkdir(parents=True, exist_ok=True)
     generate_artifacts(
         args.model,
@@ -191,6 +214,8 @@ def _artifacts(args: argparse.Namespace) -> None:
         artifact_directory=args.output,
         additional_output_names=args.output_name or None,
         dims=_dims(args),
+        loss_input_names=args.loss_output or None,
+        batch_norm=args.batch_norm,
     )
     print(f"Wrote {', '.join(ARTIFACT_FILES.values())} and checkpoint to {args.output.resolve()}.")
     operator = OPTIMIZERS[args.optimizer]().operator
@@ -206,10 +231,11 @@ def _check(args: argparse.Namespace) -> int:
     loss = None if args.loss is None else _member(LossType, "--loss", args.loss)
     optimizer = _member(OptimType, "--optimizer", args.optimizer)
     choices = (args.train or None, args.freeze or None, loss, optimizer)
-    report = check(args.model, *choices, dims=_dims(args))
-    print(json.dumps(report.as_data(), indent=2) if args.json else report)
+    others = {"loss_input_names": args.loss_output or None, "batch_norm": args.batch_norm}
+    report = check(args.model, *choices, dims=_dims(args), **others)
+    print(json.dumps(report.as_data(), indent=2) if args.json else _as_options(str(report)))
     if report.ok and args.steps > 0:
-        losses, milliseconds = _try_steps(args, choices, report)
+        losses, milliseconds = _try_steps(args, choices, others, report)
         print(
             f"{args.steps} steps on random data: {milliseconds:.2f} ms each, loss {losses[0]:.4f} to {losses[-1]:.4f}"
         )
@@ -218,13 +244,31 @@ def _check(args: argparse.Namespace) -> int:
     return 0 if report.ok else 1
 
 
+_OPTIONS = {
+    r"loss_input_names=\['([^']*)'\]": r"--output '\1'",
+    r"batch_norm='(\w+)'": r"--batch-norm \1",
+    "loss_input_names": "--output",
+    "requires_grad": "--train",
+    "frozen_params": "--freeze",
+}
+"""Options of `trainweb check` by the arguments of `build_artifacts` that its report speaks of."""
+
+
+def _as_options(text: str) -> str:
+    for argument, option in _OPTIONS.items():
+        text = re.sub(argument, option, text)
+    return text
+
+
 def _member(kinds: type[Kind], option: str, name: str) -> Kind:
     if name not in kinds.__members__:
         raise ValueError(f"{option} {name!r} is none of {', '.join(kinds.__members__)}.")
     return kinds[name]
 
 
-def _try_steps(args: argparse.Namespace, choices: tuple[Any, ...], report: Report) -> tuple[list[float], float]:
+def _try_steps(
+    args: argparse.Namespace, choices: tuple[Any, ...], others: dict[str, Any], report: Report
+) -> tuple[list[float], float]:
     """Train on random data, integers of which are 0 and 1: the losses, and the median milliseconds of a step."""
     from statistics import median
     from time import perf_counter
@@ -236,7 +280,7 @@ def _try_steps(args: argparse.Namespace, choices: tuple[Any, ...], report: Repor
     from trainweb.training.session import TrainingSession
     from trainweb.training.state import CheckpointState
 
-    files = build_artifacts(args.model, *choices, dims=report.dims)
+    files = build_artifacts(args.model, *choices, dims=report.dims, **others)
     state = CheckpointState.load_checkpoint(files.checkpoint)
     rng = np.random.default_rng(0)
     data = {}

@@ -37,13 +37,14 @@ NOISE = 1e-6
 """Updates below this part of a parameter's largest element are rounding: gradients that are zero but for that."""
 _SHOWN = 3
 """Operations that an error names."""
-_REPORT = "`trainweb check` of the file says what is trained; please report the module."
-LOSSES: dict[LossType, Callable[[], nn.Module]] = {
-    LossType.CrossEntropyLoss: nn.CrossEntropyLoss,
-    LossType.MSELoss: nn.MSELoss,
-    LossType.L1Loss: nn.L1Loss,
-    LossType.BCEWithLogitsLoss: nn.BCEWithLogitsLoss,
-}
+_REPORT = (
+    "torch's exporter may have written a function down as another one, and where a function has a kink (equal numbers "
+    "under a maximum, zero under an absolute value) each side may take another of its gradients. `trainweb check` of "
+    "the file says what is trained; if none of that explains it, please report the module."
+)
+LOSSES: dict[str, Callable[..., nn.Module]] = {
+    kind.__name__: kind for kind in (nn.CrossEntropyLoss, nn.MSELoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss)
+} | {"BCEWithLogitsLoss": nn.BCEWithLogitsLoss}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def export(
     path: str | Path,
     *,
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
-    loss: LossType | str | None = None,
+    loss: LossType | str | Mapping[str, Any] | None = None,
     labels: torch.Tensor | None = None,
     opset: int | None = None,
 ) -> Proof:
@@ -96,10 +97,13 @@ def export(
         The file to write; nothing is written unless the proof holds.
     dynamic : dict, optional
         Names of the sizes that may vary, by argument of `forward` and dimension: ``{"x": {0: "batch"}}``.
-    loss : LossType or its name, optional
-        None: the first output is a scalar loss already.
+    loss : LossType, its name, or dict, optional
+        None: the first output is a scalar loss already. A dict has the name as "type", and settings as
+        `trainweb.artifacts.build_artifacts` takes them. Classes are on axis 1 of the output, as in PyTorch, unless
+        the settings have another `class_axis`: build artifacts with the same one.
     labels : Tensor, optional
-        What the loss compares with in the proof: classes (int64) or numbers of the output's shape; random by default.
+        What the loss compares with in the proof: classes (int64) in the shape of the output without their axis, or
+        numbers of the output's shape; random by default.
     opset : int, optional
         Of ai.onnx; the exporter's default.
 
@@ -116,7 +120,7 @@ def export(
         It has operators that are not there.
     """
     inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else tuple(example_inputs)
-    kind = LossType[loss] if isinstance(loss, str) else loss
+    kind = _loss(loss)
     still = _without_dropout(module)
     try:
         proof = _prove(still, _exported(still, inputs, dynamic, opset), inputs, kind, labels)
@@ -124,6 +128,22 @@ def export(
         raise ModelError(f"{error} {' '.join(_untold(still, inputs)) or _REPORT}") from None
     write_file_atomically(Path(path), _exported(copy.deepcopy(module).train(), inputs, dynamic, opset))
     return proof
+
+
+def _loss(loss: LossType | str | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The loss as a mapping of its name and settings."""
+    if loss is None:
+        return None
+    given: dict[str, Any] = (
+        dict(loss) if isinstance(loss, Mapping) else {"type": loss.name if isinstance(loss, LossType) else loss}
+    )
+    if given.get("type") not in LOSSES:
+        raise ModelError(
+            f"loss {given.get('type')!r} is none of {', '.join(LOSSES)}: compute it in the module, with loss=None."
+        )
+    if given["type"] == "CrossEntropyLoss":
+        given.setdefault("class_axis", 1)
+    return given
 
 
 def _without_dropout(module: nn.Module) -> nn.Module:
@@ -180,15 +200,17 @@ def _prove(
     module: nn.Module,
     model: bytes,
     inputs: tuple[torch.Tensor, ...],
-    kind: LossType | None,
+    kind: Mapping[str, Any] | None,
     labels: torch.Tensor | None,
 ) -> Proof:
     frozen = tuple(name for name, p in module.named_parameters() if not p.requires_grad)
     trained = [name for name, p in module.named_parameters() if p.requires_grad]
-    with torch.no_grad():
-        first, again = (_first(copy.deepcopy(module)(*inputs)) for _ in range(2))
+    first, again = (_first(copy.deepcopy(module)(*inputs)).detach() for _ in range(2))
     if not torch.equal(first, again):
-        raise ModelError("The module draws random numbers besides dropout: what it computes cannot be compared.")
+        raise ModelError(
+            f"{_random_part(module, inputs)} draws random numbers besides dropout: the module cannot be compared with "
+            "its file. Switch it off for the export, as drop_path_rate=0 does in timm."
+        )
     labels = labels if labels is not None or kind is None else _random_labels(kind, first)
     graph = read_model(model)
     feeds = {v.name: x.detach().numpy() for v, x in zip(graph.inputs, inputs, strict=True)}
@@ -205,7 +227,9 @@ def _prove(
     found = {d.name for d in built.decisions if d.trained}
     if found != set(trained):
         missing, extra = sorted(set(trained) - found), sorted(found - set(trained))
-        raise ModelError(f"The exported model does not train {missing or 'all'} and trains {extra or 'nothing else'}.")
+        reasons = [f"{d.name!r}: {d.reason}." for d in built.decisions if d.name in missing]
+        text = f"The exported model does not train {missing or 'all'} and trains {extra or 'nothing else'}."
+        raise ModelError(" ".join([text, *reasons]))
     expected_losses, after = _torch_steps(module, inputs, kind, labels)
     state = CheckpointState.load_checkpoint(built.checkpoint)
     with TrainingSession(state, built.training_model, built.eval_model, built.optimizer_model) as session:
@@ -236,16 +260,51 @@ def _first(result: Any) -> torch.Tensor:
     return _first(values[0])
 
 
-def _random_labels(kind: LossType, output: torch.Tensor) -> torch.Tensor:
+def _random_part(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> str:
+    """The innermost module whose output is another one when it is run again."""
+    one, other = (_outputs(module, inputs) for _ in range(2))
+    for (name, part, first), (_, _, again) in zip(one, other, strict=False):
+        if not torch.equal(first, again):
+            return f"{type(part).__name__} {name!r}" if name else type(part).__name__
+    return "The module"
+
+
+def _outputs(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> list[tuple[str, nn.Module, torch.Tensor]]:
+    """Results of all parts of a module, as they end."""
+    still, ran = copy.deepcopy(module), list[tuple[str, nn.Module, torch.Tensor]]()
+    names = {part: name for name, part in still.named_modules()}
+
+    def note(part: nn.Module, _: Any, result: Any) -> None:
+        if isinstance(result, torch.Tensor):
+            ran.append((names[part], part, result.detach().clone()))
+
+    for part in names:
+        part.register_forward_hook(note)
+    still(*inputs)
+    return ran
+
+
+def _random_labels(kind: Mapping[str, Any], output: torch.Tensor) -> torch.Tensor:
     draw = torch.Generator().manual_seed(0)
-    if kind is LossType.CrossEntropyLoss:
-        return torch.randint(0, output.shape[1], (output.shape[0], *output.shape[2:]), generator=draw)
+    if kind["type"] == "CrossEntropyLoss":
+        scores = output.movedim(kind["class_axis"], 1)
+        return torch.randint(0, scores.shape[1], (scores.shape[0], *scores.shape[2:]), generator=draw)
     numbers = torch.rand(output.shape, generator=draw)
-    return numbers.round() if kind is LossType.BCEWithLogitsLoss else numbers
+    return numbers.round() if kind["type"] == "BCEWithLogitsLoss" else numbers
+
+
+def _torch_loss(kind: Mapping[str, Any], output: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor:
+    """PyTorch's loss of that name and settings."""
+    given = {name: value for name, value in kind.items() if value is not None}
+    name, axis = given.pop("type"), given.pop("class_axis", 1)
+    if "weight" in given:
+        given["weight"] = torch.as_tensor(given["weight"], dtype=output.dtype)
+    result: torch.Tensor = LOSSES[name](**given)(output.movedim(axis, 1) if output.ndim > 1 else output, labels)
+    return result
 
 
 def _torch_steps(
-    module: nn.Module, inputs: tuple[torch.Tensor, ...], kind: LossType | None, labels: torch.Tensor | None
+    module: nn.Module, inputs: tuple[torch.Tensor, ...], kind: Mapping[str, Any] | None, labels: torch.Tensor | None
 ) -> tuple[list[float], dict[str, np.ndarray]]:
     """Losses of PyTorch's steps, and its parameters after them."""
     trained = copy.deepcopy(module)
@@ -253,7 +312,7 @@ def _torch_steps(
     losses = []
     for _ in range(STEPS):
         result = _first(trained(*inputs))
-        loss = result if kind is None else LOSSES[kind]()(result, labels)
+        loss = result if kind is None else _torch_loss(kind, result, labels)
         losses.append(float(loss))
         optimizer.zero_grad()
         loss.backward()
@@ -305,11 +364,13 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.without: dict[str, None] = {}
+        self.has_hook = False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        self.has_hook |= func.__name__ == "register_hook"
         if isinstance(result, torch.Tensor) and result.is_floating_point() and not torch.is_grad_enabled():
             self.without[func.__name__] = None
         return result
@@ -324,6 +385,11 @@ def _untold(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> list[str]:
         return [
             f"{', '.join(own)} is an autograd.Function with a backward of its own, and a file has its forward alone: "
             "write it with detach(), as x + (f(x) - x).detach() for gradients that go straight through."
+        ]
+    if watch.has_hook:
+        return [
+            "forward calls register_hook, which changes gradients, and is in no file: write it with detach(), as "
+            "x.detach() * (1 + r) - x * r for a gradient times -r."
         ]
     if not watch.without:
         return []

@@ -12,11 +12,12 @@ import pytest
 from playwright.sync_api import Browser
 from tests.control.test_fixed_dims import CONSTANTS, TARGET, X, detector
 from tests.python.test_check import map_of_scores, model, two_towers
+from tests.python.test_remarks import NORM, activated, labelled, normalized
 
 import trainweb
 from trainweb.artifacts import LossType, OptimType
 
-from .js_session import JsPage, open_js_page
+from .js_session import JsPage, open_js_page, to_json
 from .server import ROOT, Site
 
 MLP = (ROOT / "tests" / "golden" / "mlp" / "base.onnx").read_bytes()
@@ -30,6 +31,7 @@ SETTLED = (
     "unsupported",
     "missing_gradients",
     "refined",
+    "remarks",
     "untold",
     "inputs",
     "outputs",
@@ -63,6 +65,23 @@ CASES: dict[str, tuple[bytes, dict[str, Any], dict[str, Any]]] = {
         {"loss": LossType.MSELoss, "dims": {"sequence": 4}},
     ),
     "a map of scores": (map_of_scores("n", 5, "h", "w"), {}, {}),
+    "norms of an inference file": (normalized(), {"loss": "MSELoss"}, {"loss": LossType.MSELoss}),
+    "norms as exported": (
+        normalized(),
+        {"loss": "MSELoss", "batchNorm": "as_exported"},
+        {"loss": LossType.MSELoss, "batch_norm": "as_exported"},
+    ),
+    "a loss of probabilities": (
+        activated("Softmax"),
+        {"loss": "CrossEntropyLoss"},
+        {"loss": LossType.CrossEntropyLoss},
+    ),
+    "two outputs": (labelled(), {"loss": "MSELoss"}, {"loss": LossType.MSELoss}),
+    "one of two outputs": (
+        labelled(),
+        {"loss": "MSELoss", "lossInputNames": ["y"]},
+        {"loss": LossType.MSELoss, "loss_input_names": ["y"]},
+    ),
     "no model": (b"<html>", {}, {}),
 }
 
@@ -92,6 +111,8 @@ def test_the_page_tells_what_python_tells(js: JsPage, name: str) -> None:
         decision["reason"] = decision["reason"].replace("requires_grad", "requiresGrad")
     if isinstance(suggested := expected["suggested_loss"], dict):
         expected["suggested_loss"] = {camel_case(key): value for key, value in suggested.items()}
+    for argument in ("batch_norm", "loss_input_names"):
+        expected["remarks"] = [text.replace(argument, camel_case(argument)) for text in expected["remarks"]]
     for key in (*SETTLED, "missing_loss", "error", "flops"):
         assert found[camel_case(key)] == expected[key], key
     # The plans of the page's build need other constants, but not much else.
@@ -131,3 +152,30 @@ def test_a_session_of_a_model_whose_control_flow_needs_a_size(js: JsPage) -> Non
     ):
         assert error.startswith(name), error
         assert said in error
+
+
+@pytest.mark.parametrize("batch_norm", [None, "train", "as_exported"])
+def test_a_session_warns_of_norms_of_an_inference_file(js: JsPage, batch_norm: str | None) -> None:
+    """On the console, as of all that a file does not settle; a choice trains as it says, without a word."""
+    said: list[str] = []
+    js.page.on("console", lambda message: said.append(message.text))
+    x, target = np.ones((2, 4), np.float32) * [[1], [2]], np.zeros((2, 3), np.float32)
+    (loss,) = js.run(
+        """
+        const file = Uint8Array.from(atob(model), (c) => c.charCodeAt(0));
+        const session = await TrainingSession.createFromModel(file, { loss: "MSELoss", optimizer: "SGD", batchNorm });
+        const results = await session.runTrainStep({ x: toTensor(x), target: toTensor(target) });
+        const losses = Object.values(results).map((tensor) => tensor.data[0]);
+        await session.release();
+        return losses;
+        """,
+        model=b64encode(normalized()).decode(),
+        batchNorm=batch_norm,
+        x=to_json(x.astype(np.float32)),
+        target=to_json(target),
+    )
+    h = x @ NORM["fc.weight"]
+    batch = batch_norm != "as_exported"
+    mean, variance = (h.mean(0), h.var(0)) if batch else (NORM["bn.running_mean"], NORM["bn.running_var"])
+    assert loss == pytest.approx(np.square((h - mean) / np.sqrt(variance + 1e-5)).mean(), rel=1e-4)
+    assert any("1 BatchNormalization node is in inference mode" in text for text in said) == (batch_norm is None), said

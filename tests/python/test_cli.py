@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from tests.python.test_remarks import normalized
 
 import trainweb
 from trainweb.cli import main, parse_feed
@@ -20,7 +21,21 @@ GOLDEN = Path(__file__).parent.parent / "golden" / "mlp"
 
 @pytest.fixture
 def artifacts(tmp_path: Path) -> Path:
-    assert main(["artifacts", str(GOLDEN / "base.onnx"), "-o", str(tmp_path), "--output-name", "logits"]) == 0
+    assert (
+        main(
+            [
+                "artifacts",
+                str(GOLDEN / "base.onnx"),
+                "--loss",
+                "CrossEntropyLoss",
+                "-o",
+                str(tmp_path),
+                "--output-name",
+                "logits",
+            ]
+        )
+        == 0
+    )
     return tmp_path
 
 
@@ -193,3 +208,59 @@ def test_code_is_not_given_for_what_it_cannot_say() -> None:
     model = GOLDEN / "base.onnx"
     report = trainweb.check(model, loss=trainweb.onnxblock.loss.CrossEntropyLoss(label_smoothing=0.1))
     assert report.ok and report.code == {}
+
+
+# Outputs and losses that are to be chosen.
+
+
+def test_artifacts_ask_for_a_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["artifacts", str(GOLDEN / "base.onnx"), "-o", str(tmp_path / "made")]) == 1
+    assert "'logits' has shape [batch, 4] and is no loss yet" in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()
+
+
+def test_an_output_is_chosen_for_the_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, scores = str(tmp_path / "two.onnx"), "pooled"
+    proto = onnx.load(GOLDEN / "base.onnx")
+    proto.graph.node.append(onnx.helper.make_node("Softmax", ["logits"], [scores]))
+    proto.graph.output.append(onnx.helper.make_tensor_value_info(scores, onnx.TensorProto.FLOAT, ["batch", 4]))
+    onnx.save(proto, model)
+    assert main(["check", model, "--loss", "MSELoss"]) == 1
+    shown = capsys.readouterr().out
+    assert "MSELoss takes 1 of the model's outputs, but these are given: logits, pooled" in shown.splitlines()[0]
+    assert "Choose with --output" in shown and "  fc1.weight: " in shown, "the parameters are listed all the same"
+    assert main(["check", model, "--loss", "CrossEntropyLoss", "--output", scores, "--steps", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "applies Softmax itself" in shown and "--output 'logits'" in shown and "1 steps on random data" in shown
+    assert main(["check", model, "--loss", "CrossEntropyLoss", "--output", "logits"]) == 0
+    assert "Softmax itself" not in capsys.readouterr().out
+    chosen = ["--loss", "MSELoss", "--loss-output", "logits"]
+    assert main(["artifacts", model, *chosen, "-o", str(tmp_path)]) == 0
+    assert (tmp_path / "training_model.onnx").exists()
+
+
+def test_batch_norms_are_kept_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "norm.onnx"
+    model.write_bytes(normalized())
+    assert main(["check", str(model), "--loss", "MSELoss"]) == 0
+    assert "--batch-norm as_exported keeps those of the file" in capsys.readouterr().out
+    assert main(["check", str(model), "--loss", "MSELoss", "--batch-norm", "as_exported"]) == 0
+    assert "inference mode" not in capsys.readouterr().out
+    for mode, operator in (("train", "BatchNormInternal"), ("as_exported", "BatchNormalization")):
+        arguments = ["--loss", "MSELoss", "--batch-norm", mode, "-o", str(tmp_path)]
+        assert main(["artifacts", str(model), *arguments]) == 0
+        nodes = onnx.load(tmp_path / "training_model.onnx").graph.node
+        assert operator in {node.op_type for node in nodes}
+
+
+def test_a_dimension_has_the_name_that_the_file_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """tf2onnx makes names up, unk__5, which are read as none; other tools show them."""
+    model = str(tmp_path / "unk.onnx")
+    proto = onnx.load(GOLDEN / "base.onnx")
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "unk__56"
+    onnx.save(proto, model)
+    for name in ("unk__56", "x[0]"):
+        assert main(["check", model, "--loss", "CrossEntropyLoss", "--dim", f"{name}=7"]) == 0
+        assert "x: float32[7, 10]" in capsys.readouterr().out
+    assert main(["check", model, "--loss", "CrossEntropyLoss", "--dim", "unk__57=7"]) == 1
+    assert "no dimension 'unk__57'" in capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.zoo.recording import load
@@ -126,3 +127,146 @@ def test_bounds_are_learned_where_torch_names_them(names: tuple[str, str], produ
         decisions = {d.name: d for d in build_artifacts(clipped(names, producer)).decisions}
     assert [decisions[name].trained for name in names] == [trained] * 2
     assert decisions["layer.weight"].trained
+
+
+# Numbers that nothing learned, and weights that ONNX Runtime's optimizer moved into its own operators.
+
+
+def products(tensors: dict[str, np.ndarray], op: str = "MatMul", producer: str = "pytorch", moves: int = 0) -> bytes:
+    """y = x times each of the tensors, one after the other, turned round `moves` times before."""
+    nodes, edge = [], "x"
+    for k, name in enumerate(tensors):
+        read = name
+        for j in range(moves):
+            nodes.append(helper.make_node("Transpose", [read], [f"{name}_{j}"], perm=[1, 0]))
+            read = f"{name}_{j}"
+        domain = "com.microsoft" if op.startswith("Fused") else ""
+        nodes.append(helper.make_node(op, [edge, read], [f"y{k}"], domain=domain))
+        edge = f"y{k}"
+    last = tensors[name].shape[-1]
+    graph = helper.make_graph(
+        nodes,
+        "products",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", next(iter(tensors.values())).shape[0]])],
+        [helper.make_tensor_value_info(edge, TensorProto.FLOAT, ["n", last])],
+        [numpy_helper.from_array(tensor.astype(np.float32), name) for name, tensor in tensors.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, producer_name=producer, opset_imports=opsets, ir_version=8).SerializeToString()
+
+
+WEIGHT = np.random.default_rng(5).normal(size=(4, 16))
+GRIDS = {
+    "range": np.arange(16.0)[:, None],
+    "support": np.linspace(-10, 10, 16)[:, None],
+    "backwards": np.linspace(1, 0, 16)[:, None],
+    "coordinates": np.stack(np.meshgrid(np.arange(8) + 0.5, np.arange(2) + 0.5), -1).reshape(16, 2),
+}
+NO_GRIDS = {
+    "random": np.random.default_rng(6).normal(size=(16, 8)),
+    "one number": np.ones((16, 8)),
+    "signs": np.sign(np.random.default_rng(7).normal(size=(16, 8))),
+    "quantized": 0.03 * np.random.default_rng(8).integers(-8, 8, (16, 64)),
+    "few": np.arange(7.0)[:, None] * np.ones((1, 1)),
+}
+
+
+@pytest.mark.parametrize("producer", ["pytorch", "other"])
+@pytest.mark.parametrize("kind", GRIDS)
+def test_a_grid_is_left_out_whatever_it_is_for(kind: str, producer: str) -> None:
+    """As the sum over 0 to 15 that YOLOv8 writes as a convolution, whose weight has the name of a parameter."""
+    file = products({"head.weight": WEIGHT, "dfl.conv.weight": GRIDS[kind]}, producer=producer)
+    with pytest.warns(UserWarning, match=r"'dfl\.conv\.weight' is left out .*evenly spaced"):
+        decisions = {d.name: d for d in build_artifacts(file, loss="MSELoss").decisions}
+    assert not decisions["dfl.conv.weight"].trained and decisions["dfl.conv.weight"].doubtful
+    assert decisions["head.weight"].trained and not decisions["head.weight"].doubtful
+
+
+@pytest.mark.parametrize("kind", NO_GRIDS)
+def test_weights_are_no_grids(kind: str) -> None:
+    weight = NO_GRIDS[kind]
+    file = products({"head.weight": WEIGHT[:, : len(weight)], "last.weight": weight})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert all(d.trained for d in build_artifacts(file, loss="MSELoss").decisions)
+
+
+def test_a_large_weight_is_not_read() -> None:
+    """More numbers than grids have are taken for what name and use say."""
+    file = products({"head.weight": WEIGHT, "last.weight": np.arange(16.0 * 512).reshape(16, 512)})
+    assert all(d.trained and not d.doubtful for d in build_artifacts(file, loss="MSELoss").decisions)
+
+
+@pytest.mark.parametrize("op", ["MatMul", "FusedMatMul"])
+def test_products_of_onnx_runtimes_optimizer_have_weights(op: str) -> None:
+    names = "onnx::MatMul_12", "/fc/Constant_output_0"
+    file = products(dict(zip(names, (WEIGHT, WEIGHT.T), strict=True)), op)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        decisions = build_artifacts(file, loss="MSELoss").decisions
+    assert [d.name for d in decisions if d.trained] == list(names)
+    assert not any("do_constant_folding" in str(w.message) for w in caught) or op == "MatMul"
+
+
+def test_convolutions_of_onnx_runtimes_optimizer_have_weights() -> None:
+    proto = onnx.load_from_string(convolution("61", "62", "fc.weight"))
+    proto.graph.node[0].op_type, proto.graph.node[0].domain = "FusedConv", "com.microsoft"
+    proto.graph.node[0].attribute.append(helper.make_attribute("activation", "Relu"))
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    with pytest.warns(UserWarning, match="export without ONNX Runtime's optimizer") as caught:
+        decisions = {d.name: d for d in build_artifacts(proto.SerializeToString()).decisions}
+    assert decisions["61"].trained and decisions["62"].trained
+    assert not any("TrainingMode" in str(w.message) for w in caught)
+
+
+def test_a_use_is_followed_through_any_number_of_moves() -> None:
+    file = products({"onnx::MatMul_3": WEIGHT, "onnx::MatMul_5": WEIGHT.T}, moves=20)
+    decisions = build_artifacts(file, loss="MSELoss").decisions
+    assert [d.trained for d in decisions] == [True, True]
+    assert all("weight of a product" in d.reason for d in decisions)
+
+
+@pytest.mark.parametrize("scales", [0, 12])
+def test_a_mask_is_found_behind_any_number_of_scales(scales: int) -> None:
+    """A table that is added to scores, which are scaled before and after, is a position bias."""
+    nodes = [helper.make_node("MatMul", ["x", "q.weight"], ["q"]), helper.make_node("Transpose", ["q"], ["k"])]
+    nodes += [helper.make_node("MatMul", ["q", "k"], ["s0"])]
+    nodes += [helper.make_node("Mul", [f"s{i}", "factor"], [f"s{i + 1}"]) for i in range(scales)]
+    nodes += [helper.make_node("Add", [f"s{scales}", "table"], ["t0"])]
+    nodes += [helper.make_node("Mul", [f"t{i}", "factor"], [f"t{i + 1}"]) for i in range(scales)]
+    nodes += [helper.make_node("Softmax", [f"t{scales}"], ["y"])]
+    tensors = {"q.weight": WEIGHT[:, :4], "table": WEIGHT[:, 4:8], "factor": np.float64(0.5)}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 4])],
+        [numpy_helper.from_array(np.asarray(t, np.float32), name) for name, t in tensors.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name="pytorch")
+    with pytest.warns(UserWarning, match="'table' is left out"):
+        decisions = {d.name: d for d in build_artifacts(proto.SerializeToString(), loss="MSELoss").decisions}
+    assert not decisions["table"].trained and "attention scores" in decisions["table"].reason
+
+
+def test_a_mask_as_large_as_gpt2s_is_found() -> None:
+    side = 1024
+    mask = np.triu(np.full((side, side), -np.inf, np.float32), 1)
+    nodes = [
+        helper.make_node("MatMul", ["x", "q.weight"], ["q"]),
+        helper.make_node("Add", ["q", "mask"], ["m"]),
+        helper.make_node("Softmax", ["m"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [side, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [side, side])],
+        [
+            numpy_helper.from_array(np.ones((4, side), np.float32), "q.weight"),
+            numpy_helper.from_array(mask, "mask"),
+        ],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name="other")
+    decisions = {d.name: d for d in build_artifacts(proto.SerializeToString(), loss="MSELoss").decisions}
+    assert not decisions["mask"].trained and "holds -inf" in decisions["mask"].reason

@@ -159,7 +159,7 @@ def test_a_session_takes_lions_steps() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_command_line_takes_it_and_names_it(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = str(ROOT / "tests" / "golden" / "mlp" / "base.onnx")
-    assert main(["artifacts", model, "-o", str(tmp_path), "--optimizer", name]) == 0
+    assert main(["artifacts", model, "--loss", "CrossEntropyLoss", "-o", str(tmp_path), "--optimizer", name]) == 0
     operator = OPTIMIZERS[name]().operator
     note = f"optimizer_model.onnx has ai.trainweb.{operator.op_type()}, which runs in trainweb"
     assert (note in capsys.readouterr().out) == (operator.domain == "ai.trainweb")

@@ -108,7 +108,7 @@ def trainweb_command(*arguments: str, **options: Any) -> subprocess.CompletedPro
 def test_the_command_line_makes_the_folder_of_the_artifacts(tmp_path: Path) -> None:
     onnx.save(mlp(), tmp_path / "m.onnx")
     target = tmp_path / "new" / "folder"
-    done = trainweb_command("artifacts", str(tmp_path / "m.onnx"), "-o", str(target))
+    done = trainweb_command("artifacts", str(tmp_path / "m.onnx"), "--loss", "MSELoss", "-o", str(target))
     assert done.returncode == 0, done.stderr
     assert {p.name for p in target.iterdir()} >= {"training_model.onnx", "checkpoint"}
 

@@ -92,6 +92,36 @@ class Noisy(nn.Module):
         return self.a(x) + torch.randn(3)
 
 
+class Hooked(Detached):
+    def forward(self, x):
+        h = self.a(x)
+        h.register_hook(lambda gradient: -gradient)
+        return self.b(h)
+
+
+class DropPath(nn.Module):
+    def forward(self, x):
+        return x * torch.rand(len(x), 1)
+
+
+class Deep(Detached):
+    def __init__(self):
+        super().__init__()
+        self.path = DropPath()
+
+    def forward(self, x):
+        return self.b(self.path(self.a(x)))
+
+
+class Bounded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.e, self.f = nn.Embedding(6, 4, max_norm=1.0), nn.Linear(4, 3)
+
+    def forward(self, i):
+        return self.f(self.e(i).mean(1))
+
+
 frozen = Net()
 frozen.fc.bias.requires_grad_(False)
 image = torch.randn(5, 2, 6, 6)
@@ -105,6 +135,16 @@ CASES = {
     "no_grad": lambda: (NoGrad(), torch.randn(4, 3), dict(loss="MSELoss")),
     "adversary": lambda: (Adversary(), torch.randn(4, 3), dict(loss="MSELoss")),
     "noisy": lambda: (Noisy(), torch.randn(4, 3), dict(loss="MSELoss")),
+    "map": lambda: (nn.Conv2d(2, 5, 1), image, dict(loss="CrossEntropyLoss")),
+    "sequence": lambda: (
+        nn.Linear(6, 4), torch.randn(3, 5, 6),
+        dict(loss={"type": "CrossEntropyLoss", "class_axis": -1, "weight": [1.0, 2.0, 0.5, 1.0], "ignore_index": 2}),
+    ),
+    "huber": lambda: (nn.Linear(3, 2), torch.randn(4, 3), dict(loss={"type": "HuberLoss", "delta": 0.3})),
+    "hooked": lambda: (Hooked(), torch.randn(4, 3), dict(loss="MSELoss")),
+    "drop path": lambda: (Deep(), torch.randn(4, 3), dict(loss="MSELoss")),
+    "bounded": lambda: (Bounded(), torch.tensor([[0, 1], [2, 3]]), dict(loss="CrossEntropyLoss")),
+    "no such loss": lambda: (nn.Linear(3, 1), torch.randn(4, 3), dict(loss="CTCLoss")),
     "no such argument": lambda: (nn.Linear(3, 1), torch.randn(4, 3), dict(dynamic={"z": {0: "n"}}, loss="MSELoss")),
 }
 results = {}
@@ -141,7 +181,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict[st
     return json.loads((folder / "results.json").read_text()), folder
 
 
-PROVED = ["net", "frozen", "encoder", "own loss", "bce", "detached"]
+PROVED = ["net", "frozen", "encoder", "own loss", "bce", "detached", "map", "sequence", "huber"]
 
 
 @pytest.mark.parametrize("name", PROVED)
@@ -167,7 +207,11 @@ def test_what_is_proved_is_written(results: tuple[dict[str, dict[str, Any]], Pat
             "adversary",
             "ModelError: (The loss|Parameter '[ab]).*Reversal is an autograd.Function with a backward of its own",
         ),
-        ("noisy", "ModelError: The module draws random numbers"),
+        ("noisy", "ModelError: Noisy draws random numbers"),
+        ("drop path", "ModelError: DropPath 'path' draws random numbers besides dropout.*drop_path_rate=0"),
+        ("hooked", "ModelError: (The loss|Parameter '[ab]).*forward calls register_hook"),
+        ("bounded", r"ModelError: .*does not train \['e.weight'\].*'e.weight': only a detach lies between.*max_norm"),
+        ("no such loss", "ModelError: loss 'CTCLoss' is none of CrossEntropyLoss, .*loss=None"),
         ("no such argument", "ModelError: dynamic: forward has no argument 'z'"),
     ],
 )

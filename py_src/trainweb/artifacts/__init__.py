@@ -24,7 +24,7 @@ def generate_artifacts(
     nominal_checkpoint: bool = False,
     loss_input_names: Sequence[str] | None = None,
     *,
-    batch_norm: str = "train",
+    batch_norm: str | None = None,
     dims: Mapping[str, int] | None = None,
     external_data: Mapping[str, bytes] | None = None,
     clip_grad_norm: float | None = None,

@@ -13,9 +13,10 @@ from trainweb.artifacts.buffers import buffer_updates, without_gradient
 from trainweb.artifacts.evidence import Decision
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
+from trainweb.artifacts.remarks import remark_on_inputs, remark_on_loss, remark_on_norms, warn
 from trainweb.checkpoint import Checkpoint, write_checkpoint, write_file_atomically
 from trainweb.control import expand_control_flow, has_control_flow
-from trainweb.control.operators import unsupported_nodes
+from trainweb.control.operators import all_nodes, unsupported_nodes
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.model.checks import Limits
 from trainweb.model.dimensions import fix_dimensions
@@ -35,9 +36,9 @@ from trainweb.onnxblock import optim
 from trainweb.onnxblock.blocks import Block
 from trainweb.onnxblock.checkpoint import generated_checkpoint
 from trainweb.onnxblock.context import ModelAccessor, accessing, restarted_names
-from trainweb.onnxblock.models import TrainingModels, build_training_models, with_outputs
+from trainweb.onnxblock.models import TRAINED_DTYPE, TrainingModels, build_training_models, with_outputs
 from trainweb.onnxblock.training import ForwardBlock
-from trainweb.onnxblock.transforms import constants_to_initializers
+from trainweb.onnxblock.transforms import constants_to_initializers, prune
 from trainweb.ops.functions import write_interchangeable
 from trainweb.settings import Sizes, make
 
@@ -162,7 +163,7 @@ def build_artifacts(
     *,
     additional_output_names: Sequence[str] | None = None,
     loss_input_names: Sequence[str] | None = None,
-    batch_norm: str = "train",
+    batch_norm: str | None = None,
     stop_gradient: Sequence[str] | None = None,
     dims: Mapping[str, int] | None = None,
     external_data: Mapping[str, bytes] | None = None,
@@ -203,9 +204,10 @@ def build_artifacts(
         Tensors that the training and the eval model return after the loss.
     loss_input_names : list of str, optional
         What the loss is called with instead of all model outputs.
-    batch_norm : {"train", "as_exported"}
+    batch_norm : {"train", "as_exported"}, optional
         What becomes of a file whose batch normalizations are all in inference mode: those with a trainable scale or
-        bias train, or keep that mode. Where some are in training mode, each keeps its own.
+        bias train, or keep that mode. Where some are in training mode, each keeps its own. None: "train", and a
+        warning tells of those that the file has in inference mode.
     stop_gradient : list of str, optional
         Tensors of the model that count as constants for gradients, as after torch's `detach`: what lies only before
         them is not trained.
@@ -254,7 +256,7 @@ def build_artifacts(
         raise messages.EMA_WITHOUT_OPTIMIZER()
     if custom_op_library is not None:
         raise UnsupportedError("Custom operator libraries are native code, which a page cannot run.")
-    if batch_norm not in BATCH_NORM:
+    if batch_norm is not None and batch_norm not in BATCH_NORM:
         raise ModelError(f"batch_norm is {batch_norm!r}; it must be one of {', '.join(BATCH_NORM)}.")
     if not isinstance(model, Graph):
         graph = read_model(model, external_data=external_data, limits=limits, integrity=integrity)
@@ -265,7 +267,8 @@ def build_artifacts(
     if dims:
         Sizes().check("dims", dims)
         graph = graph.copy()
-        fix_dimensions([graph], dims)
+        fix_dimensions([graph], graph.placed(dims))
+    graph = without_unread(graph, loss_input_names, additional_output_names)
     check_operators(graph)
     graph, declared = in_float32(graph)
     given = graph.outputs
@@ -279,6 +282,7 @@ def build_artifacts(
         graph, accessor = add_loss(graph, loss, loss_input_names, additional_output_names)
         types = _types_of_labels(graph, own, declared, compared)
         graph = cast_inputs(graph, types)
+        warn([*remark_on_inputs(graph), *remark_on_loss(graph, loss, compared)])
         stopped = _name_list(stop_gradient, "stop_gradient")
         _check_stopped(graph, stopped)
         stopped += [name for name in without_gradient(graph) if name not in stopped]
@@ -294,12 +298,13 @@ def build_artifacts(
         trainable, frozen, stopped = chosen.trainable, chosen.frozen, chosen.stopped
         if optimizer is not None and not trainable:
             raise ModelError("There is nothing to train: no parameter requires a gradient.")
+        warn(remark_on_norms(graph, trainable, batch_norm))
         updates = buffer_updates(graph, frozen if requires_grad is None else [*trainable, *frozen])
         models = build_training_models(
             graph,
             trainable,
             frozen,
-            batch_norm=batch_norm,
+            batch_norm=batch_norm or BATCH_NORM[0],
             stopped=stopped,
             updates=updates,
             former=None if types else accessor.inferred(),
@@ -310,6 +315,26 @@ def build_artifacts(
         beside = {"clip_grad_norm": clip_grad_norm, "clip_grad_value": clip_grad_value, "ema": ema}
         made = None if optimizer is None else build_optimizer(_optimizer_block(optimizer, beside), models, graph)
         return Artifacts(models, made, chosen.decisions)
+
+
+def without_unread(graph: Graph, loss_input_names: Sequence[str] | None, additional: Sequence[str] | None) -> Graph:
+    """The graph without unsupported operators that nothing asked for depends on, and without what is made of them."""
+    unsupported = {id(node) for node, _ in unsupported_nodes(graph)}
+    if not unsupported or not loss_input_names:
+        return graph
+    asked = graph.with_nodes(graph.nodes)
+    asked.outputs = [Value(name, TRAINED_DTYPE, None) for name in (*loss_input_names, *(additional or ()))]
+    read = {id(node) for node in prune(asked).nodes}
+    kept, lost = [], set[str]()
+    for node in graph.nodes:
+        inside = {id(inner) for inner in all_nodes(graph.with_nodes([node]))}
+        if id(node) not in read and (not lost.isdisjoint(node.inputs) or not unsupported.isdisjoint(inside)):
+            lost.update(node.outputs)
+        else:
+            kept.append(node)
+    result = graph.with_nodes(kept)
+    result.outputs = [value for value in graph.outputs if value.name not in lost]
+    return result
 
 
 def check_operators(graph: Graph) -> None:
@@ -347,6 +372,7 @@ def add_loss(
     if not given:
         raise ModelError(f"The graph {graph.name!r} has no outputs: there is nothing to train by.")
     with accessing(graph) as accessor:
+        accessor.correct_outputs()
         for name in (*given, *additional):
             if not accessor.has(name):
                 raise ModelError(f"The provided name {name} is not a graph value info or a graph output.")
@@ -434,9 +460,23 @@ def _name_list(names: Sequence[str] | None, argument: str) -> list[str]:
     return list(names)
 
 
+def describe_open_choice(graph: Graph, loss: LossLike) -> str | None:
+    """What to say of a loss that takes some of the model's outputs, None where it takes as many as there are."""
+    names = [value.name for value in graph.outputs]
+    if not isinstance(loss, (LossType, str, Mapping)) or len(names) == (made := _made_loss(loss)).n_inputs:
+        return None
+    text: str = messages.LOSS_INPUTS.text
+    return text.format(loss=type(made).__name__, n=made.n_inputs, names=", ".join(names))
+
+
+def _made_loss(loss: LossType | str | Mapping[str, Any]) -> losses.Loss:
+    made: losses.Loss = make("loss", losses.LOSSES, loss.name if isinstance(loss, LossType) else loss)
+    return made
+
+
 def _call_loss(loss: LossLike, names: Sequence[str]) -> str:
     if isinstance(loss, (LossType, str, Mapping)):
-        loss = make("loss", losses.LOSSES, loss.name if isinstance(loss, LossType) else loss)
+        loss = _made_loss(loss)
         if len(names) != loss.n_inputs:
             raise messages.LOSS_INPUTS(loss=type(loss).__name__, n=loss.n_inputs, names=", ".join(names))
     elif not isinstance(loss, Block):

@@ -9,8 +9,10 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from trainweb.control.repeat import with_bodies
 from trainweb.model.graph import FX_NODE, SCOPES, Graph, Node, Tensor
@@ -35,6 +37,9 @@ NATIVE = re.compile(
     r"|in_proj_(weight|bias)|[qkv]_proj_weight|bias_[kv]|original[01]|weight_[gv])"
 )
 """Names that torch's own modules give to parameters, and never to buffers."""
+_COMPUTED = re.compile(r"ConstantFolding/.*")
+"""Names that TensorFlow gives to what it computed from constants."""
+_BEFORE_LEARNED = "applied to an input before anything learned is, as fixed filters and statistics are"
 _STATISTIC = re.compile(r".*\.running_(mean|var)")
 DETACH = re.compile(r"detach(_\d+)?")
 """Names that the dynamo exporter gives to results of `detach`."""
@@ -67,21 +72,37 @@ _INPUTS = {
     "BatchNormalization": {1: NORM, 2: NORM, 3: STATISTICS, 4: STATISTICS},
     **{f"{kind}Normalization": {1: NORM, 2: NORM} for kind in ("Layer", "Instance", "Group", "RMS", "SimplifiedLayer")},
     "SkipLayerNormalization": {2: NORM, 3: NORM, 4: BIAS},
+    "SkipSimplifiedLayerNormalization": {2: NORM, 3: BIAS},
+    "FusedConv": {1: WEIGHT, 2: BIAS},
+    "FusedMatMul": {0: WEIGHT, 1: WEIGHT},
+    "Attention": {1: WEIGHT, 2: BIAS},
+    "BiasGelu": {1: BIAS},
+    "FastGelu": {1: BIAS},
+    "EmbedLayerNormalization": {2: EMBEDDING, 3: EMBEDDING, 4: EMBEDDING, 5: NORM, 6: NORM},
 }
 """What an input of an operator is for, by position; the domain does not matter."""
-_PRODUCTS = {"MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose"}
+_CONVOLUTIONS = {"Conv", "ConvTranspose", "FusedConv"}
+_PRODUCTS = {"MatMul", "Gemm", "Einsum", "FusedMatMul"} | _CONVOLUTIONS
+_FUSED = {"FusedConv", "FusedMatMul"}
+"""Operators that no exporter writes, but the optimizer of ONNX Runtime."""
 _MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Cast", "Slice", "Split", "Concat", "Expand"}
 """What is moved is still the same thing."""
+_LINEAR = {"Add", "Sub", "Mul", "Div", "Sqrt", "Max", "Cast"}
+"""Operators that center and scale an input."""
 _SCALES = {"Mul", "Div", "Cast", "Reshape", "Identity", "Where", "Add", "Sub", "Clip", "Tanh"}
 """What attention scores go through before their softmax."""
 _HUGE = 1e30
 _MASKED = -50.0
 _SPARSE = 16
 """A weight of which one in so many is exactly zero is under a mask."""
-_FOLLOW = 8
-"""Steps that a use is followed through the graph."""
 _LOOKED_AT = 1 << 20
-"""Elements up to which values of a tensor are evidence."""
+"""Elements up to which values of a tensor are evidence: GPT-2's mask of 1024 x 1024 has as many."""
+_GRID = 1 << 12
+"""Elements up to which a tensor may be a grid whatever it is for: grids are small, and weights need not be read."""
+_EVEN = 4
+"""Numbers of a constant that are evenly spaced by no chance, where it is added; most of those are constants."""
+_STEPS = 8
+"""Different numbers of a grid, whatever it is for: weights of examples by hand are smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +144,10 @@ class Evidence:
         self._consumers, self._producers = written.consumers(), written.producers()
         self._inputs = {value.name for value in graph.inputs}
         self._torch = graph.producer == TORCH
+        self._is_fused = any(node.op_type in _FUSED for node in graph.nodes)
+        self._advice = "export with do_constant_folding=False"
+        if self._is_fused:
+            self._advice = "export without ONNX Runtime's optimizer"
         self._notes = {name: value.notes for name, value in graph.value_info.items() if value.notes}
         self._listed = set(listed_parameters(graph))
         self._recorded = _is_recorded(graph)
@@ -194,6 +219,9 @@ class Evidence:
             return Decision(name, False, BOUND)
         if name in self._tables:
             return Decision(name, False, f"a table of cosines and sines, as {self._tables[name]} is its other half")
+        if _is_grid(tensor):
+            reason = f"{_use(roles)}, and evenly spaced numbers, as those of fixed grids are"
+            return Decision(name, False, reason, doubtful=True)
         if all(role in LEARNED_ROLES for role in roles) and (not self._torch or NATIVE.fullmatch(name)):
             return None  # not worth reading every element of every weight
         if tensor.size > _LOOKED_AT or not tensor.size:
@@ -234,7 +262,7 @@ class Evidence:
     # What names and uses say.
 
     def _by_name(self, tensor: Tensor, roles: list[str]) -> Decision:
-        name, use = tensor.name, roles[0] if roles else OTHER
+        name, use = tensor.name, _use(roles)
         generated = bool(GENERATED.fullmatch(name))
         if not tensor.shape:
             return self._scalar(name, generated)
@@ -243,25 +271,28 @@ class Evidence:
         if ANGLES in roles and not NATIVE.fullmatch(name):
             return Decision(name, False, "frequencies or positions of sines and cosines", doubtful=True)
         if self._torch and generated and WEIGHT in roles and self._was_computed(tensor):
-            reason = (
-                f"{use}, which the exporter computed from parameters that the file does not hold: export with "
-                "do_constant_folding=False"
-            )
+            reason = f"{use}, which the exporter computed from parameters that the file does not hold: {self._advice}"
             return Decision(name, True, reason, doubtful=True)
-        if any(role in LEARNED_ROLES for role in roles):
+        is_learned = any(role in LEARNED_ROLES for role in roles)
+        if _COMPUTED.fullmatch(name):
+            return Decision(name, is_learned, f"{use}, which TensorFlow computed from constants", doubtful=True)
+        if is_learned:
             if self._torch and generated and self._is_convolved(name):
-                reason = (
-                    f"{use}, which the exporter computed: batch normalization was folded into it, as evaluation mode "
-                    "does; export with training=TrainingMode.TRAINING and do_constant_folding=False"
+                folded = (
+                    "batch normalization was folded into it, as evaluation mode does; export with "
+                    "training=TrainingMode.TRAINING and do_constant_folding=False"
                 )
+                reason = f"{use}, which the exporter computed: {self._advice if self._is_fused else folded}"
                 return Decision(name, True, reason, doubtful=True)
             if not self._torch or generated or NATIVE.fullmatch(name):
                 return Decision(name, True, use)
             return self._custom(name, use)
+        if not self._torch and self._scales_input(name):
+            return Decision(name, False, f"{use}, {_BEFORE_LEARNED}", doubtful=True)
         if generated:
             reason = f"{use}, under a name made by an exporter"
             if self._torch:
-                reason += ": if it computed it from parameters, export with do_constant_folding=False"
+                reason += f": if it computed it from parameters, {self._advice}"
             return Decision(name, not self._torch and ("::" not in name), reason, doubtful=True)
         if not self._torch or NATIVE.fullmatch(name):
             return Decision(name, True, f"{use}, under a name of its own")
@@ -270,7 +301,7 @@ class Evidence:
     def _is_convolved(self, name: str) -> bool:
         """Whether a convolution reads it: as nothing is transposed there, it keeps its name unless it is computed."""
         consumers = self._consumers.get(name, ())
-        return any(node.op_type in ("Conv", "ConvTranspose") and name in node.inputs[1:3] for node in consumers)
+        return any(node.op_type in _CONVOLUTIONS and name in node.inputs[1:3] for node in consumers)
 
     def _was_computed(self, tensor: Tensor) -> bool:
         """Whether a weight without a name may be more than a parameter turned round, as constant folding leaves these.
@@ -313,10 +344,32 @@ class Evidence:
     def _custom(self, name: str, use: str) -> Decision:
         """An attribute of a module in a file that does not tell parameters from buffers."""
         if self._first(name):
-            reason = f"{use}, applied to an input before anything learned is, as fixed filters and statistics are"
-            return Decision(name, False, reason, doubtful=True)
+            return Decision(name, False, f"{use}, {_BEFORE_LEARNED}", doubtful=True)
         reason = f"{use}; this export does not tell parameters from buffers"
         return Decision(name, True, reason, doubtful=True)
+
+    def _scales_input(self, name: str) -> bool:
+        """Whether the tensor takes part in centering and scaling an input, as statistics of data do, before weights."""
+        nodes = self._consumers.get(name, ())
+        return any(
+            self._is_scaled(node.outputs[0])
+            and any(WEIGHT in self._roles(n) for n in self._reach(node.outputs, backwards=False) if n in self._tensors)
+            for node in nodes
+        )
+
+    def _is_scaled(self, edge: str) -> bool:
+        """Whether a tensor is made of inputs and constants by nothing else than arithmetic of single elements."""
+        edges, found = [edge], False
+        seen = set[str]()
+        while edges:
+            edge = edges.pop()
+            node = self._producers.get(edge)
+            if node is not None and node.op_type not in _LINEAR | _MOVES:
+                return False
+            found |= edge in self._inputs
+            edges += [n for n in (node.inputs if node else ()) if n not in seen]
+            seen.update(edges)
+        return found
 
     def _first(self, name: str) -> bool:
         """Whether the tensor meets inputs of the model before anything learned does, which comes later."""
@@ -347,18 +400,21 @@ class Evidence:
                     stack += [n for n in node.outputs if n]
         return seen
 
-    def _roles(self, name: str, depth: int = 0) -> list[str]:
+    def _roles(self, name: str) -> list[str]:
         roles: list[str] = []
-        for node in self._consumers.get(name, ()):
-            positions = [i for i, edge in enumerate(node.inputs) if edge == name]
-            if node.op_type in _MOVES and depth < _FOLLOW:
-                for out in node.outputs:
-                    roles += self._roles(out, depth + 1)
-            else:
-                roles += [self._role(node, i, name, depth) for i in positions]
+        moved = {name}
+        uses = [(name, node) for node in reversed(self._consumers.get(name, ()))]
+        while uses:
+            edge, node = uses.pop()
+            if node.op_type not in _MOVES:
+                roles += [self._role(node, i, edge) for i, read in enumerate(node.inputs) if read == edge]
+                continue
+            for out in reversed([out for out in node.outputs if out not in moved]):
+                moved.add(out)
+                uses += [(out, reader) for reader in reversed(self._consumers.get(out, ()))]
         return list(dict.fromkeys(roles))
 
-    def _role(self, node: Node, position: int, name: str, depth: int) -> str:
+    def _role(self, node: Node, position: int, name: str) -> str:
         known = _INPUTS.get(node.op_type, {}).get(position)
         if known:
             return known
@@ -379,27 +435,17 @@ class Evidence:
         return node is not None and node.op_type in _PRODUCTS and any(self._is_constant(n) for n in node.inputs)
 
     def _is_constant(self, edge: str) -> bool:
-        for _ in range(_FOLLOW):
-            if edge in self._tensors:
-                return True
-            node = self._producers.get(edge)
-            if node is None or node.op_type not in _MOVES:
-                return False
+        while (node := self._producers.get(edge)) is not None and node.op_type in _MOVES:
             edge = node.inputs[0]
-        return False
+        return edge in self._tensors
 
     def _are_scores(self, edge: str) -> bool:
         """Whether the tensor is a scaled product of two activations."""
-        for _ in range(_FOLLOW):
-            node = self._producers.get(edge)
-            if node is None:
-                return False
-            if node.op_type in ("MatMul", "Einsum"):
-                return not any(self._is_constant(n) for n in node.inputs if n)
-            if node.op_type not in _SCALES:
-                return False
+        while (node := self._producers.get(edge)) is not None and node.op_type in _SCALES:
             edge = next((n for n in node.inputs if n in self._producers and not self._is_constant(n)), "")
-        return False
+        if node is None or node.op_type not in ("MatMul", "Einsum", "FusedMatMul"):
+            return False
+        return not any(self._is_constant(n) for n in node.inputs if n)
 
     def _meets_softmax(self, edge: str) -> bool:
         return self._meets(edge, {"Softmax"}, _SCALES)
@@ -409,11 +455,12 @@ class Evidence:
 
     def _meets(self, edge: str, targets: set[str], through: Iterable[str]) -> bool:
         edges = [edge]
-        for _ in range(_FOLLOW):
-            nodes = [node for e in edges for node in self._consumers.get(e, ())]
-            if any(node.op_type in targets for node in nodes):
-                return True
-            edges = [node.outputs[0] for node in nodes if node.op_type in through]
+        for found in edges:
+            for node in self._consumers.get(found, ()):
+                if node.op_type in targets:
+                    return True
+                if node.op_type in through and node.outputs[0] not in edges:
+                    edges.append(node.outputs[0])
         return False
 
 
@@ -569,10 +616,35 @@ def _of_kind(name: str, kind: str) -> Decision:
     return Decision(name, False, f"recorded as {what} by the exporter")
 
 
-def _is_even(values: memoryview[float]) -> bool:
+def _use(roles: list[str]) -> str:
+    return roles[0] if roles else OTHER
+
+
+def _is_grid(tensor: Tensor) -> bool:
+    """Whether a small tensor has nothing but numbers at equal distances: a range, or coordinates of a grid.
+
+    Of trained numbers no few are so. Quantized ones are, but neither whole nor halves nor each as frequent.
+    """
+    if not _STEPS <= tensor.size <= _GRID:
+        return False
+    values = tensor.values()
+    some = sorted(set(values[:_STEPS]))
+    step = min((b - a for a, b in pairwise(some)), default=0)
+    if not all(math.isfinite(v) and abs((v - some[0]) / step - round((v - some[0]) / step)) < 1e-2 for v in some[1:]):
+        return False
+    counts = Counter(values)
+    levels = sorted(counts)
+    if len(levels) < _STEPS or not _is_even(levels):
+        return False
+    return len(set(counts.values())) == 1 or all((2 * v).is_integer() for v in levels)
+
+
+def _is_even(values: Sequence[float] | memoryview[float]) -> bool:
     """Whether there are at least four numbers at equal distances that are not zero."""
     n, step = len(values), (values[-1] - values[0]) / max(1, len(values) - 1)
-    return n > 3 and step != 0 and all(abs(values[i] - values[0] - i * step) < 1e-4 * abs(n * step) for i in range(n))
+    return (
+        n >= _EVEN and step != 0 and all(abs(values[i] - values[0] - i * step) < 1e-4 * abs(n * step) for i in range(n))
+    )
 
 
 def _linear_scopes(nodes: Iterable[Node]) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from trainweb.artifacts.evidence import Decision, Evidence, lost_detaches, lost_parameters
@@ -15,6 +15,8 @@ from trainweb.onnxblock.models import TRAINED_DTYPE
 from trainweb.ops.shapes import ShapeInference
 from trainweb.settings import matching
 
+UNSETTLED = "The file does not settle what is a parameter"
+"""Beginning of the warning that names doubtful tensors."""
 _NAMED = 12
 """Tensors that a warning names."""
 
@@ -103,16 +105,27 @@ def _out_of_reach(graph: Graph, evidence: Evidence, unreached: list[Tensor], sto
     """Parameters that the loss depends on, but by no gradient: as where a module has a backward of its own."""
     if not unreached:
         return []
+    behind_detach, found = _read(graph, ()), _read(graph, stopped)
+    detached = "only a detach lies between it and the loss, as also where nn.Embedding has a max_norm"
+    unwritten = (
+        "only what has no gradient lies between it and the loss (rounding, comparing, choosing); a backward of its "
+        "own, of an autograd.Function, is in no file: write h + (q - h).detach() for gradients that go straight through"
+    )
+    would_be = [evidence.decide(t) for t in unreached if t.name in behind_detach]
+    return [
+        Decision(d.name, False, unwritten if d.name in found else detached, doubtful=d.name in found)
+        for d in would_be
+        if d.trained and not d.doubtful
+    ]
+
+
+def _read(graph: Graph, stopped: Collection[str]) -> set[str]:
+    """Tensors whose values the loss is made of, without what lies only behind `stopped`."""
     found = {graph.outputs[0].name}
     for node in reversed(graph.nodes):
         if node.op_type not in ("Shape", "Size") and not found.isdisjoint(node.outputs):
             found.update(name for name in node.inputs if name not in stopped)
-    reason = (
-        "only what has no gradient lies between it and the loss (rounding, comparing, choosing); a backward of its "
-        "own, of an autograd.Function, is in no file: write h + (q - h).detach() for gradients that go straight through"
-    )
-    would_be = [evidence.decide(t) for t in unreached if t.name in found]
-    return [Decision(d.name, False, reason, doubtful=True) for d in would_be if d.trained and not d.doubtful]
+    return found
 
 
 def _with_detaches(chosen: Selection, graph: Graph, reached: set[str], stopped: Sequence[str]) -> Selection:
@@ -143,7 +156,7 @@ def _warn(decisions: Iterable[Decision]) -> None:
     said = [f"{d.name!r} is {'trained' if d.trained else 'left out'} ({d.reason})" for d in doubtful]
     more = f"; and {len(said) - _NAMED} more" if len(said) > _NAMED else ""
     warnings.warn(
-        f"The file does not settle what is a parameter: {'; '.join(said[:_NAMED])}{more}. Name what is to be "
+        f"{UNSETTLED}: {'; '.join(said[:_NAMED])}{more}. Name what is to be "
         "trained in requires_grad, or what is not in frozen_params; trainweb.check() lists all.",
         stacklevel=4,
     )

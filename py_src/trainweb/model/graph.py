@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -175,6 +175,8 @@ class Graph:
     """Iterations of a loop whose end is only known at run time: one of the limits that the model was read with."""
     external_files: tuple[str, ...] = field(default=(), compare=False)
     """Locations of the files beside the model that its weights were read from."""
+    unnamed: dict[str, list[str]] = field(default_factory=dict, compare=False)
+    """Places in inputs, as "x[0]", of dims that the file calls by a name which is none, as "unk__5": by that name."""
 
     def copy(self) -> Graph:
         """A copy whose lists, dicts and nodes may be changed freely (tensor data is shared)."""
@@ -201,7 +203,12 @@ class Graph:
             self.notes,
             self.loop_iterations,
             self.external_files,
+            self.unnamed,
         )
+
+    def placed(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Sizes by the names that dims have here, of those that a tool shows which reads names as they stand."""
+        return {place: size for name, size in sizes.items() for place in self.unnamed.get(name, [name])}
 
     def producers(self) -> dict[str, Node]:
         """The node that makes each edge."""

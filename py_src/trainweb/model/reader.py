@@ -253,6 +253,9 @@ class _Reader:
             self._add_initializer(graph, self._tensors.sparse(entry, f"sparse tensor {name!r}"), frame)
         for entry in proto.input:
             value = self._value(entry, f"an input of {what}", frame)
+            for axis, dim in enumerate(entry.type.tensor_type.shape.dim):
+                if dim.dim_param and UNNAMED.fullmatch(dim.dim_param):
+                    graph.unnamed.setdefault(dim.dim_param, []).append(f"{value.name}[{axis}]")
             if value.name in graph.initializers:
                 _check_declaration(value, graph)
             elif main and value.dtype == "":

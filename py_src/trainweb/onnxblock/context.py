@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from trainweb.errors import ModelError, SessionError, UnsupportedError
-from trainweb.model.graph import Graph, Node, Sequence, Tensor, Value
+from trainweb.model.graph import Dim, Graph, Node, Sequence, Tensor, Value
 from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
 from trainweb.onnxblock.protos import ModelView, onnx_package
@@ -67,6 +67,15 @@ class ModelAccessor:
             raise ModelError(f"The provided name {name} is not a graph value info or a graph output.")
         return inference.value(name)
 
+    def correct_outputs(self) -> None:
+        """Give outputs the shape that their operators make, where the file declares another rank or size."""
+        inference = self.inference()
+        for k, declared in enumerate(self.graph.outputs):
+            if isinstance(declared, Value) and declared.shape is not None and declared.name in inference:
+                made = inference.value(declared.name)
+                if _contradicts(declared.shape, made.shape or ()):
+                    self.graph.outputs[k] = made
+
     def inference(self) -> ShapeInference:
         """The types of the tensors as the model stands now."""
         known = self.inferred()
@@ -98,6 +107,13 @@ class ModelAccessor:
     def has(self, name: str) -> bool:
         """Whether the model has a tensor of that name."""
         return name in set(self.graph.names())
+
+
+def _contradicts(declared: tuple[Dim, ...], made: tuple[Dim, ...]) -> bool:
+    """Whether two shapes of one tensor differ in rank or in a size that both say."""
+    if len(declared) != len(made):
+        return True
+    return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(declared, made, strict=True))
 
 
 class _State:

@@ -106,6 +106,12 @@ def _trained_batch_norms(graph: Graph, trainable: Collection[str], batch_norm: s
     return [node for node in nodes if any(node.inputs[i] in trainable for i in AFFINE)]
 
 
+def retrained_norms(graph: Graph, trainable: Collection[str], batch_norm: str) -> int:
+    """How many batch normalizations train by the statistics of the batch though the file says otherwise."""
+    opset = graph.opsets.get("", 1)
+    return sum(not _trains(node, opset) for node in _trained_batch_norms(graph, trainable, batch_norm))
+
+
 def running_statistics(graph: Graph, trainable: Collection[str], batch_norm: str) -> list[str]:
     """Running means and variances that the training model updates."""
     return [

@@ -32,6 +32,7 @@ FAMILIES = (
     "random",
     "quantize",
     "linear_quantization",
+    "ml",
     "attention",
     "contrib_attention",
     "contrib",

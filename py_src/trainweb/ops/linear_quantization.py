@@ -45,7 +45,9 @@ class _Linear(Composite):
     def check(self, x: TensorType, scale: TensorType, zero: TensorType | None) -> None:
         """The scale is one number, one for each place along the axis, or one for each block along it."""
         self.need_float32(scale)
-        if zero is not None and (zero.rank != scale.rank or not equal(zero.size, scale.size)):
+        # As in ONNX Runtime, one number may be a scalar or the only element of a vector, each for itself.
+        ranks_fit = zero is None or zero.rank == scale.rank or max(zero.rank, scale.rank) == 1
+        if zero is not None and not (ranks_fit and equal(zero.size, scale.size)):
             raise self.error(f"the zero point has shape {list(zero.shape)}, the scale {list(scale.shape)}.")
         if self.block_size:
             axis = self.axis_of(self.axis, x.rank)
@@ -125,6 +127,8 @@ class QuantizeLinear(_Linear):
     bad = (
         Bad([(3, 4), (3,)]),
         Bad([(3, 4), (2, 2)]),
+        Bad([(3, 4), f32([0.1, 0.2, 0.3, 0.4]), literal("int8", 3)]),
+        Bad([(3, 1), f32([[0.1]]), literal("int8", 3)], {"block_size": 3, "axis": 0}, opset=21),
         Bad([(3, 4), f32(0.1)], {"output_dtype": 7}, opset=21, error=UnsupportedError),
     )
 

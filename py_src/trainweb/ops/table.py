@@ -12,6 +12,7 @@ from trainweb.ops.op import Op, registry
 DOMAINS = {
     "": "ai.onnx",
     "com.microsoft": "com.microsoft: gradients, optimizers and fused operators of ONNX Runtime",
+    "ai.onnx.ml": "ai.onnx.ml: preprocessing of scikit-learn",
     "ai.trainweb": "ai.trainweb: what ONNX Runtime does not have",
 }
 HEADER = """# Operators

@@ -460,8 +460,9 @@ def inspect_model(
     report = report_on(as_source(model), choices, arguments, (json.loads(dims_json), {}), engine).as_data()
     for decision in (*report["trained"], *report["left_out"], *report["doubtful"]):
         decision["reason"] = _in_page(decision["reason"])
-    if report["error"] is not None:
-        report["error"] = _in_page(report["error"])
+    report["remarks"] = [_in_page(remark) for remark in report["remarks"]]
+    for key in ("error", "missing_loss"):
+        report[key] = report[key] and _in_page(report[key])
     if isinstance(report["suggested_loss"], dict):
         report["suggested_loss"] = {page_name(name): value for name, value in report["suggested_loss"].items()}
     return {camel_case(name): value for name, value in report.items()}

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
+from trainweb.artifacts.builder import (
+    build_artifacts,
+    describe_missing_loss,
+    describe_open_choice,
+    suggest_loss,
+    without_unread,
+)
 from trainweb.artifacts.evidence import Decision, untold
+from trainweb.artifacts.parameters import UNSETTLED, select_parameters
+from trainweb.artifacts.remarks import remark_on_inputs, remark_on_norms, warn
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import unsupported_nodes
@@ -21,6 +31,8 @@ from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.floats import in_float32
 from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
+from trainweb.onnxblock.context import ModelAccessor
+from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.ops.shapes import ShapeInference
 from trainweb.training.feed import Feed
 from trainweb.training.models import SessionModels, check_feed
@@ -67,12 +79,15 @@ class Report:
         Operators on the way from the loss to a parameter that cannot be differentiated.
     refined : list of str
         What operators demand of dimensions that the model declares as symbols, with the node: ``n = 4, as ...``.
+    remarks : list of str
+        What `build_artifacts` warns of besides the doubtful tensors: the model trains, but maybe not as its maker
+        means.
     precision : str or None
         What of the model is computed in float32 though it was declared as another type of float.
     untold : str or None
         What files of the model's exporter never tell, though training depends on it.
     missing_loss : str or None
-        Which loss to name, where none was and the first output is none.
+        Which loss to name, where none was and the first output is none, or that outputs must be chosen for it.
     error : str or None
         What else is wrong with the model or the arguments.
     peak_bytes : int
@@ -100,6 +115,7 @@ class Report:
     unsupported: list[Problem] = field(default_factory=list)
     missing_gradients: list[Problem] = field(default_factory=list)
     refined: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     precision: str | None = None
     untold: str | None = None
     missing_loss: str | None = None
@@ -149,6 +165,7 @@ class Report:
             "unsupported": [asdict(p) for p in self.unsupported],
             "missing_gradients": [asdict(p) for p in self.missing_gradients],
             "refined": self.refined,
+            "remarks": self.remarks,
             "precision": self.precision,
             "untold": self.untold,
             "missing_loss": self.missing_loss,
@@ -170,7 +187,7 @@ class Report:
             lines.append("operators: " + ", ".join(f"{name} {n}" for name, n in self.operators.items()))
         for kind, problems in (("not supported", self.unsupported), ("no gradient", self.missing_gradients)):
             lines += [f"{kind}: {p.op} at {', '.join(p.nodes)}: {p.message}" for p in problems]
-        lines += self.refined
+        lines += [*self.refined, *self.remarks]
         if self.dims:
             sizes = ", ".join(f"{name} = {size}" for name, size in self.dims.items())
             lines.append(f"control flow needs sizes when artifacts are built, dims: {sizes}")
@@ -219,7 +236,8 @@ def check(
         As for `trainweb.artifacts.build_artifacts`.
     dims
         Sizes of symbolic dimensions, e.g. ``{"batch": 32}``; where none is given, the least that fits the operators.
-        A model that cannot be trained otherwise is built with them (`Report.dims`).
+        A model that cannot be trained otherwise is built with them (`Report.dims`). A dimension without a name has
+        the name of its place, "x[0]", or the one that an exporter made up, "unk__5".
     feeds
         Arrays for some of the training inputs, by name: sizes follow from their shapes, those of labels too, and
         what decides about shapes by its value needs one.
@@ -252,9 +270,11 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
     try:
         graph = read_model(model, external_data=arguments.get("external_data"))
         _describe(graph, report)
-        fix_dimensions([graph], arguments.get("dims") or {})
+        sizes = graph.placed(sizes[0]), sizes[1]
+        fix_dimensions([graph], graph.placed(arguments.get("dims") or {}))
         report.untold = untold(graph)
-        graph, declared = in_float32(graph)
+        asked = arguments.get("loss_input_names"), arguments.get("additional_output_names")
+        graph, declared = in_float32(without_unread(graph, *asked))
         report.precision = str(declared) or None
         _find_unsupported(graph, report)
         _survey(graph, report)
@@ -323,22 +343,21 @@ def _try(
     engine: Engine,
     report: Report,
 ) -> None:
-    from trainweb.artifacts import build_artifacts
-    from trainweb.artifacts.builder import describe_missing_loss, suggest_loss
     from trainweb.training.core import SessionCore
     from trainweb.training.example import example_code
     from trainweb.training.state import CheckpointState
 
-    if choices[2] is None:
-        names = arguments.get("loss_input_names")
-        report.missing_loss = describe_missing_loss(graph, names)
-        report.suggested_loss = suggest_loss(graph, names)
+    names = arguments.get("loss_input_names")
+    too_many = None if names else describe_open_choice(graph, choices[2])
+    if choices[2] is None or too_many:
+        written = expand_control_flow(graph) if has_control_flow(graph) else graph.with_nodes(graph.nodes)
+        ModelAccessor(written).correct_outputs()
+        report.missing_loss = too_many or describe_missing_loss(written, names)
+        report.suggested_loss = suggest_loss(written, names)
         if report.missing_loss:
-            _select(graph, choices, report)
+            _select(written, choices, arguments.get("batch_norm"), report)
             return
-    with warnings.catch_warnings():
-        # The report lists what the warning would name.
-        warnings.filterwarnings("ignore", "The file does not settle", category=UserWarning)
+    with _noting(report):
         built = build_artifacts(model, *choices, **arguments)
     report.decisions = built.decisions
     core = SessionCore(CheckpointState(built.contents()), *built.graphs, engine=engine)
@@ -389,17 +408,23 @@ def _signature(
     return {n: given.get(n) or TensorType(v.dtype, shapes[n]) for n, v in inputs.items()}
 
 
-def _select(graph: Graph, choices: tuple[Any, ...], report: Report) -> None:
-    """What would be trained; the loss, which is not known, is taken to depend on the first output alone."""
-    from trainweb.artifacts.parameters import select_parameters
-    from trainweb.onnxblock.transforms import constants_to_initializers
+@contextmanager
+def _noting(report: Report) -> Iterator[None]:
+    """Let the report have what is warned of; it lists the tensors that are doubtful already."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    texts = [str(w.message) for w in caught]
+    report.remarks += [text for text in texts if not text.startswith(UNSETTLED)]
 
-    if has_control_flow(graph):
-        graph = expand_control_flow(graph)
+
+def _select(graph: Graph, choices: tuple[Any, ...], batch_norm: str | None, report: Report) -> None:
+    """What would be trained; the loss, which is not known, is taken to depend on the first output alone."""
     constants = constants_to_initializers(graph).initializers
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The file does not settle", category=UserWarning)
+    with _noting(report):
         chosen = select_parameters(graph, graph.initializers, constants, *choices[:2])
+        warn(remark_on_inputs(graph))
+        warn(remark_on_norms(graph, chosen.trainable, batch_norm))
     report.decisions = chosen.decisions
     report.trainable = {name: constants[name].shape for name in chosen.trainable}
     report.frozen = {name: constants[name].shape for name in chosen.frozen}

@@ -82,6 +82,7 @@ export function showReport(report) {
     ...report.missingGradients.map(({ op, nodes, message }) => `${op} has no gradient (${nodes.join(", ")}): ${message}`),
     ...[report.missingLoss, report.error, report.precision, report.untold].filter((text) => text !== null),
     ...report.refined,
+    ...report.remarks,
   ];
   const list = make("ul", ...problems.map((text) => make("li", text)));
   element("problems", "div").replaceChildren(...(problems.length > 0 ? [make("h2", "What is missing, and notes"), list] : []));

@@ -72,6 +72,8 @@ export interface ModelReport {
   readonly missingGradients: readonly ModelProblem[];
   /** What operators demand of dims that the model declares as symbols. */
   readonly refined: readonly string[];
+  /** What building the model warns of besides the doubtful tensors: it trains, but maybe not as its maker means. */
+  readonly remarks: readonly string[];
   /** What of the model is computed in float32 though it was declared as another type of float. */
   readonly precision: string | null;
   /** What files of the model's exporter never tell, though training depends on it. */

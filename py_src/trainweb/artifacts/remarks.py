@@ -1,0 +1,76 @@
+"""Remarks on a file that trains, but maybe not as its maker means.
+
+`build_artifacts` warns of them, `trainweb.check` lists them.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from trainweb.model.graph import Graph
+from trainweb.onnxblock.transforms import retrained_norms
+
+_ACTIVATED = {
+    "CrossEntropyLoss": "Softmax",
+    "FocalLoss": "Softmax",
+    "CTCLoss": "Softmax",
+    "BCEWithLogitsLoss": "Sigmoid",
+}
+"""The operator that a loss applies itself, by the name of the loss."""
+TF = "tf2onnx"
+_CAPTURED = re.compile(r".+/.+:\d+")
+"""Names of TensorFlow's tensors that are made within a layer; inputs of the model have no path."""
+_MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Cast"}
+"""Operators that leave numbers as they are."""
+
+
+def warn(remarks: Iterable[str]) -> None:
+    """Warn of each, from where `build_artifacts` was called."""
+    for remark in remarks:
+        warnings.warn(remark, stacklevel=3)
+
+
+def remark_on_inputs(graph: Graph) -> list[str]:
+    """Inputs that are tensors within a layer, as tf2onnx makes of mean and variance of Keras' Normalization."""
+    inner = [value.name for value in graph.inputs if _CAPTURED.fullmatch(value.name)] if graph.producer == TF else []
+    if not inner:
+        return []
+    names = ", ".join(map(repr, inner))
+    return [
+        f"Tensors within a layer became inputs of the file: {names}. Their values are not in it: feed them in every "
+        "step, or make them initializers of the file, as docs/export.md shows for Keras' Normalization."
+    ]
+
+
+def remark_on_norms(graph: Graph, trainable: Collection[str], batch_norm: str | None) -> list[str]:
+    """Batch normalizations of an inference file that train by the statistics of the batch; none if that was asked."""
+    found = retrained_norms(graph, trainable, "train") if batch_norm is None else 0
+    if not found:
+        return []
+    nodes = f"{found} BatchNormalization node{' is' if found == 1 else 's are'}"
+    return [
+        f"{nodes} in inference mode in this file. Training normalizes by the statistics of each batch: "
+        "batch_norm='as_exported' keeps those of the file, batch_norm='train' says that this is meant."
+    ]
+
+
+def remark_on_loss(graph: Graph, loss: Any, names: Iterable[str]) -> list[str]:
+    """Outputs that went through the operator which the loss applies itself."""
+    kind = loss.get("type") if isinstance(loss, Mapping) else loss
+    name = kind if isinstance(kind, str) else getattr(kind, "name", type(kind).__name__)
+    operator = _ACTIVATED.get(name)
+    producers = {output: node for node in graph.nodes for output in node.outputs}
+    remarks = []
+    for output in names if operator else ():
+        node = producers.get(output)
+        while node is not None and node.op_type in _MOVES:
+            node = producers.get(node.inputs[0])
+        if node is not None and node.op_type == operator:
+            remarks.append(
+                f"{name} takes scores and applies {operator} itself, but {output!r} went through {node} already. "
+                f"Give it the scores: loss_input_names=[{node.inputs[0]!r}]."
+            )
+    return remarks

@@ -1,0 +1,52 @@
+"""Operators of ai.onnx.ml that converters of scikit-learn put before a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trainweb.ir.dims import equal
+from trainweb.ir.shapes import TensorType
+from trainweb.ops.composite import Composite
+from trainweb.ops.emission import Emission
+from trainweb.ops.lazy_numpy import np
+from trainweb.ops.literals import f32, i32
+from trainweb.ops.op import Bad, Floats, Sample, register
+from trainweb.ops.symbolic import Var
+
+ML = "ai.onnx.ml"
+
+
+@register
+class Scaler(Composite):
+    """(X - offset) * scale, with one number or one for each feature. https://onnx.ai/onnx/operators/onnx_aionnxml_Scaler.html"""
+
+    domain = ML
+    attrs = {"offset": Floats([0.0]), "scale": Floats([1.0])}
+    differentiable = (0,)
+    min_inputs = max_inputs = 1
+
+    def infer(self, x: TensorType) -> TensorType:
+        for name, numbers in (("offset", self.offset), ("scale", self.scale)):
+            if len(numbers) != 1 and (not x.rank or not equal(x.shape[-1], len(numbers))):
+                raise self.error(f"{len(numbers)} numbers of {name} are not for features of {list(x.shape)}.")
+        return TensorType("float32", x.shape)
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        (x,) = ins
+        assert x is not None
+        offset, scale = (
+            Var(g, g.constant("float32", (len(numbers),) if len(numbers) > 1 else (), numbers), "float32")
+            for numbers in (self.offset, self.scale)
+        )
+        return [(x.cast("float32") - offset) * scale]
+
+    def reference(self, x: Any) -> Any:
+        return (x.astype(float) - np.array(self.offset)) * np.array(self.scale)
+
+    samples = (
+        Sample([(3, 4)], {"offset": [0.5, -1.0, 2.0, 0.0], "scale": [2.0, 0.25, -1.0, 4.0]}),
+        Sample([(2, 3, 2)], {"offset": [0.5], "scale": [3.0, 0.5]}),
+        Sample([i32([[1, -2], [3, 4]])], {"offset": [1.0, 0.5]}),
+    )
+    bad = (Bad([(3, 4)], {"offset": [1.0, 2.0]}), Bad([f32(1.0)], {"scale": [1.0, 2.0]}))

@@ -123,8 +123,8 @@ def write_split(x: Expansion, node: Node, scope: Scope) -> None:
 
 def _too_many(x: Expansion, count: int) -> LimitError:
     return LimitError(
-        f"{x.node} makes a sequence of {count:,} parts; a sequence has at most {SPLIT_PARTS:,} of them. Split into larger "
-        "parts, or work on the whole tensor."
+        f"{x.node} makes a sequence of {count:,} parts; a sequence has at most {SPLIT_PARTS:,} of them. "
+        "Split into larger parts, or work on the whole tensor."
     )
 
 

@@ -292,6 +292,8 @@ def roots() -> Iterator[dict[str, Any]]:
     yield case("root of a multiple", scaled, lambda x: (x * 3) ** 0.5, point, constants=constants)
     less = [["Mul", ["x", "x"], ["q"]], ["Sub", ["q", "x"], ["h"]], ["Sqrt", ["h"], ["y"]]]
     yield case("root of a square less its root", less, lambda x: (x * x - x).sqrt(), point)
+    size = [["Abs", ["x"], ["a"]], ["Pow", ["a", "one"], ["h"]], ["Sqrt", ["h"], ["y"]]]
+    yield case("root of a magnitude", size, lambda x: (x.abs() ** 1).sqrt(), point, constants={"one": 1.0})
     cubes = [["Pow", ["x", "three"], ["q"]], ["Sqrt", ["q"], ["y"]]]
     yield case("root of a cube", cubes, lambda x: (x**3).sqrt(), point, constants={"three": 3.0})
 

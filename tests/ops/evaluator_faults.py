@@ -453,7 +453,20 @@ FAULTS: dict[str, Fault] = {
         "y0 = LpPool <kernel_shape = [4], p = 3> (x0)",
     ),
     "GridSample-2": _sampled('mode = "linear", padding_mode = "reflection"'),
-    "GridSample-5": _sampled('mode = "cubic", align_corners = 1, padding_mode = "border"'),
+    "GridSample-5": Fault(
+        ("GridSample", 20),
+        "border: use border values for out-of-bound grid locations",
+        "It moves the place to the border instead, and interpolates around that. PyTorch and ONNX Runtime read the "
+        "border wherever a pixel around the place is out of bounds, as in this image with wide margins.",
+        """
+        pads = Constant <value_ints = [0, 0, 10, 10, 0, 0, 10, 10]> ()
+        image = Pad <mode = "edge"> (x0, pads)
+        width = Constant <value_floats = [0.13043478260869565, 0.16666666666666666]> ()
+        grid = Mul (x1, width)
+        y0 = GridSample <mode = "cubic", align_corners = 1> (image, grid)
+        """,
+        opset=20,
+    ),
     "GRU-2": _lengths("GRU", 2),
     "GRU-3": _unrolled(
         "GRU",

@@ -64,8 +64,9 @@ def by_paths(scores: np.ndarray, targets: list[list[int]], lengths: list[int], b
         ([[1], [1, 1]], [5, 3], 0),
         ([[0, 1, 0], []], [5, 2], 2),
         ([[2, 0], [0]], [2, 1], 1),
+        ([[1], []], [5, 0], 0),
     ],
-    ids=["differ", "repeat", "empty", "tight"],
+    ids=["differ", "repeat", "empty", "tight", "no steps"],
 )
 def test_the_loss_is_the_sum_over_all_paths_and_its_gradient_that_of_differences(
     targets: list[list[int]], lengths: list[int], blank: int

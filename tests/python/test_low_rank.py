@@ -16,6 +16,7 @@ from tests.python.test_program import check_index
 import trainweb
 from trainweb.compiler.passes.lowrank import merge_low_rank
 from trainweb.ir import calls
+from trainweb.ir.layout import ACTIVATION_RELU
 from trainweb.lora import inject
 from trainweb.model.graph import Graph, Node, Value
 
@@ -75,15 +76,33 @@ def test_a_product_may_have_its_bias_already(swapped: bool) -> None:
     assert any("in the weight" in line for line in text) == (not swapped)
 
 
-def merged(*between: str, outputs: tuple[str, ...] = (), other: bool = False, rank: int = 1, batch: int = 1) -> bool:
-    """Whether c = x w + (x a) b becomes one product, with these steps before the last."""
+def merged(
+    *between: str,
+    outputs: tuple[str, ...] = (),
+    other: bool = False,
+    rank: int = 1,
+    batch: int = 1,
+    turned: bool = False,
+    activation: int = 0,
+) -> bool:
+    """Whether c = x w + (x a) b becomes one product, with these steps before the last.
+
+    With `turned` the second x are the same numbers, read as the transpose of 4 rows of 8.
+    """
     w = Written()
     for name, shape in (("x", (8, 4)), ("z", (8, 4)), ("w", (4, 4)), ("a", (4, rank)), ("b", (rank, 4))):
         w.new(name, *shape)
     w.new("low", 8, rank)
     w.new("c", 8, 4)
     w.product("c", "x", "w")
+    first = w.builder.instructions[-1]
+    assert isinstance(first, calls.Gemm)
+    first.activation = activation
     w.product("low", "z" if other else "x", "a")
+    if turned:
+        inner = w.builder.instructions[-1]
+        assert isinstance(inner, calls.Gemm)
+        inner.a_row, inner.a_col = 1, 8
     for step in between:
         what, _, name = step.partition(" ")
         (w.read if what == "read" else w.fill)(name)
@@ -116,6 +135,8 @@ def test_products_stay_that_are_no_adapter_of_the_weight() -> None:
     assert not merged(other=True)
     assert not merged(rank=3)
     assert not merged(batch=2)
+    assert not merged(turned=True)
+    assert not merged(activation=ACTIVATION_RELU)
 
 
 def gradients_of(x: np.ndarray, labels: np.ndarray, p: dict[str, np.ndarray], scale: float) -> dict[str, np.ndarray]:

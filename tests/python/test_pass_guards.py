@@ -271,3 +271,18 @@ def test_a_factor_of_both_operands_counts_twice() -> None:
     assert isinstance(product, calls.Gemm)
     assert (product.alpha, product.a.storage, product.b.storage) == (0.25, w.bufs["z"].storage, w.bufs["z"].storage)
     check_index(program)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_bias_that_the_sum_overwrites_is_added_after_the_product(kept: bool) -> None:
+    w = Written()
+    for name, shape in (("x", (1, N)), ("w", (N, N)), ("c", (1, N)), ("bias", (1, N)), ("sum", (1, N))):
+        w.new(name, *shape)
+    w.product("c", "x", "w")
+    out = w.bufs["sum" if kept else "bias"]
+    w.builder.elementwise([out], [w.bufs["c"], w.bufs["bias"]], lambda e, a, b: e.add(a, b))
+    program = w.program()
+    fuse_epilogues(program, pipelines.context())
+    (gemm,) = (i for i in program if isinstance(i, calls.Gemm))
+    assert (gemm.bias is not None, len(list(program))) == ((True, 1) if kept else (False, 2))
+    check_index(program)

@@ -50,7 +50,8 @@ def test_a_transpose_may_count_axes_from_the_end() -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3, 4, 5])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4, 5, 3])
     graph = helper.make_graph(nodes, "g", [x], [y], [w])
-    file = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString()
+    opsets = [helper.make_opsetid("", 17)]
+    file = helper.make_model(graph, opset_imports=opsets, producer_name="pytorch").SerializeToString()
     assert read_model(file).nodes[0].attrs["perm"] == [0, 2, 3, 1]
     built = build_artifacts(file, loss=LossType.MSELoss, optimizer=OptimType.SGD)
     models = built.training_model, built.eval_model, built.optimizer_model
@@ -59,9 +60,12 @@ def test_a_transpose_may_count_axes_from_the_end() -> None:
         (loss,) = session.train_step({"x": values, labels: np.zeros((2, 4, 5, 3), np.float32)}).values()
     expected = values.transpose(0, 2, 3, 1).astype(np.float64) * [1.0, 2.0, 3.0]
     assert float(loss) == pytest.approx((expected**2).mean(), rel=1e-6)
+    with pytest.raises(TrainwebError, match="no permutation"):
+        # ONNX counts from 0, and so do the other exporters.
+        build_artifacts(helper.make_model(graph, opset_imports=opsets).SerializeToString(), loss=LossType.MSELoss)
     graph.node[0].attribute[0].ints[1] = -5
     with pytest.raises(TrainwebError, match="no permutation"):
         build_artifacts(
-            helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString(),
+            helper.make_model(graph, opset_imports=opsets, producer_name="pytorch").SerializeToString(),
             loss=LossType.MSELoss,
         )

@@ -30,8 +30,12 @@ options are those of [export.md](export.md): training mode, and for dynamo both 
 The table is what the tests replay. Beside it 136 other models (transformers, plain modules) and 121 functions of torch,
 each between two layers, were tried once with torch 2.15: of 219 files of the dynamo exporter with `optimize=False` 210
 train to PyTorch's trajectory, of 195 of the TorchScript exporter 176. The others are warned of or refused, but for what
-[export.md](export.md) names as in no file (`detach`, `torch.no_grad()` and, of TorchScript, `padding_idx`) and for
-`cdist` of rows with themselves, where TorchScript's way to write it gives NaN.
+[export.md](export.md) names as in no file (`detach`, `torch.no_grad()` and, of TorchScript, `padding_idx`).
+
+At a batch of 1 a comparison may fail where PyTorch is wrong, as of EfficientFormer. PyTorch's gradient of `batch_norm`
+on the CPU (2.13 and 2.15) reads a gradient in the wrong order that is strided like channels-last, as one that came
+through `flatten(2).transpose(1, 2)`. The bias's gradient is not the sum of that gradient then. It is here; with
+`.contiguous()` before the transpose it is in PyTorch, too.
 
 Of 16 vision models whose trajectories part from float64 early, as few values meet in their batch norms, the gradients
 of the first step are as near to float64 here as in PyTorch's float32, or as in it after the inputs moved by one

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
-from trainweb.artifacts.evidence import SIGNATURE, TORCH, detached, folded_from, notes_of
+from trainweb.artifacts.evidence import SIGNATURE, detached, folded_from, notes_of
 from trainweb.errors import ModelError
-from trainweb.model.graph import Graph, Node
+from trainweb.model.graph import TORCH, Graph, Node
 from trainweb.onnxblock.models import TRAINED_DTYPE
 from trainweb.onnxblock.transforms import all_statistics, prune
 

@@ -15,16 +15,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from trainweb.control.repeat import with_bodies
-from trainweb.model.graph import FX_NODE, SCOPES, Graph, Node, Tensor
+from trainweb.model.graph import FX_NODE, SCOPES, TORCH, Graph, Node, Tensor
 
 KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 FOLDED = "pkg.onnxscript.optimizer.folded_from"
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
 PLAIN_NAMES = re.compile(r"\['[^'\\\n]*'(?:, '[^'\\\n]*')*\]")
 """A list of names in Python as nearly all are, which is cheaper to split than to parse."""
-
-TORCH = "pytorch"
-"""Producer name of both exporters of torch."""
 
 GENERATED = re.compile(
     r"(.*::)?([A-Z]\w*_\d+|\d+)|(val|unsqueeze|mul|add|sub|div|cat|cos|sin|view|expand|clone|slice|full|to|triu)(_\d+)?"

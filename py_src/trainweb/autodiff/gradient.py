@@ -150,6 +150,7 @@ class _ReverseWalk(_Paths):
         self.loss, self.wanted = loss, list(wanted)
         roots = ([loss] if loss else []) + [y for y in seeds if y != loss]
         super().__init__(ShapeInference(self.graph, former), roots, stopped)
+        self.makers = self.graph.producers()
         self.used = set(self.graph.names())
         for name in self.wanted:
             if name + GRADIENT_SUFFIX in self.used:
@@ -174,9 +175,8 @@ class _ReverseWalk(_Paths):
             first, *others = self.missing
             first.others = tuple(others)
             raise first
-        made = self.graph.producers()
         for name in self.wanted:
-            if name not in made:
+            if name not in self.makers:
                 self._total(name)
             if name not in self.roots and name + GRADIENT_SUFFIX not in self.gradient_types:
                 raise self._unreachable(name)

@@ -15,7 +15,7 @@ from trainweb.control.operators import all_nodes, is_control, read_names, subgra
 from trainweb.errors import LimitError, ModelError, UnsupportedError
 from trainweb.ir.dims import equal_shapes, static
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import Graph, Node, Tensor, take_name
+from trainweb.model.graph import Graph, Node, Tensor
 from trainweb.ops.op import bind
 from trainweb.ops.shapes import ShapeInference
 from trainweb.ops.since import domain_of
@@ -112,6 +112,8 @@ class Expansion:
         self.rows: dict[str, str] = {}
         self.handed = handed_names(source)
         self.used = {*source.names(), *source.value_info}
+        self._tried: dict[str, int] = {}
+        """How many variations of a name are in use, so that thousands of one name take no time."""
         self.read = {*read_names(source)}
         self.node: Node | None = None
         """The node that is being written out, for errors."""
@@ -203,7 +205,12 @@ class Expansion:
 
     def fresh(self, name: str) -> str:
         """`name`, or a variation that is not in use."""
-        return take_name(name, self.used)
+        k = self._tried.get(name, 0)
+        while (unique := f"{name}_{k}" if k else name) in self.used:
+            k += 1
+        self._tried[name] = k + 1
+        self.used.add(unique)
+        return unique
 
     def hand(self, source: str, target: str) -> None:
         """Let `target`, an output of the node that is written out, be `source`."""

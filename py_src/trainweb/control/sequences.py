@@ -5,8 +5,13 @@ from __future__ import annotations
 from trainweb.control.expansion import Expansion, Scope
 from trainweb.control.lists import join_rows
 from trainweb.control.loops import drop_axis, split, stack
+from trainweb.errors import LimitError
 from trainweb.ir.dims import static
 from trainweb.model.graph import Node
+from trainweb.ops.infer import FOLDED_INTEGERS
+
+SPLIT_PARTS = FOLDED_INTEGERS
+"""Parts of a tensor in a sequence: their sizes are a constant, which is known up to this length."""
 
 
 def _sequence(x: Expansion, name: str) -> list[str]:
@@ -97,17 +102,30 @@ def write_split(x: Expansion, node: Node, scope: Scope) -> None:
     given = rest[0] if rest and rest[0] else ""
     size = t.shape[axis]
     lengths = x.type(given).value if given else (1,)
+    if given and static(count := x.type(given).size) and count > SPLIT_PARTS:
+        raise _too_many(x, count)
     if lengths is None or not static(*lengths):
         raise x.unsupported("the sizes of the parts are only known at run time")
     if not given or x.type(given).rank == 0:
         if not static(size):
             raise x.unsupported(f"it splits dimension {axis} of {name!r}, {size}, which is not fixed")
         step = lengths[0]
+        if step < 1:
+            raise x.unsupported(f"its parts would have {step} elements each")
+        if size > step * SPLIT_PARTS:
+            raise _too_many(x, -(-size // step))
         lengths = tuple(min(step, size - start) for start in range(0, size, step))
     parts = split(x, name, axis, list(lengths))
     if not given and not node.attrs.get("keepdims", 1):
         parts = [drop_axis(x, part, axis) for part in parts]
     x.sequences[node.outputs[0]] = parts
+
+
+def _too_many(x: Expansion, count: int) -> LimitError:
+    return LimitError(
+        f"{x.node} makes a sequence of {count:,} parts; a sequence has at most {SPLIT_PARTS:,} of them. "
+        "Split into larger parts, or work on the whole tensor."
+    )
 
 
 def write_map(x: Expansion, node: Node, scope: Scope) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 
+from trainweb.errors import UnsupportedError
 from trainweb.model.graph import FX_NODE, Node
 
 _EMBEDDING = re.compile(r"target=torch\.ops\.aten\.embedding\.default\]\(args = \(([^()]*)\), kwargs = \{([^{}]*)\}\)")
+_CROSS_ENTROPY = re.compile(
+    r"target=torch\.ops\.aten\.cross_entropy_loss\.default\]\(args = \((.*)\), kwargs = \{(.*)\}"
+)
 _BAG = re.compile(r"target=torch\.ops\.aten\._?embedding_bag\w*\.\w+\]\(args = \((.*)\), kwargs = \{([^{}]*)\}\)")
 
 
@@ -21,6 +25,31 @@ def is_scaled_by_frequency(node: Node) -> bool:
     return any(_argument(call, node, 3, "scale_grad_by_freq") == "True" for call in (_EMBEDDING, _BAG))
 
 
+def label_smoothing(node: Node) -> float:
+    """The share of a cross entropy's target that goes to all classes alike, which ONNX's operator does not have."""
+    found = _argument(_CROSS_ENTROPY, node, 5, "label_smoothing")
+    try:
+        return float(found or 0)
+    except ValueError:
+        raise UnsupportedError(
+            f"The label_smoothing of the cross entropy {node} is {found!r}, which is no number. Export it with one."
+        ) from None
+
+
+_FIRST = re.compile(r"target=torch\.ops\.aten\.(max|min)\.dim\]")
+_BOUNDED = re.compile(r"target=torch\.ops\.aten\.clamp\.Tensor\]\(args = \(%\w+(, (None|%scalar_tensor\w*))+\)")
+
+
+def takes_the_first(node: Node) -> bool:
+    """Whether a reduction is `x.max(dim)` or `x.min(dim)`, of which the first of equal elements gets the gradient."""
+    return _FIRST.search(node.notes.get(FX_NODE, "")) is not None
+
+
+def is_bounded_by_numbers(node: Node) -> bool:
+    """Whether a maximum or minimum is part of `x.clamp(min, max)` with numbers for bounds."""
+    return _BOUNDED.search(node.notes.get(FX_NODE, "")) is not None
+
+
 def _argument(call: re.Pattern[str], node: Node, position: int, name: str) -> str | None:
     """The text of an argument of the call, which stands at `position` or under its name."""
     found = call.search(node.notes.get(FX_NODE, ""))
@@ -29,5 +58,5 @@ def _argument(call: re.Pattern[str], node: Node, position: int, name: str) -> st
     given = found.group(1).split(", ")
     if len(given) > position:
         return given[position]
-    named = re.search(rf"\b{name}: (\w+)", found.group(2))
+    named = re.search(rf"\b{name}: ([^,]+)", found.group(2))
     return named and named.group(1)

@@ -17,7 +17,7 @@ from .checks import check_name
 from .graph import EXPORTER_NOTES, FX_NODE
 from .schema import messages
 
-_TELLS = re.compile(r"%detach|aten\._?embedding")
+_TELLS = re.compile(r"%detach|aten\.(_?embedding|(max|min)\.dim\b|clamp\.Tensor|cross_entropy_loss)")
 """Of the exporter's own nodes these kinds matter."""
 KEPT_KEYS = frozenset(key.encode() for key in EXPORTER_NOTES)
 

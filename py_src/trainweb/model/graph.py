@@ -64,7 +64,8 @@ DECLARED_TYPE = "trainweb.declared_type"
 """Key of the note on a float32 tensor of what type of float it was before it was converted."""
 
 FX_NODE = "pkg.torch.onnx.fx_node"
-"""The call of torch that a node was made of, with its arguments; kept where a result of `detach` is among them."""
+"""The call of torch that a node was made of, with its arguments; kept of the calls that `model/calls.py` reads and
+where a result of `detach` is among them."""
 SCOPES = "pkg.torch.onnx.name_scopes"
 """Names of the modules whose forward made a node, from the outermost, and that of torch's operator."""
 EXPORTER_NOTES = frozenset(
@@ -256,6 +257,8 @@ def take_name(name: str, used: set[str]) -> str:
     return unique
 
 
+TORCH = "pytorch"
+"""Producer name of both exporters of torch."""
 TRAINWEB = "ai.trainweb"
 """The domain of operators that ONNX Runtime does not have."""
 MS = "com.microsoft"

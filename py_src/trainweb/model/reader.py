@@ -24,7 +24,7 @@ from .checks import (
 from .encoded import notes, parse, plain_declaration, properties
 from .external_data import ExternalData, byte_view
 from .functions import Frame, Function, Key, function_key
-from .graph import ITEM_SIZE, TRAINWEB, Graph, Node, Sequence, Tensor, Value
+from .graph import ITEM_SIZE, TORCH, TRAINWEB, Graph, Node, Sequence, Tensor, Value
 from .integrity import check_integrity
 from .plain import PlainAttribute, plain_attribute
 from .remote import LOCATION, RemoteFile
@@ -38,6 +38,7 @@ from .repairs import (
     rename_duplicates,
 )
 from .schema import messages
+from .smoothing import smooth_labels
 from .split import SplitModel
 from .tensors import TensorReader
 
@@ -201,6 +202,7 @@ class _Reader:
         self._tensors = TensorReader(limits, external)
         self._functions: dict[Key, Function] = {}
         self._opsets: dict[str, int] = {}
+        self._producer = ""
         self._free: dict[int, Mapping[str, Node | str]] = {}
         self._node_names: set[str] = set()
         self._nodes = self._calls = self._depth = 0
@@ -225,6 +227,7 @@ class _Reader:
                 continue  # the body is for runtimes that do not have the operator
             if self._functions.setdefault(function.key, function) is not function:
                 raise ModelError(f"the model has two functions {function.name!r} in one domain")
+        self._producer = check_name(proto.producer_name, "the producer name")
         graph = self.graph(proto.graph, None, split)
         undefined = self._free.pop(id(graph))
         if undefined:
@@ -233,7 +236,7 @@ class _Reader:
         graph.opsets = self._opsets
         # before IR version 4 every initializer had to be an input, which they are not any more
         graph.ir_version = min(max(proto.ir_version, 4), newest)
-        graph.producer = check_name(proto.producer_name, "the producer name")
+        graph.producer = self._producer
         graph.metadata = dict(properties(proto.metadata_props))
         graph.loop_iterations = self._limits.loop_iterations
         return graph
@@ -267,7 +270,9 @@ class _Reader:
         part_statistics(graph.nodes, graph.initializers)
         drop_zero_biases(graph.nodes)
         add_where_indices_meet(graph.nodes, graph.initializers)
-        count_axes_from_front(graph.nodes)
+        if self._producer == TORCH:
+            count_axes_from_front(graph.nodes)
+        graph.nodes = smooth_labels(graph.nodes, self._opsets.get("", 1))
         graph.outputs = [self._value(entry, f"an output of {what}", frame) for entry in proto.output]
         if main and len({value.name for value in graph.outputs}) != len(graph.outputs):
             raise ModelError(f"{what} lists an output twice: {[value.name for value in graph.outputs]}")

@@ -620,7 +620,7 @@ class Shrink(Unary):
 
 @register
 class PRelu(Pointwise):
-    """x where not negative, else slope x. https://onnx.ai/onnx/operators/onnx__PRelu.html"""
+    """x where not negative, else slope x; its derivative at 0 is the slope. https://onnx.ai/onnx/operators/onnx__PRelu.html"""
 
     versions = (7, 9, 16)
     min_inputs = max_inputs = 2
@@ -645,13 +645,13 @@ class PRelu(Pointwise):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         x, slope, dy = Var.of(g, *ins, douts[0])
-        negative = x < 0.0
+        positive = x > 0.0
         return reduced(
             g,
             ins,
             outs[0],
-            lambda: negative.where(dy * slope, dy),
-            lambda: negative.where(dy * x, 0.0),
+            lambda: positive.where(dy, dy * slope),
+            lambda: (x < 0.0).where(dy * x, 0.0),
         )
 
     def reference(self, x: Any, slope: Any) -> Any:

@@ -10,11 +10,13 @@ from trainweb.errors import LimitError, UnsupportedError
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.expr import Emitter
 from trainweb.ir.shapes import TensorType
+from trainweb.model.calls import is_bounded_by_numbers
 from trainweb.model.graph import MS
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import bools, f32, i32, i64
 from trainweb.ops.op import FLOATS, INTS, MANY, Bad, Float, Int, Sample, register
 from trainweb.ops.pointwise import Names, Pointwise, Unary, reduced
+from trainweb.ops.squares import is_of_squares
 from trainweb.ops.symbolic import Var, names, when
 
 if TYPE_CHECKING:
@@ -190,7 +192,7 @@ def unbroadcast(x: Any, shape: tuple[int, ...]) -> Any:
 
 @register
 class Pow(Pointwise):
-    """a ** b, of the dtype of a. https://onnx.ai/onnx/operators/onnx__Pow.html"""
+    """a ** b, of the dtype of a; at 0 its derivative is as that of Sqrt. https://onnx.ai/onnx/operators/onnx__Pow.html"""
 
     versions = (7, 12, 13, 15)
     min_inputs = max_inputs = 2
@@ -218,11 +220,16 @@ class Pow(Pointwise):
         exponent = Var(g, ins[1], g.dtype(ins[1])).cast(x.dtype)
 
         def base() -> Var:
+            dx = slope()
+            return x.equal(0.0).where(dx.lift(0.0), dx) if is_of_squares(g, ins[0]) else dx
+
+        def slope() -> Var:
             if constant is None or constant.value is None or constant.size != 1:
-                slope = dy * exponent * x ** (exponent - 1.0)
-                return exponent.equal(0.0).where(slope.lift(0.0), slope)
+                dx = dy * exponent * x ** (exponent - 1.0)
+                return exponent.equal(0.0).where(dx.lift(0.0), dx)
             n = float(constant.value[0])
-            return dy * n * x ** (n - 1) if n not in (1, 2) else dy * 2.0 * x if n == 2 else dy
+            simple = {0.0: lambda: dy * 0.0, 1.0: lambda: dy, 2.0: lambda: dy * 2.0 * x}
+            return simple[n]() if n in simple else dy * n * x ** (n - 1)
 
         def power() -> Var:
             logarithm = (x > 0.0).where(x.op("Log"), 0.0)
@@ -412,7 +419,10 @@ class Reciprocal(Unary):
 
 @register
 class Sqrt(Unary):
-    """Square root. https://onnx.ai/onnx/operators/onnx__Sqrt.html"""
+    """Square root. https://onnx.ai/onnx/operators/onnx__Sqrt.html
+
+    Its derivative at 0 is infinite, but 0 where x is a sum of squares, as in a deviation, a norm or a distance.
+    """
 
     versions = (6, 13)
     dtypes = FLOATS
@@ -421,8 +431,10 @@ class Sqrt(Unary):
     def compute(self, e: Emitter, x: Expr) -> Expr:
         return e.sqrt(x)
 
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return dy * 0.5 / y
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        y, dy = Var.of(g, outs[0], douts[0])
+        dx = dy * 0.5 / y
+        return names(y.equal(0.0).where(dx.lift(0.0), dx) if is_of_squares(g, ins[0]) else dx)
 
     def reference(self, x: Any) -> Any:
         return np.sqrt(x)
@@ -560,9 +572,12 @@ class Extremum(Variadic):
         if len(ins) == 1:
             return [douts[0]]
         y, dy = Var.of(g, outs[0], douts[0])
-        masks = [Var(g, x, y.dtype).equal(y).cast(y.dtype) for x in ins]
-        share = dy / masks[0].op("Sum", *masks[1:])
-        return reduced(g, ins, outs[0], *[lambda m=m: m * share for m in masks])
+        equal = [Var(g, x, y.dtype).equal(y) for x in ins]
+        if is_bounded_by_numbers(self.node):
+            return reduced(g, ins, outs[0], lambda: equal[1].where(dy.lift(0.0), dy))
+        first, *others = (mask.cast(y.dtype) for mask in equal)
+        share = dy / first.op("Sum", *others)
+        return reduced(g, ins, outs[0], *[lambda mask=mask: mask.where(share, 0.0) for mask in equal])
 
 
 @register
@@ -601,7 +616,10 @@ class Min(Extremum):
 
 @register
 class Clip(Pointwise):
-    """x within [min, max]; either may be absent. https://onnx.ai/onnx/operators/onnx__Clip.html"""
+    """x within [min, max]; either may be absent. https://onnx.ai/onnx/operators/onnx__Clip.html
+
+    As in PyTorch, the derivative is 0 at a bound that is a constant, and shared equally with one that is computed.
+    """
 
     versions = (6, 11, 12, 13)
     attrs = {"min": Float(), "max": Float()}
@@ -651,26 +669,53 @@ class Clip(Pointwise):
         x, dy = Var.of(g, ins[0], douts[0])
         low = Var(g, ins[1], x.dtype) if self._has(1) else self.min
         high = Var(g, ins[2], x.dtype) if self._has(2) else self.max
-        inside = [(x < low).not_()] if low is not None else []
-        inside += [(x > high).not_()] if high is not None else []
-        if not inside:
+        if low is None and high is None:
             return [douts[0]]
+        if not all(_is_constant(g, name) for name in filter(None, ins[1:])):
+            return self._shared(g, ins, x, dy, (low, high))
+        inside = [x > low] if low is not None else []
+        inside += [x < high] if high is not None else []
         mask = inside[0] if len(inside) == 1 else inside[0].and_(inside[1])
-        found: list[str | None] = [*names(dy * mask.cast(x.dtype)), None, None]
-        for k, bound in ((1, low), (2, high)):
-            if isinstance(bound, Var) and when(g, ins, k):
-                # Beyond both bounds it is the upper one.
-                at = x > bound if k == 2 else x < bound
-                if isinstance(low, Var) and isinstance(high, Var):
-                    at = at.or_(low > high) if k == 2 else at.and_((low > high).not_())
-                total = g.reduce_sum((dy * at.cast(x.dtype)).name, None, keepdims=False)
-                found[k] = g.reshape_like(total, bound.name) if g.rank(bound.name) else total
+        return names(mask.where(dy, 0.0), None, None)[: len(ins)]
+
+    def _shared(
+        self, g: GradientBuilder, ins: list[str], x: Var, dy: Var, bounds: tuple[Var | float | None, Var | float | None]
+    ) -> Names:
+        """Gradients where a bound is computed or learned: half of it goes to a bound that x equals."""
+        low, high = (x.lift(bound) if bound is not None else None for bound in bounds)
+        crossed = low > high if low is not None and high is not None else None
+        shares: list[Var | None] = [None, None]
+        for k, (bound, beyond) in enumerate(((low, "Less"), (high, "Greater"))):
+            if bound is None:
+                continue
+            past, at = x.op(beyond, bound, dtype="bool"), x.equal(bound)
+            if low is not None and high is not None and crossed is not None:
+                # Of bounds that crossed the upper one counts; within equal ones x is itself.
+                past = past.or_(crossed) if k else past.and_(crossed.not_())
+                at = at.and_(low < high)
+            shares[k] = past.cast(x.dtype) + at.cast(x.dtype) * 0.5
+        rest = x.lift(1.0)
+        found: list[str | None] = [None, None, None]
+        for k, share in enumerate(shares, 1):
+            rest = rest - share if share is not None else rest
+            if share is not None and when(g, ins, k):
+                total = g.reduce_sum((dy * share).name, None, keepdims=False)
+                found[k] = g.reshape_like(total, ins[k]) if g.rank(ins[k]) else total
+        found[0] = (dy * rest).name
         return found[: len(ins)]
 
     def reference(self, x: Any, low: Any = None, high: Any = None) -> Any:
         low, high = self.min if low is None else low, self.max if high is None else high
         x = x if low is None else np.maximum(x, low)
         return x if high is None else np.minimum(x, high)
+
+
+def _is_constant(g: GradientBuilder, name: str) -> bool:
+    """Whether a tensor is a constant, perhaps of another type."""
+    node = g.producer(name)
+    if node is not None and node.op_type in ("Cast", "CastLike"):
+        return _is_constant(g, node.inputs[0])
+    return g.known(name) is not None
 
 
 @register

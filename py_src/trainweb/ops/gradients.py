@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from trainweb.ir.dims import SymbolicDim, static
@@ -15,6 +15,10 @@ class Walk(Protocol):
     """What a builder asks the walk from the loss to the parameters for (`autodiff/gradient.py`)."""
 
     graph: Graph
+
+    @property
+    def makers(self) -> Mapping[str, Node]:
+        """The forward nodes by the tensors that they make."""
 
     @property
     def needed(self) -> Collection[str]:
@@ -68,6 +72,10 @@ class GradientBuilder(Emission):
     def wants(self, name: str) -> bool:
         """Whether the gradient of this forward tensor is wanted."""
         return name in self._walk.needed
+
+    def producer(self, name: str) -> Node | None:
+        """The forward node that makes a tensor."""
+        return self._walk.makers.get(name)
 
     # Emission.
 

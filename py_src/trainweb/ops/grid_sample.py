@@ -32,7 +32,9 @@ class GridSample(Composite):
     """X at the places of a grid. https://onnx.ai/onnx/operators/onnx__GridSample.html
 
     X is (N, C, sizes ...), the grid (N, sizes of the result ..., n): for each place n coordinates between -1 and 1,
-    that of the last axis first. Of mode nearest no gradient goes to the grid.
+    that of the last axis first. Of mode nearest no gradient goes to the grid. In mode cubic with padding border each
+    pixel beyond the image is the nearest one within, as in PyTorch and ONNX Runtime; ONNX's reference evaluator moves
+    the place to the image first, which gives other numbers.
     """
 
     versions = (16, 20, 22)
@@ -93,9 +95,16 @@ class GridSample(Composite):
     def _pixels(self, at: Var, size: Var) -> Var:
         """Where the coordinates lie in pixels."""
         at = (at + 1.0) * (size - 1.0) / 2.0 if self.align_corners else ((at + 1.0) * size - 1.0) / 2.0
-        if self.padding_mode == "border":
-            return at.op("Max", 0.0).op("Min", size - 1.0)
-        return self._reflected(at, size) if self.padding_mode == "reflection" else at
+        if not self._moves_places():
+            return at
+        at = self._reflected(at, size) if self.padding_mode == "reflection" else at
+        # No gradient goes through a place on the border: PyTorch has none there, Max and Min would have half.
+        at, last = (at > 0.0).where(at, 0.0), size - 1.0
+        return (at < last).where(at, last)
+
+    def _moves_places(self) -> bool:
+        """Whether places are moved into the image; cubic interpolation moves the pixels around them."""
+        return self.padding_mode != "zeros" and MODES[self.mode] != "cubic"
 
     def _reflected(self, at: Var, size: Var) -> Var:
         """Thrown back at the centres of the outer pixels, or at their edges."""
@@ -174,10 +183,9 @@ class GridSample(Composite):
 
     def _taps(self, v: float, size: int) -> list[tuple[int, float]]:
         v = (v + 1) / 2 * (size - 1) if self.align_corners else ((v + 1) * size - 1) / 2
-        if self.padding_mode == "border":
+        if self._moves_places():
+            v = self._bounced(v, size) if self.padding_mode == "reflection" else v
             v = min(max(v, 0.0), size - 1.0)
-        elif self.padding_mode == "reflection":
-            v = self._bounced(v, size)
         mode = MODES[self.mode]
         if mode == "nearest":
             return [(round(v), 1.0)]

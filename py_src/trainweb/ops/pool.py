@@ -352,7 +352,7 @@ class GlobalAveragePool(_GlobalPool):
 
 @register
 class GlobalMaxPool(_GlobalPool):
-    """Maximum over the spatial dims; its gradient goes to all maxima in equal parts.
+    """Maximum over the spatial dims; its gradient goes to the first of equal ones, as in PyTorch.
 
     https://onnx.ai/onnx/operators/onnx__GlobalMaxPool.html
     """
@@ -362,9 +362,11 @@ class GlobalMaxPool(_GlobalPool):
     def gradient(
         self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
     ) -> list[str | None]:
-        hit = g.op("Cast", [g.op("Equal", [ins[0], outs[0]])], to=1)
-        hits = g.reduce_sum(hit, list(range(2, g.rank(ins[0]))), True)
-        return [g.op("Mul", [hit, g.op("Div", [douts[0] or "", hits])])]
+        flat = g.constant("int64", (3,), [0, 0, -1])
+        x, dy = (g.op("Reshape", [name or "", flat]) for name in (ins[0], douts[0]))
+        chosen = g.op("ArgMax", [x], axis=2, keepdims=1)
+        dx = g.op("GatherElementsGrad", [dy, g.op("Shape", [x]), chosen], domain=MS, axis=2)
+        return [g.op("Reshape", [dx, g.op("Shape", [ins[0]])])]
 
     def reference(self, x: Any) -> Any:
         return x.max(axis=tuple(range(2, x.ndim)), keepdims=True)

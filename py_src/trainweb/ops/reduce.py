@@ -24,6 +24,7 @@ from trainweb.ir.layout import (
     REDUCE_SUM_SQUARES,
 )
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
+from trainweb.model.calls import takes_the_first
 from trainweb.model.graph import ITEM_SIZE, MS
 from trainweb.ops.arguments import by_unknown_axes, integers, is_fed, scalar, unknown
 from trainweb.ops.copies import strided_copy
@@ -304,7 +305,9 @@ class ReduceMean(Reduction):
 
 
 class ReduceExtremum(NumberReduction):
-    """Largest or smallest; equal ones share the gradient."""
+    """Largest or smallest; equal ones share the gradient, or the first has it where torch's `max(dim)` says so."""
+
+    chosen: ClassVar[str]
 
     versions = (1, 11, 12, 13, 18, 20)
     dtypes = ("float32", *INTS, "bool")
@@ -321,12 +324,22 @@ class ReduceExtremum(NumberReduction):
         mask = x.equal(y).cast(x.dtype)
         return mask * (dy / over("ReduceSum", mask))
 
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        axes, _ = self._constant_axes(g, ins)
+        if not takes_the_first(self.node) or axes is None or len(axes) != 1:
+            return super().gradient(g, ins, outs, douts)
+        chosen = g.op(self.chosen, [ins[0]], axis=axes[0], keepdims=1)
+        dy = douts[0] if self.keepdims else g.unsqueeze(douts[0], axes)
+        shape = g.op("Shape", [ins[0]])
+        dx = g.op("GatherElementsGrad", [dy, shape, chosen], domain=MS, axis=axes[0])
+        return [dx, *[None] * (len(ins) - 1)]
+
 
 @register
 class ReduceMax(ReduceExtremum):
     """Largest. https://onnx.ai/onnx/operators/onnx__ReduceMax.html"""
 
-    kernel = REDUCE_MAX
+    kernel, chosen = REDUCE_MAX, "ArgMax"
 
     def reference(self, x: Any, axes: Any = None) -> Any:
         return np.max(x, **self.numpy_axes(x, axes))
@@ -336,7 +349,7 @@ class ReduceMax(ReduceExtremum):
 class ReduceMin(ReduceExtremum):
     """Smallest. https://onnx.ai/onnx/operators/onnx__ReduceMin.html"""
 
-    kernel = REDUCE_MIN
+    kernel, chosen = REDUCE_MIN, "ArgMin"
 
     def reference(self, x: Any, axes: Any = None) -> Any:
         return np.min(x, **self.numpy_axes(x, axes))

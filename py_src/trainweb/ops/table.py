@@ -53,6 +53,33 @@ These operators of ai.onnx are written out as others, forward and backward: {nam
 """
 
 
+TIES = """## Gradients at ties, at bounds and at zero
+
+Where a function has no derivative, its gradient is PyTorch's (2.15), as `tests/golden/ties` records it:
+
+- Equal inputs of Max and Min share the gradient, and so do equal elements in ReduceMax and ReduceMin. MaxPool,
+  GlobalMaxPool and TopK take the first one.
+- PyTorch's `x.max(dim)` and `x.min(dim)` take the first one, too, where `amax` and `amin` share. The dynamo exporter
+  notes which one it was, and is followed. TorchScript does not: there both share.
+- Clip has a gradient of 0 at a bound that is a constant, as `clamp` has. A bound that is computed or trained shares
+  with the input.
+- PRelu and LeakyRelu have the slope at 0. Relu, Abs and Shrink have 0 at their bounds.
+- Sqrt, and Pow with an exponent below 1, have an infinite derivative at 0. Where the input is a sum of squares it is 0,
+  as PyTorch has it in `std`, `norm` and `cdist`. A root that the module wrote so itself has 0 here and NaN in PyTorch.
+- GridSample has no gradient through a place on the border of the image, unless padding_mode is zeros. In mode cubic
+  with padding_mode border each pixel beyond the image is the nearest one within, as in PyTorch and ONNX Runtime; ONNX's
+  reference evaluator moves the place first.
+
+Files do not tell these apart, so that gradients may differ:
+
+- `adaptive_max_pool` of the dynamo exporter is a ReduceMax where the output has one element, and shares. PyTorch takes
+  the first one.
+- `topk` of equal elements takes the first ones, as ONNX says; PyTorch leaves open which ones.
+- `clamp` to a tensor that is a constant of the file counts as `clamp` to a number.
+- `cosine_similarity` of TorchScript has its least divisor for the product of both norms, PyTorch for each norm.
+"""
+
+
 OPTIMIZERS_HEADER = """## Optimizers
 
 What `OptimType` in Python, `trainweb artifacts --optimizer` and `optimizer` in a page's configuration name. Settings
@@ -97,7 +124,7 @@ def operators_table() -> str:
         parts.append("| operator | since | changed | gradient | constant | |\n|---|---|---|---|---|---|")
         parts.extend(_row(cls) for cls in rows)
         parts.append("")
-    return "\n".join([*parts, _control(), *_optimizers(), *_losses(), *_schedules()])
+    return "\n".join([*parts, TIES, _control(), *_optimizers(), *_losses(), *_schedules()])
 
 
 def _control() -> str:

@@ -101,11 +101,11 @@ class LoraConfig:
 
     @property
     def scaling(self) -> float:
-        """What the product of an adapter is multiplied by."""
+        """The factor of the product B A."""
         return self.alpha / (math.sqrt(self.rank) if self.use_rslora else self.rank)
 
     def to_peft(self) -> dict[str, Any]:
-        """What PEFT's `adapter_config.json` holds."""
+        """The contents of PEFT's `adapter_config.json`."""
         return {
             "base_model_name_or_path": None,
             "bias": "none",
@@ -149,8 +149,8 @@ class LoraConfig:
         if str(start).lower() not in INITS_OF_PEFT:
             raise ModelError(
                 f"adapter_config.json: init_lora_weights = {shown(start)} is not supported: it changes the weights of "
-                "the base, or which matrices are trained. PEFT makes a plain adapter of pissa, olora, corda and lora_ga "
-                "by save_pretrained(folder, path_initial_model_for_weight_conversion=...)."
+                "the base, or which matrices are trained. PEFT makes a plain adapter of pissa, olora, corda and "
+                "lora_ga by save_pretrained(folder, path_initial_model_for_weight_conversion=...)."
             )
         try:
             return cls(
@@ -198,7 +198,7 @@ def chosen(patterns: Sequence[str] | str, modules: Sequence[str], argument: str,
 
 
 def _no_module(pattern: str, modules: Sequence[str], argument: str) -> str:
-    """That a name stands for nothing, with the modules that there are, those of a layer in a list only once."""
+    """The message about a name without a module. It lists modules that differ in numbers once."""
     tails = sorted({*modules, *(m.rpartition(".")[2] for m in modules)})
     near = get_close_matches(pattern[:MOST_SHOWN], tails, 1)
     hint = f" Did you mean {shown(near[0])}?" if near else ""

@@ -1,7 +1,7 @@
 """Adapters as nodes of a forward graph: y = f(x, W) + scaling * (x A^T) B^T. https://arxiv.org/abs/2106.09685
 
-The adapter's input may be dropped out. Where magnitudes m are learned (DoRA), the columns of that are multiplied by
-m / |W + scaling * B A|, whose norm is a constant for gradients.
+The adapter's input may be dropped out. DoRA learns magnitudes m and multiplies the columns of that by
+m / |W + scaling * B A|. The norm is a constant for gradients.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def refusal(quantized: Sequence[Quantized]) -> str:
 
 
 def default_targets(graph: Graph, layers: Sequence[Layer], quantized: Sequence[Quantized]) -> list[str]:
-    """What is adapted if nobody says: attention's projections as PEFT chooses them, else every product but the last.
+    """Choose the modules to adapt: attention's projections as PEFT chooses them, else every product but the last.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def default_targets(graph: Graph, layers: Sequence[Layer], quantized: Sequence[Q
 
 
 def _layer(node: Node, weights: dict[str, tuple[Tensor, bool]]) -> Layer | None:
-    """What a node is, without its module."""
+    """Make the layer of a node, without its module."""
     kind = None if node.domain else KINDS.get(node.op_type)
     if kind is None or node.inputs[kind.weight_at] not in weights:
         return None
@@ -166,7 +166,7 @@ def _layer(node: Node, weights: dict[str, tuple[Tensor, bool]]) -> Layer | None:
 
 
 def is_stored_by_columns(graph: Graph, layer: Layer) -> bool:
-    """Whether PyTorch itself stores a product's weight (in, out), as GPT-2's Conv1D does: no exporter turned it."""
+    """True where PyTorch itself stores a product's weight as (in, out), as GPT-2's Conv1D does."""
     tensor = graph.initializers[layer.weight]
     turned = GENERATED.fullmatch(tensor.name) or folded_from(notes_of(graph, tensor))
     return layer.kind is LINEAR and not layer.rows_first and not turned and tensor.name.endswith(".weight")

@@ -201,7 +201,7 @@ class LoraModel:
         return [t.name for t in tensors if evidence.decide(t).trained]
 
     def adapter(self, source: Source | None = None) -> Adapter:
-        """What a session or a checkpoint learned; without one, what training starts from.
+        """Read the adapter of a session or checkpoint; without one, the adapter that training starts from.
 
         Parameters
         ----------
@@ -280,7 +280,7 @@ class LoraModel:
         return None
 
     def merged(self, source: Source | Adapter) -> Graph:
-        """What `merge` writes, as a graph.
+        """Make the graph that `merge` writes.
 
         Parameters
         ----------
@@ -318,7 +318,7 @@ class LoraModel:
         return Tensor(tensor.name, tensor.dtype, (width, rows), turned.tobytes())
 
     def _is_base(self, name: str, tensor: Tensor) -> bool:
-        """Whether it is a weight of the base, which PEFT saves beside adapters of embeddings."""
+        """True for a weight of the base, which PEFT saves beside adapters of embeddings."""
         if not name.endswith(BASE_LAYER):
             return False
         layer = next((x for x in self.layers if x.module == name.removesuffix(BASE_LAYER)), None)

@@ -50,7 +50,7 @@ class Layer:
 
 
 class LoraKind:
-    """An adapter's part of one kind of node; the base class is that of a product.
+    """An adapter's part of one kind of node; the base class is for products.
 
     Attributes
     ----------
@@ -110,7 +110,7 @@ class LoraKind:
         return a, b, not layer.rows_first
 
     def reads_turned(self, layer: Layer, node: Node) -> bool:
-        """Whether the node reads the transpose of the weight that is stored."""
+        """True where the node reads the transpose of the weight that is stored."""
         return layer.rows_first != bool(node.attrs.get("transB", 0))
 
 

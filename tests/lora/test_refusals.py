@@ -13,6 +13,7 @@ from tests.lora.test_lora import RECORDED, arrays, model_of, run, session_of, tr
 from trainweb.errors import CheckpointError, LimitError, ModelError, TrainwebError, UnsupportedError
 from trainweb.lora import Adapter, LoraConfig, LoraModel, inject
 from trainweb.model.graph import Graph, Node, Tensor, Value
+from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
 
 LONGEST = 2500
@@ -349,6 +350,32 @@ def test_dora_of_a_turned_weight_starts_from_its_columns() -> None:
             found = arrays(adapted.adapter())[f"{layer.module}.lora_magnitude_vector"]
             np.testing.assert_allclose(found, np.sqrt((out**2).sum(1)), rtol=1e-6)
         assert {layer.rows_first for layer in adapted.layers} == {True, False}
+
+
+def test_new_adapters_are_drawn_as_in_peft() -> None:
+    """Kaiming's uniform numbers for a = sqrt(5), or normal ones of deviation 1 / rank; B is zero, in tables A is."""
+    for model, target, inputs in (("attention", "q_proj", 8), ("conv", "conv1", 27)):
+        for init, bound, deviation in (("default", inputs**-0.5, (3 * inputs) ** -0.5), ("gaussian", 1, 1 / 256)):
+            adapter = inject(RECORDED / f"{model}.dynamo.onnx", [target], rank=256, init=init).adapter()
+            a, b = arrays(adapter).values()
+            assert abs(a).max() <= bound and not b.any()
+            np.testing.assert_allclose([a.mean() / deviation, a.std() / deviation], [0, 1], atol=0.05)
+    adapter = inject(RECORDED / "embedding.dynamo.onnx", ["embed"], rank=256).adapter()
+    a, b = arrays(adapter).values()
+    assert not a.any()
+    np.testing.assert_allclose([b.mean(), b.std()], [0, 1], atol=0.05)
+
+
+def test_names_that_exporters_gave_are_not_those_of_modules() -> None:
+    """A quantizer adds to the names of weights and nodes; the path of the node says the module."""
+    for kind in ("nbits", "int8"):
+        graph = read_model(quantized(kind))
+        names = {name: f"onnx::MatMul_{k}_Q4" for k, name in enumerate(graph.initializers)}
+        for node in graph.nodes:
+            node.inputs = [names.get(name, name) for name in node.inputs]
+        graph.initializers = {names[n]: t.renamed(names[n]) for n, t in graph.initializers.items()}
+        with pytest.raises(UnsupportedError, match=r"have none: m.q_proj \("):
+            inject(graph, ["q_proj"])
 
 
 def test_what_merges_is_what_was_trained() -> None:

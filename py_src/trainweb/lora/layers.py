@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainweb.artifacts.evidence import GENERATED, folded_from, module_of, notes_of
 from trainweb.errors import ModelError
@@ -31,7 +31,7 @@ TURNS = ("Transpose", "Identity")
 _PATH = re.compile(r"/(.+)/[A-Za-z]+(_\d+)?")
 """Names that torch's script exporter gives to nodes: the path of their module and the operator."""
 _ATTRIBUTES = (".weight", ".kernel", "_weight")
-_QUANTIZED_NAME = re.compile(r"(\.MatMul)?(\.weight)?_(Q\d\w*|quantized)")
+_QUANTIZED_NAME = re.compile(r"(\.MatMul)?(\.weight)?_(Q\d\w*|quantized)$")
 """Ends that ONNX Runtime's quantizers give to names of weights."""
 _NBITS = {"MatMulNBits": LINEAR, "GatherBlockQuantized": EMBEDDING}
 """Operators of com.microsoft whose weight is quantized."""
@@ -102,8 +102,8 @@ def quantized_layers(graph: Graph, layers: Sequence[Layer]) -> list[Quantized]:
         if tensor is None or not behind or len(tensor.shape) < 2:
             continue
         bits = node.attrs.get("bits", 4) if node.domain else ITEM_SIZE[tensor.dtype] * 8
-        name = _QUANTIZED_NAME.sub("", weight)
-        module = _module_of_weight(name) or _module_of_node(node) or node.name or weight
+        name, path = (_QUANTIZED_NAME.sub("", text) for text in (weight, node.name))
+        module = _module_of_weight(name) or _module_of_node(replace(node, name=path)) or path or name
         if module not in adapted:
             found.setdefault(module, Quantized(module, kind, f"{bits} bits, {behind}", node))
     return list(found.values())

@@ -103,7 +103,10 @@ def quantized_layers(graph: Graph, layers: Sequence[Layer]) -> list[Quantized]:
             continue
         bits = node.attrs.get("bits", 4) if node.domain else ITEM_SIZE[tensor.dtype] * 8
         name, path = (_QUANTIZED_NAME.sub("", text) for text in (weight, node.name))
-        module = _module_of_weight(name) or _module_of_node(replace(node, name=path)) or path or name
+        # A quantizer keeps the value info of the weight that it replaces, with the exporter's notes.
+        noted = folded_from(graph.value_info[name].notes) if name in graph.value_info else []
+        module = _module_of_weight(noted[0] if noted else name) or _module_of_node(replace(node, name=path))
+        module = module or path or name
         if module not in adapted:
             found.setdefault(module, Quantized(module, kind, f"{bits} bits, {behind}", node))
     return list(found.values())

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from peft import LoraConfig, get_peft_model
 from recording import export
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
+from transformers.pytorch_utils import Conv1D
 
 TARGET = Path(__file__).parents[1] / "tests" / "lora" / "recorded"
 STEPS = 5
@@ -67,6 +69,24 @@ class Convolutions(nn.Module):
         return self.head(self.conv2(self.conv1(x).relu()).relu().mean((2, 3)))
 
 
+class Transposed(nn.Module):
+    """Products of GPT-2's kind, whose weights are (in, out), and a head of two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c_attn, self.c_proj = Conv1D(9, 6), Conv1D(6, 9)
+        for layer in (self.c_attn, self.c_proj):
+            nn.init.normal_(layer.bias)  # exporters leave out biases of zeros
+        self.classifier = nn.Sequential(OrderedDict(dense=nn.Linear(6, 7), act=nn.Tanh(), out_proj=nn.Linear(7, 4)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classifier(self.c_proj(self.c_attn(x).relu()))
+
+
+SEQ_CLS = {"target_modules": ["c_attn"], "r": 2, "modules_to_save": ["classifier", "score"], "fan_in_fan_out": True}
+"""As PEFT itself writes the task: both names, whichever the model has."""
+
+
 def cases() -> Iterator[tuple[str, nn.Module, torch.Tensor, torch.Tensor, dict[str, Any]]]:
     """Name, module, input, labels, settings of PEFT."""
     torch.manual_seed(3)
@@ -77,6 +97,14 @@ def cases() -> Iterator[tuple[str, nn.Module, torch.Tensor, torch.Tensor, dict[s
         ("embedding", Attention, ids, {"target_modules": ["embed", "o_proj"], "r": 3, "use_rslora": True}),
         ("dora", Layers, rows, {"target_modules": ["fc1", "fc2"], "r": 2, "lora_alpha": 5, "use_dora": True}),
         ("head", Layers, rows, {"target_modules": ["fc1", "fc2"], "r": 4, "modules_to_save": ["head"]}),
+        ("transposed", Transposed, rows, {"target_modules": ["c_attn"], "r": 2, "fan_in_fan_out": True}),
+        ("classifier", Transposed, rows, SEQ_CLS),
+        (
+            "whole",
+            Transposed,
+            rows,
+            {"target_modules": ["c_attn"], "r": 2, "modules_to_save": ["c_proj"], "use_dora": True},
+        ),
         ("conv", Convolutions, images, {"target_modules": ["conv1", "head"], "r": 4, "init_lora_weights": "gaussian"}),
         ("grouped", Convolutions, images, {"target_modules": ["conv2"], "r": 4}),
     ):
@@ -84,10 +112,10 @@ def cases() -> Iterator[tuple[str, nn.Module, torch.Tensor, torch.Tensor, dict[s
         yield name, make(), feed, labels, settings
 
 
-def save(model: Any, folder: Path) -> None:
+def save(model: Any, folder: Path, **arguments: Any) -> None:
     """The files that the replay reads, without the model card."""
     shutil.rmtree(folder, ignore_errors=True)
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, **arguments)
     (folder / "README.md").unlink(missing_ok=True)
 
 
@@ -115,6 +143,29 @@ def record(name: str, module: nn.Module, x: torch.Tensor, labels: torch.Tensor, 
     np.savez_compressed(TARGET / f"{name}.npz", **truth)
 
 
+def record_converted() -> None:
+    """Write an adapter whose start changes the base, as it is and converted by PEFT to a plain one."""
+    target = TARGET / "converted"
+    torch.manual_seed(7)
+    module, x, labels = Layers(), torch.randn(6, 6), torch.randint(0, 4, (6,))
+    target.mkdir(exist_ok=True)
+    export(module, {"x": x}, ["y"], target / "base.onnx", "dynamo")
+    model: Any = get_peft_model(module, LoraConfig(target_modules=["fc1", "fc2"], r=3, init_lora_weights="pissa"))
+    config = model.peft_config["default"]
+    config.init_lora_weights = True
+    model.save_pretrained(target / "init")
+    config.init_lora_weights = "pissa"
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=RATE)
+    for _ in range(STEPS):
+        F.cross_entropy(model(x), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+    np.savez_compressed(target / "truth.npz", x=x.numpy(), adapted=model.eval()(x).detach().numpy())
+    save(model, target / "pissa")
+    save(model, target / "plain", path_initial_model_for_weight_conversion=str(target / "init"))
+    shutil.rmtree(target / "init")
+
+
 def main() -> None:
     """Record all cases, or those named."""
     TARGET.mkdir(parents=True, exist_ok=True)
@@ -122,6 +173,8 @@ def main() -> None:
         if not sys.argv[1:] or name in sys.argv[1:]:
             record(name, *case)
             print(name)
+    if not sys.argv[1:] or "converted" in sys.argv[1:]:
+        record_converted()
 
 
 if __name__ == "__main__":

@@ -167,6 +167,13 @@ NO_ADAPTERS = Message(
     "This session has no adapters: make it of a model that trainweb.lora.inject gave.",
     "This session has no adapters: give 'lora' in the config of createFromModel.",
 )
+CHECKPOINT_TOO_LARGE = Message(
+    errors.LimitError,
+    "The checkpoint would have {nbytes} bytes; one file holds at most {limit}. Save it to a path: a larger checkpoint "
+    "gets a second file.",
+    "The checkpoint would have {nbytes} bytes; one file holds at most {limit}. Take the parameters by "
+    "getContiguousParameters() or exportWeights().",
+)
 NOT_IN_BUNDLE = Message(
     errors.SessionError,
     "{what} is not among what the bundle was compiled for, and it carries no models to do it with. Bundles that "

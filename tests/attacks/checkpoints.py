@@ -128,10 +128,20 @@ def vtable_position() -> tuple[int, int]:
     return root, root - struct.unpack_from("<i", data, root)[0]
 
 
+def _field_at(field: int, offset: int) -> bytes:
+    """A checkpoint whose root has a field that no version reads, and one of its fields lies at an offset."""
+    data = bytearray(file(module([tensor()]), (7, INT32, 1)))
+    (root,) = struct.unpack_from("<I", data)
+    vtable = root - struct.unpack_from("<i", data, root)[0]
+    struct.pack_into("<H", data, vtable + 4 + 2 * field, offset)
+    return bytes(data)
+
+
 def bytes_cases() -> dict[str, Case]:
     """Broken below the level of content."""
     root, vtable = vtable_position()
     size = len(write_checkpoint(good_checkpoint()))
+    (table,) = struct.unpack_from("<H", write_checkpoint(good_checkpoint()), vtable + 2)
     return {
         "empty": (b"", CheckpointError, "at least 8 bytes"),
         "seven_bytes": (b"1234567", CheckpointError, "at least 8 bytes"),
@@ -161,9 +171,12 @@ def bytes_cases() -> dict[str, Case]:
         "field_beyond_table": (
             patched(vtable + 4, "<H", 200),
             CheckpointError,
-            "version lies at 200",
+            "a field of the root lies at 200",
         ),
-        "field_in_header": (patched(vtable + 4, "<H", 2), CheckpointError, "version lies at 2"),
+        "field_in_header": (patched(vtable + 4, "<H", 2), CheckpointError, "a field of the root lies at 2,"),
+        "field_across_the_end": (patched(vtable + 4, "<H", table - 2), CheckpointError, "the version lies at"),
+        "unread_field_beyond_table": (_field_at(7, 0xFFFF), CheckpointError, "a field of the root lies at 65535"),
+        "unread_field_in_header": (_field_at(7, 3), CheckpointError, "a field of the root lies at 3,"),
         "field_unaligned": (patched(vtable + 4, "<H", 5), CheckpointError, "aligned"),
         "same_tensor_100000_times": (
             _shared(100_000, b"n" * 100_000),

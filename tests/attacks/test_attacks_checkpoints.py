@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.attacks.checkpoints import (
 )
 
 from trainweb.checkpoint import read_checkpoint, write_checkpoint
+from trainweb.checkpoint.flatbuffer import Buffer, Table
 from trainweb.errors import CheckpointError, LimitError, ModelError, TrainwebError
 
 CORPUS = corpus()
@@ -35,6 +37,17 @@ def test_malformed_checkpoint_is_refused(name: str) -> None:
     assert type(caught.value) is error
     assert time.process_time() - start < SECONDS
     assert len(str(caught.value)) < 1000
+
+
+def test_many_tables_of_one_long_vtable_are_refused() -> None:
+    """Each is short, and its vtable of 64 KiB would be read 10,000 times."""
+    count, vtable = 10_000, 0xFFFE
+    tables = b"".join(struct.pack("<i", 8 + k * 4 + vtable + 2 - 8) for k in range(count))
+    data = bytes(4) + b"ODTC" + struct.pack("<HH", vtable, 4) + bytes(vtable - 4 + 2) + tables
+    buffer = Buffer(data)
+    with pytest.raises(CheckpointError, match="parts overlap"):
+        for k in range(count):
+            Table(buffer, 8 + vtable + 2 + 4 * k, "a table")
 
 
 def outcome(data: bytes) -> str:

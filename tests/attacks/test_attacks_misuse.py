@@ -184,6 +184,17 @@ def test_artifacts_in_the_place_of_others(models: tuple[Any, ...], message: str)
     refused(lambda: trainweb.TrainingSession(state(), *models), message, ModelError)
 
 
+def test_an_optimizer_model_without_outputs() -> None:
+    """It is valid ONNX that computes nothing; a session would have updated parameters by it."""
+    without = onnx.load(OPTIMIZER)
+    del without.graph.output[:]
+    refused(
+        lambda: trainweb.TrainingSession(state(), TRAIN, EVAL, without.SerializeToString()),
+        "has no outputs",
+        ModelError,
+    )
+
+
 # ---- models
 
 

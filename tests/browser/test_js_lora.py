@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser
 from tests.lora.test_lora import RATE, RECORDED, arrays, truth
+from tests.lora.test_refusals import quantized
 
 import trainweb
 from trainweb.artifacts import build_artifacts
@@ -47,7 +48,7 @@ def given(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "model": f"/lora/{name}.dynamo.onnx", "feeds": feeds, **more}
 
 
-@pytest.mark.parametrize("name", ["attention", "embedding", "dora", "head"])
+@pytest.mark.parametrize("name", ["attention", "embedding", "dora", "head", "transposed", "classifier"])
 def test_trains_saves_and_merges_as_peft(js: JsPage, name: str) -> None:
     data = truth(name)
     found = js.run(
@@ -124,6 +125,13 @@ def test_adapters_are_switched_without_compiling_again(js: JsPage) -> None:
     np.testing.assert_allclose(found[0][0], truth("attention")["losses"][0], rtol=1e-5)
 
 
+WITH_NAN = """await s.getAdapter().then((adapter) => {
+    const view = new DataView(adapter.weights.buffer, adapter.weights.byteOffset);
+    view.setUint32(adapter.weights.length - 4, 0x7fc00000, true);
+    return adapter;
+  })"""
+HEADER = """asBytes(btoa("\\x38\\0\\0\\0\\0\\0\\0\\0" +
+    '{"a":{"dtype":["F32"],"shape":[1],"data_offsets":[0,4]}}' + "abcd"))"""
 WRONG = [
     ("open({ targets: ['q_proj'], rank: 0 })", "ModelError", "lora.rank is 0; it must be an integer >= 1"),
     ("open({ ranks: 2 })", "ModelError", "lora has no setting 'ranks'"),
@@ -136,6 +144,13 @@ WRONG = [
     ("open({}).then((s) => s.loadAdapter({}))", "TypeError", "'adapter' must be an object with 'weights'"),
     ("open({}).then(async (s) => s.loadAdapter({ ...await s.getAdapter(), weights: new Uint8Array(9) }))",
      "CheckpointError", "safetensors"),
+    ("open({ targets: ['q_proj'], alpha: 1e308, rank: 1 })", "ModelError", "float32 must hold alpha / rank"),
+    ("open({ targets: ['q'.repeat(100000)] })", "ModelError", "qqq... is no module that can be adapted"),
+    ("open({ adapterConfig: JSON.stringify({ peft_type: 'LORA', r: 2, lora_alpha: 2, init_lora_weights: 'olora' }) })",
+     "ModelError", "init_lora_weights = 'olora' is not supported"),
+    (f"open({{ targets: ['q_proj'] }}).then((s) => s.loadWeights({HEADER}))", "CheckpointError", "has dtype ['F32']"),
+    (f"open({{ targets: ['q_proj'] }}).then(async (s) => s.loadAdapter({WITH_NAN}))",
+     "CheckpointError", "'q_proj.lora_B.weight' of the adapter has nan at position 63 of 64"),
 ]  # fmt: skip
 
 
@@ -143,6 +158,23 @@ def test_what_is_wrong_is_told(js: JsPage) -> None:
     for body, name, text in WRONG:
         error = js.failure(f"{OPEN} await {body};", **given("attention"))
         assert (error["name"], text in error["message"]) == (name, True), (body, error)
+        assert len(error["message"]) < 2500
+
+
+def test_quantized_attention_is_named_and_diverged_adapters_are_not_merged(js: JsPage, plain_site: Site) -> None:
+    plain_site.add("/lora/quantized.onnx", quantized("nbits", ("m.head",)))
+    error = js.failure(f"{OPEN} await open({{}});", **given("attention") | {"model": "/lora/quantized.onnx"})
+    assert error["name"] == "UnsupportedError"
+    assert "have none: m.q_proj (4 bits, MatMulNBits), m.v_proj (4 bits, MatMulNBits)." in error["message"]
+    error = js.failure(
+        f"""{OPEN}
+        const s = await open({{ targets: ["q_proj"] }});
+        await s.updateParameter("q_proj.lora_B.weight", new Tensor("float32", new Float32Array(64).fill(NaN), [8, 8]));
+        try {{ await s.mergeAdapter(); }} finally {{ await s.release(); }}""",
+        **given("attention"),
+    )
+    assert error["name"] == "CheckpointError"
+    assert "'q_proj.lora_B.weight' of the session has nan at position 0 of 64" in error["message"]
 
 
 def test_weights_are_the_files_that_python_writes(js: JsPage) -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +47,6 @@ def session_of(adapted: LoraModel, **arguments: Any) -> trainweb.TrainingSession
     session.set_learning_rate(RATE)
     OPENED.append(session)
     return session
-
-
-@pytest.fixture(autouse=True)
-def released() -> Iterator[None]:
-    yield
-    while OPENED:
-        OPENED.pop().release()
 
 
 def trained(session: trainweb.TrainingSession, data: dict[str, np.ndarray]) -> list[float]:

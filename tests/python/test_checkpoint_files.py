@@ -14,6 +14,7 @@ import flatbuffers
 import numpy as np
 import pytest
 
+from trainweb import messages
 from trainweb.checkpoint import (
     Checkpoint,
     OptimizerGroup,
@@ -302,8 +303,11 @@ def test_a_crash_between_the_two_files_leaves_no_mixture(tmp_path: Path, monkeyp
 
 def test_what_is_too_large_for_bytes_says_to_give_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "INT32_MAX", 100)
-    with pytest.raises(LimitError, match="Save it to a path"):
+    with pytest.raises(LimitError, match="Save it to a path") as caught:
         write_checkpoint(sample())
+    page = vars(caught.value)[messages.PAGE_TEXT]
+    assert "path" not in page
+    assert "at most 100. Take the parameters by getContiguousParameters() or exportWeights()." in page
 
 
 @pytest.mark.skipif(not ORT_PYTHON, reason="TRAINWEB_ORT_PYTHON names no Python with onnxruntime-training")

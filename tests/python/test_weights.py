@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
+import struct
+import tracemalloc
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 
+from trainweb.checkpoint.safetensors import read_safetensors
 from trainweb.errors import CheckpointError, ModelError
 
 from .sessions import session
@@ -72,3 +79,110 @@ def test_files_of_numpy_and_parts() -> None:
         with pytest.raises(ModelError, match="format is 'h5'; it must be safetensors or npz"):
             s.export_weights("h5")
         assert (s.get_contiguous_parameters(False) == before).all()
+
+
+@contextmanager
+def at_most(nbytes: int) -> Iterator[None]:
+    """What is done takes no more memory than this at once."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < nbytes
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_array_of_another_shape_is_not_unpacked() -> None:
+    """64 MiB of zeros are 64 KiB of a file: as a parameter of another shape, as one that nobody wants, as a header."""
+    with session() as s:
+        values = {n: s.get_parameter(n) for n in s.parameter_names()}
+        first, *_ = values
+        large = np.zeros(16 << 20, np.float32)
+        files = [npz(**{**values, first: large}), npz(**values, more=large)]
+        header = io.BytesIO()
+        with zipfile.ZipFile(header, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(f"{first}.npy", bytes(64 << 20))
+        for data, text in zip(
+            [*files, header.getvalue()], ("data shape mismatch", "has 'more'", "is no array"), strict=True
+        ):
+            with at_most(8 << 20), pytest.raises(CheckpointError, match=text):
+                s.load_weights(data)
+        with at_most(8 << 20):
+            s.load_weights(files[1], strict=False)
+
+
+def stored(shape: str, body: bytes, name: str, compression: int = zipfile.ZIP_STORED) -> bytes:
+    """An npz file whose entry has this shape, as a text, and these bytes."""
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        archive.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + body)
+    return file.getvalue()
+
+
+def with_size(data: bytes, nbytes: int) -> bytes:
+    """The directory of a zip says that its last entry has so many bytes more, unpacked."""
+    at = data.rindex(b"PK\x01\x02") + 24
+    return data[:at] + struct.pack("<I", struct.unpack_from("<I", data, at)[0] + nbytes) + data[at + 4 :]
+
+
+def test_files_that_lie_are_refused() -> None:
+    with session() as s:
+        first = s.parameter_names()[0]
+        shape = s.get_parameter(first).shape
+        body = s.get_parameter(first).tobytes()
+        good = stored(repr(shape), body, first)
+        s.load_weights(good, strict=False)
+        flipped = good.replace(body, body[:-1] + bytes([body[-1] ^ 1]))
+        shorter, packed = (
+            stored(repr(shape), body[:-4], first, how) for how in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+        )
+        long = "n" * 60_000
+        for data in (
+            flipped,
+            with_size(shorter, 4),
+            with_size(packed, 4),
+            with_size(good, -4),
+            stored("(None,)", body, first),
+            stored("(-1, -4)", bytes(16), first),
+            stored("(1.0, 4)", bytes(16), first),
+            stored("(" * 5000 + ")" * 5000, body, first),
+            stored(f"({'9' * 4000}, {'9' * 4000})", body, first),
+            stored("(1,)", body, long),
+        ):
+            with pytest.raises(CheckpointError) as caught:
+                s.load_weights(data, strict=False)
+            assert len(str(caught.value)) < 400
+        assert s.get_parameter(first).tobytes() == body
+
+
+def safetensors(**entries: Any) -> bytes:
+    text = json.dumps(entries).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(16)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dtype": ["F32"]},
+        {"dtype": {"F32": 1}},
+        {"dtype": None},
+        {"dtype": "F" * 100_000},
+        {"shape": [10**4000] * 60},
+        {"shape": [10**4000], "data_offsets": [0, 4 * 10**4000]},
+        {"shape": [1] * 100_000},
+        {"shape": "4"},
+        {"data_offsets": [0, 10**4000]},
+        {"data_offsets": [10**4000, 10**4000 + 16]},
+        {"data_offsets": [0.0, 16.0]},
+    ],
+    ids=lambda v: f"{v!r:.40}",
+)
+def test_headers_that_are_wrong(entry: dict[str, Any]) -> None:
+    """A text of bounded length, also with a name of 100,000 characters."""
+    good = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
+    read_safetensors(safetensors(a=good))
+    for name in ("a", "n" * 100_000):
+        with pytest.raises(CheckpointError) as caught:
+            read_safetensors(safetensors(**{name: good | entry}))
+        assert len(str(caught.value)) < 400

@@ -102,15 +102,21 @@ class Table:
             )
         buffer.require(vtable, vtable_size, 2, f"the vtable of {what}")
         buffer.require(pos, self._size, 4, what)
-        buffer.spend(self._size, what)
+        buffer.spend(self._size + vtable_size, what)
         self._fields = buffer.unpack(struct.Struct(f"<{vtable_size // 2 - 2}H"), vtable + 4)
+        # All of them, also those that nobody asks for: no writer makes such a file.
+        outside = next((k for k in self._fields if k and not 4 <= k < self._size), None)
+        if outside is not None:
+            raise CheckpointError(
+                f"the checkpoint is corrupt: a field of {what} lies at {outside}, and the table has {self._size} bytes"
+            )
 
     def _at(self, field: int, nbytes: int, what: str) -> int | None:
         """Position of a field; None where it is absent."""
         offset = self._fields[field] if field < len(self._fields) else 0
         if offset == 0:
             return None
-        if offset < 4 or offset + nbytes > self._size:
+        if offset + nbytes > self._size:
             raise CheckpointError(
                 f"the checkpoint is corrupt: {what} lies at {offset} of {self.what}, which has {self._size} bytes"
             )

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Mapping
+from math import prod
 from typing import Any, TypeGuard
 
 from trainweb.errors import CheckpointError
+from trainweb.model.checks import MAX_RANK
 from trainweb.model.graph import ITEM_SIZE, Tensor
 
 DTYPES = {
@@ -63,8 +65,11 @@ def read_safetensors(data: bytes) -> dict[str, Tensor]:
     places = {name: _place(name, entry) for name, entry in header.items()}
     at = 0
     for name, (start, end, _, _) in sorted(places.items(), key=lambda item: item[1][:2]):
-        if start != at:
-            raise CheckpointError(f"Tensor {name!r} of the safetensors file starts at {start}, not at {at}.")
+        if start != at or end > len(body):
+            raise CheckpointError(
+                f"Tensor {name!r:.80} of the safetensors file lies at {[start, end]!r:.80}; it must start at {at} and "
+                f"end within {len(body)} bytes."
+            )
         at = end
     if at != len(body):
         raise CheckpointError(f"The tensors of the safetensors file end at {at}; it has {len(body)} bytes of them.")
@@ -95,7 +100,7 @@ def _header(data: bytes) -> tuple[dict[str, Any], int]:
     try:
         header = json.loads(data[ALIGNMENT : ALIGNMENT + length])
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"The header of the safetensors file is no JSON: {error}") from error
+        raise CheckpointError(f"The header of the safetensors file is no JSON: {error!s:.200}") from error
     if not isinstance(header, dict):
         raise CheckpointError("The header of the safetensors file is no object.")
     return header, length
@@ -106,16 +111,16 @@ def _place(name: str, entry: Any) -> tuple[int, int, str, tuple[int, ...]]:
     fields = (entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")) if isinstance(entry, dict) else ()
     code, shape, offsets = fields or (None, None, None)
     if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
-        raise CheckpointError(f"The safetensors header of {name!r} is not what it should be: {entry!r:.80}.")
-    if code not in DTYPES:
+        raise CheckpointError(f"The safetensors header of {name!r:.80} is not what it should be: {entry!r:.80}.")
+    if not isinstance(code, str) or code not in DTYPES:
         raise CheckpointError(
-            f"Tensor {name!r} of the safetensors file has dtype {code!r:.20}; there are {', '.join(DTYPES)}."
+            f"Tensor {name!r:.80} of the safetensors file has dtype {code!r:.20}; there are {', '.join(DTYPES)}."
         )
-    size = ITEM_SIZE[DTYPES[code]]
-    for dim in shape:
-        size *= dim
-    if offsets[1] - offsets[0] != size:
-        raise CheckpointError(f"Tensor {name!r} of the safetensors file needs {size} bytes, and has {offsets}.")
+    if len(shape) > MAX_RANK or offsets[1] - offsets[0] != prod(shape) * ITEM_SIZE[DTYPES[code]]:
+        raise CheckpointError(
+            f"Tensor {name!r:.80} of the safetensors file lies at {offsets!r:.80}, which is not the size of {code} of "
+            f"shape {shape!r:.80}."
+        )
     return offsets[0], offsets[1], DTYPES[code], tuple(shape)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ..errors import CheckpointError, LimitError
+from .. import messages
+from ..errors import CheckpointError
 from ..model.checks import DTYPE_CODES, INT32_MAX, check_data
 from ..model.graph import ITEM_SIZE, Tensor
 from ..model.lazy import LazyTensor, Part, data_part, join_parts, nbytes_of
@@ -89,10 +90,7 @@ def checkpoint_parts(
     """
     size = _size(checkpoint)
     if beside is None and size > INT32_MAX:
-        raise LimitError(
-            f"the checkpoint would have {size} bytes; one file holds at most {INT32_MAX}. Save it to a path: what is "
-            "larger gets a second file."
-        )
+        raise messages.CHECKPOINT_TOO_LARGE(nbytes=size, limit=INT32_MAX)
     builder = _builder()
     writer = _Writer(builder, checkpoint.is_nominal, not generated, beside)
     resume = None if checkpoint.resume is None else writer.resume(checkpoint.resume)

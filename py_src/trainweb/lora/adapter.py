@@ -24,7 +24,7 @@ WEIGHTS_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
 
 @dataclass(frozen=True)
 class Adapter:
-    """What was learned beside a base model.
+    """The numbers learned beside a base model.
 
     Attributes
     ----------

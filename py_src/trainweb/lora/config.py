@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -14,25 +15,43 @@ from trainweb.errors import LimitError, ModelError
 INITS = ("default", "gaussian")
 MOST_RANK = 2**16
 """No layer is as wide; beyond it memory is the limit."""
+LEAST_FLOAT32, MOST_FLOAT32 = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+"""Of normal numbers: the scaling is a float32 of the model."""
 
-PEFT_ONLY: dict[str, object] = {
-    "alora_invocation_tokens": None,
-    "alpha_pattern": {},
-    "arrow_config": None,
-    "bias": "none",
-    "fan_in_fan_out": False,
-    "kasa_config": None,
-    "layer_replication": None,
-    "layers_pattern": None,
-    "layers_to_transform": None,
-    "lora_bias": False,
-    "rank_pattern": {},
-    "target_parameters": None,
-    "trainable_token_indices": None,
-    "use_bdlora": None,
-    "use_qalora": False,
+READ = {
+    "bias",
+    "fan_in_fan_out",
+    "init_lora_weights",
+    "lora_alpha",
+    "lora_dropout",
+    "modules_to_save",
+    "peft_type",
+    "r",
+    "target_modules",
+    "use_dora",
+    "use_rslora",
 }
-"""Settings of PEFT that change what an adapter computes, and the values of those without effect."""
+"""Settings of PEFT that count here."""
+WITHOUT_EFFECT = {
+    "auto_mapping",
+    "base_model_name_or_path",
+    "corda_config",
+    "eva_config",
+    "inference_mode",
+    "loftq_config",
+    "lora_ga_config",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "runtime_config",
+    "task_type",
+}
+"""Settings of PEFT that say where an adapter comes from, or that only others give a meaning."""
+INITS_OF_PEFT = ("true", "false", "gaussian", "orthogonal", "eva")
+"""Ways to start A and B that leave the base and what is trained as they are: peft/tuners/lora/layer.py."""
+MOST_SHOWN, MOST_LISTED = 80, 20
+"""Characters of a value, and entries of a list, in messages."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +73,8 @@ class LoraConfig:
         (https://arxiv.org/abs/2402.09353).
     modules_to_save : tuple of str
         Modules whose own parameters are trained whole and saved with the adapters, such as a new head.
+    fan_in_fan_out : bool
+        The base stores weights as (in, out). It changes nothing here: the file of the model says it, too.
     """
 
     targets: tuple[str, ...]
@@ -63,28 +84,32 @@ class LoraConfig:
     use_rslora: bool = False
     use_dora: bool = False
     modules_to_save: tuple[str, ...] = ()
+    fan_in_fan_out: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 1:
-            raise ModelError(f"The rank of adapters is {self.rank!r}; it must be an integer of at least 1.")
+            raise ModelError(f"The rank of adapters is {shown(self.rank)}; it must be an integer of at least 1.")
         if self.rank > MOST_RANK:
-            raise LimitError(f"The rank of adapters is {self.rank}; it must be at most {MOST_RANK}.")
-        if isinstance(self.alpha, bool) or not isinstance(self.alpha, (int, float)) or not 0 < self.alpha < math.inf:
-            raise ModelError(f"alpha is {self.alpha!r}; it must be a positive number.")
-        if isinstance(self.dropout, bool) or not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout < 1:
-            raise ModelError(f"dropout is {self.dropout!r}; it must be at least 0 and less than 1.")
+            raise LimitError(f"The rank of adapters is {shown(self.rank)}; it must be at most {MOST_RANK}.")
+        # A comparison with an integer of any length is exact; a division by one may overflow.
+        if not _is_number(self.alpha) or not 0 < self.alpha <= MOST_FLOAT32 or self.scaling < LEAST_FLOAT32:
+            raise ModelError(
+                f"alpha is {shown(self.alpha)}; it must be a positive number, and float32 must hold alpha / rank."
+            )
+        if not _is_number(self.dropout) or not 0 <= self.dropout < 1:
+            raise ModelError(f"dropout is {shown(self.dropout)}; it must be at least 0 and less than 1.")
 
     @property
     def scaling(self) -> float:
-        """What the product of an adapter is multiplied by."""
+        """The factor of the product B A."""
         return self.alpha / (math.sqrt(self.rank) if self.use_rslora else self.rank)
 
     def to_peft(self) -> dict[str, Any]:
-        """What PEFT's `adapter_config.json` holds."""
+        """The contents of PEFT's `adapter_config.json`."""
         return {
             "base_model_name_or_path": None,
             "bias": "none",
-            "fan_in_fan_out": False,
+            "fan_in_fan_out": self.fan_in_fan_out,
             "inference_mode": True,
             "init_lora_weights": True,
             "lora_alpha": self.alpha,
@@ -114,32 +139,39 @@ class LoraConfig:
         """
         if mapping("values", values).get("peft_type") != "LORA":
             raise ModelError(
-                f"adapter_config.json: 'peft_type' is {values.get('peft_type')!r}; only LORA is supported."
+                f"adapter_config.json: 'peft_type' is {shown(values.get('peft_type'))}; only LORA is supported."
             )
-        for name, default in PEFT_ONLY.items():
-            # An empty list or dict, None and False all say that the setting is not used.
-            if (values.get(name) or default) != default:
-                raise ModelError(f"adapter_config.json: {name} = {values[name]!r} is not supported.")
-        targets = values.get("target_modules") or ()
+        for name, value in values.items():
+            # An empty list or dict, None and False all say that a setting is not used.
+            if value and (name not in READ | WITHOUT_EFFECT or (name == "bias" and value != "none")):
+                raise ModelError(f"adapter_config.json: {shown(name)[1:-1]} = {shown(value)} is not supported.")
+        start = values.get("init_lora_weights", True)
+        if str(start).lower() not in INITS_OF_PEFT:
+            raise ModelError(
+                f"adapter_config.json: init_lora_weights = {shown(start)} is not supported: it changes the weights of "
+                "the base, or which matrices are trained. PEFT makes a plain adapter of pissa, olora, corda and "
+                "lora_ga by save_pretrained(folder, path_initial_model_for_weight_conversion=...)."
+            )
         try:
             return cls(
-                (targets,) if isinstance(targets, str) else tuple(targets),
+                _names("target_modules", values.get("target_modules") or ()),
                 values["r"],
                 values["lora_alpha"],
                 values.get("lora_dropout", 0.0),
                 bool(values.get("use_rslora", False)),
                 bool(values.get("use_dora", False)),
-                tuple(values.get("modules_to_save") or ()),
+                _names("modules_to_save", values.get("modules_to_save") or ()),
+                bool(values.get("fan_in_fan_out", False)),
             )
         except KeyError as error:
             raise ModelError(f"adapter_config.json: {error.args[0]!r} is missing.") from error
 
 
-def chosen(patterns: Sequence[str] | str, modules: Sequence[str], argument: str) -> list[str]:
+def chosen(patterns: Sequence[str] | str, modules: Sequence[str], argument: str, *, any_of: bool = False) -> list[str]:
     """The modules that names, ends of dotted names or regular expressions stand for, as PEFT understands them.
 
     A list holds names or the last parts of names (`q_proj` is every `...q_proj`); a str is a name, such a part, or a
-    regular expression that must match a whole name.
+    regular expression that must match a whole name. With `any_of` it is enough that one of them stands for a module.
 
     Raises
     ------
@@ -149,18 +181,56 @@ def chosen(patterns: Sequence[str] | str, modules: Sequence[str], argument: str)
     from trainweb.settings import matching
 
     if not isinstance(patterns, Iterable):
-        raise TypeError(f"'{argument}' must be names of modules, got {patterns!r:.80}.")
+        raise TypeError(f"'{argument}' must be names of modules, got {shown(patterns)}.")
     found: set[str] = set()
+    missing: list[str] = []
     for pattern in [patterns] if isinstance(patterns, str) else list(patterns):
         if not isinstance(pattern, str):
-            raise ModelError(f"{argument} must be names of modules, not {pattern!r:.80}.")
+            raise ModelError(f"{argument} must be names of modules, not {shown(pattern)}.")
         ends = [m for m in modules if m == pattern or m.endswith(f".{pattern}")]
         matches = ends or matching(pattern, modules)
         if not matches:
-            tails = sorted({*modules, *(m.rpartition(".")[2] for m in modules)})
-            near = get_close_matches(pattern, tails, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            some = ", ".join(modules[:12]) + (f" and {len(modules) - 12} more" if len(modules) > 12 else "")
-            raise ModelError(f"{argument}: {pattern!r} is no module that can be adapted; there are {some}.{hint}")
+            missing.append(pattern)
         found.update(matches)
+    if missing and not (any_of and found):
+        raise ModelError(_no_module(missing[0], modules, argument))
     return [m for m in modules if m in found]
+
+
+def _no_module(pattern: str, modules: Sequence[str], argument: str) -> str:
+    """The message about a name without a module. It lists modules that differ in numbers once."""
+    tails = sorted({*modules, *(m.rpartition(".")[2] for m in modules)})
+    near = get_close_matches(pattern[:MOST_SHOWN], tails, 1)
+    hint = f" Did you mean {shown(near[0])}?" if near else ""
+    kinds = {re.sub(r"\d+", "0", module): module for module in reversed(modules)}
+    there = listed(list(reversed(kinds.values()))) or "none"
+    use = "adapted" if argument == "targets" else "saved"
+    return f"{argument}: {shown(pattern)} is no module that can be {use}. The model has {there}.{hint}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a message: as many as one can read."""
+    more = len(names) - MOST_LISTED
+    said = ", ".join(name if len(name) <= MOST_SHOWN else f"{name[:MOST_SHOWN]}..." for name in names[:MOST_LISTED])
+    return f"{said} and {more} more" if more > 0 else said
+
+
+def shown(value: object) -> str:
+    """A value in a message: as much of it as one can read."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of thousands of digits
+        return f"an {type(value).__name__} of thousands of digits"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _names(name: str, value: object) -> tuple[str, ...]:
+    """Names of a setting, which is a list or one of them."""
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (value,)
+    if not all(isinstance(one, str) for one in names):
+        raise ModelError(f"adapter_config.json: {name} = {shown(value)} must be names of modules.")
+    return names

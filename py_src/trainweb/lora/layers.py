@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
-from trainweb.artifacts.evidence import GENERATED, module_of
+from trainweb.artifacts.evidence import GENERATED, folded_from, module_of, notes_of
 from trainweb.errors import ModelError
-from trainweb.model.graph import Graph, Node, Tensor
-
-LINEAR, CONV, EMBEDDING = "linear", "conv", "embedding"
+from trainweb.lora.config import listed, shown
+from trainweb.lora.kinds import EMBEDDING, KINDS, LINEAR, Layer, LoraKind
+from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor
 
 DEFAULT_TARGETS = (
     ("q_proj", "v_proj"),
@@ -31,44 +31,19 @@ TURNS = ("Transpose", "Identity")
 _PATH = re.compile(r"/(.+)/[A-Za-z]+(_\d+)?")
 """Names that torch's script exporter gives to nodes: the path of their module and the operator."""
 _ATTRIBUTES = (".weight", ".kernel", "_weight")
-
-
-@dataclass(slots=True)
-class Layer:
-    """A weight and the nodes that use it in the same way.
-
-    Attributes
-    ----------
-    module : str
-        Dotted name of the module of the source model.
-    kind : str
-        LINEAR, CONV or EMBEDDING.
-    weight : str
-        The initializer.
-    rows_first : bool
-        A weight of LINEAR is (out, in), as torch has it, and not (in, out).
-    shape : tuple of int
-        (out, in) of LINEAR, (out, in of a group, *kernel) of CONV, (entries, width) of EMBEDDING.
-    group : int
-        Groups of CONV.
-    sites : list of Node
-        The nodes.
-    """
-
-    module: str
-    kind: str
-    weight: str
-    rows_first: bool
-    shape: tuple[int, ...]
-    group: int = 1
-    sites: list[Node] = field(default_factory=list)
+_QUANTIZED_NAME = re.compile(r"(\.MatMul)?(\.weight)?_(Q\d\w*|quantized)$")
+"""Ends that ONNX Runtime's quantizers give to names of weights."""
+_NBITS = {"MatMulNBits": LINEAR, "GatherBlockQuantized": EMBEDDING}
+"""Operators of com.microsoft whose weight is quantized."""
+_MAKE_FLOATS = ("Cast", "DequantizeLinear", "QuantizeLinear")
+"""Operators that may stand between stored numbers and the weight that a node uses."""
 
 
 def find_layers(graph: Graph) -> list[Layer]:
     """All layers of the main graph, in its order."""
     weights = {name: (t, False) for name, t in graph.initializers.items() if t.dtype == "float32"}
-    found: dict[tuple[str, str, str, bool], Layer] = {}
-    taken: dict[str, tuple[str, str, str, bool]] = {}
+    found: dict[tuple[str, str, LoraKind, bool], Layer] = {}
+    taken: dict[str, tuple[str, str, LoraKind, bool]] = {}
     for node in graph.nodes:
         if node.domain == "" and node.op_type in TURNS and node.inputs[0] in weights:
             tensor, flipped = weights[node.inputs[0]]
@@ -82,7 +57,7 @@ def find_layers(graph: Graph) -> list[Layer]:
             continue
         named = _module_of_weight(made.weight)
         # A weight may be tied: its other uses are modules of their own.
-        for module in (named, _module_of_node(node), f"{named}.{made.kind}"):
+        for module in (named, _module_of_node(node), f"{named}.{made.kind.name}"):
             key = (module, made.weight, made.kind, made.rows_first)
             if module and taken.setdefault(module, key) == key:
                 made.module = module
@@ -91,40 +66,113 @@ def find_layers(graph: Graph) -> list[Layer]:
     return list(found.values())
 
 
-def default_targets(layers: Sequence[Layer]) -> list[str]:
-    """What is adapted if nobody says: attention's projections as PEFT chooses them, else every product but the last."""
-    modules = [layer.module for layer in layers if layer.kind == LINEAR]
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """A module without an adapter, as its weight is stored in fewer bits than float32 has.
+
+    Attributes
+    ----------
+    module : str
+    kind : LoraKind
+        How its adapter would be put beside it.
+    stored : str
+        The bits, and the operator that makes numbers of them.
+    site : Node
+        The node that uses the weight.
+    """
+
+    module: str
+    kind: LoraKind
+    stored: str
+    site: Node
+
+
+def quantized_layers(graph: Graph, layers: Sequence[Layer]) -> list[Quantized]:
+    """The modules whose weights are stored in fewer bits than float32 has, in the order of the graph."""
+    producers, adapted = graph.producers(), {layer.module for layer in layers}
+    found: dict[str, Quantized] = {}
+    for node in graph.nodes:
+        kind = {"": KINDS, "com.microsoft": _NBITS}.get(node.domain, {}).get(node.op_type)
+        if kind is None:
+            continue
+        weight, behind = node.inputs[kind.weight_at], node.op_type
+        if not node.domain:
+            weight, behind = _stored(graph, producers, weight)
+        tensor = graph.initializers.get(weight)
+        if tensor is None or not behind or len(tensor.shape) < 2:
+            continue
+        bits = node.attrs.get("bits", 4) if node.domain else ITEM_SIZE[tensor.dtype] * 8
+        name, path = (_QUANTIZED_NAME.sub("", text) for text in (weight, node.name))
+        # A quantizer keeps the value info of the weight that it replaces, with the exporter's notes.
+        noted = folded_from(graph.value_info[name].notes) if name in graph.value_info else []
+        module = _module_of_weight(noted[0] if noted else name) or _module_of_node(replace(node, name=path))
+        module = module or path or name
+        if module not in adapted:
+            found.setdefault(module, Quantized(module, kind, f"{bits} bits, {behind}", node))
+    return list(found.values())
+
+
+def _stored(graph: Graph, producers: dict[str, Node], name: str) -> tuple[str, str]:
+    """The initializer that a weight is made of, and the last operator between that changes its numbers, if any."""
+    behind = ""
+    while name not in graph.initializers:
+        node = producers.get(name)
+        if node is None or node.domain or node.op_type not in (*TURNS, *_MAKE_FLOATS):
+            return "", ""
+        if node.op_type in _MAKE_FLOATS and not behind:
+            behind = node.op_type
+        name = node.inputs[0]
+    return name, behind
+
+
+def refusal(quantized: Sequence[Quantized]) -> str:
+    """Why these modules have no adapter, and what to do."""
+    said = listed([f"{q.module} ({q.stored})" for q in quantized])
+    return (
+        f"Adapters lie beside weights in float32. Weights in fewer bits have none: {said}. Export the model with "
+        "weights in float32, and quantize the file that `merge` gives."
+    )
+
+
+def default_targets(graph: Graph, layers: Sequence[Layer], quantized: Sequence[Quantized]) -> list[str]:
+    """Choose the modules to adapt: attention's projections as PEFT chooses them, else every product but the last.
+
+    Raises
+    ------
+    ModelError
+        There is no product, or only one.
+    """
+    order = {id(node): k for k, node in enumerate(graph.nodes)}
+    places = {layer.module: order[id(layer.sites[0])] for layer in layers if layer.kind is LINEAR}
+    places |= {q.module: order[id(q.site)] for q in quantized if q.kind is LINEAR}
+    modules = sorted(places, key=lambda module: places[module])
     tails = {module.rpartition(".")[2] for module in modules}
     for family in DEFAULT_TARGETS:
         if tails.issuperset(family):
             return [module for module in modules if module.rpartition(".")[2] in family]
     if not modules:
         raise ModelError("The model has no product with a weight: name the modules to adapt in 'targets'.")
-    return modules[:-1] or modules
+    if len(modules) == 1:
+        raise ModelError(
+            f"The model has one product with a weight, {shown(modules[0])}. The last one has no adapter unless it is "
+            "named in 'targets'."
+        )
+    return modules[:-1]
 
 
 def _layer(node: Node, weights: dict[str, tuple[Tensor, bool]]) -> Layer | None:
-    """What a node is, without its module."""
-    position = {"MatMul": 1, "Gemm": 1, "Conv": 1, "Gather": 0}.get(node.op_type)
-    if node.domain or position is None or node.inputs[position] not in weights:
+    """Make the layer of a node, without its module."""
+    kind = None if node.domain else KINDS.get(node.op_type)
+    if kind is None or node.inputs[kind.weight_at] not in weights:
         return None
-    tensor, flipped = weights[node.inputs[position]]
-    rank = len(tensor.shape)
-    if node.op_type == "Conv":
-        group = int(node.attrs.get("group", 1))
-        return Layer("", CONV, tensor.name, True, tensor.shape, group) if rank > 2 and not flipped else None
-    if rank != 2:
-        return None
-    if node.op_type == "Gather":
-        plain = not flipped and node.attrs.get("axis", 0) == 0
-        return Layer("", EMBEDDING, tensor.name, False, tensor.shape) if plain else None
-    if node.op_type == "Gemm":
-        if node.attrs.get("transA", 0) or node.attrs.get("alpha", 1.0) != 1.0:
-            return None
-        flipped ^= bool(node.attrs.get("transB", 0))
-    # A weight (out, in) has to be transposed for the product.
-    shape = tensor.shape if flipped else tensor.shape[::-1]
-    return Layer("", LINEAR, tensor.name, flipped, shape)
+    return kind.find(node, *weights[node.inputs[kind.weight_at]])
+
+
+def is_stored_by_columns(graph: Graph, layer: Layer) -> bool:
+    """True where PyTorch itself stores a product's weight as (in, out), as GPT-2's Conv1D does."""
+    tensor = graph.initializers[layer.weight]
+    turned = GENERATED.fullmatch(tensor.name) or folded_from(notes_of(graph, tensor))
+    return layer.kind is LINEAR and not layer.rows_first and not turned and tensor.name.endswith(".weight")
 
 
 def _module_of_weight(name: str) -> str:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 
-from trainweb.errors import UnsupportedError
 from trainweb.lora.config import LoraConfig
-from trainweb.lora.inject import names_of
-from trainweb.lora.layers import CONV, EMBEDDING, LINEAR, TURNS, Layer
+from trainweb.lora.kinds import Layer, names_of
+from trainweb.lora.layers import TURNS
 from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.onnxblock.transforms import prune, prune_constants
 from trainweb.training.inference import InferenceCore
@@ -20,7 +18,7 @@ OPSET = 17
 def merged_weights(base: Graph, layers: Sequence[Layer], config: LoraConfig, held: Mapping[str, Tensor]) -> Graph:
     """The base with merged weights, and with the parameters among `held` that are its own.
 
-    A weight that others read as it was, as tied ones do, stays, and the layer gets one of its own.
+    A weight that other nodes read, too, stays as it is, and the layer gets a weight of its own.
     """
     result = base.copy()
     result.initializers |= {n: t for n, t in held.items() if n in result.initializers}
@@ -33,13 +31,10 @@ def merged_weights(base: Graph, layers: Sequence[Layer], config: LoraConfig, hel
             continue
         own = tensor.renamed(f"{layer.module}.merged_weight")
         result.initializers[own.name] = own
-        position = 0 if layer.kind == EMBEDDING else 1
         turned = f"{own.name}.turned"
         for site in layer.sites:
             node = copies[id(site)]
-            # A node that reads a weight (out, in) as it is transposes it itself.
-            as_it_is = layer.kind != LINEAR or not layer.rows_first or node.attrs.get("transB", 0)
-            node.inputs[position] = own.name if as_it_is else turned
+            node.inputs[layer.kind.weight_at] = turned if layer.kind.reads_turned(layer, node) else own.name
         if any(turned in node.inputs for node in result.nodes):
             result.nodes.insert(0, Node("Transpose", [own.name], [turned], {"perm": [1, 0]}, "", turned))
     return prune_constants(prune(result))
@@ -73,28 +68,16 @@ def column_norms(base: Graph, layers: Sequence[Layer], config: LoraConfig) -> di
 
 
 def _merged(weight: Tensor, layer: Layer, config: LoraConfig, held: Mapping[str, Tensor]) -> Tensor:
-    a, b, *magnitude = names_of(layer, config)
+    first, second, *magnitude = names_of(layer, config)
+    a, b, turned = layer.kind.merge(layer, held[first], held[second])
+    shape = (b.shape[0], a.shape[1])
     tensors = {
-        "W": weight,
-        "A": held[a],
-        "B": held[b],
+        "W": Tensor("W", "float32", shape[::-1] if turned else shape, weight.data),
+        "A": a,
+        "B": b,
         "scaling": Tensor.of("scaling", "float32", (), [config.scaling]),
     }
-    nodes = []
-    if layer.kind == CONV:
-        rank, _, *kernel = held[a].shape
-        out, per_group = held[b].shape[:2]
-        group, inner = layer.group, held[a].shape[1]
-        if group > 1:
-            raise UnsupportedError(
-                f"The adapter of {layer.module!r} cannot be merged: the convolution has {group} groups, and the "
-                "adapter reads all of its input, as in PEFT. Export the model with its adapters instead."
-            )
-        tensors["A"] = Tensor("A", "float32", (rank, inner * prod(kernel)), held[a].data)
-        tensors["B"] = Tensor("B", "float32", (out, per_group), held[b].data)
-        tensors["W"] = Tensor("W", "float32", (out, inner * prod(kernel)), weight.data)
-    nodes.append(Node("MatMul", ["B", "A"], ["product"]))
-    turned = layer.kind == EMBEDDING or not layer.rows_first
+    nodes = [Node("MatMul", ["B", "A"], ["product"])]
     if turned:
         nodes.append(Node("Transpose", ["product"], ["turned"], {"perm": [1, 0]}))
     nodes.append(Node("Mul", ["turned" if turned else "product", "scaling"], ["delta"]))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
+import warnings
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,11 +16,12 @@ from trainweb.artifacts import Artifacts, build_artifacts
 from trainweb.artifacts.evidence import Evidence
 from trainweb.artifacts.recover import recover_parameters
 from trainweb.checkpoint import write_file_atomically
-from trainweb.errors import CheckpointError, ModelError
+from trainweb.errors import CheckpointError, ModelError, UnsupportedError
 from trainweb.lora.adapter import Adapter
-from trainweb.lora.config import INITS, LoraConfig, chosen
+from trainweb.lora.config import INITS, LoraConfig, chosen, shown
 from trainweb.lora.inject import add_adapter, check_layer, start_values
-from trainweb.lora.layers import LINEAR, Layer, default_targets, find_layers
+from trainweb.lora.kinds import LINEAR, Layer
+from trainweb.lora.layers import default_targets, find_layers, is_stored_by_columns, quantized_layers, refusal
 from trainweb.lora.merge import column_norms, merged_weights
 from trainweb.model.graph import Graph, Tensor
 from trainweb.model.reader import read_model
@@ -88,22 +92,30 @@ def inject(
         A module cannot be adapted in this way.
     """
     if init not in INITS:
-        raise ModelError(f"init is {init!r}; it must be one of {', '.join(INITS)}.")
+        raise ModelError(f"init is {shown(init)}; it must be one of {', '.join(INITS)}.")
     graph = model if isinstance(model, Graph) else read_model(model)
     base = recover_parameters(constants_to_initializers(graph))
     layers = find_layers(base)
-    modules = [layer.module for layer in layers]
-    if config is not None:
-        instance_of(LoraConfig, "config", config)
+    quantized = quantized_layers(base, layers)
+    every = [*(layer.module for layer in layers), *(q.module for q in quantized)]
     if config is None:
-        wanted = default_targets(layers) if targets is None else chosen(targets, modules, "targets")
         whole = chosen(modules_to_save, _owners(base), "modules_to_save") if modules_to_save else []
         alpha = rank if alpha is None else alpha
-        config = LoraConfig(tuple(wanted), rank, alpha, dropout, use_rslora, use_dora, tuple(whole))
+        config = LoraConfig((), rank, alpha, dropout, use_rslora, use_dora, tuple(whole))
     elif targets is not None or modules_to_save:
         raise TypeError("'config' says what the targets and modules_to_save are: give it or them.")
-    adapted = set(chosen(config.targets, modules, "targets"))
-    used = [layer for layer in layers if layer.module in adapted]
+    else:
+        targets = instance_of(LoraConfig, "config", config).targets or None
+    wanted = default_targets(base, layers, quantized) if targets is None else chosen(targets, every, "targets")
+    refused = [q for q in quantized if q.module in wanted]
+    used = [layer for layer in layers if layer.module in wanted]
+    if refused and not used:
+        raise UnsupportedError(refusal(refused))
+    if refused:
+        warnings.warn(refusal(refused), stacklevel=2)
+    by_columns = config.fan_in_fan_out or any(is_stored_by_columns(base, layer) for layer in used)
+    names = config.targets or tuple(layer.module for layer in used)
+    config = replace(config, targets=names, fan_in_fan_out=by_columns)
     for layer in used:
         check_layer(layer, config, base.opset(""))
     return LoraModel(base, used, config, init, seed)
@@ -138,14 +150,20 @@ class LoraModel:
         self.graph = base.copy()
         # The layers point to nodes of the base, which stays as it is.
         nodes = dict(zip(map(id, base.nodes), self.graph.nodes, strict=True))
-        self.layers = [
-            Layer(x.module, x.kind, x.weight, x.rows_first, x.shape, x.group, [nodes[id(n)] for n in x.sites])
-            for x in layers
-        ]
+        self.layers = [replace(layer, sites=[nodes[id(n)] for n in layer.sites]) for layer in layers]
         self._base_layers = layers
-        whole = chosen(config.modules_to_save, _owners(base), "modules_to_save") if config.modules_to_save else []
-        self._whole = [name for name in base.initializers if name.rpartition(".")[0] in whole]
-        turned = {x.weight for x in find_layers(base) if x.kind == LINEAR and not x.rows_first}
+        owners = _owners(base)
+        whole = chosen(config.modules_to_save, owners, "modules_to_save", any_of=True) if config.modules_to_save else []
+        self._whole = [
+            name
+            for name, tensor in base.initializers.items()
+            if tensor.dtype == "float32" and any(name.startswith(f"{module}.") for module in whole)
+        ]
+        turned = {
+            x.weight
+            for x in find_layers(base)
+            if x.kind is LINEAR and not x.rows_first and not is_stored_by_columns(base, x)
+        }
         self._columns_first = turned.intersection(self._whole)
         rng = random.Random(seed)
         tensors = [t for layer in self.layers for t in start_values(layer, config, init, rng)]
@@ -183,7 +201,7 @@ class LoraModel:
         return [t.name for t in tensors if evidence.decide(t).trained]
 
     def adapter(self, source: Source | None = None) -> Adapter:
-        """What a session or a checkpoint learned; without one, what training starts from.
+        """Read the adapter of a session or checkpoint; without one, the adapter that training starts from.
 
         Parameters
         ----------
@@ -206,13 +224,24 @@ class LoraModel:
         Raises
         ------
         CheckpointError
-            It has other modules, another rank or another scaling.
+            It has other modules, another rank or another scaling, or NaN or infinity; nothing changed.
+        """
+        for tensor in self._checked(adapter).values():
+            _set(target, tensor)
+
+    def _checked(self, adapter: Adapter) -> dict[str, Tensor]:
+        """The tensors of an adapter as this model stores them.
+
+        Raises
+        ------
+        CheckpointError
+            It is not one of this model.
         """
         tensors = {n: t for n, t in instance_of(Adapter, "adapter", adapter).tensors.items() if not self._is_base(n, t)}
         expected = {n: self._turned(self._start(n)).shape for n in self.parameter_names}
         if set(tensors) != set(expected):
             missing, more = sorted(set(expected) - set(tensors)), sorted(set(tensors) - set(expected))
-            said = [f"{what} {names[0]!r}" for what, names in (("lacks", missing), ("has", more)) if names]
+            said = [f"{what} {shown(names[0])}" for what, names in (("lacks", missing), ("has", more)) if names]
             raise CheckpointError(f"The adapter is of another model: it {' and '.join(said)}.")
         if adapter.config.scaling != self.config.scaling or adapter.config.use_dora != self.config.use_dora:
             raise CheckpointError(
@@ -224,8 +253,8 @@ class LoraModel:
                 raise CheckpointError(
                     f"{name!r} of the adapter is {tensor.dtype}{list(tensor.shape)}, not float32{list(expected[name])}."
                 )
-        for tensor in tensors.values():
-            _set(target, self._turned(tensor))
+            _check_finite(tensor, "of the adapter")
+        return {name: self._turned(tensor) for name, tensor in tensors.items()}
 
     def merge(self, source: Source | Adapter, path: str | Path | None = None) -> bytes | None:
         """The forward model with what was learned added to its weights: written to `path`, or returned as bytes.
@@ -238,6 +267,11 @@ class LoraModel:
             Who learned.
         path : path, optional
             The file to write.
+
+        Raises
+        ------
+        CheckpointError
+            The adapter is not one of this model, as `load_adapter` says it, or a number is NaN or infinity.
         """
         data = write_model(self.merged(source))
         if path is None:
@@ -246,7 +280,7 @@ class LoraModel:
         return None
 
     def merged(self, source: Source | Adapter) -> Graph:
-        """What `merge` writes, as a graph.
+        """Make the graph that `merge` writes.
 
         Parameters
         ----------
@@ -254,9 +288,11 @@ class LoraModel:
             Who learned.
         """
         if isinstance(source, Adapter):
-            held = {n: self._turned(t) for n, t in source.tensors.items() if not self._is_base(n, t)}
+            held = self._checked(source)
         else:
             held = {n: self._read(n, source) for n in self.parameter_names}
+            for tensor in held.values():
+                _check_finite(tensor, "of the session")
         return merged_weights(self.base, self._base_layers, self.config, held)
 
     def _start(self, name: str) -> Tensor:
@@ -282,19 +318,36 @@ class LoraModel:
         return Tensor(tensor.name, tensor.dtype, (width, rows), turned.tobytes())
 
     def _is_base(self, name: str, tensor: Tensor) -> bool:
-        """Whether it is a weight of the base, which PEFT saves beside adapters of embeddings."""
+        """True for a weight of the base, which PEFT saves beside adapters of embeddings."""
         if not name.endswith(BASE_LAYER):
             return False
         layer = next((x for x in self.layers if x.module == name.removesuffix(BASE_LAYER)), None)
         own = self.base.initializers[layer.weight] if layer is not None else None
         if own is None or own.shape != tensor.shape or bytes(own.data) != bytes(tensor.data):
-            raise CheckpointError(f"{name!r} of the adapter is not the weight that this base model has.")
+            raise CheckpointError(f"{shown(name)} of the adapter is not the weight that this base model has.")
         return True
 
 
 def _owners(graph: Graph) -> list[str]:
-    """Modules that have parameters."""
-    return list(dict.fromkeys(n.rpartition(".")[0] for n, t in graph.initializers.items() if t.dtype == "float32"))
+    """Modules that have parameters, and the modules that these lie in."""
+    owners: dict[str, None] = {}
+    for name, tensor in graph.initializers.items():
+        while tensor.dtype == "float32" and "." in name:
+            name = name.rpartition(".")[0]
+            owners[name] = None
+    return list(owners)
+
+
+def _check_finite(tensor: Tensor, where: str) -> None:
+    values = array("f", bytes(tensor.data))
+    # The sum of float32 numbers, in float64, is finite where all of them are.
+    if math.isfinite(sum(values)):
+        return
+    at = next(k for k, value in enumerate(values) if not math.isfinite(value))
+    raise CheckpointError(
+        f"{tensor.name!r} {where} has {values[at]} at position {at} of {len(values)}: it must be finite. Go back to a "
+        "state from before it diverged."
+    )
 
 
 def _set(target: Source, tensor: Tensor) -> None:

@@ -338,6 +338,8 @@ def _moments(graph: Graph | None) -> dict[str, Callable[[Shape], Shape]]:
     """The moments that an optimizer model keeps, averages last, with their shapes by those of parameters."""
     if graph is None:
         return {}
+    if not graph.outputs:
+        raise ModelError(f"The optimizer model {graph.name!r:.80} has no outputs: it computes nothing.")
     names = [v.name for v in graph.inputs]
     averaged = names[-1:] == [AVERAGES.input]
     names = names[: len(names) - averaged]

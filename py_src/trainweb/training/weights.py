@@ -7,9 +7,10 @@ import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from trainweb import messages
 from trainweb.checkpoint.safetensors import read_safetensors, write_safetensors
@@ -61,20 +62,21 @@ def load_weights(store: ParameterStore, names: Iterable[str], data: bytes, *, st
     CheckpointError
         It is neither format, lacks a parameter or has others though `strict`, or one of another type; nothing changed.
     """
-    found = read_npz(data) if data[:4] == ZIP_MAGIC else read_safetensors(data)
+    found = _npz(data) if data[:4] == ZIP_MAGIC else _safetensors(data)
     wanted = list(names)
     if strict and set(found) != set(wanted):
         missing, more = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
-        said = [f"{what} {some[0]!r}" for what, some in (("lacks", missing), ("has", more)) if some]
+        said = [f"{what} {some[0]!r:.80}" for what, some in (("lacks", missing), ("has", more)) if some]
         raise messages.OTHER_WEIGHTS(said=" and ".join(said))
-    used = [found[name] for name in wanted if name in found]
-    for tensor in used:
-        dtype, shape = store.type_of(tensor.name)
-        if tensor.dtype != dtype:
-            raise messages.PARAMETER_DTYPE(name=tensor.name, expected=dtype, actual=tensor.dtype)
-        if tensor.shape != shape:
-            raise messages.PARAMETER_SHAPE(name=tensor.name, expected=list(shape), actual=list(tensor.shape))
-    for tensor in used:
+    used = [name for name in wanted if name in found]
+    for name in used:
+        dtype, shape = store.type_of(name)
+        if found[name].dtype != dtype:
+            raise messages.PARAMETER_DTYPE(name=name, expected=dtype, actual=found[name].dtype)
+        if found[name].shape != shape:
+            raise messages.PARAMETER_SHAPE(name=name, expected=list(shape), actual=list(found[name].shape))
+    tensors = [Tensor(name, found[name].dtype, found[name].shape, found[name].read()) for name in used]
+    for tensor in tensors:
         store.set(tensor)
 
 
@@ -93,7 +95,20 @@ def write_npz(tensors: Iterable[Tensor]) -> bytes:
     return file.getvalue()
 
 
-def read_npz(data: bytes) -> dict[str, Tensor]:
+class _Array(NamedTuple):
+    """An array of a file; its data is read once its type is known to fit."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    read: Callable[[], bytes]
+
+
+def _safetensors(data: bytes) -> dict[str, _Array]:
+    tensors = read_safetensors(data).items()
+    return {name: _Array(t.dtype, t.shape, partial(bytes, t.data)) for name, t in tensors}
+
+
+def _npz(data: bytes) -> dict[str, _Array]:
     """The arrays of a file that `numpy.savez` or `numpy.savez_compressed` wrote.
 
     Raises
@@ -102,40 +117,62 @@ def read_npz(data: bytes) -> dict[str, Tensor]:
         It is none, or has arrays that this does not read.
     """
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            files = {name.removesuffix(".npy"): archive.read(name) for name in archive.namelist()}
+        archive = zipfile.ZipFile(io.BytesIO(data))
+        return {info.filename.removesuffix(".npy"): _npy(archive, info) for info in archive.infolist()}
     except NPZ_FAULTS as error:
-        raise CheckpointError(f"The npz file cannot be read: {error}") from error
-    return {name: _read_npy(name, npy) for name, npy in files.items()}
+        raise _unreadable(error) from error
 
 
-def _read_npy(name: str, data: bytes) -> Tensor:
-    header, body = _npy_header(name, data)
+def _unreadable(error: Exception) -> CheckpointError:
+    return CheckpointError(f"The npz file cannot be read: {error!s:.200}")
+
+
+def _npy(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Array:
+    """The type of an entry, of which only the header is unpacked, and a call that unpacks the rest."""
+    name = info.filename.removesuffix(".npy")
+    with archive.open(info) as file:
+        header, start = _npy_header(name, file.read(12 + MAX_HEADER))
     descr, shape = header.get("descr"), header.get("shape")
     if not isinstance(descr, str) or descr not in NPY_TYPES or header.get("fortran_order") is not False:
         order = ", column by column" if header.get("fortran_order") else ""
         raise CheckpointError(
-            f"{name!r} of the npz file is {descr!r}{order}; there are {', '.join(NPY_TYPES)}, by rows."
+            f"{name!r:.80} of the npz file is {descr!r:.80}{order}; there are {', '.join(NPY_TYPES)}, by rows."
         )
-    size = int(descr[2:])
-    if not isinstance(shape, tuple) or prod(shape) * size != len(body):
-        raise CheckpointError(f"{name!r} of the npz file has {len(body)} bytes, and the shape {shape!r}.")
-    return Tensor(name, NPY_TYPES[descr], shape, body)
+    size = info.file_size - start
+    if not _is_shape(shape) or prod(shape) * int(descr[2:]) != size:
+        raise CheckpointError(f"{name!r:.80} of the npz file has {size} bytes, and the shape {shape!r:.80}.")
+
+    def read() -> bytes:
+        try:
+            with archive.open(info) as file:
+                file.read(start)
+                found = file.read(size)
+        except NPZ_FAULTS as error:
+            raise _unreadable(error) from error
+        if len(found) != size:
+            raise CheckpointError(f"{name!r:.80} of the npz file has {len(found)} of its {size} bytes.")
+        return found
+
+    return _Array(NPY_TYPES[descr], shape, read)
 
 
-def _npy_header(name: str, data: bytes) -> tuple[dict[str, Any], bytes]:
-    """What an npy file says of its array, and the array's bytes."""
+def _is_shape(value: Any) -> TypeGuard[tuple[int, ...]]:
+    return isinstance(value, tuple) and all(type(dim) is int and dim >= 0 for dim in value)
+
+
+def _npy_header(name: str, data: bytes) -> tuple[dict[str, Any], int]:
+    """The header of an npy file as a dict, and the position of the array's bytes."""
     wide = data[6:7] != b"\x01"
     start = 12 if wide else 10
     if not data.startswith(NPY_MAGIC) or len(data) < start:
-        raise CheckpointError(f"{name!r} of the npz file is no array.")
+        raise CheckpointError(f"{name!r:.80} of the npz file is no array.")
     (length,) = struct.unpack_from("<I" if wide else "<H", data, 8)
     try:
         if length > MAX_HEADER:
             raise ValueError(f"{length} bytes")
         header = ast.literal_eval(data[start : start + length].decode())
-    except (ValueError, SyntaxError) as error:
-        raise CheckpointError(f"The header of {name!r} in the npz file cannot be read: {error}") from error
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise CheckpointError(f"The header of {name!r:.80} in the npz file cannot be read: {error!s:.200}") from error
     if not isinstance(header, dict):
-        raise CheckpointError(f"The header of {name!r} in the npz file is no dict.")
-    return header, data[start + length :]
+        raise CheckpointError(f"The header of {name!r:.80} in the npz file is no dict.")
+    return header, start + length

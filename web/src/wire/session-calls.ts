@@ -312,6 +312,11 @@ export const MESSAGES = {
     text:
       "This session has no adapters: give 'lora' in the config of createFromModel.",
   },
+  CHECKPOINT_TOO_LARGE: {
+    error: "LimitError",
+    text:
+      "The checkpoint would have {nbytes} bytes; one file holds at most {limit}. Take the parameters by getContiguousParameters() or exportWeights().",
+  },
   NOT_IN_BUNDLE: {
     error: "SessionError",
     text:

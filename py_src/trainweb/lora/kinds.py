@@ -1,0 +1,205 @@
+"""The kinds of nodes that an adapter fits beside: each says how its adapter is shaped, drawn, computed and merged."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from trainweb.errors import UnsupportedError
+from trainweb.lora.config import LoraConfig
+from trainweb.model.graph import Node, Tensor
+
+if TYPE_CHECKING:
+    from trainweb.lora.inject import Emitter
+
+Shape = tuple[int, ...]
+_CONV_ATTRIBUTES = ("auto_pad", "kernel_shape", "pads", "strides")
+
+
+@dataclass(slots=True)
+class Layer:
+    """A weight and the nodes that use it in the same way.
+
+    Attributes
+    ----------
+    module : str
+        Dotted name of the module of the source model.
+    kind : LoraKind
+        How an adapter is put beside it.
+    weight : str
+        The initializer.
+    rows_first : bool
+        The weight is stored as torch has it, and not transposed: a product's is (out, in).
+    shape : tuple of int
+        (out, in) of a product, (out, in of a group, *kernel) of a convolution, (entries, width) of a table.
+    group : int
+        Groups of a convolution.
+    sites : list of Node
+        The nodes.
+    """
+
+    module: str
+    kind: LoraKind
+    weight: str
+    rows_first: bool
+    shape: Shape
+    group: int = 1
+    sites: list[Node] = field(default_factory=list)
+
+
+class LoraKind:
+    """An adapter's part of one kind of node; the base class is for products.
+
+    Attributes
+    ----------
+    name : str
+        In messages, and in names of modules that have a tied weight.
+    weight_at, input_at : int
+        The node's inputs that are its weight, and the input that the adapter reads, too.
+    has_magnitudes, drops_out : bool
+        Whether there is DoRA, and dropout of the adapter's input.
+    """
+
+    name = "linear"
+    weight_at, input_at = 1, 0
+    has_magnitudes = drops_out = True
+
+    def find(self, node: Node, tensor: Tensor, turned: bool) -> Layer | None:
+        """The layer of a node with this weight, which is `turned` before it is used; its module is not known yet."""
+        if len(tensor.shape) != 2:
+            return None
+        if node.op_type == "Gemm":
+            if node.attrs.get("transA", 0) or node.attrs.get("alpha", 1.0) != 1.0:
+                return None
+            turned ^= bool(node.attrs.get("transB", 0))
+        # A weight (out, in) has to be transposed for the product.
+        return Layer("", self, tensor.name, turned, tensor.shape if turned else tensor.shape[::-1])
+
+    def check(self, layer: Layer, config: LoraConfig) -> None:
+        """Raise UnsupportedError where the layer cannot have such an adapter."""
+        if config.use_dora and not self.has_magnitudes:
+            raise UnsupportedError(
+                f"The adapter of {layer.module!r} cannot learn magnitudes: use_dora is for products, and this is a "
+                f"{self.name}."
+            )
+
+    def shape(self, layer: Layer, rank: int) -> dict[str, Shape]:
+        """Shapes of A and B by the last part of PEFT's names."""
+        out, inner = layer.shape
+        return {"lora_A.weight": (rank, inner), "lora_B.weight": (out, rank)}
+
+    def start(self, shape: Shape, is_b: bool, init: str, rng: random.Random) -> list[float]:
+        """Values of a new A or B, as PEFT draws them: the product is zero."""
+        size, rank = math.prod(shape), shape[0]
+        if is_b:
+            return [0.0] * size
+        if init == "gaussian":
+            return [rng.gauss(0, 1 / rank) for _ in range(size)]
+        bound = 1 / math.sqrt(size / rank)  # Kaiming's for a = sqrt(5), over the inputs of a row
+        return [rng.uniform(-bound, bound) for _ in range(size)]
+
+    def emit(self, emitter: Emitter, nodes: list[Node], site: Node, source: str, tag: str) -> str:
+        """Append nodes that compute B A of the input `source`, without the scaling; the tensor that they make."""
+        low = emitter.node(nodes, "MatMul", [source, emitter.turned(emitter.a)], f"{tag}lora_low")
+        return emitter.node(nodes, "MatMul", [low, emitter.turned(emitter.b)], f"{tag}lora_out")
+
+    def merge(self, layer: Layer, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, bool]:
+        """Matrices A and B whose product is the weight's change, and whether it is to be transposed for the weight."""
+        return a, b, not layer.rows_first
+
+    def reads_turned(self, layer: Layer, node: Node) -> bool:
+        """True where the node reads the transpose of the weight that is stored."""
+        return layer.rows_first != bool(node.attrs.get("transB", 0))
+
+
+class ConvKind(LoraKind):
+    """A convolution: A is one of the same kernel, B one of 1 x 1."""
+
+    name = "conv"
+    has_magnitudes = False
+
+    def find(self, node: Node, tensor: Tensor, turned: bool) -> Layer | None:
+        if len(tensor.shape) < 3 or turned:
+            return None
+        return Layer("", self, tensor.name, True, tensor.shape, int(node.attrs.get("group", 1)))
+
+    def check(self, layer: Layer, config: LoraConfig) -> None:
+        super().check(layer, config)
+        what = f"The adapter of {layer.module!r}"
+        if config.rank % layer.group:
+            raise UnsupportedError(f"{what}: rank {config.rank} is no multiple of the {layer.group} groups.")
+        if any(d != 1 for site in layer.sites for d in site.attrs.get("dilations", ())):
+            raise UnsupportedError(f"{what}: convolutions with dilations have no adapter, as in PEFT.")
+
+    def shape(self, layer: Layer, rank: int) -> dict[str, Shape]:
+        out, inner, *kernel = layer.shape
+        return {
+            "lora_A.weight": (rank, inner * layer.group, *kernel),
+            "lora_B.weight": (out, rank // layer.group, *[1] * len(kernel)),
+        }
+
+    def emit(self, emitter: Emitter, nodes: list[Node], site: Node, source: str, tag: str) -> str:
+        attrs = {k: site.attrs[k] for k in _CONV_ATTRIBUTES if k in site.attrs}
+        low = emitter.node(nodes, "Conv", [source, emitter.a], f"{tag}lora_low", **attrs)
+        return emitter.node(nodes, "Conv", [low, emitter.b], f"{tag}lora_out", group=emitter.layer.group)
+
+    def merge(self, layer: Layer, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, bool]:
+        if layer.group > 1:
+            raise UnsupportedError(
+                f"The adapter of {layer.module!r} cannot be merged: the convolution has {layer.group} groups, and the "
+                "adapter reads all of its input, as in PEFT. Export the model with its adapters instead."
+            )
+        return _matrix(a), _matrix(b), False
+
+    def reads_turned(self, layer: Layer, node: Node) -> bool:
+        return False
+
+
+class EmbeddingKind(LoraKind):
+    """A table: rows of A are looked up. PEFT stores both transposed and drops nothing out of indices."""
+
+    name = "embedding"
+    weight_at, input_at = 0, 1
+    has_magnitudes = drops_out = False
+
+    def find(self, node: Node, tensor: Tensor, turned: bool) -> Layer | None:
+        if len(tensor.shape) != 2 or turned or node.attrs.get("axis", 0) != 0:
+            return None
+        return Layer("", self, tensor.name, True, tensor.shape)
+
+    def shape(self, layer: Layer, rank: int) -> dict[str, Shape]:
+        entries, width = layer.shape
+        return {"lora_embedding_A": (rank, entries), "lora_embedding_B": (width, rank)}
+
+    def start(self, shape: Shape, is_b: bool, init: str, rng: random.Random) -> list[float]:
+        return [rng.gauss(0, 1) if is_b else 0.0 for _ in range(math.prod(shape))]
+
+    def emit(self, emitter: Emitter, nodes: list[Node], site: Node, source: str, tag: str) -> str:
+        low = emitter.node(nodes, "Gather", [emitter.turned(emitter.a), source], f"{tag}lora_low")
+        return emitter.node(nodes, "MatMul", [low, emitter.turned(emitter.b)], f"{tag}lora_out")
+
+    def merge(self, layer: Layer, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, bool]:
+        return a, b, True
+
+    def reads_turned(self, layer: Layer, node: Node) -> bool:
+        return False
+
+
+LINEAR, CONV, EMBEDDING = LoraKind(), ConvKind(), EmbeddingKind()
+KINDS: dict[str, LoraKind] = {"MatMul": LINEAR, "Gemm": LINEAR, "Conv": CONV, "Gather": EMBEDDING}
+"""By operator of ai.onnx."""
+
+
+def names_of(layer: Layer, config: LoraConfig) -> dict[str, Shape]:
+    """The parameters of a layer's adapter, by PEFT's names, with their shapes; the order is A, B, magnitudes."""
+    shapes = layer.kind.shape(layer, config.rank)
+    if config.use_dora:
+        shapes["lora_magnitude_vector"] = layer.shape[:1]
+    return {f"{layer.module}.{part}": shape for part, shape in shapes.items()}
+
+
+def _matrix(tensor: Tensor) -> Tensor:
+    rows, *others = tensor.shape
+    return Tensor(tensor.name, tensor.dtype, (rows, math.prod(others)), tensor.data)

@@ -202,6 +202,9 @@ def test_what_cannot_be_is_refused(js: JsPage) -> None:
           infinite: () => averageUpdates(start, [{{ delta: start.map(() => Infinity), examples: 1 }}]),
           examples: () => averageUpdates(start, [{{ delta: start, examples: 0 }}]),
           weights: () => averageUpdates(start, [1, 2].map((n) => ({{ delta: start, examples: n, isNoised: true }}))),
+          mixed: () => averageUpdates(start, [1, 2].map((n) => ({{ delta: start, examples: n, isNoised: n === 1 }}))),
+          last: () => averageUpdates(start, [1, 2].map((n) => ({{ delta: start, examples: 1, isNoised: n === 2 }})), [1, 2]),
+          equal: () => averageUpdates(start, [1, 2].map((n) => ({{ delta: start, examples: n, isNoised: n === 1 }})), [2, 2]),
           join: () => joinFlower("ws://127.0.0.1:9", s, {{ trian: () => {{}} }}),
           train: () => joinFlower("ws://127.0.0.1:9", s, {{}}),
         }};
@@ -225,6 +228,9 @@ def test_what_cannot_be_is_refused(js: JsPage) -> None:
         "infinite": "updates[0].delta has numbers that are not finite",
         "examples": "updates[0].examples is 0",
         "weights": "equal weights",
+        "mixed": "equal weights",
+        "last": "equal weights",
+        "equal": "accepted",
         "join": "trian",
         "train": "train is 'undefined'; it must be a function",
     }

@@ -41,25 +41,41 @@ releasers.add(async () => {
 export interface WorkerOptions {
   readonly settings: WorkerSettings;
   readonly progress: LoadTracker;
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** What sessions have, and built files have not. */
+interface Releasable {
+  release?(): Promise<void>;
 }
 
 /**
  * Open a session in the worker for these settings: the one that runs, or a new one.
  *
  * @param open - makes the session, which keeps the worker until `WorkerClient.leave`
+ * @throws the reason of the signal when it is aborted first; what is opened nevertheless is released
  */
 export async function withWorker<T>(
-  { settings, progress }: WorkerOptions,
+  { settings, progress, signal }: WorkerOptions,
   open: (client: WorkerClient) => Promise<T>,
 ): Promise<T> {
+  signal?.throwIfAborted();
   const client = connect(settings);
   client.enter();
   client.follow(progress);
+  let leave = (): void => {};
+  const opening = open(client).finally(() => signal?.removeEventListener("abort", leave));
+  const left = new Promise<never>((_, reject) => {
+    leave = (): void => {
+      opening.then((opened) => (opened as Releasable | undefined)?.release?.()).catch(() => {});
+      client.endIfAlone();
+      reject(signal?.reason as Error);
+    };
+  });
+  signal?.addEventListener("abort", leave);
+  opening.catch(() => client.leave());
   try {
-    return await open(client);
-  } catch (error) {
-    client.leave();
-    throw error;
+    return await Promise.race([opening, left]);
   } finally {
     client.unfollow(progress);
   }
@@ -212,6 +228,13 @@ export class WorkerClient {
     }
     this.#idle = setTimeout(() => void this.endIfIdle(), env.timeouts.idle);
     keepInBackground(this.#idle);
+  }
+
+  /** End the worker at once, in the middle of its work, if the session that is given up is its only one. */
+  endIfAlone(): void {
+    if (this.#sessions === 1) {
+      this.#fail("it was opened for a session that was aborted");
+    }
   }
 
   /** End the worker, once it has stored what it stores, if it has no session. */

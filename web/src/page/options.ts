@@ -39,6 +39,11 @@ export interface SessionOptions {
    * `createFromModel` and `InferenceSession.create`.
    */
   readonly externalData?: readonly ExternalData[];
+  /**
+   * Aborted before the call has ended, it fails with the signal's reason: nothing more is fetched, and what was made is
+   * freed. A worker that nobody else uses ends.
+   */
+  readonly signal?: AbortSignal;
   /** Told of loading, in bytes and percent, besides `env.onProgress`. */
   readonly onProgress?: ProgressListener;
   /** What is watched while the session trains: docs/debug.md. Of training sessions. */
@@ -115,7 +120,7 @@ export type ExternalData =
 
 const NAMES: Readonly<Record<keyof SessionOptions, true>> = {
   threads: true, reproducible: true, cache: true, memoryBudget: true, maxPlans: true, externalData: true,
-  onProgress: true, debug: true, limits: true, integrity: true, executionProviders: true, graphOptimizationLevel: true,
+  signal: true, onProgress: true, debug: true, limits: true, integrity: true, executionProviders: true, graphOptimizationLevel: true,
   executionMode: true, logSeverityLevel: true, logVerbosityLevel: true, intraOpNumThreads: true,
   interOpNumThreads: true, enableCpuMemArena: true, enableMemPattern: true, enableProfiling: true,
   profileFilePrefix: true, logId: true, freeDimensionOverrides: true, preferredOutputLocation: true,
@@ -127,6 +132,9 @@ const PROVIDERS = ["wasm", "cpu", "webgpu", "webnn", "webgl"];
 const OPTIMIZATION_LEVELS = ["disabled", "basic", "extended", "layout", "all"];
 const EXECUTION_MODES = ["sequential", "parallel"];
 const MAX_SEVERITY = 4;
+/** As of Python (`Limits` of model/checks.py). */
+const FILE_BYTES = 2 ** 31 - 1;
+const ARENA_BYTES = 2 ** 32;
 
 /** Options after the checks, as the worker and Python want them. */
 export interface ResolvedOptions {
@@ -134,6 +142,9 @@ export interface ResolvedOptions {
   readonly progress: LoadTracker;
   readonly cache: boolean;
   readonly integrity: Integrity;
+  /** Of files that are fetched; Python has its own for those that it reads. */
+  readonly limits: { readonly fileBytes: number; readonly arenaBytes: number };
+  readonly signal: AbortSignal | undefined;
   readonly hasBudget: boolean;
   /** Of steps that say nothing else; undefined: that of `env.logLevel`. */
   readonly severity: RunOptions["logSeverityLevel"];
@@ -175,6 +186,8 @@ export function resolveOptions(options: unknown, more: readonly string[] = []): 
     progress: new LoadTracker([env.onProgress, given.onProgress]),
     cache: given.cache ?? false,
     integrity: checkIntegrity(given.integrity),
+    limits: { fileBytes: given.limits?.fileBytes ?? FILE_BYTES, arenaBytes: given.limits?.arenaBytes ?? ARENA_BYTES },
+    signal: given.signal,
     hasBudget: given.memoryBudget !== undefined,
     severity: given.logSeverityLevel,
     checksNumerics: given.debug?.checkNumerics ?? false,
@@ -205,6 +218,9 @@ function checkOwnOptions(options: SessionOptions): void {
     if (value !== undefined && typeof value !== "function") {
       throw new TypeError(`'${name}' must be a function, got ${String(value)}.`);
     }
+  }
+  if (options.signal !== undefined && !(options.signal instanceof AbortSignal)) {
+    throw new TypeError("'signal' must be an AbortSignal.");
   }
   checkDebug(options.debug);
   const known = { arenaBytes: true, nodes: true, loopIterations: true, fileBytes: true } as const;

@@ -45,6 +45,7 @@ FAULTS = {
     "silent": Reply(b"", delay_s=60),
     "stalls": Reply(bytes(4000), sent=100, hangs=True),
     "endless": Reply(bytes(2**16), endless=True),
+    "refused": Reply(bytes(2**16), status=404, endless=True),
     "long": Reply(bytes(LIMIT + 1), sent=100, hangs=True),
 }
 
@@ -62,6 +63,8 @@ def expected(name: str, fault: str, url: str) -> str:
         limit = "limits.arenaBytes" if name == "externalData" else "limits.fileBytes"
         return f"LimitError: {called}: {url} has more than {LIMIT} bytes, the limit ({limit})."
     error = "CheckpointError" if called == "checkpointState" else "ModelError"
+    if fault == "refused":
+        return f"{error}: {called}: {url} answered with HTTP status 404 Not Found."
     received = 100 if fault == "stalls" else 0
     return f"{error}: {called}: {url} stalls: nothing came for 8 s after {received} bytes (env.timeouts.stall)."
 

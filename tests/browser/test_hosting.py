@@ -212,6 +212,7 @@ def test_a_service_worker_keeps_redirects(page: Page, make_site: Callable[..., S
         "posted": "posted",
         "whole": ["v1", site.url("/sub/v1/mod.js"), "v1"],
     }
+    assert len(site.requests("/sub/posted")) == 1, "what is sent is not sent again"
     assert len(site.requests("/sub/loop")) < BROWSERS_REDIRECTS
 
 

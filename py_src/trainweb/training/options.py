@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from trainweb import messages
 from trainweb.arguments import instance_of, texts
-from trainweb.errors import ModelError, SessionError, UnknownNameError, UnsupportedError
+from trainweb.errors import ModelError, SessionError, UnknownNameError, UnsupportedError, shortened
 from trainweb.ir.layout import MAX_THREADS
 from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.graph import Graph, Value
@@ -52,13 +52,18 @@ class GraphOptimizationLevel(IntEnum):
     ORT_ENABLE_ALL = 99
 
 
+SHOWN_NAME = 80
+"""Characters of a name that is not known: those that are known have fewer."""
+
+
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """The text of an error on a name that is none of `known`: it names the nearest."""
     from difflib import get_close_matches  # not on the way of a page's first step
 
     names = sorted(known)
-    near = get_close_matches(str(name), names, 1)
-    return f"{what} {name!r} is not known; " + (
+    shown = shortened(str(name), SHOWN_NAME, 0)
+    near = get_close_matches(shown, names, 1)
+    return f"{what} {shown!r} is not known; " + (
         f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}."
     )
 
@@ -373,7 +378,7 @@ class SessionOptions(Attributes):
         size : int
             Its size, at least 0.
         """
-        check_count(f"the size of {name!r}", size)
+        check_count(f"the size of {name!r:.80}", size)
         instance_of(str, "name", name)
         self.free_dimension_overrides[name] = size
 
@@ -474,7 +479,7 @@ REFUSED: dict[str, tuple[set[Any], str]] = {
 def check_type(name: str, value: object, kind: type) -> None:
     """Raise TypeError unless `value` is of this type."""
     if not isinstance(value, kind):
-        raise TypeError(f"{name} must be a {kind.__name__}, got {value!r}.")
+        raise TypeError(f"{name} must be a {kind.__name__}, got {value!r:.80}.")
 
 
 def check_debug(given: object) -> None:
@@ -490,7 +495,7 @@ def check_debug(given: object) -> None:
 def check_count(name: str, value: object) -> None:
     """Raise unless `value` is an integer >= 0."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an integer, got {value!r}.")
+        raise TypeError(f"{name} must be an integer, got {value!r:.80}.")
     if value < 0:
         raise SessionError(f"{name} must be >= 0, got {value}.")
 

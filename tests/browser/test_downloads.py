@@ -52,7 +52,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
-    with open_js_page(browser, plain_site) as page:
+    with open_js_page(browser, plain_site, (r"status of 404",)) as page:
         yield page
 
 
@@ -158,6 +158,7 @@ def test_what_is_aborted_while_it_loads_leaves_nothing(browser: Browser, make_si
     with open_js_page(browser, make_site()) as page:
         found = page.run(
             f"""{CALLS}
+            env.timeouts.idle = 1e9;
             const own = new AbortController();
             const options = {{ signal: own.signal }};
             const found = Object.entries(urls).map(([name, url]) => outcome(calls[name](url, options)));

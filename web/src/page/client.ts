@@ -63,19 +63,33 @@ export async function withWorker<T>(
   const client = connect(settings);
   client.enter();
   client.follow(progress);
-  let leave = (): void => {};
-  const opening = open(client).finally(() => signal?.removeEventListener("abort", leave));
-  const left = new Promise<never>((_, reject) => {
-    leave = (): void => {
-      opening.then((opened) => (opened as Releasable | undefined)?.release?.()).catch(() => {});
-      client.endIfAlone();
+  let isGivenUp = false;
+  let giveUp = (): void => {};
+  const givenUp = new Promise<never>((_, reject) => {
+    giveUp = (): void => {
+      isGivenUp = true;
+      client.giveUp();
       reject(signal?.reason as Error);
     };
   });
-  signal?.addEventListener("abort", leave);
-  opening.catch(() => client.leave());
+  signal?.addEventListener("abort", giveUp);
+  const opening = open(client).finally(() => signal?.removeEventListener("abort", giveUp));
+  opening.then(
+    (opened) => {
+      if (isGivenUp) {
+        client.settle();
+        void (opened as Releasable | undefined)?.release?.();
+      }
+    },
+    () => {
+      if (isGivenUp) {
+        client.settle();
+      }
+      client.leave();
+    },
+  );
   try {
-    return await Promise.race([opening, left]);
+    return await Promise.race([opening, givenUp]);
   } finally {
     client.unfollow(progress);
   }
@@ -128,6 +142,8 @@ export class WorkerClient {
   #python: Promise<PythonInfo> | null = null;
   /** Sessions, and those that are being made. */
   #sessions = 0;
+  /** Of these, those that nobody waits for. */
+  #givenUp = 0;
   #idle: ReturnType<typeof setTimeout> | undefined;
   readonly #files: PackageFiles;
   readonly #known: ReadonlyMap<string, KnownFile>;
@@ -230,11 +246,17 @@ export class WorkerClient {
     keepInBackground(this.#idle);
   }
 
-  /** End the worker at once, in the middle of its work, if the session that is given up is its only one. */
-  endIfAlone(): void {
-    if (this.#sessions === 1) {
-      this.#fail("it was opened for a session that was aborted");
+  /** A session that is being made is not wanted any more: end the worker, in the middle of its work, if it has no other one. */
+  giveUp(): void {
+    this.#givenUp++;
+    if (this.#givenUp === this.#sessions) {
+      this.#fail("all its sessions were aborted");
     }
+  }
+
+  /** A session that was given up is there, or failed. */
+  settle(): void {
+    this.#givenUp--;
   }
 
   /** End the worker, once it has stored what it stores, if it has no session. */

@@ -11,7 +11,6 @@ from typing import Any
 
 from trainweb import errors
 
-
 LONGEST_VALUE = 500
 """Characters of a value that a message shows: a file may have names and values of any length."""
 

@@ -91,8 +91,11 @@ def test_any_text_is_what_python_reads(js: JsPage) -> None:
     """By `csv` of Python: rows and lines, and which quotes are wrong."""
     files = random_files(600)
     found = js.run(
-        """return Promise.all(files.map(([text, delimiter]) => trainweb.readCsv(text, { x: ["a", "b"] },
-          { delimiter, classes: { x: ["", "1", "22", "a"] } }).then(({ x }) => Array.from(x.data, Number), String)));""",
+        """
+        const classes = { x: ["", "1", "22", "a"] };
+        return Promise.all(files.map(([text, delimiter]) =>
+          trainweb.readCsv(text, { x: ["a", "b"] }, { delimiter, classes })
+            .then(({ x }) => Array.from(x.data, Number), String)));""",
         files=files,
     )
     outcomes = set()

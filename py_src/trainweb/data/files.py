@@ -141,7 +141,7 @@ def parse(text: str, dtype: str, labels: Mapping[str, int] | None, line: int, co
     value = text.strip()
     if labels is not None:
         if value not in labels:
-            raise messages.CSV_CLASS(line=line, column=column, value=value, names=", ".join(reversed(labels)))
+            raise messages.CSV_CLASS(line=line, column=column, value=value, names=", ".join(reversed(list(labels))))
         return labels[value]
     try:
         if dtype == "bool":

@@ -1,6 +1,6 @@
 /** Session options: trainweb's own, and onnxruntime's, which are checked and otherwise of no effect. */
 
-import { checkKnown, checkOptions } from "../data/nearest.js";
+import { brief, checkKnown, checkOptions } from "../data/nearest.js";
 import { UnsupportedError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
@@ -211,12 +211,12 @@ function checkOwnOptions(options: SessionOptions): void {
   checkCount("maxPlans", maxPlans, 1);
   for (const [name, value] of Object.entries({ reproducible, cache })) {
     if (value !== undefined && typeof value !== "boolean") {
-      throw new TypeError(`'${name}' must be a boolean, got ${String(value)}.`);
+      throw new TypeError(`'${name}' must be a boolean, got ${brief(value)}.`);
     }
   }
   for (const [name, value] of Object.entries({ onProgress, "env.onProgress": env.onProgress ?? undefined })) {
     if (value !== undefined && typeof value !== "function") {
-      throw new TypeError(`'${name}' must be a function, got ${String(value)}.`);
+      throw new TypeError(`'${name}' must be a function, got ${brief(value)}.`);
     }
   }
   if (options.signal !== undefined && !(options.signal instanceof AbortSignal)) {
@@ -239,7 +239,7 @@ function checkDebug(debug: unknown): void {
   checkKnown("The option of debug", debug, ["checkNumerics"]);
   const { checkNumerics } = debug as DebugOptions;
   if (checkNumerics !== undefined && typeof checkNumerics !== "boolean") {
-    throw new TypeError(`'debug.checkNumerics' must be a boolean, got ${String(checkNumerics)}.`);
+    throw new TypeError(`'debug.checkNumerics' must be a boolean, got ${brief(checkNumerics)}.`);
   }
 }
 
@@ -276,7 +276,7 @@ function checkPeerOptions(options: SessionOptions): void {
   for (const provider of options.executionProviders ?? []) {
     const name = typeof provider === "string" ? provider : provider.name;
     if (!PROVIDERS.includes(name)) {
-      throw new Error(`no available backend found. ERR: not supported execution provider: ${name}`);
+      throw new Error(`no available backend found. ERR: not supported execution provider: ${brief(name)}`);
     }
   }
   const { graphOptimizationLevel, executionMode, logSeverityLevel, logVerbosityLevel } = options;
@@ -284,10 +284,10 @@ function checkPeerOptions(options: SessionOptions): void {
     graphOptimizationLevel !== undefined &&
     !OPTIMIZATION_LEVELS.includes(graphOptimizationLevel)
   ) {
-    throw new Error(`unsupported graph optimization level: ${String(graphOptimizationLevel)}`);
+    throw new Error(`unsupported graph optimization level: ${brief(graphOptimizationLevel)}`);
   }
   if (executionMode !== undefined && !EXECUTION_MODES.includes(executionMode)) {
-    throw new Error(`unsupported execution mode: ${String(executionMode)}`);
+    throw new Error(`unsupported execution mode: ${brief(executionMode)}`);
   }
   checkSeverity(logSeverityLevel, logVerbosityLevel);
   checkExtra(options.extra, new Set());
@@ -325,10 +325,10 @@ function unsupported(what: string, why: string): UnsupportedError {
 export function checkSeverity(severity: unknown, verbosity: unknown): void {
   const isSeverity = Number.isInteger(severity) && (severity as number) >= 0 && (severity as number) <= MAX_SEVERITY;
   if (severity !== undefined && !isSeverity) {
-    throw new Error(`log serverity level is not valid: ${String(severity)}`);
+    throw new Error(`log serverity level is not valid: ${brief(severity)}`);
   }
   if (verbosity !== undefined && !(Number.isInteger(verbosity) && (verbosity as number) >= 0)) {
-    throw new Error(`log verbosity level is not valid: ${String(verbosity)}`);
+    throw new Error(`log verbosity level is not valid: ${brief(verbosity)}`);
   }
 }
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trainweb.errors import shortened
+
 T = TypeVar("T")
 
 
@@ -39,12 +41,17 @@ def path_of(name: str, value: Any) -> Path:
     return Path(value)
 
 
+SHOWN_NAME = 80
+"""Characters of a name that is not known: those that are known have fewer."""
+
+
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
-    """The text of an error on a name that is none of `known`: it names the nearest."""
+    """The text of an error on an unknown name; it says the nearest of `known`."""
     from difflib import get_close_matches  # not on the way of a page's first step
 
     names = sorted(known)
-    near = get_close_matches(str(name), names, 1)
-    return f"{what} {name!r} is not known; " + (
+    shown = shortened(str(name), SHOWN_NAME, 0)
+    near = get_close_matches(shown, names, 1)
+    return f"{what} {shown!r} is not known; " + (
         f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}."
     )

@@ -8,17 +8,29 @@ DOCUMENTATION = "https://github.com/trainweb/trainweb/blob/main/docs/errors.md"
 """What each class means and what to do; the page's errors name it, too."""
 
 
+LONGEST_HEAD, LONGEST_TAIL = 4000, 500
+"""Characters that a message keeps of its beginning and its end: names and values of hostile files have millions."""
+
+
 class TrainwebError(Exception):
     """Base class of all errors raised by trainweb. Tracebacks end with the address of `documentation`."""
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*args)
+        super().__init__(*(shortened(arg) if isinstance(arg, str) else arg for arg in args))
         self.add_note(f"See {self.documentation}")
 
     @property
     def documentation(self) -> str:
         """Where it is written when this error occurs, and what to do."""
         return f"{DOCUMENTATION}#{type(self).__name__.lower()}"
+
+
+def shortened(text: str, head: int = LONGEST_HEAD, tail: int = LONGEST_TAIL) -> str:
+    """A text without its middle, where that is longer than what stands for it."""
+    left_out = f"... ({len(text)} characters)"
+    if len(text) <= head + tail + len(left_out):
+        return text
+    return text[:head] + left_out + (f" ...{text[-tail:]}" if tail > 0 else "")
 
 
 class ModelError(TrainwebError):

@@ -11,6 +11,34 @@ from typing import Any
 
 from trainweb import errors
 
+LONGEST_VALUE = 500
+"""Characters of a value that a message shows: a file may have names and values of any length."""
+
+
+class BoundedTexts(Formatter):
+    """As `str.format`; of a long value it gives the beginning and the length."""
+
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        try:
+            return super().convert_field(value, conversion)
+        except ValueError:
+            return _unprintable(value)
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        try:
+            text: str = super().format_field(value, format_spec)
+        except ValueError:
+            text = _unprintable(value)
+        return errors.shortened(text, LONGEST_VALUE, 0)
+
+
+def _unprintable(value: object) -> str:
+    """What stands for an integer of more digits than Python writes out."""
+    return f"<{type(value).__name__} with an integer of too many digits>"
+
+
+TEXTS = BoundedTexts()
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -25,10 +53,10 @@ class Message:
 
     def __call__(self, **values: Any) -> Exception:
         """The error with these values in its text."""
-        error = self.error(self.text.format(**values))
+        error = self.error(TEXTS.vformat(self.text, (), values))
         # A page that finds the fault itself may know more to say of it.
         if self.page is not None and {name for _, name, _, _ in Formatter().parse(self.page) if name} <= values.keys():
-            vars(error)[PAGE_TEXT] = self.page.format(**values)
+            vars(error)[PAGE_TEXT] = TEXTS.vformat(self.page, (), values)
         return error
 
 

@@ -61,6 +61,8 @@ class Reply:
     """Bytes of the body that go out; the others never do."""
     hangs: bool = False
     """Whether the connection stays open then, instead of breaking off."""
+    endless: bool = False
+    """Whether the body is sent again and again, without a length, until whoever asked goes away."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,8 @@ class Site:
             self.headers["Content-Security-Policy"] = csp
         self.mounts = {prefix: tuple(folders) for prefix, folders in mounts.items()}
         self.log: list[Request] = []
+        self.given_up: list[str] = []
+        """Paths of replies that hang or do not end, and whose reader went away."""
         self._replies: dict[str, Callable[[], Reply]] = {}
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", port), functools.partial(_Handler, self))
@@ -236,6 +240,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._answer(with_body=True)
 
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._answer(with_body=True)
+
     def do_HEAD(self) -> None:
         self._answer(with_body=False)
 
@@ -254,6 +262,9 @@ class _Handler(BaseHTTPRequestHandler):
             **self.site.headers,
             **reply.headers,
         }
+        if reply.endless:
+            del headers["Content-Length"]
+            self.close_connection = True
         try:
             self.send_response(reply.status)
             for name, value in headers.items():
@@ -261,16 +272,20 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             if with_body:
                 self.wfile.write(reply.body[: reply.sent])
+            while reply.endless:
+                self.wfile.write(reply.body)
             if reply.sent is not None:
                 self.close_connection = True
                 self.wfile.flush()
                 if reply.hangs:
                     self.connection.settimeout(HANG_S)
-                    self.rfile.read(1)  # until the page gives up
+                    if self.rfile.read(1) == b"":  # until the page gives up
+                        self.site.given_up.append(path)
         except TimeoutError:
             pass
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True  # the page went away in the middle; nobody waits
+            self.site.given_up.append(path)
 
     def log_message(self, *_: object) -> None:
         """Keep the test output clean; `Site.log` has it all."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import re
 import time
 from collections.abc import Callable, Iterator
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from playwright.sync_api import Browser, Page
 from playwright.sync_api import Error as PlaywrightError
 
 from .conftest import PAGE_TIMEOUT_MS, watched_page
-from .server import ISOLATION_HEADERS, ROOT, Site
+from .server import ISOLATION_HEADERS, ROOT, Reply, Site
 from .test_js_package import STRICT_POLICY, npx
 
 DEPLOY = (ROOT / "docs" / "deploy.md").read_text()
@@ -113,6 +116,104 @@ def test_a_service_worker_isolates(
     assert any(re.search(r"kernels\S*\.threads, 2 threads", line) for line in lines), lines
     page.reload()
     wait_until_trained(page, "crossOriginIsolated")
+
+
+BROWSERS_REDIRECTS = 100
+"""More than browsers follow."""
+
+REDIRECTED = """<!doctype html>
+<meta charset="utf-8">
+<link rel="icon" href="data:,">
+<script src="isolate.js"></script>
+<script type="module">
+const module = (path) => import(path).then(({ where, url, dep }) => [where, url, dep], String);
+const posted = (path) => fetch(path, { method: "POST", body: "x" }).then((r) => r.text());
+const worker = (path) => new Promise((resolve) => {
+  const started = new Worker(path, { type: "module" });
+  started.onmessage = ({ data }) => resolve(data);
+  started.onerror = () => resolve("failed");
+});
+const asked = async (path, options) => {
+  try {
+    const response = await fetch(path, options);
+    return [await response.text(), response.url, response.redirected];
+  } catch (error) { return error.name; }
+};
+if (crossOriginIsolated) {
+  window.found = {
+    module: await module("./latest/mod.js"), far: await module("./far/mod.js"),
+    other: await module("OTHER/latest/mod.js"), whole: await module("./v1/mod.js"),
+    worker: await worker("./latest/mod.js"), fetched: await asked("./latest/text"), twice: await asked("./newest/text"),
+    own: await asked("./cookie"), endless: await asked("./loop"), posted: await posted("./post"),
+    opaque: (await fetch("OTHER/latest/mod.js", { mode: "no-cors" })).type,
+    right: await asked("./latest/text", { integrity: "RIGHT" }),
+    wrong: await asked("./latest/text", { integrity: "WRONG" }),
+  };
+}
+</script>
+"""
+
+
+def test_a_service_worker_keeps_redirects(page: Page, make_site: Callable[..., Site], tmp_path: Path) -> None:
+    """Modules behind a redirect find others beside the file, not beside the redirect, and nothing goes on for ever."""
+    assert npx("isolate", str(tmp_path)).returncode == 0
+    site, cdn = make_site(mounts={"/sub/": (tmp_path,)}), make_site()
+    module = """
+      import {{ dep }} from "./dep.js";
+      export const where = "{}", url = import.meta.url;
+      export {{ dep }};
+      if (typeof document === "undefined") postMessage([where, url, dep]);
+    """
+
+    def redirect(at: Site, path: str, target: str, status: int = 302) -> None:
+        at.add(path, "", status=status, headers={"Location": target})
+
+    for one, folder in ((site, "/sub"), (cdn, "")):
+        for version in ("latest", "v1"):
+            one.add(f"{folder}/{version}/dep.js", f"export const dep = '{version}';")
+        one.add(f"{folder}/v1/mod.js", module.format("v1"))
+        redirect(one, f"{folder}/latest/mod.js", f"{folder}/v1/mod.js")
+    redirect(site, "/sub/far/mod.js", cdn.url("/latest/mod.js"))
+    redirect(site, "/sub/latest/text", "/sub/v1/text")
+    redirect(site, "/sub/newest/text", "/sub/latest/text", 301)
+    site.add("/sub/v1/text", "text")
+    redirect(site, "/sub/post", "/sub/posted", 307)
+    site.add("/sub/posted", "posted")
+    # A login sends there and back each time that it is asked for; the other never ends.
+    turns = cycle([302, 200])
+    redirect(site, "/sub/login", "/sub/cookie")
+    site.add_dynamic("/sub/cookie", lambda: Reply(b"in", status=next(turns), headers={"Location": "/sub/login"}))
+    redirect(site, "/sub/loop", "/sub/back")
+    redirect(site, "/sub/back", "/sub/loop")
+    text = REDIRECTED.replace("OTHER", cdn.origin)
+    for name, body in (("RIGHT", b"text"), ("WRONG", b"other")):
+        text = text.replace(name, f"sha256-{base64.b64encode(hashlib.sha256(body).digest()).decode()}")
+    (tmp_path / "index.html").write_text(text)
+    page.goto(site.url("/sub/index.html"))
+    deadline = time.monotonic() + PAGE_TIMEOUT_MS / 1000
+    found = None
+    while found is None and time.monotonic() < deadline:
+        with contextlib.suppress(PlaywrightError):
+            found = page.evaluate("() => window.found ?? null")
+        page.wait_for_timeout(100)
+    assert found == {
+        "module": ["v1", site.url("/sub/v1/mod.js"), "v1"],
+        "far": ["v1", cdn.url("/v1/mod.js"), "v1"],
+        "other": ["v1", cdn.url("/v1/mod.js"), "v1"],
+        "worker": ["v1", site.url("/sub/v1/mod.js"), "v1"],
+        "fetched": ["text", site.url("/sub/v1/text"), True],
+        "twice": ["text", site.url("/sub/v1/text"), True],
+        # Redirected to its own URL: which is right, though not that it was redirected.
+        "own": ["in", site.url("/sub/cookie"), False],
+        "endless": "TypeError",
+        "opaque": "opaque",
+        "right": ["text", site.url("/sub/v1/text"), True],
+        "wrong": "TypeError",
+        "posted": "posted",
+        "whole": ["v1", site.url("/sub/v1/mod.js"), "v1"],
+    }
+    assert len(site.requests("/sub/posted")) == 1, "what is sent is not sent again"
+    assert len(site.requests("/sub/loop")) < BROWSERS_REDIRECTS
 
 
 def test_a_page_trains_offline(page: Page, make_site: Callable[..., Site], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ('a,b\n1,2\n"3\n4","5\n', {"x": "a"}, {}),
     ('a,b\n1,"say ""3"", 4"\n2,5"6\n', {"x": "a"}, {}),
     ("a,b,a\n1,2,3\n", {"x": "a"}, {}),
+    (f"a\n{'0' * 4299}7\n", {"x": "a"}, {"dtypes": {"x": "int64"}}),
+    (f"a\n-{'0' * 4300}7\n", {"x": "a"}, {"dtypes": {"x": "int64"}}),
 ]
 
 
@@ -71,6 +74,78 @@ def test_a_csv_file_is_what_python_reads(js: JsPage, text: str, columns: Any, op
     for name, tensor in found.items():
         assert tensor["type"] == str(expected[name].dtype)
         np.testing.assert_array_equal(from_json(tensor), expected[name])
+
+
+DELIMITERS = ",;|\t \\]^-d.*$"
+
+
+def random_files(count: int) -> list[tuple[str, str]]:
+    """Texts of few characters, where quotes and ends of lines meet, and what is between their values."""
+    draw = random.Random(21)
+    letters = [(d, [d, d, '"', '"', '""', "\n", "\r\n", "\r", "1", "22", "a"]) for d in DELIMITERS]
+    picked = [draw.choice(letters) for _ in range(count)]
+    return [("a" + d + "b\n" + "".join(draw.choices(parts, k=draw.randrange(12))), d) for d, parts in picked]
+
+
+def test_any_text_is_what_python_reads(js: JsPage) -> None:
+    """By `csv` of Python: rows and lines, and which quotes are wrong."""
+    files = random_files(600)
+    found = js.run(
+        """
+        const classes = { x: ["", "1", "22", "a"] };
+        return Promise.all(files.map(([text, delimiter]) =>
+          trainweb.readCsv(text, { x: ["a", "b"] }, { delimiter, classes })
+            .then(({ x }) => Array.from(x.data, Number), String)));""",
+        files=files,
+    )
+    outcomes = set()
+    for (text, delimiter), one in zip(files, found, strict=True):
+        try:
+            names = {"x": ["", "1", "22", "a"]}
+            data = from_csv(io.StringIO(text, newline=""), {"x": ["a", "b"]}, delimiter=delimiter, classes=names)
+            assert data.columns is not None
+            expected: Any = data.columns["x"].reshape(-1).tolist()
+        except FeedError as error:
+            expected = f"FeedError: {error}"
+        assert one == expected, (text, delimiter)
+        outcomes.add(expected.split()[-1] if isinstance(expected, str) else "read")
+    assert len(outcomes) >= 4
+
+
+def test_long_values_and_many_columns_take_no_time(js: JsPage) -> None:
+    """What was quadratic took minutes here."""
+    found = js.run(
+        """
+        const messages = [];
+        const tell = async (...given) => messages.push(await trainweb.readCsv(...given).then(() => "read", String));
+        await tell(`a\\n${"1".repeat(2e6)}x\\n`, { x: "a" });
+        await tell(`a\\n${"1".repeat(2e6)}x\\n`, { x: "a" }, { dtypes: { x: "int64" } });
+        await tell(`a\\n${"1".repeat(2e6)}\\n`, { x: "a" }, { dtypes: { x: "int64" } });
+        const names = Array.from({ length: 1e6 }, (_, k) => `c${k}`);
+        const text = `${names.join()}\\n${names.map(() => 1).join()}\\n`;
+        await tell(text, { x: names.slice(-20000) });
+        await tell(text, { x: "d" });
+        const many = names.slice(0, 1e5);
+        await tell(`a\\n${many.join("\\n")}\\n`, { x: "a" }, { classes: { x: many } });
+        return messages;"""
+    )
+    quoted = "1" * 499
+    assert found == [
+        f"FeedError: Line 2, column 'a': '{quoted}... (2000003 characters) is no float32.",
+        f"FeedError: Line 2, column 'a': '{quoted}... (2000003 characters) is no int64.",
+        f"FeedError: Line 2, column 'a': '{quoted}... (2000002 characters) is no int64.",
+        "read",
+        found[4],
+        "read",
+    ]
+    assert found[4].startswith("FeedError: The file has no column 'd'; it has c0, c1,")
+    assert found[4].endswith("... (8888888 characters).") and len(found[4]) < 700
+
+
+def test_a_name_is_not_taken_for_a_text(js: JsPage) -> None:
+    error = js.failure("await trainweb.readCsv('wine.csv', { x: 'alcohol' });")
+    assert error["name"] == "FeedError" and "'source' is text of one line, 'wine.csv'" in error["message"]
+    assert "If it is a path or URL, give its contents" in error["message"]
 
 
 def test_what_is_no_csv_file_or_setting(js: JsPage) -> None:

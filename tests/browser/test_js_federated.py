@@ -189,6 +189,7 @@ def test_what_cannot_be_is_refused(js: JsPage) -> None:
         const s = await open();
         const start = (await s.getContiguousParameters(true)).data;
         const store = new CheckpointStore("federated");
+        const mixed = [1, 2].map((n) => ({{ delta: start, examples: n, isNoised: n === 1 }}));
         const tries = {{
           unknown: () => s.federated({{ clip: 1 }}),
           clip: () => s.federated({{ clipNorm: 0 }}),
@@ -202,6 +203,9 @@ def test_what_cannot_be_is_refused(js: JsPage) -> None:
           infinite: () => averageUpdates(start, [{{ delta: start.map(() => Infinity), examples: 1 }}]),
           examples: () => averageUpdates(start, [{{ delta: start, examples: 0 }}]),
           weights: () => averageUpdates(start, [1, 2].map((n) => ({{ delta: start, examples: n, isNoised: true }}))),
+          mixed: () => averageUpdates(start, mixed),
+          last: () => averageUpdates(start, mixed.toReversed(), [1, 2]),
+          equal: () => averageUpdates(start, mixed, [2, 2]),
           join: () => joinFlower("ws://127.0.0.1:9", s, {{ trian: () => {{}} }}),
           train: () => joinFlower("ws://127.0.0.1:9", s, {{}}),
         }};
@@ -225,6 +229,9 @@ def test_what_cannot_be_is_refused(js: JsPage) -> None:
         "infinite": "updates[0].delta has numbers that are not finite",
         "examples": "updates[0].examples is 0",
         "weights": "equal weights",
+        "mixed": "equal weights",
+        "last": "equal weights",
+        "equal": "accepted",
         "join": "trian",
         "train": "train is 'undefined'; it must be a function",
     }

@@ -172,3 +172,42 @@ def fault_of(page: JsPage, path: str, names: list[str]) -> Any:
         error["name"] in ("TypeError", "ModelError") and f"'{wrong}'" in error["message"] and right in error["message"]
     )
     return None if is_right else [error["name"], error["message"]]
+
+
+LONGEST = 6000
+"""Characters of any message: room for one whose middle is left out."""
+HUGE = 300_000
+
+
+def test_no_message_is_longer_than_can_be_read(browser: Browser, plain_site: Site, paths: dict[str, list[str]]) -> None:
+    """A name and a value of hundreds of thousands of characters in the place of each option of each call."""
+    long, seen = [], 0
+    # Some are URLs, which the server does not take.
+    with open_js_page(browser, plain_site, (r"status of 4",)) as page:
+        page.run(SETUP)
+        page.run("window.huge = 'a\\n\"\\'\\u{1f600}'.repeat(size);", size=HUGE // 6)
+        for path, names in paths.items():
+            if not path.endswith(")"):
+                continue
+            call, argument = path, path[path.index("(") + 1 : -1]
+            base = BASES.get(call, BASES.get(argument, "{}"))
+            lengths = page.run(
+                f"""const messages = [];
+                for (const [name, value] of [[huge, 1], ...names.map((name) => [name, huge])]) {{
+                  const o = {base};
+                  o[name] = value;
+                  try {{
+                    const made = await {CALLS[call]};
+                    await made?.release?.();
+                  }} catch (error) {{
+                    messages.push([name.slice(0, 40), error.message.length, error.message.slice(0, 200)]);
+                  }}
+                }}
+                return messages;""",
+                names=names,
+            )
+            long += [(path, *one) for one in lengths if one[1] > LONGEST]
+            seen += len(lengths)
+        page.run("await session.release(); await state.release(); await inference.release();")
+    assert not long, long
+    assert seen > 2 * len(CALLS)

@@ -113,6 +113,44 @@ def test_what_goes_wrong_is_told_by_its_class() -> None:
     assert "nowhere/worker.js" in nowhere
 
 
+def test_a_download_that_does_not_end_well_is_given_up() -> None:
+    """As in pages, where `test_downloads.py` has more of it; afterwards nothing keeps the process."""
+    code = """
+    import { createServer } from "node:http";
+    import { InferenceSession } from "trainweb";
+    const answers = {
+      "/silent": () => {},
+      "/stalls": (response) => response.write(Buffer.alloc(100)),
+      "/endless": (response) => {
+        const more = () => { while (response.write(Buffer.alloc(2 ** 16))); };
+        response.on("drain", more);
+        more();
+      },
+    };
+    const server = createServer((request, response) => answers[request.url](response));
+    await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+    const base = `http://127.0.0.1:${server.address().port}`;
+    const tell = (url, options) => InferenceSession.create(url, options).then(() => "opened", String);
+    const own = new AbortController();
+    setTimeout(() => own.abort("mine"), 500);
+    const limits = { fileBytes: 2 ** 20 };
+    const found = await Promise.all([
+      ...Object.keys(answers).map((path) => tell(base + path, { limits })),
+      tell(`${base}/silent`, { signal: own.signal }), tell("docs/first.onnx", { signal: AbortSignal.abort("before") }),
+    ]);
+    found.forEach((text) => console.log(text.replace(base, "")));
+    server.close();
+    server.closeAllConnections();
+    """
+    assert node(code).splitlines() == [
+        "ModelError: model: /silent stalls: nothing came for 8 s after 0 bytes (env.timeouts.stall).",
+        "ModelError: model: /stalls stalls: nothing came for 8 s after 100 bytes (env.timeouts.stall).",
+        "LimitError: model: /endless has more than 1048576 bytes, the limit (limits.fileBytes).",
+        "mine",
+        "before",
+    ]
+
+
 def test_the_engine_reads_files() -> None:
     """And starts threads."""
     code = """

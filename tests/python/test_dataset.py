@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import io
 import threading
 from collections import Counter
@@ -175,6 +176,33 @@ def test_csv(tmp_path: Path) -> None:
 def test_a_bad_file_is_named_by_line_and_column(text: str, arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(FeedError, match=said):
         from_csv(io.StringIO(text, newline=""), **arguments)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_long_values_take_no_time(dtype: str) -> None:
+    """What was quadratic took hours here; `csv` itself ends at 131 072 characters unless it is told otherwise."""
+    before = csv.field_size_limit(10**7)
+    try:
+        for digits in ("1" * 2_000_000 + "x", "x" * 2_000_000):
+            with pytest.raises(FeedError) as caught:
+                from_csv(io.StringIO(f"a\n{digits}\n"), {"x": "a"}, dtypes={"x": dtype})
+            shown = f"'{digits[:499]}... ({len(digits) + 2} characters)"
+            assert str(caught.value) == f"Line 2, column 'a': {shown} is no {dtype}."
+    finally:
+        csv.field_size_limit(before)
+
+
+def test_many_columns_and_classes_take_no_time() -> None:
+    names = [f"c{k}" for k in range(400_000)]
+    text = ",".join(names) + "\n" + ",".join("1" for _ in names) + "\n"
+    columns = from_csv(io.StringIO(text), {"x": names[-20_000:]}).columns
+    assert columns is not None and columns["x"].shape == (1, 20_000)
+    with pytest.raises(FeedError) as caught:
+        from_csv(io.StringIO(text), {"x": "d"})
+    assert str(caught.value).endswith("... (3488888 characters).") and len(str(caught.value)) < 700
+    many = names[:100_000]
+    columns = from_csv(io.StringIO("\n".join(["a", *many])), {"x": "a"}, classes={"x": many}).columns
+    assert columns is not None and columns["x"].tolist() == list(range(100_000))
 
 
 def test_what_is_no_setting() -> None:

@@ -127,9 +127,14 @@ def test_averages_are_those_of_numpy() -> None:
         expected = (start + np.average(exact, axis=0, weights=shares)).astype(np.float32)
         np.testing.assert_allclose(federated.average_updates(start, updates, weights), expected, rtol=1e-6)
     noised = [ClientUpdate(delta, count, is_noised=True) for delta, count in zip(deltas, (1, 2, 3), strict=True)]
-    federated.average_updates(start, noised, "equal")
-    with pytest.raises(ModelError, match="equal weights"):
-        federated.average_updates(start, noised)
+    mixed = [ClientUpdate(noised[0].delta, 1, is_noised=True), *updates[1:]]
+    for given in (noised, mixed, mixed[::-1]):
+        for weights in ("examples", (1, 1, 2)):
+            with pytest.raises(ModelError, match="equal weights"):
+                federated.average_updates(start, given, weights)
+        equal = (start + exact.mean(axis=0)).astype(np.float32)
+        for weights in ("equal", (3, 3, 3)):
+            np.testing.assert_allclose(federated.average_updates(start, given, weights), equal, rtol=1e-5, atol=1e-6)
 
 
 def test_what_cannot_be_is_refused(session: trainweb.TrainingSession) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -114,6 +116,10 @@ def test_a_page_that_cannot_says_why_and_stays() -> None:
         assert "'b' is missing" in node.answers.get(timeout=SECONDS)[1]
         node.tasks.put(task())
         page.recv(SECONDS)
+        page.send(frame({"type": "failure", "id": "t1", "reason": "\ud800" * 600}))
+        assert node.answers.get(timeout=SECONDS) == ("t1", "the page could not do it: " + "?" * 500)
+        node.tasks.put(task())
+        page.recv(SECONDS)
         page.send(frame({"type": "failure", "id": "t1", "reason": "no data"}))
         assert node.answers.get(timeout=SECONDS) == ("t1", "the page could not do it: no data")
         assert not node.left.is_set()
@@ -135,6 +141,8 @@ BAD_JOINS: dict[str, tuple[bytes | str, str]] = {
     "shape": (frame(JOIN | {"parameters": [{"name": "w", "shape": [-1]}]}), "the shape"),
     "twice": (frame(JOIN | {"parameters": [*SHAPES, SHAPES[0]]}), "two arrays"),
     "numbers": (frame(JOIN, NUMBERS), "bytes of numbers"),
+    "empty-and-large": (frame(JOIN | {"arrays": [{"name": "w", "shape": [0, *[2**31 - 1] * 3]}]}), "too large even"),
+    "surrogate": (frame(JOIN | {"type": "\ud800"}), "must be 'join', got '\\ud800'"),
 }
 
 
@@ -161,6 +169,18 @@ BAD_ANSWERS: dict[str, tuple[Callable[[], bytes], str]] = {
     "count": (lambda: frame(result(metrics={"num-examples": 0}), NUMBERS), "expected a positive integer"),
     "metric": (lambda: frame(result(metrics={"num-examples": 1, "loss": "low"}), NUMBERS), "expected a number"),
     "truth": (lambda: frame(result(metrics={"num-examples": True}), NUMBERS), "expected a number"),
+    "digits": (lambda: frame(result(metrics={"num-examples": 1, "loss": 10**400}), NUMBERS), "expected a number"),
+    "count-digits": (lambda: frame(result(metrics={"num-examples": 10**400}), NUMBERS), "expected a number"),
+    "more-digits": (lambda: struct.pack("<I", 5007) + b'{"x": ' + b"1" * 5000 + b"}", "no JSON"),
+    "surrogate": (
+        lambda: frame(result(metrics={"num-examples": 1, "\ud800": 1}), NUMBERS),
+        "the metric '\\ud800' has a name that is not text",
+    ),
+    "name": (lambda: frame(result(metrics={"num-examples": 1, "x" * 501: 1}), NUMBERS), "has a name that is not text"),
+    "empty-and-large": (
+        lambda: frame(result(arrays=[{"name": "w", "shape": [0, *[2**31 - 1] * 3]}])),
+        "too large even where a size is 0",
+    ),
     "infinite": (lambda: frame(result(metrics={"num-examples": 1, "loss": float("inf")}), NUMBERS), "no JSON"),
 }
 
@@ -197,6 +217,88 @@ def test_limits_hold() -> None:
         page.recv(SECONDS)
         assert node.answers.get(timeout=SECONDS)[1] == "the page gave no answer in 0.2 s"
         assert closed(page) == (1008, "refused: no answer in 0.2 s")
+
+
+@pytest.mark.parametrize("reads", [0, 1 << 20])
+def test_a_page_that_does_not_read_its_task_is_reported(reads: int) -> None:
+    """It joins, is given more than the buffers between both hold, and reads nothing or a part of it."""
+    big = {"w": np.zeros((4 << 20,), np.float32)}
+    join = JOIN | {"parameters": [{"name": "w", "shape": [4 << 20]}]}
+    with FakeFleet(answer_seconds=1, pages=2) as fleet:
+        page, node = raw_page(fleet, frame(join))
+        other, other_node = joined(fleet)
+        node.tasks.put(Task("t1", "train", {}, big))
+        for _ in range(reads >> 16):
+            page.recv(1 << 16)
+        assert node.answers.get(timeout=SECONDS) == ("t1", "the page gave no answer in 1 s")
+        assert node.left.wait(SECONDS)
+        other_node.tasks.put(task())
+        other.recv(SECONDS)
+        other.send(frame(result(), NUMBERS))
+        assert other_node.answers.get(timeout=SECONDS)[1][1]["num-examples"] == 9
+        other.close()
+        page.close()
+        joined_when_free(fleet)[0].close()
+
+
+def test_the_time_that_a_page_takes_to_read_counts() -> None:
+    asked: list[float] = []
+
+    class Slow:
+        """A connection that takes a second to send."""
+
+        def __init__(self, page: Any) -> None:
+            self.page, self.socket = page, page.socket
+
+        def send(self, message: bytes) -> None:
+            time.sleep(1)
+            self.page.send(message)
+
+        def recv(self, seconds: float) -> bytes:
+            asked.append(seconds)
+            return self.page.recv(seconds)
+
+    with FakeFleet(answer_seconds=20) as fleet, connect(fleet.url, compression=None) as page:
+        ask = fleet.bridge._ask
+        fleet.bridge._ask = lambda slow, message: ask(Slow(slow), message)
+        page.send(frame(JOIN))
+        page.recv(SECONDS)
+        fleet.nodes.get(timeout=SECONDS).tasks.put(task())
+        page.recv(SECONDS)
+        page.send(frame({"type": "failure", "id": "t1", "reason": "slow"}))
+        page.close()
+    assert len(asked) == 1 and 0 <= asked[0] <= 19
+
+
+def test_the_bridge_stops_though_a_page_reads_nothing() -> None:
+    big = {"w": np.zeros((4 << 20,), np.float32)}
+    join = JOIN | {"parameters": [{"name": "w", "shape": [4 << 20]}]}
+    with FakeFleet() as fleet:
+        page, node = raw_page(fleet, frame(join))
+        other, _ = joined(fleet)
+        node.tasks.put(Task("t1", "train", {}, big))
+        page.recv(1 << 10)  # the task is on its way
+    assert closed(other) == (1001, "the bridge is stopped")
+    assert node.answers.get(timeout=SECONDS)[1].startswith("the page went away")
+    page.close()
+
+
+def raw_page(fleet: FakeFleet, join: bytes) -> tuple[socket.socket, FakeNode]:
+    """A page of the test's own, which reads only as far as the bridge's "joined"."""
+    host, port = fleet.url.removeprefix("ws://").split(":")
+    page = socket.socket()
+    page.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+    page.connect((host, int(port)))
+    page.sendall(
+        f"GET / HTTP/1.1\r\nHost: {host}:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+    )
+    # A final binary frame with a length of 16 bits, and a mask of zeros.
+    page.sendall(struct.pack(">BBH", 0x82, 0x80 | 126, len(join)) + bytes(4) + join)
+    seen = b""
+    while b'"joined"' not in seen:
+        seen += page.recv(1 << 10)
+    return page, fleet.nodes.get(timeout=SECONDS)
 
 
 def joined_when_free(fleet: FakeFleet) -> tuple[ClientConnection, FakeNode]:

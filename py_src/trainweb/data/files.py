@@ -18,7 +18,7 @@ from trainweb.data.dataset import Dataset
 from trainweb.errors import FeedError
 
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool")
-NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
+NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
 INTEGER = re.compile(r"[+-]?[0-9]+")
 """As a page reads them: no "nan", no "1_000", no digits of other scripts."""
 QUOTE_FAULTS = ("unexpected end of data", "expected after")
@@ -58,7 +58,7 @@ def from_csv(
     """
     mapping("columns", columns)
     mapping("dtypes", dtypes or {})
-    names = {name: texts(f"classes[{name!r}]", of) for name, of in mapping("classes", classes or {}).items()}
+    names = {name: texts(f"classes[{name!r:.80}]", of) for name, of in mapping("classes", classes or {}).items()}
     if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n':
         expected = "one character, and neither a quote nor the end of a line"
         raise messages.BAD_SETTING(name="delimiter", value=delimiter, expected=expected)
@@ -94,17 +94,20 @@ def _read(
         raise messages.EMPTY_DATASET()
     # Of a text file that was opened without "utf-8-sig".
     header[0] = header[0].removeprefix("\ufeff")
+    known = {column: k for k, column in enumerate(header)}
+    twice = {column for k, column in enumerate(header) if known[column] != k}
     places: dict[str, list[int]] = {}
     for name, given in columns.items():
-        wanted = [given] if isinstance(given, str) else texts(f"columns[{name!r}]", given)
+        wanted = [given] if isinstance(given, str) else texts(f"columns[{name!r:.80}]", given)
         if not wanted:
-            raise messages.BAD_SETTING(name=f"columns[{name!r}]", value=[], expected="a column, or several")
+            raise messages.BAD_SETTING(name=f"columns[{name!r:.80}]", value=[], expected="a column, or several")
         for column in wanted:
-            if column not in header:
+            if column not in known:
                 raise messages.CSV_COLUMN(column=column, names=", ".join(header))
-            if header.count(column) > 1:
+            if column in twice:
                 raise messages.CSV_COLUMN_TWICE(column=column)
-        places[name] = [header.index(column) for column in wanted]
+        places[name] = [known[column] for column in wanted]
+    numbers = {name: {label: k for k, label in reversed(list(enumerate(of)))} for name, of in classes.items()}
     values: dict[str, list[object]] = {name: [] for name in columns}
     for line, row in lines:
         if not row:
@@ -112,8 +115,8 @@ def _read(
         if len(row) != len(header):
             raise messages.CSV_RAGGED(line=line, given=len(row), expected=len(header))
         for name, found in places.items():
-            names = classes.get(name)
-            parsed = [parse(row[k], kinds[name], names, line, header[k]) for k in found]
+            labels = numbers.get(name)
+            parsed = [parse(row[k], kinds[name], labels, line, header[k]) for k in found]
             values[name].append(parsed[0] if isinstance(columns[name], str) else parsed)
     return Dataset({name: np.array(column, kinds[name]) for name, column in values.items()})
 
@@ -133,13 +136,13 @@ def _lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
         yield line, row
 
 
-def parse(text: str, dtype: str, names: Sequence[str] | None, line: int, column: str) -> object:
-    """A value of a CSV file."""
+def parse(text: str, dtype: str, labels: Mapping[str, int] | None, line: int, column: str) -> object:
+    """A value of a CSV file; `labels` are names of classes, in reverse, and their places."""
     value = text.strip()
-    if names is not None:
-        if value not in names:
-            raise messages.CSV_CLASS(line=line, column=column, value=value, names=", ".join(names))
-        return list(names).index(value)
+    if labels is not None:
+        if value not in labels:
+            raise messages.CSV_CLASS(line=line, column=column, value=value, names=", ".join(reversed(list(labels))))
+        return labels[value]
     try:
         if dtype == "bool":
             if value.lower() not in TRUE + FALSE:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-import math
+import socket
+import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,8 +27,12 @@ GOING_AWAY, REFUSED, TOO_MANY, FAILED = 1001, 1008, 1013, 1011
 """Why a connection is closed: https://www.rfc-editor.org/rfc/rfc6455#section-7.4.1"""
 MAX_REASON = 120
 """Bytes of text that a closing frame has room for."""
+MAX_TEXT = 500
+"""Characters of a reason or a name that a page gives, which the fleet is told."""
 JOIN_SECONDS = 30.0
 """For a page to say who it is."""
+CLOSE_SECONDS = 10.0
+"""For a page to take the reason why it is sent away."""
 COUNT = "num-examples"
 """The metric that Flower weighs by."""
 
@@ -51,6 +57,10 @@ class Task:
     kind: str
     config: Mapping[str, Any]
     arrays: Arrays
+
+
+class TaskError(Exception):
+    """Nothing comes of a task, and the page may have the next one."""
 
 
 class Fleet(Protocol):
@@ -79,7 +89,7 @@ class Limits:
     pages : int
         Connections at a time.
     answer_seconds : float
-        What a page may take for a task.
+        What a page may take for a task: to read it, to do it and to answer.
     poll_seconds : float
         How often the fleet is asked for a task.
     """
@@ -125,8 +135,13 @@ class Bridge:
 
     def close(self) -> None:
         """Send all pages away; their nodes leave the fleet."""
-        for page in list(self._pages):
-            close(page, GOING_AWAY, "the bridge is stopped")
+        reason = (GOING_AWAY, "the bridge is stopped")
+        # At the same time: a page that reads nothing holds up no other one.
+        closing = [threading.Thread(target=close, args=(page, *reason)) for page in list(self._pages)]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
 
     def handle(self, page: ServerConnection) -> None:
         """All of a page's connection; returns when it is over."""
@@ -202,16 +217,10 @@ class Bridge:
         from websockets.exceptions import ConnectionClosed
 
         try:
-            asked = frames.pack({"type": "task", "id": task.id, "kind": task.kind, "config": task.config}, task.arrays)
-            if len(asked) > self.limits.message_bytes:
-                fleet.fail(task, f"a message of {len(asked)} bytes; at most it has {self.limits.message_bytes}")
-                return
-            page.send(asked)
-            header, arrays = frames.unpack(page.recv(self.limits.answer_seconds))
-            if header.get("type") == "failure" and header.get("id") == task.id:
-                fleet.fail(task, f"the page could not do it: {header.get('reason')!s:.500}")
-                return
-            metrics = checked_answer(task, header, arrays, shapes)
+            arrays, metrics = self._answer(page, task, shapes)
+        except TaskError as error:
+            fleet.fail(task, str(error))
+            return
         except ConnectionClosed as error:
             fleet.fail(task, f"the page went away: {error}")
             raise
@@ -219,10 +228,40 @@ class Bridge:
             reason = f"no answer in {self.limits.answer_seconds:g} s"
             fleet.fail(task, f"the page gave {reason}")
             raise BadMessageError(reason) from None
-        except (BadMessageError, ValueError, TypeError) as error:
+        except Exception as error:
+            # Any error at all: the fleet waits for this task.
             fleet.fail(task, f"the page's answer was refused: {error}")
             raise BadMessageError(str(error)) from None
         fleet.reply(task, arrays, metrics)
+
+    def _answer(self, page: ServerConnection, task: Task, shapes: Shapes) -> tuple[Arrays, dict[str, float | int]]:
+        asked = frames.pack({"type": "task", "id": task.id, "kind": task.kind, "config": task.config}, task.arrays)
+        if len(asked) > self.limits.message_bytes:
+            raise TaskError(f"a message of {len(asked)} bytes; at most it has {self.limits.message_bytes}")
+        header, arrays = frames.unpack(self._ask(page, asked))
+        if header.get("type") == "failure" and header.get("id") == task.id:
+            raise TaskError(f"the page could not do it: {readable(header.get('reason'))}")
+        return arrays, checked_answer(task, header, arrays, shapes)
+
+    def _ask(self, page: ServerConnection, asked: bytes) -> bytes | str:
+        """The answer to a message.
+
+        Raises
+        ------
+        TimeoutError
+            The page did not read the message or did not answer in time.
+        """
+        from websockets.exceptions import ConnectionClosed
+
+        end = time.monotonic() + self.limits.answer_seconds
+        try:
+            with cut_off(page, self.limits.answer_seconds):
+                page.send(asked)
+        except ConnectionClosed:
+            if time.monotonic() >= end:
+                raise TimeoutError from None
+            raise
+        return page.recv(max(0.0, end - time.monotonic()))
 
 
 def checked_answer(task: Task, header: Mapping[str, Any], arrays: Arrays, shapes: Shapes) -> dict[str, float | int]:
@@ -246,7 +285,10 @@ def checked_answer(task: Task, header: Mapping[str, Any], arrays: Arrays, shapes
     if not isinstance(metrics, dict):
         raise BadMessageError("no metrics")
     for name, value in metrics.items():
-        if type(value) not in (int, float) or not math.isfinite(value):
+        if name != readable(name):
+            raise BadMessageError(f"the metric {name!r:.40} has a name that is not text, or too long")
+        # Integers of JSON have any number of digits; these become float64.
+        if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
             raise BadMessageError(f"the metric {name!r:.40} is {value!r:.40}, expected a number")
     count = metrics.get(COUNT)
     if type(count) is not int or not 0 < count < 2**53:
@@ -254,6 +296,28 @@ def checked_answer(task: Task, header: Mapping[str, Any], arrays: Arrays, shapes
     return {name: value if name == COUNT else float(value) for name, value in metrics.items()}
 
 
+def readable(text: object) -> str:
+    """Text of a page as the fleet can take it: of some length, and without halves of surrogate pairs."""
+    return str(text)[:MAX_TEXT].encode(errors="replace").decode()
+
+
+@contextmanager
+def cut_off(page: ServerConnection, seconds: float) -> Iterator[None]:
+    """End the connection if the block takes longer: a page that reads nothing lets `send` wait for ever."""
+
+    def end() -> None:
+        with suppress(OSError):  # it has ended already
+            page.socket.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, end)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def close(page: ServerConnection, code: int, reason: str) -> None:
     """Close a connection; the page is told why."""
-    page.close(code, reason.encode()[:MAX_REASON].decode(errors="ignore"))
+    with cut_off(page, CLOSE_SECONDS):
+        page.close(code, reason.encode(errors="replace")[:MAX_REASON].decode(errors="ignore"))

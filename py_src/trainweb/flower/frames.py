@@ -19,6 +19,8 @@ VERSION = 1
 MAX_HEADER = 1 << 20
 """Bytes: names and shapes of some ten thousand parameters."""
 MAX_RANK = 16
+MAX_NUMBERS = 2**53
+"""Product of all sizes that are not 0, of an array; numpy counts the bytes of an empty one, too, and has 63 bits."""
 
 Shapes = dict[str, tuple[int, ...]]
 Arrays = dict[str, np.ndarray]
@@ -88,6 +90,8 @@ def read_shapes(given: object) -> Shapes:
             raise BadMessageError("an array without a name and a shape")
         if not all(type(size) is int and 0 <= size < 2**31 for size in shape):
             raise BadMessageError(f"the shape {shape!r:.80} of {name!r:.80}")
+        if math.prod(size or 1 for size in shape) > MAX_NUMBERS:
+            raise BadMessageError(f"the shape {shape!r:.80} of {name!r:.80}, too large even where a size is 0")
         if name in shapes:
             raise BadMessageError(f"two arrays of the name {name!r:.80}")
         shapes[name] = tuple(shape)

@@ -71,6 +71,6 @@ def check_names(integrity: Any, names: tuple[str, ...]) -> dict[str, str]:
         raise TypeError(f"'integrity' must be a dict of {', '.join(names)} to hashes, got {type(integrity).__name__}.")
     for name, text in integrity.items():
         if name not in names:
-            raise TypeError(f"'integrity' has a hash of {name!r}; the files are {', '.join(names)}.")
+            raise TypeError(f"'integrity' has a hash of {name!r:.80}; the files are {', '.join(names)}.")
         parse_integrity(text, f"integrity.{name}")
     return dict(integrity)

@@ -397,7 +397,7 @@ def read_models(
     hashes = integrity or {}
     for name, given in zip(MODELS, (train, evaluation, optimizer), strict=True):
         if name in hashes and given is None:
-            raise TypeError(f"'integrity' has a hash of {name!r}, which is not given.")
+            raise TypeError(f"'integrity' has a hash of {name!r:.80}, which is not given.")
 
     def read(name: str, given: Any) -> Graph:
         try:

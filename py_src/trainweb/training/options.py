@@ -361,7 +361,7 @@ class SessionOptions(Attributes):
         size : int
             Its size, at least 0.
         """
-        check_count(f"the size of {name!r}", size)
+        check_count(f"the size of {name!r:.80}", size)
         instance_of(str, "name", name)
         self.free_dimension_overrides[name] = size
 
@@ -462,7 +462,7 @@ REFUSED: dict[str, tuple[set[Any], str]] = {
 def check_type(name: str, value: object, kind: type) -> None:
     """Raise TypeError unless `value` is of this type."""
     if not isinstance(value, kind):
-        raise TypeError(f"{name} must be a {kind.__name__}, got {value!r}.")
+        raise TypeError(f"{name} must be a {kind.__name__}, got {value!r:.80}.")
 
 
 def check_debug(given: object) -> None:
@@ -478,7 +478,7 @@ def check_debug(given: object) -> None:
 def check_count(name: str, value: object) -> None:
     """Raise unless `value` is an integer >= 0."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} must be an integer, got {value!r}.")
+        raise TypeError(f"{name} must be an integer, got {value!r:.80}.")
     if value < 0:
         raise SessionError(f"{name} must be >= 0, got {value}.")
 

@@ -306,7 +306,7 @@ class TrainingSession(SessionMethods):
         """
         if isinstance(path, (list, tuple)):
             if graph_output_names is not None:
-                raise TypeError(f"'path' must be a path, got the list {list(path)}.")
+                raise TypeError(f"'path' must be a path, got the list {list(path)!r:.80}.")
             path, graph_output_names = None, path
         if path is not None and graph_output_names is None:
             raise ModelError(

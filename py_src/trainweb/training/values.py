@@ -37,7 +37,7 @@ def dtype_of(element_type: Any) -> np.dtype[Any]:
     """The dtype of a numpy type, a name, or a TensorProto.DataType."""
     try:
         name = ONNX_DTYPES.get(element_type, "") if isinstance(element_type, int) else np.dtype(element_type).name
-    except TypeError:
+    except (TypeError, ValueError):
         name = ""
     if name not in SUPPORTED:
         raise UnsupportedError(f"Element type {element_type!r} is not supported; there are {', '.join(SUPPORTED)}.")

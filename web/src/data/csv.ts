@@ -1,10 +1,9 @@
 /** CSV files as data; trainweb/data/files.py is the same in Python. */
 
 import { Tensor } from "onnxruntime-common";
-import { dsvFormat } from "d3-dsv";
 
 import { sessionError } from "../wire/messages.js";
-import { FeedError } from "../wire/errors.js";
+import { FeedError, shortened } from "../wire/errors.js";
 import { badSetting, describe } from "./given.js";
 import { checkOptions } from "./nearest.js";
 
@@ -22,8 +21,12 @@ export interface CsvOptions {
   readonly classes?: Readonly<Record<string, readonly string[]>>;
 }
 
-const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
+const NUMBER = /^[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?$/i;
+/** Digits of an integer: those that Python reads. */
+const MOST_DIGITS = 4300;
 const INTEGER = /^[+-]?\d+$/;
+/** Of a text that is no file. */
+const SHOWN = { head: 80, tail: 0 };
 const LINE_END = /\r\n|\n|\r/g;
 const TRUE = ["1", "true"];
 const FALSE = ["0", "false"];
@@ -36,7 +39,7 @@ const RANGES: Readonly<Record<string, readonly [bigint, bigint]>> = {
 /**
  * Tensors of a CSV file, whose first line has the names of the columns: what `fit` and `Dataset` take.
  *
- * @param source - the text, or a file
+ * @param source - the text, or a file; a path or URL is not read
  * @param columns - for each input of the model the column it is made of (one value a row), or several, which become a vector
  * @throws FeedError for a column that the file does not have, or more than once; a value that is none of its type, too large
  *   for it, or missing, named by line and column; ModelError for a delimiter that is none
@@ -51,20 +54,25 @@ export async function readCsv(
   if (typeof delimiter !== "string" || !/^[^"\r\n]$/.test(delimiter)) {
     throw badSetting("delimiter", delimiter, "one character, and neither a quote nor the end of a line");
   }
+  const labels = new Map(
+    Object.entries(checkObject("classes", classes)).map(([name, names]) => [
+      name,
+      placesOf(checkTexts(`classes['${name}']`, names)),
+    ]),
+  );
   const inputs = Object.entries(checkObject("columns", columns)).map(([name, given]): Input => {
     const dtype = dtypes[name] ?? (name in classes ? "int64" : "float32");
     const wanted = typeof given === "string" ? [given] : checkTexts(`columns['${name}']`, given);
     if (wanted.length === 0) {
       throw badSetting(`columns['${name}']`, given, "a column, or several");
     }
-    return { name, dtype, classes: classes[name] ?? null, wanted, isVector: typeof given !== "string" };
+    return { name, dtype, classes: labels.get(name) ?? null, wanted, isVector: typeof given !== "string" };
   });
-  for (const name of [...Object.keys(checkObject("dtypes", dtypes)), ...Object.keys(checkObject("classes", classes))]) {
+  for (const name of [...Object.keys(checkObject("dtypes", dtypes)), ...Object.keys(classes)]) {
     if (!(name in columns)) {
       throw sessionError("CSV_INPUT", { name, names: Object.keys(columns).join(", ") });
     }
   }
-  Object.entries(classes).forEach(([name, names]) => checkTexts(`classes['${name}']`, names));
   for (const [name, dtype] of Object.entries(dtypes)) {
     if (!DTYPES.includes(dtype)) {
       throw sessionError("CSV_DTYPE", { name, dtype, names: DTYPES.join(", ") });
@@ -75,6 +83,12 @@ export async function readCsv(
 
 async function textOf(source: string | Blob | Response): Promise<string> {
   if (typeof source === "string") {
+    if (source !== "" && !/[\r\n]/.test(source)) {
+      throw new FeedError(
+        `'source' is text of one line, '${shortened(source, SHOWN)}', and a CSV file has the names of its columns and rows. ` +
+          "If it is a path or URL, give its contents: await fetch(url), or a Blob of the file.",
+      );
+    }
     return source;
   }
   if (typeof (source as Partial<Blob>)?.arrayBuffer !== "function") {
@@ -105,10 +119,16 @@ function checkTexts(name: string, value: readonly string[]): readonly string[] {
   return value;
 }
 
+/** The first place of each name. */
+function placesOf(names: readonly string[]): ReadonlyMap<string, number> {
+  return new Map(names.map((name, k) => [name, k] as const).reverse());
+}
+
 interface Input {
   readonly name: string;
   readonly dtype: CsvDtype;
-  readonly classes: readonly string[] | null;
+  /** Names of classes and their places. */
+  readonly classes: ReadonlyMap<string, number> | null;
   readonly wanted: readonly string[];
   readonly isVector: boolean;
 }
@@ -116,62 +136,72 @@ interface Input {
 /** A row, and the line that it starts in. */
 interface Line {
   readonly line: number;
+  /** None: the line is blank. */
   readonly values: readonly string[];
 }
 
-function linesOf(source: string, delimiter: string): Line[] {
+/** The rows of a text (https://www.rfc-editor.org/rfc/rfc4180, with any end of a line). */
+function* linesOf(source: string, delimiter: string): Generator<Line, void> {
   const text = source.replace(/^\ufeff/, "");
-  checkQuotes(text, delimiter);
-  let next = 1;
-  return dsvFormat(delimiter).parseRows(text, (values) => {
-    const line = next;
-    // Values between quotes may have several lines.
-    next += 1 + values.reduce((sum, value) => sum + countLines(value), 0);
-    return { line, values };
-  });
+  const ends = new RegExp(`[\\r\\n\\u${delimiter.charCodeAt(0).toString(16).padStart(4, "0")}]`, "g");
+  let line = 1;
+  for (let at = 0; at < text.length; line++) {
+    const [first, start] = [line, at];
+    const values: string[] = [];
+    for (let isOpen = true; isOpen; at++) {
+      const end = endOf(text, at, ends);
+      if (end === null) {
+        throw sessionError("CSV_QUOTES", { line: first });
+      }
+      const value = text[at] === '"' ? text.slice(at + 1, end - 1).replaceAll('""', '"') : text.slice(at, end);
+      values.push(value);
+      // Values between quotes may have several lines.
+      line += countLines(value);
+      at = end;
+      isOpen = text[at] === delimiter;
+    }
+    const isBlank = at === start + 1 && /[\r\n]/.test(text[start] as string);
+    yield { line: first, values: isBlank ? [] : values };
+    at += text[at - 1] === "\r" && text[at] === "\n" ? 1 : 0;
+  }
+}
+
+/** Where the value at a place ends; null for quotes that do not end, or not with the value. */
+function endOf(text: string, start: number, ends: RegExp): number | null {
+  let at = start;
+  if (text[start] === '"') {
+    at = text.indexOf('"', start + 1);
+    while (at >= 0 && text[at + 1] === '"') {
+      at = text.indexOf('"', at + 2);
+    }
+    if (at < 0) {
+      return null;
+    }
+    at++;
+  }
+  ends.lastIndex = at;
+  const end = ends.exec(text)?.index ?? text.length;
+  return text[start] === '"' && end !== at ? null : end;
 }
 
 function countLines(text: string): number {
   return /[\r\n]/.test(text) ? (text.match(LINE_END) as string[]).length : 0;
 }
 
-/** @throws FeedError for quotes that do not end: the parser would take the rest of the file for one value */
-function checkQuotes(text: string, delimiter: string): void {
-  const isEnd = (at: number): boolean => at >= text.length || [delimiter, "\n", "\r"].includes(text[at] as string);
-  if (!text.includes('"')) {
-    return;
-  }
-  let row = 0;
-  for (let at = 0; at < text.length; at++) {
-    if (text[at] === '"') {
-      at = text.indexOf('"', at + 1);
-      while (at >= 0 && text[at + 1] === '"') {
-        at = text.indexOf('"', at + 2);
-      }
-      if (at < 0 || !isEnd(++at)) {
-        throw sessionError("CSV_QUOTES", { line: 1 + countLines(text.slice(0, row)) });
-      }
-    } else {
-      while (!isEnd(at)) {
-        at++;
-      }
-    }
-    row = text[at] === delimiter ? row : at + 1;
-  }
-}
-
-function parseRows([first, ...lines]: readonly Line[], inputs: readonly Input[]): Record<string, Tensor> {
-  const header = first?.values ?? [];
-  if (header.length === 0 || header.join("") === "") {
+function parseRows(lines: Generator<Line, void>, inputs: readonly Input[]): Record<string, Tensor> {
+  const header = lines.next().value?.values ?? [];
+  if (header.length === 0) {
     throw sessionError("EMPTY_DATASET", {});
   }
+  const found = new Map(header.map((column, k) => [column, k]));
+  const twice = new Set(header.filter((column, k) => found.get(column) !== k));
   const places = inputs.map(({ wanted }) =>
     wanted.map((column) => {
-      const place = header.indexOf(column);
-      if (place < 0) {
+      const place = found.get(column);
+      if (place === undefined) {
         throw sessionError("CSV_COLUMN", { column, names: header.join(", ") });
       }
-      if (header.lastIndexOf(column) !== place) {
+      if (twice.has(column)) {
         throw sessionError("CSV_COLUMN_TWICE", { column });
       }
       return place;
@@ -180,7 +210,7 @@ function parseRows([first, ...lines]: readonly Line[], inputs: readonly Input[])
   const values = inputs.map((): (number | bigint)[] => []);
   let rows = 0;
   for (const { line, values: row } of lines) {
-    if (row.length === 1 && row[0] === "") {
+    if (row.length === 0) {
       continue;
     }
     if (row.length !== header.length) {
@@ -223,9 +253,9 @@ function arrayOf(dtype: CsvDtype, values: readonly (number | bigint)[]): ArrayBu
 function parse(text: string, { dtype, classes }: Input, line: number, column: string): number | bigint {
   const value = text.trim();
   if (classes !== null) {
-    const place = classes.indexOf(value);
-    if (place < 0) {
-      throw sessionError("CSV_CLASS", { line, column, value, names: classes.join(", ") });
+    const place = classes.get(value);
+    if (place === undefined) {
+      throw sessionError("CSV_CLASS", { line, column, value, names: [...classes.keys()].reverse().join(", ") });
     }
     return place;
   }
@@ -240,8 +270,9 @@ function parse(text: string, { dtype, classes }: Input, line: number, column: st
     }
   }
   const range = RANGES[dtype];
-  if (range !== undefined && INTEGER.test(value)) {
-    const number = BigInt(value.replace(/^\+/, ""));
+  const digits = value.replace(/^[+-]/, "");
+  if (range !== undefined && INTEGER.test(value) && digits.length <= MOST_DIGITS) {
+    const number = BigInt(value.startsWith("-") ? value : digits);
     if (number >= range[0] && number <= range[1]) {
       return number;
     }

@@ -1,5 +1,15 @@
 /** What a name that does not exist may have been meant as. */
 
+import { shortened } from "../wire/errors.js";
+
+/** Characters of a name that is not known: those that are known have fewer. */
+const SHOWN = { head: 80, tail: 0 };
+
+/** A value that is not what it must be, as an error shows it. */
+export function brief(value: unknown): string {
+  return shortened(String(value), SHOWN);
+}
+
 /** How many characters must change, come or go to make one text of the other. */
 function distance(a: string, b: string): number {
   let row = Array.from({ length: b.length + 1 }, (_, k) => k);
@@ -23,8 +33,9 @@ function distance(a: string, b: string): number {
 export function checkKnown(what: string, given: object, known: readonly string[]): void {
   for (const name of Object.keys(given)) {
     if (!known.includes(name)) {
-      const [nearest] = [...known].sort((a, b) => distance(name, a) - distance(name, b));
-      throw new TypeError(`${what} '${name}' is not known; did you mean '${nearest}'?`);
+      const shown = brief(name);
+      const [nearest] = [...known].sort((a, b) => distance(shown, a) - distance(shown, b));
+      throw new TypeError(`${what} '${shown}' is not known; did you mean '${nearest}'?`);
     }
   }
 }

@@ -38,9 +38,25 @@ function serve(scope: ServiceWorkerScope): void {
     const { request, respondWith } = event as RequestEvent;
     // What tools of developers ask for, and fetch refuses.
     if (request.cache !== "only-if-cached" || request.mode === "same-origin") {
-      respondWith.call(event, fetch(request).then(withHeaders));
+      respondWith.call(event, fetch(request).then((response) => passOn(request, response)));
     }
   });
+}
+
+/**
+ * A Response that is made here has the URL of its request: a module behind a redirect would look for others beside that. So the
+ * browser is redirected, too, and asks anew. Only GET requests are repeated, and none at its own URL, which would not end.
+ */
+function passOn(request: Request, response: Response): Response {
+  if (!response.redirected || request.method !== "GET" || withoutHash(response.url) === withoutHash(request.url)) {
+    return withHeaders(response);
+  }
+  void response.body?.cancel();
+  return Response.redirect(response.url);
+}
+
+function withoutHash(url: string): string {
+  return url.split("#", 1)[0] as string;
 }
 
 function withHeaders(response: Response): Response {

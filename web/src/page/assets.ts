@@ -1,5 +1,6 @@
 /** The files beside the page's script, in the forms that bundlers and servers need. */
 
+import { brief } from "../data/nearest.js";
 import type { KernelBuild, PackageFiles } from "../wire/files.js";
 import { otherPlatform } from "../wire/platform.js";
 import type { KnownFile, LoadStage } from "./progress.js";
@@ -233,7 +234,7 @@ function absolutePrefix(prefix: string | null | undefined, name: string): string
     return null;
   }
   if (typeof prefix !== "string" || prefix === "") {
-    throw new TypeError(`${name} must be a URL prefix, got ${String(prefix)}.`);
+    throw new TypeError(`${name} must be a URL prefix, got ${brief(prefix)}.`);
   }
   const url = absolute(prefix);
   return url.endsWith("/") ? url : `${url}/`;

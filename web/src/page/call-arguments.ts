@@ -2,7 +2,7 @@
 
 import type { FileForm, PropertyKind, PropertyValue } from "../wire/protocol.js";
 import { describe } from "../data/given.js";
-import { checkOptions } from "../data/nearest.js";
+import { brief, checkOptions } from "../data/nearest.js";
 
 /**
  * What a file is handed out as: "bytes" is a Uint8Array in the page's memory (the default), "blob" a Blob, which
@@ -35,7 +35,7 @@ export function checkKind(value: PropertyValue, kind: PropertyKind | undefined):
     return;
   }
   if (!["int", "float", "string"].includes(kind)) {
-    throw new TypeError(`'kind' must be "int", "float" or "string", got ${String(kind)}.`);
+    throw new TypeError(`'kind' must be "int", "float" or "string", got ${brief(kind)}.`);
   }
   if ((kind === "string") !== (typeof value === "string")) {
     throw new TypeError(`'value' is ${describe(value)}, which is not kept as "${kind}".`);

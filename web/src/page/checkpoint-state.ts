@@ -88,8 +88,9 @@ export class CheckpointState {
     }
     const options = resolveOptions(sessionOptions);
     options.integrity.expect(["checkpointState"]);
-    const file = await loadSource("checkpointState", source, options.integrity, options.progress);
-    const state = new CheckpointState(KEY, options);
+    const file = await loadSource("checkpointState", source, options);
+    // The signal is of this call, not of those that open it anew.
+    const state = new CheckpointState(KEY, { ...options, signal: undefined });
     const handle = await StateHandle.open(state, file, options);
     state.#holder = Promise.resolve({ handle });
     return state;

@@ -41,25 +41,55 @@ releasers.add(async () => {
 export interface WorkerOptions {
   readonly settings: WorkerSettings;
   readonly progress: LoadTracker;
+  readonly signal?: AbortSignal | undefined;
+}
+
+/** What sessions have, and built files have not. */
+interface Releasable {
+  release?(): Promise<void>;
 }
 
 /**
  * Open a session in the worker for these settings: the one that runs, or a new one.
  *
  * @param open - makes the session, which keeps the worker until `WorkerClient.leave`
+ * @throws the reason of the signal when it is aborted first; what is opened nevertheless is released
  */
 export async function withWorker<T>(
-  { settings, progress }: WorkerOptions,
+  { settings, progress, signal }: WorkerOptions,
   open: (client: WorkerClient) => Promise<T>,
 ): Promise<T> {
+  signal?.throwIfAborted();
   const client = connect(settings);
   client.enter();
   client.follow(progress);
+  let isGivenUp = false;
+  let giveUp = (): void => {};
+  const givenUp = new Promise<never>((_, reject) => {
+    giveUp = (): void => {
+      isGivenUp = true;
+      client.giveUp();
+      reject(signal?.reason as Error);
+    };
+  });
+  signal?.addEventListener("abort", giveUp);
+  const opening = open(client).finally(() => signal?.removeEventListener("abort", giveUp));
+  opening.then(
+    (opened) => {
+      if (isGivenUp) {
+        client.settle();
+        void (opened as Releasable | undefined)?.release?.();
+      }
+    },
+    () => {
+      if (isGivenUp) {
+        client.settle();
+      }
+      client.leave();
+    },
+  );
   try {
-    return await open(client);
-  } catch (error) {
-    client.leave();
-    throw error;
+    return await Promise.race([opening, givenUp]);
   } finally {
     client.unfollow(progress);
   }
@@ -112,6 +142,8 @@ export class WorkerClient {
   #python: Promise<PythonInfo> | null = null;
   /** Sessions, and those that are being made. */
   #sessions = 0;
+  /** Of these, those that nobody waits for. */
+  #givenUp = 0;
   #idle: ReturnType<typeof setTimeout> | undefined;
   readonly #files: PackageFiles;
   readonly #known: ReadonlyMap<string, KnownFile>;
@@ -212,6 +244,19 @@ export class WorkerClient {
     }
     this.#idle = setTimeout(() => void this.endIfIdle(), env.timeouts.idle);
     keepInBackground(this.#idle);
+  }
+
+  /** A session that is being made is not wanted any more: end the worker, in the middle of its work, if it has no other one. */
+  giveUp(): void {
+    this.#givenUp++;
+    if (this.#givenUp === this.#sessions) {
+      this.#fail("all its sessions were aborted");
+    }
+  }
+
+  /** A session that was given up is there, or failed. */
+  settle(): void {
+    this.#givenUp--;
   }
 
   /** End the worker, once it has stored what it stores, if it has no session. */

@@ -38,8 +38,8 @@ export function withModel<T>(
     // What is cached needs no Python, or it starts when that turns out to be nothing.
     const python = mayBeCached ? null : client.startPython();
     const [file, external] = await Promise.all([
-      loadSource("model", model, options.integrity, options.progress),
-      loadExternalData(options.externalData, options.progress),
+      loadSource("model", model, options),
+      loadExternalData(options.externalData, options),
     ]);
     await client.ready;
     await python;

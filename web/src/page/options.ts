@@ -1,6 +1,6 @@
 /** Session options: trainweb's own, and onnxruntime's, which are checked and otherwise of no effect. */
 
-import { checkKnown, checkOptions } from "../data/nearest.js";
+import { brief, checkKnown, checkOptions } from "../data/nearest.js";
 import { UnsupportedError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
@@ -39,6 +39,11 @@ export interface SessionOptions {
    * `createFromModel` and `InferenceSession.create`.
    */
   readonly externalData?: readonly ExternalData[];
+  /**
+   * Aborted before the call has ended, it fails with the signal's reason: nothing more is fetched, and what was made is
+   * freed. A worker that nobody else uses ends.
+   */
+  readonly signal?: AbortSignal;
   /** Told of loading, in bytes and percent, besides `env.onProgress`. */
   readonly onProgress?: ProgressListener;
   /** What is watched while the session trains: docs/debug.md. Of training sessions. */
@@ -115,7 +120,7 @@ export type ExternalData =
 
 const NAMES: Readonly<Record<keyof SessionOptions, true>> = {
   threads: true, reproducible: true, cache: true, memoryBudget: true, maxPlans: true, externalData: true,
-  onProgress: true, debug: true, limits: true, integrity: true, executionProviders: true, graphOptimizationLevel: true,
+  signal: true, onProgress: true, debug: true, limits: true, integrity: true, executionProviders: true, graphOptimizationLevel: true,
   executionMode: true, logSeverityLevel: true, logVerbosityLevel: true, intraOpNumThreads: true,
   interOpNumThreads: true, enableCpuMemArena: true, enableMemPattern: true, enableProfiling: true,
   profileFilePrefix: true, logId: true, freeDimensionOverrides: true, preferredOutputLocation: true,
@@ -127,6 +132,9 @@ const PROVIDERS = ["wasm", "cpu", "webgpu", "webnn", "webgl"];
 const OPTIMIZATION_LEVELS = ["disabled", "basic", "extended", "layout", "all"];
 const EXECUTION_MODES = ["sequential", "parallel"];
 const MAX_SEVERITY = 4;
+/** As of Python (`Limits` of model/checks.py). */
+const FILE_BYTES = 2 ** 31 - 1;
+const ARENA_BYTES = 2 ** 32;
 
 /** Options after the checks, as the worker and Python want them. */
 export interface ResolvedOptions {
@@ -134,6 +142,9 @@ export interface ResolvedOptions {
   readonly progress: LoadTracker;
   readonly cache: boolean;
   readonly integrity: Integrity;
+  /** Of files that are fetched; Python has its own for those that it reads. */
+  readonly limits: { readonly fileBytes: number; readonly arenaBytes: number };
+  readonly signal: AbortSignal | undefined;
   readonly hasBudget: boolean;
   /** Of steps that say nothing else; undefined: that of `env.logLevel`. */
   readonly severity: RunOptions["logSeverityLevel"];
@@ -175,6 +186,8 @@ export function resolveOptions(options: unknown, more: readonly string[] = []): 
     progress: new LoadTracker([env.onProgress, given.onProgress]),
     cache: given.cache ?? false,
     integrity: checkIntegrity(given.integrity),
+    limits: { fileBytes: given.limits?.fileBytes ?? FILE_BYTES, arenaBytes: given.limits?.arenaBytes ?? ARENA_BYTES },
+    signal: given.signal,
     hasBudget: given.memoryBudget !== undefined,
     severity: given.logSeverityLevel,
     checksNumerics: given.debug?.checkNumerics ?? false,
@@ -198,13 +211,16 @@ function checkOwnOptions(options: SessionOptions): void {
   checkCount("maxPlans", maxPlans, 1);
   for (const [name, value] of Object.entries({ reproducible, cache })) {
     if (value !== undefined && typeof value !== "boolean") {
-      throw new TypeError(`'${name}' must be a boolean, got ${String(value)}.`);
+      throw new TypeError(`'${name}' must be a boolean, got ${brief(value)}.`);
     }
   }
   for (const [name, value] of Object.entries({ onProgress, "env.onProgress": env.onProgress ?? undefined })) {
     if (value !== undefined && typeof value !== "function") {
-      throw new TypeError(`'${name}' must be a function, got ${String(value)}.`);
+      throw new TypeError(`'${name}' must be a function, got ${brief(value)}.`);
     }
+  }
+  if (options.signal !== undefined && !(options.signal instanceof AbortSignal)) {
+    throw new TypeError("'signal' must be an AbortSignal.");
   }
   checkDebug(options.debug);
   const known = { arenaBytes: true, nodes: true, loopIterations: true, fileBytes: true } as const;
@@ -223,7 +239,7 @@ function checkDebug(debug: unknown): void {
   checkKnown("The option of debug", debug, ["checkNumerics"]);
   const { checkNumerics } = debug as DebugOptions;
   if (checkNumerics !== undefined && typeof checkNumerics !== "boolean") {
-    throw new TypeError(`'debug.checkNumerics' must be a boolean, got ${String(checkNumerics)}.`);
+    throw new TypeError(`'debug.checkNumerics' must be a boolean, got ${brief(checkNumerics)}.`);
   }
 }
 
@@ -260,7 +276,7 @@ function checkPeerOptions(options: SessionOptions): void {
   for (const provider of options.executionProviders ?? []) {
     const name = typeof provider === "string" ? provider : provider.name;
     if (!PROVIDERS.includes(name)) {
-      throw new Error(`no available backend found. ERR: not supported execution provider: ${name}`);
+      throw new Error(`no available backend found. ERR: not supported execution provider: ${brief(name)}`);
     }
   }
   const { graphOptimizationLevel, executionMode, logSeverityLevel, logVerbosityLevel } = options;
@@ -268,10 +284,10 @@ function checkPeerOptions(options: SessionOptions): void {
     graphOptimizationLevel !== undefined &&
     !OPTIMIZATION_LEVELS.includes(graphOptimizationLevel)
   ) {
-    throw new Error(`unsupported graph optimization level: ${String(graphOptimizationLevel)}`);
+    throw new Error(`unsupported graph optimization level: ${brief(graphOptimizationLevel)}`);
   }
   if (executionMode !== undefined && !EXECUTION_MODES.includes(executionMode)) {
-    throw new Error(`unsupported execution mode: ${String(executionMode)}`);
+    throw new Error(`unsupported execution mode: ${brief(executionMode)}`);
   }
   checkSeverity(logSeverityLevel, logVerbosityLevel);
   checkExtra(options.extra, new Set());
@@ -309,10 +325,10 @@ function unsupported(what: string, why: string): UnsupportedError {
 export function checkSeverity(severity: unknown, verbosity: unknown): void {
   const isSeverity = Number.isInteger(severity) && (severity as number) >= 0 && (severity as number) <= MAX_SEVERITY;
   if (severity !== undefined && !isSeverity) {
-    throw new Error(`log serverity level is not valid: ${String(severity)}`);
+    throw new Error(`log serverity level is not valid: ${brief(severity)}`);
   }
   if (verbosity !== undefined && !(Number.isInteger(verbosity) && (verbosity as number) >= 0)) {
-    throw new Error(`log verbosity level is not valid: ${String(verbosity)}`);
+    throw new Error(`log verbosity level is not valid: ${brief(verbosity)}`);
   }
 }
 

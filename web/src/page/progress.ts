@@ -53,25 +53,11 @@ export class LoadTracker {
     this.#count(stage, url, isDone ? total : Math.min(loaded, total), total);
   }
 
-  /** The bytes of a response, counted as they are read. */
-  counted(url: string, response: Response): Response {
-    if (!this.isWanted || response.body === null) {
-      return response;
+  /** A file of the user has come so far. */
+  model(url: string, loaded: number, total: number): void {
+    if (this.isWanted) {
+      this.#count("model", url, loaded, total);
     }
-    const length = Number(response.headers.get("Content-Length"));
-    let loaded = 0;
-    this.#count("model", url, 0, length);
-    const body = response.body.pipeThrough(
-      new TransformStream<Uint8Array, Uint8Array>({
-        transform: (chunk, controller) => {
-          loaded += chunk.length;
-          this.#count("model", url, loaded, Math.max(length, loaded));
-          controller.enqueue(chunk);
-        },
-        flush: () => this.#count("model", url, loaded, loaded),
-      }),
-    );
-    return new Response(body, { headers: response.headers });
   }
 
   /** All files are there. */

@@ -675,16 +675,17 @@ function logCost(memory: SessionMemory): void {
 async function createFromArtifacts(
   client: WorkerClient,
   { trainModel, checkpointState, evalModel, optimizerModel }: TrainingSessionCreateOptions,
-  { json, cache, integrity, progress, ...options }: ResolvedOptions,
+  options: ResolvedOptions,
 ): Promise<TrainingSession> {
+  const { json, cache, progress } = options;
   // What is cached needs no Python, or it starts when that turns out to be nothing.
   const python = cache ? null : client.startPython();
   const isState = checkpointState instanceof CheckpointState;
   const [train, checkpoint, evaluate, optimizer] = await Promise.all([
-    loadSource("trainModel", trainModel, integrity, progress),
-    loadSource("checkpointState", isState ? await checkpointState.lend() : checkpointState, integrity, progress),
-    evalModel ? loadSource("evalModel", evalModel, integrity, progress) : null,
-    optimizerModel ? loadSource("optimizerModel", optimizerModel, integrity, progress) : null,
+    loadSource("trainModel", trainModel, options),
+    loadSource("checkpointState", isState ? await checkpointState.lend() : checkpointState, options),
+    evalModel ? loadSource("evalModel", evalModel, options) : null,
+    optimizerModel ? loadSource("optimizerModel", optimizerModel, options) : null,
   ]);
   await client.ready;
   await python;
@@ -706,7 +707,7 @@ async function createFromBundle(
   bundle: Source,
   options: ResolvedOptions,
 ): Promise<TrainingSession> {
-  const file = await loadSource("bundle", bundle, options.integrity, options.progress);
+  const file = await loadSource("bundle", bundle, options);
   await client.ready;
   options.progress.compiles();
   const info = await client.request(callOf("createFromBundle", [file, options.json], buffersOf(file)));

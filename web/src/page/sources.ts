@@ -1,15 +1,18 @@
 /** Models and checkpoints: a URL, bytes or a Blob, as the worker takes them. */
 
-import { CheckpointError, ModelError } from "../wire/errors.js";
-import { findFault, type FileName, type Integrity } from "./integrity.js";
-import { otherPlatform } from "../wire/platform.js";
-import type { ExternalFile } from "../wire/protocol.js";
-import type { LoadTracker } from "./progress.js";
 import { describe } from "../data/given.js";
+import { messageOf } from "../wire/fetch-file.js";
+import type { ExternalFile } from "../wire/protocol.js";
+import { download, keepsBlobs, LARGE_FILE, loadError, readable, type DownloadOptions } from "./download.js";
+import { findFault, type FileName } from "./integrity.js";
+import type { ResolvedOptions } from "./options.js";
 import { copyBytes } from "./tensors.js";
 
 /** Where a model or checkpoint comes from. A string is a URL, relative to the page; in Node it may be a path. */
 export type Source = string | URL | Uint8Array | ArrayBuffer | Blob;
+
+/** What loading depends on. */
+type LoadOptions = Pick<ResolvedOptions, "settings" | "progress" | "integrity" | "limits" | "signal">;
 
 /** Whether a value is something `loadSource` can read. */
 export function isSource(value: unknown): value is Source {
@@ -23,24 +26,20 @@ export function isSource(value: unknown): value is Source {
   );
 }
 
-/** Bytes from which on a file stays with the browser, as a Blob: the worker reads of it what it needs. */
-const LARGE_FILE = 2 ** 25;
-
 /**
  * The bytes of a source, in a buffer of their own, or a Blob if it is large and not in memory yet. Bytes are copied
  * at the time of the call.
  *
  * @param what - how errors call it, e.g. "trainModel"
- * @throws ModelError, or CheckpointError for a checkpoint, when it cannot be fetched or has another hash
+ * @throws as `download`; ModelError or CheckpointError when it has another hash
  */
 export async function loadSource(
   what: FileName,
   source: Source,
-  integrity: Integrity,
-  progress: LoadTracker,
+  options: LoadOptions,
 ): Promise<Uint8Array<ArrayBuffer> | Blob> {
-  const file = await readSource(what, source, progress);
-  const hashes = integrity.of(what);
+  const file = await readSource(what, source, downloadOptions(options, "fileBytes"));
+  const hashes = options.integrity.of(what);
   if (hashes !== null) {
     const bytes = file instanceof Blob ? new Uint8Array(await file.arrayBuffer()) : file;
     const fault = await findFault(bytes, hashes);
@@ -51,16 +50,23 @@ export async function loadSource(
   return file;
 }
 
+function downloadOptions(
+  { settings, progress, limits, signal }: Omit<LoadOptions, "integrity">,
+  limit: keyof LoadOptions["limits"],
+): DownloadOptions {
+  return { stallMs: settings.stallMs, progress, signal, limit: { name: `limits.${limit}`, nbytes: limits[limit] } };
+}
+
 function readSource(
   what: string,
   source: Source,
-  progress: LoadTracker,
+  options: DownloadOptions,
 ): Promise<Uint8Array<ArrayBuffer> | Blob> {
   if (source instanceof Uint8Array) {
     return Promise.resolve(copyBytes(source));
   }
   if (typeof source === "string" || source instanceof URL) {
-    return fetchFile(what, source, progress);
+    return download(what, source, options);
   }
   if (source instanceof Blob) {
     return readBlob(what, source);
@@ -76,12 +82,12 @@ function readSource(
 /** The files of external data, as the worker takes them. */
 export function loadExternalData(
   files: readonly { readonly path: string; readonly data: Source }[],
-  progress: LoadTracker,
+  options: LoadOptions,
 ): Promise<(ExternalFile & { readonly data: Uint8Array<ArrayBuffer> | Blob })[]> {
   return Promise.all(
     files.map(async ({ path, data }) => ({
       path,
-      data: await readSource(`externalData of '${path}'`, data, progress),
+      data: await readSource(`externalData of '${path}'`, data, downloadOptions(options, "arenaBytes")),
     })),
   );
 }
@@ -89,43 +95,6 @@ export function loadExternalData(
 /** What goes over to the worker instead of being copied. */
 export function buffersOf(...files: readonly (Uint8Array<ArrayBuffer> | Blob | null)[]): ArrayBuffer[] {
   return files.flatMap((file) => (file instanceof Uint8Array ? [file.buffer] : []));
-}
-
-async function fetchFile(
-  what: string,
-  url: string | URL,
-  progress: LoadTracker,
-): Promise<Uint8Array<ArrayBuffer> | Blob> {
-  let response: Response;
-  try {
-    response = await (otherPlatform()?.fetch(url) ?? fetch(url));
-  } catch (error) {
-    throw loadError(what, `${url} could not be fetched: ${messageOf(error)}`, error);
-  }
-  if (!response.ok) {
-    const status = `${response.status} ${response.statusText}`.trim();
-    throw loadError(what, `${response.url || url} answered with HTTP status ${status}`);
-  }
-  try {
-    const counted = progress.counted(response.url || String(url), response);
-    if (keepsBlobs() && Number(response.headers.get("Content-Length")) >= LARGE_FILE) {
-      return await readable(await counted.blob());
-    }
-    return new Uint8Array(await counted.arrayBuffer());
-  } catch (error) {
-    throw loadError(what, `${response.url || url} broke off: ${messageOf(error)}`, error);
-  }
-}
-
-/** Whether workers can read Blobs while they compute: only those of browsers can. */
-function keepsBlobs(): boolean {
-  return otherPlatform() === null;
-}
-
-/** A Blob, once it is certain that it can be read: its file may be gone, or the browser had no room for it. */
-async function readable(blob: Blob): Promise<Blob> {
-  await blob.slice(-1).arrayBuffer();
-  return blob;
 }
 
 async function readBlob(what: string, blob: Blob): Promise<Uint8Array<ArrayBuffer> | Blob> {
@@ -137,15 +106,4 @@ async function readBlob(what: string, blob: Blob): Promise<Uint8Array<ArrayBuffe
   } catch (error) {
     throw loadError(what, `the Blob could not be read: ${messageOf(error)}`, error);
   }
-}
-
-function loadError(what: string, message: string, cause?: unknown): Error {
-  const Class = what === "checkpointState" ? CheckpointError : ModelError;
-  const error = new Class(`${what}: ${message}.`);
-  error.cause = cause;
-  return error;
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
 }

@@ -13,10 +13,36 @@ export interface WireError {
   readonly [field: string]: unknown;
 }
 
+/** Characters that a message keeps of its beginning and its end; as in trainweb/errors.py. */
+const LONGEST = { head: 4000, tail: 500 };
+
+/** A text without its middle, where that is longer than what stands for it. Characters are code points, as in Python. */
+export function shortened(text: string, { head, tail } = LONGEST): string {
+  // Code units are as many or more.
+  if (text.length <= head + tail) {
+    return text;
+  }
+  let count = 0;
+  for (const _ of text) {
+    count++;
+  }
+  const leftOut = `... (${count} characters)`;
+  if (count <= head + tail + leftOut.length) {
+    return text;
+  }
+  const first = [...text.slice(0, 2 * head)].slice(0, head).join("");
+  return first + leftOut + (tail > 0 ? ` ...${[...text.slice(-2 * tail)].slice(-tail).join("")}` : "");
+}
+
 /** Base class of all errors raised by trainweb. */
 export class TrainwebError extends Error {
   /** The name of the class. */
   override name = "TrainwebError";
+
+  /** @param message - of which the middle is left out where it is too long to be read */
+  constructor(message = "", options?: ErrorOptions) {
+    super(shortened(message), options);
+  }
 
   /** Where it is written when this error occurs, and what to do. */
   get documentation(): string {

@@ -1,7 +1,10 @@
 /** Errors of a session, in the words that Python and the page share. */
 
-import { fromWire } from "./errors.js";
+import { fromWire, shortened } from "./errors.js";
 import { MESSAGES } from "./session-calls.js";
+
+/** Characters of a value that a message shows; as in trainweb/messages.py. */
+const VALUE = { head: 500, tail: 0 };
 
 export type MessageName = keyof typeof MESSAGES;
 
@@ -19,7 +22,7 @@ export function sessionError<Name extends MessageName>(name: Name, values: Messa
   const { error, text } = MESSAGES[name];
   const given: Readonly<Record<string, unknown>> = values;
   const message = text.replace(/\{(\w+)(!r)?\}/g, (_, field: string, isShown?: string) =>
-    isShown === undefined ? String(given[field]) : show(given[field]),
+    shortened(isShown === undefined ? String(given[field]) : show(given[field]), VALUE),
   );
   return fromWire({ name: error, message });
 }

@@ -1,0 +1,65 @@
+"""Names and values of hundreds of thousands of characters: an error shows the beginning and the length."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainweb
+from trainweb import errors, messages
+
+from .calls import CALLS, OPENED
+from .test_attacks_misuse_sweep import release
+
+LONGEST = 6000
+"""Characters of any message: room for one whose middle is left out."""
+LENGTH = 200_000
+
+
+def long_values(seed: str) -> dict[str, Any]:
+    """Values of many characters, which no call takes."""
+    draw = random.Random(seed)
+    name = "".join(draw.choices("ab\n'\"\\{}é\U0001f600", k=LENGTH))
+    values = {"name": name, "bytes": name.encode(), "names": [name] * 3, "key": {name: 1}, "value": {"x": name}}
+    return values | {"many": [str(k) for k in range(LENGTH)]}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("label", CALLS)
+def test_no_message_is_longer_than_can_be_read(label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    call, valid = CALLS[label].make(tmp_path), CALLS[label].valid(tmp_path)
+    try:
+        for argument in valid:
+            for name, value in long_values(f"{label} {argument}").items():
+                where = f"{label}({argument}={name})"
+                try:
+                    release(call(**{**valid, argument: value}))
+                except OSError:
+                    pass  # of the file system, which names the path
+                except Exception as error:
+                    assert isinstance(error, (errors.TrainwebError, TypeError)), f"{where}: {type(error)}"
+                    assert len(str(error)) <= LONGEST, f"{where}: {len(str(error))} characters: {error!s:.300}"
+    finally:
+        trainweb.set_seed(0)
+        while OPENED:
+            OPENED.pop().release()
+
+
+def test_the_beginning_the_end_and_the_length_stay() -> None:
+    error = messages.CSV_VALUE(line=7, column="c" * 40, value="1" * 5_000_000, dtype="int64")
+    shown = "'" + "1" * 499 + "... (5000002 characters)"
+    assert str(error) == f"Line 7, column '{'c' * 40}': {shown} is no int64."
+    text = str(errors.ModelError(f"node 'first' {'x' * 100_000} last."))
+    assert text.startswith("node 'first' xxx") and text.endswith("x last.") and "... (100019 characters) ..." in text
+    assert len(text) < 4600
+    exact = "y" * (errors.LONGEST_HEAD + errors.LONGEST_TAIL)
+    assert str(errors.ModelError(exact)) == exact
+
+
+def test_integers_of_any_length_are_named() -> None:
+    error = messages.BAD_SETTING(name="alpha", value=[10**5000], expected="a number")
+    assert "alpha is <list with an integer of too many digits>" in str(error)

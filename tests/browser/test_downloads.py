@@ -1,0 +1,241 @@
+"""Files of the user that never come, never end or are given up: no call waits for them, and nothing is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from .js_session import JsPage, open_js_page
+from .server import Reply, Site
+from .test_faults_workers import assert_workers
+
+LIMIT = 2**20
+"""`limits.fileBytes` and `limits.arenaBytes` of these tests."""
+POLLS = 200
+
+CALLS = """
+    const config = { loss: "CrossEntropyLoss" };
+    const base = "/golden/mlp/base.onnx";
+    const calls = {
+      model: (url, options) => TrainingSession.createFromModel(url, config, options),
+      inference: (url, options) => InferenceSession.create(url, options),
+      inspect: (url, options) => inspectModel(url, config, options),
+      build: (url, options) => buildArtifacts(url, config, options),
+      gradients: (url, options) => new GradientGraphBuilder(url, ["logits"], ["fc1.weight"]).build(options),
+      externalData: (url, options) =>
+        TrainingSession.createFromModel(base, config, { ...options, externalData: [{ path: "w", data: url }] }),
+      trainModel: (url, options) => TrainingSession.create(golden("mlp", { trainModel: url }), options),
+      evalModel: (url, options) => TrainingSession.create(golden("mlp", { evalModel: url }), options),
+      optimizerModel: (url, options) => TrainingSession.create(golden("mlp", { optimizerModel: url }), options),
+      checkpointState: (url, options) => TrainingSession.create(golden("mlp", { checkpointState: url }), options),
+      state: (url, options) => CheckpointState.load(url, options),
+      bundle: (url, options) => TrainingSession.create({ bundle: url }, options),
+    };
+    const outcome = (opening) => opening.then(() => "opened", (error) => String(error));
+"""
+NAMES = (
+    "model", "inference", "inspect", "build", "gradients", "externalData",
+    "trainModel", "evalModel", "optimizerModel", "checkpointState", "state", "bundle",
+)  # fmt: skip
+CALLED = {"inference": "model", "inspect": "model", "build": "model", "gradients": "model", "state": "checkpointState"}
+FAULTS = {
+    "silent": Reply(b"", delay_s=60),
+    "stalls": Reply(bytes(4000), sent=100, hangs=True),
+    "endless": Reply(bytes(2**16), endless=True),
+    "refused": Reply(bytes(2**16), status=404, endless=True),
+    "long": Reply(bytes(LIMIT + 1), sent=100, hangs=True),
+}
+
+
+@pytest.fixture(scope="module")
+def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    with open_js_page(browser, plain_site, (r"status of 404",)) as page:
+        yield page
+
+
+def expected(name: str, fault: str, url: str) -> str:
+    """The error's text."""
+    called = "externalData of 'w'" if name == "externalData" else CALLED.get(name, name)
+    if fault in ("endless", "long"):
+        limit = "limits.arenaBytes" if name == "externalData" else "limits.fileBytes"
+        return f"LimitError: {called}: {url} has more than {LIMIT} bytes, the limit ({limit})."
+    error = "CheckpointError" if called == "checkpointState" else "ModelError"
+    if fault == "refused":
+        return f"{error}: {called}: {url} answered with HTTP status 404 Not Found."
+    received = 100 if fault == "stalls" else 0
+    return f"{error}: {called}: {url} stalls: nothing came for 8 s after {received} bytes (env.timeouts.stall)."
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_download_that_does_not_end_well(js: JsPage, make_site: Callable[..., Site], fault: str) -> None:
+    """Sites of their own: a browser keeps six connections to one, and would let the others wait."""
+    sites = [make_site(), make_site(), make_site()]
+    answer = FAULTS[fault]
+    urls = {n: site.add_dynamic(f"/{n}", lambda: answer) for n, site in zip(NAMES, 4 * sites, strict=True)}
+    found = js.run(
+        f"""{CALLS}
+        const options = {{ limits: {{ fileBytes: {LIMIT}, arenaBytes: {LIMIT} }} }};
+        const found = Object.entries(urls).map(async ([name, url]) => [name, await outcome(calls[name](url, options))]);
+        return Object.fromEntries(await Promise.all(found));""",
+        urls=urls,
+    )
+    assert found == {name: expected(name, fault, url) for name, url in urls.items()}
+    if fault != "silent":  # a server that waits before its answer does not see who goes
+        for site in sites:
+            wait_for(lambda site=site: len(site.given_up) == 4)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    for _ in range(POLLS):
+        if condition():
+            return
+        time.sleep(0.05)
+    pytest.fail("it did not come to that")
+
+
+def test_a_file_of_just_the_limit_is_read(js: JsPage, make_site: Callable[..., Site]) -> None:
+    model = js.run("return (await (await fetch('/golden/mlp/base.onnx')).arrayBuffer()).byteLength;")
+    text = """
+        const opening = InferenceSession.create("/golden/mlp/base.onnx", { limits: { fileBytes: size } });
+        return opening.then((s) => s.release()).then(() => "opened", (error) => String(error));"""
+    assert js.run(text, size=model) == "opened"
+    assert f"has more than {model - 1} bytes" in js.run(text, size=model - 1)
+
+
+def test_a_file_that_comes_slowly_is_read(js: JsPage, make_site: Callable[..., Site]) -> None:
+    """Only nothing at all for so long is a stall: the whole may take longer."""
+    found = js.run(
+        """
+        const model = new Uint8Array(await (await fetch("/golden/mlp/base.onnx")).arrayBuffer());
+        const own = globalThis.fetch;
+        globalThis.fetch = async () => {
+          let k = 0;
+          const pull = async (controller) => {
+            await new Promise((resolve) => setTimeout(resolve, 2500));
+            controller.enqueue(model.slice(k, k += Math.ceil(model.length / 4)));
+            if (k >= model.length) controller.close();
+          };
+          return new Response(new ReadableStream({ pull }, { highWaterMark: 0 }));
+        };
+        try {
+          const s = await InferenceSession.create("/slow.onnx");
+          await s.release();
+          return "opened";
+        } catch (error) {
+          return String(error);
+        } finally {
+          globalThis.fetch = own;
+        }"""
+    )
+    assert found == "opened"
+
+
+def test_what_is_aborted_before_asks_for_nothing(browser: Browser, make_site: Callable[..., Site]) -> None:
+    site = make_site()
+    with open_js_page(browser, site) as page:
+        site.clear_log()
+        found = page.run(
+            f"""{CALLS}
+            const signal = AbortSignal.abort("mine");
+            const found = Object.values(calls).map((call) => outcome(call(base, {{ signal }})));
+            return Promise.all(found);"""
+        )
+        assert set(found) == {"mine"} and len(found) == len(NAMES)
+        assert site.requests() == [] and page.page.workers == []
+        error = page.failure(f"{CALLS} await calls.model(base, {{ signal: 1 }});")
+        assert (error["name"], error["message"]) == ("TypeError", "'signal' must be an AbortSignal.")
+
+
+def test_what_is_aborted_while_it_loads_leaves_nothing(browser: Browser, make_site: Callable[..., Site]) -> None:
+    """The downloads end, at the server too, and so does the worker, in whatever it is."""
+    sites = [make_site(), make_site(), make_site()]
+    urls = {}
+    for name, site in zip(NAMES, 4 * sites, strict=True):
+        urls[name] = site.add_dynamic(f"/{name}", lambda: FAULTS["stalls"])
+    with open_js_page(browser, make_site()) as page:
+        found = page.run(
+            f"""{CALLS}
+            env.timeouts.idle = 1e9;
+            const own = new AbortController();
+            const options = {{ signal: own.signal }};
+            const found = Object.entries(urls).map(([name, url]) => outcome(calls[name](url, options)));
+            setTimeout(() => own.abort("mine"), 1500);
+            return Promise.all(found);""",
+            urls=urls,
+        )
+        assert found == ["mine"] * len(NAMES)
+        assert_workers(page, 0)
+        for site in sites:
+            wait_for(lambda site=site: len(site.given_up) == len(site.requests()))
+        # And the next one starts as ever.
+        assert page.run("const s = await TrainingSession.create(golden('mlp')); await s.release(); return true;")
+
+
+IN_USE = """
+    const memory = (worker) => new Promise((resolve) => {
+      worker.addEventListener("message", function receive({ data }) {
+        if (data.id === -1) { worker.removeEventListener("message", receive); resolve(data.result.ok.inUse); }
+      });
+      worker.postMessage([{ id: -1, method: "memory", args: [] }]);
+    });
+"""
+
+
+def test_what_is_aborted_beside_a_session_is_freed(browser: Browser, make_site: Callable[..., Site]) -> None:
+    """The worker goes on, and what it opens nevertheless is released."""
+    with open_js_page(browser, make_site()) as page:
+        found = page.run(
+            f"""{CALLS} {IN_USE}
+            const workers = [];
+            globalThis.Worker = class extends Worker {{
+              constructor(...args) {{ super(...args); workers.push(this); }}
+            }};
+            const kept = await TrainingSession.create(golden("mlp"));
+            const before = await memory(workers[0]);
+            const found = [];
+            for (const ms of [0, 1, 5, 20, 50, 100, 200, 400]) {{
+              const own = new AbortController();
+              setTimeout(() => own.abort("mine"), ms);
+              const opening = [
+                TrainingSession.create(golden("mlp"), {{ signal: own.signal }}),
+                calls.model(base, {{ signal: own.signal }}), calls.inference(base, {{ signal: own.signal }}),
+              ];
+              for (const one of opening) {{
+                found.push(await one.then(async (s) => {{ await s.release(); return "opened"; }}, String));
+              }}
+            }}
+            await new Promise((resolve) => setTimeout(resolve, 500));
+            // Calls come one after the other: by now all are answered, and so are the releases.
+            let after = 0;
+            for (let k = 0; k < 50; k++) {{
+              after = await memory(workers[0]);
+              if (after === before) break;
+              await new Promise((resolve) => setTimeout(resolve, 200));
+            }}
+            const size = (await kept.getContiguousParameters(true)).data.length;
+            await kept.release();
+            return {{ found, before, after, size, workers: workers.length }};"""
+        )
+        assert set(found["found"]) <= {"mine", "opened"} and found["found"].count("mine") >= 3, found
+        assert found["after"] == found["before"] > 0 and found["workers"] == 1 and found["size"] > 0, found
+
+
+def test_an_abort_after_the_call_changes_nothing(js: JsPage) -> None:
+    """Nor does it for a state that is opened anew by itself, once a session gave it back."""
+    assert js.run(
+        f"""{CALLS}
+        const own = new AbortController();
+        const {{ signal }} = own;
+        const checkpointState = await CheckpointState.load("/golden/mlp/checkpoint", {{ signal }});
+        const first = (await checkpointState.parameterNames())[0];
+        const s = await TrainingSession.create(golden("mlp", {{ checkpointState }}), {{ signal }});
+        own.abort("mine");
+        const rate = await s.getLearningRate();
+        await s.release();
+        const {{ data }} = await checkpointState.getParameter(first);
+        await checkpointState.release();
+        return data.length > 0 && rate > 0;"""
+    )

@@ -1,0 +1,181 @@
+/** Fetching the user's files: neither a server that sends nothing nor one that never ends holds a page up. */
+
+import { CheckpointError, LimitError, ModelError } from "../wire/errors.js";
+import { messageOf } from "../wire/fetch-file.js";
+import { otherPlatform } from "../wire/platform.js";
+import type { LoadTracker } from "./progress.js";
+
+/** Bytes from which on a file stays with the browser, as a Blob: the worker reads of it what it needs. */
+export const LARGE_FILE = 2 ** 25;
+
+/** What a download must keep to. */
+export interface DownloadOptions {
+  readonly progress: LoadTracker;
+  /** How long nothing may come, in milliseconds. */
+  readonly stallMs: number;
+  /** Bytes that may come, and the option that says so. */
+  readonly limit: { readonly name: string; readonly nbytes: number };
+  readonly signal: AbortSignal | undefined;
+}
+
+/** Whether workers can read Blobs while they compute: only those of browsers can. */
+export function keepsBlobs(): boolean {
+  return otherPlatform() === null;
+}
+
+/**
+ * The bytes of a file, or a Blob if it is large.
+ *
+ * @param what - how errors call it, e.g. "trainModel"
+ * @throws ModelError, or CheckpointError for a checkpoint, when it cannot be fetched, breaks off or stalls; LimitError
+ *   when it is too large; the reason of `signal`
+ */
+export async function download(
+  what: string,
+  url: string | URL,
+  options: DownloadOptions,
+): Promise<Uint8Array<ArrayBuffer> | Blob> {
+  const { signal } = options;
+  signal?.throwIfAborted();
+  const end = new AbortController();
+  const leave = (): void => end.abort(signal?.reason);
+  signal?.addEventListener("abort", leave);
+  const run = new Download(what, url, options, end);
+  try {
+    return await run.result;
+  } catch (error) {
+    throw end.signal.aborted ? end.signal.reason : run.error(error);
+  } finally {
+    run.stop();
+    // Of an answer that is not wanted, nothing more shall come.
+    end.abort();
+    signal?.removeEventListener("abort", leave);
+  }
+}
+
+/** One file on its way. All that ends it early aborts `end`, whose reason is the error. */
+class Download {
+  readonly result: Promise<Uint8Array<ArrayBuffer> | Blob>;
+  readonly #what: string;
+  readonly #options: DownloadOptions;
+  readonly #end: AbortController;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #url: string;
+  #received = 0;
+  #isAnswered = false;
+
+  constructor(what: string, url: string | URL, options: DownloadOptions, end: AbortController) {
+    this.#what = what;
+    this.#url = String(url);
+    this.#options = options;
+    this.#end = end;
+    this.#wait();
+    // Files of Node know no signal.
+    const ended = new Promise<never>((_, reject) => {
+      end.signal.addEventListener("abort", () => reject(end.signal.reason as Error));
+    });
+    this.result = Promise.race([this.#read(url), ended]);
+  }
+
+  /** An error that a fetch made. */
+  error(cause: unknown): Error {
+    if (cause instanceof ModelError || cause instanceof CheckpointError) {
+      return cause;
+    }
+    const fault = this.#isAnswered ? "broke off" : "could not be fetched";
+    return loadError(this.#what, `${this.#url} ${fault}: ${messageOf(cause)}`, cause);
+  }
+
+  stop(): void {
+    clearTimeout(this.#timer);
+  }
+
+  async #read(url: string | URL): Promise<Uint8Array<ArrayBuffer> | Blob> {
+    const { progress } = this.#options;
+    const settings = { signal: this.#end.signal };
+    const response = await (otherPlatform()?.fetch(url, settings) ?? fetch(url, settings));
+    this.#isAnswered = true;
+    this.#url = response.url || this.#url;
+    if (!response.ok) {
+      const status = `${response.status} ${response.statusText}`.trim();
+      throw loadError(this.#what, `${this.#url} answered with HTTP status ${status}`);
+    }
+    const length = Number(response.headers.get("Content-Length"));
+    this.#check(length);
+    progress.model(this.#url, 0, length);
+    const chunks = new Chunks();
+    const reader = response.body?.getReader();
+    for (let next = await reader?.read(); next !== undefined && !next.done; next = await reader?.read()) {
+      this.#wait();
+      this.#received += next.value.length;
+      this.#check(this.#received);
+      chunks.add(next.value);
+      progress.model(this.#url, this.#received, Math.max(length, this.#received));
+    }
+    this.stop();
+    progress.model(this.#url, this.#received, this.#received);
+    return chunks.end();
+  }
+
+  /** Begin to wait for the next bytes. */
+  #wait(): void {
+    const { stallMs } = this.#options;
+    this.stop();
+    this.#timer = setTimeout(() => {
+      const fault = `nothing came for ${stallMs / 1e3} s after ${this.#received} bytes (env.timeouts.stall)`;
+      this.#end.abort(loadError(this.#what, `${this.#url} stalls: ${fault}`));
+    }, stallMs);
+  }
+
+  #check(nbytes: number): void {
+    const { name, nbytes: most } = this.#options.limit;
+    if (nbytes > most) {
+      this.#end.abort(new LimitError(`${this.#what}: ${this.#url} has more than ${most} bytes, the limit (${name}).`));
+      this.#end.signal.throwIfAborted();
+    }
+  }
+}
+
+/** The bytes of a file as they come; those of a large one are given to the browser, part by part. */
+class Chunks {
+  readonly #parts: Blob[] = [];
+  #chunks: Uint8Array<ArrayBuffer>[] = [];
+  #nbytes = 0;
+
+  add(chunk: Uint8Array<ArrayBuffer>): void {
+    this.#chunks.push(chunk);
+    this.#nbytes += chunk.length;
+    if (keepsBlobs() && this.#nbytes >= LARGE_FILE) {
+      this.#parts.push(new Blob(this.#chunks));
+      this.#chunks = [];
+      this.#nbytes = 0;
+    }
+  }
+
+  end(): Uint8Array<ArrayBuffer> | Promise<Blob> {
+    if (this.#parts.length > 0) {
+      return readable(new Blob([...this.#parts, ...this.#chunks]));
+    }
+    const bytes = new Uint8Array(this.#nbytes);
+    let at = 0;
+    for (const chunk of this.#chunks) {
+      bytes.set(chunk, at);
+      at += chunk.length;
+    }
+    return bytes;
+  }
+}
+
+/** A Blob, once it is certain that it can be read: its file may be gone, or the browser had no room for it. */
+export async function readable(blob: Blob): Promise<Blob> {
+  await blob.slice(-1).arrayBuffer();
+  return blob;
+}
+
+/** An error of a file. */
+export function loadError(what: string, message: string, cause?: unknown): Error {
+  const Class = what === "checkpointState" ? CheckpointError : ModelError;
+  const error = new Class(`${what}: ${message}.`);
+  error.cause = cause;
+  return error;
+}

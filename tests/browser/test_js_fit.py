@@ -291,6 +291,116 @@ def test_with_shared_memory_an_order_is_obeyed_after_the_step(isolated: JsPage) 
     assert found == ["stopped", 1, "AbortError", 0, 50]
 
 
+NEVER = """
+    const never = new Promise(() => {});
+    const row = () => ({ x: new Float32Array(10), labels: 1n });
+    const enough = async function* () {
+      for (let i = 0; i < 25; i++) yield row();
+      await never;
+    };
+    let cancelled = 0;
+    const iterator = () => {
+      let i = 0;
+      return {
+        [Symbol.asyncIterator]() { return this; },
+        next: () => (i++ < 25 ? Promise.resolve({ done: false, value: row() }) : never),
+        return: () => { cancelled++; return never; },
+      };
+    };
+    const readable = () => {
+      let i = 0;
+      return new ReadableStream({
+        pull: (to) => (i++ < 25 ? to.enqueue(row()) : never),
+        cancel: () => { cancelled++; return never; },
+      }, { highWaterMark: 0 });
+    };
+    const waiting = {
+      generator: () => [enough, {}],
+      iterator: () => [iterator, {}],
+      stream: () => [readable, {}],
+      datasets: () => [new Dataset(readable).map(async (r) => r).shuffle({ buffer: 2 }).prefetch(2).batch(5), {}],
+      map: () => [new Dataset(data()).map(() => never), {}],
+      tensor: () => [new Dataset(iterator).batch(5).map((b) => {
+        const x = Tensor.fromGpuBuffer({}, { dataType: "float32", dims: [5, 10], download: () => never });
+        return { ...b, x };
+      }), {}],
+      validation: () => [data(), { validationData: readable }],
+      callback: () => [data(), { callbacks: (event) => (event.type === "epoch" ? never : null) }],
+    };
+    const rest = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+    const soon = (promise) => Promise.race([promise, rest(1000).then(() => "never")]);
+"""
+"""Data and callbacks that never settle, and how often their source was cancelled."""
+
+ENDS = {
+    "stop": "stopped",
+    "abort": "AbortError",
+    "signal": "the signal",
+    "release": "ReleasedError",
+}
+"""What a fit that is ended so gives."""
+CANCELLED = {"iterator", "stream", "datasets", "tensor", "validation"}
+"""Whose source can be cancelled: a generator that waits cannot."""
+
+
+@pytest.mark.parametrize("waits", ["generator", "iterator", "stream", "datasets", "map", "tensor", "validation", "callback"])
+def test_a_fit_ends_though_its_data_or_callback_never_settles(js: JsPage, waits: str) -> None:
+    found = js.run(
+        f"""{OPEN}{NEVER}
+        const store = new CheckpointStore("never");
+        const found = {{}};
+        for (const end of ["stop", "abort", "signal", "release"]) {{
+          const s = await open();
+          await store.delete("fit");
+          cancelled = 0;
+          const [source, more] = waiting[waits]();
+          const controller = new AbortController();
+          const checkpoint = {{ store, name: "fit" }};
+          const fit = s.fit(source, {{ batchSize: source.isBatched ? null : 5, checkpoint, signal: controller.signal, ...more }});
+          const ended = fit.then(({{ ended }}) => ended, (error) => error.message === "the signal" ? error.message : error.name);
+          // It comes to where it waits, and stays there.
+          for (let quiet = 0, before = -1; quiet < 5; await rest(20)) {{
+            const now = fit.history.losses.length;
+            [quiet, before] = now === before && (now > 0 || waits === "map" || waits === "tensor") ? [quiet + 1, now] : [0, now];
+          }}
+          if (end === "signal") controller.abort(new Error("the signal"));
+          else if (end === "release") s.release();
+          else fit[end]();
+          found[end] = [await soon(ended), cancelled];
+          // The lock is free, and the session can be fitted again.
+          if (end === "release") {{
+            const other = await open();
+            await store.delete("fit");
+            found.again = (await other.fit(data(), {{ checkpoint }})).ended;
+            await other.release();
+          }} else {{
+            await store.delete("fit");
+            found[end].push((await s.fit(data(), {{ checkpoint }})).ended);
+            await s.release();
+          }}
+        }}
+        return found;""",
+        waits=waits,
+    )
+    times = int(waits in CANCELLED)
+    assert found.pop("again") == "done"
+    assert found.pop("release") == [ENDS["release"], times]
+    assert found == {end: [ENDS[end], times, "done"] for end in ("stop", "abort", "signal")}
+
+
+def test_a_callback_that_stops_and_fails_fails_the_fit(js: JsPage) -> None:
+    error = js.failure(
+        f"""{OPEN}
+        const s = await open();
+        try {{
+          await s.fit(data(), {{ callbacks: async (event, fit) => {{ fit.stop(); throw new Error("no disk"); }} }});
+        }} finally {{
+          await s.release();
+        }}"""
+    )
+    assert error["message"] == "no disk"
+
+
 def test_a_generator_that_is_used_up_is_told(js: JsPage) -> None:
     found = js.run(
         f"""{OPEN}

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 from playwright.sync_api import Browser
 from tests.conformance.models import make_model, normal
+from tests.python import test_loss_counts as losses
 
 import trainweb
 from trainweb.artifacts import build_artifacts
@@ -343,7 +344,9 @@ CANCELLED = {"iterator", "stream", "datasets", "tensor", "validation"}
 """Whose source can be cancelled: a generator that waits cannot."""
 
 
-@pytest.mark.parametrize("waits", ["generator", "iterator", "stream", "datasets", "map", "tensor", "validation", "callback"])
+@pytest.mark.parametrize(
+    "waits", ["generator", "iterator", "stream", "datasets", "map", "tensor", "validation", "callback"]
+)
 def test_a_fit_ends_though_its_data_or_callback_never_settles(js: JsPage, waits: str) -> None:
     found = js.run(
         f"""{OPEN}{NEVER}
@@ -356,12 +359,15 @@ def test_a_fit_ends_though_its_data_or_callback_never_settles(js: JsPage, waits:
           const [source, more] = waiting[waits]();
           const controller = new AbortController();
           const checkpoint = {{ store, name: "fit" }};
-          const fit = s.fit(source, {{ batchSize: source.isBatched ? null : 5, checkpoint, signal: controller.signal, ...more }});
-          const ended = fit.then(({{ ended }}) => ended, (error) => error.message === "the signal" ? error.message : error.name);
+          const batchSize = source.isBatched ? null : 5;
+          const fit = s.fit(source, {{ batchSize, checkpoint, signal: controller.signal, ...more }});
+          const nameOf = ({{ message, name }}) => (message === "the signal" ? message : name);
+          const ended = fit.then(({{ ended }}) => ended, nameOf);
           // It comes to where it waits, and stays there.
           for (let quiet = 0, before = -1; quiet < 5; await rest(20)) {{
             const now = fit.history.losses.length;
-            [quiet, before] = now === before && (now > 0 || waits === "map" || waits === "tensor") ? [quiet + 1, now] : [0, now];
+            const isThere = now > 0 || waits === "map" || waits === "tensor";
+            [quiet, before] = now === before && isThere ? [quiet + 1, now] : [0, now];
           }}
           if (end === "signal") controller.abort(new Error("the signal"));
           else if (end === "release") s.release();
@@ -665,3 +671,55 @@ def test_feeds_that_decide_a_shape_take_the_long_way(js: JsPage) -> None:
         return [same, error];"""
     )
     assert same and error["name"] == "ModelError"
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_losses_of_epochs_do_not_depend_on_the_batch_size(js: JsPage, reduction: str) -> None:
+    js.site.add("/padded.onnx", losses.model().SerializeToString())
+    found = js.run(
+        """const s = await TrainingSession.createFromModel("/padded.onnx", {
+          loss: { type: "CrossEntropyLoss", ignoreIndex: -100, reduction }, optimizer: "SGD",
+        });
+        await s.setLearningRate(0);
+        const tensor = (rows) =>
+          new Tensor("int64", BigInt64Array.from(rows.flat(), BigInt), [rows.length, rows[0].length]);
+        const data = { tokens: tensor(tokens), labels: tensor(labels) };
+        const epochs = [];
+        for (const batchSize of [...sizes, null]) {
+          const source = batchSize === null ? new Dataset(data).map((row) => row).batch(7) : data;
+          const validationData = batchSize === null ? new Dataset(data).batch(9) : data;
+          const options = { batchSize, validationData, metrics: ["perplexity"] };
+          epochs.push(...(await s.fit(source, options)).epochs);
+          // What waits for the worker's events of progress is of the same kind.
+          epochs.push(...(await s.fit(source, { ...options, onNaN: "skip" })).epochs);
+        }
+        await s.release();
+        return epochs;""",
+        tokens=losses.TOKENS.tolist(),
+        labels=losses.LABELS.tolist(),
+        sizes=losses.SIZES,
+        reduction=reduction,
+    )
+    count = losses.COUNTED.sum() if reduction == "mean" else losses.ROWS
+    expected = losses.entropies().sum() / count
+    assert len(found) == 2 * (len(losses.SIZES) + 1)
+    for epoch in found:
+        assert [epoch["loss"], epoch["validation"]["loss"]] == pytest.approx([expected] * 2, rel=2e-6)
+        if reduction == "mean":
+            assert round(epoch["validation"]["perplexity"], 3) == losses.TORCH_PERPLEXITY
+
+
+def test_labels_that_are_all_ignored_make_a_loss_of_0(js: JsPage) -> None:
+    js.site.add("/padded.onnx", losses.model().SerializeToString())
+    found = js.run(
+        """const s = await TrainingSession.createFromModel("/padded.onnx", {
+          loss: { type: "CrossEntropyLoss", ignoreIndex: -100 }, optimizer: "SGD",
+        });
+        const tensor = (value) => new Tensor("int64", new BigInt64Array(10 * length).fill(value), [10, length]);
+        const data = { tokens: tensor(1n), labels: tensor(-100n) };
+        const [epoch] = (await s.fit(data, { batchSize: 5, validationData: data })).epochs;
+        await s.release();
+        return [epoch.loss, epoch.validation.loss];""",
+        length=losses.LENGTH,
+    )
+    assert found == [0, 0]

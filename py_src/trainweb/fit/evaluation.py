@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
+from trainweb.loss_counts import MeanLoss
 from trainweb.metrics import Described, Totals, Value, make_metric, request_of
 
 if TYPE_CHECKING:
@@ -60,18 +61,18 @@ class Evaluation:
                 raise messages.BAD_SETTING(name="targets", value=targets, expected=f"one of {', '.join(self.inputs)}")
             self.kind = f"eval {request_of(made, predictions, targets)}"
             self.described = models.described(self.kind)
-        self.fetches = [self.loss, *(name for d in self.described for name in (d.sums, d.faults) if name)]
+        self.count = session.core.models.counts["eval"]
+        sums = [name for d in self.described for name in (d.sums, d.faults) if name]
+        self.fetches = [self.loss, *filter(None, [self.count.output]), *sums]
 
     def run(self, batches: Iterator[tuple[Batch, int]]) -> Iterator[dict[str, Value] | None]:
         """Evaluate batches, which come with their numbers of rows; yields None after each, at the end the values."""
         metrics = [make_metric(m) for m in self.given]
-        totals, total, rows = Totals(self.described), 0.0, 0
+        totals, loss = Totals(self.described), MeanLoss(self.count)
         for feeds, count in batches:
             given = {n: feeds[n] for n in self.inputs if n in feeds}
             results = self.session._step(self.kind, given, self.fetches, {"ema": self.ema})
-            total += float(results[self.loss].reshape(())) * count
-            rows += count
+            loss.add(float(results[self.loss].reshape(())), count, results)
             totals.add(results)
             yield None
-        loss = total / rows
-        yield {"loss": loss, **totals.values(metrics, loss)}
+        yield {"loss": loss.value, **totals.values(metrics, loss.value)}

@@ -23,6 +23,7 @@ from trainweb.fit.options import DEFAULT_BATCH, EarlyStopping, checked_options, 
 from trainweb.fit.overfit import OverfitReport, overfit_one_batch
 from trainweb.fit.proximal import ProximalTerm
 from trainweb.fit.resume import FitCheckpoint, Position
+from trainweb.loss_counts import MeanLoss
 from trainweb.schedules import Schedule, make_schedule
 
 if TYPE_CHECKING:
@@ -296,6 +297,7 @@ class FitPlan:
         self.steps = self.batches.steps
         self.inputs = session.input_names()
         self.loss = session.output_names()[0]
+        self.count = session.core.models.counts["train"]
         metrics = others.get("metrics") or []
         if isinstance(metrics, (str, Mapping)):
             metrics = [metrics]
@@ -407,7 +409,8 @@ class FitPlan:
         if at.epoch != number:
             at.epoch, at.step, at.loss_sum, at.rows = number, 0, 0.0, 0
         yield from self._train_epoch(bar)
-        if not at.rows:
+        skipped = sum(map(math.isnan, history.losses[len(history.losses) - at.step :]))
+        if skipped == at.step:
             # The fit ended with the first batch, or none was any good.
             if not self.run.is_stopping:
                 raise messages.ALL_SKIPPED(epoch=number + 1)
@@ -418,8 +421,7 @@ class FitPlan:
                 values = found
                 yield
         rate = self.session.get_learning_rate()
-        skipped = sum(math.isnan(loss) for loss in history.losses[len(history.losses) - at.step :])
-        epoch = Epoch(number + 1, at.step - skipped, at.loss_sum / at.rows, rate, perf_counter() - start, values)
+        epoch = Epoch(number + 1, at.step - skipped, self._loss(), rate, perf_counter() - start, values)
         history.epochs.append(epoch)
         if not self.run.is_stopping:
             self._observe(epoch)
@@ -435,13 +437,11 @@ class FitPlan:
             self.session.lazy_reset_grad()
             self.on_nan.keep_good()
         for feeds, count in self.batches.epoch(at.epoch, at.step):
-            loss, after = self._step(feeds, waiting)
+            loss, after = self._step(feeds, count, waiting)
             if loss is None and self.run.is_stopping:
                 return
             at.step += 1
             history.losses.append(math.nan if loss is None else loss)
-            if loss is not None:
-                at.loss_sum, at.rows = at.loss_sum + loss * count, at.rows + count
             if not after and waiting + 1 == self.accumulate and loss is not None:
                 history.optimizer_steps += 1
                 if every is not None and history.optimizer_steps % every == 0:
@@ -449,10 +449,10 @@ class FitPlan:
             waiting = after
             now = perf_counter()
             if bar is not None and at.rows:
-                bar.update(loss=at.loss_sum / at.rows)
+                bar.update(loss=self._loss())
             if now - shown > FRAME_S and at.rows:
                 shown = now
-                self._tell(Progress(at.epoch + 1, at.step, self.steps, at.loss_sum / at.rows))
+                self._tell(Progress(at.epoch + 1, at.step, self.steps, self._loss()))
             yield
             if self.run.is_stopping:
                 break
@@ -465,7 +465,11 @@ class FitPlan:
         if self.schedule is not None:
             self.session.set_learning_rate(self.schedule.rate(self.run.history.optimizer_steps))
 
-    def _step(self, feeds: Batch, waiting: int) -> tuple[float | None, int]:
+    def _loss(self) -> float:
+        """Of the epoch so far."""
+        return MeanLoss(self.count, self.at.loss_sum, self.at.rows).value
+
+    def _step(self, feeds: Batch, rows: int, waiting: int) -> tuple[float | None, int]:
         """Train on a batch, and update the parameters if it is time.
 
         Returns
@@ -482,21 +486,24 @@ class FitPlan:
             if not waiting:
                 self.session.lazy_reset_grad()
                 self._set_rate()
-            loss = self._train(feeds, epoch, step)
+            loss, results = self._train(feeds, epoch, step)
             if self.on_nan is not None:
                 self.on_nan.check(loss, step, epoch)
-            if waiting + 1 < self.accumulate:
-                return loss, waiting + 1
-            self._update()
-            if self.on_nan is not None:
-                self.on_nan.check(loss, step, epoch)
+            after = (waiting + 1) % self.accumulate
+            if not after:
+                self._update()
+                if self.on_nan is not None:
+                    self.on_nan.check(loss, step, epoch)
         except NumericsError as error:
             error.epoch, error.batch = epoch, step
             if self.on_nan is None:
                 raise
             self._undo(self.on_nan, error)
             return None, 0 if self.on_nan.action == "restore" else waiting
-        return loss, 0
+        mean = MeanLoss(self.count, self.at.loss_sum, self.at.rows)
+        mean.add(loss, rows, results)
+        self.at.loss_sum, self.at.rows = mean.total, mean.weight
+        return loss, after
 
     def _undo(self, on_nan: OnNaN, error: NumericsError) -> None:
         on_nan.undo(error, self.at.step + 1, self.at.epoch + 1)
@@ -519,15 +526,17 @@ class FitPlan:
         else:
             self.run.history.optimizer_steps += 1
 
-    def _train(self, feeds: Batch, epoch: int, step: int) -> float:
-        result = self.session.train_step(feeds, [self.loss])[self.loss]
+    def _train(self, feeds: Batch, epoch: int, step: int) -> tuple[float, Mapping[str, np.ndarray]]:
+        """The loss, and the results of the step."""
+        results = self.session.train_step(feeds, [self.loss, *filter(None, [self.count.output])])
+        result = results[self.loss]
         if result.size != 1:
             self.session.lazy_reset_grad()
             raise messages.SCALAR_LOSS(name=self.loss, shape=list(result.shape))
         loss = float(result.reshape(()))
         if not math.isfinite(loss) and self.on_nan is None:
             raise messages.NON_FINITE_LOSS(value=loss, step=step, epoch=epoch)
-        return loss
+        return loss, results
 
     def _update(self) -> None:
         if self.proximal is not None:

@@ -219,12 +219,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     signal?.addEventListener("abort", abort);
     const { info } = this.#host;
     const gate = new FrameGate<FitProgress>((progress) => this.#tellProgress(plan, progress));
-    this.#port.onmessage = ({ data }: MessageEvent<FitProgress>) => {
-      // Whoever asks for a frame has one drawn: none for nobody.
-      if (plan.callbacks.length > 0 || this.#listeners.hasAny) {
-        gate.push(data);
-      }
-    };
+    this.#port.onmessage = ({ data }: MessageEvent<FitProgress>) => gate.push(data);
     let isStarted = false;
     let isWhole = false;
     try {
@@ -290,7 +285,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     const trained =
       plan.train.columns === null ? await this.#trainStream(plan, number) : await this.#trainRows(plan, number);
     this.#throwIfAborted();
-    if (trained.rows === 0 && this.#isStopping) {
+    if (trained.batches === 0 && this.#isStopping) {
       // It ended before the first batch of the epoch, or that was undone.
       return;
     }
@@ -300,7 +295,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
       type: "epoch",
       epoch: number + 1,
       steps: this.#history.losses.slice(before).filter((loss) => !Number.isNaN(loss)).length,
-      loss: trained.lossSum / trained.rows,
+      loss: trained.loss,
       learningRate: trained.learningRate,
       seconds: (performance.now() - start) / 1e3,
       validation,

@@ -22,9 +22,10 @@ import type {
 } from "../wire/fit.js";
 import { NumericsError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
-import type { Feed, MaybePromise, NamedTensor, WireTensor } from "../wire/protocol.js";
+import type { Feed, Fetch, MaybePromise, NamedTensor, WireTensor } from "../wire/protocol.js";
 import { CheckpointWriter } from "./fit-checkpoint.js";
 import { Columns, readLoss, RowSteps, Updates } from "./fast-steps.js";
+import { MeanLoss } from "./loss-counts.js";
 import { NanGuard } from "./on-nan.js";
 import { fetchesOf, metricsKind, Totals } from "./metrics.js";
 import type { PlanMetric } from "./bundle-metrics.js";
@@ -41,7 +42,8 @@ const FRAME_MS = 16;
 /** What came of a step. */
 interface Stepped {
   readonly loss: number;
-  readonly rows: number;
+  /** By what the loss was divided. */
+  readonly weight: number;
 }
 
 /** The step over some data: one at a time, in their order. */
@@ -63,8 +65,9 @@ export class WorkerFit {
   #optimizerSteps = 0;
   #epoch = 0;
   #step = 0;
-  #lossSum = 0;
-  #rows = 0;
+  /** Batches of the epoch that were not undone. */
+  #kept = 0;
+  #mean: MeanLoss;
   /** Of all batches so far. */
   #losses: number[] = [];
   #checkpoint: CheckpointWriter | null = null;
@@ -76,6 +79,7 @@ export class WorkerFit {
     this.#core = core;
     this.#spec = spec;
     this.#control = new Control(port, spec);
+    this.#mean = new MeanLoss(core.lossCounts.train);
     this.#updates = updatesOf(core, spec.clip);
     this.#proximal = spec.proximal > 0 ? new ProximalTerm(core, spec.proximal) : null;
     this.#guard = spec.onNaN === null ? null : new NanGuard(core, spec.onNaN);
@@ -97,7 +101,8 @@ export class WorkerFit {
       const { position, losses } = resumed;
       this.#losses = [...losses];
       this.#optimizerSteps = position.optimizerSteps;
-      [this.#epoch, this.#step, this.#lossSum, this.#rows] = [position.epoch, position.step, position.lossSum, position.rows];
+      this.#begin(position.epoch, position.step, new MeanLoss(this.#core.lossCounts.train, position));
+      this.#kept = this.#losses.slice(this.#losses.length - position.step).filter((loss) => !Number.isNaN(loss)).length;
     }
     return resumed;
   }
@@ -105,8 +110,12 @@ export class WorkerFit {
   /** An epoch is done. */
   save(record: EpochRecord): void {
     this.#checkpoint?.note(record);
-    [this.#epoch, this.#step, this.#lossSum, this.#rows] = [this.#epoch + 1, 0, 0, 0];
+    this.#begin(this.#epoch + 1);
     this.#keep();
+  }
+
+  #begin(epoch: number, step = 0, mean = new MeanLoss(this.#core.lossCounts.train)): void {
+    [this.#epoch, this.#step, this.#kept, this.#mean] = [epoch, step, 0, mean];
   }
 
   #keep(): void {
@@ -115,8 +124,7 @@ export class WorkerFit {
       {
         epoch: this.#epoch,
         step: this.#step,
-        lossSum: this.#lossSum,
-        rows: this.#rows,
+        ...this.#mean.position,
         optimizerSteps: this.#optimizerSteps,
       },
       this.#losses,
@@ -128,7 +136,7 @@ export class WorkerFit {
   async train(task: TrainTask): Promise<TrainAnswer> {
     const core = this.#core;
     if (task.epoch !== this.#epoch) {
-      [this.#epoch, this.#step, this.#lossSum, this.#rows] = [task.epoch, 0, 0, 0];
+      this.#begin(task.epoch);
     }
     const guard = this.#guard;
     if (guard !== null && this.#goodEpoch !== task.epoch) {
@@ -147,11 +155,11 @@ export class WorkerFit {
         } else {
           this.#setRate(task);
           const stepped = step(this.#waiting === 0);
-          const { loss, rows } = stepped instanceof Promise ? await stepped : stepped;
+          const { loss, weight } = stepped instanceof Promise ? await stepped : stepped;
           if (!Number.isFinite(loss)) {
             throw sessionError("NON_FINITE_LOSS", { value: loss, step: this.#step + 1, epoch: this.#epoch + 1 });
           }
-          this.#note(loss, rows);
+          this.#note(loss, weight);
           losses.push(loss);
           if (++this.#waiting === this.#spec.accumulate) {
             await this.#update();
@@ -171,7 +179,7 @@ export class WorkerFit {
         this.#keep();
       }
       core.setLazyReset(this.#waiting === 0);
-      if (guard?.hasEnded === false && task.isLast && this.#rows === 0 && !isStopping) {
+      if (guard?.hasEnded === false && task.isLast && this.#kept === 0 && !isStopping) {
         throw sessionError("ALL_SKIPPED", { epoch: task.epoch + 1 });
       }
     } catch (error) {
@@ -182,8 +190,8 @@ export class WorkerFit {
     }
     return {
       losses: Float32Array.from(losses),
-      lossSum: this.#lossSum,
-      rows: this.#rows,
+      loss: this.#mean.value,
+      batches: this.#kept,
       optimizerSteps: this.#optimizerSteps,
       learningRate: core.getLearningRate(),
       isNaN: guard?.hasEnded === true,
@@ -209,7 +217,7 @@ export class WorkerFit {
     guard.begin();
     try {
       this.#setRate(task);
-      const { loss, rows } = await step(waiting === 0);
+      const { loss, weight } = await step(waiting === 0);
       guard.check(loss, ...at);
       const isUpdated = waiting + 1 === this.#spec.accumulate;
       if (isUpdated) {
@@ -219,7 +227,7 @@ export class WorkerFit {
         this.#optimizerSteps++;
       }
       this.#waiting = isUpdated ? 0 : waiting + 1;
-      this.#note(loss, rows);
+      this.#note(loss, weight);
       if (isUpdated) {
         this.#keepIfDue();
       }
@@ -228,7 +236,7 @@ export class WorkerFit {
       this.#undo(guard, error, ...at);
       this.#waiting = guard.action === "restore" ? 0 : waiting;
       if (!guard.hasEnded) {
-        this.#note(NaN, 0);
+        this.#note(NaN, null);
       }
       return NaN;
     }
@@ -289,9 +297,13 @@ export class WorkerFit {
   *#thunks({ batches, seed, epoch }: TrainTask): Generator<StepThunk> {
     const { batchSize, remainder, loss: name } = this.#spec;
     const core = this.#core;
+    const { output } = core.lossCounts.train;
     const run = ({ feeds, rows }: WireBatch): StepThunk => (overwrite) => {
       core.setLazyReset(overwrite);
-      return withValue(core.step("train", feeds, [{ name }]), ({ results: [loss] }) => ({ loss: scalarOf(loss, name), rows }));
+      return withValue(core.step("train", feeds, fetchesOfLoss(name, output)), ({ results: [loss, count] }) => ({
+        loss: scalarOf(loss, name),
+        weight: output === null ? rows : scalarOf(count, output),
+      }));
     };
     if (batches !== null) {
       for (const batch of batches) {
@@ -316,7 +328,7 @@ export class WorkerFit {
         yield (overwrite) =>
           withValue(steps.run(rows, overwrite), (plan) => ({
             loss: readLoss(core.host, plan, name),
-            rows: rows.length,
+            weight: output === null ? rows.length : readLoss(core.host, plan, output),
           }));
       }
     }
@@ -329,17 +341,20 @@ export class WorkerFit {
     }
   }
 
-  #note(loss: number, rows: number): void {
+  /** @param weight - by what the loss was divided; null: the batch was undone */
+  #note(loss: number, weight: number | null): void {
     this.#step++;
     if (this.#checkpoint !== null) {
       this.#losses.push(loss);
     }
-    this.#lossSum += rows === 0 ? 0 : loss * rows;
-    this.#rows += rows;
+    if (weight !== null) {
+      this.#kept++;
+      this.#mean.add(loss, weight);
+    }
   }
 
   #progress(): FitProgress {
-    return { epoch: this.#epoch + 1, step: this.#step, loss: this.#lossSum / this.#rows };
+    return { epoch: this.#epoch + 1, step: this.#step, loss: this.#mean.value };
   }
 
   #update(): MaybePromise<void> {
@@ -435,13 +450,13 @@ class Evaluation {
   readonly #kind: MetricsKind | null;
   #metrics: readonly PlanMetric[] = [];
   #totals: Totals | null = null;
-  #lossSum = 0;
-  #rows = 0;
+  readonly #mean: MeanLoss;
 
   constructor(core: SessionCore, spec: WireEvaluation) {
     this.#core = core;
     this.#spec = spec;
     this.#inputNames = core.info.evalInputNames;
+    this.#mean = new MeanLoss(core.lossCounts.eval);
     const { predictions, targets, metrics } = spec;
     this.#kind =
       predictions === null || targets === null ? null : core.metricsKind(metricsKind(predictions, targets, metrics));
@@ -450,12 +465,13 @@ class Evaluation {
   add({ feeds, rows }: WireBatch): MaybePromise<void> {
     const known = this.#inputNames.flatMap((name) => feeds.filter((feed) => feed.name === name));
     return withValue(this.#totalsOf(known), (totals) => {
-      const names = [this.#spec.loss, ...fetchesOf(this.#metrics)];
-      const fetches = names.map((name) => ({ name }));
-      return withValue(this.#core.step(this.#kind ?? "eval", known, fetches), ({ results: [value, ...sums] }) => {
-        totals.add(sums);
-        this.#lossSum += scalarOf(value, this.#spec.loss) * rows;
-        this.#rows += rows;
+      const { output } = this.#core.lossCounts.eval;
+      const sums = fetchesOf(this.#metrics).map((name) => ({ name }));
+      const fetches = [...fetchesOfLoss(this.#spec.loss, output), ...sums];
+      return withValue(this.#core.step(this.#kind ?? "eval", known, fetches), ({ results }) => {
+        totals.add(results);
+        const [loss, count] = results;
+        this.#mean.add(scalarOf(loss, this.#spec.loss), output === null ? rows : scalarOf(count, output));
       });
     });
   }
@@ -473,7 +489,7 @@ class Evaluation {
   }
 
   values(): EvalValues {
-    const loss = this.#lossSum / this.#rows;
+    const loss = this.#mean.value;
     const values = this.#totals?.values(this.#spec.metrics, loss);
     return { loss, ...values };
   }
@@ -483,6 +499,11 @@ class Evaluation {
 function updatesOf(core: SessionCore, clip: WireClip | null): Updates {
   const checked = core.checksNumerics ? () => withValue(core.step("optimizer", [], []), () => {}) : null;
   return new Updates(core.host, clip, checked);
+}
+
+/** What to fetch of a step for its loss, and by what that was divided. */
+function fetchesOfLoss(name: string, count: string | null): Fetch[] {
+  return count === null ? [{ name }] : [{ name }, { name: count }];
 }
 
 function inOrder(rows: number): Uint32Array {

@@ -79,7 +79,7 @@ type CallTable = {
 export class SessionCore implements CallTable, PlanSource {
   readonly #kernels: Kernels;
   readonly #bundle: Omit<Bundle, "models" | "segments" | "plans" | "properties">;
-  readonly #owner: Pick<Bundle, "segments" | "inputs" | "outputs">;
+  readonly #owner: Pick<Bundle, "segments" | "inputs" | "outputs" | "lossCounts">;
   readonly #plans: ReadonlyMap<string, BundlePlan>;
   /** Plans that were compiled before their steps were called. */
   readonly #ahead = new Map<string, BundlePlan>();
@@ -110,6 +110,7 @@ export class SessionCore implements CallTable, PlanSource {
     this.#owner = {
       inputs: rest.inputs,
       outputs: rest.outputs,
+      lossCounts: rest.lossCounts,
       segments: segments.map(({ bytes }) => ({ bytes, data: null })),
     };
     this.#models = models;
@@ -160,6 +161,11 @@ export class SessionCore implements CallTable, PlanSource {
   release(): void {
     this.#memory.release();
     this.#models.release();
+  }
+
+  /** By what losses of steps were divided. */
+  get lossCounts(): Bundle["lossCounts"] {
+    return this.#bundle.lossCounts;
   }
 
   /** What steps on rows that lie in the worker need. */
@@ -260,7 +266,7 @@ export class SessionCore implements CallTable, PlanSource {
       outputs: this.#bundle.outputs,
       readFile: this.readFile,
       parse: (raw, outputs) => {
-        const owner = { ...this.#owner, outputs: { train: outputs, eval: outputs } };
+        const owner = { ...this.#owner, outputs: { train: outputs, eval: outputs }, lossCounts: {} };
         return parsePlan(raw, owner, this.#kernels.fingerprint);
       },
     };

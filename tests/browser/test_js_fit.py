@@ -723,3 +723,41 @@ def test_labels_that_are_all_ignored_make_a_loss_of_0(js: JsPage) -> None:
         length=losses.LENGTH,
     )
     assert found == [0, 0]
+
+
+def test_a_fit_that_is_refused_changes_nothing(js: JsPage) -> None:
+    """Gradients that wait for an optimizer step stay, and so does the rate."""
+    found = js.run(
+        f"""{OPEN}
+        const store = new CheckpointStore("refused");
+        const checkpoint = {{ store, name: "fit" }};
+        const other = await open();
+        await other.fit(data(), {{ batchSize: 2, checkpoint }});
+        await other.release();
+        const bad = {{ ...data(8), labels: new BigInt64Array(8).fill(9n) }};
+        const given = {{
+          "other options": [data(), {{ batchSize: 4, checkpoint }}],
+          "a label": [bad, {{}}],
+          "a label of a stream": [new Dataset(bad).batch(4), {{}}],
+          "a label, watched": [bad, {{ onNaN: "restore" }}],
+          "a missing input": [{{ x: data(8).x }}, {{}}],
+          "no rows": [() => [], {{}}],
+          "none": null,
+        }};
+        const found = {{}};
+        for (const [name, refused] of Object.entries(given)) {{
+          const s = await open();
+          await s.setLearningRate(0.5);
+          await s.runTrainStep(data(4));
+          if (refused !== null) {{
+            const error = await failure(() => s.fit(refused[0], {{ schedule: () => 0.25, ...refused[1] }}));
+            if (error === null) return name;
+          }}
+          await s.runTrainStep(data(8));
+          await s.runOptimizerStep();
+          found[name] = [await bytes(s), await s.getLearningRate()];
+          await s.release();
+        }}
+        return found;"""
+    )
+    assert [found[name] == found["none"] for name in found] == [True] * 7

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -394,3 +395,34 @@ def test_a_generator_that_is_used_up_is_told() -> None:
         given = data if options else iter(each)
         with session() as s, pytest.raises(FeedError, match=r"no rows in epoch 2: .* Give the function that makes it"):
             Trainer(s).fit(given, epochs=2, progress=False, **options)
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "other options": {"batch_size": 4, "checkpoint": "the same name"},
+    "a label": {"data": rows(8) | {"labels": np.full(8, 9)}},
+    "a missing input": {"data": {"x": rows(8)["x"]}},
+    "no rows": {"data": lambda: iter([])},
+    "a label, watched": {"data": rows(8) | {"labels": np.full(8, 9)}, "on_nan": "restore"},
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_fit_that_is_refused_changes_nothing(case: str, tmp_path: Path) -> None:
+    """Gradients that wait for an optimizer step stay, and so does the rate."""
+    given = {"data": rows(8), "schedule": lambda step: 0.25} | REFUSED[case]
+    if "checkpoint" in given:
+        given["checkpoint"] = {"store": tmp_path, "name": "fit"}
+        with session() as s:
+            Trainer(s).fit(rows(8), batch_size=2, checkpoint=given["checkpoint"], progress=False)
+    found = []
+    for is_refused in (True, False):
+        with session() as s:
+            s.set_learning_rate(0.5)
+            s.train_step(batch())
+            if is_refused:
+                with pytest.raises((FeedError, ModelError)):
+                    Trainer(s).fit(given.pop("data"), progress=False, **given)
+            s.train_step(batch(seed=3))
+            s.optimizer_step()
+            found.append((s.get_contiguous_parameters(False).tobytes(), s.get_learning_rate()))
+    assert found[0] == found[1]

@@ -23,6 +23,7 @@ from trainweb.fit.options import DEFAULT_BATCH, EarlyStopping, checked_options, 
 from trainweb.fit.overfit import OverfitReport, overfit_one_batch
 from trainweb.fit.proximal import ProximalTerm
 from trainweb.fit.resume import FitCheckpoint, Position
+from trainweb.ir.layout import STATE_LAZY_RESET
 from trainweb.loss_counts import MeanLoss
 from trainweb.schedules import Schedule, make_schedule
 
@@ -326,6 +327,8 @@ class FitPlan:
         if self.proximal is not None and others.get("checkpoint") is not None:
             raise messages.PROXIMAL_CHECKPOINT()
         self.at = Position()
+        self.has_begun = False
+        """Whether the session is another than before the fit; one that is refused changes nothing."""
         self.best: np.ndarray | None = None
         given_checkpoint = others.get("checkpoint")
         self.checkpoint: FitCheckpoint | None = None
@@ -354,8 +357,9 @@ class FitPlan:
     def events(self) -> Iterator[None]:
         """Run; yields after each step."""
         running().add(self.session)
+        before = self.session.core.host.read_state(STATE_LAZY_RESET), self.session.get_learning_rate()
         with ExitStack() as stack:
-            stack.callback(self._end)
+            stack.callback(self._end, *before)
             if self.checkpoint is not None:
                 stack.enter_context(self.checkpoint.locked())
                 self._resume(self.checkpoint)
@@ -376,17 +380,23 @@ class FitPlan:
                 self.run.history.ended = "early"
             self._restore()
 
-    def _end(self) -> None:
+    def _end(self, reset: int, rate: float) -> None:
         running().discard(self.session)
-        if self.session._core is not None:
+        if self.session._core is None:
+            return
+        if self.has_begun:
             # Gradients that no optimizer step has used are dropped.
             self.session.lazy_reset_grad()
+        else:
+            self.session.core.host.write_state(STATE_LAZY_RESET, reset)
+            self.session.set_learning_rate(rate)
 
     def _resume(self, checkpoint: FitCheckpoint) -> None:
         history = self.run.history
         found = checkpoint.resume(history)
         if found is None:
             return
+        self.has_begun = True
         self.at, best = found
         for epoch in history.epochs:
             self._learn_of(epoch)
@@ -529,6 +539,7 @@ class FitPlan:
     def _train(self, feeds: Batch, epoch: int, step: int) -> tuple[float, Mapping[str, np.ndarray]]:
         """The loss, and the results of the step."""
         results = self.session.train_step(feeds, [self.loss, *filter(None, [self.count.output])])
+        self.has_begun = True
         result = results[self.loss]
         if result.size != 1:
             self.session.lazy_reset_grad()

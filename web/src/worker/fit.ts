@@ -72,6 +72,8 @@ export class WorkerFit {
   #losses: number[] = [];
   #checkpoint: CheckpointWriter | null = null;
   readonly #guard: NanGuard | null;
+  /** How the session was before the fit; null: it is another since. */
+  #before: { readonly overwrites: boolean; readonly rate: number } | null;
   /** The epoch whose begin can be gone back to. */
   #goodEpoch = -1;
 
@@ -79,7 +81,8 @@ export class WorkerFit {
     this.#core = core;
     this.#spec = spec;
     this.#control = new Control(port, spec);
-    this.#mean = new MeanLoss(core.lossCounts.train);
+    this.#mean = new MeanLoss(core.host.lossCounts.train);
+    this.#before = { overwrites: core.overwrites, rate: core.getLearningRate() };
     this.#updates = updatesOf(core, spec.clip);
     this.#proximal = spec.proximal > 0 ? new ProximalTerm(core, spec.proximal) : null;
     this.#guard = spec.onNaN === null ? null : new NanGuard(core, spec.onNaN);
@@ -99,9 +102,10 @@ export class WorkerFit {
     const resumed = await this.#checkpoint.resume();
     if (resumed !== null) {
       const { position, losses } = resumed;
+      this.#before = null;
       this.#losses = [...losses];
       this.#optimizerSteps = position.optimizerSteps;
-      this.#begin(position.epoch, position.step, new MeanLoss(this.#core.lossCounts.train, position));
+      this.#begin(position.epoch, position.step, new MeanLoss(this.#core.host.lossCounts.train, position));
       this.#kept = this.#losses.slice(this.#losses.length - position.step).filter((loss) => !Number.isNaN(loss)).length;
     }
     return resumed;
@@ -114,7 +118,7 @@ export class WorkerFit {
     this.#keep();
   }
 
-  #begin(epoch: number, step = 0, mean = new MeanLoss(this.#core.lossCounts.train)): void {
+  #begin(epoch: number, step = 0, mean = new MeanLoss(this.#core.host.lossCounts.train)): void {
     [this.#epoch, this.#step, this.#kept, this.#mean] = [epoch, step, 0, mean];
   }
 
@@ -156,6 +160,7 @@ export class WorkerFit {
           this.#setRate(task);
           const stepped = step(this.#waiting === 0);
           const { loss, weight } = stepped instanceof Promise ? await stepped : stepped;
+          this.#before = null;
           if (!Number.isFinite(loss)) {
             throw sessionError("NON_FINITE_LOSS", { value: loss, step: this.#step + 1, epoch: this.#epoch + 1 });
           }
@@ -183,9 +188,12 @@ export class WorkerFit {
         throw sessionError("ALL_SKIPPED", { epoch: task.epoch + 1 });
       }
     } catch (error) {
-      // Gradients that no optimizer step has used are dropped.
+      // Gradients that no optimizer step has used are dropped, unless the fit was refused: then nothing changes.
       this.#waiting = 0;
-      core.setLazyReset(true);
+      core.setLazyReset(this.#before?.overwrites ?? true);
+      if (this.#before !== null) {
+        core.setLearningRate(this.#before.rate);
+      }
       throw error instanceof NumericsError ? Object.assign(error, { epoch: this.#epoch + 1, batch: this.#step + 1 }) : error;
     }
     return {
@@ -218,6 +226,7 @@ export class WorkerFit {
     try {
       this.#setRate(task);
       const { loss, weight } = await step(waiting === 0);
+      this.#before = null;
       guard.check(loss, ...at);
       const isUpdated = waiting + 1 === this.#spec.accumulate;
       if (isUpdated) {
@@ -297,7 +306,7 @@ export class WorkerFit {
   *#thunks({ batches, seed, epoch }: TrainTask): Generator<StepThunk> {
     const { batchSize, remainder, loss: name } = this.#spec;
     const core = this.#core;
-    const { output } = core.lossCounts.train;
+    const { output } = core.host.lossCounts.train;
     const run = ({ feeds, rows }: WireBatch): StepThunk => (overwrite) => {
       core.setLazyReset(overwrite);
       return withValue(core.step("train", feeds, fetchesOfLoss(name, output)), ({ results: [loss, count] }) => ({
@@ -456,7 +465,7 @@ class Evaluation {
     this.#core = core;
     this.#spec = spec;
     this.#inputNames = core.info.evalInputNames;
-    this.#mean = new MeanLoss(core.lossCounts.eval);
+    this.#mean = new MeanLoss(core.host.lossCounts.eval);
     const { predictions, targets, metrics } = spec;
     this.#kind =
       predictions === null || targets === null ? null : core.metricsKind(metricsKind(predictions, targets, metrics));
@@ -465,7 +474,7 @@ class Evaluation {
   add({ feeds, rows }: WireBatch): MaybePromise<void> {
     const known = this.#inputNames.flatMap((name) => feeds.filter((feed) => feed.name === name));
     return withValue(this.#totalsOf(known), (totals) => {
-      const { output } = this.#core.lossCounts.eval;
+      const { output } = this.#core.host.lossCounts.eval;
       const sums = fetchesOf(this.#metrics).map((name) => ({ name }));
       const fetches = [...fetchesOfLoss(this.#spec.loss, output), ...sums];
       return withValue(this.#core.step(this.#kind ?? "eval", known, fetches), ({ results }) => {

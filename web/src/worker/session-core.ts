@@ -163,14 +163,9 @@ export class SessionCore implements CallTable, PlanSource {
     this.#models.release();
   }
 
-  /** By what losses of steps were divided. */
-  get lossCounts(): Bundle["lossCounts"] {
-    return this.#bundle.lossCounts;
-  }
-
   /** What steps on rows that lie in the worker need. */
   get host(): StepHost {
-    return { engine: this.#engine, memory: this.#memory, runner: this.#runner };
+    return { engine: this.#engine, memory: this.#memory, runner: this.#runner, lossCounts: this.#bundle.lossCounts };
   }
 
   /** Where each trained parameter lies, in bytes; their gradients lie one after the other. */
@@ -198,7 +193,7 @@ export class SessionCore implements CallTable, PlanSource {
     if (kind !== "train") {
       return this.#runner.run(kind, true, feeds, fetches, stop);
     }
-    return withValue(this.#runner.run(kind, this.#overwrites, feeds, fetches, stop), (run) => {
+    return withValue(this.#runner.run(kind, this.overwrites, feeds, fetches, stop), (run) => {
       this.setLazyReset(false);
       return run;
     });
@@ -241,7 +236,7 @@ export class SessionCore implements CallTable, PlanSource {
     const copies = this.#copied(feeds);
     const signature = signatureOf(this.inputsOf(kind), copies, (feed) => this.#bytesOf(feed));
     this.check(kind, signature);
-    return { kind, overwrite: kind === "eval" || this.#overwrites, signature, feeds: copies };
+    return { kind, overwrite: kind === "eval" || this.overwrites, signature, feeds: copies };
   }
 
   deadUnits(batches: readonly (readonly Feed[])[]): Promise<readonly DeadUnits[]> {
@@ -759,7 +754,7 @@ export class SessionCore implements CallTable, PlanSource {
   explain(kind: "train" | "eval", feeds: readonly Feed[]): MaybePromise<string> {
     const signature = signatureOf(this.inputsOf(kind), feeds, (feed) => this.#bytesOf(feed));
     this.check(kind, signature);
-    const overwrite = kind === "eval" || this.#overwrites;
+    const overwrite = kind === "eval" || this.overwrites;
     return withValue(this.#models.get("explain"), (models) => models.explain(kind, overwrite, signature));
   }
 
@@ -790,7 +785,8 @@ export class SessionCore implements CallTable, PlanSource {
   }
 
   /** Whether the next train step overwrites the gradients. */
-  get #overwrites(): boolean {
+  /** Whether the next train step overwrites the gradients. */
+  get overwrites(): boolean {
     return this.#state.getUint32(4 * STATE_LAZY_RESET, true) !== 0;
   }
 

@@ -411,7 +411,9 @@ class Totals:
             if one.faults:
                 count, value, classes = results[one.faults]
                 if count:
-                    raise messages.METRIC_CLASS(name=one.name, value=int(value), count=int(classes))
+                    error = messages.METRIC_CLASS(name=one.name, value=int(value), count=int(classes))
+                    vars(error)["value"] = int(value)
+                    raise error
             before, sums = self._sums.get(one.name), results[one.sums]
             if before is not None:
                 sums = pooled(before, sums) if one.is_pooled else before + sums

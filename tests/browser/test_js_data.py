@@ -163,7 +163,7 @@ def test_a_folder_is_what_python_lists(js: JsPage, tmp_path: Path) -> None:
         error = js.failure(f"await trainweb.listFolder({given}, {{ classes: {json.dumps(names)} }});")
         assert (error["class"], error["message"]) == ("FeedError", str(raised.value))
     lost = js.failure("await trainweb.listFolder([new File([], 'note.txt')]);")
-    assert "The file 'note.txt' lies in the folder of no class" in lost["message"]
+    assert "The file 'note.txt' lies outside of the class folders" in lost["message"]
 
 
 STORE = """

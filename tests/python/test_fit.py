@@ -280,14 +280,19 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ({"x": X, "labels": [0] * 7}, {}, FeedError, "'labels' has 7 rows, but 'x' has 8"),
     ({"x": [[1.0], [1.0, 2.0]]}, {}, FeedError, "The rows of 'x' have different shapes"),
     ({"x": 1.0}, {}, FeedError, r"'x' is float64\[\]; its first axis must count rows"),
-    ([{"x": X[0], "labels": np.int64(0)}, {"x": X[0]}], {}, FeedError, "Row 1 of the batch has x; the first one"),
-    ([{"x": X[0]}, {"x": X[0, :3]}], {}, FeedError, r"Row 1 of the batch has float32\[3\] as 'x'; .* float32\[5\]"),
-    ([1], {}, FeedError, "Row 0 of the batch is int"),
+    ([{"x": X[0], "labels": np.int64(0)}, {"x": X[0]}], {}, FeedError, "Row 1 of the data has x; the first row"),
+    ([{"x": X[0]}, {"x": X[0, :3]}], {}, FeedError, r"Row 1 of the data has float32\[3\] as 'x'; .* float32\[5\]"),
+    ([1], {}, FeedError, "Row 0 of the data is int"),
     ({"x": X}, {}, FeedError, "input 'labels' is missing"),
     (rows() | {"y": rows()["x"]}, {}, FeedError, "invalid input 'y'"),
     (rows() | {"x": rows()["x"].astype(np.float64)}, {}, FeedError, "Unexpected input data type of 'x'"),
-    (rows(8), {"batch_size": 9, "remainder": "drop"}, FeedError, "A batch of 9 is larger than the data, 8 rows"),
-    (rows(8), {"validation_split": 0.01}, FeedError, "A share of 0.01 of 8 rows is none"),
+    (
+        rows(8),
+        {"batch_size": 9, "remainder": "drop"},
+        FeedError,
+        "A batch of 9 rows is larger than the data, which has 8",
+    ),
+    (rows(8), {"validation_split": 0.01}, FeedError, "A share of 0.01 of 8 rows is less than one row"),
     (iter([]), {"validation_split": 0.5}, FeedError, "cannot be split"),
     (rows(8), {"epochs": 0}, ModelError, "epochs is 0; it must be an integer >= 1"),
     (rows(8), {"batch_size": 1.5}, ModelError, "batch_size is 1.5; it must be"),
@@ -298,7 +303,7 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (rows(8), {"ema": True}, SessionError, "keeps no averages of its parameters: make it, or its artifacts"),
     (rows(8), {"seed": -1}, ModelError, "seed is -1"),
     (rows(8), {"remainder": "cut"}, ModelError, "remainder is 'cut'; it must be keep, drop or pad"),
-    (rows(8), {"metrics": ["accuracy"]}, ModelError, "Metrics are of validation data"),
+    (rows(8), {"metrics": ["accuracy"]}, ModelError, "Metrics need validation data"),
     (rows(8), {"metrics": ["best"], "validation_split": 0.5}, ModelError, "There is no metric 'best'; there are acc"),
     (
         rows(8),
@@ -315,8 +320,8 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (rows(8), {"callbacks": [1]}, ModelError, "callbacks is 1"),
     (rows(8), {"callbacks": 1}, ModelError, "callbacks is 1; it must be a function"),
     (rows(8), {"metrics": 3, "validation_split": 0.5}, ModelError, "metrics is 3; it must be a list of metrics"),
-    ([{"x": [[1.0], [1.0, 2.0]]}], {}, FeedError, "Row 0 of the batch has no array as 'x'"),
-    (Dataset(rows(8)).batch(4), {"batch_size": 4}, ModelError, "The data comes in batches: 'batch_size' is theirs"),
+    ([{"x": [[1.0], [1.0, 2.0]]}], {}, FeedError, "Row 0 of the data has no array as 'x'"),
+    (Dataset(rows(8)).batch(4), {"batch_size": 4}, ModelError, "The data is already batched: leave out 'batch_size'"),
     (Dataset(rows(8)).map(dict), {"shuffle": True}, ModelError, "give data.shuffle"),
 ]
 
@@ -426,3 +431,61 @@ def test_a_fit_that_is_refused_changes_nothing(case: str, tmp_path: Path) -> Non
             s.optimizer_step()
             found.append((s.get_contiguous_parameters(False).tobytes(), s.get_learning_rate()))
     assert found[0] == found[1]
+
+
+def labelled(place: int, label: int = 9, n: int = 60) -> dict[str, np.ndarray]:
+    """Rows of which one has a label that is no class."""
+    data = rows(n)
+    data["labels"][place] = label
+    return data
+
+
+BAD_ROWS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "shuffled": (labelled(50), {"seed": 3}),
+    "in order": (labelled(50), {"shuffle": False}),
+    "a stream": (Dataset(labelled(50)).map(dict), {}),
+    "a stream, accumulated": (Dataset(labelled(50)).map(dict), {"accumulate": 3}),
+    "batches": (Dataset(labelled(50)).batch(7), {"batch_size": None}),
+    "watched": (labelled(50), {"seed": 3, "on_nan": "skip"}),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ROWS)
+def test_a_bad_label_is_named_with_its_row(case: str) -> None:
+    data, options = BAD_ROWS[case]
+    with session() as s, pytest.raises(FeedError, match="the label 9 at position") as found:
+        Trainer(s).fit(data, progress=False, **({"batch_size": 8} | options))
+    error = found.value
+    assert str(error).endswith(f"It stands in 'labels' of row 50 of the data (batch {error.batch} of epoch 1).")
+    assert (error.value, error.input, error.row, error.epoch) == (9, "labels", 50, 1)
+    if "seed" not in options:
+        assert (error.batch, error.position) == ((8, 1) if case == "batches" else (7, 2))
+
+
+def test_a_bad_label_of_validation_data_is_named_with_its_row() -> None:
+    with session() as s, pytest.raises(FeedError, match=r"'labels' of row 13 of the validation data \(batch 2 of epo"):
+        Trainer(s).fit(rows(), batch_size=8, validation_data=labelled(13), progress=False)
+    with session() as s, pytest.raises(FeedError, match=r"'labels' of row 13 of the validation data \(batch 2 of ep"):
+        data = labelled(13)
+        data["labels"][13] = -7
+        metrics = {"validation_data": data, "metrics": ["accuracy"]}
+        Trainer(s).fit(rows(), batch_size=8, progress=False, **metrics)
+
+
+def test_labels_of_padding_name_the_setting() -> None:
+    for label in (-100, -1, 255):
+        with session() as s, pytest.raises(FeedError, match=f"do not count, give the loss ignore_index={label}\\."):
+            s.train_step(batch() | {"labels": np.full(6, label)})
+
+
+def test_a_bad_row_of_a_stream_is_named_by_its_number() -> None:
+    for place, size in ((37, 8), (3, 50)):
+        data = list(Dataset(rows(60)))
+        data[place] = {"x": data[place]["x"][:2], "labels": data[place]["labels"]}
+        with pytest.raises(FeedError, match=rf"Row {place} of the data has float32\[2\] as 'x'"):
+            fitted(data, batch_size=size)
+    with pytest.raises(FeedError, match="Row 11 of the data has no array as 'x'"):
+        fitted([*Dataset(rows(11)), {"x": [[1.0], [1.0, 2.0]], "labels": 0}], batch_size=4)
+    given = iter([rows(4), 3])
+    with pytest.raises(FeedError, match="Batch 1 of the data is int"):
+        fitted(Dataset(rows(8)).batch(4).map(lambda _: next(given)))

@@ -14,13 +14,14 @@ import numpy as np
 from trainweb import messages
 from trainweb.data.dataset import Batch, Dataset, epoch_batches
 from trainweb.data.random import permutation
-from trainweb.errors import NumericsError
+from trainweb.errors import FeedError, NumericsError
 from trainweb.fit.bar import Bar, make_bar
 from trainweb.fit.evaluation import Evaluation
 from trainweb.fit.history import Epoch, Event, History, Progress
 from trainweb.fit.on_nan import OnNaN
 from trainweb.fit.options import DEFAULT_BATCH, EarlyStopping, checked_options, make_early_stopping
 from trainweb.fit.overfit import OverfitReport, overfit_one_batch
+from trainweb.fit.places import located
 from trainweb.fit.proximal import ProximalTerm
 from trainweb.fit.resume import FitCheckpoint, Position
 from trainweb.ir.layout import STATE_LAZY_RESET
@@ -73,26 +74,27 @@ class Batches:
         size = self.options["batch_size"] or DEFAULT_BATCH
         return epoch_batches(len(order), size, self.options["remainder"], order)
 
-    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Batch, int]]:
-        """Batches with their numbers of rows, without the first ones."""
+    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Batch, Sequence[int]]]:
+        """Batches with the numbers of their rows, without the first batches."""
         columns = self.data.columns
         if columns is None:
-            count = 0
+            count = done = 0
             for batch in self.data:
-                count += 1
+                rows = range(done, done + rows_of(batch, count))
+                count, done = count + 1, rows.stop
                 if count > start:
-                    yield batch, rows_of(batch)
+                    yield batch, rows
             if not count:
                 raise messages.ENDED_DATASET(epoch=number + 1) if number else messages.EMPTY_DATASET()
             return
-        rows = len(self.data)
-        order = permutation(rows, self.options["seed"], number) if self.shuffle else np.arange(rows)
+        size = len(self.data)
+        order = permutation(size, self.options["seed"], number) if self.shuffle else np.arange(size)
         for indices in self._rows(order)[start:]:
-            yield {name: array[indices] for name, array in columns.items()}, len(indices)
+            yield {name: array[indices] for name, array in columns.items()}, indices.tolist()
 
 
-def rows_of(batch: Any) -> int:
-    """Rows of a batch: what the first axes count.
+def rows_of(batch: Any, number: int) -> int:
+    """Rows of the batch of this number: what the first axes count.
 
     Raises
     ------
@@ -100,7 +102,7 @@ def rows_of(batch: Any) -> int:
         It is no batch.
     """
     if not isinstance(batch, Mapping) or not batch:
-        raise messages.NOT_A_ROW(position=0, given=type(batch).__name__)
+        raise messages.NOT_A_BATCH(position=number, given=type(batch).__name__)
     first = np.asarray(next(iter(batch.values())))
     return first.shape[0] if first.ndim else 1
 
@@ -357,9 +359,9 @@ class FitPlan:
     def events(self) -> Iterator[None]:
         """Run; yields after each step."""
         running().add(self.session)
-        before = self.session.core.host.read_state(STATE_LAZY_RESET), self.session.get_learning_rate()
+        reset, rate = self.session.core.host.read_state(STATE_LAZY_RESET), self.session.get_learning_rate()
         with ExitStack() as stack:
-            stack.callback(self._end, *before)
+            stack.callback(self._end, reset, rate)
             if self.checkpoint is not None:
                 stack.enter_context(self.checkpoint.locked())
                 self._resume(self.checkpoint)
@@ -380,7 +382,7 @@ class FitPlan:
                 self.run.history.ended = "early"
             self._restore()
 
-    def _end(self, reset: int, rate: float) -> None:
+    def _end(self, reset: float, rate: float) -> None:
         running().discard(self.session)
         if self.session._core is None:
             return
@@ -427,7 +429,7 @@ class FitPlan:
             return
         values: dict[str, Value] | None = None
         if self.evaluation and self.validation and not self.run.is_stopping:
-            for found in self.evaluation.run(self.validation.epoch(number)):
+            for found in self.evaluation.run(self.validation.epoch(number), number):
                 values = found
                 yield
         rate = self.session.get_learning_rate()
@@ -446,8 +448,8 @@ class FitPlan:
         if self.on_nan is not None:
             self.session.lazy_reset_grad()
             self.on_nan.keep_good()
-        for feeds, count in self.batches.epoch(at.epoch, at.step):
-            loss, after = self._step(feeds, count, waiting)
+        for feeds, rows in self.batches.epoch(at.epoch, at.step):
+            loss, after = self._step(feeds, rows, waiting)
             if loss is None and self.run.is_stopping:
                 return
             at.step += 1
@@ -479,7 +481,7 @@ class FitPlan:
         """Of the epoch so far."""
         return MeanLoss(self.count, self.at.loss_sum, self.at.rows).value
 
-    def _step(self, feeds: Batch, rows: int, waiting: int) -> tuple[float | None, int]:
+    def _step(self, feeds: Batch, rows: Sequence[int], waiting: int) -> tuple[float | None, int]:
         """Train on a batch, and update the parameters if it is time.
 
         Returns
@@ -504,14 +506,16 @@ class FitPlan:
                 self._update()
                 if self.on_nan is not None:
                     self.on_nan.check(loss, step, epoch)
+        except FeedError as error:
+            raise located(error, feeds, rows, self.at) from None
         except NumericsError as error:
-            error.epoch, error.batch = epoch, step
+            located(error, feeds, rows, self.at)
             if self.on_nan is None:
                 raise
             self._undo(self.on_nan, error)
             return None, 0 if self.on_nan.action == "restore" else waiting
         mean = MeanLoss(self.count, self.at.loss_sum, self.at.rows)
-        mean.add(loss, rows, results)
+        mean.add(loss, len(rows), results)
         self.at.loss_sum, self.at.rows = mean.total, mean.weight
         return loss, after
 

@@ -15,6 +15,7 @@ from tests.python import test_loss_counts as losses
 import trainweb
 from trainweb.artifacts import build_artifacts
 from trainweb.data import Dataset
+from trainweb.errors import FeedError
 from trainweb.fit import History, Trainer
 
 from .js_session import JsPage, open_js_page
@@ -299,7 +300,11 @@ NEVER = """
       for (let i = 0; i < 25; i++) yield row();
       await never;
     };
-    let cancelled = 0;
+    let [cancelled, isReached] = [0, false];
+    const reach = () => {
+      isReached = true;
+      return never;
+    };
     const iterator = () => {
       let i = 0;
       return {
@@ -320,9 +325,9 @@ NEVER = """
       iterator: () => [iterator, {}],
       stream: () => [readable, {}],
       datasets: () => [new Dataset(readable).map(async (r) => r).shuffle({ buffer: 2 }).prefetch(2).batch(5), {}],
-      map: () => [new Dataset(data()).map(() => never), {}],
+      map: () => [new Dataset(data()).map(reach), {}],
       tensor: () => [new Dataset(iterator).batch(5).map((b) => {
-        const x = Tensor.fromGpuBuffer({}, { dataType: "float32", dims: [5, 10], download: () => never });
+        const x = Tensor.fromGpuBuffer({}, { dataType: "float32", dims: [5, 10], download: reach });
         return { ...b, x };
       }), {}],
       validation: () => [data(), { validationData: readable }],
@@ -355,7 +360,7 @@ def test_a_fit_ends_though_its_data_or_callback_never_settles(js: JsPage, waits:
         for (const end of ["stop", "abort", "signal", "release"]) {{
           const s = await open();
           await store.delete("fit");
-          cancelled = 0;
+          [cancelled, isReached] = [0, false];
           const [source, more] = waiting[waits]();
           const controller = new AbortController();
           const checkpoint = {{ store, name: "fit" }};
@@ -366,8 +371,7 @@ def test_a_fit_ends_though_its_data_or_callback_never_settles(js: JsPage, waits:
           // It comes to where it waits, and stays there.
           for (let quiet = 0, before = -1; quiet < 5; await rest(20)) {{
             const now = fit.history.losses.length;
-            const isThere = now > 0 || waits === "map" || waits === "tensor";
-            [quiet, before] = now === before && isThere ? [quiet + 1, now] : [0, now];
+            [quiet, before] = now === before && (now > 0 || isReached) ? [quiet + 1, now] : [0, now];
           }}
           if (end === "signal") controller.abort(new Error("the signal"));
           else if (end === "release") s.release();
@@ -480,8 +484,8 @@ def test_what_goes_wrong_meanwhile(js: JsPage) -> None:
     errors, is_same, end = found
     assert is_same and end == "done"
     assert [(e["name"], e["message"][:44]) for e in errors] == [
-        ("SessionError", "This session is being fitted: wait until t"),
-        ("SessionError", "This session is being fitted: wait until t"),
+        ("SessionError", "This session is being fitted: wait until the"),
+        ("SessionError", "This session is being fitted: wait until the"),
         ("RangeError", "of mine"),
         ("RangeError", "of the data"),
         ("TrainwebError", "The loss is nan at step 1 of epoch 1; the pa"),
@@ -498,13 +502,13 @@ WRONG = [
     ("3", "{}", "FeedError", "Data must be an object of input names and tensors, rows, or a function that"),
     ("{ ...data(8), labels: new BigInt64Array(7) }", "{}", "FeedError", "'labels' has 7 rows, but 'x' has 8"),
     ("[{ x: 1 }, { y: 1 }]", "{}", "FeedError", "Row 1 of the data has y; the first row of its batch has x"),
-    ("[{ x: 1 }, { x: 1n }]", "{}", "FeedError", "Row 1 of the data has int64[] as 'x'; the first row of its batch has float32[]"),
+    ("[{ x: 1 }, { x: 1n }]", "{}", "FeedError", "Row 1 of the data has int64[] as 'x'; the first row of its"),
     ("[1]", "{}", "FeedError", "Row 0 of the data is a number"),
     ("{ x: data(8).x }", "{}", "FeedError", "input 'labels' is missing"),
     ("{ ...data(8), y: data(8).x }", "{}", "FeedError", "invalid input 'y'"),
     ("[{ x: 'text' }]", "{}", "FeedError", "'x' is a string; its first axis must count rows"),
     ("{ ...data(8), labels: new Int32Array(8) }", "{}", "FeedError", "Unexpected input data type of 'labels'"),
-    ("data(8)", "{ batchSize: 9, remainder: 'drop' }", "FeedError", "A batch of 9 rows is larger than the data, which has 8"),
+    ("data(8)", "{ batchSize: 9, remainder: 'drop' }", "FeedError", "A batch of 9 rows is larger than the data"),
     ("data(8)", "{ validationSplit: 0.01 }", "FeedError", "A share of 0.01 of 8 rows is less than one row"),
     ("[]", "{ validationSplit: 0.5 }", "FeedError", "A stream of rows cannot be split"),
     ("data(8)", "null", "ModelError", "options is None; it must be an object"),
@@ -537,7 +541,7 @@ WRONG = [
         "FeedError",
         "rows that would count twice",
     ),
-    ("new Dataset(data(8)).map((r) => r)", "{ shuffle: true }", "ModelError", "give data.shuffle(options)"),
+    ("new Dataset(data(8)).map((r) => r)", "{ shuffle: true }", "ModelError", "call data.shuffle(options)"),
 ]
 
 
@@ -761,3 +765,75 @@ def test_a_fit_that_is_refused_changes_nothing(js: JsPage) -> None:
         return found;"""
     )
     assert [found[name] == found["none"] for name in found] == [True] * 7
+
+
+def test_a_bad_label_or_row_is_named_with_its_row(js: JsPage) -> None:
+    found = js.run(
+        f"""{OPEN}
+        const labelled = (place, label = 9n) => {{
+          const made = data(60);
+          made.labels.data[place] = label;
+          return made;
+        }};
+        const stream = (place) => new Dataset(labelled(place)).map((row) => row);
+        const gone = (place) => {{
+          let k = 0;
+          return new Dataset(data(60)).map((row) => {{
+            if (k++ === place) row.x.dispose();
+            return row;
+          }});
+        }};
+        const short = (place) => {{
+          let k = 0;
+          return new Dataset(data(60)).map((row) => (k++ === place ? {{ ...row, x: new Float32Array(2) }} : row));
+        }};
+        const given = {{
+          "shuffled": [labelled(50), {{ seed: 3 }}],
+          "in order": [labelled(50), {{ shuffle: false }}],
+          "a stream": [stream(50), {{}}],
+          "a stream, accumulated": [stream(50), {{ accumulate: 3 }}],
+          "batches": [new Dataset(labelled(50)).batch(7), {{ batchSize: null }}],
+          "watched": [labelled(50), {{ seed: 3, onNaN: "skip" }}],
+          "validation": [data(), {{ validationData: labelled(13) }}],
+          "validation stream": [data(), {{ validationData: stream(13) }}],
+          "metric": [data(), {{ validationData: labelled(13, -7n), metrics: ["accuracy"] }}],
+          "padding": [labelled(0, -100n), {{ shuffle: false }}],
+          "disposed": [gone(37), {{}}],
+          "short": [short(37), {{}}],
+          "bucket": [gone(37).bucket(() => 1, [1], 8), {{ batchSize: null }}],
+          "no batch": [new Dataset(data(8)).batch(4).map(() => 3), {{ batchSize: null }}],
+        }};
+        const found = {{}};
+        for (const [name, [source, options]] of Object.entries(given)) {{
+          const s = await open();
+          try {{
+            await s.fit(source, {{ batchSize: 8, ...options }});
+          }} catch (error) {{
+            const {{ message, value, position, input, row, epoch, batch }} = error;
+            found[name] = {{ name: error.name, message, value, position, input, row, epoch, batch }};
+          }}
+          await s.release();
+        }}
+        return found;"""
+    )
+    assert {error["name"] for error in found.values()} == {"FeedError"} and len(found) == 14
+    for name in ("shuffled", "in order", "a stream", "a stream, accumulated", "batches", "watched"):
+        error = found[name]
+        place = f"It stands in 'labels' of row 50 of the data (batch {error['batch']} of epoch 1)."
+        assert error["message"].endswith(place), name
+        assert [error[n] for n in ("value", "input", "row", "epoch")] == [9, "labels", 50, 1]
+        if name not in ("shuffled", "watched"):
+            assert [error["batch"], error["position"]] == ([8, 1] if name == "batches" else [7, 2])
+    # The order of rows is that of Python.
+    data = arrays(60)
+    data["labels"][50] = 9
+    with pytest.raises(FeedError) as native_error:
+        native(data, batch_size=8, seed=3)
+    assert found["shuffled"]["batch"] == native_error.value.batch == found["watched"]["batch"]
+    for name in ("validation", "validation stream", "metric"):
+        assert "'labels' of row 13 of the validation data (batch 2 of epoch 1)." in found[name]["message"], name
+    assert "do not count, give the loss ignoreIndex: -100. It stands in" in found["padding"]["message"]
+    for name in ("disposed", "bucket"):
+        assert "Row 37 of the data has a tensor as 'x' that is disposed" in found[name]["message"], name
+    assert "Row 37 of the data has float32[2] as 'x'" in found["short"]["message"]
+    assert "Batch 0 of the data is a number" in found["no batch"]["message"]

@@ -155,7 +155,7 @@ def test_csv(tmp_path: Path) -> None:
         ("a\n1.5\n", {"columns": {"x": "a"}, "dtypes": {"x": "int64"}}, "Line 2, column 'a': '1.5' is no int64"),
         ("a\n300\n", {"columns": {"x": "a"}, "dtypes": {"x": "uint8"}}, "'300' is no uint8"),
         ("a\n2\n", {"columns": {"x": "a"}, "dtypes": {"x": "bool"}}, "'2' is no bool"),
-        ("a\ncow\n", {"columns": {"x": "a"}, "classes": {"x": ["cat"]}}, "'cow' is none of cat"),
+        ("a\ncow\n", {"columns": {"x": "a"}, "classes": {"x": ["cat"]}}, "'cow' is not one of cat"),
         ("a\n", {"columns": {"x": "a"}}, "The data has no rows"),
         ("", {"columns": {"x": "a"}}, "The data has no rows"),
         ("a\n1\n", {"columns": {"x": "a"}, "dtypes": {"y": "int64"}}, "'y' is not one of the inputs"),
@@ -189,7 +189,7 @@ def test_what_is_no_setting() -> None:
         with pytest.raises(ModelError):
             call()
     for twice in (lambda: data.batch(2).batch(2), lambda: data.batch(2).bucket(len, [4], 2)):
-        with pytest.raises(FeedError, match="in batches already"):
+        with pytest.raises(FeedError, match="is already batched"):
             twice()
     for delimiter in ("", ";;", '"', "\n", 3):
         with pytest.raises(ModelError, match=r"delimiter is .*; it must be one character"):

@@ -290,7 +290,7 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
         rows(8),
         {"batch_size": 9, "remainder": "drop"},
         FeedError,
-        "A batch of 9 rows is larger than the data, which has 8",
+        "A batch of 9 rows is larger than the data",
     ),
     (rows(8), {"validation_split": 0.01}, FeedError, "A share of 0.01 of 8 rows is less than one row"),
     (iter([]), {"validation_split": 0.5}, FeedError, "cannot be split"),
@@ -322,7 +322,7 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (rows(8), {"metrics": 3, "validation_split": 0.5}, ModelError, "metrics is 3; it must be a list of metrics"),
     ([{"x": [[1.0], [1.0, 2.0]]}], {}, FeedError, "Row 0 of the data has no array as 'x'"),
     (Dataset(rows(8)).batch(4), {"batch_size": 4}, ModelError, "The data is already batched: leave out 'batch_size'"),
-    (Dataset(rows(8)).map(dict), {"shuffle": True}, ModelError, "give data.shuffle"),
+    (Dataset(rows(8)).map(dict), {"shuffle": True}, ModelError, "call data.shuffle"),
 ]
 
 

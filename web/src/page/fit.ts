@@ -171,16 +171,17 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     const batches = data.isBatched ? data : data.batch(options.batchSize, { remainder: options.remainder });
     const iterator = batches[Symbol.asyncIterator]();
     try {
-      for (let k = 0; ; k++) {
+      for (let [k, first] = [0, 0]; ; k++) {
         const next = await this.#orEnded(iterator.next());
         if (next === ENDED || next.done === true) {
           return;
         }
-        const batch = k < start ? null : await this.#orEnded(packBatch(next.value, inputNames));
+        const batch = await this.#orEnded(packBatch(next.value, inputNames, k, first));
         if (batch === ENDED) {
           return;
         }
-        if (batch !== null) {
+        first += batch.rows;
+        if (k >= start) {
           yield batch;
         }
       }
@@ -475,16 +476,21 @@ function emptyData(epoch: number): Error {
   return epoch === 0 ? sessionError("EMPTY_DATASET", {}) : sessionError("ENDED_DATASET", { epoch: epoch + 1 });
 }
 
-/** A batch as it is sent: the inputs in the order of the model, then what the model does not know. */
-export async function packBatch(batch: unknown, inputNames: readonly string[]): Promise<WireBatch> {
+/**
+ * A batch as it is sent: the inputs in the order of the model, then what the model does not know.
+ *
+ * @param number - which it is, from 0
+ * @param first - the number of its first row in the data
+ */
+export async function packBatch(batch: unknown, inputNames: readonly string[], number = 0, first = 0): Promise<WireBatch> {
   if (typeof batch !== "object" || batch === null || isTensor(batch) || ArrayBuffer.isView(batch)) {
-    throw sessionError("NOT_A_ROW", { position: 0, given: describe(batch) });
+    throw sessionError("NOT_A_BATCH", { position: number, given: describe(batch) });
   }
   const tensors = batch as Readonly<Record<string, Tensor>>;
   const given = Object.keys(tensors);
   const names = [...inputNames.filter((name) => given.includes(name)), ...given.filter((name) => !inputNames.includes(name))];
   const feeds = await Promise.all(names.map((name) => packTensor(name, tensors[name] as Tensor, copyBytes)));
-  return { feeds, rows: feeds[0]?.dims[0] ?? 1 };
+  return { feeds, rows: feeds[0]?.dims[0] ?? 1, first };
 }
 
 function buffersOf({ feeds }: WireBatch): ArrayBuffer[] {

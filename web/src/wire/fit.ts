@@ -110,6 +110,8 @@ export type OnNaN = "stop" | "skip" | "restore";
 export interface WireBatch {
   readonly feeds: readonly Feed[];
   readonly rows: number;
+  /** The number of its first row in the data. */
+  readonly first: number;
 }
 
 /** Batches to train on, each for itself, or, where all are alike, one tensor an input, whose first axis counts batches. */

@@ -31,6 +31,7 @@ import { fetchesOf, metricsKind, Totals } from "./metrics.js";
 import type { PlanMetric } from "./bundle-metrics.js";
 import type { MetricsKind } from "./bundle.js";
 import { withValue } from "./python-models.js";
+import { located, type FailedBatch } from "./places.js";
 import { ProximalTerm } from "./proximal.js";
 import type { SessionCore } from "./session-core.js";
 
@@ -47,7 +48,11 @@ interface Stepped {
 }
 
 /** The step over some data: one at a time, in their order. */
-type StepThunk = (overwrite: boolean) => MaybePromise<Stepped>;
+interface Step {
+  run(overwrite: boolean): MaybePromise<Stepped>;
+  /** The batch, where its step failed. */
+  failed(): FailedBatch;
+}
 
 /** A fit of one session. */
 export class WorkerFit {
@@ -148,8 +153,10 @@ export class WorkerFit {
       guard.keepGood();
     }
     const losses: number[] = [];
+    let current: Step | null = null;
     try {
-      for (const step of guard?.hasEnded === true ? [] : this.#thunks(task)) {
+      for (const step of guard?.hasEnded === true ? [] : this.#stepsOf(task)) {
+        current = step;
         if (guard !== null) {
           const loss = await this.#guarded(guard, step, task);
           if (guard.hasEnded) {
@@ -158,7 +165,7 @@ export class WorkerFit {
           losses.push(loss);
         } else {
           this.#setRate(task);
-          const stepped = step(this.#waiting === 0);
+          const stepped = step.run(this.#waiting === 0);
           const { loss, weight } = stepped instanceof Promise ? await stepped : stepped;
           this.#before = null;
           if (!Number.isFinite(loss)) {
@@ -194,7 +201,8 @@ export class WorkerFit {
       if (this.#before !== null) {
         core.setLearningRate(this.#before.rate);
       }
-      throw error instanceof NumericsError ? Object.assign(error, { epoch: this.#epoch + 1, batch: this.#step + 1 }) : error;
+      const place = { epoch: this.#epoch + 1, batch: this.#step + 1 };
+      throw current === null ? error : located(error, current.failed(), place);
     }
     return {
       losses: Float32Array.from(losses),
@@ -219,13 +227,13 @@ export class WorkerFit {
   }
 
   /** Train on a batch, and update the parameters if it is time; the loss, NaN if numbers became none. */
-  async #guarded(guard: NanGuard, step: StepThunk, task: TrainTask): Promise<number> {
+  async #guarded(guard: NanGuard, step: Step, task: TrainTask): Promise<number> {
     const waiting = this.#waiting;
     const at = [this.#step + 1, this.#epoch + 1] as const;
     guard.begin();
     try {
       this.#setRate(task);
-      const { loss, weight } = await step(waiting === 0);
+      const { loss, weight } = await step.run(waiting === 0);
       this.#before = null;
       guard.check(loss, ...at);
       const isUpdated = waiting + 1 === this.#spec.accumulate;
@@ -282,9 +290,14 @@ export class WorkerFit {
     this.#evaluation ??= new Evaluation(this.#core, spec);
     const evaluation = this.#evaluation;
     for (const batch of batches ?? this.#validationBatches()) {
-      const done = evaluation.add(batch);
-      if (done instanceof Promise) {
-        await done;
+      try {
+        const done = evaluation.add(batch);
+        if (done instanceof Promise) {
+          await done;
+        }
+      } catch (error) {
+        const place = { epoch: this.#epoch + 1, batch: evaluation.batches + 1 };
+        throw located(error, failedBatch(batch), place, "validation data");
       }
       if (this.#control.isDue && !(await this.#control.listen(null))) {
         this.#evaluation = null;
@@ -303,23 +316,16 @@ export class WorkerFit {
     await this.#checkpoint?.end();
   }
 
-  *#thunks({ batches, seed, epoch }: TrainTask): Generator<StepThunk> {
+  *#stepsOf({ batches, seed, epoch }: TrainTask): Generator<Step> {
     const { batchSize, remainder, loss: name } = this.#spec;
     const core = this.#core;
-    const { output } = core.host.lossCounts.train;
-    const run = ({ feeds, rows }: WireBatch): StepThunk => (overwrite) => {
-      core.setLazyReset(overwrite);
-      return withValue(core.step("train", feeds, fetchesOfLoss(name, output)), ({ results: [loss, count] }) => ({
-        loss: scalarOf(loss, name),
-        weight: output === null ? rows : scalarOf(count, output),
-      }));
-    };
     if (batches !== null) {
       for (const batch of batches) {
-        yield run(batch);
+        yield { run: (overwrite) => this.#runBatch(batch, overwrite), failed: () => failedBatch(batch) };
       }
       return;
     }
+    const { output } = core.host.lossCounts.train;
     const columns = this.#train as Columns;
     const order = seed === null ? inOrder(columns.rows) : permutation(columns.rows, seed, epoch);
     const steps = this.#trainSteps;
@@ -330,23 +336,35 @@ export class WorkerFit {
         skipped--;
         continue;
       }
+      const feeds = (): NamedTensor[] => columns.feeds(rows, core.info.trainingInputNames);
+      const failed = (): FailedBatch => ({ feeds: feeds(), rows: rows.length, numberOf: (k) => rows[k] as number });
       if (steps === null) {
-        const feeds = columns.feeds(rows, core.info.trainingInputNames);
-        yield run({ feeds, rows: rows.length });
+        yield { run: (overwrite) => this.#runBatch({ feeds: feeds(), rows: rows.length, first: 0 }, overwrite), failed };
       } else {
-        yield (overwrite) =>
+        const run = (overwrite: boolean): MaybePromise<Stepped> =>
           withValue(steps.run(rows, overwrite), (plan) => ({
             loss: readLoss(core.host, plan, name),
             weight: output === null ? rows.length : readLoss(core.host, plan, output),
           }));
+        yield { run, failed };
       }
     }
+  }
+
+  #runBatch({ feeds, rows }: WireBatch, overwrite: boolean): MaybePromise<Stepped> {
+    const name = this.#spec.loss;
+    const { output } = this.#core.host.lossCounts.train;
+    this.#core.setLazyReset(overwrite);
+    return withValue(this.#core.step("train", feeds, fetchesOfLoss(name, output)), ({ results: [loss, count] }) => ({
+      loss: scalarOf(loss, name),
+      weight: output === null ? rows : scalarOf(count, output),
+    }));
   }
 
   *#validationBatches(): Generator<WireBatch> {
     const columns = this.#validation as Columns;
     for (const rows of epochBatches(inOrder(columns.rows), this.#spec.batchSize, "keep")) {
-      yield { feeds: columns.feeds(rows, this.#core.info.evalInputNames), rows: rows.length };
+      yield { feeds: columns.feeds(rows, this.#core.info.evalInputNames), rows: rows.length, first: rows[0] as number };
     }
   }
 
@@ -460,6 +478,7 @@ class Evaluation {
   #metrics: readonly PlanMetric[] = [];
   #totals: Totals | null = null;
   readonly #mean: MeanLoss;
+  #batches = 0;
 
   constructor(core: SessionCore, spec: WireEvaluation) {
     this.#core = core;
@@ -479,6 +498,7 @@ class Evaluation {
       const fetches = [...fetchesOfLoss(this.#spec.loss, output), ...sums];
       return withValue(this.#core.step(this.#kind ?? "eval", known, fetches), ({ results }) => {
         totals.add(results);
+        this.#batches++;
         const [loss, count] = results;
         this.#mean.add(scalarOf(loss, this.#spec.loss), output === null ? rows : scalarOf(count, output));
       });
@@ -497,6 +517,11 @@ class Evaluation {
     });
   }
 
+  /** How many are done. */
+  get batches(): number {
+    return this.#batches;
+  }
+
   values(): EvalValues {
     const loss = this.#mean.value;
     const values = this.#totals?.values(this.#spec.metrics, loss);
@@ -513,6 +538,10 @@ function updatesOf(core: SessionCore, clip: WireClip | null): Updates {
 /** What to fetch of a step for its loss, and by what that was divided. */
 function fetchesOfLoss(name: string, count: string | null): Fetch[] {
   return count === null ? [{ name }] : [{ name }, { name: count }];
+}
+
+function failedBatch({ feeds, rows, first }: WireBatch): FailedBatch {
+  return { feeds, rows, numberOf: (k) => first + k };
 }
 
 function inOrder(rows: number): Uint32Array {

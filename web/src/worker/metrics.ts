@@ -70,7 +70,7 @@ export class Totals {
       if (faults !== "") {
         const [count = 0, value = 0, classes = 0] = rowsOf(results, faults)[0] as Row;
         if (count > 0) {
-          throw sessionError("METRIC_CLASS", { name, value, count: classes });
+          throw Object.assign(sessionError("METRIC_CLASS", { name, value, count: classes }), { value });
         }
       }
       const before = this.#sums.get(name);

@@ -439,8 +439,8 @@ def pooled(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances. Means are kept
     as differences from a target, so that large numbers that lie close together keep their digits.
     """
-    if not a[0].all() or not b[0].all():
-        return b if b[0].all() else a
+    if not a[0].all():
+        return b
     joined: np.ndarray = a + b
     apart, share = (b[1] - a[1]) + (b[2] - a[2]), b[0] / joined[0]
     joined[1] = a[1]

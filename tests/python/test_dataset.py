@@ -245,3 +245,10 @@ def test_async_rows_are_waited_for() -> None:
     with pytest.raises(ZeroDivisionError, match="of mine"):
         values(Dataset(fails))
     assert threading.active_count() == before
+
+
+def test_the_end_of_a_shuffled_stream_is_shuffled_too() -> None:
+    """Of four rows in a buffer that holds them all, each of the 24 orders comes about as often."""
+    orders = Counter(tuple(values(numbers(4).shuffle(4, seed=seed))) for seed in range(1200))
+    assert len(orders) == 24
+    assert min(orders.values()) > 20 and max(orders.values()) < 85

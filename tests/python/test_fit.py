@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import signal
 import sys
-from collections.abc import Coroutine
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +21,7 @@ from trainweb.data import Dataset
 from trainweb.errors import FeedError, ModelError, ReleasedError, SessionError, TrainwebError, UnsupportedError
 from trainweb.fit import Epoch, History, Progress, Run, Trainer
 from trainweb.fit import trainer as trainer_module
+from trainweb.training.snapshot import Snapshot
 
 from .sessions import artifacts, batch, session
 
@@ -489,3 +493,60 @@ def test_a_bad_row_of_a_stream_is_named_by_its_number() -> None:
     given = iter([rows(4), 3])
     with pytest.raises(FeedError, match="Batch 1 of the data is int"):
         fitted(Dataset(rows(8)).batch(4).map(lambda _: next(given)))
+
+
+def test_a_loss_that_stays_is_not_better() -> None:
+    with session() as s:
+        s.set_learning_rate(0.0)
+        history = Trainer(s).fit(rows(8), epochs=9, shuffle=False, early_stopping={"patience": 1}, progress=False)
+    assert (history.ended, history.best_epoch, len(history.epochs)) == ("early", 1, 3)
+    assert len(set(history["loss"])) == 1
+
+
+def test_all_rows_of_validation_data_are_evaluated_whatever_becomes_of_the_remainder() -> None:
+    held = rows(12, seed=5)
+    found = []
+    for size, remainder in ((8, "drop"), (8, "pad"), (12, "keep")):
+        with session() as s:
+            s.set_learning_rate(0.0)
+            options = {"batch_size": size, "remainder": remainder, "validation_data": held, "metrics": ["accuracy"]}
+            found.append(Trainer(s).fit(rows(24), progress=False, **options).epochs[0].validation)
+    first, *others = found
+    assert first is not None
+    for other in others:
+        assert other == {"loss": pytest.approx(first["loss"], rel=1e-6), "accuracy": first["accuracy"]}
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3, 4, 5])
+def test_a_checkpoint_is_written_after_every_so_many_optimizer_steps(tmp_path: Path, batches: int) -> None:
+    def source() -> Iterator[dict[str, np.ndarray]]:
+        yield from Dataset(rows(2 * batches))
+        raise ZeroDivisionError("of mine")
+
+    with session() as s, pytest.raises(ZeroDivisionError):
+        kept = {"store": tmp_path, "name": "fit", "every": 2}
+        Trainer(s).fit(source, batch_size=2, checkpoint=kept, progress=False)
+    contents = trainweb.CheckpointStore(tmp_path).files.read("fit")
+    steps = 0
+    if contents is not None:
+        steps = json.loads(Snapshot.from_bytes(contents).metadata["position"])["optimizerSteps"]
+    assert steps == {1: 0, 2: 2, 3: 2, 4: 4, 5: 4}[batches]
+
+
+def test_ctrl_c_ends_a_fit_whose_async_rows_never_come(tmp_path: Path) -> None:
+    """The lock of its checkpoint is free afterwards, and so is the session."""
+    main = threading.main_thread()
+    if threading.current_thread() is not main:
+        pytest.fail("signals come to the main thread")
+
+    async def source() -> AsyncIterator[dict[str, Any]]:
+        for row in Dataset(rows(8)):
+            yield row
+        signal.pthread_kill(main.ident or 0, signal.SIGINT)
+        await asyncio.Event().wait()
+
+    kept = {"store": tmp_path, "name": "fit"}
+    with session() as s:
+        with pytest.raises(KeyboardInterrupt):
+            Trainer(s).fit(source, batch_size=2, checkpoint=kept, progress=False)
+        assert Trainer(s).fit(rows(8), checkpoint=kept, progress=False).ended == "done"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -209,8 +209,9 @@ class Trainer:
             The loss is no finite number; the parameters are those before that step.
         """
         run, events = self._start(data, options)
-        for _ in events:
-            pass
+        with closing(events):
+            for _ in events:
+                pass
         return run.history
 
     def overfit_one_batch(self, batch: Batch, steps: int = 100, learning_rate: float | None = None) -> OverfitReport:
@@ -253,13 +254,11 @@ class Trainer:
         """
         run, events = self._start(data, options)
         last = -math.inf  # so that others run even beside a fit that is over in less than a frame
-        try:
+        with closing(events):
             for _ in events:
                 if perf_counter() - last > FRAME_S:
                     await asyncio.sleep(0)
                     last = perf_counter()
-        finally:
-            events.close()
         return run.history
 
     def _start(self, data: Any, options: Mapping[str, Any]) -> tuple[Run, Any]:

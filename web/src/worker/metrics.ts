@@ -122,8 +122,8 @@ function added(a: readonly Row[], b: readonly Row[]): Row[] {
  * Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances.
  */
 function pooled(a: readonly Row[], b: readonly Row[]): Row[] {
-  if (a[0]?.[0] === 0 || b[0]?.[0] === 0) {
-    return [...(b[0]?.[0] === 0 ? a : b)];
+  if (a[0]?.[0] === 0) {
+    return [...b];
   }
   const joined = added(a, b);
   const [rows, shift, mean, squares] = joined.map((row) => [...row]) as [number[], number[], number[], number[]];

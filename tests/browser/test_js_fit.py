@@ -837,3 +837,90 @@ def test_a_bad_label_or_row_is_named_with_its_row(js: JsPage) -> None:
         assert "Row 37 of the data has a tensor as 'x' that is disposed" in found[name]["message"], name
     assert "Row 37 of the data has float32[2] as 'x'" in found["short"]["message"]
     assert "Batch 0 of the data is a number" in found["no batch"]["message"]
+
+
+def test_a_loss_that_stays_is_not_better(js: JsPage) -> None:
+    found = js.run(
+        f"""{OPEN}
+        const s = await open();
+        await s.setLearningRate(0);
+        const history = await s.fit(data(8), {{ epochs: 9, shuffle: false, earlyStopping: {{ patience: 1 }} }});
+        await s.release();
+        return [history.ended, history.bestEpoch, history.epochs.length];"""
+    )
+    assert found == ["early", 1, 3]
+
+
+def test_all_rows_of_validation_data_are_evaluated_whatever_becomes_of_the_remainder(js: JsPage) -> None:
+    found = js.run(
+        f"""{OPEN}
+        const s = await open();
+        await s.setLearningRate(0);
+        const found = [];
+        for (const [batchSize, remainder] of [[12, "keep"], [8, "drop"], [8, "pad"]]) {{
+          for (const validationData of [data(12), new Dataset(data(12)).map((row) => row)]) {{
+            const options = {{ batchSize, remainder, validationData, metrics: ["accuracy"] }};
+            found.push((await s.fit(data(24), options)).epochs[0].validation);
+          }}
+        }}
+        await s.release();
+        return found;"""
+    )
+    first, *others = found
+    assert len(others) == 5
+    for other in others:
+        assert other == {"loss": pytest.approx(first["loss"], rel=1e-6), "accuracy": first["accuracy"]}
+
+
+def test_a_checkpoint_is_written_after_every_so_many_optimizer_steps(js: JsPage) -> None:
+    found = js.run(
+        f"""{OPEN}
+        const store = new CheckpointStore("every");
+        const found = [];
+        for (const batches of [1, 2, 3, 4, 5]) {{
+          const s = await open();
+          await store.delete("fit");
+          const source = async function* () {{
+            yield* new Dataset(data(2 * batches));
+            throw new Error("of mine");
+          }};
+          const checkpoint = {{ store, name: "fit", every: 2 }};
+          const error = await failure(() => s.fit(source, {{ batchSize: 2, checkpoint }}));
+          let steps = 0;
+          if ((await store.list()).some(({{ name }}) => name === "fit")) {{
+            const file = new DataView(await (await store.read("fit")).arrayBuffer());
+            const text = new TextDecoder().decode(new Uint8Array(file.buffer, 8, file.getUint32(0, true)));
+            steps = JSON.parse(JSON.parse(text).__metadata__.position).optimizerSteps;
+          }}
+          found.push([error.message, steps]);
+          await s.release();
+        }}
+        return found;"""
+    )
+    assert found == [["of mine", steps] for steps in (0, 2, 2, 4, 4)]
+
+
+def test_numbers_that_are_infinite_on_purpose_stay_so(js: JsPage) -> None:
+    """A mask of minus infinity is a parameter as others are."""
+    masked = make_model(
+        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Add", ["h", "mask"], ["logits"])],
+        {"x": ["batch", 10]},
+        {"logits": ["batch", 3]},
+        {"w": normal(10, 3), "mask": np.array([0, 0, -np.inf], np.float32)},
+    )
+    js.site.add("/masked.onnx", masked.SerializeToString())
+    found = js.run(
+        f"""{OPEN}
+        const given = data(12);
+        given.labels.data.forEach((label, k) => {{ given.labels.data[k] = label % 2n; }});
+        const found = [];
+        for (const onNaN of ["stop", "skip", "restore"]) {{
+          const config = {{ loss: "CrossEntropyLoss", optimizer: "SGD" }};
+          const s = await TrainingSession.createFromModel("/masked.onnx", config);
+          const {{ ended, losses }} = await s.fit(given, {{ batchSize: 4, onNaN, epochs: 2 }});
+          found.push([ended, losses.filter(Number.isFinite).length]);
+          await s.release();
+        }}
+        return found;"""
+    )
+    assert found == [["done", 6]] * 3

@@ -66,9 +66,8 @@ def _runner() -> Iterator[Run]:
     thread.start()
 
     def run(made: Coroutine[Any, Any, Any]) -> Any:
-        future = asyncio.run_coroutine_threadsafe(made, loop)
         try:
-            return future.result()
+            return asyncio.run_coroutine_threadsafe(made, loop).result()
         except KeyboardInterrupt:
             # The rows may never come.
             asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result()

@@ -486,7 +486,7 @@ class FitPlan:
         Returns
         -------
         float or None
-            The loss; None: numbers became none, and `on_nan` has seen to it.
+            The loss; None: the step made NaN or infinity, and `on_nan` has undone it.
         int
             Batches that wait for an update now.
         """

@@ -226,7 +226,7 @@ export class WorkerFit {
     }
   }
 
-  /** Train on a batch, and update the parameters if it is time; the loss, NaN if numbers became none. */
+  /** Train on a batch, and update the parameters if it is time; the loss, NaN if the batch was undone. */
   async #guarded(guard: NanGuard, step: Step, task: TrainTask): Promise<number> {
     const waiting = this.#waiting;
     const at = [this.#step + 1, this.#epoch + 1] as const;

@@ -182,18 +182,7 @@ export class WorkerFit {
           break;
         }
       }
-      const isStopping = task.isStopped || this.#control.isStopping;
-      if (this.#control.isAborted || guard?.hasEnded === true) {
-        this.#waiting = 0;
-      } else if (this.#waiting > 0 && (task.isLast || isStopping)) {
-        await (guard === null ? this.#update() : this.#lastUpdate(guard));
-      } else if (this.#waiting === 0 && isStopping) {
-        this.#keep();
-      }
-      core.setLazyReset(this.#waiting === 0);
-      if (guard?.hasEnded === false && task.isLast && this.#kept === 0 && !isStopping) {
-        throw sessionError("ALL_SKIPPED", { epoch: task.epoch + 1 });
-      }
+      await this.#endTask(task, guard);
     } catch (error) {
       // Gradients that no optimizer step has used are dropped, unless the fit was refused: then nothing changes.
       this.#waiting = 0;
@@ -212,6 +201,22 @@ export class WorkerFit {
       learningRate: core.getLearningRate(),
       isNaN: guard?.hasEnded === true,
     };
+  }
+
+  /** Use gradients that wait, or drop them, where the epoch or the fit ends. */
+  async #endTask(task: TrainTask, guard: NanGuard | null): Promise<void> {
+    const isStopping = task.isStopped || this.#control.isStopping;
+    if (this.#control.isAborted || guard?.hasEnded === true) {
+      this.#waiting = 0;
+    } else if (this.#waiting > 0 && (task.isLast || isStopping)) {
+      await (guard === null ? this.#update() : this.#lastUpdate(guard));
+    } else if (this.#waiting === 0 && isStopping) {
+      this.#keep();
+    }
+    this.#core.setLazyReset(this.#waiting === 0);
+    if (guard?.hasEnded === false && task.isLast && this.#kept === 0 && !isStopping) {
+      throw sessionError("ALL_SKIPPED", { epoch: task.epoch + 1 });
+    }
   }
 
   #setRate({ rates, from }: TrainTask): void {

@@ -90,7 +90,26 @@ class CheckpointError(TrainwebError):
 
 
 class FeedError(TrainwebError):
-    """A feed is missing, unknown, or has the wrong dtype, shape or values (label or index out of range)."""
+    """A feed is missing, unknown, or has the wrong dtype, shape or values (label or index out of range).
+
+    Attributes
+    ----------
+    value, position : int or None
+        A label or index that is out of range, and its place among those of the batch, from 0.
+    input : str or None
+        The input that it was fed as, where `fit` finds it.
+    row : int or None
+        Its row in the data, or in the order in which a stream came, from 0.
+    epoch, batch : int or None
+        Where `fit` was, both from 1.
+    """
+
+    value: int | None = None
+    position: int | None = None
+    input: str | None = None
+    row: int | None = None
+    epoch: int | None = None
+    batch: int | None = None
 
 
 class BufferSizeError(TrainwebError):

@@ -152,6 +152,13 @@ FETCH_TYPE = Message(
     "the tensor given for output '{name}' is {given}, the result is {dtype} of dims {shape!r}.",
 )
 BAD_LABEL = Message(errors.FeedError, "{node}: the label {value} at position {position} is out of range.")
+PADDED_LABEL = Message(
+    errors.FeedError,
+    "{node}: the label {value} at position {position} is out of range. If it marks labels that do not count, give the "
+    "loss ignore_index={value}.",
+    "{node}: the label {value} at position {position} is out of range. If it marks labels that do not count, give the "
+    "loss ignoreIndex: {value}.",
+)
 BAD_INDEX = Message(errors.FeedError, "{node}: the index {value} at position {position} is out of range.")
 BAD_VALUE = Message(errors.FeedError, "{node}: the value {value} at position {position} is not allowed.")
 LOOP_LIMIT = Message(
@@ -237,42 +244,52 @@ NO_COLUMNS = Message(errors.FeedError, "The data has no arrays: give one for eac
 EMPTY_DATASET = Message(errors.FeedError, "The data has no rows.")
 ENDED_DATASET = Message(
     errors.FeedError,
-    "The data has no rows in epoch {epoch}: what can be iterated over once alone, such as a generator, lasts for one "
-    "epoch. Give the function that makes it.",
+    "The data has no rows in epoch {epoch}: a generator can be read only once. Give the function that makes it.",
 )
 FILE_WITHOUT_CLASS = Message(
-    errors.FeedError, "The file {file!r} lies in the folder of no class: files must be in a folder for each class."
+    errors.FeedError, "The file {file!r} lies outside of the class folders: each class needs a folder of its own."
 )
-FOLDER_WITHOUT_CLASS = Message(errors.FeedError, "The folder {folder!r} is none of the classes: {names}.")
+FOLDER_WITHOUT_CLASS = Message(errors.FeedError, "The folder {folder!r} is not one of the classes: {names}.")
 CLASS_WITHOUT_FILES = Message(errors.FeedError, "The class {name!r} has no files; there are folders {names}.")
 COLUMN_ROWS = Message(
     errors.FeedError, "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input."
 )
 NOT_A_COLUMN = Message(errors.FeedError, "{name!r} is {given}; its first axis must count rows.")
 RAGGED_COLUMN = Message(errors.FeedError, "The rows of {name!r} have different shapes: {reason}.")
-NOT_A_ROW = Message(errors.FeedError, "Row {position} of the batch is {given}; it must map input names to arrays.")
-ROW_NAMES = Message(errors.FeedError, "Row {position} of the batch has {names}; the first one has {expected}.")
-ROW_TYPE = Message(
-    errors.FeedError, "Row {position} of the batch has {given} as {name!r}; the first one has {expected}."
+NOT_A_ROW = Message(errors.FeedError, "Row {position} of the data is {given}; it must map input names to arrays.")
+NOT_A_BATCH = Message(errors.FeedError, "Batch {position} of the data is {given}; it must map input names to arrays.")
+ROW_NAMES = Message(
+    errors.FeedError, "Row {position} of the data has {names}; the first row of its batch has {expected}."
 )
-RAGGED_VALUE = Message(errors.FeedError, "Row {position} of the batch has no array as {name!r}: {reason}")
-BATCHED_TWICE = Message(errors.FeedError, "The data comes in batches already.")
+ROW_TYPE = Message(
+    errors.FeedError, "Row {position} of the data has {given} as {name!r}; the first row of its batch has {expected}."
+)
+RAGGED_VALUE = Message(errors.FeedError, "Row {position} of the data has no array as {name!r}: {reason}")
+DISPOSED_VALUE = Message(
+    errors.FeedError,
+    "Row {position} of the data has a tensor as {name!r} that is disposed: keep tensors until the fit has ended.",
+)
+IN_ROW = Message(
+    errors.FeedError,
+    "{reason} It stands in {name!r} of row {row} of the {data} (batch {batch} of epoch {epoch}).",
+)
+BATCHED_TWICE = Message(errors.FeedError, "The data is already batched.")
 PADDED_VALIDATION = Message(
     errors.FeedError,
-    "The batches of the validation data are filled up with rows that would count twice: batch them with 'keep' or "
-    "'drop'.",
+    "The last batch of the validation data is padded with rows that would count twice: batch it with 'keep' or 'drop'.",
 )
-BEYOND_BUCKETS = Message(errors.FeedError, "A row of length {length} is beyond the last bucket, {most}.")
+BEYOND_BUCKETS = Message(errors.FeedError, "A row has length {length}, and the last bucket holds {most}.")
 NOT_PADDED = Message(
     errors.FeedError,
-    "{name!r} of a row of length {length} is {given}: what is padded has as many elements along its first axis.",
+    "{name!r} of a row of length {length} is {given}: the first axis of a padded input must have the row's length.",
 )
 STREAM_SPLIT = Message(errors.FeedError, "A stream of rows cannot be split: give arrays, or two datasets.")
-EMPTY_SPLIT = Message(errors.FeedError, "A share of {share} of {rows} rows is none.")
+EMPTY_SPLIT = Message(errors.FeedError, "A share of {share} of {rows} rows is less than one row.")
 BATCH_BEYOND_DATA = Message(
-    errors.FeedError, "A batch of {size} is larger than the data, {rows} rows, and the remainder is dropped."
+    errors.FeedError,
+    "A batch of {size} rows is larger than the data, which has {rows}: without the remainder nothing is left.",
 )
-CSV_INPUT = Message(errors.FeedError, "{name!r} is none of the inputs that the file makes: {names}.")
+CSV_INPUT = Message(errors.FeedError, "{name!r} is not one of the inputs that the file makes: {names}.")
 CSV_DTYPE = Message(errors.FeedError, "{name!r} cannot be {dtype} from a file; there are {names}.")
 CSV_COLUMN = Message(errors.FeedError, "The file has no column {column!r}; it has {names}.")
 CSV_COLUMN_TWICE = Message(errors.FeedError, "The file has more than one column {column!r}.")
@@ -281,48 +298,48 @@ CSV_QUOTES = Message(
 )
 CSV_RAGGED = Message(errors.FeedError, "Line {line} has {given} values; the header has {expected}.")
 CSV_VALUE = Message(errors.FeedError, "Line {line}, column {column!r}: {value!r} is no {dtype}.")
-CSV_CLASS = Message(errors.FeedError, "Line {line}, column {column!r}: {value!r} is none of {names}.")
+CSV_CLASS = Message(errors.FeedError, "Line {line}, column {column!r}: {value!r} is not one of {names}.")
 
 # Fit.
 
-FIT_RUNNING = Message(errors.SessionError, "This session is being fitted: wait for the end, or end it.")
+FIT_RUNNING = Message(errors.SessionError, "This session is being fitted: wait until the fit has ended, or stop it.")
 NON_FINITE_LOSS = Message(
     errors.TrainwebError,
     "The loss is {value!r} at step {step} of epoch {epoch}; the parameters are those before the step. "
-    "Try a lower learning rate, clip_grad_norm, or look for values in the data that are no numbers.",
+    "Try a lower learning rate, clip_grad_norm, or look for NaN or infinity in the data.",
     "The loss is {value!r} at step {step} of epoch {epoch}; the parameters are those before the step. "
-    "Try a lower learning rate, clipGradNorm, or look for values in the data that are no numbers.",
+    "Try a lower learning rate, clipGradNorm, or look for NaN or infinity in the data.",
 )
-NOT_A_NUMBER_IN_FIT = Message(errors.NumericsError, "{what} is no finite number after step {step} of epoch {epoch}.")
+NOT_A_NUMBER_IN_FIT = Message(errors.NumericsError, "{what} is NaN or infinite after step {step} of epoch {epoch}.")
 RESTORED_TOO_OFTEN = Message(
     errors.NumericsError,
-    "The fit went back to its last good state {most} times, and went wrong again at step {step} of epoch {epoch}; the "
+    "The fit went back to its last good state {most} times and failed again at step {step} of epoch {epoch}. The "
     "session is in that state. {reason}",
 )
 ALL_SKIPPED = Message(
     errors.NumericsError,
-    "Every batch of epoch {epoch} was left out: each made numbers that are none. The session's option "
+    "All batches of epoch {epoch} were skipped: each produced NaN or infinity. The session's option "
     "debug.check_numerics tells where.",
-    "Every batch of epoch {epoch} was left out: each made numbers that are none. The session's option "
+    "All batches of epoch {epoch} were skipped: each produced NaN or infinity. The session's option "
     "debug.checkNumerics tells where.",
 )
 SCALAR_LOSS = Message(
     errors.SessionError, "fit needs a loss that is one number; {name!r} has shape {shape!r}. Set its reduction."
 )
-BATCH_OF_BATCHES = Message(errors.ModelError, "The data comes in batches: {name!r} is theirs.")
+BATCH_OF_BATCHES = Message(errors.ModelError, "The data is already batched: leave out {name!r}.")
 SHUFFLED_STREAM = Message(
     errors.ModelError,
-    "Rows that come as a stream are shuffled among those that wait: give data.shuffle(buffer, seed), and no 'shuffle'.",
-    "Rows that come as a stream are shuffled among those that wait: give data.shuffle(options), and no 'shuffle'.",
+    "A stream can only be shuffled in a buffer: call data.shuffle(buffer, seed), and leave out 'shuffle'.",
+    "A stream can only be shuffled in a buffer: call data.shuffle(options), and leave out 'shuffle'.",
 )
 TWO_VALIDATIONS = Message(
     errors.ModelError,
-    "Validation data is given, or split off the data: not both.",
+    "Give validation data, or split it off the data: not both.",
 )
 METRICS_WITHOUT_DATA = Message(
     errors.ModelError,
-    "Metrics are of validation data: give validation_data or validation_split.",
-    "Metrics are of validation data: give validationData or validationSplit.",
+    "Metrics need validation data: give validation_data or validation_split.",
+    "Metrics need validation data: give validationData or validationSplit.",
 )
 METRIC_TWICE = Message(errors.ModelError, "The metric {name!r} is given twice.")
 NO_PREDICTIONS = Message(
@@ -337,16 +354,16 @@ METRIC_SHAPES = Message(
 )
 METRIC_CLASS = Message(
     errors.FeedError,
-    "{name}: the target {value} is none of the {count} classes; 'ignore_index' leaves one out.",
-    "{name}: the target {value} is none of the {count} classes; 'ignoreIndex' leaves one out.",
+    "{name}: the target {value} is not one of the {count} classes; 'ignore_index' leaves one out.",
+    "{name}: the target {value} is not one of the {count} classes; 'ignoreIndex' leaves one out.",
 )
 
 # What looks wrong where one batch cannot be learned; texts of a report, which nobody raises.
 
 OVERFIT_NAN = Message(
     errors.NumericsError,
-    "Loss or gradients are no finite numbers at step {step}: the session's option debug.check_numerics tells where.",
-    "Loss or gradients are no finite numbers at step {step}: the session's option debug.checkNumerics tells where.",
+    "Loss or gradients are NaN or infinite at step {step}: the session's option debug.check_numerics tells where.",
+    "Loss or gradients are NaN or infinite at step {step}: the session's option debug.checkNumerics tells where.",
 )
 OVERFIT_NO_GRADIENT = Message(
     errors.TrainwebError,

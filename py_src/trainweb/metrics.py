@@ -411,7 +411,9 @@ class Totals:
             if one.faults:
                 count, value, classes = results[one.faults]
                 if count:
-                    raise messages.METRIC_CLASS(name=one.name, value=int(value), count=int(classes))
+                    error = messages.METRIC_CLASS(name=one.name, value=int(value), count=int(classes))
+                    vars(error)["value"] = int(value)
+                    raise error
             before, sums = self._sums.get(one.name), results[one.sums]
             if before is not None:
                 sums = pooled(before, sums) if one.is_pooled else before + sums
@@ -437,8 +439,8 @@ def pooled(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances. Means are kept
     as differences from a target, so that large numbers that lie close together keep their digits.
     """
-    if not a[0].all() or not b[0].all():
-        return b if b[0].all() else a
+    if not a[0].all():
+        return b
     joined: np.ndarray = a + b
     apart, share = (b[1] - a[1]) + (b[2] - a[2]), b[0] / joined[0]
     joined[1] = a[1]

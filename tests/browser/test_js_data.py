@@ -238,7 +238,7 @@ def test_a_folder_is_what_python_lists(js: JsPage, tmp_path: Path) -> None:
         error = js.failure(f"await trainweb.listFolder({given}, {{ classes: {json.dumps(names)} }});")
         assert (error["class"], error["message"]) == ("FeedError", str(raised.value))
     lost = js.failure("await trainweb.listFolder([new File([], 'note.txt')]);")
-    assert "The file 'note.txt' lies in the folder of no class" in lost["message"]
+    assert "The file 'note.txt' lies outside of the class folders" in lost["message"]
 
 
 STORE = """
@@ -306,8 +306,8 @@ def test_buckets_pad_what_they_are_told_to(js: JsPage) -> None:
     assert from_json(made["ids"]).tolist() == [[1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0]]
     assert from_json(made["side"]).tolist() == [[1, 2, 3]] * 3
     assert errors == [
-        ["FeedError", "'side' of a row of length 2 is float32[3]: wha"],
-        ["FeedError", "'id' of a row of length 2 is missing: what is "],
+        ["FeedError", "'side' of a row of length 2 is float32[3]: the"],
+        ["FeedError", "'id' of a row of length 2 is missing: the firs"],
         ["ModelError", "padded is 'ids'; it must be an array of names."],
         ["TypeError", "The option of bucket 'pad' is not known; did y"],
     ]

@@ -199,5 +199,5 @@ def test_a_target_that_is_no_class_is_named(js: JsPage, plain_site: Site) -> Non
         }}""",
         given=given(data, ["accuracy"]),
     )
-    text = "FeedError: accuracy: the target -100 is none of the 5 classes; 'ignoreIndex' leaves one out."
+    text = "FeedError: accuracy: the target -100 is not one of the 5 classes; 'ignoreIndex' leaves one out."
     assert message.startswith(text)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import subprocess
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,10 +20,12 @@ from trainweb.data import Dataset
 from trainweb.errors import FeedError, ModelError, ReleasedError, SessionError, TrainwebError, UnsupportedError
 from trainweb.fit import Epoch, History, Progress, Run, Trainer
 from trainweb.fit import trainer as trainer_module
+from trainweb.training.snapshot import Snapshot
 
 from .sessions import artifacts, batch, session
 
 Result = TypeVar("Result")
+ROOT = Path(__file__).parents[2]
 
 
 def rows(n: int = 40, seed: int = 0) -> dict[str, np.ndarray]:
@@ -279,14 +284,19 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ({"x": X, "labels": [0] * 7}, {}, FeedError, "'labels' has 7 rows, but 'x' has 8"),
     ({"x": [[1.0], [1.0, 2.0]]}, {}, FeedError, "The rows of 'x' have different shapes"),
     ({"x": 1.0}, {}, FeedError, r"'x' is float64\[\]; its first axis must count rows"),
-    ([{"x": X[0], "labels": np.int64(0)}, {"x": X[0]}], {}, FeedError, "Row 1 of the batch has x; the first one"),
-    ([{"x": X[0]}, {"x": X[0, :3]}], {}, FeedError, r"Row 1 of the batch has float32\[3\] as 'x'; .* float32\[5\]"),
-    ([1], {}, FeedError, "Row 0 of the batch is int"),
+    ([{"x": X[0], "labels": np.int64(0)}, {"x": X[0]}], {}, FeedError, "Row 1 of the data has x; the first row"),
+    ([{"x": X[0]}, {"x": X[0, :3]}], {}, FeedError, r"Row 1 of the data has float32\[3\] as 'x'; .* float32\[5\]"),
+    ([1], {}, FeedError, "Row 0 of the data is int"),
     ({"x": X}, {}, FeedError, "input 'labels' is missing"),
     (rows() | {"y": rows()["x"]}, {}, FeedError, "invalid input 'y'"),
     (rows() | {"x": rows()["x"].astype(np.float64)}, {}, FeedError, "Unexpected input data type of 'x'"),
-    (rows(8), {"batch_size": 9, "remainder": "drop"}, FeedError, "A batch of 9 is larger than the data, 8 rows"),
-    (rows(8), {"validation_split": 0.01}, FeedError, "A share of 0.01 of 8 rows is none"),
+    (
+        rows(8),
+        {"batch_size": 9, "remainder": "drop"},
+        FeedError,
+        "A batch of 9 rows is larger than the data",
+    ),
+    (rows(8), {"validation_split": 0.01}, FeedError, "A share of 0.01 of 8 rows is less than one row"),
     (iter([]), {"validation_split": 0.5}, FeedError, "cannot be split"),
     (rows(8), {"epochs": 0}, ModelError, "epochs is 0; it must be an integer >= 1"),
     (rows(8), {"batch_size": 1.5}, ModelError, "batch_size is 1.5; it must be"),
@@ -297,7 +307,7 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (rows(8), {"ema": True}, SessionError, "keeps no averages of its parameters: make it, or its artifacts"),
     (rows(8), {"seed": -1}, ModelError, "seed is -1"),
     (rows(8), {"remainder": "cut"}, ModelError, "remainder is 'cut'; it must be keep, drop or pad"),
-    (rows(8), {"metrics": ["accuracy"]}, ModelError, "Metrics are of validation data"),
+    (rows(8), {"metrics": ["accuracy"]}, ModelError, "Metrics need validation data"),
     (rows(8), {"metrics": ["best"], "validation_split": 0.5}, ModelError, "There is no metric 'best'; there are acc"),
     (
         rows(8),
@@ -314,9 +324,9 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (rows(8), {"callbacks": [1]}, ModelError, "callbacks is 1"),
     (rows(8), {"callbacks": 1}, ModelError, "callbacks is 1; it must be a function"),
     (rows(8), {"metrics": 3, "validation_split": 0.5}, ModelError, "metrics is 3; it must be a list of metrics"),
-    ([{"x": [[1.0], [1.0, 2.0]]}], {}, FeedError, "Row 0 of the batch has no array as 'x'"),
-    (Dataset(rows(8)).batch(4), {"batch_size": 4}, ModelError, "The data comes in batches: 'batch_size' is theirs"),
-    (Dataset(rows(8)).map(dict), {"shuffle": True}, ModelError, "give data.shuffle"),
+    ([{"x": [[1.0], [1.0, 2.0]]}], {}, FeedError, "Row 0 of the data has no array as 'x'"),
+    (Dataset(rows(8)).batch(4), {"batch_size": 4}, ModelError, "The data is already batched: leave out 'batch_size'"),
+    (Dataset(rows(8)).map(dict), {"shuffle": True}, ModelError, "call data.shuffle"),
 ]
 
 
@@ -394,3 +404,160 @@ def test_a_generator_that_is_used_up_is_told() -> None:
         given = data if options else iter(each)
         with session() as s, pytest.raises(FeedError, match=r"no rows in epoch 2: .* Give the function that makes it"):
             Trainer(s).fit(given, epochs=2, progress=False, **options)
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "other options": {"batch_size": 4, "checkpoint": "the same name"},
+    "a label": {"data": rows(8) | {"labels": np.full(8, 9)}},
+    "a missing input": {"data": {"x": rows(8)["x"]}},
+    "no rows": {"data": lambda: iter([])},
+    "a label, watched": {"data": rows(8) | {"labels": np.full(8, 9)}, "on_nan": "restore"},
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_fit_that_is_refused_changes_nothing(case: str, tmp_path: Path) -> None:
+    """Gradients that wait for an optimizer step stay, and so does the rate."""
+    given = {"data": rows(8), "schedule": lambda step: 0.25} | REFUSED[case]
+    if "checkpoint" in given:
+        given["checkpoint"] = {"store": tmp_path, "name": "fit"}
+        with session() as s:
+            Trainer(s).fit(rows(8), batch_size=2, checkpoint=given["checkpoint"], progress=False)
+    found = []
+    for is_refused in (True, False):
+        with session() as s:
+            s.set_learning_rate(0.5)
+            s.train_step(batch())
+            if is_refused:
+                with pytest.raises((FeedError, ModelError)):
+                    Trainer(s).fit(given.pop("data"), progress=False, **given)
+            s.train_step(batch(seed=3))
+            s.optimizer_step()
+            found.append((s.get_contiguous_parameters(False).tobytes(), s.get_learning_rate()))
+    assert found[0] == found[1]
+
+
+def labelled(place: int, label: int = 9, n: int = 60) -> dict[str, np.ndarray]:
+    """Rows of which one has a label that is no class."""
+    data = rows(n)
+    data["labels"][place] = label
+    return data
+
+
+BAD_ROWS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "shuffled": (labelled(50), {"seed": 3}),
+    "in order": (labelled(50), {"shuffle": False}),
+    "a stream": (Dataset(labelled(50)).map(dict), {}),
+    "a stream, accumulated": (Dataset(labelled(50)).map(dict), {"accumulate": 3}),
+    "batches": (Dataset(labelled(50)).batch(7), {"batch_size": None}),
+    "watched": (labelled(50), {"seed": 3, "on_nan": "skip"}),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ROWS)
+def test_a_bad_label_is_named_with_its_row(case: str) -> None:
+    data, options = BAD_ROWS[case]
+    with session() as s, pytest.raises(FeedError, match="the label 9 at position") as found:
+        Trainer(s).fit(data, progress=False, **({"batch_size": 8} | options))
+    error = found.value
+    assert str(error).endswith(f"It stands in 'labels' of row 50 of the data (batch {error.batch} of epoch 1).")
+    assert (error.value, error.input, error.row, error.epoch) == (9, "labels", 50, 1)
+    if "seed" not in options:
+        assert (error.batch, error.position) == ((8, 1) if case == "batches" else (7, 2))
+
+
+def test_a_bad_label_of_validation_data_is_named_with_its_row() -> None:
+    with session() as s, pytest.raises(FeedError, match=r"'labels' of row 13 of the validation data \(batch 2 of epo"):
+        Trainer(s).fit(rows(), batch_size=8, validation_data=labelled(13), progress=False)
+    with session() as s, pytest.raises(FeedError, match=r"'labels' of row 13 of the validation data \(batch 2 of ep"):
+        data = labelled(13)
+        data["labels"][13] = -7
+        metrics = {"validation_data": data, "metrics": ["accuracy"]}
+        Trainer(s).fit(rows(), batch_size=8, progress=False, **metrics)
+
+
+def test_labels_of_padding_name_the_setting() -> None:
+    for label in (-100, -1, 255):
+        with session() as s, pytest.raises(FeedError, match=f"do not count, give the loss ignore_index={label}\\."):
+            s.train_step(batch() | {"labels": np.full(6, label)})
+
+
+def test_a_bad_row_of_a_stream_is_named_by_its_number() -> None:
+    for place, size in ((37, 8), (3, 50)):
+        data = list(Dataset(rows(60)))
+        data[place] = {"x": data[place]["x"][:2], "labels": data[place]["labels"]}
+        with pytest.raises(FeedError, match=rf"Row {place} of the data has float32\[2\] as 'x'"):
+            fitted(data, batch_size=size)
+    with pytest.raises(FeedError, match="Row 11 of the data has no array as 'x'"):
+        fitted([*Dataset(rows(11)), {"x": [[1.0], [1.0, 2.0]], "labels": 0}], batch_size=4)
+    given = iter([rows(4), 3])
+    with pytest.raises(FeedError, match="Batch 1 of the data is int"):
+        fitted(Dataset(rows(8)).batch(4).map(lambda _: next(given)))
+
+
+def test_a_loss_that_stays_is_not_better() -> None:
+    with session() as s:
+        s.set_learning_rate(0.0)
+        history = Trainer(s).fit(rows(8), epochs=9, shuffle=False, early_stopping={"patience": 1}, progress=False)
+    assert (history.ended, history.best_epoch, len(history.epochs)) == ("early", 1, 3)
+    assert len(set(history["loss"])) == 1
+
+
+def test_all_rows_of_validation_data_are_evaluated_whatever_becomes_of_the_remainder() -> None:
+    held = rows(12, seed=5)
+    found = []
+    for size, remainder in ((8, "drop"), (8, "pad"), (12, "keep")):
+        with session() as s:
+            s.set_learning_rate(0.0)
+            options = {"batch_size": size, "remainder": remainder, "validation_data": held, "metrics": ["accuracy"]}
+            found.append(Trainer(s).fit(rows(24), progress=False, **options).epochs[0].validation)
+    first, *others = found
+    assert first is not None
+    for other in others:
+        assert other == {"loss": pytest.approx(first["loss"], rel=1e-6), "accuracy": first["accuracy"]}
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3, 4, 5])
+def test_a_checkpoint_is_written_after_every_so_many_optimizer_steps(tmp_path: Path, batches: int) -> None:
+    def source() -> Iterator[dict[str, np.ndarray]]:
+        yield from Dataset(rows(2 * batches))
+        raise ZeroDivisionError("of mine")
+
+    with session() as s, pytest.raises(ZeroDivisionError):
+        kept = {"store": tmp_path, "name": "fit", "every": 2}
+        Trainer(s).fit(source, batch_size=2, checkpoint=kept, progress=False)
+    contents = trainweb.CheckpointStore(tmp_path).files.read("fit")
+    steps = 0
+    if contents is not None:
+        steps = json.loads(Snapshot.from_bytes(contents).metadata["position"])["optimizerSteps"]
+    assert steps == {1: 0, 2: 2, 3: 2, 4: 4, 5: 4}[batches]
+
+
+CTRL_C = """
+import asyncio, signal, sys, threading
+
+from tests.python.test_fit import Dataset, Trainer, rows, session
+
+
+async def source():
+    for row in Dataset(rows(8)):
+        yield row
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+    await asyncio.Event().wait()
+
+
+kept = {"store": sys.argv[1], "name": "fit"}
+with session() as s:
+    try:
+        Trainer(s).fit(source, batch_size=2, checkpoint=kept, progress=False)
+    except KeyboardInterrupt:
+        print(Trainer(s).fit(rows(8), checkpoint=kept, progress=False).ended)
+"""
+"""Signals come to the main thread of a process, which is not always that of a test."""
+
+
+def test_ctrl_c_ends_a_fit_whose_async_rows_never_come(tmp_path: Path) -> None:
+    """The lock of its checkpoint is free afterwards, and so is the session."""
+    command = [sys.executable, "-c", CTRL_C, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.stdout == "done\n", done.stderr

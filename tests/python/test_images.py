@@ -172,12 +172,12 @@ def test_a_folder_has_a_folder_for_each_class(tmp_path: Path) -> None:
     ]
     assert labels.tolist() == [0, 0, 1, 1] and labels.dtype == np.int64 and classes == ["cat", "dog"]
     assert list_folder(str(tmp_path), ["dog", "cat"])[1].tolist() == [1, 1, 0, 0]
-    with pytest.raises(FeedError, match="The folder 'dog' is none of the classes: cat"):
+    with pytest.raises(FeedError, match="The folder 'dog' is not one of the classes: cat"):
         list_folder(tmp_path, ["cat"])
     with pytest.raises(FeedError, match="The class 'cow' has no files; there are folders cat, dog"):
         list_folder(tmp_path, ["cat", "dog", "cow"])
     (tmp_path / "note.txt").touch()
-    with pytest.raises(FeedError, match=r"The file 'note.txt' lies in the folder of no class"):
+    with pytest.raises(FeedError, match=r"The file 'note.txt' lies outside of the class folders"):
         list_folder(tmp_path)
     with pytest.raises(FeedError, match=r"There is no folder '.*none'"):
         list_folder(tmp_path / "none")

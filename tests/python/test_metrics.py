@@ -131,7 +131,7 @@ def test_targets_that_do_not_count() -> None:
     kept = CLASSES != 2
     right = (np.array(GUESSES) == CLASSES)[kept]
     assert counted({"type": "accuracy", "ignore_index": -100}, SCORES, ignored) == pytest.approx(right.mean())
-    with pytest.raises(FeedError, match="accuracy: the target -100 is none of the 6 classes; 'ignore_index'"):
+    with pytest.raises(FeedError, match="accuracy: the target -100 is not one of the 6 classes; 'ignore_index'"):
         counted("accuracy", SCORES, ignored)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Thread
 from typing import Any
 
 from trainweb.errors import FeedError
 
+CANCEL_S = 1.0
+"""How long rows that are cancelled may take to end."""
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
@@ -41,6 +43,14 @@ async def _next(iterator: AsyncIterator[Any], end: object) -> Any:
         return end
 
 
+async def _cancel_all() -> None:
+    others = asyncio.all_tasks().difference({asyncio.current_task()})
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=CANCEL_S)
+
+
 @contextmanager
 def _runner() -> Iterator[Run]:
     if sys.platform == "emscripten":
@@ -52,9 +62,21 @@ def _runner() -> Iterator[Run]:
         return
     loop = asyncio.new_event_loop()
     # A loop may run in this thread already.
-    with ThreadPoolExecutor(1, "trainweb-rows") as thread:
+    thread = Thread(target=loop.run_forever, name="trainweb-rows", daemon=True)
+    thread.start()
+
+    def run(made: Coroutine[Any, Any, Any]) -> Any:
         try:
-            yield lambda made: thread.submit(loop.run_until_complete, made).result()
-        finally:
-            thread.submit(loop.run_until_complete, loop.shutdown_asyncgens()).result()
-            loop.close()
+            return asyncio.run_coroutine_threadsafe(made, loop).result()
+        except KeyboardInterrupt:
+            # The rows may never come.
+            asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result()
+            raise
+
+    try:
+        yield run
+    finally:
+        run(loop.shutdown_asyncgens())
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

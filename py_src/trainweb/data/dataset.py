@@ -330,8 +330,8 @@ def epoch_batches(count: int, size: int, remainder: Remainder, order: np.ndarray
     return batches
 
 
-def stack(rows: list[Row]) -> Batch:
-    """Rows as a batch.
+def stack(rows: list[Row], numbers: Iterable[int]) -> Batch:
+    """Rows as a batch; errors name them by their numbers.
 
     Raises
     ------
@@ -340,14 +340,15 @@ def stack(rows: list[Row]) -> Batch:
     """
     first = rows[0]
     batch: Batch = {}
-    for position, row in enumerate(rows):
+    positions = list(numbers)
+    for position, row in zip(positions, rows, strict=True):
         if not isinstance(row, Mapping):
             raise messages.NOT_A_ROW(position=position, given=type(row).__name__)
         if row.keys() != first.keys():
             raise messages.ROW_NAMES(position=position, names=", ".join(row), expected=", ".join(first))
     for name in first:
-        arrays = [_value(name, row[name], position) for position, row in enumerate(rows)]
-        for position, array in enumerate(arrays):
+        arrays = [_value(name, row[name], position) for position, row in zip(positions, rows, strict=True)]
+        for position, array in zip(positions, arrays, strict=True):
             if array.shape != arrays[0].shape or array.dtype != arrays[0].dtype:
                 raise messages.ROW_TYPE(
                     position=position,
@@ -368,20 +369,24 @@ def _value(name: str, value: Any, position: int) -> np.ndarray:
 
 def batched(rows: Iterator[Row], size: int, remainder: Remainder) -> Iterator[Batch]:
     """Rows as batches."""
-    start: list[Row] = []
-    pending: list[Row] = []
-    for row in rows:
+    start: list[tuple[int, Row]] = []
+    pending: list[tuple[int, Row]] = []
+    for numbered in enumerate(rows):
         if remainder == "pad" and len(start) < size:
-            start.append(row)
-        pending.append(row)
+            start.append(numbered)
+        pending.append(numbered)
         if len(pending) == size:
-            yield stack(pending)
+            yield _stacked(pending)
             pending = []
     if pending and remainder == "pad":
         while len(pending) < size:
             pending = (pending + start)[:size]
     if pending and remainder != "drop":
-        yield stack(pending)
+        yield _stacked(pending)
+
+
+def _stacked(numbered: list[tuple[int, Row]]) -> Batch:
+    return stack([row for _, row in numbered], (number for number, _ in numbered))
 
 
 def drawn(rows: Iterator[Any], buffer: int, seed: int, stream: int) -> Iterator[Any]:
@@ -416,8 +421,8 @@ def bucketed(
     rows: Iterator[Row], length: Callable[[Any], int], limits: list[int], size: int, names: list[str] | None
 ) -> Iterator[Batch]:
     """Batches by the least of the limits that holds their rows."""
-    buckets: dict[int, list[Row]] = {limit: [] for limit in limits}
-    for row in rows:
+    buckets: dict[int, list[tuple[int, Row]]] = {limit: [] for limit in limits}
+    for number, row in enumerate(rows):
         n = length(row)
         limit = next((bound for bound in limits if n <= bound), None)
         if limit is None:
@@ -429,13 +434,13 @@ def bucketed(
             elif names is not None:
                 given = f"{values[name].dtype}{list(values[name].shape)}" if name in values else "missing"
                 raise messages.NOT_PADDED(name=name, length=n, given=given)
-        buckets[limit].append(values)
+        buckets[limit].append((number, values))
         if len(buckets[limit]) == size:
-            yield stack(buckets[limit])
+            yield _stacked(buckets[limit])
             buckets[limit] = []
     for pending in buckets.values():
         if pending:
-            yield stack(pending)
+            yield _stacked(pending)
 
 
 def padded(array: np.ndarray, length: int) -> np.ndarray:

@@ -6,6 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
+from trainweb.errors import FeedError
+from trainweb.fit.places import located
+from trainweb.fit.resume import Position
+from trainweb.loss_counts import MeanLoss
 from trainweb.metrics import Described, Totals, Value, make_metric, request_of
 
 if TYPE_CHECKING:
@@ -60,18 +64,21 @@ class Evaluation:
                 raise messages.BAD_SETTING(name="targets", value=targets, expected=f"one of {', '.join(self.inputs)}")
             self.kind = f"eval {request_of(made, predictions, targets)}"
             self.described = models.described(self.kind)
-        self.fetches = [self.loss, *(name for d in self.described for name in (d.sums, d.faults) if name)]
+        self.count = session.core.models.counts["eval"]
+        sums = [name for d in self.described for name in (d.sums, d.faults) if name]
+        self.fetches = [self.loss, *filter(None, [self.count.output]), *sums]
 
-    def run(self, batches: Iterator[tuple[Batch, int]]) -> Iterator[dict[str, Value] | None]:
-        """Evaluate batches, which come with their numbers of rows; yields None after each, at the end the values."""
+    def run(self, batches: Iterator[tuple[Batch, Sequence[int]]], epoch: int) -> Iterator[dict[str, Value] | None]:
+        """Evaluate batches with the numbers of their rows; yields None after each, at the end the values."""
         metrics = [make_metric(m) for m in self.given]
-        totals, total, rows = Totals(self.described), 0.0, 0
-        for feeds, count in batches:
+        totals, loss = Totals(self.described), MeanLoss(self.count)
+        for step, (feeds, rows) in enumerate(batches):
             given = {n: feeds[n] for n in self.inputs if n in feeds}
-            results = self.session._step(self.kind, given, self.fetches, {"ema": self.ema})
-            total += float(results[self.loss].reshape(())) * count
-            rows += count
-            totals.add(results)
+            try:
+                results = self.session._step(self.kind, given, self.fetches, {"ema": self.ema})
+                totals.add(results)
+            except FeedError as error:
+                raise located(error, given, rows, Position(epoch, step), "validation data") from None
+            loss.add(float(results[self.loss].reshape(())), len(rows), results)
             yield None
-        loss = total / rows
-        yield {"loss": loss, **totals.values(metrics, loss)}
+        yield {"loss": loss.value, **totals.values(metrics, loss.value)}

@@ -1,4 +1,4 @@
-"""`on_nan`: what a fit does where a step makes numbers that are none; in a page `web/src/worker/on-nan.ts`."""
+"""`on_nan`: the way a fit goes on after a step that made NaN or infinity; in a page `web/src/worker/on-nan.ts`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainweb.training.session import TrainingSession
 
 MOST_RESTORES = 3
-"""How often a fit goes back to its last good state: who comes back a fourth time will always come back."""
+"""How often a fit goes back to its last good state: after three times the same fault would come again."""
 
 WHAT = {
     PARAMETERS: "A parameter",
@@ -24,7 +24,7 @@ WHAT = {
     MOMENTUM0: "A moment of the optimizer",
     MOMENTUM1: "A moment of the optimizer",
 }
-"""What is said of a segment that has numbers that are none."""
+"""Names of segments in the error for NaN or infinity."""
 
 
 class OnNaN:
@@ -43,7 +43,7 @@ class OnNaN:
         self._restores = 0
         self._good: Snapshot | None = None
         self._before: Saved = {}
-        # What is infinite on purpose, a mask say, stays so.
+        # A mask of minus infinity, say, is infinite on purpose.
         self._usual = {s: count for s, count in self._counts().items() if s != GRADIENTS}
 
     def keep_good(self) -> None:
@@ -56,9 +56,9 @@ class OnNaN:
         self._before = self.session.core.host.save()
 
     def check(self, loss: float, step: int, epoch: int) -> None:
-        """Raise NumericsError unless the loss and all that the session goes on from are numbers.
+        """Raise NumericsError if the loss, a gradient, a parameter or a moment is NaN or infinite.
 
-        Of parameters and moments no more may be none than at first.
+        Parameters and moments may have as many such elements as at first.
         """
         worse = [WHAT[s] for s, count in self._counts().items() if count > self._usual.get(s, 0)]
         what = worse[0] if np.isfinite(loss) and worse else "The loss"
@@ -83,7 +83,7 @@ class OnNaN:
             raise messages.RESTORED_TOO_OFTEN(most=MOST_RESTORES, step=step, epoch=epoch, reason=error)
 
     def _counts(self) -> dict[int, int]:
-        """How many numbers of each segment are none."""
+        """How many elements of each segment are NaN or infinite."""
         host = self.session.core.host
         found = {}
         for segment in WHAT:

@@ -37,8 +37,8 @@ class Position:
         The epoch that is under way, from 0.
     step : int
         Batches of it that are done.
-    loss_sum, rows : float, int
-        The losses of its rows added up, and how many those are.
+    loss_sum, rows : float
+        The losses of its rows added up, and what their mean is divided by (`trainweb.loss_counts`).
     optimizer_steps : int
         Of the whole fit.
     """
@@ -46,7 +46,7 @@ class Position:
     epoch: int = 0
     step: int = 0
     loss_sum: float = 0.0
-    rows: int = 0
+    rows: float = 0
     optimizer_steps: int = 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +14,18 @@ import numpy as np
 from trainweb import messages
 from trainweb.data.dataset import Batch, Dataset, epoch_batches
 from trainweb.data.random import permutation
-from trainweb.errors import NumericsError
+from trainweb.errors import FeedError, NumericsError
 from trainweb.fit.bar import Bar, make_bar
 from trainweb.fit.evaluation import Evaluation
 from trainweb.fit.history import Epoch, Event, History, Progress
 from trainweb.fit.on_nan import OnNaN
 from trainweb.fit.options import DEFAULT_BATCH, EarlyStopping, checked_options, make_early_stopping
 from trainweb.fit.overfit import OverfitReport, overfit_one_batch
+from trainweb.fit.places import located
 from trainweb.fit.proximal import ProximalTerm
 from trainweb.fit.resume import FitCheckpoint, Position
+from trainweb.ir.layout import STATE_LAZY_RESET
+from trainweb.loss_counts import MeanLoss
 from trainweb.schedules import Schedule, make_schedule
 
 if TYPE_CHECKING:
@@ -71,26 +74,27 @@ class Batches:
         size = self.options["batch_size"] or DEFAULT_BATCH
         return epoch_batches(len(order), size, self.options["remainder"], order)
 
-    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Batch, int]]:
-        """Batches with their numbers of rows, without the first ones."""
+    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Batch, Sequence[int]]]:
+        """Batches with the numbers of their rows, without the first batches."""
         columns = self.data.columns
         if columns is None:
-            count = 0
+            count = done = 0
             for batch in self.data:
-                count += 1
+                rows = range(done, done + rows_of(batch, count))
+                count, done = count + 1, rows.stop
                 if count > start:
-                    yield batch, rows_of(batch)
+                    yield batch, rows
             if not count:
                 raise messages.ENDED_DATASET(epoch=number + 1) if number else messages.EMPTY_DATASET()
             return
-        rows = len(self.data)
-        order = permutation(rows, self.options["seed"], number) if self.shuffle else np.arange(rows)
+        size = len(self.data)
+        order = permutation(size, self.options["seed"], number) if self.shuffle else np.arange(size)
         for indices in self._rows(order)[start:]:
-            yield {name: array[indices] for name, array in columns.items()}, len(indices)
+            yield {name: array[indices] for name, array in columns.items()}, indices.tolist()
 
 
-def rows_of(batch: Any) -> int:
-    """Rows of a batch: what the first axes count.
+def rows_of(batch: Any, number: int) -> int:
+    """Rows of the batch of this number: what the first axes count.
 
     Raises
     ------
@@ -98,7 +102,7 @@ def rows_of(batch: Any) -> int:
         It is no batch.
     """
     if not isinstance(batch, Mapping) or not batch:
-        raise messages.NOT_A_ROW(position=0, given=type(batch).__name__)
+        raise messages.NOT_A_BATCH(position=number, given=type(batch).__name__)
     first = np.asarray(next(iter(batch.values())))
     return first.shape[0] if first.ndim else 1
 
@@ -205,8 +209,9 @@ class Trainer:
             The loss is no finite number; the parameters are those before that step.
         """
         run, events = self._start(data, options)
-        for _ in events:
-            pass
+        with closing(events):
+            for _ in events:
+                pass
         return run.history
 
     def overfit_one_batch(self, batch: Batch, steps: int = 100, learning_rate: float | None = None) -> OverfitReport:
@@ -249,13 +254,11 @@ class Trainer:
         """
         run, events = self._start(data, options)
         last = -math.inf  # so that others run even beside a fit that is over in less than a frame
-        try:
+        with closing(events):
             for _ in events:
                 if perf_counter() - last > FRAME_S:
                     await asyncio.sleep(0)
                     last = perf_counter()
-        finally:
-            events.close()
         return run.history
 
     def _start(self, data: Any, options: Mapping[str, Any]) -> tuple[Run, Any]:
@@ -296,6 +299,7 @@ class FitPlan:
         self.steps = self.batches.steps
         self.inputs = session.input_names()
         self.loss = session.output_names()[0]
+        self.count = session.core.models.counts["train"]
         metrics = others.get("metrics") or []
         if isinstance(metrics, (str, Mapping)):
             metrics = [metrics]
@@ -324,6 +328,8 @@ class FitPlan:
         if self.proximal is not None and others.get("checkpoint") is not None:
             raise messages.PROXIMAL_CHECKPOINT()
         self.at = Position()
+        self.has_begun = False
+        """Whether the session is another than before the fit; one that is refused changes nothing."""
         self.best: np.ndarray | None = None
         given_checkpoint = others.get("checkpoint")
         self.checkpoint: FitCheckpoint | None = None
@@ -352,8 +358,9 @@ class FitPlan:
     def events(self) -> Iterator[None]:
         """Run; yields after each step."""
         running().add(self.session)
+        reset, rate = self.session.core.host.read_state(STATE_LAZY_RESET), self.session.get_learning_rate()
         with ExitStack() as stack:
-            stack.callback(self._end)
+            stack.callback(self._end, reset, rate)
             if self.checkpoint is not None:
                 stack.enter_context(self.checkpoint.locked())
                 self._resume(self.checkpoint)
@@ -374,17 +381,23 @@ class FitPlan:
                 self.run.history.ended = "early"
             self._restore()
 
-    def _end(self) -> None:
+    def _end(self, reset: float, rate: float) -> None:
         running().discard(self.session)
-        if self.session._core is not None:
+        if self.session._core is None:
+            return
+        if self.has_begun:
             # Gradients that no optimizer step has used are dropped.
             self.session.lazy_reset_grad()
+        else:
+            self.session.core.host.write_state(STATE_LAZY_RESET, reset)
+            self.session.set_learning_rate(rate)
 
     def _resume(self, checkpoint: FitCheckpoint) -> None:
         history = self.run.history
         found = checkpoint.resume(history)
         if found is None:
             return
+        self.has_begun = True
         self.at, best = found
         for epoch in history.epochs:
             self._learn_of(epoch)
@@ -407,19 +420,19 @@ class FitPlan:
         if at.epoch != number:
             at.epoch, at.step, at.loss_sum, at.rows = number, 0, 0.0, 0
         yield from self._train_epoch(bar)
-        if not at.rows:
+        skipped = sum(map(math.isnan, history.losses[len(history.losses) - at.step :]))
+        if skipped == at.step:
             # The fit ended with the first batch, or none was any good.
             if not self.run.is_stopping:
                 raise messages.ALL_SKIPPED(epoch=number + 1)
             return
         values: dict[str, Value] | None = None
         if self.evaluation and self.validation and not self.run.is_stopping:
-            for found in self.evaluation.run(self.validation.epoch(number)):
+            for found in self.evaluation.run(self.validation.epoch(number), number):
                 values = found
                 yield
         rate = self.session.get_learning_rate()
-        skipped = sum(math.isnan(loss) for loss in history.losses[len(history.losses) - at.step :])
-        epoch = Epoch(number + 1, at.step - skipped, at.loss_sum / at.rows, rate, perf_counter() - start, values)
+        epoch = Epoch(number + 1, at.step - skipped, self._loss(), rate, perf_counter() - start, values)
         history.epochs.append(epoch)
         if not self.run.is_stopping:
             self._observe(epoch)
@@ -434,14 +447,12 @@ class FitPlan:
         if self.on_nan is not None:
             self.session.lazy_reset_grad()
             self.on_nan.keep_good()
-        for feeds, count in self.batches.epoch(at.epoch, at.step):
-            loss, after = self._step(feeds, waiting)
+        for feeds, rows in self.batches.epoch(at.epoch, at.step):
+            loss, after = self._step(feeds, rows, waiting)
             if loss is None and self.run.is_stopping:
                 return
             at.step += 1
             history.losses.append(math.nan if loss is None else loss)
-            if loss is not None:
-                at.loss_sum, at.rows = at.loss_sum + loss * count, at.rows + count
             if not after and waiting + 1 == self.accumulate and loss is not None:
                 history.optimizer_steps += 1
                 if every is not None and history.optimizer_steps % every == 0:
@@ -449,10 +460,10 @@ class FitPlan:
             waiting = after
             now = perf_counter()
             if bar is not None and at.rows:
-                bar.update(loss=at.loss_sum / at.rows)
+                bar.update(loss=self._loss())
             if now - shown > FRAME_S and at.rows:
                 shown = now
-                self._tell(Progress(at.epoch + 1, at.step, self.steps, at.loss_sum / at.rows))
+                self._tell(Progress(at.epoch + 1, at.step, self.steps, self._loss()))
             yield
             if self.run.is_stopping:
                 break
@@ -465,13 +476,17 @@ class FitPlan:
         if self.schedule is not None:
             self.session.set_learning_rate(self.schedule.rate(self.run.history.optimizer_steps))
 
-    def _step(self, feeds: Batch, waiting: int) -> tuple[float | None, int]:
+    def _loss(self) -> float:
+        """Of the epoch so far."""
+        return MeanLoss(self.count, self.at.loss_sum, self.at.rows).value
+
+    def _step(self, feeds: Batch, rows: Sequence[int], waiting: int) -> tuple[float | None, int]:
         """Train on a batch, and update the parameters if it is time.
 
         Returns
         -------
         float or None
-            The loss; None: numbers became none, and `on_nan` has seen to it.
+            The loss; None: the step made NaN or infinity, and `on_nan` has undone it.
         int
             Batches that wait for an update now.
         """
@@ -482,21 +497,26 @@ class FitPlan:
             if not waiting:
                 self.session.lazy_reset_grad()
                 self._set_rate()
-            loss = self._train(feeds, epoch, step)
+            loss, results = self._train(feeds, epoch, step)
             if self.on_nan is not None:
                 self.on_nan.check(loss, step, epoch)
-            if waiting + 1 < self.accumulate:
-                return loss, waiting + 1
-            self._update()
-            if self.on_nan is not None:
-                self.on_nan.check(loss, step, epoch)
+            after = (waiting + 1) % self.accumulate
+            if not after:
+                self._update()
+                if self.on_nan is not None:
+                    self.on_nan.check(loss, step, epoch)
+        except FeedError as error:
+            raise located(error, feeds, rows, self.at) from None
         except NumericsError as error:
-            error.epoch, error.batch = epoch, step
+            located(error, feeds, rows, self.at)
             if self.on_nan is None:
                 raise
             self._undo(self.on_nan, error)
             return None, 0 if self.on_nan.action == "restore" else waiting
-        return loss, 0
+        mean = MeanLoss(self.count, self.at.loss_sum, self.at.rows)
+        mean.add(loss, len(rows), results)
+        self.at.loss_sum, self.at.rows = mean.total, mean.weight
+        return loss, after
 
     def _undo(self, on_nan: OnNaN, error: NumericsError) -> None:
         on_nan.undo(error, self.at.step + 1, self.at.epoch + 1)
@@ -519,15 +539,18 @@ class FitPlan:
         else:
             self.run.history.optimizer_steps += 1
 
-    def _train(self, feeds: Batch, epoch: int, step: int) -> float:
-        result = self.session.train_step(feeds, [self.loss])[self.loss]
+    def _train(self, feeds: Batch, epoch: int, step: int) -> tuple[float, Mapping[str, np.ndarray]]:
+        """The loss, and the results of the step."""
+        results = self.session.train_step(feeds, [self.loss, *filter(None, [self.count.output])])
+        self.has_begun = True
+        result = results[self.loss]
         if result.size != 1:
             self.session.lazy_reset_grad()
             raise messages.SCALAR_LOSS(name=self.loss, shape=list(result.shape))
         loss = float(result.reshape(()))
         if not math.isfinite(loss) and self.on_nan is None:
             raise messages.NON_FINITE_LOSS(value=loss, step=step, epoch=epoch)
-        return loss
+        return loss, results
 
     def _update(self) -> None:
         if self.proximal is not None:

@@ -90,6 +90,7 @@ def session_header(
         "optimizer": models.layout.optimizer,
         "hasAverages": models.layout.has_averages,
         "compared": models.compared(),
+        "lossCounts": {k: {"output": c.output, "isSum": c.is_sum} for k, c in models.counts.items()},
         "nominal": store.is_nominal,
         "parameters": [
             {"name": s.name, "dims": list(s.shape), "offset": s.offset, "trainableOffset": s.trainable_offset}

@@ -344,7 +344,7 @@ class SessionCore:
         if fetches is None:
             return outputs
         for name in fetches:
-            if name not in outputs:
+            if name not in outputs and name != self.models.counts[base_of(kind)].output:
                 raise messages.UNKNOWN_FETCH(name=name, names=", ".join(outputs))
         return fetches
 

@@ -13,6 +13,7 @@ from trainweb.backend.wasm.engine.base import MORE
 from trainweb.backend.wasm.memory import Constants
 from trainweb.backend.wasm.plan import Plan, TensorPlace
 from trainweb.compiler.context import SEEN
+from trainweb.errors import FeedError
 from trainweb.ir.layout import (
     ARENA,
     CONSTANTS,
@@ -44,6 +45,8 @@ FAULTS = {
     "TW_LOOP_LIMIT": messages.LOOP_LIMIT,
 }
 """Statuses that feeds are at fault for."""
+IMAGE_PADDING = 255
+"""The label of pixels that do not count, where labels are images of uint8."""
 DEFAULT_MAX_PLANS = 16
 """Plans of steps that a session keeps: for eight sizes of batch, with those that overwrite and those that add."""
 
@@ -307,7 +310,11 @@ class PlanHost(SegmentMemory):
             "position": position,
         }
         if name in FAULTS:
-            return FAULTS[name](**fault)
+            is_padding = name == "TW_BAD_LABEL" and (value < 0 or value == IMAGE_PADDING)
+            error = (messages.PADDED_LABEL if is_padding else FAULTS[name])(**fault)
+            if isinstance(error, FeedError):
+                error.value, error.position = value, position
+            return error
         line = plan.text[failed] if failed is not None and failed < len(plan.text) else ""
         return messages.PLAN_FAILED(status=name, code=status, instruction=failed, line=line, **fault)
 

@@ -18,6 +18,7 @@ from trainweb.control.deciding import deciding_inputs
 from trainweb.errors import CheckpointError, ModelError, TrainwebError, UnsupportedError
 from trainweb.ir.layout import GRADIENTS, PARAMETERS, STATE, STATE_LEARNING_RATE, STATE_STEP
 from trainweb.ir.shapes import TensorType
+from trainweb.loss_counts import LossCount, counted_loss
 from trainweb.metrics import Described, compared_with, with_metrics
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value
@@ -102,6 +103,12 @@ class SessionModels:
         self.segment_bytes[STATE] = STATE_BYTES
         check_segments(self.segment_bytes)
         self._fixed = self._fixed_parameters(train)
+        self.counts = {"train": LossCount(), "eval": LossCount()}
+        """Of the losses of steps: what their means are of."""
+        for kind, graph in (("train", train), ("eval", evaluation)):
+            if graph is not None and self.outputs[kind]:
+                loss, inputs = self.outputs[kind][0], self.inputs[kind].values()
+                self.graphs[kind], self.counts[kind] = counted_loss(graph, loss, inputs)
         self._evaluations: dict[str, tuple[Graph, list[Described]]] = {}
 
     def _user_inputs(self, graph: Graph) -> dict[str, Value]:
@@ -211,7 +218,7 @@ class SessionModels:
         plan = compile_model(
             graph,
             {n: feeds[n] for n in self.inputs[base]},
-            self.results(kind),
+            [*self.results(kind), *filter(None, [self.counts[base].output])],
             bindings={n: b for n, b in bindings.items() if n in names},
             known=known,
             overwrite=overwrite,

@@ -269,7 +269,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     skip: (rounds: number) => void = (rounds) => this.skipRounds(rounds),
     isPadded = this.#isPadded,
   ): Dataset {
-    const rows = (): AsyncIterable<Row | Batch> => make(this);
+    const rows = (): AsyncIterable<Row | Batch> => piped(this, make);
     streams.set(rows, { isBatched, isPadded, skip });
     return new Dataset(rows);
   }
@@ -325,31 +325,75 @@ function isReadable(source: object): source is ReadableStream<Row> {
   return typeof (source as Partial<ReadableStream>).getReader === "function";
 }
 
-async function* iterate(source: unknown): AsyncGenerator<Row | Batch> {
-  if (typeof source !== "object" || source === null) {
-    throw sessionError("NOT_A_DATASET", { given: describe(source) });
-  }
-  if (Symbol.iterator in source || Symbol.asyncIterator in source) {
-    yield* source as Iterable<Row>;
-    return;
-  }
-  if (!isReadable(source)) {
-    throw sessionError("NOT_A_DATASET", { given: describe(source) });
-  }
-  // Not every browser iterates over streams.
-  const reader = source.getReader();
-  try {
-    for (;;) {
-      const { done, value } = await reader.read();
-      if (done) {
-        return;
-      }
-      yield value;
-    }
-  } finally {
-    reader.releaseLock();
-  }
+/** The rows of a source; to leave them closes it at once, also while it is waited for. */
+function iterate(source: unknown): AsyncIterable<Row | Batch> {
+  return { [Symbol.asyncIterator]: () => iteratorOf(source) };
 }
+
+function iteratorOf(source: unknown): AsyncIterator<Row | Batch> {
+  const iterator = opened(source);
+  let isOpen = true;
+  let last: Promise<unknown> = Promise.resolve();
+  const step = async (): Promise<IteratorResult<Row | Batch>> => {
+    const { done, value } = isOpen ? await iterator.next() : LEFT;
+    isOpen &&= done !== true;
+    return isOpen ? { done: false, value: await value } : LEFT;
+  };
+  return {
+    // One after the other, also where `prefetch` asks for several at once.
+    next() {
+      const next = last.then(step);
+      last = next.catch(() => {
+        isOpen = false;
+      });
+      return next;
+    },
+    async return() {
+      if (isOpen) {
+        isOpen = false;
+        await iterator.return?.();
+      }
+      return LEFT;
+    },
+  };
+}
+
+function opened(source: unknown): Iterator<Row> | AsyncIterator<Row> {
+  if (typeof source === "object" && source !== null) {
+    // Not every browser iterates over streams, and none cancels one that is waited for.
+    if (isReadable(source)) {
+      const reader = source.getReader();
+      const release = (): void => reader.releaseLock();
+      reader.closed.then(release, release);
+      return { next: () => reader.read() as Promise<IteratorResult<Row>>, return: () => reader.cancel().then(() => LEFT) };
+    }
+    if (Symbol.asyncIterator in source) {
+      return (source as AsyncIterable<Row>)[Symbol.asyncIterator]();
+    }
+    if (Symbol.iterator in source) {
+      return (source as Iterable<Row>)[Symbol.iterator]();
+    }
+  }
+  throw sessionError("NOT_A_DATASET", { given: describe(source) });
+}
+
+/** What is made of rows; to leave it leaves these at once, also while they are waited for. */
+function piped(rows: Dataset, make: (rows: AsyncIterable<Row | Batch>) => AsyncIterable<Row | Batch>): AsyncIterable<Row | Batch> {
+  return {
+    [Symbol.asyncIterator]() {
+      let source: AsyncIterator<Row | Batch> | null = null;
+      const tapped = { [Symbol.asyncIterator]: () => (source = rows[Symbol.asyncIterator]()) };
+      const made = make(tapped)[Symbol.asyncIterator]();
+      return {
+        next: () => made.next(),
+        // A generator that waits hears of it only when it goes on.
+        return: () => Promise.all([made.return?.(), source?.return?.()]).then(() => LEFT),
+      };
+    },
+  };
+}
+
+const LEFT = { done: true, value: undefined } as const;
 
 function checkColumns(source: Columns): ReadonlyMap<string, Tensor> {
   const columns = new Map<string, Tensor>();

@@ -18,35 +18,48 @@ export type Batch = { readonly [name: string]: Tensor };
 
 type Numbers = Exclude<Tensor["data"], string[]>;
 
-/** Rows as a batch. */
-export function stack(rows: readonly Row[]): Batch {
-  const tensors = rows.map((row, position) => {
+/** A row with its number in the data. */
+type Numbered = readonly [number, Row];
+
+/** Rows as a batch; errors name them by their numbers. */
+function stack(rows: readonly Numbered[]): Batch {
+  const tensors = rows.map(([position, row]) => {
     if (typeof row !== "object" || row === null || isTensor(row) || ArrayBuffer.isView(row)) {
       throw sessionError("NOT_A_ROW", { position, given: describe(row) });
     }
-    return Object.fromEntries(Object.entries(row).map(([name, value]) => [name, asTensor(name, value)]));
+    return Object.fromEntries(Object.entries(row).map(([name, value]) => [name, liveTensor(name, value, position)]));
   });
   const [first = {}] = tensors;
   const names = Object.keys(first);
-  tensors.forEach((row, position) => {
+  const positions = rows.map(([position]) => position);
+  tensors.forEach((row, k) => {
     const given = Object.keys(row);
+    const position = positions[k];
     if (given.length !== names.length || !names.every((name) => Object.hasOwn(row, name))) {
       throw sessionError("ROW_NAMES", { position, names: given.join(", "), expected: names.join(", ") });
     }
   });
-  return Object.fromEntries(names.map((name) => [name, stackValues(name, tensors.map((row) => row[name] as Tensor))]));
+  return Object.fromEntries(names.map((name) => [name, stackValues(name, tensors.map((row) => row[name] as Tensor), positions)]));
 }
 
-function stackValues(name: string, values: readonly Tensor[]): Tensor {
+function liveTensor(name: string, value: unknown, position: number): Tensor {
+  const tensor = asTensor(name, value);
+  if (tensor.location === "none") {
+    throw sessionError("DISPOSED_VALUE", { position, name });
+  }
+  return tensor;
+}
+
+function stackValues(name: string, values: readonly Tensor[], positions: readonly number[]): Tensor {
   const first = values[0] as Tensor;
   const sizes = (first.data as Numbers).length;
   const Data = first.data.constructor as new (length: number) => Numbers;
   const data = new Data(sizes * values.length);
-  values.forEach((value, position) => {
+  values.forEach((value, k) => {
     if (typeOf(value) !== typeOf(first)) {
-      throw sessionError("ROW_TYPE", { position, name, given: typeOf(value), expected: typeOf(first) });
+      throw sessionError("ROW_TYPE", { position: positions[k], name, given: typeOf(value), expected: typeOf(first) });
     }
-    (data as Float32Array).set(value.data as Float32Array, position * sizes);
+    (data as Float32Array).set(value.data as Float32Array, k * sizes);
   });
   // The overloads of Tensor go by type; dtype and array agree by construction.
   return new Tensor(first.type as "float32", data as Float32Array, [values.length, ...first.dims]);
@@ -77,13 +90,15 @@ export function asTensor(name: string, value: unknown): Tensor {
 
 /** Rows as batches. */
 export async function* batched(rows: AsyncIterable<Row>, size: number, remainder: Remainder): AsyncGenerator<Batch> {
-  const start: Row[] = [];
-  let pending: Row[] = [];
+  const start: Numbered[] = [];
+  let pending: Numbered[] = [];
+  let number = 0;
   for await (const row of rows) {
+    const numbered = [number++, row] as const;
     if (remainder === "pad" && start.length < size) {
-      start.push(row);
+      start.push(numbered);
     }
-    pending.push(row);
+    pending.push(numbered);
     if (pending.length === size) {
       yield stack(pending);
       pending = [];
@@ -131,15 +146,16 @@ export async function* bucketed(
   size: number,
   names: readonly string[] | null,
 ): AsyncGenerator<Batch> {
-  const buckets = new Map<number, Row[]>(bounds.map((bound) => [bound, []]));
+  const buckets = new Map<number, Numbered[]>(bounds.map((bound) => [bound, []]));
+  let number = 0;
   for await (const row of rows) {
     const n = length(row);
     const bound = bounds.find((one) => n <= one);
     if (bound === undefined) {
       throw sessionError("BEYOND_BUCKETS", { length: n, most: bounds.at(-1) ?? 0 });
     }
-    const pending = buckets.get(bound) as Row[];
-    const values = new Map(Object.entries(row).map(([name, value]) => [name, asTensor(name, value)]));
+    const pending = buckets.get(bound) as Numbered[];
+    const values = new Map(Object.entries(row).map(([name, value]) => [name, liveTensor(name, value, number)]));
     for (const name of names ?? [...values.keys()]) {
       const tensor = values.get(name);
       if (tensor?.dims[0] === n) {
@@ -149,7 +165,7 @@ export async function* bucketed(
         throw sessionError("NOT_PADDED", { name, length: n, given });
       }
     }
-    pending.push(Object.fromEntries(values));
+    pending.push([number++, Object.fromEntries(values)]);
     if (pending.length === size) {
       buckets.set(bound, []);
       yield stack(pending);

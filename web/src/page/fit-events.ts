@@ -108,11 +108,6 @@ export class Listeners<T extends { readonly type: string }> {
   readonly #queues = new Set<Queue<T>>();
   #end: { readonly error: unknown } | null = null;
 
-  /** Whether anybody would hear an event. */
-  get hasAny(): boolean {
-    return this.#queues.size > 0;
-  }
-
   push(event: T): void {
     this.#queues.forEach((queue) => queue.push(event));
   }

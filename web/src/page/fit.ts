@@ -7,7 +7,6 @@ import { Tensor } from "onnxruntime-common";
 
 import type { Dataset } from "../data/dataset.js";
 import { countBatches } from "../data/epoch.js";
-import type { Batch, Row } from "../data/rows.js";
 import { FeedError } from "../wire/errors.js";
 import { FIT_ORDERS, FIT_TELL } from "../wire/fit.js";
 import type {
@@ -30,6 +29,11 @@ import { resolveFit, type ResolvedCheckpoint, type ResolvedFit } from "./fit-opt
 import { hearEpochs, tellEpochs } from "./fit-records.js";
 import { describe, isTensor } from "../data/given.js";
 import { copyBytes, isOnCpu, packTensor } from "./tensors.js";
+
+/** The fit was stopped or aborted before something came. */
+const ENDED = Symbol("ended");
+
+type BatchOptions = Pick<ResolvedFit, "batchSize" | "remainder">;
 
 interface MutableHistory extends History {
   epochs: EpochEvent[];
@@ -60,7 +64,9 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   readonly #order = canShareMemory() ? new Int32Array(new SharedArrayBuffer(4)) : null;
   #aborted: { readonly reason: unknown } | null = null;
   #isStopping = false;
-  /** Whether numbers that are none have ended it. */
+  /** End what waits for data or callbacks, which may never come. */
+  readonly #waits = new Set<() => void>();
+  /** Whether NaN or infinity has ended it. */
   #isNaN = false;
   /** Settles when a pause is over. */
   #paused: Promise<void> | null = null;
@@ -101,17 +107,17 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     this.#say("resume");
   }
 
-  /** End after the step that is under way; the history is that of what was done. */
+  /** End after the step that is under way, without waiting for data or callbacks; the history has what was done. */
   stop(): void {
     this.#isStopping = true;
-    this.#endPause();
+    this.#endWaits();
     this.#say("stop");
   }
 
-  /** End after the step that is under way, and fail with this reason; what was trained stays. */
+  /** As `stop`, but fail with this reason; what was trained stays. */
   abort(reason: unknown = new DOMException("The fit was aborted.", "AbortError")): void {
     this.#aborted ??= { reason };
-    this.#endPause();
+    this.#endWaits();
     this.#say("abort");
   }
 
@@ -138,6 +144,51 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     this.#done.catch(() => {});
     this.#port.postMessage(FIT_TELL);
     return this.#listeners.listen(() => this.stop());
+  }
+
+  #endWaits(): void {
+    this.#endPause();
+    this.#waits.forEach((end) => end());
+  }
+
+  /** What the user's code gives, or `ENDED` where the fit is ended before. */
+  #orEnded<T>(given: T | PromiseLike<T>): Promise<T | typeof ENDED> {
+    return new Promise((resolve, reject) => {
+      const end = (): void => resolve(ENDED);
+      this.#waits.add(end);
+      Promise.resolve(given)
+        .then(resolve, reject)
+        .finally(() => this.#waits.delete(end));
+      if (this.#isStopping || this.#aborted !== null) {
+        // After what is there already.
+        queueMicrotask(end);
+      }
+    });
+  }
+
+  /** The batches of a stream as they are sent, without the first ones, until they or the fit end. */
+  async *#batches(data: Dataset, options: BatchOptions, inputNames: readonly string[], start = 0): AsyncGenerator<WireBatch> {
+    const batches = data.isBatched ? data : data.batch(options.batchSize, { remainder: options.remainder });
+    const iterator = batches[Symbol.asyncIterator]();
+    try {
+      for (let [k, first] = [0, 0]; ; k++) {
+        const next = await this.#orEnded(iterator.next());
+        if (next === ENDED || next.done === true) {
+          return;
+        }
+        const batch = await this.#orEnded(packBatch(next.value, inputNames, k, first));
+        if (batch === ENDED) {
+          return;
+        }
+        first += batch.rows;
+        if (k >= start) {
+          yield batch;
+        }
+      }
+    } finally {
+      // Nobody waits for it: it may itself be waiting for what never comes.
+      iterator.return?.().catch(() => {});
+    }
   }
 
   #say(order: FitOrder): void {
@@ -169,12 +220,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     signal?.addEventListener("abort", abort);
     const { info } = this.#host;
     const gate = new FrameGate<FitProgress>((progress) => this.#tellProgress(plan, progress));
-    this.#port.onmessage = ({ data }: MessageEvent<FitProgress>) => {
-      // Whoever asks for a frame has one drawn: none for nobody.
-      if (plan.callbacks.length > 0 || this.#listeners.hasAny) {
-        gate.push(data);
-      }
-    };
+    this.#port.onmessage = ({ data }: MessageEvent<FitProgress>) => gate.push(data);
     let isStarted = false;
     let isWhole = false;
     try {
@@ -240,7 +286,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     const trained =
       plan.train.columns === null ? await this.#trainStream(plan, number) : await this.#trainRows(plan, number);
     this.#throwIfAborted();
-    if (trained.rows === 0 && this.#isStopping) {
+    if (trained.batches === 0 && this.#isStopping) {
       // It ended before the first batch of the epoch, or that was undone.
       return;
     }
@@ -250,7 +296,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
       type: "epoch",
       epoch: number + 1,
       steps: this.#history.losses.slice(before).filter((loss) => !Number.isNaN(loss)).length,
-      loss: trained.lossSum / trained.rows,
+      loss: trained.loss,
       learningRate: trained.learningRate,
       seconds: (performance.now() - start) / 1e3,
       validation,
@@ -278,14 +324,8 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     const first = this.#history.optimizerSteps;
     let latest: Promise<TrainAnswer> | null = null;
     let count = 0;
-    let skipped = this.#doneOf(number);
-    const isEmpty = skipped === 0;
-    for await (const batch of batchesOf(plan.train, plan)) {
-      if (skipped > 0) {
-        skipped--;
-        continue;
-      }
-      const packed = await packBatch(batch, this.#host.info.trainingInputNames);
+    const done = this.#doneOf(number);
+    for await (const batch of this.#batches(plan.train, plan, this.#host.info.trainingInputNames, done)) {
       await this.#paused;
       this.#throwIfAborted();
       if (this.#isStopping) {
@@ -295,14 +335,14 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
       const most = first + Math.floor(count++ / plan.accumulate);
       // Where batches may be skipped, the worker is told the rates of all steps that it may be at.
       const from = plan.onNaN === null ? most : this.#history.optimizerSteps;
-      latest = this.#train({ ...task, batches: [packed], rates: this.#rates(plan, from, most - from + 1), from });
+      latest = this.#train({ ...task, batches: [batch], rates: this.#rates(plan, from, most - from + 1), from });
       // Whoever awaits it may still wait for the batch before.
       latest.catch(() => {});
       await before;
     }
     await latest;
     this.#throwIfAborted();
-    if (count === 0 && isEmpty && !this.#isStopping) {
+    if (count === 0 && done === 0 && !this.#isStopping) {
       throw emptyData(number);
     }
     return this.#train({ ...task, batches: [], rates: null, from: 0, isLast: true, isStopped: this.#isStopping });
@@ -332,13 +372,17 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
       return this.#host.send(() => callOf("fitEvaluate", [handle, null, true]));
     }
     let latest: Promise<EvalValues | null> | null = null;
-    for await (const batch of batchesOf(data, { ...plan, remainder: "keep" })) {
-      const packed = await packBatch(batch, evalInputNames);
+    for await (const batch of this.#batches(data, { ...plan, remainder: "keep" }, evalInputNames)) {
       this.#throwIfAborted();
       const before = latest;
-      latest = this.#host.send(() => callOf("fitEvaluate", [handle, [packed], false], buffersOf(packed)));
+      latest = this.#host.send(() => callOf("fitEvaluate", [handle, [batch], false], buffersOf(batch)));
       latest.catch(() => {});
       await before;
+    }
+    this.#throwIfAborted();
+    if (this.#isStopping) {
+      await latest;
+      return null;
     }
     if (latest === null) {
       throw emptyData(number);
@@ -381,7 +425,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   async #tell({ callbacks }: ResolvedFit, event: FitEvent): Promise<void> {
     this.#listeners.push(event);
     for (const callback of callbacks) {
-      await callback(event, this);
+      await this.#orEnded(callback(event, this));
     }
   }
 
@@ -432,21 +476,21 @@ function emptyData(epoch: number): Error {
   return epoch === 0 ? sessionError("EMPTY_DATASET", {}) : sessionError("ENDED_DATASET", { epoch: epoch + 1 });
 }
 
-/** A stream as batches. */
-function batchesOf(data: Dataset, { batchSize, remainder }: Pick<ResolvedFit, "batchSize" | "remainder">): AsyncIterable<Row | Batch> {
-  return data.isBatched ? data : data.batch(batchSize, { remainder });
-}
-
-/** A batch as it is sent: the inputs in the order of the model, then what the model does not know. */
-export async function packBatch(batch: unknown, inputNames: readonly string[]): Promise<WireBatch> {
+/**
+ * A batch as it is sent: the inputs in the order of the model, then what the model does not know.
+ *
+ * @param number - which it is, from 0
+ * @param first - the number of its first row in the data
+ */
+export async function packBatch(batch: unknown, inputNames: readonly string[], number = 0, first = 0): Promise<WireBatch> {
   if (typeof batch !== "object" || batch === null || isTensor(batch) || ArrayBuffer.isView(batch)) {
-    throw sessionError("NOT_A_ROW", { position: 0, given: describe(batch) });
+    throw sessionError("NOT_A_BATCH", { position: number, given: describe(batch) });
   }
   const tensors = batch as Readonly<Record<string, Tensor>>;
   const given = Object.keys(tensors);
   const names = [...inputNames.filter((name) => given.includes(name)), ...given.filter((name) => !inputNames.includes(name))];
   const feeds = await Promise.all(names.map((name) => packTensor(name, tensors[name] as Tensor, copyBytes)));
-  return { feeds, rows: feeds[0]?.dims[0] ?? 1 };
+  return { feeds, rows: feeds[0]?.dims[0] ?? 1, first };
 }
 
 function buffersOf({ feeds }: WireBatch): ArrayBuffer[] {

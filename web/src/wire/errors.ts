@@ -92,6 +92,18 @@ export class CheckpointError extends TrainwebError {
 export class FeedError extends TrainwebError {
   /** The name of the class. */
   override name = "FeedError";
+  /** A label or index that is out of range. */
+  readonly value?: number;
+  /** Its place among those of the batch, from 0. */
+  readonly position?: number;
+  /** The input that it was fed as, where `fit` finds it. */
+  readonly input?: string;
+  /** Its row in the data, or in the order in which a stream came, from 0. */
+  readonly row?: number;
+  /** Where `fit` was, from 1. */
+  readonly epoch?: number;
+  /** The batch of that epoch, from 1. */
+  readonly batch?: number;
 }
 
 /** A parameter buffer has the wrong number of elements or bytes. */

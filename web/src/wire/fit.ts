@@ -49,6 +49,7 @@ export interface FitPosition {
   /** Batches of it that are done. */
   readonly step: number;
   readonly lossSum: number;
+  /** What the mean of the losses is divided by. */
   readonly rows: number;
   readonly optimizerSteps: number;
 }
@@ -102,13 +103,15 @@ export interface FitSpec {
   readonly tells: boolean;
 }
 
-/** What follows where numbers become none. */
+/** What follows NaN or infinity. */
 export type OnNaN = "stop" | "skip" | "restore";
 
 /** A batch with its number of rows. */
 export interface WireBatch {
   readonly feeds: readonly Feed[];
   readonly rows: number;
+  /** The number of its first row in the data. */
+  readonly first: number;
 }
 
 /** Batches to train on, each for itself, or, where all are alike, one tensor an input, whose first axis counts batches. */
@@ -138,12 +141,13 @@ export interface TrainTask {
 export interface TrainAnswer {
   /** Of each batch; NaN of those that were undone. */
   readonly losses: Float32Array;
-  /** Sum over all rows of the epoch so far. */
-  readonly lossSum: number;
-  readonly rows: number;
+  /** Of the epoch so far. */
+  readonly loss: number;
+  /** Batches of the epoch so far that were not undone. */
+  readonly batches: number;
   readonly optimizerSteps: number;
   readonly learningRate: number;
-  /** Whether numbers that are none have ended the fit. */
+  /** Whether NaN or infinity has ended the fit. */
   readonly isNaN: boolean;
 }
 

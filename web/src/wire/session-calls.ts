@@ -242,6 +242,11 @@ export const MESSAGES = {
     text:
       "{node}: the label {value} at position {position} is out of range.",
   },
+  PADDED_LABEL: {
+    error: "FeedError",
+    text:
+      "{node}: the label {value} at position {position} is out of range. If it marks labels that do not count, give the loss ignoreIndex: {value}.",
+  },
   BAD_INDEX: {
     error: "FeedError",
     text:
@@ -375,17 +380,17 @@ export const MESSAGES = {
   ENDED_DATASET: {
     error: "FeedError",
     text:
-      "The data has no rows in epoch {epoch}: what can be iterated over once alone, such as a generator, lasts for one epoch. Give the function that makes it.",
+      "The data has no rows in epoch {epoch}: a generator can be read only once. Give the function that makes it.",
   },
   FILE_WITHOUT_CLASS: {
     error: "FeedError",
     text:
-      "The file {file!r} lies in the folder of no class: files must be in a folder for each class.",
+      "The file {file!r} lies outside of the class folders: each class needs a folder of its own.",
   },
   FOLDER_WITHOUT_CLASS: {
     error: "FeedError",
     text:
-      "The folder {folder!r} is none of the classes: {names}.",
+      "The folder {folder!r} is not one of the classes: {names}.",
   },
   CLASS_WITHOUT_FILES: {
     error: "FeedError",
@@ -410,42 +415,57 @@ export const MESSAGES = {
   NOT_A_ROW: {
     error: "FeedError",
     text:
-      "Row {position} of the batch is {given}; it must map input names to arrays.",
+      "Row {position} of the data is {given}; it must map input names to arrays.",
+  },
+  NOT_A_BATCH: {
+    error: "FeedError",
+    text:
+      "Batch {position} of the data is {given}; it must map input names to arrays.",
   },
   ROW_NAMES: {
     error: "FeedError",
     text:
-      "Row {position} of the batch has {names}; the first one has {expected}.",
+      "Row {position} of the data has {names}; the first row of its batch has {expected}.",
   },
   ROW_TYPE: {
     error: "FeedError",
     text:
-      "Row {position} of the batch has {given} as {name!r}; the first one has {expected}.",
+      "Row {position} of the data has {given} as {name!r}; the first row of its batch has {expected}.",
   },
   RAGGED_VALUE: {
     error: "FeedError",
     text:
-      "Row {position} of the batch has no array as {name!r}: {reason}",
+      "Row {position} of the data has no array as {name!r}: {reason}",
+  },
+  DISPOSED_VALUE: {
+    error: "FeedError",
+    text:
+      "Row {position} of the data has a tensor as {name!r} that is disposed: keep tensors until the fit has ended.",
+  },
+  IN_ROW: {
+    error: "FeedError",
+    text:
+      "{reason} It stands in {name!r} of row {row} of the {data} (batch {batch} of epoch {epoch}).",
   },
   BATCHED_TWICE: {
     error: "FeedError",
     text:
-      "The data comes in batches already.",
+      "The data is already batched.",
   },
   PADDED_VALIDATION: {
     error: "FeedError",
     text:
-      "The batches of the validation data are filled up with rows that would count twice: batch them with 'keep' or 'drop'.",
+      "The last batch of the validation data is padded with rows that would count twice: batch it with 'keep' or 'drop'.",
   },
   BEYOND_BUCKETS: {
     error: "FeedError",
     text:
-      "A row of length {length} is beyond the last bucket, {most}.",
+      "A row has length {length}, and the last bucket holds {most}.",
   },
   NOT_PADDED: {
     error: "FeedError",
     text:
-      "{name!r} of a row of length {length} is {given}: what is padded has as many elements along its first axis.",
+      "{name!r} of a row of length {length} is {given}: the first axis of a padded input must have the row's length.",
   },
   STREAM_SPLIT: {
     error: "FeedError",
@@ -455,17 +475,17 @@ export const MESSAGES = {
   EMPTY_SPLIT: {
     error: "FeedError",
     text:
-      "A share of {share} of {rows} rows is none.",
+      "A share of {share} of {rows} rows is less than one row.",
   },
   BATCH_BEYOND_DATA: {
     error: "FeedError",
     text:
-      "A batch of {size} is larger than the data, {rows} rows, and the remainder is dropped.",
+      "A batch of {size} rows is larger than the data, which has {rows}: without the remainder nothing is left.",
   },
   CSV_INPUT: {
     error: "FeedError",
     text:
-      "{name!r} is none of the inputs that the file makes: {names}.",
+      "{name!r} is not one of the inputs that the file makes: {names}.",
   },
   CSV_DTYPE: {
     error: "FeedError",
@@ -500,32 +520,32 @@ export const MESSAGES = {
   CSV_CLASS: {
     error: "FeedError",
     text:
-      "Line {line}, column {column!r}: {value!r} is none of {names}.",
+      "Line {line}, column {column!r}: {value!r} is not one of {names}.",
   },
   FIT_RUNNING: {
     error: "SessionError",
     text:
-      "This session is being fitted: wait for the end, or end it.",
+      "This session is being fitted: wait until the fit has ended, or stop it.",
   },
   NON_FINITE_LOSS: {
     error: "TrainwebError",
     text:
-      "The loss is {value!r} at step {step} of epoch {epoch}; the parameters are those before the step. Try a lower learning rate, clipGradNorm, or look for values in the data that are no numbers.",
+      "The loss is {value!r} at step {step} of epoch {epoch}; the parameters are those before the step. Try a lower learning rate, clipGradNorm, or look for NaN or infinity in the data.",
   },
   NOT_A_NUMBER_IN_FIT: {
     error: "NumericsError",
     text:
-      "{what} is no finite number after step {step} of epoch {epoch}.",
+      "{what} is NaN or infinite after step {step} of epoch {epoch}.",
   },
   RESTORED_TOO_OFTEN: {
     error: "NumericsError",
     text:
-      "The fit went back to its last good state {most} times, and went wrong again at step {step} of epoch {epoch}; the session is in that state. {reason}",
+      "The fit went back to its last good state {most} times and failed again at step {step} of epoch {epoch}. The session is in that state. {reason}",
   },
   ALL_SKIPPED: {
     error: "NumericsError",
     text:
-      "Every batch of epoch {epoch} was left out: each made numbers that are none. The session's option debug.checkNumerics tells where.",
+      "All batches of epoch {epoch} were skipped: each produced NaN or infinity. The session's option debug.checkNumerics tells where.",
   },
   SCALAR_LOSS: {
     error: "SessionError",
@@ -535,22 +555,22 @@ export const MESSAGES = {
   BATCH_OF_BATCHES: {
     error: "ModelError",
     text:
-      "The data comes in batches: {name!r} is theirs.",
+      "The data is already batched: leave out {name!r}.",
   },
   SHUFFLED_STREAM: {
     error: "ModelError",
     text:
-      "Rows that come as a stream are shuffled among those that wait: give data.shuffle(options), and no 'shuffle'.",
+      "A stream can only be shuffled in a buffer: call data.shuffle(options), and leave out 'shuffle'.",
   },
   TWO_VALIDATIONS: {
     error: "ModelError",
     text:
-      "Validation data is given, or split off the data: not both.",
+      "Give validation data, or split it off the data: not both.",
   },
   METRICS_WITHOUT_DATA: {
     error: "ModelError",
     text:
-      "Metrics are of validation data: give validationData or validationSplit.",
+      "Metrics need validation data: give validationData or validationSplit.",
   },
   METRIC_TWICE: {
     error: "ModelError",
@@ -570,12 +590,12 @@ export const MESSAGES = {
   METRIC_CLASS: {
     error: "FeedError",
     text:
-      "{name}: the target {value} is none of the {count} classes; 'ignoreIndex' leaves one out.",
+      "{name}: the target {value} is not one of the {count} classes; 'ignoreIndex' leaves one out.",
   },
   OVERFIT_NAN: {
     error: "NumericsError",
     text:
-      "Loss or gradients are no finite numbers at step {step}: the session's option debug.checkNumerics tells where.",
+      "Loss or gradients are NaN or infinite at step {step}: the session's option debug.checkNumerics tells where.",
   },
   OVERFIT_NO_GRADIENT: {
     error: "TrainwebError",

@@ -17,6 +17,7 @@ import {
   SEGMENT_NAMES,
   SEGMENT_WORDS,
 } from "../engine/layout.js";
+import type { LossCount } from "./loss-counts.js";
 import { readMetrics, type PlanMetric } from "./bundle-metrics.js";
 import {
   ALIGNMENT, ITEM_SIZE, malformed, partOf, Reader, sizeOf, wrong, type Fields, type Place,
@@ -170,6 +171,8 @@ export interface Bundle {
   readonly hasAverages: boolean;
   /** What the loss of the eval model compares with its last input, if that is one tensor. */
   readonly compared: string | null;
+  /** By what losses were divided. */
+  readonly lossCounts: Readonly<Record<"train" | "eval", LossCount>>;
   readonly nominal: boolean;
   readonly parameters: readonly ParameterSlot[];
   readonly size: number;
@@ -403,6 +406,7 @@ function readStart(reader: Reader, root: Fields): BundleStart {
     optimizer: reader.text(root["optimizer"], "optimizer"),
     hasAverages,
     compared: root["compared"] === null ? null : reader.text(root["compared"], "compared"),
+    lossCounts: readLossCounts(reader, root["lossCounts"]),
     nominal: reader.boolean(root["nominal"], "nominal"),
     ...parameters,
     segments: checkSegments(readSegments(reader, root), { ...parameters, hasAverages }),
@@ -517,6 +521,7 @@ export interface PlanOwner {
   readonly segments: readonly SegmentStart[];
   readonly inputs: Readonly<Partial<Record<BaseKind, readonly Declaration[]>>>;
   readonly outputs: Readonly<Partial<Record<BaseKind, readonly string[]>>>;
+  readonly lossCounts?: Readonly<Partial<Record<BaseKind, LossCount>>>;
 }
 
 function readPlan(
@@ -642,7 +647,8 @@ function checkInterface(plan: BundlePlan, where: string, session: PlanOwner): vo
     }
   }
   const sums = metrics.flatMap(({ sums: one, faults }) => (faults === "" ? [one] : [one, faults]));
-  const names = [...(session.outputs[kind] ?? []), ...sums];
+  const count = session.lossCounts?.[kind]?.output ?? null;
+  const names = [...(session.outputs[kind] ?? []), ...sums, ...(count === null ? [] : [count])];
   const given = outputs.map((slot) => slot.name);
   if (JSON.stringify(given.sort()) !== JSON.stringify(names.sort())) {
     throw malformed(`${where} gives the outputs ${given.join(", ")}, not ${names.join(", ")}`);
@@ -683,3 +689,16 @@ function readPlace(reader: Reader, value: unknown, where: string, sizes: readonl
 }
 
 const hex = (word: number): string => `0x${word.toString(16).padStart(8, "0")}`;
+
+function readLossCounts(reader: Reader, value: unknown): Bundle["lossCounts"] {
+  const counts = reader.object(value, "lossCounts");
+  const read = (kind: "train" | "eval"): LossCount => {
+    const where = `lossCounts.${kind}`;
+    const { output, isSum } = reader.object(counts[kind], where);
+    return {
+      output: output === null ? null : reader.text(output, `${where}.output`),
+      isSum: reader.boolean(isSum, `${where}.isSum`),
+    };
+  };
+  return { train: read("train"), eval: read("eval") };
+}

@@ -4,7 +4,7 @@ import type { Engine } from "../engine/engine.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireClip } from "../wire/fit.js";
 import type { Feed, MaybePromise, NamedTensor } from "../wire/protocol.js";
-import type { FeedType, TensorPlace } from "./bundle.js";
+import type { Bundle, FeedType, TensorPlace } from "./bundle.js";
 import type { LoadedPlan, PlanMemory } from "./plan-memory.js";
 import { withValue } from "./python-models.js";
 import type { PlanRunner } from "./runner.js";
@@ -100,6 +100,8 @@ export interface StepHost {
   readonly engine: Engine;
   readonly memory: PlanMemory;
   readonly runner: PlanRunner;
+  /** By what losses of steps were divided. */
+  readonly lossCounts: Bundle["lossCounts"];
 }
 
 /** Steps of one kind on the rows of some columns. */

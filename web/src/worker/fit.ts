@@ -22,14 +22,16 @@ import type {
 } from "../wire/fit.js";
 import { NumericsError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
-import type { Feed, MaybePromise, NamedTensor, WireTensor } from "../wire/protocol.js";
+import type { Feed, Fetch, MaybePromise, NamedTensor, WireTensor } from "../wire/protocol.js";
 import { CheckpointWriter } from "./fit-checkpoint.js";
 import { Columns, readLoss, RowSteps, Updates } from "./fast-steps.js";
+import { MeanLoss } from "./loss-counts.js";
 import { NanGuard } from "./on-nan.js";
 import { fetchesOf, metricsKind, Totals } from "./metrics.js";
 import type { PlanMetric } from "./bundle-metrics.js";
 import type { MetricsKind } from "./bundle.js";
 import { withValue } from "./python-models.js";
+import { located, type FailedBatch } from "./places.js";
 import { ProximalTerm } from "./proximal.js";
 import type { SessionCore } from "./session-core.js";
 
@@ -41,11 +43,16 @@ const FRAME_MS = 16;
 /** What came of a step. */
 interface Stepped {
   readonly loss: number;
-  readonly rows: number;
+  /** By what the loss was divided. */
+  readonly weight: number;
 }
 
 /** The step over some data: one at a time, in their order. */
-type StepThunk = (overwrite: boolean) => MaybePromise<Stepped>;
+interface Step {
+  run(overwrite: boolean): MaybePromise<Stepped>;
+  /** The batch, where its step failed. */
+  failed(): FailedBatch;
+}
 
 /** A fit of one session. */
 export class WorkerFit {
@@ -63,12 +70,15 @@ export class WorkerFit {
   #optimizerSteps = 0;
   #epoch = 0;
   #step = 0;
-  #lossSum = 0;
-  #rows = 0;
+  /** Batches of the epoch that were not undone. */
+  #kept = 0;
+  #mean: MeanLoss;
   /** Of all batches so far. */
   #losses: number[] = [];
   #checkpoint: CheckpointWriter | null = null;
   readonly #guard: NanGuard | null;
+  /** How the session was before the fit; null: it is another since. */
+  #before: { readonly overwrites: boolean; readonly rate: number } | null;
   /** The epoch whose begin can be gone back to. */
   #goodEpoch = -1;
 
@@ -76,6 +86,8 @@ export class WorkerFit {
     this.#core = core;
     this.#spec = spec;
     this.#control = new Control(port, spec);
+    this.#mean = new MeanLoss(core.host.lossCounts.train);
+    this.#before = { overwrites: core.overwrites, rate: core.getLearningRate() };
     this.#updates = updatesOf(core, spec.clip);
     this.#proximal = spec.proximal > 0 ? new ProximalTerm(core, spec.proximal) : null;
     this.#guard = spec.onNaN === null ? null : new NanGuard(core, spec.onNaN);
@@ -95,9 +107,11 @@ export class WorkerFit {
     const resumed = await this.#checkpoint.resume();
     if (resumed !== null) {
       const { position, losses } = resumed;
+      this.#before = null;
       this.#losses = [...losses];
       this.#optimizerSteps = position.optimizerSteps;
-      [this.#epoch, this.#step, this.#lossSum, this.#rows] = [position.epoch, position.step, position.lossSum, position.rows];
+      this.#begin(position.epoch, position.step, new MeanLoss(this.#core.host.lossCounts.train, position));
+      this.#kept = this.#losses.slice(this.#losses.length - position.step).filter((loss) => !Number.isNaN(loss)).length;
     }
     return resumed;
   }
@@ -105,8 +119,12 @@ export class WorkerFit {
   /** An epoch is done. */
   save(record: EpochRecord): void {
     this.#checkpoint?.note(record);
-    [this.#epoch, this.#step, this.#lossSum, this.#rows] = [this.#epoch + 1, 0, 0, 0];
+    this.#begin(this.#epoch + 1);
     this.#keep();
+  }
+
+  #begin(epoch: number, step = 0, mean = new MeanLoss(this.#core.host.lossCounts.train)): void {
+    [this.#epoch, this.#step, this.#kept, this.#mean] = [epoch, step, 0, mean];
   }
 
   #keep(): void {
@@ -115,8 +133,7 @@ export class WorkerFit {
       {
         epoch: this.#epoch,
         step: this.#step,
-        lossSum: this.#lossSum,
-        rows: this.#rows,
+        ...this.#mean.position,
         optimizerSteps: this.#optimizerSteps,
       },
       this.#losses,
@@ -128,7 +145,7 @@ export class WorkerFit {
   async train(task: TrainTask): Promise<TrainAnswer> {
     const core = this.#core;
     if (task.epoch !== this.#epoch) {
-      [this.#epoch, this.#step, this.#lossSum, this.#rows] = [task.epoch, 0, 0, 0];
+      this.#begin(task.epoch);
     }
     const guard = this.#guard;
     if (guard !== null && this.#goodEpoch !== task.epoch) {
@@ -136,8 +153,10 @@ export class WorkerFit {
       guard.keepGood();
     }
     const losses: number[] = [];
+    let current: Step | null = null;
     try {
-      for (const step of guard?.hasEnded === true ? [] : this.#thunks(task)) {
+      for (const step of guard?.hasEnded === true ? [] : this.#stepsOf(task)) {
+        current = step;
         if (guard !== null) {
           const loss = await this.#guarded(guard, step, task);
           if (guard.hasEnded) {
@@ -146,12 +165,13 @@ export class WorkerFit {
           losses.push(loss);
         } else {
           this.#setRate(task);
-          const stepped = step(this.#waiting === 0);
-          const { loss, rows } = stepped instanceof Promise ? await stepped : stepped;
+          const stepped = step.run(this.#waiting === 0);
+          const { loss, weight } = stepped instanceof Promise ? await stepped : stepped;
+          this.#before = null;
           if (!Number.isFinite(loss)) {
             throw sessionError("NON_FINITE_LOSS", { value: loss, step: this.#step + 1, epoch: this.#epoch + 1 });
           }
-          this.#note(loss, rows);
+          this.#note(loss, weight);
           losses.push(loss);
           if (++this.#waiting === this.#spec.accumulate) {
             await this.#update();
@@ -162,32 +182,41 @@ export class WorkerFit {
           break;
         }
       }
-      const isStopping = task.isStopped || this.#control.isStopping;
-      if (this.#control.isAborted || guard?.hasEnded === true) {
-        this.#waiting = 0;
-      } else if (this.#waiting > 0 && (task.isLast || isStopping)) {
-        await (guard === null ? this.#update() : this.#lastUpdate(guard));
-      } else if (this.#waiting === 0 && isStopping) {
-        this.#keep();
-      }
-      core.setLazyReset(this.#waiting === 0);
-      if (guard?.hasEnded === false && task.isLast && this.#rows === 0 && !isStopping) {
-        throw sessionError("ALL_SKIPPED", { epoch: task.epoch + 1 });
-      }
+      await this.#endTask(task, guard);
     } catch (error) {
-      // Gradients that no optimizer step has used are dropped.
+      // Gradients that no optimizer step has used are dropped, unless the fit was refused: then nothing changes.
       this.#waiting = 0;
-      core.setLazyReset(true);
-      throw error instanceof NumericsError ? Object.assign(error, { epoch: this.#epoch + 1, batch: this.#step + 1 }) : error;
+      core.setLazyReset(this.#before?.overwrites ?? true);
+      if (this.#before !== null) {
+        core.setLearningRate(this.#before.rate);
+      }
+      const place = { epoch: this.#epoch + 1, batch: this.#step + 1 };
+      throw current === null ? error : located(error, current.failed(), place);
     }
     return {
       losses: Float32Array.from(losses),
-      lossSum: this.#lossSum,
-      rows: this.#rows,
+      loss: this.#mean.value,
+      batches: this.#kept,
       optimizerSteps: this.#optimizerSteps,
       learningRate: core.getLearningRate(),
       isNaN: guard?.hasEnded === true,
     };
+  }
+
+  /** Use gradients that wait, or drop them, where the epoch or the fit ends. */
+  async #endTask(task: TrainTask, guard: NanGuard | null): Promise<void> {
+    const isStopping = task.isStopped || this.#control.isStopping;
+    if (this.#control.isAborted || guard?.hasEnded === true) {
+      this.#waiting = 0;
+    } else if (this.#waiting > 0 && (task.isLast || isStopping)) {
+      await (guard === null ? this.#update() : this.#lastUpdate(guard));
+    } else if (this.#waiting === 0 && isStopping) {
+      this.#keep();
+    }
+    this.#core.setLazyReset(this.#waiting === 0);
+    if (guard?.hasEnded === false && task.isLast && this.#kept === 0 && !isStopping) {
+      throw sessionError("ALL_SKIPPED", { epoch: task.epoch + 1 });
+    }
   }
 
   #setRate({ rates, from }: TrainTask): void {
@@ -202,14 +231,15 @@ export class WorkerFit {
     }
   }
 
-  /** Train on a batch, and update the parameters if it is time; the loss, NaN if numbers became none. */
-  async #guarded(guard: NanGuard, step: StepThunk, task: TrainTask): Promise<number> {
+  /** Train on a batch, and update the parameters if it is time; the loss, NaN if the batch was undone. */
+  async #guarded(guard: NanGuard, step: Step, task: TrainTask): Promise<number> {
     const waiting = this.#waiting;
     const at = [this.#step + 1, this.#epoch + 1] as const;
     guard.begin();
     try {
       this.#setRate(task);
-      const { loss, rows } = await step(waiting === 0);
+      const { loss, weight } = await step.run(waiting === 0);
+      this.#before = null;
       guard.check(loss, ...at);
       const isUpdated = waiting + 1 === this.#spec.accumulate;
       if (isUpdated) {
@@ -219,7 +249,7 @@ export class WorkerFit {
         this.#optimizerSteps++;
       }
       this.#waiting = isUpdated ? 0 : waiting + 1;
-      this.#note(loss, rows);
+      this.#note(loss, weight);
       if (isUpdated) {
         this.#keepIfDue();
       }
@@ -228,7 +258,7 @@ export class WorkerFit {
       this.#undo(guard, error, ...at);
       this.#waiting = guard.action === "restore" ? 0 : waiting;
       if (!guard.hasEnded) {
-        this.#note(NaN, 0);
+        this.#note(NaN, null);
       }
       return NaN;
     }
@@ -265,9 +295,14 @@ export class WorkerFit {
     this.#evaluation ??= new Evaluation(this.#core, spec);
     const evaluation = this.#evaluation;
     for (const batch of batches ?? this.#validationBatches()) {
-      const done = evaluation.add(batch);
-      if (done instanceof Promise) {
-        await done;
+      try {
+        const done = evaluation.add(batch);
+        if (done instanceof Promise) {
+          await done;
+        }
+      } catch (error) {
+        const place = { epoch: this.#epoch + 1, batch: evaluation.batches + 1 };
+        throw located(error, failedBatch(batch), place, "validation data");
       }
       if (this.#control.isDue && !(await this.#control.listen(null))) {
         this.#evaluation = null;
@@ -286,19 +321,16 @@ export class WorkerFit {
     await this.#checkpoint?.end();
   }
 
-  *#thunks({ batches, seed, epoch }: TrainTask): Generator<StepThunk> {
+  *#stepsOf({ batches, seed, epoch }: TrainTask): Generator<Step> {
     const { batchSize, remainder, loss: name } = this.#spec;
     const core = this.#core;
-    const run = ({ feeds, rows }: WireBatch): StepThunk => (overwrite) => {
-      core.setLazyReset(overwrite);
-      return withValue(core.step("train", feeds, [{ name }]), ({ results: [loss] }) => ({ loss: scalarOf(loss, name), rows }));
-    };
     if (batches !== null) {
       for (const batch of batches) {
-        yield run(batch);
+        yield { run: (overwrite) => this.#runBatch(batch, overwrite), failed: () => failedBatch(batch) };
       }
       return;
     }
+    const { output } = core.host.lossCounts.train;
     const columns = this.#train as Columns;
     const order = seed === null ? inOrder(columns.rows) : permutation(columns.rows, seed, epoch);
     const steps = this.#trainSteps;
@@ -309,37 +341,52 @@ export class WorkerFit {
         skipped--;
         continue;
       }
+      const feeds = (): NamedTensor[] => columns.feeds(rows, core.info.trainingInputNames);
+      const failed = (): FailedBatch => ({ feeds: feeds(), rows: rows.length, numberOf: (k) => rows[k] as number });
       if (steps === null) {
-        const feeds = columns.feeds(rows, core.info.trainingInputNames);
-        yield run({ feeds, rows: rows.length });
+        yield { run: (overwrite) => this.#runBatch({ feeds: feeds(), rows: rows.length, first: 0 }, overwrite), failed };
       } else {
-        yield (overwrite) =>
+        const run = (overwrite: boolean): MaybePromise<Stepped> =>
           withValue(steps.run(rows, overwrite), (plan) => ({
             loss: readLoss(core.host, plan, name),
-            rows: rows.length,
+            weight: output === null ? rows.length : readLoss(core.host, plan, output),
           }));
+        yield { run, failed };
       }
     }
+  }
+
+  #runBatch({ feeds, rows }: WireBatch, overwrite: boolean): MaybePromise<Stepped> {
+    const name = this.#spec.loss;
+    const { output } = this.#core.host.lossCounts.train;
+    this.#core.setLazyReset(overwrite);
+    return withValue(this.#core.step("train", feeds, fetchesOfLoss(name, output)), ({ results: [loss, count] }) => ({
+      loss: scalarOf(loss, name),
+      weight: output === null ? rows : scalarOf(count, output),
+    }));
   }
 
   *#validationBatches(): Generator<WireBatch> {
     const columns = this.#validation as Columns;
     for (const rows of epochBatches(inOrder(columns.rows), this.#spec.batchSize, "keep")) {
-      yield { feeds: columns.feeds(rows, this.#core.info.evalInputNames), rows: rows.length };
+      yield { feeds: columns.feeds(rows, this.#core.info.evalInputNames), rows: rows.length, first: rows[0] as number };
     }
   }
 
-  #note(loss: number, rows: number): void {
+  /** @param weight - by what the loss was divided; null: the batch was undone */
+  #note(loss: number, weight: number | null): void {
     this.#step++;
     if (this.#checkpoint !== null) {
       this.#losses.push(loss);
     }
-    this.#lossSum += rows === 0 ? 0 : loss * rows;
-    this.#rows += rows;
+    if (weight !== null) {
+      this.#kept++;
+      this.#mean.add(loss, weight);
+    }
   }
 
   #progress(): FitProgress {
-    return { epoch: this.#epoch + 1, step: this.#step, loss: this.#lossSum / this.#rows };
+    return { epoch: this.#epoch + 1, step: this.#step, loss: this.#mean.value };
   }
 
   #update(): MaybePromise<void> {
@@ -435,13 +482,14 @@ class Evaluation {
   readonly #kind: MetricsKind | null;
   #metrics: readonly PlanMetric[] = [];
   #totals: Totals | null = null;
-  #lossSum = 0;
-  #rows = 0;
+  readonly #mean: MeanLoss;
+  #batches = 0;
 
   constructor(core: SessionCore, spec: WireEvaluation) {
     this.#core = core;
     this.#spec = spec;
     this.#inputNames = core.info.evalInputNames;
+    this.#mean = new MeanLoss(core.host.lossCounts.eval);
     const { predictions, targets, metrics } = spec;
     this.#kind =
       predictions === null || targets === null ? null : core.metricsKind(metricsKind(predictions, targets, metrics));
@@ -450,12 +498,14 @@ class Evaluation {
   add({ feeds, rows }: WireBatch): MaybePromise<void> {
     const known = this.#inputNames.flatMap((name) => feeds.filter((feed) => feed.name === name));
     return withValue(this.#totalsOf(known), (totals) => {
-      const names = [this.#spec.loss, ...fetchesOf(this.#metrics)];
-      const fetches = names.map((name) => ({ name }));
-      return withValue(this.#core.step(this.#kind ?? "eval", known, fetches), ({ results: [value, ...sums] }) => {
-        totals.add(sums);
-        this.#lossSum += scalarOf(value, this.#spec.loss) * rows;
-        this.#rows += rows;
+      const { output } = this.#core.host.lossCounts.eval;
+      const sums = fetchesOf(this.#metrics).map((name) => ({ name }));
+      const fetches = [...fetchesOfLoss(this.#spec.loss, output), ...sums];
+      return withValue(this.#core.step(this.#kind ?? "eval", known, fetches), ({ results }) => {
+        totals.add(results);
+        this.#batches++;
+        const [loss, count] = results;
+        this.#mean.add(scalarOf(loss, this.#spec.loss), output === null ? rows : scalarOf(count, output));
       });
     });
   }
@@ -472,8 +522,13 @@ class Evaluation {
     });
   }
 
+  /** How many are done. */
+  get batches(): number {
+    return this.#batches;
+  }
+
   values(): EvalValues {
-    const loss = this.#lossSum / this.#rows;
+    const loss = this.#mean.value;
     const values = this.#totals?.values(this.#spec.metrics, loss);
     return { loss, ...values };
   }
@@ -483,6 +538,15 @@ class Evaluation {
 function updatesOf(core: SessionCore, clip: WireClip | null): Updates {
   const checked = core.checksNumerics ? () => withValue(core.step("optimizer", [], []), () => {}) : null;
   return new Updates(core.host, clip, checked);
+}
+
+/** What to fetch of a step for its loss, and by what that was divided. */
+function fetchesOfLoss(name: string, count: string | null): Fetch[] {
+  return count === null ? [{ name }] : [{ name }, { name: count }];
+}
+
+function failedBatch({ feeds, rows, first }: WireBatch): FailedBatch {
+  return { feeds, rows, numberOf: (k) => first + k };
 }
 
 function inOrder(rows: number): Uint32Array {

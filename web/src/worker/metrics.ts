@@ -70,7 +70,7 @@ export class Totals {
       if (faults !== "") {
         const [count = 0, value = 0, classes = 0] = rowsOf(results, faults)[0] as Row;
         if (count > 0) {
-          throw sessionError("METRIC_CLASS", { name, value, count: classes });
+          throw Object.assign(sessionError("METRIC_CLASS", { name, value, count: classes }), { value });
         }
       }
       const before = this.#sums.get(name);
@@ -122,8 +122,8 @@ function added(a: readonly Row[], b: readonly Row[]): Row[] {
  * Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances.
  */
 function pooled(a: readonly Row[], b: readonly Row[]): Row[] {
-  if (a[0]?.[0] === 0 || b[0]?.[0] === 0) {
-    return [...(b[0]?.[0] === 0 ? a : b)];
+  if (a[0]?.[0] === 0) {
+    return [...b];
   }
   const joined = added(a, b);
   const [rows, shift, mean, squares] = joined.map((row) => [...row]) as [number[], number[], number[], number[]];

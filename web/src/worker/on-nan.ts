@@ -1,4 +1,4 @@
-/** `onNaN`: what a fit does where a step makes numbers that are none; trainweb/fit/on_nan.py is the same in Python. */
+/** `onNaN`: the way a fit goes on after a step that made NaN or infinity; trainweb/fit/on_nan.py is the same in Python. */
 
 import { GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS } from "../engine/layout.js";
 import type { OnNaN } from "../wire/fit.js";
@@ -7,7 +7,7 @@ import type { Saved } from "./plan-memory.js";
 import type { TensorFile } from "./safetensors.js";
 import type { SessionCore } from "./session-core.js";
 
-/** How often a fit goes back to its last good state: who comes back a fourth time will always come back. */
+/** How often a fit goes back to its last good state: after three times the same fault would come again. */
 const MOST_RESTORES = 3;
 const SEGMENTS = [PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1] as const;
 const WHAT: Readonly<Record<number, string>> = {
@@ -23,7 +23,7 @@ const EXPONENT = 0x7f800000;
 export class NanGuard {
   readonly action: OnNaN;
   readonly #core: SessionCore;
-  /** What is infinite on purpose, a mask say, stays so: how much was so at first. */
+  /** How many elements were NaN or infinite at first: a mask of minus infinity, say, is so on purpose. */
   readonly #usual: Readonly<Record<number, number>>;
   #restores = 0;
   #good: TensorFile | null = null;
@@ -54,7 +54,7 @@ export class NanGuard {
     this.#before = this.#core.host.memory.save();
   }
 
-  /** @throws NumericsError unless the loss and all that the session goes on from are numbers */
+  /** @throws NumericsError if the loss, a gradient, a parameter or a moment is NaN or infinite */
   check(loss: number, step: number, epoch: number): void {
     const counts = this.#counts();
     const worse = SEGMENTS.find((segment) => (counts[segment] as number) > (this.#usual[segment] as number));
@@ -81,7 +81,7 @@ export class NanGuard {
     }
   }
 
-  /** How many numbers of each segment are none. */
+  /** How many elements of each segment are NaN or infinite. */
   #counts(): Readonly<Record<number, number>> {
     const { memory } = this.#core.host;
     return Object.fromEntries(

@@ -19,7 +19,7 @@ import {
   TW_BAD_SEGMENT,
 } from "../engine/layout.js";
 import { streamBlob } from "../python/given-files.js";
-import { EngineError } from "../wire/errors.js";
+import { EngineError, FeedError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { BundlePlan, KeptValue, TensorPlace, SegmentStart } from "./bundle.js";
 import { nextTask } from "./tasks.js";
@@ -35,6 +35,9 @@ const FAULTS = {
   TW_BAD_VALUE: "BAD_VALUE",
   TW_LOOP_LIMIT: "LOOP_LIMIT",
 } as const;
+
+/** The label of pixels that do not count, where labels are images of uint8. */
+const IMAGE_PADDING = 255;
 
 /** Segments whose contents outlast a run. */
 const LASTING = [PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1, STATE] as const;
@@ -309,7 +312,10 @@ export class PlanMemory {
     };
     const [status = `status ${code}`] = Object.entries(this.#kernels.status).find(([, one]) => one === code) ?? [];
     if (status in FAULTS) {
-      throw sessionError(FAULTS[status as keyof typeof FAULTS], fault);
+      const [value, position] = [Number(fault.value), Number(fault.position)];
+      const isPadding = status === "TW_BAD_LABEL" && (value < 0 || value === IMAGE_PADDING);
+      const error = sessionError(isPadding ? "PADDED_LABEL" : FAULTS[status as keyof typeof FAULTS], fault);
+      throw error instanceof FeedError ? Object.assign(error, { value, position }) : error;
     }
     const line = plan.text?.[instruction] ?? "";
     const error = sessionError("PLAN_FAILED", { status, code, instruction, line, ...fault });

@@ -79,7 +79,7 @@ type CallTable = {
 export class SessionCore implements CallTable, PlanSource {
   readonly #kernels: Kernels;
   readonly #bundle: Omit<Bundle, "models" | "segments" | "plans" | "properties">;
-  readonly #owner: Pick<Bundle, "segments" | "inputs" | "outputs">;
+  readonly #owner: Pick<Bundle, "segments" | "inputs" | "outputs" | "lossCounts">;
   readonly #plans: ReadonlyMap<string, BundlePlan>;
   /** Plans that were compiled before their steps were called. */
   readonly #ahead = new Map<string, BundlePlan>();
@@ -110,6 +110,7 @@ export class SessionCore implements CallTable, PlanSource {
     this.#owner = {
       inputs: rest.inputs,
       outputs: rest.outputs,
+      lossCounts: rest.lossCounts,
       segments: segments.map(({ bytes }) => ({ bytes, data: null })),
     };
     this.#models = models;
@@ -164,7 +165,7 @@ export class SessionCore implements CallTable, PlanSource {
 
   /** What steps on rows that lie in the worker need. */
   get host(): StepHost {
-    return { engine: this.#engine, memory: this.#memory, runner: this.#runner };
+    return { engine: this.#engine, memory: this.#memory, runner: this.#runner, lossCounts: this.#bundle.lossCounts };
   }
 
   /** Where each trained parameter lies, in bytes; their gradients lie one after the other. */
@@ -192,7 +193,7 @@ export class SessionCore implements CallTable, PlanSource {
     if (kind !== "train") {
       return this.#runner.run(kind, true, feeds, fetches, stop);
     }
-    return withValue(this.#runner.run(kind, this.#overwrites, feeds, fetches, stop), (run) => {
+    return withValue(this.#runner.run(kind, this.overwrites, feeds, fetches, stop), (run) => {
       this.setLazyReset(false);
       return run;
     });
@@ -235,7 +236,7 @@ export class SessionCore implements CallTable, PlanSource {
     const copies = this.#copied(feeds);
     const signature = signatureOf(this.inputsOf(kind), copies, (feed) => this.#bytesOf(feed));
     this.check(kind, signature);
-    return { kind, overwrite: kind === "eval" || this.#overwrites, signature, feeds: copies };
+    return { kind, overwrite: kind === "eval" || this.overwrites, signature, feeds: copies };
   }
 
   deadUnits(batches: readonly (readonly Feed[])[]): Promise<readonly DeadUnits[]> {
@@ -260,7 +261,7 @@ export class SessionCore implements CallTable, PlanSource {
       outputs: this.#bundle.outputs,
       readFile: this.readFile,
       parse: (raw, outputs) => {
-        const owner = { ...this.#owner, outputs: { train: outputs, eval: outputs } };
+        const owner = { ...this.#owner, outputs: { train: outputs, eval: outputs }, lossCounts: {} };
         return parsePlan(raw, owner, this.#kernels.fingerprint);
       },
     };
@@ -753,7 +754,7 @@ export class SessionCore implements CallTable, PlanSource {
   explain(kind: "train" | "eval", feeds: readonly Feed[]): MaybePromise<string> {
     const signature = signatureOf(this.inputsOf(kind), feeds, (feed) => this.#bytesOf(feed));
     this.check(kind, signature);
-    const overwrite = kind === "eval" || this.#overwrites;
+    const overwrite = kind === "eval" || this.overwrites;
     return withValue(this.#models.get("explain"), (models) => models.explain(kind, overwrite, signature));
   }
 
@@ -784,7 +785,8 @@ export class SessionCore implements CallTable, PlanSource {
   }
 
   /** Whether the next train step overwrites the gradients. */
-  get #overwrites(): boolean {
+  /** Whether the next train step overwrites the gradients. */
+  get overwrites(): boolean {
     return this.#state.getUint32(4 * STATE_LAZY_RESET, true) !== 0;
   }
 

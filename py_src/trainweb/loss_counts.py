@@ -1,0 +1,160 @@
+"""What the loss of a batch is the mean of, so that losses of several batches make the loss of all their rows.
+
+The mean of two batches is ``(loss_1 n_1 + loss_2 n_2) / (n_1 + n_2)`` where each loss was divided by its n: rows, or
+labels that are not ignored, or the sum of their weights. The graph tells which; `web/src/worker/fit.ts` is given the
+name of the output that has n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainweb.model.checks import DTYPE_CODES
+from trainweb.model.graph import Graph, Node, Tensor, Value, take_name
+
+FLOAT, INT64 = DTYPE_CODES["float32"], DTYPE_CODES["int64"]
+PASSING = ("Identity", "Squeeze", "Unsqueeze", "Reshape", "Cast", "Neg")
+"""Operators behind which one number stays the same mean."""
+REDUCING_NOTHING = (
+    *PASSING,
+    *("Add", "Sub", "Mul", "Div", "Pow", "Abs", "Sqrt", "Exp", "Log", "Relu", "Softplus", "Max", "Min", "Where"),
+    *("Equal", "Not", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or", "Sign", "Clip", "Gather"),
+    *("Transpose", "Flatten", "LogSoftmax", "Sigmoid", "Tanh"),
+)
+"""Operators whose results have the rows of what they read."""
+CROSS_ENTROPIES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+
+
+@dataclass(frozen=True, slots=True)
+class LossCount:
+    """By what the loss of a batch was divided.
+
+    Attributes
+    ----------
+    output : str or None
+        The output of a plan that has it, a float32; None: the batch's rows.
+    is_sum : bool
+        Whether the loss is a sum, which was divided by nothing: then the loss of several batches is that of a row.
+    """
+
+    output: str | None = None
+    is_sum: bool = False
+
+
+class MeanLoss:
+    """The loss of several batches.
+
+    Parameters
+    ----------
+    count : LossCount
+        By what each loss was divided.
+    """
+
+    def __init__(self, count: LossCount, total: float = 0.0, weight: float = 0) -> None:
+        self.count, self.total, self.weight = count, total, weight
+
+    def add(self, loss: float, rows: int, results: Mapping[str, Any]) -> None:
+        """Take the loss of a batch of so many rows, whose step gave these results."""
+        weight = rows if self.count.output is None else float(results[self.count.output].reshape(()))
+        self.total += loss if self.count.is_sum else loss * weight
+        self.weight += weight
+
+    @property
+    def value(self) -> float:
+        """The loss of all rows; 0 where every label is ignored, as the loss of such a batch."""
+        return self.total / self.weight if self.weight else 0.0
+
+
+def counted_loss(graph: Graph, loss: str, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
+    """A graph that gives the count of its loss, too; what the graph does not tell is counted by rows.
+
+    Parameters
+    ----------
+    graph
+        A training or eval model.
+    loss
+        Its first output.
+    inputs
+        The inputs that are fed, whose first axes count rows.
+    """
+    fed, producers = {v.name: v for v in inputs}, graph.producers()
+    node = producers.get(loss)
+    while node is not None and node.op_type in PASSING and node.inputs:
+        node = producers.get(node.inputs[0])
+    if node is None or node.domain not in ("", "ai.onnx"):
+        return graph, LossCount()
+    if node.op_type in CROSS_ENTROPIES:
+        return _of_labels(graph, node, fed.values())
+    divisor = producers.get(node.inputs[-1])
+    if node.op_type == "Div" and divisor is not None and divisor.op_type == "ReduceSum":
+        return graph, LossCount(node.inputs[-1] if _has_rows(divisor.inputs[0], producers, fed) else None)
+    if node.op_type not in ("ReduceMean", "ReduceSum") or not _has_rows(node.inputs[0], producers, fed):
+        return graph, LossCount()
+    return (graph, LossCount(is_sum=True)) if node.op_type == "ReduceSum" else _of(node.inputs[0], graph, fed.values())
+
+
+def _has_rows(name: str, producers: Mapping[str, Node], fed: Container[str]) -> bool:
+    """Whether the elements of a tensor belong to rows: operators that reduce nothing make it of a feed."""
+    seen, waiting = {name}, [name]
+    while waiting:
+        name = waiting.pop()
+        if name in fed:
+            return True
+        node = producers.get(name)
+        is_each = node is not None and node.op_type in CROSS_ENTROPIES and node.attrs.get("reduction") == "none"
+        if node is not None and (is_each or node.op_type in REDUCING_NOTHING):
+            waiting += [given for given in node.inputs if given and given not in seen]
+            seen.update(node.inputs)
+    return False
+
+
+def _of(name: str, graph: Graph, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
+    """Count the elements of a tensor, unless there are as many in each row."""
+    if all(v.shape is not None and all(isinstance(dim, int) for dim in v.shape[1:]) for v in inputs):
+        return graph, LossCount()
+    made = _Maker(graph)
+    return made.graph, LossCount(made.node("Cast", [made.node("Size", [name])], to=FLOAT))
+
+
+def _of_labels(graph: Graph, node: Node, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
+    """Count the labels of a cross entropy, with their weights, without those that are ignored."""
+    ignored, (_, labels, *weights) = node.attrs.get("ignore_index"), node.inputs
+    weight = weights[0] if weights else ""
+    if (reduction := node.attrs.get("reduction", "mean")) != "mean":
+        return graph, LossCount(is_sum=reduction == "sum")
+    if ignored is None and not weight:
+        return _of(labels, graph, inputs)
+    made = _Maker(graph)
+    labels = made.node("Cast", [labels], to=INT64)
+    counted = None
+    if ignored is not None:
+        same = made.node("Equal", [labels, made.constant(int(ignored))])
+        counted = made.node("Not", [same])
+        labels = made.node("Mul", [labels, made.node("Cast", [counted], to=INT64)])
+    each = made.node("Gather", [weight, labels], axis=0) if weight else ""
+    if counted is not None:
+        shares = made.node("Cast", [counted], to=FLOAT)
+        each = made.node("Mul", [each, shares]) if each else shares
+    return made.graph, LossCount(made.node("ReduceSum", [each], keepdims=0))
+
+
+class _Maker:
+    """Appends nodes to a copy of a graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph.with_nodes(graph.nodes)
+        self._used = set(graph.names())
+
+    def node(self, op_type: str, inputs: list[str], **attrs: Any) -> str:
+        """The result of a new node."""
+        name = take_name("loss.count", self._used)
+        self.graph.nodes.append(Node(op_type, inputs, [name], attrs, name=name))
+        return name
+
+    def constant(self, value: int) -> str:
+        """A new int64 of shape [1]."""
+        name = take_name("loss.count", self._used)
+        self.graph.initializers[name] = Tensor.of(name, "int64", (1,), (value,))
+        return name

@@ -1,0 +1,40 @@
+/** Losses of several batches together; trainweb/loss_counts.py is the same, and finds out what a loss was divided by. */
+
+import type { FitPosition } from "../wire/fit.js";
+
+/** By what the loss of a batch was divided. */
+export interface LossCount {
+  /** The output of a plan that has it, a float32; null: the batch's rows. */
+  readonly output: string | null;
+  /** Whether the loss is a sum, which was divided by nothing: then the loss of several batches is that of a row. */
+  readonly isSum: boolean;
+}
+
+/** The loss of several batches. */
+export class MeanLoss {
+  readonly #isSum: boolean;
+  #total: number;
+  #weight: number;
+
+  constructor({ isSum }: LossCount, { lossSum, rows }: Pick<FitPosition, "lossSum" | "rows"> = { lossSum: 0, rows: 0 }) {
+    this.#isSum = isSum;
+    this.#total = lossSum;
+    this.#weight = rows;
+  }
+
+  /** @param weight - by what the loss was divided; the rows of a sum */
+  add(loss: number, weight: number): void {
+    this.#total += this.#isSum ? loss : loss * weight;
+    this.#weight += weight;
+  }
+
+  /** As a checkpoint has it. */
+  get position(): Pick<FitPosition, "lossSum" | "rows"> {
+    return { lossSum: this.#total, rows: this.#weight };
+  }
+
+  /** The loss of all rows; 0 where every label is ignored, as the loss of such a batch. */
+  get value(): number {
+    return this.#weight === 0 ? 0 : this.#total / this.#weight;
+  }
+}

@@ -1,0 +1,73 @@
+/** Where in the data a label or row is wrong; trainweb/fit/places.py is the same. */
+
+import { FeedError, NumericsError } from "../wire/errors.js";
+import { sessionError } from "../wire/messages.js";
+import type { Feed } from "../wire/protocol.js";
+
+/** A batch whose step failed. */
+export interface FailedBatch {
+  readonly feeds: readonly Feed[];
+  readonly rows: number;
+  /** The number of a row in the data. */
+  readonly numberOf: (row: number) => number;
+}
+
+/** Where the fit is, both from 1. */
+export interface FitPlace {
+  readonly epoch: number;
+  readonly batch: number;
+}
+
+/** The error of a batch, with epoch, batch and, of a value that is out of range, input and row. */
+export function located(error: unknown, failed: FailedBatch, place: FitPlace, data = "data"): unknown {
+  if (!(error instanceof FeedError || error instanceof NumericsError)) {
+    return error;
+  }
+  Object.assign(error, place);
+  const { value, position } = error as FeedError;
+  const found = value === undefined ? null : findValue(failed, value, position ?? null);
+  if (found === null) {
+    return error;
+  }
+  const [name, k] = found;
+  const row = failed.numberOf(k);
+  const said = sessionError("IN_ROW", { reason: error.message, name, row, data, ...place });
+  return Object.assign(said, { value, position, input: name, row, ...place });
+}
+
+/** The input and the row of a batch that have an integer: at this position of its values, or at one place only. */
+function findValue({ feeds, rows }: FailedBatch, value: number, position: number | null): [string, number] | null {
+  const flat = feeds
+    .filter(({ dims }) => dims[0] === rows)
+    .map((feed): [string, readonly number[]] => [feed.name, integersOf(feed)])
+    .filter(([, values]) => values.length > 0);
+  const rowOf = (values: readonly number[], k: number): number => Math.floor((k * rows) / values.length);
+  const at = flat.filter(([, values]) => position !== null && values[position] === value);
+  const places = at.length > 0 ? at : flat.filter(([, values]) => values.includes(value));
+  const [[name, values] = ["", []], ...others] = places;
+  if (values.length === 0 || others.length > 0) {
+    return null;
+  }
+  if (at.length > 0) {
+    return [name, rowOf(values, position as number)];
+  }
+  const [row, ...more] = new Set([...values.keys()].filter((k) => values[k] === value).map((k) => rowOf(values, k)));
+  return row === undefined || more.length > 0 ? null : [name, row];
+}
+
+const INTEGERS: Readonly<Record<string, (view: DataView, at: number) => number>> = {
+  int64: (view, at) => Number(view.getBigInt64(8 * at, true)),
+  int32: (view, at) => view.getInt32(4 * at, true),
+  uint8: (view, at) => view.getUint8(at),
+  int8: (view, at) => view.getInt8(at),
+};
+
+/** The values of a feed of integers; of others none. */
+function integersOf({ dtype, dims, data }: Feed): number[] {
+  const read = INTEGERS[dtype];
+  if (read === undefined || !(data instanceof Uint8Array)) {
+    return [];
+  }
+  const view = new DataView(data.buffer, data.byteOffset, data.byteLength);
+  return Array.from({ length: dims.reduce((product, dim) => product * dim, 1) }, (_, k) => read(view, k));
+}

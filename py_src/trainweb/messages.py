@@ -367,10 +367,20 @@ NO_SNAPSHOT = Message(
     errors.CheckpointError, "This is no checkpoint of a store: its format is {given!r}, not {expected!r}."
 )
 OTHER_SNAPSHOT = Message(errors.CheckpointError, "The checkpoint is of a session with other {what}.")
+BAD_FIELD = Message(
+    errors.CheckpointError,
+    "The checkpoint has {given} as {field}, expected {expected}. The file was changed after it was written. "
+    "The session is as it was; load another checkpoint.",
+)
 OTHER_FIT = Message(
     errors.ModelError,
     "The checkpoint {name!r} is of a fit with {option} {stored!r}, and this one has {given!r}: take the same, "
     "another name, or delete the checkpoint.",
+)
+UNWATCHED_EPOCH = Message(
+    errors.ModelError,
+    "The checkpoint {name!r} has no number {metric!r} of epoch {epoch}, which early stopping or the schedule goes by. "
+    "Give the metrics that the fit began with, take another name, or delete the checkpoint.",
 )
 NO_FIT = Message(
     errors.CheckpointError,

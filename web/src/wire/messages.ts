@@ -32,6 +32,9 @@ function show(value: unknown): string {
   if (value === null || value === undefined) {
     return "None";
   }
+  if (typeof value === "boolean") {
+    return value ? "True" : "False";
+  }
   if (typeof value === "number" && !Number.isFinite(value)) {
     return String(value).toLowerCase().replace("inity", "");
   }

@@ -652,10 +652,20 @@ export const MESSAGES = {
     text:
       "The checkpoint is of a session with other {what}.",
   },
+  BAD_FIELD: {
+    error: "CheckpointError",
+    text:
+      "The checkpoint has {given} as {field}, expected {expected}. The file was changed after it was written. The session is as it was; load another checkpoint.",
+  },
   OTHER_FIT: {
     error: "ModelError",
     text:
       "The checkpoint {name!r} is of a fit with {option} {stored!r}, and this one has {given!r}: take the same, another name, or delete the checkpoint.",
+  },
+  UNWATCHED_EPOCH: {
+    error: "ModelError",
+    text:
+      "The checkpoint {name!r} has no number {metric!r} of epoch {epoch}, which early stopping or the schedule goes by. Give the metrics that the fit began with, take another name, or delete the checkpoint.",
   },
   NO_FIT: {
     error: "CheckpointError",

@@ -362,7 +362,11 @@ NO_ROOM = Message(
     errors.StorageError,
     "There is no room for the checkpoint {name!r} of {needed} bytes in {folder!r}: {reason}. The one before is intact.",
 )
-NO_STORAGE = Message(errors.StorageError, "There is no storage for checkpoints here: {reason}")
+NO_STORAGE = Message(
+    errors.StorageError,
+    "There is no storage for checkpoints here, neither a private file system nor IndexedDB ({reason}). "
+    "Keep the bytes that saveCheckpoint gives.",
+)
 NO_SNAPSHOT = Message(
     errors.CheckpointError, "This is no checkpoint of a store: its format is {given!r}, not {expected!r}."
 )

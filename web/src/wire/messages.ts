@@ -1,7 +1,7 @@
 /** Errors of a session, in the words that Python and the page share. */
 
 import { fromWire } from "./errors.js";
-import { MESSAGES } from "./session-calls.js";
+import { MESSAGES } from "./message-texts.js";
 
 export type MessageName = keyof typeof MESSAGES;
 

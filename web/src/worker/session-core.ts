@@ -584,7 +584,7 @@ export class SessionCore implements CallTable, PlanSource {
   restore(record: SessionRecord): void {
     writeSession(this.#snapshotHost, record);
     this.#properties.replace(record.properties);
-    this.#countLoad();
+    this.#countLoad(); // plans prepared values of the old parameters
     this.#nominal = false;
   }
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 FEW_VALUES: tuple[Any, ...] = (None, True, "1", {}, -1, 0.5, 2**31)
-VALUES: tuple[Any, ...] = (*FEW_VALUES, "nan", [], [[1]], 2**63, 1e308)
+VALUES: tuple[Any, ...] = (*FEW_VALUES, 0, "nan", [], [[1]], 2**63, 1e308)
 """What each field is changed to."""
 JSON_TEXTS = ("parameters", "properties", "history", "position")
 LITERALS = ("", "{", "NaN", "[" * 100_000, "null", '"text"', "1" * 5000)
@@ -107,7 +107,7 @@ def may_be(text: str, path: tuple[Any, ...], new: Any) -> bool:
     """Whether a fit may have left this value; early stopping goes by the loss."""
     is_number = type(new) in (int, float)
     if text == "position":
-        return path == ("lossSum",) and is_number
+        return (path == ("lossSum",) and is_number) or (path == ("optimizerSteps",) and new == 0 and is_number)
     if text == "properties":
         # Any name, and what reads as a value of the type; the last property is a text.
         return len(path) == 2 and path[1] != 1 and (new == "1" or (new == "nan" and (path[1] == 0 or path[0] == 2)))
@@ -117,7 +117,7 @@ def may_be(text: str, path: tuple[Any, ...], new: Any) -> bool:
     if field == "validation":
         # Without values of validation data, early stopping goes by the loss of the training.
         allowed = is_number or new in ("nan", [], [[1]])
-        in_matrix = new == [] if len(inner) == 2 else new == 2**31
+        in_matrix = new == [] if len(inner) == 2 else (is_number and new in (0, 2**31))
         return (
             new is None
             if not inner

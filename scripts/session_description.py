@@ -23,20 +23,28 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import call_description  # noqa: E402
 import settings_description  # noqa: E402
 
+MADE = "/** Made by scripts/session_description.py of what Python declares: edit that. */"
 
-def description() -> str:
+
+def calls() -> str:
     """What crosses between page and worker."""
-    entries = "\n".join(call_description.message_entry(*item) for item in messages.table().items())
-    return f"""/** Made by scripts/session_description.py of what Python declares: edit that. */
+    return f"""{MADE}
 
 {call_description.wire_calls()}
+/** Where it is written what each class of errors means and what to do. */
+export const DOCUMENTATION = {json.dumps(errors.DOCUMENTATION)};
+"""
+
+
+def texts() -> str:
+    """Errors in the words of both languages."""
+    entries = "\n".join(call_description.message_entry(*item) for item in messages.table().items())
+    return f"""{MADE}
+
 /** Errors of a session: their class, and a template of their text; `{{x!r}}` is a value as Python shows it. */
 export const MESSAGES = {{
 {entries}
 }} as const;
-
-/** Where it is written what each class of errors means and what to do. */
-export const DOCUMENTATION = {json.dumps(errors.DOCUMENTATION)};
 """
 
 
@@ -61,7 +69,8 @@ SETTINGS = ROOT / "web" / "src" / "page" / "settings"
 TARGETS = {
     ROOT / "py_src" / "trainweb" / "training" / "session_methods.py": call_description.python_methods,
     ROOT / "web" / "src" / "page" / "session-methods.ts": call_description.page_methods,
-    ROOT / "web" / "src" / "wire" / "session-calls.ts": description,
+    ROOT / "web" / "src" / "wire" / "session-calls.ts": calls,
+    ROOT / "web" / "src" / "wire" / "message-texts.ts": texts,
     **{SETTINGS / f"{name}.ts": text for name, text in settings_description.FILES.items()},
 }
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+import trainweb
+from trainweb.ir.layout import FINGERPRINT
 from trainweb.training import seed
 
 # The same examples on every machine, and no deadline: two cores may be busy with a browser.
@@ -23,6 +27,20 @@ settings.load_profile("trainweb")
 
 
 FAILED = pytest.StashKey[bool]()
+ENGINE = Path(trainweb.__file__).parent / "backend" / "wasm" / "engine"
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """End at once where a build of the kernels is of another state of the tree: each test would fail."""
+    for path in sorted(ENGINE.glob("*.wasm")):
+        found = re.search(rb'"fingerprint": ?(\d+)', path.read_bytes())
+        if found is None or int(found[1]) != FINGERPRINT:
+            given = None if found is None else int(found[1])
+            pytest.exit(
+                f"{path.name} has the fingerprint {given}, and trainweb compiles for {FINGERPRINT}: run ./build.sh, "
+                "which makes all builds of the kernels anew.",
+                returncode=pytest.ExitCode.USAGE_ERROR,
+            )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -414,15 +414,29 @@ NO_ROOM = Message(
     errors.StorageError,
     "There is no room for the checkpoint {name!r} of {needed} bytes in {folder!r}: {reason}. The one before is intact.",
 )
-NO_STORAGE = Message(errors.StorageError, "There is no storage for checkpoints here: {reason}")
+NO_STORAGE = Message(
+    errors.StorageError,
+    "There is no storage for checkpoints here, neither a private file system nor IndexedDB ({reason}). "
+    "Keep the bytes that saveCheckpoint gives.",
+)
 NO_SNAPSHOT = Message(
     errors.CheckpointError, "This is no checkpoint of a store: its format is {given!r}, not {expected!r}."
 )
 OTHER_SNAPSHOT = Message(errors.CheckpointError, "The checkpoint is of a session with other {what}.")
+BAD_FIELD = Message(
+    errors.CheckpointError,
+    "The checkpoint has {given} as {field}, expected {expected}. The file was changed after it was written. "
+    "The session is as it was; load another checkpoint.",
+)
 OTHER_FIT = Message(
     errors.ModelError,
     "The checkpoint {name!r} is of a fit with {option} {stored!r}, and this one has {given!r}: take the same, "
     "another name, or delete the checkpoint.",
+)
+UNWATCHED_EPOCH = Message(
+    errors.ModelError,
+    "The checkpoint {name!r} has no number {metric!r} of epoch {epoch}, which early stopping or the schedule goes by. "
+    "Give the metrics that the fit began with, take another name, or delete the checkpoint.",
 )
 NO_FIT = Message(
     errors.CheckpointError,

@@ -237,6 +237,8 @@ PREPARED_CALLS = """
       const seen = [];
       const look = async () => seen.push(text(Object.values(await s.runEvalStep(input))[0].data));
       const train = async () => seen.push(text(Object.values(await s.runTrainStep(input))[0].data));
+      const store = new CheckpointStore("prepared");
+      await store.save(s, "start");
       await look();
       await train();
       await look();
@@ -249,9 +251,11 @@ PREPARED_CALLS = """
       await s.loadParametersBuffer(all.map((v) => v / 2), false);
       await train();
       await look();
+      await store.load(s, "start");
+      const restored = text(Object.values(await s.runEvalStep(input))[0].data) === seen[0];
       const { prepared } = await s.memory();
       await s.release();
-      return { seen, prepared };
+      return { seen, restored, prepared };
     };
 """
 
@@ -284,8 +288,8 @@ def test_what_is_kept_of_parameters_follows_them(browser: Browser, plain_site: S
                                  optimizerModel: "/m/optimizer_model", checkpointState: "/m/checkpoint" }};
                 return run(await TrainingSession.create(files, {{ ...options, memoryBudget: {budget} }}));"""
             )
-            assert again == {"seen": found["seen"], "prepared": prepared}
-    assert found["prepared"] > 0
+            assert again == {"seen": found["seen"], "restored": True, "prepared": prepared}
+    assert found["prepared"] > 0 and found["restored"]
     assert len(set(found["seen"])) == len(found["seen"])
 
 

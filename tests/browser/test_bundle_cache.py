@@ -30,6 +30,7 @@ CACHE = """
         try {
           return text(new Uint8Array(await (await handle.getFile()).arrayBuffer()));
         } catch (error) {
+          if (error.name === "NotFoundError") return "";  // it is being replaced, or was removed
           if (error.name !== "NotReadableError") throw error;  // it was written meanwhile
         }
       }
@@ -149,6 +150,7 @@ def test_damaged_cache_files_are_ignored_and_written_anew(browser: Browser, plai
         after = visit(
             js,
             f"""{SESSION}{CACHE}
+            await until(async () => atob((await stored())[0] ?? "").startsWith("TWBS"));
             const handle = Object.values(await files())[0];
             const data = new Uint8Array(await (await handle.getFile()).arrayBuffer());
             if (damage === "flip") data[data.length >> 1] ^= 1;
@@ -163,7 +165,7 @@ def test_damaged_cache_files_are_ignored_and_written_anew(browser: Browser, plai
             await s.release();
             await until(async () => {{
               const [now] = await stored();
-              return now !== damaged && atob(now).startsWith("TWBS");  // the header comes last
+              return now !== damaged && atob(now ?? "").startsWith("TWBS");  // the header comes last
             }});
             return seen;""",
             damage=damage,

@@ -190,6 +190,28 @@ def test_the_store(js: JsPage, backend: str) -> None:
     assert found["quota"]["quota"] > found["quota"]["usage"] >= 0 and found["persists"] == "boolean"
 
 
+def test_files_of_others_are_not_listed(js: JsPage) -> None:
+    names = js.run(
+        f"""{STORE}
+        for (const {{ name }} of await store.list()) await store.delete(name);
+        await store.write("a b", new Uint8Array(8));
+        const foreign = ["%E0%A4%A.0", "a b.0", "%41.1", "x".repeat(200) + ".0", ".hidden.0"];
+        const folder = await slots();
+        let contents = null;
+        for await (const handle of folder.values()) contents ??= await (await handle.getFile()).arrayBuffer();
+        for (const name of foreign) {{
+          const file = await (await folder.getFileHandle(name, {{ create: true }})).createWritable();
+          await file.write(contents);
+          await file.close();
+        }}
+        const names = (await store.list()).map(({{ name }}) => name);
+        for (const name of foreign) await folder.removeEntry(name);
+        await store.delete("a b");
+        return names;"""
+    )
+    assert names == ["a b"]
+
+
 def test_a_write_that_is_interrupted_leaves_the_old_or_the_new(js: JsPage) -> None:
     """Slots as a crash leaves them: cut anywhere, or with the header missing."""
     found = js.run(

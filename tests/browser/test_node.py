@@ -74,6 +74,22 @@ def trained_in_python() -> list[int]:
     return bits
 
 
+def test_a_store_without_storage_says_so() -> None:
+    found = node(
+        """import { CheckpointStore } from "trainweb";
+        const store = new CheckpointStore();
+        const errors = [];
+        for (const call of [() => store.list(), () => store.delete("x")]) {
+          await call().catch(({ name, message }) => errors.push(`${name} ${message}`));
+        }
+        console.log(JSON.stringify([errors, await store.quota(), await store.persist()]));"""
+    )
+    errors, quota, persists = json.loads(found)
+    assert len(errors) == 2 and quota == {"usage": None, "quota": None, "isPersistent": False} and not persists
+    for error in errors:
+        assert error.startswith("StorageError There is no storage for checkpoints here, neither")
+
+
 def test_the_first_page_s_script_trains() -> None:
     """README's first page: the script alone, with the package by its name and its log on the console."""
     html = code_block("html")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -324,3 +325,18 @@ def test_results_of_constants_in_a_file_are_kept_in_kernel_memory_instead_of_fol
     if budget is not None:
         # What is kept takes none of the workspace that is limited.
         assert plans["file"].arena_bytes <= plans["Python"].arena_bytes
+
+
+def test_values_of_old_parameters_are_made_again_after_a_restore(tmp_path: Path) -> None:
+    store = trainweb.CheckpointStore(tmp_path)
+    with session() as s:
+        store.save(s, "start")
+        before = s.eval_step(feeds())
+        s.update_parameter("frozen", normal(5, 4, 3, 3, seed=9))
+        other = s.eval_step(feeds())
+        assert s.memory().prepared > 0
+        store.load(s, "start")
+        after = s.eval_step(feeds())
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value)
+        assert (other[name] != value).any()

@@ -184,6 +184,18 @@ def test_sessions_are_saved_and_loaded(kept: tuple[trainweb.CheckpointStore, tra
         assert all((a == b).all() for a, b in zip(gradients, again, strict=True)) and any(g.any() for g in gradients)
 
 
+def test_a_session_that_is_loaded_has_only_the_properties_of_the_checkpoint(
+    kept: tuple[trainweb.CheckpointStore, trainweb.TrainingSession],
+) -> None:
+    store, s = kept
+    s.core.add_property("kept", 1)
+    store.save(s, "one")
+    s.core.add_property("later", 2)
+    s.core.add_property("kept", 3)
+    store.load(s, "one")
+    assert s.core.property_names() == ["kept"] and s.core.get_property("kept") == 1
+
+
 def test_names(kept: tuple[trainweb.CheckpointStore, trainweb.TrainingSession]) -> None:
     store, s = kept
     for name in ("Größe/1 %", "..", ".hidden", "a.b"):

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainweb import messages
+from trainweb.checkpoint import fields
 from trainweb.fit.history import Epoch
 from trainweb.fit.options import CHECKPOINT
 from trainweb.model.graph import Tensor
 from trainweb.settings import camel_case
-from trainweb.training.snapshot import Snapshot, parsed, restore_snapshot, take_snapshot
+from trainweb.training.snapshot import LONGEST_NAME, Snapshot, read_session, take_snapshot, write_session
 from trainweb.training.store import CheckpointStore
 
 if TYPE_CHECKING:
     from trainweb.fit.history import History
+    from trainweb.metrics import Value
     from trainweb.training.session import TrainingSession
 
 NAMES = {math.inf: "inf", -math.inf: "-inf"}
@@ -96,8 +98,15 @@ class FitCheckpoint:
             snapshot.tensors[name] = Tensor(name, "float32", array.shape, array.tobytes())
         self.store.files.write(self.name, snapshot.to_bytes())
 
-    def resume(self, history: History) -> tuple[Position, np.ndarray | None] | None:
+    def resume(self, history: History, watched: str) -> tuple[Position, np.ndarray | None] | None:
         """Have the session and the history as they were when it was written, if it was.
+
+        Parameters
+        ----------
+        history
+            Of this fit.
+        watched
+            The metric that early stopping goes by.
 
         Returns
         -------
@@ -107,28 +116,110 @@ class FitCheckpoint:
         Raises
         ------
         CheckpointError
-            It is damaged, of another session, or was not written by a fit.
+            It is damaged, was changed, is of another session, or was not written by a fit; nothing was changed here.
         ModelError
-            It is of a fit with other options.
+            It is of a fit with other options or metrics; nothing was changed here.
         """
         contents = self.store.files.read(self.name)
         if contents is None:
             return None
-        snapshot = Snapshot.from_bytes(contents)
-        if "history" not in snapshot.metadata:
+        snapshot, core = Snapshot.from_bytes(contents), self.session.core
+        self._check_options(snapshot)
+        session = read_session(core, snapshot)
+        record = read_fit(snapshot, self.options, core.get_parameters_size(False))
+        for epoch in record.epochs:
+            self._check_watched(epoch, watched)
+        write_session(core, session)
+        history.epochs[:] = record.epochs
+        history.losses[:] = record.losses.astype(float).tolist()
+        history.optimizer_steps = record.position.optimizer_steps
+        return record.position, record.best
+
+    def _check_options(self, snapshot: Snapshot) -> None:
+        """Raise unless a fit with the same options wrote the checkpoint."""
+        if not {"history", "position"} <= snapshot.metadata.keys() or "losses" not in snapshot.tensors:
             raise messages.NO_FIT(name=self.name)
-        told, position = parsed(snapshot, "history"), parsed(snapshot, "position")
-        for option, value in self.options.items():
-            stored = told["options"].get(option)
-            if stored != value:
-                raise messages.OTHER_FIT(name=self.name, option=option, stored=stored, given=value)
-        restore_snapshot(self.session.core, snapshot)
-        history.epochs[:] = [heard_epoch(e) for e in told["epochs"]]
-        history.losses[:] = np.frombuffer(snapshot.tensors["losses"].data, "<f4").astype(float).tolist()
-        best = snapshot.tensors.get("best")
-        found = Position(*(position[camel_case(n)] for n in asdict(Position())))
-        history.optimizer_steps = found.optimizer_steps
-        return found, None if best is None else np.frombuffer(best.data, "<f4")
+        told = fields.mapping(fields.parse(snapshot.metadata, "history"), "history")
+        options = fields.mapping(told.get("options", fields.MISSING), "history.options")
+        for option, given in self.options.items():
+            stored = options.get(option)
+            if isinstance(stored, (dict, list)) or len(str(stored)) > LONGEST_NAME:
+                fields.refuse(stored, f"history.options.{option}", "an option of fit")
+            if stored != given or isinstance(stored, bool) != isinstance(given, bool):
+                raise messages.OTHER_FIT(name=self.name, option=option, stored=stored, given=given)
+
+    def _check_watched(self, epoch: Epoch, watched: str) -> None:
+        """Raise for an epoch that says nothing to early stopping or the schedule, which look at each again."""
+        values = {"loss": epoch.loss} if epoch.validation is None else epoch.validation
+        for metric in ("loss", watched):
+            if not isinstance(values.get(metric), float):
+                raise messages.UNWATCHED_EPOCH(name=self.name, metric=metric, epoch=epoch.epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class FitRecord:
+    """How far a fit is, after all checks.
+
+    Attributes
+    ----------
+    position : Position
+    epochs : list of Epoch
+        The epochs that are done.
+    losses : array of float32, shape (batches,)
+    best : array of float32, shape (parameters,), or None
+        Parameters of the best epoch so far.
+    """
+
+    position: Position
+    epochs: list[Epoch]
+    losses: np.ndarray
+    best: np.ndarray | None
+
+
+def read_fit(snapshot: Snapshot, options: Mapping[str, Any], size: int) -> FitRecord:
+    """Check everything that a fit takes of a snapshot which a fit with these options wrote.
+
+    `size` is the number of elements of the parameters. Raises CheckpointError for values that no fit leaves.
+    """
+    told = fields.parse(snapshot.metadata, "history")
+    epochs = fields.array(told.get("epochs", fields.MISSING), "history.epochs")
+    done = [read_epoch(epoch, k) for k, epoch in enumerate(epochs)]
+    losses = read_floats(snapshot, "losses", None)
+    position = read_position(snapshot, options, len(done), len(losses))
+    before = losses[: len(losses) - position.step]
+    # Batches that on_nan undid have NaN as loss, and are no steps.
+    steps = sum(epoch.steps for epoch in done)
+    fields.count(int(np.count_nonzero(~np.isnan(before))), "number of losses of epochs that are done", steps, steps)
+    best = read_floats(snapshot, "best", size) if "best" in snapshot.tensors else None
+    return FitRecord(position, done, losses, best)
+
+
+def read_position(snapshot: Snapshot, options: Mapping[str, Any], epochs: int, losses: int) -> Position:
+    """How far the fit was, which has so many epochs and losses."""
+    told = fields.mapping(fields.parse(snapshot.metadata, "position"), "position")
+    rows, size = options["rows"], options["batchSize"]
+    batches = losses
+    if rows is not None:
+        batches = min(batches, rows // size if options["remainder"] == "drop" else -(-rows // size))
+
+    def count(name: str, least: int = 0, most: int = fields.MOST) -> int:
+        return fields.count(told.get(name, fields.MISSING), f"position.{name}", least, most)
+
+    step = count("step", most=batches)
+    trained = count("rows", most=(fields.MOST if step else 0) if size is None else step * size)
+    field = "position.lossSum"
+    loss = fields.number(told.get("lossSum", fields.MISSING), field)
+    if not trained and loss:
+        fields.refuse(loss, field, "0")
+    return Position(count("epoch", epochs, epochs), step, loss, trained, count("optimizerSteps", most=losses))
+
+
+def read_floats(snapshot: Snapshot, name: str, size: int | None) -> np.ndarray:
+    """A tensor of float32 with one axis, of this size unless it is None."""
+    tensor = snapshot.tensors[name]
+    if tensor.dtype != "float32" or len(tensor.shape) != 1 or size not in (None, tensor.size):
+        fields.refuse(list(tensor.shape), name, "float32 of shape [" + ("n" if size is None else str(size)) + "]")
+    return np.frombuffer(tensor.data, "<f4")
 
 
 def told_epoch(epoch: Epoch) -> dict[str, Any]:
@@ -145,14 +236,25 @@ def number(value: Any) -> Any:
     return NAMES.get(value, "nan")
 
 
-def heard_epoch(told: Mapping[str, Any]) -> Epoch:
-    """An epoch of what the file has."""
-    values = told["validation"]
-    return Epoch(
-        told["epoch"],
-        told["steps"],
-        float(told["loss"]),
-        float(told["learningRate"]),
-        float(told["seconds"]),
-        values and {n: float(v) if isinstance(v, (int, float, str)) else v for n, v in values.items()},
-    )
+def read_epoch(epoch: Any, index: int) -> Epoch:
+    """An epoch of the file, which is the one after `index` others."""
+    field = f"history.epochs[{index}]"
+    told = fields.mapping(epoch, field)
+
+    def get(name: str) -> tuple[Any, str]:
+        return told.get(name, fields.MISSING), f"{field}.{name}"
+
+    given, place = get("validation")
+    values: dict[str, Value] | None = None
+    if given is not None:
+        values = {n: read_metric(v, f"{place}.{n[:LONGEST_NAME]}") for n, v in fields.mapping(given, place).items()}
+    number, steps = fields.count(*get("epoch"), index + 1, index + 1), fields.count(*get("steps"))
+    loss, rate = fields.any_number(*get("loss")), fields.rate(*get("learningRate"))
+    return Epoch(number, steps, loss, rate, fields.rate(*get("seconds")), values)
+
+
+def read_metric(value: Any, field: str) -> Value:
+    """A number, or a matrix of counts."""
+    if not isinstance(value, list):
+        return fields.any_number(value, field)
+    return [[fields.count(n, field) for n in fields.array(row, field)] for row in value]

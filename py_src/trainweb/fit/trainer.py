@@ -394,7 +394,7 @@ class FitPlan:
 
     def _resume(self, checkpoint: FitCheckpoint) -> None:
         history = self.run.history
-        found = checkpoint.resume(history)
+        found = checkpoint.resume(history, "loss" if self.early is None else self.early.metric)
         if found is None:
             return
         self.has_begun = True

@@ -154,14 +154,14 @@ export class CheckpointStore {
 
   /** Bytes that this origin uses and may use, as far as the browser says. */
   async quota(): Promise<StorageQuota> {
-    const { storage } = globalThis.navigator;
+    const storage = globalThis.navigator?.storage;
     const { usage = null, quota = null } = (await storage?.estimate?.()) ?? {};
     return { usage, quota, isPersistent: (await storage?.persisted?.()) ?? false };
   }
 
   /** Ask the browser to keep the data of this origin until the user removes it; whether it does. */
   async persist(): Promise<boolean> {
-    return (await globalThis.navigator.storage?.persist?.()) ?? false;
+    return (await globalThis.navigator?.storage?.persist?.()) ?? false;
   }
 
   async #contents(name: string): Promise<Uint8Array<ArrayBuffer>> {

@@ -300,8 +300,8 @@ function asCallbacks(given: FitCallback | readonly FitCallback[]): readonly FitC
 
 /** When to stop; `EarlyStopping` of trainweb/fit/options.py is the same. */
 export class EarlyStopping {
+  readonly metric: string;
   readonly restoresBest: boolean;
-  readonly #metric: string;
   readonly #sign: number;
   readonly #patience: number;
   readonly #minDelta: number;
@@ -321,7 +321,7 @@ export class EarlyStopping {
       checkFields("earlyStopping", "earlyStopping.", settings, EARLY_STOPPING, ["metric"]),
       EARLY_STOPPING,
     );
-    this.#metric = metric;
+    this.metric = metric;
     this.#sign = metric !== "loss" && BETTER[metric] === "max" ? 1 : -1;
     this.#patience = checked["patience"] as number;
     this.#minDelta = checked["minDelta"] as number;
@@ -330,7 +330,7 @@ export class EarlyStopping {
 
   /** Take note of an epoch; whether it is the best. */
   observe(values: EvalValues): boolean {
-    const value = this.#sign * (values[this.#metric] as number);
+    const value = this.#sign * (values[this.metric] as number);
     const isBetter = value - this.#best > this.#minDelta;
     [this.#best, this.#bad] = isBetter ? [value, 0] : [this.#best, this.#bad + 1];
     return isBetter;

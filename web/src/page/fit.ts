@@ -449,15 +449,15 @@ async function specOf(info: SessionInfo, plan: ResolvedFit, order: FitSpec["orde
     train: await packColumns(plan.train),
     validation: plan.validation === null ? null : await packColumns(plan.validation),
     evaluation: plan.evaluation,
-    checkpoint: plan.checkpoint === null ? null : await checkpointOf(plan.checkpoint),
+    checkpoint: plan.checkpoint === null ? null : await checkpointOf(plan.checkpoint, plan.early?.metric ?? "loss"),
     onNaN: plan.onNaN,
     order,
     tells: plan.callbacks.length > 0,
   };
 }
 
-async function checkpointOf({ store, name, every, options }: ResolvedCheckpoint): Promise<FitCheckpoint> {
-  return { where: await store.where(), name, every, options: JSON.stringify(options) };
+async function checkpointOf({ store, name, every, options }: ResolvedCheckpoint, watched: string): Promise<FitCheckpoint> {
+  return { where: await store.where(), name, every, options: JSON.stringify(options), watched };
 }
 
 async function packColumns({ columns }: Dataset): Promise<NamedTensor[] | null> {

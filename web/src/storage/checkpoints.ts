@@ -77,7 +77,9 @@ export async function removeCheckpoint(where: CheckpointFolder, name: string): P
 export async function listCheckpoints(where: CheckpointFolder): Promise<SlotEntry[]> {
   const isDatabase = where.backend === "indexedDB";
   const found = isDatabase ? await listEntries(where.folder) : await listSlots(await openSlots(where));
-  const named = isDatabase ? found : found.map((entry) => ({ ...entry, name: decodeURIComponent(entry.name) }));
+  // A name that `coded` does not write is of a file that somebody else put there.
+  const own = isDatabase ? found : found.filter(({ name }) => isCoded(name));
+  const named = isDatabase ? own : own.map((entry) => ({ ...entry, name: decodeURIComponent(entry.name) }));
   return named.sort((a, b) => (a.name < b.name ? -1 : 1));
 }
 
@@ -118,6 +120,14 @@ function openSlots({ folder }: CheckpointFolder): Promise<FileSystemDirectoryHan
 /** A name as one of a file. */
 function coded(name: string): string {
   return encodeURIComponent(checked(name)).replace(/^\./, "%2E");
+}
+
+function isCoded(name: string): boolean {
+  try {
+    return coded(decodeURIComponent(name)) === name;
+  } catch {
+    return false;
+  }
 }
 
 /** @throws StorageError for what is no name */

@@ -49,7 +49,11 @@ export interface SlotEntry {
 
 /** A folder of the private file system, made where it is missing. */
 export async function openFolder(path: readonly string[]): Promise<FileSystemDirectoryHandle> {
-  let folder = await inTime(navigator.storage.getDirectory(), ANSWER_MS);
+  const storage = globalThis.navigator?.storage;
+  if (typeof storage?.getDirectory !== "function") {
+    throw new Error("it has no private file system (OPFS)");
+  }
+  let folder = await inTime(storage.getDirectory(), ANSWER_MS);
   for (const name of path) {
     folder = await folder.getDirectoryHandle(name, { create: true });
   }

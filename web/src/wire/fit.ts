@@ -40,6 +40,8 @@ export interface FitCheckpoint {
   readonly every: number | null;
   /** As JSON, what must be as it was for the fit to go on. */
   readonly options: string;
+  /** The metric that early stopping goes by. */
+  readonly watched: string;
 }
 
 /** How far a fit is; `Position` of trainweb/fit/resume.py. */

@@ -1,7 +1,7 @@
 /** Errors of a session, in the words that Python and the page share. */
 
 import { fromWire, shortened } from "./errors.js";
-import { MESSAGES } from "./session-calls.js";
+import { MESSAGES } from "./message-texts.js";
 
 /** Characters of a value that a message shows; as in trainweb/messages.py. */
 const VALUE = { head: 500, tail: 0 };
@@ -34,6 +34,9 @@ function show(value: unknown): string {
   }
   if (value === null || value === undefined) {
     return "None";
+  }
+  if (typeof value === "boolean") {
+    return value ? "True" : "False";
   }
   if (typeof value === "number" && !Number.isFinite(value)) {
     return String(value).toLowerCase().replace("inity", "");

@@ -2,15 +2,10 @@
 
 import { holdCheckpoint, readCheckpoint, writeCheckpoint } from "../storage/checkpoints.js";
 import type { EpochRecord, FitCheckpoint, FitPosition, Resumed } from "../wire/fit.js";
-import { sessionError } from "../wire/messages.js";
+import { checkOptions, checkWatched, readFit, type FitOptions, type Watched } from "./fit-record.js";
 import { writeSafetensors, type TensorFile } from "./safetensors.js";
 import type { SessionCore } from "./session-core.js";
 import { readSnapshot } from "./snapshot.js";
-
-interface Told {
-  readonly options: Readonly<Record<string, unknown>>;
-  readonly epochs: unknown;
-}
 
 export class CheckpointWriter {
   readonly #core: SessionCore;
@@ -37,37 +32,24 @@ export class CheckpointWriter {
   /**
    * Have the session as it was when the checkpoint was written, if there is one.
    *
-   * @throws CheckpointError when it is damaged, of another session or of no fit; ModelError when it is of a fit with
-   *   other options. Nothing was changed
+   * @throws CheckpointError when it is damaged, was changed, is of another session or of no fit; ModelError when it is
+   *   of a fit with other options or metrics. Nothing was changed
    */
   async resume(): Promise<Resumed | null> {
-    const { where, name, options } = this.#spec;
+    const { where, name, options, watched } = this.#spec;
     const file = await readCheckpoint(where, name);
     if (file === null) {
       return null;
     }
     const snapshot = readSnapshot(file);
-    const { history, position } = snapshot.metadata;
-    const losses = snapshot.tensors.get("losses");
-    if (history === undefined || position === undefined || losses === undefined) {
-      throw sessionError("NO_FIT", { name });
-    }
-    const told = JSON.parse(history) as Told;
-    for (const [option, given] of Object.entries(JSON.parse(options) as Told["options"])) {
-      const stored = told.options[option] ?? null;
-      if (stored !== given) {
-        throw sessionError("OTHER_FIT", { name, option, stored, given });
-      }
-    }
-    this.#core.restore(snapshot);
-    this.#epochs = JSON.stringify(told.epochs);
-    this.#best = snapshot.tensors.get("best")?.data.slice() ?? null;
-    return {
-      position: JSON.parse(position) as FitPosition,
-      epochs: this.#epochs,
-      losses: new Float32Array(losses.data.slice().buffer),
-      best: this.#best,
-    };
+    checkOptions(snapshot, name, JSON.parse(options) as FitOptions);
+    const session = this.#core.read(snapshot);
+    const resumed = readFit(snapshot, JSON.parse(options) as FitOptions, this.#core.getParametersSize(false));
+    checkWatched(JSON.parse(resumed.epochs) as Watched[], name, watched);
+    this.#core.restore(session);
+    this.#epochs = resumed.epochs;
+    this.#best = resumed.best;
+    return resumed;
   }
 
   /** Take note of an epoch that is done. */

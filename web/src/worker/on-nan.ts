@@ -75,7 +75,7 @@ export class NanGuard {
       this.#core.host.memory.putBack(this.#before);
       return;
     }
-    this.#core.restore(this.#good);
+    this.#core.restore(this.#core.read(this.#good));
     if (++this.#restores > MOST_RESTORES) {
       throw sessionError("RESTORED_TOO_OFTEN", { most: MOST_RESTORES, step, epoch, reason: reason.message });
     }

@@ -81,6 +81,9 @@ export function readSafetensors(file: Uint8Array): TensorFile {
     throw new CheckpointError("The header of the safetensors file is no object.");
   }
   const { __metadata__: metadata = {}, ...entries } = header as Readonly<Record<string, unknown>>;
+  if (!isMetadata(metadata)) {
+    throw new CheckpointError("The metadata of the safetensors file are no texts.");
+  }
   const body = file.subarray(ALIGNMENT + length);
   const places = Object.entries(entries).map(([name, entry]) => placeOf(name, entry));
   let at = 0;
@@ -96,7 +99,7 @@ export function readSafetensors(file: Uint8Array): TensorFile {
   const tensors = new Map(
     places.map(({ name, dtype, dims, start, end }) => [name, { name, dtype, dims, data: body.subarray(start, end) }]),
   );
-  return { metadata: metadata as Metadata, tensors };
+  return { metadata, tensors };
 }
 
 function placeOf(name: string, entry: unknown): Place {
@@ -111,6 +114,11 @@ function placeOf(name: string, entry: unknown): Place {
     throw new CheckpointError(`Tensor '${name}' of the safetensors file needs ${needed} bytes, and has ${end - start}.`);
   }
   return { name, dtype, dims: shape, start, end };
+}
+
+function isMetadata(value: unknown): value is Metadata {
+  const isObject = typeof value === "object" && value !== null && !Array.isArray(value);
+  return isObject && Object.values(value).every((text) => typeof text === "string");
 }
 
 function areNaturals(values: unknown): values is readonly number[] {

@@ -57,7 +57,7 @@ import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 import type { TensorFile } from "./safetensors.js";
 import { exchangeAverages } from "./averages.js";
 import { bytesOf, checkCount, checkRate, isZero, memoryOf, typeOf } from "./session-values.js";
-import { restoreSnapshot, takeSnapshot, type SnapshotHost } from "./snapshot.js";
+import { readSession, takeSnapshot, writeSession, type SessionRecord, type SnapshotHost } from "./snapshot.js";
 
 export interface CoreOptions extends MemoryOptions {
   /** Plans that use more are compiled by Python, which makes them do with it. */
@@ -531,7 +531,7 @@ export class SessionCore implements CallTable, PlanSource {
 
   goBack(): null {
     if (this.#keptState !== null) {
-      this.restore(this.#keptState);
+      this.restore(this.read(this.#keptState));
     }
     this.#keptState = null;
     return null;
@@ -577,17 +577,21 @@ export class SessionCore implements CallTable, PlanSource {
     return takeSnapshot(this.#snapshotHost, this.#properties.all);
   }
 
-  /** @throws CheckpointError when it is of another session; nothing was changed */
-  restore(snapshot: TensorFile): void {
-    this.#properties.replace(restoreSnapshot(this.#snapshotHost, snapshot));
-    this.#countLoad();
+  /** @throws CheckpointError when it is of another session or was changed */
+  read(snapshot: TensorFile): SessionRecord {
+    return readSession(this.#snapshotHost, snapshot);
+  }
+
+  restore(record: SessionRecord): void {
+    writeSession(this.#snapshotHost, record);
+    this.#properties.replace(record.properties);
+    this.#countLoad(); // plans prepared values of the old parameters
     this.#nominal = false;
   }
 
   get #snapshotHost(): SnapshotHost {
-    const { sizes } = this.#memory;
     const { parameters, optimizer } = this.#bundle;
-    return { sizes, parameters, optimizer, view: (segment) => this.#memory.view(segment) };
+    return { sizes: this.#memory.sizes, parameters, optimizer, view: (segment) => this.#memory.view(segment) };
   }
 
   // Properties and files.

@@ -6,19 +6,35 @@ import {
   MOMENTUM1,
   PARAMETERS,
   STATE,
+  STATE_INITIAL_LR,
   STATE_LAZY_RESET,
+  STATE_LEARNING_RATE,
   STATE_LOADS,
+  STATE_SCHEDULER,
+  STATE_STEP,
+  STATE_TOTAL,
+  STATE_WARMUP,
 } from "../engine/layout.js";
-import { CheckpointError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { NamedTensor } from "../wire/values.js";
 import type { ParameterSlot, Property } from "./bundle.js";
-import { readSafetensors, type TensorFile } from "./safetensors.js";
+import * as fields from "./fields.js";
+import { readSafetensors, type Metadata, type TensorFile } from "./safetensors.js";
 
 const FORMAT = "trainweb-session-1";
 const SEGMENTS = { parameters: PARAMETERS, gradients: GRADIENTS, momentum0: MOMENTUM0, momentum1: MOMENTUM1 };
 /** Bytes of the state that a session goes on from; behind them are counts of its own memory. */
 const STATE_KEPT = 4 * STATE_LOADS;
+/** Texts of properties by their type. */
+const TYPES = {
+  int: /^-?[0-9]{1,19}$/,
+  float: /^(-?([0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?|Infinity)|NaN)$/,
+  str: /^/,
+};
+/** Of a property: name, type and text. */
+const PARTS = 3;
+/** Letters of an optimizer's name that a message shows. */
+export const LONGEST_NAME = 40;
 
 /** What of a session is kept. */
 export interface SnapshotHost {
@@ -55,51 +71,106 @@ export function readSnapshot(file: Uint8Array): TensorFile {
   const found = readSafetensors(file);
   const given = found.metadata["format"] ?? "none";
   if (given !== FORMAT) {
-    throw sessionError("NO_SNAPSHOT", { given, expected: FORMAT });
+    throw sessionError("NO_SNAPSHOT", { given: given.slice(0, LONGEST_NAME), expected: FORMAT });
   }
   return found;
 }
 
+/** The contents of a snapshot after all checks. */
+export interface SessionRecord {
+  /** The whole of each segment that the session has. */
+  readonly segments: ReadonlyMap<number, Uint8Array>;
+  /** The words of the state that a session goes on from. */
+  readonly state: Uint8Array;
+  readonly properties: readonly Property[];
+}
+
 /**
- * Write a snapshot into the segments.
+ * Check everything that a session takes of a snapshot. Parameters, gradients and moments may be NaN or infinity, as in
+ * the session that was saved.
  *
- * @returns the properties
- * @throws CheckpointError when it is of a session with other parameters or another optimizer; nothing was changed
+ * @throws CheckpointError when it is of a session with other parameters or another optimizer, or was changed
  */
-export function restoreSnapshot(host: SnapshotHost, { metadata, tensors }: TensorFile): readonly Property[] {
-  if (canonical(metadata["parameters"]) !== canonical(placesOf(host))) {
+export function readSession(host: SnapshotHost, { metadata, tensors }: TensorFile): SessionRecord {
+  if (!isSame(fields.parse(metadata, "parameters"), JSON.parse(placesOf(host)))) {
     throw sessionError("OTHER_SNAPSHOT", { what: "parameters" });
   }
   const stored = metadata["optimizer"] ?? "";
   if (stored !== "" && host.optimizer !== "" && stored !== host.optimizer) {
-    throw sessionError("OTHER_OPTIMIZER", { stored, own: host.optimizer });
+    throw sessionError("OTHER_OPTIMIZER", { stored: stored.slice(0, LONGEST_NAME), own: host.optimizer });
   }
+  const segments = new Map<number, Uint8Array>();
   for (const [name, segment] of Object.entries(SEGMENTS)) {
     const tensor = tensors.get(name);
     const nbytes = host.sizes[segment] as number;
-    if (tensor === undefined ? name !== "gradients" && nbytes > 0 : tensor.data.length !== nbytes) {
+    if (tensor === undefined && (name === "gradients" || nbytes === 0)) {
+      segments.set(segment, new Uint8Array(nbytes));
+    } else if (tensor?.dtype !== "float32" || tensor.data.length !== nbytes) {
       throw sessionError("OTHER_SNAPSHOT", { what: name === "parameters" ? "parameters" : "optimizer state" });
+    } else {
+      segments.set(segment, tensor.data);
     }
   }
   const state = tensors.get("state");
-  if (state?.data.length !== STATE_KEPT || metadata["properties"] === undefined) {
-    throw new CheckpointError("The checkpoint lacks the state of its session.");
+  if (state?.dtype !== "uint8" || state.data.length !== STATE_KEPT) {
+    return fields.refuse(state && "", "state", `${STATE_KEPT} bytes`);
   }
-  for (const [name, segment] of Object.entries(SEGMENTS)) {
-    const tensor = tensors.get(name);
-    if (host.sizes[segment] !== 0) {
-      host.view(segment).set(tensor?.data ?? new Uint8Array(host.sizes[segment] as number));
+  checkState(new DataView(state.data.buffer, state.data.byteOffset, state.data.byteLength));
+  return { segments, state: state.data, properties: readProperties(metadata) };
+}
+
+/** Raise CheckpointError for words of the state that no session has; any seed and offset will do. */
+function checkState(state: DataView): void {
+  fields.rate(state.getFloat32(4 * STATE_LEARNING_RATE, true), "state.learningRate");
+  fields.rate(state.getFloat32(4 * STATE_INITIAL_LR, true), "state.initialLr");
+  fields.count(state.getUint32(4 * STATE_LAZY_RESET, true), "state.lazyReset", 0, 1);
+  fields.count(state.getUint32(4 * STATE_SCHEDULER, true), "state.scheduler", 0, 1);
+  const long = (at: number): number => Number(state.getBigInt64(4 * at, true));
+  fields.count(long(STATE_STEP), "state.step");
+  const total = fields.count(long(STATE_TOTAL), "state.totalStepCount");
+  fields.count(long(STATE_WARMUP), "state.warmupStepCount", 0, total);
+}
+
+/** Check the properties of a snapshot: name, type and text of each. */
+function readProperties(metadata: Metadata): Property[] {
+  const names = new Set<unknown>();
+  return fields.array(fields.parse(metadata, "properties"), "properties").map((entry, k) => {
+    const field = `properties[${k}]`;
+    const [name, kind, text] = Array.isArray(entry) && entry.length === PARTS && entry.every(isText) ? (entry as string[]) : [];
+    if (name === undefined || text === undefined || !(kind === "int" || kind === "float" || kind === "str") || names.has(name)) {
+      return fields.refuse(entry, field, "a new name, a type and a value, as texts");
+    }
+    if (!TYPES[kind].test(text) || (kind === "int" && BigInt.asIntN(64, BigInt(text)) !== BigInt(text))) {
+      return fields.refuse(text, field, `the digits of ${kind}`);
+    }
+    names.add(name);
+    return [name, kind, text];
+  });
+}
+
+/** Whether UTF-8 has it: halves of a pair of surrogates cannot be written again. */
+function isText(value: unknown): boolean {
+  return typeof value === "string" && !/\p{Surrogate}/u.test(value);
+}
+
+/** Write what was checked into the segments; the properties are the session's to take. */
+export function writeSession(host: SnapshotHost, { segments, state }: SessionRecord): void {
+  for (const [segment, data] of segments) {
+    if (data.length > 0) {
+      host.view(segment).set(data);
     }
   }
-  host.view(STATE).set(state.data);
-  return JSON.parse(metadata["properties"]) as readonly Property[];
+  host.view(STATE).set(state);
+}
+
+/** Whether two values of JSON are the same, however deep. */
+function isSame(a: unknown, b: unknown): boolean {
+  return Array.isArray(a) && Array.isArray(b)
+    ? a.length === b.length && b.every((value, k) => isSame(a[k], value))
+    : a === b;
 }
 
 /** Names, shapes and places of the parameters: a session takes back what has the same. */
 function placesOf({ parameters }: SnapshotHost): string {
   return JSON.stringify(parameters.map(({ name, dims, offset, trainableOffset }) => [name, dims, offset, trainableOffset]));
-}
-
-function canonical(text: string | undefined): string {
-  return JSON.stringify(JSON.parse(text ?? "null"));
 }

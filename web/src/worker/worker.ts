@@ -275,7 +275,7 @@ class SessionWorker implements WorkerApi {
       if (file === null) {
         throw sessionError("NO_CHECKPOINT", { name, folder: where.folder });
       }
-      core.restore(readSnapshot(file));
+      core.restore(core.read(readSnapshot(file)));
       return null;
     });
   }

@@ -1,0 +1,161 @@
+"""Changed checkpoints in a page: the errors of Python, word for word, and a session as it was before."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+from tests.conformance.hostile_checkpoints import FEW_VALUES, LITERALS, Hostile, hostile
+
+import trainweb
+from trainweb.artifacts import build_artifacts
+from trainweb.errors import CheckpointError, ModelError
+from trainweb.fit import Trainer
+
+from .js_session import JsPage, open_js_page
+from .server import Site
+from .test_js_fit import BASE, arrays
+from .test_js_store import STORE
+
+OPTIONS: dict[str, Any] = {
+    "epochs": 4,
+    "batch_size": 4,
+    "validation_split": 0.4,
+    "metrics": ["accuracy", "confusionMatrix"],
+    "early_stopping": {"patience": 3, "restore_best": True},
+    "progress": False,
+}
+AT_ONCE = 100
+"""Files that one call sends to the page."""
+
+
+class Ended(BaseException):
+    """A process that is killed."""
+
+
+@pytest.fixture(scope="module")
+def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    with open_js_page(browser, plain_site) as page:
+        yield page
+
+
+def native() -> trainweb.TrainingSession:
+    built = build_artifacts(BASE, loss="CrossEntropyLoss", optimizer="AdamW", additional_output_names=["logits"])
+    state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
+    models = built.training_model, built.eval_model, built.optimizer_model
+    return trainweb.TrainingSession(state, *models, {"reproducible": True})
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> trainweb.CheckpointStore:
+    return trainweb.CheckpointStore(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(scope="module")
+def cases(store: trainweb.CheckpointStore) -> list[Hostile]:
+    """Changes of the checkpoint of a fit that was killed in its third epoch."""
+    with native() as s:
+        for name, value in (("count", 3), ("ratio", 0.5), ("title", "one")):
+            s.core.add_property(name, value)
+        update, calls = s.optimizer_step, []
+
+        def step() -> None:
+            if len(calls) == 8:
+                raise Ended
+            calls.append(update())
+
+        s.optimizer_step = step  # type: ignore[method-assign, assignment]
+        with pytest.raises(Ended):
+            Trainer(s).fit(arrays(20), checkpoint={"store": store, "name": "run", "every": 1}, **OPTIONS)
+    return list(hostile(store.read("run"), FEW_VALUES))
+
+
+def in_python(store: trainweb.CheckpointStore, cases: list[Hostile], by: str) -> list[list[str]]:
+    """Class and text of each error natively."""
+    found = []
+    with native() as s:
+        for case in cases:
+            store.files.write("run", case.data)
+            with pytest.raises((CheckpointError, ModelError)) as caught:
+                if by == "fit":
+                    Trainer(s).fit(arrays(20), checkpoint={"store": store, "name": "run"}, **OPTIONS)
+                else:
+                    store.load(s, "run")
+            found.append([type(caught.value).__name__, str(caught.value).split("\n")[0]])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("by", "first", "last"), [("load", 0, None), ("fit", 0, 300), ("fit", 300, 600), ("fit", 600, None)]
+)
+def test_every_change_is_found_before_anything_is_written(
+    js: JsPage, store: trainweb.CheckpointStore, cases: list[Hostile], by: str, first: int, last: int | None
+) -> None:
+    refused = [case for case in cases if not case.is_valid and (by == "fit" or case.of_session)][first:last]
+    assert refused
+    wrong = []
+    for at in range(0, len(refused), AT_ONCE):
+        some = refused[at : at + AT_ONCE]
+        found = js.run(
+            f"""{STORE}
+            const s = await open();
+            if (by === "load") {{
+              await s.runTrainStep(data(4));
+              await s.addProperty("mine", 1);
+            }}
+            const everything = async () => {{
+              await store.save(s, "now");
+              return base64(await store.read("now"));
+            }};
+            const before = await everything();
+            const found = [];
+            for (const file of files) {{
+              await store.write("hostile", Uint8Array.from(atob(file), (c) => c.charCodeAt(0)));
+              const options = {{
+                epochs: 4, batchSize: 4, validationSplit: 0.4, metrics: ["accuracy", "confusionMatrix"],
+                earlyStopping: {{ patience: 3, restoreBest: true }}, checkpoint: {{ store, name: "hostile" }},
+              }};
+              let error = {{ name: "", message: "accepted" }};
+              try {{
+                await (by === "fit" ? s.fit(data(20), options) : store.load(s, "hostile"));
+              }} catch (caught) {{
+                error = caught;
+              }}
+              found.push([error.name, error.message.split("\\n")[0], (await everything()) === before]);
+            }}
+            await s.release();
+            return found;""",
+            files=[base64.b64encode(case.data).decode() for case in some],
+            by=by,
+        )
+        expected = in_python(store, some, by)
+        for case, (name, text), (js_name, js_text, is_same) in zip(some, expected, found, strict=True):
+            # Python reads no integer of so many digits.
+            text = js_text if case.name.endswith(f"literal {len(LITERALS) - 1}") else text.replace("'run'", "'hostile'")
+            if [js_name, js_text, is_same] != [name, text, True]:
+                wrong.append(f"{case.name}: {js_name} {js_text} {is_same}\n    {name} {text}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_a_fit_may_have_left_is_taken(js: JsPage, cases: list[Hostile]) -> None:
+    valid = [case for case in cases if case.is_valid]
+    found = js.run(
+        f"""{STORE}
+        const s = await open();
+        const found = [];
+        for (const file of files) {{
+          await store.write("valid", Uint8Array.from(atob(file), (c) => c.charCodeAt(0)));
+          const history = await s.fit(data(20), {{
+            epochs: 4, batchSize: 4, validationSplit: 0.4, metrics: ["accuracy", "confusionMatrix"],
+            earlyStopping: {{ patience: 3, restoreBest: true }}, checkpoint: {{ store, name: "valid" }},
+          }});
+          found.push(history.ended);
+        }}
+        await s.release();
+        return found;""",
+        files=[base64.b64encode(case.data).decode() for case in valid],
+    )
+    assert {case.name for case, ended in zip(valid, found, strict=True) if ended not in ("done", "early")} == set()

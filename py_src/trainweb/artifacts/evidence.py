@@ -55,6 +55,7 @@ LEARNED_ROLES = (WEIGHT, BIAS, NORM, EMBEDDING)
 _INPUTS = {
     "MatMul": {0: WEIGHT, 1: WEIGHT},
     "Gemm": {0: WEIGHT, 1: WEIGHT, 2: BIAS},
+    "FusedGemm": {0: WEIGHT, 1: WEIGHT, 2: BIAS},
     "Einsum": {0: WEIGHT, 1: WEIGHT, 2: WEIGHT},
     "Conv": {1: WEIGHT, 2: BIAS},
     "ConvTranspose": {1: WEIGHT, 2: BIAS},
@@ -69,7 +70,7 @@ _INPUTS = {
     "SkipLayerNormalization": {2: NORM, 3: NORM, 4: BIAS},
 }
 """What an input of an operator is for, by position; the domain does not matter."""
-_PRODUCTS = {"MatMul", "Gemm", "Einsum", "Conv", "ConvTranspose"}
+_PRODUCTS = {"MatMul", "Gemm", "FusedGemm", "Einsum", "Conv", "ConvTranspose"}
 _MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Cast", "Slice", "Split", "Concat", "Expand"}
 """What is moved is still the same thing."""
 _SCALES = {"Mul", "Div", "Cast", "Reshape", "Identity", "Where", "Add", "Sub", "Clip", "Tanh"}

@@ -83,7 +83,7 @@ def test_a_graph_that_is_its_own_subgraph() -> None:
 def test_one_node_a_million_times() -> None:
     raw = Raw()
     node = raw.table((5, "string", "Relu"), (8, "strings", ["x" * 500]))
-    with pytest.raises((ModelError, LimitError), match="overlap|nodes"):
+    with pytest.raises((ModelError, LimitError), match=r"overlap|nodes"):
         read_model(file(raw, (2, "offset", raw.vector([node] * 1_000_000))))
     with pytest.raises(LimitError, match="more than 10 nodes"):
         read_model(file(Raw(), (2, "tables", [[(5, "string", "Relu")]] * 11)), limits=Limits(nodes=10))

@@ -175,6 +175,8 @@ class Graph:
     """Iterations of a loop whose end is only known at run time: one of the limits that the model was read with."""
     external_files: tuple[str, ...] = field(default=(), compare=False)
     """Locations of the files beside the model that its weights were read from."""
+    about: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What the file says of itself, as onnxruntime's ModelMetadata calls it; empty for a graph that was made here."""
 
     def copy(self) -> Graph:
         """A copy whose lists, dicts and nodes may be changed freely (tensor data is shared)."""
@@ -201,6 +203,7 @@ class Graph:
             self.notes,
             self.loop_iterations,
             self.external_files,
+            self.about,
         )
 
     def producers(self) -> dict[str, Node]:

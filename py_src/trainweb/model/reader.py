@@ -139,7 +139,10 @@ def read_metadata(source: Any) -> dict[str, Any]:
         The model.
     """
     limits = Limits()
-    proto = _split(load_bytes(source, limits)[0], limits).proto
+    return _about(_split(load_bytes(source, limits)[0], limits).proto)
+
+
+def _about(proto: Any) -> dict[str, Any]:
     return {
         "producer_name": proto.producer_name,
         "graph_name": proto.graph.name,
@@ -240,7 +243,8 @@ class _Reader:
         # before IR version 4 every initializer had to be an input, which they are not any more
         graph.ir_version = min(max(proto.ir_version, 4), newest)
         graph.producer = check_name(proto.producer_name, "the producer name")
-        graph.metadata = dict(properties(proto.metadata_props))
+        graph.about = _about(proto)
+        graph.metadata = graph.about["custom_metadata_map"]
         graph.loop_iterations = self._limits.loop_iterations
         return graph
 

@@ -89,6 +89,9 @@ class Report:
         What a train step takes.
     code : dict of str to str
         Lines that train the model, "javascript" and "python"; none where an argument is no plain value.
+    model_metadata : dict
+        What the file says of itself: producer_name, graph_name, domain, description, graph_description, version and
+        custom_metadata_map. Empty for a file that is no model.
     """
 
     trainable: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -109,6 +112,7 @@ class Report:
     suggested_loss: str | dict[str, Any] | None = None
     feeds: list[Feed] = field(default_factory=list)
     code: dict[str, str] = field(default_factory=dict)
+    model_metadata: dict[str, Any] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -148,6 +152,7 @@ class Report:
             "flops": self.flops,
             **{key: [asdict(one) for one in getattr(self, key)] for key in ("inputs", "outputs", "feeds")},
             "operators": self.operators,
+            "model_metadata": self.model_metadata,
             "suggested_loss": self.suggested_loss,
             "code": self.code,
         }
@@ -227,6 +232,7 @@ def report_on(
     report = Report()
     try:
         graph = read_model(model, external_data=arguments.get("external_data"))
+        report.model_metadata = graph.about
         _describe(graph, report)
         report.untold = untold(graph)
         graph, declared = in_float32(graph)

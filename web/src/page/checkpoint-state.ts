@@ -131,6 +131,11 @@ export class CheckpointState {
     return this.#call("getProperty", [name]);
   }
 
+  /** What a value is kept as: 1 may be an integer or a float. */
+  getPropertyKind(name: string): Promise<PropertyKind> {
+    return this.#call("getPropertyKind", [name]);
+  }
+
   /** Names of the values that the checkpoint keeps. */
   propertyNames(): Promise<readonly string[]> {
     return this.#call("propertyNames", []);

@@ -54,6 +54,8 @@ export interface SessionCalls {
   readonly addProperty: Call<[name: string, value: PropertyValue, kind: PropertyKind | null], null>;
   /** A value that the checkpoint keeps; an integer that a number cannot hold is a bigint. */
   readonly getProperty: Call<[name: string], PropertyValue>;
+  /** What a value is kept as: 1 may be an integer or a float. */
+  readonly getPropertyKind: Call<[name: string], PropertyKind>;
   /** Names of the values that the checkpoint keeps. */
   readonly propertyNames: Call<[], readonly string[]>;
   /** Forget a value that the checkpoint keeps. */
@@ -96,6 +98,11 @@ export const MESSAGES = {
     error: "ReleasedError",
     text:
       "This session was released; create a new one.",
+  },
+  NO_EFFECT: {
+    error: "UnsupportedError",
+    text:
+      "These options are accepted and change nothing here: {options}.",
   },
   NOISE_WITHOUT_CLIP: {
     error: "ModelError",
@@ -731,6 +738,11 @@ export const MESSAGES = {
     error: "CheckpointError",
     text:
       "The file {said}. With strict false, what it and the model both have is taken.",
+  },
+  PROPERTY_RANGE: {
+    error: "RangeError",
+    text:
+      "A property is an integer of 64 bits at most, this one has {bits}. Keep it as a text, or as a float.",
   },
   UNKNOWN_PROPERTY: {
     error: "CheckpointError",

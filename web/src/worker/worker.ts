@@ -25,7 +25,7 @@ import type {
 } from "../wire/fit.js";
 import type { GivenImage, ResolvedImageOptions } from "../wire/images.js";
 import type { WireProfile } from "../wire/profile.js";
-import type { ModelReport } from "../wire/report.js";
+import type { WireModelReport } from "../wire/report.js";
 import type {
   ArtifactFiles,
   BuiltArtifacts,
@@ -35,6 +35,7 @@ import type {
   FileBytes,
   FileData,
   FileForm,
+  InferenceAbout,
   InferenceInfo,
   Listening,
   MaybePromise,
@@ -314,7 +315,7 @@ class SessionWorker implements WorkerApi {
     external: readonly ExternalFile[],
     configJson: string,
     dimsJson: string,
-  ): Promise<Result<ModelReport>> {
+  ): Promise<Result<WireModelReport>> {
     return attemptAsync(async () => {
       const args = [model, configJson, dimsJson, ...externalArgs(external)];
       return PythonModels.inspect(await this.#bootPython(), args);
@@ -344,7 +345,7 @@ class SessionWorker implements WorkerApi {
       }
       const handle = this.#nextHandle++;
       this.#inference.set(handle, { core, waiting: 0, turn: Promise.resolve() });
-      return { ...core.info, handle };
+      return { ...core.info, handle, about: (raw.header as { readonly about: InferenceAbout }).about };
     });
   }
 

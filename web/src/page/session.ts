@@ -14,6 +14,7 @@ import type {
   SessionCall,
   SessionInfo,
   SessionMemory,
+  SharedState,
   StepKind,
 } from "../wire/protocol.js";
 import type { CheckpointFolder } from "../wire/fit.js";
@@ -610,12 +611,23 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   async workOn(state: CheckpointState): Promise<void> {
     await state.use(this);
     this.#state = state;
+    this.#channel.precede(() => this.#state?.moveTo(this) ?? null);
+  }
+
+  /** @internal What other sessions on its state go on with. */
+  lendState(): Promise<SharedState> {
+    return this.#channel.send(null, () => callOf("lendState", [this.#info.handle]));
+  }
+
+  /** @internal Go on with that, when it comes. */
+  async takeState(shared: Promise<SharedState>): Promise<void> {
+    await this.#channel.send(shared, (given) => callOf("takeState", [this.#info.handle, given]));
   }
 
   /** @internal */
   callForState(call: SessionCall, buffers: readonly ArrayBuffer[]): Promise<unknown> {
     this.#channel.check();
-    return this.#channel.post(null, () => callOf("call", [this.#info.handle, call], buffers));
+    return this.#channel.send(null, () => callOf("call", [this.#info.handle, call], buffers));
   }
 
   /** `release`, at the end of a block with `await using`. */

@@ -109,6 +109,12 @@ export interface InferenceInfo {
   readonly valuesDecide: boolean;
 }
 
+/** What sessions on one checkpoint state share, as the worker made it. */
+export interface SharedState {
+  readonly metadata: Readonly<Record<string, string>>;
+  readonly tensors: ReadonlyMap<string, NamedTensor>;
+}
+
 /** What an inference session tells of its model. */
 export interface InferenceAbout {
   readonly inputs: readonly ValueMetadata[];
@@ -248,6 +254,10 @@ export interface WorkerApi {
   endFit(handle: number): MaybePromise<Result<null>>;
   /** Keep all that a session goes on from. */
   saveSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>>;
+  /** What sessions on one checkpoint state share. */
+  lendState(handle: number): MaybePromise<Result<SharedState>>;
+  /** Have a session go on from that. */
+  takeState(handle: number, shared: SharedState): MaybePromise<Result<null>>;
   /** Have a session go on from what was kept. */
   loadSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>>;
   profile(handle: number, kind: "train" | "eval", feeds: readonly Feed[], runs: number):

@@ -7,7 +7,9 @@ import {
   PARAMETERS,
   STATE,
   STATE_LAZY_RESET,
+  STATE_LEARNING_RATE,
   STATE_LOADS,
+  STATE_SEED,
 } from "../engine/layout.js";
 import { CheckpointError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
@@ -19,6 +21,9 @@ const FORMAT = "trainweb-session-1";
 const SEGMENTS = { parameters: PARAMETERS, gradients: GRADIENTS, momentum0: MOMENTUM0, momentum1: MOMENTUM1 };
 /** Bytes of the state that a session goes on from; behind them are counts of its own memory. */
 const STATE_KEPT = 4 * STATE_LOADS;
+
+/** The part of it that sessions on one checkpoint state share: rate, step and schedule. */
+const STATE_SHARED: readonly [number, number] = [4 * STATE_LEARNING_RATE, 4 * STATE_SEED];
 
 /** What of a session is kept. */
 export interface SnapshotHost {
@@ -50,6 +55,11 @@ export function takeSnapshot(host: SnapshotHost, properties: readonly Property[]
   return { metadata, tensors: new Map(tensors.map((tensor) => [tensor.name, tensor])) };
 }
 
+/** What sessions on one checkpoint state share: all but gradients, the reset flag, and seed and place of random numbers. */
+export function sharedPart({ metadata, tensors }: TensorFile): TensorFile {
+  return { metadata: { ...metadata, shared: "true" }, tensors: new Map([...tensors].filter(([name]) => name !== "gradients")) };
+}
+
 /** @throws CheckpointError for a file that is none */
 export function readSnapshot(file: Uint8Array): TensorFile {
   const found = readSafetensors(file);
@@ -74,6 +84,9 @@ export function restoreSnapshot(host: SnapshotHost, { metadata, tensors }: Tenso
   if (stored !== "" && host.optimizer !== "" && stored !== host.optimizer) {
     throw sessionError("OTHER_OPTIMIZER", { stored, own: host.optimizer });
   }
+  if (metadata["shared"] !== undefined) {
+    return restoreShared(host, { metadata, tensors });
+  }
   for (const [name, segment] of Object.entries(SEGMENTS)) {
     const tensor = tensors.get(name);
     const nbytes = host.sizes[segment] as number;
@@ -93,6 +106,21 @@ export function restoreSnapshot(host: SnapshotHost, { metadata, tensors }: Tenso
   }
   host.view(STATE).set(state.data);
   return JSON.parse(metadata["properties"]) as readonly Property[];
+}
+
+/** Write what is shared, as far as this session has it: one without an optimizer has no moments to give or to take. */
+function restoreShared(host: SnapshotHost, { metadata, tensors }: TensorFile): readonly Property[] {
+  for (const [name, segment] of Object.entries(SEGMENTS)) {
+    const tensor = tensors.get(name);
+    if (tensor !== undefined && host.sizes[segment] === tensor.data.length) {
+      host.view(segment).set(tensor.data);
+    }
+  }
+  const state = tensors.get("state");
+  if (state !== undefined && metadata["optimizer"] !== "") {
+    host.view(STATE).set(state.data.subarray(...STATE_SHARED), STATE_SHARED[0]);
+  }
+  return JSON.parse(metadata["properties"] ?? "[]") as readonly Property[];
 }
 
 /** Names, shapes and places of the parameters: a session takes back what has the same. */

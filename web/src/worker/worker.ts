@@ -63,8 +63,8 @@ import { LazyModels, originOf, PythonModels, withValue, type Origin } from "./py
 import type { Run } from "./runner.js";
 import { performCall } from "./perform-call.js";
 import { SessionCore, type CoreOptions } from "./session-core.js";
-import { writeSafetensors } from "./safetensors.js";
-import { readSnapshot } from "./snapshot.js";
+import { writeSafetensors, type TensorFile } from "./safetensors.js";
+import { readSnapshot, sharedPart } from "./snapshot.js";
 import { readFile } from "./store.js";
 
 /** A session, and the calls that wait for their turn. */
@@ -267,6 +267,17 @@ class SessionWorker implements WorkerApi {
       const { metadata, tensors } = core.snapshot();
       const file = writeSafetensors([...tensors.values()], metadata);
       return withCheckpoint(where, name, () => writeCheckpoint(where, name, file)).then(() => null);
+    });
+  }
+
+  lendState(handle: number): MaybePromise<Result<TensorFile>> {
+    return this.#perform(handle, ({ core }) => sharedPart(core.snapshot()));
+  }
+
+  takeState(handle: number, shared: TensorFile): MaybePromise<Result<null>> {
+    return this.#perform(handle, ({ core }) => {
+      core.restore(shared);
+      return null;
     });
   }
 

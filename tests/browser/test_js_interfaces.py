@@ -123,8 +123,9 @@ def test_options_that_change_nothing_are_accepted_with_one_warning(js: JsPage) -
         *("enableCpuMemArena=false (", "enableMemPattern=false (", "interOpNumThreads=4 ("),
     ):
         assert part in text
-    as_is = """{ executionProviders: ["wasm", { name: "cpu" }], graphOptimizationLevel: "all", executionMode: "sequential",
-      enableCpuMemArena: true, interOpNumThreads: 1, extra: { session: { disable_prepacking: "1" } } }"""
+    as_is = """{ executionProviders: ["wasm", { name: "cpu" }], graphOptimizationLevel: "all",
+      executionMode: "sequential", enableCpuMemArena: true, interOpNumThreads: 1,
+      extra: { session: { disable_prepacking: "1" } } }"""
     assert warnings_of(js, make.replace("{}", as_is)) == []
 
 

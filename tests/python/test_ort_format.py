@@ -12,6 +12,7 @@ from tests.python.remote_files import Host
 
 import trainweb
 from trainweb.artifacts import LossType, OptimType, build_artifacts
+from trainweb.cli import main
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.model import read_model
 from trainweb.model.graph import Graph
@@ -185,3 +186,8 @@ def test_sparse_initializers_are_read() -> None:
     model = [(0, INT64, 8), (1, "tables", [[(1, INT64, 17)]]), (7, "table", graph)]
     found = read_model(raw.file((1, "table", model), identifier=b"ORTM")).initializers["w"]
     assert (found.shape, found.values()) == ((2, 2), (0.0, 5.0, 0.0, 7.0))
+
+
+def test_the_command_line_checks_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(FOLDER / "mlp.ort"), "--loss", "CrossEntropyLoss"]) == 0
+    assert "com.microsoft.FusedGemm 2" in capsys.readouterr().out

@@ -1,7 +1,7 @@
 """ORT format -> ONNX: the flatbuffer of a `.ort` file becomes the ModelProto that it was converted from.
 
-Fields are numbered as in onnxruntime's `ort.fbs`. What only a runtime needs is left out: memory edges, kernels' hashes
-and recorded optimizations. Large tensors stay in the file, with references in their place (`remote.refer`).
+Fields are numbered as in onnxruntime's `ort.fbs`. Edges of memory, hashes of kernels and recorded
+optimizations, which only a runtime needs, are left out. Large tensors stay in the file, with references in their place (`remote.refer`).
 https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/core/flatbuffers/schema/ort.fbs
 """
 
@@ -34,7 +34,7 @@ NO_OFFSET = -1
 
 
 def is_ort_format(data: Encoded) -> bool:
-    """Whether a file is an ORT format model, by its identifier."""
+    """Tell an ORT format model by its identifier."""
     return bytes(data[4:8]) == IDENTIFIER
 
 
@@ -69,7 +69,7 @@ def onnx_of_ort(data: bytes | memoryview | RemoteFile, limits: Limits) -> bytes:
 
 
 def by_use(graph: Graph) -> dict[str, Tensor]:
-    """The initializers in the order in which nodes read them: the file has them in that of a hash table."""
+    """Order the initializers as nodes read them: a file has the order of a hash table."""
     used = dict.fromkeys(name for node in graph.nodes for name in node.inputs if name in graph.initializers)
     return {name: graph.initializers[name] for name in used | graph.initializers}
 

@@ -1,7 +1,7 @@
 """Options of onnxruntime that change no number here: the one table of both languages.
 
-They are accepted, with one warning for all of a session. What would change numbers, or would promise what is not done,
-is refused. `scripts/session_description.py` gives the table to TypeScript.
+They are accepted, with one warning for all of a session. Options that would change numbers, or promise more than is
+done, are refused. `scripts/session_description.py` gives the table to TypeScript.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def check_entry(key: str, value: str) -> None:
     UnsupportedError
         It would change numbers, or promise what is not done.
     InvalidValueError
-        It names a format that there is not.
+        The format is neither of `MODEL_FORMATS`.
     """
     if key == MODEL_FORMAT and value not in MODEL_FORMATS:
         raise InvalidValueError(f"{key!r} must be {' or '.join(MODEL_FORMATS)}, got {value!r}.")

@@ -1,7 +1,7 @@
 """ORT format -> ONNX: the flatbuffer of a `.ort` file becomes the ModelProto that it was converted from.
 
-Fields are numbered as in onnxruntime's `ort.fbs`. Edges of memory, hashes of kernels and recorded
-optimizations, which only a runtime needs, are left out. Large tensors stay in the file, with references in their place (`remote.refer`).
+Fields are numbered as in onnxruntime's `ort.fbs`. Edges of memory, hashes of kernels and recorded optimizations, which
+only a runtime needs, are left out. Large tensors stay in the file, with references in their place (`remote.refer`).
 https://github.com/microsoft/onnxruntime/blob/main/onnxruntime/core/flatbuffers/schema/ort.fbs
 """
 

@@ -369,4 +369,4 @@ def message_entry(name: str, message: Any) -> str:
     """The entry of a message in the table."""
     kind = NAMES_IN_PAGE.get(message.error.__name__, message.error.__name__)
     text = json.dumps(message.page or message.text)
-    return f"  {name}: {{\n    error: {json.dumps(kind)},\n    text:\n      {text},\n  }},"
+    return f"  {name}: {{\n    error: {json.dumps(kind)},\n    text: {text},\n  }},"

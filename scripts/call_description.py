@@ -14,7 +14,7 @@ from trainweb.training.calls import CALLS, NOTHING, REQUIRED, Argument, Call, Pu
 from trainweb.training.core import SessionCore
 
 WIDTH = 120
-NAMES_IN_PAGE = {"ValueError": "RangeError", "KeyError": "RangeError"}
+NAMES_IN_PAGE = {"ValueError": "RangeError", "KeyError": "RangeError", "InvalidValueError": "RangeError"}
 """What Python's own exceptions become in a page."""
 
 PYTHON_MODULES = {
@@ -25,6 +25,7 @@ PYTHON_MODULES = {
     "PropertyValue": "trainweb.training.state",
     "Sequence": "collections.abc",
     "SessionMemory": "trainweb.training.core",
+    "flag": "trainweb.arguments",
     "Tensor": "trainweb.model.graph",
     "TensorType": "trainweb.ir.shapes",
     "Value": "trainweb.model.graph",
@@ -39,6 +40,7 @@ WIRE_TYPES = (
 )
 PAGE_MODULES = {
     "type Tensor": "onnxruntime-common",
+    "type PropertyKind": "../wire/protocol.js",
     "type PropertyValue": "../wire/protocol.js",
     "type SessionMemory": "../wire/protocol.js",
     "type ValueMetadata": "../wire/protocol.js",
@@ -150,7 +152,7 @@ def python_method(call: Call) -> str:
     parts = [
         f"{a.name}: {a.kind.python}" + ("" if a.default is REQUIRED else f" = {shown(a.default)}") for a in arguments
     ]
-    given = ", ".join(a.kind.to_core.replace("$", a.name) for a in arguments)
+    given = ", ".join(a.kind.to_core.replace("$name", a.name).replace("$", a.name) for a in arguments)
     value = call.result.from_core.replace("$", f"self.core.{call.name}({given})")
     statement = value if call.result is NOTHING else f"return {value}"
     return f"{signature(call, call.name, parts, call.result.python)}\n{python_docs(call)}\n        {statement}\n"
@@ -367,4 +369,4 @@ def message_entry(name: str, message: Any) -> str:
     """The entry of a message in the table."""
     kind = NAMES_IN_PAGE.get(message.error.__name__, message.error.__name__)
     text = json.dumps(message.page or message.text)
-    return f"  {name}: {{\n    error: {json.dumps(kind)},\n    text:\n      {text},\n  }},"
+    return f"  {name}: {{\n    error: {json.dumps(kind)},\n    text: {text},\n  }},"

@@ -25,7 +25,7 @@ defaults and errors. This page is made of [migration.toml](migration.toml) and
 Models, checkpoints and artifacts are the same files, both ways.
 
 `session`, `state`, `feeds` and so on are what the rows above made, or the obvious thing. A row that says *error* shows
-what is refused. Errors have the same names in Python (`trainweb.errors`) and in a page.
+what is refused. Errors have the same names in Python (`trainweb.errors`) and in a page, where the row says no other.
 """
 
 
@@ -56,7 +56,8 @@ def code(text: str | None) -> str:
 def row(entry: dict[str, Any]) -> str:
     """A row of a table."""
     raises, note = entry.get("raises"), entry.get("note", "")
-    notes = [f"*error*: {raises}"] * bool(raises) + [note] * bool(note)
+    in_page = f", in JavaScript {entry['js_raises']}" if "js_raises" in entry else ""
+    notes = [f"*error*: {raises}{in_page}"] * bool(raises) + [note] * bool(note)
     cells = entry["theirs"], code(entry.get("python")), code(entry.get("js")), "; ".join(notes)
     return f"| {' | '.join(cells)} |"
 

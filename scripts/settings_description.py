@@ -18,6 +18,15 @@ from trainweb.onnxblock.loss import LOSSES
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
 from trainweb.schedules import SCHEDULES
 from trainweb.settings import Field, camel_case, fields_of, page_name
+from trainweb.training.inert import (
+    ENTRIES_AS_IS,
+    ENTRIES_REFUSED,
+    INERT,
+    MODEL_FORMAT,
+    MODEL_FORMATS,
+    ON_THE_CPU,
+    OTHER_BACKENDS,
+)
 
 INTERNAL = "/** @internal */\n"
 """Before what the worker reads: neither in the types of the package nor in the API reference."""
@@ -241,7 +250,37 @@ export interface FederatedFields {{
 """)
 
 
+def inert() -> str:
+    """The file inert.ts: options of onnxruntime-web that change nothing, and entries of its configuration."""
+    options = {o.page: {"asIs": list(o.page_as_is), "why": o.why} for o in INERT.values() if o.page}
+    as_is = [list(entry) for entry in ENTRIES_AS_IS]
+    refused = {key: {"value": value, "why": why} for key, (value, why) in ENTRIES_REFUSED.items()}
+
+    def shown(value: object) -> str:
+        return json.dumps(value, indent=2)
+
+    return f"""{MADE}
+
+/** Values that describe what is done anyway, and why others change nothing. */
+export const INERT = {shown(options)} as const;
+
+/** Entries that describe what is done anyway. */
+export const ENTRIES_AS_IS: readonly (readonly string[])[] = {shown(as_is)};
+
+/** Entries that would change numbers, or promise what is not done. */
+export const ENTRIES_REFUSED: Readonly<
+  Record<string, {{ readonly value: string; readonly why: string }}>
+> = {shown(refused)};
+
+export const MODEL_FORMAT = {shown(MODEL_FORMAT)};
+export const MODEL_FORMATS: readonly string[] = {json.dumps(MODEL_FORMATS)};
+export const OTHER_BACKENDS = {shown(OTHER_BACKENDS)};
+export const ON_THE_CPU = {shown(ON_THE_CPU)};
+"""
+
+
 FILES = {
+    "inert": inert,
     "losses": losses,
     "schedules": schedules,
     "optimizers": optimizers,

@@ -19,6 +19,13 @@ def instance_of(kind: type[T], name: str, value: object) -> T:
     return value
 
 
+def flag(name: str, value: Any) -> bool:
+    """An argument that is true or false: the text "false" is neither."""
+    if not isinstance(value, bool) and getattr(value, "dtype", None) != "bool":
+        raise TypeError(f"'{name}' must be a bool, got {value!r:.80}.")
+    return bool(value)
+
+
 def mapping(name: str, value: Any) -> Mapping[Any, Any]:
     """An argument that is a dict."""
     if not isinstance(value, Mapping):

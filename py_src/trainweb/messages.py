@@ -66,6 +66,9 @@ PAGE_TEXT = "_page_text"
 
 RELEASED = Message(errors.ReleasedError, "This session was released; create a new one.")
 
+NO_EFFECT = Message(errors.UnsupportedError, "These options are accepted and change nothing here: {options}.")
+"""A warning, of both languages."""
+
 # Federated rounds.
 
 NOISE_WITHOUT_CLIP = Message(
@@ -487,6 +490,10 @@ BUFFER_SIZE = Message(
 )
 OTHER_WEIGHTS = Message(
     errors.CheckpointError, "The file {said}. With strict false, what it and the model both have is taken."
+)
+PROPERTY_RANGE = Message(
+    errors.InvalidValueError,
+    "A property is an integer of 64 bits at most, this one has {bits}. Keep it as a text, or as a float.",
 )
 UNKNOWN_PROPERTY = Message(errors.CheckpointError, "Property {name!r} not found.")
 

@@ -12,7 +12,7 @@ from trainweb.checkpoint import Checkpoint, OptimizerGroup, write_checkpoint
 from trainweb.errors import CheckpointError, LimitError
 from trainweb.model import Tensor
 
-INT64, FLOAT32, INT32, BOOL = "Int64", "Float32", "Int32", "Bool"
+INT64, FLOAT32, INT32, BOOL, INT8, UINT8 = "Int64", "Float32", "Int32", "Bool", "Int8", "Uint8"
 
 
 def good_checkpoint() -> Checkpoint:
@@ -39,9 +39,9 @@ class Raw:
 
     def table(self, *fields: tuple[int, str, Any]) -> int:
         built = [(field, kind, self.value(kind, value)) for field, kind, value in fields]
-        self.builder.StartObject(8)
+        self.builder.StartObject(1 + max([7, *(field for field, _, _ in fields)]))
         for field, kind, value in built:
-            if kind in (INT64, FLOAT32, INT32, BOOL):
+            if kind in (INT64, FLOAT32, INT32, BOOL, INT8, UINT8):
                 getattr(self.builder, f"Prepend{kind}")(value)
                 self.builder.Slot(field)
             else:
@@ -55,6 +55,8 @@ class Raw:
             return self.builder.CreateByteVector(value)
         if kind == "table":
             return self.table(*value)
+        if kind == "strings":
+            return self.vector([self.builder.CreateString(text) for text in value])
         if kind == "tables":
             return self.vector([self.table(*fields) for fields in value])
         if kind == "int64s":

@@ -66,6 +66,8 @@ PAGE = """
       set: (name, spec) => nothing(s.updateParameter(name, tensor(spec))),
       type: async (name) => { const { type, dims } = await s.getParameterTypeAndShape(name); return [type, dims]; },
       add_property: (name, value) => nothing(s.addProperty(name, value)),
+      add_power: (name, sign, power) => nothing(s.addProperty(name, BigInt(sign) * 2n ** BigInt(power))),
+      kind: (name) => s.getPropertyKind(name),
       get_property: (name) => s.getProperty(name),
       save: async (include) => (await s.saveCheckpoint({ includeOptimizerState: include })).length,
       export: async (names, ema = false) => (await s.exportModelForInferencing(names, { ema })).length,

@@ -139,6 +139,7 @@ def test_declarations_compile_for_a_user(tmp_path: Path) -> None:
         """
 import { env, FeedError, InferenceSession, Tensor, TrainingSession } from "trainweb";
 import type { SessionOptions, TrainingConfig, UnsupportedError } from "trainweb";
+import type { InferenceSessionFactory, NonTensorType, OnnxValue, TrainingSessionFactory } from "trainweb";
 
 env.wasm.numThreads = 2;
 const options: SessionOptions = { reproducible: true, limits: { nodes: 10 } };
@@ -158,6 +159,14 @@ try { await session.release(); } catch (error) {
   const op: string | null | undefined = (error as UnsupportedError).op;
   console.log(op);
 }
+const makers: [TrainingSessionFactory, InferenceSessionFactory] = [TrainingSession, InferenceSession];
+const values: Record<string, OnnxValue> = { x: feeds.x, loss: results["loss"] as Exclude<OnnxValue, NonTensorType> };
+const shape: readonly (number | string)[] | undefined = inference.inputMetadata[0]?.shape;
+console.log(makers, values, shape, inference.modelMetadata.version > 1n, await made.getPropertyKind("a") === "int");
+// @ts-expect-error profile() times a step
+const profiling: SessionOptions = { enableProfiling: true };
+// @ts-expect-error names cannot be changed
+session.trainingInputNames.push("a");
 // @ts-expect-error a checkpoint is required
 await TrainingSession.create({ trainModel: "a" });
 // @ts-expect-error no such loss

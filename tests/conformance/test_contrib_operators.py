@@ -20,6 +20,7 @@ NAMES = {
     "Attention",
     "EmbedLayerNormalization",
     "FusedConv",
+    "FusedGemm",
     "GroupQueryAttention",
     "MatMulNBits",
     "MultiHeadAttention",

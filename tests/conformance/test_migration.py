@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import gc
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +84,7 @@ def files() -> dict[str, Any]:
         "trainweb": trainweb,
         "np": np,
         "base_model": MLP / "base.onnx",
+        "ort_model": MLP.parent / "ort_format" / "mlp.plain.ort",
         "train_model": MLP / "training_model.onnx",
         "eval_model": MLP / "eval_model.onnx",
         "optimizer_model": MLP / "optimizer_model.onnx",
@@ -111,6 +114,10 @@ def older() -> dict[str, Any]:
     }
 
 
+PAGE_ERRORS = set(re.findall(r"class (\w+Error)", (ROOT / "web" / "src" / "wire" / "errors.ts").read_text())) | {
+    *("Error", "TypeError", "RangeError")
+}
+
 SETUPS = {"files": files, "session": session, "older": older}
 
 
@@ -137,6 +144,18 @@ def test_every_row_runs_in_python(document: dict[str, Any], tmp_path: Path, monk
     names.clear()
     gc.collect()
     free_abandoned()
+
+
+def test_the_page_names_the_errors_of_both_languages() -> None:
+    names = vars(trainweb.errors)
+    for row in (row for document in DOCUMENTS for row in document["row"] if "raises" in row):
+        printed = migration.row(row)
+        python, page = row["raises"], row.get("js_raises", row["raises"])
+        assert f"*error*: {python}" in printed
+        assert page == python or f"in JavaScript {page}" in printed
+        # Classes that only Python has are no errors of a page.
+        assert "js" not in row or page in PAGE_ERRORS, f"{row['theirs']}: a page has no {page}"
+        assert "python" not in row or python in names or hasattr(builtins, python)
 
 
 def test_the_page_is_made_of_the_data() -> None:

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.conformance.models import make_model, mlp, normal
 from tests.golden.older import record_immutable as immutable
 
+import trainweb.compat.onnxruntime as ort
 from trainweb import InferenceSession
 from trainweb.compat.onnxruntime import NativeTrainingSession, OrtValue, TrainingParameters, TrainingSession
 from trainweb.errors import CheckpointError, FeedError, ModelError, SessionError, UnsupportedError
@@ -222,8 +223,8 @@ def test_what_cannot_be_done_is_refused() -> None:
         ({"loss_output_name": "zz"}, ModelError, "'zz' is no output of the model; there are logits, loss"),
         ({"training_optimizer_name": "LampOptimizer"}, UnsupportedError, "did you mean 'LambOptimizer'"),
         ({"use_mixed_precision": True}, UnsupportedError, "use_mixed_precision is True; only False"),
-        ({"gelu_recompute": True}, UnsupportedError, "memory_budget"),
-        ({"loss_scale": 128.0}, UnsupportedError, "float32"),
+        ({"use_fp16_moments": True}, UnsupportedError, "float32"),
+        ({"weights_not_to_train": "fc1.bias"}, TypeError, "weights_not_to_train' must be a list of str"),
         ({"weights_to_train": {"fc1.wait"}}, ModelError, "weights_to_train: .*did you mean 'fc1.weight'"),
         ({"weights_not_to_train": {"fc3.bias"}}, ModelError, "did you mean 'fc2.bias'|did you mean 'fc1.bias'"),
         ({"lr_params_feed_name": "x"}, ModelError, "lr_params_feed_name is 'x'; it must be a name that no input"),
@@ -460,3 +461,102 @@ def test_lamb_steps(opened: Any, least: float, most: float, corrects: int) -> No
     for n in w:
         np.testing.assert_allclose(state[n], w[n], rtol=1e-3, atol=2e-4, err_msg=n)
         np.testing.assert_allclose(state[f"Moment_1_{n}"], m[n], rtol=1e-3, atol=1e-4, err_msg=n)
+
+
+WITHOUT_EFFECT = {
+    "loss_scale": 128.0,
+    "propagate_cast_ops_level": 2,
+    "propagate_cast_ops_allow": ["MatMul"],
+    "use_memory_efficient_gradient": True,
+    "gelu_recompute": True,
+    "attn_dropout_recompute": True,
+    "transformer_layer_recompute": True,
+    "number_recompute_layers": 3,
+}
+
+
+def test_parameters_that_change_no_number_are_taken_with_one_warning() -> None:
+    def losses(session: TrainingSession) -> list[Any]:
+        found = [session.run(["loss"], feeds())[0] for _ in range(4)]
+        session.release()
+        return found
+
+    data = model().SerializeToString()
+    with pytest.warns(UserWarning) as caught:
+        found = losses(TrainingSession(data, parameters(**WITHOUT_EFFECT)))
+    assert found == losses(TrainingSession(data, parameters()))
+    assert len(caught) == 1
+    assert all(f"TrainingParameters.{name}=" in str(caught[0].message) for name in WITHOUT_EFFECT)
+    assert Path(caught[0].filename) == Path(__file__)
+
+
+def test_a_state_that_is_refused_leaves_the_session_as_it_was() -> None:
+    data = model().SerializeToString()
+    session, other = TrainingSession(data, parameters()), TrainingSession(data, parameters())
+    for one in (session, other):
+        one.run(["loss"], feeds())
+    before = session.get_state()
+    good = {"fc1.weight": np.zeros((4, 5), np.float32)}
+    for wrong in (
+        {"fc1.bias": np.zeros(3, np.float32)},
+        {"fc1.bias": np.zeros(4, np.int32)},
+        {"Moment_1_fc1.bias": np.zeros(3, np.float32)},
+        {"Update_Count_fc1.bias": np.zeros(2, np.int64)},
+        {"Update_Count_fc1.bias": 1.5},
+    ):
+        with pytest.raises(CheckpointError, match="Nothing was changed"):
+            session.load_state(good | wrong)
+        after = session.get_state()
+        assert all(np.array_equal(after[name], value) for name, value in before.items())
+    assert session.run(["loss"], feeds()) == other.run(["loss"], feeds())
+    session.load_state(good | {"Update_Count_fc1.bias": 7})
+    assert session.get_state()["Update_Count_fc1.bias"] == 7
+    for one in (session, other):
+        one.release()
+
+
+def test_a_session_without_a_model_says_so() -> None:
+    for call in (
+        lambda s: s.get_state(),
+        lambda s: s.get_model_state(),
+        lambda s: s.get_optimizer_state(),
+        lambda s: s.get_inputs(),
+        lambda s: s.get_outputs(),
+        lambda s: s.is_output_fp32_node("loss"),
+        lambda s: s.load_state({}),
+        lambda s: s._reset_session(),
+    ):
+        with pytest.raises(SessionError, match="no model yet: call load_model or read_bytes"):
+            call(NativeTrainingSession())
+
+
+def test_weights_that_are_not_to_be_trained_may_be_a_list() -> None:
+    session = TrainingSession(model().SerializeToString(), parameters(weights_not_to_train=["fc1.bias"]))
+    assert "Moment_1_fc1.bias" not in session.get_state() and "Moment_1_fc2.bias" in session.get_state()
+    session.release()
+
+
+def test_a_session_that_is_reset_goes_on_with_its_weights() -> None:
+    session = TrainingSession(model().SerializeToString(), parameters(), {"enable_profiling": True})
+    session.run(["loss"], feeds())
+    before = session.get_state()
+    session._reset_session(["CPUExecutionProvider"], [{}])
+    after = session.get_state()
+    assert all(np.array_equal(after[name], value) for name, value in before.items())
+    with pytest.warns(UserWarning, match=r"disabled_optimizers=\['ConstantFolding'\]"):
+        session._create_inference_session(["CPUExecutionProvider"], None, ["ConstantFolding"])
+    session.run(["loss"], feeds())
+    session.release()
+    inference = InferenceSession(mlp().SerializeToString())
+    first = inference.run(None, {"x": X})
+    inference._reset_session(None, None)
+    np.testing.assert_array_equal(inference.run(None, {"x": X}), first)
+    inference.release()
+
+
+def test_what_scripts_call_before_they_make_a_session() -> None:
+    assert ort.get_device() == "CPU" and ort.get_available_providers() == ["CPUExecutionProvider"]
+    assert "CUDAExecutionProvider" in ort.get_all_providers()
+    assert ort.InferenceSession is InferenceSession
+    ort.set_seed(1)
+    ort.set_seed(0)

@@ -14,6 +14,7 @@ import pytest
 
 import trainweb
 from trainweb import errors
+from trainweb.settings import PAGE_NAMES, camel_case, page_name
 
 ROOT = Path(__file__).parents[2]
 RAW = "https://raw.githubusercontent.com/trainweb/trainweb/main/"
@@ -103,3 +104,13 @@ def test_errors_have_a_section_and_name_it() -> None:
     assert caught.value.documentation == address
     assert traceback.format_exception(caught.value)[-1] == f"See {address}\n"
     assert address not in str(caught.value)
+
+
+def test_the_readme_names_the_settings_that_have_another_name_in_python() -> None:
+    text = " ".join((ROOT / "README.md").read_text().split())
+    others = [name for name in PAGE_NAMES if page_name(name).lower() != camel_case(name).lower()]
+    python, page = (
+        f"{', '.join(f'`{name}`' for name in names[:-1])} and `{names[-1]}`"
+        for names in (others, [page_name(name) for name in others])
+    )
+    assert f"with {python} for {page}" in text

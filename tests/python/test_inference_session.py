@@ -54,10 +54,9 @@ def test_the_providers_known_are_those_of_onnxruntime() -> None:
 @pytest.mark.parametrize(
     ("providers", "options", "error", "text"),
     [
-        (["CUDAExecutionProvider"], None, UnsupportedError, "add 'CPUExecutionProvider'"),
         (["CPUExecutionProvidr"], None, ValueError, "did you mean 'CPUExecutionProvider'"),
-        ([("CPUExecutionProvider", {"arena": "1"})], None, UnsupportedError, "has no options"),
-        (["CPUExecutionProvider"], [{"arena": "1"}], UnsupportedError, "has no options"),
+        ([("CPUExecutionProvider", {})], [{}], ValueError, "Only string values for 'providers' are supported"),
+        ([("CPUExecutionProvider", 5)], None, TypeError, "'provider_options' must be a dict, got int"),
         (["CPUExecutionProvider"], [], ValueError, "same length"),
     ],
 )
@@ -72,7 +71,18 @@ def test_other_providers_are_warned_of(opened: Any) -> None:
     with pytest.warns(UserWarning, match="Specified provider 'CUDAExecutionProvider' is not in available"):
         session = opened(providers=["CUDAExecutionProvider", "CPUExecutionProvider"])
     assert session.get_providers() == ["CPUExecutionProvider"]
-    opened(None, [("CPUExecutionProvider", {})], [{}])
+    with pytest.warns(UserWarning, match="Specified provider 'CUDAExecutionProvider' is not in available"):
+        opened(providers=["CUDAExecutionProvider"])
+    opened(None, [("CPUExecutionProvider", {})])
+
+
+@pytest.mark.parametrize("as_pairs", [True, False])
+def test_options_of_a_provider_change_nothing(opened: Any, as_pairs: bool) -> None:
+    options = {"arena_extend_strategy": "kSameAsRequested"}
+    given = ([("CPUExecutionProvider", options)], None) if as_pairs else (["CPUExecutionProvider"], [options])
+    with pytest.warns(UserWarning, match="arena_extend_strategy") as caught:
+        opened(None, *given)
+    assert len(caught) == 1
 
 
 def test_options_are_obeyed(opened: Any, tmp_path: Path) -> None:

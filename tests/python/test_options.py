@@ -124,10 +124,9 @@ def test_without_a_handler_lines_go_to_stderr(capfd: pytest.CaptureFixture[str])
         ({"reproducible": 1}, TypeError, "reproducible must be a bool"),
         ({"max_plans": 0}, SessionError, "'max_plans' must be an integer >= 1"),
         ({"intra_op_num_threads": "2"}, TypeError, "must be an integer"),
-        ({"inter_op_num_threads": 2}, UnsupportedError, "one after the other"),
-        ({"execution_mode": 1}, UnsupportedError, "ORT_SEQUENTIAL"),
-        ({"graph_optimization_level": 0}, UnsupportedError, "explain"),
-        ({"enable_mem_pattern": False}, UnsupportedError, "enable_mem_pattern"),
+        ({"execution_mode": 2}, ValueError, "execution_mode is 2; it must be one of 0, 1"),
+        ({"graph_optimization_level": "all"}, ValueError, "must be one of 0, 1, 2, 3, 99"),
+        ({"enable_mem_pattern": "no"}, ValueError, "enable_mem_pattern is 'no'"),
         ({"optimized_model_filepath": "x.onnx"}, UnsupportedError, "explain"),
         ({"enable_profiling": True}, UnsupportedError, r"session\.profile"),
         ({"free_dimension_overrides": {"bach": 6}}, ModelError, "did you mean 'batch'"),
@@ -163,17 +162,71 @@ def test_a_free_dimension_has_the_size_it_is_given() -> None:
     "call",
     [
         lambda o: o.add_free_dimension_override_by_denotation("DATA_BATCH", 1),
-        lambda o: o.add_session_config_entry("session.intra_op.allow_spinning", "0"),
         lambda o: o.add_session_config_entry("session.disable_prepacking", "0"),
+        lambda o: o.add_session_config_entry("session.set_denormal_as_zero", "1"),
+        lambda o: o.add_session_config_entry("optimization.enable_gelu_approximation", "1"),
         lambda o: o.add_initializer("w", None),
         lambda o: o.add_external_initializers(["w"], []),
         lambda o: o.register_custom_ops_library("ops.so"),
-        lambda _: trainweb.RunOptions().add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0"),
     ],
 )
 def test_methods_of_options_that_mean_nothing_here_say_so(call: Any) -> None:
     with pytest.raises(UnsupportedError):
         call(SessionOptions())
+
+
+OTHERS = {
+    "inter_op_num_threads": 4,
+    "execution_mode": 1,
+    "execution_order": 1,
+    "graph_optimization_level": 0,
+    "enable_cpu_mem_arena": False,
+    "enable_mem_pattern": False,
+    "enable_mem_reuse": False,
+}
+
+
+def test_options_that_change_nothing_are_accepted_with_one_warning() -> None:
+    options = trainweb.SessionOptions(**OTHERS)
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.load_model_format", "ONNX")
+    with pytest.warns(UserWarning, match="accepted and change nothing here: ") as caught, session(options=options) as s:
+        warm(s)
+        with session() as plain:
+            warm(plain)
+            np.testing.assert_array_equal(s.get_contiguous_parameters(), plain.get_contiguous_parameters())
+    (warning,) = caught
+    text = str(warning.message)
+    assert all(f"{name}={value!r} (" in text for name, value in OTHERS.items())
+    assert "session.intra_op.allow_spinning='0' (it is for other backends)" in text and "ONNX" not in text
+    assert Path(warning.filename).name == "sessions.py", "it points at the line that makes the session"
+
+
+def test_a_module_warns_once() -> None:
+    made = artifacts("mlp")
+    state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)
+    with pytest.warns(UserWarning) as caught:
+        module = trainweb.api.Module(made.training_model, state, None, "cpu", {"enable_mem_pattern": False})
+    module.release()
+    assert len(caught) == 1
+
+
+def test_entries_of_runs_are_kept_with_a_warning() -> None:
+    options = trainweb.RunOptions()
+    with pytest.warns(UserWarning, match="memory.enable_memory_arena_shrinkage='cpu:0'"):
+        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    assert options.get_run_config_entry("memory.enable_memory_arena_shrinkage") == "cpu:0"
+    with pytest.raises(KeyError, match="was not set"):
+        options.get_run_config_entry("x")
+
+
+def test_the_format_of_models_is_one_of_two() -> None:
+    options = SessionOptions()
+    for name in ("ONNX", "ORT"):
+        options.add_session_config_entry("session.load_model_format", name)
+    with pytest.raises(ValueError, match="must be ONNX or ORT, got 'TFLITE'"):
+        options.add_session_config_entry("session.load_model_format", "TFLITE")
+    assert options.get_session_config_entry("session.load_model_format") == "ORT"
 
 
 def test_entries_that_are_so_anyway() -> None:

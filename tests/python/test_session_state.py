@@ -11,7 +11,7 @@ from tests.python.sessions import artifacts, batch, session, snapshot, unchanged
 
 import trainweb
 from trainweb.checkpoint import read_checkpoint, write_checkpoint
-from trainweb.errors import BufferSizeError, CheckpointError, FeedError, SessionError, TrainwebError
+from trainweb.errors import BufferSizeError, CheckpointError, SessionError, TrainwebError
 from trainweb.ir.layout import PARAMETERS, STATE
 
 ORDER = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
@@ -341,8 +341,24 @@ def test_a_buffer_of_another_size_or_type_is_refused() -> None:
                     s.load_parameters_buffer(buffer, trainable)
             wrong: list[Any] = [np.zeros(n), np.zeros(n, np.int32), [0.0] * n, "text", None, np.zeros(n, ">f8")]
             for buffer in wrong:
-                with pytest.raises(FeedError, match="float32"):
+                with pytest.raises(TypeError, match="'buffer' must be float32, or bytes"):
                     s.load_parameters_buffer(buffer)
+
+
+@pytest.mark.parametrize("wrong", ["false", 1, None, [True]])
+def test_a_flag_is_true_or_false(wrong: Any) -> None:
+    with session() as s:
+        for call in (
+            lambda: s.get_contiguous_parameters(wrong),
+            lambda: s.get_contiguous_parameters(ema=wrong),
+            lambda: s.get_parameters_size(wrong),
+            lambda: s.parameter_names(wrong),
+            lambda: s.load_parameters_buffer(b"", wrong),
+            lambda: s.input_metadata(wrong),
+        ):
+            with pytest.raises(TypeError, match="must be a bool, got"):
+                call()
+        assert s.get_parameters_size(np.bool_(True)) == s.get_parameters_size(True)
 
 
 # Single parameters.
@@ -404,7 +420,7 @@ def test_a_parameter_that_does_not_fit_is_refused(name: str, value: Any, said: s
         (0.1, float(np.float32(0.1))),
         (float("inf"), float("inf")),
         (1e300, float("inf")),
-        (2**63, float(2**63)),
+        (float(2**63), float(2**63)),
         ("", ""),
         ("naïve 🙂\0\n", "naïve 🙂\0\n"),
         (np.float32(2.5), 2.5),
@@ -420,6 +436,15 @@ def test_properties_of_every_type_go_through_a_checkpoint(given: Any, kept: Any)
     got = trainweb.CheckpointState.load_checkpoint(saved).properties["p"]
     assert got == kept
     assert type(got) is type(kept)
+
+
+@pytest.mark.parametrize(("value", "bits"), [(2**63, 65), (-(2**63) - 1, 65), (10**400, 1330), (np.uint64(2**63), 65)])
+def test_an_integer_beyond_64_bits_is_refused(value: Any, bits: int) -> None:
+    state = trainweb.CheckpointState.load_checkpoint(artifacts("mlp").checkpoint)
+    state.properties["p"] = 12
+    with pytest.raises(ValueError, match=f"64 bits at most, this one has {bits}"):
+        state.properties["p"] = value
+    assert state.properties["p"] == 12
 
 
 def test_nan_stays_nan_in_a_property() -> None:

@@ -57,6 +57,7 @@ LEARNED_ROLES = (WEIGHT, BIAS, NORM, EMBEDDING)
 _INPUTS = {
     "MatMul": {0: WEIGHT, 1: WEIGHT},
     "Gemm": {0: WEIGHT, 1: WEIGHT, 2: BIAS},
+    "FusedGemm": {0: WEIGHT, 1: WEIGHT, 2: BIAS},
     "Einsum": {0: WEIGHT, 1: WEIGHT, 2: WEIGHT},
     "Conv": {1: WEIGHT, 2: BIAS},
     "ConvTranspose": {1: WEIGHT, 2: BIAS},
@@ -79,8 +80,8 @@ _INPUTS = {
 }
 """What an input of an operator is for, by position; the domain does not matter."""
 _CONVOLUTIONS = {"Conv", "ConvTranspose", "FusedConv"}
-_PRODUCTS = {"MatMul", "Gemm", "Einsum", "FusedMatMul"} | _CONVOLUTIONS
-_FUSED = {"FusedConv", "FusedMatMul"}
+_PRODUCTS = {"MatMul", "Gemm", "FusedGemm", "Einsum", "FusedMatMul"} | _CONVOLUTIONS
+_FUSED = {"FusedConv", "FusedMatMul", "FusedGemm"}
 """Operators that no exporter writes, but the optimizer of ONNX Runtime."""
 _MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Cast", "Slice", "Split", "Concat", "Expand"}
 """What is moved is still the same thing."""

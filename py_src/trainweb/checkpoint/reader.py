@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 from ..errors import CheckpointError, LimitError, TrainwebError
 from ..model.checks import MAX_RANK, ONNX_DTYPES, Limits, check_data, check_shape, describe_bytes
 from ..model.external_data import check_range, open_beneath, read_at
+from ..model.flatbuffer import Buffer, Table
 from ..model.graph import ITEM_SIZE, Tensor
 from ..model.reader import load_bytes
 from ..model.remote import RemoteFile, RemoteRange, tensor_of
 from .content import Checkpoint, OptimizerGroup, Property, Resume
-from .flatbuffer import Buffer, Table
 
 IDENTIFIER = b"ODTC"
 VERSION = 2
@@ -85,7 +85,7 @@ class _FileBeside:
 
 def _read(data: bytes | memoryview | RemoteFile, beside: _FileBeside | None) -> Checkpoint:
     try:
-        buffer = Buffer(data)
+        buffer = Buffer(data, "checkpoint", CheckpointError)
         if buffer.identifier != IDENTIFIER:
             raise CheckpointError(f"the file identifier is {buffer.identifier!r}, not {IDENTIFIER!r}")
     except CheckpointError as error:
@@ -142,7 +142,7 @@ def _parameters(module: Table, field: int, what: str, nominal: bool, beside: _Fi
 def _nominal(table: Table) -> Tensor:
     name = _name(table)
     dtype = _dtype(table, name)
-    if table.int64s(2, MAX_RANK, f"dims of {name!r}") or table.blob(4, f"data of {name!r}"):
+    if table.numbers(2, "q", MAX_RANK, f"dims of {name!r}") or table.blob(4, f"data of {name!r}"):
         raise CheckpointError(f"the checkpoint is nominal, but parameter {name!r} has a shape or data")
     return Tensor(name, dtype, (), b"")
 
@@ -159,7 +159,7 @@ def _tensor(table: Table, beside: _FileBeside | None) -> Tensor:
     name = _name(table)
     what = f"tensor {name!r}"
     dtype = _dtype(table, name)
-    dims = table.int64s(2, MAX_RANK, f"dims of {what}")
+    dims = table.numbers(2, "q", MAX_RANK, f"dims of {what}")
     raw = table.blob(4, f"data of {what}")
     offset = table.scalar(6, "q", -1, f"external offset of {what}")
     try:

@@ -7,8 +7,8 @@ in the session itself, and one `run` is one step.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,10 @@ from trainweb.onnxblock.models import build_training_models
 from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.ops.functions import write_interchangeable
 from trainweb.training.arrays import from_numpy, to_numpy
-from trainweb.training.inference_session import observe
-from trainweb.training.interface import ModelMetadata, NodeArg, SessionBase, check_providers
+from trainweb.training.core import set_seed
+from trainweb.training.inert import warn_without_effect
+from trainweb.training.inference_session import InferenceSession, observe
+from trainweb.training.interface import CPU, PROVIDERS, ModelMetadata, NodeArg, SessionBase, check_providers
 from trainweb.training.options import (
     Attributes,
     ExecutionMode,
@@ -58,7 +60,8 @@ MODEL_GROUP = "full_precision"
 class TrainingParameters(Attributes):
     """How to train; attributes and defaults are those of onnxruntime. One that is misspelt is an AttributeError.
 
-    Those for several devices, half precision and recomputation must keep their defaults: `check` says of each why.
+    Those for several devices and half precision must keep their defaults: `check` says of each why. Those that change
+    no number here, such as recomputation, are accepted with a warning.
 
     Attributes
     ----------
@@ -87,13 +90,15 @@ class TrainingParameters(Attributes):
     initial_state : dict of str to dict
         See `set_optimizer_initial_state`.
     use_memory_efficient_gradient, gelu_recompute, attn_dropout_recompute, transformer_layer_recompute : bool
-        False: ``memory_budget`` decides, an option of the session.
+        Without effect: ``memory_budget`` decides, an option of the session.
     number_recompute_layers : int
-        0, as well.
-    use_mixed_precision, use_fp16_moments, loss_scale : bool and float
-        False and 0: everything is computed in float32.
+        Without effect, too.
+    use_mixed_precision, use_fp16_moments : bool
+        False: everything is computed in float32.
+    loss_scale : float
+        Without effect: gradients in float32 need no scale.
     propagate_cast_ops_level, propagate_cast_ops_allow : int and list
-        1 and empty: there are no casts to move.
+        Without effect: there are no casts to move.
     world_rank, world_size, data_parallel_size, horizontal_parallel_size, pipeline_parallel_size : int
         0 and 1: there is one device.
     num_pipeline_micro_batches, pipeline_cut_info_string : int and str
@@ -154,7 +159,7 @@ class TrainingParameters(Attributes):
         self.initial_state = {name: dict(moments) for name, moments in state.items()}
 
     def check(self) -> None:
-        """Refuse what one device in float32 cannot do.
+        """Refuse what one device in float32 cannot do, and warn of what changes nothing.
 
         Raises
         ------
@@ -163,34 +168,42 @@ class TrainingParameters(Attributes):
         ModelError
             No micro batch.
         """
-        default = TrainingParameters()
-        for names, why in FIXED:
-            for name in names.split():
-                if getattr(self, name) != getattr(default, name):
-                    raise UnsupportedError(
-                        f"TrainingParameters.{name} is {getattr(self, name)!r}; only {getattr(default, name)!r} is "
-                        f"supported: {why}"
-                    )
+        for name, value, default, why in self._others(FIXED):
+            raise UnsupportedError(f"TrainingParameters.{name} is {value!r}; only {default!r} is supported: {why}")
         if self.gradient_accumulation_steps < 1:
             raise ModelError("gradient_accumulation_steps must be at least 1.")
+        found = [f"TrainingParameters.{name}={value!r} ({why})" for name, value, _, why in self._others(WITHOUT_EFFECT)]
+        warn_without_effect(found, 4)
+
+    def _others(self, table: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Any, Any, str]]:
+        """Attributes of a table that do not have their default: name, value, default, and what the table says."""
+        default = TrainingParameters()
+        for names, why in table:
+            for name in names.split():
+                if getattr(self, name) != getattr(default, name):
+                    yield name, getattr(self, name), getattr(default, name), why
 
 
 FIXED = (
-    ("use_mixed_precision use_fp16_moments loss_scale", "everything is computed in float32."),
-    ("propagate_cast_ops_level propagate_cast_ops_allow", "there is no half precision for which casts would move."),
+    ("use_mixed_precision use_fp16_moments", "everything is computed in float32."),
     (
         "world_rank world_size data_parallel_size horizontal_parallel_size pipeline_parallel_size "
         "num_pipeline_micro_batches pipeline_cut_info_string allreduce_post_accumulation deepspeed_zero_stage "
         "enable_adasum sliced_schema sliced_axes sliced_tensor_names",
         "there is one device.",
     ),
+)
+"""Attributes that have one value here, and why."""
+WITHOUT_EFFECT = (
+    ("loss_scale", "gradients in float32 need no scale"),
+    ("propagate_cast_ops_level propagate_cast_ops_allow", "there are no casts to move"),
     (
         "use_memory_efficient_gradient gelu_recompute attn_dropout_recompute transformer_layer_recompute "
         "number_recompute_layers",
-        "which activations are computed again is decided by memory_budget, an option of the session.",
+        "memory_budget, an option of the session, decides what is computed again",
     ),
 )
-"""Attributes that have one value here, and why."""
+"""Attributes that change no number here, and why."""
 
 
 @dataclass(frozen=True)
@@ -302,18 +315,26 @@ class NativeTrainingSession(SessionBase):
 
     @property
     def _opened(self) -> Session:
+        self._check_opened()
+        assert self._session is not None
+        return self._session
+
+    def _check_opened(self) -> None:
         if self._session is None:
             raise SessionError("This session has no model yet: call load_model or read_bytes.")
-        return self._session
 
     # Making of.
 
     def _weights(self, base: Graph, graph: Graph) -> tuple[list[str], list[str]]:
         p = self._parameters
         constants = constants_to_initializers(base).initializers
-        wanted = sorted(p.weights_to_train) if p.weights_to_train else None
-        for attribute in ("weights_to_train", "weights_not_to_train"):
-            for name in sorted(getattr(p, attribute)):
+        to_train, not_to_train = (
+            set(texts(f"TrainingParameters.{name}", getattr(p, name)))
+            for name in ("weights_to_train", "weights_not_to_train")
+        )
+        wanted = sorted(to_train) if to_train else None
+        for attribute, names in (("weights_to_train", to_train), ("weights_not_to_train", not_to_train)):
+            for name in sorted(names):
                 if name not in constants:
                     raise ModelError(unknown(f"TrainingParameters.{attribute}: the weight", name, constants))
         if wanted is None:
@@ -321,7 +342,7 @@ class NativeTrainingSession(SessionBase):
             trainable = [n for n, t in base.initializers.items() if t.dtype == "float32" and n in reached]
         else:
             trainable = select_parameters(graph, base.initializers, constants, wanted, None).trainable
-        fixed = p.weights_not_to_train | self._immutable(base, constants)
+        fixed = not_to_train | self._immutable(base, constants)
         return [name for name in trainable if name not in fixed], []
 
     def _immutable(self, base: Graph, constants: Mapping[str, Tensor]) -> set[str]:
@@ -414,7 +435,7 @@ class NativeTrainingSession(SessionBase):
 
     def _open(self) -> None:
         training, evaluation, optimizer = self._graphs
-        options = replace(self._options, enable_profiling=False)
+        options = self._options.told(enable_profiling=False)
         self._session = Session(
             self._state,
             write_model(training),
@@ -484,10 +505,12 @@ class NativeTrainingSession(SessionBase):
         include_mixed_precision_weights : bool
             False: there are none.
         """
+        self._check_opened()
         return {MODEL_GROUP: {name: p.data for name, p in self._state.parameters.items()}}
 
     def get_optimizer_state(self) -> dict[str, dict[str, np.ndarray]]:
         """Moments and the update count by weight; empty without an optimizer."""
+        self._check_opened()
         if self._graphs[2] is None:
             return {}
         optimizer = self._state.optimizer
@@ -516,21 +539,27 @@ class NativeTrainingSession(SessionBase):
         Raises
         ------
         CheckpointError
-            With `strict`, a key that the session does not have.
+            A value of another type or shape; with `strict`, a key that the session does not have. Nothing was changed.
         """
-        known = set(self.get_state())
+        session, known = self._opened, self.get_state()
         strange = [key for key in state if key not in known]
         if strict and strange:
             raise CheckpointError(unknown("The key", strange[0], known))
-        self._opened.release()
+        # Everything is checked before anything changes: a session survives what it refuses.
+        values = {key: _of_type(key, value, known[key]) for key, value in state.items() if key in known}
+        session.release()
         optimizer_state: dict[str, dict[str, Any]] = {}
-        for key, value in state.items():
-            for weight in self._trained:
-                if key.removesuffix(f"_{weight}") in (*MOMENTS.values(), UPDATE_COUNT):
-                    optimizer_state.setdefault(weight, {})[key.removesuffix(f"_{weight}")] = value
+        for key, value in values.items():
             if key in self._state.parameters:
-                self._state.parameters[key].data = np.asarray(value)
+                self._state.parameters[key].data = value
+                continue
+            weight = next(w for w in self._trained if key.removesuffix(f"_{w}") in (*MOMENTS.values(), UPDATE_COUNT))
+            optimizer_state.setdefault(weight, {})[key.removesuffix(f"_{weight}")] = value
         self._set_moments(optimizer_state)
+        self._open()
+
+    def _open_again(self) -> None:
+        self._opened.release()
         self._open()
 
     def _set_moments(self, state: Mapping[str, Mapping[str, Any]]) -> None:
@@ -551,6 +580,7 @@ class NativeTrainingSession(SessionBase):
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs of `run`, with the learning rate last."""
+        self._check_opened()
         inputs = [NodeArg.of(v) for v in self._inputs if v.name not in self._state.parameters]
         if self._graphs[2] is not None:
             inputs.append(NodeArg(self._parameters.lr_params_feed_name, "tensor(float)", [1]))
@@ -558,6 +588,7 @@ class NativeTrainingSession(SessionBase):
 
     def get_outputs(self) -> list[NodeArg]:
         """The outputs of `run`."""
+        self._check_opened()
         outputs = [NodeArg.of(self._values[name]) for name in self._outputs]
         if self._gradients_are_outputs:
             weights = self._models.trainable
@@ -572,6 +603,7 @@ class NativeTrainingSession(SessionBase):
         output_name : str
             The output.
         """
+        self._check_opened()
         return output_name in self._values and self._values[output_name].dtype == "float32"
 
     def get_partition_info_map(self) -> dict[str, Any]:
@@ -612,12 +644,39 @@ class TrainingSession(NativeTrainingSession):
         self.loss_scale_input_name = result.loss_scale_input_name
 
 
+def _of_type(key: str, value: Any, wanted: np.ndarray) -> np.ndarray:
+    """A value of a state, of the type and shape that the session has."""
+    array = np.asarray(value)
+    if key.startswith(UPDATE_COUNT) and array.size == 1 and array.dtype.kind in "iu":
+        array = array.reshape(wanted.shape).astype(wanted.dtype)
+    if (array.dtype, array.shape) != (wanted.dtype, wanted.shape):
+        found, expected = (f"{a.dtype}{list(a.shape)}" for a in (array, wanted))
+        raise CheckpointError(f"The state's {key!r} is {found}; the session has {expected}. Nothing was changed.")
+    return array
+
+
+def get_available_providers() -> list[str]:
+    """Execution providers that there are: the CPU's."""
+    return [CPU]
+
+
+def get_all_providers() -> list[str]:
+    """Execution providers that onnxruntime 1.19 knows."""
+    return list(PROVIDERS)
+
+
+def get_device() -> str:
+    """Where everything is computed."""
+    return "CPU"
+
+
 __all__ = [
     "ExecutionMode",
     "ExecutionOrder",
     "GradientGraphBuilder",
     "GraphOptimizationLevel",
     "IOBinding",
+    "InferenceSession",
     "ModelMetadata",
     "NativeTrainingSession",
     "NodeArg",
@@ -627,6 +686,10 @@ __all__ = [
     "TrainingConfigurationResult",
     "TrainingParameters",
     "TrainingSession",
+    "get_all_providers",
+    "get_available_providers",
+    "get_device",
+    "set_seed",
 ]
 
 

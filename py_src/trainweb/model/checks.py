@@ -247,9 +247,7 @@ def describe_bytes(data: Encoded) -> str:
     if not head:
         return "it is empty"
     if head[4:8] == b"ORTM":
-        return (
-            "it looks like an ORT format model (.ort), which is not read here: give the .onnx file that it was made of"
-        )
+        return "it looks like an ORT format model (.ort)"
     if head[4:8] == b"ODTC":
         return "it looks like a checkpoint"
     for magic, what in FOREIGN:

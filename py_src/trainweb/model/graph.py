@@ -178,6 +178,8 @@ class Graph:
     """Locations of the files beside the model that its weights were read from."""
     unnamed: dict[str, list[str]] = field(default_factory=dict, compare=False)
     """Places in inputs, as "x[0]", of dims that the file calls by a name which is none, as "unk__5": by that name."""
+    about: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What the file says of itself, as onnxruntime's ModelMetadata calls it; empty for a graph that was made here."""
 
     def copy(self) -> Graph:
         """A copy whose lists, dicts and nodes may be changed freely (tensor data is shared)."""
@@ -205,6 +207,7 @@ class Graph:
             self.loop_iterations,
             self.external_files,
             self.unnamed,
+            self.about,
         )
 
     def placed(self, sizes: Mapping[str, int]) -> dict[str, int]:

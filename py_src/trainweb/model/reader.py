@@ -1,4 +1,4 @@
-"""ONNX -> `Graph`. The file is untrusted and checked here, once, for all later stages."""
+"""ONNX or ORT format -> `Graph`. The file is untrusted and checked here, once, for all later stages."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from .external_data import ExternalData, byte_view
 from .functions import Frame, Function, Key, function_key
 from .graph import ITEM_SIZE, TORCH, TRAINWEB, Graph, Node, Sequence, Tensor, Value
 from .integrity import check_integrity
+from .ort_format import by_use, is_ort_format, onnx_of_ort
 from .plain import PlainAttribute, plain_attribute
 from .remote import LOCATION, RemoteFile
 from .repairs import (
@@ -80,7 +81,7 @@ def read_model(
     limits: Limits | Mapping[str, int] | None = None,
     integrity: str | None = None,
 ) -> Graph:
-    """Read an ONNX model.
+    """Read a model in ONNX or in ORT format, which its first bytes tell apart.
 
     Nodes of one name get names of their own. Model-local functions are inlined, subgraphs become
     `Graph` attributes, nodes are put in executable order, tensors of any encoding become
@@ -119,11 +120,14 @@ def read_model(
     if integrity is not None:
         check_integrity(data[0 : len(data)], integrity, "the model")
     given: dict[str, Any] = dict(mapping("external_data", external_data or {}))
-    if isinstance(data, RemoteFile):
+    is_ort = is_ort_format(data)
+    if is_ort or isinstance(data, RemoteFile):
         given[LOCATION] = data
     with ExternalData(directory, given) as external:
         graph = _Reader(limits, external).model(_split(data, limits))
         graph.external_files = tuple(name for name in external.names if name != LOCATION)
+        if is_ort:
+            graph.initializers = by_use(graph)
         return graph
 
 
@@ -136,7 +140,10 @@ def read_metadata(source: Any) -> dict[str, Any]:
         The model.
     """
     limits = Limits()
-    proto = _split(load_bytes(source, limits)[0], limits).proto
+    return _about(_split(load_bytes(source, limits)[0], limits).proto)
+
+
+def _about(proto: Any) -> dict[str, Any]:
     return {
         "producer_name": proto.producer_name,
         "graph_name": proto.graph.name,
@@ -191,6 +198,8 @@ def _check_file_size(nbytes: int, limits: Limits, what: str) -> None:
 
 
 def _split(data: bytes | memoryview | RemoteFile, limits: Limits) -> SplitModel:
+    if is_ort_format(data):
+        return SplitModel(onnx_of_ort(data, limits), limits)
     return SplitModel(data if isinstance(data, RemoteFile) else bytes(data), limits)
 
 
@@ -237,7 +246,8 @@ class _Reader:
         # before IR version 4 every initializer had to be an input, which they are not any more
         graph.ir_version = min(max(proto.ir_version, 4), newest)
         graph.producer = self._producer
-        graph.metadata = dict(properties(proto.metadata_props))
+        graph.about = _about(proto)
+        graph.metadata = graph.about["custom_metadata_map"]
         graph.loop_iterations = self._limits.loop_iterations
         return graph
 

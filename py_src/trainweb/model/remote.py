@@ -225,8 +225,13 @@ def _detached_tensor(file: RemoteFile, start: int, stop: int) -> bytes | None:
     if raw is None or raw[1] - raw[0] < LARGE or dtype not in DETACHED:
         return None
     reference = messages().TensorProto()
-    for key, value in (("location", LOCATION), ("offset", raw[0]), ("length", raw[1] - raw[0])):
-        entry: Any = reference.external_data.add()
-        entry.key, entry.value = key, str(value)
-    reference.data_location = reference.EXTERNAL
+    refer(reference, raw[0], raw[1] - raw[0])
     return bytes(others + reference.SerializeToString())
+
+
+def refer(tensor: Any, offset: int, nbytes: int) -> None:
+    """Make bytes of the file itself the data of a TensorProto, as external data at `LOCATION`."""
+    for key, value in (("location", LOCATION), ("offset", offset), ("length", nbytes)):
+        entry = tensor.external_data.add()
+        entry.key, entry.value = key, str(value)
+    tensor.data_location = tensor.EXTERNAL

@@ -12,14 +12,15 @@ from typing import Any
 from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import MS
+from trainweb.model.graph import MS, Node
 from trainweb.ops.attention import part, places, reshape, unsqueeze
 from trainweb.ops.composite import Composite
 from trainweb.ops.conv import Conv, convolution_of
 from trainweb.ops.emission import Emission
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import i32, literal
-from trainweb.ops.op import Bad, Float, Floats, Int, Sample, Str, register
+from trainweb.ops.matmul import Gemm
+from trainweb.ops.op import Bad, Float, Floats, Int, Sample, Str, find, register
 from trainweb.ops.symbolic import Var
 
 ACTIVATIONS: dict[str, tuple[str, ...]] = {
@@ -32,6 +33,11 @@ ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "Clip": ("min", "max"),
 }
 """Activations of FusedConv, and what their parameters are."""
+GEMM_ACTIVATIONS = (
+    *("", "Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu", "Sigmoid"),
+    *("Softplus", "Softsign", "Tanh", "ThresholdedRelu"),
+)
+"""Activations of FusedGemm, whose attributes it has with "activation_" before their names."""
 CLIP_INPUTS_SINCE = 11
 """The opset from which on Clip has its limits as inputs."""
 
@@ -107,6 +113,62 @@ class FusedConv(Composite):
             "Clip": lambda: np.clip(y, p[0], p[1]),
         }
         return functions[self.activation]()
+
+
+@register
+class FusedGemm(Composite):
+    """Gemm, and an activation."""
+
+    domain = MS
+    attrs = {
+        **Gemm.attrs,
+        "activation": Str(""),
+        "activation_alpha": Float(),
+        "activation_beta": Float(),
+        "activation_gamma": Float(),
+    }
+    min_inputs, max_inputs = 2, 3
+    differentiable = (0, 1, 2)
+    samples = (
+        Sample([(3, 4), (2, 4), (2,)], {"activation": "Relu", "transB": 1, "alpha": 0.5}, away_from=(0.0,)),
+        Sample([(3, 4), (4, 2), (2,)], {"activation": "LeakyRelu", "activation_alpha": 0.3}, away_from=(0.0,)),
+        Sample([(3, 4), (4, 2), (2,)], {"activation": "HardSigmoid", "activation_alpha": 0.3, "activation_beta": 0.4}),
+        Sample([(3, 4), (4, 2), (1, 2)], {"activation": "Tanh", "beta": 2.0}),
+        Sample([(3, 4), (4, 2)], {"activation": "Softplus"}),
+    )
+    bad = (
+        Bad([(3, 4), (3, 2)]),
+        Bad([(3, 4), (4, 2)], {"activation": "Gelu"}, UnsupportedError),
+    )
+
+    def infer(self, a: TensorType, b: TensorType, c: TensorType | None) -> TensorType:
+        if self.activation not in GEMM_ACTIVATIONS:
+            raise self.unsupported(f"the activation {self.activation!r}")
+        return self._product().infer(a, b, c)
+
+    def _product(self) -> Gemm:
+        """The product."""
+        attrs = {name: value for name, value in self.node.attrs.items() if name in Gemm.attrs}
+        return Gemm(Node("Gemm", ["a", "b"], self.node.outputs[:1], attrs, "", self.node.name), Gemm.versions[-1])
+
+    def _parameters(self) -> dict[str, Any]:
+        """The attributes of the activation."""
+        prefix = "activation_"
+        return {n.removeprefix(prefix): v for n, v in self.node.attrs.items() if n.startswith(prefix)}
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        a, b, c = ins
+        assert a is not None and b is not None
+        y = a.op("Gemm", *(v for v in (b, c) if v is not None), **self._product().node.attrs)
+        return [y.op(self.activation, **self._parameters()) if self.activation else y]
+
+    def reference(self, a: Any, b: Any, c: Any = None) -> Any:
+        y = self._product().reference(a, b, c)
+        if not self.activation:
+            return y
+        activation = find("", self.activation)
+        assert activation is not None
+        return activation(Node(self.activation, ["y"], ["z"], self._parameters()), activation.versions[-1]).reference(y)
 
 
 @register

@@ -114,7 +114,7 @@ def parameter_bytes(buffer: Any) -> bytes | bytearray | memoryview:
     array = np.frombuffer(buffer, np.uint8) if isinstance(buffer, (bytes, bytearray, memoryview)) else buffer
     array = array_of("buffer", array)
     if array.dtype.newbyteorder("=") not in (np.float32, np.uint8):
-        raise FeedError(f"A parameter buffer must be float32, or bytes; got {array.dtype}.")
+        raise TypeError(f"'buffer' must be float32, or bytes; got {array.dtype}.")
     return from_numpy("buffer", array).data
 
 

@@ -28,7 +28,7 @@ from trainweb.checkpoint import Checkpoint, checkpoint_parts, read_checkpoint
 from trainweb.errors import EngineError, ReleasedError, SessionError, TrainwebError
 from trainweb.ir.layout import PARAMETERS
 from trainweb.model.checks import Limits, check_memory_budget
-from trainweb.model.graph import Graph, Tensor
+from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.model.lazy import LARGE, LazyTensor, Part, Place
 from trainweb.model.reader import read_model
 from trainweb.model.remote import FileHost, RemoteFile
@@ -465,7 +465,15 @@ def inspect_model(
         report[key] = report[key] and _in_page(report[key])
     if isinstance(report["suggested_loss"], dict):
         report["suggested_loss"] = {page_name(name): value for name, value in report["suggested_loss"].items()}
+    report["model_metadata"] = _about(report["model_metadata"])
     return {camel_case(name): value for name, value in report.items()}
+
+
+def _about(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a model says of itself; its version is a text, as JSON rounds large integers."""
+    if not metadata:
+        return None
+    return {camel_case(name): value for name, value in {**metadata, "version": str(metadata["version"])}.items()}
 
 
 @answered
@@ -594,17 +602,25 @@ def create_inference(model: Any, options_json: str = "", locations_json: str = "
     graph = read_model(as_source(model), external_data=external, limits=settings["limits"])
     (graph,) = _sized((graph,), options_json)
     opened = InferenceModel(graph, **settings)
-    return {"handle": _open(opened), "header": opened.header()}
+    about = {
+        "inputs": [_described(v) for v in opened.inputs.values()],
+        "outputs": [_described(v) for v in graph.outputs if isinstance(v, Value)],
+        "model": _about(graph.about),
+    }
+    return {"handle": _open(opened), "header": opened.header() | {"about": about}}
+
+
+def _described(value: Value) -> dict[str, Any]:
+    """An input or output, as a page describes it."""
+    dims = ["" if d is None else d for d in value.shape or ()]
+    return {"name": value.name, "isTensor": True, "type": value.dtype, "shape": dims}
 
 
 @answered
 def output_metadata(handle: int, training: bool) -> list[dict[str, Any]]:
     """The outputs of a train (or eval) step, as a page describes them."""
     models, kind = _training(handle).models, "train" if training else "eval"
-    return [
-        {"name": v.name, "isTensor": True, "type": v.dtype, "shape": ["" if d is None else d for d in v.shape or ()]}
-        for v in models.output_values(kind)
-    ]
+    return [_described(v) for v in models.output_values(kind)]
 
 
 @answered

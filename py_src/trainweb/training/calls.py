@@ -54,9 +54,7 @@ class Kind:
 
 
 NOTHING = Kind("None", "void", wire="null")
-FLAG = Kind("bool", "boolean")
-CHECKED_FLAG = Kind("bool", "boolean", check='checkFlag("$name", $)')
-"""Of calls that the interfaces of onnxruntime do not have: theirs take any value for a flag."""
+FLAG = Kind("bool", "boolean", to_core='flag("$name", $)', check='checkFlag("$name", $)')
 NAME = Kind("str", "string")
 NAMES = Kind("list[str]", "readonly string[]")
 NUMBER = Kind("float", "number", check='checkNumber("$name", $)')
@@ -237,6 +235,7 @@ CALLS = (
         "Float32 of shape [n], where n is what `get_parameters_size` says.",
         raises={"CheckpointError": "The session is of a nominal checkpoint, which has no values yet.", **NO_EMA},
         python=Public.BY_HAND,
+        page=Public.BY_HAND,
     ),
     Call(
         "load_parameters_buffer",
@@ -343,6 +342,14 @@ CALLS = (
         raises={"CheckpointError": "There is no such property."},
         python=Public.NO,
     ),
+    Call(
+        "get_property_kind",
+        "What a value is kept as: 1 may be an integer or a float.",
+        (PROPERTY_NAME,),
+        Kind("str", "PropertyKind"),
+        raises={"CheckpointError": "There is no such property."},
+        python=Public.NO,
+    ),
     Call("property_names", "Names of the values that the checkpoint keeps.", result=NAMES, python=Public.NO),
     Call(
         "delete_property",
@@ -431,7 +438,7 @@ CALLS = (
         "Overwrite parameters with those of a safetensors or npz file. Gradients and moments stay.",
         (
             Argument("weights", WEIGHTS, "The contents of the file."),
-            Argument("strict", CHECKED_FLAG, "Whether the file must have all parameters, and no others.", default=True),
+            Argument("strict", FLAG, "Whether the file must have all parameters, and no others.", default=True),
         ),
         raises={
             "CheckpointError": "It is neither, has other parameters though `strict`, or one of another type or shape. "

@@ -107,6 +107,9 @@ class Report:
         Sizes that `build_artifacts` must be given, where the model cannot be trained without those of `check`.
     code : dict of str to str
         Lines that train the model, "javascript" and "python"; none where an argument is no plain value.
+    model_metadata : dict
+        What the file says of itself: producer_name, graph_name, domain, description, graph_description, version and
+        custom_metadata_map. Empty for a file that is no model.
     """
 
     trainable: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -129,6 +132,7 @@ class Report:
     feeds: list[Feed] = field(default_factory=list)
     dims: dict[str, int] = field(default_factory=dict)
     code: dict[str, str] = field(default_factory=dict)
+    model_metadata: dict[str, Any] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -174,6 +178,7 @@ class Report:
             "flops": self.flops,
             **{key: [asdict(one) for one in getattr(self, key)] for key in ("inputs", "outputs", "feeds")},
             "operators": self.operators,
+            "model_metadata": self.model_metadata,
             "suggested_loss": self.suggested_loss,
             "dims": self.dims,
             "code": self.code,
@@ -269,6 +274,7 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
     report = Report()
     try:
         graph = read_model(model, external_data=arguments.get("external_data"))
+        report.model_metadata = graph.about
         _describe(graph, report)
         sizes = graph.placed(sizes[0]), sizes[1]
         fix_dimensions([graph], graph.placed(arguments.get("dims") or {}))

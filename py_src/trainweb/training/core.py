@@ -541,6 +541,11 @@ class SessionCore:
             raise messages.UNKNOWN_PROPERTY(name=name)
         return self.state.properties[name]
 
+    def get_property_kind(self, name: str) -> str:
+        """What a value is kept as: "int", "float" or "string"."""
+        kinds: dict[type, str] = {int: "int", float: "float", str: "string"}
+        return kinds[type(self.get_property(name))]
+
     def save_checkpoint(self, include_optimizer_state: bool = False) -> bytes:
         """Bytes of a checkpoint file."""
         self._check()

@@ -60,10 +60,20 @@ class InferenceSession(SessionBase):
         graph = read_model(path_or_bytes, external_data=external_data, limits=settings["limits"], integrity=integrity)
         fix_dimensions([graph], self._options.free_dimension_overrides)
         self._values = {v.name: v for v in graph.outputs if isinstance(v, Value)}
-        self._core = InferenceCore(graph, **settings)
+        self._graph = graph
+        self._open()
         self._log = Log(self._options)
-        weakref.finalize(self, abandon, self._core.host.release).atexit = False
         self._start_profiling(lambda trace: observe(self._core.host, trace))
+
+    def _open(self) -> None:
+        self._core = InferenceCore(self._graph, **self._options.core_settings())
+        weakref.finalize(self, abandon, self._core.host.release).atexit = False
+
+    def _open_again(self) -> None:
+        self._core.host.release()
+        self._open()
+        if self._trace is not None:
+            observe(self._core.host, self._trace)
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs of `run`."""

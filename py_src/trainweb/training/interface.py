@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from trainweb.arguments import instance_of, mapping, unknown
-from trainweb.errors import FeedError, InvalidValueError, UnsupportedError
+from trainweb.arguments import instance_of, mapping, texts, unknown
+from trainweb.errors import FeedError, InvalidValueError
 from trainweb.model.graph import Value
 from trainweb.model.reader import read_metadata
+from trainweb.training.inert import ON_THE_CPU, warn_without_effect
 from trainweb.training.options import SessionOptions
 from trainweb.training.profile import Trace
 from trainweb.training.values import IOBinding, OrtValue, as_array, type_name
@@ -86,28 +87,30 @@ class ModelMetadata:
 def check_providers(providers: Any, provider_options: Any = None) -> None:
     """Check execution providers, given as onnxruntime takes them: names, or pairs of a name and options.
 
+    Everything is computed on the CPU: others are warned of, and so are options, which change nothing.
+
     Raises
     ------
     InvalidValueError
-        A name that onnxruntime does not know either; the text names the nearest.
-    UnsupportedError
-        The CPU is not among them, or options for it.
+        A name that onnxruntime does not know either (the text names the nearest), or options in both arguments.
     """
-    given = [_provider(p) for p in _listed("providers", providers)]
+    listed = _listed("providers", providers)
+    if provider_options is not None and any(not isinstance(p, str) for p in listed):
+        raise InvalidValueError("Only string values for 'providers' are supported if 'provider_options' is given.")
+    given = [_provider(p) for p in listed]
     options = [o for _, o in given] + _listed("provider_options", provider_options)
     if provider_options is not None and len(provider_options) != len(given):
         raise InvalidValueError("'providers' and 'provider_options' should be the same length if both are given.")
+    for option in options:
+        mapping("provider_options", option)
     for name, _ in given:
         if name not in PROVIDERS:
             raise InvalidValueError(unknown("Execution provider", name, PROVIDERS))
-    if given and CPU not in [name for name, _ in given]:
-        raise UnsupportedError(f"{given[0][0]} is not supported: add {CPU!r}, which computes everything here.")
-    if any(options):
-        raise UnsupportedError(f"{CPU} has no options, got {next(filter(None, options))!r}.")
     for name, _ in given:
         if name != CPU:
             text = f"Specified provider {name!r} is not in available provider names. Available providers: {CPU!r}"
             warnings.warn(text, UserWarning, stacklevel=3)
+    warn_without_effect([f"provider_options={o!r} ({ON_THE_CPU})" for o in options if o], 3)
 
 
 def _listed(name: str, value: Any) -> list[Any]:
@@ -196,6 +199,37 @@ class SessionBase(ABC):
             As `InferenceSession` takes them.
         """
         check_providers(providers, provider_options)
+
+    def _create_inference_session(
+        self, providers: Any = None, provider_options: Any = None, disabled_optimizers: Any = None
+    ) -> None:
+        """Open the session again, as onnxruntime's Python does under this name.
+
+        Parameters
+        ----------
+        providers, provider_options : optional
+            See `check_providers`.
+        disabled_optimizers : list of str, optional
+            Accepted with a warning: what the compiler does changes no number.
+        """
+        check_providers(providers, provider_options)
+        if disabled_optimizers:
+            warn_without_effect([f"disabled_optimizers={texts('disabled_optimizers', disabled_optimizers)}"], 2)
+        self._open_again()
+
+    def _reset_session(self, providers: Any = None, provider_options: Any = None) -> None:
+        """Give the session's kernel memory back and open it again, with the weights that it has.
+
+        Parameters
+        ----------
+        providers, provider_options : optional
+            See `check_providers`.
+        """
+        self._create_inference_session(providers, provider_options)
+
+    @abstractmethod
+    def _open_again(self) -> None:
+        """Give the kernel memory back, and take new."""
 
     def enable_fallback(self) -> None:
         """Allow a fallback to the CPU, where everything runs anyway."""

@@ -1,13 +1,14 @@
 """Options of sessions and of runs: trainweb's own, and onnxruntime's under its names. No numpy.
 
-What means something here is obeyed, everything else is refused by name with the reason.
+What means something here is obeyed. What changes no number is accepted with a warning (`training/inert.py`), everything
+else is refused by name with the reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Any, Self
 
@@ -18,6 +19,15 @@ from trainweb.ir.layout import MAX_THREADS
 from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.integrity import check_names
 from trainweb.training.host import DEFAULT_MAX_PLANS
+from trainweb.training.inert import (
+    ENTRIES_AS_IS,
+    INERT,
+    OTHER_BACKENDS,
+    check_entry,
+    check_value,
+    warn_without_effect,
+    without_effect,
+)
 from trainweb.training.models import MODELS
 
 VERBOSE, INFO, WARNING, ERROR, FATAL = range(5)
@@ -126,24 +136,29 @@ class RunOptions(Attributes):
         self.tag = value
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Refuse: no entry means anything here.
+        """Keep an entry, with a warning: none changes anything here.
 
         Parameters
         ----------
         key, value : str
             The entry.
         """
-        raise UnsupportedError(f"Run configuration {key!r} ({value!r}) is not supported: it is for other backends.")
+        entry = instance_of(str, "key", key), instance_of(str, "value", value)
+        self.__dict__.setdefault("_entries", {}).update([entry])
+        warn_without_effect([f"{key}={value!r} ({OTHER_BACKENDS})"], 2)
 
     def get_run_config_entry(self, key: str) -> str:
-        """Raise UnknownNameError, a KeyError: there is none.
+        """An entry that was added; UnknownNameError, a KeyError, for another.
 
         Parameters
         ----------
         key : str
             The entry.
         """
-        raise UnknownNameError(f"Run configuration {key!r} was not set.")
+        entries: dict[str, str] = self.__dict__.get("_entries", {})
+        if key not in entries:
+            raise UnknownNameError(f"Run configuration {key!r} was not set.")
+        return entries[key]
 
     @classmethod
     def of(cls, given: Any) -> RunOptions:
@@ -255,9 +270,11 @@ class SessionOptions(Attributes):
     log_verbosity_level : int
         There is one level of verbose lines.
     inter_op_num_threads, execution_mode, execution_order, graph_optimization_level
-        One value is accepted, that of onnxruntime's defaults; the error on another says why.
-    enable_cpu_mem_arena, enable_mem_pattern, enable_mem_reuse, optimized_model_filepath
-        Of these as well.
+        They change no number here. Other values than onnxruntime's defaults are accepted with a warning that says why.
+    enable_cpu_mem_arena, enable_mem_pattern, enable_mem_reuse
+        These as well.
+    optimized_model_filepath : str
+        Empty: a plan is no ONNX model.
     """
 
     threads: int = 0
@@ -313,7 +330,21 @@ class SessionOptions(Attributes):
         else:
             raise TypeError(f"Session options must be a dict or SessionOptions, got {type(given).__name__}.")
         options.check()
+        if not options.__dict__.get("_told"):
+            warn_without_effect(without_effect(options, options.entries), 3)
         return options
+
+    @property
+    def entries(self) -> dict[str, str]:
+        """The configuration by key, as `add_session_config_entry` was given it."""
+        entries: dict[str, str] = self.__dict__.setdefault("_entries", {})
+        return entries
+
+    def told(self, **changes: Any) -> SessionOptions:
+        """These options with some changed, of which the user was warned already."""
+        other = replace(self, **changes)
+        other.__dict__["_told"] = True
+        return other
 
     def check(self) -> None:
         """Raise unless every value can be obeyed."""
@@ -332,10 +363,13 @@ class SessionOptions(Attributes):
         check_debug(self.debug)
         for name, size in self.free_dimension_overrides.items():
             check_count(f"free_dimension_overrides[{name!r}]", size)
-        for name, (wanted, why) in REFUSED.items():
-            value = getattr(self, name)
-            if int(value) not in wanted if isinstance(value, int) else value not in wanted:
-                raise UnsupportedError(f"{name}={value!r} is not supported: {why}")
+        for name in INERT:
+            check_value(name, getattr(self, name))
+        if self.optimized_model_filepath:
+            raise UnsupportedError(
+                f"optimized_model_filepath={self.optimized_model_filepath!r} is not supported: a plan is no ONNX "
+                "model; session.explain(feeds) prints it."
+            )
 
     @property
     def checks_numerics(self) -> bool:
@@ -381,30 +415,33 @@ class SessionOptions(Attributes):
         )
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Accept what is so anyway: no prepacking. Refuse every other entry.
+        """Keep an entry. The session warns of those that change nothing here.
 
         Parameters
         ----------
         key, value : str
             The entry.
+
+        Raises
+        ------
+        UnsupportedError
+            It would change numbers, or promise what is not done.
         """
-        if key == "session.disable_prepacking":
-            if value == "1":
-                return
-            raise UnsupportedError("Prepacking is not supported for training scenarios.")
-        raise UnsupportedError(f"Session configuration {key!r} is not supported: it is for other backends.")
+        check_entry(instance_of(str, "key", key), instance_of(str, "value", value))
+        self.entries[key] = value
 
     def get_session_config_entry(self, key: str) -> str:
-        """An entry of the session's configuration.
+        """An entry of the session's configuration; UnknownNameError, a KeyError, where it was not set.
 
         Parameters
         ----------
         key : str
             The entry.
         """
-        if key == "session.disable_prepacking":
-            return "1"
-        raise UnknownNameError(f"Session configuration {key!r} was not set.")
+        entries = dict(ENTRIES_AS_IS[:1]) | self.entries
+        if key not in entries:
+            raise UnknownNameError(f"Session configuration {key!r} was not set.")
+        return entries[key]
 
     def add_initializer(self, name: str, value: Any) -> None:
         """Refuse: initializers come with the model.
@@ -441,22 +478,6 @@ class SessionOptions(Attributes):
             The library.
         """
         raise UnsupportedError(f"Custom operator libraries are native code, which does not run here: {path}.")
-
-
-REFUSED: dict[str, tuple[set[Any], str]] = {
-    "inter_op_num_threads": ({0, 1}, "the instructions of a plan run one after the other."),
-    "execution_mode": ({0}, "the instructions of a plan run one after the other (ORT_SEQUENTIAL)."),
-    "execution_order": ({0}, "the compiler orders the instructions (DEFAULT)."),
-    "graph_optimization_level": (
-        {99},
-        "every plan is optimized (ORT_ENABLE_ALL); session.explain(feeds) shows what each pass changes.",
-    ),
-    "enable_cpu_mem_arena": ({1}, "the workspace of a plan is one arena."),
-    "enable_mem_pattern": ({1}, "the workspace is planned ahead."),
-    "enable_mem_reuse": ({1}, "the workspace is planned ahead."),
-    "optimized_model_filepath": ({""}, "a plan is no ONNX model; session.explain(feeds) prints it."),
-}
-"""Options that have one value here: that value, and why."""
 
 
 def check_type(name: str, value: object, kind: type) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from trainweb.arguments import mapping, texts
+from trainweb.arguments import flag, mapping, texts
 from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import BufferSizeError, FeedError, ModelError, ReleasedError, UnsupportedError
 from trainweb.ir.shapes import TensorType
@@ -230,6 +230,7 @@ class TrainingSession(SessionMethods):
         SessionError
             Averages are asked for, and the session keeps none.
         """
+        trainable_only, ema = flag("trainable_only", trainable_only), flag("ema", ema)
         if out is None:
             return to_numpy(self.core.get_contiguous_parameters(trainable_only, ema))
         size = self.core.get_parameters_size(trainable_only)

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from trainweb.arguments import flag
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Tensor, Value
 from trainweb.training.arrays import parameter_bytes, to_numpy
@@ -61,6 +62,8 @@ class SessionCalls(Protocol):
     def add_property(self, name: str, value: PropertyValue) -> None: ...
 
     def get_property(self, name: str) -> PropertyValue: ...
+
+    def get_property_kind(self, name: str) -> str: ...
 
     def property_names(self) -> list[str]: ...
 
@@ -156,7 +159,7 @@ class SessionMethods(ABC):
         trainable_only : bool, default True
             Leave out the frozen ones.
         """
-        return self.core.get_parameters_size(trainable_only)
+        return self.core.get_parameters_size(flag("trainable_only", trainable_only))
 
     def load_parameters_buffer(self, buffer: Any, trainable_only: bool = True) -> None:
         """Overwrite all (trainable) parameters. Gradients and moments stay.
@@ -173,7 +176,7 @@ class SessionMethods(ABC):
         BufferSizeError
             Wrong number of elements.
         """
-        self.core.load_parameters_buffer(parameter_bytes(buffer), trainable_only)
+        self.core.load_parameters_buffer(parameter_bytes(buffer), flag("trainable_only", trainable_only))
 
     def get_parameter(self, name: str) -> np.ndarray:
         """A copy of one parameter.
@@ -223,7 +226,7 @@ class SessionMethods(ABC):
         trainable_only : bool, default False
             Leave out the frozen ones.
         """
-        return self.core.parameter_names(trainable_only)
+        return self.core.parameter_names(flag("trainable_only", trainable_only))
 
     def get_gradient(self, name: str) -> np.ndarray:
         """A copy of one accumulated gradient: zeros before the first step.
@@ -299,7 +302,7 @@ class SessionMethods(ABC):
         training : bool, default True
             False: of an eval step.
         """
-        return [NodeArg.of(v) for v in self.core.input_metadata(training)]
+        return [NodeArg.of(v) for v in self.core.input_metadata(flag("training", training))]
 
     def output_metadata(self, training: bool = True) -> list[NodeArg]:
         """Name, type and dims, with symbols, of the outputs of a train (or eval) step.
@@ -309,7 +312,7 @@ class SessionMethods(ABC):
         training : bool, default True
             False: of an eval step.
         """
-        return [NodeArg.of(v) for v in self.core.output_metadata(training)]
+        return [NodeArg.of(v) for v in self.core.output_metadata(flag("training", training))]
 
     def memory(self) -> SessionMemory:
         """Bytes of kernel memory that the session takes, and what `memory_budget` costs; after a step."""
@@ -353,7 +356,7 @@ class SessionMethods(ABC):
         SessionError
             Averages are asked for, and the session keeps none.
         """
-        return self.core.export_weights(format, ema)
+        return self.core.export_weights(format, flag("ema", ema))
 
     def load_weights(self, weights: bytes, strict: bool = True) -> None:
         """Overwrite parameters with those of a safetensors or npz file. Gradients and moments stay.
@@ -370,4 +373,4 @@ class SessionMethods(ABC):
         CheckpointError
             It is neither, has other parameters though `strict`, or one of another type or shape. Nothing was changed.
         """
-        self.core.load_weights(weights, strict)
+        self.core.load_weights(weights, flag("strict", strict))

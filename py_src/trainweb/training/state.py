@@ -270,15 +270,22 @@ class Properties(MutableMapping[str, PropertyValue]):
 
 
 def property_value(value: Any) -> PropertyValue:
-    """`value` as a checkpoint keeps it: bool as int, int beyond 64 bits as float, float as float32."""
+    """`value` as a checkpoint keeps it: bool as int, float as float32; an int beyond 64 bits is refused."""
     if isinstance(value, str):
         return value
     # The abstract types: numpy's scalars are numbers too.
-    if isinstance(value, Integral) and int(value) in INT64_RANGE:
+    if isinstance(value, Integral):
+        if int(value) not in INT64_RANGE:
+            raise messages.PROPERTY_RANGE(bits=bits_of(int(value)))
         return int(value)
     if isinstance(value, Real):
         return as_float32(float(value))
     raise TypeError(f"A property must be an int, float or str, got {type(value).__name__}.")
+
+
+def bits_of(value: int) -> int:
+    """How many bits an integer takes, its sign among them."""
+    return (value if value >= 0 else ~value).bit_length() + 1
 
 
 def checkpoint_of(

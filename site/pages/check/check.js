@@ -51,7 +51,7 @@ async function open(files) {
   if (turn !== asked) {
     return;
   }
-  const model = files.find(({ name }) => name.endsWith(".onnx"));
+  const model = files.find(({ name }) => /\.(onnx|ort)$/.test(name));
   const weights = files.find(({ name }) => name.endsWith(".safetensors"));
   if (model === undefined && weights !== undefined) {
     await openSafetensors(weights);
@@ -313,7 +313,7 @@ async function save() {
   const trained = await session.exportModelForInferencing(names, { as: "blob" });
   const link = document.createElement("a");
   link.href = URL.createObjectURL(trained);
-  link.download = given.model.name.replace(/\.onnx$/, "") + ".trained.onnx";
+  link.download = given.model.name.replace(/\.(onnx|ort)$/, "") + ".trained.onnx";
   link.click();
   URL.revokeObjectURL(link.href);
 }

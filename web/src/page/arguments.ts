@@ -7,6 +7,7 @@ import { TrainwebError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import { checkFeedNames } from "../wire/feed-names.js";
 import type { InputDeclaration } from "../wire/protocol.js";
+import { entriesOf, warnOfRunEntries } from "./inert.js";
 import { checkSeverity } from "./options.js";
 import { RUN_OPTIONS, type RunOptions } from "./run-options.js";
 import { describe, isTensor } from "../data/given.js";
@@ -170,7 +171,7 @@ export async function tagged<T>(
 }
 
 function checkRunOptions(options: object): RunOptions {
-  const { signal, terminate, tag, ema, logSeverityLevel, logVerbosityLevel } = options as RunOptions;
+  const { signal, terminate, tag, ema, logSeverityLevel, logVerbosityLevel, extra } = options as RunOptions;
   checkKnown("The run option", options, RUN_OPTIONS);
   checkSeverity(logSeverityLevel, logVerbosityLevel);
   if (signal !== undefined && !(signal instanceof AbortSignal)) {
@@ -184,6 +185,9 @@ function checkRunOptions(options: object): RunOptions {
   }
   if (tag !== undefined && typeof tag !== "string") {
     throw new TypeError(`'options.tag' must be a string, got ${describe(tag)}.`);
+  }
+  if (extra !== undefined) {
+    warnOfRunEntries(entriesOf(extra));
   }
   signal?.throwIfAborted();
   if (terminate === true) {

@@ -1,6 +1,7 @@
 /** Arguments that several classes take: what a property is kept as, and what a file is handed out as. */
 
 import type { FileForm, PropertyKind, PropertyValue } from "../wire/protocol.js";
+import { sessionError } from "../wire/messages.js";
 import { describe } from "../data/given.js";
 import { brief, checkOptions } from "../data/nearest.js";
 
@@ -31,6 +32,9 @@ export function checkKind(value: PropertyValue, kind: PropertyKind | undefined):
   if (!["number", "bigint", "string"].includes(typeof value)) {
     throw new TypeError(`'value' must be a number, bigint or string, got ${describe(value)}.`);
   }
+  if (typeof value === "bigint" && kind !== "float" && BigInt.asIntN(64, value) !== value) {
+    throw sessionError("PROPERTY_RANGE", { bits: bitsOf(value) });
+  }
   if (kind === undefined) {
     return;
   }
@@ -43,4 +47,10 @@ export function checkKind(value: PropertyValue, kind: PropertyKind | undefined):
   if (kind === "int" && typeof value === "number" && !Number.isSafeInteger(value)) {
     throw new TypeError(`'value' is ${value}; "int" keeps integers, those beyond 2^53 as bigint.`);
   }
+}
+
+/** How many bits an integer takes, its sign among them. */
+function bitsOf(value: bigint): number {
+  const hex = (value < 0n ? ~value : value).toString(16);
+  return 4 * (hex.length - 1) + parseInt(hex[0] ?? "0", 16).toString(2).length + 1;
 }

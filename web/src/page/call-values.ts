@@ -3,7 +3,7 @@
 import type { Tensor } from "onnxruntime-common";
 
 import { sessionError } from "../wire/messages.js";
-import type { AdapterFiles, TensorType } from "../wire/protocol.js";
+import type { AdapterFiles, ModelMetadata, TensorType, WireModelMetadata } from "../wire/protocol.js";
 import { describe } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 
@@ -56,4 +56,9 @@ export function checkAdapter(adapter: AdapterFiles): AdapterFiles {
 /** As the page's users have it. */
 export function typeAndShape({ dtype, dims }: TensorType): ParameterTypeAndShape {
   return { type: dtype as ParameterTypeAndShape["type"], dims };
+}
+
+/** As the page's users have it. */
+export function modelMetadata(metadata: WireModelMetadata): ModelMetadata {
+  return { ...metadata, version: BigInt(metadata.version) };
 }

@@ -16,6 +16,7 @@ export class Channel {
   #queue: Promise<unknown> = Promise.resolve();
   #queued = 0;
   #held: Call[] = [];
+  #before: (() => Promise<unknown> | null) | null = null;
   /** The answer to the call that was sent last, which comes after those to all before it. */
   #latest: Promise<unknown> = Promise.resolve();
 
@@ -35,6 +36,11 @@ export class Channel {
     abandoned.register(owner, free, this);
   }
 
+  /** Before each call, have something done that the call waits for, unless that is null. */
+  precede(before: () => Promise<unknown> | null): void {
+    this.#before = before;
+  }
+
   /** @throws ReleasedError after `release` */
   check(): void {
     if (this.#released !== null) {
@@ -48,6 +54,12 @@ export class Channel {
    * @param prepared - what must be known before the call can be sent
    */
   post<P, M extends Method>(prepared: P | Promise<P>, make: (prepared: P) => Call<M>): Promise<Answer<M>> {
+    const before = this.#before?.() ?? null;
+    return this.send(before === null ? prepared : Promise.all([prepared, before]).then(([value]) => value), make);
+  }
+
+  /** As `post`, but nothing is done before. */
+  send<P, M extends Method>(prepared: P | Promise<P>, make: (prepared: P) => Call<M>): Promise<Answer<M>> {
     if (this.#queued === 0 && !(prepared instanceof Promise)) {
       return this.#send(make(prepared));
     }
@@ -119,7 +131,7 @@ export class Channel {
     if (this.#released === null) {
       abandoned.unregister(this);
       const leave = (): void => this.#client.leave();
-      this.#released = this.post(null, () => this.#release).then(leave, leave);
+      this.#released = this.send(null, () => this.#release).then(leave, leave);
     }
     return this.#released;
   }

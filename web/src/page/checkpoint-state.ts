@@ -3,7 +3,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-import type { Answer, FileForm, PropertyKind, PropertyValue, SessionCall, StateCallNames } from "../wire/protocol.js";
+import type { Answer, FileForm, PropertyKind, PropertyValue, SessionCall, SharedState, StateCallNames } from "../wire/protocol.js";
 import type { SessionCalls } from "../wire/session-calls.js";
 import { sessionError } from "../wire/messages.js";
 import { checkForm, checkKind, type FileOptions } from "./call-arguments.js";
@@ -49,23 +49,31 @@ class StateHandle {
 
 /** A session that uses a state. */
 export interface StateUser {
+  /** What sessions on one state share. */
+  lendState(): Promise<SharedState>;
+  /** Go on with what another lends; its calls from now on come after. */
+  takeState(shared: Promise<SharedState>): Promise<void>;
   /** Run one of the calls that states have, too. */
   callForState(call: SessionCall, buffers: readonly ArrayBuffer[]): Promise<unknown>;
 }
 
-/** Who has the contents: nobody but this page, a worker, or a session. */
-type Holder = { readonly file: Blob } | { readonly handle: StateHandle } | { readonly user: StateUser };
+/** Who has the contents: nobody but this page, a worker, or the session that was called last. */
+type Holder = { readonly file: Blob } | { readonly handle: StateHandle } | "session";
 
 const KEY = Symbol("CheckpointState");
 
 /**
  * A checkpoint that is not bound to a session. Given to `TrainingSession.create` as `checkpointState`, it shows what that
- * session makes of it, and keeps it when the session is released. A second session takes it over with all that the first has
- * learned; the first goes on with a copy of its own.
+ * session makes of it, and keeps it when the session is released. Several sessions on one state share its parameters, moments,
+ * step count, learning rate, schedule and properties: whichever is called has them moved to its memory first, so that alternating
+ * between two costs a copy each time. Gradients, the reset flag and random numbers are each session's own.
  */
 export class CheckpointState {
   readonly #options: ResolvedOptions;
   #holder: Promise<Holder>;
+  /** The session that was called last, which has the contents, and all that share them. */
+  #current: StateUser | null = null;
+  readonly #users = new Set<WeakRef<StateUser>>();
   #isReleased = false;
 
   private constructor(key: symbol, options: ResolvedOptions) {
@@ -132,6 +140,11 @@ export class CheckpointState {
     return this.#call("getProperty", [name]);
   }
 
+  /** What a value is kept as: 1 may be an integer or a float. */
+  getPropertyKind(name: string): Promise<PropertyKind> {
+    return this.#call("getPropertyKind", [name]);
+  }
+
   /** Names of the values that the checkpoint keeps. */
   propertyNames(): Promise<readonly string[]> {
     return this.#call("propertyNames", []);
@@ -161,7 +174,7 @@ export class CheckpointState {
   async release(): Promise<void> {
     this.#isReleased = true;
     const holder = await this.#holder;
-    if ("handle" in holder) {
+    if (holder !== "session" && "handle" in holder) {
       await holder.handle.release();
     }
   }
@@ -176,26 +189,59 @@ export class CheckpointState {
     return (await this.#save(true, "blob")) as Blob;
   }
 
-  /** @internal From now on a session has the contents. */
+  /** @internal From now on a session shares the contents. */
   async use(user: StateUser): Promise<void> {
     const holder = await this.#holder;
-    this.#holder = Promise.resolve({ user });
-    if ("handle" in holder) {
+    this.#users.add(new WeakRef(user));
+    if (this.#current !== null) {
+      return;
+    }
+    this.#current = user;
+    this.#holder = Promise.resolve("session");
+    if (holder !== "session" && "handle" in holder) {
       await holder.handle.release();
     }
   }
 
+  /** @internal Have the contents moved to a session that is called, if another has them: null where it has them itself. */
+  moveTo(user: StateUser): Promise<void> | null {
+    const from = this.#current;
+    if (from === null || from === user) {
+      return null;
+    }
+    this.#current = user;
+    const moved = user.takeState(from.lendState());
+    moved.catch(() => {
+      if (this.#current === user) {
+        this.#current = from;
+      }
+    });
+    return moved;
+  }
+
   /**
-   * @internal The session ends after this call: take its contents over, if it is the one that has them.
+   * @internal The session ends after this call: another that shares the contents has them then, or else this page.
    *
    * @param save - asks the session for its checkpoint
    */
   takeBack(user: StateUser, save: () => Promise<Blob>): void {
-    const before = this.#holder;
+    for (const one of this.#users) {
+      if (one.deref() === user || one.deref() === undefined) {
+        this.#users.delete(one);
+      }
+    }
+    if (this.#current !== user) {
+      return;
+    }
+    const other = [...this.#users].map((one) => one.deref()).find((one) => one !== undefined);
+    if (other !== undefined) {
+      this.moveTo(other)?.catch(() => {});
+      return;
+    }
     const file = save();
-    this.#holder = before.then(async (holder) => ("user" in holder && holder.user === user ? { file: await file } : holder));
+    this.#current = null;
+    this.#holder = file.then((blob) => ({ file: blob }));
     this.#holder.catch(() => {});
-    file.catch(() => {});
   }
 
   async #save(includeOptimizerState: boolean, form: FileForm): Promise<Uint8Array | Blob> {
@@ -209,19 +255,25 @@ export class CheckpointState {
   ): Promise<SessionCalls[Name]["result"]> {
     const call = { name, args } as SessionCall;
     const holder = await this.#present();
-    const answer = "user" in holder ? holder.user.callForState(call, buffers) : holder.handle.call(call, buffers);
+    const answer = "handle" in holder ? holder.handle.call(call, buffers) : holder.callForState(call, buffers);
     return answer as Promise<SessionCalls[Name]["result"]>;
   }
 
   /** Who answers; what a session left is read first. */
-  async #present(): Promise<Exclude<Holder, { readonly file: Blob }>> {
+  async #present(): Promise<{ readonly handle: StateHandle } | StateUser> {
     if (this.#isReleased) {
       throw sessionError("RELEASED", {});
     }
     const before = this.#holder;
     const holder = await before;
-    if (!("file" in holder)) {
+    if (this.#current !== null) {
+      return this.#current;
+    }
+    if (holder !== "session" && "handle" in holder) {
       return holder;
+    }
+    if (holder === "session") {
+      return this.#present();
     }
     if (this.#holder === before) {
       this.#holder = StateHandle.open(this, holder.file, this.#options).then((handle) => ({ handle }));

@@ -50,6 +50,7 @@ export type { EarlyStoppingSettings, FitCallback, FitCheckpointSettings, FitOpti
 export type * from "./settings/fit.js";
 export type { EvalValues, MetricValue, Remainder } from "../wire/fit.js";
 export { InferenceSession } from "./inference.js";
+export type { InferenceSessionFactory, NonTensorType, OnnxValue, TrainingSessionFactory } from "./common.js";
 export type { FileName } from "./integrity.js";
 export { inspectModel } from "./inspect.js";
 export type { InspectConfig } from "./inspect.js";
@@ -72,7 +73,7 @@ export type {
   TrainingSessionCreateOptions,
 } from "./session.js";
 export type { EmaFields, LoraFields } from "./settings/config.js";
-export type { AdapterFiles, DeadUnits, PropertyKind, PropertyValue, SessionMemory, ValueMetadata } from "../wire/protocol.js";
+export type { AdapterFiles, DeadUnits, PropertyKind, PropertyValue, SessionMemory, ModelMetadata, ValueMetadata } from "../wire/protocol.js";
 export type { Source } from "./sources.js";
 export type { NumericArray } from "./tensors.js";
 export type { FileForm, WireDtype } from "../wire/values.js";

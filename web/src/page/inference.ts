@@ -2,7 +2,9 @@
 /** `InferenceSession`: runs forward models on the same kernels, e.g. what a training session exported. */
 
 import { log } from "../wire/log.js";
-import type { InferenceInfo } from "../wire/protocol.js";
+import type { InferenceInfo, ModelMetadata, ValueMetadata } from "../wire/protocol.js";
+import { modelMetadata } from "./call-values.js";
+import { frozen } from "./exposed.js";
 import {
   parseRunArguments,
   withoutAverages,
@@ -41,7 +43,7 @@ export class InferenceSession {
     if (key !== KEY) {
       throw new TypeError("use InferenceSession.create().");
     }
-    this.#info = info;
+    this.#info = frozen(info);
     this.#severity = severity;
     this.#client = client;
     this.#channel = new Channel(client, "releaseInference", info.handle);
@@ -92,6 +94,21 @@ export class InferenceSession {
   /** Names of the outputs, in the model's order. */
   get outputNames(): readonly string[] {
     return this.#info.outputNames;
+  }
+
+  /** Name, type and dims, with symbols, of the inputs. */
+  get inputMetadata(): readonly ValueMetadata[] {
+    return this.#info.about.inputs;
+  }
+
+  /** Name, type and dims, with symbols, of the outputs. */
+  get outputMetadata(): readonly ValueMetadata[] {
+    return this.#info.about.outputs;
+  }
+
+  /** What the model says of itself: who wrote it, its version, texts by name. */
+  get modelMetadata(): ModelMetadata {
+    return modelMetadata(this.#info.about.model);
   }
 
   /**
@@ -244,7 +261,7 @@ function checkOptions(options: unknown): unknown {
 
 // The names that onnxruntime-common has for the types, beside the class.
 export declare namespace InferenceSession {
-  export type { FeedsType, FetchesType, ReturnType, RunOptions, SessionOptions, OnnxValueMapType };
+  export type { FeedsType, FetchesType, ReturnType, RunOptions, SessionOptions, OnnxValueMapType, ValueMetadata };
 }
 
 /** Tensors by name. */

@@ -1,6 +1,7 @@
 /** Whether and at what cost a model can be trained, before any data are fetched: `trainweb.check` of Python as data. */
 
 import type { ModelReport } from "../wire/report.js";
+import { modelMetadata } from "./call-values.js";
 import { callOf } from "./client.js";
 import { checkModel, withModel } from "./load-model.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
@@ -33,6 +34,7 @@ export async function inspectModel(
     const call = callOf("inspectModel", [file, external, configJson, JSON.stringify(dims)], buffers);
     const report = await client.request(call);
     client.leave();
-    return report;
+    const { modelMetadata: about } = report;
+    return { ...report, modelMetadata: about && modelMetadata(about) };
   });
 }

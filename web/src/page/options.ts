@@ -4,8 +4,10 @@ import { brief, checkKnown, checkOptions } from "../data/nearest.js";
 import { UnsupportedError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
+import { MAX_THREADS } from "../engine/layout.js";
 import { locateFiles } from "./assets.js";
 import { env, kernelsPrefix, resolveThreads } from "./env.js";
+import { entriesOf, warnWithoutEffect } from "./inert.js";
 import { checkIntegrity, type FileName, type Integrity } from "./integrity.js";
 import { LoadTracker, type ProgressListener } from "./progress.js";
 import { isSource, type Source } from "./sources.js";
@@ -57,7 +59,7 @@ export interface SessionOptions {
    */
   readonly integrity?: string | Readonly<Partial<Record<FileName, string>>>;
 
-  /** Names that onnxruntime-web knows; all of them come down to the kernels on the CPU. */
+  /** Names that onnxruntime-web knows; everything is computed on the CPU, and a warning says so of the others. */
   readonly executionProviders?: readonly (
     | string
     | {
@@ -65,24 +67,24 @@ export interface SessionOptions {
         readonly name: string;
       }
   )[];
-  /** Every level is "all": plans are always optimized. */
+  /** Every level is "all": plans are always optimized. A warning says so of the others. */
   readonly graphOptimizationLevel?: "disabled" | "basic" | "extended" | "layout" | "all";
-  /** Every mode is "sequential"; threads work within an instruction. */
+  /** Every mode is "sequential"; threads work within an instruction. A warning says so of the other. */
   readonly executionMode?: "sequential" | "parallel";
   /** 0 (verbose) to 4 (fatal): of steps that say nothing else; default: that of `env.logLevel`. */
   readonly logSeverityLevel?: 0 | 1 | 2 | 3 | 4;
   /** At least 0; there is one level of verbose lines. */
   readonly logVerbosityLevel?: number;
-  /** Of onnxruntime for Node; here it is `threads`. */
+  /** Of onnxruntime for Node; here it is `threads`, where that is not given. */
   readonly intraOpNumThreads?: number;
-  /** Of onnxruntime for Node; instructions run one after the other. */
+  /** Of onnxruntime for Node; instructions run one after the other, which a warning says of 2 and more. */
   readonly interOpNumThreads?: number;
-  /** There is always an arena. */
+  /** There is always an arena, which a warning says of false. */
   readonly enableCpuMemArena?: boolean;
-  /** Memory is always planned ahead. */
+  /** Memory is always planned ahead, which a warning says of false. */
   readonly enableMemPattern?: boolean;
   /** False: `session.profile(feeds)` measures instead. */
-  readonly enableProfiling?: boolean;
+  readonly enableProfiling?: false;
   /** Of the files of `enableProfiling`. */
   readonly profileFilePrefix?: string;
   /** Of the lines of onnxruntime. */
@@ -95,7 +97,10 @@ export interface SessionOptions {
   readonly enableGraphCapture?: boolean;
   /** Not supported: a plan is no ONNX model; `session.explain(feeds)` tells it. */
   readonly optimizedModelFilePath?: undefined;
-  /** Configuration of onnxruntime, which has no meaning here. */
+  /**
+   * Configuration of onnxruntime. Entries that change nothing are accepted with a warning; one that would change numbers is
+   * refused.
+   */
   readonly extra?: Readonly<Record<string, unknown>>;
 }
 
@@ -178,7 +183,7 @@ export function resolveOptions(options: unknown, more: readonly string[] = []): 
         wasmPaths: kernelsPrefix(),
       }),
       snapshot: env.pyodide.snapshot,
-      threads: resolveThreads(given.threads),
+      threads: resolveThreads(given.threads ?? threadsOf(given.intraOpNumThreads)),
       reproducible,
       hasKernels: true,
       stallMs: env.timeouts.stall,
@@ -202,6 +207,11 @@ export function resolveOptions(options: unknown, more: readonly string[] = []): 
       limits: given.limits === undefined ? undefined : toSnakeCase(given.limits),
     }),
   };
+}
+
+/** What onnxruntime calls a number of threads; 0 leaves it to the session. */
+function threadsOf(intraOp: number | undefined): number | undefined {
+  return intraOp === 0 || intraOp === undefined ? undefined : Math.min(intraOp, MAX_THREADS);
 }
 
 function checkOwnOptions(options: SessionOptions): void {
@@ -273,8 +283,8 @@ function checkCount(name: string, value: unknown, minimum: number): void {
 
 /** The texts are those of onnxruntime-web. */
 function checkPeerOptions(options: SessionOptions): void {
-  for (const provider of options.executionProviders ?? []) {
-    const name = typeof provider === "string" ? provider : provider.name;
+  const providers = (options.executionProviders ?? []).map((one) => (typeof one === "string" ? one : one.name));
+  for (const name of providers) {
     if (!PROVIDERS.includes(name)) {
       throw new Error(`no available backend found. ERR: not supported execution provider: ${brief(name)}`);
     }
@@ -290,8 +300,16 @@ function checkPeerOptions(options: SessionOptions): void {
     throw new Error(`unsupported execution mode: ${brief(executionMode)}`);
   }
   checkSeverity(logSeverityLevel, logVerbosityLevel);
-  checkExtra(options.extra, new Set());
+  for (const name of ["enableCpuMemArena", "enableMemPattern"] as const) {
+    if (options[name] !== undefined && typeof options[name] !== "boolean") {
+      throw new TypeError(`'${name}' must be a boolean, got ${String(options[name])}.`);
+    }
+  }
+  checkCount("intraOpNumThreads", options.intraOpNumThreads, 0);
+  checkCount("interOpNumThreads", options.interOpNumThreads, 0);
+  const entries = entriesOf(options.extra);
   checkObeyed(options);
+  warnWithoutEffect(options, providers, entries);
 }
 
 /** Options that would be accepted in vain. */
@@ -330,23 +348,6 @@ export function checkSeverity(severity: unknown, verbosity: unknown): void {
   if (verbosity !== undefined && !(Number.isInteger(verbosity) && (verbosity as number) >= 0)) {
     throw new Error(`log verbosity level is not valid: ${brief(verbosity)}`);
   }
-}
-
-function checkExtra(extra: unknown, seen: Set<object>): void {
-  if (typeof extra !== "object" || extra === null) {
-    return;
-  }
-  if (seen.has(extra)) {
-    throw new Error("Circular reference in options");
-  }
-  seen.add(extra);
-  for (const value of Object.values(extra)) {
-    if (!["string", "number", "boolean", "object"].includes(typeof value)) {
-      throw new Error(`Can't handle extra config type: ${typeof value}`);
-    }
-    checkExtra(value, seen);
-  }
-  seen.delete(extra);
 }
 
 /** Own keys in the spelling of Python. */

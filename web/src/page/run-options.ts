@@ -20,7 +20,7 @@ export interface RunOptions {
   readonly tag?: string | undefined;
   /** Of an eval step: averages of the parameters stand in their place, where the session keeps some. Default false. */
   readonly ema?: boolean;
-  /** Configuration of onnxruntime, which has no meaning here. */
+  /** Configuration of onnxruntime, which changes nothing here; a warning says so once. */
   readonly extra?: Record<string, unknown>;
 }
 

@@ -2,7 +2,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-import type { PropertyValue, SessionMemory, ValueMetadata, AdapterFiles } from "../wire/protocol.js";
+import type { PropertyKind, PropertyValue, SessionMemory, ValueMetadata, AdapterFiles } from "../wire/protocol.js";
 import { checkAdapter, checkBuffer, checkBytes, checkFlag, checkNumber, typeAndShape, type ParameterTypeAndShape } from "./call-values.js";
 import { checkOptions } from "../data/nearest.js";
 import { copyBytes, unpackNamed, unpackTensor } from "./tensors.js";
@@ -63,22 +63,8 @@ export class SessionMethods {
    * @param trainableOnly - leave out the frozen ones; default true
    */
   async getParametersSize(trainableOnly = true): Promise<number> {
+    checkFlag("trainableOnly", trainableOnly);
     return this.#calls.call("getParametersSize", trainableOnly);
-  }
-
-  /**
-   * All (trainable) parameters as one vector, a copy, in the order of the training model's inputs.
-   *
-   * @param trainableOnly - leave out the frozen ones; default true
-   * @param options - settings by name
-   * @param options.ema - averages stand for the parameters, where the session keeps them; default false
-   * @returns float32 of shape [n], where n is what `getParametersSize` says
-   * @throws CheckpointError: the session is of a nominal checkpoint, which has no values yet
-   * @throws SessionError: averages are asked for, and the session keeps none
-   */
-  async getContiguousParameters(trainableOnly = true, options: { readonly ema?: boolean } = {}): Promise<Tensor> {
-    const { ema = false } = checkOptions("getContiguousParameters", options, { ema: true });
-    return unpackTensor(await this.#calls.call("getContiguousParameters", trainableOnly, ema));
   }
 
   /**
@@ -90,6 +76,7 @@ export class SessionMethods {
    */
   async loadParametersBuffer(buffer: Uint8Array | Float32Array, trainableOnly = true): Promise<void> {
     checkBuffer(buffer);
+    checkFlag("trainableOnly", trainableOnly);
     await this.#calls.call("loadParametersBuffer", copyBytes(buffer), trainableOnly);
   }
 
@@ -123,6 +110,7 @@ export class SessionMethods {
    */
   async parameterNames(options: { readonly trainableOnly?: boolean } = {}): Promise<readonly string[]> {
     const { trainableOnly = false } = checkOptions("parameterNames", options, { trainableOnly: true });
+    checkFlag("trainableOnly", trainableOnly);
     return this.#calls.call("parameterNames", trainableOnly);
   }
 
@@ -181,6 +169,7 @@ export class SessionMethods {
    */
   async inputMetadata(options: { readonly training?: boolean } = {}): Promise<readonly ValueMetadata[]> {
     const { training = true } = checkOptions("inputMetadata", options, { training: true });
+    checkFlag("training", training);
     return this.#calls.call("inputMetadata", training);
   }
 
@@ -192,6 +181,7 @@ export class SessionMethods {
    */
   async outputMetadata(options: { readonly training?: boolean } = {}): Promise<readonly ValueMetadata[]> {
     const { training = true } = checkOptions("outputMetadata", options, { training: true });
+    checkFlag("training", training);
     return this.#calls.call("outputMetadata", training);
   }
 
@@ -203,6 +193,16 @@ export class SessionMethods {
    */
   async getProperty(name: string): Promise<PropertyValue> {
     return this.#calls.call("getProperty", name);
+  }
+
+  /**
+   * What a value is kept as: 1 may be an integer or a float.
+   *
+   * @param name - the property's name
+   * @throws CheckpointError: there is no such property
+   */
+  async getPropertyKind(name: string): Promise<PropertyKind> {
+    return this.#calls.call("getPropertyKind", name);
   }
 
   /** Names of the values that the checkpoint keeps. */
@@ -236,6 +236,7 @@ export class SessionMethods {
    */
   async exportWeights(format: "safetensors" | "npz" = "safetensors", options: { readonly ema?: boolean } = {}): Promise<Uint8Array> {
     const { ema = false } = checkOptions("exportWeights", options, { ema: true });
+    checkFlag("ema", ema);
     return this.#calls.call("exportWeights", format, ema);
   }
 
@@ -277,7 +278,7 @@ export class SessionMethods {
 /** The calls that `TrainingSession` has besides. */
 export type MethodsByHand = Readonly<
   Record<
-    "lazyResetGrad" | "updateParameter" | "deadUnits" | "addProperty" | "prepare" | "explain" | "saveCheckpoint" | "exportModelForInferencing" | "mergeAdapter",
+    "lazyResetGrad" | "getContiguousParameters" | "updateParameter" | "deadUnits" | "addProperty" | "prepare" | "explain" | "saveCheckpoint" | "exportModelForInferencing" | "mergeAdapter",
     (...args: never[]) => Promise<unknown>
   >
 >;

@@ -14,6 +14,7 @@ import type {
   SessionCall,
   SessionInfo,
   SessionMemory,
+  SharedState,
   StepKind,
 } from "../wire/protocol.js";
 import type { CheckpointFolder } from "../wire/fit.js";
@@ -29,12 +30,13 @@ import {
   type RunArguments,
 } from "./arguments.js";
 import type { RunOptions } from "./run-options.js";
-import { checkNumber } from "./call-values.js";
+import { checkFlag, checkNumber } from "./call-values.js";
 import { checkForm, checkKind, type FileOptions, formOf } from "./call-arguments.js";
 import { CheckpointState } from "./checkpoint-state.js";
 import { Channel } from "./channel.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
 import { env } from "./env.js";
+import { frozen } from "./exposed.js";
 import { FederatedClient } from "./federated.js";
 import type { FederatedFields } from "./settings/federated.js";
 import { FitRun, runTrainSteps, type FitHost } from "./fit.js";
@@ -49,7 +51,7 @@ import { SharedFeeds, signatureOf } from "./shared-feeds.js";
 import { buffersOf, isSource, loadSource, type Source } from "./sources.js";
 import { describe, isTensor } from "../data/given.js";
 import { checkKnown, checkOptions } from "../data/nearest.js";
-import { copyBytes, describeFetch, ownBytes, packFeeds, packTensor, SpareBuffers, unpackResults } from "./tensors.js";
+import { copiedInto, copyBytes, describeFetch, ownBytes, packFeeds, packTensor, SpareBuffers, unpackResults, unpackTensor } from "./tensors.js";
 import { resolveConfig, type TrainingConfig } from "./training-config.js";
 
 /** The files of a training session: URLs, bytes or Blobs. */
@@ -132,7 +134,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
       throw new TypeError("use TrainingSession.create() or TrainingSession.createFromModel().");
     }
     const channel = new Channel(client, "release", info.handle);
-    const calls = new SessionCaller(info, channel);
+    const calls = new SessionCaller(frozen(info), channel);
     super(calls);
     channel.endWith(this);
     this.#info = info;
@@ -423,6 +425,32 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
     return (await this.#calls.call("mergeAdapter", formOf("mergeAdapter", options))).data;
   }
 
+  /**
+   * All (trainable) parameters as one vector, in the order of the training model's inputs.
+   *
+   * @param trainableOnly - leave out the frozen ones; default true
+   * @param options - settings by name
+   * @param options.ema - averages stand for the parameters, where the session keeps them; default false
+   * @param options.out - what they are copied into, of as many elements as `getParametersSize` says; default: a new array
+   * @returns float32 of shape [n], on `out` if that is given
+   * @throws CheckpointError: the session is of a nominal checkpoint, which has no values yet
+   * @throws SessionError: averages are asked for, and the session keeps none
+   * @throws BufferSizeError: `out` has another number of elements
+   */
+  async getContiguousParameters(
+    trainableOnly = true,
+    options: { readonly ema?: boolean; readonly out?: Float32Array } = {},
+  ): Promise<Tensor> {
+    const { ema = false, out } = checkOptions("getContiguousParameters", options, { ema: true, out: true });
+    checkFlag("trainableOnly", trainableOnly);
+    checkFlag("ema", ema);
+    if (out !== undefined && !(out instanceof Float32Array)) {
+      throw new TypeError(`'out' must be a Float32Array, got ${describe(out)}.`);
+    }
+    const found = unpackTensor(await this.#calls.call("getContiguousParameters", trainableOnly, ema));
+    return out === undefined ? found : copiedInto(out, found);
+  }
+
   /** Overwrite one parameter; type and dims must be its own. Gradients and moments stay as they are. */
   async updateParameter(name: string, tensor: Tensor): Promise<void> {
     this.#channel.check();
@@ -583,12 +611,23 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   async workOn(state: CheckpointState): Promise<void> {
     await state.use(this);
     this.#state = state;
+    this.#channel.precede(() => this.#state?.moveTo(this) ?? null);
+  }
+
+  /** @internal What other sessions on its state go on with. */
+  lendState(): Promise<SharedState> {
+    return this.#channel.send(null, () => callOf("lendState", [this.#info.handle]));
+  }
+
+  /** @internal Go on with that, when it comes. */
+  async takeState(shared: Promise<SharedState>): Promise<void> {
+    await this.#channel.send(shared, (given) => callOf("takeState", [this.#info.handle, given]));
   }
 
   /** @internal */
   callForState(call: SessionCall, buffers: readonly ArrayBuffer[]): Promise<unknown> {
     this.#channel.check();
-    return this.#channel.post(null, () => callOf("call", [this.#info.handle, call], buffers));
+    return this.#channel.send(null, () => callOf("call", [this.#info.handle, call], buffers));
   }
 
   /** `release`, at the end of a block with `await using`. */

@@ -3,7 +3,7 @@
 import { Tensor } from "onnxruntime-common";
 
 import { describe, isTensor } from "../data/given.js";
-import { FeedError, TrainwebError } from "../wire/errors.js";
+import { BufferSizeError, FeedError, TrainwebError } from "../wire/errors.js";
 import type { Feed, Fetch, InputDeclaration, NamedTensor, PlacedBytes, WireDtype, WireTensor } from "../wire/protocol.js";
 
 /** Data of a tensor. */
@@ -214,6 +214,20 @@ export function unpackTensor({ dtype, dims, data }: WireTensor): Tensor {
   const array = new Data(data.buffer, data.byteOffset, data.byteLength / Data.BYTES_PER_ELEMENT);
   // The overloads of Tensor go by type; dtype and array agree by construction. Tensors have no bfloat16: its bits are uint16.
   return new Tensor((dtype === "bfloat16" ? "uint16" : dtype) as "float32", array as Float32Array, dims);
+}
+
+/**
+ * The tensor with its elements copied to an array of the caller's.
+ *
+ * @throws BufferSizeError for an array of another length
+ */
+export function copiedInto(out: Float32Array, { data, dims }: Tensor): Tensor {
+  const { length } = data as Float32Array;
+  if (out.length !== length) {
+    throw new BufferSizeError(`'out' has ${out.length} elements, the parameters have ${length}.`);
+  }
+  out.set(data as Float32Array);
+  return new Tensor("float32", out, dims);
 }
 
 /** What the worker checks before it runs, for an output that goes into the caller's tensor. */

@@ -4,737 +4,598 @@
 export const MESSAGES = {
   RELEASED: {
     error: "ReleasedError",
-    text:
-      "This session was released; create a new one.",
+    text: "This session was released; create a new one.",
+  },
+  NO_EFFECT: {
+    error: "UnsupportedError",
+    text: "These options are accepted and change nothing here: {options}.",
   },
   NOISE_WITHOUT_CLIP: {
     error: "ModelError",
-    text:
-      "Noise is measured by the largest norm that an update may have: give 'clipNorm' with 'noiseMultiplier'.",
+    text: "Noise is measured by the largest norm that an update may have: give 'clipNorm' with 'noiseMultiplier'.",
   },
   NOISE_AND_WEIGHTS: {
     error: "ModelError",
-    text:
-      "Updates with noise are averaged with equal weights, as the accounting of privacy has them: give 'equal'.",
+    text: "Updates with noise are averaged with equal weights, as the accounting of privacy has them: give 'equal'.",
   },
   UPDATE_SIZE: {
     error: "BufferSizeError",
-    text:
-      "{name} has {actual} numbers, expected {expected}.",
+    text: "{name} has {actual} numbers, expected {expected}.",
   },
   UPDATE_NOT_FINITE: {
     error: "ModelError",
-    text:
-      "{name} has numbers that are not finite.",
+    text: "{name} has numbers that are not finite.",
   },
   UNCOUNTED_ROWS: {
     error: "FeedError",
-    text:
-      "A client trains on rows that can be counted, not on a stream: their number is a weight.",
+    text: "A client trains on rows that can be counted, not on a stream: their number is a weight.",
   },
   PROXIMAL_CHECKPOINT: {
     error: "ModelError",
-    text:
-      "A fit with 'proximal' cannot go on from a checkpoint: it pulls towards the parameters that it started with.",
+    text: "A fit with 'proximal' cannot go on from a checkpoint: it pulls towards the parameters that it started with.",
   },
   NEEDS_EXTRA: {
     error: "UnsupportedError",
-    text:
-      "{what} is not installed: pip install 'trainweb[{extra}]'. It does not run in a page.",
+    text: "{what} is not installed: pip install 'trainweb[{extra}]'. It does not run in a page.",
   },
   BEYOND_BOUND: {
     error: "ModelError",
-    text:
-      "The update has an element of magnitude {value}, beyond the bound {bound}: clip it, or let all members take a larger bound.",
+    text: "The update has an element of magnitude {value}, beyond the bound {bound}: clip it, or let all members take a larger bound.",
   },
   MASKED_TWICE: {
     error: "SessionError",
-    text:
-      "This member has masked an update already: a round with new keys is needed for another one.",
+    text: "This member has masked an update already: a round with new keys is needed for another one.",
   },
   NO_MEMBER: {
     error: "ModelError",
-    text:
-      "The keys of the members do not have that of {name!r} as it is.",
+    text: "The keys of the members do not have that of {name!r} as it is.",
   },
   SAME_KEY: {
     error: "ModelError",
-    text:
-      "Two members have the same public key.",
+    text: "Two members have the same public key.",
   },
   MEMBER_LOST: {
     error: "SessionError",
-    text:
-      "Nothing came of {names}: the masks of a lost member stay in the sum. Begin a round with new keys, of the members that are there.",
+    text: "Nothing came of {names}: the masks of a lost member stay in the sum. Begin a round with new keys, of the members that are there.",
   },
   OTHER_MASKS: {
     error: "ModelError",
-    text:
-      "The masks do not cancel: the members had not all the same keys or round.",
+    text: "The masks do not cancel: the members had not all the same keys or round.",
   },
   NO_BRIDGE: {
     error: "SessionError",
-    text:
-      "No connection to {url}: does `python -m trainweb.flower` run there, and may pages of this site connect?",
+    text: "No connection to {url}: does `python -m trainweb.flower` run there, and may pages of this site connect?",
   },
   BRIDGE_CLOSED: {
     error: "SessionError",
-    text:
-      "The connection to the bridge ended (code {code}): {reason}.",
+    text: "The connection to the bridge ended (code {code}): {reason}.",
   },
   BAD_BRIDGE: {
     error: "SessionError",
-    text:
-      "The bridge sent what is none of its messages: {fault}.",
+    text: "The bridge sent what is none of its messages: {fault}.",
   },
   MISSING_FEED: {
     error: "FeedError",
-    text:
-      "input '{name}' is missing in 'feeds'.",
+    text: "input '{name}' is missing in 'feeds'.",
   },
   MISNAMED_FEED: {
     error: "FeedError",
-    text:
-      "input '{name}' is missing in 'feeds', which has '{other}': the model's inputs are {names}.",
+    text: "input '{name}' is missing in 'feeds', which has '{other}': the model's inputs are {names}.",
   },
   UNKNOWN_FEED: {
     error: "FeedError",
-    text:
-      "invalid input '{name}': the model's inputs are {names}.",
+    text: "invalid input '{name}': the model's inputs are {names}.",
   },
   FEED_DTYPE: {
     error: "FeedError",
-    text:
-      "Unexpected input data type of {name!r}. Actual: ({actual}), expected: ({expected}). Make the tensor with new Tensor({expected!r}, {conversion}, dims).",
+    text: "Unexpected input data type of {name!r}. Actual: ({actual}), expected: ({expected}). Make the tensor with new Tensor({expected!r}, {conversion}, dims).",
   },
   FEED_RANK: {
     error: "FeedError",
-    text:
-      "Invalid rank for input: {name} Got: {actual} Expected: {expected} (shape {shape!r} for {declared!r}).",
+    text: "Invalid rank for input: {name} Got: {actual} Expected: {expected} (shape {shape!r} for {declared!r}).",
   },
   FEED_DIM: {
     error: "FeedError",
-    text:
-      "Got invalid dimensions for input: {name} for the following indices index: {index} Got: {actual} Expected: {expected}",
+    text: "Got invalid dimensions for input: {name} for the following indices index: {index} Got: {actual} Expected: {expected}",
   },
   FEED_SYMBOL: {
     error: "FeedError",
-    text:
-      "Feeds disagree on the dimension {symbol!r}: {first} in {where!r}, {size} in {name!r}.",
+    text: "Feeds disagree on the dimension {symbol!r}: {first} in {where!r}, {size} in {name!r}.",
   },
   EMPTY_BATCH: {
     error: "FeedError",
-    text:
-      "Feed {name!r} has shape {shape!r}: an empty batch cannot be trained on.",
+    text: "Feed {name!r} has shape {shape!r}: an empty batch cannot be trained on.",
   },
   NOT_A_SHAPE: {
     error: "FeedError",
-    text:
-      "The shape of {name!r} must be a list of integers >= 0, got {given!r}.",
+    text: "The shape of {name!r} must be a list of integers >= 0, got {given!r}.",
   },
   DECIDING_SHAPE: {
     error: "SessionError",
-    text:
-      "The values of {name!r} decide about shapes: a plan for them is compiled by the first step that has them.",
+    text: "The values of {name!r} decide about shapes: a plan for them is compiled by the first step that has them.",
   },
   UNKNOWN_FETCH: {
     error: "FeedError",
-    text:
-      "'fetches' contains invalid output name: {name}; the outputs are {names}.",
+    text: "'fetches' contains invalid output name: {name}; the outputs are {names}.",
   },
   FETCH_TYPE: {
     error: "FeedError",
-    text:
-      "the tensor given for output '{name}' is {given}, the result is {dtype} of dims {shape!r}.",
+    text: "the tensor given for output '{name}' is {given}, the result is {dtype} of dims {shape!r}.",
   },
   BAD_LABEL: {
     error: "FeedError",
-    text:
-      "{node}: the label {value} at position {position} is out of range.",
+    text: "{node}: the label {value} at position {position} is out of range.",
   },
   PADDED_LABEL: {
     error: "FeedError",
-    text:
-      "{node}: the label {value} at position {position} is out of range. If it marks labels that do not count, give the loss ignoreIndex: {value}.",
+    text: "{node}: the label {value} at position {position} is out of range. If it marks labels that do not count, give the loss ignoreIndex: {value}.",
   },
   BAD_INDEX: {
     error: "FeedError",
-    text:
-      "{node}: the index {value} at position {position} is out of range.",
+    text: "{node}: the index {value} at position {position} is out of range.",
   },
   BAD_VALUE: {
     error: "FeedError",
-    text:
-      "{node}: the value {value} at position {position} is not allowed.",
+    text: "{node}: the value {value} at position {position} is not allowed.",
   },
   LOOP_LIMIT: {
     error: "LimitError",
-    text:
-      "{node}: the loop goes on after {value} iterations, which are all that it may have. Let it end earlier, or raise limits.loopIterations where its model is read (createFromModel, InferenceSession.create).",
+    text: "{node}: the loop goes on after {value} iterations, which are all that it may have. Let it end earlier, or raise limits.loopIterations where its model is read (createFromModel, InferenceSession.create).",
   },
   PLAN_FAILED: {
     error: "EngineError",
-    text:
-      "{status} (status {code}) in instruction {instruction} of {node}: value {value}, position {position}. {line}",
+    text: "{status} (status {code}) in instruction {instruction} of {node}: value {value}, position {position}. {line}",
   },
   TERMINATED: {
     error: "SessionError",
-    text:
-      "Exiting due to terminate flag being set to true.",
+    text: "Exiting due to terminate flag being set to true.",
   },
   NUMERICS: {
     error: "NumericsError",
-    text:
-      "{node} makes {bad} among the {count} values of {tensor!r}, in the {kind} step after {step} optimizer steps; the session is as before the step.{inputs}",
+    text: "{node} makes {bad} among the {count} values of {tensor!r}, in the {kind} step after {step} optimizer steps; the session is as before the step.{inputs}",
   },
   NO_BATCHES: {
     error: "FeedError",
-    text:
-      "There are no batches: give one at least.",
+    text: "There are no batches: give one at least.",
   },
   NO_EVAL_MODEL: {
     error: "SessionError",
-    text:
-      "This TrainingSession has no EvalModel loaded.",
+    text: "This TrainingSession has no EvalModel loaded.",
   },
   NO_OPTIMIZER_MODEL: {
     error: "SessionError",
-    text:
-      "This TrainingSession has no OptimizerModel loaded.",
+    text: "This TrainingSession has no OptimizerModel loaded.",
   },
   NO_SCHEDULER: {
     error: "SessionError",
-    text:
-      "No learning rate scheduler was registered. Please register a valid learning rate scheduler",
+    text: "No learning rate scheduler was registered. Please register a valid learning rate scheduler",
   },
   NO_EVAL_MODEL_TO_EXPORT: {
     error: "SessionError",
-    text:
-      "Eval model was not provided. Cannot export a model for inferencing.",
+    text: "Eval model was not provided. Cannot export a model for inferencing.",
   },
   NOT_BUILT: {
     error: "SessionError",
-    text:
-      "The gradient graph is not built yet: call build().",
+    text: "The gradient graph is not built yet: call build().",
   },
   NO_ARTIFACTS: {
     error: "SessionError",
-    text:
-      "This session was not made by createFromModel: it has no artifacts of its own.",
+    text: "This session was not made by createFromModel: it has no artifacts of its own.",
   },
   NO_ADAPTERS: {
     error: "SessionError",
-    text:
-      "This session has no adapters: give 'lora' in the config of createFromModel.",
+    text: "This session has no adapters: give 'lora' in the config of createFromModel.",
   },
   CHECKPOINT_TOO_LARGE: {
     error: "LimitError",
-    text:
-      "The checkpoint would have {nbytes} bytes; one file holds at most {limit}. Take the parameters by getContiguousParameters() or exportWeights().",
+    text: "The checkpoint would have {nbytes} bytes; one file holds at most {limit}. Take the parameters by getContiguousParameters() or exportWeights().",
   },
   NOT_IN_BUNDLE: {
     error: "SessionError",
-    text:
-      "{what} is not among what the bundle was compiled for, and it carries no models to do it with. Bundles that `trainweb compile` makes carry theirs; a session that is made of its artifacts has them, too.",
+    text: "{what} is not among what the bundle was compiled for, and it carries no models to do it with. Bundles that `trainweb compile` makes carry theirs; a session that is made of its artifacts has them, too.",
   },
   OTHER_PARAMETERS: {
     error: "ModelError",
-    text:
-      "The models have other parameters than the plans that were compiled from them.",
+    text: "The models have other parameters than the plans that were compiled from them.",
   },
   ARENA_LIMIT: {
     error: "LimitError",
-    text:
-      "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}.",
+    text: "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}.",
   },
   SESSION_TOO_LARGE: {
     error: "LimitError",
-    text:
-      "The weights of this session take {nbytes} bytes with their gradients and the optimizer's moments; the kernels' memory has {limit} at most. Freeze parameters, or take an optimizer with fewer moments.",
+    text: "The weights of this session take {nbytes} bytes with their gradients and the optimizer's moments; the kernels' memory has {limit} at most. Freeze parameters, or take an optimizer with fewer moments.",
   },
   NOT_A_COUNT: {
     error: "SessionError",
-    text:
-      "{name!r} must be an integer >= {least}, got {value!r}.",
+    text: "{name!r} must be an integer >= {least}, got {value!r}.",
   },
   NOT_A_NUMBER: {
     error: "TypeError",
-    text:
-      "{name!r} must be a number, got {given}.",
+    text: "{name!r} must be a number, got {given}.",
   },
   NOT_A_RATE: {
     error: "SessionError",
-    text:
-      "{name!r} must be a float32 from 0 to 3.4e38, got {value!r}.",
+    text: "{name!r} must be a float32 from 0 to 3.4e38, got {value!r}.",
   },
   WARMUP_BEYOND_TOTAL: {
     error: "SessionError",
-    text:
-      "{name!r} must be at most the number of all steps, {total}, got {value!r}.",
+    text: "{name!r} must be at most the number of all steps, {total}, got {value!r}.",
   },
   NOT_A_DATASET: {
     error: "FeedError",
-    text:
-      "Data must be an object of input names and tensors, rows, or a function that returns rows; got {given}.",
+    text: "Data must be an object of input names and tensors, rows, or a function that returns rows; got {given}.",
   },
   NO_COLUMNS: {
     error: "FeedError",
-    text:
-      "The data has no arrays: give one for each input of the model, by its name.",
+    text: "The data has no arrays: give one for each input of the model, by its name.",
   },
   EMPTY_DATASET: {
     error: "FeedError",
-    text:
-      "The data has no rows.",
+    text: "The data has no rows.",
   },
   ENDED_DATASET: {
     error: "FeedError",
-    text:
-      "The data has no rows in epoch {epoch}: a generator can be read only once. Give the function that makes it.",
+    text: "The data has no rows in epoch {epoch}: a generator can be read only once. Give the function that makes it.",
   },
   FILE_WITHOUT_CLASS: {
     error: "FeedError",
-    text:
-      "The file {file!r} lies outside of the class folders: each class needs a folder of its own.",
+    text: "The file {file!r} lies outside of the class folders: each class needs a folder of its own.",
   },
   FOLDER_WITHOUT_CLASS: {
     error: "FeedError",
-    text:
-      "The folder {folder!r} is not one of the classes: {names}.",
+    text: "The folder {folder!r} is not one of the classes: {names}.",
   },
   CLASS_WITHOUT_FILES: {
     error: "FeedError",
-    text:
-      "The class {name!r} has no files; there are folders {names}.",
+    text: "The class {name!r} has no files; there are folders {names}.",
   },
   COLUMN_ROWS: {
     error: "FeedError",
-    text:
-      "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input.",
+    text: "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input.",
   },
   NOT_A_COLUMN: {
     error: "FeedError",
-    text:
-      "{name!r} is {given}; its first axis must count rows.",
+    text: "{name!r} is {given}; its first axis must count rows.",
   },
   RAGGED_COLUMN: {
     error: "FeedError",
-    text:
-      "The rows of {name!r} have different shapes: {reason}.",
+    text: "The rows of {name!r} have different shapes: {reason}.",
   },
   NOT_A_ROW: {
     error: "FeedError",
-    text:
-      "Row {position} of the data is {given}; it must map input names to arrays.",
+    text: "Row {position} of the data is {given}; it must map input names to arrays.",
   },
   NOT_A_BATCH: {
     error: "FeedError",
-    text:
-      "Batch {position} of the data is {given}; it must map input names to arrays.",
+    text: "Batch {position} of the data is {given}; it must map input names to arrays.",
   },
   ROW_NAMES: {
     error: "FeedError",
-    text:
-      "Row {position} of the data has {names}; the first row of its batch has {expected}.",
+    text: "Row {position} of the data has {names}; the first row of its batch has {expected}.",
   },
   ROW_TYPE: {
     error: "FeedError",
-    text:
-      "Row {position} of the data has {given} as {name!r}; the first row of its batch has {expected}.",
+    text: "Row {position} of the data has {given} as {name!r}; the first row of its batch has {expected}.",
   },
   RAGGED_VALUE: {
     error: "FeedError",
-    text:
-      "Row {position} of the data has no array as {name!r}: {reason}",
+    text: "Row {position} of the data has no array as {name!r}: {reason}",
   },
   DISPOSED_VALUE: {
     error: "FeedError",
-    text:
-      "Row {position} of the data has a tensor as {name!r} that is disposed: keep tensors until the fit has ended.",
+    text: "Row {position} of the data has a tensor as {name!r} that is disposed: keep tensors until the fit has ended.",
   },
   IN_ROW: {
     error: "FeedError",
-    text:
-      "{reason} It stands in {name!r} of row {row} of the {data} (batch {batch} of epoch {epoch}).",
+    text: "{reason} It stands in {name!r} of row {row} of the {data} (batch {batch} of epoch {epoch}).",
   },
   BATCHED_TWICE: {
     error: "FeedError",
-    text:
-      "The data is already batched.",
+    text: "The data is already batched.",
   },
   PADDED_VALIDATION: {
     error: "FeedError",
-    text:
-      "The last batch of the validation data is padded with rows that would count twice: batch it with 'keep' or 'drop'.",
+    text: "The last batch of the validation data is padded with rows that would count twice: batch it with 'keep' or 'drop'.",
   },
   BEYOND_BUCKETS: {
     error: "FeedError",
-    text:
-      "A row has length {length}, and the last bucket holds {most}.",
+    text: "A row has length {length}, and the last bucket holds {most}.",
   },
   NOT_PADDED: {
     error: "FeedError",
-    text:
-      "{name!r} of a row of length {length} is {given}: the first axis of a padded input must have the row's length.",
+    text: "{name!r} of a row of length {length} is {given}: the first axis of a padded input must have the row's length.",
   },
   STREAM_SPLIT: {
     error: "FeedError",
-    text:
-      "A stream of rows cannot be split: give arrays, or two datasets.",
+    text: "A stream of rows cannot be split: give arrays, or two datasets.",
   },
   EMPTY_SPLIT: {
     error: "FeedError",
-    text:
-      "A share of {share} of {rows} rows is less than one row.",
+    text: "A share of {share} of {rows} rows is less than one row.",
   },
   BATCH_BEYOND_DATA: {
     error: "FeedError",
-    text:
-      "A batch of {size} rows is larger than the data, which has {rows}: without the remainder nothing is left.",
+    text: "A batch of {size} rows is larger than the data, which has {rows}: without the remainder nothing is left.",
   },
   CSV_INPUT: {
     error: "FeedError",
-    text:
-      "{name!r} is not one of the inputs that the file makes: {names}.",
+    text: "{name!r} is not one of the inputs that the file makes: {names}.",
   },
   CSV_DTYPE: {
     error: "FeedError",
-    text:
-      "{name!r} cannot be {dtype} from a file; there are {names}.",
+    text: "{name!r} cannot be {dtype} from a file; there are {names}.",
   },
   CSV_COLUMN: {
     error: "FeedError",
-    text:
-      "The file has no column {column!r}; it has {names}.",
+    text: "The file has no column {column!r}; it has {names}.",
   },
   CSV_COLUMN_TWICE: {
     error: "FeedError",
-    text:
-      "The file has more than one column {column!r}.",
+    text: "The file has more than one column {column!r}.",
   },
   CSV_QUOTES: {
     error: "FeedError",
-    text:
-      "Line {line}: a value between quotes does not end where the next value or line begins.",
+    text: "Line {line}: a value between quotes does not end where the next value or line begins.",
   },
   CSV_RAGGED: {
     error: "FeedError",
-    text:
-      "Line {line} has {given} values; the header has {expected}.",
+    text: "Line {line} has {given} values; the header has {expected}.",
   },
   CSV_VALUE: {
     error: "FeedError",
-    text:
-      "Line {line}, column {column!r}: {value!r} is no {dtype}.",
+    text: "Line {line}, column {column!r}: {value!r} is no {dtype}.",
   },
   CSV_CLASS: {
     error: "FeedError",
-    text:
-      "Line {line}, column {column!r}: {value!r} is not one of {names}.",
+    text: "Line {line}, column {column!r}: {value!r} is not one of {names}.",
   },
   FIT_RUNNING: {
     error: "SessionError",
-    text:
-      "This session is being fitted: wait until the fit has ended, or stop it.",
+    text: "This session is being fitted: wait until the fit has ended, or stop it.",
   },
   NON_FINITE_LOSS: {
     error: "TrainwebError",
-    text:
-      "The loss is {value!r} at step {step} of epoch {epoch}; the parameters are those before the step. Try a lower learning rate, clipGradNorm, or look for NaN or infinity in the data.",
+    text: "The loss is {value!r} at step {step} of epoch {epoch}; the parameters are those before the step. Try a lower learning rate, clipGradNorm, or look for NaN or infinity in the data.",
   },
   NOT_A_NUMBER_IN_FIT: {
     error: "NumericsError",
-    text:
-      "{what} is NaN or infinite after step {step} of epoch {epoch}.",
+    text: "{what} is NaN or infinite after step {step} of epoch {epoch}.",
   },
   RESTORED_TOO_OFTEN: {
     error: "NumericsError",
-    text:
-      "The fit went back to its last good state {most} times and failed again at step {step} of epoch {epoch}. The session is in that state. {reason}",
+    text: "The fit went back to its last good state {most} times and failed again at step {step} of epoch {epoch}. The session is in that state. {reason}",
   },
   ALL_SKIPPED: {
     error: "NumericsError",
-    text:
-      "All batches of epoch {epoch} were skipped: each produced NaN or infinity. The session's option debug.checkNumerics tells where.",
+    text: "All batches of epoch {epoch} were skipped: each produced NaN or infinity. The session's option debug.checkNumerics tells where.",
   },
   SCALAR_LOSS: {
     error: "SessionError",
-    text:
-      "fit needs a loss that is one number; {name!r} has shape {shape!r}. Set its reduction.",
+    text: "fit needs a loss that is one number; {name!r} has shape {shape!r}. Set its reduction.",
   },
   BATCH_OF_BATCHES: {
     error: "ModelError",
-    text:
-      "The data is already batched: leave out {name!r}.",
+    text: "The data is already batched: leave out {name!r}.",
   },
   SHUFFLED_STREAM: {
     error: "ModelError",
-    text:
-      "A stream can only be shuffled in a buffer: call data.shuffle(options), and leave out 'shuffle'.",
+    text: "A stream can only be shuffled in a buffer: call data.shuffle(options), and leave out 'shuffle'.",
   },
   TWO_VALIDATIONS: {
     error: "ModelError",
-    text:
-      "Give validation data, or split it off the data: not both.",
+    text: "Give validation data, or split it off the data: not both.",
   },
   METRICS_WITHOUT_DATA: {
     error: "ModelError",
-    text:
-      "Metrics need validation data: give validationData or validationSplit.",
+    text: "Metrics need validation data: give validationData or validationSplit.",
   },
   METRIC_TWICE: {
     error: "ModelError",
-    text:
-      "The metric {name!r} is given twice.",
+    text: "The metric {name!r} is given twice.",
   },
   NO_PREDICTIONS: {
     error: "ModelError",
-    text:
-      "Metrics compare an output of the eval model with a target; it has {names}. Name the output among additionalOutputNames in the config of createFromModel, and as 'predictions' where there are several.",
+    text: "Metrics compare an output of the eval model with a target; it has {names}. Name the output among additionalOutputNames in the config of createFromModel, and as 'predictions' where there are several.",
   },
   METRIC_SHAPES: {
     error: "FeedError",
-    text:
-      "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}.",
+    text: "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}.",
   },
   METRIC_CLASS: {
     error: "FeedError",
-    text:
-      "{name}: the target {value} is not one of the {count} classes; 'ignoreIndex' leaves one out.",
+    text: "{name}: the target {value} is not one of the {count} classes; 'ignoreIndex' leaves one out.",
   },
   OVERFIT_NAN: {
     error: "NumericsError",
-    text:
-      "Loss or gradients are NaN or infinite at step {step}: the session's option debug.checkNumerics tells where.",
+    text: "Loss or gradients are NaN or infinite at step {step}: the session's option debug.checkNumerics tells where.",
   },
   OVERFIT_NO_GRADIENT: {
     error: "TrainwebError",
-    text:
-      "No parameter has a gradient: the loss depends on none, the gradient is lost on the way (rounding, dead units), or the loss is at its least.",
+    text: "No parameter has a gradient: the loss depends on none, the gradient is lost on the way (rounding, dead units), or the loss is at its least.",
   },
   OVERFIT_ZERO_GRADIENTS: {
     error: "TrainwebError",
-    text:
-      "The gradients of {names} are zero: what reaches them is lost on the way (dead units, a branch that is not taken), or the loss does not depend on them.",
+    text: "The gradients of {names} are zero: what reaches them is lost on the way (dead units, a branch that is not taken), or the loss does not depend on them.",
   },
   OVERFIT_UNCHANGED: {
     error: "TrainwebError",
-    text:
-      "{names} have gradients and do not change: the learning rate {rate} is too low for float32.",
+    text: "{names} have gradients and do not change: the learning rate {rate} is too low for float32.",
   },
   OVERFIT_EXPLODES: {
     error: "TrainwebError",
-    text:
-      "The norm of the gradients grows from {first} to {most}: take a lower learning rate, or clipGradNorm.",
+    text: "The norm of the gradients grows from {first} to {most}: take a lower learning rate, or clipGradNorm.",
   },
   OVERFIT_RISES: {
     error: "TrainwebError",
-    text:
-      "The loss rises: the learning rate {rate} is too high, or the loss is to be maximised.",
+    text: "The loss rises: the learning rate {rate} is too high, or the loss is to be maximised.",
   },
   OVERFIT_SLOW: {
     error: "TrainwebError",
-    text:
-      "A step hardly changes the parameters: the learning rate {rate} is too low.",
+    text: "A step hardly changes the parameters: the learning rate {rate} is too low.",
   },
   OVERFIT_STUCK: {
     error: "TrainwebError",
-    text:
-      "After {steps} steps the loss is still there: rows that are alike may have different targets, dropout or label smoothing keep it up, or it takes more steps.",
+    text: "After {steps} steps the loss is still there: rows that are alike may have different targets, dropout or label smoothing keep it up, or it takes more steps.",
   },
   BAD_CHECKPOINT_NAME: {
     error: "StorageError",
-    text:
-      "A checkpoint is called by a text of 1 to {most} bytes, not {given!r}.",
+    text: "A checkpoint is called by a text of 1 to {most} bytes, not {given!r}.",
   },
   NO_CHECKPOINT: {
     error: "StorageError",
-    text:
-      "There is no checkpoint {name!r} in {folder!r}.",
+    text: "There is no checkpoint {name!r} in {folder!r}.",
   },
   CHECKPOINT_EXISTS: {
     error: "StorageError",
-    text:
-      "There is a checkpoint {name!r} in {folder!r} already: delete it first.",
+    text: "There is a checkpoint {name!r} in {folder!r} already: delete it first.",
   },
   CHECKPOINT_IN_USE: {
     error: "StorageError",
-    text:
-      "The checkpoint {name!r} is in use by a fit, or by another tab: end it first.",
+    text: "The checkpoint {name!r} is in use by a fit, or by another tab: end it first.",
   },
   CHECKPOINT_DAMAGED: {
     error: "CheckpointError",
-    text:
-      "The checkpoint {name!r} in {folder!r} is damaged.",
+    text: "The checkpoint {name!r} in {folder!r} is damaged.",
   },
   NO_ROOM: {
     error: "StorageError",
-    text:
-      "There is no room for the checkpoint {name!r} of {needed} bytes in {folder!r}: {reason}. The one before is intact.",
+    text: "There is no room for the checkpoint {name!r} of {needed} bytes in {folder!r}: {reason}. The one before is intact.",
   },
   NO_STORAGE: {
     error: "StorageError",
-    text:
-      "There is no storage for checkpoints here, neither a private file system nor IndexedDB ({reason}). Keep the bytes that saveCheckpoint gives.",
+    text: "There is no storage for checkpoints here, neither a private file system nor IndexedDB ({reason}). Keep the bytes that saveCheckpoint gives.",
   },
   NO_SNAPSHOT: {
     error: "CheckpointError",
-    text:
-      "This is no checkpoint of a store: its format is {given!r}, not {expected!r}.",
+    text: "This is no checkpoint of a store: its format is {given!r}, not {expected!r}.",
   },
   OTHER_SNAPSHOT: {
     error: "CheckpointError",
-    text:
-      "The checkpoint is of a session with other {what}.",
+    text: "The checkpoint is of a session with other {what}.",
   },
   BAD_FIELD: {
     error: "CheckpointError",
-    text:
-      "The checkpoint has {given} as {field}, expected {expected}. The file was changed after it was written. The session is as it was; load another checkpoint.",
+    text: "The checkpoint has {given} as {field}, expected {expected}. The file was changed after it was written. The session is as it was; load another checkpoint.",
   },
   OTHER_FIT: {
     error: "ModelError",
-    text:
-      "The checkpoint {name!r} is of a fit with {option} {stored!r}, and this one has {given!r}: take the same, another name, or delete the checkpoint.",
+    text: "The checkpoint {name!r} is of a fit with {option} {stored!r}, and this one has {given!r}: take the same, another name, or delete the checkpoint.",
   },
   UNWATCHED_EPOCH: {
     error: "ModelError",
-    text:
-      "The checkpoint {name!r} has no number {metric!r} of epoch {epoch}, which early stopping or the schedule goes by. Give the metrics that the fit began with, take another name, or delete the checkpoint.",
+    text: "The checkpoint {name!r} has no number {metric!r} of epoch {epoch}, which early stopping or the schedule goes by. Give the metrics that the fit began with, take another name, or delete the checkpoint.",
   },
   NO_FIT: {
     error: "CheckpointError",
-    text:
-      "The checkpoint {name!r} was not written by fit: load it with the store, and give fit another name.",
+    text: "The checkpoint {name!r} was not written by fit: load it with the store, and give fit another name.",
   },
   NOMINAL_STEP: {
     error: "CheckpointError",
-    text:
-      "Cannot perform {step} with a nominal state. Please load the model parameters first.",
+    text: "Cannot perform {step} with a nominal state. Please load the model parameters first.",
   },
   NOMINAL_OPTIMIZER: {
     error: "CheckpointError",
-    text:
-      "The optimizer state cannot be constructed. Please load the model parameters first.",
+    text: "The optimizer state cannot be constructed. Please load the model parameters first.",
   },
   NOMINAL_SAVE: {
     error: "CheckpointError",
-    text:
-      "Cannot save a nominal state. Please load the model parameters first.",
+    text: "Cannot save a nominal state. Please load the model parameters first.",
   },
   NOMINAL_EXPORT: {
     error: "CheckpointError",
-    text:
-      "Cannot export the model with a nominal state. Please load the model parameters first.",
+    text: "Cannot export the model with a nominal state. Please load the model parameters first.",
   },
   NOMINAL_GET_ALL: {
     error: "CheckpointError",
-    text:
-      "Cannot copy parameters from a nominal checkpoint state. Please load the model parameters first.",
+    text: "Cannot copy parameters from a nominal checkpoint state. Please load the model parameters first.",
   },
   NOMINAL_LOAD: {
     error: "CheckpointError",
-    text:
-      "For nominal checkpoint state, all parameters need to be loaded into the model (trainable_only = false).",
+    text: "For nominal checkpoint state, all parameters need to be loaded into the model (trainable_only = false).",
   },
   NOMINAL_GET: {
     error: "CheckpointError",
-    text:
-      "Cannot get parameter from a nominal state. Please load the parameter states first",
+    text: "Cannot get parameter from a nominal state. Please load the parameter states first",
   },
   NOMINAL_SET: {
     error: "CheckpointError",
-    text:
-      "Cannot copy parameter to a nominal state. Please load all the parameter states first",
+    text: "Cannot copy parameter to a nominal state. Please load all the parameter states first",
   },
   UNKNOWN_PARAMETER: {
     error: "CheckpointError",
-    text:
-      "The model has no parameter {name!r}; it has {names}.",
+    text: "The model has no parameter {name!r}; it has {names}.",
   },
   FROZEN_GRADIENT: {
     error: "CheckpointError",
-    text:
-      "Parameter {name!r} is frozen: it has no gradient.",
+    text: "Parameter {name!r} is frozen: it has no gradient.",
   },
   PARAMETER_DTYPE: {
     error: "CheckpointError",
-    text:
-      "Parameter {name!r} data type mismatch. Expected: {expected}, Got: {actual}",
+    text: "Parameter {name!r} data type mismatch. Expected: {expected}, Got: {actual}",
   },
   PARAMETER_SHAPE: {
     error: "CheckpointError",
-    text:
-      "Parameter {name!r} data shape mismatch. Expected: {expected!r}, Got: {actual!r}",
+    text: "Parameter {name!r} data shape mismatch. Expected: {expected!r}, Got: {actual!r}",
   },
   BUFFER_SIZE: {
     error: "BufferSizeError",
-    text:
-      "Size of the buffer passed into loadParametersBuffer must match the number of parameters in the model. Please use getParametersSize method to check. Expected: {expected} bytes, Actual: {actual} bytes.",
+    text: "Size of the buffer passed into loadParametersBuffer must match the number of parameters in the model. Please use getParametersSize method to check. Expected: {expected} bytes, Actual: {actual} bytes.",
   },
   OTHER_WEIGHTS: {
     error: "CheckpointError",
-    text:
-      "The file {said}. With strict false, what it and the model both have is taken.",
+    text: "The file {said}. With strict false, what it and the model both have is taken.",
+  },
+  PROPERTY_RANGE: {
+    error: "RangeError",
+    text: "A property is an integer of 64 bits at most, this one has {bits}. Keep it as a text, or as a float.",
   },
   UNKNOWN_PROPERTY: {
     error: "CheckpointError",
-    text:
-      "Property {name!r} not found.",
+    text: "Property {name!r} not found.",
   },
   BAD_SETTING: {
     error: "ModelError",
-    text:
-      "{name} is {value!r}; it must be {expected}.",
+    text: "{name} is {value!r}; it must be {expected}.",
   },
   UNKNOWN_SETTING: {
     error: "ModelError",
-    text:
-      "{what} has no setting {name!r}; it has {names}.",
+    text: "{what} has no setting {name!r}; it has {names}.",
   },
   MISSING_SETTING: {
     error: "ModelError",
-    text:
-      "{what} needs the setting {name!r}: {expected}.",
+    text: "{what} needs the setting {name!r}: {expected}.",
   },
   UNKNOWN_TYPE: {
     error: "ModelError",
-    text:
-      "There is no {what} {name!r}; there are {names}.",
+    text: "There is no {what} {name!r}; there are {names}.",
   },
   CLIP_WITHOUT_OPTIMIZER: {
     error: "ModelError",
-    text:
-      "Gradients are clipped in the optimizer step: 'clipGradNorm' and 'clipGradValue' need an 'optimizer'.",
+    text: "Gradients are clipped in the optimizer step: 'clipGradNorm' and 'clipGradValue' need an 'optimizer'.",
   },
   EMA_WITHOUT_OPTIMIZER: {
     error: "ModelError",
-    text:
-      "Averages of the parameters are kept in the optimizer step: 'ema' needs an 'optimizer'.",
+    text: "Averages of the parameters are kept in the optimizer step: 'ema' needs an 'optimizer'.",
   },
   OTHER_OPTIMIZER: {
     error: "CheckpointError",
-    text:
-      "The checkpoint's optimizer state is that of {stored}, and this session's optimizer is {own}. Load it into a session with that optimizer, or take a checkpoint without optimizer state.",
+    text: "The checkpoint's optimizer state is that of {stored}, and this session's optimizer is {own}. Load it into a session with that optimizer, or take a checkpoint without optimizer state.",
   },
   EMA_IN_TRAINING: {
     error: "SessionError",
-    text:
-      "Eval steps of a training session alone can read averages of the parameters: leave out 'ema'.",
+    text: "Eval steps of a training session alone can read averages of the parameters: leave out 'ema'.",
   },
   NO_AVERAGES: {
     error: "SessionError",
-    text:
-      "The session keeps no averages of its parameters: make it, or its artifacts, with the setting 'ema'.",
+    text: "The session keeps no averages of its parameters: make it, or its artifacts, with the setting 'ema'.",
   },
   UNKNOWN_IN_GROUP: {
     error: "ModelError",
-    text:
-      "A group names {name!r}, which no trained parameter is; they are {names}.",
+    text: "A group names {name!r}, which no trained parameter is; they are {names}.",
   },
   LOSS_INPUTS: {
     error: "ModelError",
-    text:
-      "{loss} takes {n} of the model's outputs, but these are given: {names}. Choose with 'lossInputNames'.",
+    text: "{loss} takes {n} of the model's outputs, but these are given: {names}. Choose with 'lossInputNames'.",
   },
 } as const;

@@ -9,15 +9,16 @@ import type { GivenImage, ResolvedImageOptions } from "./images.js";
 import type { LogLevel } from "./log.js";
 import type { FileProgress } from "./progress.js";
 import type { WireProfile } from "./profile.js";
-import type { ModelReport } from "./report.js";
+import type { WireModelReport } from "./report.js";
 import type { SessionCalls } from "./session-calls.js";
 import type {
-  Feed, FileBytes, FileData, FileForm, InputDeclaration, NamedTensor, PlacedBytes, WireDtype,
+  Feed, FileBytes, FileData, FileForm, InputDeclaration, NamedTensor, PlacedBytes, ValueMetadata, WireDtype,
+  WireModelMetadata,
 } from "./values.js";
 
 export type {
   AdapterFiles, DeadUnits, Feed, FileBytes, FileData, FileForm, InputDeclaration, NamedTensor, PlacedBytes, PropertyKind, PropertyValue,
-  SessionMemory, TensorType, ValueMetadata, WireDtype, WireTensor,
+  ModelMetadata, SessionMemory, TensorType, ValueMetadata, WireDtype, WireModelMetadata, WireTensor,
 } from "./values.js";
 
 /** Every call answers with one of these, so that errors keep their class and fields. */
@@ -100,11 +101,25 @@ export interface SessionInfo {
 /** An inference session as the page knows it. */
 export interface InferenceInfo {
   readonly handle: number;
+  readonly about: InferenceAbout;
   readonly inputs: readonly InputDeclaration[];
   readonly inputNames: readonly string[];
   readonly outputNames: readonly string[];
   /** As of a training session. */
   readonly valuesDecide: boolean;
+}
+
+/** What sessions on one checkpoint state share, as the worker made it. */
+export interface SharedState {
+  readonly metadata: Readonly<Record<string, string>>;
+  readonly tensors: ReadonlyMap<string, NamedTensor>;
+}
+
+/** What an inference session tells of its model. */
+export interface InferenceAbout {
+  readonly inputs: readonly ValueMetadata[];
+  readonly outputs: readonly ValueMetadata[];
+  readonly model: WireModelMetadata;
 }
 
 /** A file that a model has tensors in, by the path that the model has of it. */
@@ -143,6 +158,7 @@ export type StateCallNames =
   | "updateParameter"
   | "addProperty"
   | "getProperty"
+  | "getPropertyKind"
   | "propertyNames"
   | "deleteProperty"
   | "saveCheckpoint";
@@ -238,6 +254,10 @@ export interface WorkerApi {
   endFit(handle: number): MaybePromise<Result<null>>;
   /** Keep all that a session goes on from. */
   saveSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>>;
+  /** What sessions on one checkpoint state share. */
+  lendState(handle: number): MaybePromise<Result<SharedState>>;
+  /** Have a session go on from that. */
+  takeState(handle: number, shared: SharedState): MaybePromise<Result<null>>;
   /** Have a session go on from what was kept. */
   loadSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>>;
   profile(handle: number, kind: "train" | "eval", feeds: readonly Feed[], runs: number):
@@ -248,7 +268,7 @@ export interface WorkerApi {
   call(handle: number, call: SessionCall): MaybePromise<Result<unknown>>;
   release(handle: number): MaybePromise<Result<null>>;
   inspectModel(model: FileData, external: readonly ExternalFile[], configJson: string, dimsJson: string):
-    Promise<Result<ModelReport>>;
+    Promise<Result<WireModelReport>>;
   createInference(model: FileData, external: readonly ExternalFile[], optionsJson: string): Promise<Result<InferenceInfo>>;
   runInference(handle: number, feeds: readonly Feed[], fetches: readonly Fetch[], mayStop: boolean):
     MaybePromise<Result<RunAnswer>>;

@@ -1,5 +1,7 @@
 /** What `inspectModel` tells of a model; training/check.py makes it. */
 
+import type { ModelMetadata, WireModelMetadata } from "./values.js";
+
 /** A tensor of the model, whether it is trained, and why. */
 export interface ParameterDecision {
   /** Its name in the model. */
@@ -92,6 +94,8 @@ export interface ModelReport {
   readonly outputs: readonly DescribedValue[];
   /** How many nodes of the model are of which operator, those of other domains as domain.operator. */
   readonly operators: Readonly<Record<string, number>>;
+  /** What the file says of itself; null for one that is no model. */
+  readonly modelMetadata: ModelMetadata | null;
   /** A loss that fits the first output, where that is no loss: its name, or with the settings that it needs. */
   readonly suggestedLoss: string | SuggestedLoss | null;
   /** What a train step takes, in the shape that the report is about. */
@@ -106,3 +110,6 @@ export interface ModelReport {
     readonly python?: string;
   };
 }
+
+/** The same between page and worker. */
+export type WireModelReport = Omit<ModelReport, "modelMetadata"> & { readonly modelMetadata: WireModelMetadata | null };

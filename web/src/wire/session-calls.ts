@@ -54,6 +54,8 @@ export interface SessionCalls {
   readonly addProperty: Call<[name: string, value: PropertyValue, kind: PropertyKind | null], null>;
   /** A value that the checkpoint keeps; an integer that a number cannot hold is a bigint. */
   readonly getProperty: Call<[name: string], PropertyValue>;
+  /** What a value is kept as: 1 may be an integer or a float. */
+  readonly getPropertyKind: Call<[name: string], PropertyKind>;
   /** Names of the values that the checkpoint keeps. */
   readonly propertyNames: Call<[], readonly string[]>;
   /** Forget a value that the checkpoint keeps. */

@@ -89,6 +89,27 @@ export interface ValueMetadata {
   readonly shape: readonly (number | string)[];
 }
 
+/** What a model says of itself. */
+export interface ModelMetadata {
+  /** What wrote it. */
+  readonly producerName: string;
+  /** Of its graph; empty in ORT format. */
+  readonly graphName: string;
+  /** Whose it is, such as "org.example". */
+  readonly domain: string;
+  /** A text about it. */
+  readonly description: string;
+  /** A text about its graph. */
+  readonly graphDescription: string;
+  /** 2^63 - 1 where it has none. */
+  readonly version: bigint;
+  /** Texts by name. */
+  readonly customMetadataMap: Readonly<Record<string, string>>;
+}
+
+/** The same between page and worker. */
+export type WireModelMetadata = Omit<ModelMetadata, "version"> & { readonly version: string };
+
 /** What a checkpoint keeps besides parameters: an int64, a float32 or a text. */
 export type PropertyValue = number | bigint | string;
 

@@ -149,6 +149,10 @@ export class StateCore implements StateCalls {
     return this.#properties.get(name);
   }
 
+  getPropertyKind(name: string): PropertyKind {
+    return this.#properties.kind(name);
+  }
+
   propertyNames(): readonly string[] {
     return this.#properties.names;
   }

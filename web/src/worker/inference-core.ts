@@ -36,7 +36,7 @@ export class InferenceCore implements PlanSource {
     return this.#memory;
   }
 
-  get info(): Omit<InferenceInfo, "handle"> {
+  get info(): Omit<InferenceInfo, "handle" | "about"> {
     const { inputs, outputs } = this.#bundle;
     const valuesDecide = inputs.some(({ decides }) => decides > 0);
     return { inputs, inputNames: inputs.map(({ name }) => name), outputNames: outputs, valuesDecide };

@@ -40,18 +40,28 @@ export class PropertyTable {
   }
 
   /** @throws CheckpointError for a name that is not there */
+  kind(name: string): PropertyKind {
+    const [, type] = this.#find(name);
+    return type === "str" ? "string" : type;
+  }
+
+  /** @throws CheckpointError for a name that is not there */
   get(name: string): PropertyValue {
-    const property = this.#properties.get(name);
-    if (property === undefined) {
-      throw sessionError("UNKNOWN_PROPERTY", { name });
-    }
-    const [, type, text] = property;
+    const [, type, text] = this.#find(name);
     if (type === "str") {
       return text;
     }
     // A number holds no more than 53 bits of an integer.
     const number = Number(text);
     return type === "int" && !Number.isSafeInteger(number) ? BigInt(text) : number;
+  }
+
+  #find(name: string): Property {
+    const property = this.#properties.get(name);
+    if (property === undefined) {
+      throw sessionError("UNKNOWN_PROPERTY", { name });
+    }
+    return property;
   }
 }
 

@@ -8,7 +8,7 @@ import type { ArtifactName } from "../wire/session-calls.js";
 import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { FileData, MaybePromise, ValueMetadata } from "../wire/protocol.js";
-import type { ModelReport } from "../wire/report.js";
+import type { WireModelReport } from "../wire/report.js";
 import type { DeadUnits, FloatType } from "../wire/values.js";
 import { convertFloats, FLOAT_BYTES } from "./floats.js";
 import type { Bundle, FeedType, KeptValue, PlanKind, Property, RawBundle, RawPlan } from "./bundle.js";
@@ -107,10 +107,10 @@ export class PythonModels {
   }
 
   /** What Python reports of models, of which nothing is kept. */
-  static inspect(bridge: Bridge, args: Origin["args"]): ModelReport {
+  static inspect(bridge: Bridge, args: Origin["args"]): WireModelReport {
     const { given, files } = addFiles(bridge, args);
     try {
-      return bridge.call("inspect_model", ...given).value as ModelReport;
+      return bridge.call("inspect_model", ...given).value as WireModelReport;
     } finally {
       files.forEach((index) => bridge.files.drop(index));
     }

@@ -614,6 +614,10 @@ export class SessionCore implements CallTable, PlanSource {
     return this.#properties.get(name);
   }
 
+  getPropertyKind(name: string): PropertyKind {
+    return this.#properties.kind(name);
+  }
+
   saveCheckpoint(includeOptimizerState: boolean, form: FileForm): MaybePromise<FileBytes> {
     if (this.#nominal) {
       throw sessionError("NOMINAL_SAVE", {});

@@ -11,6 +11,7 @@ import {
   STATE_LEARNING_RATE,
   STATE_LOADS,
   STATE_SCHEDULER,
+  STATE_SEED,
   STATE_STEP,
   STATE_TOTAL,
   STATE_WARMUP,
@@ -35,6 +36,9 @@ const TYPES = {
 const PARTS = 3;
 /** Letters of an optimizer's name that a message shows. */
 export const LONGEST_NAME = 40;
+
+/** The part of it that sessions on one checkpoint state share: rate, step and schedule. */
+const STATE_SHARED: readonly [number, number] = [4 * STATE_LEARNING_RATE, 4 * STATE_SEED];
 
 /** What of a session is kept. */
 export interface SnapshotHost {
@@ -66,11 +70,16 @@ export function takeSnapshot(host: SnapshotHost, properties: readonly Property[]
   return { metadata, tensors: new Map(tensors.map((tensor) => [tensor.name, tensor])) };
 }
 
+/** What sessions on one checkpoint state share: all but gradients, the reset flag, and seed and place of random numbers. */
+export function sharedPart({ metadata, tensors }: TensorFile): TensorFile {
+  return { metadata: { ...metadata, shared: "true" }, tensors: new Map([...tensors].filter(([name]) => name !== "gradients")) };
+}
+
 /** @throws CheckpointError for a file that is none */
 export function readSnapshot(file: Uint8Array): TensorFile {
   const found = readSafetensors(file);
   const given = found.metadata["format"] ?? "none";
-  if (given !== FORMAT) {
+  if (given !== FORMAT || found.metadata["shared"] !== undefined) {
     throw sessionError("NO_SNAPSHOT", { given: given.slice(0, LONGEST_NAME), expected: FORMAT });
   }
   return found;
@@ -98,6 +107,9 @@ export function readSession(host: SnapshotHost, { metadata, tensors }: TensorFil
   const stored = metadata["optimizer"] ?? "";
   if (stored !== "" && host.optimizer !== "" && stored !== host.optimizer) {
     throw sessionError("OTHER_OPTIMIZER", { stored: stored.slice(0, LONGEST_NAME), own: host.optimizer });
+  }
+  if (metadata["shared"] !== undefined) {
+    return readShared(host, { metadata, tensors });
   }
   const segments = new Map<number, Uint8Array>();
   for (const [name, segment] of Object.entries(SEGMENTS)) {
@@ -168,6 +180,23 @@ function isSame(a: unknown, b: unknown): boolean {
   return Array.isArray(a) && Array.isArray(b)
     ? a.length === b.length && b.every((value, k) => isSame(a[k], value))
     : a === b;
+}
+
+/** What is shared, as far as this session has it: one without an optimizer has no moments to give or to take. */
+function readShared(host: SnapshotHost, { metadata, tensors }: TensorFile): SessionRecord {
+  const segments = new Map<number, Uint8Array>();
+  for (const [name, segment] of Object.entries(SEGMENTS)) {
+    const data = tensors.get(name)?.data;
+    if (data !== undefined && host.sizes[segment] === data.length) {
+      segments.set(segment, data);
+    }
+  }
+  const state = host.view(STATE).slice(0, STATE_KEPT);
+  const shared = tensors.get("state");
+  if (shared !== undefined && metadata["optimizer"] !== "") {
+    state.set(shared.data.subarray(...STATE_SHARED), STATE_SHARED[0]);
+  }
+  return { segments, state, properties: readProperties(metadata) };
 }
 
 /** Names, shapes and places of the parameters: a session takes back what has the same. */

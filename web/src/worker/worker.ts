@@ -25,7 +25,7 @@ import type {
 } from "../wire/fit.js";
 import type { GivenImage, ResolvedImageOptions } from "../wire/images.js";
 import type { WireProfile } from "../wire/profile.js";
-import type { ModelReport } from "../wire/report.js";
+import type { WireModelReport } from "../wire/report.js";
 import type {
   ArtifactFiles,
   BuiltArtifacts,
@@ -35,6 +35,7 @@ import type {
   FileBytes,
   FileData,
   FileForm,
+  InferenceAbout,
   InferenceInfo,
   Listening,
   MaybePromise,
@@ -62,8 +63,8 @@ import { LazyModels, originOf, PythonModels, withValue, type Origin } from "./py
 import type { Run } from "./runner.js";
 import { performCall } from "./perform-call.js";
 import { SessionCore, type CoreOptions } from "./session-core.js";
-import { writeSafetensors } from "./safetensors.js";
-import { readSnapshot } from "./snapshot.js";
+import { writeSafetensors, type TensorFile } from "./safetensors.js";
+import { readSnapshot, sharedPart } from "./snapshot.js";
 import { readFile } from "./store.js";
 
 /** A session, and the calls that wait for their turn. */
@@ -269,6 +270,17 @@ class SessionWorker implements WorkerApi {
     });
   }
 
+  lendState(handle: number): MaybePromise<Result<TensorFile>> {
+    return this.#perform(handle, ({ core }) => sharedPart(core.snapshot()));
+  }
+
+  takeState(handle: number, shared: TensorFile): MaybePromise<Result<null>> {
+    return this.#perform(handle, ({ core }) => {
+      core.restore(core.read(shared));
+      return null;
+    });
+  }
+
   loadSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>> {
     return this.#perform(handle, async ({ core }) => {
       const file = await readCheckpoint(where, name);
@@ -314,7 +326,7 @@ class SessionWorker implements WorkerApi {
     external: readonly ExternalFile[],
     configJson: string,
     dimsJson: string,
-  ): Promise<Result<ModelReport>> {
+  ): Promise<Result<WireModelReport>> {
     return attemptAsync(async () => {
       const args = [model, configJson, dimsJson, ...externalArgs(external)];
       return PythonModels.inspect(await this.#bootPython(), args);
@@ -344,7 +356,7 @@ class SessionWorker implements WorkerApi {
       }
       const handle = this.#nextHandle++;
       this.#inference.set(handle, { core, waiting: 0, turn: Promise.resolve() });
-      return { ...core.info, handle };
+      return { ...core.info, handle, about: (raw.header as { readonly about: InferenceAbout }).about };
     });
   }
 

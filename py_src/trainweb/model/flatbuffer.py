@@ -12,13 +12,13 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from ..errors import CheckpointError
-from ..model.remote import RemoteFile, RemoteRange
+from ..errors import TrainwebError
+from .remote import RemoteFile, RemoteRange
 
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _I32 = struct.Struct("<i")
-_SCALARS = {code: struct.Struct(f"<{code}") for code in "?Bifq"}
+_SCALARS = {code: struct.Struct(f"<{code}") for code in "?bBifq"}
 
 SHARING = 4
 """How often the whole file may be read: objects may be shared, but not endlessly."""
@@ -31,6 +31,10 @@ class Buffer:
     ----------
     data : bytes, memoryview or RemoteFile
         The whole file.
+    kind : str
+        What errors call the file.
+    error : type of TrainwebError
+        The class of errors on the file.
 
     Attributes
     ----------
@@ -38,13 +42,18 @@ class Buffer:
         The four bytes that tell the kind of file.
     """
 
-    def __init__(self, data: bytes | memoryview | RemoteFile) -> None:
+    def __init__(self, data: bytes | memoryview | RemoteFile, kind: str, error: type[TrainwebError]) -> None:
         self.data = data if isinstance(data, RemoteFile) else memoryview(data)
+        self.kind, self.error = kind, error
         self.size = len(data)
         if self.size < 8:
-            raise CheckpointError(f"a checkpoint has at least 8 bytes, this has {self.size}")
+            raise error(f"a {kind} has at least 8 bytes, this has {self.size}")
         self.identifier = bytes(self.data[4:8])
         self._budget = SHARING * self.size + 1024
+
+    def corrupt(self, how: str) -> TrainwebError:
+        """The error on a file that contradicts itself."""
+        return self.error(f"the {self.kind} is corrupt: {how}")
 
     def root(self) -> Table:
         """The root table."""
@@ -58,23 +67,23 @@ class Buffer:
         """Account for bytes read; keeps overlapping objects from multiplying the work."""
         self._budget -= nbytes
         if self._budget < 0:
-            raise CheckpointError(f"the checkpoint is corrupt: its parts overlap, found at {what}")
+            raise self.corrupt(f"its parts overlap, found at {what}")
 
     def require(self, pos: int, nbytes: int, align: int, what: str) -> int:
         """`pos`, when it is aligned and `nbytes` bytes lie from there on."""
         if pos < 0 or nbytes > self.size - pos:
-            raise CheckpointError(
-                f"the checkpoint is corrupt or truncated: {what} lies at bytes {pos} to {pos + nbytes} of {self.size}"
+            raise self.error(
+                f"the {self.kind} is corrupt or truncated: {what} lies at bytes {pos} to {pos + nbytes} of {self.size}"
             )
         if pos % align:
-            raise CheckpointError(f"the checkpoint is corrupt: {what} at byte {pos} is not aligned to {align}")
+            raise self.corrupt(f"{what} at byte {pos} is not aligned to {align}")
         return pos
 
     def follow(self, pos: int, what: str) -> int:
         """The position that the offset at `pos` points to."""
         (offset,) = self.unpack(_U32, self.require(pos, 4, 4, f"the offset of {what}"))
         if offset == 0:
-            raise CheckpointError(f"the checkpoint is corrupt: the offset of {what} at byte {pos} is 0")
+            raise self.corrupt(f"the offset of {what} at byte {pos} is 0")
         return self.require(pos + offset, 4, 4, what)
 
     def vector(self, pos: int, item: int, what: str) -> tuple[int, int]:
@@ -83,6 +92,17 @@ class Buffer:
         self.require(pos + 4, count * item, 8 if item == 8 and count else 1, what)
         self.spend(4 + count * item, what)
         return pos + 4, count
+
+    def text(self, pos: int, what: str) -> str:
+        """The string at `pos`."""
+        start, count = self.vector(pos, 1, what)
+        end = self.require(start + count, 1, 1, f"the end of {what}")
+        if self.data[end] != 0:
+            raise self.corrupt(f"{what} at byte {start} does not end with a zero byte")
+        try:
+            return str(self.data[start:end], "utf-8")
+        except UnicodeDecodeError as error:
+            raise self.corrupt(f"{what} at byte {start} is not UTF-8") from error
 
 
 class Table:
@@ -97,9 +117,7 @@ class Table:
         (vtable_size,) = buffer.unpack(_U16, vtable)
         (self._size,) = buffer.unpack(_U16, vtable + 2)
         if vtable_size < 4 or vtable_size % 2 or self._size < 4:
-            raise CheckpointError(
-                f"the checkpoint is corrupt: {what} has a vtable of {vtable_size} bytes and a table of {self._size}"
-            )
+            raise buffer.corrupt(f"{what} has a vtable of {vtable_size} bytes and a table of {self._size}")
         buffer.require(vtable, vtable_size, 2, f"the vtable of {what}")
         buffer.require(pos, self._size, 4, what)
         buffer.spend(self._size + vtable_size, what)
@@ -107,9 +125,7 @@ class Table:
         # All of them, also those that nobody asks for: no writer makes such a file.
         outside = next((k for k in self._fields if k and not 4 <= k < self._size), None)
         if outside is not None:
-            raise CheckpointError(
-                f"the checkpoint is corrupt: a field of {what} lies at {outside}, and the table has {self._size} bytes"
-            )
+            raise buffer.corrupt(f"a field of {what} lies at {outside}, and the table has {self._size} bytes")
 
     def _at(self, field: int, nbytes: int, what: str) -> int | None:
         """Position of a field; None where it is absent."""
@@ -117,9 +133,7 @@ class Table:
         if offset == 0:
             return None
         if offset + nbytes > self._size:
-            raise CheckpointError(
-                f"the checkpoint is corrupt: {what} lies at {offset} of {self.what}, which has {self._size} bytes"
-            )
+            raise self._buffer.corrupt(f"{what} lies at {offset} of {self.what}, which has {self._size} bytes")
         return self._buffer.require(self._pos + offset, nbytes, nbytes, what)
 
     def scalar(self, field: int, code: str, default: float, what: str) -> Any:
@@ -155,32 +169,37 @@ class Table:
     def string(self, field: int, what: str) -> str | None:
         """A text, or None."""
         pos = self._target(field, what)
-        if pos is None:
-            return None
-        start, count = self._buffer.vector(pos, 1, what)
-        end = self._buffer.require(start + count, 1, 1, f"the end of {what}")
-        if self._buffer.data[end] != 0:
-            raise CheckpointError(f"the checkpoint is corrupt: {what} at byte {start} does not end with a zero byte")
-        try:
-            return str(self._buffer.data[start:end], "utf-8")
-        except UnicodeDecodeError as error:
-            raise CheckpointError(f"the checkpoint is corrupt: {what} at byte {start} is not UTF-8") from error
+        return None if pos is None else self._buffer.text(pos, what)
 
-    def int64s(self, field: int, max_count: int, what: str) -> tuple[int, ...]:
-        """A vector of int64, empty where absent."""
+    def strings(self, field: int, what: str) -> Iterator[str]:
+        """The texts of a vector, none where absent; `what` names one of them."""
+        pos = self._target(field, f"the {what}s")
+        if pos is None:
+            return
+        start, count = self._buffer.vector(pos, 4, f"the {what}s")
+        for index in range(count):
+            item = f"{what} {index}"
+            yield self._buffer.text(self._buffer.follow(start + 4 * index, item), item)
+
+    def numbers(self, field: int, code: str, max_count: int, what: str) -> tuple[Any, ...]:
+        """A vector of numbers in `struct` notation, empty where absent."""
         pos = self._target(field, what)
         if pos is None:
             return ()
-        start, count = self._buffer.vector(pos, 8, what)
+        start, count = self._buffer.vector(pos, _SCALARS[code].size, what)
         if count > max_count:
-            raise CheckpointError(f"{what} has {count} elements; at most {max_count} are supported")
-        return self._buffer.unpack(struct.Struct(f"<{count}q"), start)
+            raise self._buffer.error(f"{what} has {count} elements; at most {max_count} are supported")
+        return self._buffer.unpack(struct.Struct(f"<{count}{code}"), start)
+
+    def span(self, field: int, what: str) -> tuple[int, int] | None:
+        """Where in the file a vector of bytes begins, and its size; None where absent."""
+        pos = self._target(field, what)
+        return None if pos is None else self._buffer.vector(pos, 1, what)
 
     def blob(self, field: int, what: str) -> bytes | memoryview | RemoteRange | None:
         """A vector of bytes, as a view of the file, or None."""
-        pos = self._target(field, what)
-        if pos is None:
+        span = self.span(field, what)
+        if span is None:
             return None
-        start, count = self._buffer.vector(pos, 1, what)
-        data = self._buffer.data
+        (start, count), data = span, self._buffer.data
         return data.range(start, start + count) if isinstance(data, RemoteFile) else data[start : start + count]

@@ -55,6 +55,23 @@ def is_module(name):
     return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 imports = sorted(name for name in imports if is_module(name))
+
+def without_test_material(source):
+    """The source without the class members that only tests read; the other lines keep their numbers."""
+    lines = source.splitlines()
+    for owner in ast.walk(ast.parse(source)):
+        if isinstance(owner, ast.ClassDef):
+            for member in owner.body:
+                targets = getattr(member, "targets", [getattr(member, "target", None)])
+                names = {getattr(target, "id", None) for target in targets} | {getattr(member, "name", None)}
+                if names & {"samples", "bad", "reference"}:
+                    start = min([member.lineno, *(d.lineno for d in getattr(member, "decorator_list", []))]) - 1
+                    lines[start : member.end_lineno] = [" " * member.col_offset + "pass", *[""] * (member.end_lineno - start - 1)]
+    return "\\n".join(lines)
+
+for path in root.glob("trainweb/ops/*.py"):
+    if path.name != "op.py":  # which declares them
+        path.write_text(without_test_material(path.read_text()))
 compile_folder(root, "")
 [*pack(root, {".wasm", ".js", ".pyi"}), imports]
 `;

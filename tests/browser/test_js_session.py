@@ -23,6 +23,10 @@ OPEN = """
 """
 
 
+PATIENT = "env.timeouts.stall = 1e9;"
+"""For a clock that leaps, which would call the files of the session stalled."""
+
+
 @pytest.fixture(scope="module")
 def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
     with open_js_page(browser, plain_site) as page:
@@ -668,7 +672,7 @@ class TestWorkerDeath:
         with open_js_page(browser, plain_site) as js:
             js.page.clock.install()
             js.run(
-                f"""{SPY}{OPEN}
+                f"""{PATIENT}{SPY}{OPEN}
                 window.openings = [open(), open({{ cache: true }})].map((opening) => failure(() => opening));
                 workers[0].terminate();"""
             )
@@ -691,7 +695,7 @@ class TestWorkerDeath:
         site.add("/dist/worker.js", (ROOT / "dist/npm/worker.js").read_bytes(), delay_s=2)
         with open_js_page(browser, site) as js:
             js.page.clock.install()
-            js.run(f"{OPEN} window.opening = open();")
+            js.run(f"{PATIENT}{OPEN} window.opening = open();")
             js.page.clock.fast_forward(30_000)
             js.run(WATCHED)
             js.page.clock.fast_forward(600_000)

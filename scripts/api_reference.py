@@ -8,6 +8,7 @@ TSDoc of what the npm package exports.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import shutil
@@ -116,12 +117,26 @@ def parameters(function: griffe.Object) -> list[griffe.Parameter]:
 
 def docstring(cls: griffe.Object | None, name: str, thing: griffe.Object) -> griffe.Docstring | None:
     """The docstring of a member, or that of the method which it overrides."""
+    if thing.is_class and "rule" in thing.members:
+        return _rule_of(thing).docstring
     if thing.docstring or cls is None or not cls.is_class:
         return thing.docstring
     for base in cls.mro():  # type: ignore[attr-defined]
         if name in base.members and base.members[name].docstring:
             return base.members[name].docstring  # type: ignore[no-any-return]
     return None
+
+
+def _rule_of(optimizer: griffe.Object) -> griffe.Object:
+    """The class in `ops/rules.py` that an optimizer is made of."""
+    return optimizer.package[f"ops.rules.{optimizer.name}"]  # type: ignore[no-any-return]
+
+
+def rule_signature(name: str, optimizer: griffe.Object) -> str:
+    """The settings of a rule, with their defaults."""
+    rule = getattr(importlib.import_module("trainweb.ops.rules"), optimizer.name)
+    settings = [f"{setting}={field.default!r}" for setting, field in rule.settings.items()]
+    return f"{name}({', '.join([*settings, 'clip_grad=None'])})"
 
 
 def signature(name: str, function: griffe.Object) -> str:
@@ -187,7 +202,9 @@ def entry(name: str, thing: griffe.Object, level: int, inside: griffe.Object | N
     """A public name: heading, signature, docstring, and the members of a class."""
     yield f"{'#' * level} {name}"
     short = name.rpartition(".")[2]
-    if thing.is_function or (thing.is_class and thing.parameters):
+    if thing.is_class and "rule" in thing.members:
+        yield f"```python\n{rule_signature(short, thing)}\n```"
+    elif thing.is_function or (thing.is_class and thing.parameters):
         yield f"```python\n{signature(short, thing)}\n```"
     elif thing.is_attribute and thing.annotation is not None:
         yield f"```python\n{short}: {thing.annotation}\n```"

@@ -19,8 +19,8 @@ from tests.attacks.checkpoints import (
 )
 
 from trainweb.checkpoint import read_checkpoint, write_checkpoint
-from trainweb.checkpoint.flatbuffer import Buffer, Table
 from trainweb.errors import CheckpointError, LimitError, ModelError, TrainwebError
+from trainweb.model.flatbuffer import Buffer, Table
 
 CORPUS = corpus()
 

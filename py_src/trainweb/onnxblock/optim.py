@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, Signature, get_annotations
 from typing import Annotated, Any, ClassVar, Self, TypeVar
@@ -439,8 +439,29 @@ class SGD(Optimizer):
         super().__init__(clip_grad, **attributes)
 
 
-def of_rule(rule: type[rules.Rule]) -> type[Optimizer]:
+class _OfRule(Optimizer):
     """The optimizer of a rule: its arguments are the settings of the rule, in order, and `clip_grad`."""
+
+    rule: ClassVar[type[rules.Rule]]
+    operator = operators.Optimizer
+
+    def __init_subclass__(cls) -> None:
+        rule = cls.operator = cls.rule
+        super().__init_subclass__()
+        cls.__doc__ = f"{inspect.cleandoc(rule.__doc__ or '')}\n{CLIP_GRAD}"
+        cls.__init__ = _init_of(rule)  # type: ignore[method-assign]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError
+
+
+CLIP_GRAD = """clip_grad : Block, optional
+    For example `ClipGradNorm(1.0)`."""
+"""The argument of all optimizers, in their docstrings."""
+
+
+def _init_of(rule: type[rules.Rule]) -> Callable[..., None]:
+    """The constructor of a rule's optimizer."""
 
     def init(self: Optimizer, *args: Any, **kwargs: Any) -> None:
         bound = shape.bind(self, *args, **kwargs)
@@ -459,18 +480,44 @@ def of_rule(rule: type[rules.Rule]) -> type[Optimizer]:
     shape = Signature([Parameter("self", keyword), *parameters, clip])
     init.__signature__ = shape  # type: ignore[attr-defined]
     init.__annotations__ = {p.name: p.annotation for p in (*parameters, clip)}
-    doc = f"{inspect.cleandoc(rule.__doc__ or '')}\nclip_grad : Block, optional\n    For example `ClipGradNorm(1.0)`."
     made = checked(init)
     made.__annotations__ = init.__annotations__  # which `wraps` hands on only before Python 3.14
-    members = {"__doc__": doc, "__module__": __name__, "operator": rule, "__init__": made}
-    return optimizer(type(rule.__name__, (Optimizer,), members))
+    return made
 
 
-Lion = of_rule(rules.Lion)
-Adam = of_rule(rules.Adam)
-RMSProp = of_rule(rules.RMSProp)
-Adagrad = of_rule(rules.Adagrad)
-Adadelta = of_rule(rules.Adadelta)
+@optimizer
+class Lion(_OfRule):
+    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+
+    rule = rules.Lion
+
+
+@optimizer
+class Adam(_OfRule):
+    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+
+    rule = rules.Adam
+
+
+@optimizer
+class RMSProp(_OfRule):
+    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+
+    rule = rules.RMSProp
+
+
+@optimizer
+class Adagrad(_OfRule):
+    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+
+    rule = rules.Adagrad
+
+
+@optimizer
+class Adadelta(_OfRule):
+    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+
+    rule = rules.Adadelta
 
 
 @optimizer
@@ -604,13 +651,53 @@ class Muon(Optimizer):
         )
 
 
-Adamax = of_rule(rules.Adamax)
-NAdam = of_rule(rules.NAdam)
-RAdam = of_rule(rules.RAdam)
-AdaBelief = of_rule(rules.AdaBelief)
-Adan = of_rule(rules.Adan)
-Lookahead = of_rule(rules.Lookahead)
-ScheduleFreeAdamW = of_rule(rules.ScheduleFreeAdamW)
+@optimizer
+class Adamax(_OfRule):
+    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+
+    rule = rules.Adamax
+
+
+@optimizer
+class NAdam(_OfRule):
+    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+
+    rule = rules.NAdam
+
+
+@optimizer
+class RAdam(_OfRule):
+    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+
+    rule = rules.RAdam
+
+
+@optimizer
+class AdaBelief(_OfRule):
+    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+
+    rule = rules.AdaBelief
+
+
+@optimizer
+class Adan(_OfRule):
+    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+
+    rule = rules.Adan
+
+
+@optimizer
+class Lookahead(_OfRule):
+    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+
+    rule = rules.Lookahead
+
+
+@optimizer
+class ScheduleFreeAdamW(_OfRule):
+    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+
+    rule = rules.ScheduleFreeAdamW
 
 
 class _Update(Block):

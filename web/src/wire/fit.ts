@@ -1,8 +1,8 @@
-/** What crosses between the page and its worker for a fit: data once, then a call an epoch, and words on a port meanwhile. */
+/** Messages between the page and its worker for a fit: data once, a call per epoch, and short messages on a port. */
 
 import type { Feed, NamedTensor } from "./values.js";
 
-/** What becomes of the rows that do not fill a batch: a smaller one, nothing, or a batch filled up from the start. */
+/** Treatment of the rows that do not fill a batch: a smaller batch, none, or a batch filled up from the start. */
 export type Remainder = "keep" | "drop" | "pad";
 
 /** A number, a name, or an operation with its operands: how a value follows from sums (trainweb/metrics.py). */
@@ -17,7 +17,7 @@ export interface WireMetric {
   readonly formula: Formula | null;
 }
 
-/** What is evaluated: outputs and inputs of the eval model by name. */
+/** Outputs and inputs of the eval model that an evaluation uses, by name. */
 export interface WireEvaluation {
   readonly loss: string;
   readonly metrics: readonly WireMetric[];
@@ -26,7 +26,7 @@ export interface WireEvaluation {
   readonly targets: string | null;
 }
 
-/** Where checkpoints are kept: which storage of the browser, and a folder in it. */
+/** The place of checkpoints: a storage of the browser, and a folder in it. */
 export interface CheckpointFolder {
   readonly folder: string;
   readonly backend: "opfs" | "indexedDB";
@@ -44,19 +44,19 @@ export interface FitCheckpoint {
   readonly watched: string;
 }
 
-/** How far a fit is; `Position` of trainweb/fit/resume.py. */
+/** The position of a fit; `Position` of trainweb/fit/resume.py. */
 export interface FitPosition {
   /** That is under way, from 0. */
   readonly epoch: number;
   /** Batches of it that are done. */
   readonly step: number;
   readonly lossSum: number;
-  /** What the mean of the losses is divided by. */
+  /** Divisor of the mean loss. */
   readonly rows: number;
   readonly optimizerSteps: number;
 }
 
-/** What a fit goes on from. */
+/** The state that a fit resumes from. */
 export interface Resumed {
   readonly position: FitPosition;
   /** The epochs that are done, as JSON. */
@@ -74,7 +74,7 @@ export interface EpochRecord {
   readonly best: Uint8Array | null;
 }
 
-/** What gradients are clipped to in each optimizer step: the magnitude of each, then their joint norm. */
+/** Limits that gradients are clipped to in each optimizer step: the magnitude of each, then their joint norm. */
 export interface WireClip {
   readonly value: number | null;
   readonly norm: number | null;
@@ -86,7 +86,7 @@ export interface FitSpec {
   readonly loss: string;
   readonly accumulate: number;
   readonly clip: WireClip | null;
-  /** Whether averages of the parameters are evaluated in their place. */
+  /** True: evaluate the averages of the parameters in their place. */
   readonly ema: boolean;
   /** mu of FedProx; 0: there is no such term. */
   readonly proximal: number;
@@ -101,11 +101,11 @@ export interface FitSpec {
   readonly onNaN: OnNaN | null;
   /** The last order, which the worker sees between any two steps; null: there is no shared memory, and it listens at times. */
   readonly order: Int32Array<SharedArrayBuffer> | null;
-  /** Whether the progress is to be told from the start. */
+  /** True: report the progress from the start. */
   readonly tells: boolean;
 }
 
-/** What follows NaN or infinity. */
+/** The reaction to NaN or infinity. */
 export type OnNaN = "stop" | "skip" | "restore";
 
 /** A batch with its number of rows. */
@@ -122,7 +122,7 @@ export interface StepsTask {
   readonly stacked: readonly NamedTensor[] | null;
 }
 
-/** What to train on next: an epoch of the rows in the worker, or batches. */
+/** The next data to train on: an epoch of the rows in the worker, or batches. */
 export interface TrainTask {
   readonly epoch: number;
   /** Seed of the order of rows; null: they stay in theirs. */
@@ -133,15 +133,15 @@ export interface TrainTask {
   readonly rates: Float64Array | null;
   /** The optimizer step of the fit that the first of them is of. */
   readonly from: number;
-  /** Whether the epoch ends, and with it the accumulation. */
+  /** True: the epoch ends, and with it the accumulation. */
   readonly isLast: boolean;
-  /** Whether the fit ends here: what was said on its port may come later than this. */
+  /** True: the fit ends here. Messages on its port may arrive later than this. */
   readonly isStopped: boolean;
 }
 
 /** What was trained. */
 export interface TrainAnswer {
-  /** Of each batch; NaN of those that were undone. */
+  /** One loss per batch; NaN for a batch that was undone. */
   readonly losses: Float32Array;
   /** Of the epoch so far. */
   readonly loss: number;
@@ -149,7 +149,7 @@ export interface TrainAnswer {
   readonly batches: number;
   readonly optimizerSteps: number;
   readonly learningRate: number;
-  /** Whether NaN or infinity has ended the fit. */
+  /** True if NaN or infinity has ended the fit. */
   readonly isNaN: boolean;
 }
 
@@ -159,15 +159,15 @@ export type MetricValue = number | readonly (readonly number[])[];
 /** The loss and metrics, by name. */
 export type EvalValues = Readonly<Record<string, MetricValue>>;
 
-/** What the page says on the port of a fit, and, as its place here, in shared memory. */
+/** Orders of the page on the port of a fit. Shared memory has the index of an order. */
 export const FIT_ORDERS = ["resume", "pause", "stop", "abort"] as const;
 /** One of them. */
 export type FitOrder = (typeof FIT_ORDERS)[number];
 
-/** What the page says on it when somebody begins to listen to the progress. */
+/** The page sends this on the port when somebody begins to listen to the progress. */
 export const FIT_TELL = "tell";
 
-/** What the worker says on it: batches of the epoch that are done, and their mean loss. */
+/** Reports of the worker on the port: the number of finished batches in the epoch, and their mean loss. */
 export interface FitProgress {
   readonly epoch: number;
   readonly step: number;

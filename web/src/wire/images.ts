@@ -1,4 +1,4 @@
-/** What crosses between the page and a worker that reads images. */
+/** Messages between the page and a worker that reads images. */
 
 /** Random changes, each up to so much either way. */
 export interface Augmentation {
@@ -28,7 +28,7 @@ export interface ImageOptions {
   readonly channels?: 1 | 3;
   /** Of each channel, subtracted from values of 0 to 1; a number for all. Default 0. */
   readonly mean?: number | readonly number[];
-  /** Divides what is left. Default 1. */
+  /** Divisor after `mean` is subtracted. Default 1. */
   readonly std?: number | readonly number[];
   /** "CHW" (the default) or "HWC". */
   readonly layout?: "CHW" | "HWC";

@@ -1,4 +1,4 @@
-/** How far files have come. The worker fetches most of them, and tells the page. */
+/** Progress of downloads. The worker fetches most files, and reports to the page. */
 
 export interface FileProgress {
   readonly url: string;

@@ -3,7 +3,7 @@
 import type { Remainder } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
 
-/** How many batches an epoch has. */
+/** Count the batches of an epoch. */
 export function countBatches(rows: number, size: number, remainder: Remainder): number {
   return remainder === "drop" ? Math.floor(rows / size) : Math.ceil(rows / size);
 }

@@ -10,7 +10,7 @@ import { badSetting } from "./given.js";
 import { checkKnown } from "./nearest.js";
 import { RandomStream } from "./random.js";
 
-/** What a seed makes of an augmentation. */
+/** The random changes of an augmentation. */
 interface Changes {
   readonly isFlipped: boolean;
   readonly degrees: number;
@@ -99,7 +99,7 @@ function draw(image: ImageBitmap, options: ResolvedImageOptions, changes: Change
   return context.getImageData(0, 0, width, height).data;
 }
 
-/** What a seed draws: always the same numbers, whatever of them is wanted. */
+/** Draw the changes of a seed: always the same numbers, whatever settings the augmentation has. */
 function changesOf(augment: Augmentation): Changes {
   const { seed, flip = false, rotate = 0, crop = 0, brightness = 0, contrast = 0, saturation = 0 } = augment;
   const random = new RandomStream(seed, 0);
@@ -138,7 +138,7 @@ function convert(pixels: Uint8ClampedArray, options: ResolvedImageOptions, chang
   return data;
 }
 
-/** What brightness and contrast make of each value of a pixel. */
+/** The value of each level of a pixel after the changes of brightness and contrast. */
 function levelsOf({ added, contrast }: Changes): Float64Array {
   return Float64Array.from({ length: LEVELS }, (_, byte) => {
     const plain = byte / (LEVELS - 1);

@@ -7,7 +7,7 @@ import { checkKnown } from "./nearest.js";
 /** Values that are fetched at once: a transaction cannot wait for the steps of a fit. */
 const CHUNK = 256;
 
-/** Where rows are kept. */
+/** The object store that holds the rows. */
 export interface ObjectStoreSource {
   /** Name of the database, which must be there. */
   readonly database: string;

@@ -5,21 +5,21 @@ import { checkOptions } from "../data/nearest.js";
 import { RandomStream } from "../data/random.js";
 import { sessionError } from "../wire/messages.js";
 
-/** What a server needs of a client's round. */
+/** Data of a client's round that a server needs. */
 export interface WeightedUpdate {
   /** Parameters after the training less those before. */
   readonly delta: Float32Array;
   /** Rows that were trained on. */
   readonly examples: number;
-  /** Whether noise was added. */
+  /** True if noise was added. */
   readonly isNoised?: boolean;
 }
 
-/** What a client gives away after a round. */
+/** The result of a client's round that may leave the client. */
 export interface ClientUpdate extends WeightedUpdate {
   /** L2 norm before clipping; it is not noised: keep it in the page where privacy matters. */
   readonly norm: number;
-  /** Whether noise was added. */
+  /** True if noise was added. */
   readonly isNoised: boolean;
 }
 
@@ -39,7 +39,7 @@ export interface ClippedUpdate {
   readonly norm: number;
 }
 
-/** What `crypto.getRandomValues` gives at most, in words. */
+/** Most words of one call of `crypto.getRandomValues`. */
 const MOST_WORDS = 65536 / 4;
 /** Random words for two numbers of noise. */
 const WORDS = 4;
@@ -134,13 +134,13 @@ function randomWords(count: number, seed: number | null, stream: number): Uint32
 }
 
 /**
- * The parameters of the next round: those before and the mean of the updates, summed in float64 (FedAvg).
+ * Compute the parameters of the next round: the old ones and the mean of the updates, summed in float64 (FedAvg).
  *
- * @param parameters - what all clients started from
- * @param updates - one a client
- * @param weights - by the number of examples, all alike, or numbers of your own. Updates with noise take "equal" alone: that
- *   is what the accounting of privacy counts with
- * @throws ModelError: there are no updates, weights are wrong, or an update has numbers that are not finite
+ * @param parameters - the parameters that all clients started from
+ * @param updates - one per client
+ * @param weights - "examples" weights by the number of examples, "equal" weights all alike; or give an array of
+ *   numbers. Updates with noise take only "equal", which the accounting of privacy assumes.
+ * @throws ModelError: there are no updates, weights are wrong, or an update has numbers that are not finite.
  * @throws BufferSizeError: an update has another length than the parameters
  */
 export function averageUpdates(

@@ -69,7 +69,7 @@ export class ThreadWorker extends EventTarget {
   }
 }
 
-/** What goes over instead of being copied, by either of the forms of `postMessage`. */
+/** Objects to transfer instead of copying, from either form of `postMessage`. */
 export function transferred(
   options: readonly Transferable[] | StructuredSerializeOptions | undefined,
 ): readonly Transferable[] {

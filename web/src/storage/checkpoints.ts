@@ -8,13 +8,13 @@ import { hasSlot, listSlots, openFolder, readNewest, removeSlots, writeSlot, typ
 /** Bytes of a file name, which has suffixes besides; `NamedFiles` of Python has the same. */
 const MAX_NAME = 180;
 const FOLDERS = ["trainweb", "checkpoints"];
-/** How long somebody waits for a checkpoint that another has: a tab that is closed takes a moment to go. */
+/** Limit of the wait for a checkpoint that another tab has: a closed tab takes a moment to go. */
 const PATIENCE_MS = 3_000;
 
 /**
- * Where checkpoints can be kept.
+ * Find the storage for checkpoints.
  *
- * @throws StorageError where that is nowhere
+ * @throws StorageError when there is none
  */
 export async function findBackend(): Promise<CheckpointFolder["backend"]> {
   try {
@@ -73,7 +73,7 @@ export async function removeCheckpoint(where: CheckpointFolder, name: string): P
   }
 }
 
-/** What there is, by name. */
+/** List the checkpoints, by name. */
 export async function listCheckpoints(where: CheckpointFolder): Promise<SlotEntry[]> {
   const isDatabase = where.backend === "indexedDB";
   const found = isDatabase ? await listEntries(where.folder) : await listSlots(await openSlots(where));
@@ -144,7 +144,7 @@ function checked(name: unknown): string {
   return name as string;
 }
 
-/** What a write that failed fails with. */
+/** The error to throw for a failed write. */
 async function explained(error: unknown, { folder }: CheckpointFolder, name: string, needed: number): Promise<unknown> {
   if (!(error instanceof DOMException) || error.name !== "QuotaExceededError") {
     return error;

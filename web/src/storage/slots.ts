@@ -1,7 +1,7 @@
 /**
- * Files in a folder of this origin's private file system (OPFS). A file is written into one of two slots and counts from
- * the moment its header is there, which comes last; a checksum covers all of it. Whatever interrupts a write, a reader
- * gets the old file or the new one.
+ * Files in a folder of this origin's private file system (OPFS). A file is written into one of two slots. The slot
+ * counts once its header is there, which is written last. A checksum covers all of it. After any interruption of a
+ * write, a reader gets the old file or the new one.
  */
 
 import { inTime } from "../wire/fetch-file.js";
@@ -18,7 +18,7 @@ export const SLOTS = [0, 1] as const;
 /** Storage that does not answer for so long counts as none. */
 const ANSWER_MS = 5_000;
 
-/** What only workers have, and TypeScript declares apart from the rest of a page's interface. */
+/** Members that only workers have, and that TypeScript declares apart from the rest of a page's interface. */
 export interface SyncAccessHandle {
   truncate(size: number): void;
   write(bytes: Uint8Array, options: { readonly at: number }): number;
@@ -30,7 +30,7 @@ export interface WorkerFileHandle extends FileSystemFileHandle {
   createSyncAccessHandle(): Promise<SyncAccessHandle>;
 }
 
-/** What a header says. */
+/** The contents of a header. */
 interface Head {
   readonly slot: number;
   /** 0: it is damaged. */
@@ -38,7 +38,7 @@ interface Head {
   readonly file: File;
 }
 
-/** What a folder has of a name. */
+/** A file in a folder. */
 export interface SlotEntry {
   readonly name: string;
   /** Of the contents. */
@@ -73,7 +73,7 @@ export async function readNewest(folder: FileSystemDirectoryHandle, name: string
   return null;
 }
 
-/** Whether there is a file that was written to its end, be it damaged since. */
+/** True if a file was written to its end; it may be damaged since. */
 export async function hasSlot(folder: FileSystemDirectoryHandle, name: string): Promise<boolean> {
   return (await headsOf(folder, name)).length > 0;
 }
@@ -123,7 +123,9 @@ async function headsOf(folder: FileSystemDirectoryHandle, name: string): Promise
   return heads.filter((head) => head !== null).sort((a, b) => b.sequence - a.sequence);
 }
 
-/** What a slot's header says; null: it is not there, or a write was interrupted before the header's end, which comes last. */
+/**
+ * Read a slot's header; null: it does not exist, or a write was interrupted before the header's end, which comes last.
+ */
 async function readHead(folder: FileSystemDirectoryHandle, name: string, slot: number): Promise<Head | null> {
   try {
     const file = await (await folder.getFileHandle(slotName(name, slot))).getFile();

@@ -37,7 +37,7 @@ interface Plot {
  * `<trainweb-curves>`: curves of a fit, live.
  *
  * Attributes: `log` draws the loss on a logarithmic scale; `metrics="accuracy f1"` names the metrics of the validation
- * data that are drawn (default: all that are numbers).
+ * data to draw (default: all metrics with one number).
  */
 export class TrainwebCurves extends Panel {
   /** Attributes that it follows. */

@@ -20,7 +20,7 @@ export interface ImageItem {
   readonly predicted?: string;
 }
 
-/** `<trainweb-images>`: a grid of images; those that were taken for something else are marked. */
+/** `<trainweb-images>`: a grid of images with marks on the misclassified ones. */
 export class TrainwebImages extends Panel {
   readonly #figure = make("figure");
   #items: readonly ImageItem[] = [];
@@ -35,7 +35,7 @@ export class TrainwebImages extends Panel {
     return this.#items;
   }
 
-  /** @throws TypeError when an image is none that can be drawn */
+  /** @throws TypeError when an image cannot be drawn */
   set items(items: readonly ImageItem[]) {
     if (!Array.isArray(items)) {
       throw new TypeError("'items' must be an array of { image, label, predicted }.");

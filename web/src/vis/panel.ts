@@ -1,4 +1,4 @@
-/** What the elements share: a shadow root with styles, colours of the theme, and events of a fit. */
+/** The base of all elements: a shadow root with styles, colours of the theme, and events of a fit. */
 
 import type { FitEvent } from "../page/fit-events.js";
 import styles from "./panel.css";

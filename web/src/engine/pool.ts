@@ -8,7 +8,7 @@ import { checkScript, messageOf } from "../wire/fetch-file.js";
 import { startWorker } from "../wire/start-worker.js";
 import type { ThreadExports } from "./kernels.js";
 
-/** How long a worker may take to start; the others compute without it. */
+/** Limit of a worker's start, in milliseconds; the others compute without it. */
 const START_TIMEOUT_MS = 10_000;
 
 /** When it is looked at what the server sends for their script, and how long it may send nothing. */
@@ -17,14 +17,14 @@ const STALL_MS = 6000;
 
 const POLL_MS = 1;
 
-/** What a worker of the pool is given. */
+/** The task of a worker in the pool. */
 export interface PoolTask {
   readonly module: WebAssembly.Module;
   readonly memory: WebAssembly.Memory;
   readonly index: number;
 }
 
-/** What a worker is given instead that is to send a message from time to time, until the worker that started it ends. */
+/** The task of a worker that sends messages from time to time, until the worker that started it ends. */
 export interface PulseTask {
   readonly pulse: MessagePort;
 }
@@ -39,8 +39,8 @@ export class Pool {
   }
 
   /**
-   * Start workers 1 .. threads-1 and wait until they are in their loop. Workers that cannot start (a
-   * policy forbids them, memory is short) are left out with a warning: `size` tells how many run.
+   * Start workers 1 .. threads-1 and wait until they are in their loop. Workers that cannot start (a policy forbids
+   * them, memory is short) are left out with a warning: `size` counts the running threads.
    *
    * @param script - URL of pool-worker.js, absolute
    */
@@ -100,7 +100,7 @@ export class Pool {
   }
 }
 
-/** Wait for something that no message tells of, so long at most. */
+/** Wait for a state that no message announces, up to a limit. */
 async function until(isDone: () => boolean, limitMs: number): Promise<void> {
   const deadline = performance.now() + limitMs;
   while (!isDone() && performance.now() < deadline) {

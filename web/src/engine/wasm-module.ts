@@ -16,9 +16,9 @@ export interface MemoryLimits {
 }
 
 interface MemoryImport extends MemoryLimits {
-  /** Where the import section begins (its id), its contents begin, and where it ends. */
+  /** The section's start (its id), the start of its contents, and its end. */
   readonly section: { readonly start: number; readonly body: number; readonly end: number };
-  /** Where the limits lie. */
+  /** Offset of the limits. */
   readonly start: number;
   readonly end: number;
 }

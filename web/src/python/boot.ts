@@ -21,7 +21,7 @@ import { isPacked, unpack } from "../wire/packed.js";
 export interface Pyodide {
   readonly version: string;
   readonly FS: FileSystem;
-  /** What Emscripten made, its memory among it. */
+  /** Emscripten's module object, with its memory. */
   readonly _module: object;
   unpackArchive(buffer: ArrayBuffer, format: string): void;
   pyimport(name: string): PyProxy;
@@ -43,12 +43,12 @@ interface FileSystem {
 
 type ReceiveInstance = (instance: WebAssembly.Instance, module: WebAssembly.Module) => void;
 
-/** What Pyodide's loader gives to its script, as far as it is changed here. */
+/** The settings from Pyodide's loader to its script that are changed here. */
 interface ModuleSettings {
   instantiateWasm(imports: WebAssembly.Imports, receive: ReceiveInstance): unknown;
 }
 
-/** What Emscripten makes, as far as it is changed here. */
+/** The members of Emscripten's module that are changed here. */
 interface PyodideModuleObject {
   readonly HEAP8: Int8Array<ArrayBuffer>;
 }
@@ -78,7 +78,7 @@ const EMPTY_INDEX = {
   packages: {},
 };
 
-/** Where Pyodide keeps the standard library. */
+/** The file in which Pyodide keeps the standard library. */
 const LIBRARY = { folder: "/lib", name: "python314.zip" };
 
 /** Bytes of the memory from its start in which a snapshot has differences to the constants of the WebAssembly only. */
@@ -91,8 +91,8 @@ const UNPACKED_BYTES = 2 ** 26;
 const MEMORY_WORD = 1;
 
 /**
- * What Python's memory may grow to. Pyodide's glue takes addresses of 2 GiB and more for negative ones: bytes and texts
- * that lie there come out as others.
+ * Limit of Python's memory. Pyodide's glue reads addresses of 2 GiB and more as negative numbers, and returns wrong
+ * bytes and texts from there.
  */
 export const HEAP_LIMIT = 2 ** 31 - 2 ** 16;
 
@@ -128,7 +128,7 @@ export async function bootPython(files: PackageFiles, choice: SnapshotChoice, st
       try {
         return await bootFromSnapshot(loader, files, stallMs);
       } catch (error) {
-        // What the plain start needs, too, fails it as well.
+        // A file that the plain start needs, too, would fail it as well.
         if (error instanceof FileError && error.url !== files.snapshot) {
           throw error;
         }
@@ -319,8 +319,8 @@ function addConstants(snapshot: Uint8Array<ArrayBuffer>, settings: ModuleSetting
 const SYSTEM_PAGE_WORDS = 4096 / 4;
 
 /**
- * Let the snapshot be copied, as the next thing that is, without its pages of zeros: the memory is new, and pages that
- * nobody writes take none. That is two fifths of it, most of them the stack.
+ * Leave out pages of zeros when the snapshot is copied, which is the next call of `set`. The memory is new, and pages
+ * that nobody writes take no room. They are two fifths of the snapshot, most of them the stack.
  */
 function leaveZeros({ HEAP8 }: PyodideModuleObject): void {
   HEAP8.set = (source: Uint8Array<ArrayBuffer>): void => {
@@ -361,7 +361,7 @@ async function fetchWasm(url: string, stallMs: number): Promise<FetchedWasm> {
     return { response: reply, arrived };
   }
   reply?.body?.cancel().catch(() => {});
-  // What arrives is unpacked at once, though Pyodide takes it up late.
+  // Bytes are unpacked as they arrive, though Pyodide reads them late.
   const { readable, writable } = new TransformStream<Uint8Array, Uint8Array>({}, {}, { highWaterMark: Infinity });
   const arrived = (packed ? unpack(whole) : whole).pipeTo(writable).catch((error: unknown) => {
     throw error instanceof FileError ? error : new FileError(url, `${url} cannot be unpacked: ${messageOf(error)}`);
@@ -396,7 +396,7 @@ async function fetchUnpacked(
   return packed ? unpack(whole) : whole;
 }
 
-/** Whether what comes is packed, and all of it. */
+/** Look at the first bytes of a stream. Returns the whole stream, and `packed`: true if it must be unpacked. */
 async function look(
   stream: ReadableStream<Uint8Array<ArrayBuffer>>,
 ): Promise<{ readonly whole: ReadableStream<Uint8Array<ArrayBuffer>>; readonly packed: boolean }> {

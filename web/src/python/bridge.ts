@@ -6,7 +6,7 @@ import { HEAP_LIMIT, type PyProxy, type Pyodide } from "./boot.js";
 import { GivenFiles, type GivenFile } from "./given-files.js";
 import { checkHandout, type Announced, type Handout } from "./handout.js";
 
-/** What a bridge function returned. */
+/** The result of a bridge function. */
 export interface PythonAnswer {
   readonly value: unknown;
   readonly file: Handout | null;
@@ -18,7 +18,7 @@ type PythonFunction = (...args: readonly (Argument | undefined)[]) => PyProxy;
 
 type AnswerJson = { readonly ok: unknown; readonly data?: Announced } | { readonly error: WireError };
 
-/** What Pyodide's errors say besides their message. */
+/** Members that Pyodide's errors have besides a message. */
 interface PyodideError extends Error {
   /** Class of the Python exception. */
   readonly type?: string;
@@ -70,7 +70,7 @@ export class Bridge {
     }
     let result: PyProxy;
     try {
-      // Pyodide makes None of undefined, but an object of its own of null.
+      // Pyodide converts undefined to None, but null to a special object.
       result = call(...args.map((arg) => arg ?? undefined));
     } catch (error) {
       const { type, pyodide_fatal_error: isFatal } = error as PyodideError;
@@ -128,7 +128,7 @@ const PUBLIC_NAMES: Readonly<Record<string, string>> = {
   compile_plan: "a step",
 };
 
-/** What a user calls a function of the bridge. */
+/** The public name of a bridge function, for users. */
 function publicName(name: string): string {
   return PUBLIC_NAMES[name] ?? name.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
 }

@@ -1,4 +1,7 @@
-/** What a plan sums up for metrics, and by which formulas values follow from the sums: `Described` of trainweb/metrics.py. */
+/**
+ * Sums that a plan makes for metrics, and formulas that compute values from the sums: `Described` of
+ * trainweb/metrics.py.
+ */
 
 import type { Formula } from "../wire/fit.js";
 import { wrong, type Reader } from "./bundle-reader.js";
@@ -10,9 +13,9 @@ export interface PlanMetric {
   readonly sums: string;
   /** [targets that are no class, the first of them, classes]; "" where there is no such output. */
   readonly faults: string;
-  /** What formulas call the rows of the sums; none: the sums are a matrix, which is the value. */
+  /** Names of the sums' rows in formulas; no names: the sums are a matrix, which is the value. */
   readonly rows: readonly string[];
-  /** Whether rows are those of `ErrorSums`; else all are added. */
+  /** True: rows combine as in `ErrorSums`; false: all rows are added. */
   readonly isPooled: boolean;
   readonly formula: Formula;
 }

@@ -1,8 +1,8 @@
 /**
- * Bundles: a compiled session, in a file as `trainweb compile` writes it (training/bundle.py has the layout)
- * or right from Python. A file is checked by its hash, and then nothing in it is believed: offsets, sizes and
- * names are checked here, the words of a plan by the kernels' verifier before its first run. Only its generated
- * code is code, as a script is.
+ * Bundles: a compiled session, in a file as `trainweb compile` writes it (training/bundle.py has the layout), or right
+ * from Python. A file is checked by its hash, and then nothing in it is believed. Offsets, sizes and names are checked
+ * here, the words of a plan by the kernels' verifier before its first run. Only its generated code is code, as a script
+ * is.
  */
 
 import {
@@ -73,7 +73,7 @@ export interface FeedType extends TensorType {
   readonly value: string | null;
 }
 
-/** What a memory budget costs a plan: its workspace without one, and what runs again. */
+/** The cost of a memory budget for a plan: its workspace without one, and the instructions that run again. */
 export interface Recomputation {
   readonly fullBytes: number;
   readonly instructions: number;
@@ -84,17 +84,17 @@ export interface Recomputation {
 
 /** A constant that lies in a file that the session was made of. */
 export interface LargeConstant {
-  /** Where it belongs in the segment of constants. */
+  /** Its offset in the segment of constants. */
   readonly offset: number;
   readonly nbytes: number;
   readonly file: number;
-  /** Where it starts in the file. */
+  /** Its offset in the file. */
   readonly start: number;
 }
 
 export interface BundlePlan {
   readonly kind: PlanKind;
-  /** Whether its gradients overwrite instead of adding. */
+  /** True: its gradients overwrite instead of adding. */
   readonly overwrite: boolean;
   readonly signature: readonly FeedType[];
   readonly words: Uint8Array;
@@ -114,7 +114,7 @@ export interface BundlePlan {
   readonly recomputation: Recomputation;
   /** Values that it keeps from run to run: what each is, and its place. */
   readonly kept: readonly KeptValue[];
-  /** What it sums up. */
+  /** Metrics that it sums up. */
   readonly metrics: readonly PlanMetric[];
   /** Its disassembly, where Python made it just now. */
   readonly text: readonly string[] | null;
@@ -126,12 +126,12 @@ export type KeptValue = readonly [name: string, offset: number, nbytes: number];
 /** A property of the checkpoint: its name, its type, and its value as text. */
 export type Property = readonly [name: string, type: "int" | "float" | "str", text: string];
 
-/** What Python needs to take the session over. */
+/** Files that Python needs to take the session over. */
 export interface BundleModels {
   readonly trainModel: Uint8Array;
   readonly evalModel: Uint8Array | null;
   readonly optimizerModel: Uint8Array | null;
-  /** What a checkpoint has besides the parameters and moments of the session. */
+  /** Contents of the checkpoint besides the parameters and moments of the session. */
   readonly checkpoint: Uint8Array;
 }
 
@@ -165,11 +165,11 @@ export interface Bundle {
   readonly outputs: Readonly<Record<"train" | "eval", readonly string[]>>;
   readonly hasEval: boolean;
   readonly hasOptimizer: boolean;
-  /** What updates the parameters; "" where nothing does. */
+  /** The optimizer that updates the parameters; "" without one. */
   readonly optimizer: string;
-  /** Whether averages of the trainable parameters lie behind the moments. */
+  /** True if averages of the trainable parameters lie behind the moments. */
   readonly hasAverages: boolean;
-  /** What the loss of the eval model compares with its last input, if that is one tensor. */
+  /** The output that the loss of the eval model compares with its last input, if that is one tensor. */
   readonly compared: string | null;
   /** By what losses were divided. */
   readonly lossCounts: Readonly<Record<"train" | "eval", LossCount>>;
@@ -239,17 +239,17 @@ function checkKernels(reader: Reader, root: Fields, fingerprint: number): void {
   }
 }
 
-/** What a plan is found by. */
+/** The key that finds a plan. */
 export function planKey(kind: string, overwrite: boolean, feeds: readonly FeedType[]): string {
   const types = feeds.map(({ name, dtype, dims, value }) => [name, dtype, value, ...dims]);
   return JSON.stringify([kind, overwrite, ...types]);
 }
 
 /**
- * Split a file into its header and what that refers to.
+ * Split a file into its header and the parts that the header refers to.
  *
- * @param file - of a Blob only the header comes into memory
- * @throws ModelError when it is no bundle, of another version, or other bytes than were written
+ * @param file - a Blob's header is the only part that comes into memory
+ * @throws ModelError when it is not a bundle, is of another version, or has other bytes than were written
  */
 export async function splitBundle<File extends Uint8Array<ArrayBuffer> | Blob>(
   file: File,
@@ -358,7 +358,7 @@ export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[
   return { header: { ...root, plans: [...root.plans, ...added] }, blobs: joined };
 }
 
-/** A bundle whose session starts from these contents of its segments; those that are not given are zeros. */
+/** Make a bundle whose session starts from these contents of its segments; segments without contents are zeros. */
 export function withSegments({ header }: RawBundle, contents: ReadonlyMap<number, Uint8Array>): RawBundle {
   let size = 0;
   const places = new Map<number, Place>();
@@ -516,7 +516,7 @@ function readModels(reader: Reader, root: Fields): BundleModels | null {
 /** Of a plan that clips gradients: the magnitude of each, and their joint norm; infinity is no limit. */
 export const CLIP_INPUTS: readonly Declaration[] = [{ name: "limits", dtype: "float32", dims: [2], decides: 0 }];
 
-/** What a plan must fit: sizes of the segments, and by kind of step the names of inputs and outputs. */
+/** The session that a plan must fit: sizes of the segments, and by kind of step the names of inputs and outputs. */
 export interface PlanOwner {
   readonly segments: readonly SegmentStart[];
   readonly inputs: Readonly<Partial<Record<BaseKind, readonly Declaration[]>>>;
@@ -616,7 +616,7 @@ function readRecomputation(reader: Reader, value: unknown, where: string): Recom
   };
 }
 
-/** How many instructions the plan says that it has; the verifier counts them. */
+/** Return the number of instructions that the plan declares; the verifier counts them. */
 function checkWords(words: Uint8Array, where: string, fingerprint: number): number {
   const minimum = 4 * (HEADER_WORDS + N_SEGMENTS * SEGMENT_WORDS);
   if (words.length % 4 !== 0 || words.length < minimum) {

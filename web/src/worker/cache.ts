@@ -1,6 +1,6 @@
 /**
- * What a page's sessions were compiled to, kept for its next visit as a bundle: the session starts from it
- * then, without Python.
+ * Compiled sessions of a page, stored as bundles for its next visit. A session then starts from its bundle, without
+ * Python.
  */
 
 import type { FileData } from "../wire/protocol.js";
@@ -36,7 +36,7 @@ export function cacheName(
   return hashOf([`trainweb ${VERSION}`, String(fingerprint), ...sources]);
 }
 
-/** What a stored bundle says of segments that are in a file of their own. */
+/** A stored bundle's record of segments in a separate file. */
 interface StoredSegments {
   readonly segments: readonly SegmentSize[];
   readonly chunks: Chunks;
@@ -46,7 +46,7 @@ interface StoredSegments {
 export class BundleCache {
   readonly #name: string;
   readonly #lastUse: () => number;
-  /** What the session started from, until it is stored; null: the stored bundle. */
+  /** The bundle that the session started from, until it is stored; null: the stored bundle. */
   #start: RawBundle | null = null;
   #unwritten: RawPlan[] = [];
   #due = 0;

@@ -1,4 +1,4 @@
-/** What Python does with files apart from sessions: artifacts, gradient graphs, checkpoint states. */
+/** Python's work on files apart from sessions: artifacts, gradient graphs, checkpoint states. */
 
 import type { Bridge } from "../python/bridge.js";
 import type { GivenFile } from "../python/given-files.js";

@@ -13,7 +13,7 @@ export class CheckpointWriter {
   readonly #release: () => void;
   #epochs = "[]";
   #best: Uint8Array | null = null;
-  /** What is to be written next; of several, the last. */
+  /** The latest snapshot that waits to be written. */
   #waiting: TensorFile | null = null;
   #writing: Promise<void> | null = null;
   #fault: { readonly error: unknown } | null = null;
@@ -58,7 +58,7 @@ export class CheckpointWriter {
     this.#best = best ?? this.#best;
   }
 
-  /** Whether a checkpoint is to be written after so many optimizer steps. */
+  /** True if a checkpoint is due after so many optimizer steps. */
   isDue(optimizerSteps: number): boolean {
     const { every } = this.#spec;
     return every !== null && optimizerSteps % every === 0;

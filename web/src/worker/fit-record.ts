@@ -57,7 +57,7 @@ export function checkWatched(epochs: readonly Watched[], name: string, watched: 
 }
 
 /**
- * What a fit with these options goes on from.
+ * Read the state that a fit with these options resumes from.
  *
  * @param size - elements of the parameters
  * @throws CheckpointError for values that no fit leaves

@@ -46,7 +46,7 @@ function bytes({ buffer }: Float32Array | Float64Array | Uint16Array | Uint32Arr
   return new Uint8Array(buffer);
 }
 
-/** The bits of float32s by those of float16s. */
+/** The bits of each float16 as a float32, by the bits of the float16. */
 let halves: Uint32Array | undefined;
 
 function halfTable(): Uint32Array {

@@ -6,7 +6,7 @@ import type { FitPosition } from "../wire/fit.js";
 export interface LossCount {
   /** The output of a plan that has it, a float32; null: the batch's rows. */
   readonly output: string | null;
-  /** Whether the loss is a sum, which was divided by nothing: then the loss of several batches is that of a row. */
+  /** True if the loss is a sum, without a divisor: the loss of several batches is then the loss per row. */
   readonly isSum: boolean;
 }
 

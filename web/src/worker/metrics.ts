@@ -1,6 +1,6 @@
 /**
- * Joins the sums that plans make for metrics, and computes values by the formulas that come with them. What a metric is
- * stands in trainweb/metrics.py, whose `Totals` is the same.
+ * Joins the sums that plans make for metrics, and computes values by their formulas. trainweb/metrics.py defines the
+ * metrics; its `Totals` is the same.
  */
 
 import { EngineError } from "../wire/errors.js";
@@ -50,7 +50,7 @@ export function coveringKind(kinds: Iterable<string>, wanted: MetricsKind): Metr
   return wanted;
 }
 
-/** What to fetch of a plan. */
+/** Names of the outputs to fetch from a plan. */
 export function fetchesOf(metrics: readonly PlanMetric[]): string[] {
   return metrics.flatMap(({ sums, faults }) => (faults === "" ? [sums] : [sums, faults]));
 }
@@ -64,7 +64,7 @@ export class Totals {
     this.#metrics = metrics;
   }
 
-  /** @throws SessionError for a target that is none of the classes */
+  /** @throws SessionError for a target that is not a class */
   add(results: readonly NamedTensor[]): void {
     for (const { name, sums, faults, isPooled } of this.#metrics) {
       if (faults !== "") {

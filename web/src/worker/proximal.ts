@@ -1,4 +1,6 @@
-/** The proximal term of FedProx: it holds the parameters near those that a fit started with; trainweb/fit/proximal.py. */
+/**
+ * The proximal term of FedProx: it holds the parameters near the start of a fit; trainweb/fit/proximal.py is the same.
+ */
 
 import { GRADIENTS, PARAMETERS } from "../engine/layout.js";
 import type { SessionCore } from "./session-core.js";

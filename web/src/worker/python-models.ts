@@ -28,8 +28,8 @@ export interface Origin {
 }
 
 /**
- * What Python leaves to be copied to a session: to a segment, at an offset, from a file, at an offset, so many bytes; as
- * float32 where they are floats of another type.
+ * A copy to a session that Python leaves to the worker: to a segment, at an offset, from a file, at an offset, so many
+ * bytes. Floats of another type become float32.
  */
 type Copy = readonly [segment: number, at: number, file: number, offset: number, nbytes: number, from?: FloatType];
 
@@ -53,7 +53,7 @@ export interface KeptPlan {
   readonly raw: RawPlan;
   /** All tensors that it keeps. */
   readonly outputs: readonly string[];
-  /** What it computes, in order. Python knows more of them. */
+  /** Nodes that it computes, in order. Python knows more of them. */
   readonly nodes: readonly KeptNode[];
   /** Its activations, none of whose units has fired yet. */
   readonly units: readonly DeadUnits[];
@@ -67,7 +67,7 @@ interface MomentPlace {
   readonly dims: readonly number[];
 }
 
-/** What Python answers for a session that it opened. */
+/** Python's answer for an opened session. */
 interface Opened {
   readonly handle: number;
   readonly header?: unknown;
@@ -79,7 +79,7 @@ const CONVERTED_BYTES = 2 ** 22;
 export class PythonModels {
   readonly #bridge: Bridge;
   readonly #handle: number;
-  /** Those that the models were read from, while they are needed. */
+  /** Files that the models were read from, while they are needed. */
   #files: readonly number[];
 
   private constructor(bridge: Bridge, handle: number, files: readonly number[]) {
@@ -106,7 +106,7 @@ export class PythonModels {
     }
   }
 
-  /** What Python reports of models, of which nothing is kept. */
+  /** Let Python report on models, without keeping them. */
   static inspect(bridge: Bridge, args: Origin["args"]): WireModelReport {
     const { given, files } = addFiles(bridge, args);
     try {
@@ -219,7 +219,7 @@ export class PythonModels {
     return this.#bridge.call("output_metadata", this.#handle, training).value as readonly ValueMetadata[];
   }
 
-  /** Where the optimizer's moments of a parameter lie. */
+  /** Places of the optimizer's moments of a parameter. */
   momentPlaces(name: string): readonly MomentPlace[] {
     return this.#bridge.call("moment_places", this.#handle, name).value as readonly MomentPlace[];
   }
@@ -241,7 +241,7 @@ export class PythonModels {
     }
   }
 
-  /** What the adapters learned: PEFT's two files. */
+  /** Export the adapters' weights as PEFT's two files. */
   adapter(bases: readonly number[]): AdapterFiles {
     const { value, file } = this.#bridge.call("adapter", this.#handle, JSON.stringify(bases));
     return { weights: (file as Handout).data.slice(), config: value as string };
@@ -302,7 +302,7 @@ export class LazyModels {
     this.#models = models;
   }
 
-  /** Whether `createFromModel` made them, so that Python can give the artifacts. */
+  /** True if `createFromModel` made the models, so that Python can give the artifacts. */
   get hasArtifacts(): boolean {
     return this.#origin?.call === "create_from_model";
   }

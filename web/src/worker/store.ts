@@ -32,7 +32,7 @@ const ORPHAN_MS = 3_600_000;
 /** How the large file that belongs to a file is called after it. */
 const LARGE = ".large";
 
-/** The file, or null where there is none that is whole. */
+/** The file, or null if no complete one exists. */
 export async function readFile(name: string): Promise<Uint8Array<ArrayBuffer> | null> {
   try {
     return await readNewest(await openFolder(FOLDERS), name);

@@ -1,6 +1,6 @@
 /** Let the messages in that have come meanwhile. */
 
-/** Settles in a task of its own, after those of the messages that are there; timers would wait for 4 ms. */
+/** Settle in a new task, after the tasks of the messages that are there; timers would wait for 4 ms. */
 export function nextTask(): Promise<void> {
   // A channel for each: one that stays open would keep a process alive where workers are threads of one (Node).
   const { port1, port2 } = new MessageChannel();

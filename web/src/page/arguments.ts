@@ -165,7 +165,7 @@ export async function tagged<T>(
     log("verbose", `${name}: ${(performance.now() - start).toFixed(3)} ms`, level);
     return result;
   } catch (error) {
-    // What an aborted signal throws is the caller's own reason: it stays as it is.
+    // An aborted signal throws the caller's own reason, which stays as it is.
     throw error instanceof TrainwebError ? Object.assign(error, { tag }) : error;
   }
 }

@@ -1,4 +1,4 @@
-/** What generated calls of a session check and convert. */
+/** Checks and conversions for the generated calls of a session. */
 
 import type { Tensor } from "onnxruntime-common";
 

@@ -49,7 +49,7 @@ class StateHandle {
 
 /** A session that uses a state. */
 export interface StateUser {
-  /** What sessions on one state share. */
+  /** Copy the parts that sessions on one state share. */
   lendState(): Promise<SharedState>;
   /** Go on with what another lends; its calls from now on come after. */
   takeState(shared: Promise<SharedState>): Promise<void>;
@@ -57,16 +57,18 @@ export interface StateUser {
   callForState(call: SessionCall, buffers: readonly ArrayBuffer[]): Promise<unknown>;
 }
 
-/** Who has the contents: nobody but this page, a worker, or the session that was called last. */
+/** The holder of the contents: only this page, a worker, or the session that was called last. */
 type Holder = { readonly file: Blob } | { readonly handle: StateHandle } | "session";
 
 const KEY = Symbol("CheckpointState");
 
 /**
- * A checkpoint that is not bound to a session. Given to `TrainingSession.create` as `checkpointState`, it shows what that
- * session makes of it, and keeps it when the session is released. Several sessions on one state share its parameters, moments,
- * step count, learning rate, schedule and properties: whichever is called has them moved to its memory first, so that alternating
- * between two costs a copy each time. Gradients, the reset flag and random numbers are each session's own.
+ * A checkpoint that is not bound to a session. Given to `TrainingSession.create` as `checkpointState`, it shows the
+ * session's current values, and keeps them when the session is released.
+ *
+ * Several sessions on one state share its parameters, moments, step count, learning rate, schedule and properties. The
+ * session that is called has them moved to its memory first, so alternating between two costs a copy each time.
+ * Gradients, the reset flag and random numbers are each session's own.
  */
 export class CheckpointState {
   readonly #options: ResolvedOptions;
@@ -97,7 +99,7 @@ export class CheckpointState {
     const options = resolveOptions(sessionOptions);
     options.integrity.expect(["checkpointState"]);
     const file = await loadSource("checkpointState", source, options);
-    // The signal is of this call, not of those that open it anew.
+    // The signal belongs to this call, not to later calls that open the state anew.
     const state = new CheckpointState(KEY, { ...options, signal: undefined });
     const handle = await StateHandle.open(state, file, options);
     state.#holder = Promise.resolve({ handle });
@@ -140,7 +142,7 @@ export class CheckpointState {
     return this.#call("getProperty", [name]);
   }
 
-  /** What a value is kept as: 1 may be an integer or a float. */
+  /** The type that a value is kept as: 1 may be an integer or a float. */
   getPropertyKind(name: string): Promise<PropertyKind> {
     return this.#call("getPropertyKind", [name]);
   }

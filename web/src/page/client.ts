@@ -37,14 +37,14 @@ releasers.add(async () => {
   await Promise.all([...clients.values()].map((client) => client.endIfIdle()));
 });
 
-/** What `withWorker` needs of the options of a session. */
+/** Options of a session that `withWorker` needs. */
 export interface WorkerOptions {
   readonly settings: WorkerSettings;
   readonly progress: LoadTracker;
   readonly signal?: AbortSignal | undefined;
 }
 
-/** What sessions have, and built files have not. */
+/** Sessions have this method, built files do not. */
 interface Releasable {
   release?(): Promise<void>;
 }
@@ -119,7 +119,7 @@ export function callOf<M extends Method>(
   return { method, args, buffers };
 }
 
-/** Who waits for a reply. */
+/** A call that waits for its reply. */
 interface Waiting {
   resolve(result: Result<unknown>): void;
   reject(error: Error): void;
@@ -135,14 +135,14 @@ export class WorkerClient {
   #memory: WebAssembly.Memory | null = null;
   #wakeWord = 0;
   #hasStarted = false;
-  /** Whether the worker ever said that it takes calls. */
+  /** True once the worker has said that it takes calls. */
   #isHeard = false;
   /** To be called when its end will be noticed, or nobody can. */
   #isWatched: () => void = () => {};
   #python: Promise<PythonInfo> | null = null;
-  /** Sessions, and those that are being made. */
+  /** Number of sessions, including sessions in the making. */
   #sessions = 0;
-  /** Of these, those that nobody waits for. */
+  /** Number of these that nobody waits for. */
   #givenUp = 0;
   #idle: ReturnType<typeof setTimeout> | undefined;
   readonly #files: PackageFiles;
@@ -150,7 +150,7 @@ export class WorkerClient {
   /** Files that are on their way. */
   readonly #arriving = new Map<string, FileProgress>();
   readonly #trackers = new Set<LoadTracker>();
-  /** Why no new session is made here, though those that are there go on. */
+  /** The reason why this worker makes no new session, though existing sessions go on. */
   #retired: string | null = null;
 
   /** Settles when the kernels run. */
@@ -189,7 +189,7 @@ export class WorkerClient {
     });
     void this.#watch(settings);
     this.ready = this.#start(settings, watched);
-    // Whoever creates a session awaits it; nobody else needs to.
+    // The creator of a session awaits it; nobody else needs to.
     this.ready.catch(() => {});
   }
 
@@ -198,7 +198,7 @@ export class WorkerClient {
     return this.#memory;
   }
 
-  /** Tell how far files are, those that are on their way among them. */
+  /** Report the progress of files, including the ones on their way. */
   follow(tracker: LoadTracker): void {
     if (tracker.isWanted) {
       this.#trackers.add(tracker);
@@ -246,7 +246,7 @@ export class WorkerClient {
     keepInBackground(this.#idle);
   }
 
-  /** A session that is being made is not wanted any more: end the worker, in the middle of its work, if it has no other one. */
+  /** Give up a session in the making. If the worker has no other one, end it in the middle of its work. */
   giveUp(): void {
     this.#givenUp++;
     if (this.#givenUp === this.#sessions) {
@@ -356,7 +356,7 @@ export class WorkerClient {
     try {
       const isHeld = await this.request(callOf("holdLock", [name]));
       clearTimeout(doubt);
-      // A thread of Node tells of its end.
+      // A thread of Node reports its end.
       const needsPulse = !isHeld && otherPlatform() === null;
       if (needsPulse) {
         await this.#watchPulse(settings);
@@ -376,9 +376,9 @@ export class WorkerClient {
   }
 
   /**
-   * Where there are no locks (http): a worker of the worker ends with it, and sends messages until then. Without any for
-   * some looks in a row it is dead; a page that slept looks once, and has them then. No session is used before: what ended
-   * unwatched would be waited for in vain.
+   * Watch a worker where there are no locks (http). A worker of the worker sends messages, and ends with it. After
+   * several looks without a message, the worker counts as dead. A page that slept looks once, and has the messages
+   * then. No session is used before the watch begins: a call to a worker that ended unwatched would wait for ever.
    */
   async #watchPulse({ files, stallMs }: WorkerSettings): Promise<void> {
     const script = files.poolWorker;
@@ -391,7 +391,7 @@ export class WorkerClient {
       log("warning", `${what} Should the worker end in the middle of a call, nobody will notice.`);
     }
     if (runs === null) {
-      // What stalled may come after all.
+      // A stalled script may run after all.
       void started.then((comes) => comes && this.#countPulses(port1)).catch(() => undefined);
     } else if (runs) {
       this.#countPulses(port1);
@@ -460,7 +460,10 @@ export class WorkerClient {
     throw error;
   }
 
-  /** Make no new session here. What the others have learned can still be read; the worker ends with the last of them. */
+  /**
+   * Make no new session here. Trained parameters of the others can still be read; the worker ends with the last of
+   * them.
+   */
   #retire(reason: string): void {
     this.#retired ??= reason;
     this.#onEnd();

@@ -48,9 +48,8 @@ export interface PyodideFlags {
   /** URL prefix of a Pyodide distribution; null: the Pyodide in this package. */
   indexURL: string | null;
   /**
-   * Start Python from a memory snapshot: 2 MB more to fetch, but many times as fast to start. "auto" does
-   * so unless the browser tells of a slow or metered network. Where it does not fit Pyodide's version,
-   * Python starts plainly.
+   * Start Python from a memory snapshot: 2 MB more to fetch, but many times as fast to start. "auto" does so unless the
+   * browser reports a slow or metered network. If the snapshot does not fit Pyodide's version, Python starts plainly.
    */
   snapshot: SnapshotChoice;
 }
@@ -60,11 +59,13 @@ export type InertFlags = Record<string, unknown>;
 
 /** Limits of time, in milliseconds. */
 export interface Timeouts {
-  /** How long a worker may take to say that it runs; what keeps its script is found out long before. Default 60 000. */
+  /**
+   * Limit until a worker reports that it runs. A script that cannot be fetched is found long before. Default 60 000.
+   */
   start: number;
-  /** How long a file of the package may send nothing. Default 8 000. */
+  /** Limit of a silence while a file of the package is fetched. Default 8 000. */
   stall: number;
-  /** How long a worker without sessions is kept for the next one. Default 30 000. */
+  /** Time that a worker without sessions is kept for the next one. Default 30 000. */
   idle: number;
 }
 
@@ -106,7 +107,7 @@ export class Env {
 
   #seed: bigint | undefined;
 
-  /** How long is waited, in milliseconds. */
+  /** Time limits, in milliseconds. */
   readonly timeouts: Timeouts = { start: 60_000, stall: 8_000, idle: 30_000 };
 
   /** Versions that are loaded. */
@@ -148,7 +149,10 @@ export class Env {
     await Promise.all([...releasers].map((release) => release()));
   }
 
-  /** What is written to the console: "verbose", "info", "warning", "error" or "fatal", and what is graver. Default "warning". */
+  /**
+   * The least level that is written to the console: "verbose", "info", "warning", "error" or "fatal". Default
+   * "warning".
+   */
   get logLevel(): LogLevel {
     return getLogLevel();
   }
@@ -161,12 +165,12 @@ export class Env {
   }
 }
 
-/** Flags of this page. Those of a running worker keep their value: set them before the first session. */
+/** Flags of this page. A running worker keeps its values: set them before the first session. */
 export const env = new Env();
 
 let hasWarned = false;
 
-/** How long a worker may take to say that it runs, in milliseconds. */
+/** Limit until a worker reports that it runs, in milliseconds. */
 export function startTimeout(): number {
   const { initTimeout = 0 } = env.wasm;
   return initTimeout > 0 ? initTimeout : env.timeouts.start;

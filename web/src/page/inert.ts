@@ -12,9 +12,9 @@ const warned = new Set<string>();
  * Warn of the options of a session that change nothing, in one line.
  *
  * @param providers - names of execution providers
- * @param entries - what `entriesOf` gives of the option `extra`
- * @throws UnsupportedError for an entry that would change numbers, or promises what is not done; RangeError for a format
- *   that there is not
+ * @param entries - the result of `entriesOf` for the option `extra`
+ * @throws UnsupportedError for an entry that would change numbers, or promises something that is not done; RangeError
+ *   for an unknown format
  */
 export function warnWithoutEffect(options: object, providers: readonly string[], entries: ReadonlyMap<string, string>): void {
   const elsewhere = providers.find((name) => name !== "wasm" && name !== "cpu");

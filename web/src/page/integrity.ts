@@ -14,7 +14,7 @@ const FILES: readonly string[] = [
   "bundle",
 ] satisfies FileName[];
 
-/** From the weakest on: of several hashes those of the strongest kind count, as in HTML. */
+/** From the weakest on: of several hashes only the strongest kind counts, as in HTML. */
 const BYTES = { sha256: 32, sha384: 48, sha512: 64 } as const;
 
 type Algorithm = keyof typeof BYTES;
@@ -24,7 +24,7 @@ interface Hash {
   readonly digest: string;
 }
 
-/** What was asked for, checked. */
+/** The option `integrity`, checked. */
 export class Integrity {
   readonly #hashes: ReadonlyMap<string, readonly Hash[]>;
   readonly #forAny: readonly Hash[] | null;
@@ -110,7 +110,7 @@ function byteLength(base64: string): number {
   }
 }
 
-/** What is wrong with bytes that should have one of these hashes; null where nothing is. */
+/** Describe the fault of bytes that should have one of these hashes; null without a fault. */
 export async function findFault(bytes: Uint8Array<ArrayBuffer>, hashes: readonly Hash[] | null): Promise<string | null> {
   if (hashes === null) {
     return null;

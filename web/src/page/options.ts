@@ -13,15 +13,15 @@ import { LoadTracker, type ProgressListener } from "./progress.js";
 import { isSource, type Source } from "./sources.js";
 import type { RunOptions } from "./run-options.js";
 
-/** Options of a session: trainweb's own, and those of onnxruntime-web. */
+/** Options of a session, from trainweb and from onnxruntime-web. */
 export interface SessionOptions {
   /** Threads of the kernels; default `env.wasm.numThreads`. */
   readonly threads?: number;
   /** Results that are the same bytes on every browser, machine and thread count; somewhat slower. */
   readonly reproducible?: boolean;
   /**
-   * Keep what the session was compiled to in this origin's storage: the next session of the same files (and
-   * the same feeds) starts from there, without Python. Default false.
+   * Keep the compiled session in this origin's storage. The next session of the same files (and the same feeds) starts
+   * from there, without Python. Default false.
    */
   readonly cache?: boolean;
   /**
@@ -32,8 +32,8 @@ export interface SessionOptions {
    */
   readonly memoryBudget?: number;
   /**
-   * How many compiled steps are kept, one for each shape of the feeds, with and without accumulation, and for
-   * training and evaluation; the least recently used go first. Default 16.
+   * Number of compiled steps to keep: one for each shape of the feeds, with and without accumulation, and for training
+   * and evaluation. The least recently used go first. Default 16.
    */
   readonly maxPlans?: number;
   /**
@@ -42,20 +42,21 @@ export interface SessionOptions {
    */
   readonly externalData?: readonly ExternalData[];
   /**
-   * Aborted before the call has ended, it fails with the signal's reason: nothing more is fetched, and what was made is
-   * freed. A worker that nobody else uses ends.
+   * If it is aborted before the call has ended, the call fails with the signal's reason. Nothing more is fetched, and
+   * memory of the session is freed. A worker that nobody else uses ends.
    */
   readonly signal?: AbortSignal;
   /** Told of loading, in bytes and percent, besides `env.onProgress`. */
   readonly onProgress?: ProgressListener;
-  /** What is watched while the session trains: docs/debug.md. Of training sessions. */
+  /** Checks during training: docs/debug.md. Of training sessions. */
   readonly debug?: DebugOptions;
   /** Refuse what is larger than this with a LimitError. */
   readonly limits?: SessionLimits;
 
   /**
-   * Hashes of the files, as the attribute `integrity` of HTML has them ("sha256-" and Base64; sha384 and sha512, several
-   * with spaces between): that of the one file (a bundle or model), or of each by its name. Other bytes are refused.
+   * Hashes of the files, as the attribute `integrity` of HTML has them ("sha256-" and Base64; sha384 and sha512,
+   * several with spaces between). Give the hash of the one file (a bundle or model), or of each by its name. Other
+   * bytes are refused.
    */
   readonly integrity?: string | Readonly<Partial<Record<FileName, string>>>;
 
@@ -104,7 +105,7 @@ export interface SessionOptions {
   readonly extra?: Readonly<Record<string, unknown>>;
 }
 
-/** What is watched while a session trains. */
+/** Checks while a session trains. */
 export interface DebugOptions {
   /**
    * A step that makes a NaN or an infinity fails with a NumericsError, which names the node, and leaves the session as it
@@ -147,14 +148,14 @@ export interface ResolvedOptions {
   readonly progress: LoadTracker;
   readonly cache: boolean;
   readonly integrity: Integrity;
-  /** Of files that are fetched; Python has its own for those that it reads. */
+  /** Limits of fetched files; Python has other limits for the files that it reads. */
   readonly limits: { readonly fileBytes: number; readonly arenaBytes: number };
   readonly signal: AbortSignal | undefined;
   readonly hasBudget: boolean;
   /** Of steps that say nothing else; undefined: that of `env.logLevel`. */
   readonly severity: RunOptions["logSeverityLevel"];
   readonly checksNumerics: boolean;
-  /** Whether sizes are given to symbolic dims. */
+  /** True if sizes are given to symbolic dims. */
   readonly hasDims: boolean;
   readonly externalData: readonly { readonly path: string; readonly data: Source }[];
   /** Keyword arguments of the Python session. */
@@ -209,7 +210,7 @@ export function resolveOptions(options: unknown, more: readonly string[] = []): 
   };
 }
 
-/** What onnxruntime calls a number of threads; 0 leaves it to the session. */
+/** The number of threads in onnxruntime's options; 0 leaves it to the session. */
 function threadsOf(intraOp: number | undefined): number | undefined {
   return intraOp === 0 || intraOp === undefined ? undefined : Math.min(intraOp, MAX_THREADS);
 }
@@ -281,7 +282,7 @@ function checkCount(name: string, value: unknown, minimum: number): void {
   }
 }
 
-/** The texts are those of onnxruntime-web. */
+/** The texts are the same as in onnxruntime-web. */
 function checkPeerOptions(options: SessionOptions): void {
   const providers = (options.executionProviders ?? []).map((one) => (typeof one === "string" ? one : one.name));
   for (const name of providers) {

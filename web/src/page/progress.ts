@@ -1,4 +1,4 @@
-/** What the page tells of loading: what goes on, in bytes and percent. */
+/** Reports of loading: the stage, in bytes and percent. */
 
 import { log } from "../wire/log.js";
 import type { FileProgress } from "../wire/progress.js";
@@ -6,11 +6,11 @@ import type { FileProgress } from "../wire/progress.js";
 /** "script": the scripts; "kernels"; "python"; "model": the files of the session; "compile": all is there, Python works. */
 export type LoadStage = "script" | "kernels" | "python" | "model" | "compile";
 
-/** How far a session is that is being made. */
+/** Progress of a session in the making. */
 export interface LoadProgress {
-  /** What the report is about; files of several stages come at the same time. */
+  /** The stage of the report; files of several stages come at the same time. */
   readonly stage: LoadStage;
-  /** Bytes that have come, of all files of this session that are fetched; a worker that runs has those of the package. */
+  /** Received bytes of all files that this session fetches; a running worker already has the package's files. */
   readonly loaded: number;
   /** Bytes of these files, as far as they are known. */
   readonly total: number;
@@ -21,7 +21,7 @@ export interface LoadProgress {
 /** Called while a session is made. */
 export type ProgressListener = (progress: LoadProgress) => void;
 
-/** What is known of a file of the package. */
+/** Facts about a file of the package. */
 export interface KnownFile {
   readonly stage: LoadStage;
   /** 0 where nobody knows. */
@@ -47,7 +47,10 @@ export class LoadTracker {
     return this.#listeners.length > 0;
   }
 
-  /** A file of the package has come so far. What a server had the browser unpack counts as it lies there. */
+  /**
+   * Count the received bytes of a file of the package. Packed files that the browser unpacks count with their packed
+   * size.
+   */
   file({ stage, nbytes }: KnownFile, { url, loaded, isDone }: FileProgress): void {
     const total = nbytes > 0 ? nbytes : loaded;
     this.#count(stage, url, isDone ? total : Math.min(loaded, total), total);

@@ -41,7 +41,7 @@ const ARRAYS: Readonly<Record<WireDtype, NumericArrayConstructor>> = {
   bool: Uint8Array,
 };
 
-/** Where browsers have it: what tensors of float16 hold there. */
+/** The array of float16 tensors in browsers that have it. */
 const HalfArray = (globalThis as { readonly Float16Array?: NumericArrayConstructor }).Float16Array;
 
 /** Types that share their arrays with another one, which such an array is taken for unless the model declares them. */
@@ -109,7 +109,7 @@ export function packTensor<Bytes>(
   return tensor.getData().then((data) => packData(name, type, dims, data, take));
 }
 
-/** Whether the data of a tensor is at hand. */
+/** True if the tensor's data is on the CPU. */
 export function isOnCpu({ location }: Tensor): boolean {
   return location === "cpu" || location === "cpu-pinned";
 }
@@ -168,7 +168,7 @@ export function packFeeds(
   return finish(packed as Packed<FeedBytes>[]);
 }
 
-/** A copy of the bytes of `view`, in a buffer of its own that is never shared. */
+/** Copy the bytes of `view` into a new buffer, which is never shared. */
 export function copyBytes(view: ArrayBufferView): Uint8Array<ArrayBuffer> {
   const copy = new Uint8Array(view.byteLength);
   copy.set(new Uint8Array(view.buffer, view.byteOffset, view.byteLength));
@@ -188,12 +188,12 @@ export function ownBytes(view: ArrayBufferView): Uint8Array<ArrayBuffer> {
 export class SpareBuffers {
   #buffers: ArrayBuffer[] = [];
 
-  /** Keep the buffers of a call instead of those of the call before. */
+  /** Keep the buffers of a call, and drop the buffers of the call before. */
   keep(buffers: readonly ArrayBuffer[]): void {
     this.#buffers = [...buffers];
   }
 
-  /** A copy of the bytes of `view`, in a buffer of its own that is never shared. */
+  /** Copy the bytes of `view` into a spare or new buffer, which is never shared. */
   readonly copy: TakeBytes<Uint8Array<ArrayBuffer>> = (view) => {
     const index = this.#buffers.findIndex(({ byteLength }) => byteLength === view.byteLength);
     const [spare] = index < 0 ? [] : this.#buffers.splice(index, 1);
@@ -230,7 +230,7 @@ export function copiedInto(out: Float32Array, { data, dims }: Tensor): Tensor {
   return new Tensor("float32", out, dims);
 }
 
-/** What the worker checks before it runs, for an output that goes into the caller's tensor. */
+/** Describe an output that goes into the caller's tensor, for the worker's checks before it runs. */
 export function describeFetch(name: string, target: Tensor | null): Fetch {
   if (target === null) {
     return { name };

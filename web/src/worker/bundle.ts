@@ -248,8 +248,8 @@ export function planKey(kind: string, overwrite: boolean, feeds: readonly FeedTy
 /**
  * Split a file into its header and the parts that the header refers to.
  *
- * @param file - a Blob's header is the only part that comes into memory
- * @throws ModelError when it is not a bundle, is of another version, or has other bytes than were written
+ * @param file - only the header of a Blob comes into memory
+ * @throws ModelError when it is not a bundle, is of another version, or was changed
  */
 export async function splitBundle<File extends Uint8Array<ArrayBuffer> | Blob>(
   file: File,

@@ -28,8 +28,8 @@ export interface Origin {
 }
 
 /**
- * A copy to a session that Python leaves to the worker: to a segment, at an offset, from a file, at an offset, so many
- * bytes. Floats of another type become float32.
+ * A copy to a session that Python leaves to the worker: bytes of a file, from an offset, to an offset of a segment.
+ * Floats of another type become float32.
  */
 type Copy = readonly [segment: number, at: number, file: number, offset: number, nbytes: number, from?: FloatType];
 

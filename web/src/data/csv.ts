@@ -11,9 +11,9 @@ const DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool"] as cons
 /** Types that values of a CSV file may become. */
 export type CsvDtype = (typeof DTYPES)[number];
 
-/** How a CSV file is read. */
+/** Options of `readCsv`. */
 export interface CsvOptions {
-  /** Types of inputs: float32, unless given, and int64 for those with `classes`. */
+  /** Types of inputs. Default: float32, and int64 for inputs with `classes`. */
   readonly dtypes?: Readonly<Record<string, CsvDtype>>;
   /** Between values: one character; a comma. */
   readonly delimiter?: string;
@@ -25,7 +25,7 @@ const NUMBER = /^[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?$/i;
 /** Most digits of an integer, the same as in Python. */
 const MOST_DIGITS = 4300;
 const INTEGER = /^[+-]?\d+$/;
-/** Of a text that is no file. */
+/** Characters shown of a text that is not a file. */
 const SHOWN = { head: 80, tail: 0 };
 const LINE_END = /\r\n|\n|\r/g;
 const TRUE = ["1", "true"];

@@ -27,7 +27,7 @@ export type DataSource = Dataset | Columns | Rows<object> | (() => Rows<object>)
 const SPLIT_STREAM = 2 ** 32 - 1;
 const DEFAULT_BUFFER = 1024;
 
-/** Rows or batches to train on, and what is done with them on their way. Every method gives another dataset. */
+/** Rows or batches to train on, and the steps that prepare them. Every method returns another dataset. */
 export class Dataset implements AsyncIterable<Row | Batch> {
   readonly #columns: ReadonlyMap<string, Tensor> | null;
   readonly #rows: () => AsyncIterable<Row | Batch>;
@@ -35,9 +35,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   readonly #isPadded: boolean;
   readonly #skip: (rounds: number) => void;
 
-  /**
-   * @throws FeedError when there are no rows, or tensors of different numbers of them
-   */
+  /** @throws FeedError when there are no rows, or tensors have different numbers of rows */
   constructor(source: Exclude<DataSource, Dataset>) {
     const [columns, rows] = open(source);
     this.#columns = columns;
@@ -80,7 +78,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Go on as if the data had been iterated over so often: what `shuffle` draws depends on it.
+   * Continue as after so many iterations over the data: the order that `shuffle` draws depends on their number.
    *
    * @internal
    */
@@ -176,7 +174,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Two datasets of tensors: the second has this share of the rows, the last ones, or some drawn by `seed`.
+   * Split tensors into two datasets. The second has this share of the rows: the last ones, or rows drawn by `seed`.
    *
    * @throws FeedError when one of them would have no rows, or the rows are a stream
    */
@@ -237,7 +235,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     return this.#stream(make, this.#isBatched, () => {});
   }
 
-  /** Have so many rows (or batches) made ahead. `fit` has one batch made ahead by itself. */
+  /** Make so many rows (or batches) ahead. `fit` makes one batch ahead by itself. */
   prefetch(count = 1): Dataset {
     checkCount("count", count);
     return this.#stream(async function* (rows) {
@@ -297,7 +295,9 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   }
 }
 
-/** Of the functions that streams are made of: whether they give batches, filled up ones, and how to skip rounds. */
+/**
+ * Properties of the streams that functions make: batches or rows, filled up or not, and a function that skips rounds.
+ */
 const streams = new WeakMap<object, Stream>();
 
 interface Stream {
@@ -455,7 +455,7 @@ function checkCount(name: string, value: unknown): void {
   }
 }
 
-/** @throws ModelError for what is no seed */
+/** @throws ModelError for an invalid seed */
 export function checkSeed(seed: unknown): void {
   if (typeof seed !== "number" || !Number.isSafeInteger(seed) || seed < 0) {
     throw badSetting("seed", seed, "an integer >= 0 and <= 9007199254740991");

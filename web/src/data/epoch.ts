@@ -9,7 +9,7 @@ export function countBatches(rows: number, size: number, remainder: Remainder): 
 }
 
 /**
- * The rows of the batches, of which there are at least one.
+ * The rows of each batch; an epoch has at least one batch.
  *
  * @param order - rows in the order of the epoch
  */

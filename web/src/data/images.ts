@@ -29,7 +29,7 @@ const UNCHANGED: Changes = {
 const GREY = [0.299, 0.587, 0.114] as const;
 const LEVELS = 256;
 const HALF = 0.5;
-/** Of a side: what every browser has a canvas for. */
+/** Most pixels of a side: every browser has a canvas for them. */
 const MOST_PIXELS = 16384;
 
 /** Numbers of an image, in the order of the layout. */
@@ -65,7 +65,7 @@ async function open(given: GivenImage): Promise<ImageBitmap> {
 
 type Context = CanvasRenderingContext2D | OffscreenCanvasRenderingContext2D;
 
-/** A canvas to draw on: without alpha, so that what is transparent is black. */
+/** Make a canvas to draw on. It has no alpha, so transparent pixels are black. */
 function newContext(width: number, height: number): Context {
   const settings = { alpha: false, willReadFrequently: true } as const;
   let context: Context | null = null;
@@ -163,7 +163,7 @@ export const IMAGE_OPTIONS: Readonly<Record<keyof ImageOptions, true>> = {
 };
 const CHANGES = ["seed", "flip", "rotate", "crop", "brightness", "contrast", "saturation"] as const;
 
-/** @throws ModelError for an option that cannot be; TypeError for one that is not known */
+/** @throws ModelError for an impossible option; TypeError for an unknown one */
 export function resolveImageOptions(given: ImageOptions): ResolvedImageOptions {
   if (typeof given !== "object" || given === null) {
     throw badSetting("options", given, "an object with width and height");

@@ -5,7 +5,7 @@ import { shortened } from "../wire/errors.js";
 /** Characters shown of an unknown name; known names have fewer. */
 const SHOWN = { head: 80, tail: 0 };
 
-/** A value that is not what it must be, as an error shows it. */
+/** A wrong value, as an error shows it. */
 export function brief(value: unknown): string {
   return shortened(String(value), SHOWN);
 }

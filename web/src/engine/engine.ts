@@ -51,9 +51,9 @@ export interface ForeignBuffer {
   };
 }
 
-/** How an engine is made. */
+/** Options of a new engine. */
 export interface EngineOptions {
-  /** The bytes of a kernel build, or what gives the URL of a build. */
+  /** The bytes of a kernel build, or a function or folder that gives the URL of a build. */
   readonly wasm: ArrayBuffer | Uint8Array | URL | ((build: KernelBuild) => URL | string);
   /** Threads to compute with; more than one needs a cross-origin isolated worker. Default 1. */
   readonly threads?: number;
@@ -91,7 +91,7 @@ export class Engine {
   #bytes: Uint8Array;
   #lost: string | null = null;
 
-  /** Name of the build that runs, e.g. "kernels.relaxed"; "" where nobody told. */
+  /** Name of the build that runs, e.g. "kernels.relaxed"; "" if it is unknown. */
   readonly build: string;
 
   private constructor(module: WebAssembly.Module, memory: WebAssembly.Memory, build: string) {
@@ -159,7 +159,7 @@ export class Engine {
     return this.#pool === null ? 0 : this.#threads.tw_wake_word() >>> 0;
   }
 
-  /** Why the engine cannot be used any more (a trap), or null. */
+  /** The reason why the engine cannot be used any more (a trap), or null. */
   get lost(): string | null {
     return this.#lost;
   }
@@ -198,7 +198,7 @@ export class Engine {
     return ptr;
   }
 
-  /** Free what `alloc` gave. */
+  /** Free the result of `alloc`. */
   free(ptr: number): void {
     if (this.#lost === null && this.#kernels.tw_free(ptr) !== 0) {
       throw new EngineError(`free(${ptr}): not an allocated block.`);
@@ -252,7 +252,7 @@ export class Engine {
     return run.slot;
   }
 
-  /** Give back what `loadCode` returned: once nobody uses it, its slots go to other functions. */
+  /** Release the result of `loadCode`. After its last use, its slots go to other functions. */
   unloadCode(slot: number): void {
     const code = this.#loaded.find((one) => one.slot === slot);
     if (code === undefined) {
@@ -267,10 +267,10 @@ export class Engine {
   }
 
   /**
-   * Give a plan written to an allocated block all the addresses it uses; again whenever one changes.
+   * Give a plan in an allocated block all the addresses that it uses. Repeat the call whenever one changes.
    *
    * @param table - address and size of each of its segments, as 32-bit words
-   * @param codeBase - what `loadCode` returned for its generated functions; 0: it has none
+   * @param codeBase - the result of `loadCode` for its generated functions; 0: it has no functions
    */
   place(plan: number, table: ArrayBuffer | ArrayBufferView | ForeignBuffer, codeBase: number): void {
     this.#check();
@@ -303,10 +303,10 @@ export class Engine {
   }
 
   /**
-   * As `run`, to the first boundary of instructions after some milliseconds.
+   * Run as `run` does, but only to the first boundary of instructions after some milliseconds.
    *
-   * @param anew - run from the first instruction on; false: from where the slice before ended
-   * @returns a status, or `MORE`: the run is to go on with another call
+   * @param anew - true: run from the first instruction on; false: from the end of the previous slice
+   * @returns a status, or `MORE`: another call must continue the run
    */
   runSlice(plan: number, anew: boolean, milliseconds: number): number {
     return this.#guarded(() => this.#kernels.tw_run_slice(plan, anew ? 1 : 0, milliseconds));

@@ -47,10 +47,10 @@ export function hasThreads(): boolean {
 }
 
 /**
- * The fastest build that runs here.
+ * Choose the fastest build that runs here.
  *
- * @param canShare - whether a build with shared memory will do, which costs nothing with one thread either
- * @param reproducible - keep to plain simd128, whose results are the same bytes everywhere
+ * @param canShare - true if a build with shared memory will do, which costs nothing with one thread either
+ * @param reproducible - true: use plain simd128, which gives the same bytes everywhere
  */
 export function pickBuild(canShare: boolean, reproducible: boolean): KernelBuild {
   const relaxed = !reproducible && hasRelaxedSimd() ? ".relaxed" : "";

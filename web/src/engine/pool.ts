@@ -1,7 +1,6 @@
 /**
- * The pool: module workers with an instance of the kernels each, all on one shared memory. Once
- * started they are driven through that memory alone (wasm_kernels/parallel.h); no messages pass
- * while they compute.
+ * The pool: module workers with an instance of the kernels each, all on one shared memory. Once started, they are
+ * driven only through that memory (wasm_kernels/parallel.h); no messages pass while they compute.
  */
 
 import { checkScript, messageOf } from "../wire/fetch-file.js";
@@ -11,7 +10,7 @@ import type { ThreadExports } from "./kernels.js";
 /** Limit of a worker's start, in milliseconds; the others compute without it. */
 const START_TIMEOUT_MS = 10_000;
 
-/** When it is looked at what the server sends for their script, and how long it may send nothing. */
+/** Time until the server's answer for their script is checked, and the limit of the server's silence. */
 const PATIENCE_MS = 2000;
 const STALL_MS = 6000;
 

@@ -4,7 +4,7 @@
  * of all arrays, one after the other, as little-endian float32. trainweb/flower/frames.py is the same.
  */
 
-/** Of what crosses; a bridge of another one sends the page away. */
+/** Version of the messages; a bridge of another version rejects the page. */
 export const VERSION = 1;
 
 /** An array as a header describes it. */
@@ -32,7 +32,7 @@ export type PageMessage =
   | { readonly type: "result"; readonly id: string; readonly metrics: Readonly<Record<string, number>> }
   | { readonly type: "failure"; readonly id: string; readonly reason: string };
 
-/** A message, of which `numbers` are all arrays one after the other. */
+/** Pack a message; `numbers` are all arrays one after the other. */
 export function packFrame(
   header: PageMessage,
   arrays: readonly ArrayShape[] = [],

@@ -117,7 +117,7 @@ export class SecureMember {
     masked[update.length] = Math.floor(weight * scaleOf(1, members.length) + 0.5);
     for (const other of members.filter((member) => member !== this.name)) {
       const words = await this.#words(other, publicKeys[other] as Uint8Array, masked.length).catch((error: unknown) => {
-        // Nothing was given away.
+        // No masked update has left the member.
         this.#isUsed = false;
         throw error;
       });

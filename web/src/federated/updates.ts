@@ -27,7 +27,7 @@ export interface ClientUpdate extends WeightedUpdate {
 export interface NoiseOptions {
   /** For tests, from 0 to 2^53 - 1; by default the numbers come from `crypto.getRandomValues`. */
   readonly seed?: number | null;
-  /** Which numbers of the seed: another one in each round. Default 0. */
+  /** The stream of the seed's numbers: take another one in each round. Default 0. */
   readonly stream?: number;
 }
 
@@ -82,12 +82,12 @@ export function clipUpdate(delta: Float32Array, norm: number): ClippedUpdate {
 }
 
 /**
- * An update with Gaussian noise.
+ * Add Gaussian noise to an update.
  *
  * @param delta - the update
  * @param deviation - standard deviation of the noise of each element
- * @param options - where the numbers come from
- * @throws ModelError: an argument is not what it must be
+ * @param options - the source of the random numbers
+ * @throws ModelError: an argument is out of range
  */
 export function addNoise(delta: Float32Array, deviation: number, options: NoiseOptions = {}): Float32Array {
   const { seed = null, stream = 0 } = checkOptions("addNoise", options, { seed: true, stream: true });

@@ -1,10 +1,11 @@
 /**
- * Cross-origin isolation where a server's headers cannot be set: a service worker adds them to what it passes on.
+ * Cross-origin isolation where a server's headers cannot be set: a service worker adds them to the responses that it
+ * passes on.
  *
  *     <script src="isolate.js"></script>
  *
- * The same file is the page's script, which registers it and loads the page anew once, and the service worker. It must lie in the
- * folder of the page or above, for it controls only what is below itself.
+ * The same file is the page's script and the service worker. The script registers the worker and loads the page anew
+ * once. The file must lie in the folder of the page or above, for a service worker only controls pages below itself.
  */
 
 /** Members that only service workers have, and that TypeScript declares apart from the rest of a page's interface. */

@@ -222,7 +222,7 @@ export function knownFiles(files: PackageFiles): Map<string, KnownFile> {
   ]);
 }
 
-/** A URL as the worker can take it, which may lie elsewhere. Some bundlers give paths alone. */
+/** Make a URL absolute for the worker, which may lie elsewhere. Some bundlers only give paths. */
 export function absolute(url: URL | string): string {
   const { document, location, origin } = globalThis as Partial<typeof globalThis>;
   // A worker that was started from a blob has an address that nothing is relative to.

@@ -16,7 +16,7 @@ export interface ArtifactSet<File extends Uint8Array | Blob = Uint8Array> {
   readonly trainModel: File;
   /** The parameters and their names, as the model has them. */
   readonly checkpointState: File;
-  /** The checkpoint without weights: names and shapes alone. */
+  /** The checkpoint without weights: only names and shapes. */
   readonly nominalCheckpoint: File;
   /** The model of eval steps: the loss and the requested outputs (ONNX). */
   readonly evalModel: File;

@@ -1,4 +1,4 @@
-/** Arguments that several classes take: what a property is kept as, and what a file is handed out as. */
+/** Arguments of several classes: the kind of a property, and the form of a returned file. */
 
 import type { FileForm, PropertyKind, PropertyValue } from "../wire/protocol.js";
 import { sessionError } from "../wire/messages.js";
@@ -27,7 +27,7 @@ export function formOf(call: string, options: FileOptions): FileForm {
   return checkForm(checkOptions(call, options, { as: true }).as);
 }
 
-/** @throws TypeError when a value is no property, or cannot be kept as this kind */
+/** @throws TypeError when a value is not a property, or cannot be stored as this kind */
 export function checkKind(value: PropertyValue, kind: PropertyKind | undefined): void {
   if (!["number", "bigint", "string"].includes(typeof value)) {
     throw new TypeError(`'value' must be a number, bigint or string, got ${describe(value)}.`);

@@ -17,7 +17,7 @@ export class Channel {
   #queued = 0;
   #held: Call[] = [];
   #before: (() => Promise<unknown> | null) | null = null;
-  /** The answer to the call that was sent last, which comes after those to all before it. */
+  /** The answer to the latest call, which comes after the answers to all earlier calls. */
   #latest: Promise<unknown> = Promise.resolve();
 
   constructor(client: WorkerClient, method: "release" | "releaseInference" | "releaseState", handle: number) {
@@ -49,9 +49,9 @@ export class Channel {
   }
 
   /**
-   * Send a call after all earlier ones; they need not have come back.
+   * Send a call after all earlier ones, without waiting for their answers.
    *
-   * @param prepared - what must be known before the call can be sent
+   * @param prepared - a value that the call needs; it is sent once the value is there
    */
   post<P, M extends Method>(prepared: P | Promise<P>, make: (prepared: P) => Call<M>): Promise<Answer<M>> {
     const before = this.#before?.() ?? null;
@@ -117,7 +117,7 @@ export class Channel {
     signal.throwIfAborted();
   }
 
-  /** A call whose answer nobody wants: it goes along with the next one. */
+  /** Keep a call whose answer is not needed, to be sent with the next one. */
   hold(call: Call): void {
     if (this.#queued === 0) {
       this.#held.push(call);

@@ -1,4 +1,4 @@
-/** Checks of settings by what Python declares of them (settings.ts). */
+/** Checks of settings by Python's declarations (settings/). */
 
 import { badSetting } from "../data/given.js";
 import { sessionError } from "../wire/messages.js";

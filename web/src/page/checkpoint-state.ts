@@ -51,7 +51,7 @@ class StateHandle {
 export interface StateUser {
   /** Copy the parts that sessions on one state share. */
   lendState(): Promise<SharedState>;
-  /** Go on with what another lends; its calls from now on come after. */
+  /** Continue with the state of another session; later calls come after. */
   takeState(shared: Promise<SharedState>): Promise<void>;
   /** Run one of the calls that states have, too. */
   callForState(call: SessionCall, buffers: readonly ArrayBuffer[]): Promise<unknown>;
@@ -172,7 +172,7 @@ export class CheckpointState {
     return this.#save(includeOptimizerState, checkForm(as));
   }
 
-  /** Free what the worker has of it. A session that uses it goes on. Harmless when repeated. */
+  /** Free the state's memory in the worker. A session that uses the state goes on. Harmless when repeated. */
   async release(): Promise<void> {
     this.#isReleased = true;
     const holder = await this.#holder;
@@ -205,7 +205,7 @@ export class CheckpointState {
     }
   }
 
-  /** @internal Have the contents moved to a session that is called, if another has them: null where it has them itself. */
+  /** @internal Move the contents to a session that is called, if another has them; null if it has them itself. */
   moveTo(user: StateUser): Promise<void> | null {
     const from = this.#current;
     if (from === null || from === user) {
@@ -261,7 +261,7 @@ export class CheckpointState {
     return answer as Promise<SessionCalls[Name]["result"]>;
   }
 
-  /** Who answers; what a session left is read first. */
+  /** Find the present holder; the contents of a released session are read first. */
   async #present(): Promise<{ readonly handle: StateHandle } | StateUser> {
     if (this.#isReleased) {
       throw sessionError("RELEASED", {});

@@ -17,9 +17,9 @@ import { checkOptions } from "../data/nearest.js";
 export interface StoredCheckpoint {
   /** The name that it was saved under. */
   readonly name: string;
-  /** Bytes of the checkpoint, without what the store adds. */
+  /** Bytes of the checkpoint, without the store's header. */
   readonly nbytes: number;
-  /** When it was written. */
+  /** Time of writing. */
   readonly written: Date;
 }
 
@@ -76,9 +76,9 @@ export class CheckpointStore {
   }
 
   /**
-   * Keep what a session is made of now: parameters, moments, rate, random numbers, accumulated gradients.
+   * Store the current state of a session: parameters, moments, rate, random numbers, accumulated gradients.
    *
-   * @throws StorageError when there is no room, or a fit has the checkpoint; the one before is intact
+   * @throws StorageError when there is no room, or a fit has the checkpoint; the previous checkpoint is then intact
    */
   async save(session: StoredSession, name: string): Promise<void> {
     await checkSession(session).keepIn(await this.where(), name);
@@ -160,7 +160,7 @@ export class CheckpointStore {
     return { usage, quota, isPersistent: (await storage?.persisted?.()) ?? false };
   }
 
-  /** Ask the browser to keep the data of this origin until the user removes it; whether it does. */
+  /** Ask the browser to keep the data of this origin until the user removes it. Returns true if it does. */
   async persist(): Promise<boolean> {
     return (await globalThis.navigator?.storage?.persist?.()) ?? false;
   }

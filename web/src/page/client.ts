@@ -24,10 +24,10 @@ import { knownFiles, missingHelp, refusedHelp } from "./assets.js";
 import { env, releasers, warnOfKernels, startTimeout } from "./env.js";
 import type { KnownFile, LoadTracker } from "./progress.js";
 
-/** When a worker that has said nothing is looked into, in parts of the limit for files that send nothing. */
+/** Time until the script of a silent worker is checked, in parts of the limit for files that send nothing. */
 const PATIENCE = 0.25;
 
-/** How often a page without locks looks whether a worker's messages come, and how many times in vain. */
+/** Interval of a page without locks between two looks for a worker's messages, and the most looks in vain. */
 const LOOK_MS = 300;
 const MISSED_PULSES = 5;
 
@@ -50,10 +50,10 @@ interface Releasable {
 }
 
 /**
- * Open a session in the worker for these settings: the one that runs, or a new one.
+ * Open a session in the worker for these settings: a running worker, or a new one.
  *
  * @param open - makes the session, which keeps the worker until `WorkerClient.leave`
- * @throws the reason of the signal when it is aborted first; what is opened nevertheless is released
+ * @throws the reason of the signal when it is aborted first; a session that opens nevertheless is released
  */
 export async function withWorker<T>(
   { settings, progress, signal }: WorkerOptions,
@@ -137,7 +137,7 @@ export class WorkerClient {
   #hasStarted = false;
   /** True once the worker has said that it takes calls. */
   #isHeard = false;
-  /** To be called when its end will be noticed, or nobody can. */
+  /** Called when its end will be noticed, or cannot be. */
   #isWatched: () => void = () => {};
   #python: Promise<PythonInfo> | null = null;
   /** Number of sessions, including sessions in the making. */
@@ -259,7 +259,7 @@ export class WorkerClient {
     this.#givenUp--;
   }
 
-  /** End the worker, once it has stored what it stores, if it has no session. */
+  /** End a worker without sessions, once it has finished storing. */
   async endIfIdle(): Promise<void> {
     if (this.#sessions === 0 && this.#failure === null) {
       this.#onEnd();
@@ -279,7 +279,7 @@ export class WorkerClient {
   /**
    * Send a call.
    *
-   * @param before - calls that are run before it and whose answers nobody wants
+   * @param before - calls that run before it, and whose answers are not needed
    * @throws the error that the worker answers with; EngineError when the worker is or gets lost
    */
   request<M extends Method>(call: Call<M>, before: readonly Call[] = []): Promise<Answer<M>> {
@@ -296,7 +296,7 @@ export class WorkerClient {
     }).then((result) => this.#unwrap(result as Result<Answer<M>>));
   }
 
-  /** Start Python, too, if nobody has yet; settles when it and the kernels run. */
+  /** Start Python, too, if it has not started yet; settles when Python and the kernels run. */
   startPython(): Promise<PythonInfo> {
     if (this.#python === null) {
       this.#python = this.#startPython();
@@ -319,7 +319,7 @@ export class WorkerClient {
       log("info", `${info.build}, ${info.threads} threads`);
       return info;
     } catch (error) {
-      // A worker that could not start is of no use; the next session tries anew.
+      // A worker that could not start is of no use; the next session tries again.
       this.#fail(error instanceof Error ? error.message : String(error));
       throw error;
     }
@@ -338,7 +338,7 @@ export class WorkerClient {
       log("info", `Python of Pyodide ${info.python}`);
       return info;
     } catch (error) {
-      // Sessions that need no Python go on; the next one that does gets another worker.
+      // Sessions without Python go on; the next session that needs it gets another worker.
       this.#onEnd();
       throw error;
     }
@@ -416,9 +416,9 @@ export class WorkerClient {
   }
 
   /**
-   * See what the server sends for the script of a worker that has not been heard of: it may be none at all.
+   * Check the server's answer for the script of a silent worker: it may not be a script at all.
    *
-   * @param isOver - whether the worker is known not to start
+   * @param isOver - true if the worker is known not to start
    */
   async #lookInto({ files, stallMs }: WorkerSettings, isOver: boolean): Promise<void> {
     try {
@@ -434,7 +434,7 @@ export class WorkerClient {
     }
   }
 
-  /** By which the worker's script is known, should it say nothing. */
+  /** The text that identifies the worker's script, if the worker stays silent. */
   #scriptEnd(worker: string): ScriptEnd {
     const text: Listening["listens"] = "the worker of trainweb";
     return { what: text, text, nbytes: this.#known.get(worker)?.nbytes ?? 0 };

@@ -5,7 +5,7 @@ import type { Tensor } from "onnxruntime-common";
 import type { InferenceSession } from "./inference.js";
 import type { TrainingSession } from "./session.js";
 
-/** Values that are no tensors, such as sequences: none can be fed or fetched here. */
+/** Values other than tensors, such as sequences: they cannot be fed or fetched here. */
 export type NonTensorType = never;
 
 /** Inputs and outputs of models. */

@@ -1,11 +1,11 @@
-/** Fetching the user's files: neither a server that sends nothing nor one that never ends holds a page up. */
+/** Fetch the user's files. Limits keep a server that sends nothing, or never ends, from holding a page up. */
 
 import { CheckpointError, LimitError, ModelError } from "../wire/errors.js";
 import { messageOf } from "../wire/fetch-file.js";
 import { otherPlatform } from "../wire/platform.js";
 import type { LoadTracker } from "./progress.js";
 
-/** Bytes from which on a file stays with the browser, as a Blob: the worker reads of it what it needs. */
+/** Bytes from which on a file stays with the browser, as a Blob: the worker reads the parts that it needs. */
 export const LARGE_FILE = 2 ** 25;
 
 /** Limits and hashes of a download. */
@@ -26,7 +26,7 @@ export function keepsBlobs(): boolean {
 /**
  * The bytes of a file, or a Blob if it is large.
  *
- * @param what - how errors call it, e.g. "trainModel"
+ * @param what - name of the file in errors, e.g. "trainModel"
  * @throws ModelError, or CheckpointError for a checkpoint, when it cannot be fetched, breaks off or stalls; LimitError
  *   when it is too large; the reason of `signal`
  */

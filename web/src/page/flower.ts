@@ -32,7 +32,7 @@ export interface FlowerEvaluation {
 
 /** The actions of a page as a client. */
 export interface FlowerOptions {
-  /** Train from the common parameters: what `FederatedClient.round` gives. */
+  /** Train from the common parameters; return the result of `FederatedClient.round`, for example. */
   readonly train: (parameters: Float32Array, task: FlowerTask) => Promise<FlowerTraining>;
   /** Evaluate the common parameters, which are in the session by then. Without it the page answers that it cannot. */
   readonly evaluate?: (parameters: Float32Array, task: FlowerTask) => Promise<FlowerEvaluation>;
@@ -51,7 +51,7 @@ export interface FlowerSession extends Pick<FederatedSession, "getParametersSize
 }
 
 const OPTIONS = ["train", "evaluate", "onJoin", "signal"];
-/** The bridge is stopped, or the page left: what ends well. */
+/** The bridge is stopped, or the page left: both are good ends. */
 const ENDS = [1000, 1001];
 const COUNT = "num-examples";
 /** Most characters of a failure's reason, which is in the server's log. */
@@ -132,7 +132,7 @@ class FlowerNode {
     });
   }
 
-  /** Of a page that has left, nobody wants to hear. */
+  /** Messages of a page that has left are dropped. */
   #send(header: PageMessage, shapes?: readonly ArrayShape[], numbers?: Float32Array<ArrayBuffer>): void {
     if (this.#socket.readyState === WebSocket.OPEN) {
       this.#socket.send(packFrame(header, shapes, numbers));

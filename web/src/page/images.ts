@@ -29,7 +29,7 @@ export async function readImage(source: ImageSource, options: ImageOptions): Pro
   return readResolved(source, resolveImageOptions(options));
 }
 
-/** How images become a dataset. */
+/** Options of `readImages`. */
 export interface ImagesOptions extends ImageOptions {
   /** The input of the model that the images are. */
   readonly input: string;

@@ -48,7 +48,7 @@ export function warnOfRunEntries(entries: ReadonlyMap<string, string>): void {
 /**
  * The entries in the option `extra`, by their names with dots between.
  *
- * @throws Error as onnxruntime-web does: an object that is in itself, or a value that is no entry
+ * @throws Error as onnxruntime-web does: an object that contains itself, or a value that cannot be an entry
  */
 export function entriesOf(extra: unknown, prefix = "", seen = new Set<object>()): Map<string, string> {
   const found = new Map<string, string>();

@@ -18,8 +18,8 @@ export interface InspectConfig extends Partial<Omit<TrainingConfig, "dims">> {
  * Report the trained tensors of a forward model, the obstacles to its training, and the cost of a step.
  *
  * @returns a report for every model, also for one that is not ONNX: the report has the error.
- * @throws TypeError for something that is no source; ModelError when it cannot be fetched, or for a configuration that
- *   does not exist; EngineError when the worker does not start
+ * @throws TypeError for anything but a source; ModelError when it cannot be fetched, or for a configuration that does
+ *   not exist; EngineError when the worker does not start
  */
 export async function inspectModel(
   model: Source,

@@ -36,9 +36,9 @@ export class Integrity {
   }
 
   /**
-   * Say which files there are.
+   * Declare the files of the call.
    *
-   * @throws TypeError for a hash that belongs to none of them: it would protect nothing
+   * @throws TypeError for a hash without a file: it would protect nothing
    */
   expect(files: readonly FileName[]): void {
     for (const name of this.#hashes.keys()) {
@@ -52,7 +52,7 @@ export class Integrity {
     this.#files = files;
   }
 
-  /** The hashes of which a file must have one; null where it may have any. */
+  /** The hashes of which a file must have one; null if any bytes are allowed. */
   of(file: FileName): readonly Hash[] | null {
     if (this.#files === null) {
       throw new TypeError("the files are not known yet.");

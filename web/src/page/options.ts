@@ -25,10 +25,10 @@ export interface SessionOptions {
    */
   readonly cache?: boolean;
   /**
-   * Bytes that the workspace of a step may take: feeds, activations, their gradients, outputs and scratch of the
-   * kernels; not parameters, accumulated gradients, moments and constants. Beyond it activations are computed again
-   * in the backward pass (gradient checkpointing), with the same results to the last bit; `memory()` says at what
-   * cost. A step that cannot do with it fails with a LimitError that names the smallest budget that it can do with.
+   * Most bytes of a step's workspace: feeds, activations, their gradients, outputs and scratch of the kernels; not
+   * parameters, accumulated gradients, moments and constants. If a step needs more, activations are computed again in
+   * the backward pass (gradient checkpointing). Results are the same to the last bit; `memory()` reports the cost. A
+   * step that cannot fit fails with a LimitError that names the smallest possible budget.
    */
   readonly memoryBudget?: number;
   /**
@@ -46,11 +46,11 @@ export interface SessionOptions {
    * memory of the session is freed. A worker that nobody else uses ends.
    */
   readonly signal?: AbortSignal;
-  /** Told of loading, in bytes and percent, besides `env.onProgress`. */
+  /** Called with the progress of loading, in bytes and percent, besides `env.onProgress`. */
   readonly onProgress?: ProgressListener;
   /** Checks during training: docs/debug.md. Of training sessions. */
   readonly debug?: DebugOptions;
-  /** Refuse what is larger than this with a LimitError. */
+  /** Limits; a LimitError refuses anything larger. */
   readonly limits?: SessionLimits;
 
   /**
@@ -96,11 +96,11 @@ export interface SessionOptions {
   readonly preferredOutputLocation?: "cpu" | "cpu-pinned" | Readonly<Record<string, string>>;
   /** False: it is for WebGPU. */
   readonly enableGraphCapture?: boolean;
-  /** Not supported: a plan is no ONNX model; `session.explain(feeds)` tells it. */
+  /** Not supported: a plan is not an ONNX model. `session.explain(feeds)` shows it. */
   readonly optimizedModelFilePath?: undefined;
   /**
-   * Configuration of onnxruntime. Entries that change nothing are accepted with a warning; one that would change numbers is
-   * refused.
+   * Configuration of onnxruntime. An entry that changes nothing is accepted with a warning. An entry that would change
+   * numbers is refused.
    */
   readonly extra?: Readonly<Record<string, unknown>>;
 }
@@ -165,7 +165,7 @@ export interface ResolvedOptions {
 /**
  * Check the options and fill in the page's defaults.
  *
- * @param more - what the call takes in the same object besides
+ * @param more - further names that the call takes in the same object
  */
 export function resolveOptions(options: unknown, more: readonly string[] = []): ResolvedOptions {
   if (options !== undefined && (typeof options !== "object" || options === null)) {
@@ -340,7 +340,7 @@ function unsupported(what: string, why: string): UnsupportedError {
   return new UnsupportedError(`${what} is not supported: ${why}`);
 }
 
-/** Check what options of sessions and of runs have alike. */
+/** Check the common options of sessions and runs. */
 export function checkSeverity(severity: unknown, verbosity: unknown): void {
   const isSeverity = Number.isInteger(severity) && (severity as number) >= 0 && (severity as number) <= MAX_SEVERITY;
   if (severity !== undefined && !isSeverity) {

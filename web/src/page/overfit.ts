@@ -18,7 +18,7 @@ const SLOW = 1e-5;
 const FIRST_NAMES = 5;
 const STEPS = 100;
 
-/** How one batch is learned. */
+/** Options of `overfitOneBatch`. */
 export interface OverfitOptions {
   /** Steps at most. Default 100. */
   readonly steps?: number;
@@ -53,7 +53,7 @@ export interface OverfitHost {
   setLearningRate(rate: number): Promise<void>;
 }
 
-/** Notes all that a session is made of, and has it so again. */
+/** Saves the whole state of a session, and restores it. */
 export interface StateKeeper {
   keepState(): Promise<void>;
   goBack(): Promise<void>;
@@ -125,7 +125,7 @@ async function train(host: OverfitHost, batch: FeedsType, steps: number): Promis
   return { ...report, suspicions: [...wrong, ...suspicionsOf(report, totals, short(await host.getLearningRate()))] };
 }
 
-/** Take an optimizer step; what it changes of each parameter. */
+/** Take an optimizer step. Returns the relative change of each parameter. */
 async function updated(host: OverfitHost): Promise<Record<string, number>> {
   const names = await host.parameterNames({ trainableOnly: true });
   const read = (): Promise<Float32Array[]> =>

@@ -14,7 +14,7 @@ export interface LoadProgress {
   readonly loaded: number;
   /** Bytes of these files, as far as they are known. */
   readonly total: number;
-  /** 0 to 100, never less than before; 100 from "compile" on, which is not told with the option `cache`. */
+  /** 0 to 100, never decreasing; 100 from "compile" on. With the option `cache`, "compile" is not reported. */
   readonly percent: number;
 }
 
@@ -24,7 +24,7 @@ export type ProgressListener = (progress: LoadProgress) => void;
 /** Facts about a file of the package. */
 export interface KnownFile {
   readonly stage: LoadStage;
-  /** 0 where nobody knows. */
+  /** 0 if it is unknown. */
   readonly nbytes: number;
 }
 
@@ -33,7 +33,7 @@ interface Counted {
   total: number;
 }
 
-/** Adds up the files of a session and tells who wants to know. */
+/** Adds up the files of a session, and calls its listeners. */
 export class LoadTracker {
   readonly #listeners: readonly ProgressListener[];
   readonly #files = new Map<string, Counted>();
@@ -78,7 +78,7 @@ export class LoadTracker {
     const files = [...this.#files.values()];
     const loaded = files.reduce((sum, file) => sum + file.loaded, 0);
     const total = files.reduce((sum, file) => sum + file.total, 0);
-    // Files that nobody knew of make the total larger.
+    // Unexpected files make the total larger.
     this.#percent = Math.max(this.#percent, total > 0 ? Math.min(99, Math.floor((100 * loaded) / total)) : 0);
     for (const listener of this.#listeners) {
       try {

@@ -37,7 +37,7 @@ export class SharedFeeds {
   writer(signature: string | null): TakeBytes<PlacedBytes> | null {
     const places = signature !== null && this.#users === 0 ? this.#places.get(signature) : undefined;
     const { buffer } = this.#memory;
-    // A worker grew the memory, and this page has not heard of it yet.
+    // A worker grew the memory, and this page does not know it yet.
     if (!places?.every(({ ptr, nbytes }) => ptr + nbytes <= buffer.byteLength)) {
       return null;
     }
@@ -53,7 +53,7 @@ export class SharedFeeds {
   /**
    * Follow a call to its end.
    *
-   * @param signature - of the feeds that it ran with, whose places it tells
+   * @param signature - of the feeds that it ran with; the answer has their places
    */
   async follow<T extends { readonly workspace?: Workspace }>(answer: Promise<T>, signature: string | null = null): Promise<T> {
     this.#users++;

@@ -27,10 +27,10 @@ export function isSource(value: unknown): value is Source {
 }
 
 /**
- * The bytes of a source, in a buffer of their own, or a Blob if it is large and not in memory yet. Bytes are copied
- * at the time of the call.
+ * Load the bytes of a source into a new buffer, or a Blob if it is large and not in memory yet. Bytes are copied at the
+ * time of the call.
  *
- * @param what - how errors call it, e.g. "trainModel"
+ * @param what - name of the file in errors, e.g. "trainModel"
  * @throws as `download`; ModelError or CheckpointError when it has another hash
  */
 export async function loadSource(

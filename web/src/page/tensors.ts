@@ -27,7 +27,7 @@ type NumericArrayConstructor = {
 const ARRAYS: Readonly<Record<WireDtype, NumericArrayConstructor>> = {
   float32: Float32Array,
   float64: Float64Array,
-  // The bit patterns; Float16Array is not everywhere, and for bfloat16 there is no array.
+  // Bit patterns: not every browser has Float16Array, and there is no array type for bfloat16.
   float16: Uint16Array,
   bfloat16: Uint16Array,
   int8: Int8Array,
@@ -87,7 +87,10 @@ function fillDims(dims: readonly (number | string | null)[], elements: number): 
 /** A tensor with its bytes, as they are or where they were put. */
 type Packed<Bytes> = Omit<Feed, "data"> & { readonly data: Bytes };
 
-/** `copyBytes`, `ownBytes`, the copy that `SpareBuffers` make, or what puts them into the kernels' memory. */
+/**
+ * Takes the bytes of a tensor: `copyBytes`, `ownBytes`, the copy of `SpareBuffers`, or a writer into the kernels'
+ * memory.
+ */
 export type TakeBytes<Bytes> = (view: ArrayBufferView) => Bytes;
 
 /** The bytes of a tensor. A promise only for a tensor that is not on the CPU. */
@@ -149,8 +152,8 @@ export interface PackedFeeds {
 }
 
 /**
- * Take the data of the feeds now, in the order of the inputs, whatever order the caller has them in; a promise only where
- * some tensor is not on the CPU.
+ * Take the data of the feeds now, in the order of the inputs, in any order of the caller. Returns a promise only if a
+ * tensor is not on the CPU.
  */
 export function packFeeds(
   inputNames: readonly string[],
@@ -208,7 +211,7 @@ export function unpackNamed(tensors: readonly NamedTensor[]): Readonly<Record<st
   return Object.fromEntries(tensors.map((tensor) => [tensor.name, unpackTensor(tensor)]));
 }
 
-/** Make a tensor of bytes that nobody else holds. */
+/** Make a tensor of bytes that have no other owner. */
 export function unpackTensor({ dtype, dims, data }: WireTensor): Tensor {
   const Data = dtype === "float16" ? (HalfArray ?? Uint16Array) : ARRAYS[dtype];
   const array = new Data(data.buffer, data.byteOffset, data.byteLength / Data.BYTES_PER_ELEMENT);

@@ -84,7 +84,7 @@ const LIBRARY = { folder: "/lib", name: "python314.zip" };
 /** Bytes of the memory from its start in which a snapshot has differences to the constants of the WebAssembly only. */
 const CONSTANT_BYTES = 2 ** 22;
 
-/** Room for a snapshot that is unpacked; what nothing is written to takes no memory. */
+/** Room for an unpacked snapshot; pages without contents take no memory. */
 const UNPACKED_BYTES = 2 ** 26;
 
 /** Word of a snapshot that says at which byte the memory starts. */
@@ -96,10 +96,10 @@ const MEMORY_WORD = 1;
  */
 export const HEAP_LIMIT = 2 ** 31 - 2 ** 16;
 
-/** Of that, what no large allocation gets: Python must have room to say that one failed, and to go on. */
+/** Part of the limit that large allocations cannot use: Python must have room to report a failed one, and to go on. */
 const RESERVE = 2 ** 27;
 
-/** Emscripten adds up to 96 MiB to what it is asked for: growing by no more may be for the sake of a small object. */
+/** Emscripten adds up to 96 MiB to a request: growth by no more may serve a small object. */
 const SMALL_GROWTH = 100 * 2 ** 20;
 
 const PAGE_BYTES = 2 ** 16;
@@ -205,7 +205,7 @@ async function readAll(stream: ReadableStream<Uint8Array>): Promise<Uint8Array<A
   return bytes.subarray(0, length);
 }
 
-/** Give back memory of which Pyodide keeps a reference for good; where the browser cannot, it stays. */
+/** Free memory that Pyodide keeps a reference to for good; where the browser cannot, it stays. */
 function discard({ buffer }: Uint8Array<ArrayBuffer>): void {
   (buffer as { transfer?(length: number): ArrayBuffer }).transfer?.(0);
 }
@@ -355,7 +355,7 @@ async function fetchWasm(url: string, stallMs: number): Promise<FetchedWasm> {
   const { stream, reply } = await openFile(url, WEBASSEMBLY, stallMs, {}, true);
   const { whole, packed } = await look(stream);
   if (reply !== null && !packed) {
-    // Machine code of what is compiled from it lies in the browser's cache at the next visit.
+    // The browser's cache has the machine code compiled from it at the next visit.
     const arrived = whole.pipeTo(new WritableStream());
     arrived.catch(() => {});
     return { response: reply, arrived };

@@ -77,7 +77,7 @@ export class Bridge {
       if (type === "MemoryError") {
         throw tooLarge(name, args, null);
       }
-      // The bridge answers with every error it knows of: this is a defect, and the traceback tells.
+      // The bridge answers with every error that it knows: this is a defect, and the traceback shows it.
       const failure = new EngineError(`${name} failed in Python: ${String(error)}`);
       throw Object.assign(failure, isFatal === true ? { fatal: true } : {});
     }
@@ -95,7 +95,7 @@ export class Bridge {
   }
 }
 
-/** @throws EngineError when Python's answer is none; it is of no use then, nor is the worker */
+/** @throws EngineError for an invalid answer of Python; Python and the worker are of no use then */
 function parseAnswer(name: string, text: string): AnswerJson {
   try {
     return parseJson(text) as AnswerJson;
@@ -105,7 +105,7 @@ function parseAnswer(name: string, text: string): AnswerJson {
   }
 }
 
-/** @param nbytes - what the call is about: weights, or a file; null where nobody told */
+/** @param nbytes - size of the weights or the file of the call; null if it is unknown */
 function tooLarge(name: string, args: readonly Argument[], nbytes: unknown): LimitError {
   const given = args.map((arg) => (arg instanceof Object && "nbytes" in arg ? arg.nbytes : 0));
   const size = typeof nbytes === "number" && nbytes > 0 ? nbytes : Math.max(0, ...given);

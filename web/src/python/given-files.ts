@@ -175,7 +175,7 @@ function copyOut(data: Uint8Array, start: number, target: Uint8Array): void {
 /** Blobs of bytes that need not be in this worker's memory all at once. */
 export function chunksOf(nbytes: number, read: (start: number, target: Uint8Array) => void): Blob[] {
   const chunks: Blob[] = [];
-  // A Blob has a copy of what it is made of. Shared memory it does not take.
+  // A Blob copies its parts, and does not take shared memory.
   const chunk = new Uint8Array(Math.min(CHUNK_BYTES, nbytes));
   for (let start = 0; start < nbytes; start += chunk.length) {
     const target = chunk.subarray(0, Math.min(chunk.length, nbytes - start));

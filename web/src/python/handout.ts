@@ -1,4 +1,7 @@
-/** Checks of what Python hands out: Pyodide's glue copies by itself, and a wrong address gives wrong bytes without a word. */
+/**
+ * Check the files that Python hands out: Pyodide's glue copies by itself, and a wrong address gives wrong bytes without
+ * an error.
+ */
 
 import { EngineError } from "../wire/errors.js";
 import type { FloatType } from "../wire/values.js";
@@ -104,7 +107,7 @@ function faultOf(data: unknown, { format, nbytes, crc32, parts }: Announced): st
   return sampleChecksum(data) === crc32 ? null : "their checksum is another one";
 }
 
-/** CRC-32 of blocks spread over the bytes, or of all of them where that is no more. */
+/** CRC-32 of blocks spread over the bytes, or of all bytes if there are no more. */
 function sampleChecksum(data: Uint8Array): number {
   if (data.length <= SAMPLES * SAMPLE_BYTES) {
     return crc32(data, 0);
@@ -163,7 +166,7 @@ class PartsReader {
   /** The part that is read, and how far. */
   #index = 0;
   #at = 0;
-  /** How much of the data was read. */
+  /** Number of bytes of the data that were read. */
   #taken = 0;
   #skippedTooFar = false;
   #moved = false;
@@ -182,7 +185,7 @@ class PartsReader {
     return this.#moved && !this.#skippedTooFar;
   }
 
-  /** A byte; undefined where none of Python's is. */
+  /** Read a byte; undefined at a place that Python only names. */
   next(): number | undefined {
     if (typeof this.#parts[this.#index] !== "number") {
       return undefined;

@@ -81,7 +81,7 @@ export async function hasSlot(folder: FileSystemDirectoryHandle, name: string): 
 /**
  * Write a file.
  *
- * @throws whatever the storage does; the file before is intact
+ * @throws the errors of the storage; the previous file is then intact
  */
 export async function writeSlot(folder: FileSystemDirectoryHandle, name: string, bytes: Uint8Array): Promise<void> {
   const [newest] = await headsOf(folder, name);
@@ -93,7 +93,7 @@ export async function writeSlot(folder: FileSystemDirectoryHandle, name: string,
     await removeEntry(folder, slotName(name, slot));
     throw error;
   }
-  // It is of no use any more, and would take room.
+  // The other slot has no further use, and would take room.
   await removeEntry(folder, slotName(name, 1 - slot));
 }
 
@@ -156,7 +156,7 @@ async function writeWhole(
 ): Promise<void> {
   const handle = await folder.getFileHandle(file, { create: true });
   if (!("createSyncAccessHandle" in handle)) {
-    // In a page, where what is written takes the file's place as a whole.
+    // In a page, where the new contents replace the file as a whole.
     const stream = await handle.createWritable();
     await stream.write(new Blob([header, bytes as Uint8Array<ArrayBuffer>]));
     await stream.close();
@@ -185,7 +185,7 @@ export async function removeEntry(folder: FileSystemDirectoryHandle, name: strin
   try {
     await folder.removeEntry(name);
   } catch {
-    // Not there, or in use: nobody takes it for the file.
+    // Not there, or in use: no reader takes it for the file.
   }
 }
 

@@ -70,9 +70,9 @@ export function histogramOf(values: ArrayLike<number>, bins: number = BINS): His
 }
 
 /**
- * `<trainweb-histogram>`: how values are spread.
+ * `<trainweb-histogram>`: the distribution of values.
  *
- * Attributes: `bins` (default 40), `label` (what they are).
+ * Attributes: `bins` (default 40), `label` (a name for the values).
  */
 export class TrainwebHistogram extends Panel {
   /** Attributes that it follows. */
@@ -101,7 +101,7 @@ export class TrainwebHistogram extends Panel {
   /**
    * Show a parameter, now and after each epoch of a fit that is watched.
    *
-   * @param session - whose parameter
+   * @param session - the session that has the parameter
    * @param name - the parameter's name
    * @param what - "weights" (the default), or "gradients" accumulated since the last reset.
    * @throws CheckpointError: there is no such parameter, or it is frozen and has no gradient

@@ -1,4 +1,4 @@
-/** A grid of images with what they are and what they were taken for. */
+/** A grid of images with their labels and predictions. */
 
 import type { Tensor } from "onnxruntime-common";
 
@@ -40,7 +40,7 @@ export class TrainwebImages extends Panel {
     if (!Array.isArray(items)) {
       throw new TypeError("'items' must be an array of { image, label, predicted }.");
     }
-    // Drawn once here, so that what is wrong is thrown here.
+    // Drawn once here, so that errors of items are thrown here.
     const drawn = items.map(itemOf);
     this.#items = items;
     this.#figure.replaceChildren(make("ul", {}, ...drawn));

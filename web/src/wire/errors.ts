@@ -16,7 +16,7 @@ export interface WireError {
 /** Characters that a message keeps of its beginning and its end; as in trainweb/errors.py. */
 const LONGEST = { head: 4000, tail: 500 };
 
-/** A text without its middle, where that is longer than what stands for it. Characters are code points, as in Python. */
+/** Shorten a text that is longer than its limits: leave out its middle. Characters are code points, as in Python. */
 export function shortened(text: string, { head, tail } = LONGEST): string {
   // Code units are as many or more.
   if (text.length <= head + tail) {
@@ -39,7 +39,7 @@ export class TrainwebError extends Error {
   /** The name of the class. */
   override name = "TrainwebError";
 
-  /** @param message - of which the middle is left out where it is too long to be read */
+  /** @param message - a text; the middle of a very long one is left out */
   constructor(message = "", options?: ErrorOptions) {
     super(shortened(message), options);
   }
@@ -136,9 +136,9 @@ export class StorageError extends TrainwebError {
   override name = "StorageError";
   /** Bytes of the checkpoint. */
   readonly needed?: number | null;
-  /** Bytes that the origin keeps, if the browser tells. */
+  /** Bytes that the origin keeps, if the browser reports them. */
   readonly usage?: number | null;
-  /** Bytes that it may keep, if the browser tells. */
+  /** Bytes that it may keep, if the browser reports them. */
   readonly quota?: number | null;
 }
 

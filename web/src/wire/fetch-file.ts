@@ -1,4 +1,7 @@
-/** Fetching the package's own files: one that does not come, stalls or is something else is an error that says so. */
+/**
+ * Fetch the package's own files. A file that does not arrive, stalls or has other contents raises an error that says
+ * so.
+ */
 
 import { EngineError } from "./errors.js";
 import { otherPlatform } from "./platform.js";
@@ -153,7 +156,7 @@ export async function fetchFile(url: string, kind: FileKind, stallMs: number, in
 export interface ScriptEnd {
   /** Name of the script, for errors. */
   readonly what: string;
-  /** Text that stands at its end alone. */
+  /** Text that stands only at its end. */
   readonly text: string;
   /** Bytes that it has as it is built. */
   readonly nbytes: number;

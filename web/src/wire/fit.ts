@@ -13,7 +13,7 @@ export interface WireMetric {
   readonly type: string;
   /** In the order in which Python declares them. */
   readonly settings: readonly unknown[];
-  /** Of one that goes by the loss alone; null: its plan has it. */
+  /** Formula of a metric that follows from the loss; null: its plan has it. */
   readonly formula: Formula | null;
 }
 
@@ -21,7 +21,7 @@ export interface WireMetric {
 export interface WireEvaluation {
   readonly loss: string;
   readonly metrics: readonly WireMetric[];
-  /** What metrics compare; null: they go by the loss alone. */
+  /** The output that metrics compare; null: they follow from the loss. */
   readonly predictions: string | null;
   readonly targets: string | null;
 }
@@ -38,7 +38,7 @@ export interface FitCheckpoint {
   readonly name: string;
   /** Optimizer steps between two of them within an epoch; null: there are none within. */
   readonly every: number | null;
-  /** As JSON, what must be as it was for the fit to go on. */
+  /** Options that must be unchanged for the fit to go on, as JSON. */
   readonly options: string;
   /** The metric that early stopping goes by. */
   readonly watched: string;
@@ -88,7 +88,7 @@ export interface FitSpec {
   readonly clip: WireClip | null;
   /** True: evaluate the averages of the parameters in their place. */
   readonly ema: boolean;
-  /** mu of FedProx; 0: there is no such term. */
+  /** mu of FedProx; 0: no proximal term. */
   readonly proximal: number;
   /** Rows of a batch, for data that lies in the worker. */
   readonly batchSize: number;
@@ -99,7 +99,10 @@ export interface FitSpec {
   readonly evaluation: WireEvaluation | null;
   readonly checkpoint: FitCheckpoint | null;
   readonly onNaN: OnNaN | null;
-  /** The last order, which the worker sees between any two steps; null: there is no shared memory, and it listens at times. */
+  /**
+   * The last order, which the worker reads between any two steps; null: there is no shared memory, and the worker reads
+   * messages from time to time.
+   */
   readonly order: Int32Array<SharedArrayBuffer> | null;
   /** True: report the progress from the start. */
   readonly tells: boolean;
@@ -129,9 +132,9 @@ export interface TrainTask {
   readonly seed: number | null;
   /** Null: the rows in the worker. */
   readonly batches: readonly WireBatch[] | null;
-  /** Learning rates of the optimizer steps; null: it stays what it is. */
+  /** Learning rates of the optimizer steps; null: the rate stays as it is. */
   readonly rates: Float64Array | null;
-  /** The optimizer step of the fit that the first of them is of. */
+  /** The optimizer step of the fit that the first rate belongs to. */
   readonly from: number;
   /** True: the epoch ends, and with it the accumulation. */
   readonly isLast: boolean;
@@ -164,7 +167,7 @@ export const FIT_ORDERS = ["resume", "pause", "stop", "abort"] as const;
 /** One of them. */
 export type FitOrder = (typeof FIT_ORDERS)[number];
 
-/** The page sends this on the port when somebody begins to listen to the progress. */
+/** The page sends this on the port when a listener for the progress is added. */
 export const FIT_TELL = "tell";
 
 /** Reports of the worker on the port: the number of finished batches in the epoch, and their mean loss. */

@@ -18,7 +18,7 @@ export interface Augmentation {
   readonly saturation?: number;
 }
 
-/** How an image becomes a tensor. */
+/** Options of the conversion of an image to a tensor. */
 export interface ImageOptions {
   /** Of the tensor, in pixels; at most 16,384. */
   readonly width: number;
@@ -32,7 +32,7 @@ export interface ImageOptions {
   readonly std?: number | readonly number[];
   /** "CHW" (the default) or "HWC". */
   readonly layout?: "CHW" | "HWC";
-  /** "stretch" (the default), or "cover": keep the proportions and cut off what is beyond. */
+  /** "stretch" (the default), or "cover": keep the proportions and cut off the rest. */
   readonly resize?: "stretch" | "cover";
   /** Random changes, for training; none by default. */
   readonly augment?: Augmentation;

@@ -15,7 +15,7 @@ export function getLogLevel(): LogLevel {
 /**
  * Write messages from this level on.
  *
- * @throws Error when there is no such level
+ * @throws Error for an unknown level
  */
 export function setLogLevel(level: LogLevel): void {
   if (!LOG_LEVELS.includes(level)) {

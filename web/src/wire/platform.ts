@@ -16,7 +16,7 @@ export function setPlatform(platform: Platform): void {
   current = platform;
 }
 
-/** What is set; null in browsers, and in workers, which are given what a browser's have. */
+/** The platform that is set; null in browsers, and in workers, which get a browser's globals. */
 export function otherPlatform(): Platform | null {
   return current;
 }

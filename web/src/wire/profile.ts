@@ -19,7 +19,7 @@ export interface WireProfile {
   readonly milliseconds: readonly number[];
 }
 
-/** How `profile` measures. */
+/** Options of `profile`. */
 export interface ProfileOptions {
   /** Runs to take the mean of; default 10. */
   readonly runs?: number;

@@ -9,7 +9,7 @@ export interface FileProgress {
 
 let listener: ((progress: FileProgress) => void) | null = null;
 
-/** Have the progress of all files of this thread told. */
+/** Report the progress of all files of this thread. */
 export function followFiles(tell: (progress: FileProgress) => void): void {
   listener = tell;
 }

@@ -37,7 +37,7 @@ export interface Fetch {
   readonly dims?: readonly number[];
 }
 
-/** How a worker sets itself up. */
+/** Settings of a new worker. */
 export interface WorkerSettings {
   readonly files: PackageFiles;
   /** Start Python from the snapshot or plainly. */
@@ -188,16 +188,16 @@ export interface RunAnswer {
 export type MaybePromise<T> = T | Promise<T>;
 
 /**
- * The calls a worker answers. Those on a session run to their end in the order in which they arrive, whatever
- * one of them has to wait for.
+ * The calls that a worker answers. Calls on a session run to their end in the order in which they arrive, also if one
+ * of them has to wait.
  */
 export interface WorkerApi {
-  /** Take the lock that shows the page whether this worker lives; false where there are no locks. */
+  /** Take the lock that shows the page if this worker lives; false where there are no locks. */
   holdLock(name: string): Promise<Result<boolean>>;
   /**
    * Start the kernels.
    *
-   * @param logLevel - of what the worker writes to the console
+   * @param logLevel - of the worker's messages on the console
    */
   start(settings: WorkerSettings, logLevel: LogLevel): Promise<Result<WorkerInfo>>;
   /**
@@ -281,7 +281,7 @@ export interface WorkerApi {
     optionsJson: string,
     form: FileForm,
   ): Promise<Result<BuiltArtifacts>>;
-  /** A model extended by gradients of `y` for `x`; `loss` is the one of `y` whose gradient is 1, or "". */
+  /** Extend a model by gradients of `y` for `x`. `loss` is the member of `y` whose gradient is 1, or "". */
   gradientGraph(
     model: FileData,
     external: readonly ExternalFile[],
@@ -315,7 +315,7 @@ export type Answer<M extends Method> = Extract<Awaited<ReturnType<WorkerApi[M]>>
 
 /** A message to the worker is a list of these, to be run in their order. */
 export interface Request {
-  /** Of the reply; 0: nobody waits for one. */
+  /** The reply has the same number; 0: no reply is expected. */
   readonly id: number;
   readonly method: Method;
   readonly args: readonly unknown[];

@@ -2,19 +2,19 @@
 
 import type { ModelMetadata, WireModelMetadata } from "./values.js";
 
-/** A tensor of the model, whether it is trained, and why. */
+/** A tensor of the model, the decision to train it or not, and the reason. */
 export interface ParameterDecision {
   /** Its name in the model. */
   readonly name: string;
   /** True if the tensor is trained. */
   readonly trained: boolean;
-  /** Why, in words. */
+  /** The reason, in words. */
   readonly reason: string;
   /** The file does not settle it: name it in `requiresGrad` or `frozenParams`. */
   readonly doubtful: boolean;
 }
 
-/** Why a model cannot be trained, and where. */
+/** An operator that prevents training, and its nodes. */
 export interface ModelProblem {
   /** Operator type. */
   readonly op: string;
@@ -96,7 +96,10 @@ export interface ModelReport {
   readonly operators: Readonly<Record<string, number>>;
   /** The file's description of itself; null if it is not a model. */
   readonly modelMetadata: ModelMetadata | null;
-  /** A loss that fits the first output, where that is no loss: its name, or with the settings that it needs. */
+  /**
+   * A loss that fits the first output, if that output is not a loss: its name, or its name with the settings that it
+   * needs.
+   */
   readonly suggestedLoss: string | SuggestedLoss | null;
   /** Inputs of a train step, in the shape that the report is about. */
   readonly feeds: readonly ReportFeed[];

@@ -25,7 +25,7 @@ function startFromBlob(url: string): Worker {
   try {
     return new Worker(trusted(blob), { type: "module" });
   } finally {
-    // The worker has started to fetch; later than that the URL is of no use.
+    // The worker has started to fetch; the URL has no further use.
     setTimeout(() => URL.revokeObjectURL(blob), 60_000);
   }
 }

@@ -52,7 +52,7 @@ export interface DeadUnits {
   readonly axis: number;
   /** Number of units. */
   readonly units: number;
-  /** Which never fired. */
+  /** Numbers of the units that never fired. */
   readonly dead: readonly number[];
 }
 

@@ -11,7 +11,7 @@ export interface PlanMetric {
   readonly name: string;
   /** Outputs of the plan. */
   readonly sums: string;
-  /** [targets that are no class, the first of them, classes]; "" where there is no such output. */
+  /** [number of targets that are not a class, the first of them, number of classes]; "" without such an output. */
   readonly faults: string;
   /** Names of the sums' rows in formulas; no names: the sums are a matrix, which is the value. */
   readonly rows: readonly string[];

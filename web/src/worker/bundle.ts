@@ -43,13 +43,15 @@ export function baseOf<Kind extends BaseKind>(kind: Kind | MetricsKind): Kind | 
   return kind.startsWith("eval ") ? "eval" : (kind as Kind);
 }
 
-/** An input, and what a plan depends on of it. */
+/** An input, with the facts about it that a plan depends on. */
 export interface Declaration extends InputDeclaration {
-  /** Up to how many elements its value belongs to the signature, for it decides about shapes; 0: it decides nothing. */
+  /**
+   * Most elements up to which its value belongs to the signature, because it determines shapes; 0: it determines none.
+   */
   readonly decides: number;
 }
 
-/** A parameter, with its place among all and among the trainable ones, in elements; -1: frozen. */
+/** A parameter, with its offset among all and among the trainable ones, in elements; -1: frozen. */
 export interface ParameterSlot {
   readonly name: string;
   readonly dims: readonly number[];
@@ -69,7 +71,7 @@ export interface TensorPlace {
 
 export interface FeedType extends TensorType {
   readonly name: string;
-  /** Bytes of the elements, in hexadecimal, where the plan is for this value alone; else null. */
+  /** Bytes of the elements, in hexadecimal, if the plan is only for this value; else null. */
   readonly value: string | null;
 }
 
@@ -99,20 +101,20 @@ export interface BundlePlan {
   readonly signature: readonly FeedType[];
   readonly words: Uint8Array;
   readonly constants: Uint8Array;
-  /** Constants behind those, if Python made the plan just now. */
+  /** Further constants behind these, if Python made the plan just now. */
   readonly large: readonly LargeConstant[];
   /** Size of the segment of constants. */
   readonly constantBytes: number;
   readonly code: Uint8Array;
   readonly arenaBytes: number;
-  /** Size of the segment of what it keeps from run to run. */
+  /** Size of the segment of values kept from run to run. */
   readonly preparedBytes: number;
   readonly inputs: readonly TensorPlace[];
   readonly outputs: readonly TensorPlace[];
   /** The node behind each instruction. */
   readonly nodes: readonly string[];
   readonly recomputation: Recomputation;
-  /** Values that it keeps from run to run: what each is, and its place. */
+  /** Values that it keeps from run to run: the kind of each, and its place. */
   readonly kept: readonly KeptValue[];
   /** Metrics that it sums up. */
   readonly metrics: readonly PlanMetric[];
@@ -135,7 +137,7 @@ export interface BundleModels {
   readonly checkpoint: Uint8Array;
 }
 
-/** Size of a segment and what it starts from, which may be a part of a file; null for zeros. */
+/** Size of a segment and its initial contents, which may be a part of a file; null for zeros. */
 export interface SegmentStart {
   readonly bytes: number;
   readonly data: Uint8Array | Blob | null;
@@ -153,7 +155,7 @@ export interface RawBundle<Blobs extends Uint8Array | Blob = Uint8Array> {
   readonly blobs: Blobs;
 }
 
-/** An inference session: what a bundle has of it, but for plans. */
+/** The parts of a bundle for an inference session, except plans. */
 export interface InferenceBundle {
   readonly inputs: readonly Declaration[];
   readonly outputs: readonly string[];
@@ -171,7 +173,7 @@ export interface Bundle {
   readonly hasAverages: boolean;
   /** The output that the loss of the eval model compares with its last input, if that is one tensor. */
   readonly compared: string | null;
-  /** By what losses were divided. */
+  /** Divisors of the losses. */
   readonly lossCounts: Readonly<Record<"train" | "eval", LossCount>>;
   readonly nominal: boolean;
   readonly parameters: readonly ParameterSlot[];
@@ -217,7 +219,7 @@ export function parsePlan({ header, blobs }: RawBundle, session: PlanOwner, fing
   return readPlan(new Reader(blobs), header, "the plan", session, fingerprint);
 }
 
-/** Read what Python says of an inference session. */
+/** Read Python's description of an inference session. */
 export function parseInference({ header, blobs }: RawBundle, fingerprint: number): InferenceBundle {
   const reader = new Reader(blobs);
   const root = reader.object(header, "the header");
@@ -450,7 +452,7 @@ function readDeclaration(reader: Reader, value: unknown, where: string): Declara
   };
 }
 
-/** They lie one after the other, and the trainable ones' gradients and moments likewise. */
+/** Parameters lie one after the other, and so do gradients and moments of the trainable ones. */
 function readParameters(
   reader: Reader,
   root: Fields,
@@ -513,7 +515,7 @@ function readModels(reader: Reader, root: Fields): BundleModels | null {
   };
 }
 
-/** Of a plan that clips gradients: the magnitude of each, and their joint norm; infinity is no limit. */
+/** Inputs of a plan that clips gradients: the limit of each magnitude, and of the joint norm; infinity: no limit. */
 export const CLIP_INPUTS: readonly Declaration[] = [{ name: "limits", dtype: "float32", dims: [2], decides: 0 }];
 
 /** The session that a plan must fit: sizes of the segments, and by kind of step the names of inputs and outputs. */

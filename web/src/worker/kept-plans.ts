@@ -1,4 +1,4 @@
-/** Plans that keep every float tensor of a step until its end, for those who look inside. */
+/** Plans that keep every float tensor of a step until its end, for inspection. */
 
 import type { Engine } from "../engine/engine.js";
 import type { DeadUnits } from "../wire/values.js";

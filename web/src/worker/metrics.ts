@@ -25,7 +25,7 @@ const OPERATIONS: Readonly<Record<string, (a: number, b: number, c: number) => n
   exp: (a) => Math.exp(a),
 };
 
-/** How a plan that sums up metrics is asked for. */
+/** The kind of a plan that sums up metrics. */
 export function metricsKind(predictions: string, targets: string, metrics: readonly WireMetric[]): MetricsKind {
   const asked = metrics
     .filter(({ formula }) => formula === null)
@@ -118,8 +118,8 @@ function added(a: readonly Row[], b: readonly Row[]): Row[] {
 }
 
 /**
- * Rows, means and squares around them of two parts together; what follows them is added. Means are differences from a target.
- * Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances.
+ * Join the rows, means and squared deviations of two parts; the rows after these are added. Means are differences from
+ * a target. Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances.
  */
 function pooled(a: readonly Row[], b: readonly Row[]): Row[] {
   if (a[0]?.[0] === 0) {
@@ -138,7 +138,7 @@ function pooled(a: readonly Row[], b: readonly Row[]): Row[] {
   return [rows, shift, mean, squares, ...joined.slice(4)];
 }
 
-/** The value of a formula; trainweb/metrics.py says what they are made of. */
+/** Evaluate a formula; trainweb/metrics.py defines the parts of formulas. */
 function evaluated(formula: Formula, names: ReadonlyMap<string, Row>): Row {
   if (typeof formula === "number") {
     return [formula];

@@ -66,7 +66,7 @@ export class NumericsCheck {
     }
   }
 
-  /** Run an optimizer step, unless it makes a parameter or moment that is no number. */
+  /** Run an optimizer step, unless it makes NaN or infinity in a parameter or moment. */
   async optimizerStep(run: () => MaybePromise<Run>): Promise<Run> {
     const { memory, models } = this.#host;
     const python = await models.get("debug.checkNumerics");

@@ -7,7 +7,7 @@ import type { Saved } from "./plan-memory.js";
 import type { TensorFile } from "./safetensors.js";
 import type { SessionCore } from "./session-core.js";
 
-/** How often a fit goes back to its last good state: after three times the same fault would come again. */
+/** Most restores of the last good state: after three, the same fault would come again. */
 const MOST_RESTORES = 3;
 const SEGMENTS = [PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1] as const;
 const WHAT: Readonly<Record<number, string>> = {
@@ -65,9 +65,9 @@ export class NanGuard {
   }
 
   /**
-   * Have the session as it was before the batch, or as it was when it was good last.
+   * Restore the session from before the batch, or from its last good state.
    *
-   * @throws NumericsError when it was gone back too often
+   * @throws NumericsError after too many restores
    */
   undo(reason: Error, step: number, epoch: number): void {
     this.#hasEnded = this.action === "stop";

@@ -5,7 +5,7 @@
 import { GRADIENTS, PARAMETERS } from "../engine/layout.js";
 import type { SessionCore } from "./session-core.js";
 
-/** `mu / 2 * ||w - w0||^2` as its gradient, which is added to what the loss gives. */
+/** `mu / 2 * ||w - w0||^2` as its gradient, which is added to the gradient of the loss. */
 export class ProximalTerm {
   readonly #core: SessionCore;
   readonly #mu: number;

@@ -21,7 +21,7 @@ export interface FilledSegments {
   range(segment: number, offset: number, nbytes: number): Uint8Array;
 }
 
-/** How Python is to open the models of a session: a function of the bridge, and its arguments. */
+/** The call that opens the models of a session in Python: a function of the bridge, and its arguments. */
 export interface Origin {
   readonly call: "create" | "create_from_model" | "open_models";
   readonly args: readonly (FileData | string | null)[];
@@ -40,7 +40,7 @@ interface Filling {
   readonly files: readonly number[];
 }
 
-/** A node of a plan that keeps every tensor: its float tensors, and what is to be known of it. */
+/** A node of a plan that keeps every tensor, with its float tensors. */
 export interface KeptNode {
   readonly name: string;
   readonly op: string;
@@ -55,7 +55,7 @@ export interface KeptPlan {
   readonly outputs: readonly string[];
   /** Nodes that it computes, in order. Python knows more of them. */
   readonly nodes: readonly KeptNode[];
-  /** Its activations, none of whose units has fired yet. */
+  /** Its activations, with all units as not fired yet. */
   readonly units: readonly DeadUnits[];
 }
 
@@ -88,7 +88,7 @@ export class PythonModels {
     this.#files = files;
   }
 
-  /** Open models, and what a session of them starts from, but for its weights: `fill` writes those. */
+  /** Open models, and prepare a session's initial state except for its weights, which `fill` writes. */
   static open(
     bridge: Bridge,
     call: Origin["call"] | "create_inference",
@@ -157,7 +157,7 @@ export class PythonModels {
     this.#files = needed;
   }
 
-  /** @param kept - what plans of the session keep already */
+  /** @param kept - values that plans of the session keep already */
   compile(
     kind: PlanKind,
     overwrite: boolean,
@@ -181,9 +181,9 @@ export class PythonModels {
   }
 
   /**
-   * The node that is at fault, by its number, and its tensor; null: none is.
+   * Find the node at fault, by its number, and its tensor; null without a fault.
    *
-   * @param counts - of tensors that have NaN and infinities: how many
+   * @param counts - numbers of NaN and infinities in the tensors that have them
    */
   firstFault(
     nodes: readonly KeptNode[],
@@ -199,7 +199,7 @@ export class PythonModels {
     return this.#bridge.call("optimizer_operator", this.#handle).value as string;
   }
 
-  /** How the compiler comes to the plan of a step. */
+  /** Explain how the compiler arrived at the plan of a step. */
   explain(kind: "train" | "eval", overwrite: boolean, signature: readonly FeedType[]): string {
     return this.#bridge.call("explain", this.#handle, kind, overwrite, JSON.stringify(signature)).value as string;
   }
@@ -286,15 +286,15 @@ function addFiles(
   return { given, files };
 }
 
-/** The models of a session, once Python runs, which starts when somebody asks. */
+/** The models of a session. Python starts when they are first needed. */
 export class LazyModels {
   readonly #boot: () => Promise<Bridge>;
   readonly #origin: Origin | null;
   #models: PythonModels | null;
 
   /**
-   * @param origin - how Python opens them; null: there is no way to
-   * @param models - if they are open already
+   * @param origin - the call that opens them; null: they cannot be opened
+   * @param models - the models, if they are open already
    */
   constructor(boot: () => Promise<Bridge>, origin: Origin | null, models: PythonModels | null) {
     this.#boot = boot;
@@ -313,8 +313,8 @@ export class LazyModels {
   }
 
   /**
-   * @param what - they are needed for
-   * @throws SessionError when there is no way to open them; EngineError when Python does not start
+   * @param what - the use that needs them
+   * @throws SessionError when they cannot be opened; EngineError when Python does not start
    */
   get(what: string): MaybePromise<PythonModels> {
     if (this.#models !== null) {
@@ -346,7 +346,7 @@ export class LazyModels {
   }
 }
 
-/** How Python opens what a bundle carries; null where it carries no models. */
+/** The call that opens a bundle's models in Python; null for a bundle without models. */
 export function originOf({ models, parameters }: Bundle, optionsJson: string): Origin | null {
   if (models === null) {
     return null;

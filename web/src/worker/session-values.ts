@@ -1,4 +1,4 @@
-/** Places, checks and sizes of what a session is made of. */
+/** Places, checks and sizes of a session's parts. */
 
 import { ARENA, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, PREPARED } from "../engine/layout.js";
 import { sessionError } from "../wire/messages.js";

@@ -98,7 +98,7 @@ export interface SessionRecord {
 }
 
 /**
- * Check everything that a session takes of a snapshot. Parameters, gradients and moments may be NaN or infinity, as in
+ * Check all parts of a snapshot that a session takes. Parameters, gradients and moments may be NaN or infinity, as in
  * the session that was saved.
  *
  * @throws CheckpointError when it is of a session with other parameters or another optimizer, or was changed
@@ -168,7 +168,7 @@ function isText(value: unknown): boolean {
   return typeof value === "string" && !/\p{Surrogate}/u.test(value);
 }
 
-/** Write what was checked into the segments; the properties are the session's to take. */
+/** Write the checked values into the segments; the session takes the properties itself. */
 export function writeSession(host: SnapshotHost, { segments, state }: SessionRecord): void {
   for (const [segment, data] of segments) {
     if (data.length > 0) {
@@ -202,7 +202,7 @@ function readShared(host: SnapshotHost, { metadata, tensors }: TensorFile): Sess
   return { segments, state, properties: readProperties(metadata) };
 }
 
-/** Names, shapes and places of the parameters: a session takes back what has the same. */
+/** Names, shapes and places of the parameters: a session only takes back the same ones. */
 function placesOf({ parameters }: SnapshotHost): string {
   return JSON.stringify(parameters.map(({ name, dims, offset, trainableOffset }) => [name, dims, offset, trainableOffset]));
 }

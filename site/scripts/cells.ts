@@ -1,6 +1,6 @@
 /**
- * Code cells: each `<div class="example">` of a page becomes an editor with a button that runs what stands in it. A whole page is shown
- * above its source at once.
+ * Code cells: each `<div class="example">` of a page becomes an editor with a button that runs its contents. A whole
+ * page is shown above its source at once.
  */
 
 import { html } from "@codemirror/lang-html";
@@ -30,7 +30,7 @@ function element<K extends keyof HTMLElementTagNameMap>(
   return made;
 }
 
-/** An editor with its buttons, what the code shows and what it prints. */
+/** An editor with its buttons, the page of the code and its output. */
 class Cell {
   readonly #stage = element("div", { className: "cell-stage" });
   readonly #code: string;
@@ -69,7 +69,7 @@ class Cell {
   #toggle(): void {
     const running = this.#run;
     running?.stop();
-    // A page has no end: Run shows it anew.
+    // A page has no end: Run starts it again.
     if (running === null || this.#language === "html") {
       void this.#start();
     }
@@ -116,7 +116,7 @@ for (const place of document.querySelectorAll<HTMLElement>(".example")) {
   }
 }
 
-// A picture that becomes the page it shows: nothing of that is loaded for those who only read.
+// A picture that is replaced by its page on a click: readers load nothing of the page before.
 for (const button of document.querySelectorAll<HTMLButtonElement>("button[data-open]")) {
   button.addEventListener("click", () => {
     const { open: address = "", title = "" } = button.dataset;

@@ -1,4 +1,4 @@
-/** In the frame of run.html: execute a module and hand on what it prints. */
+/** In the frame of run.html: execute a module and pass its output on. */
 
 import { onUncaught, printConsole } from "./print.js";
 

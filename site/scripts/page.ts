@@ -1,4 +1,4 @@
-/** In the frame of a whole page, before its own scripts: hand on what it prints and how high it is. */
+/** In the frame of a whole page, before its own scripts: pass on its output and its height. */
 
 import { onUncaught, printConsole } from "./print.js";
 

@@ -1,4 +1,4 @@
-/** What code in a frame says: values as one line of text, and a hook on the console and on errors that nobody caught. */
+/** Output of code in a frame: values as one line of text, and a hook on the console and on uncaught errors. */
 
 function shown(value: unknown): string {
   if (typeof value === "string") {
@@ -20,7 +20,7 @@ function shown(value: unknown): string {
   return text === undefined ? String(value) : text.replace(/\n\s*/g, " ");
 }
 
-/** Print what goes to the console, too. */
+/** Print the console's output, too. */
 export function printConsole(print: (line: string) => void): void {
   for (const name of ["log", "info", "warn", "error"] as const) {
     const original = console[name].bind(console);
@@ -31,7 +31,7 @@ export function printConsole(print: (line: string) => void): void {
   }
 }
 
-/** Call back with every error that nobody caught. */
+/** Call back with every uncaught error. */
 export function onUncaught(fail: (error: unknown) => void): void {
   window.addEventListener("unhandledrejection", (event) => fail(event.reason));
   window.addEventListener("error", (event) => fail(event.error ?? new Error(event.message)));

@@ -2,12 +2,12 @@
 
 /** Code that runs. */
 export interface Run {
-  /** Settles when the code has come to its end, was stopped, or (rejected) with what it threw. */
+  /** Settles when the code has ended or was stopped; rejects with its error. */
   readonly done: Promise<void>;
   stop(): void;
 }
 
-/** What the frame of run.html has. */
+/** Globals of the frame of run.html. */
 interface Frame extends Window {
   execute(code: string, print: (line: string) => void): Promise<void>;
 }
@@ -17,7 +17,7 @@ export type PythonReply = { line: string } | { end: true } | { error: string };
 
 const ASSETS = new URL("./", import.meta.url);
 
-/** Run a module, in which `trainweb` can be imported and relative addresses are those of the examples' folder. */
+/** Run a module, which can import `trainweb`. Relative addresses lie in the examples' folder. */
 export function runJavaScript(code: string, print: (line: string) => void): Run {
   const frame = document.createElement("iframe");
   frame.hidden = true;
@@ -32,7 +32,7 @@ export function runJavaScript(code: string, print: (line: string) => void): Run 
   return { done: promise.finally(() => frame.remove()), stop: resolve };
 }
 
-/** Show a page, whose relative addresses are those of this one, at a place; it runs until it is stopped. */
+/** Show a page at a place; it runs until it is stopped. Its relative addresses are resolved as on this page. */
 export function runPage(code: string, print: (line: string) => void, place: HTMLElement): Run {
   const frame = document.createElement("iframe");
   frame.className = "page";

@@ -1,6 +1,6 @@
-// What the pages of the demos are built with: a folder that any static server can serve, beside that of the package.
-//
-// The package itself stays outside the bundle: the page imports it as any page would, through the import map of index.html.
+// Build the pages of the demos: a folder that any static server can serve, beside the package's folder.
+// The package itself stays outside the bundle: the page imports it as any page would, through the import map of
+// index.html.
 
 import { copyFileSync, mkdirSync } from "node:fs";
 import { basename, dirname, join } from "node:path";

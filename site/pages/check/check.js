@@ -37,7 +37,7 @@ let given = null;
 let report = null;
 /** @type {TrainingSession | null} */
 let session = null;
-/** Counts what was asked for: answers to earlier questions are dropped. */
+/** Number of the latest question: answers to earlier questions are dropped. */
 let asked = 0;
 
 env.onProgress = ({ stage, loaded, total, percent }) => {
@@ -92,9 +92,9 @@ async function openSafetensors(file) {
   status.textContent = "";
 }
 
-/** Drop what is known of the file before. @returns {Promise<number>} what is asked now */
+/** Drop all results of the previous file. @returns {Promise<number>} number of the new question */
 async function forget() {
-  // A size that is typed and not entered yet is of the file before: it would be a change of the next one's.
+  // A size that is typed and not entered yet belongs to the previous file, and would change the next one's.
   /** @type {HTMLInputElement | null} */ (document.querySelector("#settings input:focus"))?.blur();
   const turn = ++asked;
   given = report = null;
@@ -119,7 +119,7 @@ async function endSession() {
  * Report on the file, and try it if it trains.
  *
  * @param {Record<string, number>} dims - sizes of symbolic dims
- * @param {string | null} loss - null: what fits
+ * @param {string | null} loss - null: a loss that fits
  */
 async function look(dims, loss) {
   if (given === null) {
@@ -163,11 +163,11 @@ async function look(dims, loss) {
 }
 
 /**
- * What the form says, or would say.
+ * The configuration of the form, or of its defaults.
  *
  * @param {ModelReport | null} found - of the same file
  * @param {string} loss
- * @param {string | undefined} output - that the loss is of
+ * @param {string | undefined} output - the output that the loss reads
  * @returns {TrainingConfig}
  */
 function configOf(found, loss, output) {
@@ -318,7 +318,7 @@ async function save() {
   URL.revokeObjectURL(link.href);
 }
 
-/** Ask anew, with what the form says. */
+/** Ask again, with the values of the form. */
 function change() {
   const inputs = [...element("dims", "span").querySelectorAll("input")];
   const dims = Object.fromEntries(inputs.filter(({ value }) => value !== "").map(({ name, value }) => [name, Number(value)]));

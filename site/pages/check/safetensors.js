@@ -1,5 +1,5 @@
 // @ts-check
-/** What a safetensors file holds: https://huggingface.co/docs/safetensors */
+/** The contents of a safetensors file: https://huggingface.co/docs/safetensors */
 
 /** @typedef {{ name: string, dtype: string, dims: number[] }} Described */
 
@@ -12,7 +12,7 @@ const HEADER_LIMIT = 100_000_000;
  *
  * @param {Blob} file
  * @returns {Promise<Described[]>}
- * @throws {Error} when it is no safetensors file
+ * @throws {Error} for any other file
  */
 export async function listSafetensors(file) {
   const start = await file.slice(0, LENGTH_BYTES).arrayBuffer();

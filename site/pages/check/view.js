@@ -1,5 +1,5 @@
 // @ts-check
-/** What the page shows. Texts of files go into the page as text, never as HTML. */
+/** The page's views. Texts of files go into the page as text, never as HTML. */
 
 /** @import { ModelReport } from "trainweb" */
 

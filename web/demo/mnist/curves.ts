@@ -18,7 +18,7 @@ export class Curves {
     this.#element = element;
   }
 
-  /** Show what has happened since the last time; all of it where that was another run. */
+  /** Add the steps since the last update; redraw all of them for another run. */
   update(trainer: Trainer): void {
     const { train, test } = trainer.history;
     if (train.length < this.#shown || test.length < this.#tests) {

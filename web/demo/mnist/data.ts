@@ -31,8 +31,8 @@ export class DigitSet {
   }
 
   /**
-   * The same, each image moved by up to `reach` pixels along both axes: a network that has seen digits
-   * in many places reads new ones better.
+   * The same, with each image moved by up to `reach` pixels along both axes. A network that has seen digits in many
+   * places reads new ones better.
    */
   movedBatch(indices: Uint32Array, reach: number, random: () => number): Batch {
     const size = this.side * this.side;
@@ -53,7 +53,7 @@ export interface Batch {
   readonly labels: BigInt64Array;
 }
 
-/** Write an image in [0, 1], moved; what leaves the frame is lost, what enters is background. */
+/** Write an image in [0, 1], moved. Pixels that leave the frame are lost, and pixels that enter are background. */
 function writeMoved(
   target: Float32Array,
   image: Uint8Array,

@@ -1,4 +1,4 @@
-/** What the network makes of the test images. */
+/** Evaluate the network on the test images. */
 
 import { Tensor, type TrainingSession } from "trainweb";
 
@@ -55,7 +55,7 @@ export async function evaluate(
   return { loss: loss / test.count, accuracy: 1 - mistakes.length / test.count, confusion, mistakes };
 }
 
-/** What the models are fed, whatever their inputs are called. */
+/** Feeds of the models, by any names of their inputs. */
 export function feeds(
   [imageName = "", labelsName = ""]: readonly string[],
   pixels: Float32Array,

@@ -48,7 +48,7 @@ export class Gallery {
     button.type = "button";
     button.className = "sample";
     button.title = `${words}: put it on the pad`;
-    // What is seen comes first: who speaks to the page says that.
+    // The visible text comes first: users of speech control say it.
     button.setAttribute("aria-label", `${label} \u2192 ${predicted}, ${button.title}`);
     button.append(canvas, caption);
     button.addEventListener("click", () => this.#pick(image));

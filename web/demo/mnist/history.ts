@@ -1,4 +1,4 @@
-/** What happened so far, step by step: the data of the curves. */
+/** The history of a run, step by step: the data of the curves. */
 
 /** Weight of the past in the smoothed curve. */
 const SMOOTHING = 0.9;
@@ -6,7 +6,7 @@ const SMOOTHING = 0.9;
 export interface TrainRecord {
   readonly step: number;
   readonly loss: number;
-  /** What the step took. */
+  /** Duration of the step. */
   readonly seconds: number;
 }
 
@@ -46,7 +46,7 @@ export class History {
     return JSON.stringify({ steps, test });
   }
 
-  /** The inverse of `toText`; text that is no history gives an empty one. */
+  /** The inverse of `toText`; any other text gives an empty history. */
   static fromText(text: string): History {
     const history = new History();
     try {

@@ -1,4 +1,4 @@
-/** The page: connects the training run with what a person sees and does. */
+/** The page: connects the training run with its user's view and actions. */
 
 import { env, type LoadProgress } from "trainweb";
 import type { TrainwebConfusion, TrainwebCurves } from "trainweb/vis";
@@ -21,7 +21,7 @@ const REPREDICT_MS = 150;
 /** A prediction below this probability is called unsure. */
 const SURE = 0.6;
 
-/** What the page tells a script that drives it (scripts/demo.py). */
+/** Progress of the page, for a script that drives it (scripts/demo.py). */
 export interface Progress {
   readonly state: TrainerState;
   readonly error: string | null;
@@ -93,7 +93,7 @@ function showError(error: unknown): void {
   ui.alert.scrollIntoView({ block: "nearest" });
 }
 
-/** Run what a button asks for; a failure is told in the page. */
+/** Run a button's action; the page shows its failure. */
 function onClick(button: HTMLElement, action: () => unknown): void {
   button.addEventListener("click", () => {
     ui.alert.hidden = true;
@@ -231,7 +231,7 @@ function showRate(rate: number): void {
   element("rate-value").textContent = String(Number(rate.toPrecision(2)));
 }
 
-/** The pad and its bars; returns what to call when the network has changed. */
+/** Make the pad and its bars; returns a function to call when the network has changed. */
 function drawing(trainer: Trainer, digits: Digits): { pad: Pad; refresh(): void } {
   const bars = probabilityBars(element("bars"));
   const hint = element("pad-hint");

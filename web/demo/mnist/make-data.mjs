@@ -2,10 +2,9 @@
 //
 //   node make-data.mjs OUTPUT_FILE
 //
-// Layout, little-endian: u32 magic "MNST", u32 count, u32 training count, u32 rows, u32 columns,
-// then `count` labels and `count` images, one byte a label and a pixel (0 background, 255 ink).
-// The images are shuffled by a fixed seed; the first `training count` are for training, the others
-// are held out for testing.
+// Layout, little-endian: u32 magic "MNST", u32 count, u32 training count, u32 rows, u32 columns; then `count` labels
+// and `count` images. A label and a pixel take one byte each (0 background, 255 ink). The images are shuffled by a
+// fixed seed; the first `training count` are for training, the others are held out for testing.
 
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";

@@ -62,7 +62,7 @@ export class Pad {
     this.show(normalise(raster));
   }
 
-  /** What the network sees: 28 x 28 bytes. */
+  /** The input of the network: 28 x 28 bytes. */
   image(): Uint8Array {
     if (this.#picture) {
       return this.#picture;

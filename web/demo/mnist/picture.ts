@@ -1,12 +1,12 @@
-/** Photographs of digits: ink told from paper, so that the pad can scale and centre it as MNIST does. */
+/** Photographs of digits: separates ink from paper, so that the pad can scale and centre it as MNIST does. */
 
-/** What a photograph is scaled to before ink is looked for. */
+/** Side of a photograph after scaling, before ink is looked for. */
 const SIDE = 224;
 /** Paper is not lit evenly: how bright it is, is measured in so many fields along each side. */
 const FIELDS = 4;
 /** Of the brightest pixels of a field, which one is paper. */
 const PAPER = 0.9;
-/** Where a stroke fades into the paper, as a share of the threshold between them. */
+/** Darkness at which a stroke fades into the paper, as a share of the threshold between them. */
 const EDGE = 0.7;
 /** The least contrast of ink, as a share of the paper's brightness. */
 const LEAST_CONTRAST = 0.15;
@@ -15,10 +15,10 @@ const LEAST_PIECE = 0.05;
 const LEVELS = 256;
 
 /**
- * The ink of a photograph.
+ * Find the ink of a photograph.
  *
  * @returns an image whose opacity is ink
- * @throws Error when the file is no image, or nothing on it looks like ink
+ * @throws Error when the file is not an image, or nothing on it looks like ink
  */
 export async function inkOf(file: Blob): Promise<ImageData> {
   let bitmap: ImageBitmap;
@@ -34,7 +34,7 @@ export async function inkOf(file: Blob): Promise<ImageData> {
   const scale = SIDE / Math.min(bitmap.width, bitmap.height);
   const [width, height] = [bitmap.width * scale, bitmap.height * scale];
   context.imageSmoothingQuality = "high";
-  // A square from its middle; white below what is transparent.
+  // A square from its middle; white below transparent pixels.
   context.fillStyle = "#fff";
   context.fillRect(0, 0, SIDE, SIDE);
   context.drawImage(bitmap, (SIDE - width) / 2, (SIDE - height) / 2, width, height);
@@ -63,7 +63,7 @@ function brightness({ data }: ImageData): Float32Array {
   return quantile(border, 0.5) < 0.5 ? light.map((value) => 1 - value) : light;
 }
 
-/** How much darker each pixel is than the paper around it, as a share of the paper's brightness. */
+/** The darkness of each pixel relative to the paper around it, as a share of the paper's brightness. */
 function darkness(light: Float32Array): Float32Array {
   const side = SIDE / FIELDS;
   const paper = Array.from({ length: FIELDS * FIELDS }, (_, field) => {

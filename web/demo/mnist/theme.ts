@@ -1,4 +1,4 @@
-/** Colours of the page, read from its CSS variables, for what is drawn on canvases. */
+/** Colours of the page, read from its CSS variables, for drawings on canvases. */
 
 export type ColourName = "ink";
 
@@ -12,7 +12,7 @@ export function onThemeChange(redraw: () => void): void {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 }
 
-/** Paint a digit on a canvas of its own size, ink in the text colour, background left clear. */
+/** Paint a digit on a canvas of the digit's size, ink in the text colour, background left clear. */
 export function paintDigit(canvas: HTMLCanvasElement, image: Uint8Array, side: number): void {
   canvas.width = side;
   canvas.height = side;

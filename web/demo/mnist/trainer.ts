@@ -1,4 +1,4 @@
-/** The training run: fits of half an epoch, what the network makes of the test images after each, checkpoints. */
+/** The training run: fits of half an epoch, an evaluation on the test images after each, checkpoints. */
 
 import {
   type Artifacts,
@@ -21,7 +21,7 @@ import { mulberry32, shuffledIndices } from "./random.mjs";
 const EVALUATIONS_PER_EPOCH = 2;
 /** Pixels by which a training image may be moved each way. */
 const REACH = 2;
-/** Keeps the steps of one seed apart from those of the next. */
+/** Keeps the steps of different seeds apart. */
 const SEED_STRIDE = 1_000_003;
 const WARMUP_STEPS = 50;
 /** Seconds over which the speed is averaged. */
@@ -34,11 +34,11 @@ export interface Settings {
   batchSize: number;
   learningRate: number;
   seed: number;
-  /** Stop after so many steps, whatever the epochs say. */
+  /** Stop after so many steps, in any epoch. */
   maxSteps: number;
 }
 
-/** What the page is told. */
+/** Listener to the training run. */
 export interface Observer {
   /** While the package and the model are on their way. */
   loading(progress: LoadProgress): void;
@@ -65,7 +65,7 @@ export class Trainer {
   #tail: Promise<unknown> = Promise.resolve();
   #loop: Promise<void> | undefined;
   #fit: FitRun | undefined;
-  /** When losses were noted last. */
+  /** Time of the last noted losses. */
   #noted = 0;
   #order: Uint32Array = new Uint32Array();
   #orderEpoch = -1;
@@ -210,7 +210,7 @@ export class Trainer {
     this.trainSeconds = this.history.train.reduce((sum, { seconds }) => sum + seconds, 0);
   }
 
-  /** A property of the checkpoint; `otherwise` where it has none, as one that another program wrote. */
+  /** Read a property of the checkpoint; `otherwise` if it has none, because another program wrote it. */
   #property(name: string, otherwise: PropertyValue): Promise<PropertyValue> {
     return this.#exclusively(async (session) => {
       try {
@@ -256,7 +256,7 @@ export class Trainer {
     return Math.min(this.step - inEpoch + next, this.totalSteps);
   }
 
-  /** Train until so many steps are done, or somebody pauses. */
+  /** Train until so many steps are done, or the user pauses. */
   async #trainTo(goal: number): Promise<void> {
     const first = this.step;
     const fit = this.#loaded().fit(this.#batches(first, goal), {
@@ -295,7 +295,7 @@ export class Trainer {
     this.#observer.stepped();
   }
 
-  /** The batches of these steps, each made while the worker is at the one before. */
+  /** The batches of these steps, each made while the worker trains on the previous one. */
   #batches(first: number, end: number): Dataset {
     const steps = Array.from({ length: end - first }, (_, k) => ({ step: first + k }));
     return new Dataset(steps).batch(1).map(({ step }: Batch) => this.#batchOf(Number(step?.data[0])));
@@ -332,7 +332,7 @@ export class Trainer {
     this.#observer.evaluated(evaluation);
   }
 
-  /** What the network makes of some images, between the batches of a fit. */
+  /** Run the network on some images, between the batches of a fit. */
   #read(pixels: Float32Array, labels: BigInt64Array): Promise<Results> {
     const { side } = this.#digits.test;
     return this.#exclusively((session) => session.runEvalStep(feeds(session.evalInputNames, pixels, labels, side)));

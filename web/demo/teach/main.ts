@@ -7,9 +7,9 @@ import { MOST_CLASSES, Teacher } from "./teacher.js";
 /** Frames that a press on "Record" takes, and milliseconds between them. */
 const FRAMES = 15;
 const FRAME_MS = 100;
-/** How often the camera's picture is read while the page shows what it sees. */
+/** Interval between two readings of the camera's picture. */
 const LOOK_MS = 150;
-/** How long the page shows what it made of a file before it looks through the camera again. */
+/** Time that the page shows the result for a file before it uses the camera again. */
 const TRIED_MS = 8000;
 const FIRST_CLASSES = 2;
 
@@ -36,7 +36,7 @@ const ui = {
   result: element("result", "p"),
 };
 
-/** What belongs to a class. */
+/** Elements of the page that belong to a class. */
 interface ClassView {
   readonly name: HTMLInputElement;
   readonly count: HTMLElement;
@@ -50,7 +50,7 @@ const views: ClassView[] = [];
 let teacher: Teacher | null = null;
 let isTrained = false;
 let isBusy = false;
-/** When the camera may be looked through again. */
+/** Time from which the camera may be used again. */
 let looksFrom = 0;
 
 function showError(error: unknown): void {
@@ -58,7 +58,7 @@ function showError(error: unknown): void {
   ui.alert.hidden = false;
 }
 
-/** Do what a button asks for, one thing at a time. */
+/** Perform a button's action, one at a time. */
 async function perform(action: () => Promise<void>): Promise<void> {
   ui.alert.hidden = true;
   isBusy = true;
@@ -172,7 +172,7 @@ async function save(): Promise<void> {
   }
 }
 
-/** Show what the network makes of a picture, unless meanwhile something else is to be seen. */
+/** Show the network's prediction for a picture, unless something else must be shown meanwhile. */
 async function look(source: ImageSource, isWanted: () => boolean): Promise<void> {
   const probabilities = (await teacher?.predict(source)) ?? [];
   if (!isWanted()) {

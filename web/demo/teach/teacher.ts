@@ -6,14 +6,14 @@ import { readImage, Tensor, TrainingSession, type ImageSource, type LoadProgress
 const SIDE = 96;
 export const MOST_CLASSES = 5;
 const OUTPUT = "logits";
-/** What its weights were trained on. */
+/** The form of the pictures that its weights were trained on. */
 const PIXELS = { width: SIDE, height: SIDE, resize: "cover", mean: 127 / 255, std: 128 / 255 } as const;
 const PICTURE_SIZE = 3 * SIDE * SIDE;
 
 const BATCH = 16;
 const STEPS = 50;
 const LEARNING_RATE = 0.005;
-/** Every so manyth picture of a class is kept back, to tell what the network makes of pictures it has not seen. */
+/** One in so many pictures of a class is held back, for the accuracy on unseen pictures. */
 const HELD_BACK = 5;
 
 interface Lesson {
@@ -21,7 +21,7 @@ interface Lesson {
   readonly label: number;
 }
 
-/** What training came to. */
+/** The result of training. */
 export interface Outcome {
   readonly steps: number;
   readonly seconds: number;
@@ -52,7 +52,7 @@ export class Teacher {
     );
     await session.setLearningRate(LEARNING_RATE);
     const teacher = new Teacher(session);
-    // While somebody takes the first pictures.
+    // Prepared while the user takes the first pictures.
     void session.prepare({ image: [BATCH, 3, SIDE, SIDE], labels: [BATCH] }).catch(() => {});
     return teacher;
   }

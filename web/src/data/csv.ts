@@ -11,9 +11,9 @@ const DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool"] as cons
 /** Types that values of a CSV file may become. */
 export type CsvDtype = (typeof DTYPES)[number];
 
-/** How a CSV file is read. */
+/** Options of `readCsv`. */
 export interface CsvOptions {
-  /** Types of inputs: float32, unless given, and int64 for those with `classes`. */
+  /** Types of inputs. Default: float32, and int64 for inputs with `classes`. */
   readonly dtypes?: Readonly<Record<string, CsvDtype>>;
   /** Between values: one character; a comma. */
   readonly delimiter?: string;
@@ -22,10 +22,10 @@ export interface CsvOptions {
 }
 
 const NUMBER = /^[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?$/i;
-/** Digits of an integer: those that Python reads. */
+/** Most digits of an integer, the same as in Python. */
 const MOST_DIGITS = 4300;
 const INTEGER = /^[+-]?\d+$/;
-/** Of a text that is no file. */
+/** Characters shown of a text that is not a file. */
 const SHOWN = { head: 80, tail: 0 };
 const LINE_END = /\r\n|\n|\r/g;
 const TRUE = ["1", "true"];
@@ -37,12 +37,12 @@ const RANGES: Readonly<Record<string, readonly [bigint, bigint]>> = {
 };
 
 /**
- * Tensors of a CSV file, whose first line has the names of the columns: what `fit` and `Dataset` take.
+ * Read the tensors of a CSV file, for `fit` and `Dataset`. The first line has the names of the columns.
  *
  * @param source - the text, or a file; a path or URL is not read
- * @param columns - for each input of the model the column it is made of (one value a row), or several, which become a vector
- * @throws FeedError for a column that the file does not have, or more than once; a value that is none of its type, too large
- *   for it, or missing, named by line and column; ModelError for a delimiter that is none
+ * @param columns - for each input of the model its column (one value a row), or several, which become a vector
+ * @throws FeedError for a missing or repeated column; or for a value that is missing, too large or not of its type,
+ *   named by line and column. ModelError for an invalid delimiter
  */
 export async function readCsv(
   source: string | Blob | Response,
@@ -166,7 +166,7 @@ function* linesOf(source: string, delimiter: string): Generator<Line, void> {
   }
 }
 
-/** Where the value at a place ends; null for quotes that do not end, or not with the value. */
+/** Find the end of the value that begins at `start`; null for quotes that do not end, or not with the value. */
 function endOf(text: string, start: number, ends: RegExp): number | null {
   let at = start;
   if (text[start] === '"') {

@@ -1,9 +1,8 @@
 /**
- * `Dataset`: rows of named tensors, and what is done with them before they are trained on.
- *
- * One that is made of tensors stays so as long as nothing of the user's runs on its rows: `fit` sends them to the worker
- * once, which shuffles and batches by itself. Others are streams of rows, or, after `batch`, of batches: they are made in
- * the page, for functions cannot be sent.
+ * `Dataset`: rows of named tensors, and the steps that prepare them for training.
+ * A dataset of tensors stays one as long as no function of the user's runs on its rows. `fit` sends its tensors to the
+ * worker once, which shuffles and batches them itself. Other datasets are streams of rows, or, after `batch`, of
+ * batches. They are made in the page, because functions cannot be sent.
  */
 
 import { Tensor } from "onnxruntime-common";
@@ -21,14 +20,14 @@ export type Columns = { readonly [name: string]: Tensor | ArrayBufferView };
 /** One after the other. */
 export type Rows<T> = Iterable<T> | AsyncIterable<T> | ReadableStream<T>;
 
-/** What data may be given as. What can be iterated over once alone lasts for one epoch: give the function that makes it. */
+/** Forms of data. An iterator that runs only once lasts for one epoch: give the function that makes it. */
 export type DataSource = Dataset | Columns | Rows<object> | (() => Rows<object>);
 
-/** Which random numbers `split` takes: none that an epoch has. */
+/** Random numbers of `split`, different from all epochs' numbers. */
 const SPLIT_STREAM = 2 ** 32 - 1;
 const DEFAULT_BUFFER = 1024;
 
-/** Rows or batches to train on, and what is done with them on their way. Every method gives another dataset. */
+/** Rows or batches to train on, and the steps that prepare them. Every method returns another dataset. */
 export class Dataset implements AsyncIterable<Row | Batch> {
   readonly #columns: ReadonlyMap<string, Tensor> | null;
   readonly #rows: () => AsyncIterable<Row | Batch>;
@@ -36,9 +35,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   readonly #isPadded: boolean;
   readonly #skip: (rounds: number) => void;
 
-  /**
-   * @throws FeedError when there are no rows, or tensors of different numbers of them
-   */
+  /** @throws FeedError when there are no rows, or tensors have different numbers of rows */
   constructor(source: Exclude<DataSource, Dataset>) {
     const [columns, rows] = open(source);
     this.#columns = columns;
@@ -59,12 +56,12 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     return this.#columns;
   }
 
-  /** Whether what comes are batches. */
+  /** True if the dataset iterates over batches. */
   get isBatched(): boolean {
     return this.#isBatched;
   }
 
-  /** Whether the last of them may have been filled up with rows that were there before. */
+  /** True if the last batch may have been filled up with earlier rows. */
   get isPadded(): boolean {
     return this.#isPadded;
   }
@@ -81,7 +78,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Go on as if the data had been iterated over so often: what `shuffle` draws depends on it.
+   * Continue as after so many iterations over the data: the order that `shuffle` draws depends on their number.
    *
    * @internal
    */
@@ -89,7 +86,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     this.#skip(rounds);
   }
 
-  /** What a function makes of each row (or batch); it may take its time. */
+  /** Replace each row (or batch) by the result of a function, which may be asynchronous. */
   map<In extends object = Row>(make: (row: In) => object | Promise<object>): Dataset {
     const call = make as (row: object) => Row | Promise<Row>;
     return this.#stream(async function* (rows) {
@@ -142,13 +139,13 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Batches of rows of similar lengths, so that little is padded and few shapes are compiled.
+   * Make batches of rows of similar lengths, so that little is padded and few shapes are compiled.
    *
    * @param length - the length of a row
    * @param bounds - lengths that rows are padded to with zeros along their first axis; longer rows are an error
-   * @param size - rows of a batch; what is left at the end makes smaller ones
-   * @param options - `padded`: the inputs that are padded; by default all that have as many elements along their first axis as
-   *   the row is long. Name them where another one, of a size of its own, may be as long by chance
+   * @param size - rows of a batch; the remaining rows make smaller batches
+   * @param options - `padded`: the inputs that are padded. Default: all inputs with as many elements along their first
+   *   axis as the row is long. Name them if another input may have this size by chance
    */
   bucket(
     length: (row: Row) => number,
@@ -177,7 +174,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Two datasets of tensors: the second has this share of the rows, the last ones, or some drawn by `seed`.
+   * Split tensors into two datasets. The second has this share of the rows: the last ones, or rows drawn by `seed`.
    *
    * @throws FeedError when one of them would have no rows, or the rows are a stream
    */
@@ -219,7 +216,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     });
   }
 
-  /** What comes, kept in memory once the first iteration has reached its end. */
+  /** Keep the rows or batches in memory once the first iteration has reached its end. */
   cache(): Dataset {
     let kept: (Row | Batch)[] | null = null;
     const make = async function* (rows: AsyncIterable<Row | Batch>): AsyncGenerator<Row | Batch> {
@@ -234,11 +231,11 @@ export class Dataset implements AsyncIterable<Row | Batch> {
       }
       kept = found;
     };
-    // What is before it is iterated over once, however many rounds there are.
+    // Earlier steps are iterated over once, in any number of rounds.
     return this.#stream(make, this.#isBatched, () => {});
   }
 
-  /** Have so many rows (or batches) made ahead. `fit` has one batch made ahead by itself. */
+  /** Make so many rows (or batches) ahead. `fit` makes one batch ahead by itself. */
   prefetch(count = 1): Dataset {
     checkCount("count", count);
     return this.#stream(async function* (rows) {
@@ -298,7 +295,9 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   }
 }
 
-/** Of the functions that streams are made of: whether they give batches, filled up ones, and how to skip rounds. */
+/**
+ * Properties of the streams that functions make: batches or rows, filled up or not, and a function that skips rounds.
+ */
 const streams = new WeakMap<object, Stream>();
 
 interface Stream {
@@ -360,7 +359,7 @@ function iteratorOf(source: unknown): AsyncIterator<Row | Batch> {
 
 function opened(source: unknown): Iterator<Row> | AsyncIterator<Row> {
   if (typeof source === "object" && source !== null) {
-    // Not every browser iterates over streams, and none cancels one that is waited for.
+    // Not every browser iterates over streams, and no browser cancels a stream that is waited for.
     if (isReadable(source)) {
       const reader = source.getReader();
       const release = (): void => reader.releaseLock();
@@ -377,7 +376,7 @@ function opened(source: unknown): Iterator<Row> | AsyncIterator<Row> {
   throw sessionError("NOT_A_DATASET", { given: describe(source) });
 }
 
-/** What is made of rows; to leave it leaves these at once, also while they are waited for. */
+/** Rows that `make` produces from a dataset. Leaving them leaves the dataset at once, also during a wait. */
 function piped(rows: Dataset, make: (rows: AsyncIterable<Row | Batch>) => AsyncIterable<Row | Batch>): AsyncIterable<Row | Batch> {
   return {
     [Symbol.asyncIterator]() {
@@ -386,7 +385,7 @@ function piped(rows: Dataset, make: (rows: AsyncIterable<Row | Batch>) => AsyncI
       const made = make(tapped)[Symbol.asyncIterator]();
       return {
         next: () => made.next(),
-        // A generator that waits hears of it only when it goes on.
+        // A waiting generator notices its end only when it continues.
         return: () => Promise.all([made.return?.(), source?.return?.()]).then(() => LEFT),
       };
     },
@@ -456,7 +455,7 @@ function checkCount(name: string, value: unknown): void {
   }
 }
 
-/** @throws ModelError for what is no seed */
+/** @throws ModelError for an invalid seed */
 export function checkSeed(seed: unknown): void {
   if (typeof seed !== "number" || !Number.isSafeInteger(seed) || seed < 0) {
     throw badSetting("seed", seed, "an integer >= 0 and <= 9007199254740991");

@@ -3,13 +3,13 @@
 import type { Remainder } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
 
-/** How many batches an epoch has. */
+/** Count the batches of an epoch. */
 export function countBatches(rows: number, size: number, remainder: Remainder): number {
   return remainder === "drop" ? Math.floor(rows / size) : Math.ceil(rows / size);
 }
 
 /**
- * The rows of the batches, of which there are at least one.
+ * The rows of each batch; an epoch has at least one batch.
  *
  * @param order - rows in the order of the epoch
  */

@@ -10,7 +10,7 @@ import { checkOptions } from "./nearest.js";
  */
 export type FolderSource = FileSystemDirectoryHandle | Iterable<File>;
 
-/** What a folder has. */
+/** The contents of a folder. */
 export interface ListedFolder {
   /** By class and name. */
   readonly files: readonly File[];
@@ -26,9 +26,9 @@ interface Listed {
 }
 
 /**
- * The files of a folder that has a folder for each class. Names that begin with a dot are left out.
+ * List the files of a folder that has a folder for each class. Names that begin with a dot are left out.
  *
- * @param options - `classes`: the folders in the order of their labels; by default all, in the order of their names
+ * @param options - `classes`: the folders in the order of their labels; by default all, in the order of their names.
  * @throws FeedError when there is no file, a file is in the folder of no class, or a class has no folder
  */
 export async function listFolder(
@@ -82,7 +82,7 @@ async function listed(folder: FileSystemDirectoryHandle, above: readonly string[
   return found;
 }
 
-/** Where a file of an input lies, without the folder that was chosen. */
+/** The path of an input's file, without the chosen folder. */
 function pathOf(file: File): Listed {
   if (!(file instanceof File)) {
     throw sessionError("NOT_A_DATASET", { given: describe(file) });

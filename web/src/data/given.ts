@@ -1,12 +1,12 @@
-/** What callers give: whether it is a tensor, what it is in words, and the error for a setting that is wrong. */
+/** Checks of callers' values: recognise a tensor, describe a value in words, and make the error for a wrong setting. */
 
 import { Tensor } from "onnxruntime-common";
 
 import { sessionError } from "../wire/messages.js";
 
 /**
- * Whether `value` is a tensor. By its members, not its class: onnxruntime-web carries a copy of
- * onnxruntime-common of its own, and its tensors are welcome here.
+ * True if `value` is a tensor, judged by its members, not its class. onnxruntime-web carries another copy of
+ * onnxruntime-common, and its tensors are welcome here.
  */
 export function isTensor(value: unknown): value is Tensor {
   if (value instanceof Tensor) {

@@ -10,7 +10,7 @@ import { badSetting } from "./given.js";
 import { checkKnown } from "./nearest.js";
 import { RandomStream } from "./random.js";
 
-/** What a seed makes of an augmentation. */
+/** The random changes of an augmentation. */
 interface Changes {
   readonly isFlipped: boolean;
   readonly degrees: number;
@@ -29,7 +29,7 @@ const UNCHANGED: Changes = {
 const GREY = [0.299, 0.587, 0.114] as const;
 const LEVELS = 256;
 const HALF = 0.5;
-/** Of a side: what every browser has a canvas for. */
+/** Most pixels of a side: every browser has a canvas for them. */
 const MOST_PIXELS = 16384;
 
 /** Numbers of an image, in the order of the layout. */
@@ -65,7 +65,7 @@ async function open(given: GivenImage): Promise<ImageBitmap> {
 
 type Context = CanvasRenderingContext2D | OffscreenCanvasRenderingContext2D;
 
-/** A canvas to draw on: without alpha, so that what is transparent is black. */
+/** Make a canvas to draw on. It has no alpha, so transparent pixels are black. */
 function newContext(width: number, height: number): Context {
   const settings = { alpha: false, willReadFrequently: true } as const;
   let context: Context | null = null;
@@ -99,7 +99,7 @@ function draw(image: ImageBitmap, options: ResolvedImageOptions, changes: Change
   return context.getImageData(0, 0, width, height).data;
 }
 
-/** What a seed draws: always the same numbers, whatever of them is wanted. */
+/** Draw the changes of a seed: always the same numbers, whatever settings the augmentation has. */
 function changesOf(augment: Augmentation): Changes {
   const { seed, flip = false, rotate = 0, crop = 0, brightness = 0, contrast = 0, saturation = 0 } = augment;
   const random = new RandomStream(seed, 0);
@@ -138,7 +138,7 @@ function convert(pixels: Uint8ClampedArray, options: ResolvedImageOptions, chang
   return data;
 }
 
-/** What brightness and contrast make of each value of a pixel. */
+/** The value of each level of a pixel after the changes of brightness and contrast. */
 function levelsOf({ added, contrast }: Changes): Float64Array {
   return Float64Array.from({ length: LEVELS }, (_, byte) => {
     const plain = byte / (LEVELS - 1);
@@ -163,7 +163,7 @@ export const IMAGE_OPTIONS: Readonly<Record<keyof ImageOptions, true>> = {
 };
 const CHANGES = ["seed", "flip", "rotate", "crop", "brightness", "contrast", "saturation"] as const;
 
-/** @throws ModelError for an option that cannot be; TypeError for one that is not known */
+/** @throws ModelError for an impossible option; TypeError for an unknown one */
 export function resolveImageOptions(given: ImageOptions): ResolvedImageOptions {
   if (typeof given !== "object" || given === null) {
     throw badSetting("options", given, "an object with width and height");

@@ -7,7 +7,7 @@ import { checkKnown } from "./nearest.js";
 /** Values that are fetched at once: a transaction cannot wait for the steps of a fit. */
 const CHUNK = 256;
 
-/** Where rows are kept. */
+/** The object store that holds the rows. */
 export interface ObjectStoreSource {
   /** Name of the database, which must be there. */
   readonly database: string;
@@ -16,10 +16,11 @@ export interface ObjectStoreSource {
 }
 
 /**
- * The values of an object store in the order of their keys, as rows: what `new Dataset(() => readObjectStore(...))` takes, a
- * new reading for each epoch. They are fetched by and by; what is written meanwhile behind the place that is read comes along.
+ * Read the values of an object store in the order of their keys, as rows. `new Dataset(() => readObjectStore(...))`
+ * reads them again in each epoch. Rows are fetched in parts, so rows that are written meanwhile behind the current key
+ * are read, too.
  *
- * @throws FeedError when there is no such database or store
+ * @throws FeedError when the database or store does not exist
  */
 export async function* readObjectStore(source: ObjectStoreSource): AsyncGenerator<object> {
   for (const name of ["database", "store"] as const) {

@@ -1,16 +1,16 @@
-/** What a name that does not exist may have been meant as. */
+/** Suggest the known name that an unknown name may stand for. */
 
 import { shortened } from "../wire/errors.js";
 
-/** Characters of a name that is not known: those that are known have fewer. */
+/** Characters shown of an unknown name; known names have fewer. */
 const SHOWN = { head: 80, tail: 0 };
 
-/** A value that is not what it must be, as an error shows it. */
+/** A wrong value, as an error shows it. */
 export function brief(value: unknown): string {
   return shortened(String(value), SHOWN);
 }
 
-/** How many characters must change, come or go to make one text of the other. */
+/** Count the characters that must change, come or go to turn one text into the other. */
 function distance(a: string, b: string): number {
   let row = Array.from({ length: b.length + 1 }, (_, k) => k);
   for (const [i, letter] of [...a].entries()) {
@@ -25,10 +25,10 @@ function distance(a: string, b: string): number {
 }
 
 /**
- * Refuse names that are not known.
+ * Refuse unknown names.
  *
- * @param what - what a name is called in the error
- * @throws TypeError that names the nearest of those that are known
+ * @param what - kind of the names, for the error
+ * @throws TypeError with the nearest known name
  */
 export function checkKnown(what: string, given: object, known: readonly string[]): void {
   for (const name of Object.keys(given)) {
@@ -41,11 +41,11 @@ export function checkKnown(what: string, given: object, known: readonly string[]
 }
 
 /**
- * The options of a call, none of which is misspelt: every call that takes some has this check.
+ * Check the names of a call's options: every call that takes options has this check.
  *
- * @param call - what the call is in the error
- * @param known - all names that there are
- * @throws TypeError when they are no object, or have a name that is not known: it names the nearest
+ * @param call - name of the call, for the error
+ * @param known - all names that the call takes
+ * @throws TypeError when they are not an object, or have an unknown name. It suggests the nearest
  */
 export function checkOptions<T extends object>(
   call: string,

@@ -1,7 +1,7 @@
 /**
  * Random numbers of the data: a function of seed, epoch and place, the same in a page and in Python.
  *
- * The finalizer of MurmurHash3 over a Weyl sequence (SplitMix32): any number can be had without those before it.
+ * The finalizer of MurmurHash3 over a Weyl sequence (SplitMix32): any number can be computed without the earlier ones.
  * `trainweb/data/random.py` is the same; the page and Python shuffle alike.
  */
 

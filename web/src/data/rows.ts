@@ -1,4 +1,4 @@
-/** Rows and batches: what a row may be, and how rows become a batch. */
+/** Rows and batches: the forms of a row, and the conversion of rows to a batch. */
 
 import { Tensor } from "onnxruntime-common";
 

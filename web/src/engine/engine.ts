@@ -21,10 +21,10 @@ import {
 import { Pool } from "./pool.js";
 import { importedMemory, MAX_PAGES, withSharedMemory } from "./wasm-module.js";
 
-/** Whether the script that is built is this module's own; others say where its workers lie. */
+/** True if the built script is this module's own. Other scripts pass the address of the workers. */
 declare const TRAINWEB_NAMES_ASSETS: boolean;
 
-/** What is reserved for shared memory, from generous to modest: not every device has 4 GiB of addresses. */
+/** Pages reserved for shared memory, from generous to modest: not every device has 4 GiB of addresses. */
 const SHARED_PAGES = [MAX_PAGES, MAX_PAGES / 2, MAX_PAGES / 4, MAX_PAGES / 8];
 
 const INITIAL_PAGES = 64;
@@ -34,7 +34,7 @@ const SEGMENT_BYTES = 8;
 
 const STALL_MS = 8_000;
 
-/** What `runSlice` returns of a run that is not finished. */
+/** The result of `runSlice` for a run that is not finished. */
 export const MORE = -1;
 
 /** `tw_run` could not finish because a thread trapped. */
@@ -51,9 +51,9 @@ export interface ForeignBuffer {
   };
 }
 
-/** How an engine is made. */
+/** Options of a new engine. */
 export interface EngineOptions {
-  /** The bytes of a kernel build, or what gives the URL of a build. */
+  /** The bytes of a kernel build, or a function or folder that gives the URL of a build. */
   readonly wasm: ArrayBuffer | Uint8Array | URL | ((build: KernelBuild) => URL | string);
   /** Threads to compute with; more than one needs a cross-origin isolated worker. Default 1. */
   readonly threads?: number;
@@ -61,7 +61,7 @@ export interface EngineOptions {
   readonly poolWorker?: URL | string;
   /** Keep to the build whose results are the same bytes everywhere. */
   readonly reproducible?: boolean;
-  /** How long a build that is fetched may send no bytes, in milliseconds; default 8 000. */
+  /** Limit of a silence while a build is fetched, in milliseconds; default 8 000. */
   readonly stallMs?: number;
 }
 
@@ -91,7 +91,7 @@ export class Engine {
   #bytes: Uint8Array;
   #lost: string | null = null;
 
-  /** Name of the build that runs, e.g. "kernels.relaxed"; "" where nobody told. */
+  /** Name of the build that runs, e.g. "kernels.relaxed"; "" if it is unknown. */
   readonly build: string;
 
   private constructor(module: WebAssembly.Module, memory: WebAssembly.Memory, build: string) {
@@ -107,7 +107,7 @@ export class Engine {
    *
    * @param options - with a function or URL for `wasm`, the fastest build that runs here is fetched;
    *   a URL is the folder of the builds
-   * @throws EngineError when a build cannot be fetched or does not compile; TypeError for an option that there is not
+   * @throws EngineError when a build cannot be fetched or does not compile; TypeError for an unknown option
    */
   static async create(options: EngineOptions): Promise<Engine> {
     checkOptions("Engine.create", options, OPTIONS);
@@ -159,7 +159,7 @@ export class Engine {
     return this.#pool === null ? 0 : this.#threads.tw_wake_word() >>> 0;
   }
 
-  /** Why the engine cannot be used any more (a trap), or null. */
+  /** The reason why the engine cannot be used any more (a trap), or null. */
   get lost(): string | null {
     return this.#lost;
   }
@@ -198,7 +198,7 @@ export class Engine {
     return ptr;
   }
 
-  /** Free what `alloc` gave. */
+  /** Free the result of `alloc`. */
   free(ptr: number): void {
     if (this.#lost === null && this.#kernels.tw_free(ptr) !== 0) {
       throw new EngineError(`free(${ptr}): not an allocated block.`);
@@ -252,7 +252,7 @@ export class Engine {
     return run.slot;
   }
 
-  /** Give back what `loadCode` returned: once nobody uses it, its slots go to other functions. */
+  /** Release the result of `loadCode`. After its last use, its slots go to other functions. */
   unloadCode(slot: number): void {
     const code = this.#loaded.find((one) => one.slot === slot);
     if (code === undefined) {
@@ -267,10 +267,10 @@ export class Engine {
   }
 
   /**
-   * Give a plan written to an allocated block all the addresses it uses; again whenever one changes.
+   * Give a plan in an allocated block all the addresses that it uses. Repeat the call whenever one changes.
    *
    * @param table - address and size of each of its segments, as 32-bit words
-   * @param codeBase - what `loadCode` returned for its generated functions; 0: it has none
+   * @param codeBase - the result of `loadCode` for its generated functions; 0: it has no functions
    */
   place(plan: number, table: ArrayBuffer | ArrayBufferView | ForeignBuffer, codeBase: number): void {
     this.#check();
@@ -303,10 +303,10 @@ export class Engine {
   }
 
   /**
-   * As `run`, to the first boundary of instructions after some milliseconds.
+   * Run as `run` does, but only to the first boundary of instructions after some milliseconds.
    *
-   * @param anew - run from the first instruction on; false: from where the slice before ended
-   * @returns a status, or `MORE`: the run is to go on with another call
+   * @param anew - true: run from the first instruction on; false: from the end of the previous slice
+   * @returns a status, or `MORE`: another call must continue the run
    */
   runSlice(plan: number, anew: boolean, milliseconds: number): number {
     return this.#guarded(() => this.#kernels.tw_run_slice(plan, anew ? 1 : 0, milliseconds));
@@ -333,9 +333,9 @@ export class Engine {
   }
 
   /**
-   * Use the engine no more, its memory being in disorder.
+   * Stop using the engine, because its memory is in disorder.
    *
-   * @throws EngineError for this reason, as all later calls but for those that read
+   * @throws EngineError with this reason, as do all later calls except reads
    */
   giveUp(reason: string): never {
     return this.#lose(reason);
@@ -447,7 +447,7 @@ function ownPoolWorker(): URL | string {
   throw new EngineError("threads need the option poolWorker: the URL of pool-worker.js.");
 }
 
-/** Whether this thread may block: a window may not. */
+/** True if this thread may block: a window may not. */
 function canBlock(): boolean {
   return typeof globalThis.window === "undefined";
 }
@@ -477,7 +477,7 @@ function createMemory(wasm: Uint8Array): WebAssembly.Memory {
 interface FetchedKernels {
   readonly bytes: Uint8Array<ArrayBuffer>;
   readonly build: string;
-  /** Where they are from, for errors. */
+  /** The origin of the bytes, for errors. */
   readonly source: string;
 }
 
@@ -512,7 +512,7 @@ async function compile(
   }
 }
 
-/** Runs of slots with one more, those that touch in one. */
+/** Add a run of slots, and join runs that touch. */
 function withRun(runs: readonly TableSlots[], { slot, count }: TableSlots): TableSlots[] {
   const sorted = [...runs, { slot, count }].sort((a, b) => a.slot - b.slot);
   return sorted.reduce<TableSlots[]>((merged, run) => {
@@ -546,7 +546,9 @@ function copyOf(data: ArrayBuffer | ArrayBufferView | ForeignBuffer): Uint8Array
   }
 }
 
-/** Whether two arrays hold the same. Plans have megabytes of constants: no function is called for each byte. */
+/**
+ * True if two arrays have the same bytes. Plans have megabytes of constants, so no function is called for each byte.
+ */
 export function sameBytes(a: Uint8Array, b: Uint8Array): boolean {
   if (a === b || a.length !== b.length) {
     return a === b;

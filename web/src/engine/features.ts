@@ -1,8 +1,7 @@
 /**
- * What this browser can run, found by validating the smallest module that uses each feature.
- *
- * The modules are those of wasm-feature-detect. That answers by promises alone, and Python asks in a call that cannot wait
- * (`Engine.pickBuild`).
+ * Find the features of WebAssembly that this browser runs, by validating the smallest module that uses each one.
+ * The modules come from wasm-feature-detect. That library answers only by promises, and Python asks in a call that
+ * cannot wait (`Engine.pickBuild`).
  */
 
 import type { KernelBuild } from "../wire/files.js";
@@ -28,17 +27,17 @@ function validates(sections: readonly number[]): boolean {
   return WebAssembly.validate(new Uint8Array([...HEADER, ...sections]));
 }
 
-/** Whether 128-bit SIMD is there. Without it trainweb cannot run. */
+/** True if the browser has 128-bit SIMD. Without it trainweb cannot run. */
 export function hasSimd(): boolean {
   return validates(SIMD);
 }
 
-/** Whether relaxed SIMD (fused multiply-add) is there. */
+/** True if the browser has relaxed SIMD (fused multiply-add). */
 export function hasRelaxedSimd(): boolean {
   return validates(RELAXED_SIMD);
 }
 
-/** Whether memory can be shared between workers: needs a cross-origin isolated page. */
+/** True if memory can be shared between workers: needs a cross-origin isolated page. */
 export function hasThreads(): boolean {
   return (
     canShareMemory() &&
@@ -48,10 +47,10 @@ export function hasThreads(): boolean {
 }
 
 /**
- * The fastest build that runs here.
+ * Choose the fastest build that runs here.
  *
- * @param canShare - whether a build with shared memory will do, which costs nothing with one thread either
- * @param reproducible - keep to plain simd128, whose results are the same bytes everywhere
+ * @param canShare - true if a build with shared memory will do, which costs nothing with one thread either
+ * @param reproducible - true: use plain simd128, which gives the same bytes everywhere
  */
 export function pickBuild(canShare: boolean, reproducible: boolean): KernelBuild {
   const relaxed = !reproducible && hasRelaxedSimd() ? ".relaxed" : "";

@@ -1,4 +1,4 @@
-/** One instance of the kernels: what the coordinator and the pool's workers have in common. */
+/** One instance of the kernels: the common part of the coordinator and the pool's workers. */
 
 /** What kernels*.wasm export. Addresses are unsigned 32-bit numbers that arrive signed. */
 export interface KernelExports {

@@ -40,7 +40,7 @@ addEventListener(
   ({ data }: MessageEvent<PoolTask | PulseTask>) => {
     if ("pulse" in data) {
       setInterval(() => data.pulse.postMessage(null), PULSE_MS);
-      // The worker that started it tells the page.
+      // The worker that started this one informs the page.
       postMessage(null);
     } else {
       serve(data);

@@ -1,30 +1,29 @@
 /**
- * The pool: module workers with an instance of the kernels each, all on one shared memory. Once
- * started they are driven through that memory alone (wasm_kernels/parallel.h); no messages pass
- * while they compute.
+ * The pool: module workers with an instance of the kernels each, all on one shared memory. Once started, they are
+ * driven only through that memory (wasm_kernels/parallel.h); no messages pass while they compute.
  */
 
 import { checkScript, messageOf } from "../wire/fetch-file.js";
 import { startWorker } from "../wire/start-worker.js";
 import type { ThreadExports } from "./kernels.js";
 
-/** How long a worker may take to start; the others compute without it. */
+/** Limit of a worker's start, in milliseconds; the others compute without it. */
 const START_TIMEOUT_MS = 10_000;
 
-/** When it is looked at what the server sends for their script, and how long it may send nothing. */
+/** Time until the server's answer for their script is checked, and the limit of the server's silence. */
 const PATIENCE_MS = 2000;
 const STALL_MS = 6000;
 
 const POLL_MS = 1;
 
-/** What a worker of the pool is given. */
+/** The task of a worker in the pool. */
 export interface PoolTask {
   readonly module: WebAssembly.Module;
   readonly memory: WebAssembly.Memory;
   readonly index: number;
 }
 
-/** What a worker is given instead that is to send a message from time to time, until the worker that started it ends. */
+/** The task of a worker that sends messages from time to time, until the worker that started it ends. */
 export interface PulseTask {
   readonly pulse: MessagePort;
 }
@@ -39,8 +38,8 @@ export class Pool {
   }
 
   /**
-   * Start workers 1 .. threads-1 and wait until they are in their loop. Workers that cannot start (a
-   * policy forbids them, memory is short) are left out with a warning: `size` tells how many run.
+   * Start workers 1 .. threads-1 and wait until they are in their loop. Workers that cannot start (a policy forbids
+   * them, memory is short) are left out with a warning: `size` counts the running threads.
    *
    * @param script - URL of pool-worker.js, absolute
    */
@@ -100,7 +99,7 @@ export class Pool {
   }
 }
 
-/** Wait for something that no message tells of, so long at most. */
+/** Wait for a state that no message announces, up to a limit. */
 async function until(isDone: () => boolean, limitMs: number): Promise<void> {
   const deadline = performance.now() + limitMs;
   while (!isDone() && performance.now() < deadline) {

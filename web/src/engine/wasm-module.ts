@@ -1,4 +1,4 @@
-/** Reading and changing the one thing about a module that the WebAssembly API hides: its memory import. */
+/** Read and change the one part of a module that the WebAssembly API hides: its memory import. */
 
 const MEMORY_KIND = 2;
 const IMPORT_SECTION = 2;
@@ -16,9 +16,9 @@ export interface MemoryLimits {
 }
 
 interface MemoryImport extends MemoryLimits {
-  /** Where the import section begins (its id), its contents begin, and where it ends. */
+  /** The section's start (its id), the start of its contents, and its end. */
   readonly section: { readonly start: number; readonly body: number; readonly end: number };
-  /** Where the limits lie. */
+  /** Offset of the limits. */
   readonly start: number;
   readonly end: number;
 }
@@ -61,7 +61,7 @@ class Reader {
     return { minimum, maximum, shared: (flags & 2) !== 0 };
   }
 
-  /** Skip the description of an import that is no memory. */
+  /** Skip the description of an import other than a memory. */
   skipImport(kind: number): void {
     if (kind === 0) {
       this.number();

@@ -1,11 +1,10 @@
 /**
- * What crosses between a page and the bridge to Flower: a WebSocket message is a header of JSON and the numbers of its arrays.
- *
- * Bytes 0 to 3 are the length of the header (little-endian), then comes the header in UTF-8, then the numbers of all arrays,
- * one after the other, as little-endian float32. trainweb/flower/frames.py is the same.
+ * Messages between a page and the bridge to Flower. A WebSocket message is a header of JSON and the numbers of its
+ * arrays. Bytes 0 to 3 are the length of the header (little-endian). Then comes the header in UTF-8, then the numbers
+ * of all arrays, one after the other, as little-endian float32. trainweb/flower/frames.py is the same.
  */
 
-/** Of what crosses; a bridge of another one sends the page away. */
+/** Version of the messages; a bridge of another version rejects the page. */
 export const VERSION = 1;
 
 /** An array as a header describes it. */
@@ -17,7 +16,7 @@ export interface ArrayShape {
 /** A value that a server may give to its clients. */
 export type ConfigValue = number | string | boolean | readonly (number | string | boolean)[];
 
-/** What the bridge says. */
+/** Messages of the bridge. */
 export type BridgeMessage =
   | { readonly type: "joined"; readonly version: number; readonly node: string }
   | {
@@ -27,13 +26,13 @@ export type BridgeMessage =
       readonly config: Readonly<Record<string, ConfigValue>>;
     };
 
-/** What a page says. */
+/** Messages of a page. */
 export type PageMessage =
   | { readonly type: "join"; readonly version: number; readonly parameters: readonly ArrayShape[] }
   | { readonly type: "result"; readonly id: string; readonly metrics: Readonly<Record<string, number>> }
   | { readonly type: "failure"; readonly id: string; readonly reason: string };
 
-/** A message, of which `numbers` are all arrays one after the other. */
+/** Pack a message; `numbers` are all arrays one after the other. */
 export function packFrame(
   header: PageMessage,
   arrays: readonly ArrayShape[] = [],
@@ -47,7 +46,7 @@ export function packFrame(
   return frame;
 }
 
-/** A message and its arrays by name; a text says what is wrong with one that is none. */
+/** Read a message and its arrays by name. A text as result says why the frame is not a message. */
 export function unpackFrame(frame: unknown): [BridgeMessage, ReadonlyMap<string, ArrayShape & { readonly data: Float32Array }>] | string {
   if (!(frame instanceof ArrayBuffer) || frame.byteLength < 4) {
     return "no frame";

@@ -1,10 +1,12 @@
 /**
- * Secure aggregation: masks that are gone in the sum alone; trainweb/federated/secure.py is the same, byte for byte.
+ * Secure aggregation: masks that only cancel in the sum; trainweb/federated/secure.py is the same, byte for byte.
  *
- * Each pair of members agrees on a secret (ECDH on P-256), of which HKDF-SHA256 makes a key, and AES-256 in counter mode a
- * stream of words; one of the two adds it to its numbers, the other one subtracts it. Numbers are integers modulo 2^32, so
- * the masks are gone exactly. After Bonawitz et al. (https://eprint.iacr.org/2017/281), without the shares that let a server
- * go on when a member is lost: then the round has to be done again.
+ * Each pair of members agrees on a secret (ECDH on P-256). HKDF-SHA256 makes a key of it, and AES-256 in counter mode a
+ * stream of words. One of the two adds it to its numbers, the other one subtracts it. Numbers are integers modulo 2^32,
+ * so the masks cancel exactly.
+ *
+ * After Bonawitz et al. (https://eprint.iacr.org/2017/281), without the shares that let a server go on when a member is
+ * lost. Such a round has to be done again.
  */
 
 import { badSetting, describe } from "../data/given.js";
@@ -16,18 +18,19 @@ const LARGEST = 2 ** 31 - 1;
 const LABEL = "trainweb secure aggregation 1";
 /** An uncompressed point of P-256. */
 const POINT_BYTES = 65;
-/** Zeros behind the numbers: what is left of masks in their sum shows there, but for one time in 2^128. */
+/** Zeros behind the numbers: a rest of masks in their sum shows there, but for one time in 2^128. */
 const CHECK_WORDS = 4;
 const CURVE = { name: "ECDH", namedCurve: "P-256" };
-/** What a member may be called: so that all sort names alike. */
+/** Names of members: restricted so that all sort names alike. */
 const NAME = /^[!-~]{1,64}$/;
 const utf8 = new TextEncoder();
 
-/** What all members of a round agree on. */
+/** Settings that all members of a round agree on. */
 export interface MaskOptions {
   /**
-   * What no element of an update exceeds in magnitude, the same for all: the clip norm, say, and what the noise may add. The
-   * more it is, the coarser the numbers: the sum is exact to `bound * members / 2^31` or so a member.
+   * Bound on the magnitude of every element of an update, the same for all members. It may be the clip norm and the
+   * most that noise may add. A larger bound makes the numbers coarser: the sum is exact to about `bound * members /
+   * 2^31` per member.
    */
   readonly bound: number;
   /**
@@ -37,7 +40,7 @@ export interface MaskOptions {
   readonly weight?: number;
 }
 
-/** What the masks leave. */
+/** The sum after the masks have cancelled. */
 export interface MaskedSum {
   /** Sum of the updates, each times its weight. */
   readonly sum: Float64Array;
@@ -45,7 +48,7 @@ export interface MaskedSum {
   readonly weight: number;
 }
 
-/** A member of one round, with keys of its own. */
+/** A member of one round, with new keys. */
 export class SecureMember {
   /** Its name among the members. */
   readonly name: string;
@@ -63,12 +66,12 @@ export class SecureMember {
   }
 
   /**
-   * A member with new keys; the private one cannot leave the browser.
+   * Make a member with new keys; the private key cannot leave the browser.
    *
    * @param name - its name among the members: printable ASCII without spaces
    * @param round - the round's name, the same for all; no other round may have it
    * @param keys - of ECDH on P-256, in the place of new ones: for tests
-   * @throws ModelError: an argument is none that it may be
+   * @throws ModelError: an argument is out of range
    */
   static async create(name: string, round: string, keys?: CryptoKeyPair): Promise<SecureMember> {
     checkName("name", name);
@@ -78,12 +81,14 @@ export class SecureMember {
   }
 
   /**
-   * What is sent instead of the update, five elements longer; once, for two of one round would tell their difference.
+   * Mask an update, to be sent in its place; the result is five elements longer. Only once: two updates of one round
+   * would reveal their difference.
    *
    * @param update - the update
    * @param publicKeys - keys of all members by name, this one among them
-   * @param options - what all members agree on, and the weight
-   * @throws ModelError: an element is beyond the bound, keys are wrong or two the same, or there are fewer than two members
+   * @param options - the settings that all members agree on, and the weight.
+   * @throws ModelError: an element is beyond the bound, keys are wrong or two the same, or there are fewer than two
+   *   members.
    * @throws SessionError: another update was masked already
    */
   async mask(
@@ -112,7 +117,7 @@ export class SecureMember {
     masked[update.length] = Math.floor(weight * scaleOf(1, members.length) + 0.5);
     for (const other of members.filter((member) => member !== this.name)) {
       const words = await this.#words(other, publicKeys[other] as Uint8Array, masked.length).catch((error: unknown) => {
-        // Nothing was given away.
+        // No masked update has left the member.
         this.#isUsed = false;
         throw error;
       });
@@ -177,16 +182,16 @@ function scaleOf(bound: number, members: number): number {
 }
 
 /**
- * The sum of the members' updates, each times its weight, and the sum of the weights: divide the one by the other for the
- * weighted mean. Nothing is learned of single updates, if the members were given the true keys of each other.
+ * Add the members' updates, each times its weight, and the weights. Divide the sum by the sum of the weights for the
+ * weighted mean. Single updates stay secret if the members were given the true keys of each other.
  *
- * @param masked - what each member sent, by name
+ * @param masked - the vector of each member, by name
  * @param members - all members that were given each other's keys
- * @param options - as the members had it
- * @throws ModelError: vectors are of several lengths or none, or the masks do not cancel, as they do not where a member had
- *   other keys
- * @throws SessionError: a member is missing: its masks are in the sum, which says nothing. Begin a round with new keys, of
- *   those that are there
+ * @param options - the same settings as the members'.
+ * @throws ModelError: there is no vector, vectors have several lengths, or the masks do not cancel, because a member
+ *   had other keys.
+ * @throws SessionError: a member is missing, so its masks remain in the sum. Begin a round with new keys and the
+ *   present members
  */
 export function addMasked(
   masked: Readonly<Record<string, Uint32Array>>,

@@ -5,21 +5,21 @@ import { checkOptions } from "../data/nearest.js";
 import { RandomStream } from "../data/random.js";
 import { sessionError } from "../wire/messages.js";
 
-/** What a server needs of a client's round. */
+/** Data of a client's round that a server needs. */
 export interface WeightedUpdate {
   /** Parameters after the training less those before. */
   readonly delta: Float32Array;
   /** Rows that were trained on. */
   readonly examples: number;
-  /** Whether noise was added. */
+  /** True if noise was added. */
   readonly isNoised?: boolean;
 }
 
-/** What a client gives away after a round. */
+/** The result of a client's round that may leave the client. */
 export interface ClientUpdate extends WeightedUpdate {
   /** L2 norm before clipping; it is not noised: keep it in the page where privacy matters. */
   readonly norm: number;
-  /** Whether noise was added. */
+  /** True if noise was added. */
   readonly isNoised: boolean;
 }
 
@@ -27,7 +27,7 @@ export interface ClientUpdate extends WeightedUpdate {
 export interface NoiseOptions {
   /** For tests, from 0 to 2^53 - 1; by default the numbers come from `crypto.getRandomValues`. */
   readonly seed?: number | null;
-  /** Which numbers of the seed: another one in each round. Default 0. */
+  /** The stream of the seed's numbers: take another one in each round. Default 0. */
   readonly stream?: number;
 }
 
@@ -39,7 +39,7 @@ export interface ClippedUpdate {
   readonly norm: number;
 }
 
-/** What `crypto.getRandomValues` gives at most, in words. */
+/** Most words of one call of `crypto.getRandomValues`. */
 const MOST_WORDS = 65536 / 4;
 /** Random words for two numbers of noise. */
 const WORDS = 4;
@@ -82,12 +82,12 @@ export function clipUpdate(delta: Float32Array, norm: number): ClippedUpdate {
 }
 
 /**
- * An update with Gaussian noise.
+ * Add Gaussian noise to an update.
  *
  * @param delta - the update
  * @param deviation - standard deviation of the noise of each element
- * @param options - where the numbers come from
- * @throws ModelError: an argument is not what it must be
+ * @param options - the source of the random numbers
+ * @throws ModelError: an argument is out of range
  */
 export function addNoise(delta: Float32Array, deviation: number, options: NoiseOptions = {}): Float32Array {
   const { seed = null, stream = 0 } = checkOptions("addNoise", options, { seed: true, stream: true });
@@ -134,13 +134,13 @@ function randomWords(count: number, seed: number | null, stream: number): Uint32
 }
 
 /**
- * The parameters of the next round: those before and the mean of the updates, summed in float64 (FedAvg).
+ * Compute the parameters of the next round: the old ones and the mean of the updates, summed in float64 (FedAvg).
  *
- * @param parameters - what all clients started from
- * @param updates - one a client
- * @param weights - by the number of examples, all alike, or numbers of your own. Updates with noise take "equal" alone: that
- *   is what the accounting of privacy counts with
- * @throws ModelError: there are no updates, weights are wrong, or an update has numbers that are not finite
+ * @param parameters - the parameters that all clients started from
+ * @param updates - one per client
+ * @param weights - "examples" weights by the number of examples, "equal" weights all alike; or give an array of
+ *   numbers. Updates with noise take only "equal", which the accounting of privacy assumes.
+ * @throws ModelError: there are no updates, weights are wrong, or an update has numbers that are not finite.
  * @throws BufferSizeError: an update has another length than the parameters
  */
 export function averageUpdates(

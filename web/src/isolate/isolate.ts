@@ -1,13 +1,14 @@
 /**
- * Cross-origin isolation where a server's headers cannot be set: a service worker adds them to what it passes on.
+ * Cross-origin isolation where a server's headers cannot be set: a service worker adds them to the responses that it
+ * passes on.
  *
  *     <script src="isolate.js"></script>
  *
- * The same file is the page's script, which registers it and loads the page anew once, and the service worker. It must lie in the
- * folder of the page or above, for it controls only what is below itself.
+ * The same file is the page's script and the service worker. The script registers the worker and loads the page anew
+ * once. The file must lie in the folder of the page or above, for a service worker only controls pages below itself.
  */
 
-/** What only service workers have, and TypeScript declares apart from the rest of a page's interface. */
+/** Members that only service workers have, and that TypeScript declares apart from the rest of a page's interface. */
 interface ServiceWorkerScope extends EventTarget {
   readonly clients: { claim(): Promise<void> };
   skipWaiting(): Promise<void>;
@@ -22,7 +23,7 @@ interface RequestEvent extends Event {
   respondWith(response: Promise<Response>): void;
 }
 
-/** What is set in the session's storage when a page was loaded anew. */
+/** Key in the session's storage that marks a page loaded anew. */
 const MARK = "trainweb-isolate";
 
 const HEADERS = {
@@ -36,7 +37,7 @@ function serve(scope: ServiceWorkerScope): void {
   scope.addEventListener("activate", (event) => (event as LifetimeEvent).waitUntil(scope.clients.claim()));
   scope.addEventListener("fetch", (event) => {
     const { request, respondWith } = event as RequestEvent;
-    // What tools of developers ask for, and fetch refuses.
+    // Developer tools make such requests, and fetch refuses them.
     if (request.cache !== "only-if-cached" || request.mode === "same-origin") {
       respondWith.call(event, fetch(request).then((response) => passOn(request, response)));
     }
@@ -44,8 +45,9 @@ function serve(scope: ServiceWorkerScope): void {
 }
 
 /**
- * A Response that is made here has the URL of its request: a module behind a redirect would look for others beside that. So the
- * browser is redirected, too, and asks anew. Only GET requests are repeated, and none at its own URL, which would not end.
+ * A Response that is made here has the URL of its request: a module behind a redirect would resolve imports beside that
+ * URL. So the browser is redirected, too, and asks anew. Only GET requests are repeated, and never at the same URL,
+ * which would not end.
  */
 function passOn(request: Request, response: Response): Response {
   if (!response.redirected || request.method !== "GET" || withoutHash(response.url) === withoutHash(request.url)) {

@@ -1,4 +1,4 @@
-/** What is used of Node's modules. The types of all of Node would change those of a page. */
+/** The used parts of Node's modules. The full types of Node would change the types of a page. */
 
 declare module "node:worker_threads" {
   export interface ThreadEvents {

@@ -1,4 +1,4 @@
-/** What surrounds the package in Node, Deno and Bun: workers are threads, and files are read. */
+/** The package's environment in Node, Deno and Bun: workers are threads, and files are read. */
 
 import type { Platform } from "../wire/platform.js";
 import { currentFolder, withFiles } from "./files.js";

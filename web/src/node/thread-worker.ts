@@ -21,7 +21,7 @@ function startThread(scope: URL, url: string): Thread {
   }
 }
 
-/** A module worker in a thread. Its end is an error, whoever ended it: nothing else would tell. */
+/** A module worker in a thread. Any end of it is reported as an error: there is no other sign. */
 export class ThreadWorker extends EventTarget {
   readonly #thread: Thread;
   #awaited: ReturnType<typeof setInterval> | undefined;
@@ -69,7 +69,7 @@ export class ThreadWorker extends EventTarget {
   }
 }
 
-/** What goes over instead of being copied, by either of the forms of `postMessage`. */
+/** Objects to transfer instead of copying, from either form of `postMessage`. */
 export function transferred(
   options: readonly Transferable[] | StructuredSerializeOptions | undefined,
 ): readonly Transferable[] {

@@ -1,6 +1,6 @@
 /**
- * The start of a thread: gives it what a worker of a browser has, and runs the script that it is for. So the package's workers,
- * and Pyodide in them, are the same scripts everywhere.
+ * The start of a thread: gives it the globals of a browser's worker, and runs its script. So the package's workers, and
+ * Pyodide in them, are the same scripts everywhere.
  */
 
 import { availableParallelism } from "node:os";
@@ -12,7 +12,7 @@ import { ThreadWorker, transferred } from "./thread-worker.js";
 
 const script = workerData as string;
 
-/** By which Pyodide would take this for something else than a worker of a browser. */
+/** Globals from which Pyodide would conclude that this is not a browser's worker. */
 const RUNTIMES = ["process", "Deno", "Bun"];
 
 function give(name: string, value: unknown): void {

@@ -128,12 +128,12 @@ function parseOptions(arg: unknown): object {
   return arg;
 }
 
-/** Check the one option object of `runOptimizerStep`. */
+/** Check the only option object of `runOptimizerStep`. */
 export function parseRunOptions(arg: unknown): RunOptions {
   return withoutAverages(checkRunOptions(parseOptions(arg)));
 }
 
-/** @throws SessionError for a run that is no eval step, if it is to read averages of the parameters */
+/** @throws SessionError if a run that is not an eval step is to read averages of the parameters */
 export function withoutAverages(options: RunOptions): RunOptions {
   if (options.ema === true) {
     throw sessionError("EMA_IN_TRAINING", {});
@@ -142,10 +142,10 @@ export function withoutAverages(options: RunOptions): RunOptions {
 }
 
 /**
- * Run a step whose errors are to have the tag of its options, and which is logged as these say.
+ * Run a step. Its errors get the tag of its options, and the options decide what is logged.
  *
- * @param what - the log calls it
- * @param severity - what is logged where they say nothing
+ * @param what - name of the step in the log
+ * @param severity - default of the options' severity
  */
 export async function tagged<T>(
   what: string,
@@ -165,7 +165,7 @@ export async function tagged<T>(
     log("verbose", `${name}: ${(performance.now() - start).toFixed(3)} ms`, level);
     return result;
   } catch (error) {
-    // What an aborted signal throws is the caller's own reason: it stays as it is.
+    // An aborted signal throws the caller's own reason, which stays as it is.
     throw error instanceof TrainwebError ? Object.assign(error, { tag }) : error;
   }
 }

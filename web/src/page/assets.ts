@@ -6,8 +6,8 @@ import { otherPlatform } from "../wire/platform.js";
 import type { KnownFile, LoadStage } from "./progress.js";
 
 /**
- * Whether the script that is built names the files for bundlers: that of npm imports does. The one for
- * `<script type="module">` looks beside itself, and a bundler that takes it in carries nothing along.
+ * True if the built script names the files for bundlers: the script of npm imports does. The script for `<script
+ * type="module">` looks beside itself, and a bundler that includes it copies no files.
  */
 declare const TRAINWEB_NAMES_ASSETS: boolean;
 
@@ -74,8 +74,8 @@ function assetsIn(folder: string): Record<Asset, URL> {
 }
 
 /**
- * Vite's development server before version 8 puts the scripts of dependencies into a folder of its own, and nothing that lies
- * beside them: that stays in the package.
+ * Vite's development server before version 8 moves the scripts of dependencies into another folder. The files beside
+ * the scripts stay in the package.
  */
 const PREBUNDLED = /\/node_modules\/\.vite\/(?:[^?]*\/)?deps[^/?]*\/[^/]*$/;
 const INSTALLED = "/node_modules/trainweb/dist/npm/";
@@ -84,10 +84,10 @@ const INSTALLED = "/node_modules/trainweb/dist/npm/";
 const OWN_NAMES = /\/(?:module|node)\.js$/;
 
 /**
- * Where `npx trainweb copy` puts the files for a bundler that carries none along: beside what it writes. Rollup and esbuild know
- * no assets without a plugin, and 10 MB are no part of a bundle. Parcel knows them, but makes bundles of those that are scripts,
- * also behind `url:` (tried with 2.16: it fails on the files that Pyodide's script names). Nothing is taken from a CDN that
- * the page did not name.
+ * The folder beside the bundle into which `npx trainweb copy` puts the files for a bundler that copies none. Rollup and
+ * esbuild know no assets without a plugin, and 10 MB are no part of a bundle. Parcel knows assets, but bundles the
+ * scripts among them, also behind `url:`. Tried with 2.16: it fails on the files that Pyodide's script names. Nothing
+ * is taken from a CDN that the page did not name.
  */
 const COPIED = "trainweb/";
 
@@ -114,7 +114,10 @@ function assetsOfModule(here: string | undefined): Record<Asset, URL | string> {
   return isCarried(String(named.worker), here) ? named : assetsIn(besideBundle(isLeftBehind(here) ? scriptOnStack() : here));
 }
 
-/** Whether a bundler took the worker along, or there was none. What it left as it was lies beside this script by its name. */
+/**
+ * True if a bundler copied the worker, or there was no bundler. A file that a bundler left as it was lies beside this
+ * script by its name.
+ */
 function isCarried(worker: string, here: string): boolean {
   if (isLeftBehind(worker)) {
     return false;
@@ -123,7 +126,7 @@ function isCarried(worker: string, here: string): boolean {
   return worker !== beside.href || OWN_NAMES.test(new URL(here).pathname);
 }
 
-/** Whether an address is one of the machine that the bundler ran on: webpack and Parcel write such for `import.meta.url`. */
+/** True for an address on the machine that the bundler ran on: webpack and Parcel write such for `import.meta.url`. */
 function isLeftBehind(address: string): boolean {
   const page = globalThis.location as Location | undefined;
   return address.startsWith("file:") && otherPlatform() === null && page !== undefined && page.protocol !== "file:";
@@ -145,14 +148,14 @@ export interface Locations {
   readonly baseURL: string | null;
   /** Prefix of a Pyodide distribution; null: the Pyodide of the package. */
   readonly indexURL: string | null;
-  /** Prefix of the kernels as they are; undefined: those of the package. */
+  /** Prefix of the kernels as they are; undefined: the package's kernels. */
   readonly wasmPaths: string | undefined;
 }
 
 /**
- * Where the files lie, by settings of the page.
+ * Find the files, by settings of the page.
  *
- * @throws TypeError when a setting is no prefix
+ * @throws TypeError when a setting is not a prefix
  */
 export function locateFiles({ baseURL, indexURL, wasmPaths }: Locations): PackageFiles {
   const base = absolutePrefix(baseURL, "env.baseURL");
@@ -186,7 +189,7 @@ export function locateFiles({ baseURL, indexURL, wasmPaths }: Locations): Packag
   };
 }
 
-/** What to do about a worker's script that is not where it should be. */
+/** Advice for a worker's script that is not where it should be. */
 export function missingHelp(worker: string): string {
   const folder = worker.slice(0, worker.lastIndexOf("/") + 1);
   const isCopy = worker.slice(folder.length) === NAMES.worker;
@@ -194,7 +197,7 @@ export function missingHelp(worker: string): string {
   return `${isCopy ? copy : ""}Another place is set by env.baseURL.`;
 }
 
-/** What to do about a worker's script that the server sends, and the browser does not start. */
+/** Advice for a worker's script that the server sends, and the browser does not start. */
 export function refusedHelp(worker: string): string {
   const { origin } = new URL(worker);
   const sources = origin === globalThis.origin ? "'self'" : `blob: ${origin}`;
@@ -213,13 +216,13 @@ export function knownFiles(files: PackageFiles): Map<string, KnownFile> {
     });
   return new Map([
     ...known({ worker, poolWorker, library, packages, snapshot }, () => true),
-    // Those of env.wasm.wasmPaths are not packed.
+    // Kernels of env.wasm.wasmPaths are not packed.
     ...known(kernels, (url) => url.endsWith(".gz")),
     ...known({ loader, script, wasm }, () => isOurs),
   ]);
 }
 
-/** A URL as the worker can take it, which may lie elsewhere. Some bundlers give paths alone. */
+/** Make a URL absolute for the worker, which may lie elsewhere. Some bundlers only give paths. */
 export function absolute(url: URL | string): string {
   const { document, location, origin } = globalThis as Partial<typeof globalThis>;
   // A worker that was started from a blob has an address that nothing is relative to.

@@ -10,15 +10,15 @@ import type { Source } from "./sources.js";
 import { describe } from "../data/given.js";
 import { resolveConfig, type TrainingConfig } from "./training-config.js";
 
-/** What `buildArtifacts` gives: files as `TrainingSession.create` and onnxruntime-training take them. */
+/** The result of `buildArtifacts`: files as `TrainingSession.create` and onnxruntime-training take them. */
 export interface ArtifactSet<File extends Uint8Array | Blob = Uint8Array> {
   /** The model of train steps, with gradients (ONNX). */
   readonly trainModel: File;
   /** The parameters and their names, as the model has them. */
   readonly checkpointState: File;
-  /** The checkpoint without weights: names and shapes alone. */
+  /** The checkpoint without weights: only names and shapes. */
   readonly nominalCheckpoint: File;
-  /** The model of eval steps: the loss and what is asked for (ONNX). */
+  /** The model of eval steps: the loss and the requested outputs (ONNX). */
   readonly evalModel: File;
   /** Null without an optimizer in the configuration. */
   readonly optimizerModel: File | null;
@@ -28,7 +28,7 @@ export interface ArtifactSet<File extends Uint8Array | Blob = Uint8Array> {
  * Build training artifacts of a forward model: `trainweb.artifacts.build_artifacts` of Python.
  *
  * @param config - as of `TrainingSession.createFromModel`
- * @param options - those of a session that matter here (limits, integrity, externalData), and `as`
+ * @param options - options of a session that matter here (limits, integrity, externalData), and `as`
  * @throws ModelError, UnsupportedError or GradientError as `TrainingSession.createFromModel`
  */
 export function buildArtifacts(
@@ -69,7 +69,8 @@ export class GradientGraphBuilder {
    * @param model - a forward model: a URL, bytes or a Blob
    * @param yNodeArgNames - tensors to differentiate
    * @param xNodeArgNames - inputs or initializers to differentiate for; `<x>_grad` becomes an output for each
-   * @param lossNodeArgName - the one of `yNodeArgNames` whose gradient is 1; those of the others are new inputs `<y>_grad`
+   * @param lossNodeArgName - the one of `yNodeArgNames` whose gradient is 1; the gradients of the others are new inputs
+   *   `<y>_grad`
    */
   constructor(model: Source, yNodeArgNames: Iterable<string>, xNodeArgNames: Iterable<string>, lossNodeArgName = "") {
     checkModel(model);
@@ -82,7 +83,7 @@ export class GradientGraphBuilder {
   /**
    * Build the gradient graph.
    *
-   * @param sessionOptions - those of a session that matter here (limits, integrity, externalData)
+   * @param sessionOptions - options of a session that matter here (limits, integrity, externalData)
    * @throws ModelError for a name that the model does not have; GradientError where an operator on the way has no
    *   gradient, or an x is unreachable
    */
@@ -108,7 +109,7 @@ export class GradientGraphBuilder {
   }
 }
 
-/** Names without repetition; those of a set are sorted, as in Python, so that results are reproducible. */
+/** Names without repetition. A set's names are sorted, as in Python, so that results are reproducible. */
 function ordered(what: string, names: Iterable<string>): readonly string[] {
   const list = typeof names === "string" ? [names] : [...names];
   const wrong = list.find((name) => typeof name !== "string");

@@ -1,4 +1,4 @@
-/** Arguments that several classes take: what a property is kept as, and what a file is handed out as. */
+/** Arguments of several classes: the kind of a property, and the form of a returned file. */
 
 import type { FileForm, PropertyKind, PropertyValue } from "../wire/protocol.js";
 import { sessionError } from "../wire/messages.js";
@@ -6,8 +6,8 @@ import { describe } from "../data/given.js";
 import { brief, checkOptions } from "../data/nearest.js";
 
 /**
- * What a file is handed out as: "bytes" is a Uint8Array in the page's memory (the default), "blob" a Blob, which
- * the browser keeps elsewhere: to be stored, sent, downloaded, or given to `create` again, it need not be in memory.
+ * The form of a returned file. "bytes" is a Uint8Array in the page's memory (the default). "blob" is a Blob, which the
+ * browser keeps elsewhere. It can be stored, sent, downloaded or given to `create` again without being in memory.
  */
 export interface FileOptions<Form extends FileForm = FileForm> {
   /** "bytes" by default. */
@@ -27,7 +27,7 @@ export function formOf(call: string, options: FileOptions): FileForm {
   return checkForm(checkOptions(call, options, { as: true }).as);
 }
 
-/** @throws TypeError when a value is no property, or cannot be kept as this kind */
+/** @throws TypeError when a value is not a property, or cannot be stored as this kind */
 export function checkKind(value: PropertyValue, kind: PropertyKind | undefined): void {
   if (!["number", "bigint", "string"].includes(typeof value)) {
     throw new TypeError(`'value' must be a number, bigint or string, got ${describe(value)}.`);
@@ -49,7 +49,7 @@ export function checkKind(value: PropertyValue, kind: PropertyKind | undefined):
   }
 }
 
-/** How many bits an integer takes, its sign among them. */
+/** Count the bits of an integer, its sign among them. */
 function bitsOf(value: bigint): number {
   const hex = (value < 0n ? ~value : value).toString(16);
   return 4 * (hex.length - 1) + parseInt(hex[0] ?? "0", 16).toString(2).length + 1;

@@ -1,4 +1,4 @@
-/** What generated calls of a session check and convert. */
+/** Checks and conversions for the generated calls of a session. */
 
 import type { Tensor } from "onnxruntime-common";
 
@@ -15,35 +15,35 @@ export interface ParameterTypeAndShape {
   readonly dims: readonly number[];
 }
 
-/** @throws TypeError when an argument is no number */
+/** @throws TypeError when an argument is not a number */
 export function checkNumber(name: string, value: unknown): void {
   if (typeof value !== "number") {
     throw sessionError("NOT_A_NUMBER", { name, given: describe(value) });
   }
 }
 
-/** @throws TypeError when an argument is no boolean */
+/** @throws TypeError when an argument is not a boolean */
 export function checkFlag(name: string, value: unknown): void {
   if (typeof value !== "boolean") {
     throw new TypeError(`'${name}' must be a boolean, got ${describe(value)}.`);
   }
 }
 
-/** @throws TypeError when an argument is no buffer of parameters */
+/** @throws TypeError when an argument is not a buffer of parameters */
 export function checkBuffer(buffer: unknown): void {
   if (!(buffer instanceof Uint8Array || buffer instanceof Float32Array)) {
     throw new TypeError(`'buffer' must be a Uint8Array or Float32Array, got ${describe(buffer)}.`);
   }
 }
 
-/** @throws TypeError when an argument is no file in memory */
+/** @throws TypeError when an argument is not a file in memory */
 export function checkBytes(file: unknown): void {
   if (!(file instanceof Uint8Array)) {
     throw new TypeError(`'weights' must be a Uint8Array, got ${describe(file)}.`);
   }
 }
 
-/** @throws TypeError when an argument is no adapter */
+/** @throws TypeError when an argument is not an adapter */
 export function checkAdapter(adapter: AdapterFiles): AdapterFiles {
   const { weights, config } = (adapter ?? {}) as Partial<AdapterFiles>;
   if (!(weights instanceof Uint8Array) || typeof config !== "string") {

@@ -1,4 +1,4 @@
-/** A session's calls to its worker: in order, and none after its release. */
+/** A session's calls to its worker, in order; calls after its release fail. */
 
 import { SessionError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
@@ -17,7 +17,7 @@ export class Channel {
   #queued = 0;
   #held: Call[] = [];
   #before: (() => Promise<unknown> | null) | null = null;
-  /** The answer to the call that was sent last, which comes after those to all before it. */
+  /** The answer to the latest call, which comes after the answers to all earlier calls. */
   #latest: Promise<unknown> = Promise.resolve();
 
   constructor(client: WorkerClient, method: "release" | "releaseInference" | "releaseState", handle: number) {
@@ -49,9 +49,9 @@ export class Channel {
   }
 
   /**
-   * Send a call after all earlier ones; they need not have come back.
+   * Send a call after all earlier ones, without waiting for their answers.
    *
-   * @param prepared - what must be known before the call can be sent
+   * @param prepared - a value that the call needs; it is sent once the value is there
    */
   post<P, M extends Method>(prepared: P | Promise<P>, make: (prepared: P) => Call<M>): Promise<Answer<M>> {
     const before = this.#before?.() ?? null;
@@ -69,9 +69,9 @@ export class Channel {
   }
 
   /**
-   * Send a step, which a signal may stop: before it starts, or between two of its instructions.
+   * Send a step, which a signal may stop before it starts, or between two of its instructions.
    *
-   * @param make - of what was prepared, and whether the worker may be told to stop it
+   * @param make - makes the call from the prepared value, and from a flag: true if the worker may stop the step
    * @throws the signal's reason when it stopped the step, which changed nothing then
    */
   async step<P, M extends Method>(
@@ -99,7 +99,7 @@ export class Channel {
   /** `prepared` once all calls made so far are answered; rejects with the signal's reason when it is aborted first. */
   #turn<P>(signal: AbortSignal, prepared: P | Promise<P>): Promise<P> {
     const turn = Promise.all([prepared, this.#idle(signal)]).then(([value]) => value);
-    // Whoever awaits it may still wait for another call.
+    // The caller that awaits it may still wait for another call.
     turn.catch(() => {});
     return turn;
   }
@@ -117,7 +117,7 @@ export class Channel {
     signal.throwIfAborted();
   }
 
-  /** A call whose answer nobody wants: it goes along with the next one. */
+  /** Keep a call whose answer is not needed, to be sent with the next one. */
   hold(call: Call): void {
     if (this.#queued === 0) {
       this.#held.push(call);
@@ -160,7 +160,7 @@ export class Channel {
   }
 }
 
-/** Whether a worker answers so because it was told to stop. */
+/** True for the error of a worker that stopped a step as ordered. */
 function isStopped(error: unknown): boolean {
   return error instanceof SessionError && error.message === sessionError("TERMINATED", {}).message;
 }

@@ -1,4 +1,4 @@
-/** Checks of settings by what Python declares of them (settings.ts). */
+/** Checks of settings by Python's declarations (settings/). */
 
 import { badSetting } from "../data/given.js";
 import { sessionError } from "../wire/messages.js";
@@ -118,7 +118,7 @@ function isWithin(value: number, { least, above, most, below }: Bounds): boolean
   );
 }
 
-/** Numbers in nested arrays: of an array, a Float32Array or a float32 tensor; null where it is none of these. */
+/** Convert an array, a Float32Array or a float32 tensor to nested arrays of numbers; null for other values. */
 function nestedNumbers(value: unknown): unknown {
   if (value instanceof Float32Array) {
     return nestedNumbers([...value]);

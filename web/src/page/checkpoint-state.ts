@@ -49,24 +49,26 @@ class StateHandle {
 
 /** A session that uses a state. */
 export interface StateUser {
-  /** What sessions on one state share. */
+  /** Copy the parts that sessions on one state share. */
   lendState(): Promise<SharedState>;
-  /** Go on with what another lends; its calls from now on come after. */
+  /** Continue with the state of another session; later calls come after. */
   takeState(shared: Promise<SharedState>): Promise<void>;
   /** Run one of the calls that states have, too. */
   callForState(call: SessionCall, buffers: readonly ArrayBuffer[]): Promise<unknown>;
 }
 
-/** Who has the contents: nobody but this page, a worker, or the session that was called last. */
+/** The holder of the contents: only this page, a worker, or the session that was called last. */
 type Holder = { readonly file: Blob } | { readonly handle: StateHandle } | "session";
 
 const KEY = Symbol("CheckpointState");
 
 /**
- * A checkpoint that is not bound to a session. Given to `TrainingSession.create` as `checkpointState`, it shows what that
- * session makes of it, and keeps it when the session is released. Several sessions on one state share its parameters, moments,
- * step count, learning rate, schedule and properties: whichever is called has them moved to its memory first, so that alternating
- * between two costs a copy each time. Gradients, the reset flag and random numbers are each session's own.
+ * A checkpoint that is not bound to a session. Given to `TrainingSession.create` as `checkpointState`, it shows the
+ * session's current values, and keeps them when the session is released.
+ *
+ * Several sessions on one state share its parameters, moments, step count, learning rate, schedule and properties. The
+ * session that is called has them moved to its memory first, so alternating between two costs a copy each time.
+ * Gradients, the reset flag and random numbers are each session's own.
  */
 export class CheckpointState {
   readonly #options: ResolvedOptions;
@@ -97,7 +99,7 @@ export class CheckpointState {
     const options = resolveOptions(sessionOptions);
     options.integrity.expect(["checkpointState"]);
     const file = await loadSource("checkpointState", source, options);
-    // The signal is of this call, not of those that open it anew.
+    // The signal belongs to this call, not to later calls that open the state anew.
     const state = new CheckpointState(KEY, { ...options, signal: undefined });
     const handle = await StateHandle.open(state, file, options);
     state.#holder = Promise.resolve({ handle });
@@ -140,7 +142,7 @@ export class CheckpointState {
     return this.#call("getProperty", [name]);
   }
 
-  /** What a value is kept as: 1 may be an integer or a float. */
+  /** The type that a value is kept as: 1 may be an integer or a float. */
   getPropertyKind(name: string): Promise<PropertyKind> {
     return this.#call("getPropertyKind", [name]);
   }
@@ -170,7 +172,7 @@ export class CheckpointState {
     return this.#save(includeOptimizerState, checkForm(as));
   }
 
-  /** Free what the worker has of it. A session that uses it goes on. Harmless when repeated. */
+  /** Free the state's memory in the worker. A session that uses the state goes on. Harmless when repeated. */
   async release(): Promise<void> {
     this.#isReleased = true;
     const holder = await this.#holder;
@@ -203,7 +205,7 @@ export class CheckpointState {
     }
   }
 
-  /** @internal Have the contents moved to a session that is called, if another has them: null where it has them itself. */
+  /** @internal Move the contents to a session that is called, if another has them; null if it has them itself. */
   moveTo(user: StateUser): Promise<void> | null {
     const from = this.#current;
     if (from === null || from === user) {
@@ -259,7 +261,7 @@ export class CheckpointState {
     return answer as Promise<SessionCalls[Name]["result"]>;
   }
 
-  /** Who answers; what a session left is read first. */
+  /** Find the present holder; the contents of a released session are read first. */
   async #present(): Promise<{ readonly handle: StateHandle } | StateUser> {
     if (this.#isReleased) {
       throw sessionError("RELEASED", {});

@@ -17,19 +17,19 @@ import { checkOptions } from "../data/nearest.js";
 export interface StoredCheckpoint {
   /** The name that it was saved under. */
   readonly name: string;
-  /** Bytes of the checkpoint, without what the store adds. */
+  /** Bytes of the checkpoint, without the store's header. */
   readonly nbytes: number;
-  /** When it was written. */
+  /** Time of writing. */
   readonly written: Date;
 }
 
-/** What the browser says of the storage of this origin, which all of its checkpoints and other data share. */
+/** The browser's figures on the storage of this origin, which all of its checkpoints and other data share. */
 export interface StorageQuota {
   /** Bytes that this origin keeps, of all its storage. */
   readonly usage: number | null;
   /** Bytes that it may keep. */
   readonly quota: number | null;
-  /** Whether the browser keeps the data until the user removes it; else it may go when the disk is full. */
+  /** True: the browser keeps the data until the user removes it; false: it may go when the disk is full. */
   readonly isPersistent: boolean;
 }
 
@@ -42,10 +42,10 @@ export interface StoredSession {
 }
 
 /**
- * Named checkpoints, each with all that exact resumption takes, in the private file system of this origin, or in IndexedDB
- * where there is none. A checkpoint is written so that a crash at any moment leaves the old or the new one, has a
- * checksum, and is kept from other tabs while a fit has it. Its contents are the same file in pages and in Python: `read`
- * of one and `write` of the other move a training.
+ * Named checkpoints, each with all that exact resumption takes. They are in the private file system of this origin, or
+ * in IndexedDB where there is none. A crash during a write leaves the old checkpoint or the new one. Each has a
+ * checksum, and other tabs cannot use it while a fit has it. Its contents are the same file in pages and in Python:
+ * `read` of one and `write` of the other move a training.
  */
 export class CheckpointStore {
   readonly #folder: string;
@@ -55,7 +55,7 @@ export class CheckpointStore {
   /**
    * @param folder - of the origin's checkpoints, for several programs of one origin; default "default"
    * @param options - `backend`: "opfs" or "indexedDB"; default: the first, where the browser has it
-   * @throws ModelError for an argument that is wrong; TypeError for an option that there is not
+   * @throws ModelError for a wrong argument; TypeError for an unknown option
    */
   constructor(folder = "default", options: { readonly backend?: CheckpointFolder["backend"] | null } = {}) {
     const { backend = null } = checkOptions("CheckpointStore", options, { backend: true });
@@ -76,25 +76,25 @@ export class CheckpointStore {
   }
 
   /**
-   * Keep what a session is made of now: parameters, moments, rate, random numbers, accumulated gradients.
+   * Store the current state of a session: parameters, moments, rate, random numbers, accumulated gradients.
    *
-   * @throws StorageError when there is no room, or a fit has the checkpoint; the one before is intact
+   * @throws StorageError when there is no room, or a fit has the checkpoint; the previous checkpoint is then intact
    */
   async save(session: StoredSession, name: string): Promise<void> {
     await checkSession(session).keepIn(await this.where(), name);
   }
 
   /**
-   * Have a session go on from a checkpoint.
+   * Make a session continue from a checkpoint.
    *
-   * @throws StorageError when there is none of this name; CheckpointError when it is damaged, or of a session with other
-   *   parameters or another optimizer: nothing was changed
+   * @throws StorageError when no checkpoint has this name. CheckpointError when it is damaged, or of a session with
+   *   other parameters or another optimizer: nothing was changed
    */
   async load(session: StoredSession, name: string): Promise<void> {
     await checkSession(session).goOnFrom(await this.where(), name);
   }
 
-  /** What there is, by name. */
+  /** List the checkpoints, by name. */
   async list(): Promise<StoredCheckpoint[]> {
     const found = await listCheckpoints(await this.where());
     return found.map(({ name, nbytes, written }) => ({ name, nbytes, written: new Date(written) }));
@@ -130,18 +130,19 @@ export class CheckpointStore {
   }
 
   /**
-   * The contents of a checkpoint, for `write` of another store.
+   * Read the contents of a checkpoint, for `write` of another store.
    *
-   * @throws StorageError when there is none of this name; CheckpointError when it is damaged
+   * @throws StorageError when no checkpoint has this name; CheckpointError when it is damaged
    */
   async read(name: string): Promise<Blob> {
     return new Blob([await this.#contents(name)]);
   }
 
   /**
-   * Keep contents that `read` of a store gave.
+   * Store contents that `read` of a store returned.
    *
-   * @throws StorageError when there is no room, or a fit has the checkpoint. What is no checkpoint is refused when it is loaded
+   * @throws StorageError when there is no room, or a fit has the checkpoint. Other contents than a checkpoint are
+   *   refused when they are loaded
    */
   async write(name: string, contents: Blob | Uint8Array): Promise<void> {
     const bytes = contents instanceof Blob ? new Uint8Array(await contents.arrayBuffer()) : contents;
@@ -159,7 +160,7 @@ export class CheckpointStore {
     return { usage, quota, isPersistent: (await storage?.persisted?.()) ?? false };
   }
 
-  /** Ask the browser to keep the data of this origin until the user removes it; whether it does. */
+  /** Ask the browser to keep the data of this origin until the user removes it. Returns true if it does. */
   async persist(): Promise<boolean> {
     return (await globalThis.navigator?.storage?.persist?.()) ?? false;
   }

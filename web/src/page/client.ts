@@ -24,10 +24,10 @@ import { knownFiles, missingHelp, refusedHelp } from "./assets.js";
 import { env, releasers, warnOfKernels, startTimeout } from "./env.js";
 import type { KnownFile, LoadTracker } from "./progress.js";
 
-/** When a worker that has said nothing is looked into, in parts of the limit for files that send nothing. */
+/** Time until the script of a silent worker is checked, in parts of the limit for files that send nothing. */
 const PATIENCE = 0.25;
 
-/** How often a page without locks looks whether a worker's messages come, and how many times in vain. */
+/** Interval of a page without locks between two looks for a worker's messages, and the most looks in vain. */
 const LOOK_MS = 300;
 const MISSED_PULSES = 5;
 
@@ -37,23 +37,23 @@ releasers.add(async () => {
   await Promise.all([...clients.values()].map((client) => client.endIfIdle()));
 });
 
-/** What `withWorker` needs of the options of a session. */
+/** Options of a session that `withWorker` needs. */
 export interface WorkerOptions {
   readonly settings: WorkerSettings;
   readonly progress: LoadTracker;
   readonly signal?: AbortSignal | undefined;
 }
 
-/** What sessions have, and built files have not. */
+/** Sessions have this method, built files do not. */
 interface Releasable {
   release?(): Promise<void>;
 }
 
 /**
- * Open a session in the worker for these settings: the one that runs, or a new one.
+ * Open a session in the worker for these settings: a running worker, or a new one.
  *
  * @param open - makes the session, which keeps the worker until `WorkerClient.leave`
- * @throws the reason of the signal when it is aborted first; what is opened nevertheless is released
+ * @throws the reason of the signal when it is aborted first; a session that opens nevertheless is released
  */
 export async function withWorker<T>(
   { settings, progress, signal }: WorkerOptions,
@@ -119,7 +119,7 @@ export function callOf<M extends Method>(
   return { method, args, buffers };
 }
 
-/** Who waits for a reply. */
+/** A call that waits for its reply. */
 interface Waiting {
   resolve(result: Result<unknown>): void;
   reject(error: Error): void;
@@ -135,14 +135,14 @@ export class WorkerClient {
   #memory: WebAssembly.Memory | null = null;
   #wakeWord = 0;
   #hasStarted = false;
-  /** Whether the worker ever said that it takes calls. */
+  /** True once the worker has said that it takes calls. */
   #isHeard = false;
-  /** To be called when its end will be noticed, or nobody can. */
+  /** Called when its end will be noticed, or cannot be. */
   #isWatched: () => void = () => {};
   #python: Promise<PythonInfo> | null = null;
-  /** Sessions, and those that are being made. */
+  /** Number of sessions, including sessions in the making. */
   #sessions = 0;
-  /** Of these, those that nobody waits for. */
+  /** Number of these that nobody waits for. */
   #givenUp = 0;
   #idle: ReturnType<typeof setTimeout> | undefined;
   readonly #files: PackageFiles;
@@ -150,7 +150,7 @@ export class WorkerClient {
   /** Files that are on their way. */
   readonly #arriving = new Map<string, FileProgress>();
   readonly #trackers = new Set<LoadTracker>();
-  /** Why no new session is made here, though those that are there go on. */
+  /** The reason why this worker makes no new session, though existing sessions go on. */
   #retired: string | null = null;
 
   /** Settles when the kernels run. */
@@ -189,7 +189,7 @@ export class WorkerClient {
     });
     void this.#watch(settings);
     this.ready = this.#start(settings, watched);
-    // Whoever creates a session awaits it; nobody else needs to.
+    // The creator of a session awaits it; nobody else needs to.
     this.ready.catch(() => {});
   }
 
@@ -198,7 +198,7 @@ export class WorkerClient {
     return this.#memory;
   }
 
-  /** Tell how far files are, those that are on their way among them. */
+  /** Report the progress of files, including the ones on their way. */
   follow(tracker: LoadTracker): void {
     if (tracker.isWanted) {
       this.#trackers.add(tracker);
@@ -246,7 +246,7 @@ export class WorkerClient {
     keepInBackground(this.#idle);
   }
 
-  /** A session that is being made is not wanted any more: end the worker, in the middle of its work, if it has no other one. */
+  /** Give up a session in the making. If the worker has no other one, end it in the middle of its work. */
   giveUp(): void {
     this.#givenUp++;
     if (this.#givenUp === this.#sessions) {
@@ -259,7 +259,7 @@ export class WorkerClient {
     this.#givenUp--;
   }
 
-  /** End the worker, once it has stored what it stores, if it has no session. */
+  /** End a worker without sessions, once it has finished storing. */
   async endIfIdle(): Promise<void> {
     if (this.#sessions === 0 && this.#failure === null) {
       this.#onEnd();
@@ -279,7 +279,7 @@ export class WorkerClient {
   /**
    * Send a call.
    *
-   * @param before - calls that are run before it and whose answers nobody wants
+   * @param before - calls that run before it, and whose answers are not needed
    * @throws the error that the worker answers with; EngineError when the worker is or gets lost
    */
   request<M extends Method>(call: Call<M>, before: readonly Call[] = []): Promise<Answer<M>> {
@@ -296,7 +296,7 @@ export class WorkerClient {
     }).then((result) => this.#unwrap(result as Result<Answer<M>>));
   }
 
-  /** Start Python, too, if nobody has yet; settles when it and the kernels run. */
+  /** Start Python, too, if it has not started yet; settles when Python and the kernels run. */
   startPython(): Promise<PythonInfo> {
     if (this.#python === null) {
       this.#python = this.#startPython();
@@ -319,7 +319,7 @@ export class WorkerClient {
       log("info", `${info.build}, ${info.threads} threads`);
       return info;
     } catch (error) {
-      // A worker that could not start is of no use; the next session tries anew.
+      // A worker that could not start is of no use; the next session tries again.
       this.#fail(error instanceof Error ? error.message : String(error));
       throw error;
     }
@@ -338,7 +338,7 @@ export class WorkerClient {
       log("info", `Python of Pyodide ${info.python}`);
       return info;
     } catch (error) {
-      // Sessions that need no Python go on; the next one that does gets another worker.
+      // Sessions without Python go on; the next session that needs it gets another worker.
       this.#onEnd();
       throw error;
     }
@@ -356,7 +356,7 @@ export class WorkerClient {
     try {
       const isHeld = await this.request(callOf("holdLock", [name]));
       clearTimeout(doubt);
-      // A thread of Node tells of its end.
+      // A thread of Node reports its end.
       const needsPulse = !isHeld && otherPlatform() === null;
       if (needsPulse) {
         await this.#watchPulse(settings);
@@ -376,9 +376,9 @@ export class WorkerClient {
   }
 
   /**
-   * Where there are no locks (http): a worker of the worker ends with it, and sends messages until then. Without any for
-   * some looks in a row it is dead; a page that slept looks once, and has them then. No session is used before: what ended
-   * unwatched would be waited for in vain.
+   * Watch a worker where there are no locks (http). A worker of the worker sends messages, and ends with it. After
+   * several looks without a message, the worker counts as dead. A page that slept looks once, and has the messages
+   * then. No session is used before the watch begins: a call to a worker that ended unwatched would wait for ever.
    */
   async #watchPulse({ files, stallMs }: WorkerSettings): Promise<void> {
     const script = files.poolWorker;
@@ -391,7 +391,7 @@ export class WorkerClient {
       log("warning", `${what} Should the worker end in the middle of a call, nobody will notice.`);
     }
     if (runs === null) {
-      // What stalled may come after all.
+      // A stalled script may run after all.
       void started.then((comes) => comes && this.#countPulses(port1)).catch(() => undefined);
     } else if (runs) {
       this.#countPulses(port1);
@@ -416,9 +416,9 @@ export class WorkerClient {
   }
 
   /**
-   * See what the server sends for the script of a worker that has not been heard of: it may be none at all.
+   * Check the server's answer for the script of a silent worker: it may not be a script at all.
    *
-   * @param isOver - whether the worker is known not to start
+   * @param isOver - true if the worker is known not to start
    */
   async #lookInto({ files, stallMs }: WorkerSettings, isOver: boolean): Promise<void> {
     try {
@@ -434,7 +434,7 @@ export class WorkerClient {
     }
   }
 
-  /** By which the worker's script is known, should it say nothing. */
+  /** The text that identifies the worker's script, if the worker stays silent. */
   #scriptEnd(worker: string): ScriptEnd {
     const text: Listening["listens"] = "the worker of trainweb";
     return { what: text, text, nbytes: this.#known.get(worker)?.nbytes ?? 0 };
@@ -460,7 +460,10 @@ export class WorkerClient {
     throw error;
   }
 
-  /** Make no new session here. What the others have learned can still be read; the worker ends with the last of them. */
+  /**
+   * Make no new session here. Trained parameters of the others can still be read; the worker ends with the last of
+   * them.
+   */
   #retire(reason: string): void {
     this.#retired ??= reason;
     this.#onEnd();

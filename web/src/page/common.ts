@@ -5,14 +5,14 @@ import type { Tensor } from "onnxruntime-common";
 import type { InferenceSession } from "./inference.js";
 import type { TrainingSession } from "./session.js";
 
-/** Values that are no tensors, such as sequences: none can be fed or fetched here. */
+/** Values other than tensors, such as sequences: they cannot be fed or fetched here. */
 export type NonTensorType = never;
 
-/** What models take and give. */
+/** Inputs and outputs of models. */
 export type OnnxValue = Tensor | NonTensorType;
 
-/** What makes sessions that run a model: `InferenceSession` itself. */
+/** The maker of sessions that run a model: `InferenceSession` itself. */
 export type InferenceSessionFactory = Pick<typeof InferenceSession, "create">;
 
-/** What makes sessions that train: `TrainingSession` itself. */
+/** The maker of sessions that train: `TrainingSession` itself. */
 export type TrainingSessionFactory = Pick<typeof TrainingSession, "create">;

@@ -1,24 +1,24 @@
-/** Fetching the user's files: neither a server that sends nothing nor one that never ends holds a page up. */
+/** Fetch the user's files. Limits keep a server that sends nothing, or never ends, from holding a page up. */
 
 import { CheckpointError, LimitError, ModelError } from "../wire/errors.js";
 import { messageOf } from "../wire/fetch-file.js";
 import { otherPlatform } from "../wire/platform.js";
 import type { LoadTracker } from "./progress.js";
 
-/** Bytes from which on a file stays with the browser, as a Blob: the worker reads of it what it needs. */
+/** Bytes from which on a file stays with the browser, as a Blob: the worker reads the parts that it needs. */
 export const LARGE_FILE = 2 ** 25;
 
-/** What a download must keep to. */
+/** Limits and hashes of a download. */
 export interface DownloadOptions {
   readonly progress: LoadTracker;
-  /** How long nothing may come, in milliseconds. */
+  /** Limit of a silence, in milliseconds. */
   readonly stallMs: number;
   /** Bytes that may come, and the option that says so. */
   readonly limit: { readonly name: string; readonly nbytes: number };
   readonly signal: AbortSignal | undefined;
 }
 
-/** Whether workers can read Blobs while they compute: only those of browsers can. */
+/** True if workers can read Blobs while they compute: only in browsers. */
 export function keepsBlobs(): boolean {
   return otherPlatform() === null;
 }
@@ -26,7 +26,7 @@ export function keepsBlobs(): boolean {
 /**
  * The bytes of a file, or a Blob if it is large.
  *
- * @param what - how errors call it, e.g. "trainModel"
+ * @param what - name of the file in errors, e.g. "trainModel"
  * @throws ModelError, or CheckpointError for a checkpoint, when it cannot be fetched, breaks off or stalls; LimitError
  *   when it is too large; the reason of `signal`
  */
@@ -136,7 +136,7 @@ class Download {
   }
 }
 
-/** The bytes of a file as they come; those of a large one are given to the browser, part by part. */
+/** Collects the bytes of a file as they come. It hands the bytes of a large file to the browser, part by part. */
 class Chunks {
   readonly #parts: Blob[] = [];
   #chunks: Uint8Array<ArrayBuffer>[] = [];

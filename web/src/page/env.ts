@@ -1,4 +1,4 @@
-/** Settings of the page: as onnxruntime's `env`, restricted to what trainweb has. */
+/** Settings of the page: as onnxruntime's `env`, restricted to the settings that trainweb has. */
 
 import { env as common } from "onnxruntime-common";
 
@@ -13,10 +13,7 @@ const MAX_DEFAULT_THREADS = 4;
 
 /** Flags of the kernels. */
 export interface WasmFlags {
-  /**
-   * Threads of the kernels. 0 or undefined: min(4, ceil(cores / 2)). One without cross-origin
-   * isolation, whatever is asked for.
-   */
+  /** Threads of the kernels. 0 or undefined: min(4, ceil(cores / 2)). Always 1 without cross-origin isolation. */
   numThreads?: number | undefined;
   /** Deprecated; trainweb always uses SIMD. */
   simd?: boolean | undefined;
@@ -24,13 +21,13 @@ export interface WasmFlags {
   initTimeout?: number | undefined;
   /** Nothing: computation is always in a worker. */
   proxy?: boolean | undefined;
-  /** Nothing: `session.profile(feeds)` tells where the time goes. */
+  /** No effect: `session.profile(feeds)` shows the time of each part. */
   trace?: boolean | undefined;
   /** A file of onnxruntime-web: it is warned of, and the package's own are taken. */
   wasmBinary?: unknown;
   /**
-   * URL prefix of the kernels*.wasm files, where they do not lie with the rest of the package. An object, which names
-   * files of onnxruntime-web, and a prefix under which there are no kernels are warned of, and the package's own are taken.
+   * URL prefix of the kernels*.wasm files, if they are apart from the rest of the package. An object, which names files
+   * of onnxruntime-web, or a prefix without kernels leads to a warning, and to the package's own kernels.
    */
   wasmPaths?:
     | string
@@ -48,9 +45,8 @@ export interface PyodideFlags {
   /** URL prefix of a Pyodide distribution; null: the Pyodide in this package. */
   indexURL: string | null;
   /**
-   * Start Python from a memory snapshot: 2 MB more to fetch, but many times as fast to start. "auto" does
-   * so unless the browser tells of a slow or metered network. Where it does not fit Pyodide's version,
-   * Python starts plainly.
+   * Start Python from a memory snapshot: 2 MB more to fetch, but many times as fast to start. "auto" does so unless the
+   * browser reports a slow or metered network. If the snapshot does not fit Pyodide's version, Python starts plainly.
    */
   snapshot: SnapshotChoice;
 }
@@ -60,11 +56,13 @@ export type InertFlags = Record<string, unknown>;
 
 /** Limits of time, in milliseconds. */
 export interface Timeouts {
-  /** How long a worker may take to say that it runs; what keeps its script is found out long before. Default 60 000. */
+  /**
+   * Limit until a worker reports that it runs. A script that cannot be fetched is found long before. Default 60 000.
+   */
   start: number;
-  /** How long a file of the package may send nothing. Default 8 000. */
+  /** Limit of a silence while a file of the package is fetched. Default 8 000. */
   stall: number;
-  /** How long a worker without sessions is kept for the next one. Default 30 000. */
+  /** Time that a worker without sessions is kept for the next one. Default 30 000. */
   idle: number;
 }
 
@@ -88,7 +86,7 @@ export class Env {
   /** Nothing, as `webgl`. */
   readonly webgpu: InertFlags = {};
 
-  /** Nothing: `logLevel` says what is written to the console. */
+  /** No effect: `logLevel` selects the messages on the console. */
   debug?: boolean;
 
   /** Nothing, as `debug`. */
@@ -101,12 +99,12 @@ export class Env {
    */
   baseURL: string | null = null;
 
-  /** Told of loading, in bytes and percent, by every session that is made. Default null. */
+  /** Called with the progress of loading, in bytes and percent, by every new session. Default null. */
   onProgress: ProgressListener | null = null;
 
   #seed: bigint | undefined;
 
-  /** How long is waited, in milliseconds. */
+  /** Time limits, in milliseconds. */
   readonly timeouts: Timeouts = { start: 60_000, stall: 8_000, idle: 30_000 };
 
   /** Versions that are loaded. */
@@ -125,14 +123,14 @@ export class Env {
   });
 
   /**
-   * Seed of random operators (Dropout) for sessions created from now on, of which the lowest 64 bits count; undefined: 0,
-   * so that training can be repeated. `session.seed` tells it.
+   * Seed of random operators (Dropout) for sessions created from now on; only its lowest 64 bits count. undefined: 0,
+   * so that training can be repeated. `session.seed` returns it.
    */
   get seed(): bigint | undefined {
     return this.#seed;
   }
 
-  /** @throws TypeError when it is no integer */
+  /** @throws TypeError when it is not an integer */
   set seed(value: number | bigint | undefined) {
     if (value !== undefined && typeof value !== "bigint" && !Number.isSafeInteger(value)) {
       throw new TypeError(`env.seed must be an integer, got ${String(value)}.`);
@@ -148,7 +146,10 @@ export class Env {
     await Promise.all([...releasers].map((release) => release()));
   }
 
-  /** What is written to the console: "verbose", "info", "warning", "error" or "fatal", and what is graver. Default "warning". */
+  /**
+   * The least level that is written to the console: "verbose", "info", "warning", "error" or "fatal". Default
+   * "warning".
+   */
   get logLevel(): LogLevel {
     return getLogLevel();
   }
@@ -161,18 +162,18 @@ export class Env {
   }
 }
 
-/** Flags of this page. Those of a running worker keep their value: set them before the first session. */
+/** Flags of this page. A running worker keeps its values: set them before the first session. */
 export const env = new Env();
 
 let hasWarned = false;
 
-/** How long a worker may take to say that it runs, in milliseconds. */
+/** Limit until a worker reports that it runs, in milliseconds. */
 export function startTimeout(): number {
   const { initTimeout = 0 } = env.wasm;
   return initTimeout > 0 ? initTimeout : env.timeouts.start;
 }
 
-/** The prefix of the kernels, if one is set; what is of another package is warned of once. */
+/** The prefix of the kernels, if one is set. Warns once of a value meant for another package. */
 export function kernelsPrefix(): string | undefined {
   const { wasmBinary, wasmPaths } = env.wasm;
   if (wasmBinary !== undefined) {
@@ -197,7 +198,7 @@ export function warnOfKernels(fault: string, flag = "env.wasm.wasmPaths"): void 
   }
 }
 
-/** The number of threads a session will use, given what it asks for (0, undefined: the default). */
+/** The number of threads of a session, for a requested number (0, undefined: the default). */
 export function resolveThreads(requested: number | undefined): number {
   const wanted = isPositiveInteger(requested) ? requested : env.wasm.numThreads;
   if (isPositiveInteger(wanted) && wanted > MAX_THREADS) {

@@ -1,6 +1,6 @@
-/** What sessions hand to a page as it is: nobody may change it. */
+/** Objects that sessions hand to a page as they are: nobody may change them. */
 
-/** The object, with all that is in it, made so that a change throws in modules and does nothing elsewhere. */
+/** Freeze an object with all its contents: a change throws in modules and does nothing elsewhere. */
 export function frozen<T>(value: T): T {
   if (typeof value === "object" && value !== null && !Object.isFrozen(value) && !ArrayBuffer.isView(value)) {
     Object.freeze(value);

@@ -11,19 +11,19 @@ import type { History } from "./fit-events.js";
 import type { FitOptions } from "./fit-options.js";
 import { FEDERATED, type FederatedFields } from "./settings/federated.js";
 
-/** What rounds need of a session. */
+/** Methods of a session that rounds need. */
 export interface FederatedSession {
   /** Train on rows. */
   fit(data: DataSource, options?: FitOptions): PromiseLike<History>;
   /** All trained parameters. */
   getContiguousParameters(trainableOnly: boolean): Promise<Tensor>;
-  /** How many numbers these are. */
+  /** The number of elements in the parameters. */
   getParametersSize(trainableOnly: boolean): Promise<number>;
   /** Put all trained parameters in. */
   loadParametersBuffer(buffer: Float32Array, trainableOnly: boolean): Promise<void>;
 }
 
-/** What came of a round. */
+/** The result of a round. */
 export interface RoundUpdate extends ClientUpdate {
   /** Of the local training; it stays in the page. */
   readonly history: History;
@@ -60,9 +60,9 @@ export class FederatedClient {
    *
    * @param parameters - all trained parameters, as `getContiguousParameters(true)` gives them
    * @param data - as `fit` takes it; its rows must be countable
-   * @param options - of `fit`: `epochs`, `batchSize`, `proximal` (FedProx), `seed` (of the order of rows: give another one
-   *   each round) and the others
-   * @returns what may leave the page is its `delta`, and `examples` where the server may know them
+   * @param options - of `fit`: `epochs`, `batchSize`, `proximal` (FedProx), `seed` (of the order of rows: give another
+   *   one each round) and the others
+   * @returns only its `delta` may leave the page, and `examples` if the server may know them.
    * @throws BufferSizeError: the parameters are of another length than the session's
    * @throws ModelError, FeedError, SessionError, TrainwebError: as `fit`; or an update that is not finite
    */

@@ -8,21 +8,21 @@ import { badSetting, describe } from "../data/given.js";
 import { checkKnown } from "../data/nearest.js";
 import { sessionError } from "../wire/messages.js";
 
-/** What a server asks for. */
+/** A request of a server. */
 export interface FlowerTask {
-  /** What the server gives to its clients: "server-round", and what its strategy has besides. */
+  /** The server's settings for its clients: "server-round", and others of its strategy. */
   readonly config: Readonly<Record<string, ConfigValue>>;
   /** The node that this page is. */
   readonly node: string;
 }
 
-/** What came of a training. */
+/** The result of a training. */
 export interface FlowerTraining extends WeightedUpdate {
   /** Numbers by name, for the server. */
   readonly metrics?: Readonly<Record<string, number>>;
 }
 
-/** What came of an evaluation. */
+/** The result of an evaluation. */
 export interface FlowerEvaluation {
   /** Rows that were evaluated. */
   readonly examples: number;
@@ -30,11 +30,11 @@ export interface FlowerEvaluation {
   readonly metrics: Readonly<Record<string, number>>;
 }
 
-/** What a page does as a client. */
+/** The actions of a page as a client. */
 export interface FlowerOptions {
-  /** Train from the common parameters: what `FederatedClient.round` gives. */
+  /** Train from the common parameters; return the result of `FederatedClient.round`, for example. */
   readonly train: (parameters: Float32Array, task: FlowerTask) => Promise<FlowerTraining>;
-  /** Evaluate the common parameters, which are in the session by then; without it the server is told that the page cannot. */
+  /** Evaluate the common parameters, which are in the session by then. Without it the page answers that it cannot. */
   readonly evaluate?: (parameters: Float32Array, task: FlowerTask) => Promise<FlowerEvaluation>;
   /** Called when the page has become a node. */
   readonly onJoin?: (node: string) => void;
@@ -42,7 +42,7 @@ export interface FlowerOptions {
   readonly signal?: AbortSignal;
 }
 
-/** What pages need of a session to be clients. */
+/** Methods of a session that pages need to be clients. */
 export interface FlowerSession extends Pick<FederatedSession, "getParametersSize" | "loadParametersBuffer"> {
   /** Names of the trained parameters. */
   parameterNames(options: { readonly trainableOnly: boolean }): Promise<readonly string[]>;
@@ -51,18 +51,19 @@ export interface FlowerSession extends Pick<FederatedSession, "getParametersSize
 }
 
 const OPTIONS = ["train", "evaluate", "onJoin", "signal"];
-/** The bridge is stopped, or the page left: what ends well. */
+/** The bridge is stopped, or the page left: both are good ends. */
 const ENDS = [1000, 1001];
 const COUNT = "num-examples";
-/** A reason that a failure is told with; the server's log has it. */
+/** Most characters of a failure's reason, which is in the server's log. */
 const MAX_REASON = 500;
 
 /**
  * Be a client of a Flower server until the bridge is stopped or the signal aborted.
  *
  * @param url - of the bridge: `wss://...`, or `ws://localhost:8765`
- * @param session - whose trained parameters are those of the server, by names and shapes
- * @throws SessionError: there is no connection, it ended (the message says why), or the bridge sent what is none of its messages
+ * @param session - its trained parameters have the same names and shapes as the server's
+ * @throws SessionError: there is no connection, it ended (the message says why), or the bridge sent an unexpected
+ *   message.
  * @throws ModelError: an option is wrong
  */
 export async function joinFlower(url: string | URL, session: FlowerSession, options: FlowerOptions): Promise<void> {
@@ -131,7 +132,7 @@ class FlowerNode {
     });
   }
 
-  /** Of a page that has left, nobody wants to hear. */
+  /** Messages of a page that has left are dropped. */
   #send(header: PageMessage, shapes?: readonly ArrayShape[], numbers?: Float32Array<ArrayBuffer>): void {
     if (this.#socket.readyState === WebSocket.OPEN) {
       this.#socket.send(packFrame(header, shapes, numbers));

@@ -1,4 +1,4 @@
-/** Images as tensors and data: what a canvas can draw goes to a worker of its own, which resizes and changes it. */
+/** Images as tensors and data. A separate worker resizes and changes every image that a canvas can draw. */
 
 import { Tensor } from "onnxruntime-common";
 
@@ -14,8 +14,8 @@ import { callOf, withWorker } from "./client.js";
 import { resolveOptions } from "./options.js";
 
 /**
- * A file, a URL, or what a canvas can draw: an image, a video (its frame), a canvas, a bitmap; pixels; or the stream of a
- * camera (its frame). What is given stays as it is.
+ * A file, a URL, or anything that a canvas can draw: an image, a video (its frame), a canvas, a bitmap; pixels; or the
+ * stream of a camera (its frame). The source stays as it is.
  */
 export type ImageSource = Blob | string | URL | CanvasImageSource | ImageData | MediaStream;
 
@@ -29,13 +29,13 @@ export async function readImage(source: ImageSource, options: ImageOptions): Pro
   return readResolved(source, resolveImageOptions(options));
 }
 
-/** How images become a dataset. */
+/** Options of `readImages`. */
 export interface ImagesOptions extends ImageOptions {
   /** The input of the model that the images are. */
   readonly input: string;
   /** Its other inputs: tensors whose first axis counts the images, or typed arrays with a value for each. */
   readonly columns?: Columns;
-  /** Whether they come in another order in each round. Default true. */
+  /** True: images come in another order in each round. Default true. */
   readonly shuffle?: boolean;
   /** Of the order, 0 to 2^53 - 1. Default 0. */
   readonly seed?: number;
@@ -45,11 +45,11 @@ export interface ImagesOptions extends ImageOptions {
 const AHEAD = 4;
 
 /**
- * A dataset of images, each read when its turn comes. In each round (epoch) an image is changed by another seed, which
- * follows from `augment.seed`, the round and its place: a fit that goes on sees what it would have seen.
+ * Make a dataset of images, each read when its turn comes. In each round (epoch) an image is changed by another seed.
+ * The seed follows from `augment.seed`, the round and its place, so a resumed fit sees the same images.
  *
- * @throws FeedError when there are no images, or other numbers of values in `columns`, and, in a round, for an image that
- *   cannot be read, which it names; ModelError when an option is wrong
+ * @throws FeedError when there are no images, or other numbers of values in `columns`. FeedError in a round for an
+ *   image that cannot be read, which it names. ModelError when an option is wrong
  */
 export function readImages(images: Iterable<ImageSource>, options: ImagesOptions): Dataset {
   const known = { ...IMAGE_OPTIONS, input: true, columns: true, shuffle: true, seed: true } as const;
@@ -104,7 +104,10 @@ async function readResolved(source: ImageSource, options: ResolvedImageOptions):
   return new Tensor("float32", data, layout === "CHW" ? [channels, height, width] : [height, width, channels]);
 }
 
-/** A worker of its own: that of a session is at its steps. It ends when nothing was read for a while, as theirs do. */
+/**
+ * Read an image in a separate worker, because a session's worker is busy with steps. It ends after a while without
+ * images, as other workers do without sessions.
+ */
 async function readInWorker(given: GivenImage, options: ResolvedImageOptions): Promise<Float32Array<ArrayBuffer>> {
   const { settings, progress } = resolveOptions({ threads: 1 });
   return withWorker({ settings: { ...settings, hasKernels: false }, progress }, async (client) => {
@@ -115,7 +118,7 @@ async function readInWorker(given: GivenImage, options: ResolvedImageOptions): P
   });
 }
 
-/** What a worker can be sent. */
+/** Convert an image to a form that a worker can receive. */
 async function portable(source: ImageSource): Promise<GivenImage> {
   if (typeof source === "string" || source instanceof URL) {
     return absolute(source);

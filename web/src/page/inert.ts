@@ -12,9 +12,9 @@ const warned = new Set<string>();
  * Warn of the options of a session that change nothing, in one line.
  *
  * @param providers - names of execution providers
- * @param entries - what `entriesOf` gives of the option `extra`
- * @throws UnsupportedError for an entry that would change numbers, or promises what is not done; RangeError for a format
- *   that there is not
+ * @param entries - the result of `entriesOf` for the option `extra`
+ * @throws UnsupportedError for an entry that would change numbers, or promises something that is not done; RangeError
+ *   for an unknown format
  */
 export function warnWithoutEffect(options: object, providers: readonly string[], entries: ReadonlyMap<string, string>): void {
   const elsewhere = providers.find((name) => name !== "wasm" && name !== "cpu");
@@ -48,7 +48,7 @@ export function warnOfRunEntries(entries: ReadonlyMap<string, string>): void {
 /**
  * The entries in the option `extra`, by their names with dots between.
  *
- * @throws Error as onnxruntime-web does: an object that is in itself, or a value that is no entry
+ * @throws Error as onnxruntime-web does: an object that contains itself, or a value that cannot be an entry
  */
 export function entriesOf(extra: unknown, prefix = "", seen = new Set<object>()): Map<string, string> {
   const found = new Map<string, string>();

@@ -1,4 +1,4 @@
-/** Whether and at what cost a model can be trained, before any data are fetched: `trainweb.check` of Python as data. */
+/** Report if a model can be trained, and its cost, before any data are fetched: `trainweb.check` of Python as data. */
 
 import type { ModelReport } from "../wire/report.js";
 import { modelMetadata } from "./call-values.js";
@@ -8,18 +8,18 @@ import { resolveOptions, type SessionOptions } from "./options.js";
 import type { Source } from "./sources.js";
 import { resolveConfig, type TrainingConfig } from "./training-config.js";
 
-/** What the model would be trained with, and sizes of its symbolic dims, the least that fit where none is given. */
+/** The training configuration to check, and sizes of symbolic dims. The default of a size is the least that fits. */
 export interface InspectConfig extends Partial<Omit<TrainingConfig, "dims">> {
   /** Sizes by the name of the dim. A model that cannot be trained otherwise is built with them (`dims` of the report). */
   readonly dims?: Readonly<Record<string, number>>;
 }
 
 /**
- * Report what of a forward model is trained, what stands in the way, and what a step costs.
+ * Report the trained tensors of a forward model, the obstacles to its training, and the cost of a step.
  *
- * @returns a report for every model, also for one that is not ONNX: what is wrong is told in it
- * @throws TypeError for something that is no source; ModelError when it cannot be fetched, or for a configuration
- *   that does not exist; EngineError when the worker does not start
+ * @returns a report for every model, also for one that is not ONNX: the report has the error.
+ * @throws TypeError for anything but a source; ModelError when it cannot be fetched, or for a configuration that does
+ *   not exist; EngineError when the worker does not start
  */
 export async function inspectModel(
   model: Source,

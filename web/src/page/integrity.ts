@@ -14,7 +14,7 @@ const FILES: readonly string[] = [
   "bundle",
 ] satisfies FileName[];
 
-/** From the weakest on: of several hashes those of the strongest kind count, as in HTML. */
+/** From the weakest on: of several hashes only the strongest kind counts, as in HTML. */
 const BYTES = { sha256: 32, sha384: 48, sha512: 64 } as const;
 
 type Algorithm = keyof typeof BYTES;
@@ -24,7 +24,7 @@ interface Hash {
   readonly digest: string;
 }
 
-/** What was asked for, checked. */
+/** The option `integrity`, checked. */
 export class Integrity {
   readonly #hashes: ReadonlyMap<string, readonly Hash[]>;
   readonly #forAny: readonly Hash[] | null;
@@ -36,9 +36,9 @@ export class Integrity {
   }
 
   /**
-   * Say which files there are.
+   * Declare the files of the call.
    *
-   * @throws TypeError for a hash that belongs to none of them: it would protect nothing
+   * @throws TypeError for a hash without a file: it would protect nothing
    */
   expect(files: readonly FileName[]): void {
     for (const name of this.#hashes.keys()) {
@@ -52,7 +52,7 @@ export class Integrity {
     this.#files = files;
   }
 
-  /** The hashes of which a file must have one; null where it may have any. */
+  /** The hashes of which a file must have one; null if any bytes are allowed. */
   of(file: FileName): readonly Hash[] | null {
     if (this.#files === null) {
       throw new TypeError("the files are not known yet.");
@@ -110,7 +110,7 @@ function byteLength(base64: string): number {
   }
 }
 
-/** What is wrong with bytes that should have one of these hashes; null where nothing is. */
+/** Describe the fault of bytes that should have one of these hashes; null without a fault. */
 export async function findFault(bytes: Uint8Array<ArrayBuffer>, hashes: readonly Hash[] | null): Promise<string | null> {
   if (hashes === null) {
     return null;

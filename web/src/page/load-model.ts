@@ -1,4 +1,4 @@
-/** What every call that takes a forward model does before it: load it with its external data, and start the worker. */
+/** The first steps of every call that takes a forward model: load it with its external data, and start the worker. */
 
 import { describe } from "../data/given.js";
 import type { ExternalFile, FileData } from "../wire/protocol.js";
@@ -21,10 +21,10 @@ export function checkModel(model: unknown): asserts model is Source {
 }
 
 /**
- * Open something of a model in the worker, once both are there, and Python.
+ * Open something of a model in the worker, once the model, the worker and Python are ready.
  *
- * @param open - makes what is opened, which keeps the worker until `WorkerClient.leave`
- * @param mayBeCached - whether the worker may have it stored, and need no Python
+ * @param open - makes the object, which keeps the worker until `WorkerClient.leave`
+ * @param mayBeCached - true: the worker may have it stored, and need no Python.
  * @throws ModelError when a file cannot be fetched or has another hash; EngineError when the worker does not start
  */
 export function withModel<T>(
@@ -35,7 +35,7 @@ export function withModel<T>(
 ): Promise<T> {
   options.integrity.expect(["model"]);
   return withWorker(options, async (client) => {
-    // What is cached needs no Python, or it starts when that turns out to be nothing.
+    // A cached session needs no Python. Without a cached one, Python starts later.
     const python = mayBeCached ? null : client.startPython();
     const [file, external] = await Promise.all([
       loadSource("model", model, options),

@@ -13,27 +13,27 @@ import { LoadTracker, type ProgressListener } from "./progress.js";
 import { isSource, type Source } from "./sources.js";
 import type { RunOptions } from "./run-options.js";
 
-/** Options of a session: trainweb's own, and those of onnxruntime-web. */
+/** Options of a session, from trainweb and from onnxruntime-web. */
 export interface SessionOptions {
   /** Threads of the kernels; default `env.wasm.numThreads`. */
   readonly threads?: number;
   /** Results that are the same bytes on every browser, machine and thread count; somewhat slower. */
   readonly reproducible?: boolean;
   /**
-   * Keep what the session was compiled to in this origin's storage: the next session of the same files (and
-   * the same feeds) starts from there, without Python. Default false.
+   * Keep the compiled session in this origin's storage. The next session of the same files (and the same feeds) starts
+   * from there, without Python. Default false.
    */
   readonly cache?: boolean;
   /**
-   * Bytes that the workspace of a step may take: feeds, activations, their gradients, outputs and scratch of the
-   * kernels; not parameters, accumulated gradients, moments and constants. Beyond it activations are computed again
-   * in the backward pass (gradient checkpointing), with the same results to the last bit; `memory()` says at what
-   * cost. A step that cannot do with it fails with a LimitError that names the smallest budget that it can do with.
+   * Most bytes of a step's workspace: feeds, activations, their gradients, outputs and scratch of the kernels; not
+   * parameters, accumulated gradients, moments and constants. If a step needs more, activations are computed again in
+   * the backward pass (gradient checkpointing). Results are the same to the last bit; `memory()` reports the cost. A
+   * step that cannot fit fails with a LimitError that names the smallest possible budget.
    */
   readonly memoryBudget?: number;
   /**
-   * How many compiled steps are kept, one for each shape of the feeds, with and without accumulation, and for
-   * training and evaluation; the least recently used go first. Default 16.
+   * Number of compiled steps to keep: one for each shape of the feeds, with and without accumulation, and for training
+   * and evaluation. The least recently used go first. Default 16.
    */
   readonly maxPlans?: number;
   /**
@@ -42,20 +42,21 @@ export interface SessionOptions {
    */
   readonly externalData?: readonly ExternalData[];
   /**
-   * Aborted before the call has ended, it fails with the signal's reason: nothing more is fetched, and what was made is
-   * freed. A worker that nobody else uses ends.
+   * If it is aborted before the call has ended, the call fails with the signal's reason. Nothing more is fetched, and
+   * memory of the session is freed. A worker that nobody else uses ends.
    */
   readonly signal?: AbortSignal;
-  /** Told of loading, in bytes and percent, besides `env.onProgress`. */
+  /** Called with the progress of loading, in bytes and percent, besides `env.onProgress`. */
   readonly onProgress?: ProgressListener;
-  /** What is watched while the session trains: docs/debug.md. Of training sessions. */
+  /** Checks during training: docs/debug.md. Of training sessions. */
   readonly debug?: DebugOptions;
-  /** Refuse what is larger than this with a LimitError. */
+  /** Limits; a LimitError refuses anything larger. */
   readonly limits?: SessionLimits;
 
   /**
-   * Hashes of the files, as the attribute `integrity` of HTML has them ("sha256-" and Base64; sha384 and sha512, several
-   * with spaces between): that of the one file (a bundle or model), or of each by its name. Other bytes are refused.
+   * Hashes of the files, as the attribute `integrity` of HTML has them ("sha256-" and Base64; sha384 and sha512,
+   * several with spaces between). Give the hash of the one file (a bundle or model), or of each by its name. Other
+   * bytes are refused.
    */
   readonly integrity?: string | Readonly<Partial<Record<FileName, string>>>;
 
@@ -95,16 +96,16 @@ export interface SessionOptions {
   readonly preferredOutputLocation?: "cpu" | "cpu-pinned" | Readonly<Record<string, string>>;
   /** False: it is for WebGPU. */
   readonly enableGraphCapture?: boolean;
-  /** Not supported: a plan is no ONNX model; `session.explain(feeds)` tells it. */
+  /** Not supported: a plan is not an ONNX model. `session.explain(feeds)` shows it. */
   readonly optimizedModelFilePath?: undefined;
   /**
-   * Configuration of onnxruntime. Entries that change nothing are accepted with a warning; one that would change numbers is
-   * refused.
+   * Configuration of onnxruntime. An entry that changes nothing is accepted with a warning. An entry that would change
+   * numbers is refused.
    */
   readonly extra?: Readonly<Record<string, unknown>>;
 }
 
-/** What is watched while a session trains. */
+/** Checks while a session trains. */
 export interface DebugOptions {
   /**
    * A step that makes a NaN or an infinity fails with a NumericsError, which names the node, and leaves the session as it
@@ -147,14 +148,14 @@ export interface ResolvedOptions {
   readonly progress: LoadTracker;
   readonly cache: boolean;
   readonly integrity: Integrity;
-  /** Of files that are fetched; Python has its own for those that it reads. */
+  /** Limits of fetched files; Python has other limits for the files that it reads. */
   readonly limits: { readonly fileBytes: number; readonly arenaBytes: number };
   readonly signal: AbortSignal | undefined;
   readonly hasBudget: boolean;
   /** Of steps that say nothing else; undefined: that of `env.logLevel`. */
   readonly severity: RunOptions["logSeverityLevel"];
   readonly checksNumerics: boolean;
-  /** Whether sizes are given to symbolic dims. */
+  /** True if sizes are given to symbolic dims. */
   readonly hasDims: boolean;
   readonly externalData: readonly { readonly path: string; readonly data: Source }[];
   /** Keyword arguments of the Python session. */
@@ -164,7 +165,7 @@ export interface ResolvedOptions {
 /**
  * Check the options and fill in the page's defaults.
  *
- * @param more - what the call takes in the same object besides
+ * @param more - further names that the call takes in the same object
  */
 export function resolveOptions(options: unknown, more: readonly string[] = []): ResolvedOptions {
   if (options !== undefined && (typeof options !== "object" || options === null)) {
@@ -209,7 +210,7 @@ export function resolveOptions(options: unknown, more: readonly string[] = []): 
   };
 }
 
-/** What onnxruntime calls a number of threads; 0 leaves it to the session. */
+/** The number of threads in onnxruntime's options; 0 leaves it to the session. */
 function threadsOf(intraOp: number | undefined): number | undefined {
   return intraOp === 0 || intraOp === undefined ? undefined : Math.min(intraOp, MAX_THREADS);
 }
@@ -281,7 +282,7 @@ function checkCount(name: string, value: unknown, minimum: number): void {
   }
 }
 
-/** The texts are those of onnxruntime-web. */
+/** The texts are the same as in onnxruntime-web. */
 function checkPeerOptions(options: SessionOptions): void {
   const providers = (options.executionProviders ?? []).map((one) => (typeof one === "string" ? one : one.name));
   for (const name of providers) {
@@ -339,7 +340,7 @@ function unsupported(what: string, why: string): UnsupportedError {
   return new UnsupportedError(`${what} is not supported: ${why}`);
 }
 
-/** Check what options of sessions and of runs have alike. */
+/** Check the common options of sessions and runs. */
 export function checkSeverity(severity: unknown, verbosity: unknown): void {
   const isSeverity = Number.isInteger(severity) && (severity as number) >= 0 && (severity as number) <= MAX_SEVERITY;
   if (severity !== undefined && !isSeverity) {

@@ -14,33 +14,33 @@ const FALLEN = 0.05;
 const EXPLODES = 100;
 /** Changes of a step, beside the parameter, that lead nowhere in a hundred steps. */
 const SLOW = 1e-5;
-/** How many parameters a suspicion names. */
+/** Most parameters that a suspicion names. */
 const FIRST_NAMES = 5;
 const STEPS = 100;
 
-/** How one batch is learned. */
+/** Options of `overfitOneBatch`. */
 export interface OverfitOptions {
   /** Steps at most. Default 100. */
   readonly steps?: number;
-  /** Default: that of the session. */
+  /** Default: the session's learning rate. */
   readonly learningRate?: number;
 }
 
-/** What came of training on one batch again and again. */
+/** The result of training on one batch again and again. */
 export interface OverfitReport {
-  /** Whether the loss came down to 5 % of the first. */
+  /** True if the loss came down to 5 % of the first. */
   readonly hasFallen: boolean;
   /** Of each step. */
   readonly losses: readonly number[];
   /** Of the first step, by parameter. */
   readonly gradientNorms: Readonly<Record<string, number>>;
-  /** What the first optimizer step changed: the norm of the change, in parts of the parameter's norm before. */
+  /** Relative change by the first optimizer step: the norm of the change, in parts of the parameter's norm before. */
   readonly updateRatios: Readonly<Record<string, number>>;
   /** What looks wrong; empty where all is well. */
   readonly suspicions: readonly string[];
 }
 
-/** What is called of a session. */
+/** Methods of a session that are called here. */
 export interface OverfitHost {
   readonly trainingOutputNames: readonly string[];
   runTrainStep(feeds: FeedsType, fetches: readonly string[]): Promise<Readonly<Record<string, Tensor>>>;
@@ -53,7 +53,7 @@ export interface OverfitHost {
   setLearningRate(rate: number): Promise<void>;
 }
 
-/** Notes all that a session is made of, and has it so again. */
+/** Saves the whole state of a session, and restores it. */
 export interface StateKeeper {
   keepState(): Promise<void>;
   goBack(): Promise<void>;
@@ -125,7 +125,7 @@ async function train(host: OverfitHost, batch: FeedsType, steps: number): Promis
   return { ...report, suspicions: [...wrong, ...suspicionsOf(report, totals, short(await host.getLearningRate()))] };
 }
 
-/** Take an optimizer step; what it changes of each parameter. */
+/** Take an optimizer step. Returns the relative change of each parameter. */
 async function updated(host: OverfitHost): Promise<Record<string, number>> {
   const names = await host.parameterNames({ trainableOnly: true });
   const read = (): Promise<Float32Array[]> =>

@@ -1,4 +1,4 @@
-/** What the page tells of loading: what goes on, in bytes and percent. */
+/** Reports of loading: the stage, in bytes and percent. */
 
 import { log } from "../wire/log.js";
 import type { FileProgress } from "../wire/progress.js";
@@ -6,25 +6,25 @@ import type { FileProgress } from "../wire/progress.js";
 /** "script": the scripts; "kernels"; "python"; "model": the files of the session; "compile": all is there, Python works. */
 export type LoadStage = "script" | "kernels" | "python" | "model" | "compile";
 
-/** How far a session is that is being made. */
+/** Progress of a session in the making. */
 export interface LoadProgress {
-  /** What the report is about; files of several stages come at the same time. */
+  /** The stage of the report; files of several stages come at the same time. */
   readonly stage: LoadStage;
-  /** Bytes that have come, of all files of this session that are fetched; a worker that runs has those of the package. */
+  /** Received bytes of all files that this session fetches; a running worker already has the package's files. */
   readonly loaded: number;
   /** Bytes of these files, as far as they are known. */
   readonly total: number;
-  /** 0 to 100, never less than before; 100 from "compile" on, which is not told with the option `cache`. */
+  /** 0 to 100, never decreasing; 100 from "compile" on. With the option `cache`, "compile" is not reported. */
   readonly percent: number;
 }
 
 /** Called while a session is made. */
 export type ProgressListener = (progress: LoadProgress) => void;
 
-/** What is known of a file of the package. */
+/** Facts about a file of the package. */
 export interface KnownFile {
   readonly stage: LoadStage;
-  /** 0 where nobody knows. */
+  /** 0 if it is unknown. */
   readonly nbytes: number;
 }
 
@@ -33,7 +33,7 @@ interface Counted {
   total: number;
 }
 
-/** Adds up the files of a session and tells who wants to know. */
+/** Adds up the files of a session, and calls its listeners. */
 export class LoadTracker {
   readonly #listeners: readonly ProgressListener[];
   readonly #files = new Map<string, Counted>();
@@ -47,7 +47,10 @@ export class LoadTracker {
     return this.#listeners.length > 0;
   }
 
-  /** A file of the package has come so far. What a server had the browser unpack counts as it lies there. */
+  /**
+   * Count the received bytes of a file of the package. Packed files that the browser unpacks count with their packed
+   * size.
+   */
   file({ stage, nbytes }: KnownFile, { url, loaded, isDone }: FileProgress): void {
     const total = nbytes > 0 ? nbytes : loaded;
     this.#count(stage, url, isDone ? total : Math.min(loaded, total), total);
@@ -75,7 +78,7 @@ export class LoadTracker {
     const files = [...this.#files.values()];
     const loaded = files.reduce((sum, file) => sum + file.loaded, 0);
     const total = files.reduce((sum, file) => sum + file.total, 0);
-    // Files that nobody knew of make the total larger.
+    // Unexpected files make the total larger.
     this.#percent = Math.max(this.#percent, total > 0 ? Math.min(99, Math.floor((100 * loaded) / total)) : 0);
     for (const listener of this.#listeners) {
       try {

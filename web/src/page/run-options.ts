@@ -1,13 +1,13 @@
 /** Options of a step. */
 
-/** Options of a step: those of onnxruntime-web, and trainweb's own. None of them is needed. */
+/** Options of a step, from onnxruntime-web and from trainweb. All are optional. */
 export interface RunOptions {
   /** Hand the feeds' buffers over instead of copying them: the tensors cannot be used afterwards. */
   readonly transfer?: boolean;
   /**
-   * Aborted before the step has ended, it fails with the signal's reason and changes nothing: one that waits never starts,
-   * one that runs stops between two of its instructions, within some 10 ms. Such a step waits until those before it are
-   * answered, and copies the state that it writes before it starts.
+   * If it is aborted before the step has ended, the step fails with the signal's reason and changes nothing. A waiting
+   * step never starts; a running step stops between two instructions, within some 10 ms. Such a step waits for the
+   * answers to earlier steps, and copies the state that it writes before it starts.
    */
   readonly signal?: AbortSignal;
   /** The least severity that the step logs, 0 (verbose: how long it took) to 4; default: that of `env.logLevel`. */

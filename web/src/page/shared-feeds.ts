@@ -6,7 +6,7 @@ import type { PlacedBytes, Workspace } from "../wire/protocol.js";
 import { isTensor } from "../data/given.js";
 import { isOnCpu, type TakeBytes } from "./tensors.js";
 
-/** What tells feeds apart that go to different places; null where some have to be fetched first. */
+/** A key for feeds that go to the same places; null if some must be fetched first. */
 export function signatureOf(
   kind: string,
   inputNames: readonly string[],
@@ -20,8 +20,8 @@ export function signatureOf(
 }
 
 /**
- * Where the plans of one session have their feeds. The page writes there only while no call is under way that uses the
- * workspace of the session or may move it: all calls that can are followed here. Other feeds travel with their calls.
+ * Places of the feeds in the plans of one session. The page only writes there while no running call uses or may move
+ * the workspace of the session. All such calls are followed here. Other feeds travel with their calls.
  */
 export class SharedFeeds {
   readonly #memory: WebAssembly.Memory;
@@ -33,11 +33,11 @@ export class SharedFeeds {
     this.#memory = memory;
   }
 
-  /** What writes feeds of this signature, one after the other; null where they have to travel. */
+  /** Make a writer for feeds of this signature, one after the other; null if they have to travel. */
   writer(signature: string | null): TakeBytes<PlacedBytes> | null {
     const places = signature !== null && this.#users === 0 ? this.#places.get(signature) : undefined;
     const { buffer } = this.#memory;
-    // A worker grew the memory, and this page has not heard of it yet.
+    // A worker grew the memory, and this page does not know it yet.
     if (!places?.every(({ ptr, nbytes }) => ptr + nbytes <= buffer.byteLength)) {
       return null;
     }
@@ -53,7 +53,7 @@ export class SharedFeeds {
   /**
    * Follow a call to its end.
    *
-   * @param signature - of the feeds that it ran with, whose places it tells
+   * @param signature - of the feeds that it ran with; the answer has their places
    */
   async follow<T extends { readonly workspace?: Workspace }>(answer: Promise<T>, signature: string | null = null): Promise<T> {
     this.#users++;

@@ -8,13 +8,13 @@ import { findFault, type FileName } from "./integrity.js";
 import type { ResolvedOptions } from "./options.js";
 import { copyBytes } from "./tensors.js";
 
-/** Where a model or checkpoint comes from. A string is a URL, relative to the page; in Node it may be a path. */
+/** The source of a model or checkpoint. A string is a URL, relative to the page; in Node it may be a path. */
 export type Source = string | URL | Uint8Array | ArrayBuffer | Blob;
 
-/** What loading depends on. */
+/** Options that loading depends on. */
 type LoadOptions = Pick<ResolvedOptions, "settings" | "progress" | "integrity" | "limits" | "signal">;
 
-/** Whether a value is something `loadSource` can read. */
+/** True for a value that `loadSource` can read. */
 export function isSource(value: unknown): value is Source {
   return (
     typeof value === "string" ||
@@ -27,10 +27,10 @@ export function isSource(value: unknown): value is Source {
 }
 
 /**
- * The bytes of a source, in a buffer of their own, or a Blob if it is large and not in memory yet. Bytes are copied
- * at the time of the call.
+ * Load the bytes of a source into a new buffer, or a Blob if it is large and not in memory yet. Bytes are copied at the
+ * time of the call.
  *
- * @param what - how errors call it, e.g. "trainModel"
+ * @param what - name of the file in errors, e.g. "trainModel"
  * @throws as `download`; ModelError or CheckpointError when it has another hash
  */
 export async function loadSource(
@@ -92,7 +92,7 @@ export function loadExternalData(
   );
 }
 
-/** What goes over to the worker instead of being copied. */
+/** Buffers to transfer to the worker instead of copying. */
 export function buffersOf(...files: readonly (Uint8Array<ArrayBuffer> | Blob | null)[]): ArrayBuffer[] {
   return files.flatMap((file) => (file instanceof Uint8Array ? [file.buffer] : []));
 }

@@ -27,7 +27,7 @@ type NumericArrayConstructor = {
 const ARRAYS: Readonly<Record<WireDtype, NumericArrayConstructor>> = {
   float32: Float32Array,
   float64: Float64Array,
-  // The bit patterns; Float16Array is not everywhere, and for bfloat16 there is no array.
+  // Bit patterns: not every browser has Float16Array, and there is no array type for bfloat16.
   float16: Uint16Array,
   bfloat16: Uint16Array,
   int8: Int8Array,
@@ -41,7 +41,7 @@ const ARRAYS: Readonly<Record<WireDtype, NumericArrayConstructor>> = {
   bool: Uint8Array,
 };
 
-/** Where browsers have it: what tensors of float16 hold there. */
+/** The array of float16 tensors in browsers that have it. */
 const HalfArray = (globalThis as { readonly Float16Array?: NumericArrayConstructor }).Float16Array;
 
 /** Types that share their arrays with another one, which such an array is taken for unless the model declares them. */
@@ -87,7 +87,10 @@ function fillDims(dims: readonly (number | string | null)[], elements: number): 
 /** A tensor with its bytes, as they are or where they were put. */
 type Packed<Bytes> = Omit<Feed, "data"> & { readonly data: Bytes };
 
-/** `copyBytes`, `ownBytes`, the copy that `SpareBuffers` make, or what puts them into the kernels' memory. */
+/**
+ * Takes the bytes of a tensor: `copyBytes`, `ownBytes`, the copy of `SpareBuffers`, or a writer into the kernels'
+ * memory.
+ */
 export type TakeBytes<Bytes> = (view: ArrayBufferView) => Bytes;
 
 /** The bytes of a tensor. A promise only for a tensor that is not on the CPU. */
@@ -109,7 +112,7 @@ export function packTensor<Bytes>(
   return tensor.getData().then((data) => packData(name, type, dims, data, take));
 }
 
-/** Whether the data of a tensor is at hand. */
+/** True if the tensor's data is on the CPU. */
 export function isOnCpu({ location }: Tensor): boolean {
   return location === "cpu" || location === "cpu-pinned";
 }
@@ -149,8 +152,8 @@ export interface PackedFeeds {
 }
 
 /**
- * Take the data of the feeds now, in the order of the inputs, whatever order the caller has them in; a promise only where
- * some tensor is not on the CPU.
+ * Take the data of the feeds now, in the order of the inputs, in any order of the caller. Returns a promise only if a
+ * tensor is not on the CPU.
  */
 export function packFeeds(
   inputNames: readonly string[],
@@ -168,7 +171,7 @@ export function packFeeds(
   return finish(packed as Packed<FeedBytes>[]);
 }
 
-/** A copy of the bytes of `view`, in a buffer of its own that is never shared. */
+/** Copy the bytes of `view` into a new buffer, which is never shared. */
 export function copyBytes(view: ArrayBufferView): Uint8Array<ArrayBuffer> {
   const copy = new Uint8Array(view.byteLength);
   copy.set(new Uint8Array(view.buffer, view.byteOffset, view.byteLength));
@@ -188,12 +191,12 @@ export function ownBytes(view: ArrayBufferView): Uint8Array<ArrayBuffer> {
 export class SpareBuffers {
   #buffers: ArrayBuffer[] = [];
 
-  /** Keep the buffers of a call instead of those of the call before. */
+  /** Keep the buffers of a call, and drop the buffers of the call before. */
   keep(buffers: readonly ArrayBuffer[]): void {
     this.#buffers = [...buffers];
   }
 
-  /** A copy of the bytes of `view`, in a buffer of its own that is never shared. */
+  /** Copy the bytes of `view` into a spare or new buffer, which is never shared. */
   readonly copy: TakeBytes<Uint8Array<ArrayBuffer>> = (view) => {
     const index = this.#buffers.findIndex(({ byteLength }) => byteLength === view.byteLength);
     const [spare] = index < 0 ? [] : this.#buffers.splice(index, 1);
@@ -208,7 +211,7 @@ export function unpackNamed(tensors: readonly NamedTensor[]): Readonly<Record<st
   return Object.fromEntries(tensors.map((tensor) => [tensor.name, unpackTensor(tensor)]));
 }
 
-/** Make a tensor of bytes that nobody else holds. */
+/** Make a tensor of bytes that have no other owner. */
 export function unpackTensor({ dtype, dims, data }: WireTensor): Tensor {
   const Data = dtype === "float16" ? (HalfArray ?? Uint16Array) : ARRAYS[dtype];
   const array = new Data(data.buffer, data.byteOffset, data.byteLength / Data.BYTES_PER_ELEMENT);
@@ -230,7 +233,7 @@ export function copiedInto(out: Float32Array, { data, dims }: Tensor): Tensor {
   return new Tensor("float32", out, dims);
 }
 
-/** What the worker checks before it runs, for an output that goes into the caller's tensor. */
+/** Describe an output that goes into the caller's tensor, for the worker's checks before it runs. */
 export function describeFetch(name: string, target: Tensor | null): Fetch {
   if (target === null) {
     return { name };

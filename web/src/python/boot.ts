@@ -21,7 +21,7 @@ import { isPacked, unpack } from "../wire/packed.js";
 export interface Pyodide {
   readonly version: string;
   readonly FS: FileSystem;
-  /** What Emscripten made, its memory among it. */
+  /** Emscripten's module object, with its memory. */
   readonly _module: object;
   unpackArchive(buffer: ArrayBuffer, format: string): void;
   pyimport(name: string): PyProxy;
@@ -43,12 +43,12 @@ interface FileSystem {
 
 type ReceiveInstance = (instance: WebAssembly.Instance, module: WebAssembly.Module) => void;
 
-/** What Pyodide's loader gives to its script, as far as it is changed here. */
+/** The settings from Pyodide's loader to its script that are changed here. */
 interface ModuleSettings {
   instantiateWasm(imports: WebAssembly.Imports, receive: ReceiveInstance): unknown;
 }
 
-/** What Emscripten makes, as far as it is changed here. */
+/** The members of Emscripten's module that are changed here. */
 interface PyodideModuleObject {
   readonly HEAP8: Int8Array<ArrayBuffer>;
 }
@@ -78,28 +78,28 @@ const EMPTY_INDEX = {
   packages: {},
 };
 
-/** Where Pyodide keeps the standard library. */
+/** The file in which Pyodide keeps the standard library. */
 const LIBRARY = { folder: "/lib", name: "python314.zip" };
 
 /** Bytes of the memory from its start in which a snapshot has differences to the constants of the WebAssembly only. */
 const CONSTANT_BYTES = 2 ** 22;
 
-/** Room for a snapshot that is unpacked; what nothing is written to takes no memory. */
+/** Room for an unpacked snapshot; pages without contents take no memory. */
 const UNPACKED_BYTES = 2 ** 26;
 
 /** Word of a snapshot that says at which byte the memory starts. */
 const MEMORY_WORD = 1;
 
 /**
- * What Python's memory may grow to. Pyodide's glue takes addresses of 2 GiB and more for negative ones: bytes and texts
- * that lie there come out as others.
+ * Limit of Python's memory. Pyodide's glue reads addresses of 2 GiB and more as negative numbers, and returns wrong
+ * bytes and texts from there.
  */
 export const HEAP_LIMIT = 2 ** 31 - 2 ** 16;
 
-/** Of that, what no large allocation gets: Python must have room to say that one failed, and to go on. */
+/** Part of the limit that large allocations cannot use: Python must have room to report a failed one, and to go on. */
 const RESERVE = 2 ** 27;
 
-/** Emscripten adds up to 96 MiB to what it is asked for: growing by no more may be for the sake of a small object. */
+/** Emscripten adds up to 96 MiB to a request: growth by no more may serve a small object. */
 const SMALL_GROWTH = 100 * 2 ** 20;
 
 const PAGE_BYTES = 2 ** 16;
@@ -128,7 +128,7 @@ export async function bootPython(files: PackageFiles, choice: SnapshotChoice, st
       try {
         return await bootFromSnapshot(loader, files, stallMs);
       } catch (error) {
-        // What the plain start needs, too, fails it as well.
+        // A file that the plain start needs, too, would fail it as well.
         if (error instanceof FileError && error.url !== files.snapshot) {
           throw error;
         }
@@ -205,7 +205,7 @@ async function readAll(stream: ReadableStream<Uint8Array>): Promise<Uint8Array<A
   return bytes.subarray(0, length);
 }
 
-/** Give back memory of which Pyodide keeps a reference for good; where the browser cannot, it stays. */
+/** Free memory that Pyodide keeps a reference to for good; where the browser cannot, it stays. */
 function discard({ buffer }: Uint8Array<ArrayBuffer>): void {
   (buffer as { transfer?(length: number): ArrayBuffer }).transfer?.(0);
 }
@@ -319,8 +319,8 @@ function addConstants(snapshot: Uint8Array<ArrayBuffer>, settings: ModuleSetting
 const SYSTEM_PAGE_WORDS = 4096 / 4;
 
 /**
- * Let the snapshot be copied, as the next thing that is, without its pages of zeros: the memory is new, and pages that
- * nobody writes take none. That is two fifths of it, most of them the stack.
+ * Leave out pages of zeros when the snapshot is copied, which is the next call of `set`. The memory is new, and pages
+ * that nobody writes take no room. They are two fifths of the snapshot, most of them the stack.
  */
 function leaveZeros({ HEAP8 }: PyodideModuleObject): void {
   HEAP8.set = (source: Uint8Array<ArrayBuffer>): void => {
@@ -355,13 +355,13 @@ async function fetchWasm(url: string, stallMs: number): Promise<FetchedWasm> {
   const { stream, reply } = await openFile(url, WEBASSEMBLY, stallMs, {}, true);
   const { whole, packed } = await look(stream);
   if (reply !== null && !packed) {
-    // Machine code of what is compiled from it lies in the browser's cache at the next visit.
+    // The browser's cache has the machine code compiled from it at the next visit.
     const arrived = whole.pipeTo(new WritableStream());
     arrived.catch(() => {});
     return { response: reply, arrived };
   }
   reply?.body?.cancel().catch(() => {});
-  // What arrives is unpacked at once, though Pyodide takes it up late.
+  // Bytes are unpacked as they arrive, though Pyodide reads them late.
   const { readable, writable } = new TransformStream<Uint8Array, Uint8Array>({}, {}, { highWaterMark: Infinity });
   const arrived = (packed ? unpack(whole) : whole).pipeTo(writable).catch((error: unknown) => {
     throw error instanceof FileError ? error : new FileError(url, `${url} cannot be unpacked: ${messageOf(error)}`);
@@ -396,7 +396,7 @@ async function fetchUnpacked(
   return packed ? unpack(whole) : whole;
 }
 
-/** Whether what comes is packed, and all of it. */
+/** Look at the first bytes of a stream. Returns the whole stream, and `packed`: true if it must be unpacked. */
 async function look(
   stream: ReadableStream<Uint8Array<ArrayBuffer>>,
 ): Promise<{ readonly whole: ReadableStream<Uint8Array<ArrayBuffer>>; readonly packed: boolean }> {

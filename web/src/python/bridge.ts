@@ -6,7 +6,7 @@ import { HEAP_LIMIT, type PyProxy, type Pyodide } from "./boot.js";
 import { GivenFiles, type GivenFile } from "./given-files.js";
 import { checkHandout, type Announced, type Handout } from "./handout.js";
 
-/** What a bridge function returned. */
+/** The result of a bridge function. */
 export interface PythonAnswer {
   readonly value: unknown;
   readonly file: Handout | null;
@@ -18,7 +18,7 @@ type PythonFunction = (...args: readonly (Argument | undefined)[]) => PyProxy;
 
 type AnswerJson = { readonly ok: unknown; readonly data?: Announced } | { readonly error: WireError };
 
-/** What Pyodide's errors say besides their message. */
+/** Members that Pyodide's errors have besides a message. */
 interface PyodideError extends Error {
   /** Class of the Python exception. */
   readonly type?: string;
@@ -70,14 +70,14 @@ export class Bridge {
     }
     let result: PyProxy;
     try {
-      // Pyodide makes None of undefined, but an object of its own of null.
+      // Pyodide converts undefined to None, but null to a special object.
       result = call(...args.map((arg) => arg ?? undefined));
     } catch (error) {
       const { type, pyodide_fatal_error: isFatal } = error as PyodideError;
       if (type === "MemoryError") {
         throw tooLarge(name, args, null);
       }
-      // The bridge answers with every error it knows of: this is a defect, and the traceback tells.
+      // The bridge answers with every error that it knows: this is a defect, and the traceback shows it.
       const failure = new EngineError(`${name} failed in Python: ${String(error)}`);
       throw Object.assign(failure, isFatal === true ? { fatal: true } : {});
     }
@@ -95,7 +95,7 @@ export class Bridge {
   }
 }
 
-/** @throws EngineError when Python's answer is none; it is of no use then, nor is the worker */
+/** @throws EngineError for an invalid answer of Python; Python and the worker are of no use then */
 function parseAnswer(name: string, text: string): AnswerJson {
   try {
     return parseJson(text) as AnswerJson;
@@ -105,7 +105,7 @@ function parseAnswer(name: string, text: string): AnswerJson {
   }
 }
 
-/** @param nbytes - what the call is about: weights, or a file; null where nobody told */
+/** @param nbytes - size of the weights or the file of the call; null if it is unknown */
 function tooLarge(name: string, args: readonly Argument[], nbytes: unknown): LimitError {
   const given = args.map((arg) => (arg instanceof Object && "nbytes" in arg ? arg.nbytes : 0));
   const size = typeof nbytes === "number" && nbytes > 0 ? nbytes : Math.max(0, ...given);
@@ -128,7 +128,7 @@ const PUBLIC_NAMES: Readonly<Record<string, string>> = {
   compile_plan: "a step",
 };
 
-/** What a user calls a function of the bridge. */
+/** The public name of a bridge function, for users. */
 function publicName(name: string): string {
   return PUBLIC_NAMES[name] ?? name.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
 }

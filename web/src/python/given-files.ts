@@ -1,6 +1,6 @@
 /**
- * Files that sessions are made of. Python reads them by ranges and leaves the data of large tensors where it is; what
- * of it a session starts from goes right into the kernels' memory. A Blob takes none of this worker's memory.
+ * Files that sessions are made of. Python reads them by ranges and does not read the data of large tensors. Data that a
+ * session starts from goes right into the kernels' memory. A Blob takes none of this worker's memory.
  */
 
 /** Bytes from which on a file that is kept is kept as a Blob. */
@@ -12,13 +12,13 @@ const CHUNK_BYTES = 2 ** 22;
 /** Rows and columns of the tiles in which matrices are compared: two of them fit into a cache. */
 const TILE = 64;
 
-/** What Python is given of a file. */
+/** Python's view of a file. */
 export interface GivenFile {
   readonly index: number;
   readonly nbytes: number;
 }
 
-/** What only workers have, and TypeScript declares apart from the rest of a page's interface. */
+/** Members that only workers have, and that TypeScript declares apart from the rest of a page's interface. */
 declare const FileReaderSync: new () => { readAsArrayBuffer(blob: Blob): ArrayBuffer };
 
 /** The bytes of a Blob, at once. */
@@ -96,7 +96,9 @@ export class GivenFiles {
     }
   }
 
-  /** Whether elements of `size` bytes, [rows, width] of one file, are the transpose of those [width, rows] of another. */
+  /**
+   * Compare elements of `size` bytes: true if [rows, width] of one file are the transpose of [width, rows] of another.
+   */
   isTranspose(
     a: number, aOffset: number, b: number, bOffset: number, rows: number, width: number, size: number,
   ): boolean {
@@ -173,7 +175,7 @@ function copyOut(data: Uint8Array, start: number, target: Uint8Array): void {
 /** Blobs of bytes that need not be in this worker's memory all at once. */
 export function chunksOf(nbytes: number, read: (start: number, target: Uint8Array) => void): Blob[] {
   const chunks: Blob[] = [];
-  // A Blob has a copy of what it is made of. Shared memory it does not take.
+  // A Blob copies its parts, and does not take shared memory.
   const chunk = new Uint8Array(Math.min(CHUNK_BYTES, nbytes));
   for (let start = 0; start < nbytes; start += chunk.length) {
     const target = chunk.subarray(0, Math.min(chunk.length, nbytes - start));

@@ -1,21 +1,24 @@
-/** Checks of what Python hands out: Pyodide's glue copies by itself, and a wrong address gives wrong bytes without a word. */
+/**
+ * Check the files that Python hands out: Pyodide's glue copies by itself, and a wrong address gives wrong bytes without
+ * an error.
+ */
 
 import { EngineError } from "../wire/errors.js";
 import type { FloatType } from "../wire/values.js";
 
-/** What Python says of the bytes that come with an answer. */
+/** Python's description of the bytes that come with an answer. */
 export interface Announced {
   readonly format: "checkpoint" | "onnx" | "blobs";
   readonly nbytes: number;
   /** CRC-32 of blocks spread over the bytes; `sample_checksum` of `trainweb.training.bridge`. */
   readonly crc32: number;
-  /** What the whole file is made of. */
+  /** The parts of the whole file. */
   readonly parts: readonly Part[];
 }
 
 /**
- * Bytes that Python only names: a range of a segment of the session, or of a file that was given. Where two types of
- * floats are named, those lie there as the first, and `nbytes` are those of the second, which is wanted.
+ * Bytes that Python only names: a range of a segment of the session, or of a given file. If two float types are named,
+ * the bytes are stored as the first type. They are wanted as the second, which `nbytes` counts.
  */
 export type Place = readonly [
   store: "segment" | "file",
@@ -41,7 +44,7 @@ export interface Handout {
 const SAMPLES = 16;
 const SAMPLE_BYTES = 4096;
 
-/** Where a format has a text by which it is known. */
+/** The identifying text of a format, and its offset. */
 const IDENTIFIERS: Readonly<Record<string, { readonly at: number; readonly text: string }>> = {
   checkpoint: { at: 4, text: "ODTC" },
 };
@@ -59,10 +62,10 @@ const CRC_TABLE = Uint32Array.from({ length: 256 }, (_, byte) => {
 });
 
 /**
- * The file that Python handed out.
+ * Check a file that Python handed out, and return it.
  *
- * @param call - what was called, for the message
- * @throws EngineError when they are not those that Python announced
+ * @param call - name of the call, for the message
+ * @throws EngineError when the bytes are not the ones that Python announced
  */
 export function checkHandout(call: string, data: unknown, announced: Announced): Handout {
   const fault = faultOf(data, announced);
@@ -104,7 +107,7 @@ function faultOf(data: unknown, { format, nbytes, crc32, parts }: Announced): st
   return sampleChecksum(data) === crc32 ? null : "their checksum is another one";
 }
 
-/** CRC-32 of blocks spread over the bytes, or of all of them where that is no more. */
+/** CRC-32 of blocks spread over the bytes, or of all bytes if there are no more. */
 function sampleChecksum(data: Uint8Array): number {
   if (data.length <= SAMPLES * SAMPLE_BYTES) {
     return crc32(data, 0);
@@ -126,7 +129,10 @@ function crc32(data: Uint8Array, start: number): number {
   return ~crc >>> 0;
 }
 
-/** Whether a file is fields of a protobuf message, the last of which ends with it, and begin in bytes of Python's. */
+/**
+ * True if a file is a sequence of protobuf fields. Each begins in bytes of Python's, and the last one ends with the
+ * file.
+ */
 function isMessage(data: Uint8Array, parts: readonly Part[]): boolean {
   const read = new PartsReader(data, parts);
   const varint = (): number => {
@@ -160,7 +166,7 @@ class PartsReader {
   /** The part that is read, and how far. */
   #index = 0;
   #at = 0;
-  /** How much of the data was read. */
+  /** Number of bytes of the data that were read. */
   #taken = 0;
   #skippedTooFar = false;
   #moved = false;
@@ -174,12 +180,12 @@ class PartsReader {
     return this.#index >= this.#parts.length;
   }
 
-  /** Whether it ends where the reading did, and is not empty. */
+  /** True if it is not empty, and ends where the reading did. */
   get isWhole(): boolean {
     return this.#moved && !this.#skippedTooFar;
   }
 
-  /** A byte; undefined where none of Python's is. */
+  /** Read a byte; undefined at a place that Python only names. */
   next(): number | undefined {
     if (typeof this.#parts[this.#index] !== "number") {
       return undefined;

@@ -8,13 +8,13 @@ import { hasSlot, listSlots, openFolder, readNewest, removeSlots, writeSlot, typ
 /** Bytes of a file name, which has suffixes besides; `NamedFiles` of Python has the same. */
 const MAX_NAME = 180;
 const FOLDERS = ["trainweb", "checkpoints"];
-/** How long somebody waits for a checkpoint that another has: a tab that is closed takes a moment to go. */
+/** Limit of the wait for a checkpoint that another tab has: a closed tab takes a moment to go. */
 const PATIENCE_MS = 3_000;
 
 /**
- * Where checkpoints can be kept.
+ * Find the storage for checkpoints.
  *
- * @throws StorageError where that is nowhere
+ * @throws StorageError when there is none
  */
 export async function findBackend(): Promise<CheckpointFolder["backend"]> {
   try {
@@ -44,7 +44,7 @@ export async function readCheckpoint(where: CheckpointFolder, name: string): Pro
 async function readFromSlots(where: CheckpointFolder, name: string): Promise<Uint8Array<ArrayBuffer> | null | false> {
   const folder = await openSlots(where);
   const found = await readNewest(folder, coded(name));
-  // Of a write that was interrupted there is no header.
+  // An interrupted write leaves no header.
   return found === null && (await hasSlot(folder, coded(name))) ? false : found;
 }
 
@@ -73,20 +73,20 @@ export async function removeCheckpoint(where: CheckpointFolder, name: string): P
   }
 }
 
-/** What there is, by name. */
+/** List the checkpoints, by name. */
 export async function listCheckpoints(where: CheckpointFolder): Promise<SlotEntry[]> {
   const isDatabase = where.backend === "indexedDB";
   const found = isDatabase ? await listEntries(where.folder) : await listSlots(await openSlots(where));
-  // A name that `coded` does not write is of a file that somebody else put there.
+  // A name that `coded` does not produce belongs to a file from elsewhere.
   const own = isDatabase ? found : found.filter(({ name }) => isCoded(name));
   const named = isDatabase ? own : own.map((entry) => ({ ...entry, name: decodeURIComponent(entry.name) }));
   return named.sort((a, b) => (a.name < b.name ? -1 : 1));
 }
 
 /**
- * Do something while nobody else, in this tab or another, has a checkpoint.
+ * Do something with exclusive use of a checkpoint, in this tab and all others.
  *
- * @throws StorageError when somebody has it
+ * @throws StorageError when it is in use
  */
 export async function withCheckpoint<T>(where: CheckpointFolder, name: string, action: () => Promise<T>): Promise<T> {
   const locks = globalThis.navigator?.locks;
@@ -130,7 +130,7 @@ function isCoded(name: string): boolean {
   }
 }
 
-/** @throws StorageError for what is no name */
+/** @throws StorageError for an invalid name */
 function checked(name: unknown): string {
   let length = 0;
   try {
@@ -144,7 +144,7 @@ function checked(name: unknown): string {
   return name as string;
 }
 
-/** What a write that failed fails with. */
+/** The error to throw for a failed write. */
 async function explained(error: unknown, { folder }: CheckpointFolder, name: string, needed: number): Promise<unknown> {
   if (!(error instanceof DOMException) || error.name !== "QuotaExceededError") {
     return error;

@@ -48,7 +48,7 @@ export async function listEntries(folder: string): Promise<SlotEntry[]> {
   return found;
 }
 
-/** Run a request in a transaction of its own; settles when that is on the disk. */
+/** Run a request in its own transaction; settles when the transaction is on the disk. */
 async function transact<T>(mode: IDBTransactionMode, ask: (store: IDBObjectStore) => IDBRequest<T>): Promise<T> {
   const database = await open();
   try {

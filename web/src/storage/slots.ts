@@ -1,7 +1,7 @@
 /**
- * Files in a folder of this origin's private file system (OPFS). A file is written into one of two slots and counts from
- * the moment its header is there, which comes last; a checksum covers all of it. Whatever interrupts a write, a reader
- * gets the old file or the new one.
+ * Files in a folder of this origin's private file system (OPFS). A file is written into one of two slots. The slot
+ * counts once its header is there, which is written last. A checksum covers all of it. After any interruption of a
+ * write, a reader gets the old file or the new one.
  */
 
 import { inTime } from "../wire/fetch-file.js";
@@ -18,7 +18,7 @@ export const SLOTS = [0, 1] as const;
 /** Storage that does not answer for so long counts as none. */
 const ANSWER_MS = 5_000;
 
-/** What only workers have, and TypeScript declares apart from the rest of a page's interface. */
+/** Members that only workers have, and that TypeScript declares apart from the rest of a page's interface. */
 export interface SyncAccessHandle {
   truncate(size: number): void;
   write(bytes: Uint8Array, options: { readonly at: number }): number;
@@ -30,7 +30,7 @@ export interface WorkerFileHandle extends FileSystemFileHandle {
   createSyncAccessHandle(): Promise<SyncAccessHandle>;
 }
 
-/** What a header says. */
+/** The contents of a header. */
 interface Head {
   readonly slot: number;
   /** 0: it is damaged. */
@@ -38,7 +38,7 @@ interface Head {
   readonly file: File;
 }
 
-/** What a folder has of a name. */
+/** A file in a folder. */
 export interface SlotEntry {
   readonly name: string;
   /** Of the contents. */
@@ -73,7 +73,7 @@ export async function readNewest(folder: FileSystemDirectoryHandle, name: string
   return null;
 }
 
-/** Whether there is a file that was written to its end, be it damaged since. */
+/** True if a file was written to its end; it may be damaged since. */
 export async function hasSlot(folder: FileSystemDirectoryHandle, name: string): Promise<boolean> {
   return (await headsOf(folder, name)).length > 0;
 }
@@ -81,7 +81,7 @@ export async function hasSlot(folder: FileSystemDirectoryHandle, name: string): 
 /**
  * Write a file.
  *
- * @throws whatever the storage does; the file before is intact
+ * @throws the errors of the storage; the previous file is then intact
  */
 export async function writeSlot(folder: FileSystemDirectoryHandle, name: string, bytes: Uint8Array): Promise<void> {
   const [newest] = await headsOf(folder, name);
@@ -93,7 +93,7 @@ export async function writeSlot(folder: FileSystemDirectoryHandle, name: string,
     await removeEntry(folder, slotName(name, slot));
     throw error;
   }
-  // It is of no use any more, and would take room.
+  // The other slot has no further use, and would take room.
   await removeEntry(folder, slotName(name, 1 - slot));
 }
 
@@ -123,7 +123,9 @@ async function headsOf(folder: FileSystemDirectoryHandle, name: string): Promise
   return heads.filter((head) => head !== null).sort((a, b) => b.sequence - a.sequence);
 }
 
-/** What a slot's header says; null: it is not there, or a write was interrupted before the header's end, which comes last. */
+/**
+ * Read a slot's header; null: it does not exist, or a write was interrupted before the header's end, which comes last.
+ */
 async function readHead(folder: FileSystemDirectoryHandle, name: string, slot: number): Promise<Head | null> {
   try {
     const file = await (await folder.getFileHandle(slotName(name, slot))).getFile();
@@ -154,7 +156,7 @@ async function writeWhole(
 ): Promise<void> {
   const handle = await folder.getFileHandle(file, { create: true });
   if (!("createSyncAccessHandle" in handle)) {
-    // In a page, where what is written takes the file's place as a whole.
+    // In a page, where the new contents replace the file as a whole.
     const stream = await handle.createWritable();
     await stream.write(new Blob([header, bytes as Uint8Array<ArrayBuffer>]));
     await stream.close();
@@ -183,7 +185,7 @@ export async function removeEntry(folder: FileSystemDirectoryHandle, name: strin
   try {
     await folder.removeEntry(name);
   } catch {
-    // Not there, or in use: nobody takes it for the file.
+    // Not there, or in use: no reader takes it for the file.
   }
 }
 

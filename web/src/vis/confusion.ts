@@ -1,4 +1,4 @@
-/** A confusion matrix as a table: rows are what was true, columns what was predicted. */
+/** A confusion matrix as a table: rows are true classes, columns are predicted classes. */
 
 import type { FitEvent } from "../page/fit-events.js";
 import css from "./confusion.css";
@@ -32,7 +32,7 @@ export class TrainwebConfusion extends Panel {
     return this.#values;
   }
 
-  /** @throws TypeError when it is no square of numbers */
+  /** @throws TypeError for anything but a square matrix of numbers */
   set values(values: readonly (readonly number[])[]) {
     const isRow = (row: unknown): boolean =>
       Array.isArray(row) && row.length === values.length && row.every((count) => typeof count === "number");

@@ -1,4 +1,4 @@
-/** Curves of a fit: the loss while it trains, and what each epoch's validation found. */
+/** Curves of a fit: the loss during training, and each epoch's validation results. */
 
 import uPlot from "uplot";
 import plotStyles from "uplot/dist/uPlot.min.css";
@@ -37,7 +37,7 @@ interface Plot {
  * `<trainweb-curves>`: curves of a fit, live.
  *
  * Attributes: `log` draws the loss on a logarithmic scale; `metrics="accuracy f1"` names the metrics of the validation
- * data that are drawn (default: all that are numbers).
+ * data to draw (default: all metrics with one number).
  */
 export class TrainwebCurves extends Panel {
   /** Attributes that it follows. */
@@ -54,14 +54,14 @@ export class TrainwebCurves extends Panel {
     this.root.append(this.#figure);
   }
 
-  /** Forget what is shown. */
+  /** Remove all curves. */
   clear(): void {
     this.#progress = [];
     this.#epochs = [];
     this.update();
   }
 
-  /** Show a fit that is over, in place of what is shown. */
+  /** Show a finished fit in place of the present curves. */
   show(history: Pick<History, "epochs">): void {
     this.#progress = [];
     this.#epochs = [...history.epochs];

@@ -1,4 +1,4 @@
-/** How values are spread: those of a weight, a gradient, or any others. */
+/** Histograms of values: a weight, a gradient, or any others. */
 
 import type { FitEvent } from "../page/fit-events.js";
 import type { TrainingSession } from "../page/session.js";
@@ -21,7 +21,7 @@ export interface Histogram {
   readonly mean: number;
   /** Of all values. */
   readonly standardDeviation: number;
-  /** How many are NaN or infinite; they are in no bin. */
+  /** Number of NaN and infinite values, which are in no bin. */
   readonly notFinite: number;
 }
 
@@ -70,9 +70,9 @@ export function histogramOf(values: ArrayLike<number>, bins: number = BINS): His
 }
 
 /**
- * `<trainweb-histogram>`: how values are spread.
+ * `<trainweb-histogram>`: the distribution of values.
  *
- * Attributes: `bins` (default 40), `label` (what they are).
+ * Attributes: `bins` (default 40), `label` (a name for the values).
  */
 export class TrainwebHistogram extends Panel {
   /** Attributes that it follows. */
@@ -101,9 +101,9 @@ export class TrainwebHistogram extends Panel {
   /**
    * Show a parameter, now and after each epoch of a fit that is watched.
    *
-   * @param session - whose parameter
+   * @param session - the session that has the parameter
    * @param name - the parameter's name
-   * @param what - "weights" (the default) or "gradients": those accumulated since the last reset
+   * @param what - "weights" (the default), or "gradients" accumulated since the last reset.
    * @throws CheckpointError: there is no such parameter, or it is frozen and has no gradient
    */
   async show(session: TrainingSession, name: string, what: "weights" | "gradients" = "weights"): Promise<void> {

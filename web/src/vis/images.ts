@@ -1,4 +1,4 @@
-/** A grid of images with what they are and what they were taken for. */
+/** A grid of images with their labels and predictions. */
 
 import type { Tensor } from "onnxruntime-common";
 
@@ -20,7 +20,7 @@ export interface ImageItem {
   readonly predicted?: string;
 }
 
-/** `<trainweb-images>`: a grid of images; those that were taken for something else are marked. */
+/** `<trainweb-images>`: a grid of images with marks on the misclassified ones. */
 export class TrainwebImages extends Panel {
   readonly #figure = make("figure");
   #items: readonly ImageItem[] = [];
@@ -35,12 +35,12 @@ export class TrainwebImages extends Panel {
     return this.#items;
   }
 
-  /** @throws TypeError when an image is none that can be drawn */
+  /** @throws TypeError when an image cannot be drawn */
   set items(items: readonly ImageItem[]) {
     if (!Array.isArray(items)) {
       throw new TypeError("'items' must be an array of { image, label, predicted }.");
     }
-    // Drawn once here, so that what is wrong is thrown here.
+    // Drawn once here, so that errors of items are thrown here.
     const drawn = items.map(itemOf);
     this.#items = items;
     this.#figure.replaceChildren(make("ul", {}, ...drawn));

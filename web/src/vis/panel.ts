@@ -1,4 +1,4 @@
-/** What the elements share: a shadow root with styles, colours of the theme, and events of a fit. */
+/** The base of all elements: a shadow root with styles, colours of the theme, and events of a fit. */
 
 import type { FitEvent } from "../page/fit-events.js";
 import styles from "./panel.css";
@@ -34,9 +34,9 @@ export abstract class Panel extends Base {
   /**
    * Show the events of a fit as they come.
    *
-   * @param fit - what `session.fit` returned, or another async iterable of such events
+   * @param fit - the result of `session.fit`, or another async iterable of such events
    * @returns the same fit, to be awaited: a failure is thrown there, not here
-   * @throws TypeError when it is no fit
+   * @throws TypeError for anything else
    */
   watch<T extends AsyncIterable<FitEvent>>(fit: T): T {
     if (typeof (fit as Partial<T> | null)?.[Symbol.asyncIterator] !== "function") {
@@ -63,7 +63,7 @@ export abstract class Panel extends Base {
     this.update();
   }
 
-  /** @internal Draw with the next frame what has changed. */
+  /** @internal Draw the changes with the next frame. */
   protected update(): void {
     if (this.isConnected) {
       this.#frame ??= requestAnimationFrame(() => {

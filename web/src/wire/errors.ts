@@ -1,5 +1,5 @@
 /**
- * Every error trainweb raises; the names are those of the Python package (`trainweb.errors`).
+ * All errors of trainweb, with the same names as in the Python package (`trainweb.errors`).
  * A message says what is wrong, where (node, tensor, byte) and what was expected.
  */
 
@@ -16,7 +16,7 @@ export interface WireError {
 /** Characters that a message keeps of its beginning and its end; as in trainweb/errors.py. */
 const LONGEST = { head: 4000, tail: 500 };
 
-/** A text without its middle, where that is longer than what stands for it. Characters are code points, as in Python. */
+/** Shorten a text that is longer than its limits: leave out its middle. Characters are code points, as in Python. */
 export function shortened(text: string, { head, tail } = LONGEST): string {
   // Code units are as many or more.
   if (text.length <= head + tail) {
@@ -39,12 +39,12 @@ export class TrainwebError extends Error {
   /** The name of the class. */
   override name = "TrainwebError";
 
-  /** @param message - of which the middle is left out where it is too long to be read */
+  /** @param message - a text; the middle of a very long one is left out */
   constructor(message = "", options?: ErrorOptions) {
     super(shortened(message), options);
   }
 
-  /** Where it is written when this error occurs, and what to do. */
+  /** The page of the documentation that explains this error and says what to do. */
   get documentation(): string {
     return `${DOCUMENTATION}#${this.name.toLowerCase()}`;
   }
@@ -94,13 +94,13 @@ export class FeedError extends TrainwebError {
   override name = "FeedError";
   /** A label or index that is out of range. */
   readonly value?: number;
-  /** Its place among those of the batch, from 0. */
+  /** Its position among the values of the batch, from 0. */
   readonly position?: number;
   /** The input that it was fed as, where `fit` finds it. */
   readonly input?: string;
   /** Its row in the data, or in the order in which a stream came, from 0. */
   readonly row?: number;
-  /** Where `fit` was, from 1. */
+  /** The epoch of `fit`, from 1. */
   readonly epoch?: number;
   /** The batch of that epoch, from 1. */
   readonly batch?: number;
@@ -136,9 +136,9 @@ export class StorageError extends TrainwebError {
   override name = "StorageError";
   /** Bytes of the checkpoint. */
   readonly needed?: number | null;
-  /** Bytes that the origin keeps, if the browser tells. */
+  /** Bytes that the origin keeps, if the browser reports them. */
   readonly usage?: number | null;
-  /** Bytes that it may keep, if the browser tells. */
+  /** Bytes that it may keep, if the browser reports them. */
   readonly quota?: number | null;
 }
 
@@ -148,7 +148,7 @@ export class EngineError extends TrainwebError {
   override name = "EngineError";
 }
 
-/** What values a tensor has. */
+/** The range of values in a tensor. */
 export interface TensorRange {
   /** The tensor's. */
   readonly name: string;
@@ -158,9 +158,9 @@ export interface TensorRange {
   readonly min: number | null;
   /** The greatest of its finite values; null: it has none. */
   readonly max: number | null;
-  /** How many values are NaN. */
+  /** Number of NaN values. */
   readonly nan: number;
-  /** How many values are an infinity. */
+  /** Number of infinite values. */
   readonly infinite: number;
 }
 
@@ -176,11 +176,11 @@ export class NumericsError extends TrainwebError {
   readonly tensor?: string;
   /** Optimizer steps that were completed before. */
   readonly step?: number;
-  /** What values that tensor has. */
+  /** The range of values in that tensor. */
   readonly made?: TensorRange;
   /** The same of the node's inputs that are float tensors. */
   readonly inputs?: readonly TensorRange[];
-  /** Where `fit` was, from 1. */
+  /** The epoch of `fit`, from 1. */
   readonly epoch?: number | null;
   /** The batch of that epoch, from 1. */
   readonly batch?: number | null;
@@ -201,7 +201,7 @@ const CLASSES: ReadonlyMap<string, new (message?: string) => Error> = new Map(
     StorageError,
     EngineError,
     NumericsError,
-    // What Python's own argument checks become in a page.
+    // Errors of Python's own argument checks, and their classes in a page.
     TypeError,
     RangeError,
     ValueError: RangeError,
@@ -244,7 +244,7 @@ export function fromWire(wire: WireError): Error {
   return error;
 }
 
-/** Whether `value` survives JSON: what the fields of our errors are made of. */
+/** True if `value` survives JSON, as fields of our errors must. */
 function isPlain(value: unknown): boolean {
   if (value === null || ["string", "number", "boolean"].includes(typeof value)) {
     return true;

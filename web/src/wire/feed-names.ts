@@ -1,8 +1,8 @@
-/** Whether feeds have the names of the inputs; training/models.py checks the same in the same order. */
+/** Check that feeds have the names of the inputs; training/models.py checks the same in the same order. */
 
 import { sessionError } from "./messages.js";
 
-/** @throws FeedError for the first input that is missing, beside the first name that is none, or for that name */
+/** @throws FeedError for the first missing input, with the first unknown name; or for an unknown name */
 export function checkFeedNames(inputNames: readonly string[], given: readonly string[]): void {
   const name = inputNames.find((input) => !given.includes(input));
   const other = given.find((feed) => !inputNames.includes(feed));

@@ -1,10 +1,13 @@
-/** Fetching the package's own files: one that does not come, stalls or is something else is an error that says so. */
+/**
+ * Fetch the package's own files. A file that does not arrive, stalls or has other contents raises an error that says
+ * so.
+ */
 
 import { EngineError } from "./errors.js";
 import { otherPlatform } from "./platform.js";
 import { tellProgress } from "./progress.js";
 
-/** What a file must be. */
+/** The expected kind of a file. */
 export interface FileKind {
   readonly what: string;
   /** Bytes that it may start with; none: it is a script, known by its type. */
@@ -26,10 +29,10 @@ const ARCHIVE_END_REACH = 22 + 0xffff;
 
 const SHOWN_BYTES = 16;
 
-/** Bytes after which it is told how far a file has come. */
+/** Bytes between two reports of a download's progress. */
 const TOLD_BYTES = 2 ** 17;
 
-/** How long a script may take before it is looked at what its server sends, in parts of the stall limit. */
+/** Part of the stall limit after which a script that has not started is fetched and checked. */
 const PATIENCE = 0.25;
 
 /** Something is wrong with a file. */
@@ -44,7 +47,7 @@ export class FileError extends EngineError {
 
 /** A file as it comes. */
 export interface OpenFile {
-  /** What the server said of it, for errors. */
+  /** The server's description of the file, for errors. */
   readonly description: string;
   /** Fails with a FileError where it breaks off or stalls. */
   readonly stream: ReadableStream<Uint8Array<ArrayBuffer>>;
@@ -55,8 +58,9 @@ export interface OpenFile {
 /**
  * Ask for a file, up to its first bytes.
  *
- * @param stallMs - how long nothing may come
- * @param keepsReply - whether the reply is wanted, too: what browsers compile from it they keep for the next visit
+ * @param stallMs - limit of a silence of the server, in milliseconds
+ * @param keepsReply - true: return the reply, too. Browsers keep the code that they compile from a reply for the next
+ *   visit
  * @throws FileError when it cannot be fetched, or is no such file
  */
 export async function openFile(
@@ -145,20 +149,23 @@ export async function fetchFile(url: string, kind: FileKind, stallMs: number, in
   return bytes;
 }
 
-/** How a script of ours is told from another one, and from the first part of itself, which may be valid as well. */
+/**
+ * The text that identifies a script of ours and shows that it is complete: the first part of a script may be valid,
+ * too.
+ */
 export interface ScriptEnd {
-  /** What the script is, for errors. */
+  /** Name of the script, for errors. */
   readonly what: string;
-  /** Text that stands at its end alone. */
+  /** Text that stands only at its end. */
   readonly text: string;
   /** Bytes that it has as it is built. */
   readonly nbytes: number;
 }
 
 /**
- * What is wrong with a script that does not start; nothing when its server sends a script.
+ * Check a script that does not start; settles without an error if its server sends a script.
  *
- * @param end - what must be in it
+ * @param end - the text that it must contain
  * @throws FileError
  */
 export async function checkScript(url: string, stallMs: number, end?: ScriptEnd): Promise<void> {
@@ -207,7 +214,7 @@ async function loadModule<T>(url: string, stallMs: number): Promise<T> {
   }
 }
 
-/** Not by way of a Response: that makes an error of its own of what breaks the stream. */
+/** Not by way of a Response, which replaces the error of a broken stream by another one. */
 async function readWhole(stream: ReadableStream<Uint8Array<ArrayBuffer>>): Promise<Uint8Array<ArrayBuffer>> {
   const reader = stream.getReader();
   const chunks: Uint8Array[] = [];
@@ -262,7 +269,7 @@ function shown(bytes: Uint8Array): string {
   return `the bytes ${head.map((byte) => byte.toString(16).padStart(2, "0")).join(" ")}`;
 }
 
-/** What an error says; some of Emscripten's are no Error. */
+/** The message of an error; some of Emscripten's are no Error. */
 export function messageOf(error: unknown): string {
   const { message } = (error ?? {}) as { readonly message?: unknown };
   return typeof message === "string" && message !== "" ? message : String(error);

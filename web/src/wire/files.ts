@@ -1,4 +1,6 @@
-/** Where the package's files lie. The page finds out and tells the worker, which resolves nothing itself. */
+/**
+ * Addresses of the package's files. The page finds them and sends them to the worker, which resolves nothing itself.
+ */
 
 /** Name of a kernel build; its file is called so with .wasm behind, e.g. kernels.relaxed.threads.wasm. */
 export type KernelBuild = `kernels${"" | ".relaxed"}${"" | ".threads"}`;
@@ -9,7 +11,7 @@ export interface PyodideFiles {
   readonly script: string;
   /** As it is or packed. */
   readonly wasm: string;
-  /** Whether it is the one of this package, which is of the right version. */
+  /** True for the Pyodide of this package, which has the right version. */
   readonly isOurs: boolean;
 }
 
@@ -19,7 +21,7 @@ export interface PackageFiles {
   readonly poolWorker: string;
   /** As they are or packed. */
   readonly kernels: Readonly<Record<KernelBuild, string>>;
-  /** Those of the package, where `kernels` are said to lie elsewhere; else null. */
+  /** The package's kernels where `kernels` names another place; else null. */
   readonly ownKernels: Readonly<Record<KernelBuild, string>> | null;
   readonly pyodide: PyodideFiles;
   /** Python's standard library, compiled. */

@@ -1,8 +1,8 @@
-/** What crosses between the page and its worker for a fit: data once, then a call an epoch, and words on a port meanwhile. */
+/** Messages between the page and its worker for a fit: data once, a call per epoch, and short messages on a port. */
 
 import type { Feed, NamedTensor } from "./values.js";
 
-/** What becomes of the rows that do not fill a batch: a smaller one, nothing, or a batch filled up from the start. */
+/** Treatment of the rows that do not fill a batch: a smaller batch, none, or a batch filled up from the start. */
 export type Remainder = "keep" | "drop" | "pad";
 
 /** A number, a name, or an operation with its operands: how a value follows from sums (trainweb/metrics.py). */
@@ -13,20 +13,20 @@ export interface WireMetric {
   readonly type: string;
   /** In the order in which Python declares them. */
   readonly settings: readonly unknown[];
-  /** Of one that goes by the loss alone; null: its plan has it. */
+  /** Formula of a metric that follows from the loss; null: its plan has it. */
   readonly formula: Formula | null;
 }
 
-/** What is evaluated: outputs and inputs of the eval model by name. */
+/** Outputs and inputs of the eval model that an evaluation uses, by name. */
 export interface WireEvaluation {
   readonly loss: string;
   readonly metrics: readonly WireMetric[];
-  /** What metrics compare; null: they go by the loss alone. */
+  /** The output that metrics compare; null: they follow from the loss. */
   readonly predictions: string | null;
   readonly targets: string | null;
 }
 
-/** Where checkpoints are kept: which storage of the browser, and a folder in it. */
+/** The place of checkpoints: a storage of the browser, and a folder in it. */
 export interface CheckpointFolder {
   readonly folder: string;
   readonly backend: "opfs" | "indexedDB";
@@ -38,25 +38,25 @@ export interface FitCheckpoint {
   readonly name: string;
   /** Optimizer steps between two of them within an epoch; null: there are none within. */
   readonly every: number | null;
-  /** As JSON, what must be as it was for the fit to go on. */
+  /** Options that must be unchanged for the fit to go on, as JSON. */
   readonly options: string;
   /** The metric that early stopping goes by. */
   readonly watched: string;
 }
 
-/** How far a fit is; `Position` of trainweb/fit/resume.py. */
+/** The position of a fit; `Position` of trainweb/fit/resume.py. */
 export interface FitPosition {
   /** That is under way, from 0. */
   readonly epoch: number;
   /** Batches of it that are done. */
   readonly step: number;
   readonly lossSum: number;
-  /** What the mean of the losses is divided by. */
+  /** Divisor of the mean loss. */
   readonly rows: number;
   readonly optimizerSteps: number;
 }
 
-/** What a fit goes on from. */
+/** The state that a fit resumes from. */
 export interface Resumed {
   readonly position: FitPosition;
   /** The epochs that are done, as JSON. */
@@ -74,7 +74,7 @@ export interface EpochRecord {
   readonly best: Uint8Array | null;
 }
 
-/** What gradients are clipped to in each optimizer step: the magnitude of each, then their joint norm. */
+/** Limits that gradients are clipped to in each optimizer step: the magnitude of each, then their joint norm. */
 export interface WireClip {
   readonly value: number | null;
   readonly norm: number | null;
@@ -86,9 +86,9 @@ export interface FitSpec {
   readonly loss: string;
   readonly accumulate: number;
   readonly clip: WireClip | null;
-  /** Whether averages of the parameters are evaluated in their place. */
+  /** True: evaluate the averages of the parameters in their place. */
   readonly ema: boolean;
-  /** mu of FedProx; 0: there is no such term. */
+  /** mu of FedProx; 0: no proximal term. */
   readonly proximal: number;
   /** Rows of a batch, for data that lies in the worker. */
   readonly batchSize: number;
@@ -99,13 +99,16 @@ export interface FitSpec {
   readonly evaluation: WireEvaluation | null;
   readonly checkpoint: FitCheckpoint | null;
   readonly onNaN: OnNaN | null;
-  /** The last order, which the worker sees between any two steps; null: there is no shared memory, and it listens at times. */
+  /**
+   * The last order, which the worker reads between any two steps; null: there is no shared memory, and the worker reads
+   * messages from time to time.
+   */
   readonly order: Int32Array<SharedArrayBuffer> | null;
-  /** Whether the progress is to be told from the start. */
+  /** True: report the progress from the start. */
   readonly tells: boolean;
 }
 
-/** What follows NaN or infinity. */
+/** The reaction to NaN or infinity. */
 export type OnNaN = "stop" | "skip" | "restore";
 
 /** A batch with its number of rows. */
@@ -122,26 +125,26 @@ export interface StepsTask {
   readonly stacked: readonly NamedTensor[] | null;
 }
 
-/** What to train on next: an epoch of the rows in the worker, or batches. */
+/** The next data to train on: an epoch of the rows in the worker, or batches. */
 export interface TrainTask {
   readonly epoch: number;
   /** Seed of the order of rows; null: they stay in theirs. */
   readonly seed: number | null;
   /** Null: the rows in the worker. */
   readonly batches: readonly WireBatch[] | null;
-  /** Learning rates of the optimizer steps; null: it stays what it is. */
+  /** Learning rates of the optimizer steps; null: the rate stays as it is. */
   readonly rates: Float64Array | null;
-  /** The optimizer step of the fit that the first of them is of. */
+  /** The optimizer step of the fit that the first rate belongs to. */
   readonly from: number;
-  /** Whether the epoch ends, and with it the accumulation. */
+  /** True: the epoch ends, and with it the accumulation. */
   readonly isLast: boolean;
-  /** Whether the fit ends here: what was said on its port may come later than this. */
+  /** True: the fit ends here. Messages on its port may arrive later than this. */
   readonly isStopped: boolean;
 }
 
 /** What was trained. */
 export interface TrainAnswer {
-  /** Of each batch; NaN of those that were undone. */
+  /** One loss per batch; NaN for a batch that was undone. */
   readonly losses: Float32Array;
   /** Of the epoch so far. */
   readonly loss: number;
@@ -149,7 +152,7 @@ export interface TrainAnswer {
   readonly batches: number;
   readonly optimizerSteps: number;
   readonly learningRate: number;
-  /** Whether NaN or infinity has ended the fit. */
+  /** True if NaN or infinity has ended the fit. */
   readonly isNaN: boolean;
 }
 
@@ -159,15 +162,15 @@ export type MetricValue = number | readonly (readonly number[])[];
 /** The loss and metrics, by name. */
 export type EvalValues = Readonly<Record<string, MetricValue>>;
 
-/** What the page says on the port of a fit, and, as its place here, in shared memory. */
+/** Orders of the page on the port of a fit. Shared memory has the index of an order. */
 export const FIT_ORDERS = ["resume", "pause", "stop", "abort"] as const;
 /** One of them. */
 export type FitOrder = (typeof FIT_ORDERS)[number];
 
-/** What the page says on it when somebody begins to listen to the progress. */
+/** The page sends this on the port when a listener for the progress is added. */
 export const FIT_TELL = "tell";
 
-/** What the worker says on it: batches of the epoch that are done, and their mean loss. */
+/** Reports of the worker on the port: the number of finished batches in the epoch, and their mean loss. */
 export interface FitProgress {
   readonly epoch: number;
   readonly step: number;

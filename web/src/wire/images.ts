@@ -1,4 +1,4 @@
-/** What crosses between the page and a worker that reads images. */
+/** Messages between the page and a worker that reads images. */
 
 /** Random changes, each up to so much either way. */
 export interface Augmentation {
@@ -18,7 +18,7 @@ export interface Augmentation {
   readonly saturation?: number;
 }
 
-/** How an image becomes a tensor. */
+/** Options of the conversion of an image to a tensor. */
 export interface ImageOptions {
   /** Of the tensor, in pixels; at most 16,384. */
   readonly width: number;
@@ -28,11 +28,11 @@ export interface ImageOptions {
   readonly channels?: 1 | 3;
   /** Of each channel, subtracted from values of 0 to 1; a number for all. Default 0. */
   readonly mean?: number | readonly number[];
-  /** Divides what is left. Default 1. */
+  /** Divisor after `mean` is subtracted. Default 1. */
   readonly std?: number | readonly number[];
   /** "CHW" (the default) or "HWC". */
   readonly layout?: "CHW" | "HWC";
-  /** "stretch" (the default), or "cover": keep the proportions and cut off what is beyond. */
+  /** "stretch" (the default), or "cover": keep the proportions and cut off the rest. */
   readonly resize?: "stretch" | "cover";
   /** Random changes, for training; none by default. */
   readonly augment?: Augmentation;

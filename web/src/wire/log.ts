@@ -15,7 +15,7 @@ export function getLogLevel(): LogLevel {
 /**
  * Write messages from this level on.
  *
- * @throws Error when there is no such level
+ * @throws Error for an unknown level
  */
 export function setLogLevel(level: LogLevel): void {
   if (!LOG_LEVELS.includes(level)) {
@@ -30,9 +30,9 @@ export function levelOf(severity: number): LogLevel {
 }
 
 /**
- * Write to the console what a level lets through.
+ * Write to the console a message, if the level lets it through.
  *
- * @param from - the least level that is written; default: that of the page
+ * @param from - the least level that is written; default: the page's level
  */
 export function log(level: LogLevel, message: string, from: LogLevel = least): void {
   if (LOG_LEVELS.indexOf(level) >= LOG_LEVELS.indexOf(from)) {

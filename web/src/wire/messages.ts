@@ -27,7 +27,7 @@ export function sessionError<Name extends MessageName>(name: Name, values: Messa
   return fromWire({ name: error, message });
 }
 
-/** A value as Python shows it; of an object, what it is. */
+/** A value as Python shows it; of an object, its kind. */
 function show(value: unknown): string {
   if (Array.isArray(value)) {
     return `[${value.map(show).join(", ")}]`;

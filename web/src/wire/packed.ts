@@ -1,6 +1,6 @@
 /** Files packed with gzip, which some servers mark as such: the browser has unpacked them already, then. */
 
-/** Whether bytes are packed, by how they start. */
+/** True if the bytes start with gzip's magic number. */
 export function isPacked([first, second]: Uint8Array): boolean {
   return first === 0x1f && second === 0x8b;
 }

@@ -1,11 +1,11 @@
-/** What surrounds a script that is no browser: Node, Deno and Bun, whose entry of the package says how things are done there. */
+/** The environment of a script outside of browsers: Node, Deno and Bun. The package's entry for them sets it. */
 
 export interface Platform {
-  /** Start one of the package's workers in a thread. It tells of its end by an error. */
+  /** Start one of the package's workers in a thread. The worker reports its end by an error. */
   startWorker(url: string): Worker;
   /** As `fetch`, of files, too: a string that is no URL is a path. */
   fetch(source: string | URL, init?: RequestInit): Promise<Response>;
-  /** What relative URLs are relative to. */
+  /** The base of relative URLs. */
   baseURL(): string;
 }
 
@@ -16,17 +16,17 @@ export function setPlatform(platform: Platform): void {
   current = platform;
 }
 
-/** What is set; null in browsers, and in workers, which are given what a browser's have. */
+/** The platform that is set; null in browsers, and in workers, which get a browser's globals. */
 export function otherPlatform(): Platform | null {
   return current;
 }
 
-/** Whether memory can be shared with workers: not in a page without cross-origin isolation. */
+/** True if memory can be shared with workers: not in a page without cross-origin isolation. */
 export function canShareMemory(): boolean {
   return current !== null || globalThis.crossOriginIsolated === true;
 }
 
-/** What Node has of timers and workers: whether they keep a process from ending. */
+/** Methods of timers and workers in Node that decide if they keep a process from ending. */
 interface Counted {
   ref?(): void;
   unref?(): void;

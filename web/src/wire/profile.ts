@@ -1,4 +1,4 @@
-/** Where the time of a step goes: per instruction, kernel and node, as a table or a Chrome trace. */
+/** The profile of a step: its time per instruction, kernel and node, as a table or a Chrome trace. */
 
 /** One instruction of a plan. */
 export interface ProfileEntry {
@@ -12,14 +12,14 @@ export interface ProfileEntry {
   readonly milliseconds: number;
 }
 
-/** What the worker measured. */
+/** The worker's measurements. */
 export interface WireProfile {
   readonly text: readonly string[];
   readonly nodes: readonly string[];
   readonly milliseconds: readonly number[];
 }
 
-/** How `profile` measures. */
+/** Options of `profile`. */
 export interface ProfileOptions {
   /** Runs to take the mean of; default 10. */
   readonly runs?: number;

@@ -1,4 +1,4 @@
-/** How far files have come. The worker fetches most of them, and tells the page. */
+/** Progress of downloads. The worker fetches most files, and reports to the page. */
 
 export interface FileProgress {
   readonly url: string;
@@ -9,7 +9,7 @@ export interface FileProgress {
 
 let listener: ((progress: FileProgress) => void) | null = null;
 
-/** Have the progress of all files of this thread told. */
+/** Report the progress of all files of this thread. */
 export function followFiles(tell: (progress: FileProgress) => void): void {
   listener = tell;
 }

@@ -1,4 +1,4 @@
-/** What crosses between the page and its worker. Nothing else may. */
+/** All messages between the page and its worker. */
 
 import type { WireError } from "./errors.js";
 import type { PackageFiles } from "./files.js";
@@ -24,7 +24,7 @@ export type {
 /** Every call answers with one of these, so that errors keep their class and fields. */
 export type Result<T> = { readonly ok: T } | { readonly error: WireError };
 
-/** Whether to start from the snapshot; "auto" where the network carries it faster than Python starts. */
+/** Start from the snapshot or plainly; "auto" uses the snapshot if the network carries it faster than Python starts. */
 export type SnapshotChoice = boolean | "auto";
 
 /** A plan of a session; the scheduler's recomputes the learning rate. */
@@ -37,20 +37,20 @@ export interface Fetch {
   readonly dims?: readonly number[];
 }
 
-/** How a worker sets itself up. */
+/** Settings of a new worker. */
 export interface WorkerSettings {
   readonly files: PackageFiles;
-  /** Whether Python starts from the snapshot. */
+  /** Start Python from the snapshot or plainly. */
   readonly snapshot: SnapshotChoice;
   readonly threads: number;
   readonly reproducible: boolean;
-  /** Whether the kernels run there; not in the worker that reads images. */
+  /** True if the kernels run there; false in the worker that reads images. */
   readonly hasKernels: boolean;
-  /** How long a file that is fetched may send nothing, in milliseconds. */
+  /** Limit of a silence during a download, in milliseconds. */
   readonly stallMs: number;
 }
 
-/** What runs in a worker. */
+/** The kernels that run in a worker. */
 export interface WorkerInfo {
   readonly build: string;
   readonly threads: number;
@@ -58,7 +58,7 @@ export interface WorkerInfo {
   readonly memory: WebAssembly.Memory | null;
   /** Address of the word that wakes the kernels' threads; 0: there are none. */
   readonly wakeWord: number;
-  /** What was wrong with kernels that were said to lie elsewhere, so that the package's own run; null: nothing. */
+  /** The error of kernels from another place, after which the package's own kernels run; null: no error. */
   readonly kernelsFault: string | null;
 }
 
@@ -67,7 +67,7 @@ export interface PythonInfo {
   readonly python: string;
 }
 
-/** What a page may ask of the Python session; JSON on the way into Python. */
+/** Limits that a page may set for the Python session; sent to Python as JSON. */
 export interface SessionLimits {
   /** Bytes of all tensors together; default 4 GiB, the size of a WebAssembly memory. */
   readonly arenaBytes?: number;
@@ -89,12 +89,12 @@ export interface SessionInfo {
   readonly evalOutputNames: readonly string[];
   readonly hasEval: boolean;
   readonly hasOptimizer: boolean;
-  /** Whether averages of the parameters are kept. */
+  /** True if the session keeps averages of the parameters. */
   readonly hasAverages: boolean;
-  /** What the loss of the eval model compares with its last input, if that is one tensor. */
+  /** The output that the loss of the eval model compares with its last input, if that is one tensor. */
   readonly compared: string | null;
   readonly nominal: boolean;
-  /** Whether values of feeds decide which plan runs: such feeds travel with their calls. */
+  /** True if values of feeds select the plan: such feeds travel with their calls. */
   readonly valuesDecide: boolean;
 }
 
@@ -109,13 +109,13 @@ export interface InferenceInfo {
   readonly valuesDecide: boolean;
 }
 
-/** What sessions on one checkpoint state share, as the worker made it. */
+/** The state that sessions on one checkpoint state share, as the worker made it. */
 export interface SharedState {
   readonly metadata: Readonly<Record<string, string>>;
   readonly tensors: ReadonlyMap<string, NamedTensor>;
 }
 
-/** What an inference session tells of its model. */
+/** The worker's description of an inference session's model. */
 export interface InferenceAbout {
   readonly inputs: readonly ValueMetadata[];
   readonly outputs: readonly ValueMetadata[];
@@ -172,13 +172,13 @@ export type StateCalls = {
 export interface Workspace {
   /** Changes when addresses given out before are void. */
   readonly generation: number;
-  /** What the plan uses of it. */
+  /** The number of bytes that the plan uses. */
   readonly nbytes: number;
-  /** Where the feeds lie, in their order; no bytes for one that the plan does not read. */
+  /** Places of the feeds, in their order; no bytes for a feed that the plan does not read. */
   readonly feeds: readonly PlacedBytes[];
 }
 
-/** What a plan gave, and the buffers of its feeds, for the page to use again. */
+/** Results of a plan, and the buffers of its feeds, for the page to use again. */
 export interface RunAnswer {
   readonly results: readonly NamedTensor[];
   readonly buffers: readonly ArrayBuffer[];
@@ -188,16 +188,16 @@ export interface RunAnswer {
 export type MaybePromise<T> = T | Promise<T>;
 
 /**
- * The calls a worker answers. Those on a session run to their end in the order in which they arrive, whatever
- * one of them has to wait for.
+ * The calls that a worker answers. Calls on a session run to their end in the order in which they arrive, also if one
+ * of them has to wait.
  */
 export interface WorkerApi {
-  /** Take the lock that shows the page whether this worker lives; false where there are no locks. */
+  /** Take the lock that shows the page if this worker lives; false where there are no locks. */
   holdLock(name: string): Promise<Result<boolean>>;
   /**
    * Start the kernels.
    *
-   * @param logLevel - of what the worker writes to the console
+   * @param logLevel - of the worker's messages on the console
    */
   start(settings: WorkerSettings, logLevel: LogLevel): Promise<Result<WorkerInfo>>;
   /**
@@ -205,7 +205,7 @@ export interface WorkerApi {
    *
    * @param script - of pool-worker.js
    */
-  /** Whether messages come on the port from now on: false where the script does not run. */
+  /** True once messages arrive on the port; false if the script does not run. */
   pulse(port: MessagePort, script: string): Promise<Result<boolean>>;
   /** Settles when nothing is being stored. */
   finish(): Promise<Result<null>>;
@@ -236,9 +236,9 @@ export interface WorkerApi {
   /** Train on batches, each with its optimizer step; the losses. */
   trainSteps(handle: number, task: StepsTask, loss: string): MaybePromise<Result<Float32Array>>;
   /**
-   * Begin a fit, the only one of its session; what it goes on from, if its checkpoint is there.
+   * Begin a fit, the only one of its session. Returns the state that the fit resumes from, if its checkpoint exists.
    *
-   * @param port - where the page says a `FitOrder`, and is told the `FitProgress`
+   * @param port - the page sends each `FitOrder` on it, and receives the `FitProgress`
    */
   startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<Resumed | null>>;
   fitTrain(handle: number, task: TrainTask): MaybePromise<Result<TrainAnswer>>;
@@ -254,17 +254,17 @@ export interface WorkerApi {
   endFit(handle: number): MaybePromise<Result<null>>;
   /** Keep all that a session goes on from. */
   saveSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>>;
-  /** What sessions on one checkpoint state share. */
+  /** Copy the state that sessions on one checkpoint state share. */
   lendState(handle: number): MaybePromise<Result<SharedState>>;
-  /** Have a session go on from that. */
+  /** Make a session continue from such a state. */
   takeState(handle: number, shared: SharedState): MaybePromise<Result<null>>;
-  /** Have a session go on from what was kept. */
+  /** Make a session continue from a stored checkpoint. */
   loadSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>>;
   profile(handle: number, kind: "train" | "eval", feeds: readonly Feed[], runs: number):
     MaybePromise<Result<WireProfile>>;
   /** End the step of a session that is under way and may be stopped, if there is one. */
   stop(handle: number): Result<null>;
-  /** The result is that of the call in `SessionCalls`. */
+  /** Run a call of `SessionCalls`, and return its result. */
   call(handle: number, call: SessionCall): MaybePromise<Result<unknown>>;
   release(handle: number): MaybePromise<Result<null>>;
   inspectModel(model: FileData, external: readonly ExternalFile[], configJson: string, dimsJson: string):
@@ -281,7 +281,7 @@ export interface WorkerApi {
     optionsJson: string,
     form: FileForm,
   ): Promise<Result<BuiltArtifacts>>;
-  /** A model extended by gradients of `y` for `x`; `loss` is the one of `y` whose gradient is 1, or "". */
+  /** Extend a model by gradients of `y` for `x`. `loss` is the member of `y` whose gradient is 1, or "". */
   gradientGraph(
     model: FileData,
     external: readonly ExternalFile[],
@@ -306,16 +306,16 @@ export type Method = keyof WorkerApi;
 export interface Call<M extends Method = Method> {
   readonly method: M;
   readonly args: Parameters<WorkerApi[M]>;
-  /** What goes over instead of being copied. */
+  /** Objects that are transferred instead of copied. */
   readonly buffers: readonly (ArrayBuffer | MessagePort | ImageBitmap)[];
 }
 
-/** What a call gives. */
+/** The result of a call. */
 export type Answer<M extends Method> = Extract<Awaited<ReturnType<WorkerApi[M]>>, { readonly ok: unknown }>["ok"];
 
 /** A message to the worker is a list of these, to be run in their order. */
 export interface Request {
-  /** Of the reply; 0: nobody waits for one. */
+  /** The reply has the same number; 0: no reply is expected. */
   readonly id: number;
   readonly method: Method;
   readonly args: readonly unknown[];
@@ -327,12 +327,15 @@ export interface Reply {
   readonly result: Result<unknown>;
 }
 
-/** What the worker says unasked: how far a file has come. */
+/** A message that the worker sends without a call: the progress of a download. */
 export interface Note {
   readonly progress: FileProgress;
 }
 
-/** What the worker says once, when it takes calls: the end of its script, by which it is known as whole. */
+/**
+ * The worker's first message, when it takes calls. Its text is at the end of the script, and shows that the script is
+ * complete.
+ */
 export interface Listening {
   readonly listens: "the worker of trainweb";
 }

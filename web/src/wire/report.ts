@@ -1,20 +1,20 @@
-/** What `inspectModel` tells of a model; training/check.py makes it. */
+/** The report of `inspectModel` on a model; training/check.py makes it. */
 
 import type { ModelMetadata, WireModelMetadata } from "./values.js";
 
-/** A tensor of the model, whether it is trained, and why. */
+/** A tensor of the model, the decision to train it or not, and the reason. */
 export interface ParameterDecision {
   /** Its name in the model. */
   readonly name: string;
-  /** Whether it is trained. */
+  /** True if the tensor is trained. */
   readonly trained: boolean;
-  /** Why, in words. */
+  /** The reason, in words. */
   readonly reason: string;
   /** The file does not settle it: name it in `requiresGrad` or `frozenParams`. */
   readonly doubtful: boolean;
 }
 
-/** Why a model cannot be trained, and where. */
+/** An operator that prevents training, and its nodes. */
 export interface ModelProblem {
   /** Operator type. */
   readonly op: string;
@@ -22,7 +22,7 @@ export interface ModelProblem {
   readonly domain: string;
   /** Names of the nodes that have it. */
   readonly nodes: readonly string[];
-  /** What is wrong, in words. */
+  /** A description of the problem. */
   readonly message: string;
 }
 
@@ -56,7 +56,7 @@ export interface SuggestedLoss {
 
 /** What `inspectModel` found. */
 export interface ModelReport {
-  /** Whether the model can be trained as asked. */
+  /** True if the model can be trained as asked. */
   readonly ok: boolean;
   /** Parameters of a session, with their dims. */
   readonly trainable: Readonly<Record<string, readonly number[]>>;
@@ -66,23 +66,23 @@ export interface ModelReport {
   readonly trained: readonly ParameterDecision[];
   /** Tensors that are not trained. */
   readonly leftOut: readonly ParameterDecision[];
-  /** Those of both that the file does not settle. */
+  /** Tensors of both lists for which the file leaves the decision open. */
   readonly doubtful: readonly ParameterDecision[];
   /** Operators that cannot be executed. */
   readonly unsupported: readonly ModelProblem[];
   /** Operators on the way from the loss to a parameter that have no gradient. */
   readonly missingGradients: readonly ModelProblem[];
-  /** What operators demand of dims that the model declares as symbols. */
+  /** Sizes that operators demand of dims that the model declares as symbols. */
   readonly refined: readonly string[];
-  /** What building the model warns of besides the doubtful tensors: it trains, but maybe not as its maker means. */
+  /** Warnings from building the model, besides the doubtful tensors: it trains, but maybe not as its maker means. */
   readonly remarks: readonly string[];
-  /** What of the model is computed in float32 though it was declared as another type of float. */
+  /** The part of the model that is computed in float32 though it was declared as another type of float. */
   readonly precision: string | null;
-  /** What files of the model's exporter never tell, though training depends on it. */
+  /** Facts that training depends on and that files of the model's exporter never contain. */
   readonly untold: string | null;
-  /** Which loss to name, where none was and the first output is none. */
+  /** A loss to name, if none was named and the first output is not a loss. */
   readonly missingLoss: string | null;
-  /** What else is wrong. */
+  /** Any other error. */
   readonly error: string | null;
   /** Kernel memory of a session for these sizes. */
   readonly peakBytes: number;
@@ -92,15 +92,21 @@ export interface ModelReport {
   readonly inputs: readonly DescribedValue[];
   /** Of the forward model. */
   readonly outputs: readonly DescribedValue[];
-  /** How many nodes of the model are of which operator, those of other domains as domain.operator. */
+  /** Number of nodes per operator. An operator of another domain is named `domain.operator`. */
   readonly operators: Readonly<Record<string, number>>;
-  /** What the file says of itself; null for one that is no model. */
+  /** The file's description of itself; null if it is not a model. */
   readonly modelMetadata: ModelMetadata | null;
-  /** A loss that fits the first output, where that is no loss: its name, or with the settings that it needs. */
+  /**
+   * A loss that fits the first output, if that output is not a loss: its name, or its name with the settings that it
+   * needs.
+   */
   readonly suggestedLoss: string | SuggestedLoss | null;
-  /** What a train step takes, in the shape that the report is about. */
+  /** Inputs of a train step, in the shape that the report is about. */
   readonly feeds: readonly ReportFeed[];
-  /** Sizes that `createFromModel` must be given, where the model cannot be trained without those of `inspectModel`. */
+  /**
+   * Sizes that `createFromModel` needs as well, if the model cannot be trained without the sizes given to
+   * `inspectModel`.
+   */
   readonly dims: Readonly<Record<string, number>>;
   /** Lines that train the model; none where the configuration has more than names and numbers. */
   readonly code: {

@@ -46,8 +46,8 @@ export async function sha256(bytes: Uint8Array): Promise<Uint8Array<ArrayBuffer>
 const CHUNK_BYTES = 2 ** 24;
 
 /**
- * The hash of a file. Of one with more than 16 MiB it is that of the hashes of its chunks of 16 MiB, one after the
- * other: browsers hash what is in memory as a whole, and a Blob need not be.
+ * Hash a file. The hash of a file with more than 16 MiB is the hash of the hashes of its chunks of 16 MiB, in order.
+ * Browsers only hash data in memory as a whole, and a Blob need not be in memory.
  */
 export async function sha256OfFile(file: Uint8Array | Blob): Promise<Uint8Array<ArrayBuffer>> {
   const nbytes = file instanceof Blob ? file.size : file.length;

@@ -5,10 +5,8 @@ import { messageOf } from "./fetch-file.js";
 import { otherPlatform } from "./platform.js";
 
 /**
- * Start one of the package's module workers.
- *
- * A page may not start a worker of another origin; then a small one of its own origin imports it, which
- * needs `worker-src blob:` in a content security policy.
+ * Start one of the package's module workers. A page may not start a worker of another origin. Then a small worker of
+ * the page's origin imports the script, which needs `worker-src blob:` in a content security policy.
  *
  * @param url - of the script, absolute. Never a literal `new URL` here: bundlers would take the worker apart
  */
@@ -27,7 +25,7 @@ function startFromBlob(url: string): Worker {
   try {
     return new Worker(trusted(blob), { type: "module" });
   } finally {
-    // The worker has started to fetch; later than that the URL is of no use.
+    // The worker has started to fetch; the URL has no further use.
     setTimeout(() => URL.revokeObjectURL(blob), 60_000);
   }
 }
@@ -43,7 +41,7 @@ interface Policy {
 
 let policy: Policy | null = null;
 
-/** A URL of ours, for pages that take only those of a named policy (Trusted Types): `trusted-types trainweb`. */
+/** Make a trusted URL of ours, for pages that require a named policy (Trusted Types): `trusted-types trainweb`. */
 function trusted(url: string): string {
   const { trustedTypes } = globalThis as { readonly trustedTypes?: TrustedTypes };
   if (trustedTypes === undefined) {

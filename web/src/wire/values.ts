@@ -50,13 +50,13 @@ export interface DeadUnits {
   readonly node: string;
   /** The axis that counts units: channels of convolutions, else columns of products, else the second one. */
   readonly axis: number;
-  /** How many there are. */
+  /** Number of units. */
   readonly units: number;
-  /** Which never fired. */
+  /** Numbers of the units that never fired. */
   readonly dead: readonly number[];
 }
 
-/** What a file is handed out as: bytes in the page's memory, or a Blob, which the browser keeps elsewhere. */
+/** The form of a returned file: bytes in the page's memory, or a Blob, which the browser keeps elsewhere. */
 export type FileForm = "bytes" | "blob";
 
 /** A file, in memory or where the browser keeps it. */
@@ -74,7 +74,7 @@ export interface InputDeclaration {
   readonly dims: readonly (number | string | null)[] | null;
 }
 
-/** What a property is kept as. */
+/** The type that a property is stored as. */
 export type PropertyKind = "int" | "float" | "string";
 
 /** An input of a model, as onnxruntime-common describes it; a dim without a size is its name. */
@@ -89,13 +89,13 @@ export interface ValueMetadata {
   readonly shape: readonly (number | string)[];
 }
 
-/** What a model says of itself. */
+/** A model's description of itself. */
 export interface ModelMetadata {
   /** What wrote it. */
   readonly producerName: string;
   /** Of its graph; empty in ORT format. */
   readonly graphName: string;
-  /** Whose it is, such as "org.example". */
+  /** The domain of its owner, such as "org.example". */
   readonly domain: string;
   /** A text about it. */
   readonly description: string;
@@ -110,7 +110,7 @@ export interface ModelMetadata {
 /** The same between page and worker. */
 export type WireModelMetadata = Omit<ModelMetadata, "version"> & { readonly version: string };
 
-/** What a checkpoint keeps besides parameters: an int64, a float32 or a text. */
+/** The value of a checkpoint's property: an int64, a float32 or a text. */
 export type PropertyValue = number | bigint | string;
 
 /** A low-rank adapter as PEFT saves it. */
@@ -126,7 +126,7 @@ export interface NamedTensor extends WireTensor {
   readonly name: string;
 }
 
-/** What a session takes of the kernels' memory, in bytes, and what `memoryBudget` costs it. */
+/** Bytes that a session takes of the kernels' memory, and the cost of `memoryBudget`. */
 export interface SessionMemory {
   /** The parameters. */
   readonly parameters: number;
@@ -136,11 +136,11 @@ export interface SessionMemory {
   readonly moments: number;
   /** Workspace of the largest step so far, which `memoryBudget` limits. */
   readonly arena: number;
-  /** Values that depend on parameters alone, which are kept from step to step; none with a `memoryBudget`. */
+  /** Values that depend only on parameters, and are kept from step to step; none with a `memoryBudget`. */
   readonly prepared: number;
   /** Compiled steps and their constants. */
   readonly plans: number;
-  /** What the workspace would be if nothing was computed again. */
+  /** Size of the workspace if no instruction ran again. */
   readonly arenaWithoutBudget: number;
   /** Instructions that run again in a step. */
   readonly recomputedInstructions: number;

@@ -1,4 +1,7 @@
-/** What a plan sums up for metrics, and by which formulas values follow from the sums: `Described` of trainweb/metrics.py. */
+/**
+ * Sums that a plan makes for metrics, and formulas that compute values from the sums: `Described` of
+ * trainweb/metrics.py.
+ */
 
 import type { Formula } from "../wire/fit.js";
 import { wrong, type Reader } from "./bundle-reader.js";
@@ -8,11 +11,11 @@ export interface PlanMetric {
   readonly name: string;
   /** Outputs of the plan. */
   readonly sums: string;
-  /** [targets that are no class, the first of them, classes]; "" where there is no such output. */
+  /** [number of targets that are not a class, the first of them, number of classes]; "" without such an output. */
   readonly faults: string;
-  /** What formulas call the rows of the sums; none: the sums are a matrix, which is the value. */
+  /** Names of the sums' rows in formulas; no names: the sums are a matrix, which is the value. */
   readonly rows: readonly string[];
-  /** Whether rows are those of `ErrorSums`; else all are added. */
+  /** True: rows combine as in `ErrorSums`; false: all rows are added. */
   readonly isPooled: boolean;
   readonly formula: Formula;
 }

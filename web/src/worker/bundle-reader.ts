@@ -1,4 +1,4 @@
-/** Reads the header of a bundle, of which nothing is believed: each value is of the type that it should have, or an error. */
+/** Reads the header of a bundle without trust: each value has its expected type, or an error is thrown. */
 
 import { readBlob } from "../python/given-files.js";
 import { ModelError } from "../wire/errors.js";

@@ -5,7 +5,7 @@ import { GRADIENTS, MOMENTUM1, SEGMENT_NAMES, STATE_WORDS } from "../engine/layo
 /** In one segment, averages among them; some are smaller than the parameters. */
 const MOST_MOMENTS = 4;
 
-/** Whether segments of these bytes are those of a session with so many elements of parameters. */
+/** True if segments of these sizes fit a session with so many elements of parameters. */
 export function segmentsFit(
   sizes: readonly number[],
   session: { readonly size: number; readonly trainableSize: number; readonly hasAverages: boolean },

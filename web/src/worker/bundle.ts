@@ -1,8 +1,8 @@
 /**
- * Bundles: a compiled session, in a file as `trainweb compile` writes it (training/bundle.py has the layout)
- * or right from Python. A file is checked by its hash, and then nothing in it is believed: offsets, sizes and
- * names are checked here, the words of a plan by the kernels' verifier before its first run. Only its generated
- * code is code, as a script is.
+ * Bundles: a compiled session, in a file as `trainweb compile` writes it (training/bundle.py has the layout), or right
+ * from Python. A file is checked by its hash, and then nothing in it is believed. Offsets, sizes and names are checked
+ * here, the words of a plan by the kernels' verifier before its first run. Only its generated code is code, as a script
+ * is.
  */
 
 import {
@@ -43,13 +43,15 @@ export function baseOf<Kind extends BaseKind>(kind: Kind | MetricsKind): Kind | 
   return kind.startsWith("eval ") ? "eval" : (kind as Kind);
 }
 
-/** An input, and what a plan depends on of it. */
+/** An input, with the facts about it that a plan depends on. */
 export interface Declaration extends InputDeclaration {
-  /** Up to how many elements its value belongs to the signature, for it decides about shapes; 0: it decides nothing. */
+  /**
+   * Most elements up to which its value belongs to the signature, because it determines shapes; 0: it determines none.
+   */
   readonly decides: number;
 }
 
-/** A parameter, with its place among all and among the trainable ones, in elements; -1: frozen. */
+/** A parameter, with its offset among all and among the trainable ones, in elements; -1: frozen. */
 export interface ParameterSlot {
   readonly name: string;
   readonly dims: readonly number[];
@@ -69,11 +71,11 @@ export interface TensorPlace {
 
 export interface FeedType extends TensorType {
   readonly name: string;
-  /** Bytes of the elements, in hexadecimal, where the plan is for this value alone; else null. */
+  /** Bytes of the elements, in hexadecimal, if the plan is only for this value; else null. */
   readonly value: string | null;
 }
 
-/** What a memory budget costs a plan: its workspace without one, and what runs again. */
+/** The cost of a memory budget for a plan: its workspace without one, and the instructions that run again. */
 export interface Recomputation {
   readonly fullBytes: number;
   readonly instructions: number;
@@ -84,37 +86,37 @@ export interface Recomputation {
 
 /** A constant that lies in a file that the session was made of. */
 export interface LargeConstant {
-  /** Where it belongs in the segment of constants. */
+  /** Its offset in the segment of constants. */
   readonly offset: number;
   readonly nbytes: number;
   readonly file: number;
-  /** Where it starts in the file. */
+  /** Its offset in the file. */
   readonly start: number;
 }
 
 export interface BundlePlan {
   readonly kind: PlanKind;
-  /** Whether its gradients overwrite instead of adding. */
+  /** True: its gradients overwrite instead of adding. */
   readonly overwrite: boolean;
   readonly signature: readonly FeedType[];
   readonly words: Uint8Array;
   readonly constants: Uint8Array;
-  /** Constants behind those, if Python made the plan just now. */
+  /** Further constants behind these, if Python made the plan just now. */
   readonly large: readonly LargeConstant[];
   /** Size of the segment of constants. */
   readonly constantBytes: number;
   readonly code: Uint8Array;
   readonly arenaBytes: number;
-  /** Size of the segment of what it keeps from run to run. */
+  /** Size of the segment of values kept from run to run. */
   readonly preparedBytes: number;
   readonly inputs: readonly TensorPlace[];
   readonly outputs: readonly TensorPlace[];
   /** The node behind each instruction. */
   readonly nodes: readonly string[];
   readonly recomputation: Recomputation;
-  /** Values that it keeps from run to run: what each is, and its place. */
+  /** Values that it keeps from run to run: the kind of each, and its place. */
   readonly kept: readonly KeptValue[];
-  /** What it sums up. */
+  /** Metrics that it sums up. */
   readonly metrics: readonly PlanMetric[];
   /** Its disassembly, where Python made it just now. */
   readonly text: readonly string[] | null;
@@ -126,16 +128,16 @@ export type KeptValue = readonly [name: string, offset: number, nbytes: number];
 /** A property of the checkpoint: its name, its type, and its value as text. */
 export type Property = readonly [name: string, type: "int" | "float" | "str", text: string];
 
-/** What Python needs to take the session over. */
+/** Files that Python needs to take the session over. */
 export interface BundleModels {
   readonly trainModel: Uint8Array;
   readonly evalModel: Uint8Array | null;
   readonly optimizerModel: Uint8Array | null;
-  /** What a checkpoint has besides the parameters and moments of the session. */
+  /** Contents of the checkpoint besides the parameters and moments of the session. */
   readonly checkpoint: Uint8Array;
 }
 
-/** Size of a segment and what it starts from, which may be a part of a file; null for zeros. */
+/** Size of a segment and its initial contents, which may be a part of a file; null for zeros. */
 export interface SegmentStart {
   readonly bytes: number;
   readonly data: Uint8Array | Blob | null;
@@ -153,7 +155,7 @@ export interface RawBundle<Blobs extends Uint8Array | Blob = Uint8Array> {
   readonly blobs: Blobs;
 }
 
-/** An inference session: what a bundle has of it, but for plans. */
+/** The parts of a bundle for an inference session, except plans. */
 export interface InferenceBundle {
   readonly inputs: readonly Declaration[];
   readonly outputs: readonly string[];
@@ -165,13 +167,13 @@ export interface Bundle {
   readonly outputs: Readonly<Record<"train" | "eval", readonly string[]>>;
   readonly hasEval: boolean;
   readonly hasOptimizer: boolean;
-  /** What updates the parameters; "" where nothing does. */
+  /** The optimizer that updates the parameters; "" without one. */
   readonly optimizer: string;
-  /** Whether averages of the trainable parameters lie behind the moments. */
+  /** True if averages of the trainable parameters lie behind the moments. */
   readonly hasAverages: boolean;
-  /** What the loss of the eval model compares with its last input, if that is one tensor. */
+  /** The output that the loss of the eval model compares with its last input, if that is one tensor. */
   readonly compared: string | null;
-  /** By what losses were divided. */
+  /** Divisors of the losses. */
   readonly lossCounts: Readonly<Record<"train" | "eval", LossCount>>;
   readonly nominal: boolean;
   readonly parameters: readonly ParameterSlot[];
@@ -217,7 +219,7 @@ export function parsePlan({ header, blobs }: RawBundle, session: PlanOwner, fing
   return readPlan(new Reader(blobs), header, "the plan", session, fingerprint);
 }
 
-/** Read what Python says of an inference session. */
+/** Read Python's description of an inference session. */
 export function parseInference({ header, blobs }: RawBundle, fingerprint: number): InferenceBundle {
   const reader = new Reader(blobs);
   const root = reader.object(header, "the header");
@@ -239,17 +241,17 @@ function checkKernels(reader: Reader, root: Fields, fingerprint: number): void {
   }
 }
 
-/** What a plan is found by. */
+/** The key that finds a plan. */
 export function planKey(kind: string, overwrite: boolean, feeds: readonly FeedType[]): string {
   const types = feeds.map(({ name, dtype, dims, value }) => [name, dtype, value, ...dims]);
   return JSON.stringify([kind, overwrite, ...types]);
 }
 
 /**
- * Split a file into its header and what that refers to.
+ * Split a file into its header and the parts that the header refers to.
  *
- * @param file - of a Blob only the header comes into memory
- * @throws ModelError when it is no bundle, of another version, or other bytes than were written
+ * @param file - only the header of a Blob comes into memory
+ * @throws ModelError when it is not a bundle, is of another version, or was changed
  */
 export async function splitBundle<File extends Uint8Array<ArrayBuffer> | Blob>(
   file: File,
@@ -358,7 +360,7 @@ export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[
   return { header: { ...root, plans: [...root.plans, ...added] }, blobs: joined };
 }
 
-/** A bundle whose session starts from these contents of its segments; those that are not given are zeros. */
+/** Make a bundle whose session starts from these contents of its segments; segments without contents are zeros. */
 export function withSegments({ header }: RawBundle, contents: ReadonlyMap<number, Uint8Array>): RawBundle {
   let size = 0;
   const places = new Map<number, Place>();
@@ -450,7 +452,7 @@ function readDeclaration(reader: Reader, value: unknown, where: string): Declara
   };
 }
 
-/** They lie one after the other, and the trainable ones' gradients and moments likewise. */
+/** Parameters lie one after the other, and so do gradients and moments of the trainable ones. */
 function readParameters(
   reader: Reader,
   root: Fields,
@@ -513,10 +515,10 @@ function readModels(reader: Reader, root: Fields): BundleModels | null {
   };
 }
 
-/** Of a plan that clips gradients: the magnitude of each, and their joint norm; infinity is no limit. */
+/** Inputs of a plan that clips gradients: the limit of each magnitude, and of the joint norm; infinity: no limit. */
 export const CLIP_INPUTS: readonly Declaration[] = [{ name: "limits", dtype: "float32", dims: [2], decides: 0 }];
 
-/** What a plan must fit: sizes of the segments, and by kind of step the names of inputs and outputs. */
+/** The session that a plan must fit: sizes of the segments, and by kind of step the names of inputs and outputs. */
 export interface PlanOwner {
   readonly segments: readonly SegmentStart[];
   readonly inputs: Readonly<Partial<Record<BaseKind, readonly Declaration[]>>>;
@@ -616,7 +618,7 @@ function readRecomputation(reader: Reader, value: unknown, where: string): Recom
   };
 }
 
-/** How many instructions the plan says that it has; the verifier counts them. */
+/** Return the number of instructions that the plan declares; the verifier counts them. */
 function checkWords(words: Uint8Array, where: string, fingerprint: number): number {
   const minimum = 4 * (HEADER_WORDS + N_SEGMENTS * SEGMENT_WORDS);
   if (words.length % 4 !== 0 || words.length < minimum) {

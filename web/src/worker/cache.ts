@@ -1,6 +1,6 @@
 /**
- * What a page's sessions were compiled to, kept for its next visit as a bundle: the session starts from it
- * then, without Python.
+ * Compiled sessions of a page, stored as bundles for its next visit. A session then starts from its bundle, without
+ * Python.
  */
 
 import type { FileData } from "../wire/protocol.js";
@@ -20,7 +20,7 @@ import type { ReadFile } from "./plan-memory.js";
 import type { FilledSegments } from "./python-models.js";
 import { hashOf, readChunks, readFile, removeFile, writeChunks, writeFile, type Chunks } from "./store.js";
 
-/** Segments up to this size are in the bundle itself, which is written anew with each plan. */
+/** Segments up to this size are in the bundle itself, which is written again with each plan. */
 const SMALL_BYTES = 2 ** 22;
 
 /** A bundle is written when nothing was asked of the session for this long, */
@@ -36,7 +36,7 @@ export function cacheName(
   return hashOf([`trainweb ${VERSION}`, String(fingerprint), ...sources]);
 }
 
-/** What a stored bundle says of segments that are in a file of their own. */
+/** A stored bundle's record of segments in a separate file. */
 interface StoredSegments {
   readonly segments: readonly SegmentSize[];
   readonly chunks: Chunks;
@@ -46,7 +46,7 @@ interface StoredSegments {
 export class BundleCache {
   readonly #name: string;
   readonly #lastUse: () => number;
-  /** What the session started from, until it is stored; null: the stored bundle. */
+  /** The bundle that the session started from, until it is stored; null: the stored bundle. */
   #start: RawBundle | null = null;
   #unwritten: RawPlan[] = [];
   #due = 0;
@@ -62,7 +62,7 @@ export class BundleCache {
     this.#lastUse = lastUse;
   }
 
-  /** Store what the session starts from: large segments at once, in a file of their own, the others with the plans. */
+  /** Store the initial state of the session: large segments at once, in a separate file, the others with the plans. */
   async setStart(raw: RawBundle, contents: readonly SegmentSize[], segments: FilledSegments): Promise<void> {
     const small = contents.filter(({ nbytes }) => nbytes <= SMALL_BYTES);
     const large = contents.filter(({ nbytes }) => nbytes > SMALL_BYTES);
@@ -101,7 +101,7 @@ export class BundleCache {
     this.#timer ??= setTimeout(() => this.#tick(), QUIET_MS);
   }
 
-  /** The verifier refused a plan: nothing of this session is kept, and the next one compiles anew. */
+  /** The verifier refused a plan: nothing of this session is kept, and the next session compiles again. */
   discard(): void {
     this.#isRefused = true;
     this.#writing = this.#writing.then(() => removeFile(this.#name));
@@ -112,7 +112,7 @@ export class BundleCache {
     return this.#writing;
   }
 
-  /** Write what there is, the session being about to go. */
+  /** Write the collected plans, because the session is about to end. */
   finish(): void {
     if (this.#timer !== null) {
       clearTimeout(this.#timer);

@@ -14,7 +14,7 @@ import {
   SEGMENT_WORDS,
 } from "../engine/layout.js";
 
-/** One argument of a kernel; pointers are of other kinds than numbers. */
+/** One argument of a kernel; pointers and numbers are of different kinds. */
 interface Argument {
   readonly name: string;
   readonly kind: string;

@@ -1,4 +1,4 @@
-/** Whether feeds fit a model; training/models.py checks the same in the same order. */
+/** Check that feeds fit a model; training/models.py checks the same in the same order. */
 
 import { checkFeedNames } from "../wire/feed-names.js";
 import { sessionError } from "../wire/messages.js";
@@ -14,7 +14,7 @@ const CONVERSIONS: Readonly<Record<string, string>> = {
   bool: "Uint8Array.from(values)",
 };
 
-/** Types of feeds, with the values of those that decide about shapes and are not too large for it. */
+/** Types of feeds, with the values of shape-determining feeds up to their limits. */
 export function signatureOf(inputs: readonly Declaration[], feeds: readonly Feed[], bytesOf: BytesOf): FeedType[] {
   return feeds.map((feed) => {
     const { name, dims } = feed;
@@ -32,8 +32,8 @@ export type Shapes = Readonly<Record<string, readonly number[]>>;
 /**
  * Types of feeds of these shapes, without values.
  *
- * @param isStrict - keep those that the model does not take
- * @throws FeedError for a shape that is none
+ * @param isStrict - true: keep feeds that the model does not take
+ * @throws FeedError for an invalid shape
  */
 export function typesOf(inputs: readonly Declaration[], shapes: Shapes, isStrict: boolean): readonly FeedType[] {
   return Object.entries(shapes).flatMap(([name, dims]: readonly [string, unknown]) => {

@@ -13,7 +13,7 @@ export function refuse(given: unknown, field: string, expected: string): never {
   throw sessionError("BAD_FIELD", { given: describe(given), field, expected });
 }
 
-/** A value in a few words, whatever its size. */
+/** Describe a value in a few words, also a large one. */
 function describe(value: unknown): string {
   if (typeof value === "number") {
     return Number.isSafeInteger(value) ? String(value) : "a number";

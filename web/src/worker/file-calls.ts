@@ -1,4 +1,4 @@
-/** What Python does with files apart from sessions: artifacts, gradient graphs, checkpoint states. */
+/** Python's work on files apart from sessions: artifacts, gradient graphs, checkpoint states. */
 
 import type { Bridge } from "../python/bridge.js";
 import type { GivenFile } from "../python/given-files.js";
@@ -22,7 +22,7 @@ import { PropertyTable } from "./properties.js";
 
 type Argument = FileData | string | number;
 
-/** Call a function of the bridge with files, which are gone afterwards, and do something with what it gives. */
+/** Call a function of the bridge with files, which are dropped afterwards, and use its result. */
 function withFiles<T>(
   bridge: Bridge,
   call: string,
@@ -99,7 +99,7 @@ export class StateCore implements StateCalls {
   readonly #parameters: readonly StateParameter[];
   readonly #properties: PropertyTable;
 
-  /** @throws CheckpointError when the file is no checkpoint */
+  /** @throws CheckpointError for any other file */
   constructor(bridge: Bridge, file: FileData) {
     const given = bridge.files.add(file);
     try {

@@ -33,7 +33,7 @@ export function converting(copy: ReadPlace): ReadPlace {
 /**
  * Put a file together.
  *
- * @param call - what it is for, as the message calls it
+ * @param call - the call that needs it, for the message
  * @throws LimitError when there is no room for its bytes
  */
 export function assemble(call: string, file: Handout, read: ReadPlace, form: FileForm): Uint8Array | Blob {

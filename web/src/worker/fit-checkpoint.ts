@@ -13,7 +13,7 @@ export class CheckpointWriter {
   readonly #release: () => void;
   #epochs = "[]";
   #best: Uint8Array | null = null;
-  /** What is to be written next; of several, the last. */
+  /** The latest snapshot that waits to be written. */
   #waiting: TensorFile | null = null;
   #writing: Promise<void> | null = null;
   #fault: { readonly error: unknown } | null = null;
@@ -30,10 +30,10 @@ export class CheckpointWriter {
   }
 
   /**
-   * Have the session as it was when the checkpoint was written, if there is one.
+   * Restore the session from the checkpoint, if there is one.
    *
-   * @throws CheckpointError when it is damaged, was changed, is of another session or of no fit; ModelError when it is
-   *   of a fit with other options or metrics. Nothing was changed
+   * @throws CheckpointError when it is damaged, was changed, or is of another session or not of a fit. ModelError when
+   *   it is of a fit with other options or metrics. Nothing was changed
    */
   async resume(): Promise<Resumed | null> {
     const { where, name, options, watched } = this.#spec;
@@ -58,16 +58,16 @@ export class CheckpointWriter {
     this.#best = best ?? this.#best;
   }
 
-  /** Whether a checkpoint is to be written after so many optimizer steps. */
+  /** True if a checkpoint is due after so many optimizer steps. */
   isDue(optimizerSteps: number): boolean {
     const { every } = this.#spec;
     return every !== null && optimizerSteps % every === 0;
   }
 
   /**
-   * Have it written. The next train step must be one that overwrites the gradients.
+   * Write the checkpoint in the background. The next train step must be one that overwrites the gradients.
    *
-   * @throws what the write before failed with
+   * @throws the error of the previous write
    */
   save(position: FitPosition, losses: readonly number[]): void {
     this.#check();
@@ -83,7 +83,7 @@ export class CheckpointWriter {
     this.#writing ??= this.#write();
   }
 
-  /** Settles when all is written, or fails with what a write failed with. */
+  /** Settles when all is written, or fails with the error of a write. */
   async end(): Promise<void> {
     try {
       await this.#writing;

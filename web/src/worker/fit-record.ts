@@ -57,7 +57,7 @@ export function checkWatched(epochs: readonly Watched[], name: string, watched: 
 }
 
 /**
- * What a fit with these options goes on from.
+ * Read the state that a fit with these options resumes from.
  *
  * @param size - elements of the parameters
  * @throws CheckpointError for values that no fit leaves
@@ -68,7 +68,7 @@ export function readFit(snapshot: TensorFile, options: FitOptions, size: number)
   const steps = epochs.reduce<number>((sum, epoch, k) => sum + readEpoch(epoch, k), 0);
   const losses = new Float32Array(readFloats(snapshot, "losses", null).buffer);
   const position = readPosition(snapshot, options, epochs.length, losses.length);
-  // Batches that onNaN undid have NaN as loss, and are no steps.
+  // Batches that onNaN undid have a loss of NaN, and do not count as steps.
   const before = losses.subarray(0, losses.length - position.step).filter((loss) => !Number.isNaN(loss));
   fields.count(before.length, "number of losses of epochs that are done", steps, steps);
   const best = snapshot.tensors.has("best") ? readFloats(snapshot, "best", size) : null;
@@ -101,7 +101,7 @@ function readFloats({ tensors }: TensorFile, name: string, size: number | null):
   return new Uint8Array(tensor.data);
 }
 
-/** Check an epoch of the file, which is the one after `index` others; its steps. */
+/** Check an epoch of the file, which follows `index` others; returns its steps. */
 function readEpoch(given: unknown, index: number): number {
   const field = `history.epochs[${index}]`;
   const epoch = fields.mapping(given, field);

@@ -4,11 +4,11 @@ import type { FloatType } from "../wire/values.js";
 
 export const FLOAT_BYTES: Readonly<Record<FloatType, number>> = { float16: 2, bfloat16: 2, float32: 4, float64: 8 };
 
-/** Elements that are converted at once, in memory that is aligned whatever the bytes are. */
+/** Elements that are converted at once, in aligned memory for bytes of any alignment. */
 const BLOCK = 2 ** 16;
 
 const INFINITY = 0x7f800000;
-/** The least float32 that rounds to the infinity of a float16, and the least that is no subnormal one. */
+/** The least float32 that rounds to the infinity of a float16, and the least one that is not subnormal. */
 const HALF_OVERFLOW = 0x477ff000;
 const HALF_NORMAL = 0x38800000;
 
@@ -46,7 +46,7 @@ function bytes({ buffer }: Float32Array | Float64Array | Uint16Array | Uint32Arr
   return new Uint8Array(buffer);
 }
 
-/** The bits of float32s by those of float16s. */
+/** The bits of each float16 as a float32, by the bits of the float16. */
 let halves: Uint32Array | undefined;
 
 function halfTable(): Uint32Array {

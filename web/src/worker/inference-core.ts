@@ -31,7 +31,7 @@ export class InferenceCore implements PlanSource {
     this.#runner = new PlanRunner(engine, this.#memory, this);
   }
 
-  /** What its weights are written into. */
+  /** The segments that its weights are written into. */
   get segments(): FilledSegments {
     return this.#memory;
   }

@@ -1,4 +1,4 @@
-/** Plans that keep every float tensor of a step until its end, for those who look inside. */
+/** Plans that keep every float tensor of a step until its end, for inspection. */
 
 import type { Engine } from "../engine/engine.js";
 import type { DeadUnits } from "../wire/values.js";
@@ -9,7 +9,7 @@ import type { KeptNode, KeptPlan, LazyModels, PythonModels } from "./python-mode
 import type { PlanRunner } from "./runner.js";
 import type { NamedTensor } from "../wire/values.js";
 
-/** What such plans need of a session. */
+/** Parts of a session that such plans need. */
 export interface KeptHost {
   readonly engine: Engine;
   readonly memory: PlanMemory;
@@ -53,7 +53,7 @@ export class KeptPlans {
     return memory.load(key, plan, readFile);
   }
 
-  /** What a plan computes, in order. */
+  /** The nodes that a plan computes, in order. */
   nodesOf({ plan }: LoadedPlan): readonly KeptNode[] {
     return this.#kept(plan).nodes;
   }

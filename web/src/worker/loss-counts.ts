@@ -1,12 +1,12 @@
-/** Losses of several batches together; trainweb/loss_counts.py is the same, and finds out what a loss was divided by. */
+/** Losses of several batches together; trainweb/loss_counts.py is the same, and finds the divisor of a loss. */
 
 import type { FitPosition } from "../wire/fit.js";
 
-/** By what the loss of a batch was divided. */
+/** The divisor of a batch's loss. */
 export interface LossCount {
   /** The output of a plan that has it, a float32; null: the batch's rows. */
   readonly output: string | null;
-  /** Whether the loss is a sum, which was divided by nothing: then the loss of several batches is that of a row. */
+  /** True if the loss is a sum, without a divisor: the loss of several batches is then the loss per row. */
   readonly isSum: boolean;
 }
 
@@ -22,7 +22,7 @@ export class MeanLoss {
     this.#weight = rows;
   }
 
-  /** @param weight - by what the loss was divided; the rows of a sum */
+  /** @param weight - the divisor of the loss; for a sum, the number of rows */
   add(loss: number, weight: number): void {
     this.#total += this.#isSum ? loss : loss * weight;
     this.#weight += weight;

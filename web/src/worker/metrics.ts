@@ -1,6 +1,6 @@
 /**
- * Joins the sums that plans make for metrics, and computes values by the formulas that come with them. What a metric is
- * stands in trainweb/metrics.py, whose `Totals` is the same.
+ * Joins the sums that plans make for metrics, and computes values by their formulas. trainweb/metrics.py defines the
+ * metrics; its `Totals` is the same.
  */
 
 import { EngineError } from "../wire/errors.js";
@@ -25,7 +25,7 @@ const OPERATIONS: Readonly<Record<string, (a: number, b: number, c: number) => n
   exp: (a) => Math.exp(a),
 };
 
-/** How a plan that sums up metrics is asked for. */
+/** The kind of a plan that sums up metrics. */
 export function metricsKind(predictions: string, targets: string, metrics: readonly WireMetric[]): MetricsKind {
   const asked = metrics
     .filter(({ formula }) => formula === null)
@@ -50,7 +50,7 @@ export function coveringKind(kinds: Iterable<string>, wanted: MetricsKind): Metr
   return wanted;
 }
 
-/** What to fetch of a plan. */
+/** Names of the outputs to fetch from a plan. */
 export function fetchesOf(metrics: readonly PlanMetric[]): string[] {
   return metrics.flatMap(({ sums, faults }) => (faults === "" ? [sums] : [sums, faults]));
 }
@@ -64,7 +64,7 @@ export class Totals {
     this.#metrics = metrics;
   }
 
-  /** @throws SessionError for a target that is none of the classes */
+  /** @throws SessionError for a target that is not a class */
   add(results: readonly NamedTensor[]): void {
     for (const { name, sums, faults, isPooled } of this.#metrics) {
       if (faults !== "") {
@@ -118,8 +118,8 @@ function added(a: readonly Row[], b: readonly Row[]): Row[] {
 }
 
 /**
- * Rows, means and squares around them of two parts together; what follows them is added. Means are differences from a target.
- * Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances.
+ * Join the rows, means and squared deviations of two parts; the rows after these are added. Means are differences from
+ * a target. Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances.
  */
 function pooled(a: readonly Row[], b: readonly Row[]): Row[] {
   if (a[0]?.[0] === 0) {
@@ -138,7 +138,7 @@ function pooled(a: readonly Row[], b: readonly Row[]): Row[] {
   return [rows, shift, mean, squares, ...joined.slice(4)];
 }
 
-/** The value of a formula; trainweb/metrics.py says what they are made of. */
+/** Evaluate a formula; trainweb/metrics.py defines the parts of formulas. */
 function evaluated(formula: Formula, names: ReadonlyMap<string, Row>): Row {
   if (typeof formula === "number") {
     return [formula];

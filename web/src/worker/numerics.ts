@@ -16,7 +16,7 @@ import type { Run } from "./runner.js";
 
 const DIGITS = 6;
 
-/** Where a tensor of a segment lies. */
+/** Place of a tensor in a segment. */
 interface SegmentPlace {
   readonly name: string;
   readonly segment: number;
@@ -66,7 +66,7 @@ export class NumericsCheck {
     }
   }
 
-  /** Run an optimizer step, unless it makes a parameter or moment that is no number. */
+  /** Run an optimizer step, unless it makes NaN or infinity in a parameter or moment. */
   async optimizerStep(run: () => MaybePromise<Run>): Promise<Run> {
     const { memory, models } = this.#host;
     const python = await models.get("debug.checkNumerics");
@@ -95,7 +95,7 @@ export class NumericsCheck {
     const ranges = new Map<string, TensorRange>();
     for (const place of kept.plan.outputs.filter(({ dtype, nbytes }) => dtype === "float32" && nbytes > 0)) {
       const { name, segment } = place;
-      // What a step updates, it reads as it was before; gradients that are overwritten are not read.
+      // A step reads the tensors that it updates as they were before it; gradients that are overwritten are not read.
       const isBefore = saved.has(segment) && !made.has(name);
       if (!isBefore || segment !== GRADIENTS || !overwrite) {
         ranges.set(name, isBefore ? readSaved(saved, place) : this.#readOutput(kept, place));
@@ -180,7 +180,7 @@ function readSaved(saved: Saved, { name, segment, offset, dims }: Omit<SegmentPl
   return rangeOf(name, dims, (saved.get(segment) as Uint8Array).subarray(offset, offset + 4 * sizeOf(dims)));
 }
 
-/** What values the float32 of some bytes have. */
+/** The range of the float32 values in some bytes. */
 export function rangeOf(name: string, shape: readonly number[], data: Uint8Array): TensorRange {
   const values = new Float32Array(data.buffer, data.byteOffset, data.length / 4);
   let [min, max, nan, infinite] = [Infinity, -Infinity, 0, 0];

@@ -7,7 +7,7 @@ import type { Saved } from "./plan-memory.js";
 import type { TensorFile } from "./safetensors.js";
 import type { SessionCore } from "./session-core.js";
 
-/** How often a fit goes back to its last good state: after three times the same fault would come again. */
+/** Most restores of the last good state: after three, the same fault would come again. */
 const MOST_RESTORES = 3;
 const SEGMENTS = [PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1] as const;
 const WHAT: Readonly<Record<number, string>> = {
@@ -19,11 +19,11 @@ const WHAT: Readonly<Record<number, string>> = {
 /** The bits of a float32 that are all set in NaN and infinities. */
 const EXPONENT = 0x7f800000;
 
-/** Watches the batches of a fit, and undoes those that go wrong. */
+/** Watches the batches of a fit, and undoes a batch that makes NaN or infinity. */
 export class NanGuard {
   readonly action: OnNaN;
   readonly #core: SessionCore;
-  /** How many elements were NaN or infinite at first: a mask of minus infinity, say, is so on purpose. */
+  /** Number of NaN or infinite elements at first: a mask of minus infinity, say, is so on purpose. */
   readonly #usual: Readonly<Record<number, number>>;
   #restores = 0;
   #good: TensorFile | null = null;
@@ -36,7 +36,7 @@ export class NanGuard {
     this.#usual = { ...this.#counts(), [GRADIENTS]: 0 };
   }
 
-  /** Whether the fit is to end. */
+  /** True if the fit is to end. */
   get hasEnded(): boolean {
     return this.#hasEnded;
   }
@@ -65,9 +65,9 @@ export class NanGuard {
   }
 
   /**
-   * Have the session as it was before the batch, or as it was when it was good last.
+   * Restore the session from before the batch, or from its last good state.
    *
-   * @throws NumericsError when it was gone back too often
+   * @throws NumericsError after too many restores
    */
   undo(reason: Error, step: number, epoch: number): void {
     this.#hasEnded = this.action === "stop";
@@ -81,7 +81,7 @@ export class NanGuard {
     }
   }
 
-  /** How many elements of each segment are NaN or infinite. */
+  /** Count the NaN and infinite elements of each segment. */
   #counts(): Readonly<Record<number, number>> {
     const { memory } = this.#core.host;
     return Object.fromEntries(

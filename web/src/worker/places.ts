@@ -1,4 +1,4 @@
-/** Where in the data a label or row is wrong; trainweb/fit/places.py is the same. */
+/** Find the wrong label or row in the data; trainweb/fit/places.py is the same. */
 
 import { FeedError, NumericsError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
@@ -12,7 +12,7 @@ export interface FailedBatch {
   readonly numberOf: (row: number) => number;
 }
 
-/** Where the fit is, both from 1. */
+/** Epoch and batch of the fit, both from 1. */
 export interface FitPlace {
   readonly epoch: number;
   readonly batch: number;

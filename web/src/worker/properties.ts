@@ -65,7 +65,7 @@ export class PropertyTable {
   }
 }
 
-/** As a checkpoint keeps a value: what `kind` says, else an integer of 64 bits, or else a float32, or a text. */
+/** Convert a value as a checkpoint stores it: to `kind` if given, else an integer of 64 bits, a float32, or a text. */
 function propertyOf(name: string, value: PropertyValue, kind: PropertyKind | null): Property {
   if (typeof value === "string") {
     return [name, "str", value];

@@ -1,9 +1,11 @@
-/** The proximal term of FedProx: it holds the parameters near those that a fit started with; trainweb/fit/proximal.py. */
+/**
+ * The proximal term of FedProx: it holds the parameters near the start of a fit; trainweb/fit/proximal.py is the same.
+ */
 
 import { GRADIENTS, PARAMETERS } from "../engine/layout.js";
 import type { SessionCore } from "./session-core.js";
 
-/** `mu / 2 * ||w - w0||^2` as its gradient, which is added to what the loss gives. */
+/** `mu / 2 * ||w - w0||^2` as its gradient, which is added to the gradient of the loss. */
 export class ProximalTerm {
   readonly #core: SessionCore;
   readonly #mu: number;

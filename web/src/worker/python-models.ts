@@ -21,15 +21,15 @@ export interface FilledSegments {
   range(segment: number, offset: number, nbytes: number): Uint8Array;
 }
 
-/** How Python is to open the models of a session: a function of the bridge, and its arguments. */
+/** The call that opens the models of a session in Python: a function of the bridge, and its arguments. */
 export interface Origin {
   readonly call: "create" | "create_from_model" | "open_models";
   readonly args: readonly (FileData | string | null)[];
 }
 
 /**
- * What Python leaves to be copied to a session: to a segment, at an offset, from a file, at an offset, so many bytes; as
- * float32 where they are floats of another type.
+ * A copy to a session that Python leaves to the worker: bytes of a file, from an offset, to an offset of a segment.
+ * Floats of another type become float32.
  */
 type Copy = readonly [segment: number, at: number, file: number, offset: number, nbytes: number, from?: FloatType];
 
@@ -40,7 +40,7 @@ interface Filling {
   readonly files: readonly number[];
 }
 
-/** A node of a plan that keeps every tensor: its float tensors, and what is to be known of it. */
+/** A node of a plan that keeps every tensor, with its float tensors. */
 export interface KeptNode {
   readonly name: string;
   readonly op: string;
@@ -53,9 +53,9 @@ export interface KeptPlan {
   readonly raw: RawPlan;
   /** All tensors that it keeps. */
   readonly outputs: readonly string[];
-  /** What it computes, in order. Python knows more of them. */
+  /** Nodes that it computes, in order. Python knows more of them. */
   readonly nodes: readonly KeptNode[];
-  /** Its activations, none of whose units has fired yet. */
+  /** Its activations, with all units as not fired yet. */
   readonly units: readonly DeadUnits[];
 }
 
@@ -67,7 +67,7 @@ interface MomentPlace {
   readonly dims: readonly number[];
 }
 
-/** What Python answers for a session that it opened. */
+/** Python's answer for an opened session. */
 interface Opened {
   readonly handle: number;
   readonly header?: unknown;
@@ -79,7 +79,7 @@ const CONVERTED_BYTES = 2 ** 22;
 export class PythonModels {
   readonly #bridge: Bridge;
   readonly #handle: number;
-  /** Those that the models were read from, while they are needed. */
+  /** Files that the models were read from, while they are needed. */
   #files: readonly number[];
 
   private constructor(bridge: Bridge, handle: number, files: readonly number[]) {
@@ -88,7 +88,7 @@ export class PythonModels {
     this.#files = files;
   }
 
-  /** Open models, and what a session of them starts from, but for its weights: `fill` writes those. */
+  /** Open models, and prepare a session's initial state except for its weights, which `fill` writes. */
   static open(
     bridge: Bridge,
     call: Origin["call"] | "create_inference",
@@ -106,7 +106,7 @@ export class PythonModels {
     }
   }
 
-  /** What Python reports of models, of which nothing is kept. */
+  /** Let Python report on models, without keeping them. */
   static inspect(bridge: Bridge, args: Origin["args"]): WireModelReport {
     const { given, files } = addFiles(bridge, args);
     try {
@@ -157,7 +157,7 @@ export class PythonModels {
     this.#files = needed;
   }
 
-  /** @param kept - what plans of the session keep already */
+  /** @param kept - values that plans of the session keep already */
   compile(
     kind: PlanKind,
     overwrite: boolean,
@@ -181,9 +181,9 @@ export class PythonModels {
   }
 
   /**
-   * The node that is at fault, by its number, and its tensor; null: none is.
+   * Find the node at fault, by its number, and its tensor; null without a fault.
    *
-   * @param counts - of tensors that have NaN and infinities: how many
+   * @param counts - numbers of NaN and infinities in the tensors that have them
    */
   firstFault(
     nodes: readonly KeptNode[],
@@ -199,7 +199,7 @@ export class PythonModels {
     return this.#bridge.call("optimizer_operator", this.#handle).value as string;
   }
 
-  /** How the compiler comes to the plan of a step. */
+  /** Explain how the compiler arrived at the plan of a step. */
   explain(kind: "train" | "eval", overwrite: boolean, signature: readonly FeedType[]): string {
     return this.#bridge.call("explain", this.#handle, kind, overwrite, JSON.stringify(signature)).value as string;
   }
@@ -219,7 +219,7 @@ export class PythonModels {
     return this.#bridge.call("output_metadata", this.#handle, training).value as readonly ValueMetadata[];
   }
 
-  /** Where the optimizer's moments of a parameter lie. */
+  /** Places of the optimizer's moments of a parameter. */
   momentPlaces(name: string): readonly MomentPlace[] {
     return this.#bridge.call("moment_places", this.#handle, name).value as readonly MomentPlace[];
   }
@@ -241,7 +241,7 @@ export class PythonModels {
     }
   }
 
-  /** What the adapters learned: PEFT's two files. */
+  /** Export the adapters' weights as PEFT's two files. */
   adapter(bases: readonly number[]): AdapterFiles {
     const { value, file } = this.#bridge.call("adapter", this.#handle, JSON.stringify(bases));
     return { weights: (file as Handout).data.slice(), config: value as string };
@@ -286,15 +286,15 @@ function addFiles(
   return { given, files };
 }
 
-/** The models of a session, once Python runs, which starts when somebody asks. */
+/** The models of a session. Python starts when they are first needed. */
 export class LazyModels {
   readonly #boot: () => Promise<Bridge>;
   readonly #origin: Origin | null;
   #models: PythonModels | null;
 
   /**
-   * @param origin - how Python opens them; null: there is no way to
-   * @param models - if they are open already
+   * @param origin - the call that opens them; null: they cannot be opened
+   * @param models - the models, if they are open already
    */
   constructor(boot: () => Promise<Bridge>, origin: Origin | null, models: PythonModels | null) {
     this.#boot = boot;
@@ -302,7 +302,7 @@ export class LazyModels {
     this.#models = models;
   }
 
-  /** Whether `createFromModel` made them, so that Python can give the artifacts. */
+  /** True if `createFromModel` made the models, so that Python can give the artifacts. */
   get hasArtifacts(): boolean {
     return this.#origin?.call === "create_from_model";
   }
@@ -313,8 +313,8 @@ export class LazyModels {
   }
 
   /**
-   * @param what - they are needed for
-   * @throws SessionError when there is no way to open them; EngineError when Python does not start
+   * @param what - the use that needs them
+   * @throws SessionError when they cannot be opened; EngineError when Python does not start
    */
   get(what: string): MaybePromise<PythonModels> {
     if (this.#models !== null) {
@@ -346,7 +346,7 @@ export class LazyModels {
   }
 }
 
-/** How Python opens what a bundle carries; null where it carries no models. */
+/** The call that opens a bundle's models in Python; null for a bundle without models. */
 export function originOf({ models, parameters }: Bundle, optionsJson: string): Origin | null {
   if (models === null) {
     return null;

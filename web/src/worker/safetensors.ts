@@ -64,7 +64,9 @@ interface Place {
   readonly end: number;
 }
 
-/** @throws CheckpointError for what is no such file, cut off, or says what does not fit: every byte belongs to one tensor */
+/**
+ * @throws CheckpointError for another file, or one that is cut off or inconsistent: every byte belongs to one tensor
+ */
 export function readSafetensors(file: Uint8Array): TensorFile {
   const view = new DataView(file.buffer, file.byteOffset, file.byteLength);
   const length = file.length < ALIGNMENT ? Infinity : Number(view.getBigUint64(0, true));

@@ -1,4 +1,4 @@
-/** Places, checks and sizes of what a session is made of. */
+/** Places, checks and sizes of a session's parts. */
 
 import { ARENA, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, PREPARED } from "../engine/layout.js";
 import { sessionError } from "../wire/messages.js";
@@ -6,7 +6,7 @@ import type { SessionMemory, TensorType } from "../wire/protocol.js";
 import { type ParameterSlot } from "./bundle.js";
 import { sizeOf } from "./bundle-reader.js";
 import type { PlanMemory } from "./plan-memory.js";
-/** Whether a segment, which is made of words, holds zeros. */
+/** True if a segment, which consists of words, is all zeros. */
 export function isZero(data: Uint8Array): boolean {
   const words = new Int32Array(data.buffer, data.byteOffset, data.length / 4);
   for (let k = 0; k < words.length; k++) {
@@ -17,7 +17,7 @@ export function isZero(data: Uint8Array): boolean {
   return true;
 }
 
-/** Where a parameter lies among all. */
+/** Place of a parameter among all, in bytes. */
 export function bytesOf({ offset, dims }: ParameterSlot): { readonly start: number; readonly end: number } {
   return { start: 4 * offset, end: 4 * (offset + sizeOf(dims)) };
 }
@@ -42,7 +42,7 @@ export function checkRate(name: string, value: number): void {
   }
 }
 
-/** What a session takes of the kernels' memory. */
+/** Bytes that a session takes of the kernels' memory. */
 export function memoryOf(memory: PlanMemory): SessionMemory {
   const sizes = memory.sizes;
   const size = (segment: number): number => sizes[segment] as number;

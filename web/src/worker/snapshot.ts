@@ -24,7 +24,7 @@ import { readSafetensors, type Metadata, type TensorFile } from "./safetensors.j
 
 const FORMAT = "trainweb-session-1";
 const SEGMENTS = { parameters: PARAMETERS, gradients: GRADIENTS, momentum0: MOMENTUM0, momentum1: MOMENTUM1 };
-/** Bytes of the state that a session goes on from; behind them are counts of its own memory. */
+/** Bytes of the state that a session goes on from; behind them are counts of the session's memory. */
 const STATE_KEPT = 4 * STATE_LOADS;
 /** Texts of properties by their type. */
 const TYPES = {
@@ -40,7 +40,7 @@ export const LONGEST_NAME = 40;
 /** The part of it that sessions on one checkpoint state share: rate, step and schedule. */
 const STATE_SHARED: readonly [number, number] = [4 * STATE_LEARNING_RATE, 4 * STATE_SEED];
 
-/** What of a session is kept. */
+/** Parts of a session that a snapshot keeps. */
 export interface SnapshotHost {
   readonly sizes: readonly number[];
   readonly parameters: readonly ParameterSlot[];
@@ -50,7 +50,7 @@ export interface SnapshotHost {
   view(segment: number): Uint8Array;
 }
 
-/** What a session is made of now. Gradients are kept unless the next train step overwrites them. */
+/** Take a snapshot of a session. Gradients are kept unless the next train step overwrites them. */
 export function takeSnapshot(host: SnapshotHost, properties: readonly Property[]): TensorFile {
   const state = host.view(STATE).slice(0, STATE_KEPT);
   const resets = new DataView(state.buffer).getUint32(4 * STATE_LAZY_RESET, true) !== 0;
@@ -70,12 +70,15 @@ export function takeSnapshot(host: SnapshotHost, properties: readonly Property[]
   return { metadata, tensors: new Map(tensors.map((tensor) => [tensor.name, tensor])) };
 }
 
-/** What sessions on one checkpoint state share: all but gradients, the reset flag, and seed and place of random numbers. */
+/**
+ * The part of a snapshot that sessions on one checkpoint state share: all but gradients, the reset flag, and seed and
+ * place of random numbers.
+ */
 export function sharedPart({ metadata, tensors }: TensorFile): TensorFile {
   return { metadata: { ...metadata, shared: "true" }, tensors: new Map([...tensors].filter(([name]) => name !== "gradients")) };
 }
 
-/** @throws CheckpointError for a file that is none */
+/** @throws CheckpointError for a file that is not a snapshot */
 export function readSnapshot(file: Uint8Array): TensorFile {
   const found = readSafetensors(file);
   const given = found.metadata["format"] ?? "none";
@@ -95,7 +98,7 @@ export interface SessionRecord {
 }
 
 /**
- * Check everything that a session takes of a snapshot. Parameters, gradients and moments may be NaN or infinity, as in
+ * Check all parts of a snapshot that a session takes. Parameters, gradients and moments may be NaN or infinity, as in
  * the session that was saved.
  *
  * @throws CheckpointError when it is of a session with other parameters or another optimizer, or was changed
@@ -160,12 +163,12 @@ function readProperties(metadata: Metadata): Property[] {
   });
 }
 
-/** Whether UTF-8 has it: halves of a pair of surrogates cannot be written again. */
+/** True if UTF-8 has the text: half of a surrogate pair cannot be written again. */
 function isText(value: unknown): boolean {
   return typeof value === "string" && !/\p{Surrogate}/u.test(value);
 }
 
-/** Write what was checked into the segments; the properties are the session's to take. */
+/** Write the checked values into the segments; the session takes the properties itself. */
 export function writeSession(host: SnapshotHost, { segments, state }: SessionRecord): void {
   for (const [segment, data] of segments) {
     if (data.length > 0) {
@@ -175,14 +178,14 @@ export function writeSession(host: SnapshotHost, { segments, state }: SessionRec
   host.view(STATE).set(state);
 }
 
-/** Whether two values of JSON are the same, however deep. */
+/** True if two values of JSON are equal, however deep. */
 function isSame(a: unknown, b: unknown): boolean {
   return Array.isArray(a) && Array.isArray(b)
     ? a.length === b.length && b.every((value, k) => isSame(a[k], value))
     : a === b;
 }
 
-/** What is shared, as far as this session has it: one without an optimizer has no moments to give or to take. */
+/** Read the shared state, as far as this session has its parts: a session without an optimizer has no moments. */
 function readShared(host: SnapshotHost, { metadata, tensors }: TensorFile): SessionRecord {
   const segments = new Map<number, Uint8Array>();
   for (const [name, segment] of Object.entries(SEGMENTS)) {
@@ -199,7 +202,7 @@ function readShared(host: SnapshotHost, { metadata, tensors }: TensorFile): Sess
   return { segments, state, properties: readProperties(metadata) };
 }
 
-/** Names, shapes and places of the parameters: a session takes back what has the same. */
+/** Names, shapes and places of the parameters: a session only takes back the same ones. */
 function placesOf({ parameters }: SnapshotHost): string {
   return JSON.stringify(parameters.map(({ name, dims, offset, trainableOffset }) => [name, dims, offset, trainableOffset]));
 }

@@ -1,6 +1,6 @@
 /**
- * Files of bundles, kept for the next visit in slots of this origin's private file system. Storage that is not there,
- * full or failing is no error: the file is not there, then.
+ * Files of bundles, kept for the next visit in slots of this origin's private file system. If the storage is absent,
+ * full or failing, the file counts as absent; no error is raised.
  */
 
 import {
@@ -23,16 +23,16 @@ const FOLDERS = ["trainweb", "bundles"];
 /** Bytes of a file that are read at once. */
 const CHUNK_BYTES = 2 ** 24;
 
-/** Files that are kept; of more, those written longest ago go. */
+/** Most files that are kept; the oldest ones are removed. */
 const MAX_FILES = 16;
 
 /** Age from which on a large file without an owner is taken for abandoned. */
 const ORPHAN_MS = 3_600_000;
 
-/** How the large file that belongs to a file is called after it. */
+/** Suffix of the large file that belongs to a file. */
 const LARGE = ".large";
 
-/** The file, or null where there is none that is whole. */
+/** The file, or null if no complete one exists. */
 export async function readFile(name: string): Promise<Uint8Array<ArrayBuffer> | null> {
   try {
     return await readNewest(await openFolder(FOLDERS), name);
@@ -45,7 +45,7 @@ export async function readFile(name: string): Promise<Uint8Array<ArrayBuffer> | 
 /**
  * Write a file.
  *
- * @returns whether it is stored; if not, the one before still is
+ * @returns true if it is stored; if not, the previous one is still there
  */
 export async function writeFile(name: string, bytes: Uint8Array): Promise<boolean> {
   const write = async (): Promise<boolean> => {
@@ -129,10 +129,10 @@ export async function writeChunks<R extends Run>(
 }
 
 /**
- * Read what `writeChunks` wrote.
+ * Read the chunks that `writeChunks` wrote.
  *
  * @param write - takes bytes of a run from an offset on
- * @throws Error when it is not there, or other bytes
+ * @throws Error when the file does not exist, or has other bytes
  */
 export async function readChunks<R extends Run>(
   name: string,

@@ -1,8 +1,8 @@
 /** Let the messages in that have come meanwhile. */
 
-/** Settles in a task of its own, after those of the messages that are there; timers would wait for 4 ms. */
+/** Settle in a new task, after the tasks of the messages that are there; timers would wait for 4 ms. */
 export function nextTask(): Promise<void> {
-  // A channel for each: one that stays open would keep a process alive where workers are threads of one (Node).
+  // A channel for each: one that stays open would keep a process alive where workers are its threads (Node).
   const { port1, port2 } = new MessageChannel();
   return new Promise((resolve) => {
     port1.onmessage = () => {

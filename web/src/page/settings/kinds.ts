@@ -1,6 +1,6 @@
-/** What the settings of optimizers, losses and schedules may be. */
+/** Kinds of the settings of optimizers, losses and schedules. */
 
-/** What a setting may be, in words (`expected`) and by rules. */
+/** The allowed values of a setting, in words (`expected`) and by rules. */
 export type Kind =
   | {
       readonly kind: "number" | "integer";

@@ -122,6 +122,12 @@ export interface StepsTask {
   readonly stacked: readonly NamedTensor[] | null;
 }
 
+/** The losses of steps, and the buffers of stacked batches, for the page to use again. */
+export interface StepsAnswer {
+  readonly losses: Float32Array;
+  readonly buffers: readonly ArrayBuffer[];
+}
+
 /** What to train on next: an epoch of the rows in the worker, or batches. */
 export interface TrainTask {
   readonly epoch: number;

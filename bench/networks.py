@@ -9,6 +9,7 @@
 | Dn | D without BatchNormalization | 16 |
 | E | GPT-nano: 4 layers, d 128, 4 heads, 64 tokens, vocabulary 96 | 8 |
 | F | four frozen strided convolutions under a linear layer that trains, 3x64x64 | 32 |
+| L | logistic regression 784-10: batches of 100 KB, and little to compute on them | 32 |
 | M | MLP 128-32-10, so small that a step is mostly what is around it | 1 |
 | R | LSTM 16 -> 64 over 32 steps, and a linear layer on its last state | 32 |
 | G | GRU 128 -> 256 over 64 steps, and a linear layer on its last state | 16 |
@@ -437,6 +438,7 @@ MODELS: dict[str, Callable[[], Network]] = {
     "Dn": lambda: resnet("Dn", 16, 4, norm=False),
     "E": lambda: gpt("E", 5),
     "F": lambda: transfer("F", 32, 6),
+    "L": lambda: mlp("L", (784, 10), 32, 14),
     "M": lambda: mlp("M", (128, 32, 10), 1, 7),
     "R": lambda: recurrent("R", "LSTM", 4, 32, 8, steps=32, features=16, hidden=64),
     "G": lambda: recurrent("G", "GRU", 3, 16, 9, steps=64, features=128, hidden=256),

@@ -614,6 +614,48 @@ def test_many_steps_in_a_message(js: JsPage, kind: str) -> None:
     assert error["step"] == 1 and "input 'labels' is missing" in error["message"]
 
 
+def test_messages_of_steps_use_buffers_again(js: JsPage) -> None:
+    """The second message makes no buffer of the size of its inputs; two that are under way share none."""
+    made, same = js.run(
+        f"""{OPEN}
+        const [s, t] = [await open(), await open()];
+        const of = (value) => {{
+          const batch = data(4);
+          batch.x.data.fill(value);
+          return [batch, data(4), batch];
+        }};
+        const sizes = [];
+        const Native = ArrayBuffer;
+        globalThis.ArrayBuffer = class extends Native {{
+          constructor(nbytes, options) {{
+            sizes.push(nbytes);
+            super(nbytes, options);
+          }}
+        }};
+        const made = [];
+        try {{
+          for (const value of [0.5, -0.5]) {{
+            await s.runTrainSteps(of(value));
+            made.push(sizes.splice(0).filter((size) => size === 3 * 4 * 10 * 4).length);
+          }}
+        }} finally {{
+          globalThis.ArrayBuffer = Native;
+        }}
+        await Promise.all([1, 2, 3].map((value) => s.runTrainSteps(of(value))));
+        for (const value of [0.5, -0.5, 1, 2, 3]) {{
+          for (const batch of of(value)) {{
+            await t.runTrainStep(batch);
+            await t.runOptimizerStep();
+            await t.lazyResetGrad();
+          }}
+        }}
+        const same = (await bytes(s)).join() === (await bytes(t)).join();
+        await Promise.all([s.release(), t.release()]);
+        return [made, same];"""
+    )
+    assert made == [1, 0] and same
+
+
 def test_rows_are_fed_as_written_out(js: JsPage) -> None:
     same = js.run(
         f"""{OPEN}

@@ -90,6 +90,22 @@ def test_a_store_without_storage_says_so() -> None:
         assert error.startswith("StorageError There is no storage for checkpoints here, neither")
 
 
+@pytest.mark.parametrize(("backend", "reason"), [("opfs", "private file system (OPFS)"), ("indexedDB", "IndexedDB")])
+def test_a_backend_that_is_not_there_says_so(backend: str, reason: str) -> None:
+    found = node(
+        f"""import {{ CheckpointStore }} from "trainweb";
+        const store = new CheckpointStore("mine", {{ backend: "{backend}" }});
+        const errors = [];
+        for (const call of [() => store.list(), () => store.read("x"), () => store.write("x", new Uint8Array(1))]) {{
+          await call().catch(({{ name, message }}) => errors.push(`${{name}} ${{message}}`));
+        }}
+        console.log(JSON.stringify(errors));"""
+    )
+    errors = json.loads(found)
+    message = f"There is no storage for checkpoints of backend '{backend}' here (it has no {reason})."
+    assert len(errors) == 3 and all(error.startswith(f"StorageError {message}") for error in errors)
+
+
 def test_the_first_page_s_script_trains() -> None:
     """README's first page: the script alone, with the package by its name and its log on the console."""
     html = code_block("html")

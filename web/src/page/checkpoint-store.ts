@@ -71,7 +71,7 @@ export class CheckpointStore {
 
   /** @internal */
   where(): Promise<CheckpointFolder> {
-    this.#where ??= (async () => ({ folder: this.#folder, backend: this.#chosen ?? (await findBackend()) }))();
+    this.#where ??= findBackend(this.#chosen).then((backend) => ({ folder: this.#folder, backend }));
     return this.#where;
   }
 

@@ -28,7 +28,7 @@ import { FrameGate, Listeners, type EpochEvent, type FitControl, type FitEvent, 
 import { resolveFit, type ResolvedCheckpoint, type ResolvedFit } from "./fit-options.js";
 import { hearEpochs, tellEpochs } from "./fit-records.js";
 import { describe, isTensor } from "../data/given.js";
-import { copyBytes, isOnCpu, packTensor } from "./tensors.js";
+import { bytesOf, copyBytes, isOnCpu, packTensor, type SpareBuffers } from "./tensors.js";
 
 /** The fit was stopped or aborted before something came. */
 const ENDED = Symbol("ended");
@@ -465,10 +465,9 @@ async function packColumns({ columns }: Dataset): Promise<NamedTensor[] | null> 
 }
 
 /** Bytes of which a message makes a copy, without more around them; shared ones are shared. */
-function sentBytes({ buffer, byteOffset, byteLength }: ArrayBufferView): Uint8Array {
-  const isWhole = byteLength === buffer.byteLength || !(buffer instanceof ArrayBuffer);
-  const view = new Uint8Array(buffer, byteOffset, byteLength);
-  return isWhole ? view : copyBytes(view);
+function sentBytes(view: ArrayBufferView): Uint8Array {
+  const isWhole = view.byteLength === view.buffer.byteLength || !(view.buffer instanceof ArrayBuffer);
+  return isWhole ? bytesOf(view) : copyBytes(view);
 }
 
 /** No row came in an epoch, which counts from 0. */
@@ -497,8 +496,12 @@ function buffersOf({ feeds }: WireBatch): ArrayBuffer[] {
   return feeds.flatMap(({ data }) => (data instanceof Uint8Array ? [data.buffer as ArrayBuffer] : []));
 }
 
-/** Steps on batches, each with its optimizer step, in one message; the losses. */
-export async function runTrainSteps(host: FitHost, batches: unknown): Promise<Float32Array> {
+/**
+ * Steps on batches, each with its optimizer step, in one message; the losses.
+ *
+ * @param spare - what batches that are all alike are written into
+ */
+export async function runTrainSteps(host: FitHost, batches: unknown, spare: SpareBuffers): Promise<Float32Array> {
   const { handle, hasOptimizer, trainingInputNames, trainingOutputNames, valuesDecide } = host.info;
   if (!hasOptimizer) {
     throw sessionError("NO_OPTIMIZER_MODEL", {});
@@ -507,18 +510,16 @@ export async function runTrainSteps(host: FitHost, batches: unknown): Promise<Fl
     throw new FeedError(`'batches' must be an array of feeds, got ${describe(batches)}.`);
   }
   const loss = trainingOutputNames[0] as string;
-  const stacked = valuesDecide ? null : stackBatches(batches);
-  if (stacked !== null) {
-    const buffers = stacked.map(({ data }) => data.buffer as ArrayBuffer);
-    return host.send(() => callOf("trainSteps", [handle, { batches: [], stacked }, loss], buffers));
-  }
-  const packed = await Promise.all(batches.map((batch: unknown) => packBatch(batch, trainingInputNames)));
-  const buffers = packed.flatMap(buffersOf);
-  return host.send(() => callOf("trainSteps", [handle, { batches: packed, stacked: null }, loss], buffers));
+  const stacked = valuesDecide ? null : stackBatches(batches, spare);
+  const packed = stacked ? [] : await Promise.all(batches.map((batch: unknown) => packBatch(batch, trainingInputNames)));
+  const sent = stacked?.map(({ data }) => data.buffer as ArrayBuffer) ?? packed.flatMap(buffersOf);
+  const answer = await host.send(() => callOf("trainSteps", [handle, { batches: packed, stacked }, loss], sent));
+  spare.keep(answer.buffers);
+  return answer.losses;
 }
 
 /** One tensor an input, whose first axis counts batches; null where they are not all alike, on the CPU, and right. */
-function stackBatches(batches: readonly unknown[]): NamedTensor[] | null {
+function stackBatches(batches: readonly unknown[], spare: SpareBuffers): NamedTensor[] | null {
   const [first] = batches;
   if (typeof first !== "object" || first === null || Object.keys(first).length === 0) {
     return null;
@@ -531,18 +532,18 @@ function stackBatches(batches: readonly unknown[]): NamedTensor[] | null {
     if (!isTensor(one) || !isOnCpu(one)) {
       return null;
     }
-    const { dtype, data } = packTensor(name, one, copyBytes) as Feed & { readonly data: Uint8Array };
+    const { dtype, data } = packTensor(name, one, bytesOf) as Feed & { readonly data: Uint8Array };
     const dims = one.dims.join();
-    const all = new Uint8Array(data.length * batches.length);
+    const all = spare.take(data.length * batches.length);
     for (const [k, tensor] of tensors.entries()) {
       if (!isTensor(tensor) || tensor.type !== one.type || !isOnCpu(tensor) || tensor.dims.join() !== dims) {
         return null;
       }
-      const { buffer, byteOffset, byteLength } = tensor.data as Uint8Array;
-      if (byteLength !== data.length) {
+      const bytes = bytesOf(tensor.data as Uint8Array);
+      if (bytes.length !== data.length) {
         return null;
       }
-      all.set(new Uint8Array(buffer, byteOffset, byteLength), k * data.length);
+      all.set(bytes, k * data.length);
     }
     stacked.push({ name, dtype, dims: [batches.length, ...one.dims], data: all });
   }

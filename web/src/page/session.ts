@@ -329,7 +329,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
    * @throws FeedError as `runTrainStep`; `step` of the error is the place of the batch, those before it are trained
    */
   async runTrainSteps(batches: readonly FeedsType[]): Promise<Float32Array> {
-    return runTrainSteps(this.#fitHost(this.#fit), batches);
+    return runTrainSteps(this.#fitHost(this.#fit), batches, this.#spare);
   }
 
   /**

@@ -171,11 +171,14 @@ export function packFeeds(
   return finish(packed as Packed<FeedBytes>[]);
 }
 
-/** Copy the bytes of `view` into a new buffer, which is never shared. */
+/** The bytes of `view` where they lie. */
+export function bytesOf({ buffer, byteOffset, byteLength }: ArrayBufferView): Uint8Array {
+  return new Uint8Array(buffer, byteOffset, byteLength);
+}
+
+/** A copy of the bytes of `view`, in a buffer of its own that is never shared. */
 export function copyBytes(view: ArrayBufferView): Uint8Array<ArrayBuffer> {
-  const copy = new Uint8Array(view.byteLength);
-  copy.set(new Uint8Array(view.buffer, view.byteOffset, view.byteLength));
-  return copy;
+  return new Uint8Array(bytesOf(view));
 }
 
 /** The bytes of `view` themselves where it covers a buffer that can be transferred, else a copy. */
@@ -196,12 +199,17 @@ export class SpareBuffers {
     this.#buffers = [...buffers];
   }
 
-  /** Copy the bytes of `view` into a spare or new buffer, which is never shared. */
-  readonly copy: TakeBytes<Uint8Array<ArrayBuffer>> = (view) => {
-    const index = this.#buffers.findIndex(({ byteLength }) => byteLength === view.byteLength);
+  /** A buffer to overwrite, which is never shared. */
+  take(nbytes: number): Uint8Array<ArrayBuffer> {
+    const index = this.#buffers.findIndex(({ byteLength }) => byteLength === nbytes);
     const [spare] = index < 0 ? [] : this.#buffers.splice(index, 1);
-    const copy = new Uint8Array(spare ?? new ArrayBuffer(view.byteLength));
-    copy.set(new Uint8Array(view.buffer, view.byteOffset, view.byteLength));
+    return new Uint8Array(spare ?? new ArrayBuffer(nbytes));
+  }
+
+  /** A copy of the bytes of `view`, in a buffer of its own that is never shared. */
+  readonly copy: TakeBytes<Uint8Array<ArrayBuffer>> = (view) => {
+    const copy = this.take(view.byteLength);
+    copy.set(bytesOf(view));
     return copy;
   };
 }

@@ -1,6 +1,7 @@
 /** Checkpoints by name: in the private file system, or in IndexedDB where there is none. In the page and its workers. */
 
 import type { CheckpointFolder } from "../wire/fit.js";
+import { messageOf } from "../wire/fetch-file.js";
 import { sessionError } from "../wire/messages.js";
 import { deleteEntry, listEntries, readEntry, writeEntry } from "./database.js";
 import { hasSlot, listSlots, openFolder, readNewest, removeSlots, writeSlot, type SlotEntry } from "./slots.js";
@@ -14,15 +15,27 @@ const PATIENCE_MS = 3_000;
 /**
  * Find the storage for checkpoints.
  *
- * @throws StorageError when there is none
+ * @param chosen - where they have to be kept; null: where there is room for them
+ * @throws StorageError where there is none
  */
-export async function findBackend(): Promise<CheckpointFolder["backend"]> {
+export async function findBackend(chosen: CheckpointFolder["backend"] | null): Promise<CheckpointFolder["backend"]> {
+  const hasDatabase = globalThis.indexedDB !== undefined;
+  if (chosen === "indexedDB") {
+    if (!hasDatabase) {
+      throw sessionError("NO_BACKEND", { backend: chosen, reason: "it has no IndexedDB" });
+    }
+    return chosen;
+  }
   try {
     await openFolder(FOLDERS);
     return "opfs";
   } catch (error) {
-    if (globalThis.indexedDB === undefined) {
-      throw sessionError("NO_STORAGE", { reason: String(error) });
+    const reason = messageOf(error);
+    if (chosen === "opfs") {
+      throw sessionError("NO_BACKEND", { backend: chosen, reason });
+    }
+    if (!hasDatabase) {
+      throw sessionError("NO_STORAGE", { reason });
     }
     return "indexedDB";
   }

@@ -125,7 +125,13 @@ export interface StepsTask {
   readonly stacked: readonly NamedTensor[] | null;
 }
 
-/** The next data to train on: an epoch of the rows in the worker, or batches. */
+/** The losses of steps, and the buffers of stacked batches, for the page to use again. */
+export interface StepsAnswer {
+  readonly losses: Float32Array;
+  readonly buffers: readonly ArrayBuffer[];
+}
+
+/** What to train on next: an epoch of the rows in the worker, or batches. */
 export interface TrainTask {
   readonly epoch: number;
   /** Seed of the order of rows; null: they stay in theirs. */

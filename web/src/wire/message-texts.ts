@@ -466,6 +466,10 @@ export const MESSAGES = {
     error: "StorageError",
     text: "There is no storage for checkpoints here, neither a private file system nor IndexedDB ({reason}). Keep the bytes that saveCheckpoint gives.",
   },
+  NO_BACKEND: {
+    error: "StorageError",
+    text: "There is no storage for checkpoints of backend {backend!r} here ({reason}). Leave the backend out to take another one, or keep the bytes that saveCheckpoint gives.",
+  },
   NO_SNAPSHOT: {
     error: "CheckpointError",
     text: "This is no checkpoint of a store: its format is {given!r}, not {expected!r}.",

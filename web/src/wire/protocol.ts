@@ -3,7 +3,7 @@
 import type { WireError } from "./errors.js";
 import type { PackageFiles } from "./files.js";
 import type {
-  CheckpointFolder, EpochRecord, EvalValues, FitSpec, Resumed, StepsTask, TrainAnswer, TrainTask, WireBatch,
+  CheckpointFolder, EpochRecord, EvalValues, FitSpec, Resumed, StepsAnswer, StepsTask, TrainAnswer, TrainTask, WireBatch,
 } from "./fit.js";
 import type { GivenImage, ResolvedImageOptions } from "./images.js";
 import type { LogLevel } from "./log.js";
@@ -233,8 +233,8 @@ export interface WorkerApi {
     mayStop: boolean,
     averaged: boolean,
   ): MaybePromise<Result<RunAnswer>>;
-  /** Train on batches, each with its optimizer step; the losses. */
-  trainSteps(handle: number, task: StepsTask, loss: string): MaybePromise<Result<Float32Array>>;
+  /** Train on batches, each with its optimizer step. */
+  trainSteps(handle: number, task: StepsTask, loss: string): MaybePromise<Result<StepsAnswer>>;
   /**
    * Begin a fit, the only one of its session. Returns the state that the fit resumes from, if its checkpoint exists.
    *

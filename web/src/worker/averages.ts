@@ -1,6 +1,7 @@
 /** Averages of the trainable parameters: they lie at the end of the segment of the second moment. */
 
 import { MOMENTUM1, PARAMETERS } from "../engine/layout.js";
+import type { MaybePromise } from "../wire/protocol.js";
 
 /** Bytes that are exchanged at once. */
 const CHUNK = 2 ** 20;
@@ -28,4 +29,21 @@ export function exchangeAverages(memory: Segments, runs: readonly { readonly sta
       at += to - from;
     }
   }
+}
+
+/** Do something between two exchanges, the second of which comes however it ends. */
+export function whileExchanged<T>(exchange: () => void, action: () => MaybePromise<T>): MaybePromise<T> {
+  exchange();
+  let done: MaybePromise<T>;
+  try {
+    done = action();
+  } catch (error) {
+    exchange();
+    throw error;
+  }
+  if (done instanceof Promise) {
+    return done.finally(exchange);
+  }
+  exchange();
+  return done;
 }

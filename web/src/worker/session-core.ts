@@ -55,7 +55,7 @@ import { withValue, type FilledSegments, type LazyModels, type PythonModels } fr
 import { PropertyTable } from "./properties.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 import type { TensorFile } from "./safetensors.js";
-import { exchangeAverages } from "./averages.js";
+import { exchangeAverages, whileExchanged } from "./averages.js";
 import { bytesOf, checkCount, checkRate, isZero, memoryOf, typeOf } from "./session-values.js";
 import { readSession, takeSnapshot, writeSession, type SessionRecord, type SnapshotHost } from "./snapshot.js";
 
@@ -419,23 +419,10 @@ export class SessionCore implements CallTable, PlanSource {
     if (this.getStepCount() === 0) {
       return action(); // the parameters are all that there is to average
     }
-    const exchange = (): void => {
+    return whileExchanged(() => {
       exchangeAverages(this.#memory, this.#runs(true));
       this.#countLoad();
-    };
-    exchange();
-    let done: MaybePromise<T>;
-    try {
-      done = action();
-    } catch (error) {
-      exchange();
-      throw error;
-    }
-    if (done instanceof Promise) {
-      return done.finally(exchange);
-    }
-    exchange();
-    return done;
+    }, action);
   }
 
   getContiguousParameters(trainableOnly: boolean, ema: boolean): MaybePromise<WireTensor> {
@@ -792,7 +779,6 @@ export class SessionCore implements CallTable, PlanSource {
     return wanted.map(bytesOf);
   }
 
-  /** Whether the next train step overwrites the gradients. */
   /** Whether the next train step overwrites the gradients. */
   get overwrites(): boolean {
     return this.#state.getUint32(4 * STATE_LAZY_RESET, true) !== 0;

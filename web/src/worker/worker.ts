@@ -18,6 +18,7 @@ import type {
   EvalValues,
   FitSpec,
   Resumed,
+  StepsAnswer,
   StepsTask,
   TrainAnswer,
   TrainTask,
@@ -223,8 +224,11 @@ class SessionWorker implements WorkerApi {
     return controller.signal;
   }
 
-  trainSteps(handle: number, task: StepsTask, loss: string): MaybePromise<Result<Float32Array>> {
-    return this.#perform(handle, ({ core }) => runTrainSteps(core, task, loss));
+  trainSteps(handle: number, task: StepsTask, loss: string): MaybePromise<Result<StepsAnswer>> {
+    return this.#perform(handle, async ({ core }) => ({
+      losses: await runTrainSteps(core, task, loss),
+      buffers: (task.stacked ?? []).map(({ data }) => data.buffer as ArrayBuffer),
+    }));
   }
 
   startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<Resumed | null>> {

@@ -109,7 +109,7 @@ def test_coefficients_and_intercepts_train() -> None:
         session.set_learning_rate(0.5)
         loss = float(next(iter(session.train_step({"x": X, "labels": LABELS}).values())))
         session.optimizer_step()
-        found = {name: np.asarray(p.data) for name, p in state.parameters}
+        found = {name: p.data for name, p in state.parameters.items()}
     scores = X.astype(float) @ ROWS.T + INTERCEPTS
     p = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
     slope = (p - np.eye(3)[LABELS]) / len(X)

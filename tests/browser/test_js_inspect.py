@@ -12,6 +12,8 @@ import pytest
 from playwright.sync_api import Browser
 from tests.control.test_fixed_dims import CONSTANTS, TARGET, X, detector
 from tests.python.test_check import map_of_scores, model, two_towers
+from tests.python.test_label_smoothing import model as smoothed
+from tests.python.test_label_smoothing import note
 from tests.python.test_remarks import NORM, activated, labelled, normalized
 
 import trainweb
@@ -81,6 +83,11 @@ CASES: dict[str, tuple[bytes, dict[str, Any], dict[str, Any]]] = {
         labelled(),
         {"loss": "MSELoss", "lossInputNames": ["y"]},
         {"loss": LossType.MSELoss, "loss_input_names": ["y"]},
+    ),
+    "label smoothing that was put back": (
+        smoothed("rows", note(0.1)).SerializeToString(),
+        {"requiresGrad": ["values"]},
+        {"requires_grad": ["values"]},
     ),
     "no model": (b"<html>", {}, {}),
 }

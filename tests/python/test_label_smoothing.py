@@ -9,6 +9,7 @@ import pytest
 from onnx import ModelProto, helper
 from tests.conformance.models import make_model, normal
 
+import trainweb
 from trainweb.artifacts import OptimType, build_artifacts
 from trainweb.errors import UnsupportedError
 from trainweb.model.reader import read_model
@@ -109,6 +110,20 @@ def test_inference_has_it_once_also_of_a_file_that_was_written_here() -> None:
 def test_the_share_is_read_from_the_call(text: str, share: float) -> None:
     right, _ = expected("rows", share, np.ones(3), -100, "mean")
     assert trained(model("rows", text), "rows")[0] == pytest.approx(right, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("share", "remarks"),
+    [
+        (0.1, ["Label smoothing of 0.1, which torch's exporter leaves out, was put back from the file's notes."]),
+        (0.0, []),
+    ],
+)
+def test_check_tells_that_it_was_put_back(share: float, remarks: list[str]) -> None:
+    report = trainweb.check(model("rows", note(share)), requires_grad=["values"])
+    assert report.ok
+    assert report.remarks == remarks
+    assert all(remark in str(report) for remark in remarks)
 
 
 def test_a_share_that_is_no_number_is_refused() -> None:

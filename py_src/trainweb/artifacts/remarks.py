@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from trainweb.model.graph import Graph
+from trainweb.model.graph import SMOOTHING, Graph
 from trainweb.onnxblock.transforms import retrained_norms
 
 _ACTIVATED = {
@@ -23,8 +23,8 @@ _ACTIVATED = {
 TF = "tf2onnx"
 _CAPTURED = re.compile(r".+/.+:\d+")
 """Names of TensorFlow's tensors that are made within a layer; inputs of the model have no path."""
-_MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Cast"}
-"""Operators that leave numbers as they are."""
+_MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Cast", "Normalizer"}
+"""Operators that leave numbers as they are; Normalizer does it to probabilities."""
 
 
 def warn(remarks: Iterable[str]) -> None:
@@ -42,6 +42,15 @@ def remark_on_inputs(graph: Graph) -> list[str]:
     return [
         f"Tensors within a layer became inputs of the file: {names}. Their values are not in it: feed them in every "
         "step, or make them initializers of the file, as docs/export.md shows for Keras' Normalization."
+    ]
+
+
+def remark_on_smoothing(graph: Graph) -> list[str]:
+    """Label smoothings that reading put back into losses."""
+    shares = dict.fromkeys(node.notes[SMOOTHING] for node in graph.nodes if SMOOTHING in node.notes)
+    return [
+        f"Label smoothing of {share}, which torch's exporter leaves out, was put back from the file's notes."
+        for share in shares
     ]
 
 

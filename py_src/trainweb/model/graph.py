@@ -68,6 +68,8 @@ FX_NODE = "pkg.torch.onnx.fx_node"
 where a result of `detach` is among them."""
 SCOPES = "pkg.torch.onnx.name_scopes"
 """Names of the modules whose forward made a node, from the outermost, and that of torch's operator."""
+SMOOTHING = "trainweb.label_smoothing"
+"""Key of the note on a loss that its label smoothing was put back as the file was read: the smoothing."""
 EXPORTER_NOTES = frozenset(
     {
         DECLARED_TYPE,
@@ -264,6 +266,8 @@ TORCH = "pytorch"
 """Producer name of both exporters of torch."""
 TRAINWEB = "ai.trainweb"
 """The domain of operators that ONNX Runtime does not have."""
+ML = "ai.onnx.ml"
+"""The domain of ONNX's operators for what is no network."""
 MS = "com.microsoft"
 """The domain of ONNX Runtime's own operators, those of training among them."""
 

@@ -26,6 +26,7 @@ from .external_data import ExternalData, byte_view
 from .functions import Frame, Function, Key, function_key
 from .graph import ITEM_SIZE, TORCH, TRAINWEB, Graph, Node, Sequence, Tensor, Value
 from .integrity import check_integrity
+from .linear import write_out_linear
 from .ort_format import by_use, is_ort_format, onnx_of_ort
 from .plain import PlainAttribute, plain_attribute
 from .remote import LOCATION, RemoteFile
@@ -282,6 +283,7 @@ class _Reader:
         add_where_indices_meet(graph.nodes, graph.initializers)
         if self._producer == TORCH:
             count_axes_from_front(graph.nodes)
+        graph.nodes = write_out_linear(graph.nodes, graph.initializers, [value.name for value in graph.inputs])
         graph.nodes = smooth_labels(graph.nodes, self._opsets.get("", 1))
         graph.outputs = [self._value(entry, f"an output of {what}", frame) for entry in proto.output]
         if main and len({value.name for value in graph.outputs}) != len(graph.outputs):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from trainweb.model.calls import label_smoothing
-from trainweb.model.graph import FX_NODE, Node, Tensor, take_name
+from trainweb.model.graph import FX_NODE, SMOOTHING, Node, Tensor, take_name
 
 _AXES_SINCE = 18
 """The opset from which ReduceMean has its axes as an input."""
@@ -49,7 +49,8 @@ class _Smoothed:
         if total:
             smooth = self._op("Div", [smooth, self._picked(self._op("Neg", [weight]), "sum")])
         parts = [self._scaled(plain, 1 - share), self._scaled(smooth, share)]
-        self.nodes.append(Node("Add", parts, [node.outputs[0]], {}, "", f"{node.name}/smoothed"))
+        note = {SMOOTHING: f"{share:g}"}
+        self.nodes.append(Node("Add", parts, [node.outputs[0]], {}, "", f"{node.name}/smoothed", note))
 
     def _fresh(self, what: str) -> str:
         return take_name(f"{self._node.outputs[0]}/smoothing/{what}", self._used)

@@ -140,6 +140,10 @@ class Emission(ABC):
         """Mean over `axes`."""
         return self._with_axes("ReduceMean", x, axes, input_since=18, keepdims=int(keepdims))
 
+    def reduce(self, op_type: str, x: str, axes: Sequence[int]) -> str:
+        """A reduction over `axes`, which have size 1 after it, other than the sum."""
+        return self._with_axes(op_type, x, axes, input_since=18, keepdims=1)
+
     def slice(self, x: str, axis: int, start: int, end: int) -> str:
         """Elements `start` to `end` of `x` along an axis."""
         if self.opset < 10:

@@ -1,4 +1,4 @@
-"""Operators of ai.onnx.ml that converters of scikit-learn put before a network."""
+"""Operators of ai.onnx.ml that converters of scikit-learn put around a network."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any
 
 from trainweb.ir.dims import equal
 from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import ML
 from trainweb.ops.composite import Composite
 from trainweb.ops.emission import Emission
 from trainweb.ops.lazy_numpy import np
 from trainweb.ops.literals import f32, i32
-from trainweb.ops.op import Bad, Floats, Sample, register
+from trainweb.ops.op import Bad, Floats, Sample, Str, register
 from trainweb.ops.symbolic import Var
-
-ML = "ai.onnx.ml"
 
 
 @register
@@ -50,3 +49,49 @@ class Scaler(Composite):
         Sample([i32([[1, -2], [3, 4]])], {"offset": [1.0, 0.5]}),
     )
     bad = (Bad([(3, 4)], {"offset": [1.0, 2.0]}), Bad([f32(1.0)], {"scale": [1.0, 2.0]}))
+
+
+_NORMS = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}
+
+
+@register
+class Normalizer(Composite):
+    """Rows divided by their norm, unless that is 0. https://onnx.ai/onnx/operators/onnx_aionnxml_Normalizer.html
+
+    MAX is the largest number of a row, as in ONNX Runtime; scikit-learn takes the largest magnitude.
+    """
+
+    domain = ML
+    attrs = {"norm": Str("MAX")}
+    differentiable = (0,)
+    min_inputs = max_inputs = 1
+
+    def infer(self, x: TensorType) -> TensorType:
+        if self.norm not in _NORMS:
+            raise self.error(f"norm is {self.norm!r}; expected one of {', '.join(_NORMS)}.")
+        if x.rank not in (1, 2):
+            raise self.error(f"it takes a vector or rows of numbers, not {list(x.shape)}.")
+        return TensorType("float32", x.shape)
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        assert ins[0] is not None
+        x = ins[0].cast("float32")
+        norm = Var(g, g.reduce(_NORMS[self.norm], x.name, [-1]), "float32")
+        return [x / norm.equal(0.0).where(norm.lift(1.0), norm)]
+
+    def reference(self, x: Any) -> Any:
+        x = x.astype(float)
+        norms = {"MAX": x, "L1": np.abs(x), "L2": x * x}[self.norm]
+        norm = norms.max(-1, keepdims=True) if self.norm == "MAX" else norms.sum(-1, keepdims=True)
+        norm = np.sqrt(norm) if self.norm == "L2" else norm
+        return x / np.where(norm == 0, 1, norm)
+
+    samples = (
+        Sample([(3, 4)], {"norm": "L2"}),
+        Sample([(3, 4)], {"norm": "L1"}, away_from=[0.0]),
+        Sample([(3, 4)], positive=True),
+        Sample([i32([[1, -2], [0, 0]])], {"norm": "L1"}),
+        Sample([f32([[0.0, 0.0], [-1.0, -2.0]])], {"norm": "L2"}, grad=[]),
+        Sample([f32([-1.0, -2.0])], {"norm": "MAX"}),
+    )
+    bad = (Bad([(3, 4)], {"norm": "L3"}), Bad([(2, 3, 4)]))

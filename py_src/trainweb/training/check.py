@@ -20,7 +20,7 @@ from trainweb.artifacts.builder import (
 )
 from trainweb.artifacts.evidence import Decision, untold
 from trainweb.artifacts.parameters import UNSETTLED, select_parameters
-from trainweb.artifacts.remarks import remark_on_inputs, remark_on_norms, warn
+from trainweb.artifacts.remarks import remark_on_inputs, remark_on_norms, remark_on_smoothing, warn
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import unsupported_nodes
@@ -275,6 +275,7 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
     try:
         graph = read_model(model, external_data=arguments.get("external_data"))
         report.model_metadata = graph.about
+        report.remarks += remark_on_smoothing(graph)
         _describe(graph, report)
         sizes = graph.placed(sizes[0]), sizes[1]
         fix_dimensions([graph], graph.placed(arguments.get("dims") or {}))

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        # The reader of the pipe, such as `head`, has closed it: what is left in the buffer is dropped.
+        # The reader of the pipe, such as `head`, has closed it: the rest of the buffer is dropped.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (TrainwebError, OSError, ValueError) as e:

@@ -1,9 +1,9 @@
 """Metrics of the eval model's results, over all rows of the validation data.
 
-A metric is defined here and nowhere else. It says what is summed up of each batch, by nodes that are appended to the
-eval model, so that only the sums leave the kernels' memory; and by which formula its value follows from the sums of all
-batches. A page is given formulas with its plans: it joins sums and computes by them (`web/src/worker/metrics.ts`), all
-in float64 and in the same order as `Totals`.
+A metric is defined here and nowhere else. It sums up each batch by nodes that are appended to the eval model, so that
+only the sums leave the kernels' memory. A formula gives its value from the sums of all batches. A page gets formulas
+with its plans. It joins sums and computes by them (`web/src/worker/metrics.ts`), all in float64 and in the same order
+as `Totals`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OCCURS: Formula = [">", PAIRS, 0]
 
 @dataclass(frozen=True)
 class Sums:
-    """What is summed up of a batch.
+    """The sums of a batch.
 
     Attributes
     ----------
@@ -49,11 +49,11 @@ class Sums:
     attributes : dict
         Of its node.
     rows : tuple of str
-        What formulas call the rows of its result; none where the result is a matrix that is the metric itself.
+        Names of the rows of its result in formulas; none where the result is a matrix that is the metric itself.
     has_faults : bool
-        Whether its second result tells of targets that are no class.
+        True if its second result counts targets that are no class.
     is_pooled : bool
-        Whether rows are those of `ErrorSums`, which `pooled` joins; else all are added.
+        True if rows are rows of `ErrorSums`, which `pooled` joins; else all are added.
     """
 
     operator: str
@@ -70,10 +70,10 @@ class Metric(ABC):
     better: str | None = "max"
     """Which is better, "min" or "max"; None: it is no number."""
     reads_outputs = True
-    """Whether it looks at predictions and targets, not at the loss alone."""
+    """True if it reads predictions and targets, not only the loss."""
 
     def sums(self) -> Sums | None:
-        """What is summed up of each batch; None: nothing."""
+        """Return the sums of each batch; None: nothing."""
         return None
 
     @abstractmethod
@@ -103,13 +103,13 @@ def make_metric(given: str | Mapping[str, Any]) -> Metric:
     Raises
     ------
     ModelError
-        There is none of that name, or a setting is wrong.
+        No metric has that name, or a setting is wrong.
     """
     return make("metric", METRICS, given)
 
 
 class Classified(Metric):
-    """Base class of those that compare the class of the highest score with the target."""
+    """Base class of metrics that compare the class of the highest score with the target."""
 
     count = "parts"
 
@@ -128,7 +128,7 @@ class Classified(Metric):
 
 @metric("accuracy")
 class Accuracy(Classified):
-    """Share of places whose highest score is that of the target.
+    """Share of places whose highest score is the target's.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ class TopK(Classified):
     Parameters
     ----------
     k : int
-        How many classes may be named.
+        Number of classes that may be named.
     ignore_index : int or None
         Targets of this class do not count.
     """
@@ -265,9 +265,9 @@ class R2(Metric):
         return Sums("ErrorSums", {"columns": 1}, ERRORS, is_pooled=True)
 
     def formula(self) -> Formula:
-        # Where targets do not differ: 1 if all are met, else 0.
+        # With equal targets: 1 if all are met, else 0.
         explained: Formula = ["if", ["=", "squares", 0], ["=", "errors", 0], ["-", 1, ["/", "errors", "squares"]]]
-        # Of one row there is none.
+        # One row has no score.
         scores: Formula = ["if", [">", "rows", 1], explained, ["/", 0, 0]]
         return ["/", ["sum", scores], ["size", "rows"]]
 
@@ -287,11 +287,11 @@ class Perplexity(Metric):
         return ["exp", "loss"]
 
 
-# What an eval step is to sum up, as a text by which its plan is found: [predictions, targets, [[name, settings], ...]].
+# Sums of an eval step, as a text by which its plan is found: [predictions, targets, [[name, settings], ...]].
 
 
 def request_of(metrics: Iterable[Metric], predictions: str, targets: str) -> str:
-    """The text that names metrics and what they compare; those that go by the loss alone are left out."""
+    """The text that names metrics and what they compare; metrics of only the loss are left out."""
     asked = [
         [m.name, [getattr(m, setting) for setting in fields_of(type(m))]]
         for m in sorted(metrics, key=lambda m: m.name)
@@ -312,7 +312,7 @@ def read_request(text: str) -> tuple[str, str, list[Metric]]:
 
 @dataclass(frozen=True)
 class Described:
-    """A metric of a plan: `as_data` is what a page is told of it.
+    """A metric of a plan: `as_data` is its form for a page.
 
     Attributes
     ----------
@@ -361,12 +361,12 @@ def with_metrics(graph: Graph, request: str) -> tuple[Graph, list[Described]]:
 
 
 def compared_with(graph: Graph, inputs: Sequence[str]) -> str | None:
-    """The one tensor that nodes compare with targets, or with what is made of these alone; None: it is not one.
+    """Return the one tensor that nodes compare with targets, or with results of only targets; None: it is not one.
 
     Parameters
     ----------
     inputs
-        Those of the graph that are fed, the targets last.
+        The graph's fed inputs, the targets last.
     """
     *_, targets = inputs
     known = {*graph.initializers, *(v.name for v in graph.inputs), ""}.difference(inputs)
@@ -405,7 +405,7 @@ class Totals:
         Raises
         ------
         FeedError
-            A target is none of the classes.
+            A target is not one of the classes.
         """
         for one in self.described:
             if one.faults:

@@ -1,4 +1,4 @@
-"""Schedules of the learning rate: functions of the number of optimizer steps; `Plateau` is told a metric besides.
+"""Schedules of the learning rate: functions of the number of optimizer steps; `Plateau` gets a metric besides.
 
     schedule = Cosine(0.01, total=1000, warmup=100)
     for step in range(1000):
@@ -68,7 +68,7 @@ class Schedule:
         Parameters
         ----------
         step : int
-            How many optimizer steps were done before.
+            Number of optimizer steps that were done before.
 
         Raises
         ------
@@ -88,7 +88,7 @@ class WithWarmup(Schedule):
     warmup : int
         Steps over which the rate rises to `learning_rate`.
     warmup_start : float
-        Where it rises from, in parts of it.
+        Start of the rise, as a part of the learning rate.
     """
 
     warmup: Warmup = dataclasses.field(default=0, kw_only=True)
@@ -123,13 +123,13 @@ def make_schedule(given: Mapping[str, Any] | Callable[[int], float]) -> Schedule
     Raises
     ------
     ModelError
-        There is none of that name, or a setting is wrong or missing.
+        No schedule has that name, or a setting is wrong or missing.
     """
     return Function(given) if callable(given) else make("schedule", SCHEDULES, given)
 
 
 class Function(Schedule):
-    """What a function gives.
+    """A function of the user's.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ class Step(WithWarmup):
     every : int
         Steps between two changes.
     gamma : float
-        What the rate is multiplied by.
+        Factor of the rate.
     """
 
     every: Steps
@@ -244,7 +244,7 @@ class Exponential(WithWarmup):
     learning_rate : float
         The rate after the warm-up.
     gamma : float
-        What the rate is multiplied by.
+        Factor of the rate.
     """
 
     gamma: Positive
@@ -316,13 +316,13 @@ class Plateau(WithWarmup):
     learning_rate : float
         The rate after the warm-up.
     reduction : float
-        What the rate is multiplied by.
+        Factor of the rate.
     patience : int
         Observations without a better one that are let pass.
     threshold : float
         By what share of the best metric another must be better.
     mode : {"min", "max"}
-        Whether less or more is better.
+        "min" if less is better, "max" if more is.
     cooldown : int
         Observations after a change that do not count.
     least : float

@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 
 class Kind(ABC):
-    """What the value of a setting may be."""
+    """The allowed values of a setting."""
 
     name: str
-    """What the page calls it."""
+    """Its name in a page."""
 
     @property
     @abstractmethod
@@ -40,7 +40,7 @@ class Kind(ABC):
 
     @abstractmethod
     def accepts(self, value: Any) -> bool:
-        """Whether a value is one."""
+        """Return whether a value is one."""
 
     def check(self, name: str, value: Any) -> None:
         """Raise ModelError unless `value` is one."""
@@ -48,7 +48,7 @@ class Kind(ABC):
             raise messages.BAD_SETTING(name=name, value=value, expected=self.expected)
 
     def facts(self) -> dict[str, Any]:
-        """What the page needs to check a value."""
+        """Return the facts that the page needs to check a value."""
         return {"kind": self.name, "expected": self.expected}
 
 
@@ -254,7 +254,7 @@ def camel_case(name: str) -> str:
 
 
 def page_name(setting: str) -> str:
-    """What a page calls a setting."""
+    """Return a setting's name in a page."""
     return camel_case(PAGE_NAMES.get(setting, setting))
 
 
@@ -304,7 +304,7 @@ def checked(init: Callable[P, None]) -> Callable[P, None]:
     Raises
     ------
     ModelError
-        A value is none that the setting may have; the message names both.
+        A value is not allowed for the setting; the message names both.
     """
     shape = signature(init)
 
@@ -333,7 +333,7 @@ def make(what: str, kinds: Mapping[str, type[T]], given: str | Mapping[str, Any]
     Raises
     ------
     ModelError
-        There is none of that name, it has no such setting, needs another, or not with such a value.
+        No class has that name, it has no such setting, it needs another one, or it does not allow a value.
     """
     settings = named_settings(what, given)
     name: Any = settings.pop("type", None)

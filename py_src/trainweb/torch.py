@@ -32,7 +32,7 @@ STEPS = 5
 RATE = 0.01
 """Learning rate of the steps of SGD that are compared."""
 TOLERANCE = 1e-3
-"""How far results may differ, in parts of their largest element or update: float32, summed in another order."""
+"""Largest difference of results, in parts of their largest element or update: float32, summed in another order."""
 NOISE = 1e-6
 """Updates below this part of a parameter's largest element are rounding: gradients that are zero but for that."""
 _SHOWN = 3
@@ -102,8 +102,8 @@ def export(
         `trainweb.artifacts.build_artifacts` takes them. Classes are on axis 1 of the output, as in PyTorch, unless
         the settings have another `class_axis`: build artifacts with the same one.
     labels : Tensor, optional
-        What the loss compares with in the proof: classes (int64) in the shape of the output without their axis, or
-        numbers of the output's shape; random by default.
+        Targets of the loss in the proof: classes (int64) of the output's shape without their axis, or numbers of its
+        shape; random by default.
     opset : int, optional
         Of ai.onnx; the exporter's default.
 
@@ -114,8 +114,8 @@ def export(
     Raises
     ------
     ModelError
-        The exported model does not train as the module does; the text says what differs, and names what files do not
-        tell: operations under `torch.no_grad()` and an `autograd.Function` with a backward of its own.
+        The exported model does not train as the module does; the text names the difference, and facts that files do not
+        have: operations under `torch.no_grad()` and an `autograd.Function` with its own backward.
     UnsupportedError, GradientError
         It has operators that are not there.
     """
@@ -377,7 +377,7 @@ class _Watch(TorchFunctionMode):  # type: ignore[misc]
 
 
 def _untold(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> list[str]:
-    """What of the module's gradients no file tells, each with what to write instead."""
+    """Describe gradients of the module that no file has, each with a replacement."""
     with _Watch() as watch:
         result = _first(copy.deepcopy(module)(*inputs))
     own = _own_backwards(result)

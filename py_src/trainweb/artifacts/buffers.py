@@ -26,7 +26,7 @@ _REMOVE = " Or remove the norm first: torch.nn.utils.parametrize.remove_parametr
 def without_gradient(graph: Graph) -> list[str]:
     """Tensors that no gradient goes through in the source module: results of `detach`, and next values of buffers.
 
-    What a buffer holds in the next step belongs to no gradient of this one, or PyTorch would refuse to go back twice.
+    A buffer's value for the next step belongs to no gradient of this one, or PyTorch would refuse to go back twice.
     """
     made = {name for node in graph.nodes for name in node.outputs}
     kept = [value for value, name in _mutations(graph) if value in made and not _STATISTICS.fullmatch(name)]
@@ -39,7 +39,7 @@ def _mutations(graph: Graph) -> list[tuple[str, str]]:
 
 
 def buffer_updates(graph: Graph, settled: Collection[str]) -> dict[str, str]:
-    """What becomes the value of each buffer that the module changes, and that its loss depends on.
+    """Return the new value of each buffer that the module changes, and that its loss depends on.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def buffer_updates(graph: Graph, settled: Collection[str]) -> dict[str, str]:
     Returns
     -------
     dict of str to str
-        Names of tensors by those of initializers.
+        Names of tensors by the names of initializers.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def _lost(name: str, why: str) -> ModelError:
 
 
 def _is_iterated(graph: Graph, name: str) -> bool:
-    """Whether a vector is the start of a power iteration: its product with a matrix is made one of length 1."""
+    """Return whether a vector is the start of a power iteration, which scales its product with a matrix to length 1."""
     if not _POWER_VECTOR.fullmatch(name) or len(graph.initializers[name].shape) != 1:
         return False
     products = _results(graph.nodes, {name}, {"MatMul"})
@@ -97,5 +97,5 @@ def _is_iterated(graph: Graph, name: str) -> bool:
 
 
 def _results(nodes: Iterable[Node], names: Collection[str], kinds: Collection[str]) -> set[str]:
-    """What nodes of these operators make of the tensors."""
+    """Return the results of nodes of these operators that read the tensors."""
     return {n.outputs[0] for n in nodes if n.op_type in kinds and not set(names).isdisjoint(n.inputs)}

@@ -51,13 +51,13 @@ if TYPE_CHECKING:
         def __getattr__(cls, name: str) -> LossType: ...
 
     class LossType(Enum, metaclass=_Losses):
-        """Built-in losses: those of `onnxblock.loss`, by their names."""
+        """Built-in losses: the classes of `onnxblock.loss`, by their names."""
 
     class _Optimizers(EnumMeta):
         def __getattr__(cls, name: str) -> OptimType: ...
 
     class OptimType(Enum, metaclass=_Optimizers):
-        """Built-in optimizers: those of `onnxblock.optim`, by their names."""
+        """Built-in optimizers: the classes of `onnxblock.optim`, by their names."""
 
 else:
     LossType = Enum("LossType", list(losses.LOSSES), module=__name__)
@@ -71,7 +71,7 @@ OptimizerLike = OptimType | Block | str | Mapping[str, Any] | None
 
 
 class Artifacts:
-    """What a training session starts from: graphs and parameters, and as bytes, which are made when first asked for.
+    """Start of a training session: graphs and parameters, and both as bytes, which are made when first asked for.
 
     Attributes
     ----------
@@ -86,7 +86,7 @@ class Artifacts:
     nominal_checkpoint : bytes
         Their names only, for pages that load the weights as a buffer.
     decisions : list of Decision
-        What is trained and what is not, with reasons.
+        Trained and untrained tensors, with reasons.
     """
 
     def __init__(self, models: TrainingModels, optimizer: Graph | None, decisions: Sequence[Decision] = ()) -> None:
@@ -123,7 +123,7 @@ class Artifacts:
         return write_checkpoint(self.contents(nominal=True), generated=True)
 
     def contents(self, *, nominal: bool = False) -> Checkpoint:
-        """What the (nominal) checkpoint holds."""
+        """Return the contents of the (nominal) checkpoint."""
         return generated_checkpoint(*self._parameters, nominal=nominal)
 
     def write(self, directory: Any, prefix: str = "", *, nominal: bool = False) -> None:
@@ -183,9 +183,9 @@ def build_artifacts(
     model : bytes, path, onnx.ModelProto or Graph
         The forward model.
     requires_grad : names or regular expressions, optional
-        Parameters to train. None: those that the file tells to be parameters, of the float32 initializers from
-        which the loss is reached and which are not in `frozen_params`: by what the exporter recorded, else by names,
-        use and values. What is not settled is named in a warning. A regular expression must match a whole name.
+        Parameters to train. None: the float32 initializers that the file shows to be parameters, if the loss is reached
+        from them and `frozen_params` does not name them. The exporter's records decide, else names, use and values. A
+        warning names undecided tensors. A regular expression must match a whole name.
     frozen_params : names or regular expressions, optional
         Parameters kept in the checkpoint without gradient. Running statistics of batch
         normalizations that train are added, and buffers that the module changes, where the exporter recorded how.
@@ -195,19 +195,19 @@ def build_artifacts(
         output of the model is the loss already. A str is the name of a class of `onnxblock.loss`, a dict that
         name as "type" and the arguments of the class.
     optimizer : OptimType, Block, str or dict, optional
-        None: there is no optimizer model. A str is the name of a class of `onnxblock.optim`, a dict that name as
-        "type", the arguments of the class and two more: "groups", a list of dicts of the arguments of
-        `Optimizer.group`, and "decay_biases_and_norms", which is False to have weight decay leave out
-        parameters of fewer than two axes. docs/operators.md lists them:
-        models with nodes of ai.trainweb run in trainweb only, for ONNX Runtime training has AdamW and plain SGD.
+        None: there is no optimizer model. A str is the name of a class of `onnxblock.optim`. A dict has that name as
+        "type", the arguments of the class and two more. "groups" is a list of dicts of the arguments of
+        `Optimizer.group`. "decay_biases_and_norms" is False to have weight decay leave out parameters of fewer than two
+        axes. docs/operators.md lists them: models with nodes of ai.trainweb run in trainweb only, for ONNX Runtime
+        training has AdamW and plain SGD.
     additional_output_names : list of str, optional
         Tensors that the training and the eval model return after the loss.
     loss_input_names : list of str, optional
-        What the loss is called with instead of all model outputs.
+        Arguments of the loss instead of all model outputs.
     batch_norm : {"train", "as_exported"}, optional
-        What becomes of a file whose batch normalizations are all in inference mode: those with a trainable scale or
-        bias train, or keep that mode. Where some are in training mode, each keeps its own. None: "train", and a
-        warning tells of those that the file has in inference mode.
+        Mode of batch normalizations with a trainable scale or bias if the file has all of them in inference mode: they
+        train, or keep that mode. If some are in training mode, each keeps its own. None: "train", and a warning names
+        the ones that the file has in inference mode.
     stop_gradient : list of str, optional
         Tensors of the model that count as constants for gradients, as after torch's `detach`: what lies only before
         them is not trained.
@@ -221,7 +221,7 @@ def build_artifacts(
     nominal_checkpoint : bool
         Ignored here: the result always has one.
     limits : Limits or dict, optional
-        What the forward model may have; see `trainweb.TrainingSession`.
+        Limits of the forward model; see `trainweb.TrainingSession`.
     clip_grad_norm, clip_grad_value : float, optional
         Joint L2 norm that the gradients have at most in an optimizer step, and magnitude of each of their elements;
         values are clipped first. Not with an optimizer that is a Block, whose `clip_grad` says it.
@@ -318,7 +318,7 @@ def build_artifacts(
 
 
 def without_unread(graph: Graph, loss_input_names: Sequence[str] | None, additional: Sequence[str] | None) -> Graph:
-    """The graph without unsupported operators that nothing asked for depends on, and without what is made of them."""
+    """Return the graph without unsupported operators that no requested result depends on, and without their results."""
     unsupported = {id(node) for node, _ in unsupported_nodes(graph)}
     if not unsupported or not loss_input_names:
         return graph
@@ -383,7 +383,7 @@ def add_loss(
 
 
 def _types_of_labels(graph: Graph, own: Collection[str], declared: Declared, compared: Iterable[str]) -> dict[str, str]:
-    """Types of the float inputs that a loss added to a model's own: those of the output that it compares with them."""
+    """Return the types of float inputs that a loss added to a model: the type of the output compared with them."""
     dtype = next((declared.outputs[name] for name in compared if name in declared.outputs), None)
     added = [v for v in graph.inputs if v.name not in own and v.dtype == "float32"]
     return {} if dtype is None else {v.name: dtype for v in added}
@@ -430,7 +430,7 @@ def _class_axis(shape: tuple[Dim, ...]) -> int | None:
 
 
 def describe_missing_loss(graph: Graph, loss_input_names: Sequence[str] | None = None) -> str | None:
-    """What to say of a model that is asked to train without a loss, None where its first output can be one."""
+    """Describe a missing loss to a user who wants to train; None if the first output can be one."""
     value = _no_loss_yet(graph, loss_input_names)
     if value is None or value.shape is None:
         return None
@@ -461,7 +461,7 @@ def _name_list(names: Sequence[str] | None, argument: str) -> list[str]:
 
 
 def describe_open_choice(graph: Graph, loss: LossLike) -> str | None:
-    """What to say of a loss that takes some of the model's outputs, None where it takes as many as there are."""
+    """Describe a loss that takes only some of the model's outputs; None if it takes all of them."""
     names = [value.name for value in graph.outputs]
     if not isinstance(loss, (LossType, str, Mapping)) or len(names) == (made := _made_loss(loss)).n_inputs:
         return None

@@ -1,4 +1,4 @@
-"""What `createFromModel` of a page is given besides the model: arguments of `build_artifacts`, and what each may be."""
+"""Arguments of `createFromModel` of a page besides the model: arguments of `build_artifacts`, and their values."""
 
 from __future__ import annotations
 

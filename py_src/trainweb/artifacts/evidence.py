@@ -1,7 +1,7 @@
-"""Whether an initializer is a parameter of the source model or a constant of its code, told from the file.
+"""Evidence in a file that an initializer is a parameter of the source model or a constant of its code.
 
-ONNX has one word, initializer, for weights, buffers, causal masks and position tables. What tells them apart is, in
-this order: what the exporter recorded, then names, use in the graph and values.
+ONNX has one word, initializer, for weights, buffers, causal masks and position tables. The evidence is, in this order:
+the exporter's records, then names, use in the graph and values.
 """
 
 from __future__ import annotations
@@ -42,10 +42,13 @@ DETACH = re.compile(r"detach(_\d+)?")
 """Names that the dynamo exporter gives to results of `detach`."""
 _DETACHED = re.compile(r"%(detach(?:_\d+)?)\b")
 TRANSPOSED = re.compile(r"(val|t|numpy_t|mt|transpose|permute)(_\d+)?", re.IGNORECASE)
-"""Names of a matrix that the exporter's optimizer computed by turning one round: `val_1` where the exporter itself
-wrote the Transpose of a linear layer, those of torch's operators where the module did."""
+"""Names of a matrix that the exporter's optimizer computed by a transposition.
+
+`val_1` is a Transpose that the exporter wrote itself for a linear layer. The others are torch's operators in the
+module.
+"""
 _MERGES = re.compile(r"Identity_\d+")
-"""Names of nodes by which the TorchScript exporter says that two tensors are one; those of modules have a path."""
+"""Names of nodes by which the TorchScript exporter makes two tensors one; names of modules' nodes have a path."""
 LEARNED_SCALAR = re.compile(r".*(temperature|scale|gate|gamma|alpha|beta|tau|lambda).*", re.IGNORECASE)
 
 WEIGHT, BIAS, NORM, EMBEDDING = "weight of a product", "bias", "scale or bias of a norm", "embedding table"
@@ -78,17 +81,17 @@ _INPUTS = {
     "FastGelu": {1: BIAS},
     "EmbedLayerNormalization": {2: EMBEDDING, 3: EMBEDDING, 4: EMBEDDING, 5: NORM, 6: NORM},
 }
-"""What an input of an operator is for, by position; the domain does not matter."""
+"""Use of an operator's input, by position; the domain does not matter."""
 _CONVOLUTIONS = {"Conv", "ConvTranspose", "FusedConv"}
 _PRODUCTS = {"MatMul", "Gemm", "FusedGemm", "Einsum", "FusedMatMul"} | _CONVOLUTIONS
 _FUSED = {"FusedConv", "FusedMatMul", "FusedGemm"}
 """Operators that no exporter writes, but the optimizer of ONNX Runtime."""
 _MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Cast", "Slice", "Split", "Concat", "Expand"}
-"""What is moved is still the same thing."""
+"""A moved tensor keeps its meaning."""
 _LINEAR = {"Add", "Sub", "Mul", "Div", "Sqrt", "Max", "Cast"}
 """Operators that center and scale an input."""
 _SCALES = {"Mul", "Div", "Cast", "Reshape", "Identity", "Where", "Add", "Sub", "Clip", "Tanh"}
-"""What attention scores go through before their softmax."""
+"""Operators between attention scores and their softmax."""
 _HUGE = 1e30
 _MASKED = -50.0
 _SPARSE = 16
@@ -105,14 +108,14 @@ _STEPS = 8
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether a tensor is trained, and why.
+    """Decision to train a tensor or not, with its reason.
 
     Attributes
     ----------
     name : str
         The initializer.
     trained : bool
-        Whether it gets a gradient.
+        True if it gets a gradient.
     reason : str
         In words.
     doubtful : bool
@@ -126,14 +129,14 @@ class Decision:
 
 
 class Evidence:
-    """What a graph tells about its initializers.
+    """Evidence of a graph about its initializers.
 
     Parameters
     ----------
     graph : Graph
         The forward model, with or without a loss; not changed.
     tensors : dict of str to Tensor
-        Its constants, those of Constant nodes included.
+        Its constants, including Constant nodes.
     """
 
     def __init__(self, graph: Graph, tensors: dict[str, Tensor]) -> None:
@@ -186,7 +189,7 @@ class Evidence:
         return self._by_value(tensor, roles) or self._by_name(tensor, roles)
 
     def _is_of_frozen_norm(self, name: str) -> bool:
-        """Whether it belongs to a norm that is written as arithmetic with its running statistics: FrozenBatchNorm2d."""
+        """Return whether it belongs to a norm written as arithmetic with running statistics: FrozenBatchNorm2d."""
         module, _, attribute = name.rpartition(".")
         variance = f"{module}.running_var"
         if attribute not in ("weight", "bias", "running_mean", "running_var") or variance not in self._tensors:
@@ -257,7 +260,7 @@ class Evidence:
                         found[a.name], found[b.name] = b.name, a.name
         return found
 
-    # What names and uses say.
+    # Evidence of names and uses.
 
     def _by_name(self, tensor: Tensor, roles: list[str]) -> Decision:
         name, use = tensor.name, _use(roles)
@@ -297,15 +300,15 @@ class Evidence:
         return self._custom(name, use)
 
     def _is_convolved(self, name: str) -> bool:
-        """Whether a convolution reads it: as nothing is transposed there, it keeps its name unless it is computed."""
+        """Return whether a convolution reads it: nothing is transposed there, so only computed tensors lose names."""
         consumers = self._consumers.get(name, ())
         return any(node.op_type in _CONVOLUTIONS and name in node.inputs[1:3] for node in consumers)
 
     def _was_computed(self, tensor: Tensor) -> bool:
-        """Whether a weight without a name may be more than a parameter turned round, as constant folding leaves these.
+        """Return whether a weight without a name may be more than a parameter that constant folding transposed.
 
-        Gemm turns its weight round itself, so that a parameter keeps its name there. MatMul's are those of linear
-        layers, which add a bias or are a module of their own, unless values tell: weights under a mask have zeros, and
+        Gemm turns its weight round itself, so that a parameter keeps its name there. Weights of MatMul belong to linear
+        layers, which add a bias or are a module of their own. Values may say otherwise: masked weights have zeros, and
         sums with their transpose are symmetric.
         """
         uses = self._consumers.get(tensor.name, ())
@@ -323,7 +326,7 @@ class Evidence:
         return len(values) // _SPARSE < zeros < len(values) or _is_symmetric(tensor, values)
 
     def _is_linear(self, product: Node) -> bool:
-        """Whether a bias under torch's name is added to a product, or nothing else is in its module.
+        """Return whether a bias under torch's name is added to a product, or nothing else is in its module.
 
         Exporters before torch 1.13 wrote no paths of modules.
         """
@@ -347,7 +350,7 @@ class Evidence:
         return Decision(name, True, reason, doubtful=True)
 
     def _scales_input(self, name: str) -> bool:
-        """Whether the tensor takes part in centering and scaling an input, as statistics of data do, before weights."""
+        """Return whether the tensor helps to center and scale an input before weights, as statistics of data do."""
         nodes = self._consumers.get(name, ())
         return any(
             self._is_scaled(node.outputs[0])
@@ -356,7 +359,7 @@ class Evidence:
         )
 
     def _is_scaled(self, edge: str) -> bool:
-        """Whether a tensor is made of inputs and constants by nothing else than arithmetic of single elements."""
+        """Return whether a tensor is made of inputs and constants only by arithmetic of single elements."""
         edges, found = [edge], False
         seen = set[str]()
         while edges:
@@ -370,7 +373,7 @@ class Evidence:
         return found
 
     def _first(self, name: str) -> bool:
-        """Whether the tensor meets inputs of the model before anything learned does, which comes later."""
+        """Return whether the tensor meets inputs of the model before anything learned does, which comes later."""
         for node in self._consumers.get(name, ()):
             before = self._reach([edge for edge in node.inputs if edge != name], backwards=True)
             if self._inputs.isdisjoint(before) or any(map(self._is_native, before)):
@@ -383,7 +386,7 @@ class Evidence:
         return edge in self._tensors and NATIVE.fullmatch(edge) is not None
 
     def _reach(self, edges: Iterable[str], *, backwards: bool) -> set[str]:
-        """Tensors that `edges` are made of, or that take part in what is made of `edges`."""
+        """Return the tensors behind `edges`, or the tensors computed from them."""
         stack, seen = [edge for edge in edges if edge], set[str]()
         while stack:
             edge = stack.pop()
@@ -438,7 +441,7 @@ class Evidence:
         return edge in self._tensors
 
     def _are_scores(self, edge: str) -> bool:
-        """Whether the tensor is a scaled product of two activations."""
+        """Return whether the tensor is a scaled product of two activations."""
         while (node := self._producers.get(edge)) is not None and node.op_type in _SCALES:
             edge = next((n for n in node.inputs if n in self._producers and not self._is_constant(n)), "")
         if node is None or node.op_type not in ("MatMul", "Einsum", "FusedMatMul"):
@@ -473,12 +476,12 @@ def listed_buffers(graph: Graph) -> list[str]:
 
 
 def _is_recorded(graph: Graph) -> bool:
-    """Whether torch's dynamo exporter noted what is a parameter."""
+    """Return whether torch's dynamo exporter noted what is a parameter."""
     return SIGNATURE in graph.notes or any(KIND in value.notes for value in graph.value_info.values())
 
 
 def untold(graph: Graph) -> str | None:
-    """What files of this exporter never tell though training depends on it, None where nothing is known."""
+    """Describe facts that training depends on and files of this exporter lack; None if nothing is known."""
     if graph.producer != TORCH or _is_recorded(graph):
         return None
     return (
@@ -543,12 +546,12 @@ def merged(graph: Graph) -> list[tuple[Node, Tensor]]:
 
 
 def _is_sibling(name: str, other: str) -> bool:
-    """Whether two names differ in a number alone, as those of layers in a list do."""
+    """Return whether two names differ only in a number, such as names of layers in a list."""
     return name != other and re.sub(r"\d+", "0", name) == re.sub(r"\d+", "0", other)
 
 
 def notes_of(graph: Graph, tensor: Tensor) -> dict[str, str]:
-    """What the exporter noted about an initializer, on itself or on its value info."""
+    """Return the exporter's notes about an initializer, on itself or on its value info."""
     value = graph.value_info.get(tensor.name)
     return {**value.notes, **tensor.notes} if value else tensor.notes
 
@@ -575,7 +578,7 @@ def lost_parameters(graph: Graph) -> list[Decision]:
 
 
 def is_transposed(tensor: Tensor, sources: list[str]) -> bool:
-    """Whether what an exporter computed from `sources` is one matrix in another orientation.
+    """Return whether an exporter's result from `sources` is one matrix in another orientation.
 
     The name decides, which may be the source's by now: `exp`, `softmax` and `tanh` are made of one matrix, too.
     """
@@ -619,7 +622,7 @@ def _use(roles: list[str]) -> str:
 
 
 def _is_grid(tensor: Tensor) -> bool:
-    """Whether a small tensor has nothing but numbers at equal distances: a range, or coordinates of a grid.
+    """Return whether a small tensor has only numbers at equal distances: a range, or coordinates of a grid.
 
     Of trained numbers no few are so. Quantized ones are, but neither whole nor halves nor each as frequent.
     """
@@ -638,7 +641,7 @@ def _is_grid(tensor: Tensor) -> bool:
 
 
 def _is_even(values: Sequence[float] | memoryview[float]) -> bool:
-    """Whether there are at least four numbers at equal distances that are not zero."""
+    """Return whether there are at least four numbers at equal distances that are not zero."""
     n, step = len(values), (values[-1] - values[0]) / max(1, len(values) - 1)
     return (
         n >= _EVEN and step != 0 and all(abs(values[i] - values[0] - i * step) < 1e-4 * abs(n * step) for i in range(n))
@@ -658,7 +661,7 @@ def _linear_scopes(nodes: Iterable[Node]) -> set[str]:
 
 
 def _is_symmetric(tensor: Tensor, values: memoryview[float]) -> bool:
-    """Whether a square matrix is its own transpose, and no multiple of the identity."""
+    """Return whether a square matrix is its own transpose, and no multiple of the identity."""
     rows, columns = tensor.shape
     if rows != columns or not any(values[1:columns]):
         return False
@@ -666,7 +669,7 @@ def _is_symmetric(tensor: Tensor, values: memoryview[float]) -> bool:
 
 
 def _is_sinusoidal(tensor: Tensor, values: memoryview[float]) -> bool:
-    """Whether each row has sines and cosines of the same angles: squares that add up to half its length."""
+    """Return whether each row has sines and cosines of the same angles: squares that add up to half its length."""
     if len(tensor.shape) < 2 or not tensor.size:
         return False
     width = tensor.shape[-1]

@@ -34,7 +34,7 @@ class Selection:
         an argument of the caller settled beyond doubt they are decided from the file. Tensors where the file lost a
         detach are among them.
     stopped : list of str
-        Tensors that no gradient goes through: those given, and those that the file shows to be detached.
+        Tensors that no gradient goes through: the given ones, and the ones that the file shows to be detached.
     """
 
     trainable: list[str]
@@ -60,7 +60,7 @@ def select_parameters(
     graph : Graph
         The model with its loss as first output.
     initializers : dict of str to Tensor
-        Those of the model as it was given, without those a loss added.
+        Initializers of the model as it was given, without the loss's.
     constants : dict of str to Tensor
         The same and the values of Constant nodes, which are parameters in models that have no
         others.
@@ -102,7 +102,7 @@ def _reached(graph: Graph, stopped: Sequence[str], inference: Callable[[], Shape
 
 
 def _out_of_reach(graph: Graph, evidence: Evidence, unreached: list[Tensor], stopped: Sequence[str]) -> list[Decision]:
-    """Parameters that the loss depends on, but by no gradient: as where a module has a backward of its own."""
+    """Parameters that the loss depends on, but by no gradient: for example, a module has its own backward."""
     if not unreached:
         return []
     behind_detach, found = _read(graph, ()), _read(graph, stopped)
@@ -129,7 +129,7 @@ def _read(graph: Graph, stopped: Collection[str]) -> set[str]:
 
 
 def _with_detaches(chosen: Selection, graph: Graph, reached: set[str], stopped: Sequence[str]) -> Selection:
-    """The selection with what the file tells of detached tensors; warns of all that is doubtful."""
+    """Return the selection with the file's detached tensors, and warn of all doubtful ones."""
     lost = lost_detaches(graph)
     found = lost or decide_detours(graph, chosen.trainable, reached, stopped)
     chosen.decisions += found

@@ -23,11 +23,11 @@ class Detour:
     name : str
         The difference that was detached; of other forms the whole sum.
     back : str
-        What is added and taken away, h.
+        The tensor that is added and subtracted, h.
     step : str
-        What is left, q; empty where that is zero.
+        The remaining tensor, q; empty where that is zero.
     is_difference : bool
-        Whether `name` is the tensor that was detached.
+        True if `name` is the tensor that was detached.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Detour:
 
 
 def detours(graph: Graph) -> list[Detour]:
-    """All of h + (q - h), h - (h - q), q + h - h and h - h, in the order of the nodes."""
+    """Return all h + (q - h), h - (h - q), q + h - h and h - h, in node order."""
     producers = graph.producers()
     found: dict[str, Detour] = {}
     for node in graph.nodes:
@@ -72,11 +72,11 @@ def _detours_at(node: Node, producers: dict[str, Node]) -> list[Detour]:
 def decide_detours(
     graph: Graph, trainable: Sequence[str], reached: Collection[str], stopped: Sequence[str]
 ) -> list[Decision]:
-    """What is to be done about each detour by which parameters have a gradient.
+    """Decide each detour by the parameters that have a gradient.
 
-    Where none has one by way of the step (it rounds, compares or chooses), the gradients of the detour cancel: without
-    a detach nothing would be trained through it, so that its difference was certainly detached. Where one has, as a
-    codebook, the file does not say what was: doubtful.
+    If no parameter has one by way of the step (it rounds, compares or chooses), the gradients of the detour cancel.
+    Without a detach nothing would be trained through it, so its difference was certainly detached. If one has, such as
+    a codebook, the file does not show the detached tensor: doubtful.
 
     Parameters
     ----------

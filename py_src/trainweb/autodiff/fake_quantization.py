@@ -1,8 +1,8 @@
 """Fake quantization: QuantizeLinear and DequantizeLinear by one scale, as models are trained to be quantized.
 
 Its gradient goes straight through where nothing was clipped, and is zero elsewhere; scale and zero point have none.
-torch's exporters write `fake_quantize_per_tensor_affine` and `fake_quantize_per_channel_affine` so. What torch
-quantizes in earnest (`quantize_per_tensor`), which has no gradient there, they write with Casts in between.
+torch's exporters write `fake_quantize_per_tensor_affine` and `fake_quantize_per_channel_affine` so. They write real
+quantization by torch (`quantize_per_tensor`), which has no gradient there, with Casts in between.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _DEFAULTS = {"axis": 1, "block_size": 0}
 def with_straight_gradients(graph: Graph, stopped: Sequence[str]) -> tuple[Graph, list[str]]:
     """The graph with each fake quantization q of x as h + (q - h), and the tensors that no gradient goes through.
 
-    h is x where it was not clipped and q elsewhere, so that the sum is q to the bit: of two numbers that are no farther
-    from each other than half of a step the difference is exact.
+    h is x where it was not clipped and q elsewhere, so that the sum is q to the bit. The difference of two numbers that
+    are at most half a step apart is exact.
 
     Parameters
     ----------
     graph : Graph
         Not changed; it is the result where it has no fake quantization.
     stopped : sequence of str
-        Tensors that no gradient goes through already. Where what is quantized is among them, its gradient stops.
+        Tensors that no gradient goes through already. If the quantized tensor is among them, its gradient stops.
     """
     producers = graph.producers()
     pairs = {id(node): found for node in graph.nodes if (found := _quantizer(node, producers, stopped)) is not None}

@@ -1,8 +1,8 @@
 """Reverse-mode differentiation, Graph -> Graph.
 
-The graph is walked once from the loss backwards. Each operator's `gradient` emits the nodes that
-turn the gradients of its outputs into those of its inputs, in the vocabulary and with the tensor
-names of ONNX Runtime training: the gradient of tensor `t` is `t_grad`.
+The graph is walked once from the loss backwards. Each operator's `gradient` emits the nodes that compute the gradients
+of its inputs from the gradients of its outputs. Operators and names follow ONNX Runtime
+training: the gradient of tensor `t` is `t_grad`.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def build_gradients(
     Returns
     -------
     Graph
-        The extended graph, with the types of the gradients in `value_info`, and what the operators demand of the
-        dims of its inputs in their declarations.
+        The extended graph. The types of the gradients are in `value_info`. Its inputs declare the operators' demands
+        on their dims.
 
     Raises
     ------
@@ -196,7 +196,7 @@ class _ReverseWalk(_Paths):
         try:
             results = op.gradient(g, list(node.inputs), list(node.outputs), douts)
         except UnsupportedError as error:
-            # The walk goes on, so that all that is missing is known.
+            # The walk goes on, so that the error lists all missing gradients.
             self.missing.append(self._no_gradient(op, index, str(error)))
             return
         claimed: dict[str, str] = {}
@@ -245,7 +245,7 @@ class _ReverseWalk(_Paths):
         self.used.add(gradient)
 
     def _finish(self) -> Graph:
-        """Append the emitted nodes, without those that nothing uses."""
+        """Return the graph with the emitted nodes, without unused ones."""
         nodes = [n for e in self.emitted for n in (e.nodes if isinstance(e, GradientBuilder) else [e])]
         live = {name + GRADIENT_SUFFIX for name in self.wanted}
         kept = []
@@ -268,7 +268,7 @@ class _ReverseWalk(_Paths):
         self.graph.value_info.update({name: value for name, value in self.gradient_types.items() if name in made})
         return self.graph
 
-    # What is on the way from the loss to a wanted tensor.
+    # Names on the way from the loss to a wanted tensor.
 
     def _needed(self) -> set[str]:
         reached = set(self.wanted)

@@ -1,4 +1,4 @@
-"""What a checkpoint holds."""
+"""The contents of a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ class OptimizerGroup:
     Attributes
     ----------
     name : str
-        "group0" for the one group that there is in practice.
+        "group0" for the only group in practice.
     step : int
         Completed optimizer steps.
     initial_lr : float
         Rate that the learning rate scheduler started from.
     states : dict of str to dict of str to Tensor
-        By parameter, then by momentum ("momentum0", "momentum1"); shapes are those of the
-        parameters.
+        By parameter, then by momentum ("momentum0", "momentum1"); shapes are the parameters' shapes.
     """
 
     name: str = "group0"
@@ -35,10 +34,10 @@ class OptimizerGroup:
 
 @dataclass(slots=True)
 class Resume:
-    """What a session goes on with besides, so that it gives the same bytes as one that was never ended.
+    """More state that a session needs to go on with the same bytes as one that was never ended.
 
-    ONNX Runtime has no place for it: it stands in a field of the root table that its readers do not know, and that
-    its writers leave out, so that training elsewhere makes nothing stale.
+    ONNX Runtime has no place for it. It stands in a field of the root table that ONNX Runtime's readers do not know and
+    its writers leave out. Training elsewhere makes nothing stale.
 
     Attributes
     ----------
@@ -49,11 +48,11 @@ class Resume:
     schedule : (int, int) or None
         Warm-up and total steps of a registered scheduler.
     random : (int, int) or None
-        Seed and position of the random numbers; None: those of a new session.
+        Seed and position of the random numbers; None: the numbers of a new session.
     gradients : dict of str to Tensor
         Accumulated gradients by parameter; empty where the next train step overwrites them.
     parameters : dict of str to Tensor
-        As they are trained, in float32, those that the checkpoint has in half precision.
+        Trained values, in float32, of tensors that the checkpoint has in half precision.
     optimizer : str
         The name of the optimizer that the moments are of; "" where it is not known.
     """
@@ -74,16 +73,16 @@ class Checkpoint:
     Attributes
     ----------
     requires_grad, frozen : list of Tensor
-        The trainable parameters and the others. The order says nothing: that of the contiguous
-        buffer comes from the training model.
+        The trainable parameters and the others. The order has no meaning: the order of the contiguous buffer comes from
+        the training model.
     is_nominal : bool
         Only names are there: every shape is () and all data empty.
     groups : list of OptimizerGroup
         Empty where no optimizer state was saved.
     properties : dict of str to int, float or str
-        What the user put in.
+        Properties of the user.
     resume : Resume or None
-        What exact resumption takes besides.
+        More state for exact resumption.
     """
 
     requires_grad: list[Tensor] = field(default_factory=list)

@@ -153,6 +153,6 @@ class NamedFiles:
 
 
 def make_header(contents: bytes) -> bytes:
-    """What stands before the contents of a file."""
+    """Return the header of a file's contents."""
     start = HEADER.pack(MAGIC, VERSION, 1, 0, len(contents), hashlib.sha256(contents).digest())
     return start + hashlib.sha256(start).digest()[: HEADER_BYTES - len(start)]

@@ -35,9 +35,9 @@ def write_checkpoint(checkpoint: Checkpoint, *, generated: bool = False) -> byte
 def write_checkpoint_file(path: str | Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint to a file, as a whole or not at all.
 
-    What is larger than `BESIDE_FROM` has its tensors in a second file, `<path>.data`, as ONNX Runtime does it. Two
-    files cannot be replaced at once: where there are such already, the first is removed before the second is written,
-    so that what a crash leaves is no checkpoint rather than a mixed one.
+    A checkpoint larger than `BESIDE_FROM` has its tensors in a second file, `<path>.data`, as in ONNX Runtime. Two
+    files cannot be replaced at once. The first of two old files is removed before the second is written, so that a
+    crash leaves no checkpoint rather than a mixed one.
 
     Raises
     ------
@@ -111,7 +111,10 @@ def checkpoint_parts(
 
 
 class _Bytes(bytearray):
-    """What a builder has written. Data that is left out counts, for the builder takes offsets from the length."""
+    """The bytes that a builder has written.
+
+    Data that is left out counts, for the builder takes offsets from the length.
+    """
 
     left_out = 0
 
@@ -239,7 +242,7 @@ class _Writer:
         return self.table(4, ((0, trainable), (1, frozen)), *flags)
 
     def nominal(self, tensor: Tensor) -> int:
-        """A Tensor of which only name and dtype are told."""
+        """Add a Tensor with only its name and dtype."""
         return self._tensor(tensor.name, tensor.dtype, (), b"")
 
     def tensor(self, tensor: Tensor) -> int:

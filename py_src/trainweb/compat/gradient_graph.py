@@ -114,7 +114,7 @@ class GradientGraphBuilder:
 
 
 def _ordered(argument: str, names: Iterable[str], known: set[str]) -> list[str]:
-    """Names without repetition; those of a set are sorted, so that results are reproducible."""
+    """Names without repetition; names of a set are sorted, so that results are reproducible."""
     given = texts(argument, names)
     ordered = sorted(given) if isinstance(names, (set, frozenset)) else list(dict.fromkeys(given))
     for name in ordered:

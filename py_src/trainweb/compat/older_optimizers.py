@@ -34,8 +34,8 @@ class ClippedByWeight(optim.Optimizer):
     def _add_parts(self, trainable: Sequence[Any], gradients: str) -> str:
         """Clip to the largest norm, update the parts with that, clip to the next, and so on.
 
-        Clipping is in place and of all gradients together. Of gradients that were clipped to a larger norm before, it
-        makes what it would have made of those that were not.
+        Clipping is in place and of all gradients together. Gradients that were clipped to a larger norm before give the
+        same result as unclipped ones.
         """
         if not self.norms:
             return super()._add_parts(trainable, gradients)
@@ -78,7 +78,7 @@ class Lamb(ClippedByWeight):
     ratio_min, ratio_max : float, optional
         Limits of the length of the weight in parts of its step's; None: there is none.
     bias_correction : bool
-        Whether the moments are corrected for starting from zero.
+        True if the moments are corrected for starting from zero.
     clip_grad : Block, optional
         For example `ClipGradNorm(1.0)`.
     """

@@ -1,7 +1,7 @@
 """`TrainingSession`, `TrainingParameters`, `GradientGraphBuilder`: the Python interface before onnxblock.
 
-It served up to about onnxruntime-training 1.17: a forward model that ends in its loss is turned into a training graph
-in the session itself, and one `run` is one step.
+It served up to about onnxruntime-training 1.17. The session itself turns a forward model that ends in its loss into a
+training graph, and one `run` is one step.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ MODEL_GROUP = "full_precision"
 
 @dataclass
 class TrainingParameters(Attributes):
-    """How to train; attributes and defaults are those of onnxruntime. One that is misspelt is an AttributeError.
+    """How to train; attributes and defaults come from onnxruntime. One that is misspelt is an AttributeError.
 
-    Those for several devices and half precision must keep their defaults: `check` says of each why. Those that change
-    no number here, such as recomputation, are accepted with a warning.
+    Those for several devices and half precision must keep their defaults: `check` says of each why. Attributes that
+    change no number here, such as recomputation, are accepted with a warning.
 
     Attributes
     ----------
@@ -81,10 +81,10 @@ class TrainingParameters(Attributes):
     gradient_accumulation_steps : int
         Steps whose gradients are added up for an update.
     enable_grad_norm_clip : bool
-        Whether Adam and Lamb scale the gradients down where their joint norm is beyond `max_norm_clip` (1.0), which is
-        an attribute of each weight.
+        True if Adam and Lamb scale the gradients down when their joint norm is beyond `max_norm_clip` (1.0), an
+        attribute of each weight.
     set_gradients_as_graph_outputs : bool
-        Whether ``<weight>_grad`` are outputs, too.
+        True if ``<weight>_grad`` are outputs, too.
     model_after_graph_transforms_path, model_with_gradient_graph_path, model_with_training_graph_path : str
         Files to write: the model before, with and ready for training; "": none.
     initial_state : dict of str to dict
@@ -208,7 +208,7 @@ WITHOUT_EFFECT = (
 
 @dataclass(frozen=True)
 class TrainingConfigurationResult:
-    """What loading a model gives: the name of the loss scale's input, which there is none of.
+    """Result of loading a model: the name of the loss scale's input, which does not exist.
 
     Attributes
     ----------
@@ -220,7 +220,7 @@ class TrainingConfigurationResult:
 
 
 class NativeTrainingSession(SessionBase):
-    """What onnxruntime calls ``C.TrainingSession``: made first, then given its model by `load_model` or `read_bytes`.
+    """The class ``C.TrainingSession`` of onnxruntime: made first, then given its model by `load_model` or `read_bytes`.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ class NativeTrainingSession(SessionBase):
         path : path
             A forward model that has its loss as an output.
         parameters : TrainingParameters
-            What to train and how.
+            The weights to train and the options of training.
         providers, provider_options
             See `check_providers`.
 
@@ -266,7 +266,7 @@ class NativeTrainingSession(SessionBase):
         data : bytes or onnx.ModelProto
             A forward model that has its loss as an output.
         parameters : TrainingParameters
-            What to train and how.
+            The weights to train and the options of training.
         providers, provider_options : optional
             As `load_model`.
         """
@@ -576,7 +576,7 @@ class NativeTrainingSession(SessionBase):
                 steps = {int(np.asarray(values[UPDATE_COUNT]).reshape(-1)[0])}
         self._state.lent().optimizer = OptimizerState(steps.pop(), optimizer.initial_lr, moments)
 
-    # What it takes and gives.
+    # Inputs and outputs.
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs of `run`, with the learning rate last."""
@@ -596,7 +596,7 @@ class NativeTrainingSession(SessionBase):
         return outputs
 
     def is_output_fp32_node(self, output_name: str) -> bool:
-        """Whether an output is float32.
+        """Return whether an output is float32.
 
         Parameters
         ----------
@@ -624,7 +624,7 @@ class TrainingSession(NativeTrainingSession):
     path_or_bytes : path, bytes or onnx.ModelProto
         The model.
     parameters : TrainingParameters
-        What to train and how.
+        The weights to train and the options of training.
     sess_options : SessionOptions or dict, optional
         See `SessionOptions`; with ``enable_profiling`` every run is timed, and `end_profiling` writes the trace.
     providers, provider_options : optional
@@ -656,7 +656,7 @@ def _of_type(key: str, value: Any, wanted: np.ndarray) -> np.ndarray:
 
 
 def get_available_providers() -> list[str]:
-    """Execution providers that there are: the CPU's."""
+    """Return the available execution providers: the CPU's."""
     return [CPU]
 
 
@@ -666,7 +666,7 @@ def get_all_providers() -> list[str]:
 
 
 def get_device() -> str:
-    """Where everything is computed."""
+    """Return the device of all computations."""
     return "CPU"
 
 

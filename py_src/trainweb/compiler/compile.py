@@ -82,16 +82,18 @@ def compile_model(
     overwrite
         Gradient accumulation overwrites (True) or adds.
     evaluate
-        Runs a plan that has no inputs; with it, what depends on constants alone is computed now, not in every run.
+        Runs a plan that has no inputs. If it is given, results that depend only on constants are computed now, not in
+        every run.
     segment_bytes
-        Sizes of the segments (those of the arena and the constants are computed).
+        Sizes of the segments, except the arena and the constants, whose sizes are computed.
     memory_budget
         Bytes of workspace beyond which values are computed again instead of kept.
     cache, cache_trained
-        Where values that depend on parameters alone stay from run to run; whether those of parameters that
-        steps change do, too. None: they are made in every run. With a memory budget those of large constants stay.
+        `cache` holds values that depend only on parameters from run to run. `cache_trained` adds values of parameters
+        that steps change. None: these values are computed in every run. With a memory budget, only values of large
+        constants stay.
     saves_little
-        What is cheap to make again is not kept for the backward pass.
+        Recompute cheap results instead of keeping them for the backward pass.
     observe
         Sees the program as lowered (named "") and after every pass.
     keep_all
@@ -177,7 +179,7 @@ class _Compilation:
         if self.builder.overwrite:
             self.place_gradients()
         self.lower(feeds)
-        # What is known of a feed is a constant of the plan, which nobody writes.
+        # A feed whose value is known is a constant of the plan, which no instruction writes.
         bufs = [b for b in map(self.bufs.get, feeds) if isinstance(b, Buf) and b.storage.is_feed]
         outs = [self.output(name) for name in [*outputs, *(self.keep_floats(outputs) if keep_all else ())]]
         return Program(self.builder, bufs, outs, self.builder.instructions)
@@ -213,7 +215,7 @@ class _Compilation:
     def infer(self, feeds: Mapping[str, TensorType], known: Mapping[str, TensorType], run: Run) -> None:
         """Bind every node and find the type (and, for shape arithmetic, the value) of every tensor.
 
-        What decides about shapes and Python does not evaluate, `run` computes.
+        `run` computes the shape-determining values that Python does not evaluate.
         """
         types = self.types
         self.given = {*feeds, *self.bindings}
@@ -255,7 +257,7 @@ class _Compilation:
                     self.same.update((name, former) for name, former in zip(node.outputs, first.outputs, strict=True))
 
     def _decides(self, op: Op) -> bool:
-        """Whether compilation goes on with the results of `op`, and its inputs are known."""
+        """Return whether the inputs of `op` are known and the rest of the compilation needs its results."""
         for name in op.node.inputs:
             if name and self.types[name].value is None:
                 return False
@@ -310,10 +312,10 @@ class _Compilation:
         names = [op.node.inputs[i] for i in op.state_inputs if i < len(op.node.inputs)]
         return any(name in self.bindings or name in self.sequences for name in names)
 
-    # What depends on constants alone.
+    # Nodes that depend only on constants.
 
     def fold(self, outputs: Sequence[str], evaluate: Callable[[Graph, list[str]], Mapping[str, Tensor]]) -> None:
-        """Let `evaluate` compute what needed nodes read of the results that constants alone decide."""
+        """Let `evaluate` compute the constant results that needed nodes read."""
         members, sizes, outside = self._constant_nodes()
         stays = {self.producers.get(self.same.get(name, name), -1) for name in outputs}
         wanted: list[str] = []
@@ -340,10 +342,10 @@ class _Compilation:
         self.mark_needed(outputs)
 
     def _constant_nodes(self) -> tuple[set[int], dict[str, int], set[str]]:
-        """Nodes that read constants alone, the bytes of the constants that each tensor is made of, and what is hoisted.
+        """Return the nodes that read only constants, each tensor's bytes of constants, and the hoisted constants.
 
-        A folded result is in Python. One of constants that are not in Python stays out of it, too, where the `hoist`
-        pass takes its instructions out of the step: it is computed once in the kernels' memory and kept there.
+        A folded result is in Python. A result of constants outside of Python stays outside, too, if the `hoist` pass
+        takes its instructions out of the step. It is then computed once in the kernels' memory and kept there.
         """
         constants = {n: t for n, t in self.graph.initializers.items() if n not in self.given}
         sizes = {n: t.nbytes for n, t in constants.items()}

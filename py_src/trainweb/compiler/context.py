@@ -1,4 +1,4 @@
-"""What passes know besides the program: what the session asks for, and how much memory the back end needs."""
+"""Facts that passes know besides the program: the session's requests and the back end's need of memory."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ class Cache:
     fixed
         Byte offsets of parameters that only loading changes.
     in_use
-        What other plans of the session cache, and where: equal values are shared, the rest is left alone.
+        Values that other plans of the session cache, and their places. Plans share equal values and leave the rest
+        unchanged.
 
     Attributes
     ----------
     places : dict
-        What the plan that is compiled caches.
+        Values that the compiled plan caches.
     """
 
     def __init__(self, fixed: Collection[int], in_use: Mapping[str, tuple[int, int]] | None = None) -> None:
@@ -75,13 +76,13 @@ class Context:
     memory_budget
         Bytes of workspace beyond which values are computed again instead of kept; None: no limit.
     cache
-        Where results of hoisted instructions stay; None: nothing is hoisted.
+        Place of the results of hoisted instructions; None: nothing is hoisted.
     cache_trained
-        Whether what depends on parameters that steps change is hoisted, too.
+        True if instructions that depend on trained parameters are hoisted, too.
     saves_little
-        Whether what is cheap to make again is not kept for the backward pass.
+        True if cheap results are recomputed instead of kept for the backward pass.
     recomputation
-        What the memory budget costs; set by `rematerialise`.
+        Cost of the memory budget; set by `rematerialise`.
     """
 
     workspace: Workspace

@@ -1,4 +1,4 @@
-"""What every pass changes, as unified diffs of one line per instruction."""
+"""The changes of every pass, as unified diffs of one line per instruction."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class Explanation:
 
 
 def requested_dump(title: str) -> Explanation | None:
-    """What prints a compilation, if the environment asks for it.
+    """Return the printer of a compilation, if the environment asks for it.
 
     Raises
     ------
     ValueError
-        It asks for something that there is not.
+        The variable has an unknown value.
     """
     value = os.environ.get(DUMP, "")
     if value not in ("", "passes"):

@@ -21,7 +21,7 @@ class Footprint:
     width: int
 
     def is_apart(self, other: Footprint) -> bool:
-        """Whether no byte is in both; False where that cannot be told."""
+        """Return whether no byte is in both; False if this is undecided."""
         if self.storage is not other.storage or not (self.width and other.width):
             return True
         low, high, other_low, other_high = *self._range(), *other._range()
@@ -48,7 +48,7 @@ class Footprint:
 
 
 def footprint(call: Part) -> Footprint:
-    """Where a call writes its result."""
+    """Return the footprint of a call's result."""
     if isinstance(call, Gemm):
         return _footprint(call.c, 0, (*call.batch, call.m), (*call.c_batch, call.c_row), call.n, 4)
     if isinstance(call, Copy):

@@ -1,8 +1,8 @@
 """Loops: a body is compiled once, like a model, and stands between `loop_begin` and `loop_end`.
 
-What is carried lies in a slot of the loop's workspace, and is copied there at the end of an iteration. What is scanned
-or stacked is copied from or to its place, which the kernels find by the number of the iteration. Where only the run
-tells how often a loop runs, `loop_while` leaves it.
+A carried tensor lies in a slot of the loop's workspace, and is copied there at the end of an iteration. A scanned or
+stacked tensor is copied from or to its place, which the kernels find by the iteration's number. If the number of
+iterations is known only at run time, `loop_while` leaves the loop.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class _Loop:
             )
 
     def _begin(self) -> calls.LoopWhile | None:
-        """Begin the loop; what leaves it, where only the run tells how often it runs."""
+        """Begin the loop. Return the instruction that leaves it, if only the run knows the number of iterations."""
         b, trips, ending = self.b, self.it.trips, self.ending
         if ending is None:
             b.emit(calls.LoopBegin(counter=self.counter, trips=trips, left=0))
@@ -167,7 +167,7 @@ class _Loop:
         return leave
 
     def _place_of_part(self, reverse: bool) -> tuple[Buf, int]:
-        """What counts the parts of an iteration, and whether they are counted from the end."""
+        """Return the counter of an iteration's parts, and whether it counts from the end."""
         if reverse and self.ending is not None:
             return self.back, 0
         return self.counter, int(reverse)
@@ -183,7 +183,7 @@ class _Loop:
             self.b.emit(calls.LoopPut(src=x, counter=counter, dst=rows, n=x.nbytes, trips=trips, reverse=backward))
 
     def _carry(self) -> None:
-        """What the iteration made, for the next one; first out of the way what lies in a slot itself."""
+        """Copy the iteration's results to the slots of the next one, moving results in slots out of the way first."""
         slots = {slot.storage for slot in self.slots}
         made = self.results[: self.it.carried]
         for k, (x, slot) in enumerate(zip(made, self.slots, strict=True)):
@@ -197,8 +197,8 @@ class _Loop:
 class _Gradient:
     """The body of a loop that goes back, and what it is given.
 
-    It carries the gradients of what the loop carries and the sums of those of what all iterations read; it scans what
-    each iteration started from and read, and the gradients of what is stacked.
+    It carries the gradients of the carried tensors, and the sums of the gradients of tensors that all iterations read.
+    It scans each iteration's initial values and inputs, and the gradients of stacked outputs.
     """
 
     def __init__(self, op: LoopGradient, types: Mapping[str, TensorType]) -> None:

@@ -62,7 +62,7 @@ class Pass:
 
     @property
     def name(self) -> str:
-        """That of its function."""
+        """Name of the function."""
         return self.run.__name__
 
 

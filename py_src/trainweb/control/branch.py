@@ -14,7 +14,7 @@ from trainweb.ops.view import Inquiry
 
 
 def is_decided(x: Expansion, name: str) -> bool:
-    """Whether each plan knows the value of a tensor of the written graph: feeds, sizes and constants decide it."""
+    """Return whether each plan knows the value of a tensor of the written graph, from feeds, sizes and constants."""
     makers = {output: node for node in x.graph.nodes for output in node.outputs}
     pending, seen = [name], {""}
     while pending:
@@ -114,7 +114,7 @@ def write_branch(x: Expansion, node: Node, scope: Scope, branches: Mapping[bool,
 def _body_graph(
     x: Expansion, rows: list[tuple[str, dict[bool, str]]], when: bool, body: Graph, constants: dict[str, Tensor]
 ) -> Graph:
-    """A branch without control flow, whose inputs are declared: those of both, under names of its own."""
+    """A branch without control flow, whose inputs are declared: the inputs of both branches, under new names."""
     inner = Graph("branch", without_weights(body), opsets=dict(x.graph.opsets), initializers=constants)
     inner.loop_iterations = x.source.loop_iterations
     decided = set()

@@ -15,19 +15,19 @@ from trainweb.ops.view import Inquiry
 MOVING = frozenset(
     ("Cast", "Concat", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 )
-"""Operators that compute nothing: numbers that pass them are those that were fed."""
+"""Operators that compute nothing: numbers that pass them are the fed ones."""
 
 
 def deciding_names(graph: Graph) -> set[str]:
     """Names of all tensors, inputs and initializers among them, whose values must be known at compile time.
 
-    Names in bodies and branches count as those of the graph around them.
+    Names in bodies and branches count as names of the graph around them.
     """
     return _reached(graph, moved_only=False)
 
 
 def handed_names(graph: Graph) -> set[str]:
-    """Those of `deciding_names` that decide themselves, such as scales, and not by what is computed from them.
+    """The names of `deciding_names` that decide themselves, such as scales, and not by results computed from them.
 
     Conditions of control flow are not among them: it can do without knowing these.
     """
@@ -37,8 +37,8 @@ def handed_names(graph: Graph) -> set[str]:
 def deciding_inputs(graph: Graph, names: Iterable[str]) -> frozenset[str]:
     """Inputs whose values belong to the signature.
 
-    Integers and bools that decide; floats only where they do so themselves: of data that a condition is computed
-    from, each value would be a plan of its own.
+    Integers and bools that decide; floats only where they do so themselves. If data that a condition is computed from
+    decided, each value would have its own plan.
     """
     dtypes = {v.name: v.dtype for v in graph.inputs}
     deciding = deciding_names(graph).intersection(names)
@@ -87,7 +87,7 @@ def _facts(node: Node, moved_only: bool) -> tuple[Iterable[int], bool]:
 
 
 def _forward_inputs(node: Node) -> list[str]:
-    """The inputs of a node, of a gradient's those of its forward node, which are the first."""
+    """Return the inputs of a node. For a gradient these are the inputs of its forward node, which are the first."""
     n = node.attrs.get("inputs")
     return node.inputs[: n + (node.op_type == "RepeatGradient")] if isinstance(n, int) else node.inputs
 
@@ -95,7 +95,7 @@ def _forward_inputs(node: Node) -> list[str]:
 def _note_bodies(node: Node, outer: dict[str, list[str]]) -> None:
     """Note what inputs of bodies are outside of them."""
     for body in subgraphs(node):
-        # Of Loop and Scan the last inputs are those of the body.
+        # The last inputs of Loop and Scan are the inputs of the body.
         formal, actual = (names[::-1] for names in ([v.name for v in body.inputs], _forward_inputs(node)))
         for name, given in zip(formal, actual, strict=False):
             outer.setdefault(name, []).append(given)

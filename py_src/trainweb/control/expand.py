@@ -25,12 +25,12 @@ def expand_control_flow(
     types
         Types of inputs, with values where they are known; else they are as declared.
     differentiable
-        Whether gradients are to go through it.
+        True if gradients are to go through it.
 
     Raises
     ------
     UnsupportedError
-        What runs depends on something that is only known at run time, in a way that cannot be written out.
+        The operators that run depend on run time in a way that cannot be written out.
     LimitError
         Loops become too many nodes.
     """
@@ -40,6 +40,6 @@ def expand_control_flow(
         source.inputs = [
             Value(v.name, types[v.name].dtype, types[v.name].shape) if v.name in types else v for v in graph.inputs
         ]
-    # Where no types are known yet, compilation will know those, with the values of the feeds that decide.
+    # If no types are known yet, compilation will know them, with the values of the feeds that decide.
     decided = set() if types else {v.name for v in graph.inputs if isinstance(v, Value) and v.dtype in DECIDING}
     return Expansion(source, types or {}, HANDLERS, differentiable=differentiable, decided=decided).run()

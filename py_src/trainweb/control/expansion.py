@@ -1,6 +1,6 @@
-"""Writes control flow out: branches that are known, both of those that are not, loops and scans iteration by iteration.
+"""Writes control flow out: known branches, both branches of unknown conditions, loops and scans iteration by iteration.
 
-What a value decides (a condition, a trip count, a position in a sequence) is looked up in the types inferred so far.
+A value that decides (a condition, a trip count, a position in a sequence) is looked up in the types inferred so far.
 Sequences exist in this module alone: each is a list of the tensors in it.
 """
 
@@ -35,13 +35,13 @@ class Scope:
     Parameters
     ----------
     parent
-        Where names are looked up that are not defined here; None: names stay.
+        Scope in which names are looked up that are not defined here; None: names stay.
     prefix
         Goes before names of nodes and tensors made here.
     gate
-        What is done to tensors from outside when they are first read here.
+        Applied to tensors from outside when they are first read here.
     chosen
-        The condition, a scalar, of which only the run tells whether it is as it must be for this to count.
+        The condition, a scalar known only at run time, and the value that it must have for this to count.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where the writing of a graph was: nodes, those of loops, and what names in each scope were."""
+    """A position in the writing of a graph: the numbers of nodes and of unrolled nodes, and the names in each scope."""
 
     n_nodes: int
     n_unrolled: int
@@ -83,10 +83,10 @@ class Expansion:
     sequences : dict of str to list of str
         By name of a sequence the tensors in it. An optional is a sequence of at most one.
     optionals : set of str
-        Those that are optionals.
+        Names of optionals.
     rows : dict of str to str
-        By name of a sequence of tensors of one shape, as a loop makes it whose length is not known yet, the tensor of
-        which they are the rows.
+        The tensor that holds the items of a sequence as rows, by the name of the sequence. Items have one shape. A loop
+        makes such sequences if its length is not known yet.
     decided : collection of str
         Inputs whose values each plan knows, though this graph does not.
     """
@@ -113,7 +113,7 @@ class Expansion:
         self.handed = handed_names(source)
         self.used = {*source.names(), *source.value_info}
         self._tried: dict[str, int] = {}
-        """How many variations of a name are in use, so that thousands of one name take no time."""
+        """Number of variations of a name in use, so that thousands of one name take no time."""
         self.read = {*read_names(source)}
         self.node: Node | None = None
         """The node that is being written out, for errors."""
@@ -141,7 +141,7 @@ class Expansion:
         inputs = [scope.resolve(name) for name in node.inputs]
         outputs = [self._defined(name, scope) for name in node.outputs]
         if node.op_type == "Loop":
-            # How many rows those have that nobody reads does not matter.
+            # The number of rows does not matter if nothing reads them.
             outputs = [target if name in self.read else "" for name, target in zip(node.outputs, outputs, strict=True)]
         name = scope.prefix + node.name if node.name else ""
         copied = Node(node.op_type, inputs, outputs, dict(node.attrs), node.domain, name, node.notes)
@@ -245,7 +245,7 @@ class Expansion:
         return self._shared[key]
 
     def mark(self, scope: Scope) -> Mark:
-        """Where the writing is, for `rewind`."""
+        """Return the position of the writing, for `rewind`."""
         names: list[tuple[Scope, dict[str, str]]] = []
         each: Scope | None = scope
         while each is not None:
@@ -308,10 +308,10 @@ class Expansion:
     # Choosing.
 
     def gate(self, condition: str, when: bool) -> Callable[[str], str] | None:
-        """What a branch reads of outside: zeros unless it is chosen.
+        """Return the gate for a branch's inputs from outside: zeros unless the branch is chosen.
 
-        Both branches run. Without this, a gradient of the branch that is not chosen that is no number (a root of a
-        negative one) would make one of the sum of both: zero times NaN is NaN.
+        Both branches run. Without this, a NaN gradient of the branch that is not chosen would reach the sum of both:
+        zero times NaN is NaN.
         """
         if not self.differentiable:
             return None
@@ -365,7 +365,7 @@ class Expansion:
         return self.op("Reshape", [name, self.constant("int64", (0,), [])])
 
     def is_pure(self, since: int) -> bool:
-        """Whether the nodes written since there were `since` may run although they are not chosen."""
+        """Return whether the nodes written since there were `since` may run although they are not chosen."""
         nodes = self.graph.nodes[since:]
         return all(node.op_type != "RepeatWhile" and self._why_impure(node) is None for node in nodes)
 

@@ -9,7 +9,7 @@ from trainweb.control.operators import read_names, subgraphs
 from trainweb.model.graph import Graph, Node, Value
 
 FIRST_CARRIED = 2
-"""Inputs of a Loop and of its body before those that it carries."""
+"""Number of inputs of a Loop and of its body before the carried ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def _write_both(x: Expansion, node: Node, scope: Scope, branches: Mapping[bool, 
 def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
     """Iterations until the trip count is reached or the condition is false, written out or as a node that runs them.
 
-    Where only the run tells the condition and the loop is short, all iterations run, and what they make is chosen.
+    If the condition is only known at run time and the loop is short, all iterations run, and their results are chosen.
     """
     body = x.body(node)
     count_name, condition, *carried = [*node.inputs, *[""] * (2 - len(node.inputs))]
@@ -130,7 +130,7 @@ def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
 
 
 def holds_throughout(x: Expansion, body: Graph) -> bool:
-    """Whether the condition that a body makes is the one it is given, or a constant."""
+    """Return whether the condition that a body makes is the one it is given, or a constant."""
     made = {n.outputs[0]: n for n in body.nodes if n.op_type == "Identity"}
     name = body.outputs[0].name
     while name in made:
@@ -167,7 +167,7 @@ def write_counted_loop(x: Expansion, node: Node, scope: Scope) -> bool:
 
 
 def write_open_loop(x: Expansion, node: Node, scope: Scope) -> None:
-    """A loop of which only the run tells how often it runs, as one node.
+    """Write a loop whose number of iterations is only known at run time as one node.
 
     It has as many iterations at most as the model says or, where that is more than a plan can have, as a limit says.
     """

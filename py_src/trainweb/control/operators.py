@@ -29,12 +29,12 @@ CONTROL_OPERATORS: dict[str, tuple[int, ...]] = {
 
 
 def is_control(node: Node) -> bool:
-    """Whether `node` is written out."""
+    """Return whether `node` is written out."""
     return node.domain in ("", "ai.onnx") and node.op_type in CONTROL_OPERATORS
 
 
 def has_control_flow(graph: Graph) -> bool:
-    """Whether a graph has operators that are written out."""
+    """Return whether a graph has operators that are written out."""
     return any(is_control(node) for node in graph.nodes)
 
 

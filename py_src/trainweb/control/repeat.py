@@ -24,11 +24,11 @@ WRITTEN_OUT_NODES = 4096
 class Outline:
     """A loop: its iterations, what it carries, and what it takes apart and puts together along axis 0.
 
-    `scanned` are tensors, and whether they are read from the end; `backward` is whether rows of each output are
-    written from the end. The body of a Loop has the number of the iteration and a condition in front. With `condition`,
-    a scalar, only the run tells how often it runs: until that is false, `count` times if that is given, which is the
-    name of a tensor, and at most `trips` times. Without one it runs `trips` times, or `count` times if that is given:
-    then sizes decide about it.
+    `scanned` are tensors, and whether they are read from the end; `backward` is whether rows of each output are written
+    from the end. The body of a Loop has the number of the iteration and a condition in front. With `condition`, a
+    scalar, the number of iterations is known only at run time. The loop runs until the condition is false, and at most
+    `trips` times. `count`, the name of a tensor, may limit it, too. Without one it runs `trips` times, or `count` times
+    if that is given: then sizes decide about it.
     """
 
     trips: int
@@ -41,7 +41,7 @@ class Outline:
 
 
 def free_names(graph: Graph) -> list[str]:
-    """What a body reads of outside, each name once."""
+    """Return the names that a body reads from outside, each once."""
     own = {*graph.names()}
     read: dict[str, None] = {}
     for node in graph.nodes:
@@ -56,7 +56,7 @@ def _subgraphs(node: Node) -> Iterator[Graph]:
 
 
 def _n_nodes(graph: Graph, outer: Mapping[str, Tensor]) -> int:
-    """Nodes that a body becomes, with those of each iteration of loops in it whose trip counts are constants."""
+    """Return the number of nodes that a body becomes, with each iteration of inner loops with constant trip counts."""
     constants = {**outer, **graph.initializers}
     total = 0
     for node in graph.nodes:
@@ -72,15 +72,15 @@ def _n_nodes(graph: Graph, outer: Mapping[str, Tensor]) -> int:
 
 
 def is_short(x: Expansion, trips: int, body: Graph) -> bool:
-    """Whether so many iterations are written out."""
+    """Return whether this number of iterations is written out."""
     return trips * (1 + _n_nodes(body, x.source.initializers)) <= WRITTEN_OUT_NODES
 
 
 def run_again_and_again(x: Expansion, node: Node, scope: Scope, outline: Outline) -> list[str] | None:
     """Write the loop as one node; its results, or None where it is written out instead.
 
-    That is where it is short, where it holds sequences, where what it makes has another shape in each iteration, and
-    where its condition is only known as it runs.
+    The loop is written out if it is short, holds sequences, or has a condition that is only known as it runs. It is
+    also written out if its results change shape between iterations.
     """
     if outline.trips > LOOP_TRIPS or is_short(x, outline.trips, x.body(node)):
         return None
@@ -138,7 +138,7 @@ def captured_tensors(x: Expansion, body: Graph, scope: Scope) -> dict[str, str]:
 
 
 def _weight(node: Node) -> Tensor | None:
-    """What a Constant node of a body holds, unless it is a number or one of integers: it may be a parameter."""
+    """Return the tensor of a Constant node of a body unless it is a scalar or has integers: it may be a parameter."""
     value = node.attrs.get("value")
     if node.op_type != "Constant" or not isinstance(value, Tensor):
         return None
@@ -146,7 +146,7 @@ def _weight(node: Node) -> Tensor | None:
 
 
 def without_weights(body: Graph) -> list[Node]:
-    """The nodes of a body without those that hold what is a tensor of the graph around it (`captured_tensors`)."""
+    """Return the nodes of a body without Constants that are tensors of the graph around it (`captured_tensors`)."""
     return [node for node in body.nodes if _weight(node) is None]
 
 
@@ -194,7 +194,7 @@ def _body_graph(x: Expansion, body: Graph, outline: Outline, captured: dict[str,
 
 
 def _as_scalar(x: Expansion, graph: Graph, name: str) -> str:
-    """The condition that a body makes, as a tensor of its own without dimensions."""
+    """Return a body's condition as a new tensor without dimensions."""
     target, shape = x.fresh("goes_on"), Tensor.of(x.fresh("no_dimensions"), "int64", (0,), [])
     graph.initializers[shape.name] = shape
     x.inference.constant(shape)

@@ -150,7 +150,7 @@ def write_optional(x: Expansion, node: Node, scope: Scope) -> None:
 
 
 def write_get_element(x: Expansion, node: Node, scope: Scope) -> None:
-    """What an optional holds; a tensor or sequence is its own element."""
+    """Write the content of an optional; a tensor or sequence is its own element."""
     (name,) = node.inputs
     if name in x.optionals and not x.sequences[name]:
         raise x.unsupported("the optional is empty")
@@ -158,7 +158,7 @@ def write_get_element(x: Expansion, node: Node, scope: Scope) -> None:
 
 
 def write_has_element(x: Expansion, node: Node, scope: Scope) -> None:
-    """Whether an optional holds something; tensors and sequences do."""
+    """Write whether an optional holds something; tensors and sequences do."""
     name = node.inputs[0] if node.inputs else ""
     held = bool(x.sequences[name]) if name in x.optionals else bool(name)
     x.hand(x.constant("bool", (), [held]), node.outputs[0])

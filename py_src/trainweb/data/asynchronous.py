@@ -12,7 +12,7 @@ from typing import Any
 from trainweb.errors import FeedError
 
 CANCEL_S = 1.0
-"""How long rows that are cancelled may take to end."""
+"""Largest time that cancelled rows may take to end."""
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 

@@ -1,7 +1,7 @@
 """`Dataset`: rows of named arrays, and what is done with them before they are trained on.
 
-One that is made of arrays stays arrays as long as nothing of the user's runs on its rows: `Trainer` shuffles and
-batches it by itself. Others are streams of rows, or, after `batch`, of batches.
+A data set of arrays stays arrays until a function of the user's runs on its rows: `Trainer` shuffles and batches it by
+itself. Others are streams of rows, or, after `batch`, of batches.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from trainweb.settings import Number, Whole
 Row = Mapping[str, Any]
 Batch = dict[str, np.ndarray]
 Remainder = Literal["keep", "drop", "pad"]
-"""What becomes of the rows that do not fill a batch: a smaller one, nothing, or a batch filled up from the start."""
+"""Use of the rows that do not fill a batch: a smaller one, nothing, or a batch filled up from the start."""
 
 COUNT = Whole(least=1)
 LENGTH = Whole(least=0)
 SHARE = Number(above=0, below=1)
 SEED = Whole(least=0, most=2**53 - 1)
 SPLIT_STREAM = 2**32 - 1
-"""Which random numbers `split` takes: none that an epoch has."""
+"""Stream of random numbers of `split`, which no epoch has."""
 
 
 class Dataset:
@@ -38,9 +38,9 @@ class Dataset:
     Parameters
     ----------
     source : mapping, iterable or async iterable of mappings, or function that returns one
-        A mapping of names to arrays, whose first axis counts rows; or rows. What can be iterated over once alone, such
-        as a generator, lasts for one epoch: give the function that makes it. Async rows are waited for by an event loop
-        of their own.
+        A mapping of names to arrays, whose first axis counts rows; or rows. A source that can be iterated over only
+        once, such as a generator, lasts for one epoch: give the function that makes it. Async rows are waited for by an
+        event loop of their own.
 
     Raises
     ------
@@ -52,9 +52,9 @@ class Dataset:
         self.columns: Batch | None = None
         """The arrays, unless the rows are a stream."""
         self.is_batched = False
-        """Whether what comes are batches."""
+        """True if the items are batches."""
         self.is_padded = False
-        """Whether the last of them may have been filled up with rows that were there before."""
+        """True if the last batch may have been filled up with earlier rows."""
         self._skip: Callable[[int], None] = lambda rounds: None
         self._rows: Callable[[], Iterator[Any]]
         if isinstance(source, Mapping):
@@ -101,7 +101,7 @@ class Dataset:
         return self._rows()
 
     def map(self, function: Callable[[Any], Any]) -> Dataset:
-        """What a function makes of each row (or batch)."""
+        """Return the results of a function of each row (or batch)."""
         return self._stream(lambda: map(function, self), is_batched=self.is_batched)
 
     def filter(self, predicate: Callable[[Any], bool]) -> Dataset:
@@ -122,7 +122,7 @@ class Dataset:
         buffer : int
             Rows among which one is drawn.
         seed : int
-            From 0 to 2^53 - 1; the n-th iteration has numbers of its own.
+            From 0 to 2^53 - 1; each iteration has other numbers.
         """
         COUNT.check("buffer", buffer)
         SEED.check("seed", seed)
@@ -148,8 +148,7 @@ class Dataset:
         size : int
             Rows of a batch.
         remainder : {"keep", "drop", "pad"}
-            What becomes of the rows that are left over: a smaller batch, nothing, or a batch that is filled
-            up with the first rows.
+            Use of the rows that are left over: a smaller batch, nothing, or a batch with the first rows again.
         """
         COUNT.check("size", size)
         check_remainder(remainder)
@@ -175,10 +174,10 @@ class Dataset:
         bounds : iterable of int
             Lengths that rows are padded to with zeros along their first axis, ascending; longer rows are an error.
         size : int
-            Rows of a batch; what is left at the end makes smaller ones.
+            Rows of a batch; the last rows make smaller ones.
         padded : iterable of str, optional
             The inputs that are padded; by default all that have as many elements along their first axis as the row is
-            long. Name them where another one, of a size of its own, may be as long by chance.
+            long. Name them if another input may have that size by chance.
         """
         if not isinstance(bounds, Iterable):
             raise TypeError(f"'bounds' must be a list of int, got {bounds!r:.80}.")
@@ -236,7 +235,7 @@ class Dataset:
         Parameters
         ----------
         count : int
-            How many, at most.
+            Largest number of rows or batches.
         """
         COUNT.check("count", count)
         if self.columns is not None:
@@ -244,7 +243,7 @@ class Dataset:
         return self._stream(lambda: itertools.islice(self, count), is_batched=self.is_batched)
 
     def cache(self) -> Dataset:
-        """What comes, kept in memory once the first iteration has reached its end."""
+        """Return the data set, kept in memory once the first iteration has reached its end."""
         kept: list[Any] | None = None
 
         def rows() -> Iterator[Any]:
@@ -258,7 +257,7 @@ class Dataset:
                 yield row
             kept = found
 
-        # What is before it is iterated over once, however many rounds there are.
+        # Steps before it run once, in any number of rounds.
         return self._stream(rows, is_batched=self.is_batched, skip=lambda rounds: None)
 
     def prefetch(self, count: int = 1) -> Dataset:

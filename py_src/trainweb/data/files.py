@@ -22,7 +22,7 @@ NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNO
 INTEGER = re.compile(r"[+-]?[0-9]+")
 """As a page reads them: no "nan", no "1_000", no digits of other scripts."""
 QUOTE_FAULTS = ("unexpected end of data", "expected after")
-"""What `csv` says of quotes that are not where they should be."""
+"""Errors of `csv` about misplaced quotes."""
 TRUE, FALSE = ("1", "true"), ("0", "false")
 
 
@@ -40,7 +40,7 @@ def from_csv(
     ----------
     source : path or text file
     columns : dict
-        For each input of the model the column it is made of (one value a row), or several, which become a vector.
+        For each input its column (one value a row), or several, which become a vector.
     dtypes : dict, optional
         Types of inputs: float32, unless given, and int64 for those with `classes`.
     delimiter : str
@@ -51,8 +51,8 @@ def from_csv(
     Raises
     ------
     FeedError
-        A column that the file does not have, or more than once; a value that is none of its type, too large for it, or
-        missing, named by line and column.
+        A column that the file does not have, or more than once; a value that does not have its type, is too large for
+        it, or is missing, named by line and column.
     ModelError
         `delimiter` is no single character, or one that means something else.
     """

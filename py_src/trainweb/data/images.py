@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 GREY = np.array([0.299, 0.587, 0.114])
 SIDE = Whole(least=1, most=16384)
-"""What every browser has a canvas for."""
+"""Size of a canvas that every browser supports."""
 SEED = Whole(least=0, most=2**53 - 1)
 AT_LEAST_0 = Number(least=0)
 NAMES = ("width", "height", "channels", "mean", "std", "layout", "resize", "augment")
@@ -54,12 +54,12 @@ def read_image(source: Any, width: int, height: int, **options: Any) -> np.ndarr
     width, height : int
         Of the array, in pixels; at most 16,384.
     **options
-        ``channels``: 3 (red, green, blue; the default) or 1 (grey, Rec. 601). ``mean`` and ``std``: numbers, or one
-        for each channel; values of 0 to 1 become ``(value - mean) / std``; 0 and 1. ``layout``: "CHW" (the default) or
+        ``channels``: 3 (red, green, blue; the default) or 1 (grey, Rec. 601). ``mean`` and ``std``: numbers, or one for
+        each channel; values of 0 to 1 become ``(value - mean) / std``; 0 and 1. ``layout``: "CHW" (the default) or
         "HWC". ``resize``: "stretch" (the default), or "cover": keep the proportions and cut off what is beyond.
-        ``augment``: random changes, a dict of ``seed`` (give each image and epoch another), ``flip`` (mirror every
-        other image), ``rotate`` (degrees), ``crop`` (share of the sides that is cut off), ``brightness``, ``contrast``
-        and ``saturation`` (shares), each up to so much either way.
+        ``augment``: random changes, a dict. ``seed`` is different for each image and epoch, ``flip`` mirrors every
+        other image, and ``rotate`` is in degrees. ``crop`` is the share of the sides that is cut off. ``brightness``,
+        ``contrast`` and ``saturation`` are shares. All change by up to so much either way.
 
     Returns
     -------
@@ -88,8 +88,8 @@ def from_images(
 ) -> Dataset:
     """A dataset of images, each read when its turn comes.
 
-    In each round (epoch) an image is changed by another seed, which follows from the seed of ``augment``, the round
-    and its place: a fit that goes on sees what it would have seen.
+    In each round (epoch) an image is changed by another seed. It follows from the seed of ``augment``, the round and
+    its place. A resumed fit gets the same images.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def from_images(
     columns : dict, optional
         Its other inputs: arrays whose first axis counts the images.
     shuffle : bool
-        Whether they come in another order in each round.
+        True if they come in another order in each round.
     seed : int
         Of the order, from 0 to 2^53 - 1.
     **options
@@ -150,7 +150,7 @@ def list_folder(folder: str | Path, classes: Sequence[str] | None = None) -> tup
     Returns
     -------
     files : list of Path
-        By class and name, those of folders within a class among them.
+        By class and name, including folders within a class.
     labels : ndarray of int64
         For each file the place of its class.
     classes : list of str
@@ -297,7 +297,7 @@ def check_augmentation(augment: Any) -> None:
 
 @dataclass(frozen=True)
 class Changes:
-    """What a seed makes of an augmentation."""
+    """The changes of an augmentation by one seed."""
 
     is_flipped: bool = False
     degrees: float = 0.0
@@ -311,7 +311,7 @@ class Changes:
 
 
 def changes_of(augment: Mapping[str, Any]) -> Changes:
-    """What a seed draws: always the same numbers, whatever of them is wanted."""
+    """Draw the changes of a seed: always the same numbers, even if only some are wanted."""
     uniform = random_words(augment["seed"], 0, 8) / 2**32
     signed = 2 * uniform - 1
     amount = {name: float(augment.get(name, 0)) for name in CHANGES if name != "seed"}
@@ -360,7 +360,7 @@ def _opened(source: Any) -> Image:
         raise FeedError(f"The source {_named(source)} cannot be decoded as an image: {error}") from error
     if 0 in image.size:
         raise FeedError(f"The source {_named(source)} has no pixels.")
-    # What is transparent is black.
+    # Transparent pixels become black.
     return Image.alpha_composite(Image.new("RGBA", image.size, (0, 0, 0, 255)), image).convert("RGB")
 
 

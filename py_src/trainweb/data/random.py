@@ -12,7 +12,7 @@ STRIDE = 0x9E3779B9
 """2^32 over the golden ratio: successive counters fall far apart."""
 WORD = 2**32
 MAX_SEED = 2**53 - 1
-"""What a number in JavaScript counts to."""
+"""Largest integer that a number in JavaScript holds exactly."""
 
 
 def mix(words: np.ndarray) -> np.ndarray:

@@ -79,7 +79,7 @@ class FederatedClient:
         Returns
         -------
         ClientUpdate
-            What may leave the client is its `delta`, and `examples` where the server may know them.
+            Only its `delta` may leave the client, and `examples` if the server may know them.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What rounds with clipping and noise disclose of a client at most: (epsilon, delta), by the library dp-accounting."""
+"""Bound the disclosure of a client by rounds with clipping and noise, (epsilon, delta), by dp-accounting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COARSE = 50.0
 PRECISION = 0.01
 """Of a noise multiplier that is searched for."""
 MOST_NOISE = 1e4
-"""Where the search for a noise multiplier ends."""
+"""Largest noise multiplier of the search."""
 
 
 def _library() -> Any:
@@ -30,16 +30,16 @@ def _library() -> Any:
 def privacy_spent(noise_multiplier: float, rounds: int, delta: float, sampling_rate: float = 1.0) -> float:
     """The epsilon of (epsilon, delta)-differential privacy after some rounds.
 
-    That is privacy of whole clients where each client's update is clipped and the noise is that of the sum of all
-    (DP-FedAvg: https://arxiv.org/abs/1710.06963); of rows, where each row's gradient is clipped by itself and rows are
-    the clients (DP-SGD; docs/federated.md has it). `clip_grad_norm` clips sums of rows: it gives no such privacy.
+    Whole clients are private if each client's update is clipped and the noise is added to the sum of all (DP-FedAvg:
+    https://arxiv.org/abs/1710.06963); of rows, where each row's gradient is clipped by itself and rows are the clients
+    (DP-SGD; docs/federated.md has it). `clip_grad_norm` clips sums of rows: it gives no such privacy.
 
     Parameters
     ----------
     noise_multiplier : float
         Standard deviation of the noise of the sum over the clip norm.
     rounds : int
-        How many there are, ten million at most.
+        Number of rounds, ten million at most.
     delta : float
         Probability with which the bound may fail: less than 1 over the number of clients.
     sampling_rate : float
@@ -55,7 +55,7 @@ def privacy_spent(noise_multiplier: float, rounds: int, delta: float, sampling_r
     Raises
     ------
     ModelError
-        An argument is none that it may be.
+        An argument is out of range.
     UnsupportedError
         dp-accounting is not installed.
     """
@@ -97,7 +97,7 @@ def noise_multiplier_for(epsilon: float, rounds: int, delta: float, sampling_rat
     Raises
     ------
     ModelError
-        An argument is none that it may be, or no noise multiplier up to 10,000 is enough.
+        An argument is out of range, or no noise multiplier up to 10,000 is enough.
     UnsupportedError
         dp-accounting is not installed.
     """

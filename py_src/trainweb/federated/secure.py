@@ -1,9 +1,9 @@
 """Secure aggregation: masks that are gone in the sum alone. `web/src/federated/secure.ts` is the same, byte for byte.
 
-Each pair of members agrees on a secret (ECDH on P-256), of which HKDF-SHA256 makes a key, and AES-256 in counter mode a
-stream of words; one of the two adds it to its numbers, the other one subtracts it. Numbers are integers modulo 2^32, so
-the masks are gone exactly. After Bonawitz et al. (https://eprint.iacr.org/2017/281), without the shares that let a
-server go on when a member is lost: then the round has to be done again.
+Each pair of members agrees on a secret (ECDH on P-256). HKDF-SHA256 makes a key of it, and AES-256 in counter mode
+makes a stream of words of the key; one of the two adds it to its numbers, the other one subtracts it. Numbers are
+integers modulo 2^32, so the masks are gone exactly. After Bonawitz et al. (https://eprint.iacr.org/2017/281), without
+the shares that let a server go on when a member is lost: then the round has to be done again.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ LABEL = b"trainweb secure aggregation 1"
 POINT_BYTES = 65
 """An uncompressed point of P-256."""
 CHECK_WORDS = 4
-"""Zeros behind the numbers: what is left of masks in their sum shows there, but for one time in 2^128."""
+"""Zeros behind the numbers: a rest of masks in their sum shows there, except one time in 2^128."""
 NAME = re.compile(r"[!-~]{1,64}")
-"""What a member may be called: so that all sort names alike."""
+"""Allowed names of members: all hosts sort them alike."""
 
 
 def _library(name: str) -> Any:
@@ -39,7 +39,7 @@ def _library(name: str) -> Any:
 
 
 class SecureMember:
-    """A member of one round, with keys of its own.
+    """A member of one round, with its own keys.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class SecureMember:
     Raises
     ------
     ModelError
-        An argument is none that it may be.
+        An argument is out of range.
     UnsupportedError
         cryptography is not installed.
     """
@@ -85,7 +85,7 @@ class SecureMember:
         return private
 
     def mask(self, update: Any, public_keys: Mapping[str, bytes], bound: float, weight: float = 1.0) -> np.ndarray:
-        """What is sent instead of the update; once, for two of one round would tell their difference.
+        """Return the masked update to send instead; only once, because two of one round would show their difference.
 
         Parameters
         ----------
@@ -94,9 +94,8 @@ class SecureMember:
         public_keys : mapping of str to bytes
             Of all members by name, this one among them.
         bound : float
-            What no element of an update exceeds in magnitude, the same for all: the clip norm, say, and what the noise
-            may add. The more it is, the coarser the numbers: the sum is exact to ``bound * members / 2^31`` or so a
-            member.
+            Largest magnitude of an element of an update, the same for all: the clip norm, say, and the largest noise.
+            The more it is, the coarser the numbers: the sum is exact to ``bound * members / 2^31`` or so a member.
         weight : float
             Share with which the update counts, above 0 and at most 1: its examples over the most that a client may
             have. The server learns the sum of all weights, not each.
@@ -182,7 +181,7 @@ def add_masked(masked: Mapping[str, Any], members: Sequence[str], bound: float) 
     Parameters
     ----------
     masked : mapping of str to ndarray
-        What each member sent.
+        The message of each member.
     members : sequence of str
         All members that were given each other's keys.
     bound : float
@@ -198,8 +197,8 @@ def add_masked(masked: Mapping[str, Any], members: Sequence[str], bound: float) 
     ModelError
         Vectors are of several lengths or none, or the weights do not add up, as they do where a member had other keys.
     SessionError
-        A member is missing: its masks are in the sum, which says nothing. Begin a round with new keys, of those that
-        are there.
+        A member is missing: its masks are in the sum, which says nothing. Begin a round with new keys, of the present
+        members.
     """
     BOUND.check("bound", bound)
     is_list = isinstance(members, Sequence) and not isinstance(members, str)

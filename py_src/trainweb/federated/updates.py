@@ -25,7 +25,7 @@ WORDS = 4
 
 @dataclass(frozen=True)
 class ClientUpdate:
-    """What a client gives away after a round.
+    """The result of a round that a client gives away.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class ClientUpdate:
     norm : float
         L2 norm before clipping; it is not noised: keep it on the client where privacy matters.
     is_noised : bool
-        Whether noise was added.
+        True if noise was added.
     history : History, optional
         Of the local training; it stays on the client, too.
     """

@@ -28,7 +28,7 @@ GOING_AWAY, REFUSED, TOO_MANY, FAILED = 1001, 1008, 1013, 1011
 MAX_REASON = 120
 """Bytes of text that a closing frame has room for."""
 MAX_TEXT = 500
-"""Characters of a reason or a name that a page gives, which the fleet is told."""
+"""Characters of a reason or a name from a page that go to the fleet."""
 JOIN_SECONDS = 30.0
 """For a page to say who it is."""
 CLOSE_SECONDS = 10.0
@@ -39,7 +39,7 @@ COUNT = "num-examples"
 
 @dataclass(frozen=True)
 class Task:
-    """What a node is asked to do.
+    """A node's task.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class Fleet(Protocol):
 
 @dataclass(frozen=True)
 class Limits:
-    """What pages may do.
+    """Limits of pages.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class Limits:
     pages : int
         Connections at a time.
     answer_seconds : float
-        What a page may take for a task: to read it, to do it and to answer.
+        Time for a page to read a task, to do it and to answer.
     poll_seconds : float
         How often the fleet is asked for a task.
     """
@@ -108,7 +108,7 @@ class Bridge:
     connect : function
         A connection to the fleet, as one more node that is there while the context is open.
     limits : Limits
-        What pages may do.
+        Limits of pages.
     """
 
     def __init__(self, connect: Callable[[], AbstractContextManager[Fleet]], limits: Limits) -> None:
@@ -166,7 +166,7 @@ class Bridge:
         except BadMessageError as error:
             close(page, REFUSED, f"refused: {error}")
         except Exception as error:
-            # Whatever the fleet's library raises: this page's connection ends, the others stay.
+            # On any error of the fleet's library this page's connection ends, the others stay.
             log.error("a page's connection ended: %s: %s", type(error).__name__, error)
             close(page, FAILED, f"the connection to the fleet ended: {type(error).__name__}")
         finally:
@@ -213,7 +213,7 @@ class Bridge:
         return None
 
     def _run(self, page: ServerConnection, fleet: Fleet, task: Task, shapes: Shapes) -> None:
-        """Have a page do a task; whatever happens, the fleet hears of it."""
+        """Have a page do a task; every outcome is sent to the fleet."""
         from websockets.exceptions import ConnectionClosed
 
         try:
@@ -318,6 +318,6 @@ def cut_off(page: ServerConnection, seconds: float) -> Iterator[None]:
 
 
 def close(page: ServerConnection, code: int, reason: str) -> None:
-    """Close a connection; the page is told why."""
+    """Close a connection; the page gets the reason."""
     with cut_off(page, CLOSE_SECONDS):
         page.close(code, reason.encode(errors="replace")[:MAX_REASON].decode(errors="ignore"))

@@ -1,7 +1,7 @@
-"""What crosses between the bridge and a page: a WebSocket message is a header of JSON and the numbers of its arrays.
+"""Messages between the bridge and a page: a WebSocket message is a header of JSON and the numbers of its arrays.
 
-Bytes 0 to 3 are the length of the header (little-endian), then comes the header in UTF-8, then the numbers of all
-arrays, one after the other, as little-endian float32. `web/src/federated/frames.ts` is the same.
+Bytes 0 to 3 are the length of the header (little-endian). Then come the header in UTF-8, and the numbers of all arrays,
+one after the other, as little-endian float32. `web/src/federated/frames.ts` is the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class BadMessageError(Exception):
-    """A message of a page that is none; its text says what is wrong with it."""
+    """A page's message is not valid; its text says what is wrong with it."""
 
 
 def pack(header: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> bytes:
@@ -111,7 +111,7 @@ def _arrays(shapes: Shapes, payload: memoryview) -> Arrays:
 
 
 def difference(wanted: Mapping[str, tuple[int, ...]], given: Iterable[tuple[str, tuple[int, ...]]]) -> str | None:
-    """The first thing in which names and shapes are not those that are wanted, in words; None: they are."""
+    """Describe the first difference between names and shapes and the wanted ones; None: they are."""
     shapes = dict(given)
     for name, shape in wanted.items():
         if name not in shapes:

@@ -138,7 +138,7 @@ def _array(array: np.ndarray) -> Any:
 
 
 def as_task(message: Any) -> Task:
-    """What a message asks for.
+    """Return the task of a message.
 
     Raises
     ------
@@ -194,7 +194,7 @@ def connect(address: str, *, insecure: bool, root_certificates: str | None = Non
     insecure : bool
         Speak HTTP, not HTTPS.
     root_certificates : str, optional
-        File of certificates to trust; those of the system by default.
+        File of certificates to trust; the system's certificates by default.
     """
     import httpx
     from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
@@ -230,7 +230,7 @@ def connect(address: str, *, insecure: bool, root_certificates: str | None = Non
             yield Node(client, retry, node)
         finally:
             heart.stop()
-            # Whoever does not hear of it learns it from the heartbeat that does not come.
+            # A fleet that does not get this notices the missing heartbeat.
             with suppress(httpx.HTTPError, RuntimeError):
                 client.DeactivateNode(fleet_pb2.DeactivateNodeRequest(node_id=node.node_id))
             with suppress(httpx.HTTPError, RuntimeError):

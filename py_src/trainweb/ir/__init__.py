@@ -1,1 +1,1 @@
-"""What operators emit and passes rewrite: expressions, buffers, calls. A floor below `ops` and `compiler`."""
+"""The output of operators and passes: expressions, buffers, calls. A floor below `ops` and `compiler`."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Iterations:
-    """What a loop does with the inputs and outputs of its body.
+    """The use that a loop makes of the inputs and outputs of its body.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Iterations:
     carried : int
         Inputs, the first ones, that are the outputs of the iteration before.
     scanned : tuple of bool
-        Inputs after those of which each iteration has its element along axis 0, and whether from the end.
+        The next inputs, of which an iteration has its element along axis 0: true if from the end.
     stacked : tuple of bool
         Outputs after the carried ones, which are put together along axis 0, and whether from the end.
     """
@@ -46,18 +46,18 @@ class Iterations:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a loop ends of which only the run tells how often it runs.
+    """The end of a loop whose number of iterations is known only at run time.
 
     Attributes
     ----------
     count : Buf, optional
         How often it runs at most, an int64.
     conditional : bool
-        Whether the first carried tensor is the condition of the next iteration.
+        True if the first carried tensor is the condition of the next iteration.
     steps : Buf, optional
-        Where to say how often it ran, an int64.
+        The number of iterations that ran, an int64.
     may_fail : bool
-        Whether it could go on beyond the iterations that it may have, which is an error.
+        True if the loop could go on beyond its largest number of iterations, which is an error.
     """
 
     count: Buf | None
@@ -67,7 +67,7 @@ class Ending:
 
 
 class LoopGradient(Protocol):
-    """What is told of the gradient of a loop: `RepeatGradient` (`ops/repeat.py`) says what each is."""
+    """The description of a loop's gradient, with the fields of `RepeatGradient` (`ops/repeat.py`)."""
 
     body: Graph
     carried: int
@@ -86,7 +86,7 @@ class LoopGradient(Protocol):
 
 
 class Loops(Protocol):
-    """What compiles loops (`compiler/loops.py`)."""
+    """The compiler of loops (`compiler/loops.py`)."""
 
     def loop(
         self,
@@ -112,7 +112,7 @@ class Loops(Protocol):
 
 
 class Builder:
-    """What `Op.lower` emits instructions through."""
+    """The target of `Op.lower`, which emits instructions through it."""
 
     def __init__(self, *, overwrite: bool = True) -> None:
         self.overwrite = overwrite
@@ -125,7 +125,7 @@ class Builder:
         self.loops: Loops | None = None
         """What compiles loops."""
         self.takes_step = False
-        """Whether an optimizer updates parameters here; however many do, it is one step."""
+        """True if an optimizer updates parameters here; however many do, it is one step."""
 
     def fresh(self, node: str) -> Builder:
         """A builder of instructions that stand nowhere yet, on the same state and constants."""
@@ -197,7 +197,7 @@ class Builder:
         return self._draws - 1
 
     def note_change(self) -> None:
-        """Tell what was made of parameters that they have changed, if they have."""
+        """Mark results made of parameters as out of date, if an instruction writes parameters."""
         if any(b.storage.segment == PARAMETERS for i in self.instructions for b in i.writes):
             self.node = "parameters have changed"
             self.emit(calls.NoteChange(state=self.state))
@@ -233,7 +233,7 @@ class Builder:
         self._check(values, 0, size, None, 0)
 
     def _check(self, values: Buf, low: int, high: int, ignore: int | None, is_label: int) -> None:
-        # What is computed in the step, the kernel that reads it checks.
+        # The kernel that reads computed indices checks them.
         if values.size and values.is_given:
             self.emit(
                 calls.CheckIndices(

@@ -1,9 +1,9 @@
 """Sizes of tensors that are not known yet: expressions over symbols, computed with as ints are.
 
 A dim is a plain int or a `SymbolicDim`: a polynomial with integer coefficients over atoms, which are symbols, floor
-divisions and extrema. Equal expressions have equal terms, so that comparing two is cheap. What depends on an
-unknown size raises `UndecidedError`; what an operator needs to hold is said with `equal`, `equal_shapes` and `at_most`,
-which on ints compare and on symbols let the `SymbolTable` (ir/symbols.py) find out what follows.
+divisions and extrema. Equal expressions have equal terms, so that comparing two is cheap. A decision that depends on an
+unknown size raises `UndecidedError`. Operators state their conditions with `equal`, `equal_shapes` and `at_most`. These
+compare ints, and let the `SymbolTable` (ir/symbols.py) find out the consequences for symbols.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class UndecidedError(ArithmeticError):
 
 
 class Symbols(Protocol):
-    """What dims ask of the table that their symbols are in: `SymbolTable` (ir/symbols.py) has what each answers."""
+    """The interface of dims to the table of their symbols; `SymbolTable` (ir/symbols.py) describes each method."""
 
     version: int
 
@@ -50,7 +50,7 @@ class Symbols(Protocol):
 
 
 class Atom:
-    """What terms are products of. One object for each in a table; ordered by their text."""
+    """A factor of a term. One object for each in a table; ordered by their text."""
 
     __slots__ = ("dim", "key", "table")
 
@@ -67,7 +67,7 @@ class Symbol(Atom):
     low : int or None
         No value is smaller; None for numbers among data, which may be negative.
     named : bool
-        Whether the model calls it by this name.
+        True if the model calls it by this name.
     part : tuple or None
         (whole, k, r) of the quotient of a symbol that is known to be k * quotient + r.
     """
@@ -117,7 +117,7 @@ class SymbolicDim(Number):
         self._key: tuple[Any, ...] | None = None
 
     def resolved(self) -> int:
-        """The same size by all that is known now; an int where it is one."""
+        """Return the same size with all present knowledge; an int where it is one."""
         if self._version != self.table.version:
             now = self.table.substituted(self)
             self._now, self._version = now, self.table.version
@@ -214,7 +214,7 @@ class SymbolicDim(Number):
     # Comparison: of expressions what is certain of them, whatever the symbols are.
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are the same expression."""
+        """Return whether both are the same expression."""
         a = self.resolved()
         b = other.resolved() if isinstance(other, SymbolicDim) else other
         if isinstance(a, SymbolicDim) and isinstance(b, SymbolicDim):
@@ -268,7 +268,7 @@ class SymbolicDim(Number):
 
     @property
     def is_integral(self) -> bool:
-        """Whether every coefficient is an integer, as in all but the float arithmetic on sizes."""
+        """Return whether every coefficient is an integer. They are, except in float arithmetic on sizes."""
         return all(c.denominator == 1 for c in self.terms.values())
 
     def atoms(self) -> set[Atom]:
@@ -296,7 +296,7 @@ class SymbolicDim(Number):
 
 
 def equal(a: int, b: int) -> bool:
-    """Whether two sizes that must be equal can be; over symbols this makes them equal from here on."""
+    """Return whether two sizes that must be equal can be. Symbols are equal from here on."""
     if a.__class__ is int and b.__class__ is int:
         return a == b
     table = table_of((a, b))
@@ -304,14 +304,14 @@ def equal(a: int, b: int) -> bool:
 
 
 def equal_shapes(a: Sequence[int], b: Sequence[int]) -> bool:
-    """Whether two shapes that must be equal can be."""
+    """Return whether two shapes that must be equal can be."""
     if len(a) != len(b):
         return False
     return all((x.__class__ is int and x == y) or equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def at_most(a: int, b: int) -> bool:
-    """Whether a size that must not exceed another one need not."""
+    """Return whether a size can be at most another one, as it must be."""
     if a.__class__ is int and b.__class__ is int:
         return a <= b
     table = table_of((a, b))
@@ -319,7 +319,7 @@ def at_most(a: int, b: int) -> bool:
 
 
 def static(*dims: int) -> bool:
-    """Whether all are plain ints."""
+    """Return whether all are plain ints."""
     return SymbolicDim not in map(type, dims)
 
 
@@ -334,13 +334,13 @@ def minimum(*dims: int) -> int:
 
 
 def is_size(dim: int) -> bool:
-    """Whether a number is a size: not made of numbers that are found among data, which may mean something else."""
+    """Return whether a number is a size. Numbers made of numbers among data may mean something else."""
     symbols = dim.atoms() if isinstance(dim, SymbolicDim) else ()
     return all(a.low is not None for a in symbols if isinstance(a, Symbol))
 
 
 def resolve(dim: int) -> int:
-    """The dim by all that is known now."""
+    """Return the dim with all present knowledge."""
     return dim.resolved() if isinstance(dim, SymbolicDim) else dim
 
 
@@ -353,7 +353,7 @@ def table_of(dims: Iterable[Any]) -> Symbols | None:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two sizes are equal, whatever the symbols are.
+    """Return whether two sizes are equal, whatever the symbols are.
 
     Raises
     ------
@@ -369,12 +369,12 @@ def same(a: Any, b: Any) -> bool:
 
 
 def certainly_at_most(a: int, b: int) -> bool:
-    """Whether a <= b, whatever the symbols are."""
+    """Return whether a <= b, whatever the symbols are."""
     return lowest(resolve(b - a)) >= 0
 
 
 def _decide(difference: int, least: int) -> bool:
-    """Whether difference >= least."""
+    """Return whether difference >= least."""
     difference = resolve(difference)
     if not isinstance(difference, SymbolicDim):
         return difference >= least
@@ -509,7 +509,7 @@ def floor_divide(num: int, den: int) -> int:
 
 
 def _divide_by_int(num: SymbolicDim, den: int) -> int:
-    """What divides goes out; the rest has coefficients in [0, den), the first one positive by its own sign."""
+    """The part that divides goes out; the rest has coefficients in [0, den), the first one positive by its own sign."""
     table = num.table
     order = sorted((m for m in num.terms if m), key=lambda m: (-len(m), [a.key for a in m]))
     exact: Terms = {}
@@ -615,7 +615,7 @@ def divide_common(dim: SymbolicDim) -> int:
 
 
 def _extremum(largest: bool, dims: Sequence[int]) -> int:
-    """The largest or smallest of some dims, without those that another is certainly at least, or at most."""
+    """Return the largest or smallest of some dims, without dims that another one certainly bounds."""
     table = table_of(dims)
     assert table is not None
     flat: list[int] = []

@@ -179,7 +179,7 @@ class Emitter:
         return self.mul(half, self.add(self.erf(self.mul(x, self.const(sqrt(0.5)))), self.const(1)))
 
     def substitute(self, roots: Sequence[Expr], inputs: Mapping[Expr, Expr]) -> list[Expr]:
-        """`roots` with inputs replaced by other expressions; those that are not in `inputs` stay."""
+        """`roots` with inputs replaced by other expressions; other inputs stay."""
         done = dict(inputs)
         return [done.get(root) or self._substituted(root, done) for root in roots]
 

@@ -11,10 +11,10 @@ def ceil4(n: int) -> int:
 
 
 def reach_up(dims: Sequence[int], strides: Sequence[int]) -> int:
-    """How far strides lead up from the first element."""
+    """Return the largest offset that strides lead up from the first element."""
     return sum((d - 1) * max(s, 0) for d, s in zip(dims, strides, strict=True))
 
 
 def reach_down(dims: Sequence[int], strides: Sequence[int]) -> int:
-    """How far strides lead down from the first element."""
+    """Return the largest offset that strides lead down from the first element."""
     return -sum((d - 1) * min(s, 0) for d, s in zip(dims, strides, strict=True))

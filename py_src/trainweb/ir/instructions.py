@@ -1,4 +1,4 @@
-"""What operators emit: buffers in kernel memory, calls of kernels and of generated functions."""
+"""The output of operators: buffers in kernel memory, calls of kernels and of generated functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trainweb.model.lazy import LazyTensor
 
 @dataclass(eq=False, slots=True)
 class Storage:
-    """A run of bytes in a segment; the memory planner places those of the arena."""
+    """A run of bytes in a segment; the memory planner places storages of the arena."""
 
     segment: int
     nbytes: int
@@ -57,15 +57,15 @@ class Buf:
 
     @property
     def is_given(self) -> bool:
-        """Whether the contents are there before a step starts: a feed or a constant."""
+        """Return whether the contents are there before a step starts: a feed or a constant."""
         return self.storage.is_feed or self.storage.segment == CONSTANTS
 
     def same_place(self, other: Buf) -> bool:
-        """Whether both are the same bytes."""
+        """Return whether both are the same bytes."""
         return self.storage is other.storage and self.shift == other.shift and self.nbytes == other.nbytes
 
     def collides(self, other: Buf) -> bool:
-        """Whether both share bytes without being the same bytes."""
+        """Return whether both share bytes without being the same bytes."""
         return (
             self.storage is other.storage
             and not self.same_place(other)
@@ -76,14 +76,14 @@ class Buf:
 
 @dataclass(eq=False, slots=True)
 class BufSequence:
-    """A sequence of tensors in kernel memory (optimizer models): those of one segment share its storage."""
+    """A sequence of tensors in kernel memory (optimizer models); items of one segment share its storage."""
 
     items: list[Buf]
     dtype: str = "float32"
 
 
 def flat_runs(*sequences: BufSequence) -> list[tuple[Buf, ...]]:
-    """The items of equally long sequences, one of each; those that follow each other in all of them become one."""
+    """Return the items of equally long sequences, one of each. Adjacent items of all sequences become one."""
     runs: list[tuple[Buf, ...]] = []
     for items in zip(*(s.items for s in sequences), strict=True):
         if not items[0].size:
@@ -135,7 +135,7 @@ def _getter(names: Sequence[str]) -> Callable[[Any], tuple[Buf | None, ...]]:
 class KernelCall:
     """One call of a kernel; the classes in ir/calls.py have its arguments as fields, by the names of kernels.def.
 
-    A class with the keyword `kernel` is one of a kernel: its annotated fields are the arguments, and its place among
+    A class with the keyword `kernel` is a call of a kernel. Its annotated fields are the arguments, and its place among
     these classes is the opcode. All else follows from them and from the other keywords.
 
     Attributes
@@ -324,7 +324,7 @@ GRAIN_ELEMENTS = 16384
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What a generated function does with its last result: `op` (REDUCE_...) over the middle axis of [-1, n, inner].
+    """The reduction of a generated function's last result: `op` (REDUCE_...) over the middle axis of [-1, n, inner].
 
     A chunk of `elements` is whole planes of [n, inner]; where `n` is 0, it is one plane of [-1, inner].
     """
@@ -344,8 +344,8 @@ class Reduction:
 class ElementwiseCall:
     """A generated function: outs[k] = roots[k](*ins), element by element over `shape`.
 
-    All results of an element are computed before one is stored: an output may be an input's place.
-    With a `reduction`, the last output holds that of the last root, which is stored only if it has an output, too.
+    All results of an element are computed before one is stored: an output may be an input's place. With a `reduction`,
+    the last output holds the reduced last root. The root itself is stored only if it has an output, too.
     """
 
     shape: tuple[int, ...]

@@ -24,7 +24,7 @@ class LoopCall(KernelCall):
     workspace : Buf
         What holds them.
     may_fail : bool
-        Whether the contents of the workspace, a condition, may make it fail.
+        True if the contents of the workspace, a condition, may make it fail.
     """
 
     KERNEL = "loop"
@@ -43,7 +43,7 @@ class LoopCall(KernelCall):
         self.may_fail = may_fail
 
     def _outer(self, bufs: Iterator[Buf]) -> list[Buf]:
-        """Those that others know, too; each once."""
+        """Return the buffers that other instructions know, too; each once."""
         return list({(b.storage, b.shift, b.nbytes): b for b in bufs if b.storage not in self.inner}.values())
 
     @property
@@ -84,7 +84,7 @@ class LoopCall(KernelCall):
         return LoopCall(self.body, self.trips, self.inner, self.workspace, self.node, may_fail=self.may_fail)
 
     def placed(self) -> list[Instruction]:
-        """The instructions, those of loops in it among them, once the workspace has its place."""
+        """Return the instructions, with nested loops written out, once the workspace has its place."""
         start = (self.workspace.storage.offset or 0) + self.workspace.shift
         moved = {s: Storage(ARENA, s.nbytes, start + (s.offset or 0)) for s in self.inner if s.segment == ARENA}
 
@@ -96,7 +96,7 @@ class LoopCall(KernelCall):
 
 
 def written_out(instructions: Sequence[Instruction]) -> list[Instruction]:
-    """Instructions of which each loop, whose workspace has its place, is those that it consists of."""
+    """Return the instructions with loops written out. The workspace of each loop has its place."""
     found: list[Instruction] = []
     for i in instructions:
         found += i.placed() if isinstance(i, LoopCall) else [i]
@@ -104,7 +104,7 @@ def written_out(instructions: Sequence[Instruction]) -> list[Instruction]:
 
 
 def n_instructions(body: Sequence[Instruction]) -> int:
-    """How many instructions of a plan these are."""
+    """Return the number of these instructions in a plan."""
     return sum(n_instructions(i.body) if isinstance(i, LoopCall) else 1 for i in body)
 
 
@@ -120,17 +120,17 @@ def nested_trips(body: Sequence[Instruction]) -> int:
 
 
 def is_begin(i: Instruction) -> TypeGuard[calls.LoopBegin]:
-    """Whether an instruction begins a loop."""
+    """Return whether an instruction begins a loop."""
     return isinstance(i, calls.LoopBegin)
 
 
 def inner_storages(body: Sequence[Instruction], outer: Sequence[Buf]) -> frozenset[Storage]:
-    """What instructions use of the workspace that is none of `outer`."""
+    """Return the storages of the workspace that instructions use, without `outer`."""
     known = {b.storage for b in outer}
     used = {b.storage for i in body for b in (*i.reads, *i.writes)}
     return frozenset(s for s in used if s.segment == ARENA and s not in known)
 
 
 def is_constant(b: Buf) -> bool:
-    """Whether a buffer holds a constant of the plan."""
+    """Return whether a buffer holds a constant of the plan."""
     return b.storage.segment == CONSTANTS

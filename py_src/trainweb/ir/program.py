@@ -16,14 +16,14 @@ from trainweb.ir.layout import ARENA
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """What a memory budget costs a plan.
+    """The cost of a memory budget for a plan.
 
     Attributes
     ----------
     full_bytes : int
         Workspace of the plan without a budget.
     instructions : int
-        How many instructions run again.
+        Number of instructions that run again.
     flops : int
         Operations of products and convolutions in them.
     share : float
@@ -38,14 +38,14 @@ class Recomputation:
 
 POSITION = attrgetter("position")
 GAP_BITS = 16
-"""Of the distance between the positions of two instructions, for those that come between them."""
+"""Bits of the distance between two positions, for instructions that come between them."""
 
 
 class Program:
     """The instructions of one step in order, with the readers and the writers of every storage.
 
-    Instructions are values: a pass never changes one that stands here, but puts another in its place (`replace`), so
-    that the index is right at any time. Their order is that of `position`.
+    Instructions are values. A pass never changes one that stands here, but puts another in its place (`replace`), so
+    that the index is right at any time. Their order is the order of `position`.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Program:
 
     @property
     def emitter(self) -> Emitter:
-        """What makes the expressions of elementwise calls."""
+        """The emitter of expressions for elementwise calls."""
         return self.builder.emitter
 
     @property
@@ -101,23 +101,23 @@ class Program:
         return sorted(dict.fromkeys((*readers, *writers)), key=POSITION)
 
     def is_temporary(self, s: Storage) -> bool:
-        """Whether only instructions see what a storage holds."""
+        """Return whether only instructions see what a storage holds."""
         return s.segment == ARENA and not s.is_feed and s not in self.output_storages
 
     def is_read_between(self, s: Storage, first: Instruction, last: Instruction) -> bool:
-        """Whether an instruction after `first` and before `last` reads a storage."""
+        """Return whether an instruction after `first` and before `last` reads a storage."""
         return any(first.position < i.position < last.position for i in self._readers.get(s, ()))
 
     def is_written_between(self, s: Storage, first: Instruction, last: Instruction) -> bool:
-        """Whether an instruction after `first` and before `last` writes a storage."""
+        """Return whether an instruction after `first` and before `last` writes a storage."""
         return any(first.position < i.position < last.position for i in self._writers.get(s, ()))
 
     def is_written_from(self, s: Storage, first: Instruction, last: Instruction) -> bool:
-        """Whether `first` or an instruction after it and before `last` writes a storage."""
+        """Return whether `first` or an instruction after it and before `last` writes a storage."""
         return any(first.position <= i.position < last.position for i in self._writers.get(s, ()))
 
     def is_used_from(self, s: Storage, first: Instruction, last: Instruction) -> bool:
-        """Whether `first` or an instruction after it and before `last` reads or writes a storage."""
+        """Return whether `first` or an instruction after it and before `last` reads or writes a storage."""
         some = (*self._readers.get(s, ()), *self._writers.get(s, ()))
         return any(first.position <= i.position < last.position for i in some)
 

@@ -54,7 +54,7 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 def _meet(dims: Sequence[int]) -> int | None:
     """The dim that these broadcast to, of which some are symbolic; None where they cannot.
 
-    Those that are certainly larger than 1 must be equal. Others may be 1: symbols that meet are not taken for equal.
+    Dims that are certainly larger than 1 must be equal. Others may be 1: symbols that meet are not taken for equal.
     """
     dims = [dim for dim in dict.fromkeys(map(resolve, dims)) if dim != 1]
     table = table_of(dims)

@@ -1,4 +1,4 @@
-"""What is known about the symbols of a model's dims: their names, and which must be equal.
+"""Known facts about the symbols of a model's dims: their names, and which must be equal.
 
 An operator that needs two dims equal says so (`SymbolTable.unify`). The equation is solved for a symbol where it can
 be: n = 4, h = 2 (h // 2); what cannot be solved yet is kept and tried again when more is known. An equation that holds
@@ -51,7 +51,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a table knew at a time."""
+    """The knowledge of a table at a time."""
 
     values: Mapping[Atom, int]
     reasons: Mapping[Atom, str]
@@ -67,9 +67,9 @@ class SymbolTable:
     version : int
         Counts what has been found out; dims look themselves up again when it has grown.
     node : object
-        Who needs what is asked for now; its text is for errors.
+        The operator with the present question; its text is for errors.
     conflict : str or None
-        What contradicted the last equation that could not hold.
+        Contradiction to the last equation that could not hold.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class SymbolTable:
         return found.dim
 
     def declared(self, dim: int | str | None, tensor: str, axis: int) -> int:
-        """The dim that a file declares: a size, a name, an expression of names, or nothing (a dim of its own)."""
+        """Return the dim that a file declares: a size, a name, an expression of names, or nothing (a new dim)."""
         if isinstance(dim, int):
             return dim
         where = f"dimension {axis} of {tensor!r}"
@@ -162,7 +162,7 @@ class SymbolTable:
         return a == b or self._holds(Fact(a - b, f"{self.node} needs {a} = {b}"))
 
     def require_at_most(self, a: int, b: int) -> bool:
-        """Whether a <= b is possible; where that bounds a symbol, it is remembered."""
+        """Return whether a <= b is possible; where that bounds a symbol, it is remembered."""
         difference = resolve(b - a)
         if not isinstance(difference, SymbolicDim):
             return difference >= 0
@@ -179,7 +179,7 @@ class SymbolTable:
         return True
 
     def known(self) -> Known:
-        """What has been found out so far, for `back_to`."""
+        """The present knowledge, for `back_to`."""
         lows = {symbol: symbol.low for symbol in self.symbols.values()}
         return Known(dict(self._values), dict(self._reasons), list(self._open), lows)
 
@@ -242,7 +242,7 @@ class SymbolTable:
         return None
 
     def _solve_factors(self, dim: SymbolicDim, reason: str) -> bool | None:
-        """k (p // k) m (q // m) = p q, as of tiled images: k (p // k) is never larger than p, so both are equal."""
+        """k (p // k) m (q // m) = p q, as of tiled images. k (p // k) is never larger than p, so both are equal."""
         if len(dim.terms) != 2:
             return None
         for one, other in (dim.terms, [*dim.terms][::-1]):
@@ -292,7 +292,7 @@ class SymbolTable:
     def _substitute(self, atom: Atom, value: int, reason: str) -> bool:
         """Remember what an atom is, and see what follows."""
         again = self._open
-        # What other atoms are equal to is an equation again where they may have become something else.
+        # Equations of other atoms are open again where the atoms may have become something else.
         others = [a for a in self._values if isinstance(atom, Symbol) and not isinstance(a, Symbol)]
         known = [(a, self._values.pop(a), self._reasons[a]) for a in others]
         self._values[atom], self._reasons[atom] = value, reason
@@ -332,7 +332,7 @@ class SymbolTable:
         return text if len(text) <= MAX_NAME else None
 
     def explain(self, dims: Iterable[int]) -> list[str]:
-        """What is known of the symbols that these dims, as they were first found, are made of."""
+        """Return the known facts about the symbols that these dims were first made of."""
         told: dict[str, None] = {}
         waiting = [a for d in dims if isinstance(d, SymbolicDim) for a in d.atoms()]
         seen: set[Atom] = set()
@@ -355,7 +355,7 @@ class SymbolTable:
         return f"{atom_text(atom)} = {value}"
 
     def refinements(self) -> list[str]:
-        """What operators demand of the symbols of the model, and which ones."""
+        """Return the demands of operators on the symbols of the model."""
         named = [a for a in self._values if isinstance(a, Symbol) and a.named and a.key not in self._called]
         return [f"{self._equation(a)}, as {self._reasons[a]}" for a in named]
 
@@ -379,7 +379,7 @@ class SymbolTable:
                 raise ModelError(f"The dimension {name!r} cannot be {size}: {told or least}.")
 
     def evaluated(self, dim: int, sizes: Mapping[str, int]) -> int:
-        """The dim where symbols have these sizes; those that are left out have the least they can have."""
+        """The dim where symbols have these sizes; symbols that are left out have their least sizes."""
         dim = resolve(dim)
         if not isinstance(dim, SymbolicDim):
             return dim

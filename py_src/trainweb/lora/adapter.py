@@ -31,7 +31,7 @@ class Adapter:
     tensors : dict of str to Tensor
         By the names that the parameters have in a session: PEFT's keys without "base_model.model.".
     config : LoraConfig
-        What they were made with.
+        The configuration that they were made with.
     """
 
     tensors: dict[str, Tensor]

@@ -59,7 +59,7 @@ class LoraKind:
     weight_at, input_at : int
         The node's inputs that are its weight, and the input that the adapter reads, too.
     has_magnitudes, drops_out : bool
-        Whether there is DoRA, and dropout of the adapter's input.
+        True if the kind supports DoRA, and dropout of the adapter's input.
     """
 
     name = "linear"

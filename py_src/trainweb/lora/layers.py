@@ -27,7 +27,7 @@ DEFAULT_TARGETS = (
 )
 """Last parts of the names of modules that PEFT adapts by default, by family of transformers; the first found count."""
 TURNS = ("Transpose", "Identity")
-"""What may stand between a weight and the node that uses it."""
+"""Nodes that may stand between a weight and the node that uses it."""
 _PATH = re.compile(r"/(.+)/[A-Za-z]+(_\d+)?")
 """Names that torch's script exporter gives to nodes: the path of their module and the operator."""
 _ATTRIBUTES = (".weight", ".kernel", "_weight")

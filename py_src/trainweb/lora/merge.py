@@ -18,7 +18,7 @@ OPSET = 17
 def merged_weights(base: Graph, layers: Sequence[Layer], config: LoraConfig, held: Mapping[str, Tensor]) -> Graph:
     """The base with merged weights, and with the parameters among `held` that are its own.
 
-    A weight that other nodes read, too, stays as it is, and the layer gets a weight of its own.
+    A weight that other nodes read, too, stays as it is, and the layer gets a new weight.
     """
     result = base.copy()
     result.initializers |= {n: t for n, t in held.items() if n in result.initializers}

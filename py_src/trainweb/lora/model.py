@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from trainweb.training.session import TrainingSession
 
 Source: TypeAlias = "TrainingSession | CheckpointState | ParameterStore"
-"""Who has the parameters."""
+"""Holder of the parameters."""
 
 BASE_LAYER = ".base_layer.weight"
 """End of PEFT's key of a base weight, which it saves along with adapters of embeddings."""
@@ -142,7 +142,7 @@ class LoraModel:
     config : LoraConfig
         With what.
     parameter_names : list of str
-        What is trained: the adapters, and the parameters of `modules_to_save`.
+        Trained parameters: the adapters, and the parameters of `modules_to_save`.
     """
 
     def __init__(self, base: Graph, layers: list[Layer], config: LoraConfig, init: str, seed: int) -> None:
@@ -217,7 +217,7 @@ class LoraModel:
         Parameters
         ----------
         target : TrainingSession or CheckpointState
-            Who goes on with it.
+            The session, state or store that goes on with it.
         adapter : Adapter
             What is loaded.
 

@@ -1,4 +1,4 @@
-"""What torch's dynamo exporter noted about the call of torch that a node was made of."""
+"""The notes of torch's dynamo exporter about the call of torch that became a node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def padding_word(node: Node) -> int | None:
 
 
 def is_scaled_by_frequency(node: Node) -> bool:
-    """Whether gradients of an embedding's rows are divided by how often the batch has them (`scale_grad_by_freq`)."""
+    """Return whether gradients of an embedding's rows are divided by counts in the batch (`scale_grad_by_freq`)."""
     return any(_argument(call, node, 3, "scale_grad_by_freq") == "True" for call in (_EMBEDDING, _BAG))
 
 
@@ -41,12 +41,12 @@ _BOUNDED = re.compile(r"target=torch\.ops\.aten\.clamp\.Tensor\]\(args = \(%\w+(
 
 
 def takes_the_first(node: Node) -> bool:
-    """Whether a reduction is `x.max(dim)` or `x.min(dim)`, of which the first of equal elements gets the gradient."""
+    """Return whether a reduction is `x.max(dim)` or `x.min(dim)`, whose gradient goes to the first equal element."""
     return _FIRST.search(node.notes.get(FX_NODE, "")) is not None
 
 
 def is_bounded_by_numbers(node: Node) -> bool:
-    """Whether a maximum or minimum is part of `x.clamp(min, max)` with numbers for bounds."""
+    """Return whether a maximum or minimum is part of `x.clamp(min, max)` with numbers for bounds."""
     return _BOUNDED.search(node.notes.get(FX_NODE, "")) is not None
 
 

@@ -59,7 +59,7 @@ INT32_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a model or request may cost; beyond is a `LimitError`. Defaults leave real models room.
+    """Largest costs of a model or request; beyond is a `LimitError`. Defaults leave real models room.
 
     Attributes
     ----------
@@ -242,7 +242,7 @@ FOREIGN = (
 
 
 def describe_bytes(data: Encoded) -> str:
-    """What the start of a file looks like, for an error message."""
+    """Describe the start of a file, for an error message."""
     head = bytes(data[:64])
     if not head:
         return "it is empty"
@@ -260,7 +260,7 @@ def describe_bytes(data: Encoded) -> str:
 
 
 Reader = Node | str
-"""Who reads an edge, for messages."""
+"""The reader of an edge, for messages."""
 
 
 def captured(node: Node, free: Mapping[int, Mapping[str, Reader]]) -> Iterator[tuple[str, Reader]]:
@@ -282,7 +282,7 @@ def check_edges(graph: Graph, free: Mapping[int, Mapping[str, Reader]]) -> dict[
     graph : Graph
         Its nodes are reordered only where they are not in order.
     free : dict
-        What the subgraphs inside read from here, by `id` of the subgraph.
+        Names that the subgraphs inside read from here, by `id` of the subgraph.
 
     Returns
     -------

@@ -1,6 +1,6 @@
 """Messages that the schema leaves encoded: properties and types of edges, of which exporters write thousands.
 
-Python's own protobuf, which is that of a page, takes a third of the time of opening a model for them.
+Python's own protobuf, which a page uses, takes a third of the time of opening a model for them.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def plain_property(data: bytes) -> tuple[str, str] | None:
 
 
 def notes(entries: Sequence[bytes]) -> dict[str, str]:
-    """What exporters noted that decisions need; others are not looked into."""
+    """Return the notes of exporters that decisions need; others are not looked into."""
     if not entries:
         return {}
     # Python's protobuf goes through a copy faster than through its own list.
@@ -100,7 +100,7 @@ def encode_property(key: str, value: str) -> bytes:
 
 @dataclass(slots=True)
 class Declaration:
-    """What a ValueInfoProto says of a tensor whose sizes are all known; `code` is ONNX's of its type."""
+    """The content of a ValueInfoProto for a tensor whose sizes are all known; `code` is ONNX's of its type."""
 
     name: str
     code: int

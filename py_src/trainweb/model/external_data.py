@@ -1,8 +1,7 @@
 """Tensor data outside the model file: below the model's own directory, or given by the caller.
 
-A location is untrusted. It is resolved first and compared then, and opened one directory at a time
-without following links, so that no `..`, link or race leads out (ONNX: CVE-2022-25882,
-CVE-2024-27318, CVE-2026-27489).
+A location is untrusted. It is resolved first and then compared. It is opened one directory at a time without following
+links, so that no `..`, link or race leads out (ONNX: CVE-2022-25882, CVE-2024-27318, CVE-2026-27489).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ MAX_OPEN_FILES = 16
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a tensor's bytes lie."""
+    """The place of a tensor's bytes."""
 
     name: str
     offset: int

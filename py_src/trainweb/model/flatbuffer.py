@@ -32,7 +32,7 @@ class Buffer:
     data : bytes, memoryview or RemoteFile
         The whole file.
     kind : str
-        What errors call the file.
+        Name of the file in errors.
     error : type of TrainwebError
         The class of errors on the file.
 
@@ -122,7 +122,7 @@ class Table:
         buffer.require(pos, self._size, 4, what)
         buffer.spend(self._size + vtable_size, what)
         self._fields = buffer.unpack(struct.Struct(f"<{vtable_size // 2 - 2}H"), vtable + 4)
-        # All of them, also those that nobody asks for: no writer makes such a file.
+        # All fields are checked, also unread ones: no writer makes such a file.
         outside = next((k for k in self._fields if k and not 4 <= k < self._size), None)
         if outside is not None:
             raise buffer.corrupt(f"a field of {what} lies at {outside}, and the table has {self._size} bytes")
@@ -192,7 +192,7 @@ class Table:
         return self._buffer.unpack(struct.Struct(f"<{count}{code}"), start)
 
     def span(self, field: int, what: str) -> tuple[int, int] | None:
-        """Where in the file a vector of bytes begins, and its size; None where absent."""
+        """Return the start in the file of a vector of bytes, and its size; None where absent."""
         pos = self._target(field, what)
         return None if pos is None else self._buffer.vector(pos, 1, what)
 

@@ -1,8 +1,8 @@
 """Floating-point types other than float32, which is what everything is computed in.
 
-`in_float32` makes a graph that computes in float32 of one with float16, bfloat16 or float64: weights are converted as
-they are read, and the model's inputs keep their types behind a Cast. What a tensor was declared as stands in its
-notes (`DECLARED_TYPE`): so checkpoints and exported models have it again.
+`in_float32` turns a graph with float16, bfloat16 or float64 into one that computes in float32. Weights are converted as
+they are read, and the model's inputs keep their types behind a Cast. The declared type of a tensor stands in its notes
+(`DECLARED_TYPE`), so that checkpoints and exported models have it again.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .graph import DECLARED_TYPE, ITEM_SIZE, Graph, Node, Sequence, Tensor, Valu
 from .lazy import LARGE, LazyTensor
 
 HALVES = ("float16", "bfloat16")
-"""What is computed in float32 wherever it occurs."""
+"""Types that are computed in float32 wherever they occur."""
 FLOATS = ("float32", *HALVES)
 ABOUT_SHAPES = ("Shape", "Size", "SequenceLength")
 """Operators whose results are sizes, whatever the numbers are that they are asked about."""
 OTHER_FLOATS = (*HALVES, "float64")
-"""What parameters may be declared as besides float32."""
+"""Types that parameters may be declared as besides float32."""
 TYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "output_datatype", "softmax_precision", "precision")
 """Attributes that name a data type."""
 CHUNK = 1 << 16
@@ -122,7 +122,7 @@ def _rounded_to_bfloat16(word: int) -> int:
 
 
 def declared_type(tensor: Tensor) -> str:
-    """What a tensor was in the model that it came from."""
+    """Return the type of a tensor in the model that it came from."""
     return tensor.notes.get(DECLARED_TYPE, tensor.dtype)
 
 
@@ -142,14 +142,14 @@ def as_float32(tensor: Tensor) -> Tensor:
 
 @dataclass(slots=True)
 class Declared:
-    """What a model was declared with before it was made one of float32.
+    """The declarations of a model before it was made one of float32.
 
     Attributes
     ----------
     inputs, outputs : dict of str to str
-        dtype of those that were of another type of float.
+        dtype of each tensor that had another type of float.
     tensors, casts : dict of str to int
-        How many constants of each type there were, and casts to it.
+        Number of constants of each type, and of casts to it.
     """
 
     inputs: dict[str, str] = field(default_factory=dict)
@@ -217,7 +217,7 @@ def computed_in_float32(graph: Graph) -> Graph:
 
 
 def _has_float64(graph: Graph) -> bool:
-    """Whether float64 is more than shape arithmetic: inputs, constants of several numbers, or what data are cast to."""
+    """Return whether float64 is more than shape arithmetic: inputs, constants of several numbers, or casts of data."""
     if any(node.op_type == "BitCast" for node in graph.nodes):
         return False  # its bits are looked at
     inputs = any(v.dtype == "float64" for v in graph.inputs)
@@ -230,7 +230,7 @@ def _has_float64(graph: Graph) -> bool:
 
 
 def _casts_data(graph: Graph, constants: Mapping[str, Tensor]) -> bool:
-    """Whether numbers of other types of float, not such as sizes are computed from, are cast to float64 and read."""
+    """Return whether data of other types of float are cast to float64 and read; numbers for sizes do not count."""
     read = {name for node in graph.nodes for name in node.inputs}
     data = {v.name for v in graph.inputs if v.dtype in FLOATS}
     data |= {name for name, t in constants.items() if t.dtype in FLOATS and t.size > 1}
@@ -300,7 +300,7 @@ def _float32_item(item: Any, replaced: frozenset[str]) -> Any:
 
 
 def _without_casts(graph: Graph) -> Graph:
-    """A copy without casts of float32 constants to float32: what is trained is told by who reads it."""
+    """A copy without casts of float32 constants to float32, which would hide the readers of trained constants."""
     outputs = {v.name for v in graph.outputs}
     names: dict[str, str] = {}
     kept = []

@@ -110,7 +110,7 @@ def own_operator(name: str) -> str:
 
 
 def function_key(proto: Any, name: str) -> Key:
-    """What a node and a function must have in common; fits NodeProto and FunctionProto."""
+    """The common key of a node and its function; fits NodeProto and FunctionProto."""
     what = f"function {name!r}"
     domain = check_name(proto.domain, f"the domain of {what}")
     if domain == TRAINWEB:

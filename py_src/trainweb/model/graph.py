@@ -179,9 +179,9 @@ class Graph:
     external_files: tuple[str, ...] = field(default=(), compare=False)
     """Locations of the files beside the model that its weights were read from."""
     unnamed: dict[str, list[str]] = field(default_factory=dict, compare=False)
-    """Places in inputs, as "x[0]", of dims that the file calls by a name which is none, as "unk__5": by that name."""
+    """Places in inputs, as "x[0]", of dims with a placeholder for a name in the file, as "unk__5": by that name."""
     about: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """What the file says of itself, as onnxruntime's ModelMetadata calls it; empty for a graph that was made here."""
+    """The file's metadata, as onnxruntime's ModelMetadata calls it; empty for a graph that was made here."""
 
     def copy(self) -> Graph:
         """A copy whose lists, dicts and nodes may be changed freely (tensor data is shared)."""
@@ -213,7 +213,7 @@ class Graph:
         )
 
     def placed(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Sizes by the names that dims have here, of those that a tool shows which reads names as they stand."""
+        """Return sizes by the names that dims have here, from sizes by the names that other tools show."""
         return {place: size for name, size in sizes.items() for place in self.unnamed.get(name, [name])}
 
     def producers(self) -> dict[str, Node]:
@@ -237,7 +237,7 @@ class Graph:
             yield from (name for name in node.outputs if name)
 
     def tensors(self) -> Iterator[Tensor]:
-        """Every constant: initializers, and tensors among the attributes, those of subgraphs too."""
+        """Every constant: initializers, and tensors among the attributes, also of subgraphs."""
         yield from self.initializers.values()
         for node in self.nodes:
             for value in node.attrs.values():
@@ -269,12 +269,12 @@ TRAINWEB = "ai.trainweb"
 ML = "ai.onnx.ml"
 """The domain of ONNX's operators for what is no network."""
 MS = "com.microsoft"
-"""The domain of ONNX Runtime's own operators, those of training among them."""
+"""The domain of ONNX Runtime's own operators, including those of training."""
 
 
 @dataclass(frozen=True)
 class LocalFunction:
-    """What a file says of an operator of `TRAINWEB` to runtimes that do not have it: its body, in other operators."""
+    """The definition of an operator of `TRAINWEB` for runtimes that do not have it: its body, in other operators."""
 
     name: str
     inputs: list[str]

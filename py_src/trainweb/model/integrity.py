@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import ModelError
 
 BYTES = {"sha256": 32, "sha384": 48, "sha512": 64}
-"""From the weakest on: of several hashes those of the strongest kind count, as in HTML."""
+"""From the weakest on: of several hashes, only the strongest kind counts, as in HTML."""
 
 EXPRESSION = re.compile(r"(sha256|sha384|sha512)-([A-Za-z0-9+/_-]+={0,2})(?:\?.*)?")
 

@@ -18,7 +18,7 @@ LARGE = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where bytes lie outside Python.
+    """A place of bytes outside Python.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class LazyTensor(Tensor):
     read_into : callable
         Fills a writable buffer of as many bytes as the tensor has.
     place : Place or None
-        Where the data lies, if others can read it there, too.
+        Place of the data, if others can read it there, too.
     notes : dict, optional
         As of every tensor.
     """
@@ -96,7 +96,7 @@ class LazyTensor(Tensor):
 
 
 def stays_outside(tensor: Tensor) -> bool:
-    """Whether the data of a tensor is so large, and lies where others can read it, that Python leaves it there."""
+    """Return whether a tensor's data stays outside of Python: it is large, and others can read it where it lies."""
     return isinstance(tensor, LazyTensor) and tensor.place is not None and tensor.nbytes >= LARGE
 
 

@@ -1,7 +1,7 @@
 """Nodes, attributes and tensors as exporters write most of them, decoded without protobuf.
 
-In a page protobuf is written in Python, and makes an object with dicts of each message. What these functions leave
-(None), protobuf decodes: the classes here have of its messages what the reader asks for.
+In a page protobuf is written in Python, and makes an object with dicts of each message. If these functions return None,
+protobuf decodes. The classes here have only the fields of its messages that the reader asks for.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class PlainTensor:
     string_data: ClassVar[tuple[()]] = ()
 
     def HasField(self, name: str) -> bool:  # noqa: N802 (protobuf's name)
-        """Whether a field is set, as of a message."""
+        """Return whether a field is set, as of a message."""
         return name == "raw_data" and self.has_raw_data
 
 

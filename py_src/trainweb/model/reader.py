@@ -72,7 +72,7 @@ OPSETS_SINCE = 3
 """The IR version that brought opset_import."""
 
 UNNAMED = re.compile(r"\?*|unk__\d+")
-"""What exporters call dims that they have no name for: called the same, they need not be the same."""
+"""Placeholders of exporters for dims without a name: dims with equal placeholders need not be equal."""
 
 
 def read_model(
@@ -133,7 +133,7 @@ def read_model(
 
 
 def read_metadata(source: Any) -> dict[str, Any]:
-    """What a model says of itself: names and texts as onnxruntime's ModelMetadata calls them.
+    """Return a model's metadata: names and texts as onnxruntime's ModelMetadata calls them.
 
     Parameters
     ----------
@@ -316,7 +316,7 @@ class _Reader:
         graph.initializers[tensor.name] = tensor
 
     def _add_value_info(self, graph: Graph, entries: Iterable[bytes], frame: Frame | None) -> None:
-        """Keep what is said of intermediate tensors; of other types, nobody asks."""
+        """Keep the declarations of intermediate tensors; of other types, nobody asks."""
         where = f"a value info of graph {graph.name!r}"
         for data in entries:
             value = self._value_info(data, where, frame)
@@ -493,14 +493,14 @@ class _Reader:
 
 
 def _attribute_of(encoded: Any) -> Any:
-    """A PlainAttribute or AttributeProto; that of a PlainNode is bytes."""
+    """A PlainAttribute or AttributeProto; the attribute of a PlainNode is bytes."""
     if not isinstance(encoded, bytes):
         return encoded
     return plain_attribute(encoded) or parse(messages().AttributeProto(), encoded)
 
 
 def _may_be_same(a: Value, b: Value) -> bool:
-    """Whether two declarations do not contradict each other."""
+    """Return whether two declarations do not contradict each other."""
     if a.dtype != b.dtype or a.shape is None or b.shape is None:
         return a.dtype == b.dtype
     pairs = zip(a.shape, b.shape, strict=False)

@@ -53,13 +53,13 @@ MAX_DEPTH = 100
 
 
 class FileHost(Protocol):
-    """Who holds the files."""
+    """The holder of the files."""
 
     def read(self, index: int, offset: int, nbytes: int) -> bytes:
         """Bytes of a file, which lie in it."""
 
     def is_transpose(self, a: Place, b: Place, rows: int, width: int, size: int) -> bool:
-        """Whether elements [rows, width] of `size` bytes are bit for bit the transpose of others [width, rows]."""
+        """Return whether elements [rows, width] of `size` bytes are bit for bit the transpose of some [width, rows]."""
 
 
 class RemoteFile:
@@ -153,7 +153,7 @@ class RemoteTensor(LazyTensor):
         return RemoteTensor(name, self.dtype, self.shape, data, self.notes)
 
     def is_uniform(self) -> bool:
-        """Whether all elements are the same, bit for bit."""
+        """Return whether all elements are the same, bit for bit."""
         item = ITEM_SIZE[self.dtype]
         first, start, step = self.read(0, item), 0, WINDOW
         while start < self.nbytes:
@@ -165,7 +165,7 @@ class RemoteTensor(LazyTensor):
         return True
 
     def is_transpose(self, other: RemoteTensor) -> bool:
-        """Whether this matrix is the transpose of another of its type, bit for bit."""
+        """Return whether this matrix is the transpose of another of its type, bit for bit."""
         rows, width = self.shape
         assert self.place is not None and other.place is not None
         return self.file.host.is_transpose(self.place, other.place, rows, width, ITEM_SIZE[self.dtype])

@@ -1,4 +1,4 @@
-"""Faults of files that leave no doubt what is meant: they are repaired, other tools let them pass."""
+"""Faults of files with one possible meaning, which are repaired: other tools let them pass."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def part_statistics(nodes: Iterable[Node], initializers: dict[str, Tensor]) -> N
 def drop_zero_biases(nodes: Iterable[Node]) -> None:
     """Let a convolution have no bias where the exporter made it of zeros, and of a matrix.
 
-    torch's dynamo exporter (onnxscript 0.7) writes the bias of a Conv3d without one as zeros of shape (channels, 2),
-    unless its optimizer takes them away: https://github.com/microsoft/onnxscript, `aten_conv3d`.
+    torch's dynamo exporter (onnxscript 0.7) writes the bias of a Conv3d without one as zeros of shape (channels, 2).
+    Its optimizer may take them away: https://github.com/microsoft/onnxscript, `aten_conv3d`.
     """
     nodes = list(nodes)
     made = {name: node for node in nodes for name in node.outputs}
@@ -58,7 +58,7 @@ def drop_zero_biases(nodes: Iterable[Node]) -> None:
 
 
 def _is_zero(node: Node | None, made: dict[str, Node]) -> bool:
-    """Whether a node makes the constant 0."""
+    """Return whether a node makes the constant 0."""
     while node is not None and node.op_type in ("Cast", "CastLike", "Identity"):
         node = made.get(node.inputs[0])
     value = node.attrs.get("value") if node is not None and node.op_type == "Constant" else None
@@ -69,8 +69,9 @@ def add_where_indices_meet(nodes: Iterable[Node], initializers: Mapping[str, Ten
     """Let what is scattered into zeros and then added to something add up where indices meet.
 
     The TorchScript exporter writes `index_add`, `index_put(accumulate=True)` and, up to opset 15, `scatter_add` so,
-    without the reduction. What such a node makes of indices that meet ONNX does not define, and PyTorch neither, but
-    for equal numbers: constants stay as they are, which may be multi-hot codes, unless they are those of `index_add`.
+    without the reduction. ONNX does not define the result of such a node where indices meet. PyTorch does not either,
+    except for equal numbers. Constants stay as they are, since they may be multi-hot codes, unless they come from
+    `index_add`.
     """
     nodes = list(nodes)
     made = {name: node for node in nodes for name in node.outputs}
@@ -94,7 +95,7 @@ _MOVES = ("Cast", "CastLike", "Identity", "Expand", "Reshape", "Unsqueeze", "Til
 
 
 def _is_zeros(name: str, made: Mapping[str, Node], initializers: Mapping[str, Tensor]) -> bool:
-    """Whether a tensor is a constant of zeros, of a shape that may vary."""
+    """Return whether a tensor is a constant of zeros, of a shape that may vary."""
     node = made.get(name)
     if node is not None and node.op_type == "ConstantOfShape":
         value = node.attrs.get("value")
@@ -112,7 +113,7 @@ def _is_constant(name: str, made: Mapping[str, Node], initializers: Mapping[str,
 
 
 def _is_of_index_add(node: Node, others: Iterable[str], made: Mapping[str, Node]) -> bool:
-    """Whether updates have the shape of a part of what the result is added to, as is written of `index_add` alone."""
+    """Return whether updates have the shape of a part of the result, which exporters write only for `index_add`."""
     expand = made.get(node.inputs[2])
     shape = made.get(expand.inputs[1]) if expand is not None and expand.op_type == "Expand" else None
     part = made.get(shape.inputs[0]) if shape is not None and shape.op_type == "Shape" else None
@@ -120,7 +121,7 @@ def _is_of_index_add(node: Node, others: Iterable[str], made: Mapping[str, Node]
 
 
 def unknown_fields(message: Any, path: str = "the model") -> Iterator[str]:
-    """Where an encoded model has fields that this version of the format does not know."""
+    """Yield the places of fields that this version of the format does not know."""
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     unknown: Any = UnknownFieldSet(message)

@@ -1,7 +1,7 @@
 """The message classes of ONNX, from the schema that the build took out of the `onnx` package.
 
-`metadata_props` and `value_info` are bytes here, which `trainweb.model.encoded` decodes. The classes
-live in a private descriptor pool, so that they never meet those of an installed `onnx`.
+`metadata_props` and `value_info` are bytes here, which `trainweb.model.encoded` decodes. The classes live in a private
+descriptor pool, so that they never meet the classes of an installed `onnx`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def messages() -> Any:
     Raises
     ------
     TrainwebError
-        Where the schema was never built (a source checkout).
+        The schema was never built (a source checkout).
     """
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 

@@ -26,8 +26,8 @@ def smooth_labels(nodes: Iterable[Node], opset: int) -> list[Node]:
 class _Smoothed:
     """The nodes of one loss.
 
-    Of labels that are ignored, of the reduction and of weights NegativeLogLikelihoodLoss takes care: it gets the mean
-    over the classes in the place of each logarithm.
+    NegativeLogLikelihoodLoss handles ignored labels, the reduction and weights. It gets the mean over the classes in
+    the place of each logarithm.
     """
 
     def __init__(self, node: Node, share: float, used: set[str], opset: int) -> None:

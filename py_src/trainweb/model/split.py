@@ -41,8 +41,8 @@ class SplitModel:
     data : bytes or RemoteFile
         The file. Large tensors of a RemoteFile stay there, references are in their places.
     limits : Limits
-        `nodes` counts here: a graph of 2-byte empty nodes would grow a thousandfold in memory once decoded, so the
-        entries are counted before that.
+        `nodes` counts here: a graph of 2-byte empty nodes would grow a thousandfold once decoded, so the entries are
+        counted before.
 
     Attributes
     ----------

@@ -31,7 +31,7 @@ TYPED_FIELD = {
     "float16": ("int32_data", "H"),
     "bfloat16": ("int32_data", "H"),
 }
-"""Where a TensorProto keeps typed elements, and the `array` code; half floats are bit patterns."""
+"""Field of a TensorProto with typed elements, and the `array` code; half floats are bit patterns."""
 
 TYPED_FIELDS = (
     "float_data",
@@ -52,7 +52,7 @@ class TensorReader:
         self._bytes = 0
 
     def read(self, proto: Any, what: str = "") -> Tensor:
-        """A `Tensor` of a TensorProto. `what` names it where it has no name of its own."""
+        """A `Tensor` of a TensorProto. `what` names it if it has no name."""
         name = check_name(proto.name, f"the name of {what or 'a tensor'}")
         what = what or f"tensor {name!r}"
         dtype = check_dtype(proto.data_type, what)

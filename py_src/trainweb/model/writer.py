@@ -30,8 +30,8 @@ def model_parts(graph: Graph, functions: Iterable[LocalFunction] = ()) -> list[P
     Parameters
     ----------
     graph : Graph
-        A main graph; its opsets, IR version, producer and metadata are those of the model. A graph
-        without a name, which ONNX does not allow, becomes "graph".
+        A main graph; its opsets, IR version, producer and metadata come from the model. A graph without a name, which
+        ONNX does not allow, becomes "graph".
     functions : iterable of LocalFunction
         Of operators of ours in the graph, for other runtimes.
 

@@ -27,7 +27,7 @@ class ExponentialMovingAverage(Block):
     decay : float
         Share of the average that is kept from step to step, in [0, 1).
     warmup : bool
-        Whether the decay grows: after t steps it is at most 1 - (1 + t / warmup_gamma) ** -warmup_power.
+        True if the decay grows: after t steps it is at most 1 - (1 + t / warmup_gamma) ** -warmup_power.
     warmup_power : float
         How fast; timm suggests 2/3 for 1e6 steps and more, 3/4 for less.
     warmup_gamma : float

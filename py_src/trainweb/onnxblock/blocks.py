@@ -21,8 +21,8 @@ SUM_AXES_ARE_INPUTS, AXES_ARE_INPUTS = 13, 18
 class Block:
     """Base class: a subclass gives `build(*names)`, which returns the name or names of its results.
 
-    Inside `build`, other blocks may be called, and `add_node` appends any operator. Where the onnx package is
-    installed, nodes, initializers and inputs may be appended to the lists of `base.graph` as well.
+    Inside `build`, other blocks may be called, and `add_node` appends any operator. If the onnx package is installed,
+    nodes, initializers and inputs may be appended to the lists of `base.graph` as well.
     """
 
     @property
@@ -40,14 +40,14 @@ class Block:
         Parameters
         ----------
         *args, **kwargs
-            What the block is called with: names of tensors, as a rule.
+            Arguments of the block: names of tensors, as a rule.
         """
         raise NotImplementedError(f"{type(self).__name__} must implement build().")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Build into the current model; the names of the results."""
         accessor = context.current()
-        # What the caller appended to `base` counts from here on, what is built here from the end on.
+        # Appended nodes of the caller count from here on, nodes of the block from the end on.
         accessor.sync()
         results = self.build(*args, **kwargs)
         accessor.sync()
@@ -75,7 +75,7 @@ class Block:
         inputs : list of str
             Names of tensors; "" is an input that is left out.
         n_outputs : int
-            How many outputs it has.
+            Number of outputs.
         domain : str
             Of the operator; "" is ai.onnx.
         **attrs
@@ -337,7 +337,7 @@ class Linear(Block):
     in_features, out_features : int
         The weight is (in_features, out_features).
     bias : bool
-        Whether there is a bias (out_features,).
+        True if there is a bias (out_features,).
     alpha, beta : float
         Factors.
     """
@@ -405,7 +405,7 @@ def add_input_like(like: str, name: str, dtype: str | None = None, drop_axis: in
     dims = list(value.shape or ())
     for axis, dim in enumerate(dims):
         if dim is None:
-            # A name of its own ties the new input to the computed size.
+            # A new name ties the new input to the computed size.
             dims[axis] = f"{name}_dim_{axis}"
     if dims != list(value.shape or ()):
         accessor.graph.value_info[like] = Value(like, value.dtype, tuple(dims))

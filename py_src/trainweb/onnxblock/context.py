@@ -15,7 +15,7 @@ from trainweb.ops.shapes import ShapeInference
 from trainweb.ops.since import domain_of
 
 EMPTY_BASE_OPSET = 17
-"""ai.onnx version of a model that starts empty, where none is asked for."""
+"""ai.onnx version of a model that starts empty, unless another one is asked for."""
 
 
 class ModelAccessor:
@@ -24,7 +24,7 @@ class ModelAccessor:
     Attributes
     ----------
     graph : Graph
-        What blocks add to.
+        The model that blocks add to.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -105,12 +105,12 @@ class ModelAccessor:
         return value.name
 
     def has(self, name: str) -> bool:
-        """Whether the model has a tensor of that name."""
+        """Return whether the model has a tensor of that name."""
         return name in set(self.graph.names())
 
 
 def _contradicts(declared: tuple[Dim, ...], made: tuple[Dim, ...]) -> bool:
-    """Whether two shapes of one tensor differ in rank or in a size that both say."""
+    """Return whether two shapes of one tensor differ in rank or in a size that both say."""
     if len(declared) != len(made):
         return True
     return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(declared, made, strict=True))
@@ -176,7 +176,7 @@ def base(model: Any, model_path: Any = None) -> Iterator[ModelAccessor]:
     model : bytes, path or onnx.ModelProto
         The model to extend; it is copied.
     model_path : path, optional
-        Where the model was read from; its external data is read from there.
+        Path of the model; its external data is read from there.
 
     Raises
     ------
@@ -227,7 +227,7 @@ def add_node(
     domain: str = "",
     **attrs: Any,
 ) -> None:
-    """Append a node to the current model; it gets a name of its own.
+    """Append a node to the current model; Append a node to the current model; it gets a new name.
 
     An operator of ai.onnx that the model's opset does not have yet is one of ai.trainweb.
     """

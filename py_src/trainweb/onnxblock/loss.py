@@ -48,11 +48,11 @@ class Loss(Block):
     """A loss that is known by its name. Its settings are the arguments of `__init__`: see `trainweb.settings`."""
 
     n_inputs: ClassVar[int] = 1
-    """How many of the model's outputs it takes."""
+    """Number of the model's outputs that it takes."""
 
 
 LOSSES: dict[str, type[Loss]] = {}
-"""Those that `LossType`, the command line, pages and the documentation know, by name."""
+"""Losses that `LossType`, the command line, pages and the documentation know, by name."""
 T = TypeVar("T", bound="type[Loss]")
 
 
@@ -277,7 +277,7 @@ class HuberLoss(Loss):
     reduction : {"mean", "sum", "none"}
         How the elements are combined.
     delta : float
-        Where it becomes linear.
+        Difference at which it becomes linear.
     """
 
     @checked
@@ -303,7 +303,7 @@ class SmoothL1Loss(HuberLoss):
     reduction : {"mean", "sum", "none"}
         How the elements are combined.
     beta : float
-        Where it becomes linear.
+        Difference at which it becomes linear.
     """
 
     @checked
@@ -321,7 +321,7 @@ class KLDivLoss(Loss):
     reduction : {"mean", "sum", "none", "batchmean"}
         How the elements are combined; "batchmean", the sum divided by the batch, is the divergence.
     log_target : bool
-        Whether the target holds logarithms of probabilities, too.
+        True if the target holds logarithms of probabilities, too.
     """
 
     @checked
@@ -362,7 +362,7 @@ class FocalLoss(Loss):
     weight : array of shape (C,), optional
         Factor of each class (alpha in the paper).
     reduction : {"mean", "sum", "none"}
-        How the rows are combined; "mean" divides by the number of those that count.
+        How the rows are combined; "mean" divides by the number of rows that count.
     class_axis : int
         Axis of the scores that holds the classes.
     ignore_index : int, optional
@@ -517,9 +517,9 @@ class CTCLoss(Loss):
     reduction : {"mean", "sum", "none"}
         "mean" divides the loss of each item by the length of its target before.
     zero_infinity : bool
-        Whether items whose target does not fit into their steps cost nothing, in place of infinity.
+        Items whose target does not fit into their steps cost nothing, in place of infinity.
     batch_first : bool
-        Whether the scores are (N, T, C), as many models give them, instead of (T, N, C).
+        The scores are (N, T, C), as many models give them, instead of (T, N, C).
     """
 
     @checked

@@ -74,7 +74,7 @@ def build_training_models(
         Initializers that become inputs without gradient. Running statistics of batch normalizations
         that train are added.
     batch_norm : {"train", "as_exported"}
-        Whether a BatchNormalization with a trainable scale or bias trains where all are in inference mode.
+        A BatchNormalization with a trainable scale or bias trains if all are in inference mode.
     stopped : sequence of str
         Tensors that no gradient goes through.
     updates : mapping of str to str, optional
@@ -98,7 +98,7 @@ def build_training_models(
     training = accumulate(training, wanted)
     _assign(training, updates)
     evaluation = for_evaluation(_with_inputs(graph, parameters))
-    # What the operators demand of the dims of inputs was found out on the way.
+    # The walk has found the operators' demands on the dims of inputs.
     refined = {v.name: v for v in training.inputs}
     evaluation.inputs = [refined.get(v.name, v) for v in evaluation.inputs]
     return TrainingModels(
@@ -171,7 +171,7 @@ def _check_parameters(graph: Graph, trainable: Sequence[str], frozen: Sequence[s
 
 
 def _with_inputs(graph: Graph, parameters: Sequence[Tensor]) -> Graph:
-    """The same nodes, where parameters are inputs, after those of the user."""
+    """The same nodes, with parameters as inputs after the user's inputs."""
     names = {t.name for t in parameters}
     result = graph.with_nodes(n for n in graph.nodes if names.isdisjoint(n.outputs))
     result.inputs = [v for v in result.inputs if v.name not in names]

@@ -94,20 +94,20 @@ class Group:
 class Optimizer(ForwardBlock):
     """An optimizer model with the inputs that sessions feed. A subclass is one optimizer.
 
-    Its name, its operator with the kernel, its moments and the arguments of `__init__`, with their defaults and what
-    they may be (`trainweb.settings`), are all there is to know of an optimizer: see `optimizer` below.
+    An optimizer is its name, its operator with the kernel, its moments and the arguments of `__init__`. The arguments
+    have defaults and kinds (`trainweb.settings`). See `optimizer` below.
 
     Parameters
     ----------
     clip_grad : Block, optional
         Clips the gradients: `ClipGradNorm` or `ClipGradValue`.
     **attributes
-        Those of the operator.
+        Attributes of the operator.
     """
 
     operator: type[operators.Optimizer]
     moments: tuple[str, ...]
-    """Inputs of the model for moments, in the order of `ops.optim.MOMENTS`: those that the operator keeps."""
+    """Inputs of the model for moments that the operator keeps, in the order of `ops.optim.MOMENTS`."""
     flag: ClassVar[str]
     """Part of the name of the output that says whether the parameters were updated."""
     settings: Mapping[str, Any]
@@ -208,7 +208,7 @@ class Optimizer(ForwardBlock):
         parameters : list of parameters, or a pair of lists
             The trainable ones, or these and the frozen ones.
         frozen : list of parameters, optional
-            What is not updated.
+            Parameters that are not updated.
         """
         accessor = context.current()
         accessor.add_input(Value("learning_rate", "float32", (1,)))
@@ -280,12 +280,12 @@ class Optimizer(ForwardBlock):
         return group.optimizer.add_update([names[n] for n in self._operator_inputs()])
 
     def _operator_inputs(self) -> list[str]:
-        """Inputs of the operator: those of its moments that are kept."""
+        """Return the inputs of the operator, with only the kept moments."""
         moments = {m.input for m in (*operators.MOMENTS, operators.AVERAGES)}
         return [n for n in self.operator.inputs if n not in moments or n in self.moments]
 
     def add_update(self, inputs: Sequence[str]) -> str:
-        """Add the operator alone; `inputs` are in the place of those that it has in an optimizer model."""
+        """Add only the operator, with `inputs` in the place of its inputs in an optimizer model."""
         output, operator = generate_name(self.flag), self.operator
         add_node(operator.op_type(), list(inputs), [output], domain=operator.domain, **self._attributes)
         return output
@@ -304,7 +304,7 @@ def _attribute_value(attr: Attr, value: Any) -> Any:
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {}
-"""Those that `OptimType`, the command line, pages and the documentation know, by name."""
+"""Optimizers that `OptimType`, the command line, pages and the documentation know, by name."""
 
 
 def optimizer(cls: T) -> T:
@@ -324,9 +324,9 @@ def make_optimizer(
     Parameters
     ----------
     given : str or dict
-        The name, or a dict of it as "type", of the settings, and of two more: "groups", a list of dicts of the
-        arguments of `Optimizer.group`, and "decay_biases_and_norms", which is False to have weight decay leave out
-        parameters of fewer than two axes.
+        The name, or a dict with it as "type", the settings, and two more. "groups" is a list of dicts of the arguments
+        of `Optimizer.group`. "decay_biases_and_norms" is False to have weight decay leave out parameters of fewer than
+        two axes.
     clip_grad_norm, clip_grad_value : float, optional
         See `ClipGradNorm` and `ClipGradValue`; values are clipped first.
     ema : dict, optional
@@ -335,7 +335,7 @@ def make_optimizer(
     Raises
     ------
     ModelError
-        There is none of that name, or a setting is wrong.
+        No optimizer has that name, or a setting is wrong.
     """
     settings = named_settings("optimizer", given)
     groups: Sequence[Mapping[str, Any]] = settings.pop("groups", [])
@@ -359,7 +359,7 @@ class AdamW(Optimizer):
     Parameters
     ----------
     bias_correction : bool
-        Whether the moments are corrected for starting from zero.
+        True if the moments are corrected for starting from zero.
     betas : pair of float
         Decay of the first and the second moment, each in [0, 1).
     eps : float
@@ -614,8 +614,8 @@ class Muon(Optimizer):
     steps : int
         Iterations that bring the velocity close to an orthogonal matrix.
     match_rms : bool
-        Steps of matrices are as long as those of AdamW, so that one learning rate fits both; else as long as in
-        Muon's first form, with a learning rate of about 0.02.
+        Steps of matrices are as long as steps of AdamW, so that one learning rate fits both; else as long as in Muon's
+        first form, with a learning rate of about 0.02.
     betas : pair of float
         Of AdamW: decay of the first and the second moment, each in [0, 1).
     eps : float

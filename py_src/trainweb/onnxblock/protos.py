@@ -64,7 +64,7 @@ def _update(held: Any, new: Any) -> None:
 
 
 class NoModelProto:
-    """What stands in the place of a ModelProto where there is no onnx package: it says so."""
+    """Stands in the place of a ModelProto without the onnx package: it raises an error that says so."""
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(

@@ -72,7 +72,7 @@ class TrainingBlock(Block):
         argument_name : str
             The parameter or input.
         value : bool
-            Whether it is trained.
+            True if it is trained.
         """
         self._requires_grad[argument_name] = bool(value)
 

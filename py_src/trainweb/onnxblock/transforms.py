@@ -80,7 +80,7 @@ def _batch_norms(graph: Graph) -> Iterator[Node]:
 
 
 def _trains(node: Node, opset: int) -> bool:
-    """Whether the file says that the node normalizes by the statistics of the batch.
+    """Return whether the file says that the node normalizes by the statistics of the batch.
 
     torch's dynamo exporter leaves training_mode out, and notes which of torch's operators it was.
     """
@@ -93,10 +93,10 @@ def _trains(node: Node, opset: int) -> bool:
 
 
 def _trained_batch_norms(graph: Graph, trainable: Collection[str], batch_norm: str) -> list[Node]:
-    """Those that normalize by the statistics of the batch in training.
+    """Return the batch normalizations that normalize by the statistics of the batch in training.
 
-    With "train" that are also those with a trainable scale or bias in files that have none in training mode, as of a
-    module exported in evaluation mode. Where some are, the others were kept out of it on purpose.
+    "train" adds the ones with a trainable scale or bias in files without any in training mode, as of a module exported
+    in evaluation mode. If some are in training mode, the others were kept out of it on purpose.
     """
     opset = graph.opsets.get("", 1)
     nodes = list(_batch_norms(graph))
@@ -107,7 +107,7 @@ def _trained_batch_norms(graph: Graph, trainable: Collection[str], batch_norm: s
 
 
 def retrained_norms(graph: Graph, trainable: Collection[str], batch_norm: str) -> int:
-    """How many batch normalizations train by the statistics of the batch though the file says otherwise."""
+    """Return the number of batch normalizations that train by the batch's statistics though the file says otherwise."""
     opset = graph.opsets.get("", 1)
     return sum(not _trains(node, opset) for node in _trained_batch_norms(graph, trainable, batch_norm))
 

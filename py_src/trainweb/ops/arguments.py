@@ -52,7 +52,7 @@ def checked(op: Op, dtype: str, shape: Sequence[int]) -> TensorType:
 
 
 def unknown(op: Op, axis: int, *because: int) -> int:
-    """A size of output 0 that what `because` is made of decides at run time: a symbol of its own."""
+    """Return a size of output 0 that the values behind `because` decide at run time: a new symbol."""
     table = table_of(because) or _table_of_graph(op)
     if table is None:
         raise op.unsupported("a size that is only known at run time")
@@ -66,17 +66,17 @@ def _table_of_graph(op: Op) -> SymbolTable | None:
 
 
 def is_known_later(op: Op, t: TensorType | None) -> bool:
-    """Whether the value of an input that feeds decide is not known yet: the graph is not compiled, but made."""
+    """Return whether feeds decide an input's value that is not known yet: the graph is made, not compiled."""
     return t is not None and t.value is None and _table_of_graph(op) is not None
 
 
 def is_fed(t: TensorType | None) -> bool:
-    """Whether a feed decides about some of these integers, so that symbols stand for them."""
+    """Return whether a feed decides some of these integers, so that symbols stand for them."""
     return t is not None and t.value is not None and not static(*t.value)
 
 
 def is_decided_later(op: Op, t: TensorType) -> bool:
-    """Whether a feed decides about these integers, or how many there are, and the graph is not compiled, but made."""
+    """Return whether a feed decides these integers or their number, while the graph is made and not compiled."""
     if t.dtype not in ("int64", "int32"):
         raise op.error(f"integers that decide are {t.dtype}; they must be int64.")
     return is_fed(t) or is_known_later(op, t)

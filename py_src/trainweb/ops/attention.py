@@ -19,7 +19,7 @@ from trainweb.ops.symbolic import Var
 LOWEST = -1e38
 """A masked score, to which others may be added: a row that is masked whole has a softmax, and its result is dropped."""
 SCORES, CAPPED, BIASED, PROBABILITIES = range(4)
-"""What `qk_matmul_output_mode` asks for."""
+"""Values of `qk_matmul_output_mode`."""
 
 
 def integers(g: Emission, values: Sequence[int]) -> Var:
@@ -56,7 +56,7 @@ def unsqueeze(x: Var, *axes: int) -> Var:
 
 
 def reshape(x: Var, *shape: int) -> Var:
-    """`x` in another shape; 0 keeps a dim, -1 is what is left."""
+    """`x` in another shape; 0 keeps a dim, -1 is the rest."""
     return x.op("Reshape", integers(x.g, shape))
 
 
@@ -202,7 +202,7 @@ class Attention(Composite):
         return bool(max(self.left_window_size, self.right_window_size) >= 0)
 
     def _bias(self, q: Var, k: Var, mask: Var | None, past: Var | None, lengths: Var | None) -> Var | None:
-        """What is added to the scores: 0 or -infinity, or the mask that is given."""
+        """Return the tensor that is added to the scores: 0 or -infinity, or the given mask."""
         zero = q.lift(0.0)
         terms = []
         if mask is not None:

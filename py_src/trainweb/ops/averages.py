@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class ExponentialMovingAverage(SequenceOp):
     """average += (1 - d) * (params - average) over sequences, after the optimizer's update; at the first step params.
 
-    d is `decay`, or with a `warmup_power` the lesser of it and 1 - (1 + t / warmup_gamma) ** -warmup_power, t being the
-    steps before: as timm's ModelEmaV3 and, without it, torch.optim.swa_utils.AveragedModel.
+    d is `decay`. With a `warmup_power` it is the lesser of `decay` and 1 - (1 + t / warmup_gamma) ** -warmup_power,
+    where t counts the steps before. See timm's ModelEmaV3 and, without warm-up, torch.optim.swa_utils.AveragedModel.
     """
 
     domain = TRAINWEB

@@ -61,7 +61,7 @@ class BitwiseOr(Bitwise):
 
 @register
 class BitwiseXor(Bitwise):
-    """Bits that one of them alone has. https://onnx.ai/onnx/operators/onnx__BitwiseXor.html"""
+    """Bits that only one of both has. https://onnx.ai/onnx/operators/onnx__BitwiseXor.html"""
 
     def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
         return e.xor(a, b)

@@ -393,7 +393,7 @@ class CenterCropPad(Composite):
 
 @register
 class AffineGrid(Composite):
-    """Where GridSample reads after an affine map of the pixels. https://onnx.ai/onnx/operators/onnx__AffineGrid.html
+    """Places that GridSample reads after an affine map of the pixels. https://onnx.ai/onnx/operators/onnx__AffineGrid.html
 
     theta is (batch, n, n + 1) for images of n = 2 or 3 dims; the grid has their sizes and n coordinates, x first.
     """

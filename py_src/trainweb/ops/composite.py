@@ -25,7 +25,7 @@ class Composite(Op):
     """An operator that `expand` writes as nodes of other operators; differentiation and kernels are theirs."""
 
     def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        """Emit the nodes; the outputs, None for those that the node leaves out."""
+        """Emit the nodes; return the outputs, None for outputs that the node leaves out."""
         raise self.unsupported("execution")
 
     def gradient(
@@ -35,7 +35,7 @@ class Composite(Op):
         return gradient_for_sizes(self, g, ins, douts)
 
     def wants_output(self, index: int) -> bool:
-        """Whether the node names output `index`."""
+        """Return whether the node names output `index`."""
         return index < len(self.node.outputs) and bool(self.node.outputs[index])
 
 
@@ -59,7 +59,7 @@ def gradient_for_sizes(op: Op, g: GradientBuilder, ins: Sequence[str], douts: Se
 class CompositeGradient(Composite):
     """Gradients of a node that is made of others which sizes decide: it becomes nodes when they are known.
 
-    Inputs are those of the forward node and the gradients of its outputs `seeds`; outputs are the gradients of its
+    Inputs are the inputs of the forward node and the gradients of its outputs `seeds`; outputs are the gradients of its
     inputs `wanted`.
     """
 
@@ -135,7 +135,7 @@ class StaticTypes:
 
 
 def has_composites(graph: Graph) -> bool:
-    """Whether any node is a graph of others."""
+    """Return whether any node is a graph of others."""
     return any(issubclass(find(node.domain, node.op_type) or Op, Composite) for node in graph.nodes)
 
 
@@ -151,11 +151,11 @@ def expand_composites(
     Parameters
     ----------
     types
-        Types of the inputs and initializers; those of the other tensors are added where they are missing.
+        Types of the inputs and initializers; types of the other tensors are added where they are missing.
     differentiate
         Makes the nodes of gradients that waited for sizes.
     keep
-        Whether nodes stay that are made of what depends on a size which is not known.
+        True if nodes stay that depend on an unknown size.
     """
     if not has_composites(graph):
         return graph

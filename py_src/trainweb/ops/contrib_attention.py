@@ -44,7 +44,7 @@ def attend(q: Var, k: Var, v: Var, scale: float, bias: Var | None, softcap: floa
 
 
 def total(terms: Sequence[Var | None]) -> Var | None:
-    """Sum of those that there are."""
+    """Sum of the terms that are not None."""
     found: Var | None = None
     for term in terms:
         if term is not None:
@@ -90,7 +90,7 @@ class _Masked(Composite):
             raise self.unsupported(f"a mask of shape {list(mask.shape)} for batch {batch}, {m} queries and {n} keys")
 
     def check_added(self, added: TensorType | None, shape: Shape) -> None:
-        """What is added to the scores may be the same for all items or heads."""
+        """Check a tensor that is added to the scores; it may be the same for all items or heads."""
         if added is None:
             return
         fits = added.rank == len(shape) and equal_shapes(added.shape[2:], shape[2:])
@@ -98,7 +98,7 @@ class _Masked(Composite):
             raise self.error(f"the attention bias has shape {list(added.shape)}, the scores have {list(shape)}.")
 
     def padding(self, mask: Var | None, q: Var, k: Var, lengths: int = 1) -> Var | None:
-        """What is added to the scores of keys that are padding."""
+        """Return the tensor that is added to the scores of keys that are padding."""
         if mask is None:
             return None
         g, rank = q.g, q.g.rank(mask.name)
@@ -117,7 +117,7 @@ class _Masked(Composite):
         return keeps.where(q.lift(0.0), self.mask_filter_value)
 
     def _numbers(self, size: int, batch: int) -> int:
-        """How many numbers a mask of one axis has for each item."""
+        """Return the number of values that a mask of one axis has for each item."""
         times = next((times for times in (1, 2) if same(size, times * batch)), None)
         if times is None:
             if not static(size, batch):
@@ -126,7 +126,7 @@ class _Masked(Composite):
         return times
 
     def causal(self, q: Var, k: Var) -> Var | None:
-        """What is added to the scores of keys behind a query; the queries are the last of the keys."""
+        """Return the tensor that is added to the scores of keys behind a query; the queries are the last keys."""
         if not self.unidirectional:
             return None
         row = unsqueeze(places(q, 2), 1) + (extent(k, 2) - extent(q, 2))
@@ -389,7 +389,7 @@ class GroupQueryAttention(Composite):
     """Causal attention whose heads of keys serve several heads of queries; keys and queries may be turned.
 
     Without keys and values the query has all three side by side. With the new tokens item b has seqlens_k[b] + 1; the
-    past holds the others. The present has those of the past and the new ones behind them.
+    past holds the others. The present has the past tokens and the new ones behind them.
     """
 
     domain = MS
@@ -474,7 +474,7 @@ class GroupQueryAttention(Composite):
         return [join_heads(y), *present]
 
     def _start(self, lengths: Var, past: Var, q: Var) -> Var:
-        """How many tokens of each item the past holds."""
+        """Return the number of tokens of each item that the past holds."""
         held = reshape(lengths.cast("int64"), -1) + 1 - extent(q, 2)
         return held.op("Max", held.lift(0)).op("Min", extent(past, 2))
 
@@ -588,8 +588,8 @@ class GroupQueryAttention(Composite):
 class MicrosoftRotaryEmbedding(Composite):
     """Pairs of features turned by the angles of their position, which a cache has by position.
 
-    X is (batch, heads, length, width) or (batch, length, heads * width); position_ids are those of all tokens, or the
-    first one's.
+    X is (batch, heads, length, width) or (batch, length, heads * width); position_ids are the positions of all tokens,
+    or of the first one.
     """
 
     name = "RotaryEmbedding"

@@ -34,7 +34,7 @@ def squeeze(x: Var | None, axis: int) -> Var | None:
 
 
 def shifted(every: Var, first: Var) -> Var:
-    """What each step started from, of the states after every step and the first one: (steps, batch, H)."""
+    """Return the state before each step, from the states after every step and the first one: (steps, batch, H)."""
     return unsqueeze(first, 0).op("Concat", part(every, 0, 0, -1), axis=0)
 
 
@@ -160,7 +160,7 @@ class _Grad(Composite):
     def gradient_types(
         self, x: TensorType, w: TensorType, r: TensorType, kept: TensorType, width: int
     ) -> tuple[TensorType, ...]:
-        """Those of all gradients, of which the last are those of first states; what was kept is `width` states wide."""
+        """Return the types of all gradients, of first states last. The kept tensor is `width` states wide."""
         self.need_float32(x, w, r, kept)
         self.forward_cell()
         if (x.rank, w.rank, r.rank) != (3, 3, 3):
@@ -175,7 +175,7 @@ class _Grad(Composite):
     def gradients(
         self, g: Emission, x: Var, w: Var, r: Var, gates: Var, before: Var, others: Sequence[Var | None]
     ) -> list[Var | None]:
-        """Those of X, W, R, B and h, and c of an LSTM.
+        """Return the gradients of X, W, R, B and h, and c of an LSTM.
 
         `others` are the cells before each step, lengths, dY, dH and dC. Nothing given has an axis of directions.
         """
@@ -312,7 +312,7 @@ class GRUGrad(_Grad):
         return self.gradients(g, x, w, r, kept, before, [None, lengths, dy, dh])
 
     def _last(self, before: Var, gates: Var, r: Var, bias: Var | None, hidden: int) -> Var:
-        """What the kernel keeps of the candidate beside the gates: its product, or the states behind the reset gate."""
+        """Return the value that the kernel keeps of the candidate: its product, or the states behind the reset gate."""
         if not self.linear_before_reset:
             return part(gates, 2, hidden, 2 * hidden) * before
         product = before.op("MatMul", part(r, 0, 2 * hidden, 3 * hidden).op("Transpose", perm=[1, 0]))

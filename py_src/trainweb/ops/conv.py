@@ -25,7 +25,7 @@ AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
 class Axes(TypedDict):
-    """What kernels take of a window: numbers for depth, height and width."""
+    """Kernel arguments of a window: numbers for depth, height and width."""
 
     size: tuple[int, ...]
     kernel: tuple[int, ...]
@@ -36,7 +36,7 @@ class Axes(TypedDict):
 
 
 class Ends(TypedDict):
-    """What kernels take of the tensors: images, input channels of the convolution, and its outputs."""
+    """Kernel arguments of the tensors: images, input channels of the convolution, and its outputs."""
 
     n: int
     c: int
@@ -44,7 +44,7 @@ class Ends(TypedDict):
 
 
 class Planes(TypedDict):
-    """What Winograd's kernels take of a window: numbers for height and width, and one stride."""
+    """Arguments of Winograd's kernels for a window: numbers for height and width, and one stride."""
 
     size: tuple[int, ...]
     out: tuple[int, ...]
@@ -66,11 +66,11 @@ class Window:
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether each output lies at one input."""
+        """Return whether each output lies at one input."""
         return {*self.kernel, *self.stride} == {1} and self.out == self.size and not any(self.pad)
 
     def arguments(self) -> Axes:
-        """Kernel arguments: three axes, those that are absent of size 1."""
+        """Kernel arguments: three axes, with size 1 for absent ones."""
         absent = 3 - len(self.size)
         ones = (1,) * absent
         return {
@@ -264,7 +264,7 @@ class _Convolution(Op):
             b.emit(calls.Conv(x=x, w=w, bias=bias, y=y, groups=g, accumulate=0, activation=0, **ends, **axes))
 
     def is_tiled(self, win: Window, x: Buf, y: Buf, *, back: bool) -> bool:
-        """Whether Winograd's method takes this convolution, and pays."""
+        """Return whether Winograd's method takes this convolution, and pays."""
         is_square = win.kernel == (3, 3) and win.dilation == (1, 1) and win.stride[0] == win.stride[1]
         if not is_square or self.group > 1:
             return False
@@ -347,7 +347,7 @@ class Conv(_Convolution):
     def explicit(self, g: GradientBuilder, x: str, w: str) -> tuple[dict[str, Any], str]:
         """Attributes with `auto_pad` turned into pads, which ONNX Runtime's ConvGrad ignores otherwise.
 
-        Where sizes that these depend on are not known, the pads are a tensor, and zeros in the attributes.
+        If sizes that these depend on are not known, the pads are a tensor, and zeros in the attributes.
         """
         attrs = self.given_attrs()
         auto = self.auto_pad

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def cast(b: Builder, out: Buf | None, x: Buf) -> None:
-    """Convert elements; those of half precision by way of float32, which holds all of them."""
+    """Convert elements; half precision goes through float32, which holds all its values."""
     if out is None or not out.size:
         return
     if x.dtype in HALVES:
@@ -58,7 +58,7 @@ _INSTEAD = {
     "complex64": " (compute real and imaginary parts: with torch, by view_as_real)",
     "string": " (number what the strings say before the model is fed)",
 }
-"""What to do about dtypes that nothing is computed in."""
+"""Advice for dtypes that nothing is computed in."""
 
 
 @register

@@ -28,7 +28,7 @@ SCORES = (6, 3, 4)
 
 
 class _Ctc(Op):
-    """What the loss and its gradient have in common: (..., log_probs, targets, input_lengths, target_lengths)."""
+    """Common base of the loss and its gradient: (..., log_probs, targets, input_lengths, target_lengths)."""
 
     domain = "ai.trainweb"
     attrs = {"blank": Int(0), "zero_infinity": Int(0)}
@@ -151,7 +151,7 @@ class CTCLoss(_Ctc):
         return [self.blank, *(s for label in labels for s in (int(label), self.blank))]
 
     def sources(self, states: list[int], s: int, *, first: bool) -> list[int]:
-        """Where a path may have been before it is in state `s`; at the first step place 0 is before all."""
+        """Return the places of a path before it is in state `s`; at the first step place 0 is before all."""
         if first:
             return [0] if s < 2 else [len(states)]
         skips = s > 1 and states[s] != self.blank and states[s] != states[s - 2]

@@ -24,8 +24,8 @@ from trainweb.ops.symbolic import Var
 class DeformConv(Composite):
     """A convolution of images whose taps are moved by offsets. https://onnx.ai/onnx/operators/onnx__DeformConv.html
 
-    Zhu et al., Deformable ConvNets v2, https://arxiv.org/abs/1811.11168. X is (N, C, H, W), the offsets
-    (N, groups * taps * 2, height, width): for each tap how far it is moved down, and to the right.
+    Zhu et al., Deformable ConvNets v2, https://arxiv.org/abs/1811.11168. X is (N, C, H, W), the offsets (N, groups *
+    taps * 2, height, width). Each tap has its distance down, and to the right.
     """
 
     versions = (19, 22)

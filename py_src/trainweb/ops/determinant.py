@@ -24,8 +24,8 @@ MAX_SIZE = 32
 class Det(Composite):
     """Determinants of square matrices. https://onnx.ai/onnx/operators/onnx__Det.html
 
-    Elimination with complete pivoting: where a pivot is zero, all that is left is. So the gradient, the matrix of
-    cofactors, is right for matrices without an inverse, too.
+    Elimination with complete pivoting: where a pivot is zero, all remaining elements are. So the gradient, the matrix
+    of cofactors, is right for matrices without an inverse, too.
     """
 
     versions = (11, 22)
@@ -68,7 +68,7 @@ class Det(Composite):
         return [found.op("Reshape", batch)]
 
     def _eliminated(self, m: Var, n: int) -> tuple[Var, Var]:
-        """The largest element of each matrix with the sign of its cofactor, (batch, 1), and what is left without it."""
+        """Return each matrix's largest element with the sign of its cofactor, (batch, 1), and the matrix without it."""
         g = m.g
         flat = reshape(m, -1, n * n)
         at = Var(g, g.op("ArgMax", [flat.op("Abs").name], axis=1, keepdims=1), "int64")

@@ -711,7 +711,7 @@ class Clip(Pointwise):
 
 
 def _is_constant(g: GradientBuilder, name: str) -> bool:
-    """Whether a tensor is a constant, perhaps of another type."""
+    """Return whether a tensor is a constant, perhaps of another type."""
     node = g.producer(name)
     if node is not None and node.op_type in ("Cast", "CastLike"):
         return _is_constant(g, node.inputs[0])

@@ -1,4 +1,4 @@
-"""What emits nodes: gradients, and operators that are made of others."""
+"""Emission of nodes: gradients, and operators that are made of others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainweb.ops.since import domain_of
 
 
 class Emission(ABC):
-    """Emits nodes after those of a graph; asks for the types of tensors known so far.
+    """Emits nodes after the nodes of a graph; asks for the types of tensors known so far.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class Emission(ABC):
     def emit(
         self, op_type: str, inputs: list[str], domain: str, wanted: Sequence[bool], attrs: dict[str, Any]
     ) -> list[str]:
-        """Emit a node; the names of its outputs, "" for those that are not wanted.
+        """Emit a node; return the names of its outputs, "" for unwanted ones.
 
         An operator of ai.onnx that the model's opset does not have yet is one of ai.trainweb.
         """

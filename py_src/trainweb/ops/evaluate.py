@@ -60,7 +60,7 @@ def evaluate(root: Expr, inputs: Sequence[Any]) -> Any:
     Raises
     ------
     ArithmeticError, ValueError
-        Where Python has no value and IEEE has NaN or infinity; the caller leaves it to the engine.
+        Python has no value and IEEE has NaN or infinity; the caller leaves it to the engine.
     """
     done: dict[int, Any] = {}
 

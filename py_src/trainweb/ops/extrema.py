@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from trainweb.ops.gradients import GradientBuilder
 
 ORDERED = ("float32", *INTS)
-"""What has a largest element, after types of floats became float32."""
+"""Types with a largest element, after types of floats became float32."""
 _SIGN = -(2**63)
 
 
 def as_int64(b: Builder, x: Buf) -> Buf:
-    """Integers or bools as int64 in the same order: those of uint64 have their first bit changed."""
+    """Convert integers or bools to int64 in the same order: the first bit of uint64 changes."""
     if x.dtype == "int64":
         return x
     wide = b.temp("int64", x.shape)
@@ -37,7 +37,7 @@ def as_int64(b: Builder, x: Buf) -> Buf:
 
 
 def from_int64(b: Builder, out: Buf, x: Buf) -> None:
-    """What `as_int64` made, as it was."""
+    """Invert `as_int64`."""
     b.elementwise([out], [x], lambda e, v: e.cast(_flipped(e, v, out.dtype), out.dtype))
 
 

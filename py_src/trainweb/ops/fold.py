@@ -51,7 +51,7 @@ class Col2Im(Composite):
     )
 
     def _blocks(self, image: Sequence[int], block: Sequence[int]) -> tuple[list[int], list[int]]:
-        """How many blocks lie along each axis, and how many elements are left over behind the last one."""
+        """Return the number of blocks along each axis, and the number of elements left over behind the last one."""
         n = len(image)
         counts, rest = [], []
         strides, dilations = self.strides or (1,) * n, self.dilations or (1,) * n

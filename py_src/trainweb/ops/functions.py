@@ -13,8 +13,8 @@ FUNCTIONS_SINCE = 8
 def write_interchangeable(graph: Graph) -> bytes:
     """The model as bytes, with the bodies of the operators of ours that have some.
 
-    ONNX Runtime writes them out in the place of their nodes; the reader leaves them alone. A function has one body,
-    so each kind of node has one of its own, whose name is the operator's with a number.
+    ONNX Runtime writes them out in the place of their nodes; the reader does not change them. A function has one body,
+    so each kind of node has its own function. Its name is the operator's with a number.
     """
     functions: dict[tuple[object, ...], LocalFunction] = {}
     nodes = []

@@ -1,4 +1,4 @@
-"""What an operator's `gradient` emits nodes with."""
+"""The tools of an operator's `gradient` for emitting nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainweb.ops.emission import Emission
 
 
 class Walk(Protocol):
-    """What a builder asks the walk from the loss to the parameters for (`autodiff/gradient.py`)."""
+    """The walk from the loss to the parameters, as a builder uses it (`autodiff/gradient.py`)."""
 
     graph: Graph
 
@@ -44,7 +44,7 @@ class Walk(Protocol):
 
 
 class GradientBuilder(Emission):
-    """What an operator's `gradient` emits nodes with; bound to one forward node."""
+    """Emits the nodes of an operator's `gradient`; bound to one forward node."""
 
     def __init__(self, walk: Walk, node: Node, index: int) -> None:
         super().__init__(f"{node.name or f'{node.op_type}_{index}'}_Grad")
@@ -70,7 +70,7 @@ class GradientBuilder(Emission):
         return found if found.value is not None and static(*found.value) else None
 
     def wants(self, name: str) -> bool:
-        """Whether the gradient of this forward tensor is wanted."""
+        """Return whether the gradient of this forward tensor is wanted."""
         return name in self._walk.needed
 
     def producer(self, name: str) -> Node | None:

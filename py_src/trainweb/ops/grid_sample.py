@@ -31,10 +31,10 @@ Corner = tuple[Var, Var | None]
 class GridSample(Composite):
     """X at the places of a grid. https://onnx.ai/onnx/operators/onnx__GridSample.html
 
-    X is (N, C, sizes ...), the grid (N, sizes of the result ..., n): for each place n coordinates between -1 and 1,
-    that of the last axis first. Of mode nearest no gradient goes to the grid. In mode cubic with padding border each
-    pixel beyond the image is the nearest one within, as in PyTorch and ONNX Runtime; ONNX's reference evaluator moves
-    the place to the image first, which gives other numbers.
+    X is (N, C, sizes ...), the grid (N, sizes of the result ..., n). Each place has n coordinates between -1 and 1, the
+    last axis first. Of mode nearest no gradient goes to the grid. In mode cubic with padding border each pixel beyond
+    the image is the nearest one within, as in PyTorch and ONNX Runtime; ONNX's reference evaluator moves the place to
+    the image first, which gives other numbers.
     """
 
     versions = (16, 20, 22)
@@ -93,17 +93,17 @@ class GridSample(Composite):
         return [total.op("Reshape", target)]
 
     def _pixels(self, at: Var, size: Var) -> Var:
-        """Where the coordinates lie in pixels."""
+        """Return the coordinates in pixels."""
         at = (at + 1.0) * (size - 1.0) / 2.0 if self.align_corners else ((at + 1.0) * size - 1.0) / 2.0
         if not self._moves_places():
             return at
         at = self._reflected(at, size) if self.padding_mode == "reflection" else at
-        # No gradient goes through a place on the border: PyTorch has none there, Max and Min would have half.
+        # No gradient goes through a place on the border, as in PyTorch; Max and Min would have half.
         at, last = (at > 0.0).where(at, 0.0), size - 1.0
         return (at < last).where(at, last)
 
     def _moves_places(self) -> bool:
-        """Whether places are moved into the image; cubic interpolation moves the pixels around them."""
+        """Return whether places are moved into the image; cubic interpolation moves the pixels around them."""
         return self.padding_mode != "zeros" and MODES[self.mode] != "cubic"
 
     def _reflected(self, at: Var, size: Var) -> Var:

@@ -65,7 +65,7 @@ class _GroupNorm(Op):
         }
 
     def per_channel(self, b: Builder, v: Buf, channels: int) -> Buf:
-        """One number per channel: those that are given, or each of them for a group."""
+        """Return one number per channel: the given ones, or each of them for a group."""
         if v.size == channels:
             return v
         spread = b.temp("float32", (v.size, channels // v.size))

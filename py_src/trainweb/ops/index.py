@@ -217,7 +217,7 @@ class ScatterOp(Op):
     reduction: str
 
     def updates_shape(self, data: TensorType, indices: TensorType) -> tuple[int, ...]:
-        """Shape of the updates, after that of the indices has been checked."""
+        """Return the shape of the updates, after a check of the indices' shape."""
         raise NotImplementedError
 
     def scatter(self, b: Builder, out: Buf, indices: Buf, updates: Buf, reduction: str) -> None:
@@ -289,7 +289,7 @@ class ScatterOp(Op):
         return [*names(kept * share), None, *names(update_grad)]
 
     def _product_gradients(self, g: GradientBuilder, ins: list[str], dy: str) -> Names:
-        """dy times the other factors, without a division by those that are zero."""
+        """Return the gradients of products: dy times the other factors, without a division by zero factors."""
         data, updates, gradient = Var.of(g, ins[0], ins[2], dy)
         zeros = Var(g, zeros_like(g, ins[0]), data.dtype)
         data_grad = gradient * self._put(zeros + 1.0, ins[1], updates, "mul") if g.wants(ins[0]) else None
@@ -340,7 +340,7 @@ class ElementsOp(Op):
         return axis
 
     def arguments(self, b: Builder, data: Buf, indices: Buf) -> _Elements:
-        """What gather_elements and scatter_elements share."""
+        """Return the common arguments of gather_elements and scatter_elements."""
         axis = self.axis % len(data.shape)
         strides = list(contiguous_strides(data.shape))
         axis_stride, strides[axis] = strides[axis], 0
@@ -567,7 +567,7 @@ class TuplesOp(Op):
         return indices.shape[:-1] + data.shape[batch + k :]
 
     def arguments(self, b: Builder, data: Buf, indices: Buf) -> _Tuples:
-        """What gather_nd and scatter_nd share."""
+        """Return the common arguments of gather_nd and scatter_nd."""
         batch, k = self.batch_dims, indices.shape[-1]
         if k > 8:
             raise self.unsupported("an index tuple of more than 8 numbers")

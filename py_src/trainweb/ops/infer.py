@@ -17,7 +17,7 @@ FOLDED_INTEGERS, FOLDED_FLOATS = 4096, 64
 
 
 def folded_elements(dtype: str) -> int:
-    """How many elements a tensor may have whose value is known at compile time."""
+    """Return the largest number of elements of a tensor whose value is known at compile time."""
     if dtype not in STRUCT_FORMAT:
         return 0
     return FOLDED_FLOATS if dtype.startswith("float") else FOLDED_INTEGERS
@@ -29,7 +29,7 @@ def initializer_type(tensor: Tensor) -> TensorType:
 
 
 def may_decide(tensor: Tensor | TensorType) -> bool:
-    """Whether values of so few elements are known while a model is compiled."""
+    """Return whether a tensor has few enough elements for its values to be known at compile time."""
     return tensor.size <= folded_elements(tensor.dtype)
 
 
@@ -41,7 +41,7 @@ def infer_outputs(op: Op, types: Mapping[str, TensorType]) -> tuple[list[TensorT
     ModelError
         An input that nothing defines, or inputs that do not fit; whatever goes wrong names the node.
     UnsupportedError
-        What an operator does depends on a size, or on data, that is not known.
+        The operator's work depends on an unknown size, or on unknown data.
     """
     try:
         inputs = op.complete([types[name] if name else None for name in op.node.inputs])

@@ -17,7 +17,7 @@ from trainweb.ops.recurrent import MAX_STEPS
 from trainweb.ops.symbolic import Var
 
 RULES = {"linear": (False, False), "gated": (True, False), "delta": (False, True), "gated_delta": (True, True)}
-"""Whether the state decays, and whether what it already answers to a key is taken from the value."""
+"""First: the state decays. Second: the state's present answer to a key is subtracted from the value."""
 
 Step = tuple[Var, Var, Var, Var | None, Var | None]
 """Queries (B, keys' heads, queries of one, d_k), key (B, heads, d_k, 1), value (B, heads, 1, d_v), decay and beta."""
@@ -121,7 +121,7 @@ class LinearAttention(Composite):
         return [reshape(y, 0, 0, groups * (self.q_num_heads // groups) * (g.shape(v.name)[2] // groups)) * scale, state]
 
     def _steps(self, g: Emission, ins: list[Var | None], length: int) -> list[Step]:
-        """What each step reads and writes."""
+        """Return the reads and writes of each step."""
         q, k, v, _, decay, beta = ins
         assert q is not None and k is not None and v is not None
         groups = self.kv_num_heads

@@ -165,7 +165,7 @@ class Not(Pointwise):
 
 @register
 class IsNaN(Pointwise):
-    """Whether x is NaN. https://onnx.ai/onnx/operators/onnx__IsNaN.html"""
+    """True where x is NaN. https://onnx.ai/onnx/operators/onnx__IsNaN.html"""
 
     chooses = True
     versions: ClassVar[tuple[int, ...]] = (9, 13, 20)
@@ -184,7 +184,7 @@ class IsNaN(Pointwise):
 
 @register
 class IsInf(IsNaN):
-    """Whether x is infinite. https://onnx.ai/onnx/operators/onnx__IsInf.html"""
+    """True where x is infinite. https://onnx.ai/onnx/operators/onnx__IsInf.html"""
 
     versions = (10, 20)
     attrs = {"detect_negative": Int(1), "detect_positive": Int(1)}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 GEMM_WITHOUT_C_SINCE = 11
 DTYPES = ("float32", "int32", "int64", "uint32", "uint64")
-"""What ONNX multiplies matrices of; those of integers wrap."""
+"""Types of matrices that ONNX multiplies; integers wrap."""
 
 
 def check_dtypes(op: Op, *given: TensorType | None) -> None:

@@ -42,8 +42,8 @@ def learning_rate(state: Buf) -> Buf:
 class AdafactorOptimizer(KernelOptimizer):
     """Adafactor over sequences, as torch.optim.Adafactor: of a matrix it keeps means of g * g by row and by column.
 
-    u = g / sqrt(v), v being the product of both means over the mean of the rows, and for vectors the average of g * g
-    itself; u is scaled to a root mean square of `clip_threshold` at most, and w loses `weight_decay` * lr * w and
+    u = g / sqrt(v), v being the product of both means over the mean of the rows. For vectors, v is the average of g *
+    g.; u is scaled to a root mean square of `clip_threshold` at most. w loses `weight_decay` * lr * w and
     max(scale_epsilon, root mean square of w) * min(lr, 1 / sqrt(step)) * u. The averages take step ** beta2_decay of
     what is new. Shazeer & Stern, https://arxiv.org/abs/1804.04235.
     """
@@ -111,10 +111,11 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 class MuonOptimizer(KernelOptimizer):
     """Muon over sequences: the momentum of a matrix is brought close to the nearest orthogonal one before each step.
 
-    As torch.optim.Muon, in float32: m = momentum * m + (1 - momentum) * g, u = momentum * m + (1 - momentum) * g with
-    nesterov, u = newton_schulz(u / |u|), w loses weight_decay * lr * w and lr * u times 0.2 * sqrt(max(rows, columns))
-    with `match_rms` 1, else sqrt(max(1, rows / columns)). Axes after the first are one. Parameters of fewer than two
-    axes are updated by AdamW with `alpha`, `beta` and `epsilon`. https://kellerjordan.github.io/posts/muon/
+    As torch.optim.Muon, in float32: m = momentum * m + (1 - momentum) * g. With nesterov, u = momentum * m + (1 -
+    momentum) * g. Then u = newton_schulz(u / |u|). w loses weight_decay * lr * w and lr * u times a scale. It is 0.2 *
+    sqrt(max(rows, columns)) with `match_rms` 1, else sqrt(max(1, rows / columns)). Axes after the first are one.
+    Parameters of fewer than two axes are updated by AdamW with `alpha`, `beta` and `epsilon`.
+    https://kellerjordan.github.io/posts/muon/
     """
 
     domain = TRAINWEB
@@ -240,7 +241,7 @@ def _product(
     alpha: float = 1.0,
     beta: float = 0.0,
 ) -> None:
-    """out = alpha * left right + beta * bias, over `k`; the strides are those of rows and columns of both."""
+    """out = alpha * left right + beta * bias, over `k`; the strides are of rows and columns of both."""
     m, n = out.shape
     b.emit(
         calls.Gemm(

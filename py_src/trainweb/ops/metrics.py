@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 MODES = {"right": COUNT_RIGHT, "parts": COUNT_PARTS, "matrix": COUNT_MATRIX}
 NUMBERS = ("float32", "int64", "int32", "uint8", "int8", "bool")
-"""What predictions and targets may be."""
+"""Types of predictions and targets."""
 SCORES, CLASSES = f32([[0.5, 2, -1], [1, 1, 0], [3, 0, 4], [0, 0, 0]]), i64([1, 1, 2, 0])
 NAN = f32([[1, float("nan"), 3], [float("nan"), 0, 1]])
 IMAGE, PIXELS = (2, 3, 2, 2), i64([[[0, 1], [2, 2]], [[1, 1], [0, 2]]])
 
 
 class Scores(NamedTuple):
-    """Scores as [outer, classes, inner]; where `is_binary` there is one, that of the second of two classes."""
+    """Scores as [outer, classes, inner]; if `is_binary` there is one, the score of the second of two classes."""
 
     outer: int
     classes: int
@@ -38,7 +38,7 @@ class Scores(NamedTuple):
 
 
 class _Metric(Op):
-    """What the operators have in common: (predicted, target)."""
+    """Common base of the operators: (predicted, target)."""
 
     domain = "ai.trainweb"
     min_inputs = max_inputs = 2
@@ -52,7 +52,7 @@ class _Metric(Op):
     def scores(self, predicted: tuple[int, ...], target: tuple[int, ...]) -> Scores:
         """The axis of classes is the last, or the second; as many predictions as targets are of two classes.
 
-        Where sizes are not known, ranks decide; the plan is compiled when they are.
+        If sizes are not known, ranks decide; the plan is compiled when they are.
 
         Raises
         ------
@@ -95,7 +95,7 @@ def is_above(b: Builder, x: Buf, limit: float) -> Buf:
 
 
 class _Counts(_Metric):
-    """Those of classes: sums, and [targets that are none, the first of them, classes]."""
+    """Metrics of classes: sums, and [targets that are no class, the first of them, classes]."""
 
     n_outputs = 2
     attrs = {"ignores": Int(0), "ignored": Int(0)}
@@ -190,7 +190,7 @@ class ClassCounts(_Counts):
 
 @register
 class TopCounts(_Counts):
-    """How many targets have fewer than `k` classes with a higher score, and how many there are (NaN: highest)."""
+    """The number of targets with fewer than `k` classes of a higher score, and the number of targets (NaN: highest)."""
 
     attrs = {"k": Int(1), **_Counts.attrs}
     samples = (

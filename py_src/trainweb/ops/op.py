@@ -41,7 +41,7 @@ class Attr:
     is_list: bool = False
 
     def check(self, value: Any) -> bool:
-        """Whether `value` is of this attribute's type."""
+        """Return whether `value` is of this attribute's type."""
         if self.is_list:
             return isinstance(value, (list, tuple)) and all(isinstance(v, self.type) for v in value)
         return isinstance(value, self.type) and not isinstance(value, bool)
@@ -142,18 +142,18 @@ class Op:
     accumulates: ClassVar[bool] = False
     """Input 1 is added to input 0, a gradient buffer: what makes it may do so itself."""
     tested_through: ClassVar[str] = ""
-    """An operator whose samples test this one, too; it has none of its own then."""
+    """An operator whose samples test this one, too; it has no samples then."""
     chooses: ClassVar[bool] = False
     """It may leave out NaN and infinities on purpose, or look for them."""
     unit_axis: ClassVar[int | None] = None
     """The axis of what it makes that counts units: channels of a convolution, columns of a product."""
     draws: ClassVar[bool] = False
-    """Two nodes with the same inputs give different results: each draws numbers of its own."""
+    """Two nodes with the same inputs give different results: each draws different numbers."""
     samples: ClassVar[Sequence[Sample]] = ()
     bad: ClassVar[Sequence[Bad]] = ()
 
     def is_rectifier(self) -> bool:
-        """Whether results are zero wherever a unit does not fire: if it never does, it is dead."""
+        """Return whether results are zero wherever a unit does not fire: if it never does, it is dead."""
         return False
 
     def __init__(self, node: Node, opset: int) -> None:
@@ -176,7 +176,7 @@ class Op:
         return None
 
     def accepts_inputs(self, n: int) -> bool:
-        """Whether another number of inputs than min_inputs..max_inputs is legal in this opset."""
+        """Return whether another number of inputs than min_inputs..max_inputs is legal in this opset."""
         return False
 
     def complete(self, inputs: Sequence[T | None]) -> list[T | None]:
@@ -248,7 +248,7 @@ class Op:
 
     @property
     def is_pure(self) -> bool:
-        """Whether the results depend on the inputs alone, and nothing else changes."""
+        """Return whether the results depend only on the inputs, and nothing else changes."""
         return not self.draws and not self.state_inputs
 
     # What subclasses give.
@@ -339,8 +339,8 @@ def registry() -> Iterator[type[Op]]:
 def find(domain: str, op_type: str) -> type[Op] | None:
     """The class of an operator, or None.
 
-    In the domain ai.trainweb there are also those of ai.onnx, as they first were: `Emission.emit` uses them in models
-    that are older than they are.
+    The domain ai.trainweb also has the operators of ai.onnx in their first versions. `Emission.emit` uses them in
+    models that are older than they are.
     """
     load_families()
     found = _REGISTRY.get((_ALIASES.get(domain, domain), op_type))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What an optimizer keeps of each trainable parameter, beside its value.
+    """A tensor that an optimizer keeps of each trainable parameter, beside its value.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Moment:
     saved
         Name in checkpoints.
     segment
-        Where sessions keep it, behind those before it.
+        Its segment in sessions, behind the tensors before it.
     """
 
     input: str
@@ -74,7 +74,7 @@ SECOND_MOMENTS = f32([0.04, 2.25, 0.0, 1e-4, 0.5, 1.0, 0.09])
 THIRD_MOMENTS = f32([0.1, -0.5, 0.0, 0.005, 0.2, -0.9, 0.25])
 FOURTH_MOMENTS = f32([0.4, -1.0, 0.5, 0.25, 1.0, -0.002, -0.5])
 UPDATES = f32([0.02, 1.0, 0.0, 2e-4, 0.3, 0.1, 0.05])
-"""What samples start from, other than at the first step."""
+"""Initial moments of samples at later steps."""
 
 
 class SequenceOp(Op):
@@ -99,9 +99,9 @@ class Optimizer(SequenceOp):
     inputs: ClassVar[tuple[str, ...]] = OPTIMIZER_INPUTS
     """Which inputs of the optimizer model the node takes: some of OPTIMIZER_INPUTS and of MOMENTS."""
     optional_moments: ClassVar[int] = 0
-    """How many of the last inputs a node may leave out; `moments` says how many it must have."""
+    """Number of the last inputs that a node may leave out; `moments` says how many it must have."""
     per_parameter: ClassVar[bool] = False
-    """Whether the update of an element depends on the whole parameter, so that parameters are updated one by one."""
+    """True if the update of an element depends on the whole parameter, so that parameters are updated one by one."""
 
     def __init_subclass__(cls) -> None:
         kept = (PARAMS, *(m.input for m in (*MOMENTS, AVERAGES)))
@@ -111,17 +111,17 @@ class Optimizer(SequenceOp):
 
     @classmethod
     def most_moments(cls) -> int:
-        """How many moments it keeps of each parameter at most."""
+        """Return the largest number of moments that it keeps of each parameter."""
         return sum(m.input in cls.inputs for m in (*MOMENTS, AVERAGES))
 
     @property
     def moments(self) -> int:
-        """How many moments it keeps of each parameter, as its attributes are."""
+        """Return the number of moments that it keeps of each parameter with its attributes."""
         return self.most_moments()
 
     @classmethod
     def moment_shape(cls, moment: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of a parameter's moment, counted from 0; that of the parameter unless `per_parameter`."""
+        """The shape of a parameter's moment, counted from 0; it is the parameter's shape unless `per_parameter`."""
         return shape
 
     def check(self) -> None:

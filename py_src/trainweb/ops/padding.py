@@ -51,7 +51,7 @@ class WindowSizes:
         return self.pads(begin, total - begin)
 
     def transposed_pads(self, auto_pad: str, output_shape: Sequence[int] | None, extra: Sequence[int] | None) -> str:
-        """What makes the output of a transposed convolution as large as all its windows together."""
+        """Return the pads that make the output of a transposed convolution as large as all its windows together."""
         full = (self.size - 1) * self.stride + self.span
         out = self.constant(output_shape) if output_shape else self.size * self.stride
         begin = half(positive((full + self.constant(extra) if extra else full) - out), auto_pad)

@@ -37,7 +37,7 @@ class RandomOp(Op):
     seed: float | None
 
     def salt(self) -> int:
-        """What tells this node's numbers from those of another."""
+        """Salt that makes this node's random stream unique."""
         source = self.node.outputs[0] if self.seed is None else f"seed {self.seed}"
         return crc32(source.encode()) & 0x7FFFFFFF
 

@@ -35,7 +35,7 @@ CELLS = {
 
 
 def weight_gradient(g: Emission, kind: int, flow: str, gates: str, before: str, r: str) -> str:
-    """That of R, from those of the products: one product over all steps, and one for the candidate of a GRU."""
+    """Return the gradient of R from the products' gradients: one product over all steps, one for a GRU's candidate."""
     rows, states = matrix_of_rows(g, flow), matrix_of_rows(g, before)
     if kind != CELL_GRU:
         return matrix_product(g, [rows, states], (1, 0))
@@ -92,7 +92,7 @@ class _Recurrence(Op):
         return Body([*self.function_inputs], [*self.function_outputs], self.body_nodes(body))
 
     def body_nodes(self, body: RecurrenceFunction) -> list[Node]:
-        """Those of this direction."""
+        """Return the nodes of this direction."""
         raise NotImplementedError
 
     def sizes(self, y: Buf) -> _Sizes:
@@ -105,10 +105,10 @@ class _Recurrence(Op):
 class Recurrence(_Recurrence):
     """All steps of a recurrent layer in one direction (ai.trainweb).
 
-    Inputs are those of the gates (steps, batch, gates * H), the weights of the states (gates * H, H), the bias of
-    their products (gates * H), sequence_lens (batch), the first states (batch, H): h and, of an LSTM, c. Outputs are
-    the states of all steps (steps, batch, H) and the last ones; for the gradient: the gates, and the states that each
-    step started from.
+    Inputs are the gates' inputs (steps, batch, gates * H), and the weights of the states (gates * H, H). The bias of
+    their products (gates * H), sequence_lens (batch) and the first states (batch, H) follow: h and, of an LSTM, c.
+    Outputs are the states of all steps (steps, batch, H) and the last ones; for the gradient: the gates, and the states
+    that each step started from.
     """
 
     min_inputs, max_inputs, n_outputs = 2, 6, 6
@@ -269,7 +269,7 @@ class Recurrence(_Recurrence):
 class RecurrenceGrad(_Recurrence):
     """Gradients of Recurrence from (R, gates, states before, cells before, sequence_lens, dY, dH, dC) (ai.trainweb).
 
-    They are those of the inputs of the gates, of the products (of the cell `gru_linear`) and of the first states.
+    They are the gradients of the gates' inputs, of the products (of the cell `gru_linear`) and of the first states.
     """
 
     min_inputs, max_inputs, n_outputs = 3, 8, 4

@@ -11,7 +11,7 @@ from typing import Any
 from trainweb.model.graph import Graph, Node, Tensor, Value
 
 FIRST_OPSET = 9
-"""That of Scan over the first axis, and of Where."""
+"""The first opset with Scan over the first axis, and with Where."""
 
 
 class _Nodes:
@@ -40,7 +40,7 @@ class _Nodes:
         return self.constant("int64", (len(values),), values)
 
     def sum(self, *terms: str) -> str:
-        """Of those that there are."""
+        """Return the sum of the terms that are not empty."""
         total, *rest = (term for term in terms if term)
         for term in rest:
             total = self.op("Add", total, term)
@@ -68,7 +68,7 @@ class RecurrenceFunction:
     cell : str
         As of the node.
     reverse : bool
-        Whether the first step is the last row.
+        True if the first step is the last row.
     given : set of str
         Names of the inputs that the node has.
     """
@@ -122,7 +122,7 @@ class RecurrenceFunction:
         """Emit the Scan.
 
         `states`: by their names in the body, what they are at first and after a step; `rows`: what the steps are given;
-        `outputs`: what is kept of each step, by its name. Returns the last states, then what was kept.
+        `outputs`: the values kept of each step, by name. Returns the last states, then the kept values.
         """
         s, o = self.step, self.outer
         if self._given("lengths"):

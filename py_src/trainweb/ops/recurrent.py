@@ -45,7 +45,7 @@ _DEFAULTS: dict[str, tuple[float | None, float | None]] = {
     "hardsigmoid": (0.2, 0.5),
     "elu": (1.0, None),
 }
-"""Activations, and the alpha and beta of those that have them."""
+"""Activations, with alpha and beta where they have them."""
 
 _OPERATORS = {
     "sigmoid": "Sigmoid",
@@ -152,7 +152,7 @@ class RecurrentLayer(Composite):
         return found
 
     def _activations(self) -> list[list[Activation]]:
-        """Those of each direction."""
+        """Return the activations of each direction."""
         directions, each = len(self._directions), len(self.default_activations)
         given = [n if isinstance(n, str) else n.decode() for n in self.activations or ()]
         given = given or [*self.default_activations * directions]
@@ -194,7 +194,7 @@ class RecurrentLayer(Composite):
         return [y, *ends]
 
     def _steps(self, x: Var) -> int:
-        """How many steps are written out."""
+        """Return the number of steps that are written out."""
         steps = x.g.shape(x.name)[0]
         if not isinstance(steps, int):
             raise UndecidedError("the length of the sequence")
@@ -299,14 +299,14 @@ class RecurrentLayer(Composite):
         return gates if self.gates == 1 else part(gates, 1, k * hidden, (k + 1) * hidden)
 
     def _input_bias(self, bias: Var | None, hidden: int) -> Var | None:
-        """What is added to the inputs of all steps: both biases."""
+        """Return the bias of the inputs of all steps: the sum of both biases."""
         if bias is None:
             return None
         rows = self.gates * hidden
         return part(bias, 0, 0, rows) + part(bias, 0, rows, 2 * rows)
 
     def _product_bias(self, bias: Var | None, hidden: int) -> Var | None:
-        """What is added to the products of all steps with the recurrent weights."""
+        """Return the bias of the products of all steps with the recurrent weights."""
         return None
 
     def _cell(
@@ -343,7 +343,7 @@ class RecurrentLayer(Composite):
         return y, *ends
 
     def clip_numpy(self, x: Any) -> Any:
-        """What goes into an activation."""
+        """Return the input of an activation."""
         return x if self.clip is None else np.clip(x, -self.clip, self.clip)
 
     def numpy_step(

@@ -230,7 +230,7 @@ _FOLDS: dict[int, Any] = {
 
 
 NUMBERS = ("float32", "int32", "int64", "uint32", "uint64")
-"""What the standard reduces, after types of floats became float32."""
+"""Types that the standard reduces, after types of floats became float32."""
 
 
 class NumberReduction(Reduction):

@@ -1,4 +1,4 @@
-"""What detectors and decoders of pooled images do: MaxUnpool, RoiAlign, MaxRoiPool."""
+"""Operators of detectors and decoders of pooled images: MaxUnpool, RoiAlign, MaxRoiPool."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class MaxUnpool(Composite):
 
 
 LARGEST_REGION = 4
-"""How many times as long as an image a region may be whose samples are as many as it is long."""
+"""Largest length of a region, in lengths of the image, if its number of samples follows from its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class _Samples:
     Attributes
     ----------
     used, inside
-        Whether the region has so many; whether it lies in the image.
+        `used` is true if the region has this sample, and `inside` if it lies in the image.
     at
         The place, in pixels of the image.
     share
@@ -206,7 +206,7 @@ class RoiAlign(Composite):
 
     @property
     def is_half_pixel(self) -> bool:
-        """Whether regions are moved by half a pixel, and may be of any size."""
+        """Return whether regions are moved by half a pixel, and may be of any size."""
         return self.opset >= 16 and self.coordinate_transformation_mode == "half_pixel"
 
     def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
@@ -245,7 +245,7 @@ class RoiAlign(Composite):
         return bins.op(kind, axes=[axis], keepdims=keepdims)
 
     def _span(self, rois: Var, axis: int) -> tuple[Var, Var]:
-        """Where regions start along an axis, and how long they are: [regions, 1]."""
+        """Return the starts and the lengths of regions along an axis: [regions, 1]."""
         shift = 0.5 if self.is_half_pixel else 0.0
         start, end = (part(rois, 1, k, k + 1) * self.spatial_scale - shift for k in (1 - axis, 3 - axis))
         return start, end - start if self.is_half_pixel else (end - start).op("Max", 1.0)
@@ -452,7 +452,7 @@ class MaxRoiPool(Composite):
 
 
 EMPTY = -3e38
-"""What pixels outside of a bin count as: below half of it is a bin without any."""
+"""Value of pixels outside of a bin: a maximum below half of it belongs to an empty bin."""
 
 
 def _rounded(x: Var) -> Var:

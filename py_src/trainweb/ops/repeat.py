@@ -33,7 +33,7 @@ class _Repeat(Op):
     min_inputs, max_inputs = 0, MANY
     tested_through = "Scan"
     is_open = False
-    """Whether only the run tells how often it runs: `trips` is the most."""
+    """True if the number of iterations is known only at run time: `trips` is the most."""
     body: Graph
     body_opset: int
     carried: int
@@ -42,7 +42,7 @@ class _Repeat(Op):
 
     @property
     def opsets(self) -> dict[str, int]:
-        """Those of the body."""
+        """Opsets of the body."""
         return {"": self.body_opset, TRAINWEB: 1, MS: 1}
 
     @property
@@ -52,7 +52,7 @@ class _Repeat(Op):
 
     @property
     def iterations(self) -> Iterations:
-        """What the body's inputs and outputs are."""
+        """The use that the loop makes of the body's inputs and outputs."""
         return Iterations(self.trips, self.carried, tuple(map(bool, self.scanned)), tuple(map(bool, self.stacked)))
 
     def typed_body(self) -> Graph:
@@ -62,7 +62,7 @@ class _Repeat(Op):
         return body
 
     def body_types(self, inputs: list[TensorType]) -> dict[str, TensorType]:
-        """Types of the tensors in the body; values are known of those that all iterations read."""
+        """Return the types of the tensors in the body; inputs that all iterations read keep their values."""
         n = self.carried + len(self.scanned)
         if len(self.body.inputs) != 1 + len(inputs):
             raise self.error(f"its body has {len(self.body.inputs)} inputs, not {1 + len(inputs)}.")
@@ -125,9 +125,9 @@ class _Forward(_Repeat):
 class Repeat(_Counted, _Forward):
     """A loop of a number of iterations that is known when it is compiled (ai.trainweb).
 
-    The first input is that number. The body's inputs are the number of the iteration (an int64 scalar), then the others
-    of the node: what is carried, what is scanned, what all iterations read. Its outputs are what is carried and what is
-    stacked; the node has for the gradient also what each iteration started from.
+    The first input is that number. The body's inputs are the number of the iteration (an int64 scalar), then carried
+    tensors, scanned ones, and tensors that all iterations read. Its outputs are what is carried and what is stacked;
+    the node has for the gradient also what each iteration started from.
     """
 
     def infer(self, *inputs: TensorType | None) -> tuple[TensorType, ...]:
@@ -169,7 +169,7 @@ class Repeat(_Counted, _Forward):
 
 
 class _Backward(_Repeat):
-    """Of the inputs after the first `counted` ones, the first `inputs` are those of the body."""
+    """After the first `counted` inputs, the first `inputs` ones are the body's."""
 
     attrs = {
         **_Repeat.attrs,
@@ -200,7 +200,7 @@ class _Backward(_Repeat):
         b.loop_gradient(self, types, ins, outs)
 
     def _pass_on(self, b: Builder, outs: list[Buf | None], ins: list[Buf]) -> None:
-        """The gradients where there are no iterations: those of what is carried are what they were."""
+        """Write the gradients of a loop without iterations: gradients of carried tensors stay as they are."""
         seeds = dict(zip(self.seeds, ins[self.inputs + self.carried :], strict=True))
         for i, out in zip(self.wanted, outs, strict=True):
             if out is not None and i < self.carried and i in seeds:
@@ -213,8 +213,9 @@ class _Backward(_Repeat):
 class RepeatGradient(_Counted, _Backward):
     """Gradients of Repeat (ai.trainweb): the loop from the last iteration to the first.
 
-    Inputs are those of the Repeat, what each of its iterations started from, and the gradients of its outputs
-    `seeds`; outputs are those of the body's inputs `wanted`. An iteration computes again what its gradient needs.
+    Inputs are the inputs of the Repeat, the initial states of each of its iterations, and the gradients of its outputs
+    `seeds`; outputs are the gradients of the body's inputs `wanted`. An iteration computes again what its gradient
+    needs.
     """
 
     counted = 1
@@ -287,8 +288,8 @@ class RepeatWhile(_Forward):
 class RepeatWhileGradient(_Backward):
     """Gradients of RepeatWhile (ai.trainweb): as many iterations as it had, the last one first.
 
-    Inputs are those of the RepeatWhile without the number of iterations, how often it ran, what each iteration started
-    from, and the gradients of its outputs `seeds`.
+    Inputs are the inputs of the RepeatWhile without the number of iterations, and the number of iterations that ran.
+    The initial states of each iteration and the gradients of its outputs `seeds` follow.
     """
 
     attrs = {**OPEN_ATTRIBUTES, **{name: _Backward.attrs[name] for name in ("inputs", "wanted", "seeds")}}

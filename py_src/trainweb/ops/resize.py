@@ -31,9 +31,9 @@ ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 OWN = "ai.trainweb"
 POLICIES = ("stretch", "not_larger", "not_smaller")
 RADIUS = {"linear": 1, "cubic": 2}
-"""How far an element reaches, in elements of the input."""
+"""Distance that an element reaches, in elements of the input."""
 Part = tuple[float, float]
-"""Where along an axis a crop starts and ends, of its size less 1."""
+"""Start and end of a crop along an axis, as parts of its size less 1."""
 WHOLE = (0.0, 1.0)
 
 
@@ -177,7 +177,7 @@ class Resize(Op):
         return {a: (n, f) for a, (n, f) in sorted(found.items()) if n != x[a] or f != 1 or crops.get(a, WHOLE) != WHOLE}
 
     def source(self, i: int, n_in: int, n_out: int, scale: float, part: Part = WHOLE) -> float:
-        """Where in the input the output's element `i` lies."""
+        """Return the place of the output's element `i` in the input."""
         mode = self.coordinate_transformation_mode
         if mode == CROP:
             start, end = part
@@ -205,7 +205,10 @@ class Resize(Op):
         return [min(max(rounded(self.source(i, n_in, n_out, scale, part)), 0), n_in - 1) for i in range(n_out)]
 
     def inside(self, n_in: int, n_out: int, scale: float, part: Part = WHOLE) -> list[bool]:
-        """Whether the output's elements lie in the input; those of crops beyond it are `extrapolation_value`."""
+        """Return whether the output's elements lie in the input.
+
+        Elements of crops beyond it are `extrapolation_value`.
+        """
         if self.coordinate_transformation_mode != CROP:
             return [True] * n_out
         return [0 <= self.source(i, n_in, n_out, scale, part) <= n_in - 1 for i in range(n_out)]
@@ -261,7 +264,7 @@ class Resize(Op):
     def _symbolic(
         self, x: tuple[int, ...], roi: TensorType | None, scales: TensorType | None, sizes: TensorType | None
     ) -> list[int]:
-        """Shape of the output where that of the input is not known."""
+        """Return the shape of the output if the shape of the input is not known."""
         result = list(x)
         if scales is not None and scales.value is None and static(scales.size) and scales.size:
             axes: Sequence[int] = range(len(x)) if self.axes is None else self.axes
@@ -327,7 +330,7 @@ class Resize(Op):
     def _beyond(
         self, x: Sequence[int], scaled: Mapping[int, tuple[int, float]], crops: Mapping[int, Part]
     ) -> tuple[tuple[int, ...], list[float]] | None:
-        """What is added where the output lies beyond the input, (1, ..., sizes of resized axes); None: nothing."""
+        """Return the tensor (1, ..., sizes of resized axes) to add where the output lies beyond the input, or None."""
         inside = [self.inside(x[a], *scaled[a], crops.get(a, WHOLE)) if a in scaled else [True] for a in range(len(x))]
         if not self.extrapolation_value or all(map(all, inside)):
             return None
@@ -357,7 +360,7 @@ class Resize(Op):
     def _scaled_back(
         self, g: GradientBuilder, ins: list[str], shape: Sequence[int], sizes: Sequence[int]
     ) -> dict[int, tuple[int, float]] | None:
-        """What `scaled` gives, where sizes that are not resized, as that of the batch, may be symbolic.
+        """Return the result of `scaled`; sizes that are not resized, such as the batch, may be symbolic.
 
         None where scales or sizes of axes that are resized are not known.
         """
@@ -381,7 +384,7 @@ class Resize(Op):
         return found
 
     def _axis_gradient(self, g: GradientBuilder, dy: str, sizes: tuple[int, int, int], scale: float) -> str:
-        """Gradient (-1, n_in, rest) of an input from that of its outputs, (-1, n, rest)."""
+        """Return the gradient (-1, n_in, rest) of an input from the gradient of its outputs, (-1, n, rest)."""
         n_in, n, rest = sizes
         weights = self.weights(n_in, n, scale)
         flat = g.op("Reshape", [dy, self._shape(g, (-1, n) if rest == 1 else (-1, n, rest))])

@@ -60,7 +60,7 @@ class Rule(Optimizer):
     domain = TRAINWEB
     cases: ClassVar[Sequence[Mapping[str, Any]]] = ()
     averages: ClassVar[bool] = False
-    """Whether it has averages, `s.average`, which evaluation and exports read in place of the parameters."""
+    """True if it has averages, `s.average`, which evaluation and exports read in place of the parameters."""
     values: ClassVar[Sequence[Any]] = (FIRST_MOMENTS, SECOND_MOMENTS, THIRD_MOMENTS, FOURTH_MOMENTS)
     """Moments that tests start from."""
     settings: ClassVar[Mapping[str, Field]] = {}
@@ -382,8 +382,8 @@ class NAdam(Rule):
     def _half_product(base: float, power: Any) -> Any:
         """The product of 1 - base ** i / 2 for i = 1 ... t, with `power` = base ** t.
 
-        The sum of the logarithms is, term by term of their series, minus the sum of the geometric series
-        base ** k * (1 - power ** k) / (1 - base ** k), each divided by k * 2 ** k.
+        The sum of the logarithms is minus the sum of geometric series, term by term of their series. Term k is base **
+        k * (1 - power ** k) / (1 - base ** k), divided by k * 2 ** k.
         """
         total, powers = 0.0, 1.0
         for k in range(1, 50):

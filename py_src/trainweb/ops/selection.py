@@ -1,7 +1,7 @@
 """Operators whose results are as long as the data say: what decides is fed, or constant, and computed in Python.
 
-A plan is compiled for sizes that are known. What decides these belongs to the signature (docs/architecture.md,
-section 2), so the values are at hand when types are inferred; where a step computes them, the operator is refused.
+A plan is compiled for sizes that are known. Values that decide these belong to the signature (docs/architecture.md,
+section 2), so they are at hand when types are inferred; where a step computes them, the operator is refused.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Compress(Composite):
 class Unique(Selection):
     """The different elements, or slices along an axis, with where they are. https://onnx.ai/onnx/operators/onnx__Unique.html
 
-    A number that is none equals another.
+    NaN equals NaN.
     """
 
     versions = (11, 28)
@@ -298,7 +298,7 @@ class NonMaxSuppression(Selection):
 
 
 def intersection_over_union(a: Sequence[float], b: Sequence[float]) -> float:
-    """What two boxes have in common, as a part of what they cover; boxes are (least, least, largest, largest)."""
+    """Return the common share of the area that two boxes cover; boxes are (least, least, largest, largest)."""
     width, height = (min(a[2 + k], b[2 + k]) - max(a[k], b[k]) for k in (0, 1))
     if width <= 0 or height <= 0:
         return 0.0

@@ -1,7 +1,7 @@
 """Shape inference over symbolic dimensions: every operator infers once, over dims.
 
-The dims that inputs declare are symbols. What operators need of them is found out on the way: where a weight demands
-n = 4, the model's own declaration is refined. Sizes that data decide are symbols of their own.
+The dims that inputs declare are symbols. Operators' demands on them are found on the way: where a weight demands n = 4,
+the model's own declaration is refined. Sizes that data decide are symbols of their own.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def infer_shapes(graph: Graph) -> dict[str, Value]:
     Returns
     -------
     dict of str to Value
-        By tensor name. A dim is an int, an expression of the symbols of the inputs, or None where it is made of
-        dims without a name or decided by data.
+        By tensor name. A dim is an int, an expression of the symbols of the inputs, or None. None stands for dims made
+        of unnamed ones or decided by data.
 
     Raises
     ------
@@ -48,15 +48,14 @@ class ShapeInference:
     graph : Graph
         Its inputs must have a rank.
     former : ShapeInference, optional
-        Of a graph with many of the same nodes: what was inferred of these from the same types, without symbols, is
-        not inferred again.
+        Of a graph with many of the same nodes: results for them from the same types, without symbols, are reused.
 
     Attributes
     ----------
     table : SymbolTable
         The symbols, and what is known of them.
     ops : list of Op
-        The operators of the graph's nodes, without those that were added afterwards.
+        The operators of the graph's nodes, without nodes that were added afterwards.
     """
 
     def __init__(self, graph: Graph, former: ShapeInference | None = None) -> None:
@@ -76,7 +75,7 @@ class ShapeInference:
         values = (*graph.value_info.values(), *graph.outputs)
         declared = {v.name: v for v in values if isinstance(v, Value) and v.shape and str in map(type, v.shape)}
         self.ops: list[Op] = []
-        # Domains may have come to the opsets, as those of gradients do.
+        # Domains may have come to the opsets, such as the domains of gradients.
         fits = former is not None and former._opsets.items() <= graph.opsets.items()
         made = {op.node.outputs[0]: op for op in former.ops} if former and fits else {}
         for node in graph.nodes:
@@ -160,7 +159,7 @@ class ShapeInference:
         return result
 
     def given(self, name: str, t: TensorType) -> None:
-        """What is known of an input, beyond its declaration."""
+        """Note more knowledge of an input than its declaration has."""
         self._types.put(name, t)
         self._rankless.discard(name)
 
@@ -202,7 +201,7 @@ class ShapeInference:
                 self.table.call(dim, size, declared.name, axis)
 
     def _origins(self, node: Node) -> str:
-        """Where the dims of a node's inputs come from, for an error."""
+        """Describe the origin of the dims of a node's inputs, for an error."""
         parts, dims = [], []
         for name in dict.fromkeys(filter(None, node.inputs)):
             if name in self._types:
@@ -238,7 +237,7 @@ class _Types(Mapping[str, TensorType]):
             self._now[name] = (-1, t)
 
     def is_static(self, name: str) -> bool:
-        """Whether a tensor is known, and without symbols."""
+        """Return whether a tensor is known, and without symbols."""
         return name in self._types and name not in self._now
 
     def first(self, name: str) -> TensorType:

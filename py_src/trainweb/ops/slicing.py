@@ -115,7 +115,7 @@ class Slice(Op):
         return TensorType(x.dtype, tuple(n for _, n, _ in self.bounds(x, *given)))
 
     def waits_for(self, given: Sequence[TensorType | None]) -> TensorType | None:
-        """What is fed and decides along which axes is sliced: the axes, or how many numbers there are."""
+        """Return the fed tensor that decides the sliced axes: the axes themselves, or one with a symbolic length."""
         present = [t for t in given if t is not None]
         for t in present:
             if not equal(t.size, present[0].size):
@@ -440,7 +440,7 @@ class Pad(Op):
         return margins
 
     def _rows(self, g: GradientBuilder, size: str, before: int | Var, after: int | Var) -> str:
-        """What `_index` gives, as a tensor for a dimension of `size` elements."""
+        """Return the result of `_index` as a tensor for a dimension of `size` elements."""
         zero, one = (Var(g, g.constant("int64", (), [k]), "int64") for k in (0, 1))
         dim = Var(g, g.squeeze(size, [0]), "int64")
         k = Var(g, g.op("Range", [(zero - before).name, (dim + after).name, one.name]), "int64")

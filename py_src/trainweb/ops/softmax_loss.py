@@ -44,7 +44,7 @@ class _AlongAxis(Op):
 
     @property
     def flattens(self) -> bool:
-        """Whether the dims from `axis` on are one: the gradients say so by their names."""
+        """Return whether the dims from `axis` on are one: the gradients' names say so."""
         return not self.op_type().endswith("_13") if self.domain == MS else self.opset < 13
 
     def axis_for(self, rank: int) -> int:
@@ -192,7 +192,7 @@ LABEL_BYTES = {"int32": 4, "int64": 8}
 
 
 class _CrossEntropy(Op):
-    """What cross entropy and its gradient share: scores (N, C, d1, ...), labels (N, d1, ...)."""
+    """Common base of cross entropy and its gradient: scores (N, C, d1, ...), labels (N, d1, ...)."""
 
     attrs = {"reduction": Str("mean"), "ignore_index": Int()}
     from_log: ClassVar[int] = 0
@@ -266,7 +266,7 @@ def softmax_log(scores: Any) -> Any:
 class SoftmaxCrossEntropyLoss(_CrossEntropy):
     """Cross entropy of scores (N, C, ...) and labels. https://onnx.ai/onnx/operators/onnx__SoftmaxCrossEntropyLoss.html
 
-    Where every label is ignored the mean is 0, as in ONNX Runtime.
+    If every label is ignored the mean is 0, as in ONNX Runtime.
     """
 
     versions = (12, 13)
@@ -384,7 +384,7 @@ class SoftmaxCrossEntropyLossGrad(_CrossEntropy):
 class NegativeLogLikelihoodLoss(_CrossEntropy):
     """-log_prob[label] of (N, C, ...). https://onnx.ai/onnx/operators/onnx__NegativeLogLikelihoodLoss.html
 
-    Where every label is ignored the mean is 0, as that of SoftmaxCrossEntropyLoss.
+    If every label is ignored the mean is 0, as for SoftmaxCrossEntropyLoss.
     """
 
     versions = (12, 13, 22)

@@ -26,7 +26,7 @@ MAX_FACTOR = 1024
 
 
 def fourier_matrix(rows: int, parts: int, n: int, columns: int, *, inverse: bool) -> list[float]:
-    """[rows, parts, columns, 2]: what (real, imaginary) of element j gives to those of frequency k of n."""
+    """Return [rows, parts, columns, 2]: the shares of element j (real, imaginary) in frequency k of n."""
     sign, scale = (1.0, 1.0 / n) if inverse else (-1.0, 1.0)
     cosines = [scale * cos(2 * pi * t / n) for t in range(n)]
     sines = [sign * scale * sin(2 * pi * t / n) for t in range(n)]
@@ -56,7 +56,7 @@ def factors(n: int) -> tuple[int, int] | None:
 
 
 def too_long(n: int) -> str:
-    """What is not supported about a transform that is neither one product nor two."""
+    """Describe a transform that is not supported, neither as one product nor as two."""
     return (
         f"a transform of {n} numbers, which are more than 1024 and no product of two numbers up to {MAX_FACTOR} "
         "(take a power of two):"
@@ -92,7 +92,7 @@ def in_two_steps(x: Var, n: int, parts: int, *, inverse: bool) -> Var:
 
 
 def _is_number(parts: int) -> bool:
-    """Whether a dim may hold a real or a complex number."""
+    """Return whether a dim may hold a real or a complex number."""
     return not static(parts) or parts in (1, 2)
 
 
@@ -165,7 +165,7 @@ class DFT(Composite):
 
     @staticmethod
     def _is_long(rows: int, parts: int, out: int) -> bool:
-        """Whether the matrix from so many numbers to so many would be too large."""
+        """Return whether the matrix between these sizes would be too large."""
         return rows * parts * out * 2 > MAX_MATRIX
 
     def _of_long(self, signal: Var, n: int, rows: int, parts: int) -> Var:

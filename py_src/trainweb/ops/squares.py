@@ -16,10 +16,10 @@ _NODES = 32
 
 
 def is_of_squares(g: GradientBuilder, name: str) -> bool:
-    """Whether a tensor is a sum of squares times constants, or a product of such sums.
+    """Return whether a tensor is a sum of squares times constants, or a product of such sums.
 
-    Where it is 0 its derivative is 0, too, and the derivative of its root 0 / 0. PyTorch has 0 there for `std`, `norm`
-    and `cdist`, which exporters write as such roots.
+    If it is 0 its derivative is 0, too, and the derivative of its root 0 / 0. PyTorch has 0 there for `std`, `norm` and
+    `cdist`, which exporters write as such roots.
     """
     found = [name]
     for _ in range(_NODES):
@@ -38,7 +38,7 @@ def is_of_squares(g: GradientBuilder, name: str) -> bool:
 
 
 def _adds_squares(g: GradientBuilder, node: Node | None) -> bool:
-    """Whether a node makes squares or a sum of nothing else, so that it is 0 only where all of them are."""
+    """Return whether a node makes squares or sums only squares, so that it is 0 only where all of them are."""
     for _ in range(_NODES):
         if node is None or node.domain:
             return False
@@ -51,7 +51,7 @@ def _adds_squares(g: GradientBuilder, node: Node | None) -> bool:
 
 
 def _is_square(g: GradientBuilder, node: Node) -> bool:
-    """Whether a node makes squares, or powers above 1 of magnitudes."""
+    """Return whether a node makes squares, or powers above 1 of magnitudes."""
     if node.op_type != "Pow":
         return node.op_type == "ReduceSumSquare" or (node.op_type == "Mul" and node.inputs[0] == node.inputs[1])
     exponent = g.known(node.inputs[1])

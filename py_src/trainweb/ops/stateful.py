@@ -1,4 +1,4 @@
-"""What language models that keep a state are made of: caches, causal convolutions, gates."""
+"""Parts of language models that keep a state: caches, causal convolutions, gates."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Var:
 
     @staticmethod
     def of(g: Emission, *names: str | None) -> list[Var]:
-        """Variables of one dtype, that of the first."""
+        """Return variables of one dtype, the dtype of the first."""
         dtype = g.dtype(names[0] or "")
         return [Var(g, name or "", dtype) for name in names]
 
@@ -104,5 +104,5 @@ def names(*variables: Var | None) -> list[str | None]:
 
 
 def when(g: GradientBuilder, ins: Sequence[str], index: int) -> bool:
-    """Whether input `index` is present and its gradient wanted."""
+    """Return whether input `index` is present and its gradient wanted."""
     return index < len(ins) and bool(ins[index]) and g.wants(ins[index])

@@ -1,7 +1,7 @@
 """Updates of optimizers as formulas: arithmetic on numbers of the whole step and on elements of parameters.
 
-An optimizer computes with `Term`s as with numbers. A term is either a scalar, which is the same for all elements (the
-learning rate, 1 - beta ** t), or an element of a parameter, a gradient or a moment. Scalars are computed in float64,
+An optimizer computes with `Term`s as with numbers. A term is either a scalar or an element of a parameter, a gradient
+or a moment. Scalars are the same for all elements (the learning rate, 1 - beta ** t). Scalars are computed in float64,
 once a step, by a small generated function; elements in float32, by one pass over flat runs (`ElementwiseCall`), which
 reads the scalars that it needs.
 """
@@ -30,7 +30,7 @@ class Term:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether it is the same for all elements."""
+        """Return whether it is the same for all elements."""
         return self.expr.dtype == "float64"
 
     def _with(self, op: Callable[[Expr, Expr], Expr], other: Term | float, *, swapped: bool = False) -> Term:

@@ -25,7 +25,7 @@ class TfIdfVectorizer(Composite):
     """How often n-grams of a pool occur. https://onnx.ai/onnx/operators/onnx__TfIdfVectorizer.html
 
     X is (length) or (batch, length), of integers; the result has a column for each n-gram. Words of an n-gram may lie
-    up to max_skip_count + 1 apart, all of it equally. Weights are those of columns, as ONNX Runtime takes them.
+    up to max_skip_count + 1 apart, all of it equally. Weights belong to columns, as ONNX Runtime takes them.
     """
 
     versions = (9,)

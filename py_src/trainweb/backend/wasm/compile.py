@@ -22,7 +22,10 @@ def workspace_bytes(
     outputs: Sequence[Buf],
     inner: frozenset[Storage] | None = None,
 ) -> int:
-    """Bytes of workspace that these instructions take; with `inner`, of a loop: those of its own, which are placed."""
+    """Return the bytes of workspace that these instructions take.
+
+    With `inner`, they are a loop's, and only its own storages are placed.
+    """
     return place(instructions, feeds, outputs, inner)[0]
 
 
@@ -32,7 +35,7 @@ def compile_program(program: Program, segment_bytes: Sequence[int], arena_limit:
     Parameters
     ----------
     segment_bytes
-        Sizes of the segments; those of the arena and the constants are computed.
+        Sizes of the segments; the sizes of the arena and the constants are computed.
     arena_limit
         Bytes of workspace that the plan may take.
 

@@ -62,7 +62,7 @@ def place(
     outputs: Sequence[Buf],
     inner: frozenset[Storage] | None = None,
 ) -> tuple[int, Constants]:
-    """Give every storage an offset; of those of the arena only `inner` ones, where they are given.
+    """Give every storage an offset, of the arena only the storages of `inner` if it is given.
 
     Returns
     -------
@@ -156,7 +156,8 @@ def _place_by_size(allocations: list[_Allocation], limit: int) -> int:
     crowded = _most_crowded(allocations)
     placed: list[_Span] = []
     there: dict[int, list[_Span]] = {}
-    # Those that live through the crowded instruction all meet each other: where they lie side by side they are as one.
+    # Storages that live through the crowded instruction all meet each other, so that they are as one where they lie
+    # side by side.
     others: list[_Span] = []
     together = Arena()
     size = 0
@@ -167,7 +168,7 @@ def _place_by_size(allocations: list[_Allocation], limit: int) -> int:
         if lives_through:
             near = sorted([*others, *((start, start + n, crowded, crowded) for start, n in together.free)])
         else:
-            # Who lives in one run meets those alone that are there in it.
+            # A storage that lives in one run only meets storages that are there in it.
             near = there.get(runs[0], []) if len(runs) == 1 else placed
         offset = _lowest(near, first, last, nbytes)
         t.offset = offset
@@ -186,7 +187,7 @@ def _place_by_size(allocations: list[_Allocation], limit: int) -> int:
 
 
 _Span = tuple[int, int, int, int]
-"""Where an allocation starts and ends, and its first and last instruction."""
+"""Start and end of an allocation, and its first and last instruction."""
 
 
 def _most_crowded(allocations: list[_Allocation]) -> int:
@@ -201,7 +202,7 @@ def _most_crowded(allocations: list[_Allocation]) -> int:
 
 
 def _lowest(near: list[_Span], first: int, last: int, nbytes: int) -> int:
-    """The lowest gap of so many bytes between those of `near`, in order, that live in these instructions."""
+    """Return the lowest gap of so many bytes between the spans of `near`, in order, that live in these instructions."""
     offset, above = 0, nbytes
     for start, end, begins, ends in near:
         if begins <= last and first <= ends:

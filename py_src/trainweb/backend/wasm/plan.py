@@ -44,7 +44,7 @@ REDUCTIONS = {REDUCE_SUM: "sum", REDUCE_MEAN: "mean"}
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Where a named tensor lies in a plan's segments."""
+    """Place of a named tensor in a plan's segments."""
 
     name: str
     segment: int
@@ -65,13 +65,13 @@ class KeptNode:
     inputs, outputs : list of str
         Its float tensors, which are among the plan's outputs.
     is_chosen : bool
-        Whether one of its attributes is infinite: then its results are on purpose.
+        True if one of its attributes is infinite, which makes its results intended.
     is_state : bool
-        Whether it updates gradients or parameters.
+        True if it updates gradients or parameters.
     chooses : bool
-        Whether it may leave out NaN and infinities on purpose.
+        True if it may leave out NaN and infinities on purpose.
     is_rectifier : bool
-        Whether its result is zero where a unit does not fire.
+        True if its result is zero where a unit does not fire.
     unit_axis : int or None
         The axis of its result that counts units, where the operator says so.
     """
@@ -109,9 +109,9 @@ class Plan:
     """Operations of products and convolutions, two for each multiplication."""
     recomputation: Recomputation = field(default_factory=lambda: Recomputation(0))
     prepared_bytes: int = 0
-    """Size that the segment of what is kept from run to run must have; new, it holds zeros."""
+    """Size of the segment of kept values; new, it holds zeros."""
     kept: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """What the plan keeps in that segment: offset and bytes by what it is."""
+    """Values that the plan keeps in that segment: offset and bytes by key."""
     kept_nodes: list[KeptNode] = field(default_factory=list)
     """Of a plan that keeps all: what it computes, in order."""
 
@@ -133,7 +133,7 @@ def encode(
     Parameters
     ----------
     segment_bytes
-        Sizes of the segments; those of the arena and the constants are taken from the other arguments.
+        Sizes of the segments; the sizes of the arena and the constants follow from the other arguments.
     """
     encoder = _Encoder()
     flops = sum(i.flops() for i in instructions if isinstance(i, KernelCall))

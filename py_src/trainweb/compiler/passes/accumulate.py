@@ -35,7 +35,7 @@ def accumulate_in_place(program: Program, _: Context) -> None:
 
 
 def _sum_of(program: Program, call: Accumulates, b: Buf) -> ElementwiseCall | None:
-    """What adds the result `b` of `call` to a gradient buffer, if nothing else reads it."""
+    """Return the call that adds the result `b` of `call` to a gradient buffer, if nothing else reads `b`."""
     if b.storage.segment != ARENA or b.storage in program.output_storages:
         return None
     users = program.users(b.storage)
@@ -56,7 +56,7 @@ def _sum_of(program: Program, call: Accumulates, b: Buf) -> ElementwiseCall | No
 
 
 def accumulate_sums(program: Program, _: Context) -> None:
-    """Let products whose results are only added to those of other products add to these themselves: the same bits."""
+    """Let a product whose result is only added to another product's result add to it directly: the same bits."""
     for e in program:
         if isinstance(e, ElementwiseCall) and len(e.roots) == 1 and not e.reduction:
             summands = _summands(e.roots[0])
@@ -78,7 +78,7 @@ def _sum_products(program: Program, e: ElementwiseCall, summands: list[Expr]) ->
     calls: list[Gemm] = []
     for x in summands:
         call = _summand(program, e, *_bufs(e, [x]))
-        # The order counts but for that of the first two.
+        # Only the first two may change their order.
         if call is None or (len(calls) > 1 and calls[-1].position > call.position):
             break
         calls.append(call)

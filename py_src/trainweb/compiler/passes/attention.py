@@ -1,9 +1,9 @@
 """Softmax attention becomes two kernels that never store the scores (wasm_kernels/attention.c).
 
-The pattern is found among lowered calls, where every way to write it looks alike: a product q k', elementwise calls
-that scale and mask it, softmax along its rows, dropout, a product with v; and where gradients are wanted the four
-products, dropout and the softmax gradient between them. Anything else that reads scores or probabilities keeps them
-stored.
+The pattern is found among lowered calls, where all ways to write it look alike. It is a product q k', elementwise calls
+that scale and mask it, softmax along its rows, dropout, and a product with v. With gradients, it includes
+their four products, with dropout and the softmax gradient between them. Anything else that reads scores or
+probabilities keeps them stored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Rows:
     strides: tuple[int, ...]
 
     def same(self, other: Rows) -> bool:
-        """Whether both are the same elements."""
+        """Return whether both are the same elements."""
         a, b = self.buf, other.buf
         return a.storage is b.storage and a.shift == b.shift and self.strides == other.strides
 
@@ -52,7 +52,7 @@ class Condition:
     fill: float
 
     def same(self, other: Condition) -> bool:
-        """Whether both choose the same scores."""
+        """Return whether both choose the same scores."""
         return self.buf.same_place(other.buf) and self.buf.shape == other.buf.shape and self.keeps == other.keeps
 
 
@@ -85,7 +85,7 @@ class Forward:
     scores_shape: tuple[int, ...]
     probabilities: Buf
     weights: Buf
-    """What v is multiplied by: the probabilities after dropout."""
+    """Factor of v: the probabilities after dropout."""
     dropout: Kept | None
     members: list[Instruction]
     """In order: the product of the scores first, that with v last."""
@@ -97,7 +97,7 @@ class Forward:
 
     @property
     def operands(self) -> list[Buf]:
-        """What the scores and the weights are made from."""
+        """Return the buffers that the scores and the weights are made from."""
         return [self.q.buf, self.k.buf, *self.masks, *([self.dropout.state] if self.dropout else [])]
 
 
@@ -110,9 +110,9 @@ class Backward:
     dk: Rows | None = None
     dv: Rows | None = None
     conditional: bool = False
-    """Whether no gradient goes through the scores that the condition hides."""
+    """True if no gradient goes through the scores that the condition hides."""
     members: dict[Instruction, Rows | None] = field(default_factory=dict)
-    """Instructions, and what of dq, dk and dv they make."""
+    """Instructions, and the part of dq, dk or dv that each makes."""
 
 
 class _MismatchError(Exception):
@@ -161,7 +161,7 @@ class _Fusion:
         while isinstance(made, ElementwiseCall):
             scores, step = self._step(made)
             if isinstance(step, Condition):
-                # What is added to -infinity changes nothing.
+                # Adding to -infinity changes nothing.
                 _need(scale == 1 and condition is None and (added is None or step.fill == -math.inf))
                 condition = step
             elif isinstance(step, Buf):
@@ -209,7 +209,7 @@ class _Fusion:
         )
 
     def _dropout(self, call: Instruction, x: Buf) -> tuple[Buf, Kept]:
-        """What `call` makes of all of x by dropout, and which elements it keeps; nobody may read its mask."""
+        """Return the result of `call`, dropout on all of x, and the elements that it keeps. Its mask is not read."""
         g = _need_a(calls.Dropout, call)
         _need(g.x.same_place(x) and g.n == x.size)
         _need(
@@ -218,7 +218,7 @@ class _Fusion:
         return g.y, Kept(g.state, g.ratio, g.salt, g.draw)
 
     def _backward(self, f: Forward) -> Backward | None:
-        """The gradient, or None where none is wanted."""
+        """Return the gradient, or None if it is not wanted."""
         readers = {*self._readers(f.probabilities), *self._readers(f.weights)}
         others = sorted(readers.difference(f.members), key=POSITION)
         gradients = [r for r in others if isinstance(r, SoftmaxGrad)]
@@ -273,7 +273,7 @@ class _Fusion:
         return result
 
     def _step(self, call: ElementwiseCall) -> tuple[Buf, float | Buf | Condition]:
-        """What an elementwise call does with scores: their buffer, and a factor, a mask to add or a condition."""
+        """Return the effect of an elementwise call on scores: their buffer, and a factor, a mask or a condition."""
         if (scaled := scaled_operand(call)) is not None:
             _need(scaled[0].size == math.prod(call.shape))
             return scaled
@@ -323,7 +323,7 @@ class _Fusion:
             if made is None:
                 continue
             s = made.buf.storage
-            # The kernel writes its results in an order of its own, and before all that is read and written until then.
+            # The kernel writes its results in its own order, before any read or write between `start` and `call`.
             own, readers = footprint(_need_a(Gemm, call)), program.readers(s)
             for i in program.users(s):
                 if start.position <= i.position < call.position:
@@ -332,7 +332,7 @@ class _Fusion:
     # The kernels.
 
     def _mask(self, f: Forward) -> tuple[Buf | None, tuple[int, ...]]:
-        """What is added to the scores, and its strides; -infinity stands for the condition's `fill`."""
+        """Return the mask that is added to the scores, and its strides. -infinity stands for the condition's `fill`."""
         mask = f.added
         if f.condition is not None:
             shape = broadcast_shapes(f.condition.buf.shape, mask.shape if mask else ())
@@ -485,7 +485,7 @@ def _need_a(kind: type[Call], i: Instruction) -> Call:
 
 
 def _multiplies(i: Instruction, b: Buf, rows: int, columns: int, transposed: bool) -> bool:
-    """Whether an instruction is a product with `b`, matrices [rows, columns] in order, on its left."""
+    """Return whether an instruction is a product with `b`, matrices [rows, columns] in order, on its left."""
     if not isinstance(i, Gemm):
         return False
     m, inner, row, column = (columns, rows, 1, columns) if transposed else (rows, columns, columns, 1)
@@ -503,12 +503,12 @@ def _multiplies(i: Instruction, b: Buf, rows: int, columns: int, transposed: boo
 
 
 def _is_plain(g: Gemm) -> bool:
-    """Whether a product is alpha * a b and no more."""
+    """Return whether a product is alpha * a b and no more."""
     return g.bias is None and not g.accumulate and not g.activation
 
 
 def _is_whole(g: Gemm, batch: tuple[int, int], m: int, n: int) -> bool:
-    """Whether a product's result is matrices [m, n] one after the other."""
+    """Return whether a product's result is matrices [m, n] one after the other."""
     fits = (g.m, g.n) == (m, n) and (g.c_row == n or m == 1)
     return fits and _regroup(g.batch, g.c_batch, batch) == _dense(batch, m * n)
 

@@ -1,8 +1,9 @@
 """Saved activations that are cheap to make again from what is saved anyway: they are made where they are read.
 
-Layer normalization reads what its gradient reads, and GELU's parts are functions of its input, which its gradient
-reads, too: such results need no room from the forward pass on. They are the same instructions on the same operands, so
-results are the same bytes. See Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016).
+Layer normalization reads the same tensors as its gradient. GELU's parts are functions of its input, which its gradient
+reads, too. Such results need no memory between the forward and the backward pass. The same instructions run again on
+the same operands, so results are the same bytes. See Chen et al., "Training Deep Nets with Sublinear Memory Cost"
+(2016).
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
     from trainweb.compiler.context import Context
 
 WORK_PER_SAVED_BYTE = 96
-"""What may be spent (`work_of`) on a byte that is not kept: an error function and some passes over memory."""
+"""Most work (`work_of`) for a byte that is not kept: an error function and some passes over memory."""
 PATIENCE = 8
-"""How many instructions a product may let pass to reach a chain that makes its operand along with other results."""
+"""Number of instructions that a product may wait for a chain that makes its operand along with other results."""
 
 
 def recompute_cheap(program: Program, context: Context) -> None:
-    """Make cheap results of the forward pass again where the backward pass reads them, from what is kept anyway."""
+    """Recompute cheap results of the forward pass where the backward pass reads them, from values kept anyway."""
     ends = [w.position for b in program.outputs if b.storage.segment == ARENA for w in program.writers(b.storage)]
     if ends:
         _Recomputation(program, max(ends)).run()
@@ -40,9 +41,9 @@ class _Recomputation:
     def __init__(self, program: Program, end: int) -> None:
         self.program, self.end = program, end
         self.again: dict[Storage, Instruction] = {}
-        """What makes the values that are not kept."""
+        """Instructions that make the values that are not kept."""
         self.places: dict[Storage, Storage] = {}
-        """Where the backward pass has what it made again."""
+        """Storages in which the backward pass has the recomputed values."""
 
     def run(self) -> None:
         """Find what need not be kept, and make it where it is read."""
@@ -57,14 +58,14 @@ class _Recomputation:
         for i in dict.fromkeys(self.again.values()):
             self._drop_unread(i)
 
-    # What is not kept.
+    # Values that are not kept.
 
     def _is_saved(self, s: Storage) -> bool:
         readers = self.program.readers(s)
         return bool(readers) and readers[-1].position > self.end and self._is_final(s)
 
     def _is_final(self, s: Storage) -> bool:
-        """Whether a value of the forward pass stays what it is."""
+        """Return whether nothing after the forward pass changes a value."""
         return all(w.position <= self.end for w in self.program.writers(s))
 
     def _consider(self, i: Instruction) -> None:
@@ -98,7 +99,7 @@ class _Recomputation:
             return False
         return not any(program.is_written_from(b.storage, i, last) for b in i.reads)
 
-    # Where it is made again.
+    # Instructions that recompute them.
 
     def _wanted(self, i: Instruction) -> list[Storage]:
         return [s for s in dict.fromkeys(b.storage for b in i.reads) if s in self.again]
@@ -119,14 +120,14 @@ class _Recomputation:
         return Buf(self.places.get(b.storage, b.storage), b.dtype, b.shape, b.value, b.shift, b.name)
 
     def _read_again(self, i: Instruction) -> None:
-        """Let `i` read what was made again."""
+        """Let `i` read the recomputed values."""
         new = i.moved(self._place, i.node)
         self.program.replace(i, new)
         if isinstance(new, Gemm):
             self._wait(new, {w for b in i.reads if b.storage in self.again for w in self._chain(b.storage)})
 
     def _chain(self, s: Storage) -> set[Storage]:
-        """What an elementwise call that is made again reads and writes."""
+        """Return the storages that a recomputed elementwise call reads and writes."""
         maker = self.again[s]
         return {self._place(b).storage for b in (*maker.reads, *maker.writes)} if _is_elementwise(maker) else set()
 
@@ -164,7 +165,7 @@ def _results(i: Instruction) -> list[Storage]:
 
 
 def _depend(a: Instruction, b: Instruction) -> bool:
-    """Whether two instructions must keep their order."""
+    """Return whether two instructions must keep their order."""
     written, others = ({x.storage for x in i.writes} for i in (a, b))
     return any(x.storage in written for x in (*b.reads, *b.writes)) or any(x.storage in others for x in a.reads)
 

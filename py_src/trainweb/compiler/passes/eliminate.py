@@ -1,4 +1,4 @@
-"""What is computed twice is computed once; results that nothing reads are not stored."""
+"""Equal computations run once; results that nothing reads are not stored."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def computation(op: Op, results: Sequence[TensorType]) -> Hashable:
-    """What a pure node computes: nodes of one graph for which this is equal have equal results."""
+    """Return the computation of a pure node. Nodes of one graph for which it is equal have equal results."""
     node = op.node
     # repr() distinguishes 0.0 from -0.0, and 1 from 1.0.
     attrs = sorted((k, v if isinstance(v, Tensor) else repr(v)) for k, v in node.attrs.items())

@@ -126,7 +126,7 @@ def _absorbed(program: Program, terms: list[Product], e: ElementwiseCall, b: Buf
 
 
 def _changes(program: Program, b: Buf, call: Instruction, e: Instruction) -> bool:
-    """Whether instructions after `call` and up to `e` write what `b` holds."""
+    """Return whether instructions after `call` and up to `e` write what `b` holds."""
     return any(call.position < w.position <= e.position for w in program.writers(b.storage))
 
 

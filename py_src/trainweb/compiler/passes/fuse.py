@@ -75,7 +75,7 @@ class _Fuser:
     def __init__(self, program: Program) -> None:
         self.program, self.emitter = program, program.emitter
         self.tensors: dict[tuple[object, ...], Expr] = {}
-        """What stands for a tensor, by its place and shape."""
+        """Expression of a tensor, by its place and shape."""
         self.chains: dict[Instruction, _Chain] = {}
 
     # Calls and chains.
@@ -300,7 +300,7 @@ def fuse_reductions(program: Program, _: Context) -> None:
 
 
 def _reduce_inside(program: Program, source: ElementwiseCall, call: Reduce, stored: bool) -> None:
-    """Let `source`, which makes the operand of `call`, reduce it, if it can; `call` adds up what is left."""
+    """Let `source`, which makes the operand of `call`, reduce it, if it can. `call` adds up the rest."""
     x, y, n, inner, op = call.x, call.y, call.n, call.inner, call.op
     number = next((k for k, out in enumerate(source.outs) if out.same_place(x)), None)
     if number is None or source.reduction or op not in (REDUCE_SUM, REDUCE_MEAN):

@@ -1,12 +1,12 @@
-"""What depends on parameters alone leaves the step: it is computed when they have changed, and cached from run to run.
+"""Hoist instructions that depend only on parameters out of the step, and cache their results from run to run.
 
-Instructions that read only parameters, constants and results of such instructions are hoisted to the front of the
-plan. What the rest reads of their results lies in the cache, a segment of its own, where plans of a session that cache
-the same value share it. Before them stands an instruction that leaves them out while the cache is valid. There are two
-such groups: what loading alone invalidates, such as results of frozen parameters, and what steps invalidate, too.
+Instructions that read only parameters, constants and results of such instructions are hoisted to the front of the plan.
+Results that other instructions read lie in the cache, a separate segment. Plans of a session that cache the same value
+share it there. An instruction before the hoisted ones skips them while the cache is valid. There are two such groups.
+Only loading invalidates the first, such as results of frozen parameters. Steps invalidate the second, too.
 
-With a memory budget only what is made of constants that lie outside of Python is hoisted, and all of it is cached: it
-takes no workspace, and as much memory as folding would.
+With a memory budget, only results of constants outside of Python are hoisted, and all of them are cached. They take no
+workspace, and as much memory as folding would.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from trainweb.compiler.context import Context
 
 MAX_RATIO = 8
-"""A value is cached if it has at most so many times the bytes of what it is made of, as floats of 4-bit numbers do."""
+"""A value is cached if it has at most this many times the bytes of its sources, as floats of 4-bit numbers do."""
 SMALL_BYTES = 256 << 10
 """Or if it has no more bytes than this."""
 FIXED, TRAINED = 0, 1
-"""Groups: results of parameters that only loading changes, and of those that steps change."""
+"""Groups: results of parameters that only loading changes, and results of parameters that steps change."""
 
 
 def hoist(program: Program, context: Context) -> None:
-    """Take out what depends on parameters and constants alone, and give what is read of it a place in the cache."""
+    """Hoist instructions that depend only on parameters and constants, and place their results in the cache."""
     assert context.cache is not None
     found = _Independent(program, context)
     groups: dict[int, list[Instruction]] = {FIXED: [], TRAINED: []}
@@ -70,7 +70,7 @@ def restore_hoisted(program: Program, context: Context) -> None:
 
 
 class _Independent:
-    """The instructions that depend on parameters and constants alone, and the group of each."""
+    """The instructions that depend only on parameters and constants, and the group of each."""
 
     def __init__(self, program: Program, context: Context) -> None:
         assert context.cache is not None
@@ -92,7 +92,7 @@ class _Independent:
             chosen -= large
 
     def _of_large_constants(self, chosen: set[Instruction]) -> set[Instruction]:
-        """Those of `chosen` that read large constants from outside, or are connected with such by results."""
+        """Return the instructions of `chosen` that read large constants from outside, or are connected with such."""
         stack = [i for i in chosen if any(_is_outside(b.storage) for b in i.reads)]
         found: set[Instruction] = set()
         while stack:
@@ -104,7 +104,7 @@ class _Independent:
         return found
 
     def _may_move(self, i: Instruction, chosen: set[Instruction]) -> bool:
-        """Whether nothing before `i` keeps it in the step."""
+        """Return whether nothing before `i` keeps it in the step."""
         if isinstance(i, LoopCall) or not all(self.program.is_temporary(b.storage) for b in i.writes):
             return False  # a group counts its instructions, of which a loop is several
         for b in i.reads:
@@ -159,7 +159,7 @@ class _Independent:
                 return levels
 
     def _cached(self) -> list[Storage]:
-        """What is read by instructions that are not in the same group; with a budget, all that is made."""
+        """Return the results that instructions outside of their group read; with a budget, all results."""
         cached: dict[Storage, None] = {}
         for i in sorted(self.levels, key=POSITION):
             for s in dict.fromkeys(b.storage for b in i.writes):
@@ -180,7 +180,7 @@ class _Independent:
 
 
 def _describe(i: Instruction, keys: dict[Storage, str]) -> str:
-    """What an instruction makes, whatever the storages are called."""
+    """Return the computation of an instruction, independent of the names of its storages."""
 
     def described(value: object) -> str:
         if not isinstance(value, Buf):

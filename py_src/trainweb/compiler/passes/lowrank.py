@@ -1,7 +1,7 @@
 """Low-rank products beside a product of the same operand, as adapters are, go into its weight for the step.
 
-x W + (x A) B is x (W + A B). With more rows of x than W has, the sum of weights takes less work than a product with B
-for every row, and no pass over a tensor as large as the result. Hu et al., "LoRA" (2021), section 4, do so for
+x W + (x A) B is x (W + A B). If x has more rows than W, the sum of weights takes less work than a product with B for
+every row. It also saves a pass over a tensor as large as the result. Hu et al., "LoRA" (2021), section 4, do so for
 inference. The weight itself stays as it is.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ROWS_PER_ROW = 2
 """Rows of x for a row of W from which on the sum of weights pays, which is made anew wherever it is read."""
 RANKS = 2
-"""How many times smaller than both dims of W the rank must be."""
+"""Least ratio of both dims of W to the rank."""
 
 
 def merge_low_rank(program: Program, _: Context) -> None:
@@ -62,7 +62,7 @@ def _find(program: Program, full: Gemm, outer: Gemm) -> _Adapted | None:
 
 
 def _may_merge(program: Program, found: _Adapted, first: Gemm, last: Gemm) -> bool:
-    """Whether the product can be made where `last` stands, of what is there."""
+    """Return whether the operands of the product are still there at the place of `last`."""
     if last.bias is not None or first.activation or program.is_read_between(first.c.storage, first, last):
         return False
     start = min(found.inner, first, key=lambda call: call.position)

@@ -1,7 +1,7 @@
-"""The gradient of relu is computed before that of the max pooling after it.
+"""Compute the gradient of relu before the gradient of the max pooling after it.
 
-A maximum is positive where the element that it was taken from is, and there are fewer maxima than elements. What the
-pooling read need not be kept for the backward pass then.
+A maximum is positive where the element that it was taken from is, and there are fewer maxima than elements. The
+pooling's input need not be kept for the backward pass then.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def mask_maxima(program: Program, _: Context) -> None:
 
 
 def _maker(program: Program, b: Buf) -> Instruction | None:
-    """What alone writes a tensor of the workspace."""
+    """Return the only instruction that writes a tensor of the workspace."""
     writers = program.writers(b.storage)
     return writers[0] if len(writers) == 1 and b.storage.segment == ARENA else None
 

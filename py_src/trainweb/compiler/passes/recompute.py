@@ -1,10 +1,10 @@
 """Rematerialisation: values that a memory budget has no room for are given up, and computed again where they are read.
 
 The method is Dynamic Tensor Rematerialization (Kirisame et al., ICLR 2021, https://arxiv.org/abs/2006.09616) at compile
-time, where the next use of every value is known. Instructions are taken in order. When a result has no room, the value
-goes that is the least work to make again, per byte and per instruction until its next use; an instruction that reads a
-value which is gone is preceded by those that make it again, from what is still there. They are the same instructions
-on the same operands: results are the same bytes as without a budget.
+time, where the next use of every value is known. Instructions are taken in order. When a result has no room, a value is
+evicted. It is the one with the least work to recompute, per byte and per instruction until its next use. An instruction
+that reads an evicted value is preceded by instructions that recompute it from present values. They are the same
+instructions on the same operands: results are the same bytes as without a budget.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def rematerialise(program: Program, context: Context) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """An instruction as it is made again: what of the arena it reads and writes."""
+    """An instruction that can be repeated: the storages of the arena that it reads and writes."""
 
     call: Instruction
     reads: frozenset[Storage]
@@ -84,7 +84,7 @@ class _Step:
 
 
 class Values:
-    """What is known of the values of a program before any of them is given up; instructions go by number."""
+    """Facts about the values of a program before any of them is evicted; instructions go by number."""
 
     def __init__(self, program: Program) -> None:
         self.instructions = list(program)
@@ -106,9 +106,9 @@ class Values:
         self.sources = {
             s: {r for k in made for r in self.steps[k].reads if r is not s} for s, made in self.makers.items()
         }
-        """What each value is made from."""
+        """Sources of each value."""
         self.expiry: dict[Storage, float] = {}
-        """Before which instruction a value can be made again; those that cannot be are not in it."""
+        """The instruction before which a value can be recomputed. Values that cannot be recomputed are missing."""
         for k in range(len(self.instructions)):
             for s in self.steps[k].writes:
                 if self.makers[s][-1] == k:
@@ -136,7 +136,7 @@ class Values:
         step = self.steps[k]
         if s not in step.writes or any(b.storage.segment != ARENA for b in step.call.writes):
             return False
-        # What it changes besides must not have had contents before.
+        # Other storages that it changes must not have had contents before.
         return not any(t is not s and t in step.reads and self.makers[t][0] < k for t in step.writes)
 
     def work(self, instructions: Iterable[int]) -> float:
@@ -144,7 +144,7 @@ class Values:
         return sum(self.steps[k].work for k in instructions)
 
     def cost(self, repeated: Sequence[int], full: int) -> Recomputation:
-        """What it costs to repeat these instructions."""
+        """Return the cost of repeating these instructions."""
         calls = [self.instructions[k] for k in repeated]
         flops = sum(c.flops() for c in calls if isinstance(c, KernelCall))
         return Recomputation(full, len(repeated), flops, self.work(repeated) / self.work(range(len(self.steps))))
@@ -180,20 +180,22 @@ class Schedule:
         self.instructions: list[Instruction] = []
         self.repeated: list[int] = []
         self.present: dict[Storage, Storage] = {s: s for s in values.feeds}
-        """Values that are in memory, and the storage that has them: their own, or that of a repetition."""
+        """Values in memory, and the storage of each: its own, or the storage of a repetition."""
         self.used = sum(align(s.nbytes) for s in values.feeds)
         self.roots: dict[Storage, set[Storage]] = {}
-        """What a value can be made from in the end: values in memory that cannot be made again, and are not in it."""
+        """Values from which a value can be recomputed in the end. They are in memory, cannot be recomputed, and are no
+        keys.
+        """
         self.dependents: dict[Storage, list[Storage]] = {}
         """Values by their roots."""
         self.given_up: set[Storage] = set()
         self.held = Counter[Storage]()
-        """How many values that were given up have this root."""
+        """Number of evicted values that have this root."""
         self.pending = Counter[Storage]()
-        """How many of the next instructions read a value."""
+        """Number of the next instructions that read a value."""
         self.works: dict[Storage, float] = {}
         self.watchers: dict[Storage, set[Storage]] = {}
-        """Whose `works` are void when a value comes or goes."""
+        """Values whose `works` are void when a value comes or goes."""
         self.now = 0
 
     def run(self) -> bool:
@@ -208,7 +210,7 @@ class Schedule:
         return True
 
     def _restore(self, reads: set[Storage]) -> bool:
-        """Make what of `reads` was given up again; all of it stays until it was read."""
+        """Rematerialize the evicted values among `reads`. All of `reads` stays until it was read."""
         missing = self._missing(s for s in reads if s not in self.present)
         again = sorted({k for s in missing for k in self.values.makers[s]})
         steps = [self.values.steps[k] for k in again]
@@ -222,7 +224,7 @@ class Schedule:
         return True
 
     def _missing(self, wanted: Iterable[Storage]) -> set[Storage]:
-        """`wanted`, and what of their sources is not there either."""
+        """Return `wanted` and the missing values among their sources."""
         missing, stack = set[Storage](), list(wanted)
         while stack:
             s = stack.pop()

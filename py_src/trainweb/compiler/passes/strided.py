@@ -1,7 +1,7 @@
 """Products read and write transposed, split and joined tensors where they lie, instead of copies of them.
 
-A `gemm_f32` takes any strides: the copy that a Transpose, Split or Concat makes is left out where only products
-read its result, or where a product makes what it moves.
+A `gemm_f32` takes any strides. The copy of a Transpose, Split or Concat is left out if only products read its result,
+or if a product makes its input.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Loops = tuple[tuple[int, int], ...]
 
 
 def _operand(call: Gemm, side: Side) -> tuple[Buf, Loops]:
-    """Where an operand of a product lies, and how the product goes over it."""
+    """Return the buffer of a product's operand, and the loops of the product over it."""
     if side == "a":
         return call.a, (*zip(call.batch, call.a_batch, strict=True), (call.m, call.a_row), (call.k, call.a_col))
     if side == "b":
@@ -117,12 +117,12 @@ class Move:
         return result
 
     def _coordinates(self, b: Buf) -> list[int]:
-        """Where in the dense tensor its part `b` starts."""
+        """Return the coordinates in the dense tensor at which its part `b` starts."""
         index = (b.shift - self.dense.shift) // FLOAT
         return [index // span % dim for span, dim in zip(contiguous_strides(self.dims), self.dims, strict=True)]
 
     def place(self, b: Buf) -> Buf:
-        """Where `b`, a part of the dense tensor from some element on, lies in the sparse one."""
+        """Return the place of `b`, a part of the dense tensor from some element on, in the sparse tensor."""
         at = self.offset + sum(c * s for c, s in zip(self._coordinates(b), self.strides, strict=True))
         rest = self.sparse.size - at
         return Buf(self.sparse.storage, "float32", (rest,), None, self.sparse.shift + FLOAT * at, self.sparse.name)

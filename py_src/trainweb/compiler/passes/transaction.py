@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def write_state_last(program: Program, _: Context) -> None:
-    """Where a step may fail midway, let it work on copies of the state, which are stored at the end."""
+    """Let a step that may fail midway work on copies of the state, which are stored at the end."""
     if not _may_fail_midway(program):
         return
     copies: dict[Storage, Storage] = {}
@@ -44,7 +44,7 @@ def write_state_last(program: Program, _: Context) -> None:
 
 
 def _may_fail_midway(program: Program) -> bool:
-    """Whether a kernel reads indices that no check of its node covers: computed ones, or tuples of them."""
+    """Return whether a kernel reads indices that no check of its node covers: computed ones, or tuples of them."""
     covered = {(i.node, i.indices.storage) for i in program if isinstance(i, calls.CheckIndices)}
     return any(
         b.size and b.value is None and (i.node, b.storage) not in covered

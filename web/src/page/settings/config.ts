@@ -6,7 +6,7 @@ import type { Settings } from "./kinds.js";
 export interface EmaFields {
   /** Share of the average that is kept from step to step, in [0, 1). Default 0.999. */
   readonly decay?: number;
-  /** Whether the decay grows: after t steps it is at most 1 - (1 + t / warmupGamma) ** -warmupPower. Default false. */
+  /** True if the decay grows: after t steps it is at most 1 - (1 + t / warmupGamma) ** -warmupPower. Default false. */
   readonly warmup?: boolean;
   /** How fast; timm suggests 2/3 for 1e6 steps and more, 3/4 for less. Default 0.6666666666666666. */
   readonly warmupPower?: number;

@@ -58,7 +58,7 @@ export type MetricType =
   | "r2"
   | "perplexity";
 
-/** Share of places whose highest score is that of the target. */
+/** Share of places whose highest score is the target's. */
 export interface AccuracyFields {
   /** Targets of this class do not count. */
   readonly ignoreIndex?: number | null;
@@ -66,7 +66,7 @@ export interface AccuracyFields {
 
 /** Share of places where fewer than `k` classes have a higher score than the target. */
 export interface TopKFields {
-  /** How many classes may be named. Default 5. */
+  /** Number of classes that may be named. Default 5. */
   readonly k?: number;
   /** Targets of this class do not count. */
   readonly ignoreIndex?: number | null;

@@ -59,7 +59,7 @@ export interface L1LossFields {
 export interface HuberLossFields {
   /** How the elements are combined. Default "mean". */
   readonly reduction?: "mean" | "sum" | "none";
-  /** Where it becomes linear. Default 1.0. */
+  /** Difference at which it becomes linear. Default 1.0. */
   readonly delta?: number;
 }
 
@@ -67,7 +67,7 @@ export interface HuberLossFields {
 export interface SmoothL1LossFields {
   /** How the elements are combined. Default "mean". */
   readonly reduction?: "mean" | "sum" | "none";
-  /** Where it becomes linear. Default 1.0. */
+  /** Difference at which it becomes linear. Default 1.0. */
   readonly beta?: number;
 }
 
@@ -75,7 +75,7 @@ export interface SmoothL1LossFields {
 export interface KLDivLossFields {
   /** How the elements are combined; "batchmean", the sum divided by the batch, is the divergence. Default "mean". */
   readonly reduction?: "mean" | "sum" | "none" | "batchmean";
-  /** Whether the target holds logarithms of probabilities, too. Default false. */
+  /** True if the target holds logarithms of probabilities, too. Default false. */
   readonly logTarget?: boolean;
 }
 
@@ -85,7 +85,7 @@ export interface FocalLossFields {
   readonly gamma?: number;
   /** Factor of each class (alpha in the paper). */
   readonly weights?: readonly number[] | Float32Array | Tensor | null;
-  /** How the rows are combined; "mean" divides by the number of those that count. Default "mean". */
+  /** How the rows are combined; "mean" divides by the number of rows that count. Default "mean". */
   readonly reduction?: "mean" | "sum" | "none";
   /** Axis of the scores that holds the classes. Default -1. */
   readonly classAxis?: number;
@@ -123,9 +123,9 @@ export interface CTCLossFields {
   readonly blank?: number;
   /** "mean" divides the loss of each item by the length of its target before. Default "mean". */
   readonly reduction?: "mean" | "sum" | "none";
-  /** Whether items whose target does not fit into their steps cost nothing, in place of infinity. Default false. */
+  /** Items whose target does not fit into their steps cost nothing, in place of infinity. Default false. */
   readonly zeroInfinity?: boolean;
-  /** Whether the scores are (N, T, C), as many models give them, instead of (T, N, C). Default false. */
+  /** The scores are (N, T, C), as many models give them, instead of (T, N, C). Default false. */
   readonly batchFirst?: boolean;
 }
 

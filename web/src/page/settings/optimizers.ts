@@ -24,7 +24,7 @@ export type OptimizerType =
 
 /** AdamW as ONNX Runtime builds it. */
 export interface AdamWFields {
-  /** Whether the moments are corrected for starting from zero. Default true. */
+  /** True if the moments are corrected for starting from zero. Default true. */
   readonly biasCorrection?: boolean;
   /** Decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
   readonly betas?: readonly [number, number];
@@ -136,7 +136,7 @@ export interface MuonFields {
   readonly weightDecay?: number;
   /** Iterations that bring the velocity close to an orthogonal matrix. Default 5. */
   readonly steps?: number;
-  /** Steps of matrices are as long as those of AdamW, so that one learning rate fits both; else as long as in Muon's first form, with a learning rate of about 0.02. Default true. */
+  /** Steps of matrices are as long as steps of AdamW, so that one learning rate fits both; else as long as in Muon's first form, with a learning rate of about 0.02. Default true. */
   readonly matchRms?: boolean;
   /** Of AdamW: decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
   readonly betas?: readonly [number, number];

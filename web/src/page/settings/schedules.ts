@@ -19,7 +19,7 @@ export interface ConstantFields {
   readonly learningRate: number;
   /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
-  /** Where it rises from, in parts of it. Default 0.0. */
+  /** Start of the rise, as a part of the learning rate. Default 0.0. */
   readonly warmupStart?: number;
 }
 
@@ -35,7 +35,7 @@ export interface LinearFields {
   readonly end?: number;
   /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
-  /** Where it rises from, in parts of it. Default 0.0. */
+  /** Start of the rise, as a part of the learning rate. Default 0.0. */
   readonly warmupStart?: number;
 }
 
@@ -49,7 +49,7 @@ export interface CosineFields {
   readonly end?: number;
   /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
-  /** Where it rises from, in parts of it. Default 0.0. */
+  /** Start of the rise, as a part of the learning rate. Default 0.0. */
   readonly warmupStart?: number;
 }
 
@@ -59,11 +59,11 @@ export interface StepFields {
   readonly learningRate: number;
   /** Steps between two changes. */
   readonly every: number;
-  /** What the rate is multiplied by. Default 0.1. */
+  /** Factor of the rate. Default 0.1. */
   readonly gamma?: number;
   /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
-  /** Where it rises from, in parts of it. Default 0.0. */
+  /** Start of the rise, as a part of the learning rate. Default 0.0. */
   readonly warmupStart?: number;
 }
 
@@ -71,11 +71,11 @@ export interface StepFields {
 export interface ExponentialFields {
   /** The rate after the warm-up. */
   readonly learningRate: number;
-  /** What the rate is multiplied by. */
+  /** Factor of the rate. */
   readonly gamma: number;
   /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
-  /** Where it rises from, in parts of it. Default 0.0. */
+  /** Start of the rise, as a part of the learning rate. Default 0.0. */
   readonly warmupStart?: number;
 }
 
@@ -91,7 +91,7 @@ export interface PolynomialFields {
   readonly end?: number;
   /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
-  /** Where it rises from, in parts of it. Default 0.0. */
+  /** Start of the rise, as a part of the learning rate. Default 0.0. */
   readonly warmupStart?: number;
 }
 
@@ -109,7 +109,7 @@ export interface OneCycleFields {
   readonly end?: number;
   /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
-  /** Where it rises from, in parts of it. Default 0.0. */
+  /** Start of the rise, as a part of the learning rate. Default 0.0. */
   readonly warmupStart?: number;
 }
 
@@ -117,13 +117,13 @@ export interface OneCycleFields {
 export interface PlateauFields {
   /** The rate after the warm-up. */
   readonly learningRate: number;
-  /** What the rate is multiplied by. Default 0.1. */
+  /** Factor of the rate. Default 0.1. */
   readonly reduction?: number;
   /** Observations without a better one that are let pass. Default 10. */
   readonly patience?: number;
   /** By what share of the best metric another must be better. Default 0.0001. */
   readonly threshold?: number;
-  /** Whether less or more is better. Default "min". */
+  /** "min" if less is better, "max" if more is. Default "min". */
   readonly mode?: "min" | "max";
   /** Observations after a change that do not count. Default 0. */
   readonly cooldown?: number;
@@ -131,7 +131,7 @@ export interface PlateauFields {
   readonly least?: number;
   /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
-  /** Where it rises from, in parts of it. Default 0.0. */
+  /** Start of the rise, as a part of the learning rate. Default 0.0. */
   readonly warmupStart?: number;
 }
 

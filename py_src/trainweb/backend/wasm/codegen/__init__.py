@@ -1,7 +1,7 @@
 """Code generation: elementwise expressions become the functions of a WebAssembly module.
 
-`function_spec.py` says what a generated function computes, `dtypes.py` with which instructions, `expressions.py`
-compiles an expression for one element or for four, `loops.py` puts that into loops over rows and strips, and
+`function_spec.py` describes the computation of a generated function, and `dtypes.py` its instructions. `expressions.py`
+compiles an expression for one element or for four. `loops.py` puts that into loops over rows and strips, and
 `assembler.py` writes the module.
 """
 

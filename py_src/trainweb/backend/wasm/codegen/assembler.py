@@ -1,8 +1,8 @@
 """A WebAssembly assembler: functions of named instructions, modules of functions.
 
-Every instruction is checked against the types on the operand stack as it is emitted, so a mistake of the code
-generator raises where it is made, with the name of the instruction. Names are those of the text format, and the tables
-below are the only place that knows opcodes: https://webassembly.github.io/spec/core/appendix/index-instructions.html
+Every instruction is checked against the types on the operand stack as it is emitted. A mistake of the code generator
+raises where it is made, with the name of the instruction. Names follow the text format, and only the tables below know
+opcodes: https://webassembly.github.io/spec/core/appendix/index-instructions.html
 
     module = Module()
     f = Function("ii", results="i")
@@ -251,7 +251,7 @@ PLAIN = _Table(
         _SIMD,
     )
 )
-"""What takes operands alone."""
+"""Instructions that take only operands."""
 
 MEMORY = _Table(
     _table(
@@ -274,16 +274,16 @@ MEMORY = _Table(
     )
     | _table({"v128.load": (0, "i", "v"), "v128.store": (11, "iv", ""), "v128.load32_zero": (92, "i", "v")}, _SIMD)
 )
-"""What takes an alignment and an offset besides."""
+"""Instructions that also take an alignment and an offset."""
 
 MEMORY_LANE = _table({"v128.store32_lane": (90, "iv", "")}, _SIMD)
-"""What takes a lane, too."""
+"""Instructions that take a lane, too."""
 
 LANE = _table({"f32x4.extract_lane": (31, "v", "f")}, _SIMD)
-"""What takes a lane alone."""
+"""Instructions that take only a lane."""
 
 VECTOR = _table({"v128.const": (12, "", "v"), "i8x16.shuffle": (13, "vv", "v")}, _SIMD)
-"""What takes 16 bytes."""
+"""Instructions that take 16 bytes."""
 
 
 _LOCAL = {
@@ -304,8 +304,8 @@ _SELECT = {kind: Instruction("select", b"\x1b", kind + kind + I32, kind) for kin
 class Stack(dict["str | Instruction", "tuple[bytes, Stack]"]):
     """The types on the operand stack (`types`), and where each instruction leads from there.
 
-    There is one object for each sequence of types, so an instruction is checked when it is first emitted on such a
-    stack, and costs one look-up from then on.
+    There is one object for each sequence of types. An instruction is checked when it is first emitted on such a stack,
+    and costs one look-up from then on.
     """
 
     __slots__ = ("types",)
@@ -327,7 +327,7 @@ class Stack(dict["str | Instruction", "tuple[bytes, Stack]"]):
         return stack_of(self.types[:kept] + results)
 
     def mismatch(self, name: str, expected: str, start: int = 0) -> AssemblyError:
-        """What to raise where `name` does not find what it takes."""
+        """Return the error of `name`, which does not find its operands."""
         if self is UNREACHABLE:
             return AssemblyError(f"{name} after a branch that is always taken")
         return AssemblyError(f"{name} takes {expected}, the stack holds {_names(self.types[start:])}")
@@ -370,9 +370,9 @@ class Label:
     function: Function
     kind: str
     results: str
-    """What its end and branches to it must find on the stack: nothing, for a loop."""
+    """Types that its end and branches to it must find on the stack: nothing, for a loop."""
     outer: Stack
-    """What the stack held where it began."""
+    """The stack where it began."""
     has_else: bool = False
 
     def __enter__(self) -> Self:
@@ -386,7 +386,7 @@ class Label:
 class Function:
     """Instructions and locals of one function; `params` and `results` are strings of value types.
 
-    A method emits one instruction, but for `op`, which emits those that take no immediates, by name.
+    A method emits one instruction. Only `op` emits several, by name: those without immediates.
     """
 
     def __init__(self, params: str, results: str = "") -> None:
@@ -499,7 +499,7 @@ class Function:
         self._code += _ELSE
 
     def end(self, label: Label) -> None:
-        """What the end of a `with` statement does."""
+        """End a block, as the end of a `with` statement does."""
         if self._open[-1:] != [label]:
             raise AssemblyError(f"end of a {label.kind} that is not the innermost open one")
         if label.kind == "if" and label.results and not label.has_else:

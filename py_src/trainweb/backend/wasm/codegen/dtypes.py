@@ -13,7 +13,7 @@ from trainweb.backend.wasm.codegen.assembler import F32, F64, I32, I64
 from trainweb.ir.expr import COMPARISONS
 
 _SIGNED = ("lt", "le", "gt", "ge", "min", "max", "shr")
-"""What integer instructions have an unsigned form of as well."""
+"""Integer instructions that have an unsigned form as well."""
 _FLOAT = ("add", "sub", "mul", "div", "min", "max", "abs", "neg", "ceil", "floor", "nearest", "sqrt", *COMPARISONS)
 _INTEGER = ("add", "sub", "mul", *COMPARISONS)
 _BITS = ("and", "or", "xor")
@@ -48,7 +48,7 @@ class Dtype:
     is_signed: bool = True
     """Which of two forms division and conversion take; integers that an i32 holds whole are signed."""
     narrow: tuple[int, str] | None = None
-    """What brings a result back into the range of a small integer: an i32 operand, if not 0, and the instruction."""
+    """Brings a result back into the range of a small integer: an i32 operand, if not 0, and the instruction."""
 
 
 _I32X4 = _integers("i32x4", "min", "max", "abs", "neg")

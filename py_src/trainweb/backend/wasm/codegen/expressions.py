@@ -1,7 +1,7 @@
 """Code for an expression: one walk, which `Scalar` takes for one element and `Vector` for four.
 
-Both leave the value of an expression on the operand stack. What an expression is made of is computed where it is first
-needed, and kept in a local if it is needed again.
+Both leave the value of an expression on the operand stack. Parts of an expression are computed where they are first
+needed, and kept in a local if they are needed again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Lanes(ABC):
     def __init__(self, f: Function, spec: FunctionSpec, position: Position, functions: dict[str, Callee]) -> None:
         self.f, self.spec, self.position, self.functions = f, spec, position, functions
         self.unroll = 0
-        """How many groups of lanes lie between the position and the elements computed."""
+        """Number of groups of lanes between the position and the computed elements."""
         self._uses = count_uses(spec)
         self._locals: dict[int, int] = {}
         self._done: set[int] = set()
@@ -232,7 +232,7 @@ class Scalar(Lanes):
         self.f.call(self.functions[x.op])
         self.f.lane("f32x4.extract_lane", 0)
 
-    # What takes several instructions.
+    # Operations of several instructions.
 
     def _operands(self, x: Expr) -> list[int]:
         """Locals that hold the operands of `x`."""

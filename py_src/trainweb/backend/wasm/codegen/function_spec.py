@@ -1,9 +1,9 @@
-"""What a generated function computes, and the words it is called with.
+"""The computation of a generated function, and the words of its call.
 
-A generated function is `(args: i32, lo: i32, hi: i32) -> ()`. `args` is the address of 32-bit words:
-addresses of the inputs, then of the outputs, then `inner`, then the outer dims (all but the first), then
-for each input its strides (in elements) along the outer dims. The function computes rows [lo, hi); a row is
-`inner` elements. Without outer dims ("flat") [lo, hi) are elements and `inner` is not used.
+A generated function is `(args: i32, lo: i32, hi: i32) -> ()`. `args` is the address of 32-bit words. The addresses of
+the inputs come first, then the addresses of the outputs, `inner`, and the outer dims (all but the first). For each
+input its strides (in elements) along the outer dims follow. The function computes rows [lo, hi); a row is `inner`
+elements. Without outer dims ("flat") [lo, hi) are elements and `inner` is not used.
 
 A function that reduces has one chunk of the executor in [lo, hi) and, last, the words of `reduction` (kernels.def).
 It hands its last result, which is in the thread's scratch memory if it is not stored, to kernels.v_reduce.
@@ -26,7 +26,7 @@ _SCALAR = ("div", "shl", "shr")
 
 @dataclass(frozen=True, slots=True)
 class FunctionSpec:
-    """What one generated function computes; equal specs share one function.
+    """The computation of one generated function; equal specs share one function.
 
     `steps[i]` is 1 where input i advances along a row and 0 where it is one value per row (or, flat, one value in all).
     """
@@ -37,7 +37,7 @@ class FunctionSpec:
     n_outer: int
     reduces: bool = False
     stored: bool = True
-    """Whether the last root has an output; that of a reduction follows."""
+    """True if the last root has an output; the output of a reduction follows."""
 
     @property
     def n_addresses(self) -> int:
@@ -46,13 +46,13 @@ class FunctionSpec:
 
     @property
     def n_words(self) -> int:
-        """Words after the addresses, but for those of a reduction."""
+        """Words after the addresses, except the words of a reduction."""
         if self.n_outer == 0:
             return 0
         return 1 + (self.n_outer - 1) + self.n_outer * len(self.in_dtypes)
 
     def access(self, scratch_bytes: int) -> bytes:
-        """What the function reads and writes, for the verifier of plans (wasm_kernels/generated.c).
+        """Return the reads and writes of the function, for the verifier of plans (wasm_kernels/generated.c).
 
         Numbers in LEB128: inputs, and of each its bytes an element and its step; results, and of each its bytes an
         element; outer dims; whether the last result is reduced, and whether it is stored; bytes of the thread's scratch
@@ -67,7 +67,7 @@ class FunctionSpec:
 
     @property
     def is_vector(self) -> bool:
-        """Whether every operation has a form for four lanes."""
+        """Return whether every operation has a form for four lanes."""
         return all(
             DTYPES[x.dtype].vector is not None and (x.op not in _SCALAR or x.dtype == "float32")
             for x in walk(self.roots)

@@ -1,7 +1,8 @@
 """Compiles specs into functions: loops over rows, over strips of a row, over four elements and over one.
 
-Functions such as exp are computed for a strip of a row at a time, in place in the thread's scratch memory: first the
-arguments of all that read inputs alone, then those functions, then the arguments of the next, and last the results.
+Functions such as exp are computed for a strip of a row at a time, in place in the thread's scratch memory. The
+arguments of functions that read only inputs come first, then those functions, then the arguments of the next, and last
+the results.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class _Loops:
         self.f.op("i32.shl")
 
     def _find_block(self) -> None:
-        """Where the last result of the chunk is to lie."""
+        """Find the place of the chunk's last result."""
         f, base = self.f, self.bases[-1]
         self.block = f.local(I32)
         if self.s.stored:
@@ -253,7 +254,7 @@ class _Loops:
         self._loop(1, self.scalar.results)
 
     def _vector_loops(self, vector: Vector, roots: Sequence[Expr], body: Callable[[int], None]) -> None:
-        """Loops over four vectors at a time, if that does not spill registers, and over what is left."""
+        """Emit loops over four vectors at a time, if that does not spill registers, and over the rest."""
         if size_of(roots, vector.strips) < UNROLL_BELOW:
 
             def four() -> None:
@@ -360,7 +361,10 @@ class _Loops:
 
 
 def _stages(roots: Sequence[Expr]) -> list[list[Expr]]:
-    """The functions in `roots`: those whose arguments need no other, then those that need only these, and so on."""
+    """Return the functions in `roots` by stage.
+
+    The arguments of the first stage need no other function, each later stage only needs earlier ones.
+    """
     depth: dict[int, int] = {}
     stages: list[list[Expr]] = []
     stack = list(roots)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NO_INSTRUCTION = 0xFFFFFFFF
 MORE = -1
-"""What `run_slice` returns of a run that is not finished."""
+"""Status that `run_slice` returns if the run is not finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Engine(ABC):
         segments
             Address and size of each of its segments.
         code_base
-            What `load_code` returned for its generated functions; 0: it has none.
+            Result of `load_code` for its generated functions; 0: it has none.
 
         Raises
         ------
@@ -170,7 +170,7 @@ class Engine(ABC):
         return PlanStatus(code, None if instruction == NO_INSTRUCTION else instruction, value, position)
 
     def trap_error(self, plan: int, what: str) -> EngineError:
-        """What `run` raises when kernels trap."""
+        """Return the error that `run` raises when kernels trap."""
         try:
             instruction = self.plan_status(plan).instruction
         except EngineError:

@@ -1,4 +1,4 @@
-"""What the kernels say of themselves: whether they are those that this package compiles for, and what statuses mean."""
+"""The kernels' description of themselves: a fingerprint, which must fit this package, and the meaning of statuses."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ class PyodideEngine(Engine):
     js_engine : JsProxy | None
         An `Engine` of the JavaScript package. Every later PyodideEngine drives this one, too.
     reproducible : bool
-        Use the build whose results are the same bytes on every machine. Without effect once the page
-        has handed over an engine of its own.
+        Use the build whose results are the same bytes on every machine. Without effect once the page has handed over
+        its engine.
     """
 
     _adopted: ClassVar[Any] = None
@@ -116,7 +116,7 @@ def _called(function: Any, *args: Any) -> Any:
     try:
         return function(*args)
     except JsException as e:
-        # What Pyodide makes of copying to an address that it takes for negative.
+        # Pyodide's error for a copy to an address that it takes for negative.
         raise (_too_far() if e.name == "RangeError" else EngineError(str(e.message))) from None
 
 

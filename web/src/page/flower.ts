@@ -62,7 +62,7 @@ const MAX_REASON = 500;
  *
  * @param url - of the bridge: `wss://...`, or `ws://localhost:8765`
  * @param session - whose trained parameters are those of the server, by names and shapes
- * @throws SessionError: there is no connection, it ended (the message says why), or the bridge sent what is none of its messages
+ * @throws SessionError: there is no connection, it ended (the message says why), or the bridge sent an unexpected message
  * @throws ModelError: an option is wrong
  */
 export async function joinFlower(url: string | URL, session: FlowerSession, options: FlowerOptions): Promise<void> {

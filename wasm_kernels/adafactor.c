@@ -1,8 +1,8 @@
-/* Adafactor, in place. Its formula needs the statistics of a whole parameter before the length of the step, and that before
-   the step: what is computed twice is cheaper than what would be stored.
+/* Adafactor, in place. The step needs its length first, and the length needs statistics of the whole parameter. So some
+   values are computed twice: that is cheaper than to store them.
 
-   Matrices [batch, n, m] are worked on in bands of up to BAND rows. Squares are summed in float over few terms, then in double
-   or pairwise; relative error of a step below 1e-5, tested against float64. */
+   Matrices [batch, n, m] are processed in bands of up to BAND rows. Squares are summed in float over few terms, then in
+   double or pairwise; relative error of a step below 1e-5, tested against float64. */
 #include "math.h"
 #include "optim.h"
 #include "parallel.h"
@@ -10,7 +10,7 @@
 
 enum { STRIP = 64, BLOCK = 256 };
 
-/* What a step is made of, besides the gradient's own statistics. */
+/* The factors of a step, besides the gradient's statistics. */
 typedef struct {
     float mix, rest;  /* shares of new squares and of old ones */
     f32x4 limit;      /* 1 / epsilon, of 1 / sqrt(v) */
@@ -64,14 +64,14 @@ TW_INLINE band band_of(const matrix_task *t, int64_t unit) {
     return (band){matrix, row, min_i32(ADAFACTOR_BAND, a->n - row), (matrix * a->n + row) * a->m};
 }
 
-/* Four squares of a row: added to those of their columns and of the row. */
+/* Add four squares of a row to the sums of their columns and of the row. */
 TW_INLINE f32x4 squares4(f32x4 x, float *c, f32x4 sum, int32_t lanes) {
     store_lanes(c, madd(x, x, load_lanes(c, lanes)), lanes);
     return madd(x, x, sum);
 }
 
-/* Sums of the squares of a row of w (first) and of g (second), which are added to those of the columns, too. Row by row, and
-   both at once: memory that is read from one end to the other comes soonest, and from two places at a time. */
+/* Sums of the squares of a row of w (first) and of g (second), which are also added to the sums of the columns. Rows go one
+   by one, and both matrices at once: memory is fastest when it is read in order, and from two places at a time. */
 static two_sums row_squares(const float *w, const float *g, int32_t m, float *c) {
     two_sums total = {0, 0};
     for (int32_t j = 0; j < m;) {

@@ -4,7 +4,7 @@
 
 #include "guard.h"
 
-/* Where a run goes on. */
+/* The position at which a run continues. */
 typedef struct {
     uint32_t instruction, word;
     int32_t left_out; /* below 0: as many instructions more are left out */
@@ -34,7 +34,7 @@ int32_t tw_free(uint32_t ptr);
 /* The live block whose payload starts at `ptr`, or null. */
 tw_block *tw_block_at(uint32_t ptr);
 
-/* Whether [base, base + nbytes) lies in one live block. */
+/* True if [base, base + nbytes) lies in one live block. */
 int32_t tw_range_is_live(uint32_t base, uint64_t nbytes);
 
 #endif

@@ -1,10 +1,11 @@
 /* Softmax attention without a matrix of scores, after Dao et al., "FlashAttention: Fast and Memory-Efficient Exact
-   Attention with IO-Awareness" (2022): keys go by in blocks, each row keeps its largest score and the sum of its
-   exponentials, and the gradient computes the probabilities again from them.
+   Attention with IO-Awareness" (2022). Keys are processed in blocks. Each row keeps its largest score and the sum of its
+   exponentials, from which the gradient computes the probabilities again.
 
-   What a mask rules out is not computed: where it lies so far below the rest of a row that exponentials are zeros whatever
-   the products are, as the largest |q| and |k| bound them, leaving it out changes nothing. Each mask is read once for all
-   items that share it. Dropout's factors are drawn where they are needed. Errors: those of the products and of softmax.c. */
+   Scores that a mask rules out are not computed. The largest |q| and |k| bound the products; if the mask lies so far below
+   the rest of a row that exponentials are zeros for any such product, leaving the scores out changes nothing. Each mask is
+   read once for all items that share it. Dropout's factors are drawn when they are needed. Errors are as in the products
+   and in softmax.c. */
 #include "math.h"
 #include "parallel.h"
 #include "random.h"
@@ -17,7 +18,7 @@ enum { TILES = (ROWS + TILE_ROWS - 1) / TILE_ROWS };
 _Static_assert(TILES <= ATTENTION_TILES, "the spans of a block of rows");
 /* Scores so far below the largest have exponentials that are zeros. */
 #define NEGLIGIBLE (1 - EXP_NEGLIGIBLE)
-/* What a mask takes off a score to rule it out, if the products are small enough. */
+/* A mask that lowers a score by this much rules it out, if the products are small enough. */
 #define RULED_OUT 1000.0f
 #define INFINITE __builtin_inff()
 
@@ -148,12 +149,12 @@ TW_INLINE void tile_lines(const float *line[TILE_ROWS], matrix a, int32_t first,
 
 /* ---- one head ---- */
 
-/* Panels of a block of keys: those that matter to the rows of a tile, and those of them that have a mask. */
+/* Panels of a block of keys that matter to the rows of a tile, and the masked ones among them. */
 typedef struct {
     uint8_t first, end, mask_first, mask_end;
 } key_span;
 
-/* What a mask does to ROWS rows: it takes at least `gap` off all scores outside of the spans, [TILES][blocks of keys]. */
+/* Effect of a mask on ROWS rows: it lowers all scores outside of the spans by at least `gap`; [TILES][blocks of keys]. */
 typedef struct {
     float gap;
     key_span spans[];
@@ -337,7 +338,7 @@ static void score_tile(const head *h, float *scores, int32_t row, int32_t rows, 
 
 /* ---- dropout of the probabilities ---- */
 
-/* What the scores of a tile are multiplied by, n from the key `first` on. */
+/* Factors of the scores of a tile, n from the key `first` on. */
 typedef struct {
     const float *line[TILE_ROWS];
     float space[TILE_ROWS][KEYS + DROPOUT_SLACK];

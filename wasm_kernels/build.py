@@ -97,7 +97,7 @@ def digest(flags: list[str], paths: list[Path]) -> str:
 
 
 def up_to_date(target: Path, key: str) -> bool:
-    """Whether `target` was made from inputs with this key."""
+    """Return True if `target` was made from inputs with this key."""
     stamp = target.with_name(target.name + ".key")
     return target.exists() and stamp.exists() and stamp.read_text() == key
 

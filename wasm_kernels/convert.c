@@ -5,7 +5,7 @@
 
 enum { CONVERT_CHUNK = 1 << 15 };
 
-/* The bits of a float32 from those of a float16: the exponent is moved by a product, which makes subnormals normal. */
+/* A float32 from the bits of a float16: a product moves the exponent, which makes subnormals normal. */
 static float half_to_float(uint32_t half) {
     uint32_t sign = (half & 0x8000) << 16, rest = half & 0x7FFF;
     if (rest >= 0x7C00) {

@@ -1,7 +1,7 @@
 /* Connectionist temporal classification: Graves et al., https://www.cs.toronto.edu/~graves/icml_2006.pdf. The states of a target
-   are its labels with blanks before, between and behind them. A path stays in a state, goes on to the next, or, past a blank
-   between labels that differ, to the one after that. Sums over paths are kept as logarithms in float32: relative error of a
-   probability some 1e-7 times the size of its logarithm, tested against float64 and against sums over all paths. */
+   are its labels with blanks before, between and behind them. A path stays in a state or goes on to the next. It may also
+   skip a blank between labels that differ. Sums over paths are kept as logarithms in float32. The relative error of a
+   probability is some 1e-7 times the size of its logarithm, tested against float64 and against sums over all paths. */
 #include "math.h"
 #include "parallel.h"
 #include "simd.h"

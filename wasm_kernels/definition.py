@@ -63,7 +63,7 @@ class Arg:
 
     @property
     def is_pointer(self) -> bool:
-        """Whether it is a buffer."""
+        """True if the argument is a buffer."""
         return self.kind in POINTER_KINDS
 
 
@@ -98,7 +98,7 @@ class Kernel:
         return tuple(arg.name for arg in self.args if arg.read_if)
 
     def signature(self) -> object:
-        """What a plan relies on."""
+        """Return the parts of the declaration that a plan relies on."""
         args = [(a.name, a.kind, a.type, a.extent.text, a.optional, a.words, a.read_if) for a in self.args]
         return self.name, args, self.where.text, self.apart
 
@@ -132,7 +132,7 @@ class Layout:
 
     @property
     def words(self) -> int:
-        """How many there are."""
+        """The number of words."""
         return sum(WORD_TYPES[type_] for _, type_, _ in self.fields)
 
     def constants(self) -> Iterator[tuple[str, int]]:

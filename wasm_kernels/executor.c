@@ -1,8 +1,8 @@
 /* The plan executor and its verifier. kernels.def lays a plan out word by word.
 
-   The verifier is total: it believes nothing in the plan, and once it has passed a plan no instruction of the plan can
-   touch memory outside the buffers it names, nor the plan itself. A plan is the whole of one allocated block; that it
-   was verified is noted in the block's header, out of the plan's own reach. */
+   The verifier is total: it trusts nothing in the plan. Once it has passed a plan, no instruction of the plan can touch
+   memory outside the buffers it names, nor the plan itself. A plan is the whole of one allocated block. The block's
+   header, which the plan cannot reach, notes that the plan was verified. */
 #include <stdbool.h>
 
 #include "executor.h"
@@ -52,14 +52,14 @@ TW_SHARED double tw_prod(const int32_t *dims, int32_t n) {
     return product;
 }
 
-/* How far above its start a strided view reaches. */
+/* Reach of a strided view above its start. */
 TW_SHARED double tw_reach_up(const int32_t *dims, const int32_t *strides, int32_t n) {
     double reach = 0;
     for (int32_t i = 0; i < n; i++) reach += (dims[i] - 1.0) * tw_max(strides[i], 0);
     return reach;
 }
 
-/* How far below its start it reaches, as a number >= 0. */
+/* Reach of a strided view below its start, as a number >= 0. */
 TW_SHARED double tw_reach_down(const int32_t *dims, const int32_t *strides, int32_t n) {
     double reach = 0;
     for (int32_t i = 0; i < n; i++) reach -= (dims[i] - 1.0) * tw_min(strides[i], 0);
@@ -234,9 +234,9 @@ static void run_generated(const uint32_t *words) {
     parallel_for(run_chunk, &task, chunk_count(task.n, task.grain));
 }
 
-/* After a loop_end: whether the loop goes on, whose counter then has the number of the next iteration. A plan cannot send the
-   executor anywhere: the verifier has written where each loop begins, loops lie within each other, and each goes back fewer
-   times than it has iterations for each time that it begins: every run ends. */
+/* After a loop_end: true if the loop goes on; its counter then has the number of the next iteration. A plan cannot send the
+   executor anywhere: the verifier has written the beginning of each loop, and loops are nested. Each time that a loop
+   begins, it goes back fewer times than it has iterations, so every run ends. */
 static bool next_iteration(uint32_t *code, const loop_end_args *end) {
     if (!end->begin) return false;
     loop_begin_args *begin = (loop_begin_args *)(code + end->begin) - 1;
@@ -253,7 +253,7 @@ static int32_t run_code(uint32_t *header, tw_block *block, double *profile, doub
     int32_t status = block->at.left_out;
     for (uint32_t i = block->at.instruction; i < header[HEADER_N_INSTRUCTIONS]; i++) {
         uint32_t opcode = *word & 0xFFFF, n_args = *word >> 16;
-        if (status < 0) { /* one of those that a kernel leaves out */
+        if (status < 0) { /* an instruction that a kernel leaves out */
             status++;
             word += n_args + 1;
             continue;
@@ -314,15 +314,15 @@ static tw_block *plan_block(uint32_t plan) {
     return block && block->size >= 4 * HEADER_WORDS ? block : NULL;
 }
 
-/* Where base and bytes of each segment of the plan that is placed next go; 0 if there is no room for n segments. */
+/* Address of the table for base and bytes of each segment of the next plan to place; 0 without room for n segments. */
 static uint32_t given[2 * MAX_SEGMENTS];
 TW_EXPORT(tw_place_table) uint32_t tw_place_table(uint32_t n) {
     return n <= MAX_SEGMENTS ? (uint32_t)(uintptr_t)given : 0;
 }
 
-/* Give the plan at `plan`, the start of an allocated block, what it uses: the table holds base and bytes of each of its
-   n segments, and its generated functions begin at slot `code_base`. All addresses of a plan come from here and from
-   tw_profile; what its bytes say of them does not matter. Whoever writes another plan into a block must place it, too. */
+/* Place the plan at `plan`, the start of an allocated block. The table holds base and bytes of each of its n segments, and
+   its generated functions begin at slot `code_base`. All addresses of a plan come from here and from tw_profile; the
+   addresses in its bytes do not matter. A host that writes another plan into a block must place that plan, too. */
 TW_EXPORT(tw_place) int32_t tw_place(uint32_t plan, uint32_t n, uint32_t code_base) {
     tw_block *block = plan_block(plan);
     if (!block || n > MAX_SEGMENTS) return TW_BAD_POINTER;
@@ -368,8 +368,8 @@ static int32_t run_from(uint32_t plan, int32_t anew, double until) {
    the header keeps together with the instruction, the offending value and its position. */
 TW_EXPORT(tw_run) int32_t tw_run(uint32_t plan) { return run_from(plan, 1, FOREVER); }
 
-/* As tw_run, but for some milliseconds: it returns TW_MORE (-1) at the first boundary of instructions after them, from
-   which it goes on when it is called again with anew = 0. */
+/* As tw_run, but for some milliseconds: it returns TW_MORE (-1) at the first boundary of instructions after them. A call
+   with anew = 0 goes on from there. */
 TW_EXPORT(tw_run_slice) int32_t tw_run_slice(uint32_t plan, int32_t anew, double milliseconds) {
     return run_from(plan, anew, tw_now() + milliseconds);
 }

@@ -1,4 +1,4 @@
-/* What the verifier of plans gives to the parts of it that know of one kind of instruction. */
+/* Parts of the plan verifier that are shared with the checks of single kinds of instructions. */
 #ifndef EXECUTOR_H
 #define EXECUTOR_H
 

@@ -1,6 +1,6 @@
 /* Matrix product after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008). A register tile
- * takes up to six rows of A, in place or packed into the second-level cache, and a panel of eight columns of B, packed into
- * the first. Each block of rows passes all panels that are there, so that C is written along its rows. */
+ * takes up to six rows of A, in place or packed into the second-level cache. It also takes a panel of eight columns of B,
+ * packed into the first-level cache. Each block of rows passes all these panels, so that C is written along its rows. */
 #include "parallel.h"
 #include "tile.h"
 
@@ -23,7 +23,7 @@ typedef struct {
     int32_t accumulate, activation;
 } gemm_problem;
 
-/* Where the tiles of one block of the depth go. */
+/* The destination of the tiles of one block of the depth. */
 typedef struct {
     float *c;
     int32_t c_row, c_col;
@@ -91,8 +91,8 @@ static void pack_panels(float *out, const float *src, int32_t panels, int32_t li
     }
 }
 
-/* out[k][rows] from a block of fewer than eight rows of a. Eight elements are copied at a time, of which the next step writes
-   over those that are too many. */
+/* out[k][rows] from a block of fewer than eight rows of a. Eight elements are copied at a time; the next step overwrites the
+   surplus. */
 static void pack_block(float *out, const float *src, int32_t rows, int32_t a_row, int32_t a_col, int32_t k) {
     if (a_row == 1 && a_col >= 8) {
         for (; rows * k >= 8; k--, src += a_col, out += rows) {
@@ -307,8 +307,8 @@ static const tiles_fn tiles_of[TILE_ROWS][2][3] = {
 
 /* ---- blocking ---- */
 
-/* Rows of a and their elements up to which packing b costs more than it gives, and the floats up to which b stays in the
-   second-level cache then. */
+/* Rows of a and their elements up to which packing b costs more than it gives, and the floats up to which an unpacked b
+   stays in the second-level cache. */
 enum { B_IN_PLACE_ROWS = 72, B_IN_PLACE_ELEMENTS = 9 << 10, B_IN_PLACE_FLOATS = 32 << 10 };
 
 /* Distance of a's steps up to which packing its rows, which are next to each other, costs more than it gives. */

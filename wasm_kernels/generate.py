@@ -208,7 +208,7 @@ def describe(definition: Definition) -> str:
 
 
 def emit_header(definition: Definition) -> str:
-    """What kernel sources see: constants, layouts, structs and prototypes."""
+    """Return the header for kernel sources: constants, layouts, structs and prototypes."""
     lines = [
         "/* Generated from kernels.def by generate.py. */",
         "#ifndef KERNELS_GEN_H",
@@ -234,7 +234,7 @@ def members(numbers: dict[str, int]) -> str:
 
 
 def emit_tables(definition: Definition) -> str:
-    """What the executor includes: verifiers, the dispatch table and the description."""
+    """Return the file that the executor includes: verifiers, the dispatch table and the description."""
     lines = ["/* Generated from kernels.def by generate.py; included by executor.c alone. */"]
     lines += [emit_check(kernel) for kernel in definition.kernels]
     lines += ["static const tw_entry tw_table[TW_N_OPCODES] = {", "    {0, 0, 0},"]
@@ -262,7 +262,7 @@ def generate(definition_file: Path, out_dir: Path) -> None:
 
 
 def generated_sources(definition_file: Path) -> dict[Path, str]:
-    """What is checked in, by its path in the project."""
+    """Return the generated files that are checked in, by path in the project."""
     from generate_calls import emit_calls
     from generate_layout import emit_python, emit_typescript
 

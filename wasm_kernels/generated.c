@@ -1,9 +1,9 @@
-/* Generated functions state what they access, in a custom section of their module; the verifier believes that as it
-   believes the code itself, and holds the words of each call against it: a plan cannot make a function leave its
+/* Generated functions declare their accesses in a custom section of their module. The verifier trusts the section as it
+   trusts the code itself, and checks the words of each call against it: a plan cannot make a function leave its
    operands.
 
-   The words after a call's pointers are, unless the function is flat: the elements of a row, the dims outside it but
-   for the first, and for each input its strides along all of them; then, if it reduces, those of `reduction`. */
+   Unless the function is flat, words follow a call's pointers: the elements of a row, the dims outside it but for the
+   first, and for each input its strides along all of them. If it reduces, the words of `reduction` come next. */
 #include "generated.h"
 
 #include "alloc.h"
@@ -44,7 +44,7 @@ static uint32_t read_number(reader *r) {
     return UINT32_MAX;
 }
 
-/* Whether a number of bytes follows; `part` is then those, and `r` what comes after. */
+/* True if `nbytes` bytes follow: `part` is then these bytes, and `r` the rest. */
 static int32_t take(reader *r, uint32_t nbytes, reader *part) {
     if (nbytes > (size_t)(r->end - r->at)) return 0;
     *part = (reader){r->at, r->at + nbytes};
@@ -184,8 +184,8 @@ static int32_t check_rows(const call *c) {
     return TW_OK;
 }
 
-/* The chunks of a reduction must be whole planes, of which the result has room for all, and an unstored one must fit the
-   scratch memory. Answers the elements of the result, or -1. */
+/* The chunks of a reduction must be whole planes. The result must have room for all of them, and a plane that is not stored
+   must fit the scratch memory. Returns the elements of the result, or -1. */
 static double reduced_extent(const call *c, uint32_t grain) {
     const tw_function *f = c->f;
     const uint32_t *r = c->words + f->n_outer * (1 + f->n_in);

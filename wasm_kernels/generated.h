@@ -4,8 +4,8 @@
 
 #include "guard.h"
 
-/* What a function says of itself (backend/wasm/codegen/function_spec.py): inputs, and of each its bytes an element and
-   whether it advances along a row; results, and of each its bytes an element; dims outside a row; whether the last
+/* The declaration of a function (backend/wasm/codegen/function_spec.py). Inputs, each with its bytes an element and
+   whether it advances along a row; results, each with its bytes an element; dims outside a row; whether the last
    result is reduced, and stored; bytes of the thread's scratch memory that it takes besides. */
 typedef struct {
     uint32_t n_in, n_out, n_outer, scratch;

@@ -1,4 +1,4 @@
-/* What every kernel source includes: argument structs, statuses, failure reports and block operations. */
+/* Included by every kernel source: argument structs, statuses, failure reports and block operations. */
 #ifndef GUARD_H
 #define GUARD_H
 

@@ -1,5 +1,5 @@
-/* What depends on parameters alone is made when they have changed. The state counts changes: LOADS by whoever writes
-   parameters, UPDATES by plans that do. `seen` holds the two counts plus one at which the instructions ran last. */
+/* Values that depend only on parameters are computed when the parameters have changed. The state counts changes: LOADS by
+   code that writes parameters, UPDATES by plans that do. `seen` holds both counts, plus one, of the last computation. */
 #include <stdbool.h>
 
 #include "state.h"

@@ -93,7 +93,7 @@ TW_INLINE float reduced(float old, float update, int32_t reduction) {
     return old < update ? old : update;
 }
 
-/* The same of integers, which wrap: products and sums are those of unsigned ones. */
+/* The same for integers, which wrap: products and sums are computed on unsigned integers. */
 #define REDUCED_INT(T, U, old, update, reduction)                    \
     ((reduction) == SCATTER_ADD   ? (T)((U)(old) + (U)(update))      \
      : (reduction) == SCATTER_MUL ? (T)((U)(old) * (U)(update))      \

@@ -19,7 +19,7 @@ int32_t kernel_loop_while(const loop_while_args *a) {
     return ran < a->limit ? TW_OK : tw_fail(TW_LOOP_LIMIT, ran, 0);
 }
 
-/* Where the part of an iteration is, in bytes; below 0: there is none. */
+/* Offset of an iteration's part, in bytes; below 0 if it has none. */
 static int64_t part_at(int64_t counter, int32_t n, int32_t trips, int32_t reverse) {
     if (counter < 0 || counter >= trips) return -1;
     return (reverse ? trips - 1 - counter : counter) * n;

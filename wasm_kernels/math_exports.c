@@ -1,5 +1,5 @@
-/* The vector functions that generated code imports: kernels.v_exp of four elements, kernels.v_exp_n of n in place, n a
-   multiple of 4, which is half as much work an element; kernels.v_scratch is where it may put them. */
+/* The vector functions that generated code imports. kernels.v_exp takes four elements. kernels.v_exp_n takes n in place, n a
+   multiple of 4, with half the work an element. kernels.v_scratch is the memory for these elements. */
 #include "math.h"
 #include "parallel.h"
 

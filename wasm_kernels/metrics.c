@@ -68,8 +68,9 @@ int32_t kernel_count_top_f32(const count_top_f32_args *a) {
     return TW_OK;
 }
 
-/* predicted, target: [rows, columns]; sums: [6, columns], as `error_sum` names them. The mean is that of differences from the first
-   target, and squares are taken around it in a second pass: large numbers that lie close together would lose all digits else. */
+/* predicted, target: [rows, columns]; sums: [6, columns], as `error_sum` names them. The mean is taken over differences from
+   the first target, and a second pass takes squares around it: otherwise large numbers that lie close together would lose
+   all digits. */
 int32_t kernel_error_sums_f32(const error_sums_f32_args *a) {
     int32_t columns = a->columns;
     double *shift = a->sums + ERROR_SHIFT * columns, *mean = a->sums + ERROR_MEAN * columns, *squares = a->sums + ERROR_SQUARES * columns;

@@ -224,7 +224,7 @@ int32_t kernel_layer_norm_grad_f32(const layer_norm_grad_f32_args *a) {
 
 /* ---- batch norm: x [batch, channels, size]; a task does whole channels ---- */
 
-/* Where a channel's `size` values are short, plain loops in double do. */
+/* Sizes of a channel up to which plain loops in double are enough. */
 enum { SHORT = 4 };
 
 static double channel_sum(const float *x, int32_t batch, int64_t step, int32_t size) {

@@ -1,6 +1,6 @@
 /* Optimizers that need the norm of a parameter, clipping by norms, and the upkeep of moments and of the step; the others are
-   generated functions (ops/rules.py). Each formula is evaluated in float32 per element, with the scalar factors (bias
-   corrections, clipping) in double: relative error of an update below 1e-6, tested against float64. */
+   generated functions (ops/rules.py). Formulas are evaluated in float32 per element, with scalar factors (bias corrections,
+   clipping) in double. The relative error of an update is below 1e-6, tested against float64. */
 #include "math.h"
 #include "optim.h"
 #include "parallel.h"
@@ -13,8 +13,8 @@ static double power(double b, int64_t t) {
     return result;
 }
 
-/* Steps after which moments are flushed, and the exponent under which they become 0: 2^-106, so that decays of 0.9 and rates of
-   1e-5 make nothing subnormal of them until the next time. */
+/* Steps after which moments are flushed, and the exponent under which they become 0: 2^-106. With decays of 0.9 and rates of
+   1e-5 no moment becomes subnormal until the next flush. */
 enum { FLUSH_STEPS = 16, LEAST_EXPONENT = 21 };
 
 typedef struct {
@@ -35,9 +35,9 @@ static void flush_chunk(const void *args, int32_t chunk) {
         if (__builtin_fabsf(t->x[i]) < 0x1p-106f) t->x[i] = 0;
 }
 
-/* The moments of a parameter whose gradient stays 0 (a row of an embedding that no batch has, a dead unit) shrink until they
-   are subnormal and stay there, where an operation takes most processors some 150 cycles. To look at each step would cost a
-   fifth of a step whose moments are in the cache. */
+/* Some gradients stay 0: of a row of an embedding that no batch has, or of a dead unit. Their moments shrink until they are
+   subnormal and stay there, and an operation on them takes most processors some 150 cycles. To flush in each step would cost
+   a fifth of a step whose moments are in the cache. */
 int32_t kernel_flush_moments_f32(const flush_moments_f32_args *a) {
     if (state_i64(a->state, STATE_STEP) % FLUSH_STEPS != FLUSH_STEPS - 1) return TW_OK;
     const flush_task task = {a->x, a->n};
@@ -53,8 +53,8 @@ typedef struct {
     f32x4 b1, c1, b2, c2, root_factor, epsilon, decay, rate; /* the rate times the trust ratio */
 } lamb_task;
 
-/* m / (1 - b1^t) / (root of v / (1 - b2^t) + epsilon) + decay w, with m and v as they are now; 1 - b1^t is in the factors of
-   the denominator. */
+/* m / (1 - b1^t) / (root of v / (1 - b2^t) + epsilon) + decay w, with the current m and v; the factors of the denominator
+   contain 1 - b1^t. */
 TW_INLINE f32x4 lamb_direction(const lamb_task *f, f32x4 w, f32x4 m, f32x4 v) {
     return madd(f->decay, w, div4(m, madd(wasm_f32x4_sqrt(v), f->root_factor, f->epsilon)));
 }

@@ -1,4 +1,4 @@
-/* What optimizers and clipping share. */
+/* Shared by optimizers and clipping. */
 #ifndef OPTIM_H
 #define OPTIM_H
 

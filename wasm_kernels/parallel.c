@@ -24,15 +24,15 @@ int32_t parallel_load(uint32_t ptr, uint32_t size, uint32_t slot) {
 
 #else
 
-/* Loads before a waiting thread goes to sleep: some 50 us, which is what a message from the page takes and longer than the
-   instructions of a plan that run on one thread. To wake takes half of that. Longer spinning hurts on busy machines. */
+/* Loads before a waiting thread goes to sleep: some 50 us. A message from the page takes as long; instructions of a plan on
+   one thread take less. To wake takes half of that time. Longer spinning hurts on busy machines. */
 enum { SPINS = 40000 };
-/* How long the coordinator waits for its workers to compile generated code. */
+/* Longest wait of the coordinator for its workers to compile generated code. */
 #define LOAD_TIMEOUT_NS 10000000000ll
 
 /* Chunks still to take, below the number of the job. A thread takes a chunk by compare-and-swap, which fails when the
    job has changed: a worker that wakes late does no harm and nobody waits for it. While chunks remain, `fn`, `args`
-   and `n_chunks` are those of the job. */
+   and `n_chunks` belong to the job. */
 static _Alignas(64) struct {
     uint64_t ticket;
     task_fn fn;
@@ -175,7 +175,7 @@ TW_EXPORT(tw_stop_threads) void tw_stop_threads(void) {
     publish_nothing();
 }
 
-/* Who notifies this word wakes the workers for work that is about to come; without any they sleep again. */
+/* A notification of this word wakes the workers for work that is about to come; without work they sleep again. */
 TW_EXPORT(tw_wake_word) uint32_t tw_wake_word(void) { return (uint32_t)(uintptr_t)((int *)&pool.ticket + 1); }
 
 /* A worker's script calls this when anything threw. */

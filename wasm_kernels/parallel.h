@@ -23,14 +23,14 @@
            tw_free(ptr)                                  if anything throws: tw_worker_failed(k), then report the error
        tw_stop_threads()  --------------------------->  (code 2)
 
-   A host that knows of work to come notifies the word at tw_wake_word(), from any thread: workers wake and wait for it, awake
-   for some 50 us, and sleep again.
+   A host that expects work notifies the word at tw_wake_word(), from any thread: workers wake, stay awake for some 50 us,
+   and sleep again.
 
    Workers that enter tw_worker_loop for the first time after code was registered are turned away with code 2: start
-   all workers first. tw_register_code must be called in builds without threads, too, where it reads what the functions say
-   of themselves (generated.h): plans may only use registered functions. It returns 0, TW_BAD_FUNCTION (they say nothing, or
-   their slots are taken) or TW_TRAPPED (a worker failed or did not answer within 10 s: the engine is lost). Whoever takes
-   functions out of the table calls tw_unregister_code(slot). After a trap in any instance, and when tw_run returns
+   all workers first. tw_register_code must be called in builds without threads, too. There it reads the declarations of the
+   functions (generated.h): plans may only use registered functions. It returns 0, TW_BAD_FUNCTION (no declarations, or
+   their slots are taken) or TW_TRAPPED (a worker failed or did not answer within 10 s: the engine is lost). A host that
+   takes functions out of the table calls tw_unregister_code(slot). After a trap in any instance, and when tw_run returns
    TW_TRAPPED, the engine must be thrown away. */
 #ifndef PARALLEL_H
 #define PARALLEL_H
@@ -59,7 +59,7 @@ int32_t parallel_load(uint32_t ptr, uint32_t size, uint32_t slot);
 /* Chunks of `grain` units each (the last may be smaller); depends on the shape only. */
 TW_INLINE int32_t chunk_count(int64_t total, int64_t grain) { return (int32_t)((total + grain - 1) / grain); }
 
-/* How many units of `cost` elements each make a chunk. */
+/* Number of units in a chunk, each of `cost` elements. */
 TW_INLINE int32_t units_per_chunk(int64_t cost) { return (int32_t)(cost >= GRAIN ? 1 : GRAIN / (cost > 0 ? cost : 1)); }
 
 #endif

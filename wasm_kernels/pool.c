@@ -52,7 +52,7 @@ static output_range whole_windows(const pool_axis *a) {
     return r;
 }
 
-/* Whether windows are 2x2 without padding or overlap, in rows of at least one vector. */
+/* True if windows are 2x2 without padding or overlap, in rows of at least one vector. */
 static bool has_squares(const pool_axis axis[3]) {
     for (int32_t i = 0; i < 3; i++) {
         const pool_axis *a = &axis[i];

@@ -1,6 +1,6 @@
-/* Random numbers by Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a function of
-   (element index, salt of the node, offset of the step + draw) under the key `seed`, so any thread can make any element,
-   and the backward pass the same ones again.
+/* Random numbers by Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). Each is a
+   function of (element index, salt of the node, offset of the step + draw) under the key `seed`. So any thread can make
+   any element, and the backward pass makes the same numbers again.
 
    Four counters go through the rounds side by side; block b uses counters 4b .. 4b+3 and has 16 words, word 4j + i being
    word j of counter i. Fills take a word an element; dropout half a word, low half first. */

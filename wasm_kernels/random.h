@@ -20,7 +20,7 @@ int32_t start_dropout(dropout_numbers *d, const int32_t *state, int32_t salt, in
 
 /* Floats more than the factors take. */
 enum { DROPOUT_SLACK = 64 };
-/* What a Dropout multiplies n elements by, from the element `first` on: a pointer into `space` [n + DROPOUT_SLACK]. */
+/* The factors of a Dropout for n elements from `first` on: a pointer into `space` [n + DROPOUT_SLACK]. */
 const float *dropout_factors(const dropout_numbers *d, int64_t first, int32_t n, float *space);
 
 #endif

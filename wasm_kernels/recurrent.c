@@ -1,6 +1,6 @@
-/* Recurrent layers: all steps in one call. Items of a batch do not depend on each other, so a chunk is some of them through all
-   steps, and no thread waits for another between steps. The recurrent weights are packed once, in panels of eight columns that
-   stay in the first-level cache while the rows of a chunk go by. A row's sums do not depend on the rows beside it. */
+/* Recurrent layers: all steps in one call. Items of a batch do not depend on each other. So a chunk takes some of them through
+   all steps, and no thread waits for another between steps. The recurrent weights are packed once, in panels of eight columns
+   that stay in the first-level cache while the rows of a chunk go by. A row's sums do not depend on the rows beside it. */
 #include <stdbool.h>
 
 #include "math.h"
@@ -118,7 +118,7 @@ typedef struct {
     float *new, *cell, *reset;     /* after it; cell states; reset gate times state */
 } forward_step;
 
-/* What the step knows of eight states of a row. */
+/* Data of a step for eight states of a row. */
 typedef struct {
     const float *x, *sums, *bias, *old; /* inputs of the gates; products; their bias or null */
     float *new, *cell, *reset, *gates;  /* gates: null or where they are kept */
@@ -360,7 +360,7 @@ TW_INLINE void gru_row(const row_gradient *r, const bool linear) {
     }
 }
 
-/* `state` holds the gradient of r times the state: that of the reset gate, and what goes on to the state. */
+/* `state` holds the gradient of r times the state. Split it into the reset gate's gradient and the state's gradient. */
 static void gru_reset_row(const row_gradient *r) {
     const int32_t hidden = r->hidden;
     for (int32_t k = 0; k < hidden; k += 4) {
@@ -386,7 +386,7 @@ static row_gradient row_of(const backward_step *s, int32_t i) {
                           .state = s->state + own, .cell = s->cell + own, .direct = s->direct + own, .hidden = hidden};
 }
 
-/* Gradients of the gates of all rows; those of rows that are over are zeros, and their states' go on. */
+/* Gradients of the gates of all rows. Rows that are over get zeros, and the gradients of their states pass through. */
 static void gate_gradients(const backward_step *s) {
     const size_t hidden_bytes = 4 * (size_t)s->a->hidden;
     for (int32_t i = 0; i < s->rows; i++) {

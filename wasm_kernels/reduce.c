@@ -1,7 +1,7 @@
 /* Reductions over the middle axis of [outer, n, inner].
 
-   Sums: within a block of BLOCK terms one after the other (per lane), block sums pairwise by a binary counter, so that
-   the relative error (of the sum of |x|) is below (20 + log2 n) 2^-24, tested. Max and min let NaN through. */
+   Sums: terms within a block of BLOCK one after the other (per lane), block sums pairwise by a binary counter. The
+   relative error (of the sum of |x|) is below (20 + log2 n) 2^-24, tested. Max and min let NaN through. */
 #include "reduce.h"
 
 #include "math.h"
@@ -81,7 +81,7 @@ static float log_sum_exp_row(const float *x, int32_t n) {
     return shift + log1(reduce_row(x, n, splat(shift), REDUCE_LOG_SUM_EXP));
 }
 
-/* What remains to be done with the combined value of n elements. */
+/* The last operation on the combined value of n elements. */
 TW_INLINE f32x4 finish(f32x4 s, int32_t n, int32_t op) {
     if (op == REDUCE_MEAN) return div4(s, splat((float)n));
     if (op == REDUCE_NORM) return wasm_f32x4_sqrt(s);
@@ -225,8 +225,8 @@ int32_t kernel_reduce_f32(const reduce_f32_args *a) {
     return TW_OK;
 }
 
-/* For generated code: of a chunk it computed, over the middle axis of [size / (n inner), n, inner], or of [size / inner,
-   inner] if n is 0. */
+/* For generated code: reduce a chunk that it computed, over the middle axis of [size / (n inner), n, inner]. If n is 0,
+   reduce over the first axis of [size / inner, inner]. */
 TW_EXPORT(v_reduce) void v_reduce(const float *x, float *y, int32_t size, int32_t n, int32_t inner, int32_t op);
 void v_reduce(const float *x, float *y, int32_t size, int32_t n, int32_t inner, int32_t op) {
     if (!n) n = size / inner;
@@ -255,7 +255,7 @@ int32_t kernel_reduce_int(const reduce_int_args *a) {
     return TW_OK;
 }
 
-/* Whether v replaces the best value so far. */
+/* True if v replaces the best value so far. */
 TW_INLINE int32_t beats(float v, float best, int32_t select_max, int32_t last_index) {
     if (best != best) return last_index && v != v;
     if (v != v) return 1;

@@ -17,8 +17,8 @@ TW_INLINE f32x4 sub4(f32x4 a, f32x4 b) { return wasm_f32x4_sub(a, b); }
 TW_INLINE f32x4 mul4(f32x4 a, f32x4 b) { return wasm_f32x4_mul(a, b); }
 TW_INLINE f32x4 div4(f32x4 a, f32x4 b) { return wasm_f32x4_div(a, b); }
 
-/* A constant, kept out of the compiler's sight: it stays in a register or on the stack throughout a loop,
-   which is a third cheaper for a whole polynomial than what V8 makes of a v128.const wherever it stands. */
+/* A constant, hidden from the compiler: it stays in a register or on the stack throughout a loop. For a whole polynomial
+   that is a third cheaper than the code that V8 generates for each v128.const. */
 TW_INLINE v128_t held4(v128_t v) {
     __asm__("" : "+r"(v));
     return v;

@@ -8,7 +8,7 @@ typedef struct {
     int32_t integers;
 } row_order;
 
-/* Whether position a comes before position b: NaN before numbers, the lower of equals first. */
+/* True if position a comes before position b: NaN before numbers, the lower of equals first. */
 TW_INLINE int32_t before(const row_order *r, int32_t a, int32_t b) {
     if (r->integers) {
         const int64_t *x = r->x;

@@ -1,4 +1,4 @@
-"""What errors of a session say, for Python and the page: `scripts/session_description.py` gives them to TypeScript.
+"""Texts of a session's errors, for Python and the page: `scripts/session_description.py` gives them to TypeScript.
 
 A text is a template of `str.format`; `{x!r}` is a value as Python shows it, also in the page.
 """
@@ -33,7 +33,7 @@ class BoundedTexts(Formatter):
 
 
 def _unprintable(value: object) -> str:
-    """What stands for an integer of more digits than Python writes out."""
+    """Return the stand-in for an integer of more digits than Python writes out."""
     return f"<{type(value).__name__} with an integer of too many digits>"
 
 
@@ -44,7 +44,7 @@ TEXTS = BoundedTexts()
 class Message:
     """An error of a session: its class and its text.
 
-    `page` is the text in the page, where it gives advice on JavaScript. Python in a page keeps it with the error.
+    `page` is the page's text if its advice is about JavaScript. Python in a page keeps it with the error.
     """
 
     error: type[Exception]
@@ -52,7 +52,7 @@ class Message:
     page: str | None = None
 
     def __call__(self, **values: Any) -> Exception:
-        """The error with these values in its text."""
+        """Return the error with these values in its text."""
         error = self.error(TEXTS.vformat(self.text, (), values))
         # A page that finds the fault itself may know more to say of it.
         if self.page is not None and {name for _, name, _, _ in Formatter().parse(self.page) if name} <= values.keys():
@@ -99,22 +99,25 @@ BEYOND_BOUND = Message(
     "larger bound.",
 )
 MASKED_TWICE = Message(
-    errors.SessionError, "This member has masked an update already: a round with new keys is needed for another one."
+    errors.SessionError, "This member has masked an update already: begin a round with new keys for another one."
 )
-NO_MEMBER = Message(errors.ModelError, "The keys of the members do not have that of {name!r} as it is.")
+NO_MEMBER = Message(
+    errors.ModelError,
+    "The keys of the members do not contain the key of {name!r}: give the public key that this member sent.",
+)
 SAME_KEY = Message(errors.ModelError, "Two members have the same public key.")
 MEMBER_LOST = Message(
     errors.SessionError,
-    "Nothing came of {names}: the masks of a lost member stay in the sum. Begin a round with new keys, of the members "
-    "that are there.",
+    "No update arrived from {names}: the masks of a lost member stay in the sum. Begin a round with new keys and only "
+    "the other members.",
 )
-OTHER_MASKS = Message(errors.ModelError, "The masks do not cancel: the members had not all the same keys or round.")
+OTHER_MASKS = Message(errors.ModelError, "The masks do not cancel: all members need the same keys and round.")
 NO_BRIDGE = Message(
     errors.SessionError,
     "No connection to {url}: does `python -m trainweb.flower` run there, and may pages of this site connect?",
 )
 BRIDGE_CLOSED = Message(errors.SessionError, "The connection to the bridge ended (code {code}): {reason}.")
-BAD_BRIDGE = Message(errors.SessionError, "The bridge sent what is none of its messages: {fault}.")
+BAD_BRIDGE = Message(errors.SessionError, "The bridge sent an unexpected message: {fault}.")
 
 # Feeds and fetches.
 
@@ -166,9 +169,9 @@ BAD_INDEX = Message(errors.FeedError, "{node}: the index {value} at position {po
 BAD_VALUE = Message(errors.FeedError, "{node}: the value {value} at position {position} is not allowed.")
 LOOP_LIMIT = Message(
     errors.LimitError,
-    "{node}: the loop goes on after {value} iterations, which are all that it may have. Let it end earlier, or raise "
+    "{node}: the loop goes on after {value} iterations, the limit. Let it end earlier, or raise "
     "limits={{'loop_iterations': ...}} where its model is read (build_artifacts, InferenceSession).",
-    "{node}: the loop goes on after {value} iterations, which are all that it may have. Let it end earlier, or raise "
+    "{node}: the loop goes on after {value} iterations, the limit. Let it end earlier, or raise "
     "limits.loopIterations where its model is read (createFromModel, InferenceSession.create).",
 )
 PLAN_FAILED = Message(
@@ -184,9 +187,9 @@ NUMERICS = Message(
     "session is as before the step.{inputs}",
 )
 
-NO_BATCHES = Message(errors.FeedError, "There are no batches: give one at least.")
+NO_BATCHES = Message(errors.FeedError, "There are no batches: give at least one.")
 
-# What a session lacks.
+# Parts that a session lacks.
 
 NO_EVAL_MODEL = Message(errors.SessionError, "This TrainingSession has no EvalModel loaded.")
 NO_OPTIMIZER_MODEL = Message(errors.SessionError, "This TrainingSession has no OptimizerModel loaded.")
@@ -198,7 +201,7 @@ NO_EVAL_MODEL_TO_EXPORT = Message(
 )
 NOT_BUILT = Message(errors.SessionError, "The gradient graph is not built yet: call build().")
 NO_ARTIFACTS = Message(
-    errors.SessionError, "This session was not made by createFromModel: it has no artifacts of its own."
+    errors.SessionError, "This session has no artifacts: only createFromModel makes sessions that have them."
 )
 NO_ADAPTERS = Message(
     errors.SessionError,
@@ -214,11 +217,11 @@ CHECKPOINT_TOO_LARGE = Message(
 )
 NOT_IN_BUNDLE = Message(
     errors.SessionError,
-    "{what} is not among what the bundle was compiled for, and it carries no models to do it with. Bundles that "
-    "`trainweb compile` makes carry theirs; a session that is made of its artifacts has them, too.",
+    "The bundle was not compiled for {what}, and it carries no models to compile it from. Make the bundle with "
+    "`trainweb compile`, which includes the models, or create the session from its artifacts.",
 )
 OTHER_PARAMETERS = Message(
-    errors.ModelError, "The models have other parameters than the plans that were compiled from them."
+    errors.ModelError, "The parameters of the models differ from the parameters of the compiled plans."
 )
 ARENA_LIMIT = Message(
     errors.LimitError,
@@ -233,7 +236,7 @@ NOT_A_COUNT = Message(errors.SessionError, "{name!r} must be an integer >= {leas
 NOT_A_NUMBER = Message(TypeError, "{name!r} must be a number, got {given}.")
 NOT_A_RATE = Message(errors.SessionError, "{name!r} must be a float32 from 0 to 3.4e38, got {value!r}.")
 WARMUP_BEYOND_TOTAL = Message(
-    errors.SessionError, "{name!r} must be at most the number of all steps, {total}, got {value!r}."
+    errors.SessionError, "{name!r} must be at most the total number of steps, {total}, got {value!r}."
 )
 
 # Data.
@@ -250,7 +253,7 @@ ENDED_DATASET = Message(
     "The data has no rows in epoch {epoch}: a generator can be read only once. Give the function that makes it.",
 )
 FILE_WITHOUT_CLASS = Message(
-    errors.FeedError, "The file {file!r} lies outside of the class folders: each class needs a folder of its own."
+    errors.FeedError, "The file {file!r} lies outside of the class folders: move it into the folder of its class."
 )
 FOLDER_WITHOUT_CLASS = Message(errors.FeedError, "The folder {folder!r} is not one of the classes: {names}.")
 CLASS_WITHOUT_FILES = Message(errors.FeedError, "The class {name!r} has no files; there are folders {names}.")
@@ -290,7 +293,8 @@ STREAM_SPLIT = Message(errors.FeedError, "A stream of rows cannot be split: give
 EMPTY_SPLIT = Message(errors.FeedError, "A share of {share} of {rows} rows is less than one row.")
 BATCH_BEYOND_DATA = Message(
     errors.FeedError,
-    "A batch of {size} rows is larger than the data, which has {rows}: without the remainder nothing is left.",
+    "A batch of {size} rows is larger than the data, which has {rows}, and 'drop' leaves the last rows out: take a "
+    "smaller batch.",
 )
 CSV_INPUT = Message(errors.FeedError, "{name!r} is not one of the inputs that the file makes: {names}.")
 CSV_DTYPE = Message(errors.FeedError, "{name!r} cannot be {dtype} from a file; there are {names}.")
@@ -300,7 +304,7 @@ CSV_QUOTES = Message(
     errors.FeedError, "Line {line}: a value between quotes does not end where the next value or line begins."
 )
 CSV_RAGGED = Message(errors.FeedError, "Line {line} has {given} values; the header has {expected}.")
-CSV_VALUE = Message(errors.FeedError, "Line {line}, column {column!r}: {value!r} is no {dtype}.")
+CSV_VALUE = Message(errors.FeedError, "Line {line}, column {column!r}: {value!r} is not a valid {dtype}.")
 CSV_CLASS = Message(errors.FeedError, "Line {line}, column {column!r}: {value!r} is not one of {names}.")
 
 # Fit.
@@ -361,7 +365,7 @@ METRIC_CLASS = Message(
     "{name}: the target {value} is not one of the {count} classes; 'ignoreIndex' leaves one out.",
 )
 
-# What looks wrong where one batch cannot be learned; texts of a report, which nobody raises.
+# Likely causes when one batch cannot be learned. They are texts of a report and are never raised.
 
 OVERFIT_NAN = Message(
     errors.NumericsError,
@@ -370,13 +374,13 @@ OVERFIT_NAN = Message(
 )
 OVERFIT_NO_GRADIENT = Message(
     errors.TrainwebError,
-    "No parameter has a gradient: the loss depends on none, the gradient is lost on the way (rounding, dead units), or "
-    "the loss is at its least.",
+    "No parameter has a gradient. The loss does not depend on the parameters, the gradient is lost on the way "
+    "(rounding, dead units), or the loss is at its minimum.",
 )
 OVERFIT_ZERO_GRADIENTS = Message(
     errors.TrainwebError,
-    "The gradients of {names} are zero: what reaches them is lost on the way (dead units, a branch that is not taken), "
-    "or the loss does not depend on them.",
+    "The gradients of {names} are zero. They are lost on the way (dead units, a branch that is not taken), or the loss "
+    "does not depend on these parameters.",
 )
 OVERFIT_UNCHANGED = Message(
     errors.TrainwebError, "{names} have gradients and do not change: the learning rate {rate} is too low for float32."
@@ -387,21 +391,22 @@ OVERFIT_EXPLODES = Message(
     "The norm of the gradients grows from {first} to {most}: take a lower learning rate, or clipGradNorm.",
 )
 OVERFIT_RISES = Message(
-    errors.TrainwebError, "The loss rises: the learning rate {rate} is too high, or the loss is to be maximised."
+    errors.TrainwebError,
+    "The loss rises: the learning rate {rate} is too high, or the loss must be maximized: negate it.",
 )
 OVERFIT_SLOW = Message(
     errors.TrainwebError, "A step hardly changes the parameters: the learning rate {rate} is too low."
 )
 OVERFIT_STUCK = Message(
     errors.TrainwebError,
-    "After {steps} steps the loss is still there: rows that are alike may have different targets, dropout or label "
-    "smoothing keep it up, or it takes more steps.",
+    "The loss is still high after {steps} steps. Equal rows may have different targets, dropout or label smoothing may "
+    "keep the loss up, or it may need more steps.",
 )
 
 # Checkpoints of a store.
 
 BAD_CHECKPOINT_NAME = Message(
-    errors.StorageError, "A checkpoint is called by a text of 1 to {most} bytes, not {given!r}."
+    errors.StorageError, "The name of a checkpoint must be a text of 1 to {most} bytes, got {given!r}."
 )
 NO_CHECKPOINT = Message(errors.StorageError, "There is no checkpoint {name!r} in {folder!r}.")
 CHECKPOINT_EXISTS = Message(
@@ -415,7 +420,7 @@ CHECKPOINT_IN_USE = Message(
 CHECKPOINT_DAMAGED = Message(errors.CheckpointError, "The checkpoint {name!r} in {folder!r} is damaged.")
 NO_ROOM = Message(
     errors.StorageError,
-    "There is no room for the checkpoint {name!r} of {needed} bytes in {folder!r}: {reason}. The one before is intact.",
+    "There is no room for the checkpoint {name!r} of {needed} bytes in {folder!r}: {reason}. The old one is intact.",
 )
 NO_STORAGE = Message(
     errors.StorageError,
@@ -428,7 +433,7 @@ NO_BACKEND = Message(
     "Leave the backend out to take another one, or keep the bytes that saveCheckpoint gives.",
 )
 NO_SNAPSHOT = Message(
-    errors.CheckpointError, "This is no checkpoint of a store: its format is {given!r}, not {expected!r}."
+    errors.CheckpointError, "This is not a checkpoint of a store: its format is {given!r}, expected {expected!r}."
 )
 OTHER_SNAPSHOT = Message(errors.CheckpointError, "The checkpoint is of a session with other {what}.")
 BAD_FIELD = Message(
@@ -438,12 +443,12 @@ BAD_FIELD = Message(
 )
 OTHER_FIT = Message(
     errors.ModelError,
-    "The checkpoint {name!r} is of a fit with {option} {stored!r}, and this one has {given!r}: take the same, "
-    "another name, or delete the checkpoint.",
+    "The checkpoint {name!r} is of a fit with {option} {stored!r}, and this one has {given!r}. Give the same value, "
+    "take another name, or delete the checkpoint.",
 )
 UNWATCHED_EPOCH = Message(
     errors.ModelError,
-    "The checkpoint {name!r} has no number {metric!r} of epoch {epoch}, which early stopping or the schedule goes by. "
+    "The checkpoint {name!r} has no value of {metric!r} for epoch {epoch}, which early stopping or the schedule needs. "
     "Give the metrics that the fit began with, take another name, or delete the checkpoint.",
 )
 NO_FIT = Message(
@@ -494,11 +499,12 @@ BUFFER_SIZE = Message(
     "Please use getParametersSize method to check. Expected: {expected} bytes, Actual: {actual} bytes.",
 )
 OTHER_WEIGHTS = Message(
-    errors.CheckpointError, "The file {said}. With strict false, what it and the model both have is taken."
+    errors.CheckpointError,
+    "The file {said}. With strict false, only the parameters that the file and the model share are loaded.",
 )
 PROPERTY_RANGE = Message(
     errors.InvalidValueError,
-    "A property is an integer of 64 bits at most, this one has {bits}. Keep it as a text, or as a float.",
+    "A property may be an integer of at most 64 bits; this one has {bits}. Keep it as a text or as a float.",
 )
 UNKNOWN_PROPERTY = Message(errors.CheckpointError, "Property {name!r} not found.")
 
@@ -520,18 +526,18 @@ EMA_WITHOUT_OPTIMIZER = Message(
 )
 OTHER_OPTIMIZER = Message(
     errors.CheckpointError,
-    "The checkpoint's optimizer state is that of {stored}, and this session's optimizer is {own}. "
+    "The checkpoint has the optimizer state of {stored}, and this session's optimizer is {own}. "
     "Load it into a session with that optimizer, or take a checkpoint without optimizer state.",
 )
 EMA_IN_TRAINING = Message(
-    errors.SessionError, "Eval steps of a training session alone can read averages of the parameters: leave out 'ema'."
+    errors.SessionError, "Only eval steps of a training session can read averages of the parameters: leave out 'ema'."
 )
 NO_AVERAGES = Message(
     errors.SessionError,
     "The session keeps no averages of its parameters: make it, or its artifacts, with the setting 'ema'.",
 )
 UNKNOWN_IN_GROUP = Message(
-    errors.ModelError, "A group names {name!r}, which no trained parameter is; they are {names}."
+    errors.ModelError, "A group names {name!r}, which is not a trained parameter; they are {names}."
 )
 LOSS_INPUTS = Message(
     errors.ModelError,
@@ -542,5 +548,5 @@ LOSS_INPUTS = Message(
 
 
 def table() -> dict[str, Message]:
-    """All messages by name."""
+    """Return all messages by name."""
     return {name: value for name, value in globals().items() if isinstance(value, Message)}

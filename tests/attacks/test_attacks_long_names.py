@@ -52,7 +52,7 @@ def test_no_message_is_longer_than_can_be_read(label: str, tmp_path: Path, monke
 def test_the_beginning_the_end_and_the_length_stay() -> None:
     error = messages.CSV_VALUE(line=7, column="c" * 40, value="1" * 5_000_000, dtype="int64")
     shown = "'" + "1" * 499 + "... (5000002 characters)"
-    assert str(error) == f"Line 7, column '{'c' * 40}': {shown} is no int64."
+    assert str(error) == f"Line 7, column '{'c' * 40}': {shown} is not a valid int64."
     text = str(errors.ModelError(f"node 'first' {'x' * 100_000} last."))
     assert text.startswith("node 'first' xxx") and text.endswith("x last.") and "... (100019 characters) ..." in text
     assert len(text) < 4600

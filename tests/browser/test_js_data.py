@@ -131,9 +131,9 @@ def test_long_values_and_many_columns_take_no_time(js: JsPage) -> None:
     )
     quoted = "1" * 499
     assert found == [
-        f"FeedError: Line 2, column 'a': '{quoted}... (2000003 characters) is no float32.",
-        f"FeedError: Line 2, column 'a': '{quoted}... (2000003 characters) is no int64.",
-        f"FeedError: Line 2, column 'a': '{quoted}... (2000002 characters) is no int64.",
+        f"FeedError: Line 2, column 'a': '{quoted}... (2000003 characters) is not a valid float32.",
+        f"FeedError: Line 2, column 'a': '{quoted}... (2000003 characters) is not a valid int64.",
+        f"FeedError: Line 2, column 'a': '{quoted}... (2000002 characters) is not a valid int64.",
         "read",
         found[4],
         "read",

@@ -80,7 +80,7 @@ def test_norms_units_and_one_batch_are_those_of_python(js: JsPage) -> None:
         """,
         batch={name: to_json(array) for name, array in batch.items()},
     )
-    assert isSame and empty == ["FeedError", "There are no batches: give one at least."]
+    assert isSame and empty == ["FeedError", "There are no batches: give at least one."]
     with opened() as s:
         s.train_step(batch)
         assert norms == pytest.approx(s.gradient_norms(), rel=1e-6)

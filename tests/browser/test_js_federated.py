@@ -149,7 +149,7 @@ def test_pages_and_processes_mask_for_each_other(js: JsPage) -> None:
         return [[...sum, weight], errors];"""
     )
     np.testing.assert_array_equal(mine, [*total, weight])
-    for error, text in zip(lost, ("Nothing came of zoe", "two members or more", "do not cancel"), strict=True):
+    for error, text in zip(lost, ("No update arrived from zoe", "two members or more", "do not cancel"), strict=True):
         assert text in error
 
 
@@ -178,7 +178,7 @@ def test_pages_aggregate_securely_by_themselves(js: JsPage) -> None:
     assert length == 305  # nothing was given away by the one that failed
     np.testing.assert_allclose(total, np.sum(updates, axis=0), atol=4 * 0.5 * 2.0**-28)
     assert weight == 4
-    said = ("do not have that of 'a'", "beyond the bound 0.5", "same public key", "a point of P-256")
+    said = ("do not contain the key of 'a'", "beyond the bound 0.5", "same public key", "a point of P-256")
     for error, text in zip(errors, said, strict=True):
         assert text in error
 

@@ -171,7 +171,4 @@ def test_a_page_refuses_what_a_bridge_never_sends(js: JsPage) -> None:
         return found;"""
     )
     for name, (_, words) in BAD_FRAMES.items():
-        assert (
-            found[name].startswith("SessionError: The bridge sent what is none of its messages")
-            and words in found[name]
-        )
+        assert found[name].startswith("SessionError: The bridge sent an unexpected message") and words in found[name]

@@ -173,7 +173,7 @@ ADAMW = "type: 'AdamW'"
         (
             f"open({{ optimizer: {{ {ADAMW}, groups: [{{ parameters: ['head.*'] }}] }} }})",
             "ModelError",
-            ["A group names 'head.*', which no trained parameter is; they are fc1.weight"],
+            ["A group names 'head.*', which is not a trained parameter; they are fc1.weight"],
         ),
         ("open({ optimizer: null, clipGradNorm: 1 })", "ModelError", ["'clipGradNorm' and 'clipGradValue' need"]),
         ("open({ clipGradNorm: 0 })", "ModelError", ["clipGradNorm is 0; it must be a number greater than 0"]),

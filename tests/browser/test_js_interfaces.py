@@ -223,7 +223,7 @@ def test_properties_say_what_they_are_kept_as(js: JsPage) -> None:
            await s.release(); await state.release();
            return found;"""
     )
-    text = "A property is an integer of 64 bits at most, this one has {}. Keep it as a text, or as a float."
+    text = "A property may be an integer of at most 64 bits; this one has {}. Keep it as a text or as a float."
     refused = [["RangeError", text.format(bits)] for bits in (65, 65, 65, 1330)]
     wanted = ["int", "float", "string", *refused, "float", "int", str(2**63 - 1), "CheckpointError"]
     assert found == wanted * 2

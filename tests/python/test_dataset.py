@@ -149,24 +149,32 @@ def test_csv(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "arguments", "said"),
     [
-        ("a\n1\nx\n", {"columns": {"x": "a"}}, "Line 3, column 'a': 'x' is no float32"),
+        ("a\n1\nx\n", {"columns": {"x": "a"}}, "Line 3, column 'a': 'x' is not a valid float32"),
         ("a\n1\n\n\n\n", {"columns": {"x": "b"}}, "The file has no column 'b'; it has a"),
         ("a,b\n1,2\n3\n", {"columns": {"x": "a"}}, "Line 3 has 1 values; the header has 2"),
-        ('a,b\n"1\n",2\n3,\n', {"columns": {"x": "b"}}, "Line 4, column 'b': '' is no float32"),
-        ("a\n1.5\n", {"columns": {"x": "a"}, "dtypes": {"x": "int64"}}, "Line 2, column 'a': '1.5' is no int64"),
-        ("a\n300\n", {"columns": {"x": "a"}, "dtypes": {"x": "uint8"}}, "'300' is no uint8"),
-        ("a\n2\n", {"columns": {"x": "a"}, "dtypes": {"x": "bool"}}, "'2' is no bool"),
+        ('a,b\n"1\n",2\n3,\n', {"columns": {"x": "b"}}, "Line 4, column 'b': '' is not a valid float32"),
+        (
+            "a\n1.5\n",
+            {"columns": {"x": "a"}, "dtypes": {"x": "int64"}},
+            "Line 2, column 'a': '1.5' is not a valid int64",
+        ),
+        ("a\n300\n", {"columns": {"x": "a"}, "dtypes": {"x": "uint8"}}, "'300' is not a valid uint8"),
+        ("a\n2\n", {"columns": {"x": "a"}, "dtypes": {"x": "bool"}}, "'2' is not a valid bool"),
         ("a\ncow\n", {"columns": {"x": "a"}, "classes": {"x": ["cat"]}}, "'cow' is not one of cat"),
         ("a\n", {"columns": {"x": "a"}}, "The data has no rows"),
         ("", {"columns": {"x": "a"}}, "The data has no rows"),
         ("a\n1\n", {"columns": {"x": "a"}, "dtypes": {"y": "int64"}}, "'y' is not one of the inputs"),
         ("a\n1\n", {"columns": {"x": "a"}, "dtypes": {"x": "float16"}}, "'x' cannot be float16 from a file"),
         ("a\n1\n", {"columns": {"x": "a"}, "classes": {"y": ["cat"]}}, "'y' is not one of the inputs"),
-        ("a\n1\nnan\n", {"columns": {"x": "a"}}, "Line 3, column 'a': 'nan' is no float32"),
-        ("a\n1\n1_0\n", {"columns": {"x": "a"}}, "Line 3, column 'a': '1_0' is no float32"),
-        ("a\n1_0\n", {"columns": {"x": "a"}, "dtypes": {"x": "int64"}}, "Line 2, column 'a': '1_0' is no int64"),
-        ("a\n1e39\n", {"columns": {"x": "a"}}, "Line 2, column 'a': '1e39' is no float32"),
-        ("a\n1e309\n", {"columns": {"x": "a"}, "dtypes": {"x": "float64"}}, "'1e309' is no float64"),
+        ("a\n1\nnan\n", {"columns": {"x": "a"}}, "Line 3, column 'a': 'nan' is not a valid float32"),
+        ("a\n1\n1_0\n", {"columns": {"x": "a"}}, "Line 3, column 'a': '1_0' is not a valid float32"),
+        (
+            "a\n1_0\n",
+            {"columns": {"x": "a"}, "dtypes": {"x": "int64"}},
+            "Line 2, column 'a': '1_0' is not a valid int64",
+        ),
+        ("a\n1e39\n", {"columns": {"x": "a"}}, "Line 2, column 'a': '1e39' is not a valid float32"),
+        ("a\n1e309\n", {"columns": {"x": "a"}, "dtypes": {"x": "float64"}}, "'1e309' is not a valid float64"),
         ('a,b\n"1\n",2\n3,"x\n4,y\n', {"columns": {"x": "a"}}, "Line 4: a value between quotes does not end"),
         ('a,b\n"1\n2","3\n', {"columns": {"x": "a"}}, "Line 2: a value between quotes does not end"),
         ('a,b\n1,"2"3\n', {"columns": {"x": "a"}}, "Line 2: a value between quotes does not end"),
@@ -187,7 +195,7 @@ def test_long_values_take_no_time(dtype: str) -> None:
             with pytest.raises(FeedError) as caught:
                 from_csv(io.StringIO(f"a\n{digits}\n"), {"x": "a"}, dtypes={"x": dtype})
             shown = f"'{digits[:499]}... ({len(digits) + 2} characters)"
-            assert str(caught.value) == f"Line 2, column 'a': {shown} is no {dtype}."
+            assert str(caught.value) == f"Line 2, column 'a': {shown} is not a valid {dtype}."
     finally:
         csv.field_size_limit(before)
 

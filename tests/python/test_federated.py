@@ -199,7 +199,7 @@ def test_a_lost_member_ends_the_round() -> None:
     made = members()
     masked = {n: made[n].mask(START, keys_of(made), 10.0) for n in NAMES}
     del masked["bob"]
-    with pytest.raises(SessionError, match="Nothing came of bob"):
+    with pytest.raises(SessionError, match="No update arrived from bob"):
         federated.add_masked(masked, NAMES, 10.0)
     with pytest.raises(ModelError, match="do not cancel"):
         federated.add_masked(masked, ["alice", "carol", "dave"], 10.0)
@@ -229,7 +229,7 @@ def test_members_refuse_what_would_disclose_or_overflow() -> None:
     b = made["b"]
     for given, message in (
         ({"b": b.public_key}, "two members or more"),
-        ({"a": keys["a"], "c": b.public_key}, "do not have that of 'b'"),
+        ({"a": keys["a"], "c": b.public_key}, "do not contain the key of 'b'"),
         (keys | {"c": b.public_key}, "same public key"),
         (keys | {"a": b"\4"}, "65 bytes"),
         (keys | {"two words": keys["a"]}, "without spaces"),

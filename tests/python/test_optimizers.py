@@ -277,7 +277,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"type": "SGD", "nesterov": True}, "nesterov needs a momentum"),
     (
         {"type": "Lion", "groups": [{"parameters": ["head.*"]}]},
-        "A group names 'head.\\*', which no trained parameter is",
+        "A group names 'head.\\*', which is not a trained parameter",
     ),
     ({"type": "Lion", "groups": [{"parameters": "fc1.*"}]}, "parameters is 'fc1.\\*'; it must be a list"),
     ({"type": "Lion", "groups": [{"parameters": ["fc1.*"], "eps": 1}]}, "Lion has no setting 'eps'"),

@@ -215,7 +215,7 @@ def test_names(kept: tuple[trainweb.CheckpointStore, trainweb.TrainingSession]) 
     with pytest.raises(StorageError, match=r"There is a checkpoint 'uno' in .* already"):
         store.rename("uno", "uno")
     for name in ("", "x" * 200, 3):
-        with pytest.raises(StorageError, match="A checkpoint is called by a text"):
+        with pytest.raises(StorageError, match="The name of a checkpoint must be a text"):
             store.save(s, name)  # type: ignore[arg-type]
     store.write("moved", contents)
     assert store.read("moved") == contents

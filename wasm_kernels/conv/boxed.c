@@ -1,6 +1,6 @@
-/* Convolutions as products without materialised columns: a chunk copies the sources of a box of outputs, padded with
-   zeros, into its workspace; there the source of 4 neighbouring outputs for any (channel, tap) is 4 neighbouring floats
-   at a fixed offset, so that a register tile of output channels x output columns streams weights and offsets. */
+/* Convolutions as products without materialised columns. A chunk copies the sources of a box of outputs, padded with
+   zeros, into its workspace. There the source of 4 neighbouring outputs for any (channel, tap) is 4 neighbouring floats
+   at a fixed offset. So a register tile of output channels x output columns streams weights and offsets. */
 #include "boxed.h"
 
 #include "parallel.h"
@@ -24,7 +24,7 @@ typedef struct {
     int32_t rows, row_blocks, cols, col_blocks, channels, m_blocks, max_taps;
 } conv_pass;
 
-/* Where the outputs of a tile go. */
+/* The destination of a tile's outputs. */
 typedef struct {
     float *y;
     int32_t channel_stride, step;
@@ -280,7 +280,7 @@ static void spread_line(const float *line, int32_t count, int32_t first, int32_t
     for (; i < count; i++) out[first + i * step] = line[i];
 }
 
-/* The lines of the box of `channels` planes y: those of the class that has taps from `sums`, zeros between them. */
+/* Write the lines of the box of `channels` planes y: the class that has taps gets `sums`, with zeros between them. */
 static void spread_box(const conv_axis axis[3], const conv_box *box, const float *sums, int32_t channels, float *y) {
     const conv_axis *down = &axis[1], *across = &axis[2];
     int32_t step = down->out_step, top = box->row0 * step, end = min_i32(down->out, top + box->rows * step);
@@ -327,7 +327,7 @@ static void run_class(const conv_pass *p, const conv_axis axis[3], const conv_bo
     }
 }
 
-/* Whether the sources of the box lie as the workspace would hold them, in whole strips. */
+/* True if the sources of the box lie as the workspace would hold them, in whole strips. */
 static bool lies_closed(const conv_pass *p, const conv_box *box) {
     for (int32_t i = 0; i < 3; i++) {
         const conv_reach *r = &p->reach[i];
@@ -450,7 +450,7 @@ static bool choose_boxes(conv_pass *p) {
 static bool is_sparse(const conv_pass *p) {
     bool pixels = p->gradient && p->kernel[0] * p->kernel[1] * p->kernel[2] == 1 && p->axis[0].out == 1;
     bool plain = !p->bias && !p->relu && !p->accumulate;
-    /* Where a stride meets nothing but padding no class has taps, and all of them write zeros. */
+    /* If a stride meets only padding, no class has taps, and all classes write zeros. */
     return pixels && plain && p->max_taps && p->col_blocks == 1 && p->channels == p->in_channels &&
            chunk_floats(p) + TILE_ROWS * (double)p->rows * p->cols <= LIMIT_FLOATS;
 }

@@ -66,7 +66,7 @@ static void gather_chunk(const void *args, int32_t chunk) {
     }
 }
 
-/* The end of a sum: what was there, bias and activation. */
+/* The end of a sum: add the old value and the bias, apply the activation. */
 TW_INLINE float finish(const column_task *t, float sum, float before, int32_t channel) {
     if (t->accumulate) sum += before;
     if (t->bias) sum += t->bias[channel];

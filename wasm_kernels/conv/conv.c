@@ -1,6 +1,6 @@
-/* Which method computes a convolution: where there are few channels a group, direct.c in the plane; else, boxed.c and
-   weight_gradient.c, which take any. Winograd's method has kernels of its own, since weights that stay are transformed
-   once: operators choose it where `pays` of kernels.def says so. */
+/* Choice of the method of a convolution. With few channels in a group direct.c computes it in the plane; otherwise boxed.c
+   and weight_gradient.c do, which take any. Winograd's method has separate kernels, since weights that stay are transformed
+   once: operators choose it by its `pays` clause in kernels.def. */
 #include "boxed.h"
 #include "direct.h"
 #include "weight_gradient.h"

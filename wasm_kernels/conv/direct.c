@@ -1,7 +1,7 @@
-/* Sums straight over the planes, for convolutions of one channel a group: depthwise ones and first layers, whose sums are
-   too short for tiles of many channels. A tile is one vector of columns in up to 7 rows of one output plane: each
-   vector of the source that it loads serves as many rows as the kernel has. A chunk copies the lines that it reads, padded
-   with zeros, into its workspace; for stride 2 even and odd columns apart.
+/* Sums straight over the planes, for convolutions of one channel a group. These are depthwise convolutions and first
+   layers, whose sums are too short for tiles of many channels. A tile is one vector of columns in up to 7 rows of one
+   output plane: each vector of the source that it loads serves as many rows as the kernel has. A chunk copies the lines
+   that it reads, padded with zeros, into its workspace. For stride 2 it separates even and odd columns.
 
    Back through a stride of 2, even and odd rows and columns of the result are four convolutions of stride 1. */
 #include "direct.h"
@@ -169,7 +169,7 @@ static const rows_fn row_tiles[3][2][3] = {
 /* By rows and stride. */
 static const rows_fn tiles_3x3[4][2] = {ROWS_3X3_ENTRY(1), ROWS_3X3_ENTRY(2), ROWS_3X3_ENTRY(3), ROWS_3X3_ENTRY(4)};
 
-/* How many rows of `rows` the next tile takes: 7 and 4 make any number from 18 on. */
+/* Number of rows, out of `rows`, for the next tile: 7 and 4 make any number from 18 on. */
 static int32_t tile_rows(int32_t rows, int32_t kernel) {
     int32_t fours = 0;
     while (4 * fours <= rows && (rows - 4 * fours) % 7) fours++;
@@ -397,8 +397,8 @@ typedef struct {
     int32_t line, rows, cols, kx, odd; /* odd: from an even column of the kernel to the next one */
 } gradient_view;
 
-/* acc[t][j] += sum over all positions of dy times x moved by tap (t, j), for `height` rows and `width` columns of the kernel
-   from where `src` and `acc` are; takes `rows` rows of dy at a time. */
+/* acc[t][j] += sum over all positions of dy times x moved by tap (t, j). `src` and `acc` point at the first of `height` rows
+   and `width` columns of the kernel; `rows` rows of dy are taken at a time. */
 TW_INLINE void weight_sum(const int32_t rows, const int32_t height, const int32_t width, const int32_t step,
                           const gradient_view *v, const char *src, const float *dy, float *acc) {
     const int32_t line = v->line, cols = v->cols, odd = step == 1 ? 4 : v->odd;

@@ -6,7 +6,7 @@
 #include "guard.h"
 
 /* y[n, g, o] (+)= sum over s of x[n, g, s] * w[g, o, s], all in planes of two axes of dilation 1. `flipped`: y is the
-   gradient by the data of such a convolution, x that of its outputs; stride and pad are the convolution's. */
+   gradient by the data of such a convolution, x the gradient by its outputs; stride and pad are the convolution's. */
 typedef struct {
     int32_t n, groups, sources, outputs; /* planes a group */
     int32_t size[2], out[2], kernel[2], pad[2], stride;
@@ -25,7 +25,7 @@ typedef struct {
     float *dw;
 } direct_gradient;
 
-/* Whether the method pays and its workspace fits. */
+/* True if the method pays and its workspace fits. */
 bool direct_suits(int32_t sources, int32_t outputs, const int32_t kernel[2], int32_t stride, int32_t cols);
 
 void direct_convolve(const direct_conv *conv);

@@ -77,7 +77,7 @@ TW_INLINE void copy_line(const float *line, const int32_t step, float *out, int3
     }
 }
 
-/* Where column `col` of the padded source is in a line of the workspace. */
+/* Place of column `col` of the padded source in a line of the workspace. */
 TW_INLINE int32_t place_of(const conv_layout *l, int32_t col) {
     return l->slots == 2 ? (col & 1) * l->line + (col >> 1) : col;
 }

@@ -4,7 +4,7 @@
 
    Three layouts of the positions, chosen in choose_layout():
    IN_PLACE  one tap, no stride: each plane is one row, x and dy are read where they lie
-   STRIPS    x comes from boxes padded with zeros in the workspace, whose strips are listed; dy is read where it lies, unless
+   STRIPS    x comes from boxes padded with zeros in the workspace, whose strips are listed. dy is read where it lies, unless
              its rows must be filled up to whole vectors
    MERGED    rows too short for vectors: the positions of several images side by side, [channel, tap] of x and [m] of dy */
 #include "weight_gradient.h"
@@ -41,7 +41,7 @@ typedef struct {
     int32_t images, positions;
     int32_t dy_image, dy_channel, x_image;
     const int32_t *offsets; /* bytes from x to the source of each (channel, tap) */
-    const int32_t *places;  /* bytes to those of each strip, null where they lie side by side */
+    const int32_t *places;  /* bytes to the sources of each strip; null if the strips lie side by side */
 } weight_view;
 
 /* Which lanes of a strip count: all; the last ones, where it overlaps the strip before; the first ones of a shorter row. */
@@ -88,7 +88,7 @@ TW_INLINE void weight_row(const int32_t rows, const int32_t taps, int32_t positi
     else if (n) weight_step(rows, taps, FIRST, 0, n, line, source, sum);
 }
 
-/* Strips whose sources lie anywhere, those of dy side by side. */
+/* Strips whose sources lie anywhere; the strips of dy lie side by side. */
 TW_INLINE void weight_strips(const int32_t rows, const int32_t taps, int32_t strips, const int32_t *places,
                              const float *line[TILE_M], const float *const source[TILE_K], f32x4 sum[TILE_M][TILE_K]) {
     for (; strips >= 4; strips -= 4, places += 4) {
@@ -175,7 +175,7 @@ static void add_products(const weight_view *v, int32_t rows_m, int32_t k, float 
     }
 }
 
-/* Where the box begins in the planes of dy of one image and group. */
+/* Start of the box in the planes of dy of one image and group. */
 static int32_t plane_at(const weight_pass *p, int32_t m, const conv_box *box) {
     const conv_axis *a = p->axis;
     return ((m * a[0].out + box->depth) * a[1].out + box->row0) * a[2].out + box->col0;
@@ -233,7 +233,7 @@ static void gather_dy(const weight_pass *p, const conv_box *box, int32_t m, int3
     }
 }
 
-/* Whether the rows of dy are no whole strips, one after the other. */
+/* True unless the rows of dy are whole strips, one after the other. */
 static bool copies_dy(const weight_pass *p) { return p->axis[2].out % 4 || p->cols < p->axis[2].out; }
 
 /* Sources in the workspace; dy where it lies or copied. */

@@ -1,12 +1,12 @@
 /* F(4x4, 3x3) of A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2016): an output tile of 4x4
    costs 36 products a pair of channels instead of 144. The interpolation points are 0, +-sqrt(1/2), +-sqrt(2) and infinity,
-   whose transforms hold no large numbers: the error is about twice that of a direct sum. Vectors hold 4 channels.
+   whose transforms hold no large numbers: the error is about twice the error of a direct sum. Vectors hold 4 channels.
 
    With stride 2 an axis splits by parity: y[o] = (g0 x[2o] + g2 x[2o+2]) + g1 x[2o+1]. The first two are a convolution of
-   stride 1 with two taps, which takes four points and infinity; the third, with one tap, takes the four, and has one weight
-   at all of them. At these both meet in one product of twice the depth: 9 products an axis, 81 a tile instead of 144, with
-   6x6 different weights. In the gradient by the data even outputs come from two taps and odd ones from one, which needs no
-   transform: 9 products again, that do not meet. */
+   stride 1 with two taps, which takes four points and infinity. The third, with one tap, takes the four points, and has one
+   weight at all of them. At these points both meet in one product of twice the depth. That makes 9 products an axis and 81
+   a tile instead of 144, with 6x6 different weights. In the gradient by the data even outputs come from two taps. Odd
+   outputs come from one, which needs no transform. These are 9 products again, which do not meet. */
 #include "parallel.h"
 #include "tile.h"
 #include "view.h"
@@ -14,12 +14,12 @@
 
 enum { TILE = 4, MAX_POINTS = 9, WEIGHTS = 6, SINGLE = WEIGHTS - 1 };
 _Static_assert(WEIGHTS * WEIGHTS == WINOGRAD_POINTS, "planes of transformed weights");
-/* What is transformed: sources of stride 1 and 2; sources of the data gradient of stride 2 whose tiles begin with an even or
-   an odd output; gradients of the outputs of stride 1 and 2, for the gradient by the weights. */
+/* Kinds of transforms: sources of stride 1 and 2; sources of the data gradient of stride 2 whose tiles begin with an even
+   or an odd output; gradients of the outputs of stride 1 and 2, for the gradient by the weights. */
 enum { PLAIN, STRIDED, BACK_EVEN, BACK_ODD, OUTPUT, STRIDED_OUTPUT };
 #define ROOT 1.41421356237309505f
-/* The points of stride 2 are +-NEAR, +-FAR and infinity, near where the products of two taps and of one are smallest: the
-   error is a third less than at those of stride 1. */
+/* The points of stride 2 are +-NEAR, +-FAR and infinity, near the minimum of the products of two taps and of one: the
+   error is a third less than at the points of stride 1. */
 #define NEAR 0.4375f
 #define FAR 1.375f
 #define SPREAD (2 * (FAR * FAR - NEAR * NEAR))
@@ -201,9 +201,9 @@ typedef struct {
     int32_t row0, rows, col0, cols;
 } tile_block;
 
-/* One side of the products: its planes, and where its transformed tiles go, [point][tile][channel]. STRIDED puts what meets
-   in a product side by side, [record][tile][odd row][odd column][channel]: 16 records of points, and 5 of points with one
-   end, of which (i, end) has the first half and (end, i) the second. */
+/* One side of the products: its planes, and the place of its transformed tiles, [point][tile][channel]. STRIDED puts the
+   factors that meet in a product side by side, [record][tile][odd row][odd column][channel]. There are 16 records of
+   points, and 5 of points with one end, of which (i, end) has the first half and (end, i) the second. */
 typedef struct {
     const float *x;
     int32_t channel0, channels, total; /* of the images' `total` channels */
@@ -231,8 +231,8 @@ static point_product product_at(int32_t kind, int32_t point) {
     return (point_product){20, 0, 1, {weight}};
 }
 
-/* Copies the lines of 4 channels that a row of tiles reaches: z[column][line][4]. What lies outside the plane is not
-   written: it was zeroed for all channels. */
+/* Copies the lines of 4 channels that a row of tiles reaches: z[column][line][4]. Places outside the plane are not
+   written: they were zeroed for all channels. */
 TW_INLINE void interleave(const int32_t kind, const tile_source *s, const tile_block *b, int32_t row, int32_t c,
                           int32_t width, float *z) {
     const int32_t step = step_of(kind), tall = samples_of(kind);

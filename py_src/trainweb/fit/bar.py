@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class Bar(Protocol):
-    """What the loop wants of a bar."""
+    """The methods of a progress bar that the loop calls."""
 
     def update(self, **shown: float) -> None:
         """A step is done."""
@@ -32,7 +32,7 @@ class TqdmBar:
 
 
 def make_bar(total: int | None) -> Bar | None:
-    """A bar of so many steps, or of none that are known; None without tqdm."""
+    """Return a bar of `total` steps, or of an unknown number; None without tqdm."""
     try:
         # Without widgets tqdm.auto draws the bar of text as well, and warns in a notebook.
         if find_spec("ipywidgets") is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Evaluation:
-    """What is computed of the validation data.
+    """Loss and metrics of the validation data.
 
     Parameters
     ----------

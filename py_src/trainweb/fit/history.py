@@ -1,4 +1,4 @@
-"""What a fit has done: events while it runs, and the `History` that it leaves."""
+"""The record of a fit: events while it runs, and the `History` that it returns."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ Event = Progress | Epoch
 
 @dataclass(slots=True)
 class History:
-    """What a fit has done.
+    """The record of a fit.
 
     Attributes
     ----------
     epochs : list of Epoch
     losses : list of float
-        Of each batch, in their order; NaN of those that `on_nan` undid.
+        The loss of each batch, in order; NaN for batches that `on_nan` undid.
     optimizer_steps : int
     best_epoch : int or None
         The best by early stopping.
@@ -99,7 +99,7 @@ class History:
         return [getattr(e, name) for e in self.epochs]
 
     def names(self) -> list[str]:
-        """What `history[name]` has curves of."""
+        """Return the names of the curves: `history[name]` takes them."""
         first = self.epochs[0].validation if self.epochs else None
         return ["loss", *(f"val_{n}" for n, v in (first or {}).items() if isinstance(v, float)), "learning_rate"]
 

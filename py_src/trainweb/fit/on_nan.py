@@ -28,7 +28,7 @@ WHAT = {
 
 
 class OnNaN:
-    """Watches the batches of a fit, and undoes those that go wrong.
+    """Watches the batches of a fit, and undoes batches that go wrong.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class OnNaN:
             raise messages.RESTORED_TOO_OFTEN(most=MOST_RESTORES, step=step, epoch=epoch, reason=error)
 
     def _counts(self) -> dict[int, int]:
-        """How many elements of each segment are NaN or infinite."""
+        """Count the NaN or infinite elements of each segment."""
         host = self.session.core.host
         found = {}
         for segment in WHAT:

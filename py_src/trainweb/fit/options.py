@@ -66,7 +66,8 @@ class EarlyStopping:
     min_delta : float
         By how much a metric must be better.
     restore_best : bool
-        Whether the session ends with the parameters of the best epoch; the optimizer's state stays that of the last.
+        True: the session ends with the parameters of the best epoch. The optimizer's state stays as the last epoch
+        left it.
     """
 
     @checked
@@ -93,7 +94,7 @@ class EarlyStopping:
 
     @property
     def is_over(self) -> bool:
-        """Whether the patience is at an end."""
+        """True if more epochs than the patience allows were not better."""
         return self.bad > self.patience
 
 
@@ -101,12 +102,12 @@ EARLY_STOPPING = fields_of(EarlyStopping)
 
 
 def checked_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """All plain options, those that were not given by their defaults.
+    """Return all plain options: the given values, and defaults for the rest.
 
     Raises
     ------
     ModelError
-        A value is none that the option may have.
+        A value is not allowed for its option.
     """
     for name, value in given.items():
         FIT[name].check(name, value)

@@ -29,7 +29,7 @@ FIRST_NAMES = 5
 
 @dataclass(slots=True)
 class OverfitReport:
-    """What came of training on one batch again and again.
+    """The result of training on one batch again and again.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Where in the data a label or row is wrong; in a page `web/src/worker/places.ts`."""
+"""The places of wrong labels and rows in the data; in a page `web/src/worker/places.ts`."""
 
 from __future__ import annotations
 

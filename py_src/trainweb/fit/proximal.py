@@ -1,4 +1,4 @@
-"""The proximal term of FedProx: it holds the parameters near those that a fit started with."""
+"""The proximal term of FedProx: it holds the parameters near their values at the start of a fit."""
 
 from __future__ import annotations
 

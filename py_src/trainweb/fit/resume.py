@@ -31,7 +31,7 @@ NAMES = {math.inf: "inf", -math.inf: "-inf"}
 
 @dataclass(slots=True)
 class Position:
-    """How far a fit is.
+    """The position of a fit in its data.
 
     Attributes
     ----------
@@ -158,7 +158,7 @@ class FitCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class FitRecord:
-    """How far a fit is, after all checks.
+    """The position and results of a fit from a checkpoint, after all checks.
 
     Attributes
     ----------
@@ -195,7 +195,7 @@ def read_fit(snapshot: Snapshot, options: Mapping[str, Any], size: int) -> FitRe
 
 
 def read_position(snapshot: Snapshot, options: Mapping[str, Any], epochs: int, losses: int) -> Position:
-    """How far the fit was, which has so many epochs and losses."""
+    """Return the position of the fit, which has this many epochs and losses."""
     told = fields.mapping(fields.parse(snapshot.metadata, "position"), "position")
     rows, size = options["rows"], options["batchSize"]
     batches = losses

@@ -67,7 +67,7 @@ class Batches:
 
     @property
     def steps(self) -> int | None:
-        """How many an epoch has; None: it is a stream."""
+        """The number of steps in an epoch; None for a stream."""
         return None if self.data.columns is None else len(self._rows(np.arange(len(self.data))))
 
     def _rows(self, order: np.ndarray) -> list[np.ndarray]:
@@ -217,7 +217,7 @@ class Trainer:
     def overfit_one_batch(self, batch: Batch, steps: int = 100, learning_rate: float | None = None) -> OverfitReport:
         """See whether the session can learn one batch by heart; afterwards it is as before.
 
-        Who cannot do that has something wrong: data, loss, learning rate, or gradients that do not arrive.
+        A session that cannot has a fault: in the data, the loss, the learning rate, or gradients that do not arrive.
 
         Parameters
         ----------
@@ -341,7 +341,7 @@ class FitPlan:
     def _kept_options(
         options: Mapping[str, Any], train: Dataset, validation: Dataset | None, *, shuffle: bool
     ) -> dict[str, Any]:
-        """What the batches and their order follow from, by the names of the page."""
+        """Return the options that determine the batches and their order, by their names in the page."""
         has_size = not train.is_batched
         return {
             "batchSize": (options["batch_size"] or DEFAULT_BATCH) if has_size else None,
@@ -565,7 +565,7 @@ class FitPlan:
             self.best = self.session.get_contiguous_parameters(False, ema=self.ema)
 
     def _learn_of(self, epoch: Epoch) -> bool:
-        """Whether it is the best so far, by early stopping."""
+        """Return True if the epoch is the best so far, by early stopping."""
         values: dict[str, Any] = {"loss": epoch.loss} if epoch.validation is None else epoch.validation
         if self.schedule is not None:
             self.schedule.observe(values["loss"])
@@ -593,7 +593,7 @@ def check_names(given: Mapping[str, Any]) -> None:
 
 
 def split_data(data: Any, validation: Any, share: float | None) -> tuple[Dataset, Dataset | None]:
-    """What is trained on, and what is evaluated."""
+    """Return the training data and the validation data."""
     train = Dataset.of(data)
     if share is None:
         return train, None if validation is None else Dataset.of(validation)

@@ -33,7 +33,7 @@ def key_blocks(n: int) -> int:
 
 
 def mask_spans(batch: Ints, m: int, n: int, mask_strides: Ints) -> int:
-    """What each mask leaves of each block of keys for each tile of rows."""
+    """Spans of each block of keys that each mask leaves, for each tile of rows."""
     return (1 + 16 * key_blocks(n)) * ((m + 64 - 1) // 64) * max(1, batch[0] * (mask_strides[0] > 0)) * max(1, batch[1] * (mask_strides[1] > 0))
 
 
@@ -43,8 +43,8 @@ def cell_gates(cell: int) -> int:
 
 
 def cell_kept(cell: int) -> int:
-    """Floats a state that the backward pass needs: the gates; of a GRU also the product that r multiplies, or r times
-    the state.
+    """Floats for each state that the backward pass needs: the gates; for a GRU also the product that r multiplies, or r
+    times the state.
     """
     return 1 + 3 * (cell >= 2)
 
@@ -76,8 +76,8 @@ def windows(size: Ints, kernel: Ints, out: Ints, stride: Ints, dilation: Ints, p
 
 def winograd_planes(c: int, m: int) -> int:
     """Winograd's method for 3x3 windows of stride 1 and 2 without dilation or groups (conv/winograd.c). Transformed
-    weights: a plane for each point; `flipped`: for the data gradient, where c counts the channels of dy and m those of
-    dx.
+    weights: a plane for each point; `flipped`: for the data gradient, where c counts the channels of dy and m the
+    channels of dx.
     """
     return 36 * (ceil4(m) * ceil4(c) + 16)
 
@@ -195,7 +195,7 @@ class Cumsum(KernelCall, kernel="cumsum_f32", words=7):
 
 
 class Topk(KernelCall, kernel="topk_f32", words=9):
-    """the k largest (or smallest) elements in order, and where they were; NaN comes first (topk.c)."""
+    """the k largest (or smallest) elements in order, and their positions; NaN comes first (topk.c)."""
 
     x: In
     y: OptionalOut = None
@@ -285,9 +285,9 @@ class CrossEntropyGrad(KernelCall, kernel="cross_entropy_grad_f32", words=13, fa
 
 
 class CtcLoss(KernelCall, kernel="ctc_loss_f32", words=14, fails=("targets", "input_lengths", "target_lengths")):
-    """loss = -log of the probability of all paths that give the target; alpha[batch, steps, states]: the logarithm of
-    that of the paths up to a step and a state. Labels outside [0, classes) within a target's length fail with
-    TW_BAD_LABEL, lengths beyond `steps` and `labels` with TW_BAD_INDEX.
+    """loss = -log of the probability of all paths that give the target; alpha[batch, steps, states]: the same logarithm
+    for the paths up to a step and a state. Labels outside [0, classes) within a target's length fail with TW_BAD_LABEL,
+    lengths beyond `steps` and `labels` with TW_BAD_INDEX.
     """
 
     log_probs: In
@@ -307,7 +307,7 @@ class CtcLoss(KernelCall, kernel="ctc_loss_f32", words=14, fails=("targets", "in
 
 
 class CtcLossGrad(KernelCall, kernel="ctc_loss_grad_f32", words=15, fails=("targets", "input_lengths", "target_lengths")):
-    """The gradient of log_probs, each being an input of its own."""
+    """The gradient of log_probs, each of which is an independent input."""
 
     dloss: In
     log_probs: In
@@ -328,8 +328,8 @@ class CtcLossGrad(KernelCall, kernel="ctc_loss_grad_f32", words=15, fails=("targ
 
 class Attention(KernelCall, kernel="attention_f32", words=35, parts=("y",)):
     """y = softmax(scale * q k' + mask) v for every item of the batch: q [m, d], k [n, d], v [n, e], mask [m, n].
-    Strides are those of the batch and of rows, whose elements lie side by side. Where the mask is -infinity the score
-    is `fill`. For the gradient: `top`, the largest score of each row, and `inverse`, 1 / sum(e^(score - top)). With
+    Strides belong to the batch and to rows, whose elements lie side by side. If the mask is -infinity the score is
+    `fill`. For the gradient: `top`, the largest score of each row, and `inverse`, 1 / sum(e^(score - top)). With
     `state` the probabilities go through the Dropout that dropout_f32 does with these numbers, before v.
     """
 
@@ -561,7 +561,7 @@ class GatherGrad(KernelCall, kernel="gather_grad_f32", words=8, fails=("indices"
 
 
 class GatherElements(KernelCall, kernel="gather_elements", words=23, fails=("indices",)):
-    """GatherElements: y has shape dims, that of indices; strides are those of data with 0 at the axis."""
+    """GatherElements: y has shape dims, as indices has; strides are the strides of data with 0 at the axis."""
 
     data: In
     indices: In
@@ -575,7 +575,7 @@ class GatherElements(KernelCall, kernel="gather_elements", words=23, fails=("ind
 
 
 class ScatterElements(KernelCall, kernel="scatter_elements", words=25, fails=("indices",)):
-    """ScatterElements into y, which holds data; `type` is that of the elements where reduction is not SCATTER_SET:
+    """ScatterElements into y, which holds data; `type` gives the elements' type unless reduction is SCATTER_SET:
     integers wrap.
     """
 
@@ -801,9 +801,9 @@ class NoteChange(KernelCall, kernel="note_change", words=1):
 
 
 class LoopBegin(KernelCall, kernel="loop_begin", words=3):
-    """Up to its loop_end the instructions run `trips` times, with 0, 1, ... in `counter`. The verifier finds what
-    belongs together: `begin` and `instruction` are where the loop begins, and `left` is how many iterations are left,
-    whatever the plan says.
+    """Up to its loop_end the instructions run `trips` times, with 0, 1, ... in `counter`. The verifier matches
+    beginnings and ends: it writes the loop's beginning into `begin` and `instruction`, and the remaining iterations
+    into `left`.
     """
 
     counter: Out
@@ -820,8 +820,8 @@ class LoopEnd(KernelCall, kernel="loop_end", words=3):
 
 
 class LoopWhile(KernelCall, kernel="loop_while", words=5, fails=("condition", "count")):
-    """Leave the loop, which ends `skip` instructions further on, where `condition` is false or `count` iterations have
-    run: `counter` says how many did. To go on beyond `limit` iterations is an error.
+    """Leave the loop, which ends `skip` instructions further on, if `condition` is false or `count` iterations have
+    run: `counter` counts them. To go on beyond `limit` iterations is an error.
     """
 
     condition: OptionalIn = None
@@ -910,7 +910,7 @@ class GemmInt(KernelCall, kernel="gemm_int", words=17):
 
 class Recurrence(KernelCall, kernel="recurrence_f32", words=19):
     """All steps of a layer in one direction, of x, the inputs of the gates with their biases; `bias` is added to the
-    products with r. Where step t is not below an item's length, y is zero and the states stay. h and c are the last
+    products with r. If step t is not below an item's length, y is zero and the states stay. h and c are the last
     states; `before` and `cells` are the states that each step started from.
     """
 
@@ -939,8 +939,9 @@ class Recurrence(KernelCall, kernel="recurrence_f32", words=19):
 
 
 class RecurrenceGradient(KernelCall, kernel="recurrence_gradient_f32", words=19):
-    """Gradients of x, of the products (a linear GRU must have them; of other cells they are those of x) and of the
-    first states, from those of y and of the last states. An LSTM must have `cells`.
+    """Gradients of x, of the products and of the first states, from the gradients of y and of the last states. A linear
+    GRU must have the gradients of the products; in other cells these equal the gradients of x. An LSTM must have
+    `cells`.
     """
 
     dy: OptionalIn = None
@@ -1057,9 +1058,9 @@ class WinogradWeights(KernelCall, kernel="winograd_weights_f32", words=6):
 
 
 class WinogradConv(KernelCall, kernel="winograd_conv_f32", words=17, result="y"):
-    """As conv_f32; flipped 1: as conv_data_gradient_f32, with dy as x, where the paddings must be both even or both odd
-    if the stride is 2. Its flops are those of a direct sum. It pays from 4 channels on where half of the tiles (stride
-    2: 3/4) lies inside.
+    """As conv_f32; flipped 1: as conv_data_gradient_f32, with dy as x. With stride 2 its paddings must then be both
+    even or both odd. Its flops count a direct sum. It pays from 4 channels on if half of the tiles (stride 2: 3/4) lie
+    inside.
     """
 
     x: In
@@ -1113,8 +1114,9 @@ class WinogradWeightGradient(KernelCall, kernel="winograd_weight_gradient_f32", 
 
 
 class ColumnsConv(KernelCall, kernel="columns_conv_f32", words=30, result="y"):
-    """Convolutions without groups as products of matrices, over all positions of all images at once: where these are so
-    few that reading the weights is most of the work. As conv_f32, conv_data_gradient_f32 and conv_weight_gradient_f32.
+    """Convolutions without groups as products of matrices, over all positions of all images at once. They suit
+    positions so few that reading the weights is most of the work. As conv_f32, conv_data_gradient_f32 and
+    conv_weight_gradient_f32.
     """
 
     x: In
@@ -1270,8 +1272,8 @@ class AveragePoolGradient(KernelCall, kernel="average_pool_gradient_f32", words=
 
 
 class CountClasses(KernelCall, kernel="count_classes", words=9):
-    """Faults: how many targets are no class, the first of them, and how many classes there are. Where `ignores` is not
-    0, targets that are `ignored` do not count.
+    """Faults: the number of targets that are not a class, the first of them, and the number of classes. If `ignores` is
+    not 0, targets equal to `ignored` do not count.
     """
 
     predicted: In

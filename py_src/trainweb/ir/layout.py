@@ -175,7 +175,7 @@ POINTER_WRITES: Final = 2
 POINTER_WORDS: Final = 3
 
 # The last words of a generated call that reduces: rows in a chunk, elements of a row, values that a chunk is reduced
-# to, and how: `op` over the middle axis of [-1, n, inner], or of the chunk as [1, -1, inner] where n is 0.
+# to. Then the reduction: `op` over the middle axis of [-1, n, inner], or of the chunk as [1, -1, inner] if n is 0.
 REDUCTION_GRAIN: Final = 0
 REDUCTION_UNIT: Final = 1
 REDUCTION_RESULTS: Final = 2

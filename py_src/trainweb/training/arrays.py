@@ -40,7 +40,7 @@ def to_numpy(tensor: Tensor) -> np.ndarray:
 class ReadOnlyCopy(np.ndarray):
     """A copy of a parameter's value: writing into it, which would change nothing else, raises and says how to write.
 
-    What is computed of it is a plain array, and so is ``copy()`` but for the name of its class: both are writable.
+    Results computed from it are plain, writable arrays. So is ``copy()``, except for the name of its class.
     """
 
     __slots__ = ()

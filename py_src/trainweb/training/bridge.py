@@ -1,13 +1,13 @@
-"""What the page's worker asks Python for: compiled sessions, plans and files, JSON and bytes across, no numpy.
+"""Answers to the page's worker: compiled sessions, plans and files, as JSON and bytes, without numpy.
 
 Python runs no session in a page: the worker does, in TypeScript. A handle stands for models that were read, which never
 change; all else that an answer depends on comes with the question.
 
 Every function returns `(json, bytes or None)`; json is `{"ok": value}` or `{"error": {"name", "message", ...}}`,
-and with bytes `{"ok": value, "data": {"format", "nbytes", "crc32", "parts"}}`, by which the worker knows that it got
-just these. `parts` lists what the whole file is made of, in its order: a number is that many of the bytes, and
-[store, index, offset, nbytes] a range that the worker copies from where it lies (`Place` of `trainweb.model.lazy`);
-two types after that have it convert floats, and nbytes are those of the second type.
+and with bytes `{"ok": value, "data": {"format", "nbytes", "crc32", "parts"}}`, by which the worker checks the bytes.
+`parts` lists the parts of the whole file in order. A number stands for that many of the bytes. A list
+[store, index, offset, nbytes] is a range that the worker copies from its store (`Place` of `trainweb.model.lazy`).
+Two types at its end mean that the worker converts floats; nbytes then counts bytes of the second type.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def _done(read: Callable[[], Any]) -> Any:
 
 
 def as_source(file: Any) -> Any:
-    """What readers take: a file that the worker holds, as a whole if it is small; bytes and None stay."""
+    """Return a source for readers: a file that the worker holds, as a whole if it is small; bytes and None stay."""
     if file is None or isinstance(file, bytes):
         return file
     remote = RemoteFile(file.index, file.nbytes, _files[0])
@@ -270,8 +270,8 @@ def _created(opened: Opened, state: CheckpointState) -> Handout:
 def fill(handle: int, bases_json: str) -> dict[str, Any]:
     """Write the weights that a session starts from into its segments, which hold zeros; once.
 
-    Those that are in files the worker copies: "copies" lists segment, offset, file, offset and bytes of each, and what
-    type of float those are if not float32. "files" are those that may be read later on.
+    The worker copies the weights that are in files: "copies" lists segment, offset, file, offset and bytes of each.
+    Weights of another type of float than float32 have it, too. "files" are the files that may be read later on.
     """
     opened, bases = _find(handle), json.loads(bases_json)
     copies: list[tuple[int | str, ...]] = []
@@ -336,7 +336,7 @@ def create(train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, options
 def open_models(
     train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, parameters_json: str, options_json: str
 ) -> dict[str, Any]:
-    """The models of a session that a bundle made; `checkpoint` is that of the bundle.
+    """Open the models of a session that a bundle made; `checkpoint` is the bundle's.
 
     `parameters_json` has the parameters as the bundle does: the models must have the same in the same places.
     """
@@ -411,7 +411,7 @@ def export_weights(handle: int, form: str, bases_json: str) -> Handout:
 
 @answered
 def load_weights(handle: int, file: Any, strict: bool, bases_json: str) -> None:
-    """Overwrite parameters of a session with those of such a file."""
+    """Overwrite parameters of a session with the contents of a safetensors or npz file."""
     opened, source = _training(handle), as_source(file)
     data = bytes(source[0 : len(source)])
     weights.load_weights(_store(opened, bases_json), opened.models.layout.slots, data, strict=strict)
@@ -419,7 +419,7 @@ def load_weights(handle: int, file: Any, strict: bool, bases_json: str) -> None:
 
 @answered
 def adapter(handle: int, bases_json: str) -> Handout:
-    """What the adapters of a session learned: PEFT's two files."""
+    """Return the trained adapters of a session as PEFT's two files."""
     adapted, store = _adapted(handle, bases_json)
     found = adapted.adapter(store)
     return found.config_json, found.weights, "blobs"
@@ -451,7 +451,7 @@ def _arguments(config_json: str) -> dict[str, Any]:
 def inspect_model(
     model: Any, config_json: str, dims_json: str, locations_json: str = "[]", *files: Any
 ) -> dict[str, Any]:
-    """What `trainweb.check` reports, as data."""
+    """Return the report of `trainweb.check` as data."""
     from trainweb.training.check import report_on
 
     arguments = {**_arguments(config_json), "external_data": _external(locations_json, files)}
@@ -470,7 +470,7 @@ def inspect_model(
 
 
 def _about(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a model says of itself; its version is a text, as JSON rounds large integers."""
+    """Return a model's metadata; its version is a text, as JSON rounds large integers."""
     if not metadata:
         return None
     return {camel_case(name): value for name, value in {**metadata, "version": str(metadata["version"])}.items()}
@@ -573,7 +573,7 @@ ARTIFACT_GRAPHS = {"training_model": 0, "eval_model": 1, "optimizer_model": 2}
 
 @answered
 def artifact(handle: int, name: str) -> Handout | None:
-    """A file that `create_from_model` or `build_files` built; nothing for an optimizer model that there is not."""
+    """Return a file that `create_from_model` or `build_files` built; None if there is no optimizer model."""
     found = _find(handle)
     built = found.artifacts if isinstance(found, Opened) else found
     if built is None or isinstance(built, (InferenceModel, CheckpointState)):
@@ -625,7 +625,7 @@ def output_metadata(handle: int, training: bool) -> list[dict[str, Any]]:
 
 @answered
 def moment_places(handle: int, name: str) -> list[dict[str, Any]]:
-    """Where the optimizer's moments of a parameter lie; none for a frozen one."""
+    """Return the places of a parameter's optimizer moments; an empty list for a frozen parameter."""
     layout = _training(handle).models.layout
     slot = layout.find(name)
     found = []

@@ -3,14 +3,14 @@
     bytes 0-7   "TWBUNDLE"
     8-11        version (2), u32
     12-15       length of the JSON header, u32
-    16-47       SHA-256 of all that follows byte 64; of more than 16 MiB, that of the SHA-256s of chunks of 16 MiB
+    16-47       SHA-256 of the bytes from 64 on; above 16 MiB, SHA-256 of the SHA-256s of chunks of 16 MiB
     48-63       zeros
     64-         the header, UTF-8 JSON, padded with spaces to a multiple of 64
     then        blobs, each 64-byte aligned; the header gives their offsets from the first
 
-The header has what `SessionModels` knows (names, declared inputs, parameters), sizes and contents of the segments,
-properties, and per plan its signature, words, constants, generated code, inputs, outputs and node names. The page makes
-every session of such data, be it from a file or right from Python; `web/src/worker/bundle.ts` reads it.
+The header has the facts of `SessionModels` (names, declared inputs, parameters), the segments and the properties.
+For each plan it has signature, words, constants, generated code, inputs, outputs and node names.
+The page makes every session from such data, be it from a file or from Python. `web/src/worker/bundle.ts` reads it.
 A bundle is code: load it from where you load scripts from.
 """
 
@@ -74,7 +74,7 @@ def session_header(
     *,
     with_weights: bool,
 ) -> Header:
-    """What a page needs to make a session, all but plans; contents of segments go to `blobs`.
+    """Return the header from which a page makes a session, without plans; contents of segments go to `blobs`.
 
     Without weights, the segments of parameters and moments are zeros, to be filled later.
     """
@@ -168,7 +168,7 @@ def plan_json(
         "signature": [_feed_json(n, t) for n, t in feeds.items()],
         "words": blobs.add(plan.words),
         "constants": blobs.add(plan.constants.data),
-        # Copied from the session's files; only plans for the page have such, those of a bundle do not.
+        # Copied from the session's files; plans for the page may have such constants, plans of a bundle do not.
         "large": large,
         "code": blobs.add(plan.code),
         "arenaBytes": plan.arena_bytes,
@@ -228,15 +228,15 @@ def make_bundle(
         Feeds of the steps to compile: train steps (overwriting and accumulating) and, where the names fit and
         there is an eval model, eval steps.
     files
-        Artifacts to carry along ("train_model", "eval_model", "optimizer_model"): with them the page can start
-        Python later for what the plans cannot do (other shapes, checkpoints, export).
+        Artifacts to carry along ("train_model", "eval_model", "optimizer_model"). With them the page can start
+        Python later for other shapes, checkpoints and export, which the plans cannot do.
     metrics
         What `fit` may compute of validation data without Python, each as `fit` takes it: eval steps sum it up.
 
     Raises
     ------
     FeedError
-        Some of the feeds are those of no step.
+        Some of the feeds do not fit any step.
     ModelError
         There is no such metric, or what it should compare is not known.
     """

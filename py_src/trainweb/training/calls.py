@@ -1,6 +1,6 @@
-"""The calls of a training session besides its steps, and what is said of them: the one list of both languages.
+"""The calls of a training session besides its steps, with their documentation: the one list of both languages.
 
-`scripts/session_description.py` writes of it the methods of the public classes (`training/session_methods.py`,
+`scripts/session_description.py` writes from it the methods of the public classes (`training/session_methods.py`,
 `web/src/page/session-methods.ts`) and what the two session cores must have (`SessionCalls` in both languages).
 """
 
@@ -291,14 +291,14 @@ CALLS = (
         "A frozen parameter has none.",
         (PARAMETER,),
         TENSORS,
-        "Float32, of the parameter's shape; those of Adafactor and Muon are smaller for matrices.",
+        "Float32, of the parameter's shape; Adafactor and Muon have smaller ones for matrices.",
         OF_PARAMETER,
         needs_optimizer=True,
     ),
     Call(
         "gradient_norms",
         "Euclidean norms of the accumulated gradients, by the names of the trainable parameters.\n\n"
-        "After train steps: those of no step are 0. Clipping comes later, in the optimizer step.",
+        "Call it after train steps: before the first, all norms are 0. Clipping comes later, in the optimizer step.",
         result=NORMS,
         raises={"CheckpointError": "The session is of a nominal checkpoint, which has no values yet."},
     ),
@@ -344,7 +344,7 @@ CALLS = (
     ),
     Call(
         "get_property_kind",
-        "What a value is kept as: 1 may be an integer or a float.",
+        "The kind of a value in the checkpoint: 1 may be an integer or a float.",
         (PROPERTY_NAME,),
         Kind("str", "PropertyKind"),
         raises={"CheckpointError": "There is no such property."},
@@ -366,9 +366,9 @@ CALLS = (
     Call(
         "prepare",
         "Compile ahead what steps with feeds of these shapes run: while data is on its way, say.\n\n"
-        "These are the plans of the train step, as it is at first and after each `lazy_reset_grad`, of the eval step "
-        "and of the optimizer step, as far as the session has them. Nothing runs. A train step that adds to gradients "
-        "has another plan, which is compiled when it is first called.",
+        "These are the plans of the train step, the eval step and the optimizer step, as far as the session has them. "
+        "Nothing runs. The plan of the train step is the one that overwrites gradients: at first, and after each "
+        "`lazy_reset_grad`. A train step that adds to gradients has another plan, which its first call compiles.",
         (Argument("shapes", SHAPES, "The sizes of the axes of every training input, by its name."),),
         raises={
             "FeedError": "A shape is missing, unknown, or does not fit the model.",
@@ -435,7 +435,7 @@ CALLS = (
     ),
     Call(
         "load_weights",
-        "Overwrite parameters with those of a safetensors or npz file. Gradients and moments stay.",
+        "Overwrite parameters with the contents of a safetensors or npz file. Gradients and moments stay.",
         (
             Argument("weights", WEIGHTS, "The contents of the file."),
             Argument("strict", FLAG, "Whether the file must have all parameters, and no others.", default=True),
@@ -447,7 +447,7 @@ CALLS = (
     ),
     Call(
         "get_adapter",
-        "What the adapters of a session made with `lora` learned, as PEFT's two files.",
+        "The trained adapters of a session made with `lora`, as PEFT's two files.",
         result=ADAPTER,
         raises={"SessionError": "The session has no adapters."},
         python=Public.NO_CORE,
@@ -464,7 +464,7 @@ CALLS = (
     ),
     Call(
         "merge_adapter",
-        "The forward model with what the adapters learned added to its weights.",
+        "The forward model with the adapters merged into its weights.",
         (FORM_ARGUMENT,),
         FILE,
         python=Public.NO_CORE,

@@ -1,4 +1,4 @@
-"""The pre-flight report: what of a model can be trained, and what a step will cost, before anything is run."""
+"""The pre-flight report: the trainable parts of a model and the cost of a step, before anything is run."""
 
 from __future__ import annotations
 
@@ -136,27 +136,27 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether the model can be trained as asked."""
+        """True if the model can be trained as asked."""
         return not (self.is_refused or self.missing_loss)
 
     @property
     def is_refused(self) -> bool:
-        """Whether no loss would help."""
+        """True if the model cannot be trained with any loss."""
         return bool(self.unsupported or self.missing_gradients or self.error)
 
     @property
     def trained(self) -> list[Decision]:
-        """What is trained, beyond doubt."""
+        """The tensors that are trained, beyond doubt."""
         return [d for d in self.decisions if d.trained and not d.doubtful]
 
     @property
     def left_out(self) -> list[Decision]:
-        """What is not trained, beyond doubt."""
+        """The tensors that are not trained, beyond doubt."""
         return [d for d in self.decisions if not d.trained and not d.doubtful]
 
     @property
     def doubtful(self) -> list[Decision]:
-        """What the file does not settle: to be named in `requires_grad` or `frozen_params`."""
+        """The tensors that the file leaves open: name them in `requires_grad` or `frozen_params`."""
         return [d for d in self.decisions if d.doubtful]
 
     def as_data(self) -> dict[str, Any]:
@@ -240,17 +240,17 @@ def check(
     model, requires_grad, frozen_params, loss, optimizer, **arguments
         As for `trainweb.artifacts.build_artifacts`.
     dims
-        Sizes of symbolic dimensions, e.g. ``{"batch": 32}``; where none is given, the least that fits the operators.
-        A model that cannot be trained otherwise is built with them (`Report.dims`). A dimension without a name has
-        the name of its place, "x[0]", or the one that an exporter made up, "unk__5".
+        Sizes of symbolic dimensions, e.g. ``{"batch": 32}``. The default is the least size that fits the operators.
+        A model that cannot be trained otherwise is built with them (`Report.dims`). A dimension without a name is
+        called by its place, "x[0]", or by the name that an exporter made up, "unk__5".
     feeds
-        Arrays for some of the training inputs, by name: sizes follow from their shapes, those of labels too, and
-        what decides about shapes by its value needs one.
+        Arrays for some of the training inputs, labels too, by name. Sizes follow from their shapes. An input whose
+        values decide about shapes needs an array.
 
     Returns
     -------
     Report
-        Never raises for what is wrong with the model: the report says it, all of it that can be told apart.
+        Faults of the model never raise: the report lists all that can be found.
     """
     choices = (requires_grad, frozen_params, loss, optimizer)
     return report_on(model, choices, arguments, (dims or {}, feeds or {}), get_engine())
@@ -259,7 +259,7 @@ def check(
 def report_on(
     model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], sizes: Sizes, engine: Engine
 ) -> Report:
-    """What `check` reports, with plans of this engine; `choices` are what `build_artifacts` takes by position."""
+    """Return the report of `check` with plans of this engine; `choices` are positional in `build_artifacts`."""
     report = _report(model, choices, arguments, sizes, engine)
     dims, feeds = sizes
     if report.is_refused and dims:
@@ -297,7 +297,7 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
 
 
 def _describe(graph: Graph, report: Report) -> None:
-    """What the file says, before anything is made of it."""
+    """Report the model's inputs and outputs as the file declares them."""
     for values, described in ((graph.inputs, report.inputs), (graph.outputs, report.outputs)):
         for v in values:
             dims = list(v.shape) if isinstance(v, Value) and v.shape is not None else None
@@ -316,7 +316,7 @@ def _find_unsupported(graph: Graph, report: Report) -> None:
 
 
 def _survey(graph: Graph, report: Report) -> None:
-    """What is wrong with nodes by themselves: those that read what another should have made are left out."""
+    """Report faults of single nodes; nodes that read the result of a faulty node are left out."""
     if has_control_flow(graph):
         if report.unsupported:
             return  # what a body holds may not be written out
@@ -426,7 +426,7 @@ def _noting(report: Report) -> Iterator[None]:
 
 
 def _select(graph: Graph, choices: tuple[Any, ...], batch_norm: str | None, report: Report) -> None:
-    """What would be trained; the loss, which is not known, is taken to depend on the first output alone."""
+    """Report which parameters would be trained; an unknown loss is taken to depend on the first output only."""
     constants = constants_to_initializers(graph).initializers
     with _noting(report):
         chosen = select_parameters(graph, graph.initializers, constants, *choices[:2])

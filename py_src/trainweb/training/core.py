@@ -60,17 +60,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SessionMemory:
-    """What a session takes of the kernels' memory, in bytes, and what `memory_budget` costs it.
+    """Kernel memory of a session, in bytes, and the cost of its `memory_budget`.
 
     Attributes
     ----------
     parameters, gradients, moments : int
         Parameters, accumulated gradients and the optimizer's moments.
     arena : int
-        Workspace that the plans share: feeds, activations, their gradients, outputs and scratch of kernels. It
-        is that of the largest plan so far, and what `memory_budget` limits.
+        Workspace that the plans share: feeds, activations, their gradients, outputs and scratch of kernels. The
+        largest plan so far sets its size, and `memory_budget` limits it.
     prepared : int
-        Values that depend on parameters alone, which are kept from run to run; none with a `memory_budget`.
+        Values that depend only on parameters, which are kept from run to run; 0 with a `memory_budget`.
     plans : int
         Plans themselves and their constants.
     arena_without_budget : int
@@ -216,7 +216,7 @@ class SessionCore:
             self.optimizer_plan()
 
     def _types(self, kind: str, shapes: Mapping[str, Sequence[int]]) -> dict[str, TensorType]:
-        """Types of feeds of a "train" step with these shapes, or of those that an "eval" step takes, once checked."""
+        """Check the shapes; return the types of the feeds of a "train" or "eval" step."""
         inputs = self.inputs[kind]
         for name, shape in shapes.items():
             check_shape(name, shape)
@@ -236,7 +236,7 @@ class SessionCore:
         return self.models.explain(kind, feeds, overwrite)
 
     def memory(self) -> SessionMemory:
-        """What the session takes of the kernels' memory now."""
+        """Return the kernel memory that the session uses now."""
         self._check()
         plans = [loaded.plan for loaded in self.host.loaded]
         largest = max((p.recomputation for p in plans), key=lambda r: r.full_bytes, default=Recomputation(0))
@@ -542,7 +542,7 @@ class SessionCore:
         return self.state.properties[name]
 
     def get_property_kind(self, name: str) -> str:
-        """What a value is kept as: "int", "float" or "string"."""
+        """Return the kind of a value in the checkpoint: "int", "float" or "string"."""
         kinds: dict[type, str] = {int: "int", float: "float", str: "string"}
         return kinds[type(self.get_property(name))]
 
@@ -565,7 +565,7 @@ class SessionCore:
             return export_weights(self.parameters, self.layout.slots, format)
 
     def load_weights(self, weights: bytes, strict: bool) -> None:
-        """Overwrite parameters with those of such a file."""
+        """Overwrite parameters with the contents of a safetensors or npz file."""
         if not isinstance(weights, (bytes, bytearray, memoryview)):
             raise TypeError(f"'weights' must be bytes, got {type(weights).__name__}.")
         self._check()

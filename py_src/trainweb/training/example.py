@@ -56,7 +56,7 @@ def example_code(
     outputs
         What to export.
     external_files
-        Files beside the model with weights of it: a page must be told of them, Python finds them.
+        Files beside the model that hold weights: a page must name them, Python finds them.
     """
     given = {name: _name_of(value) for name, value in arguments.items()}
     given = {name: value for name, value in given.items() if value not in (None, [], ()) and name in IN_PAGE}

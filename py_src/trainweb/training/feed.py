@@ -1,4 +1,4 @@
-"""What a check says of an input."""
+"""An input in the report of a check."""
 
 from __future__ import annotations
 

@@ -247,8 +247,8 @@ class PlanHost(SegmentMemory):
         Parameters
         ----------
         stop
-            Asked at boundaries of instructions: True ends the run with SessionError, and what it wrote into segments
-            that outlast it is undone, as it is when the caller interrupts it.
+            Called between instructions: True ends the run with SessionError. Its writes into segments that outlast it
+            are undone, as they are when the caller interrupts it.
         """
         if self.observer is not None:
             self.observer(loaded, stop)
@@ -273,9 +273,9 @@ class PlanHost(SegmentMemory):
         return {s: self.engine.read(self.bases[s], self.sizes[s]) for s in lasting}
 
     def put_back(self, saved: Saved) -> None:
-        """Have everything as it was when it was saved: before the step that is to be undone, and no earlier.
+        """Restore the saved segments: to their contents just before the step that is undone.
 
-        Values that plans keep stay true: those that a step prepared are of the parameters that it started from.
+        Values that plans keep stay valid: a step prepares them from the parameters that it starts from.
         """
         for segment, data in saved.items():
             self.engine.write(self.bases[segment], data)
@@ -366,7 +366,7 @@ class PlanHost(SegmentMemory):
     # Memory.
 
     def address(self, slot: TensorPlace, loaded: LoadedPlan) -> int:
-        """Where a slot of a loaded plan lies."""
+        """Return the address of a slot of a loaded plan."""
         base = loaded.constants if slot.segment == CONSTANTS else self.bases[slot.segment]
         return base + slot.offset
 
@@ -384,7 +384,7 @@ class PlanHost(SegmentMemory):
 
 
 class PlanCache:
-    """The plans of a session by what they are for; of those of steps, the least recently used go first.
+    """The plans of a session by their key; the least recently used plans of steps go first.
 
     Parameters
     ----------
@@ -417,5 +417,5 @@ class PlanCache:
         return self._host.ready(self._others[key])
 
     def in_use(self) -> dict[str, tuple[int, int]]:
-        """What the plans keep in the segment of prepared values, and where."""
+        """Return the places of the values that the plans keep in the segment of prepared values, by name."""
         return {name: place for loaded in self._host.loaded for name, place in loaded.plan.kept.items()}

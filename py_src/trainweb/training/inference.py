@@ -67,7 +67,7 @@ class InferenceModel:
         return (tensor for tensor in self.graph.tensors() if id(tensor) not in bound)
 
     def header(self) -> Header:
-        """What a page needs to make a session, all but plans and weights."""
+        """Return the header from which a page makes a session, without plans and weights."""
         return {
             "fingerprint": self.engine.description.fingerprint,
             "inputs": declarations(self.inputs.values(), self.deciding),

@@ -1,4 +1,4 @@
-"""What the sessions of onnxruntime's Python have around `run`: types, providers, bindings, profiles."""
+"""The members of onnxruntime's Python sessions besides `run`: types, providers, bindings, profiles."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class NodeArg:
 
     @classmethod
     def of(cls, value: Value) -> NodeArg:
-        """That of a graph's.
+        """Return the description of a graph's input or output.
 
         Parameters
         ----------
@@ -63,7 +63,7 @@ class NodeArg:
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What a model says of itself.
+    """The metadata of a model.
 
     Attributes
     ----------
@@ -171,7 +171,7 @@ class SessionBase(ABC):
     # What it is.
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What the model says of itself."""
+        """Return the metadata of the model."""
         return ModelMetadata(**read_metadata(self._source))
 
     def get_overridable_initializers(self) -> list[NodeArg]:

@@ -131,7 +131,7 @@ class SessionModels:
         return set(fixed.values())
 
     def _is_mostly_frozen(self) -> bool:
-        """Whether fewer parameters train than stay as they are, as with adapters: that is chosen to save memory."""
+        """True if most parameters are frozen, as with adapters, which are chosen to save memory."""
         slots = self.layout.slots.values()
         return 2 * sum(s.size for s in self.layout.trained()) < sum(s.size for s in slots)
 
@@ -142,11 +142,11 @@ class SessionModels:
         return [values[name] for name in self.outputs[kind]]
 
     def signature(self, kind: str, feeds: Mapping[str, Tensor]) -> dict[str, TensorType]:
-        """Types of the feeds of a "train" or "eval" step, with the values of those that decide about shapes."""
+        """Return the types of the feeds of a "train" or "eval" step, with the values that decide about shapes."""
         return signature_of_feeds(self.deciding[kind], feeds)
 
     def described(self, kind: str) -> list[Described]:
-        """What a step sums up: an "eval" step is followed by metrics as `trainweb.metrics.request_of` names them."""
+        """Return the sums of a step: "eval" is followed by metrics as `trainweb.metrics.request_of` names them."""
         _, _, request = kind.partition(" ")
         return self._evaluation(request)[1] if request else []
 
@@ -158,21 +158,21 @@ class SessionModels:
         return self._evaluations[request]
 
     def predictions(self) -> str | None:
-        """What metrics look at unless they are told: the only output besides the loss, else what the loss compares."""
+        """Return the default input of metrics: the only output besides the loss, else the tensor that it compares."""
         _, *others = self.outputs["eval"]
         return others[0] if len(others) == 1 else self.compared()
 
     def compared(self) -> str | None:
-        """What the loss of the eval model compares with its last input, if that is one tensor."""
+        """Return the tensor that the eval model's loss compares with its last input; None unless it is just one."""
         graph, inputs = self.graphs["eval"], list(self.inputs["eval"])
         return compared_with(graph, inputs) if graph is not None and inputs else None
 
     def results(self, kind: str) -> list[str]:
-        """The outputs of a step; with those that metrics need, if it is one with metrics."""
+        """Return the outputs of a step, and for a step with metrics also their sums and faults."""
         return [*self.outputs[base_of(kind)], *(n for d in self.described(kind) for n in (d.sums, d.faults) if n)]
 
     def key(self, kind: str, feeds: Feeds) -> tuple[object, ...]:
-        """What the plans of a "train" or "eval" step for these feeds are found by, once the feeds are checked.
+        """Check the feeds; return the key under which plans of a "train" or "eval" step for them are found.
 
         Raises
         ------
@@ -342,7 +342,7 @@ def _user_outputs(graph: Graph) -> list[str]:
 
 
 def _moments(graph: Graph | None) -> dict[str, Callable[[Shape], Shape]]:
-    """The moments that an optimizer model keeps, averages last, with their shapes by those of parameters."""
+    """Return the moments of an optimizer model, averages last; functions take a parameter's shape to theirs."""
     if graph is None:
         return {}
     if not graph.outputs:
@@ -366,7 +366,7 @@ def _moments(graph: Graph | None) -> dict[str, Callable[[Shape], Shape]]:
 
 
 def optimizer_name(graph: Graph | None) -> str:
-    """What updates the parameters, "" where nothing does: what moments mean depends on it."""
+    """Return the name of the optimizer, "" without one: it gives the moments their meaning."""
     if graph is None:
         return ""
     kinds = (bind(node, graph.opsets) for node in graph.nodes)
@@ -422,10 +422,10 @@ def read_models(
 
 
 def check_feeds(inputs: Mapping[str, Value], feeds: Feeds, *, allow_empty: bool = True) -> tuple[object, ...]:
-    """Raise FeedError unless `feeds` are those of a model with these inputs; otherwise what a plan depends on.
+    """Check that `feeds` fit these inputs; return the facts that a plan depends on, or raise FeedError.
 
-    The first fault counts: a missing feed before an unknown one, then in the order of the inputs, and of one feed
-    dtype, rank, dims, symbols and emptiness in this order. The page checks in the same order.
+    The first fault counts: a missing feed, then an unknown one, then faults in the order of the inputs. Within one
+    feed the order is dtype, rank, dims, symbols and emptiness. The page checks in the same order.
     """
     missing = next((name for name in inputs if name not in feeds), None)
     unknown = next((name for name in feeds if name not in inputs), None)
@@ -444,12 +444,12 @@ def check_feeds(inputs: Mapping[str, Value], feeds: Feeds, *, allow_empty: bool 
 
 
 def _value_key(t: TensorType) -> str | None:
-    """What tells values apart: zeros of both signs differ, and no number is one."""
+    """Return a key of a value: zeros of both signs have different keys, and NaN has one."""
     return None if t.value is None else repr(t.value)
 
 
 def signature_of_feeds(deciding: Container[str], feeds: Mapping[str, Tensor]) -> dict[str, TensorType]:
-    """Types of feeds, with the values of those that are `deciding` and not too large for it."""
+    """Return the types of feeds, with the values of `deciding` feeds that are not too large for it."""
     return {n: initializer_type(t) if n in deciding else TensorType(t.dtype, t.shape) for n, t in feeds.items()}
 
 

@@ -1,8 +1,8 @@
-"""`debug={"check_numerics": True}`: which node of a step makes the first NaN or infinity (docs/debug.md).
+"""`debug={"check_numerics": True}`: the node of a step that makes the first NaN or infinity (docs/debug.md).
 
-A checked step runs twice: with a plan that keeps all tensors, which are looked at one by one, and, if they are right,
-as it always does. So it gives the same bytes. In a page `web/src/worker/numerics.ts` runs the steps, and asks
-`first_fault`.
+A checked step runs twice. The first run has a plan that keeps all tensors, which are checked one by one. If they are
+finite the step runs as it always does, so it gives the same bytes. In a page `web/src/worker/numerics.ts` runs the
+steps, and calls `first_fault`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class TensorRange:
-    """What values a tensor has.
+    """The range of a tensor's values.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class TensorRange:
 
     @classmethod
     def of(cls, name: str, shape: Sequence[int], data: bytes) -> TensorRange:
-        """That of float32 bytes."""
+        """Return the range of float32 bytes."""
         import numpy as np  # sessions without checks do without
 
         values = np.frombuffer(data, "<f4")
@@ -75,12 +75,12 @@ class TensorRange:
 
     @property
     def is_finite(self) -> bool:
-        """Whether all values are."""
+        """True if all values are finite."""
         return not self.nan and not self.infinite
 
     @property
     def bad(self) -> str:
-        """What is wrong with it, in words."""
+        """The counts of NaN and infinite values, in words."""
         infinite = f"{self.infinite} infinite" if self.infinite else ""
         return " and ".join(filter(None, [f"{self.nan} NaN" if self.nan else "", infinite]))
 
@@ -98,11 +98,11 @@ def _rounded(value: Any) -> float:
 def first_fault(
     nodes: Sequence[KeptNode], counts: Mapping[str, tuple[int, int]], results: Iterable[str]
 ) -> tuple[int, str] | None:
-    """The node that is at fault, by its number, and its tensor.
+    """Return the node that is at fault, by its number, and its tensor.
 
-    That is the first that makes a NaN of inputs without one, or an infinity of finite inputs, unless all that becomes
-    of it is left out by a `Where`. If there is none, but a result is no number, because the data or parameters are not:
-    the first node that such a number goes through.
+    The first node counts that makes a NaN from inputs without NaN, or an infinity from finite inputs. It does not
+    count if a `Where` leaves all of these values out. Without such a node the data or parameters may have a NaN or
+    infinity that reaches a result. Then the first node counts that it goes through.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def first_fault(
     ends = {*results, *(name for node in nodes if node.is_state for name in node.outputs)}
 
     def counts_for(name: str, is_final: Callable[[KeptNode], bool]) -> bool:
-        """Whether what is bad in a tensor comes to one of the ends, or to where `is_final` says so."""
+        """Return True if NaN or infinity of a tensor reaches one of the ends, or a node that `is_final` accepts."""
         waiting, seen = [name], {name}
         while waiting:
             at = waiting.pop()
@@ -202,7 +202,7 @@ class NumericsCheck:
             if slot.dtype == "float32" and slot.nbytes
         }
         counts = {name: (found.nan, found.infinite) for name, found in ranges.items() if not found.is_finite}
-        # What a step updates, it reads as it was before.
+        # A step reads the old contents of the tensors that it updates.
         made = {name for node in plan.kept_nodes for name in node.outputs}
         for name, slot in plan.outputs.items():
             if slot.segment in saved and name not in made and name in ranges:
@@ -210,7 +210,7 @@ class NumericsCheck:
                 ranges[name] = found = TensorRange.of(name, slot.shape, data)
                 counts[name] = (found.nan, found.infinite)
                 if slot.segment == GRADIENTS and overwrite:
-                    # What is overwritten is not read.
+                    # The step overwrites them without reading them.
                     del ranges[name], counts[name]
         fault = first_fault(plan.kept_nodes, counts, self._core.outputs[kind])
         if fault is not None:
@@ -237,7 +237,7 @@ class NumericsCheck:
         return found
 
     def _optimized(self) -> Iterator[Places]:
-        """Of each trained parameter its place, then those of its moments."""
+        """Yield the places of each trained parameter and of its moments."""
         layout = self._core.layout
         for slot in layout.trained():
             places = {slot.name: (PARAMETERS, 4 * slot.offset, slot.shape)}

@@ -1,7 +1,7 @@
 """Options of sessions and of runs: trainweb's own, and onnxruntime's under its names. No numpy.
 
-What means something here is obeyed. What changes no number is accepted with a warning (`training/inert.py`), everything
-else is refused by name with the reason.
+Options with a meaning here are obeyed. Options that change no number are accepted with a warning (`training/inert.py`).
+All others are refused by name with the reason.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OF_SESSION = -1
 
 
 class ExecutionMode(IntEnum):
-    """Whether operators of one run may run side by side."""
+    """Order of the operators of one run: one after another, or side by side."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
@@ -62,7 +62,7 @@ class GraphOptimizationLevel(IntEnum):
 
 
 class Attributes:
-    """Refuses attributes that it does not have, so that none is set in vain."""
+    """Refuses unknown attributes, so that no attribute is set in vain."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         known = [f.name for f in fields(self)]  # type: ignore[arg-type]
@@ -206,7 +206,7 @@ class RunOptions(Attributes):
 
     @property
     def stop(self) -> Callable[[], bool] | None:
-        """Whether the run is to end now; None where nobody else has these options, so that they stay as they are."""
+        """A function that returns True when the run must end; None if nobody else can set these options."""
         watched = self.__dict__.get("_watched")
         if watched is None:
             return None
@@ -254,9 +254,9 @@ class SessionOptions(Attributes):
     integrity : dict, optional
         Hashes that files must have, by ``train_model``, ``eval_model``, ``optimizer_model``; see `TrainingSession`.
     debug : dict, optional
-        ``check_numerics`` (bool): a step of a `TrainingSession` that makes a NaN or an infinity raises NumericsError,
-        which names the node, and leaves the session as it was. Steps take several times as long, and all their
-        tensors memory.
+        ``check_numerics`` (bool): a step of a `TrainingSession` that makes a NaN or an infinity raises NumericsError.
+        The error names the node, and the session stays as it was. Steps take several times as long, and need memory
+        for all their tensors.
     log_severity_level, logid
         Of runs that say nothing else; see `RunOptions`. -1 is 2, warnings.
     free_dimension_overrides : dict of str to int
@@ -373,7 +373,7 @@ class SessionOptions(Attributes):
 
     @property
     def checks_numerics(self) -> bool:
-        """Whether steps are checked for NaN and infinities."""
+        """True if steps are checked for NaN and infinities."""
         return bool((self.debug or {}).get("check_numerics", False))
 
     def core_settings(self) -> dict[str, Any]:
@@ -415,7 +415,7 @@ class SessionOptions(Attributes):
         )
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Keep an entry. The session warns of those that change nothing here.
+        """Keep an entry. The session warns of entries that change nothing here.
 
         Parameters
         ----------
@@ -511,7 +511,7 @@ def check_severity(value: object, least: int = VERBOSE) -> None:
 
 
 class Log:
-    """What a session says of itself, from its severity on."""
+    """The log of a session: messages of its severity or above."""
 
     def __init__(self, options: SessionOptions) -> None:
         severity = options.log_severity_level

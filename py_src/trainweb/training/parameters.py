@@ -99,7 +99,7 @@ class Contents:
         return {name: converted(t, self.declared.get(name, t.dtype)) for name, t in self.tensors.items()}
 
     def exact(self) -> Resume | None:
-        """What exact resumption takes: of parameters that a file rounds to half precision, the values themselves."""
+        """Return the state for exact resumption, with exact values of parameters that a file rounds to 16 bits."""
         rounded = {name: self.tensors[name] for name, dtype in self.declared.items() if dtype in HALVES}
         return self.resume and replace(self.resume, parameters=rounded)
 
@@ -135,7 +135,7 @@ class ParameterStore(ABC):
         """Everything; what lies in kernel memory as it is when its data is read."""
 
     def gradient(self, name: str) -> Tensor | None:
-        """The accumulated gradient; None where none is accumulated."""
+        """Return the accumulated gradient, or None if the store has no gradients."""
         return None
 
     def get(self, name: str) -> Tensor:
@@ -165,14 +165,14 @@ class ParameterStore(ABC):
 
 
 class TensorStore(ParameterStore):
-    """Parameters as tensors, each in its own memory; those of another type of float are float32 here.
+    """Parameters as tensors, each in its own memory; other types of float become float32 here.
 
-    `declared` has the types that these have in the checkpoint, and get again when one is written.
+    `declared` has their types in the checkpoint, which they get again when one is written.
 
     Raises
     ------
     CheckpointError
-        A parameter is there twice, or the optimizer state is none that a session can use.
+        A parameter is there twice, or a session cannot use the optimizer state.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -241,15 +241,15 @@ class TensorStore(ParameterStore):
 
 
 class Layout:
-    """Where parameters, gradients and moments lie in their segments: one after the other, without gaps.
+    """The places of parameters, gradients and moments in their segments: one after the other, without gaps.
 
     Parameters
     ----------
     slots
         In the order of the training model's inputs.
     moments
-        The moments that the optimizer keeps, by the names that checkpoints call them: the shape of a parameter's, by
-        that of the parameter.
+        The moments that the optimizer keeps, by their names in checkpoints: functions from a parameter's shape to the
+        shape of its moment.
     optimizer
         Its name, "" where there is none.
     """
@@ -285,7 +285,7 @@ class Layout:
 
     @property
     def has_averages(self) -> bool:
-        """Whether averages of the trainable parameters are kept: the last bytes of the segment of `AVERAGES`."""
+        """True if averages of the trainable parameters are kept: the last bytes of the segment of `AVERAGES`."""
         return AVERAGES.saved in self.moments
 
     def count(self, trainable_only: bool) -> int:
@@ -315,7 +315,7 @@ class Layout:
         Raises
         ------
         CheckpointError
-            There is none of that name.
+            There is no parameter of that name.
         """
         if not isinstance(name, str) or name not in self.slots:
             raise messages.UNKNOWN_PARAMETER(name=name, names=", ".join(self.slots))
@@ -421,7 +421,7 @@ class MemoryStore(ParameterStore):
             self.host.write_state(word, value)
 
     def give_back(self) -> TensorStore:
-        """The parameters as tensors again: those that the session started from, with what they have become."""
+        """Return the store that the session started from, with the current values as tensors."""
         found = self.contents()
         moments = found.optimizer.moments
         found.tensors = {name: copied(tensor) for name, tensor in found.tensors.items()}
@@ -489,7 +489,7 @@ class MemoryStore(ParameterStore):
 
 
 def start_state(store: TensorStore) -> bytes:
-    """The state words that a session starts from: those of an exact resumption, or else the first step overwrites."""
+    """Return the state words at the start; without an exact resumption the first step overwrites gradients."""
     words = bytearray(4 * STATE_WORDS)
     resume = store.resume or Resume()
     start, position = resume.random or (seed.current(), 0)
@@ -518,7 +518,7 @@ def optimizer_fields(optimizer: OptimizerState) -> dict[int, float]:
 
 
 def copied(tensor: Tensor) -> Tensor:
-    """`tensor` with its data in memory of its own."""
+    """Return `tensor` with a copy of its data."""
     if not isinstance(tensor, LazyTensor):
         return tensor
     return Tensor(tensor.name, tensor.dtype, tensor.shape, tensor.data)
@@ -528,7 +528,7 @@ Pieces = list[tuple[int, Tensor]]
 
 
 def start_segments(layout: Layout, store: TensorStore) -> Mapping[int, Pieces]:
-    """What a session writes into its segments at the start: by segment, offsets and tensors without gaps, or nothing.
+    """Return the initial contents of the segments: by segment, offsets and tensors without gaps, or nothing.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What the parts of a session are given of it."""
+"""The view of a session that its parts are given."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainweb.training.state import CheckpointState
 
 
 class SessionParts(Protocol):
-    """A `SessionCore`, for what it is made of (`training/core.py`)."""
+    """A `SessionCore` as its parts see it (`training/core.py`)."""
 
     models: SessionModels
     layout: Layout

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: per instruction, kernel and node, as a table or a Chrome trace."""
+"""Times of a step per instruction, kernel and node, as a table or a Chrome trace."""
 
 from __future__ import annotations
 

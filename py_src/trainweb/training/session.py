@@ -51,7 +51,7 @@ class TrainingSession(SessionMethods):
         ``max_plans`` (int, 16): how many compiled steps are kept, one for each shape of the feeds, with and without
         accumulation, and for training and evaluation. The least recently used go first.
         ``integrity`` (dict): hashes that files must have, by ``train_model``, ``eval_model``, ``optimizer_model``, as
-        in HTML (``"sha256-"`` and Base64). `CheckpointState.load_checkpoint` takes that of a checkpoint.
+        in HTML (``"sha256-"`` and Base64). `CheckpointState.load_checkpoint` takes the hash of a checkpoint.
         ``debug`` (dict): ``check_numerics`` (bool) has each step tell which node makes the first NaN or infinity.
         ``threads`` (int): accepted for symmetry with the page; native sessions run on one thread.
         ``free_dimension_overrides`` (dict), ``log_severity_level``, ``logid`` and the others of onnxruntime: see
@@ -180,7 +180,7 @@ class TrainingSession(SessionMethods):
         self.core.optimizer_step(RunOptions.of(options))
 
     def federated(self, **options: Any) -> FederatedClient:
-        """What a client of federated learning does: local training from the common parameters, and its update.
+        """Return a client of federated learning: it trains locally from the common parameters and gives its update.
 
         Parameters
         ----------
@@ -378,7 +378,7 @@ class TrainingSession(SessionMethods):
         Parameters
         ----------
         feeds : dict of str to array_like
-            As for the step; their types count, and the values of those that decide about shapes.
+            As for the step; only their types count, and the values of feeds that decide about shapes.
         training : bool
             False: of an eval step.
 

@@ -261,7 +261,7 @@ class SessionMethods(ABC):
         Returns
         -------
         dict[str, np.ndarray]
-            Float32, of the parameter's shape; those of Adafactor and Muon are smaller for matrices.
+            Float32, of the parameter's shape; Adafactor and Muon have smaller ones for matrices.
 
         Raises
         ------
@@ -275,7 +275,7 @@ class SessionMethods(ABC):
     def gradient_norms(self) -> dict[str, float]:
         """Euclidean norms of the accumulated gradients, by the names of the trainable parameters.
 
-        After train steps: those of no step are 0. Clipping comes later, in the optimizer step.
+        Call it after train steps: before the first, all norms are 0. Clipping comes later, in the optimizer step.
 
         Raises
         ------
@@ -321,9 +321,9 @@ class SessionMethods(ABC):
     def prepare(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """Compile ahead what steps with feeds of these shapes run: while data is on its way, say.
 
-        These are the plans of the train step, as it is at first and after each `lazy_reset_grad`, of the eval step and
-        of the optimizer step, as far as the session has them. Nothing runs. A train step that adds to gradients has
-        another plan, which is compiled when it is first called.
+        These are the plans of the train step, the eval step and the optimizer step, as far as the session has them.
+        Nothing runs. The plan of the train step is the one that overwrites gradients: at first, and after each
+        `lazy_reset_grad`. A train step that adds to gradients has another plan, which its first call compiles.
 
         Parameters
         ----------
@@ -359,7 +359,7 @@ class SessionMethods(ABC):
         return self.core.export_weights(format, flag("ema", ema))
 
     def load_weights(self, weights: bytes, strict: bool = True) -> None:
-        """Overwrite parameters with those of a safetensors or npz file. Gradients and moments stay.
+        """Overwrite parameters with the contents of a safetensors or npz file. Gradients and moments stay.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
 """All that a session goes on from, as one file: `CheckpointStore` keeps it, and `fit` resumes from it.
 
-The file is in the safetensors format, the same in Python and in pages (web/src/worker/snapshot.ts): segments of kernel
-memory as flat tensors, and as metadata the places of the parameters, the properties and, of a fit, how far it is.
+The file is in the safetensors format, the same in Python and in pages (web/src/worker/snapshot.ts). Its tensors are
+segments of kernel memory. Its metadata are the places of the parameters, the properties and a fit's position.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ LONGEST_NAME = 40
 
 @dataclass(slots=True)
 class Snapshot:
-    """What a file holds.
+    """The contents of a file.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ class Snapshot:
 
 
 def take_snapshot(core: SessionParts) -> Snapshot:
-    """What a session is made of now. Gradients are kept unless the next train step overwrites them."""
+    """Return the contents of a session. Gradients are included unless the next train step overwrites them."""
     core._check()
     if core.parameters.is_nominal:
         raise messages.NOMINAL_SAVE()
@@ -212,7 +212,7 @@ def checked_properties(snapshot: Snapshot) -> dict[str, PropertyValue]:
 
 
 def is_text(value: Any) -> bool:
-    """Whether UTF-8 has it: halves of a pair of surrogates cannot be written again."""
+    """Return True if UTF-8 can encode it: halves of a surrogate pair cannot be written again."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:

@@ -40,11 +40,11 @@ PropertyValue = int | float | str
 
 
 class CheckpointState:
-    """What a checkpoint holds. While a session uses it, parameters and moments live in kernel memory.
+    """The contents of a checkpoint. While a session uses it, parameters and moments live in kernel memory.
 
-    Several sessions on one state share its parameters, moments, step count and learning rate: whichever is called has
-    them moved to its memory first, so that alternating between two costs a copy each time. Gradients, the reset flag
-    and random numbers are each session's own.
+    Several sessions on one state share its parameters, moments, step count and learning rate. A call to one of them
+    first moves these to its memory, so alternating between two costs a copy each time. Each session has separate
+    gradients, reset flag and random numbers.
 
     Attributes
     ----------
@@ -117,9 +117,10 @@ class CheckpointState:
     ) -> bytes | None:
         """Write a checkpoint: to `path` (as a whole or not at all), or return its bytes.
 
-        With `include_optimizer_state` a session that goes on from it gives the same bytes as one that was not ended:
-        moments, step count, learning rate and schedule, accumulated gradients and the reset flag, seed and position of
-        random numbers are in it. ONNX Runtime loads it, too, and leaves out what it does not know when it saves again.
+        With `include_optimizer_state` a session that goes on from it gives the same bytes as one that was not ended.
+        The file then has moments, step count, learning rate and schedule. It also has accumulated gradients and the
+        reset flag, and the seed and position of random numbers. ONNX Runtime loads it, too; when it saves the
+        checkpoint again, it drops the entries that it does not know.
 
         A checkpoint of more than 1.8 GiB is two files, `path` and `path`.data, as ONNX Runtime writes them.
 
@@ -179,7 +180,7 @@ class Parameter:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether it is trained."""
+        """True if the parameter is trained."""
         return self._state.store.trainable[self._name]
 
     @property
@@ -284,7 +285,7 @@ def property_value(value: Any) -> PropertyValue:
 
 
 def bits_of(value: int) -> int:
-    """How many bits an integer takes, its sign among them."""
+    """Return the number of bits of an integer, with its sign."""
     return (value if value >= 0 else ~value).bit_length() + 1
 
 
@@ -295,7 +296,7 @@ def checkpoint_of(
     *,
     include_optimizer_state: bool,
 ) -> Checkpoint:
-    """What a checkpoint file of these holds; parameters are sorted by name."""
+    """Return the contents of a checkpoint file, with parameters sorted by name."""
     tensors, optimizer, groups = contents.as_declared(), contents.optimizer, []
     names = sorted(tensors)
     if include_optimizer_state and (contents.has_optimizer_state or optimizer.step):

@@ -60,14 +60,14 @@ class CheckpointStore:
         Raises
         ------
         StorageError
-            There is none of this name.
+            There is no checkpoint of this name.
         CheckpointError
             It is damaged, or of a session with other parameters or another optimizer; nothing was changed.
         """
         restore_snapshot(_core(session), Snapshot.from_bytes(self.read(name)))
 
     def list(self) -> list[StoredCheckpoint]:
-        """What there is, by name: `name`, `nbytes` and `written`."""
+        """Return the checkpoints sorted by name: `name`, `nbytes` and `written` of each."""
         return self.files.list()
 
     def delete(self, name: str) -> None:
@@ -103,7 +103,7 @@ class CheckpointStore:
         Raises
         ------
         StorageError
-            There is none of this name.
+            There is no checkpoint of this name.
         CheckpointError
             It is damaged.
         """

@@ -55,7 +55,7 @@ def rectified_units(plan: Plan) -> list[DeadUnits]:
 
 
 def _unit_axis(node: KeptNode, makers: Mapping[str, KeptNode]) -> int:
-    """That of the product or convolution behind a node."""
+    """Return the unit axis of the product or convolution before a node."""
     at: KeptNode | None = node
     while at is not None:
         if at.unit_axis is not None:

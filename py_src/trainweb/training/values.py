@@ -118,7 +118,7 @@ class OrtValue:
         return int(self._array.ctypes.data)
 
     def device_name(self) -> str:
-        """Where it is: "cpu"."""
+        """Return the name of its device: "cpu"."""
         return "cpu"
 
     def shape(self) -> list[int]:
@@ -174,7 +174,7 @@ def as_array(value: Any) -> Any:
 
 
 class Bindable(Protocol):
-    """What an `IOBinding` knows of its session."""
+    """The members of a session that an `IOBinding` uses."""
 
     @property
     def input_names(self) -> list[str]: ...
@@ -190,7 +190,7 @@ class _Output:
 
 
 class IOBinding:
-    """What a run reads, and where it writes: `session.io_binding()`, then `session.run_with_iobinding(binding)`."""
+    """Inputs and outputs of a run: `session.io_binding()`, then `session.run_with_iobinding(binding)`."""
 
     def __init__(self, session: Bindable) -> None:
         self._session = session
@@ -252,7 +252,7 @@ class IOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Want an output: in memory of its own, or where `buffer_ptr` points, of this type and shape.
+        """Bind an output: to new memory, or to the memory at `buffer_ptr`, of this type and shape.
 
         Parameters
         ----------
@@ -300,7 +300,7 @@ class IOBinding:
         """Do nothing: the CPU's memory is always up to date."""
 
     def get_outputs(self) -> list[OrtValue]:
-        """What the last run gave, in the order in which outputs were bound."""
+        """Return the outputs of the last run, in the order in which they were bound."""
         return [output.value for output in self.outputs.values() if output.value is not None]
 
     def get_outputs_as_ortvaluevector(self) -> list[OrtValue]:

@@ -55,7 +55,7 @@ def export_weights(store: ParameterStore, names: Iterable[str], form: str) -> by
 
 
 def load_weights(store: ParameterStore, names: Iterable[str], data: bytes, *, strict: bool) -> None:
-    """Overwrite parameters with those of a file.
+    """Overwrite parameters with the contents of a file.
 
     Raises
     ------

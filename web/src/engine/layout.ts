@@ -170,8 +170,8 @@ export const POINTER_WRITES = 2;
 export const POINTER_WORDS = 3;
 
 // The last words of a generated call that reduces: rows in a chunk, elements of a row, values that
-// a chunk is reduced to, and how: `op` over the middle axis of [-1, n, inner], or of the chunk as
-// [1, -1, inner] where n is 0.
+// a chunk is reduced to. Then the reduction: `op` over the middle axis of [-1, n, inner], or of the
+// chunk as [1, -1, inner] if n is 0.
 export const REDUCTION_GRAIN = 0;
 export const REDUCTION_UNIT = 1;
 export const REDUCTION_RESULTS = 2;

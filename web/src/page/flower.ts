@@ -61,9 +61,8 @@ const MAX_REASON = 500;
  * Be a client of a Flower server until the bridge is stopped or the signal aborted.
  *
  * @param url - of the bridge: `wss://...`, or `ws://localhost:8765`
- * @param session - its trained parameters have the same names and shapes as the server's
- * @throws SessionError: there is no connection, it ended (the message says why), or the bridge sent an unexpected
- *   message.
+ * @param session - whose trained parameters are those of the server, by names and shapes
+ * @throws SessionError: there is no connection, it ended (the message says why), or the bridge sent an unexpected message
  * @throws ModelError: an option is wrong
  */
 export async function joinFlower(url: string | URL, session: FlowerSession, options: FlowerOptions): Promise<void> {

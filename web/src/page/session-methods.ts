@@ -131,7 +131,7 @@ export class SessionMethods {
    * A frozen parameter has none.
    *
    * @param name - the parameter's name
-   * @returns float32, of the parameter's shape; those of Adafactor and Muon are smaller for matrices
+   * @returns float32, of the parameter's shape; Adafactor and Muon have smaller ones for matrices
    * @throws CheckpointError: there is no such parameter
    * @throws SessionError: the session has no optimizer model
    */
@@ -143,7 +143,7 @@ export class SessionMethods {
   /**
    * Euclidean norms of the accumulated gradients, by the names of the trainable parameters.
    *
-   * After train steps: those of no step are 0. Clipping comes later, in the optimizer step.
+   * Call it after train steps: before the first, all norms are 0. Clipping comes later, in the optimizer step.
    *
    * @throws CheckpointError: the session is of a nominal checkpoint, which has no values yet
    */
@@ -196,7 +196,7 @@ export class SessionMethods {
   }
 
   /**
-   * What a value is kept as: 1 may be an integer or a float.
+   * The kind of a value in the checkpoint: 1 may be an integer or a float.
    *
    * @param name - the property's name
    * @throws CheckpointError: there is no such property
@@ -241,7 +241,7 @@ export class SessionMethods {
   }
 
   /**
-   * Overwrite parameters with those of a safetensors or npz file. Gradients and moments stay.
+   * Overwrite parameters with the contents of a safetensors or npz file. Gradients and moments stay.
    *
    * @param weights - the contents of the file
    * @param strict - whether the file must have all parameters, and no others; default true
@@ -255,7 +255,7 @@ export class SessionMethods {
   }
 
   /**
-   * What the adapters of a session made with `lora` learned, as PEFT's two files.
+   * The trained adapters of a session made with `lora`, as PEFT's two files.
    *
    * @throws SessionError: the session has no adapters
    */

@@ -44,11 +44,11 @@ export const MESSAGES = {
   },
   MASKED_TWICE: {
     error: "SessionError",
-    text: "This member has masked an update already: a round with new keys is needed for another one.",
+    text: "This member has masked an update already: begin a round with new keys for another one.",
   },
   NO_MEMBER: {
     error: "ModelError",
-    text: "The keys of the members do not have that of {name!r} as it is.",
+    text: "The keys of the members do not contain the key of {name!r}: give the public key that this member sent.",
   },
   SAME_KEY: {
     error: "ModelError",
@@ -56,11 +56,11 @@ export const MESSAGES = {
   },
   MEMBER_LOST: {
     error: "SessionError",
-    text: "Nothing came of {names}: the masks of a lost member stay in the sum. Begin a round with new keys, of the members that are there.",
+    text: "No update arrived from {names}: the masks of a lost member stay in the sum. Begin a round with new keys and only the other members.",
   },
   OTHER_MASKS: {
     error: "ModelError",
-    text: "The masks do not cancel: the members had not all the same keys or round.",
+    text: "The masks do not cancel: all members need the same keys and round.",
   },
   NO_BRIDGE: {
     error: "SessionError",
@@ -72,7 +72,7 @@ export const MESSAGES = {
   },
   BAD_BRIDGE: {
     error: "SessionError",
-    text: "The bridge sent what is none of its messages: {fault}.",
+    text: "The bridge sent an unexpected message: {fault}.",
   },
   MISSING_FEED: {
     error: "FeedError",
@@ -140,7 +140,7 @@ export const MESSAGES = {
   },
   LOOP_LIMIT: {
     error: "LimitError",
-    text: "{node}: the loop goes on after {value} iterations, which are all that it may have. Let it end earlier, or raise limits.loopIterations where its model is read (createFromModel, InferenceSession.create).",
+    text: "{node}: the loop goes on after {value} iterations, the limit. Let it end earlier, or raise limits.loopIterations where its model is read (createFromModel, InferenceSession.create).",
   },
   PLAN_FAILED: {
     error: "EngineError",
@@ -156,7 +156,7 @@ export const MESSAGES = {
   },
   NO_BATCHES: {
     error: "FeedError",
-    text: "There are no batches: give one at least.",
+    text: "There are no batches: give at least one.",
   },
   NO_EVAL_MODEL: {
     error: "SessionError",
@@ -180,7 +180,7 @@ export const MESSAGES = {
   },
   NO_ARTIFACTS: {
     error: "SessionError",
-    text: "This session was not made by createFromModel: it has no artifacts of its own.",
+    text: "This session has no artifacts: only createFromModel makes sessions that have them.",
   },
   NO_ADAPTERS: {
     error: "SessionError",
@@ -192,11 +192,11 @@ export const MESSAGES = {
   },
   NOT_IN_BUNDLE: {
     error: "SessionError",
-    text: "{what} is not among what the bundle was compiled for, and it carries no models to do it with. Bundles that `trainweb compile` makes carry theirs; a session that is made of its artifacts has them, too.",
+    text: "The bundle was not compiled for {what}, and it carries no models to compile it from. Make the bundle with `trainweb compile`, which includes the models, or create the session from its artifacts.",
   },
   OTHER_PARAMETERS: {
     error: "ModelError",
-    text: "The models have other parameters than the plans that were compiled from them.",
+    text: "The parameters of the models differ from the parameters of the compiled plans.",
   },
   ARENA_LIMIT: {
     error: "LimitError",
@@ -220,7 +220,7 @@ export const MESSAGES = {
   },
   WARMUP_BEYOND_TOTAL: {
     error: "SessionError",
-    text: "{name!r} must be at most the number of all steps, {total}, got {value!r}.",
+    text: "{name!r} must be at most the total number of steps, {total}, got {value!r}.",
   },
   NOT_A_DATASET: {
     error: "FeedError",
@@ -240,7 +240,7 @@ export const MESSAGES = {
   },
   FILE_WITHOUT_CLASS: {
     error: "FeedError",
-    text: "The file {file!r} lies outside of the class folders: each class needs a folder of its own.",
+    text: "The file {file!r} lies outside of the class folders: move it into the folder of its class.",
   },
   FOLDER_WITHOUT_CLASS: {
     error: "FeedError",
@@ -316,7 +316,7 @@ export const MESSAGES = {
   },
   BATCH_BEYOND_DATA: {
     error: "FeedError",
-    text: "A batch of {size} rows is larger than the data, which has {rows}: without the remainder nothing is left.",
+    text: "A batch of {size} rows is larger than the data, which has {rows}, and 'drop' leaves the last rows out: take a smaller batch.",
   },
   CSV_INPUT: {
     error: "FeedError",
@@ -344,7 +344,7 @@ export const MESSAGES = {
   },
   CSV_VALUE: {
     error: "FeedError",
-    text: "Line {line}, column {column!r}: {value!r} is no {dtype}.",
+    text: "Line {line}, column {column!r}: {value!r} is not a valid {dtype}.",
   },
   CSV_CLASS: {
     error: "FeedError",
@@ -412,11 +412,11 @@ export const MESSAGES = {
   },
   OVERFIT_NO_GRADIENT: {
     error: "TrainwebError",
-    text: "No parameter has a gradient: the loss depends on none, the gradient is lost on the way (rounding, dead units), or the loss is at its least.",
+    text: "No parameter has a gradient. The loss does not depend on the parameters, the gradient is lost on the way (rounding, dead units), or the loss is at its minimum.",
   },
   OVERFIT_ZERO_GRADIENTS: {
     error: "TrainwebError",
-    text: "The gradients of {names} are zero: what reaches them is lost on the way (dead units, a branch that is not taken), or the loss does not depend on them.",
+    text: "The gradients of {names} are zero. They are lost on the way (dead units, a branch that is not taken), or the loss does not depend on these parameters.",
   },
   OVERFIT_UNCHANGED: {
     error: "TrainwebError",
@@ -428,7 +428,7 @@ export const MESSAGES = {
   },
   OVERFIT_RISES: {
     error: "TrainwebError",
-    text: "The loss rises: the learning rate {rate} is too high, or the loss is to be maximised.",
+    text: "The loss rises: the learning rate {rate} is too high, or the loss must be maximized: negate it.",
   },
   OVERFIT_SLOW: {
     error: "TrainwebError",
@@ -436,11 +436,11 @@ export const MESSAGES = {
   },
   OVERFIT_STUCK: {
     error: "TrainwebError",
-    text: "After {steps} steps the loss is still there: rows that are alike may have different targets, dropout or label smoothing keep it up, or it takes more steps.",
+    text: "The loss is still high after {steps} steps. Equal rows may have different targets, dropout or label smoothing may keep the loss up, or it may need more steps.",
   },
   BAD_CHECKPOINT_NAME: {
     error: "StorageError",
-    text: "A checkpoint is called by a text of 1 to {most} bytes, not {given!r}.",
+    text: "The name of a checkpoint must be a text of 1 to {most} bytes, got {given!r}.",
   },
   NO_CHECKPOINT: {
     error: "StorageError",
@@ -460,7 +460,7 @@ export const MESSAGES = {
   },
   NO_ROOM: {
     error: "StorageError",
-    text: "There is no room for the checkpoint {name!r} of {needed} bytes in {folder!r}: {reason}. The one before is intact.",
+    text: "There is no room for the checkpoint {name!r} of {needed} bytes in {folder!r}: {reason}. The old one is intact.",
   },
   NO_STORAGE: {
     error: "StorageError",
@@ -472,7 +472,7 @@ export const MESSAGES = {
   },
   NO_SNAPSHOT: {
     error: "CheckpointError",
-    text: "This is no checkpoint of a store: its format is {given!r}, not {expected!r}.",
+    text: "This is not a checkpoint of a store: its format is {given!r}, expected {expected!r}.",
   },
   OTHER_SNAPSHOT: {
     error: "CheckpointError",
@@ -484,11 +484,11 @@ export const MESSAGES = {
   },
   OTHER_FIT: {
     error: "ModelError",
-    text: "The checkpoint {name!r} is of a fit with {option} {stored!r}, and this one has {given!r}: take the same, another name, or delete the checkpoint.",
+    text: "The checkpoint {name!r} is of a fit with {option} {stored!r}, and this one has {given!r}. Give the same value, take another name, or delete the checkpoint.",
   },
   UNWATCHED_EPOCH: {
     error: "ModelError",
-    text: "The checkpoint {name!r} has no number {metric!r} of epoch {epoch}, which early stopping or the schedule goes by. Give the metrics that the fit began with, take another name, or delete the checkpoint.",
+    text: "The checkpoint {name!r} has no value of {metric!r} for epoch {epoch}, which early stopping or the schedule needs. Give the metrics that the fit began with, take another name, or delete the checkpoint.",
   },
   NO_FIT: {
     error: "CheckpointError",
@@ -548,11 +548,11 @@ export const MESSAGES = {
   },
   OTHER_WEIGHTS: {
     error: "CheckpointError",
-    text: "The file {said}. With strict false, what it and the model both have is taken.",
+    text: "The file {said}. With strict false, only the parameters that the file and the model share are loaded.",
   },
   PROPERTY_RANGE: {
     error: "RangeError",
-    text: "A property is an integer of 64 bits at most, this one has {bits}. Keep it as a text, or as a float.",
+    text: "A property may be an integer of at most 64 bits; this one has {bits}. Keep it as a text or as a float.",
   },
   UNKNOWN_PROPERTY: {
     error: "CheckpointError",
@@ -584,11 +584,11 @@ export const MESSAGES = {
   },
   OTHER_OPTIMIZER: {
     error: "CheckpointError",
-    text: "The checkpoint's optimizer state is that of {stored}, and this session's optimizer is {own}. Load it into a session with that optimizer, or take a checkpoint without optimizer state.",
+    text: "The checkpoint has the optimizer state of {stored}, and this session's optimizer is {own}. Load it into a session with that optimizer, or take a checkpoint without optimizer state.",
   },
   EMA_IN_TRAINING: {
     error: "SessionError",
-    text: "Eval steps of a training session alone can read averages of the parameters: leave out 'ema'.",
+    text: "Only eval steps of a training session can read averages of the parameters: leave out 'ema'.",
   },
   NO_AVERAGES: {
     error: "SessionError",
@@ -596,7 +596,7 @@ export const MESSAGES = {
   },
   UNKNOWN_IN_GROUP: {
     error: "ModelError",
-    text: "A group names {name!r}, which no trained parameter is; they are {names}.",
+    text: "A group names {name!r}, which is not a trained parameter; they are {names}.",
   },
   LOSS_INPUTS: {
     error: "ModelError",

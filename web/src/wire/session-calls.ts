@@ -54,7 +54,7 @@ export interface SessionCalls {
   readonly addProperty: Call<[name: string, value: PropertyValue, kind: PropertyKind | null], null>;
   /** A value that the checkpoint keeps; an integer that a number cannot hold is a bigint. */
   readonly getProperty: Call<[name: string], PropertyValue>;
-  /** What a value is kept as: 1 may be an integer or a float. */
+  /** The kind of a value in the checkpoint: 1 may be an integer or a float. */
   readonly getPropertyKind: Call<[name: string], PropertyKind>;
   /** Names of the values that the checkpoint keeps. */
   readonly propertyNames: Call<[], readonly string[]>;
@@ -80,13 +80,13 @@ export interface SessionCalls {
   readonly exportModelForInferencing: Call<[outputNames: readonly string[], form: FileForm, ema: boolean], FileBytes>;
   /** All parameters by name, as a file that other programs read. It has no optimizer state. */
   readonly exportWeights: Call<[format: "safetensors" | "npz", ema: boolean], Uint8Array>;
-  /** Overwrite parameters with those of a safetensors or npz file. Gradients and moments stay. */
+  /** Overwrite parameters with the contents of a safetensors or npz file. Gradients and moments stay. */
   readonly loadWeights: Call<[weights: Uint8Array, strict: boolean], null>;
-  /** What the adapters of a session made with `lora` learned, as PEFT's two files. */
+  /** The trained adapters of a session made with `lora`, as PEFT's two files. */
   readonly getAdapter: Call<[], AdapterFiles>;
   /** Go on with another adapter of the same targets and rank; nothing is compiled again, and moments stay. */
   readonly loadAdapter: Call<[adapter: AdapterFiles], null>;
-  /** The forward model with what the adapters learned added to its weights. */
+  /** The forward model with the adapters merged into its weights. */
   readonly mergeAdapter: Call<[form: FileForm], FileBytes>;
   /** A file that `createFromModel` built. */
   readonly artifact: Call<[name: ArtifactName, form: FileForm], FileBytes | null>;

@@ -43,7 +43,7 @@ export interface EarlyStoppingFields {
   readonly patience: number;
   /** By how much a metric must be better. Default 0.0. */
   readonly minDelta?: number;
-  /** Whether the session ends with the parameters of the best epoch; the optimizer's state stays that of the last. Default false. */
+  /** True: the session ends with the parameters of the best epoch. The optimizer's state stays as the last epoch left it. Default false. */
   readonly restoreBest?: boolean;
 }
 

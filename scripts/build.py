@@ -85,9 +85,9 @@ examples:
 
 
 def requirements(*names: str) -> list[str]:
-    """The pinned `dev` requirements of pyproject.toml; only those of `names`, if any are given."""
+    """The pinned group `dev` of pyproject.toml; only those of `names`, if any are given."""
     with (ROOT / "pyproject.toml").open("rb") as handle:
-        dev = tomllib.load(handle)["project"]["optional-dependencies"]["dev"]
+        dev = tomllib.load(handle)["dependency-groups"]["dev"]
     if not names:
         return list(dev)
     return [line for line in dev if line.split("==")[0] in names]
@@ -261,7 +261,7 @@ def build_wheel() -> None:
     )
 
 
-WEB_INPUTS = [ROOT / "web", ROOT / "package.json", ROOT / "package-lock.json"]
+WEB_INPUTS = [ROOT / "web", ROOT / "docs" / "first.onnx", ROOT / "package.json", ROOT / "package-lock.json"]
 
 
 def build_engine_js() -> None:
@@ -498,6 +498,7 @@ def command_examples(arguments: list[str]) -> None:
 
 def command_site(_: list[str]) -> None:
     """Write the documentation's site to dist/site (needs Python 3.12)."""
+    pyodide_lockfile.require_python()
     build_all()
     command_api([])
     with build_lock():
@@ -521,6 +522,7 @@ def command_bench(arguments: list[str]) -> None:
 
 def command_pyodide_dist(_: list[str]) -> None:
     """Write dist/pyodide, a Pyodide with loadPackage("trainweb") (needs Python 3.12)."""
+    pyodide_lockfile.require_python()
     build_all()
     with build_lock():
         build_pyodide_distribution()

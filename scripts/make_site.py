@@ -75,6 +75,7 @@ LAB_SETTINGS = {
 MOVED = {
     "../dist/npm/": "../trainweb/",
     "../README.md": "../start.html",
+    "../docs/sessions.md": "../docs/sessions.html",
     "../docs/federated.md": "../docs/federated.html",
 }
 """What the pages of examples/ name, and where it lies in the site."""
@@ -161,9 +162,9 @@ def _code_cell(name: str, source: str) -> dict[str, object]:
 
 def _first_notebook() -> dict[str, object]:
     """The README's cell as a notebook, and curves and a bar."""
-    readme = (ROOT / "README.md").read_text()
+    readme, places = ((ROOT / name).read_text() for name in ("README.md", "docs/notebooks.md"))
     (code,) = re.findall(r"^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
-    (install,) = re.findall(r"^\| JupyterLite \| `(.*?)`", readme, re.MULTILINE)
+    (install,) = re.findall(r"^\| JupyterLite \| `(.*?)`", places, re.MULTILINE)
     cells = [_code_cell("first", f"{install}\n\n{code}"), _code_cell("curves", CURVES)]
     kernel = {"name": "python", "display_name": "Python (Pyodide)", "language": "python"}
     return {"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
@@ -243,6 +244,7 @@ def build() -> None:
             _build_lab,
             inputs=[
                 ROOT / "README.md",
+                ROOT / "docs" / "notebooks.md",
                 LOCKS / "site.txt",
                 LOCKS / "lab-wheels.txt",
                 examples.EXAMPLES,

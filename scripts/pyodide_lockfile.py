@@ -32,15 +32,20 @@ def find_python() -> str | None:
     return None
 
 
-def build_tools() -> None:
-    """Create the environment of pyodide-build, apart from .venv, which may be an older Python."""
+def require_python() -> str:
+    """`find_python`, or an error: commands ask before they build anything."""
     python = find_python()
     if python is None:
         raise BuildError(
-            "pyodide-build needs Python >= 3.12, and none is on PATH or in pyenv. "
-            'Everything else works without it; only loadPackage("trainweb") needs this step.'
+            "`site`, `test-site` and `pyodide-dist` need Python 3.12 or newer for pyodide-build, and none is on PATH "
+            "or in pyenv. Install one. The other commands work without it."
         )
-    run(python, "-m", "venv", "--clear", TOOLS)
+    return python
+
+
+def build_tools() -> None:
+    """Create the environment of pyodide-build, apart from .venv, which may be an older Python."""
+    run(require_python(), "-m", "venv", "--clear", TOOLS)
     run(
         TOOLS / "bin" / "python",
         "-m",

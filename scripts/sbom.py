@@ -80,7 +80,7 @@ def _file(path: Path) -> Component:
 def _pins() -> dict[str, str]:
     """Versions that are pinned for Python."""
     with (ROOT / "pyproject.toml").open("rb") as handle:
-        dev = tomllib.load(handle)["project"]["optional-dependencies"]["dev"]
+        dev = tomllib.load(handle)["dependency-groups"]["dev"]
     return dict(line.split("==") for line in dev)
 
 

@@ -176,6 +176,11 @@ async function pack(file, target) {
   await writeFile(target, gzipSync(await readFile(file), { level: constants.Z_BEST_COMPRESSION }));
 }
 
+/** For those who open it, or serve it themselves: the script has it as text. */
+async function copyExample() {
+  await copyFile(join(ROOT, "docs", "first.onnx"), join(OUT, "first.onnx"));
+}
+
 /** Packed for the package's own workers, as they are for everybody else. */
 async function copyKernels() {
   const names = (await readdir(ENGINE)).filter((name) => name.endsWith(".wasm"));
@@ -263,6 +268,7 @@ async function buildAll() {
   await mkdir(OUT, { recursive: true });
   await buildWorkers();
   await copyKernels();
+  await copyExample();
   await buildPython();
   await copyPyodide();
   await buildEntries();

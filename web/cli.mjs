@@ -1,17 +1,18 @@
 #!/usr/bin/env node
 /**
- * `npx trainweb copy <folder>`: puts what a page asks for where a server serves it, for bundlers that carry no
- * assets along and for pages without one.
+ * The command `npx trainweb`. `copy <folder>` puts the files that a page asks for where a server serves them, for
+ * bundlers that carry no assets along and for pages without one.
  */
 
-import { cp, mkdir, stat } from "node:fs/promises";
+import { cp, mkdir, readFile, stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 
 const USAGE = `usage: npx trainweb copy <folder>
        npx trainweb isolate <folder>
+       npx trainweb --version
 
-Copies the files that a page with trainweb asks for into the folder, and makes it. They are found in a folder
+copy copies the files that a page with trainweb asks for into the folder, and makes it. The page finds them in a folder
 trainweb beside the bundle (npx trainweb copy dist/trainweb). If they are served elsewhere, as /files/, say so
 before the first session:
 
@@ -20,7 +21,11 @@ before the first session:
 
 isolate copies isolate.js, a service worker for servers whose headers cannot be set. The folder is that of the page:
 
-    <script src="isolate.js"></script>`;
+    <script src="isolate.js"></script>
+
+artifacts, check, compile, export, inspect and train are commands of the Python package:
+
+    pip install "trainweb[native]"`;
 
 const PACKAGE = dirname(fileURLToPath(import.meta.url));
 
@@ -48,13 +53,35 @@ async function copyTo(names, folder) {
   console.log(`${names.length} files, ${(bytes / 1e6).toFixed(1)} MB in ${folder}`);
 }
 
-const [command, folder, ...others] = process.argv.slice(2);
-if (command === "--help" || command === "-h") {
-  console.log(USAGE);
-} else if (!Object.hasOwn(COMMANDS, command) || folder === undefined || folder.startsWith("-") || others.length > 0) {
-  console.error(USAGE);
-  process.exitCode = 2;
-} else {
+/** Commands that only the Python package has. */
+const OF_PYTHON = ["artifacts", "check", "compile", "export", "inspect", "train"];
+
+/** An error for words that are no command; undefined for those that are. */
+function fault([command, folder, ...others]) {
+  if (OF_PYTHON.includes(command)) {
+    const install = 'pip install "trainweb[native]"';
+    return `'${command}' is a command of the Python package. Install that: ${install}. Then run: trainweb ${command}`;
+  }
+  if (command !== undefined && !Object.hasOwn(COMMANDS, command)) {
+    return `There is no command '${command}'.\n\n${USAGE}`;
+  }
+  return folder === undefined || folder.startsWith("-") || others.length > 0 ? USAGE : undefined;
+}
+
+async function run(words) {
+  const [command, folder] = words;
+  if (command === "--help" || command === "-h") {
+    return console.log(USAGE);
+  }
+  if (command === "--version") {
+    return console.log(JSON.parse(await readFile(join(PACKAGE, "..", "..", "package.json"), "utf8")).version);
+  }
+  const error = fault(words);
+  if (error !== undefined) {
+    console.error(error);
+    process.exitCode = 2;
+    return;
+  }
   try {
     await copyTo(COMMANDS[command], folder);
   } catch (error) {
@@ -62,3 +89,5 @@ if (command === "--help" || command === "-h") {
     process.exitCode = 1;
   }
 }
+
+await run(process.argv.slice(2));

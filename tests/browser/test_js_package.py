@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -375,15 +376,35 @@ def test_a_copy_serves_everything(browser: Browser, make_site: Callable[..., Sit
 
 
 def test_the_command_says_how_it_is_used(tmp_path: Path) -> None:
-    for words in ((), ("copy",), ("move", "x"), ("copy", "x", "y"), ("copy", "--all")):
+    usage = "usage: npx trainweb copy <folder>"
+    for words in ((), ("copy",), ("copy", "x", "y"), ("copy", "--all")):
         done = npx(*words, cwd=tmp_path)
         assert done.returncode == 2
-        assert "usage: npx trainweb copy <folder>" in done.stderr
+        assert done.stderr.startswith(usage)
+    done = npx("move", "x", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"There is no command 'move'.\n\n{usage}")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
     done = npx("copy", "file/below", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("trainweb copy: ")
+
+
+def test_the_command_tells_its_version() -> None:
+    assert npx("--version").stdout.strip() == json.loads((ROOT / "package.json").read_text())["version"]
+
+
+def test_commands_that_only_python_has_say_where_they_are(tmp_path: Path) -> None:
+    """Every command of the other package, as its own help lists them."""
+    done = subprocess.run([sys.executable, "-m", "trainweb.cli", "--help"], capture_output=True, text=True, check=True)
+    (commands,) = re.findall(r"\{([\w,-]+)\}", done.stdout.replace("\n", ""))[:1]
+    assert "compile" in commands
+    for command in commands.split(","):
+        done = npx(command, "model.onnx", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"'{command}' is a command of the Python package.")
+        assert 'pip install "trainweb[native]"' in done.stderr
 
 
 def test_settings_that_name_no_folder_are_refused(browser: Browser, make_site: Callable[..., Site]) -> None:

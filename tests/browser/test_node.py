@@ -12,7 +12,7 @@ import pytest
 
 from .conftest import require_built
 from .server import ROOT
-from .test_readme import FIRST_MODEL, check_log, code_block
+from .test_readme import FIRST_MODEL, check_log, check_ten_lines, code_block
 
 TIMEOUT_S = 120
 
@@ -107,13 +107,13 @@ def test_a_backend_that_is_not_there_says_so(backend: str, reason: str) -> None:
 
 
 def test_the_first_page_s_script_trains() -> None:
-    """README's first page: the script alone, with the package by its name and its log on the console."""
+    """The first page of docs/sessions.md: the script alone, with the package by its name and its log on the console."""
     html = code_block("html")
     script = re.search(r"<script type=\"module\">(.*?)</script>", html, re.DOTALL)
     assert script is not None
     code = script[1]
     for old, new in (
-        ('"./dist/npm/index.js"', '"trainweb"'),
+        ('"./trainweb/index.js"', '"trainweb"'),
         ('document.querySelector("#log").textContent += `\\n${line}`', "console.log(line)"),
     ):
         assert code.count(old) == 1, old
@@ -198,7 +198,23 @@ def test_the_engine_reads_files() -> None:
 
 
 def test_the_ten_lines_train() -> None:
-    """As they stand, beside the model."""
-    lines = [[float(word) for word in line.split()] for line in node(code_block("js"), ROOT / "docs").splitlines()]
-    assert [epoch for epoch, *_ in lines] == list(range(1, 21))
-    assert lines[-1][1] < lines[0][1] / 2
+    """As they stand, with nothing beside them."""
+    check_ten_lines(node(code_block("js")).splitlines())
+
+
+def test_examples_come_with_the_package() -> None:
+    code = """
+    import { example } from "trainweb";
+    console.log(Buffer.from(example("first.onnx")).toString("hex"));
+    try { example("last.onnx"); } catch (error) { console.log(String(error)); }
+    """
+    model, error = node(code).splitlines()
+    assert bytes.fromhex(model) == FIRST_MODEL.read_bytes()
+    assert error == "TypeError: There is no example 'last.onnx'. The package has: first.onnx."
+
+
+def test_the_example_is_a_file_of_the_package_too() -> None:
+    """For bundlers and people who want the file itself."""
+    code = "import { readFileSync } from 'node:fs'; import { fileURLToPath } from 'node:url';"
+    code += "console.log(readFileSync(fileURLToPath(import.meta.resolve('trainweb/first.onnx'))).toString('hex'));"
+    assert bytes.fromhex(node(code).strip()) == FIRST_MODEL.read_bytes()

@@ -171,7 +171,7 @@ PROJECTS = (
         "no bundler, `<script type=\"module\">`", "plain", {},
         (Mode("static server", folder="."),),
         added=(COPY.format(folder="trainweb"),), copied="trainweb", public=".",
-        edits=(("main.js", '"trainweb"', '"./trainweb/index.js"'),),
+        edits=tuple((name, '"trainweb"', '"./trainweb/index.js"') for name in ("main.js", "ten.js")),
     ),
     _runtime("Node", "20.20.2", "npx node run.js"),
     _runtime("Node", "22.23.3", "npx node run.js"),

@@ -4,9 +4,9 @@
     ./build.sh test-bundlers vite next    those whose names start so; the table stays
     ./build.sh test-bundlers --lock vite  resolve what the packages of projects.py depend on anew
 
-Every project trains README's first model, in a plain page and in a cross-origin isolated one (with one thread and with
-two, where there is no page), to the same parameters. Needs npm's registry, for the bundlers; locks/ pins all that
-they depend on.
+Every project trains README's first model and runs its ten lines, in a plain page and in a cross-origin isolated one
+(with one thread and with two, where there is no page), to the same parameters. Needs npm's registry, for the bundlers;
+locks/ pins all that they depend on.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from typing import Any
 from playwright.sync_api import Browser, sync_playwright
 from tests.browser.conftest import CHROMIUM_FLAGS, find_chromium
 from tests.browser.server import ROOT, Site
+from tests.browser.test_readme import check_ten_lines, code_block
 from tests.bundlers.projects import PROJECTS, Mode, Project
 
 HERE = Path(__file__).resolve().parent
@@ -139,6 +140,12 @@ def install(project: Project, folder: Path, *more: str) -> None:
     _npm(project, folder, "install", "--no-save", *more)
 
 
+def ten_lines() -> str:
+    """The README's ten lines as a function, which older bundlers need for `await`; it prints into what it is given."""
+    head, _, rest = code_block("js").partition("\n")
+    return f"{head}\n\nexport async function tenLines(console) {{{rest}}}\n"
+
+
 def prepare(project: Project, folder: Path) -> None:
     """Make the project anew: sources, packages, the tarball, and the lines that a user adds."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -146,6 +153,7 @@ def prepare(project: Project, folder: Path) -> None:
     for name in ("main.js", "train.js"):
         (folder / project.sources).mkdir(exist_ok=True)
         shutil.copy(HERE / "app" / name, folder / project.sources / name)
+    (folder / project.sources / "ten.js").write_text(ten_lines())
     page = (HERE / "app" / "index.html").read_text().replace("SCRIPT", project.script)
     (folder / "index.html").write_text(page)
     (folder / project.public).mkdir(exist_ok=True)
@@ -266,6 +274,10 @@ def _judge(result: dict[str, Any], lines: Sequence[str], *, isolated: bool, shar
     first, last = result["losses"]
     if not (first > 0.5 and last < LOSS and result["modelBytes"] > 0):
         raise BundlerError(f"trained from {first} to {last}, {result['modelBytes']} bytes of model")
+    try:
+        check_ten_lines(result["printed"])
+    except AssertionError as error:
+        raise BundlerError(f"the ten lines printed {result['printed']}: {error}") from None
     kernels = next((found for line in lines if (found := re.search(r"(kernels\S*), (\d+) threads", line))), None)
     wanted = (shares, "2" if isolated else "1")
     if result["isolated"] != isolated or kernels is None or (".threads" in kernels[1], kernels[2]) != wanted:

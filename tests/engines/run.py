@@ -193,7 +193,7 @@ class Result:
 
 
 def _site(*, isolated: bool) -> Site:
-    mounts = {**MOUNTS, "/docs/": (ROOT / "docs",), "/engines/": (HERE,), "/dist/npm/": (ROOT / "dist" / "npm",)}
+    mounts = {**MOUNTS, "/docs/": (ROOT / "docs",), "/engines/": (HERE,), "/trainweb/": (ROOT / "dist" / "npm",)}
     site = Site(isolated=isolated, mounts=mounts)
     icon = '<link rel="icon" href="data:,">'
     site.add("/fixed.onnx", fixed_model(POINTS))

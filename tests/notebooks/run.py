@@ -175,7 +175,6 @@ def _kernel(browser: Browser, release: Release, try_out: Callable[[Kernel], str]
 
 
 def _train_cell(kernel: Kernel) -> str:
-    kernel.run("open('first.onnx', 'wb').write(bytes(data))", data=list(FIRST_MODEL.read_bytes()))
     kernel.run("import io, sys; sys.stdout = io.StringIO()")
     kernel.run(code_block("python"))
     check_log(kernel.run("import sys\nsys.stdout.getvalue()"))
@@ -193,7 +192,6 @@ def _compare_bytes(kernel: Kernel) -> str:
 
 def _draw(kernel: Kernel) -> str:
     kernel.run('import micropip; await micropip.install(["matplotlib", "tqdm"])')
-    kernel.run("open('first.onnx', 'wb').write(bytes(data))", data=list(FIRST_MODEL.read_bytes()))
     kernel.run("import io, sys; sys.stdout, sys.stderr = io.StringIO(), io.StringIO()")
     version, drawn, losses, n_dark, told = kernel.run(code_block("python") + DRAW)
     if drawn != losses or len(drawn) != 6 or not 1000 < n_dark < 100_000:

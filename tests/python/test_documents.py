@@ -106,8 +106,8 @@ def test_errors_have_a_section_and_name_it() -> None:
     assert address not in str(caught.value)
 
 
-def test_the_readme_names_the_settings_that_have_another_name_in_python() -> None:
-    text = " ".join((ROOT / "README.md").read_text().split())
+def test_the_page_of_sessions_names_the_settings_that_have_another_name_in_python() -> None:
+    text = " ".join((ROOT / "docs" / "sessions.md").read_text().split())
     others = [name for name in PAGE_NAMES if page_name(name).lower() != camel_case(name).lower()]
     python, page = (
         f"{', '.join(f'`{name}`' for name in names[:-1])} and `{names[-1]}`"

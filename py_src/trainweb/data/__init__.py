@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from trainweb.data.dataset import Dataset, Remainder
+from trainweb.data.examples import example
 from trainweb.data.files import from_csv
 from trainweb.data.images import from_images, list_folder, read_image
 
-__all__ = ["Dataset", "Remainder", "from_csv", "from_images", "list_folder", "read_image"]
+__all__ = ["Dataset", "Remainder", "example", "from_csv", "from_images", "list_folder", "read_image"]
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,6 @@
-// README's first page with data that are the same each time; what comes out goes to the test.
+// README's first model with data that are the same each time; what comes out goes to the test.
+
+import { tenLines } from "./ten.js";
 
 const STEPS = 300;
 const SIZE = 64;
@@ -40,7 +42,10 @@ export async function train(env, Tensor, TrainingSession, threads = 2) {
   const parameters = await session.getContiguousParameters();
   const model = await session.exportModelForInferencing(["logits"]);
   await session.release();
+  const printed = [];
+  await tenLines({ log: (...words) => printed.push(words.join(" ")) });
   return {
+    printed,
     first,
     losses: [losses[0], losses[STEPS - 1]],
     parameters: Array.from(new Uint32Array(parameters.data.buffer.slice(0))),

@@ -1,0 +1,28 @@
+"""Models that come with the package."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+from trainweb.errors import UnknownNameError
+
+EXAMPLES = ("first.onnx",)
+
+
+def example(name: str) -> bytes:
+    """An example model of the package, as the bytes of an ONNX file.
+
+    Parameters
+    ----------
+    name : str
+        ``"first.onnx"``: two layers with random weights, ``points`` (batch, 2) -> ``logits`` (batch, 2). Trained, it
+        separates the points inside a circle from those outside.
+
+    Raises
+    ------
+    UnknownNameError
+        The package has no example of that name; the error lists those that it has.
+    """
+    if name not in EXAMPLES:
+        raise UnknownNameError(f"There is no example {name!r}. The package has: {', '.join(EXAMPLES)}.")
+    return (resources.files(__package__) / name).read_bytes()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from playwright.sync_api import Browser
 from trainweb.data import from_images, read_image
 
 from .js_session import JsPage, from_json, open_js_page
-from .server import Site
+from .server import Reply, Site
 
 
 @pytest.fixture(scope="module")
@@ -215,8 +215,8 @@ def test_images_are_trained_on(js: JsPage) -> None:
 
 WRONG = (
     ("new Blob(['no image'], { type: 'image/png' }), size", "FeedError", "the image (image/png) cannot be decoded"),
-    ("'/nothing.png', size", "FeedError", "/nothing.png was answered with HTTP status 404"),
-    ("'nowhere://x', size", "FeedError", "the image nowhere://x cannot be fetched"),
+    ("'/nothing.png', size", "FeedError", "/nothing.png answered with HTTP status 404"),
+    ("'nowhere://x', size", "FeedError", "image: nowhere://x could not be fetched"),
     ("{}, size", "FeedError", "an image must be a File, Blob, URL, camera or something to draw"),
     ("new ImageData(1, 1), { width: 0, height: 1 }", "ModelError", "width is 0; it must be an integer >= 1"),
     ("new ImageData(1, 1), { ...size, mean: [1] }", "ModelError", "it must be a number, or one for each channel"),
@@ -232,6 +232,15 @@ def test_what_is_no_image(browser: Browser, plain_site: Site) -> None:
         for call, kind, said in WRONG:
             error = js.failure(f"const size = {{ width: 2, height: 2 }}; await trainweb.readImage({call});")
             assert error["class"] == kind and said in error["message"], call
+
+
+def test_an_image_that_stalls_is_given_up(js: JsPage, make_site: Callable[..., Site]) -> None:
+    """It keeps to `env.timeouts.stall`, as models do."""
+    stalls = Reply(bytes(4000), sent=100, hangs=True)
+    url = make_site().add_dynamic("/stalls", lambda: stalls)
+    error = js.failure("await trainweb.readImage(url, { width: 2, height: 2 });", url=url)
+    said = f"image: {url} stalls: nothing came for 8 s after 100 bytes (env.timeouts.stall)."
+    assert (error["class"], error["message"]) == ("FeedError", said)
 
 
 def test_an_image_of_a_dataset_that_cannot_be_read_is_named(js: JsPage) -> None:

@@ -48,15 +48,6 @@ async function open(given: GivenImage): Promise<ImageBitmap> {
   if (given instanceof ImageBitmap) {
     return given;
   }
-  if (typeof given === "string") {
-    const response = await fetch(given).catch((error: unknown) => {
-      throw new FeedError(`the image ${given} cannot be fetched: ${String(error)}.`);
-    });
-    if (!response.ok) {
-      throw new FeedError(`the image ${given} was answered with HTTP status ${response.status}.`);
-    }
-    return open(await response.blob());
-  }
   return createImageBitmap(given).catch((error: unknown) => {
     const type = given instanceof Blob ? given.type || "a file without a type" : "pixels";
     throw new FeedError(`the image (${type}) cannot be decoded: ${messageOf(error)}`);

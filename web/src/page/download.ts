@@ -1,6 +1,6 @@
 /** Fetch the user's files. Limits keep a server that sends nothing, or never ends, from holding a page up. */
 
-import { CheckpointError, LimitError, ModelError } from "../wire/errors.js";
+import { CheckpointError, FeedError, LimitError, ModelError } from "../wire/errors.js";
 import { messageOf } from "../wire/fetch-file.js";
 import { otherPlatform } from "../wire/platform.js";
 import type { LoadTracker } from "./progress.js";
@@ -8,7 +8,10 @@ import type { LoadTracker } from "./progress.js";
 /** Bytes from which on a file stays with the browser, as a Blob: the worker reads the parts that it needs. */
 export const LARGE_FILE = 2 ** 25;
 
-/** Limits and hashes of a download. */
+/** How errors call an image. */
+export const IMAGE = "image";
+
+/** What a download must keep to. */
 export interface DownloadOptions {
   readonly progress: LoadTracker;
   /** Limit of a silence, in milliseconds. */
@@ -26,9 +29,9 @@ export function keepsBlobs(): boolean {
 /**
  * The bytes of a file, or a Blob if it is large.
  *
- * @param what - name of the file in errors, e.g. "trainModel"
- * @throws ModelError, or CheckpointError for a checkpoint, when it cannot be fetched, breaks off or stalls; LimitError
- *   when it is too large; the reason of `signal`
+ * @param what - how errors call it, e.g. "trainModel"
+ * @throws ModelError (of a checkpoint CheckpointError, of an image FeedError) when it cannot be fetched, breaks off or
+ *   stalls; LimitError when it is too large; the reason of `signal`
  */
 export async function download(
   what: string,
@@ -79,8 +82,8 @@ class Download {
 
   /** An error that a fetch made. */
   error(cause: unknown): Error {
-    if (cause instanceof ModelError || cause instanceof CheckpointError) {
-      return cause;
+    if ([ModelError, CheckpointError, FeedError].some((Class) => cause instanceof Class)) {
+      return cause as Error;
     }
     const fault = this.#isAnswered ? "broke off" : "could not be fetched";
     return loadError(this.#what, `${this.#url} ${fault}: ${messageOf(cause)}`, cause);
@@ -174,7 +177,7 @@ export async function readable(blob: Blob): Promise<Blob> {
 
 /** An error of a file. */
 export function loadError(what: string, message: string, cause?: unknown): Error {
-  const Class = what === "checkpointState" ? CheckpointError : ModelError;
+  const Class = what === IMAGE ? FeedError : what === "checkpointState" ? CheckpointError : ModelError;
   const error = new Class(`${what}: ${message}.`);
   error.cause = cause;
   return error;

@@ -11,6 +11,7 @@ import { FeedError } from "../wire/errors.js";
 import type { GivenImage, ImageOptions, ResolvedImageOptions } from "../wire/images.js";
 import { absolute } from "./assets.js";
 import { callOf, withWorker } from "./client.js";
+import { download, IMAGE } from "./download.js";
 import { resolveOptions } from "./options.js";
 
 /**
@@ -23,7 +24,8 @@ export type ImageSource = Blob | string | URL | CanvasImageSource | ImageData | 
  * An image as a float32 tensor without the axis of the batch: a value of a row. It is decoded, resized and changed in a
  * worker; in the page where there is no `OffscreenCanvas`.
  *
- * @throws FeedError when it cannot be fetched or decoded, or has no pixels; ModelError when an option is wrong
+ * @throws FeedError when it cannot be fetched or decoded, stalls (`env.timeouts.stall`) or has no pixels; LimitError when
+ *   a file that is fetched is too large; ModelError when an option is wrong
  */
 export async function readImage(source: ImageSource, options: ImageOptions): Promise<Tensor> {
   return readResolved(source, resolveImageOptions(options));
@@ -121,7 +123,7 @@ async function readInWorker(given: GivenImage, options: ResolvedImageOptions): P
 /** Convert an image to a form that a worker can receive. */
 async function portable(source: ImageSource): Promise<GivenImage> {
   if (typeof source === "string" || source instanceof URL) {
-    return absolute(source);
+    return fetchImage(absolute(source));
   }
   if (source instanceof Blob || (typeof ImageData !== "undefined" && source instanceof ImageData)) {
     return source;
@@ -138,6 +140,13 @@ async function portable(source: ImageSource): Promise<GivenImage> {
     const expected = "a File, Blob, URL, camera or something to draw, with pixels";
     throw new FeedError(`an image must be ${expected}; got ${describe(source)}: ${String(error)}.`);
   }
+}
+
+async function fetchImage(url: string): Promise<Blob> {
+  const { settings, progress, limits } = resolveOptions({ threads: 1 });
+  const limit = { name: "the default of limits.fileBytes", nbytes: limits.fileBytes };
+  const file = await download(IMAGE, url, { stallMs: settings.stallMs, progress, signal: undefined, limit });
+  return file instanceof Blob ? file : new Blob([file]);
 }
 
 /** Videos that show the streams of cameras, nowhere. */

@@ -46,4 +46,4 @@ export interface ResolvedImageOptions extends Required<Omit<ImageOptions, "mean"
 }
 
 /** An image as it is sent to the worker: a URL, a file, pixels or a bitmap, which is closed when it is read. */
-export type GivenImage = string | Blob | ImageData | ImageBitmap;
+export type GivenImage = Blob | ImageData | ImageBitmap;

@@ -5,9 +5,10 @@
 A block's time is that of all its steps together, divided by their number: `fit` has no single steps, and the fastest of
 many single steps is less than their mean. That of `fit` is the time of its epochs; what it takes once besides (the data
 goes to the worker) is told apart. Bare steps are `runTrainSteps`, and `runTrainStep` + `runOptimizerStep` +
-`lazyResetGrad`. `--plain` has pages without cross-origin isolation, whose memory the worker does not share. Exit status 1
-when a bar is missed: `fit` adds less than 3 % to the faster of the bare loops and takes at most half of onnxruntime-web's
-time with M; with L, whose feeds are large beside its work, `runTrainSteps` takes no more than onnxruntime-web.
+`lazyResetGrad`. `--plain` has pages without cross-origin isolation, whose memory the worker does not share. The exit
+status is 1 when a bar is missed: `fit` adds less than 3 % to the faster of the bare loops and takes at most half of
+onnxruntime-web's time with M; with L, whose feeds are large beside its work, `runTrainSteps` takes no more than
+onnxruntime-web.
 """
 
 from __future__ import annotations

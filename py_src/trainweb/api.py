@@ -135,7 +135,7 @@ class Module:
         self._models = train_model_uri, eval_model_uri
         self._options = SessionOptions.of(session_options)
         self._optimizer_model: Any = None
-        self._options = self._options.told()
+        self._options = self._options._without_warning()
         self._session = TrainingSession(state, train_model_uri, eval_model_uri, None, self._options)
         _latest[state] = weakref.ref(self)
 

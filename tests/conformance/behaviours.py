@@ -454,7 +454,7 @@ def common(outcome: Any) -> Any:
         return OPTIONS.sub(lambda m: snake(m[0]), outcome)
     if not isinstance(outcome, dict):
         return outcome
-    message = ADVICE.sub("", outcome["message"])
+    message = ADVICE.sub("", outcome["message"]).replace("ignoreIndex: ", "ignore_index=")
     message = re.sub(r"^(\w+) is (?=.*; it must be)", lambda m: f"{snake(m[1])} is ", message)
     message = OPTIONS.sub(lambda m: snake(m[0]), message)
     message = re.sub(r"'(\w+)' must be", lambda m: f"'{snake(m[1])}' must be", message)

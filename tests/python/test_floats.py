@@ -190,7 +190,9 @@ def test_an_output_that_the_eval_model_does_not_have_is_exported_as_declared(dty
 
 IN_NODES = [
     helper.make_node("Constant", [], ["table"], value=numpy_helper.from_array(np.linspace(-2, 2, 36).reshape(9, 4))),
-    helper.make_node("Constant", [], ["weight"], value=numpy_helper.from_array(np.linspace(1, 2, 12).reshape(4, 3))),
+    helper.make_node(
+        "Constant", [], ["weight"], value=numpy_helper.from_array(np.linspace(1, 2, 12).reshape(4, 3) ** 2)
+    ),
     helper.make_node("Gather", ["table", "x"], ["rows"]),
     helper.make_node("Softplus", ["rows"], ["soft"]),
     helper.make_node("MatMul", ["soft", "weight"], ["y"]),
@@ -211,7 +213,7 @@ def test_float64_is_converted_in(where: str) -> None:
     x = np.array([3, 8]) if inside else np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
     kinds = (TensorProto.INT64, TensorProto.DOUBLE) if inside else (TensorProto.FLOAT, TensorProto.FLOAT)
     edges = [helper.make_tensor_value_info(*v) for v in (("x", kinds[0], x.shape), ("y", kinds[1], [2, 3]))]
-    weight = numpy_helper.from_array(np.linspace(1, 2, 12, dtype=np.float32).reshape(4, 3), "first.weight")
+    weight = numpy_helper.from_array(np.linspace(1, 2, 12, dtype=np.float32).reshape(4, 3) ** 2, "first.weight")
     graph = helper.make_graph(nodes, "g", edges[:1], edges[1:], [] if inside else [weight])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     model = proto.SerializeToString()

@@ -629,9 +629,11 @@ def _is_grid(tensor: Tensor) -> bool:
     if not _STEPS <= tensor.size <= _GRID:
         return False
     values = tensor.values()
+    if not all(map(math.isfinite, values)):
+        return False
     some = sorted(set(values[:_STEPS]))
     step = min((b - a for a, b in pairwise(some)), default=0)
-    if not all(math.isfinite(v) and abs((v - some[0]) / step - round((v - some[0]) / step)) < 1e-2 for v in some[1:]):
+    if not all(abs((v - some[0]) / step - round((v - some[0]) / step)) < 1e-2 for v in some[1:]):
         return False
     counts = Counter(values)
     levels = sorted(counts)

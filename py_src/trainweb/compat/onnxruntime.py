@@ -172,8 +172,10 @@ class TrainingParameters(Attributes):
             raise UnsupportedError(f"TrainingParameters.{name} is {value!r}; only {default!r} is supported: {why}")
         if self.gradient_accumulation_steps < 1:
             raise ModelError("gradient_accumulation_steps must be at least 1.")
-        found = [f"TrainingParameters.{name}={value!r} ({why})" for name, value, _, why in self._others(WITHOUT_EFFECT)]
-        warn_without_effect(found, 4)
+        found: dict[str, list[str]] = {}
+        for name, value, _, why in self._others(WITHOUT_EFFECT):
+            found.setdefault(why, []).append(f"TrainingParameters.{name}={value!r:.40}")
+        warn_without_effect((f"{', '.join(given)} ({why})" for why, given in found.items()), 4)
 
     def _others(self, table: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Any, Any, str]]:
         """Attributes of a table that do not have their default: name, value, default, and what the table says."""
@@ -435,7 +437,7 @@ class NativeTrainingSession(SessionBase):
 
     def _open(self) -> None:
         training, evaluation, optimizer = self._graphs
-        options = self._options.told(enable_profiling=False)
+        options = self._options._without_warning(enable_profiling=False)
         self._session = Session(
             self._state,
             write_model(training),

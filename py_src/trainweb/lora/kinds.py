@@ -5,14 +5,28 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from trainweb.errors import UnsupportedError
 from trainweb.lora.config import LoraConfig
 from trainweb.model.graph import Node, Tensor
 
-if TYPE_CHECKING:
-    from trainweb.lora.inject import Emitter
+
+class Emitter(Protocol):
+    """The nodes of one layer's adapter; `inject.py` has the class."""
+
+    a: str
+    b: str
+    layer: Layer
+
+    def turned(self, name: str) -> str:
+        """Return the transpose of A or B."""
+        ...
+
+    def node(self, nodes: list[Node], op: str, inputs: list[str], what: str, **attrs: object) -> str:
+        """Append a node and return the tensor that it makes."""
+        ...
+
 
 Shape = tuple[int, ...]
 _CONV_ATTRIBUTES = ("auto_pad", "kernel_shape", "pads", "strides")

@@ -11,6 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
+from trainweb.arguments import mapping
 from trainweb.artifacts.builder import (
     build_artifacts,
     describe_missing_loss,
@@ -253,7 +254,8 @@ def check(
         Faults of the model never raise: the report lists all that can be found.
     """
     choices = (requires_grad, frozen_params, loss, optimizer)
-    return report_on(model, choices, arguments, (dims or {}, feeds or {}), get_engine())
+    sizes = mapping("dims", {} if dims is None else dims), mapping("feeds", {} if feeds is None else feeds)
+    return report_on(model, choices, arguments, sizes, get_engine())
 
 
 def report_on(

@@ -156,7 +156,7 @@ class RunOptions(Attributes):
             The entry.
         """
         entries: dict[str, str] = self.__dict__.get("_entries", {})
-        if key not in entries:
+        if instance_of(str, "key", key) not in entries:
             raise UnknownNameError(f"Run configuration {key!r} was not set.")
         return entries[key]
 
@@ -340,7 +340,7 @@ class SessionOptions(Attributes):
         entries: dict[str, str] = self.__dict__.setdefault("_entries", {})
         return entries
 
-    def told(self, **changes: Any) -> SessionOptions:
+    def _without_warning(self, **changes: Any) -> SessionOptions:
         """These options with some changed, of which the user was warned already."""
         other = replace(self, **changes)
         other.__dict__["_told"] = True
@@ -439,7 +439,7 @@ class SessionOptions(Attributes):
             The entry.
         """
         entries = dict(ENTRIES_AS_IS[:1]) | self.entries
-        if key not in entries:
+        if instance_of(str, "key", key) not in entries:
             raise UnknownNameError(f"Session configuration {key!r} was not set.")
         return entries[key]
 

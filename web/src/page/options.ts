@@ -303,7 +303,7 @@ function checkPeerOptions(options: SessionOptions): void {
   checkSeverity(logSeverityLevel, logVerbosityLevel);
   for (const name of ["enableCpuMemArena", "enableMemPattern"] as const) {
     if (options[name] !== undefined && typeof options[name] !== "boolean") {
-      throw new TypeError(`'${name}' must be a boolean, got ${String(options[name])}.`);
+      throw new TypeError(`'${name}' must be a boolean, got ${brief(options[name])}.`);
     }
   }
   checkCount("intraOpNumThreads", options.intraOpNumThreads, 0);

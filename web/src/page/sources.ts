@@ -2,17 +2,23 @@
 
 import { describe } from "../data/given.js";
 import { messageOf } from "../wire/fetch-file.js";
-import type { ExternalFile } from "../wire/protocol.js";
+import type { ExternalFile, WorkerSettings } from "../wire/protocol.js";
 import { download, keepsBlobs, LARGE_FILE, loadError, readable, type DownloadOptions } from "./download.js";
-import { findFault, type FileName } from "./integrity.js";
-import type { ResolvedOptions } from "./options.js";
+import { findFault, type FileName, type Integrity } from "./integrity.js";
+import type { LoadTracker } from "./progress.js";
 import { copyBytes } from "./tensors.js";
 
 /** The source of a model or checkpoint. A string is a URL, relative to the page; in Node it may be a path. */
 export type Source = string | URL | Uint8Array | ArrayBuffer | Blob;
 
 /** Options that loading depends on. */
-type LoadOptions = Pick<ResolvedOptions, "settings" | "progress" | "integrity" | "limits" | "signal">;
+interface LoadOptions {
+  readonly settings: WorkerSettings;
+  readonly progress: LoadTracker;
+  readonly integrity: Integrity;
+  readonly limits: { readonly fileBytes: number; readonly arenaBytes: number };
+  readonly signal: AbortSignal | undefined;
+}
 
 /** True for a value that `loadSource` can read. */
 export function isSource(value: unknown): value is Source {

@@ -16,7 +16,7 @@ from trainweb.data.dataset import Batch, Dataset, epoch_batches
 from trainweb.data.random import permutation
 from trainweb.errors import FeedError, NumericsError
 from trainweb.fit.bar import Bar, make_bar
-from trainweb.fit.evaluation import Evaluation
+from trainweb.fit.evaluation import Evaluation, metrics_of
 from trainweb.fit.history import Epoch, Event, History, Progress
 from trainweb.fit.on_nan import OnNaN
 from trainweb.fit.options import DEFAULT_BATCH, EarlyStopping, checked_options, make_early_stopping
@@ -300,11 +300,7 @@ class FitPlan:
         self.inputs = session.input_names()
         self.loss = session.output_names()[0]
         self.count = session.core.models.counts["train"]
-        metrics = others.get("metrics") or []
-        if isinstance(metrics, (str, Mapping)):
-            metrics = [metrics]
-        if not isinstance(metrics, Iterable):
-            raise messages.BAD_SETTING(name="metrics", value=metrics, expected="a list of metrics")
+        metrics = metrics_of(others.get("metrics") or [])
         if metrics and validation is None:
             raise messages.METRICS_WITHOUT_DATA()
         self.validation: Batches | None = None
@@ -316,7 +312,7 @@ class FitPlan:
             kept = options | {"remainder": "keep"}
             self.validation = Batches(validation, kept, shuffle=False)
             names = others.get("predictions"), others.get("targets")
-            self.evaluation = Evaluation(session, list(metrics), *names, ema=self.ema)
+            self.evaluation = Evaluation(session, metrics, *names, ema=self.ema)
             better = {name: mode for name, mode in self.evaluation.better.items() if mode}
         self.on_nan = None if options["on_nan"] is None else OnNaN(session, options["on_nan"])
         self.schedule = as_schedule(others.get("schedule"))

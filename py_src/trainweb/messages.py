@@ -362,6 +362,11 @@ TWO_RATES = Message(
     errors.ModelError,
     "The learning rate is {first} and, in '{where}', {second}. Give it once.",
 )
+RATE_AND_SCHEDULE = Message(
+    errors.ModelError,
+    "'learning_rate' is given beside a schedule that has rates of its own. Leave out one of them.",
+    "'learningRate' is given beside a schedule that has rates of its own. Leave out one of them.",
+)
 RATE_WITHOUT_OPTIMIZER = Message(
     errors.ModelError,
     "A learning rate needs an optimizer: give 'optimizer', or leave out the rate.",

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from inspect import getdoc
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
+from trainweb import messages
 from trainweb._names import public_names
 from trainweb.settings import Choice, Kind, NotNegative, Number, Positive, Whole, checked, fields_of, make
 

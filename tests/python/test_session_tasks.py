@@ -210,3 +210,48 @@ def test_wrong_settings_of_a_model(settings: dict[str, Any], error: type[Excepti
 def test_wrong_predictions(data: Any, options: dict[str, Any], error: type[Exception], text: str) -> None:
     with opened() as s, pytest.raises(error, match=re.escape(text)):
         s.predict(data, **options)
+
+
+def rates(**options: Any) -> list[float]:
+    """The rate of each optimizer step of a fit of 20 rows in batches of 4, and the last of the session."""
+    found: list[float] = []
+    with opened() as s:
+        step = s.optimizer_step
+        s.optimizer_step = lambda: (found.append(s.get_learning_rate()), step())  # type: ignore[method-assign, assignment]
+        s.fit(rows(20), batch_size=4, progress=False, **options)
+        return [*found, s.get_learning_rate()]
+
+
+def test_fit_takes_a_rate() -> None:
+    assert rates() == [np.float32(0.001)] * 6
+    assert rates(learning_rate=0.25, epochs=2) == [0.25] * 11
+
+
+def test_the_total_of_a_schedule_is_the_fit_with_its_warm_up() -> None:
+    line = rates(epochs=2, accumulate=2, learning_rate=1.0, schedule={"type": "Linear", "warmup": 2})
+    # Three optimizer steps an epoch; two to warm up, then four down to zero.
+    np.testing.assert_allclose(line, [0, 0.5, 1, 0.75, 0.5, 0.25, 0.25], rtol=1e-6)
+    assert rates(learning_rate=0.5, schedule="Cosine") == rates(
+        schedule={"type": "Cosine", "learning_rate": 0.5, "total": 5}
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"learning_rate": 0.5, "schedule": {"type": "Constant", "learning_rate": 0.25}},
+            "The learning rate is 0.5 and, in 'schedule', 0.25. Give it once.",
+        ),
+        ({"learning_rate": 0.5, "schedule": lambda step: 0.1}, "'learning_rate' is given beside a schedule"),
+        ({"learning_rate": "fast"}, "learning_rate is 'fast'; it must be a number at least 0"),
+        ({"schedule": "Cosine"}, "Cosine needs the setting 'learning_rate'"),
+        (
+            {"learning_rate": 1, "schedule": {"type": "Cosine", "warmup": 5}},
+            "total is 5; it must be an integer above the warm-up, which takes 5 steps",
+        ),
+    ],
+)
+def test_rates_that_are_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ModelError, match=re.escape(text)):
+        rates(**options)

@@ -23,10 +23,10 @@ from trainweb.fit.options import DEFAULT_BATCH, EarlyStopping, checked_options, 
 from trainweb.fit.overfit import OverfitReport, overfit_one_batch
 from trainweb.fit.places import located
 from trainweb.fit.proximal import ProximalTerm
+from trainweb.fit.rates import schedule_of
 from trainweb.fit.resume import FitCheckpoint, Position
 from trainweb.ir.layout import STATE_LAZY_RESET
 from trainweb.loss_counts import MeanLoss
-from trainweb.schedules import Schedule, make_schedule
 
 if TYPE_CHECKING:
     from weakref import WeakSet
@@ -154,8 +154,12 @@ class Trainer:
             Evaluated after each epoch.
         validation_split : float, optional
             Share of the rows, the last ones, that are evaluated after each epoch instead of trained on.
-        schedule : dict, function of the optimizer step, or Schedule, optional
-            Learning rate of each optimizer step of this fit, from 0 on; by default it stays what it is.
+        learning_rate : float, optional
+            Learning rate of each optimizer step of this fit, which the session keeps. By default it stays as it is:
+            0.001 for a fresh session. Of a schedule it is the setting of the same name.
+        schedule : str, dict, function of the optimizer step, or Schedule, optional
+            Learning rate of each optimizer step of this fit, from 0 on; by default it stays what it is. Its ``total``
+            is by default the number of optimizer steps of the fit, the warm-up among them.
         accumulate : int
             Batches whose gradients are added up for one optimizer step; 1.
         clip_grad_norm, clip_grad_value : float, optional
@@ -315,7 +319,8 @@ class FitPlan:
             self.evaluation = Evaluation(session, metrics, *names, ema=self.ema)
             better = {name: mode for name, mode in self.evaluation.better.items() if mode}
         self.on_nan = None if options["on_nan"] is None else OnNaN(session, options["on_nan"])
-        self.schedule = as_schedule(others.get("schedule"))
+        steps = None if self.steps is None else self.epochs * -(-self.steps // self.accumulate)
+        self.schedule = schedule_of(others.get("schedule"), options["learning_rate"], steps)
         early = others.get("early_stopping")
         self.early: EarlyStopping | None = None if early is None else make_early_stopping(early, better)
         self.callbacks = as_callbacks(others.get("callbacks"))
@@ -596,11 +601,6 @@ def split_data(data: Any, validation: Any, share: float | None) -> tuple[Dataset
     if validation is not None:
         raise messages.TWO_VALIDATIONS()
     return train.split(share)
-
-
-def as_schedule(given: Any) -> Schedule | None:
-    """A schedule of what `fit` takes."""
-    return given if given is None or isinstance(given, Schedule) else make_schedule(given)
 
 
 def as_callbacks(given: Any) -> Sequence[Callback]:

@@ -91,11 +91,11 @@ def test_rates_and_refusals(page: JsPage) -> None:
     found = page.run(
         START
         + f"""
-        const open = (config) => 
+        const open = (config) =>
           TrainingSession.createFromModel("/model.onnx", {{ loss: "CrossEntropyLoss", ...config }});
         const two = {{ optimizer: {{ type: "SGD", learningRate: 0.1 }}, learningRate: 0.2 }};
         const events = [];
-        await s.fit({{ x, labels }}, {{ epochs: 3, batchSize: 75, learningRate: 1, schedule: {line},
+        await s.fit({{ x, labels }}, {{ epochs: 4, batchSize: 75, learningRate: 1, schedule: {line},
           callbacks: (event) => {{ if (event.type === "epoch") events.push(event.learningRate); }} }});
         const said = await errors(
           () => open(two), () => open({{ learningRate: 0.2 }}),
@@ -111,7 +111,7 @@ def test_rates_and_refusals(page: JsPage) -> None:
         given=GIVEN,
     )
     events, said = found
-    assert events == [0, 0.5, 1]
+    assert events == [0, 0.5, 1, 0.5]
     expected = [
         "ModelError: The learning rate is 0.2 and, in 'optimizer', 0.1. Give it once.",
         "ModelError: A learning rate needs an optimizer",

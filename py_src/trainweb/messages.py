@@ -348,6 +348,33 @@ METRICS_WITHOUT_DATA = Message(
     "Metrics need validation data: give validation_data or validation_split.",
     "Metrics need validation data: give validationData or validationSplit.",
 )
+NO_OWN_OUTPUTS = Message(
+    errors.ModelError,
+    "The eval model gives {names}, and its loss does not compare one tensor. Name the outputs to predict as 'outputs'.",
+)
+NO_ROWS_IN_OUTPUT = Message(
+    errors.SessionError,
+    "Output {name!r} has shape {shape!r} for {rows} rows; its first axis must count rows. "
+    "Leave it out, or give all rows in one batch.",
+)
+UNLIKE_OUTPUTS = Message(
+    errors.SessionError,
+    "Output {name!r} has the shapes {shapes} in different batches, which cannot be joined. "
+    "Leave it out, or give all rows in one batch.",
+)
+TWO_RATES = Message(
+    errors.ModelError,
+    "The learning rate is {first} and, in '{where}', {second}. Give it once.",
+)
+RATE_AND_SCHEDULE = Message(
+    errors.ModelError,
+    "'learning_rate' is given beside a schedule that has rates of its own. Leave out one of them.",
+    "'learningRate' is given beside a schedule that has rates of its own. Leave out one of them.",
+)
+RATE_WITHOUT_OPTIMIZER = Message(
+    errors.ModelError,
+    "A learning rate needs an optimizer: give 'optimizer', or leave out the rate.",
+)
 METRIC_TWICE = Message(errors.ModelError, "The metric {name!r} is given twice.")
 NO_PREDICTIONS = Message(
     errors.ModelError,

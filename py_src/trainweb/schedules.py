@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from inspect import getdoc
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
+from trainweb import messages
 from trainweb._names import public_names
 from trainweb.settings import Choice, Kind, NotNegative, Number, Positive, Whole, checked, fields_of, make
 
@@ -93,6 +94,19 @@ class WithWarmup(Schedule):
 
     warmup: Warmup = dataclasses.field(default=0, kw_only=True)
     warmup_start: Share = dataclasses.field(default=0.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        total = getattr(self, "total", None)
+        if total is not None and total <= self.warmup:
+            expected = f"an integer above the warm-up, which takes {self.warmup} steps"
+            raise messages.BAD_SETTING(name="total", value=total, expected=expected)
+
+    @property
+    def length(self) -> int:
+        """Steps from the end of the warm-up to the end."""
+        total: int = getattr(self, "total", 0)
+        return total - self.warmup
 
     def rate(self, step: int) -> float:
         Whole(least=0).check("step", step)
@@ -173,7 +187,7 @@ class Linear(WithWarmup):
     learning_rate : float
         The rate after the warm-up.
     total : int
-        Steps after the warm-up until the end.
+        Optimizer steps until the end, the warm-up among them; in a fit by default those of the fit.
     start : float
         The first rate after the warm-up, in parts of `learning_rate`.
     end : float
@@ -185,7 +199,7 @@ class Linear(WithWarmup):
     end: NotNegative = 0.0
 
     def factor(self, t: int) -> float:
-        return self.start + (self.end - self.start) * (min(t, self.total) / self.total)
+        return self.start + (self.end - self.start) * (min(t, self.length) / self.length)
 
 
 @schedule
@@ -197,7 +211,7 @@ class Cosine(WithWarmup):
     learning_rate : float
         The rate after the warm-up.
     total : int
-        Steps after the warm-up until the end.
+        Optimizer steps until the end, the warm-up among them; in a fit by default those of the fit.
     end : float
         The last rate, in parts of `learning_rate`.
     """
@@ -206,7 +220,7 @@ class Cosine(WithWarmup):
     end: NotNegative = 0.0
 
     def factor(self, t: int) -> float:
-        return half_wave(1.0, self.end, min(t, self.total) / self.total)
+        return half_wave(1.0, self.end, min(t, self.length) / self.length)
 
 
 def half_wave(start: float, end: float, share: float) -> float:
@@ -262,7 +276,7 @@ class Polynomial(WithWarmup):
     learning_rate : float
         The rate after the warm-up.
     total : int
-        Steps after the warm-up until the end.
+        Optimizer steps until the end, the warm-up among them; in a fit by default those of the fit.
     power : float
         The exponent.
     end : float
@@ -274,7 +288,7 @@ class Polynomial(WithWarmup):
     end: NotNegative = 0.0
 
     def factor(self, t: int) -> float:
-        return self.end + (1 - self.end) * math.pow(1 - min(t, self.total) / self.total, self.power)
+        return self.end + (1 - self.end) * math.pow(1 - min(t, self.length) / self.length, self.power)
 
 
 @schedule
@@ -286,7 +300,7 @@ class OneCycle(WithWarmup):
     learning_rate : float
         The highest rate.
     total : int
-        Steps of the cycle, after the warm-up if there is one: the cycle rises by itself.
+        Optimizer steps until the end, the warm-up among them; in a fit by default those of the fit.
     rise : float
         Share of the steps in which the rate rises.
     start : float
@@ -301,7 +315,7 @@ class OneCycle(WithWarmup):
     end: Share = 4e-6
 
     def factor(self, t: int) -> float:
-        top, last = self.rise * self.total - 1, self.total - 1
+        top, last = self.rise * self.length - 1, self.length - 1
         if t <= top:
             return half_wave(self.start, 1.0, t / top) if top > 0 else 1.0
         return half_wave(1.0, self.end, min((t - top) / (last - top), 1.0))

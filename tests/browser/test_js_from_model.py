@@ -144,9 +144,9 @@ ADAMW = "type: 'AdamW'"
         ("open({ loss: { reduction: 'sum' } })", "ModelError", ["There is no loss None"]),
         ("open({ optimizer: 'toString' })", "ModelError", ["There is no optimizer 'toString'", "AdamW", "SGD", "Lion"]),
         (
-            "open({ learningRate: 1 })",
+            "open({ learningRates: 1 })",
             "ModelError",
-            ["config has no setting 'learningRate'", "loss, optimizer, lora, ema, clipGr"],
+            ["config has no setting 'learningRates'", "loss, optimizer, lora, ema, clipGr"],
         ),
         (f"open({{ optimizer: {{ {ADAMW}, eps: 1 }} }})", "ModelError", ["AdamW has no setting 'eps'", "epsilon"]),
         (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
@@ -82,3 +82,12 @@ class Evaluation:
             loss.add(float(results[self.loss].reshape(())), len(rows), results)
             yield None
         yield {"loss": loss.value, **totals.values(metrics, loss.value)}
+
+
+def metrics_of(given: Any) -> list[str | Mapping[str, Any]]:
+    """A list of metrics."""
+    if isinstance(given, (str, Mapping)):
+        return [given]
+    if not isinstance(given, Iterable):
+        raise messages.BAD_SETTING(name="metrics", value=given, expected="a list of metrics")
+    return list(given)

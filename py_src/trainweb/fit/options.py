@@ -20,6 +20,7 @@ FIT = {
     "shuffle": Field(Flag(), None, is_optional=True),
     "seed": Field(Whole(least=0, most=MAX_SEED), 0, is_optional=False),
     "validation_split": Field(Number(above=0, below=1), None, is_optional=True),
+    "learning_rate": Field(Number(least=0), None, is_optional=True),
     "accumulate": Field(Whole(least=1), 1, is_optional=False),
     "clip_grad_norm": Field(Number(above=0), None, is_optional=True),
     "clip_grad_value": Field(Number(above=0), None, is_optional=True),
@@ -45,6 +46,8 @@ DOCS = {
     "the session as before the batch; it goes on with the next batch as if there had been none; or it goes on with the "
     "next batch from the state at the begin of the epoch, or of its last checkpoint in it, up to 3 times. By default "
     "the fit fails where the loss is none.",
+    "learning_rate": "Learning rate of each optimizer step of this fit, which the session keeps; by default it stays "
+    "as it is. Of a schedule it is the setting of the same name.",
     "accumulate": "Batches whose gradients are added up for one optimizer step.",
     "clip_grad_norm": "Joint L2 norm that the gradients have at most in an optimizer step of this fit.",
     "clip_grad_value": "Magnitude that each element of the gradients has at most in an optimizer step of this fit; "

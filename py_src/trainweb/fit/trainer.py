@@ -16,17 +16,17 @@ from trainweb.data.dataset import Batch, Dataset, epoch_batches
 from trainweb.data.random import permutation
 from trainweb.errors import FeedError, NumericsError
 from trainweb.fit.bar import Bar, make_bar
-from trainweb.fit.evaluation import Evaluation
+from trainweb.fit.evaluation import Evaluation, metrics_of
 from trainweb.fit.history import Epoch, Event, History, Progress
 from trainweb.fit.on_nan import OnNaN
 from trainweb.fit.options import DEFAULT_BATCH, EarlyStopping, checked_options, make_early_stopping
 from trainweb.fit.overfit import OverfitReport, overfit_one_batch
 from trainweb.fit.places import located
 from trainweb.fit.proximal import ProximalTerm
+from trainweb.fit.rates import schedule_of
 from trainweb.fit.resume import FitCheckpoint, Position
 from trainweb.ir.layout import STATE_LAZY_RESET
 from trainweb.loss_counts import MeanLoss
-from trainweb.schedules import Schedule, make_schedule
 
 if TYPE_CHECKING:
     from weakref import WeakSet
@@ -154,8 +154,12 @@ class Trainer:
             Evaluated after each epoch.
         validation_split : float, optional
             Share of the rows, the last ones, that are evaluated after each epoch instead of trained on.
-        schedule : dict, function of the optimizer step, or Schedule, optional
-            Learning rate of each optimizer step of this fit, from 0 on; by default it stays what it is.
+        learning_rate : float, optional
+            Learning rate of each optimizer step of this fit, which the session keeps. By default it stays as it is:
+            0.001 for a fresh session. Of a schedule it is the setting of the same name.
+        schedule : str, dict, function of the optimizer step, or Schedule, optional
+            Learning rate of each optimizer step of this fit, from 0 on; by default it stays what it is. Its ``total``
+            is by default the number of optimizer steps of the fit, the warm-up among them.
         accumulate : int
             Batches whose gradients are added up for one optimizer step; 1.
         clip_grad_norm, clip_grad_value : float, optional
@@ -300,11 +304,7 @@ class FitPlan:
         self.inputs = session.input_names()
         self.loss = session.output_names()[0]
         self.count = session.core.models.counts["train"]
-        metrics = others.get("metrics") or []
-        if isinstance(metrics, (str, Mapping)):
-            metrics = [metrics]
-        if not isinstance(metrics, Iterable):
-            raise messages.BAD_SETTING(name="metrics", value=metrics, expected="a list of metrics")
+        metrics = metrics_of(others.get("metrics") or [])
         if metrics and validation is None:
             raise messages.METRICS_WITHOUT_DATA()
         self.validation: Batches | None = None
@@ -316,10 +316,11 @@ class FitPlan:
             kept = options | {"remainder": "keep"}
             self.validation = Batches(validation, kept, shuffle=False)
             names = others.get("predictions"), others.get("targets")
-            self.evaluation = Evaluation(session, list(metrics), *names, ema=self.ema)
+            self.evaluation = Evaluation(session, metrics, *names, ema=self.ema)
             better = {name: mode for name, mode in self.evaluation.better.items() if mode}
         self.on_nan = None if options["on_nan"] is None else OnNaN(session, options["on_nan"])
-        self.schedule = as_schedule(others.get("schedule"))
+        steps = None if self.steps is None else self.epochs * -(-self.steps // self.accumulate)
+        self.schedule = schedule_of(others.get("schedule"), options["learning_rate"], steps)
         early = others.get("early_stopping")
         self.early: EarlyStopping | None = None if early is None else make_early_stopping(early, better)
         self.callbacks = as_callbacks(others.get("callbacks"))
@@ -600,11 +601,6 @@ def split_data(data: Any, validation: Any, share: float | None) -> tuple[Dataset
     if validation is not None:
         raise messages.TWO_VALIDATIONS()
     return train.split(share)
-
-
-def as_schedule(given: Any) -> Schedule | None:
-    """A schedule of what `fit` takes."""
-    return given if given is None or isinstance(given, Schedule) else make_schedule(given)
 
 
 def as_callbacks(given: Any) -> Sequence[Callback]:

@@ -78,12 +78,8 @@ class Rule(Optimizer):
             for case in ({}, *cls.cases)
             for rate, step in ((0.1, 1), (0.01, 7))
         )
-        cls.bad = (
-            Bad(
-                [f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, *cls.values[: len(cls.names)], bools([True])],
-                error=UnsupportedError,
-            ),
-        )
+        signalled = [f32([0.1]), i64([1]), *[PARAMETERS] * (2 + len(kept)), bools([True])]
+        cls.bad = (Bad(signalled, error=UnsupportedError),)
 
     @classmethod
     def sample_moments(cls, case: Mapping[str, Any]) -> Sequence[Any]:

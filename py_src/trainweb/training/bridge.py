@@ -44,6 +44,7 @@ from trainweb.training.bundle import (
     signature_of,
 )
 from trainweb.training.export import export_model
+from trainweb.training.forward import PREDICT, kind_of_outputs
 from trainweb.training.host import SegmentMemory
 from trainweb.training.inference import InferenceModel
 from trainweb.training.models import SessionModels, base_of, read_models
@@ -486,7 +487,7 @@ def compile_plan(handle: int, kind: str, overwrite: bool, signature_json: str, i
     metrics: list[Described] = []
     if isinstance(found, InferenceModel):
         plan = found.compile(feeds, in_use)
-    elif base_of(kind) in ("train", "eval"):
+    elif base_of(kind) in ("train", "eval", PREDICT):
         models = _training(handle).models
         plan, metrics = models.compile_step(kind, feeds, overwrite, in_use), models.described(kind)
     else:
@@ -495,6 +496,12 @@ def compile_plan(handle: int, kind: str, overwrite: bool, signature_json: str, i
         plan = compilers.get(kind, models.compile_scheduler)()
     blobs = Blobs()
     return {**plan_json(plan, kind, overwrite, feeds, blobs, metrics), "text": plan.text}, blobs.data, "blobs"
+
+
+@answered
+def forward_inputs(handle: int, outputs_json: str) -> list[str]:
+    """The inputs of the step that predicts these outputs."""
+    return list(_training(handle).models.inputs_of(kind_of_outputs(json.loads(outputs_json))))
 
 
 @answered

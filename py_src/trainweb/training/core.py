@@ -43,6 +43,7 @@ from trainweb.ops.infer import may_decide
 from trainweb.ops.optim import LIMITS, MOMENTS
 from trainweb.training import seed
 from trainweb.training.export import check_export, export_model
+from trainweb.training.forward import PREDICT
 from trainweb.training.host import DEFAULT_MAX_PLANS, LoadedPlan, PlanCache, PlanHost
 from trainweb.training.models import InUse, SessionModels, base_of
 from trainweb.training.options import INFO, VERBOSE, Log, RunOptions, SessionOptions
@@ -282,20 +283,20 @@ class SessionCore:
         targets: Mapping[str, TensorType] | None = None,
         options: RunOptions = NO_OPTIONS,
     ) -> dict[str, Tensor]:
-        """Run a "train" or "eval" step; results by name in the order of `fetches` (None: all).
+        """Run a "train", "eval" or "predict" step; results by name in the order of `fetches` (None: all).
 
         "eval" may be followed by a space and metrics (`SessionModels.compile_step`): then their sums are results, too.
-        With `options.ema` an "eval" step reads the averages in place of the parameters.
+        With `options.ema` all but a "train" step read the averages in place of the parameters.
 
         `targets` are the types of arrays that results will be written into: they must fit, or nothing runs.
         """
         base = base_of(kind)
-        if base != "eval":
+        if base == "train":
             options.refuse_ema()
         with options.noted(), self.averaged(on=options.ema):
             self.check_step(base)
             wanted = self._fetches(kind, fetches)
-            loaded = self.plan(kind, self.models.signature(base, feeds), options)
+            loaded = self.plan(kind, self.models.signature(kind, feeds), options)
             self._check_targets(loaded, targets or {})
             options.check_terminate()
             start = perf_counter()
@@ -307,7 +308,8 @@ class SessionCore:
                     self.host.write_state(STATE_LAZY_RESET, 0)
                 return self.host.read_outputs(loaded, wanted)
 
-            results = run() if self.numerics is None else self.numerics.step(base, feeds, loaded, run)
+            is_checked = self.numerics is not None and base != PREDICT
+            results = run() if self.numerics is None or not is_checked else self.numerics.step(base, feeds, loaded, run)
             self.log(VERBOSE, options, f"{base} step: {1e3 * (perf_counter() - start):.3f} ms")
             return results
 
@@ -334,7 +336,7 @@ class SessionCore:
     def check_step(self, kind: str) -> None:
         """Raise unless the session can run a "train" or "eval" step now."""
         self._check()
-        if kind == "eval" and self.models.graphs["eval"] is None:
+        if kind != "train" and self.models.graphs["eval"] is None:
             raise messages.NO_EVAL_MODEL()
         if self.parameters.is_nominal:
             raise messages.NOMINAL_STEP(step="TrainStep" if kind == "train" else "EvalStep")
@@ -344,7 +346,7 @@ class SessionCore:
         if fetches is None:
             return outputs
         for name in fetches:
-            if name not in outputs and name != self.models.counts[base_of(kind)].output:
+            if name not in outputs and name != self.models.count_of(kind):
                 raise messages.UNKNOWN_FETCH(name=name, names=", ".join(outputs))
         return fetches
 

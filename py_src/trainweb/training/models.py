@@ -36,6 +36,7 @@ from trainweb.ops.optim import (
     clip_graph,
     scheduler_graph,
 )
+from trainweb.training.forward import PREDICT, Forward, forward_of
 from trainweb.training.host import N_SEGMENTS, STATE_BYTES, check_segments, evaluate
 from trainweb.training.parameters import Layout, ParameterSlot, Shape
 
@@ -110,6 +111,7 @@ class SessionModels:
                 loss, inputs = self.outputs[kind][0], self.inputs[kind].values()
                 self.graphs[kind], self.counts[kind] = counted_loss(graph, loss, inputs)
         self._evaluations: dict[str, tuple[Graph, list[Described]]] = {}
+        self._forwards: dict[str, Forward] = {}
 
     def _user_inputs(self, graph: Graph) -> dict[str, Value]:
         return {
@@ -142,13 +144,31 @@ class SessionModels:
         return [values[name] for name in self.outputs[kind]]
 
     def signature(self, kind: str, feeds: Mapping[str, Tensor]) -> dict[str, TensorType]:
-        """Return the types of the feeds of a "train" or "eval" step, with the values that decide about shapes."""
-        return signature_of_feeds(self.deciding[kind], feeds)
+        """Return the types of the feeds of a step, with the values that decide about shapes."""
+        forward = self.forward(kind)
+        deciding = self.deciding[base_of(kind)] if forward is None else forward.deciding
+        return signature_of_feeds(deciding, feeds)
+
+    def forward(self, kind: str) -> Forward | None:
+        """The step that predicts, of a kind that `kind_of_outputs` gives; None for other kinds."""
+        if base_of(kind) != PREDICT:
+            return None
+        if kind not in self._forwards:
+            graph = self.graphs["eval"]
+            if graph is None:
+                raise messages.NO_EVAL_MODEL()
+            self._forwards[kind] = forward_of(graph, self.inputs["eval"], kind)
+        return self._forwards[kind]
+
+    def inputs_of(self, kind: str) -> dict[str, Value]:
+        """Return the inputs of a step."""
+        forward = self.forward(kind)
+        return self.inputs[base_of(kind)] if forward is None else forward.inputs
 
     def described(self, kind: str) -> list[Described]:
         """Return the sums of a step: "eval" is followed by metrics as `trainweb.metrics.request_of` names them."""
-        _, _, request = kind.partition(" ")
-        return self._evaluation(request)[1] if request else []
+        base, _, request = kind.partition(" ")
+        return self._evaluation(request)[1] if request and base == "eval" else []
 
     def _evaluation(self, request: str) -> tuple[Graph, list[Described]]:
         if request not in self._evaluations:
@@ -162,6 +182,20 @@ class SessionModels:
         _, *others = self.outputs["eval"]
         return others[0] if len(others) == 1 else self.compared()
 
+    def own_outputs(self) -> list[str]:
+        """What a step that predicts gives: the outputs besides the loss, else what the loss compares.
+
+        Raises
+        ------
+        ModelError
+            The loss compares several tensors, or none with the last input.
+        """
+        _, *others = self.outputs["eval"] or [""]
+        compared = None if others else self.compared()
+        if not others and compared is None:
+            raise messages.NO_OWN_OUTPUTS(names=", ".join(self.outputs["eval"]))
+        return others or [str(compared)]
+
     def compared(self) -> str | None:
         """Return the tensor that the eval model's loss compares with its last input; None unless it is just one."""
         graph, inputs = self.graphs["eval"], list(self.inputs["eval"])
@@ -169,17 +203,20 @@ class SessionModels:
 
     def results(self, kind: str) -> list[str]:
         """Return the outputs of a step, and for a step with metrics also their sums and faults."""
+        forward = self.forward(kind)
+        if forward is not None:
+            return forward.outputs
         return [*self.outputs[base_of(kind)], *(n for d in self.described(kind) for n in (d.sums, d.faults) if n)]
 
     def key(self, kind: str, feeds: Feeds) -> tuple[object, ...]:
-        """Check the feeds; return the key under which plans of a "train" or "eval" step for them are found.
+        """Check the feeds; return the key under which plans of a step for them are found.
 
         Raises
         ------
         FeedError
             A feed is missing, unknown, or of the wrong dtype, rank or shape.
         """
-        return (kind, *check_feeds(self.inputs[base_of(kind)], feeds, allow_empty=kind != "train"))
+        return (kind, *check_feeds(self.inputs_of(kind), feeds, allow_empty=kind != "train"))
 
     def compile_step(
         self,
@@ -191,12 +228,13 @@ class SessionModels:
         *,
         keep_all: bool = False,
     ) -> Plan:
-        """Compile a "train" or "eval" step.
+        """Compile a "train", "eval" or "predict" step.
 
         Parameters
         ----------
         kind
-            "eval" may be followed by a space and the metrics that are to be summed up, as `request_of` names them.
+            "eval" may be followed by a space and the metrics that are to be summed up, as `request_of` names them;
+            "predict" is followed by its outputs, as `kind_of_outputs` names them.
         overwrite
             Gradients overwrite instead of adding.
         in_use
@@ -206,9 +244,8 @@ class SessionModels:
         keep_all
             Every float tensor stays until the end: nothing is cached then, and the memory budget does not hold.
         """
-        base, _, request = kind.partition(" ")
-        graph = self._evaluation(request)[0] if request else self.graphs[base]
-        assert graph is not None
+        base = base_of(kind)
+        graph = self._graph_of(kind)
         names = {v.name for v in graph.inputs}
         slots = self.layout.slots.values()
         bindings = {s.name: Binding(PARAMETERS, 4 * s.offset, "float32", s.shape) for s in slots}
@@ -217,8 +254,8 @@ class SessionModels:
         known = {RESET: TensorType("bool", (1,), (overwrite,))} if RESET in names else {}
         plan = compile_model(
             graph,
-            {n: feeds[n] for n in self.inputs[base]},
-            [*self.results(kind), *filter(None, [self.counts[base].output])],
+            {n: feeds[n] for n in self.inputs_of(kind)},
+            [*self.results(kind), *filter(None, [self.count_of(kind)])],
             bindings={n: b for n, b in bindings.items() if n in names},
             known=known,
             overwrite=overwrite,
@@ -228,7 +265,7 @@ class SessionModels:
             memory_budget=None if keep_all else self.memory_budget,
             cache=None if keep_all else Cache(self._fixed, in_use),
             # Results of parameters that change between two runs would be invalid in the second.
-            cache_trained=base == "eval" or not overwrite,
+            cache_trained=base != "train" or not overwrite,
             saves_little=self._is_mostly_frozen() and not keep_all,
             observe=observe,
             keep_all=keep_all,
@@ -236,6 +273,20 @@ class SessionModels:
         if plan.recomputation.instructions:
             _log_recomputation(base, plan)
         return plan
+
+    def count_of(self, kind: str) -> str | None:
+        """The result of a step that its loss was divided by, where there is one."""
+        base = base_of(kind)
+        return None if base == PREDICT else self.counts[base].output
+
+    def _graph_of(self, kind: str) -> Graph:
+        base, _, request = kind.partition(" ")
+        forward = self.forward(kind)
+        if forward is not None:
+            return forward.graph
+        graph = self._evaluation(request)[0] if request else self.graphs[base]
+        assert graph is not None
+        return graph
 
     def explain(self, kind: str, feeds: Feeds, overwrite: bool) -> str:
         """How the compiler comes to the plan of a "train" or "eval" step: what is lowered, then each pass as a diff."""
@@ -290,7 +341,7 @@ class SessionModels:
 
 
 def base_of(kind: str) -> str:
-    """The kind of a step without the metrics that it sums up."""
+    """The kind of a step without the metrics that it sums up, or the outputs that it predicts."""
     return kind.partition(" ")[0]
 
 
@@ -397,7 +448,7 @@ def read_models(
     *,
     tells_which: bool = False,
 ) -> tuple[Graph, Graph | None, Graph | None]:
-    """The graphs of a session's models, each given as `read_model` takes it, or None.
+    """The graphs of a session's models, each given as a graph, as `read_model` takes it, or None.
 
     `integrity` has hashes by the names in `MODELS`. With `tells_which` errors start with the name of the model there.
     """
@@ -407,6 +458,8 @@ def read_models(
             raise TypeError(f"'integrity' has a hash of {name!r:.80}, which is not given.")
 
     def read(name: str, given: Any) -> Graph:
+        if isinstance(given, Graph):
+            return given.copy()
         try:
             return read_model(given, limits=limits, integrity=hashes.get(name))
         except TrainwebError as error:

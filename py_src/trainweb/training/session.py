@@ -17,10 +17,11 @@ from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.graph import Tensor
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
 from trainweb.training.core import SessionCore
-from trainweb.training.models import base_of, read_models
+from trainweb.training.models import read_models
 from trainweb.training.options import Log, RunOptions, SessionOptions
 from trainweb.training.profile import Profile
 from trainweb.training.session_methods import SessionMethods
+from trainweb.training.session_tasks import SessionTasks
 from trainweb.training.state import CheckpointState
 from trainweb.training.units import DeadUnits
 
@@ -31,7 +32,7 @@ Model = Any
 """bytes, a path, or an onnx.ModelProto."""
 
 
-class TrainingSession(SessionMethods):
+class TrainingSession(SessionMethods, SessionTasks):
     """Trains a model from its artifacts.
 
     Parameters
@@ -163,7 +164,7 @@ class TrainingSession(SessionMethods):
         return arrays | targets
 
     def _converted(self, kind: str, feeds: Mapping[str, Any]) -> dict[str, Tensor]:
-        inputs = self.core.inputs[base_of(kind)]
+        inputs = self.core.models.inputs_of(kind)
         return {
             n: as_feed(n, v, inputs[n].dtype) if n in inputs else from_numpy(n, v)
             for n, v in check_feeds(feeds).items()

@@ -38,7 +38,7 @@ CASES = {
         warm(lambda o: lr.ExponentialLR(o, 0.9)),
     ),
     "Cosine warm": (
-        {"total": 31, "warmup": 8, "warmup_start": 0.1},
+        {"total": 39, "warmup": 8, "warmup_start": 0.1},
         warm(lambda o: lr.CosineAnnealingLR(o, 31)),
     ),
 }

@@ -2,6 +2,7 @@
 
 import type { DataSource } from "../data/dataset.js";
 import { Dataset } from "../data/dataset.js";
+import { countBatches } from "../data/epoch.js";
 import type { EvalValues, OnNaN, Remainder, WireClip, WireEvaluation, WireMetric } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
 import type { SessionInfo } from "../wire/protocol.js";
@@ -23,9 +24,10 @@ import {
 } from "./settings/fit.js";
 import { CheckpointStore } from "./checkpoint-store.js";
 import type { FitControl, FitEvent } from "./fit-events.js";
-import { schedule, type Schedule } from "./schedule.js";
+import { scheduleOf } from "./fit-rates.js";
+import type { Schedule } from "./schedule.js";
 import type { Settings } from "./settings/kinds.js";
-import type { ScheduleSettings } from "./settings/schedules.js";
+import type { ScheduleSettings, ScheduleType } from "./settings/schedules.js";
 
 /** Called with each event, and the fit, which it can pause and end. The end of an epoch waits for what it returns. */
 export type FitCallback = (event: FitEvent, fit: FitControl) => unknown;
@@ -44,12 +46,22 @@ export interface FitCheckpointSettings extends CheckpointFields {
   readonly name: string;
 }
 
+type Without<Settings, Names extends string> = Settings extends unknown
+  ? Omit<Settings, Names> & Partial<Pick<Settings, Names & keyof Settings>>
+  : never;
+
+/** Settings of a schedule, of which a fit knows `total` and may be given the rate beside it. */
+export type FitScheduleSettings = Without<ScheduleSettings, "total" | "learningRate">;
+
 /** Options of `fit`. */
 export interface FitOptions extends FitFields {
   /** Evaluated after each epoch with the eval model. */
   readonly validationData?: DataSource | null;
-  /** Learning rate of each optimizer step of this fit, from 0 on; by default it stays what it is. */
-  readonly schedule?: ScheduleSettings | Schedule | ((step: number) => number) | null;
+  /**
+   * Learning rate of each optimizer step of this fit, from 0 on; by default it stays what it is. `total` is by default the
+   * number of optimizer steps of the fit, the warm-up among them; the rate may be given as `learningRate` beside it.
+   */
+  readonly schedule?: ScheduleType | FitScheduleSettings | Schedule | ((step: number) => number) | null;
   /** What is computed of the validation data besides the loss. */
   readonly metrics?: readonly (MetricType | MetricSettings)[];
   /** The output of the eval model that metrics look at; by default the only one besides the loss, else what the loss compares. */
@@ -139,6 +151,8 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     throw sessionError("PROXIMAL_CHECKPOINT", {});
   }
   const batchSize = plain.batchSize ?? DEFAULT_BATCH;
+  const batches = train.size === null || train.isBatched ? null : countBatches(train.size, batchSize, plain.remainder);
+  const steps = batches === null ? null : plain.epochs * Math.ceil(batches / plain.accumulate);
   const seed = isStream || plain.shuffle === false ? null : plain.seed;
   const kept = {
     batchSize: train.isBatched ? null : batchSize,
@@ -163,7 +177,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     ema: plain.ema,
     proximal: plain.proximal,
     onNaN: plain.onNaN,
-    schedule: asSchedule(given.schedule ?? null),
+    schedule: scheduleOf(given.schedule, plain.learningRate, steps),
     evaluation: validation === null ? null : resolveEvaluation(info, given, metrics),
     early: early === null ? null : new EarlyStopping(early, metrics),
     callbacks: asCallbacks(given.callbacks ?? []),
@@ -193,9 +207,9 @@ function resolveCheckpoint(given: unknown, options: ResolvedCheckpoint["options"
   return { store, name: name as string, every: (checked["every"] as number | undefined) ?? null, options };
 }
 
-type Nullable = "batchSize" | "shuffle" | "validationSplit" | "clipGradNorm" | "clipGradValue" | "onNaN";
+type Nullable = "batchSize" | "shuffle" | "validationSplit" | "clipGradNorm" | "clipGradValue" | "learningRate" | "onNaN";
 type Plain = Required<Omit<FitFields, Nullable>> &
-  { readonly [Name in "batchSize" | "validationSplit" | "clipGradNorm" | "clipGradValue"]: number | null } & {
+  { readonly [Name in "batchSize" | "validationSplit" | "clipGradNorm" | "clipGradValue" | "learningRate"]: number | null } & {
     readonly shuffle: boolean | null;
     readonly onNaN: OnNaN | null;
   };
@@ -239,7 +253,8 @@ function splitData(data: unknown, validation: DataSource | null, share: number |
   return train.split(share);
 }
 
-function resolveMetrics(given: unknown): readonly WireMetric[] {
+/** Metrics, checked. */
+export function resolveMetrics(given: unknown): readonly WireMetric[] {
   if (!Array.isArray(given)) {
     throw badSetting("metrics", given, "a list of metrics");
   }
@@ -257,9 +272,10 @@ function resolveMetrics(given: unknown): readonly WireMetric[] {
   return metrics;
 }
 
-function resolveEvaluation(
+/** What is evaluated, checked. */
+export function resolveEvaluation(
   info: SessionInfo,
-  { predictions, targets }: FitOptions,
+  { predictions, targets }: Pick<FitOptions, "predictions" | "targets">,
   metrics: readonly WireMetric[],
 ): WireEvaluation {
   const { hasEval, evalInputNames, evalOutputNames, compared } = info;
@@ -279,13 +295,6 @@ function resolveEvaluation(
     throw badSetting("targets", target, `one of ${evalInputNames.join(", ")}`);
   }
   return { loss, metrics, predictions: predicted, targets: target };
-}
-
-function asSchedule(given: FitOptions["schedule"]): Schedule | null {
-  if (given === null || given === undefined) {
-    return null;
-  }
-  return typeof given === "object" && "rate" in given ? given : schedule(given);
 }
 
 function asCallbacks(given: FitCallback | readonly FitCallback[]): readonly FitCallback[] {

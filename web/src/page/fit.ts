@@ -471,7 +471,7 @@ function sentBytes(view: ArrayBufferView): Uint8Array {
 }
 
 /** No row came in an epoch, which counts from 0. */
-function emptyData(epoch: number): Error {
+export function emptyData(epoch: number): Error {
   return epoch === 0 ? sessionError("EMPTY_DATASET", {}) : sessionError("ENDED_DATASET", { epoch: epoch + 1 });
 }
 
@@ -492,7 +492,8 @@ export async function packBatch(batch: unknown, inputNames: readonly string[], n
   return { feeds, rows: feeds[0]?.dims[0] ?? 1, first };
 }
 
-function buffersOf({ feeds }: WireBatch): ArrayBuffer[] {
+/** What of a batch is transferred. */
+export function buffersOf({ feeds }: WireBatch): ArrayBuffer[] {
   return feeds.flatMap(({ data }) => (data instanceof Uint8Array ? [data.buffer as ArrayBuffer] : []));
 }
 

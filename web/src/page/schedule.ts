@@ -55,7 +55,11 @@ export function schedule(given: ScheduleSettings | ((step: number) => number)): 
   const checked = resolveKind("schedule", given, SCHEDULES);
   const type = checked["type"] as ScheduleType;
   const settings = withDefaults(type, checked);
-  const { learningRate = 0, warmup = 0, warmupStart = 0 } = settings as Numbers;
+  const { learningRate = 0, warmup = 0, warmupStart = 0, total } = settings as Numbers;
+  if (total !== undefined && total <= warmup) {
+    throw badSetting("total", total, `an integer above the warm-up, which takes ${warmup} steps`);
+  }
+  const afterWarmup = total === undefined ? settings : { ...settings, total: total - warmup };
   const plateau = type === "Plateau" ? new Plateau(settings) : null;
   const factor = type === "Plateau" ? (): number => plateau?.current ?? 1 : FACTORS[type];
   return {
@@ -64,7 +68,7 @@ export function schedule(given: ScheduleSettings | ((step: number) => number)): 
       if (step < warmup) {
         return learningRate * (warmupStart + (1 - warmupStart) * (step / warmup));
       }
-      return learningRate * factor(step - warmup, settings as Numbers);
+      return learningRate * factor(step - warmup, afterWarmup as Numbers);
     },
     observe: (metric) => plateau?.observe(metric),
   };

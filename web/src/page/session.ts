@@ -17,7 +17,7 @@ import type {
   SharedState,
   StepKind,
 } from "../wire/protocol.js";
-import type { CheckpointFolder } from "../wire/fit.js";
+import type { CheckpointFolder, EvalValues } from "../wire/fit.js";
 import type { DataSource } from "../data/dataset.js";
 import {
   parseRunArguments,
@@ -41,18 +41,20 @@ import { FederatedClient } from "./federated.js";
 import type { FederatedFields } from "./settings/federated.js";
 import { FitRun, runTrainSteps, type FitHost } from "./fit.js";
 import { checkAverages, type FitOptions } from "./fit-options.js";
+import { evaluate, predict, type EvaluateOptions, type PredictOptions } from "./predict.js";
 import type { FileName } from "./integrity.js";
 import { checkModel, withModel } from "./load-model.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { overfitOneBatch, type OverfitOptions, type OverfitReport } from "./overfit.js";
+import { checkTrainingOptions } from "./session-files.js";
 import { SessionCaller } from "./session-caller.js";
 import { SessionMethods, type MethodsByHand } from "./session-methods.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
-import { buffersOf, isSource, loadSource, type Source } from "./sources.js";
+import { buffersOf, loadSource, type Source } from "./sources.js";
 import { describe, isTensor } from "../data/given.js";
-import { checkKnown, checkOptions } from "../data/nearest.js";
+import { checkOptions } from "../data/nearest.js";
 import { copiedInto, copyBytes, describeFetch, ownBytes, packFeeds, packTensor, SpareBuffers, unpackResults, unpackTensor } from "./tensors.js";
-import { resolveConfig, type TrainingConfig } from "./training-config.js";
+import { resolveConfig, takeRate, type TrainingConfig } from "./training-config.js";
 
 /** The files of a training session: URLs, bytes or Blobs. */
 export interface TrainingSessionCreateOptions {
@@ -196,9 +198,10 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
     sessionOptions?: SessionOptions,
   ): Promise<TrainingSession> {
     checkModel(model);
-    const configJson = resolveConfig(config);
+    const [artifacts, rate] = takeRate(config);
+    const configJson = resolveConfig(artifacts);
     const options = resolveOptions(sessionOptions);
-    return withModel(
+    const session = await withModel(
       model,
       options,
       async (client, { file, external, buffers }) => {
@@ -207,6 +210,10 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
       },
       options.cache,
     );
+    if (rate !== null) {
+      await session.setLearningRate(rate);
+    }
+    return session;
   }
 
   /** The seed of its random operators (Dropout), of 64 bits: `env.seed` as it was, or else 0, or what a bundle has. */
@@ -320,6 +327,30 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
       run.then(end, end);
     }
     return run;
+  }
+
+  /**
+   * The loss of data, and metrics, as `fit` computes them of validation data. Nothing changes.
+   *
+   * @param data - with labels
+   * @returns "loss" and each metric by its name
+   * @throws SessionError without an eval model or averages; FeedError for data that does not fit the model or has no
+   *   rows; ModelError for a metric or option that is wrong
+   */
+  evaluate(data: DataSource, options: EvaluateOptions = {}): Promise<EvalValues> {
+    return evaluate(this.#fitHost(this.#fit), data, options);
+  }
+
+  /**
+   * What the model gives for data, with the current parameters. Labels are not needed, and nothing changes.
+   *
+   * @param data - the inputs of the model; labels that are there are left out
+   * @returns each output for all rows
+   * @throws SessionError without an eval model or averages, and for an output without an axis of rows in several batches;
+   *   FeedError for data that does not fit the model or has no rows; ModelError for an output that there is not
+   */
+  predict(data: DataSource, options: PredictOptions = {}): Promise<Readonly<Record<string, Tensor>>> {
+    return predict(this.#fitHost(this.#fit), data, options);
   }
 
   /**
@@ -751,44 +782,4 @@ async function createFromBundle(
   options.progress.compiles();
   const info = await client.request(callOf("createFromBundle", [file, options.json], buffersOf(file)));
   return TrainingSession.open(client, info, options);
-}
-
-function checkTrainingOptions(options: unknown): void {
-  if (typeof options !== "object" || options === null) {
-    throw new TypeError("'trainingOptions' must be an object with 'trainModel' and 'checkpointState'.");
-  }
-  if ("bundle" in options) {
-    checkBundleOptions(options);
-    return;
-  }
-  const names = ["trainModel", "checkpointState", "evalModel", "optimizerModel"] as const;
-  // What `buildArtifacts` gives may be given as it is: it has the nominal checkpoint besides.
-  checkKnown("The file", options, [...names, "nominalCheckpoint"]);
-  for (const name of names) {
-    const source = (options as Partial<TrainingSessionCreateOptions>)[name];
-    const required = name === "trainModel" || name === "checkpointState";
-    if (!source && !required) {
-      continue;
-    }
-    if (!source) {
-      throw new TypeError(`'trainingOptions.${name}' is required: a URL, Uint8Array, ArrayBuffer or Blob.`);
-    }
-    if (!isSource(source) && !(name === "checkpointState" && source instanceof CheckpointState)) {
-      throw new TypeError(
-        `'trainingOptions.${name}' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(source)}.`,
-      );
-    }
-  }
-}
-
-function checkBundleOptions(options: { readonly bundle: unknown }): void {
-  const others = Object.keys(options).filter((name) => name !== "bundle");
-  if (others.length > 0) {
-    throw new TypeError(`'trainingOptions.bundle' has the whole session; '${others[0]}' cannot be given besides.`);
-  }
-  if (!options.bundle || !isSource(options.bundle)) {
-    throw new TypeError(
-      `'trainingOptions.bundle' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(options.bundle)}.`,
-    );
-  }
 }

@@ -18,7 +18,9 @@ export interface TrainingConfig {
   /** A loss, by name or with its settings. Null: the first output of the model is the loss already. */
   readonly loss: LossType | LossSettings | null;
   /** An optimizer, by name or with its settings. Without one the session cannot update parameters. */
-  readonly optimizer?: OptimizerType | OptimizerSettings | null;
+  readonly optimizer?: OptimizerType | (OptimizerSettings & { readonly learningRate?: number }) | null;
+  /** The rate that the session starts with; 0.001 by default. It may be a setting of `optimizer`, too. */
+  readonly learningRate?: number | null;
   /** Joint L2 norm that the gradients have at most in an optimizer step. */
   readonly clipGradNorm?: number | null;
   /** Magnitude that each element of the gradients has at most in an optimizer step; before `clipGradNorm`. */
@@ -134,4 +136,42 @@ function resolveOptimizer(given: unknown): Record<string, unknown> {
     });
   }
   return resolved;
+}
+
+/**
+ * The configuration without its learning rate, and that; null: the default.
+ *
+ * @throws ModelError when there are two different rates, one that is none, or one without an optimizer
+ */
+export function takeRate(config: TrainingConfig): readonly [config: TrainingConfig, rate: number | null] {
+  if (typeof config !== "object" || config === null || Array.isArray(config)) {
+    return [config, null];
+  }
+  const { learningRate = null, ...given } = config;
+  const others: { -readonly [Name in keyof TrainingConfig]: TrainingConfig[Name] } = given;
+  const { optimizer } = others;
+  let rate = learningRate;
+  if (typeof optimizer === "object" && optimizer !== null && "learningRate" in optimizer) {
+    const { learningRate: own, ...settings } = optimizer;
+    checkRate("optimizer.learningRate", own);
+    if (rate !== null && rate !== own) {
+      throw sessionError("TWO_RATES", { first: rate, where: "optimizer", second: own });
+    }
+    rate = own as number;
+    others.optimizer = settings as OptimizerSettings;
+  }
+  if (rate === null) {
+    return [others, null];
+  }
+  checkRate("learningRate", rate);
+  if (optimizer === undefined || optimizer === null) {
+    throw sessionError("RATE_WITHOUT_OPTIMIZER", {});
+  }
+  return [others, rate];
+}
+
+function checkRate(name: string, rate: unknown): void {
+  if (typeof rate !== "number" || !Number.isFinite(rate) || rate < 0) {
+    throw badSetting(name, rate, "a number at least 0");
+  }
 }

@@ -390,6 +390,30 @@ export const MESSAGES = {
     error: "ModelError",
     text: "Metrics need validation data: give validationData or validationSplit.",
   },
+  NO_OWN_OUTPUTS: {
+    error: "ModelError",
+    text: "The eval model gives {names}, and its loss does not compare one tensor. Name the outputs to predict as 'outputs'.",
+  },
+  NO_ROWS_IN_OUTPUT: {
+    error: "SessionError",
+    text: "Output {name!r} has shape {shape!r} for {rows} rows; its first axis must count rows. Leave it out, or give all rows in one batch.",
+  },
+  UNLIKE_OUTPUTS: {
+    error: "SessionError",
+    text: "Output {name!r} has the shapes {shapes} in different batches, which cannot be joined. Leave it out, or give all rows in one batch.",
+  },
+  TWO_RATES: {
+    error: "ModelError",
+    text: "The learning rate is {first} and, in '{where}', {second}. Give it once.",
+  },
+  RATE_AND_SCHEDULE: {
+    error: "ModelError",
+    text: "'learningRate' is given beside a schedule that has rates of its own. Leave out one of them.",
+  },
+  RATE_WITHOUT_OPTIMIZER: {
+    error: "ModelError",
+    text: "A learning rate needs an optimizer: give 'optimizer', or leave out the rate.",
+  },
   METRIC_TWICE: {
     error: "ModelError",
     text: "The metric {name!r} is given twice.",

@@ -4,6 +4,7 @@ import type { WireError } from "./errors.js";
 import type { PackageFiles } from "./files.js";
 import type {
   CheckpointFolder, EpochRecord, EvalValues, FitSpec, Resumed, StepsAnswer, StepsTask, TrainAnswer, TrainTask, WireBatch,
+  WireEvaluation,
 } from "./fit.js";
 import type { GivenImage, ResolvedImageOptions } from "./images.js";
 import type { LogLevel } from "./log.js";
@@ -242,6 +243,20 @@ export interface WorkerApi {
    */
   startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<Resumed | null>>;
   fitTrain(handle: number, task: TrainTask): MaybePromise<Result<TrainAnswer>>;
+  /**
+   * Evaluate a batch; null: the values, for all batches were there.
+   *
+   * @param number - of the evaluation, of which several may be under way
+   */
+  evaluate(handle: number, number: number, spec: WireEvaluation, batch: WireBatch | null, averaged: boolean):
+    MaybePromise<Result<EvalValues | null>>;
+  /**
+   * The outputs of the eval model for a batch.
+   *
+   * @param whole - rows that the batch is filled up to
+   */
+  predict(handle: number, outputs: readonly string[], batch: WireBatch, whole: number, averaged: boolean):
+    MaybePromise<Result<readonly NamedTensor[]>>;
   /** The values once the last batches have come; null before, and when the fit ends early. */
   fitEvaluate(
     handle: number,

@@ -32,15 +32,17 @@ const PREFIX_BYTES = 64;
 const HASH = { start: 16, end: 48 };
 
 const N_SEGMENTS = SEGMENT_NAMES.length;
-const PLAN_KINDS = ["train", "eval", "optimizer", "scheduler", "clip", "inference"] as const;
+const PLAN_KINDS = ["train", "eval", "optimizer", "scheduler", "clip", "inference", "predict"] as const;
 type BaseKind = (typeof PLAN_KINDS)[number];
 /** An eval step that sums up metrics: they are named behind it, as `request_of` of trainweb/metrics.py does. */
 export type MetricsKind = `eval ${string}`;
-export type PlanKind = BaseKind | MetricsKind;
+/** A step that predicts: its outputs are named behind it. */
+export type ForwardKind = `predict ${string}`;
+export type PlanKind = BaseKind | MetricsKind | ForwardKind;
 
-/** The kind of a step without its metrics. */
-export function baseOf<Kind extends BaseKind>(kind: Kind | MetricsKind): Kind | "eval" {
-  return kind.startsWith("eval ") ? "eval" : (kind as Kind);
+/** The kind of a step without its metrics or outputs. */
+export function baseOf<Kind extends BaseKind>(kind: Kind | MetricsKind | ForwardKind): Kind | "eval" | "predict" {
+  return kind.startsWith("eval ") ? "eval" : kind.startsWith("predict ") ? "predict" : (kind as Kind);
 }
 
 /** An input, with the facts about it that a plan depends on. */

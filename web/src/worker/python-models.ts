@@ -169,6 +169,11 @@ export class PythonModels {
     return { header: value as RawPlan["header"], blobs: file?.data ?? new Uint8Array() };
   }
 
+  /** The inputs of the step that predicts these outputs. */
+  forwardInputs(outputs: readonly string[]): readonly string[] {
+    return this.#bridge.call("forward_inputs", this.#handle, JSON.stringify(outputs)).value as readonly string[];
+  }
+
   /** The plan of a step that keeps every tensor, and its nodes. */
   compileKept(
     kind: "train" | "eval",

@@ -39,7 +39,7 @@ import type {
 } from "../wire/protocol.js";
 import type { ArtifactName, SessionCalls } from "../wire/session-calls.js";
 import {
-  CLIP_INPUTS, parsePlan, baseOf, planKey, type Bundle, type BundlePlan, type Declaration, type FeedType,
+  CLIP_INPUTS, parsePlan, baseOf, planKey, type Bundle, type BundlePlan, type Declaration, type FeedType, type ForwardKind,
   type MetricsKind, type ParameterSlot, type PlanKind, type RawPlan, type SegmentSize,
 } from "./bundle.js";
 import { sizeOf } from "./bundle-reader.js";
@@ -56,6 +56,7 @@ import { PropertyTable } from "./properties.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 import type { TensorFile } from "./safetensors.js";
 import { exchangeAverages, whileExchanged } from "./averages.js";
+import { isForward, outputsOf } from "./predict.js";
 import { bytesOf, checkCount, checkRate, isZero, memoryOf, typeOf } from "./session-values.js";
 import { readSession, takeSnapshot, writeSession, type SessionRecord, type SnapshotHost } from "./snapshot.js";
 
@@ -91,6 +92,8 @@ export class SessionCore implements CallTable, PlanSource {
   readonly #properties: PropertyTable;
   readonly #kept: KeptPlans;
   readonly #numerics: NumericsCheck | null;
+  /** What steps that predict are fed, by their kinds. */
+  readonly #forwards = new Map<ForwardKind, ReadonlySet<string>>();
   #nominal: boolean;
   #keptState: TensorFile | null = null;
 
@@ -182,12 +185,12 @@ export class SessionCore implements CallTable, PlanSource {
 
   /** @param stop - ends the step between two of its instructions, the session being as before; null: it runs through */
   step(
-    kind: StepKind | MetricsKind,
+    kind: StepKind | MetricsKind | ForwardKind,
     feeds: readonly Feed[],
     fetches: readonly Fetch[],
     stop: AbortSignal | null = null,
   ): MaybePromise<Run> {
-    if (this.#numerics !== null && kind !== "scheduler") {
+    if (this.#numerics !== null && kind !== "scheduler" && !isForward(kind)) {
       return this.#checkedStep(this.#numerics, kind, feeds, fetches, stop);
     }
     if (kind !== "train") {
@@ -210,7 +213,7 @@ export class SessionCore implements CallTable, PlanSource {
       this.check(kind, []);
       return numerics.optimizerStep(() => this.#runner.run(kind, true, feeds, fetches, stop));
     }
-    const step = this.#keptStep(baseOf(kind), feeds);
+    const step = this.#keptStep(kind === "train" ? kind : "eval", feeds);
     return numerics.step(step, () =>
       withValue(this.#runner.run(kind, step.overwrite, step.feeds, fetches, stop), (run) => {
         if (kind === "train") {
@@ -292,9 +295,9 @@ export class SessionCore implements CallTable, PlanSource {
 
   check(plan: PlanKind, signature: readonly FeedType[]): void {
     const kind = baseOf(plan);
-    if (kind === "train" || kind === "eval") {
-      this.#checkStep(kind);
-      checkFeeds(this.#bundle.inputs[kind], signature, kind !== "train");
+    if (kind === "train" || kind === "eval" || kind === "predict") {
+      this.#checkStep(kind === "train" ? kind : "eval");
+      checkFeeds(this.inputsOf(plan), signature, kind !== "train");
       return;
     }
     this.#checkOptimizer();
@@ -306,7 +309,24 @@ export class SessionCore implements CallTable, PlanSource {
     }
   }
 
+  /** The names of what the step that predicts is fed; Python knows them. */
+  openForward(kind: ForwardKind): MaybePromise<ReadonlySet<string>> {
+    this.#checkStep("eval");
+    const known = this.#forwards.get(kind);
+    if (known !== undefined) {
+      return known;
+    }
+    return withValue(this.#models.get("predict"), (models) => {
+      const names = new Set(models.forwardInputs(outputsOf(kind)));
+      this.#forwards.set(kind, names);
+      return names;
+    });
+  }
+
   inputsOf(plan: PlanKind): readonly Declaration[] {
+    if (isForward(plan)) {
+      return this.#bundle.inputs.eval.filter(({ name }) => this.#forwards.get(plan)?.has(name));
+    }
     const kind = baseOf(plan);
     return kind === "train" || kind === "eval" ? this.#bundle.inputs[kind] : kind === "clip" ? CLIP_INPUTS : [];
   }
@@ -319,7 +339,8 @@ export class SessionCore implements CallTable, PlanSource {
       return known;
     }
     const feeds = signature.map((feed) => `${feed.name} ${feed.dtype}[${feed.dims.join(", ")}]`);
-    const name = kind === baseOf(kind) ? `a ${kind} step` : "an eval step with these metrics";
+    const special = isForward(kind) ? "a prediction" : "an eval step with these metrics";
+    const name = kind === baseOf(kind) ? `a ${kind} step` : special;
     const what = feeds.length === 0 ? name : `${name} of ${feeds.join(", ")}`;
     return withValue(this.#models.get(what), (models) => this.#compile(models, kind, overwrite, signature));
   }
@@ -329,8 +350,14 @@ export class SessionCore implements CallTable, PlanSource {
     const others = [...this.#plans.values(), ...this.#ahead.values(), ...this.#memory.plans];
     const kept = others.flatMap((plan) => plan.kept);
     const raw = models.compile(kind, overwrite, signature, kept);
-    const plan = parsePlan(raw, this.#owner, this.#kernels.fingerprint);
-    this.#onPlan(raw, plan, this.readFile);
+    const { inputs, outputs } = this.#owner;
+    const owner = isForward(kind)
+      ? { ...this.#owner, inputs: { ...inputs, predict: this.inputsOf(kind) }, outputs: { ...outputs, predict: outputsOf(kind) } }
+      : this.#owner;
+    const plan = parsePlan(raw, owner, this.#kernels.fingerprint);
+    if (!isForward(kind)) {
+      this.#onPlan(raw, plan, this.readFile);
+    }
     return plan;
   }
 

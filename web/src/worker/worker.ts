@@ -23,6 +23,7 @@ import type {
   TrainAnswer,
   TrainTask,
   WireBatch,
+  WireEvaluation,
 } from "../wire/fit.js";
 import type { GivenImage, ResolvedImageOptions } from "../wire/images.js";
 import type { WireProfile } from "../wire/profile.js";
@@ -53,10 +54,13 @@ import type {
   WorkerApi,
   WorkerInfo,
   WorkerSettings,
+  NamedTensor,
 } from "../wire/protocol.js";
 import { parseBundle, parseInference, splitBundle, type Bundle, type RawBundle } from "./bundle.js";
 import { BundleCache, cacheName } from "./cache.js";
 import { buildArtifacts, gradientGraph, StateCore } from "./file-calls.js";
+import { Evaluations } from "./evaluation.js";
+import { predictBatch } from "./predict.js";
 import { runTrainSteps, WorkerFit } from "./fit.js";
 import { InferenceCore } from "./inference-core.js";
 import { fillFromFile, type Kernels } from "./plan-memory.js";
@@ -80,6 +84,7 @@ interface Turns<Core> {
 interface TrainingTurns extends Turns<SessionCore> {
   /** Where its bundle is kept, if it is. */
   readonly cache: BundleCache | null;
+  readonly evaluations: Evaluations;
   fit: WorkerFit | null;
 }
 
@@ -255,6 +260,30 @@ class SessionWorker implements WorkerApi {
     isLast: boolean,
   ): MaybePromise<Result<EvalValues | null>> {
     return this.#perform(handle, (session) => fitOf(session).evaluate(batches, isLast));
+  }
+
+  evaluate(
+    handle: number,
+    number: number,
+    spec: WireEvaluation,
+    batch: WireBatch | null,
+    averaged: boolean,
+  ): MaybePromise<Result<EvalValues | null>> {
+    return this.#perform(handle, ({ core, evaluations }) =>
+      core.withAverages(averaged, () => evaluations.run(core, number, spec, batch)),
+    );
+  }
+
+  predict(
+    handle: number,
+    outputs: readonly string[],
+    batch: WireBatch,
+    whole: number,
+    averaged: boolean,
+  ): MaybePromise<Result<readonly NamedTensor[]>> {
+    return this.#perform(handle, ({ core }) =>
+      core.withAverages(averaged, () => predictBatch(core, outputs, batch, whole)),
+    );
   }
 
   endFit(handle: number): MaybePromise<Result<null>> {
@@ -574,7 +603,7 @@ class SessionWorker implements WorkerApi {
     const options = { ...coreOptions(optionsJson), onRefused: () => cache?.discard() };
     const core = new SessionCore(this.#running, kernels, bundle, options, lazy, onPlan);
     const handle = this.#nextHandle++;
-    this.#sessions.set(handle, { core, cache, fit: null, waiting: 0, turn: Promise.resolve() });
+    this.#sessions.set(handle, { core, cache, evaluations: new Evaluations(), fit: null, waiting: 0, turn: Promise.resolve() });
     return { ...core.info, handle };
   }
 

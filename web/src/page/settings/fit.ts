@@ -17,6 +17,8 @@ export interface FitFields {
   readonly seed?: number;
   /** Share of the rows, the last ones, that are evaluated after each epoch instead of trained on. */
   readonly validationSplit?: number | null;
+  /** Learning rate of each optimizer step of this fit, which the session keeps; by default it stays as it is. Of a schedule it is the setting of the same name. */
+  readonly learningRate?: number | null;
   /** Batches whose gradients are added up for one optimizer step. Default 1. */
   readonly accumulate?: number;
   /** Joint L2 norm that the gradients have at most in an optimizer step of this fit. */
@@ -147,6 +149,12 @@ export const FIT: Settings = {
   validationSplit: {
     python: "validation_split",
     kind: {"kind": "number", "expected": "a number greater than 0 and less than 1", "above": 0, "below": 1},
+    isOptional: true,
+    default: null,
+  },
+  learningRate: {
+    python: "learning_rate",
+    kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
     isOptional: true,
     default: null,
   },

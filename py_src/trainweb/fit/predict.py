@@ -1,0 +1,117 @@
+"""Predictions and values of a session on data; in a page `web/src/page/predict.ts` and `web/src/page/evaluate.ts`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainweb import messages
+from trainweb.arguments import texts
+from trainweb.data.dataset import Dataset
+from trainweb.errors import FeedError
+from trainweb.fit.evaluation import Evaluation, metrics_of
+from trainweb.fit.options import DEFAULT_BATCH
+from trainweb.fit.places import located
+from trainweb.fit.resume import Position
+from trainweb.fit.trainer import Batches, rows_of
+from trainweb.settings import Flag, Whole
+from trainweb.training.forward import kind_of_outputs
+
+if TYPE_CHECKING:
+    from trainweb.data.dataset import Batch
+    from trainweb.metrics import Value
+    from trainweb.training.session import TrainingSession
+
+BATCH_SIZE = Whole(least=1)
+EMA = Flag()
+
+
+def predict(
+    session: TrainingSession, data: Any, outputs: Sequence[str] | str | None, batch_size: int | None, *, ema: bool
+) -> dict[str, np.ndarray]:
+    """See `TrainingSession.predict`."""
+    dataset, size = _checked(session, data, batch_size, ema=ema)
+    models = session.core.models
+    names = models.own_outputs() if outputs is None else [outputs] if isinstance(outputs, str) else outputs
+    if not names:
+        raise messages.BAD_SETTING(name="outputs", value=names, expected="a list of tensors of the eval model")
+    kind = kind_of_outputs(texts("outputs", names))
+    unused = models.inputs["eval"].keys() - models.inputs_of(kind).keys()
+    parts: list[dict[str, np.ndarray]] = []
+    done = whole = 0
+    for number, batch in enumerate(_batches(dataset, size)):
+        count = rows_of(batch, number)
+        whole = whole or count
+        feeds = {name: value for name, value in batch.items() if name not in unused}
+        try:
+            # The last rows go with the plan of the others.
+            results = session._step(kind, _filled(feeds, count, whole), None, {"ema": ema})
+        except FeedError as error:
+            raise located(error, feeds, range(done, done + count), Position(0, number)) from None
+        parts.append({name: found[:count] if count < whole else found for name, found in results.items()})
+        for name, found in parts[-1].items():
+            if number and found.shape[:1] != (count,):
+                raise messages.NO_ROWS_IN_OUTPUT(name=name, shape=list(found.shape), rows=count)
+        done += count
+    if not parts:
+        raise messages.EMPTY_DATASET()
+    return {name: _joined(name, [part[name] for part in parts]) for name in names}
+
+
+def evaluate(
+    session: TrainingSession,
+    data: Any,
+    metrics: Sequence[str | Mapping[str, Any]],
+    batch_size: int | None,
+    names: tuple[str | None, str | None],
+    *,
+    ema: bool,
+) -> dict[str, Value]:
+    """See `TrainingSession.evaluate`; `names` are those of predictions and targets."""
+    dataset, size = _checked(session, data, batch_size, ema=ema)
+    evaluation = Evaluation(session, metrics_of(metrics), *names, ema=ema)
+    batches = Batches(dataset, {"batch_size": size, "remainder": "keep"}, shuffle=False)
+    values: dict[str, Value] = {}
+    for found in evaluation.run(batches.epoch(0), 0):
+        values = values if found is None else found
+    return values
+
+
+def _checked(session: TrainingSession, data: Any, batch_size: int | None, *, ema: bool) -> tuple[Dataset, int]:
+    EMA.check("ema", ema)
+    if batch_size is not None:
+        BATCH_SIZE.check("batch_size", batch_size)
+    session.core.check_step("eval")
+    if ema and not session.core.layout.has_averages:
+        raise messages.NO_AVERAGES()
+    dataset = Dataset.of(data)
+    if dataset.is_batched and batch_size is not None:
+        raise messages.BATCH_OF_BATCHES(name="batch_size")
+    if dataset.is_padded:
+        raise messages.PADDED_VALIDATION()
+    return dataset, batch_size or DEFAULT_BATCH
+
+
+def _batches(dataset: Dataset, size: int) -> Iterator[Batch]:
+    if dataset.columns is None:
+        yield from dataset if dataset.is_batched else dataset.batch(size)
+        return
+    for start in range(0, len(dataset), size):
+        yield {name: array[start : start + size] for name, array in dataset.columns.items()}
+
+
+def _filled(feeds: Mapping[str, Any], count: int, whole: int) -> Mapping[str, Any]:
+    """A batch of `count` rows with as many as the first has: its own come again."""
+    if count >= whole:
+        return feeds
+    order = np.arange(whole) % count
+    return {name: np.asarray(value)[order] for name, value in feeds.items()}
+
+
+def _joined(name: str, found: list[np.ndarray]) -> np.ndarray:
+    if len({part.shape[1:] for part in found}) > 1:
+        shapes = ", ".join(str(list(shape)) for shape in sorted({part.shape for part in found}))
+        raise messages.UNLIKE_OUTPUTS(name=name, shapes=shapes)
+    return found[0] if len(found) == 1 else np.concatenate(found)

@@ -1,0 +1,178 @@
+"""What a session does in one call: it is made of a model, learns from data, is evaluated, and predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, cast
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from trainweb.artifacts.builder import LossLike, OptimizerLike
+    from trainweb.fit.history import History
+    from trainweb.metrics import Value
+    from trainweb.training.options import SessionOptions
+    from trainweb.training.session import TrainingSession
+
+
+class SessionTasks:
+    """The calls of `TrainingSession` that take a whole model or whole data."""
+
+    @classmethod
+    def from_model(
+        cls,
+        model: Any,
+        *,
+        loss: LossLike,
+        optimizer: OptimizerLike = "AdamW",
+        learning_rate: float | None = None,
+        lora: Mapping[str, Any] | None = None,
+        options: SessionOptions | Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> Self:
+        """A session of a forward model: its training artifacts are built in memory.
+
+        Parameters
+        ----------
+        model : bytes, path, onnx.ModelProto or Graph
+            The forward model.
+        loss : str, dict, Loss or None
+            A loss by its name or with its settings. None: the first output of the model is the loss.
+        optimizer : str, dict, Optimizer or None
+            An optimizer by its name or with its settings, ``learning_rate`` among them. None: the session cannot
+            update parameters.
+        learning_rate : float, optional
+            The rate that the session starts with; 0.001 by default.
+        lora : dict, optional
+            Freeze the model and train adapters: settings of `trainweb.lora.inject`, or ``adapter_config`` with the text
+            of PEFT's file.
+        options : dict or SessionOptions, optional
+            As `TrainingSession` takes them.
+        **settings
+            The other arguments of `trainweb.artifacts.build_artifacts`.
+
+        Raises
+        ------
+        TypeError
+            `build_artifacts` has no such argument.
+        ModelError
+            A setting is wrong, or the learning rate is given twice with different values.
+        GradientError
+            An operator between the loss and a parameter has no gradient.
+        """
+        from trainweb.training.creation import session_of_model
+
+        return cast("Self", session_of_model(cls, model, loss, optimizer, learning_rate, lora, options, settings))
+
+    def fit(self, data: Any, **options: Any) -> History:
+        """Train on all rows of the data, `epochs` times: `trainweb.Trainer(session).fit`.
+
+        Parameters
+        ----------
+        data, **options
+            As `trainweb.Trainer.fit` takes them.
+
+        Returns
+        -------
+        History
+        """
+        from trainweb.fit.trainer import Trainer
+
+        return Trainer(cast("TrainingSession", self)).fit(data, **options)
+
+    async def fit_async(self, data: Any, **options: Any) -> History:
+        """`fit` that lets other tasks, and in Pyodide the page, go on while it runs.
+
+        Parameters
+        ----------
+        data, **options
+            As `trainweb.Trainer.fit` takes them.
+        """
+        from trainweb.fit.trainer import Trainer
+
+        return await Trainer(cast("TrainingSession", self)).fit_async(data, **options)
+
+    def evaluate(
+        self,
+        data: Any,
+        *,
+        metrics: Sequence[str | Mapping[str, Any]] | str = (),
+        batch_size: int | None = None,
+        ema: bool = False,
+        predictions: str | None = None,
+        targets: str | None = None,
+    ) -> dict[str, Value]:
+        """The loss of data, and metrics, as `fit` computes them of validation data. Nothing changes.
+
+        Parameters
+        ----------
+        data : Dataset, or what one is made of
+            With labels.
+        metrics : list of str or dict
+            As of `fit`.
+        batch_size : int, optional
+            Rows of a batch; 32, unless the data comes in batches.
+        ema : bool
+            Averages of the parameters stand for them, where the session keeps some.
+        predictions, targets : str, optional
+            The output and the input of the eval model that metrics compare.
+
+        Returns
+        -------
+        dict
+            "loss" and each metric by its name.
+
+        Raises
+        ------
+        SessionError
+            There is no eval model, or no averages.
+        FeedError
+            The data does not fit the model, or has no rows.
+        ModelError
+            A metric or another option is wrong.
+        """
+        from trainweb.fit.predict import evaluate
+
+        names = predictions, targets
+        session = cast("TrainingSession", self)
+        return evaluate(session, data, metrics, batch_size, names, ema=ema)
+
+    def predict(
+        self,
+        data: Any,
+        *,
+        outputs: Sequence[str] | str | None = None,
+        ema: bool = False,
+        batch_size: int | None = None,
+    ) -> dict[str, np.ndarray]:
+        """What the model gives for data, with the current parameters. Labels are not needed, and nothing changes.
+
+        Parameters
+        ----------
+        data : dict of str to array_like, Dataset, or what one is made of
+            The inputs of the model; labels that are there are left out.
+        outputs : sequence of str, optional
+            Tensors of the eval model; by default the outputs of the model.
+        ema : bool
+            Averages of the parameters stand for them, where the session keeps some.
+        batch_size : int, optional
+            Rows of a batch; 32, unless the data comes in batches. The last batch is filled up with rows of its own,
+            whose results are left out.
+
+        Returns
+        -------
+        dict of str to ndarray
+            Each output for all rows.
+
+        Raises
+        ------
+        SessionError
+            There is no eval model, or no averages; an output has no axis of rows, and there are several batches.
+        FeedError
+            The data does not fit the model, or has no rows.
+        ModelError
+            There is no such output.
+        """
+        from trainweb.fit.predict import predict
+
+        return predict(cast("TrainingSession", self), data, outputs, batch_size, ema=ema)

@@ -1,0 +1,127 @@
+"""`predict`, `evaluate` and learning rates of a page, against numpy in float64 and against CPython."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from onnx import helper
+from playwright.sync_api import Browser
+from tests.conformance.models import make_model, normal
+
+import trainweb
+
+from .js_session import JsPage, open_js_page
+from .server import Site
+
+MODEL = make_model(
+    [helper.make_node("Gemm", ["x", "w", "b"], ["y"], "head")],
+    {"x": ["n", 5]},
+    {"y": ["n", 3]},
+    {"w": normal(5, 3), "b": normal(3, seed=1)},
+)
+X = np.sin(np.arange(75 * 5)).astype(np.float32).reshape(75, 5)
+LABELS = (np.arange(75) % 3).astype(np.int64)
+
+START = """
+    const x = new Tensor("float32", Float32Array.from(given.x), [75, 5]);
+    const labels = new Tensor("int64", BigInt64Array.from(given.labels, BigInt), [75]);
+    const config = { loss: "CrossEntropyLoss", optimizer: { type: "AdamW", learningRate: 0.05 } };
+    const s = await TrainingSession.createFromModel("/model.onnx", config, { reproducible: true });
+    const errors = async (...calls) => {
+      const found = [];
+      for (const call of calls) {
+        try { found.push(await call()); } catch (error) { found.push(`${error.name}: ${error.message}`); }
+      }
+      return found;
+    };
+"""
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    plain_site.add("/model.onnx", MODEL.SerializeToString())
+    with open_js_page(browser, plain_site) as js:
+        yield js
+
+
+GIVEN = {"x": X.ravel().tolist(), "labels": LABELS.tolist()}
+
+
+def test_predicts_and_evaluates_as_numpy_and_python(page: JsPage) -> None:
+    found = page.run(
+        START
+        + """
+        const rate = await s.getLearningRate();
+        await s.fit({ x, labels }, { epochs: 2 });
+        const [w, b] = [await s.getParameter("w"), await s.getParameter("b")];
+        const predicted = [];
+        for (const batchSize of [undefined, 7, 75]) {
+          const { y } = await s.predict({ x }, { batchSize });
+          predicted.push([y.dims, Array.from(y.data)]);
+        }
+        const { y } = await s.predict({ x, labels });
+        predicted.push([y.dims, Array.from(y.data)]);
+        const values = await s.evaluate({ x, labels }, { metrics: ["accuracy"], batchSize: 8 });
+        await s.release();
+        return { rate, w: Array.from(w.data), b: Array.from(b.data), predicted, values };
+        """,
+        given=GIVEN,
+    )
+    w, b = np.reshape(found["w"], (5, 3)), np.array(found["b"])
+    logits = X.astype(np.float64) @ w + b
+    assert found["rate"] == pytest.approx(0.05)
+    for dims, y in found["predicted"]:
+        assert dims == [75, 3]
+        np.testing.assert_allclose(np.reshape(y, (75, 3)), logits, rtol=1e-4, atol=1e-5)
+    loss = np.mean(np.log(np.exp(logits).sum(1)) - logits[np.arange(75), LABELS])
+    assert found["values"]["loss"] == pytest.approx(loss, rel=1e-5)
+    assert found["values"]["accuracy"] == np.mean(logits.argmax(1) == LABELS)
+    settings = {"optimizer": {"type": "AdamW", "learning_rate": 0.05}, "options": {"reproducible": True}}
+    with trainweb.TrainingSession.from_model(MODEL, loss="CrossEntropyLoss", **settings) as s:
+        s.fit({"x": X, "labels": LABELS}, epochs=2, progress=False)
+        np.testing.assert_array_equal(s.get_parameter("w").ravel(), np.float32(found["w"]))
+        np.testing.assert_array_equal(s.predict({"x": X})["y"].ravel(), np.float32(found["predicted"][0][1]))
+        assert s.evaluate({"x": X, "labels": LABELS}, metrics=["accuracy"], batch_size=8) == found["values"]
+
+
+def test_rates_and_refusals(page: JsPage) -> None:
+    line = "{ type: 'Linear', warmup: 2 }"
+    found = page.run(
+        START
+        + f"""
+        const open = (config) =>
+          TrainingSession.createFromModel("/model.onnx", {{ loss: "CrossEntropyLoss", ...config }});
+        const two = {{ optimizer: {{ type: "SGD", learningRate: 0.1 }}, learningRate: 0.2 }};
+        const events = [];
+        await s.fit({{ x, labels }}, {{ epochs: 4, batchSize: 75, learningRate: 1, schedule: {line},
+          callbacks: (event) => {{ if (event.type === "epoch") events.push(event.learningRate); }} }});
+        const said = await errors(
+          () => open(two), () => open({{ learningRate: 0.2 }}),
+          () => s.fit({{ x, labels }}, {{ learningRate: 0.5, schedule: {{ type: "Constant", learningRate: 0.25 }} }}),
+          () => s.fit({{ x, labels }}, {{ learningRate: 0.5, schedule: () => 0.1 }}),
+          () => s.predict({{ x }}, {{ outputs: ["nothing"] }}), () => s.predict({{ x }}, {{ outputs: [] }}),
+          () => s.predict({{ x }}, {{ ema: true }}), () => s.predict({{ x, z: x }}),
+          () => s.evaluate({{ x }}),
+        );
+        await s.release();
+        return [events, said];
+        """,
+        given=GIVEN,
+    )
+    events, said = found
+    assert events == [0, 0.5, 1, 0.5]
+    expected = [
+        "ModelError: The learning rate is 0.2 and, in 'optimizer', 0.1. Give it once.",
+        "ModelError: A learning rate needs an optimizer",
+        "ModelError: The learning rate is 0.5 and, in 'schedule', 0.25. Give it once.",
+        "ModelError: 'learningRate' is given beside a schedule",
+        "ModelError: ",
+        "ModelError: outputs is ",
+        "SessionError: ",
+        "FeedError: ",
+        "FeedError: ",
+    ]
+    for text, start in zip(said, expected, strict=True):
+        assert text.startswith(start), text

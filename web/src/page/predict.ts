@@ -1,0 +1,168 @@
+/** Predictions and values of a session on data; `trainweb/fit/predict.py` is the same in Python. */
+
+import type { Tensor } from "onnxruntime-common";
+
+import { Dataset, type DataSource } from "../data/dataset.js";
+import { badSetting } from "../data/given.js";
+import { checkOptions } from "../data/nearest.js";
+import type { EvalValues, WireBatch } from "../wire/fit.js";
+import { sessionError } from "../wire/messages.js";
+import type { NamedTensor } from "../wire/protocol.js";
+import { checkFlag } from "./call-values.js";
+import { callOf } from "./client.js";
+import { buffersOf, emptyData, packBatch, type FitHost } from "./fit.js";
+import { checkAverages, resolveEvaluation, resolveMetrics } from "./fit-options.js";
+import { DEFAULT_BATCH, type MetricSettings, type MetricType } from "./settings/fit.js";
+import { unpackNamed } from "./tensors.js";
+
+/** How many evaluations the page has begun: each has a number. */
+let evaluations = 0;
+
+/** Options of `predict`. */
+export interface PredictOptions {
+  /** Tensors of the eval model; by default the outputs of the model. */
+  readonly outputs?: readonly string[];
+  /** Averages of the parameters stand for them, where the session keeps some. Default false. */
+  readonly ema?: boolean;
+  /**
+   * Rows of a batch; default 32, unless the data comes in batches. The last batch is filled up with rows of its own, whose
+   * results are left out.
+   */
+  readonly batchSize?: number;
+}
+
+/** Options of `evaluate`. */
+export interface EvaluateOptions {
+  /** What is computed besides the loss. */
+  readonly metrics?: readonly (MetricType | MetricSettings)[];
+  /** Rows of a batch; default 32, unless the data comes in batches. */
+  readonly batchSize?: number;
+  /** Averages of the parameters stand for them, where the session keeps some. Default false. */
+  readonly ema?: boolean;
+  /** The output of the eval model that metrics look at; by default the only one besides the loss, else what the loss compares. */
+  readonly predictions?: string;
+  /** The input of the eval model that they compare it with; by default the last one. */
+  readonly targets?: string;
+}
+
+/** See `TrainingSession.predict`. */
+export async function predict(host: FitHost, data: unknown, options: PredictOptions): Promise<Record<string, Tensor>> {
+  const known = { outputs: true, ema: true, batchSize: true } as const;
+  const { outputs, ...others } = checkOptions("predict", options, known);
+  const { dataset, size, ema } = resolve(host, data, others);
+  const names = outputs ?? ownOutputs(host);
+  if (!Array.isArray(names) || names.length === 0 || names.some((name) => typeof name !== "string")) {
+    throw badSetting("outputs", names, "a list of tensors of the eval model");
+  }
+  const { handle, evalInputNames } = host.info;
+  const parts: NamedTensor[][] = [];
+  let [whole, first] = [0, 0];
+  for await (const rows of batchesOf(dataset, size)) {
+    const batch = await packBatch(rows, evalInputNames, parts.length, first);
+    whole ||= batch.rows;
+    const results = await host.send(() => callOf("predict", [handle, names, batch, whole, ema], buffersOf(batch)));
+    if (parts.length > 0) {
+      results.forEach((result) => checkRows(result, batch.rows));
+    }
+    parts.push([...results]);
+    first += batch.rows;
+  }
+  if (parts.length === 0) {
+    throw emptyData(0);
+  }
+  return unpackNamed(names.map((name, k) => joined(name, parts.map((part) => part[k] as NamedTensor))));
+}
+
+/** See `TrainingSession.evaluate`. */
+export async function evaluate(host: FitHost, data: unknown, options: EvaluateOptions): Promise<EvalValues> {
+  const known = { metrics: true, batchSize: true, ema: true, predictions: true, targets: true } as const;
+  const { metrics = [], predictions, targets, ...others } = checkOptions("evaluate", options, known);
+  const { dataset, size, ema } = resolve(host, data, others);
+  const names = { ...(predictions === undefined ? {} : { predictions }), ...(targets === undefined ? {} : { targets }) };
+  const evaluation = resolveEvaluation(host.info, names, resolveMetrics(metrics));
+  const { handle, evalInputNames } = host.info;
+  const number = evaluations++;
+  const send = (batch: WireBatch | null): Promise<EvalValues | null> => {
+    const buffers = batch === null ? [] : buffersOf(batch);
+    return host.send(() => callOf("evaluate", [handle, number, evaluation, batch, ema], buffers));
+  };
+  let [count, first] = [0, 0];
+  try {
+    for await (const rows of batchesOf(dataset, size)) {
+      const batch = await packBatch(rows, evalInputNames, count++, first);
+      first += batch.rows;
+      await send(batch);
+    }
+  } catch (error) {
+    // The worker forgets what it has summed up.
+    await send(null).catch(() => {});
+    throw error;
+  }
+  if (count === 0) {
+    throw emptyData(0);
+  }
+  return (await send(null)) as EvalValues;
+}
+
+function resolve(
+  { info }: FitHost,
+  data: unknown,
+  { batchSize, ema = false }: Pick<PredictOptions, "batchSize" | "ema">,
+): { readonly dataset: Dataset; readonly size: number; readonly ema: boolean } {
+  checkFlag("ema", ema);
+  if (batchSize !== undefined && (!Number.isSafeInteger(batchSize) || batchSize < 1)) {
+    throw badSetting("batchSize", batchSize, "an integer >= 1");
+  }
+  if (!info.hasEval) {
+    throw sessionError("NO_EVAL_MODEL", {});
+  }
+  if (ema) {
+    checkAverages(info);
+  }
+  const dataset = Dataset.of(data as DataSource);
+  if (dataset.isBatched && batchSize !== undefined) {
+    throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
+  }
+  if (dataset.isPadded) {
+    throw sessionError("PADDED_VALIDATION", {});
+  }
+  return { dataset, size: batchSize ?? DEFAULT_BATCH, ema };
+}
+
+function ownOutputs({ info: { evalOutputNames, compared } }: FitHost): readonly string[] {
+  const [, ...others] = evalOutputNames;
+  if (others.length === 0 && compared === null) {
+    throw sessionError("NO_OWN_OUTPUTS", { names: evalOutputNames.join(", ") });
+  }
+  return others.length > 0 ? others : [compared as string];
+}
+
+function batchesOf(dataset: Dataset, size: number): Dataset {
+  return dataset.isBatched ? dataset : dataset.batch(size);
+}
+
+function checkRows({ name, dims }: NamedTensor, rows: number): void {
+  if (dims[0] !== rows) {
+    throw sessionError("NO_ROWS_IN_OUTPUT", { name, shape: dims, rows });
+  }
+}
+
+function joined(name: string, parts: readonly NamedTensor[]): NamedTensor {
+  const [one] = parts as readonly [NamedTensor, ...NamedTensor[]];
+  if (parts.length === 1) {
+    return one;
+  }
+  const row = String(one.dims.slice(1));
+  if (parts.some(({ dims }) => String(dims.slice(1)) !== row)) {
+    const shapes = [...new Set(parts.map(({ dims }) => `[${dims.join(", ")}]`))].sort().join(", ");
+    throw sessionError("UNLIKE_OUTPUTS", { name, shapes });
+  }
+  const data = new Uint8Array(parts.reduce((sum, part) => sum + part.data.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    data.set(part.data, at);
+    at += part.data.length;
+  }
+  const rows = parts.reduce((sum, { dims }) => sum + (dims[0] as number), 0);
+  return { ...one, dims: [rows, ...one.dims.slice(1)], data };
+}

@@ -1,0 +1,112 @@
+/** Data under evaluation with the eval model; `trainweb/fit/evaluation.py` is the same in Python. */
+
+import type { EvalValues, WireBatch, WireEvaluation } from "../wire/fit.js";
+import { sessionError } from "../wire/messages.js";
+import type { Feed, Fetch, MaybePromise, NamedTensor, WireTensor } from "../wire/protocol.js";
+import type { PlanMetric } from "./bundle-metrics.js";
+import type { MetricsKind } from "./bundle.js";
+import { MeanLoss } from "./loss-counts.js";
+import { fetchesOf, metricsKind, Totals } from "./metrics.js";
+import { located, type FailedBatch } from "./places.js";
+import { withValue } from "./python-models.js";
+import type { SessionCore } from "./session-core.js";
+
+/** Validation data under evaluation. */
+export class Evaluation {
+  readonly #core: SessionCore;
+  readonly #spec: WireEvaluation;
+  readonly #inputNames: readonly string[];
+  /** Of the step that sums up what the metrics need; null: they go by the loss alone. */
+  readonly #kind: MetricsKind | null;
+  #metrics: readonly PlanMetric[] = [];
+  #totals: Totals | null = null;
+  readonly #mean: MeanLoss;
+  #batches = 0;
+
+  constructor(core: SessionCore, spec: WireEvaluation) {
+    this.#core = core;
+    this.#spec = spec;
+    this.#inputNames = core.info.evalInputNames;
+    this.#mean = new MeanLoss(core.host.lossCounts.eval);
+    const { predictions, targets, metrics } = spec;
+    this.#kind =
+      predictions === null || targets === null ? null : core.metricsKind(metricsKind(predictions, targets, metrics));
+  }
+
+  add({ feeds, rows }: WireBatch): MaybePromise<void> {
+    const known = this.#inputNames.flatMap((name) => feeds.filter((feed) => feed.name === name));
+    return withValue(this.#totalsOf(known), (totals) => {
+      const { output } = this.#core.host.lossCounts.eval;
+      const sums = fetchesOf(this.#metrics).map((name) => ({ name }));
+      const fetches = [...fetchesOfLoss(this.#spec.loss, output), ...sums];
+      return withValue(this.#core.step(this.#kind ?? "eval", known, fetches), ({ results }) => {
+        totals.add(results);
+        this.#batches++;
+        const [loss, count] = results;
+        this.#mean.add(scalarOf(loss, this.#spec.loss), output === null ? rows : scalarOf(count, output));
+      });
+    });
+  }
+
+  #totalsOf(feeds: readonly Feed[]): MaybePromise<Totals> {
+    if (this.#totals !== null) {
+      return this.#totals;
+    }
+    const metrics = this.#kind === null ? [] : this.#core.planMetrics(this.#kind, feeds);
+    return withValue(metrics, (found) => {
+      this.#metrics = found;
+      this.#totals = new Totals(found);
+      return this.#totals;
+    });
+  }
+
+  /** How many are done. */
+  get batches(): number {
+    return this.#batches;
+  }
+
+  values(): EvalValues {
+    const loss = this.#mean.value;
+    const values = this.#totals?.values(this.#spec.metrics, loss);
+    return { loss, ...values };
+  }
+}
+
+/** What to fetch of a step for its loss, and by what that was divided. */
+export function fetchesOfLoss(name: string, count: string | null): Fetch[] {
+  return count === null ? [{ name }] : [{ name }, { name: count }];
+}
+
+/** A batch whose step failed. */
+export function failedBatch({ feeds, rows, first }: WireBatch): FailedBatch {
+  return { feeds, rows, numberOf: (k) => first + k };
+}
+
+/** @throws SessionError for what is no single float32 */
+export function scalarOf(tensor: WireTensor | NamedTensor | undefined, name: string): number {
+  if (tensor?.dtype !== "float32" || tensor.data.length !== 4) {
+    throw sessionError("SCALAR_LOSS", { name, shape: tensor?.dims ?? [] });
+  }
+  return new DataView(tensor.data.buffer, tensor.data.byteOffset).getFloat32(0, true);
+}
+
+/** Evaluations of a session apart from fits, by their numbers. */
+export class Evaluations {
+  readonly #all = new Map<number, Evaluation>();
+
+  /** Evaluate a batch; null: the values, for all batches were there. */
+  async run(core: SessionCore, number: number, spec: WireEvaluation, batch: WireBatch | null): Promise<EvalValues | null> {
+    const evaluation = this.#all.get(number) ?? new Evaluation(core, spec);
+    this.#all.set(number, evaluation);
+    if (batch === null) {
+      this.#all.delete(number);
+      return evaluation.values();
+    }
+    try {
+      await evaluation.add(batch);
+      return null;
+    } catch (error) {
+      throw located(error, failedBatch(batch), { epoch: 1, batch: evaluation.batches + 1 }, "validation data");
+    }
+  }
+}

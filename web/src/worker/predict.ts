@@ -1,0 +1,66 @@
+/** Steps that predict: the eval model without its loss; `trainweb/training/forward.py` says what they are in Python. */
+
+import type { WireBatch } from "../wire/fit.js";
+import type { Feed, NamedTensor } from "../wire/protocol.js";
+import type { ForwardKind, PlanKind } from "./bundle.js";
+import { located } from "./places.js";
+import { failedBatch } from "./evaluation.js";
+import type { SessionCore } from "./session-core.js";
+
+/** How a plan that predicts is asked for, as `kind_of_outputs` in Python. */
+export function forwardKind(outputs: readonly string[]): ForwardKind {
+  return `predict ${JSON.stringify(outputs)}`;
+}
+
+/** Whether a plan is one of these. */
+export function isForward(kind: PlanKind): kind is ForwardKind {
+  return kind.startsWith("predict ");
+}
+
+/** The outputs that such a plan gives. */
+export function outputsOf(kind: ForwardKind): readonly string[] {
+  return JSON.parse(kind.slice("predict ".length)) as string[];
+}
+
+/**
+ * The outputs of the eval model for a batch.
+ *
+ * @param whole - rows that the batch is filled up to with rows of its own, whose results are left out
+ */
+export async function predictBatch(
+  core: SessionCore,
+  outputs: readonly string[],
+  batch: WireBatch,
+  whole: number,
+): Promise<readonly NamedTensor[]> {
+  const kind = forwardKind(outputs);
+  const needed = await core.openForward(kind);
+  const isUnused = ({ name }: Feed): boolean => core.inputsOf("eval").some((one) => one.name === name) && !needed.has(name);
+  const { rows } = batch;
+  try {
+    const given = batch.feeds.filter((feed) => !isUnused(feed)).map((feed) => filled(feed, rows, whole));
+    const fetches = outputs.map((name) => ({ name }));
+    const { results } = await core.step(kind, given, fetches);
+    return rows < whole ? results.map((result) => cut(result, rows, whole)) : results;
+  } catch (error) {
+    throw located(error, failedBatch(batch), { epoch: 1, batch: 1 });
+  }
+}
+
+function filled(feed: Feed, rows: number, whole: number): Feed {
+  const { data, dims } = feed;
+  if (rows >= whole || !(data instanceof Uint8Array)) {
+    return feed;
+  }
+  const size = data.length / rows;
+  const all = new Uint8Array(size * whole);
+  for (let row = 0; row < whole; row++) {
+    all.set(data.subarray(size * (row % rows), size * (row % rows + 1)), size * row);
+  }
+  return { ...feed, dims: [whole, ...dims.slice(1)], data: all };
+}
+
+function cut(result: NamedTensor, rows: number, whole: number): NamedTensor {
+  const { dims, data } = result;
+  return dims[0] === whole ? { ...result, dims: [rows, ...dims.slice(1)], data: data.slice(0, (data.length / whole) * rows) } : result;
+}

@@ -37,10 +37,10 @@ import type {
   ValueMetadata,
   WireTensor,
 } from "../wire/protocol.js";
-import type { ArtifactName, SessionCalls } from "../wire/session-calls.js";
+import type { ArtifactName } from "../wire/session-calls.js";
 import {
   CLIP_INPUTS, parsePlan, baseOf, planKey, type Bundle, type BundlePlan, type Declaration, type FeedType, type ForwardKind,
-  type MetricsKind, type ParameterSlot, type PlanKind, type RawPlan, type SegmentSize,
+  type MetricsKind, type ParameterSlot, type PlanKind, type SegmentSize,
 } from "./bundle.js";
 import { sizeOf } from "./bundle-reader.js";
 import type { PlanMetric } from "./bundle-metrics.js";
@@ -50,32 +50,16 @@ import { assemble, converting, type ReadPlace } from "./files.js";
 import { KeptPlans, type KeptHost, type KeptStep } from "./kept-plans.js";
 import { coveringKind } from "./metrics.js";
 import { normsOf, NumericsCheck } from "./numerics.js";
-import { PlanMemory, type Kernels, type MemoryOptions, type ReadFile } from "./plan-memory.js";
+import { PlanMemory, type Kernels, type ReadFile } from "./plan-memory.js";
 import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";
 import { PropertyTable } from "./properties.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 import type { TensorFile } from "./safetensors.js";
 import { exchangeAverages, whileExchanged } from "./averages.js";
 import { isForward, outputsOf } from "./predict.js";
+import type { CallTable, CoreOptions, PlanListener } from "./core-types.js";
 import { bytesOf, checkCount, checkRate, isZero, memoryOf, typeOf } from "./session-values.js";
-import { readSession, takeSnapshot, writeSession, type SessionRecord, type SnapshotHost } from "./snapshot.js";
-
-export interface CoreOptions extends MemoryOptions {
-  /** Plans that use more are compiled by Python, which makes them do with it. */
-  readonly memoryBudget: number;
-  /** Whether steps are checked for NaN and infinities. */
-  readonly checkNumerics: boolean;
-}
-
-/** Who wants to know of plans that Python compiled for the session. */
-export type PlanListener = (raw: RawPlan, plan: BundlePlan, read: ReadFile) => void;
-
-/** What each call of `SessionCalls` is here; one that is missing does not compile. */
-type CallTable = {
-  readonly [Name in keyof SessionCalls]: (
-    ...args: SessionCalls[Name]["args"]
-  ) => MaybePromise<SessionCalls[Name]["result"]>;
-};
+import { readSession, snapshotHost, takeSnapshot, writeSession, type SessionRecord } from "./snapshot.js";
 
 export class SessionCore implements CallTable, PlanSource {
   readonly #kernels: Kernels;
@@ -588,24 +572,19 @@ export class SessionCore implements CallTable, PlanSource {
     if (this.#nominal) {
       throw sessionError("NOMINAL_SAVE", {});
     }
-    return takeSnapshot(this.#snapshotHost, this.#properties.all);
+    return takeSnapshot(snapshotHost(this.#bundle, this.#memory), this.#properties.all);
   }
 
   /** @throws CheckpointError when it is of another session or was changed */
   read(snapshot: TensorFile): SessionRecord {
-    return readSession(this.#snapshotHost, snapshot);
+    return readSession(snapshotHost(this.#bundle, this.#memory), snapshot);
   }
 
   restore(record: SessionRecord): void {
-    writeSession(this.#snapshotHost, record);
+    writeSession(snapshotHost(this.#bundle, this.#memory), record);
     this.#properties.replace(record.properties);
     this.#countLoad(); // plans prepared values of the old parameters
     this.#nominal = false;
-  }
-
-  get #snapshotHost(): SnapshotHost {
-    const { parameters, optimizer } = this.#bundle;
-    return { sizes: this.#memory.sizes, parameters, optimizer, view: (segment) => this.#memory.view(segment) };
   }
 
   // Properties and files.

@@ -1,0 +1,273 @@
+"""Rows, labels, losses and checkpoints of a fit in a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from onnx import helper
+from playwright.sync_api import Browser
+from tests.conformance.models import make_model, normal
+from tests.python import test_loss_counts as losses
+
+from trainweb.errors import FeedError
+
+from .js_session import JsPage, open_js_page
+from .server import Site
+from .test_js_fit import OPEN, arrays, native
+
+
+@pytest.fixture(scope="module")
+def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    with open_js_page(browser, plain_site) as page:
+        yield page
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_losses_of_epochs_do_not_depend_on_the_batch_size(js: JsPage, reduction: str) -> None:
+    js.site.add("/padded.onnx", losses.model().SerializeToString())
+    found = js.run(
+        """const s = await TrainingSession.createFromModel("/padded.onnx", {
+          loss: { type: "CrossEntropyLoss", ignoreIndex: -100, reduction }, optimizer: "SGD",
+        });
+        await s.setLearningRate(0);
+        const tensor = (rows) =>
+          new Tensor("int64", BigInt64Array.from(rows.flat(), BigInt), [rows.length, rows[0].length]);
+        const data = { tokens: tensor(tokens), labels: tensor(labels) };
+        const epochs = [];
+        for (const batchSize of [...sizes, null]) {
+          const source = batchSize === null ? new Dataset(data).map((row) => row).batch(7) : data;
+          const validationData = batchSize === null ? new Dataset(data).batch(9) : data;
+          const options = { batchSize, validationData, metrics: ["perplexity"] };
+          epochs.push(...(await s.fit(source, options)).epochs);
+          // What waits for the worker's events of progress is of the same kind.
+          epochs.push(...(await s.fit(source, { ...options, onNaN: "skip" })).epochs);
+        }
+        await s.release();
+        return epochs;""",
+        tokens=losses.TOKENS.tolist(),
+        labels=losses.LABELS.tolist(),
+        sizes=losses.SIZES,
+        reduction=reduction,
+    )
+    count = losses.COUNTED.sum() if reduction == "mean" else losses.ROWS
+    expected = losses.entropies().sum() / count
+    assert len(found) == 2 * (len(losses.SIZES) + 1)
+    for epoch in found:
+        assert [epoch["loss"], epoch["validation"]["loss"]] == pytest.approx([expected] * 2, rel=2e-6)
+        if reduction == "mean":
+            assert round(epoch["validation"]["perplexity"], 3) == losses.TORCH_PERPLEXITY
+
+
+def test_labels_that_are_all_ignored_make_a_loss_of_0(js: JsPage) -> None:
+    js.site.add("/padded.onnx", losses.model().SerializeToString())
+    found = js.run(
+        """const s = await TrainingSession.createFromModel("/padded.onnx", {
+          loss: { type: "CrossEntropyLoss", ignoreIndex: -100 }, optimizer: "SGD",
+        });
+        const tensor = (value) => new Tensor("int64", new BigInt64Array(10 * length).fill(value), [10, length]);
+        const data = { tokens: tensor(1n), labels: tensor(-100n) };
+        const [epoch] = (await s.fit(data, { batchSize: 5, validationData: data })).epochs;
+        await s.release();
+        return [epoch.loss, epoch.validation.loss];""",
+        length=losses.LENGTH,
+    )
+    assert found == [0, 0]
+
+
+def test_a_fit_that_is_refused_changes_nothing(js: JsPage) -> None:
+    """Gradients that wait for an optimizer step stay, and so does the rate."""
+    found = js.run(
+        f"""{OPEN}
+        const store = new CheckpointStore("refused");
+        const checkpoint = {{ store, name: "fit" }};
+        const other = await open();
+        await other.fit(data(), {{ batchSize: 2, checkpoint }});
+        await other.release();
+        const bad = {{ ...data(8), labels: new BigInt64Array(8).fill(9n) }};
+        const given = {{
+          "other options": [data(), {{ batchSize: 4, checkpoint }}],
+          "a label": [bad, {{}}],
+          "a label of a stream": [new Dataset(bad).batch(4), {{}}],
+          "a label, watched": [bad, {{ onNaN: "restore" }}],
+          "a missing input": [{{ x: data(8).x }}, {{}}],
+          "no rows": [() => [], {{}}],
+          "none": null,
+        }};
+        const found = {{}};
+        for (const [name, refused] of Object.entries(given)) {{
+          const s = await open();
+          await s.setLearningRate(0.5);
+          await s.runTrainStep(data(4));
+          if (refused !== null) {{
+            const error = await failure(() => s.fit(refused[0], {{ schedule: () => 0.25, ...refused[1] }}));
+            if (error === null) return name;
+          }}
+          await s.runTrainStep(data(8));
+          await s.runOptimizerStep();
+          found[name] = [await bytes(s), await s.getLearningRate()];
+          await s.release();
+        }}
+        return found;"""
+    )
+    assert [found[name] == found["none"] for name in found] == [True] * 7
+
+
+def test_a_bad_label_or_row_is_named_with_its_row(js: JsPage) -> None:
+    found = js.run(
+        f"""{OPEN}
+        const labelled = (place, label = 9n) => {{
+          const made = data(60);
+          made.labels.data[place] = label;
+          return made;
+        }};
+        const stream = (place) => new Dataset(labelled(place)).map((row) => row);
+        const gone = (place) => {{
+          let k = 0;
+          return new Dataset(data(60)).map((row) => {{
+            if (k++ === place) row.x.dispose();
+            return row;
+          }});
+        }};
+        const short = (place) => {{
+          let k = 0;
+          return new Dataset(data(60)).map((row) => (k++ === place ? {{ ...row, x: new Float32Array(2) }} : row));
+        }};
+        const given = {{
+          "shuffled": [labelled(50), {{ seed: 3 }}],
+          "in order": [labelled(50), {{ shuffle: false }}],
+          "a stream": [stream(50), {{}}],
+          "a stream, accumulated": [stream(50), {{ accumulate: 3 }}],
+          "batches": [new Dataset(labelled(50)).batch(7), {{ batchSize: null }}],
+          "watched": [labelled(50), {{ seed: 3, onNaN: "skip" }}],
+          "validation": [data(), {{ validationData: labelled(13) }}],
+          "validation stream": [data(), {{ validationData: stream(13) }}],
+          "metric": [data(), {{ validationData: labelled(13, -7n), metrics: ["accuracy"] }}],
+          "padding": [labelled(0, -100n), {{ shuffle: false }}],
+          "disposed": [gone(37), {{}}],
+          "short": [short(37), {{}}],
+          "bucket": [gone(37).bucket(() => 1, [1], 8), {{ batchSize: null }}],
+          "no batch": [new Dataset(data(8)).batch(4).map(() => 3), {{ batchSize: null }}],
+        }};
+        const found = {{}};
+        for (const [name, [source, options]] of Object.entries(given)) {{
+          const s = await open();
+          try {{
+            await s.fit(source, {{ batchSize: 8, ...options }});
+          }} catch (error) {{
+            const {{ message, value, position, input, row, epoch, batch }} = error;
+            found[name] = {{ name: error.name, message, value, position, input, row, epoch, batch }};
+          }}
+          await s.release();
+        }}
+        return found;"""
+    )
+    assert {error["name"] for error in found.values()} == {"FeedError"} and len(found) == 14
+    for name in ("shuffled", "in order", "a stream", "a stream, accumulated", "batches", "watched"):
+        error = found[name]
+        place = f"It stands in 'labels' of row 50 of the data (batch {error['batch']} of epoch 1)."
+        assert error["message"].endswith(place), name
+        assert [error[n] for n in ("value", "input", "row", "epoch")] == [9, "labels", 50, 1]
+        if name not in ("shuffled", "watched"):
+            assert [error["batch"], error["position"]] == ([8, 1] if name == "batches" else [7, 2])
+    # The order of rows is that of Python.
+    data = arrays(60)
+    data["labels"][50] = 9
+    with pytest.raises(FeedError) as native_error:
+        native(data, batch_size=8, seed=3)
+    assert found["shuffled"]["batch"] == native_error.value.batch == found["watched"]["batch"]
+    for name in ("validation", "validation stream", "metric"):
+        assert "'labels' of row 13 of the validation data (batch 2 of epoch 1)." in found[name]["message"], name
+    assert "do not count, give the loss ignoreIndex: -100. It stands in" in found["padding"]["message"]
+    for name in ("disposed", "bucket"):
+        assert "Row 37 of the data has a tensor as 'x' that is disposed" in found[name]["message"], name
+    assert "Row 37 of the data has float32[2] as 'x'" in found["short"]["message"]
+    assert "Batch 0 of the data is a number" in found["no batch"]["message"]
+
+
+def test_a_loss_that_stays_is_not_better(js: JsPage) -> None:
+    found = js.run(
+        f"""{OPEN}
+        const s = await open();
+        await s.setLearningRate(0);
+        const history = await s.fit(data(8), {{ epochs: 9, shuffle: false, earlyStopping: {{ patience: 1 }} }});
+        await s.release();
+        return [history.ended, history.bestEpoch, history.epochs.length];"""
+    )
+    assert found == ["early", 1, 3]
+
+
+def test_all_rows_of_validation_data_are_evaluated_whatever_becomes_of_the_remainder(js: JsPage) -> None:
+    found = js.run(
+        f"""{OPEN}
+        const s = await open();
+        await s.setLearningRate(0);
+        const found = [];
+        for (const [batchSize, remainder] of [[12, "keep"], [8, "drop"], [8, "pad"]]) {{
+          for (const validationData of [data(12), new Dataset(data(12)).map((row) => row)]) {{
+            const options = {{ batchSize, remainder, validationData, metrics: ["accuracy"] }};
+            found.push((await s.fit(data(24), options)).epochs[0].validation);
+          }}
+        }}
+        await s.release();
+        return found;"""
+    )
+    first, *others = found
+    assert len(others) == 5
+    for other in others:
+        assert other == {"loss": pytest.approx(first["loss"], rel=1e-6), "accuracy": first["accuracy"]}
+
+
+def test_a_checkpoint_is_written_after_every_so_many_optimizer_steps(js: JsPage) -> None:
+    found = js.run(
+        f"""{OPEN}
+        const store = new CheckpointStore("every");
+        const found = [];
+        for (const batches of [1, 2, 3, 4, 5]) {{
+          const s = await open();
+          await store.delete("fit");
+          const source = async function* () {{
+            yield* new Dataset(data(2 * batches));
+            throw new Error("of mine");
+          }};
+          const checkpoint = {{ store, name: "fit", every: 2 }};
+          const error = await failure(() => s.fit(source, {{ batchSize: 2, checkpoint }}));
+          let steps = 0;
+          if ((await store.list()).some(({{ name }}) => name === "fit")) {{
+            const file = new DataView(await (await store.read("fit")).arrayBuffer());
+            const text = new TextDecoder().decode(new Uint8Array(file.buffer, 8, file.getUint32(0, true)));
+            steps = JSON.parse(JSON.parse(text).__metadata__.position).optimizerSteps;
+          }}
+          found.push([error.message, steps]);
+          await s.release();
+        }}
+        return found;"""
+    )
+    assert found == [["of mine", steps] for steps in (0, 2, 2, 4, 4)]
+
+
+def test_numbers_that_are_infinite_on_purpose_stay_so(js: JsPage) -> None:
+    """A mask of minus infinity is a parameter as others are."""
+    masked = make_model(
+        [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Add", ["h", "mask"], ["logits"])],
+        {"x": ["batch", 10]},
+        {"logits": ["batch", 3]},
+        {"w": normal(10, 3), "mask": np.array([0, 0, -np.inf], np.float32)},
+    )
+    js.site.add("/masked.onnx", masked.SerializeToString())
+    found = js.run(
+        f"""{OPEN}
+        const given = data(12);
+        given.labels.data.forEach((label, k) => {{ given.labels.data[k] = label % 2n; }});
+        const found = [];
+        for (const onNaN of ["stop", "skip", "restore"]) {{
+          const config = {{ loss: "CrossEntropyLoss", optimizer: "SGD" }};
+          const s = await TrainingSession.createFromModel("/masked.onnx", config);
+          const {{ ended, losses }} = await s.fit(given, {{ batchSize: 4, onNaN, epochs: 2 }});
+          found.push([ended, losses.filter(Number.isFinite).length]);
+          await s.release();
+        }}
+        return found;"""
+    )
+    assert found == [["done", 6]] * 3

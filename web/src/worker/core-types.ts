@@ -1,0 +1,24 @@
+/** The types of a training session in the worker. */
+
+import type { MaybePromise } from "../wire/protocol.js";
+import type { SessionCalls } from "../wire/session-calls.js";
+import type { BundlePlan, RawPlan } from "./bundle.js";
+import type { MemoryOptions, ReadFile } from "./plan-memory.js";
+
+/** Options of a session. */
+export interface CoreOptions extends MemoryOptions {
+  /** Plans that use more are compiled by Python, which makes them do with it. */
+  readonly memoryBudget: number;
+  /** Whether steps are checked for NaN and infinities. */
+  readonly checkNumerics: boolean;
+}
+
+/** Called with each plan that Python compiled for the session. */
+export type PlanListener = (raw: RawPlan, plan: BundlePlan, read: ReadFile) => void;
+
+/** The calls of a session in the worker: one that is missing does not compile. */
+export type CallTable = {
+  readonly [Name in keyof SessionCalls]: (
+    ...args: SessionCalls[Name]["args"]
+  ) => MaybePromise<SessionCalls[Name]["result"]>;
+};

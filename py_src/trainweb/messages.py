@@ -108,8 +108,8 @@ NO_MEMBER = Message(
 SAME_KEY = Message(errors.ModelError, "Two members have the same public key.")
 MEMBER_LOST = Message(
     errors.SessionError,
-    "No update arrived from {names}: the masks of a lost member stay in the sum. Begin a round with new keys and only "
-    "the other members.",
+    "No masked update arrived from {names}: the masks of a lost member stay in the sum. Begin a round with new keys "
+    "and only the other members.",
 )
 OTHER_MASKS = Message(errors.ModelError, "The masks do not cancel: all members need the same keys and round.")
 NO_BRIDGE = Message(

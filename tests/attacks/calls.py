@@ -312,6 +312,15 @@ CALLS: dict[str, PublicCall] = {
     ),
     "RunOptions": plain(trainweb.RunOptions.of, given={}),
     "RunOptions.get_run_config_entry": refused(trainweb.RunOptions, "get_run_config_entry", key="a"),
+    "TrainingSession.from_model": plain(
+        trainweb.TrainingSession.from_model,
+        model=forward(),
+        loss="CrossEntropyLoss",
+        optimizer="AdamW",
+        learning_rate=0.01,
+        lora=None,
+        options=None,
+    ),
     "Trainer": PublicCall(lambda _: trainweb.Trainer, lambda _: {"session": session()}),
     "Trainer.overfit_one_batch": PublicCall(
         lambda _: trainweb.Trainer(session()).overfit_one_batch,
@@ -415,6 +424,7 @@ CALLS: dict[str, PublicCall] = {
     "Dataset.shuffle": on(dataset, "shuffle", buffer=4, seed=0),
     "Dataset.split": on(dataset, "split", share=0.5, seed=None),
     "Dataset.take": on(dataset, "take", count=2),
+    "example": plain(data.example, name="first.onnx"),
     "from_csv": PublicCall(
         lambda _: data.from_csv,
         lambda folder: {
@@ -571,7 +581,9 @@ NOT_SWEPT: dict[str, str] = {
     ),
     "LoraModel.build_artifacts": "as build_artifacts",
     "Pairs.get": "a mapping's, which has a default for every name",
-    "Trainer.fit_async": "as Trainer.fit",
+    **dict.fromkeys(("Trainer.fit_async", "TrainingSession.fit", "TrainingSession.fit_async"), "as Trainer.fit"),
+    "TrainingSession.evaluate": "data, metrics and batches as of Trainer.fit",
+    "TrainingSession.predict": "data as of Trainer.fit, outputs as of export_model_for_inferencing",
     "noise_multiplier_for": "as privacy_spent, which it calls some twenty times",
 }
 """Public calls that the sweep leaves out, and why."""

@@ -59,8 +59,8 @@ OTHER_WORDS = {
     "input_feed": "feeds",
     "indices": "data has no",
     "options": "run option|session option",
-    "name": "checkpoint is called|no checkpoint",
-    "to": "checkpoint is called",
+    "name": "name of a checkpoint|no checkpoint",
+    "to": "name of a checkpoint",
     "contents": "snapshot|checkpoint|safetensors",
     "config": "adapter_config",
     "numpy_obj": "element type",
@@ -74,7 +74,7 @@ OTHER_WORDS = {
     "weights": "safetensors|npz|file",
     "public_keys": "keys of",
     "members": "masked",
-    "masked": "nothing came of",
+    "masked": "no update arrived",
     "columns": "data has no",
 }
 """What errors call an argument, besides its name."""

@@ -338,7 +338,7 @@ def test_without_models_what_is_missing_is_named(browser: Browser, mlp_site: Sit
         )
         assert python_requests(mlp_site) == []
     assert [error["name"] for error in errors] == ["SessionError"] * 3
-    assert "explain" in errors[2]["message"] and "`trainweb compile` makes" in errors[2]["message"]
+    assert "explain" in errors[2]["message"] and "Make the bundle with `trainweb compile`" in errors[2]["message"]
     assert "float32[3, 10]" in errors[0]["message"] and "models" in errors[0]["message"]
 
 

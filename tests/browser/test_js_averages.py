@@ -137,7 +137,7 @@ def test_what_cannot_be_is_named(js: JsPage) -> None:
     )
     expected = (
         *["SessionError: The session keeps no averages of its parameters"] * 3,
-        *["SessionError: Eval steps of a training session alone"] * 2,
+        *["SessionError: Only eval steps of a training session"] * 2,
         "TypeError: 'options.ema' must be a boolean",
         "ModelError: ema.decay is 2; it must be a number at least 0 and less than 1",
         "ModelError: ema is 0.9; it must be an object of its settings",

@@ -149,7 +149,9 @@ def test_pages_and_processes_mask_for_each_other(js: JsPage) -> None:
         return [[...sum, weight], errors];"""
     )
     np.testing.assert_array_equal(mine, [*total, weight])
-    for error, text in zip(lost, ("No update arrived from zoe", "two members or more", "do not cancel"), strict=True):
+    for error, text in zip(
+        lost, ("No masked update arrived from zoe", "two members or more", "do not cancel"), strict=True
+    ):
         assert text in error
 
 

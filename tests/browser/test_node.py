@@ -210,7 +210,7 @@ def test_examples_come_with_the_package() -> None:
     """
     model, error = node(code).splitlines()
     assert bytes.fromhex(model) == FIRST_MODEL.read_bytes()
-    assert error == "TypeError: There is no example 'last.onnx'. The package has: first.onnx."
+    assert error == "TypeError: There is no example named 'last.onnx'. The package has: first.onnx."
 
 
 def test_the_example_is_a_file_of_the_package_too() -> None:

@@ -111,7 +111,7 @@ def test_eval_steps_and_exports_read_them_on_request(tmp_path: Path) -> None:
             s.export_model_for_inferencing(graph_output_names=["nowhere"], ema=True)
         np.testing.assert_array_equal(s.get_contiguous_parameters(), before)
         for step in (lambda: s.train_step(feeds, options={"ema": True}), lambda: s.optimizer_step({"ema": True})):
-            with pytest.raises(SessionError, match="Eval steps of a training session alone"):
+            with pytest.raises(SessionError, match="Only eval steps of a training session"):
                 step()
 
 

@@ -19,7 +19,7 @@ def test_the_example_is_the_model_of_the_documents() -> None:
 
 
 def test_an_example_that_is_not_there_lists_those_that_are() -> None:
-    wanted = "There is no example 'last.onnx'. The package has: first.onnx."
+    wanted = "There is no example named 'last.onnx'. The package has: first.onnx."
     with pytest.raises(trainweb.errors.UnknownNameError) as caught:
         trainweb.data.example("last.onnx")
     assert str(caught.value) == wanted

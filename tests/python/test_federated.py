@@ -199,7 +199,7 @@ def test_a_lost_member_ends_the_round() -> None:
     made = members()
     masked = {n: made[n].mask(START, keys_of(made), 10.0) for n in NAMES}
     del masked["bob"]
-    with pytest.raises(SessionError, match="No update arrived from bob"):
+    with pytest.raises(SessionError, match="No masked update arrived from bob"):
         federated.add_masked(masked, NAMES, 10.0)
     with pytest.raises(ModelError, match="do not cancel"):
         federated.add_masked(masked, ["alice", "carol", "dave"], 10.0)

@@ -174,7 +174,7 @@ def test_what_is_suspicious_is_named() -> None:
         targets = batch()
         targets["x"][:] = 1
         targets["labels"] = np.arange(6) % 3
-        assert "rows that are alike may have different targets" in suspected(s, targets, steps=20, learning_rate=0.01)
+        assert "Equal rows may have different targets" in suspected(s, targets, steps=20, learning_rate=0.01)
         with pytest.raises(FeedError, match="label 3 at position 1 is out of range"):
             Trainer(s).overfit_one_batch(batch() | {"labels": np.array([0, 3, 0, 0, 0, 0])})
 

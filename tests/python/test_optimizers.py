@@ -126,7 +126,7 @@ def test_moments_of_another_optimizer_are_refused_by_both_names() -> None:
         saved = trainweb.CheckpointState.save_checkpoint(s.core.state, include_optimizer_state=True)
         without = trainweb.CheckpointState.save_checkpoint(s.core.state)
         expected = s.get_contiguous_parameters()
-    both = "is that of Lion, and this session's optimizer is Adagrad"
+    both = "optimizer state of Lion, and this session's optimizer is Adagrad"
     with pytest.raises(CheckpointError, match=both), session(optimizer="Adagrad", checkpoint=saved):
         pass
     for optimizer, checkpoint in (("Lion", saved), ("Adagrad", without)):

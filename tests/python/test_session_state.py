@@ -442,7 +442,7 @@ def test_properties_of_every_type_go_through_a_checkpoint(given: Any, kept: Any)
 def test_an_integer_beyond_64_bits_is_refused(value: Any, bits: int) -> None:
     state = trainweb.CheckpointState.load_checkpoint(artifacts("mlp").checkpoint)
     state.properties["p"] = 12
-    with pytest.raises(ValueError, match=f"64 bits at most, this one has {bits}"):
+    with pytest.raises(ValueError, match=f"at most 64 bits; this one has {bits}"):
         state.properties["p"] = value
     assert state.properties["p"] == 12
 

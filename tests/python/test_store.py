@@ -240,7 +240,7 @@ def test_damage_and_other_sessions_are_refused(
             store.load(s, "one")
     path.write_bytes(data)
     assert (s.get_contiguous_parameters(False) == before).all()
-    both = "is that of AdamW, and this session's optimizer is SGD"
+    both = "optimizer state of AdamW, and this session's optimizer is SGD"
     with session(optimizer="SGD") as other, pytest.raises(CheckpointError, match=both):
         store.load(other, "one")
     with session("embedding") as other, pytest.raises(CheckpointError, match="other parameters"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import resources
 
+from trainweb.arguments import instance_of
 from trainweb.errors import UnknownNameError
 
 EXAMPLES = ("first.onnx",)
@@ -23,6 +24,6 @@ def example(name: str) -> bytes:
     UnknownNameError
         The package has no example of that name; the error lists those that it has.
     """
-    if name not in EXAMPLES:
-        raise UnknownNameError(f"There is no example {name!r}. The package has: {', '.join(EXAMPLES)}.")
+    if instance_of(str, "name", name) not in EXAMPLES:
+        raise UnknownNameError(f"There is no example named {name[:80]!r}. The package has: {', '.join(EXAMPLES)}.")
     return (resources.files(__package__) / name).read_bytes()

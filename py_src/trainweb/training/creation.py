@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 from trainweb import messages
+from trainweb.arguments import unknown
 from trainweb.settings import Number
 from trainweb.training.state import CheckpointState
 
@@ -35,6 +37,10 @@ def session_of_model(
         adapters = dict(lora)
         peft = adapters.pop("adapter_config", None)
         config = None if peft is None else Adapter.parse_config(peft)
+        known = signature(inject).parameters
+        for name in adapters:
+            if name not in known:
+                raise TypeError(unknown("The setting of 'lora'", name, known))
         adapted = inject(model, config=config, **adapters)
         built = adapted.build_artifacts(loss=loss, optimizer=optimizer, **settings)
     state = CheckpointState(built.contents(nominal=settings.get("nominal_checkpoint", False)))

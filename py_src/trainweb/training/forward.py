@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from trainweb.control.deciding import deciding_inputs
 from trainweb.model.graph import Graph, Value
-from trainweb.training.export import inference_graph
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,6 +61,8 @@ def forward_of(graph: Graph, inputs: Mapping[str, Value], kind: str) -> Forward:
     ModelError
         An output is no tensor of the eval model.
     """
+    from trainweb.training.export import inference_graph  # which knows the models
+
     outputs: list[str] = json.loads(kind.partition(" ")[2])
     cut = inference_graph(graph, outputs, {})
     needed: Container[str] = {v.name for v in cut.inputs}

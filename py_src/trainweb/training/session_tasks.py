@@ -9,10 +9,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from trainweb.artifacts.builder import LossLike, OptimizerLike
-    from trainweb.fit.history import History
     from trainweb.metrics import Value
     from trainweb.training.options import SessionOptions
-    from trainweb.training.session import TrainingSession
 
 
 class SessionTasks:
@@ -64,7 +62,7 @@ class SessionTasks:
 
         return cast("Self", session_of_model(cls, model, loss, optimizer, learning_rate, lora, options, settings))
 
-    def fit(self, data: Any, **options: Any) -> History:
+    def fit(self, data: Any, **options: Any) -> Any:
         """Train on all rows of the data, `epochs` times: `trainweb.Trainer(session).fit`.
 
         Parameters
@@ -78,9 +76,9 @@ class SessionTasks:
         """
         from trainweb.fit.trainer import Trainer
 
-        return Trainer(cast("TrainingSession", self)).fit(data, **options)
+        return Trainer(cast(Any, self)).fit(data, **options)
 
-    async def fit_async(self, data: Any, **options: Any) -> History:
+    async def fit_async(self, data: Any, **options: Any) -> Any:
         """`fit` that lets other tasks, and in Pyodide the page, go on while it runs.
 
         Parameters
@@ -90,7 +88,7 @@ class SessionTasks:
         """
         from trainweb.fit.trainer import Trainer
 
-        return await Trainer(cast("TrainingSession", self)).fit_async(data, **options)
+        return await Trainer(cast(Any, self)).fit_async(data, **options)
 
     def evaluate(
         self,
@@ -134,7 +132,7 @@ class SessionTasks:
         from trainweb.fit.predict import evaluate
 
         names = predictions, targets
-        session = cast("TrainingSession", self)
+        session = cast(Any, self)
         return evaluate(session, data, metrics, batch_size, names, ema=ema)
 
     def predict(
@@ -175,4 +173,4 @@ class SessionTasks:
         """
         from trainweb.fit.predict import predict
 
-        return predict(cast("TrainingSession", self), data, outputs, batch_size, ema=ema)
+        return predict(cast(Any, self), data, outputs, batch_size, ema=ema)

@@ -14,7 +14,7 @@ const EXAMPLES = { "first.onnx": FIRST_MODEL } as const;
  */
 export function example(name: keyof typeof EXAMPLES): Uint8Array<ArrayBuffer> {
   if (!Object.hasOwn(EXAMPLES, name)) {
-    throw new TypeError(`There is no example '${brief(name)}'. The package has: ${Object.keys(EXAMPLES).join(", ")}.`);
+    throw new TypeError(`There is no example named '${brief(name)}'. The package has: ${Object.keys(EXAMPLES).join(", ")}.`);
   }
   return Uint8Array.from(atob(EXAMPLES[name]), (letter) => letter.charCodeAt(0));
 }

@@ -1,7 +1,6 @@
 /** The learning rates of a fit; `trainweb/fit/rates.py` is the same in Python. */
 
 import { sessionError } from "../wire/messages.js";
-import type { FitOptions } from "./fit-options.js";
 import { schedule, type Schedule } from "./schedule.js";
 import { SCHEDULES, type ScheduleSettings } from "./settings/schedules.js";
 
@@ -12,7 +11,11 @@ import { SCHEDULES, type ScheduleSettings } from "./settings/schedules.js";
  * @param steps - optimizer steps of the fit; null: nobody knows
  * @throws ModelError: a setting is wrong or missing, or there are two rates
  */
-export function scheduleOf(given: FitOptions["schedule"], learningRate: number | null, steps: number | null): Schedule | null {
+export function scheduleOf(
+  given: string | object | ((step: number) => number) | null | undefined,
+  learningRate: number | null,
+  steps: number | null,
+): Schedule | null {
   if (given === null || given === undefined) {
     return learningRate === null ? null : schedule({ type: "Constant", learningRate });
   }
@@ -20,7 +23,7 @@ export function scheduleOf(given: FitOptions["schedule"], learningRate: number |
     if (learningRate !== null) {
       throw sessionError("RATE_AND_SCHEDULE", {});
     }
-    return typeof given === "function" ? schedule(given) : given;
+    return typeof given === "function" ? schedule(given as (step: number) => number) : (given as Schedule);
   }
   if (typeof given !== "string" && typeof given !== "object") {
     return schedule(given);

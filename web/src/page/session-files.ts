@@ -3,7 +3,6 @@
 import { describe } from "../data/given.js";
 import { checkKnown } from "../data/nearest.js";
 import { CheckpointState } from "./checkpoint-state.js";
-import type { TrainingSessionCreateOptions } from "./session.js";
 import { isSource } from "./sources.js";
 
 /** @throws TypeError when they are not those of artifacts, or of a bundle */
@@ -19,7 +18,7 @@ export function checkTrainingOptions(options: unknown): void {
   // What `buildArtifacts` gives may be given as it is: it has the nominal checkpoint besides.
   checkKnown("The file", options, [...names, "nominalCheckpoint"]);
   for (const name of names) {
-    const source = (options as Partial<TrainingSessionCreateOptions>)[name];
+    const source = (options as Readonly<Record<string, unknown>>)[name];
     const required = name === "trainModel" || name === "checkpointState";
     if (!source && !required) {
       continue;

@@ -56,7 +56,7 @@ export const MESSAGES = {
   },
   MEMBER_LOST: {
     error: "SessionError",
-    text: "No update arrived from {names}: the masks of a lost member stay in the sum. Begin a round with new keys and only the other members.",
+    text: "No masked update arrived from {names}: the masks of a lost member stay in the sum. Begin a round with new keys and only the other members.",
   },
   OTHER_MASKS: {
     error: "ModelError",

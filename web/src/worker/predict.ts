@@ -2,25 +2,10 @@
 
 import type { WireBatch } from "../wire/fit.js";
 import type { Feed, NamedTensor } from "../wire/protocol.js";
-import type { ForwardKind, PlanKind } from "./bundle.js";
+import { forwardKind } from "./forward-kind.js";
 import { located } from "./places.js";
 import { failedBatch } from "./evaluation.js";
 import type { SessionCore } from "./session-core.js";
-
-/** How a plan that predicts is asked for, as `kind_of_outputs` in Python. */
-export function forwardKind(outputs: readonly string[]): ForwardKind {
-  return `predict ${JSON.stringify(outputs)}`;
-}
-
-/** Whether a plan is one of these. */
-export function isForward(kind: PlanKind): kind is ForwardKind {
-  return kind.startsWith("predict ");
-}
-
-/** The outputs that such a plan gives. */
-export function outputsOf(kind: ForwardKind): readonly string[] {
-  return JSON.parse(kind.slice("predict ".length)) as string[];
-}
 
 /**
  * The outputs of the eval model for a batch.

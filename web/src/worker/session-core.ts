@@ -56,7 +56,7 @@ import { PropertyTable } from "./properties.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 import type { TensorFile } from "./safetensors.js";
 import { exchangeAverages, whileExchanged } from "./averages.js";
-import { isForward, outputsOf } from "./predict.js";
+import { isForward, outputsOf } from "./forward-kind.js";
 import type { CallTable, CoreOptions, PlanListener } from "./core-types.js";
 import { bytesOf, checkCount, checkRate, isZero, memoryOf, typeOf } from "./session-values.js";
 import { readSession, snapshotHost, takeSnapshot, writeSession, type SessionRecord } from "./snapshot.js";

@@ -44,7 +44,7 @@ def test_many_tables_of_one_long_vtable_are_refused() -> None:
     count, vtable = 10_000, 0xFFFE
     tables = b"".join(struct.pack("<i", 8 + k * 4 + vtable + 2 - 8) for k in range(count))
     data = bytes(4) + b"ODTC" + struct.pack("<HH", vtable, 4) + bytes(vtable - 4 + 2) + tables
-    buffer = Buffer(data)
+    buffer = Buffer(data, "checkpoint", CheckpointError)
     with pytest.raises(CheckpointError, match="parts overlap"):
         for k in range(count):
             Table(buffer, 8 + vtable + 2 + 4 * k, "a table")

@@ -106,7 +106,7 @@ class Download {
     const length = Number(response.headers.get("Content-Length"));
     this.#check(length);
     progress.model(this.#url, 0, length);
-    const chunks = new Chunks();
+    const chunks = new Chunks(length);
     const reader = response.body?.getReader();
     for (let next = await reader?.read(); next !== undefined && !next.done; next = await reader?.read()) {
       this.#wait();
@@ -139,16 +139,26 @@ class Download {
   }
 }
 
+/** Bytes of a part of a large file: what the page holds of it at a time. */
+const PART_BYTES = 2 ** 20;
+
 /** Collects the bytes of a file as they come. It hands the bytes of a large file to the browser, part by part. */
 class Chunks {
   readonly #parts: Blob[] = [];
   #chunks: Uint8Array<ArrayBuffer>[] = [];
   #nbytes = 0;
+  #partBytes: number;
+
+  /** @param expected - bytes of the file, as far as its server says */
+  constructor(expected: number) {
+    this.#partBytes = expected >= LARGE_FILE ? PART_BYTES : LARGE_FILE;
+  }
 
   add(chunk: Uint8Array<ArrayBuffer>): void {
     this.#chunks.push(chunk);
     this.#nbytes += chunk.length;
-    if (keepsBlobs() && this.#nbytes >= LARGE_FILE) {
+    if (keepsBlobs() && this.#nbytes >= this.#partBytes) {
+      this.#partBytes = PART_BYTES;
       this.#parts.push(new Blob(this.#chunks));
       this.#chunks = [];
       this.#nbytes = 0;

@@ -47,7 +47,14 @@ export type * from "./settings/federated.js";
 export type { FitRun } from "./fit.js";
 export type { OverfitOptions, OverfitReport } from "./overfit.js";
 export type { EpochEvent, FitControl, FitEvent, History, ProgressEvent } from "./fit-events.js";
-export type { EarlyStoppingSettings, FitCallback, FitCheckpointSettings, FitOptions } from "./fit-options.js";
+export type {
+  EarlyStoppingSettings,
+  FitCallback,
+  FitCheckpointSettings,
+  FitOptions,
+  FitScheduleSettings,
+} from "./fit-options.js";
+export type { EvaluateOptions, PredictOptions } from "./predict.js";
 export type * from "./settings/fit.js";
 export type { EvalValues, MetricValue, Remainder } from "../wire/fit.js";
 export { InferenceSession } from "./inference.js";

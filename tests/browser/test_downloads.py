@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 from playwright.sync_api import Browser
 
 from .js_session import JsPage, open_js_page
 from .server import Reply, Site
 from .test_faults_workers import assert_workers
+from .test_js_large import CLASSES, large_model
 
 LIMIT = 2**20
 """`limits.fileBytes` and `limits.arenaBytes` of these tests."""
 POLLS = 200
+LARGE_ROWS = 10 * 2**10 + 3
+"""40 MiB of weights with `CLASSES`: the page keeps the file as a Blob."""
 
 CALLS = """
     const config = { loss: "CrossEntropyLoss" };
@@ -103,6 +108,36 @@ def test_a_file_of_just_the_limit_is_read(js: JsPage, make_site: Callable[..., S
         return opening.then((s) => s.release()).then(() => "opened", (error) => String(error));"""
     assert js.run(text, size=model) == "opened"
     assert f"has more than {model - 1} bytes" in js.run(text, size=model - 1)
+
+
+@pytest.mark.parametrize("reader", ["byob", "default"])
+def test_a_large_file_is_read_whole(js: JsPage, make_site: Callable[..., Site], reader: str) -> None:
+    """Browsers without a reader into given buffers have another path. The last part is not full."""
+    head, tail = large_model(LARGE_ROWS)
+    weights = np.random.default_rng(3).standard_normal(LARGE_ROWS * CLASSES, "f4").astype("<f4").tobytes()
+    url = make_site().add_dynamic("/large.onnx", lambda: Reply(head + weights + tail))
+    found = js.run(
+        """
+        const own = ReadableStream.prototype.getReader;
+        if (reader === "default") {
+          ReadableStream.prototype.getReader = function (options) {
+            if (options?.mode === "byob") throw new TypeError("no byte streams here");
+            return own.call(this, options);
+          };
+        }
+        try {
+          const s = await TrainingSession.createFromModel(url, { loss: "CrossEntropyLoss" });
+          const { data } = await s.getContiguousParameters();
+          await s.release();
+          const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
+          return [...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+        } finally {
+          ReadableStream.prototype.getReader = own;
+        }""",
+        url=url,
+        reader=reader,
+    )
+    assert found == hashlib.sha256(weights).hexdigest()
 
 
 def test_a_file_that_comes_slowly_is_read(js: JsPage, make_site: Callable[..., Site]) -> None:

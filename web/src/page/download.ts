@@ -106,18 +106,16 @@ class Download {
     const length = Number(response.headers.get("Content-Length"));
     this.#check(length);
     progress.model(this.#url, 0, length);
-    const chunks = new Chunks(length);
-    const reader = response.body?.getReader();
-    for (let next = await reader?.read(); next !== undefined && !next.done; next = await reader?.read()) {
+    const received = new Received();
+    for await (const nbytes of response.body === null ? [] : received.from(response.body)) {
       this.#wait();
-      this.#received += next.value.length;
+      this.#received += nbytes;
       this.#check(this.#received);
-      chunks.add(next.value);
       progress.model(this.#url, this.#received, Math.max(length, this.#received));
     }
     this.stop();
     progress.model(this.#url, this.#received, this.#received);
-    return chunks.end();
+    return received.file();
   }
 
   /** Begin to wait for the next bytes. */
@@ -139,43 +137,58 @@ class Download {
   }
 }
 
-/** Bytes of a part of a large file: what the page holds of it at a time. */
+/** Bytes that the page reads before it hands them to the browser. */
 const PART_BYTES = 2 ** 20;
 
-/** Collects the bytes of a file as they come. It hands the bytes of a large file to the browser, part by part. */
-class Chunks {
+/** A file as it comes. It is read into one buffer: chunks of their own would wait for the garbage collector. */
+class Received {
   readonly #parts: Blob[] = [];
-  #chunks: Uint8Array<ArrayBuffer>[] = [];
-  #nbytes = 0;
-  #partBytes: number;
+  #room = new Uint8Array(PART_BYTES);
+  #filled = 0;
 
-  /** @param expected - bytes of the file, as far as its server says */
-  constructor(expected: number) {
-    this.#partBytes = expected >= LARGE_FILE ? PART_BYTES : LARGE_FILE;
-  }
-
-  add(chunk: Uint8Array<ArrayBuffer>): void {
-    this.#chunks.push(chunk);
-    this.#nbytes += chunk.length;
-    if (keepsBlobs() && this.#nbytes >= this.#partBytes) {
-      this.#partBytes = PART_BYTES;
-      this.#parts.push(new Blob(this.#chunks));
-      this.#chunks = [];
-      this.#nbytes = 0;
+  /** Read it, and yield the number of bytes whenever some came. */
+  async *from(body: ReadableStream<Uint8Array<ArrayBuffer>>): AsyncGenerator<number> {
+    const reader = byteReader(body);
+    if (reader === null) {
+      yield* this.#fromChunks(body.getReader());
+      return;
+    }
+    for (;;) {
+      const { value, done } = await reader.read(this.#room.subarray(this.#filled));
+      // The buffer comes back in `value`, at the end as well.
+      this.#room = new Uint8Array(value?.buffer ?? new ArrayBuffer(0));
+      if (done) {
+        return;
+      }
+      this.#filled += value.length;
+      if (this.#filled === PART_BYTES) {
+        this.#parts.push(new Blob([this.#room]));
+        this.#filled = 0;
+      }
+      yield value.length;
     }
   }
 
-  end(): Uint8Array<ArrayBuffer> | Promise<Blob> {
-    if (this.#parts.length > 0) {
-      return readable(new Blob([...this.#parts, ...this.#chunks]));
+  async *#fromChunks(reader: ReadableStreamDefaultReader<Uint8Array<ArrayBuffer>>): AsyncGenerator<number> {
+    for (let next = await reader.read(); !next.done; next = await reader.read()) {
+      this.#parts.push(new Blob([next.value]));
+      yield next.value.length;
     }
-    const bytes = new Uint8Array(this.#nbytes);
-    let at = 0;
-    for (const chunk of this.#chunks) {
-      bytes.set(chunk, at);
-      at += chunk.length;
-    }
-    return bytes;
+  }
+
+  /** All of it; a Blob if it is large. */
+  async file(): Promise<Uint8Array<ArrayBuffer> | Blob> {
+    const blob = new Blob([...this.#parts, this.#room.subarray(0, this.#filled)]);
+    return keepsBlobs() && blob.size >= LARGE_FILE ? readable(blob) : new Uint8Array(await blob.arrayBuffer());
+  }
+}
+
+/** A reader into buffers of ours; null where the browser has none for responses. */
+function byteReader(body: ReadableStream<Uint8Array<ArrayBuffer>>): ReadableStreamBYOBReader | null {
+  try {
+    return body.getReader({ mode: "byob" });
+  } catch {
+    return null;
   }
 }
 

@@ -550,14 +550,16 @@ def command_record_zoo(arguments: list[str]) -> None:
 
 
 def command_lint(_: list[str]) -> None:
-    """Run ruff (rules and format), mypy and tsc."""
+    """Run ruff (rules and format), mypy, tsc and oxlint."""
     build_all()
     folders = ("py_src", "tests", "scripts", "bench", "site", "wasm_kernels")
     run(PYTHON, "-m", "ruff", "check", *folders)
     run(PYTHON, "-m", "ruff", "format", "--check", *folders)
     run(PYTHON, "-m", "mypy")
-    for project in ("web/tsconfig.json", "site/tsconfig.json"):
+    for folder in ("web", "site"):
+        project = f"{folder}/tsconfig.json"
         run("npx", "--no-install", "tsc", "-p", project, "--noEmit")
+        run("npx", "--no-install", "oxlint", "--type-aware", "-c", "web/oxlint.json", "--tsconfig", project, folder)
 
 
 def command_api(_: list[str]) -> None:

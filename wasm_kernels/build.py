@@ -157,7 +157,6 @@ def one_at_a_time() -> Iterator[None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--force", action="store_true", help="rebuild everything")
-    parser.add_argument("--only", choices=BUILDS, help="make one build only")
     parser.add_argument("--check", action="store_true", help="fail where a file that is checked in would change")
     options = parser.parse_args()
     with one_at_a_time(), ThreadPoolExecutor(2) as pool:
@@ -165,8 +164,7 @@ def main() -> None:
         stale = generate_sources(HERE / "kernels.def", HERE.parent, check=options.check)
         if stale:
             sys.exit(f"not made of this kernels.def: {', '.join(stale)}; run `python wasm_kernels/build.py`")
-        names = [options.only] if options.only else list(BUILDS)
-        paths = [make(build, pool, options.force) for build in names]
+        paths = [make(build, pool, options.force) for build in BUILDS]
         for path in paths:
             install(path)
             print(f"{path.name}: {path.stat().st_size} bytes")

@@ -124,6 +124,8 @@ class Bad:
 class Op:
     """An operator; see docs/architecture.md section 2 for what a subclass gives."""
 
+    name: ClassVar[str] = ""
+    """The ONNX name of the operator, where it is not that of the class."""
     domain: ClassVar[str] = ""
     versions: ClassVar[tuple[int, ...]] = (1,)
     attrs: ClassVar[dict[str, Attr]] = {}

@@ -171,6 +171,9 @@ class Moments:
         def __getattr__(self, name: str) -> Any:
             """A moment."""
 
+        def __setattr__(self, name: str, value: Any) -> None:
+            """Change a moment."""
+
 
 class Formula:
     """The update of an element: made once for an optimizer node, emitted for each flat run."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from trainweb.backend.wasm.passes.methods import select_methods
 from trainweb.compiler.context import Context
 from trainweb.compiler.passes.accumulate import accumulate_in_place, accumulate_sums
 from trainweb.compiler.passes.attention import fuse_attention
@@ -67,6 +68,14 @@ class Pass:
 
 
 PASSES: tuple[Pass, ...] = (
+    Pass(
+        select_methods,
+        before={
+            "hoist": "weights that Winograd's method transforms are cached",
+            "fuse_epilogues": "another kernel may take another epilogue",
+            "rematerialise": "methods differ in the room that their scratch takes",
+        },
+    ),
     Pass(
         write_state_last,
         before={"check_first": "it makes equal checks one, of one node: those of other nodes would count as unchecked"},

@@ -43,15 +43,6 @@ class Ends(TypedDict):
     m: int
 
 
-class Planes(TypedDict):
-    """Arguments of Winograd's kernels for a window: numbers for height and width, and one stride."""
-
-    size: tuple[int, ...]
-    out: tuple[int, ...]
-    stride: int
-    pad: tuple[int, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Window:
     """A sliding window over 1 to 3 spatial axes, padded to three axes with leading ones."""
@@ -171,12 +162,6 @@ def unpatch(p: Any, w: Window) -> Any:
     return x[(slice(None), slice(None), *crop)]
 
 
-def planes(win: Window, *, back: bool) -> Planes:
-    """Arguments of Winograd's kernels; `back`: from the outputs of the window to its inputs."""
-    size, out = (win.out, win.size) if back else (win.size, win.out)
-    return {"size": size, "out": out, "stride": win.stride[0], "pad": win.pad}
-
-
 class _Convolution(Op):
     unit_axis = 1
     attrs = {
@@ -218,58 +203,17 @@ class _Convolution(Op):
         """y = x * w + bias; `back`: as the gradient by the data, from the outputs of the window to its inputs."""
         if self.group == 1 and win.is_pointwise:
             self.mix_channels(b, w, x, y, bias, transposed=back)
-        elif self.is_tiled(win, x, y, back=back):
-            # The weights are transformed by a call of their own, which is hoisted where they are frozen.
-            m, c, flipped = y.shape[1], x.shape[1], int(back)
-            u = b.temp("float32", (calls.winograd_planes(c, m),))
-            b.emit(calls.WinogradWeights(w=w, u=u, m=m, c=c, stride=win.stride[0], flipped=flipped))
-            b.emit(
-                calls.WinogradConv(
-                    x=x,
-                    u=u,
-                    bias=bias,
-                    y=y,
-                    n=x.shape[0],
-                    c=c,
-                    m=m,
-                    flipped=flipped,
-                    accumulate=0,
-                    activation=0,
-                    **planes(win, back=back),
-                )
-            )
-        else:
-            self.sum_windows(b, win, w, x, y, bias, back=back)
-
-    def sum_windows(self, b: Builder, win: Window, w: Buf, x: Buf, y: Buf, bias: Buf | None, *, back: bool) -> None:
-        """`convolve` without a transformation: as products of matrices where positions are few."""
+            return
         axes, g, n = win.arguments(), self.group, x.shape[0]
         if back:
             ends: Ends = {"n": n, "c": y.shape[1], "m": x.shape[1]}
-            if g == 1 and calls.ColumnsDataGradient.pays(**ends, **axes, activation=0):
-                b.emit(
-                    calls.ColumnsDataGradient(dy=x, w=w, bias=bias, dx=y, accumulate=0, activation=0, **ends, **axes)
-                )
-            else:
-                b.emit(
-                    calls.ConvDataGradient(
-                        dy=x, w=w, bias=bias, dx=y, groups=g, accumulate=0, activation=0, **ends, **axes
-                    )
-                )
-            return
-        ends = {"n": n, "c": x.shape[1], "m": y.shape[1]}
-        if g == 1 and calls.ColumnsConv.pays(**ends, **axes, activation=0):
-            b.emit(calls.ColumnsConv(x=x, w=w, bias=bias, y=y, accumulate=0, activation=0, **ends, **axes))
+            gradient = calls.ConvDataGradient(
+                dy=x, w=w, bias=bias, dx=y, groups=g, accumulate=0, activation=0, **ends, **axes
+            )
+            b.emit(gradient)
         else:
+            ends = {"n": n, "c": x.shape[1], "m": y.shape[1]}
             b.emit(calls.Conv(x=x, w=w, bias=bias, y=y, groups=g, accumulate=0, activation=0, **ends, **axes))
-
-    def is_tiled(self, win: Window, x: Buf, y: Buf, *, back: bool) -> bool:
-        """Return whether Winograd's method takes this convolution, and pays."""
-        is_square = win.kernel == (3, 3) and win.dilation == (1, 1) and win.stride[0] == win.stride[1]
-        if not is_square or self.group > 1:
-            return False
-        n, c, m = x.shape[0], x.shape[1], y.shape[1]
-        return calls.WinogradConv.pays(n=n, c=c, m=m, flipped=int(back), activation=0, **planes(win, back=back))
 
     def mix_channels(self, b: Builder, w: Buf, x: Buf, y: Buf, bias: Buf | None, *, transposed: bool) -> None:
         """For each image: y = w x + bias, or the transpose of w; planes as columns of matrices."""
@@ -421,13 +365,11 @@ class ConvGrad(_Convolution):
             return
         dw = dw or b.temp("float32", w.shape)
         ends: Ends = {"n": x.shape[0], "c": x.shape[1], "m": w.shape[0]}
-        axes, tiles = win.arguments(), planes(win, back=False)
-        if self.is_tiled(win, x, dy, back=False) and calls.WinogradWeightGradient.pays(**ends, **tiles):
-            b.emit(calls.WinogradWeightGradient(x=x, dy=dy, dw=dw, db=db, accumulate=0, **ends, **tiles))
-        elif self.group == 1 and calls.ColumnsWeightGradient.pays(**ends, **axes):
-            b.emit(calls.ColumnsWeightGradient(x=x, dy=dy, dw=dw, db=db, accumulate=0, **ends, **axes))
-        else:
-            b.emit(calls.ConvWeightGradient(x=x, dy=dy, dw=dw, db=db, groups=self.group, accumulate=0, **ends, **axes))
+        b.emit(
+            calls.ConvWeightGradient(
+                x=x, dy=dy, dw=dw, db=db, groups=self.group, accumulate=0, **ends, **win.arguments()
+            )
+        )
 
     def reference(self, dy: Any, x: Any, w: Any) -> tuple[Any, Any, Any]:
         win = self.window_of(x.shape, w.shape)

@@ -25,6 +25,10 @@ METHODS: dict[str, tuple[Conv, tuple[str, str, str]]] = {
         conv2d(40, 64, 64, 4, 4, 3, 1),
         ("winograd_conv_f32", "winograd_conv_f32", "winograd_weight_gradient_f32"),
     ),
+    "more outputs than inputs": (
+        conv2d(40, 8, 24, 4, 4, 3, 1),
+        ("winograd_conv_f32", "winograd_conv_f32", "winograd_weight_gradient_f32"),
+    ),
     "few weights": (
         CASES["3x3_tiny_plane"],
         ("conv_f32", "conv_data_gradient_f32", "conv_weight_gradient_f32"),

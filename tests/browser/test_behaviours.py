@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
-from tests.conformance.behaviours import BEHAVIOURS, NOMINAL, SESSIONS, common, nominal, run_python
+from tests.conformance.behaviours import BEHAVIOURS, CALLED, ELSEWHERE, NOMINAL, SESSIONS, common, nominal, run_python
+
+from trainweb.training.calls import CALLS
 
 from .conftest import open_kernel
 from .js_session import open_js_page
@@ -39,7 +41,27 @@ PAGE = """
       const history = await s.fit(feeds(given), { epochs: 2, batchSize: 8, shuffle: false, onNaN });
       return [history.ended, Array.from(history.losses, digits), history.epochs.map(({ steps }) => steps)];
     };
+    const reload = async (s, form) => {
+      const weights = await s.exportWeights(form);
+      await s.loadParametersBuffer(new Float32Array(await s.getParametersSize(false)), false);
+      await s.loadWeights(weights);
+      return rounded(await s.getContiguousParameters(false));
+    };
+    const metadata = (found) => found.map(({ name, type, shape }) => [name, type, shape]);
     const perform = (s, [name, ...args]) => ({
+      parameter_names: (trainableOnly) => s.parameterNames({ trainableOnly }),
+      input_metadata: async (training) => metadata(await s.inputMetadata({ training })),
+      output_metadata: async (training) => metadata(await s.outputMetadata({ training })),
+      property_names: () => s.propertyNames(),
+      delete_property: (name) => nothing(s.deleteProperty(name)),
+      get_gradient: async (name) => rounded(await s.getGradient(name)),
+      get_moments: async (name) =>
+        Object.entries(await s.getMoments(name)).sort().map(([n, found]) => [n, rounded(found)]),
+      get_step_count: () => s.getStepCount(),
+      memory: async (names) => { const found = await s.memory(); return names.map((name) => found[name]); },
+      export_weights: async (form, ema) => (await s.exportWeights(form, { ema })).length,
+      load_weights: (data) => nothing(s.loadWeights(Uint8Array.from(data))),
+      reload_weights: (form) => reload(s, form),
       train: async (given) => first(await s.runTrainStep(feeds(given))),
       eval: async (given) => first(await s.runEvalStep(feeds(given))),
       profile: async (isEval, given, runs) =>
@@ -129,6 +151,11 @@ def test_behaves_as_in_python(
     found = request.getfixturevalue(where)[index]
     for call, outcome, wanted in zip(BEHAVIOURS[index][2], found, in_python[index], strict=True):
         assert common(outcome) == common(wanted), call
+
+
+def test_every_session_call_has_a_behaviour() -> None:
+    used = {CALLED.get(call[0], call[0]) for _, _, calls in BEHAVIOURS for call in calls}
+    assert {call.name for call in CALLS} - used == ELSEWHERE.keys()
 
 
 def test_the_table_has_faults_of_every_kind(in_python: list[list[Any]]) -> None:

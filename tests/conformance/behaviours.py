@@ -260,6 +260,63 @@ BEHAVIOURS: list[tuple[str, str, list[Any]]] = [
         for action in (None, "stop", "skip", "restore")
         for kind in ("all", "checked")
     ),
+    (
+        "names and metadata",
+        "all",
+        [
+            *(["parameter_names", only] for only in (True, False)),
+            *([f"{kind}_metadata", training] for kind in ("input", "output") for training in (True, False)),
+            ["property_names"],
+            ["delete_property", "epoch"],
+            ["add_property", "epoch", 3],
+            ["property_names"],
+            ["delete_property", "epoch"],
+            ["property_names"],
+        ],
+    ),
+    (
+        "gradients and moments",
+        "all",
+        [
+            *[["get_gradient", "fc1.bias"], ["get_moments", "fc1.bias"], ["get_step_count"]] * 2,
+            TRAIN,
+            ["get_gradient", "fc1.bias"],
+            ["optimizer"],
+            ["get_step_count"],
+            ["get_moments", "fc1.bias"],
+            ["get_gradient", "nope"],
+            ["get_moments", "nope"],
+        ],
+    ),
+    *(
+        (
+            f"gradients and moments, {kind}",
+            kind,
+            [["get_gradient", "fc1.bias"], ["get_moments", "fc1.bias"], ["get_step_count"]],
+        )
+        for kind in ("no optimizer", "nominal")
+    ),
+    (
+        "kernel memory",
+        "all",
+        [
+            ["memory", ["parameters", "gradients", "moments"]],
+            *STEP,
+            ["memory", ["parameters", "gradients", "moments", "arena"]],
+        ],
+    ),
+    (
+        "files of weights",
+        "all",
+        [
+            *(["export_weights", form, ema] for form in ("safetensors", "npz", "csv") for ema in (False, True)),
+            ["load_weights", []],
+            ["load_weights", [8, 0, 0, 0, 0, 0, 0, 0]],
+            *STEP,
+            ["reload_weights", "safetensors"],
+            ["reload_weights", "npz"],
+        ],
+    ),
     ("averages that are not kept", "all", [["get_all", True, True], ["export", ["logits"], True]]),
     ("files", "all", [*STEP, ["save", False], ["save", True], ["export", ["nope"]], ["export", []], ["export", [""]]]),
     (
@@ -283,6 +340,35 @@ BEHAVIOURS: list[tuple[str, str, list[Any]]] = [
         ],
     ),
 ]
+CALLED = {
+    "norms": "gradient_norms",
+    "dead": "dead_units",
+    "reset": "lazy_reset_grad",
+    "rate": "get_learning_rate",
+    "set_rate": "set_learning_rate",
+    "schedule": "register_linear_lr_scheduler",
+    "size": "get_parameters_size",
+    "get_all": "get_contiguous_parameters",
+    "load": "load_parameters_buffer",
+    "get": "get_parameter",
+    "set": "update_parameter",
+    "type": "get_parameter_type_and_shape",
+    "kind": "get_property_kind",
+    "seed": "get_seed",
+    "save": "save_checkpoint",
+    "export": "export_model_for_inferencing",
+}
+"""Session calls by the names that behaviours have for them, where these are shorter."""
+ELSEWHERE = {
+    "get_adapter": "tests/browser/test_js_lora.py",
+    "load_adapter": "tests/browser/test_js_lora.py",
+    "merge_adapter": "tests/browser/test_js_lora.py",
+    "artifact": "tests/browser/test_js_from_model.py",
+    "keep_state": "overfit",
+    "go_back": "overfit",
+    "set_seed": "tests/browser/test_js_session.py",
+}
+"""Calls that files of artifacts have no use for, and the tests or the behaviour of theirs."""
 SESSIONS = {
     "all": FILES,
     "no eval": (FILES[0], FILES[1], None, FILES[3]),
@@ -385,7 +471,32 @@ def perform(session: Any, core: Any, call: list[Any]) -> Any:
         fed = [{n: tensor(n, spec) for n, spec in given.items()} for given in batches]
         return [[found.tensor, found.node, found.axis, found.units, found.dead] for found in core.dead_units(fed)]
 
+    def gradient(name: str) -> list[float]:
+        return rounded(core.get_gradient(name).data)
+
+    def reload(form: str) -> list[float]:
+        """The parameters after other ones were loaded and these again."""
+        weights = core.export_weights(form, False)
+        core.load_parameters_buffer(bytes(4 * core.get_parameters_size(False)), False)
+        core.load_weights(weights, True)
+        return rounded(core.get_contiguous_parameters(False, False).data)
+
+    def metadata(found: list[Any]) -> list[Any]:
+        return [[v.name, v.dtype, list(v.shape)] for v in found]
+
     calls: dict[str, Callable[..., Any]] = {
+        "parameter_names": lambda only: list(core.parameter_names(only)),
+        "input_metadata": lambda training: metadata(core.input_metadata(training)),
+        "output_metadata": lambda training: metadata(core.output_metadata(training)),
+        "property_names": lambda: list(core.property_names()),
+        "delete_property": core.delete_property,
+        "get_gradient": gradient,
+        "get_moments": lambda name: [[n, rounded(t.data)] for n, t in sorted(core.get_moments(name).items())],
+        "get_step_count": core.get_step_count,
+        "memory": lambda names: [getattr(core.memory(), name) for name in names],
+        "export_weights": lambda form, ema: len(core.export_weights(form, ema)),
+        "load_weights": lambda data: core.load_weights(bytes(data), True),
+        "reload_weights": reload,
         "norms": lambda: three_digits(core.gradient_norms()),
         "dead": dead,
         "overfit": lambda given, steps, rate: overfitted(session, given, steps, rate),

@@ -143,6 +143,44 @@ def test_a_task_that_is_cancelled_ends_a_fit_whose_rows_never_come(tmp_path: Pat
         check_free(s, tmp_path)
 
 
+def test_a_source_that_never_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer_module, "FRAME_S", 0.0)
+
+    async def source() -> AsyncIterator[Any]:
+        try:
+            while True:
+                for row in Dataset(rows(8)):
+                    yield row
+        finally:
+            await asyncio.Event().wait()
+
+    def fit() -> str:
+        with session() as s:
+            stop = lambda event, run: run.stop()  # noqa: E731
+            return Trainer(s).fit(source, batch_size=2, callbacks=stop, progress=False).ended
+
+    assert settled(fit) == "stopped"
+
+
+def test_a_release_before_the_first_row() -> None:
+    is_waiting = Event()
+
+    async def source() -> AsyncIterator[Any]:
+        is_waiting.set()
+        await asyncio.Event().wait()
+        yield
+
+    with session() as s:
+
+        def leave() -> None:
+            assert is_waiting.wait(HANG_S)
+            s.release()
+
+        Thread(target=leave, daemon=True).start()
+        with pytest.raises(ReleasedError):
+            settled(lambda: Trainer(s).fit(source, batch_size=2, progress=False))
+
+
 def test_validation_data_that_never_comes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(trainer_module, "FRAME_S", 0.0)
     source, runs = Source(), list[Run]()

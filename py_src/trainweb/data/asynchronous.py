@@ -6,7 +6,6 @@ import asyncio
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from contextvars import copy_context
 from threading import Thread
 from typing import Any
 
@@ -30,7 +29,7 @@ def plainly(rows: AsyncIterable[Any]) -> Iterator[Any]:
     end = object()
     with _runner() as run:
         try:
-            while (row := run(_next(iterator, end, copy_context().run))) is not end:
+            while (row := run(_next(iterator, end, reader_has_ended()))) is not end:
                 yield row
         except ReaderEndedError:
             # Rows that do not obey are left alone.
@@ -43,10 +42,10 @@ def plainly(rows: AsyncIterable[Any]) -> Iterator[Any]:
         run(_close(iterator))
 
 
-async def _next(iterator: AsyncIterator[Any], end: object, of_reader: Callable[[Callable[[], bool]], bool]) -> Any:
+async def _next(iterator: AsyncIterator[Any], end: object, has_ended: Callable[[], bool]) -> Any:
     row = asyncio.ensure_future(iterator.__anext__())
     while not (await asyncio.wait({row}, timeout=WAIT_S))[0]:
-        if of_reader(reader_has_ended):
+        if has_ended():
             row.cancel()
             await asyncio.wait({row}, timeout=CANCEL_S)
             raise ReaderEndedError

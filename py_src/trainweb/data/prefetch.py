@@ -53,7 +53,7 @@ def prefetched(rows: Iterator[T], count: int) -> Iterator[T]:
             try:
                 kind, value = queue.get(timeout=WAIT_S)
             except Empty:
-                if reader_has_ended():
+                if reader_has_ended()():
                     raise ReaderEndedError from None
                 continue
             if kind == "error":

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from threading import local
 
 WAIT_S = 0.05
 """How often a wait for rows looks whether its reader has ended."""
 CANCEL_S = 1.0
 """Largest time that rows may take to end once nobody wants them."""
 
-_is_over: ContextVar[Callable[[], bool]] = ContextVar("is_over")
+_reader = local()  # no context variable: event loops would keep the reader and its stream
 
 
 class ReaderEndedError(Exception):
@@ -21,14 +21,15 @@ class ReaderEndedError(Exception):
 @contextmanager
 def read_until(is_over: Callable[[], bool]) -> Iterator[None]:
     """Let rows that are waited for in this block end as soon as `is_over` is true."""
-    token = _is_over.set(is_over)
+    before = reader_has_ended()
+    _reader.has_ended = is_over
     try:
         yield
     finally:
-        _is_over.reset(token)
+        _reader.has_ended = before
 
 
-def reader_has_ended() -> bool:
-    """Return True if the rows of this wait are not wanted any more."""
-    is_over = _is_over.get(None)
-    return is_over is not None and is_over()
+def reader_has_ended() -> Callable[[], bool]:
+    """The function that tells whether this thread's rows are not wanted any more."""
+    has_ended: Callable[[], bool] = getattr(_reader, "has_ended", bool)
+    return has_ended

@@ -329,7 +329,10 @@ NEVER = """
         return { ...b, x };
       }), {}],
       validation: () => [data(), { validationData: readable }],
-      columns: () => [{ ...data(), x: Tensor.fromGpuBuffer({}, { dataType: "float32", dims: [rows, 10], download: reach }) }, {}],
+      columns: () => {
+        const x = Tensor.fromGpuBuffer({}, { dataType: "float32", dims: [rows, 10], download: reach });
+        return [{ ...data(), x }, {}];
+      },
       callback: () => [data(), { callbacks: (event) => (event.type === "epoch" ? never : null) }],
     };
     const rest = (ms) => new Promise((resolve) => setTimeout(resolve, ms));

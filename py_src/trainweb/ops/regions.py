@@ -374,8 +374,8 @@ class MaxRoiPool(Composite):
     """The maximum of each bin of a region. https://onnx.ai/onnx/operators/onnx__MaxRoiPool.html
 
     Girshick, Fast R-CNN, https://arxiv.org/abs/1504.08083. Regions are (image, x1, y1, x2, y2), rounded to pixels, both
-    ends within; bins may overlap, and an empty one is 0. No gradient goes to the regions. Of equal pixels the first one,
-    row by row, has the gradient, as in torchvision's roi_pool.
+    ends within; bins may overlap, and an empty one is 0. No gradient goes to the regions. Of equal pixels the first one
+    has the gradient, row by row, as in torchvision's roi_pool.
     """
 
     versions = (1, 22)

@@ -1,7 +1,7 @@
 """Record PyTorch's gradients where operators have none of their own: at ties, at bounds and at zero.
 
-python tests/golden/ties/record.py, with a Python that has torch and torchvision, from the root of the project. Each case of
-`recorded.json` has the nodes of a small model, what goes in, and the gradients of the sum of y times 1, 2, 3, ...
+python tests/golden/ties/record.py, from the root of the project, with a Python that has torch and torchvision. Each
+case of `recorded.json` has the nodes of a small model, what goes in, and the gradients of the sum of y times 1, 2, ...
 """
 
 from __future__ import annotations

@@ -329,6 +329,10 @@ NEVER = """
         return { ...b, x };
       }), {}],
       validation: () => [data(), { validationData: readable }],
+      columns: () => {
+        const x = Tensor.fromGpuBuffer({}, { dataType: "float32", dims: [rows, 10], download: reach });
+        return [{ ...data(), x }, {}];
+      },
       callback: () => [data(), { callbacks: (event) => (event.type === "epoch" ? never : null) }],
     };
     const rest = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
@@ -348,7 +352,7 @@ CANCELLED = {"iterator", "stream", "datasets", "tensor", "validation"}
 
 
 @pytest.mark.parametrize(
-    "waits", ["generator", "iterator", "stream", "datasets", "map", "tensor", "validation", "callback"]
+    "waits", ["generator", "iterator", "stream", "datasets", "map", "tensor", "columns", "validation", "callback"]
 )
 def test_a_fit_ends_though_its_data_or_callback_never_settles(js: JsPage, waits: str) -> None:
     found = js.run(

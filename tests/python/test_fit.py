@@ -536,6 +536,8 @@ def test_a_checkpoint_is_written_after_every_so_many_optimizer_steps(tmp_path: P
 CTRL_C = """
 import asyncio, signal, sys, threading
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts jobs in the background has it ignored
+
 from tests.python.test_fit import Dataset, Trainer, rows, session
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from inspect import iscoroutinefunction
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from trainweb.data.random import permutation
 from trainweb.errors import FeedError, NumericsError
 from trainweb.fit.bar import Bar, make_bar
 from trainweb.fit.evaluation import Evaluation, metrics_of
+from trainweb.fit.fetch import BatchThread, Fetch, NumberedBatch
 from trainweb.fit.history import Epoch, Event, History, Progress
 from trainweb.fit.on_nan import OnNaN
 from trainweb.fit.options import DEFAULT_BATCH, EarlyStopping, checked_options, make_early_stopping
@@ -53,7 +55,7 @@ class Run:
         self.is_stopping = False
 
     def stop(self) -> None:
-        """End after this step; the history is that of what was done."""
+        """End after this step, without waiting for async rows; the history is that of what was done."""
         self.is_stopping = True
 
 
@@ -214,8 +216,9 @@ class Trainer:
         """
         run, events = self._start(data, options)
         with closing(events):
-            for _ in events:
-                pass
+            for fetch in events:
+                if fetch is not None:
+                    fetch.make()
         return run.history
 
     def overfit_one_batch(self, batch: Batch, steps: int = 100, learning_rate: float | None = None) -> OverfitReport:
@@ -251,6 +254,8 @@ class Trainer:
     async def fit_async(self, data: Any, **options: Any) -> History:
         """`fit` that lets other tasks, and in Pyodide the page, go on while it runs; cancelling it ends it.
 
+        A thread makes the batches of streams, so that cancelling ends a fit whose data never comes, too.
+
         Parameters
         ----------
         data, **options
@@ -258,14 +263,16 @@ class Trainer:
         """
         run, events = self._start(data, options)
         last = -math.inf  # so that others run even beside a fit that is over in less than a frame
-        with closing(events):
-            for _ in events:
-                if perf_counter() - last > FRAME_S:
+        with closing(events), closing(BatchThread()) as thread:
+            for fetch in events:
+                if fetch is not None:
+                    await thread.make(fetch)
+                elif perf_counter() - last > FRAME_S:
                     await asyncio.sleep(0)
                     last = perf_counter()
         return run.history
 
-    def _start(self, data: Any, options: Mapping[str, Any]) -> tuple[Run, Any]:
+    def _start(self, data: Any, options: Mapping[str, Any]) -> tuple[Run, Generator[Fetch | None, None, None]]:
         run = Run()
         plan = FitPlan(self.session, data, dict(options), run)
         if self.session in running():
@@ -356,8 +363,8 @@ class FitPlan:
             "validationRows": None if validation is None or validation.columns is None else len(validation),
         }
 
-    def events(self) -> Iterator[None]:
-        """Run; yields after each step."""
+    def events(self) -> Generator[Fetch | None, None, None]:
+        """Run; yields after each step, and a batch of a stream that is to be made before it goes on."""
         running().add(self.session)
         reset, rate = self.session.core.host.read_state(STATE_LAZY_RESET), self.session.get_learning_rate()
         with ExitStack() as stack:
@@ -415,7 +422,17 @@ class FitPlan:
             if self.on_nan is not None:
                 self.on_nan.keep_good()
 
-    def _epoch(self, number: int, bar: Bar | None) -> Iterator[None]:
+    def _next(self, source: Dataset, batches: Iterator[NumberedBatch]) -> Generator[Fetch, None, NumberedBatch | None]:
+        """The next batch; None where there are no more, or the fit has ended while it waited for one."""
+        if source.columns is not None:
+            return next(batches, None)
+        fetch = Fetch(batches, lambda: self.run.is_stopping or self.session._core is None)
+        yield fetch
+        batch = fetch.result()
+        _ = self.session.core  # which a session that was released meanwhile does not have
+        return batch
+
+    def _epoch(self, number: int, bar: Bar | None) -> Generator[Fetch | None, None, None]:
         start = perf_counter()
         history, at = self.run.history, self.at
         if at.epoch != number:
@@ -427,11 +444,7 @@ class FitPlan:
             if not self.run.is_stopping:
                 raise messages.ALL_SKIPPED(epoch=number + 1)
             return
-        values: dict[str, Value] | None = None
-        if self.evaluation and self.validation and not self.run.is_stopping:
-            for found in self.evaluation.run(self.validation.epoch(number), number):
-                values = found
-                yield
+        values = yield from self._evaluate(number)
         rate = self.session.get_learning_rate()
         epoch = Epoch(number + 1, at.step - skipped, self._loss(), rate, perf_counter() - start, values)
         history.epochs.append(epoch)
@@ -441,14 +454,31 @@ class FitPlan:
             self._save()
         self._tell(epoch)
 
-    def _train_epoch(self, bar: Bar | None) -> Iterator[None]:
+    def _evaluate(self, number: int) -> Generator[Fetch | None, None, dict[str, Value] | None]:
+        """The values of the validation data; None where there is none, or the fit ends before."""
+        if not self.evaluation or not self.validation or self.run.is_stopping:
+            return None
+        batches, taken = self.validation.epoch(number), list[NumberedBatch | None]()
+        evaluated = self.evaluation.run(iter(taken.pop, None), number)
+        while True:
+            taken.append((yield from self._next(self.validation.data, batches)))
+            if taken[0] is None and self.run.is_stopping:
+                return None
+            values = next(evaluated)
+            if values is not None:
+                return values
+            yield None
+
+    def _train_epoch(self, bar: Bar | None) -> Generator[Fetch | None, None, None]:
         history, at = self.run.history, self.at
         every = self.checkpoint.every if self.checkpoint is not None else None
         shown, waiting = perf_counter(), 0
         if self.on_nan is not None:
             self.session.lazy_reset_grad()
             self.on_nan.keep_good()
-        for feeds, rows in self.batches.epoch(at.epoch, at.step):
+        batches = self.batches.epoch(at.epoch, at.step)
+        while (batch := (yield from self._next(self.batches.data, batches))) is not None:
+            feeds, rows = batch
             loss, after = self._step(feeds, rows, waiting)
             if loss is None and self.run.is_stopping:
                 return
@@ -465,7 +495,7 @@ class FitPlan:
             if now - shown > FRAME_S and at.rows:
                 shown = now
                 self._tell(Progress(at.epoch + 1, at.step, self.steps, self._loss()))
-            yield
+            yield None
             if self.run.is_stopping:
                 break
         if waiting:
@@ -609,7 +639,7 @@ def as_callbacks(given: Any) -> Sequence[Callback]:
         return []
     found = list(given) if isinstance(given, Iterable) and not callable(given) else [given]
     for callback in found:
-        if not callable(callback):
-            expected = "a function of an event and the run, or a list of them"
+        if not callable(callback) or iscoroutinefunction(callback):
+            expected = "a function of an event and the run that is not async, or a list of them"
             raise messages.BAD_SETTING(name="callbacks", value=callback, expected=expected)
     return found

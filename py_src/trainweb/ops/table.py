@@ -58,7 +58,7 @@ TIES = """## Gradients at ties, at bounds and at zero
 Where a function has no derivative, its gradient is PyTorch's (2.15), as `tests/golden/ties` records it:
 
 - Equal inputs of Max and Min share the gradient, and so do equal elements in ReduceMax and ReduceMin. MaxPool,
-  GlobalMaxPool and TopK take the first one.
+  GlobalMaxPool, MaxRoiPool and TopK take the first one.
 - PyTorch's `x.max(dim)` and `x.min(dim)` take the first one, too, where `amax` and `amin` share. The dynamo exporter
   notes which one it was, and is followed. TorchScript does not: there both share.
 - Clip has a gradient of 0 at a bound that is a constant, as `clamp` has. A bound that is computed or trained shares

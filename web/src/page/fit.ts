@@ -224,9 +224,13 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     let isStarted = false;
     let isWhole = false;
     try {
-      const spec = await specOf(info, plan, this.#order);
-      this.#steps = plan.train.size === null ? null : countBatches(plan.train.size, plan.batchSize, plan.remainder);
+      const spec = await this.#orEnded(specOf(info, plan, this.#order));
       this.#throwIfAborted();
+      if (spec === ENDED) {
+        this.#history.ended = "stopped";
+        return;
+      }
+      this.#steps = plan.train.size === null ? null : countBatches(plan.train.size, plan.batchSize, plan.remainder);
       isStarted = true;
       const resumed = await this.#host.send(() => callOf("startFit", [info.handle, spec, this.#workerPort], [this.#workerPort]));
       if (resumed !== null) {

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
-from trainweb.arguments import path_of
+from trainweb.arguments import flag, path_of
 from trainweb.artifacts.buffers import buffer_updates, without_gradient
 from trainweb.artifacts.evidence import Decision
 from trainweb.artifacts.parameters import select_parameters
@@ -147,7 +147,7 @@ class Artifacts:
             "eval_model.onnx": self.eval_model,
             "optimizer_model.onnx": self.optimizer_model,
             "checkpoint": self.checkpoint,
-            "nominal_checkpoint": self.nominal_checkpoint if nominal else None,
+            "nominal_checkpoint": self.nominal_checkpoint if flag("nominal", nominal) else None,
         }
         for name, data in files.items():
             if data is not None:
@@ -245,7 +245,8 @@ def build_artifacts(
     GradientError
         An operator on the way from the loss to a parameter cannot be differentiated.
     """
-    if ort_format:
+    flag("nominal_checkpoint", nominal_checkpoint)
+    if flag("ort_format", ort_format):
         raise UnsupportedError(
             "ort_format=True is not supported: artifacts are ONNX files. For ONNX Runtime convert them with "
             "python -m onnxruntime.tools.convert_onnx_models_to_ort."

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainweb import messages
 from trainweb.arguments import flag, path_of
 from trainweb.artifacts.buffers import buffer_updates, without_gradient
-from trainweb.artifacts.evidence import Decision
+from trainweb.artifacts.evidence import SCALE, Decision
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.artifacts.remarks import remark_on_inputs, remark_on_loss, remark_on_norms, warn
@@ -43,6 +43,7 @@ from trainweb.ops.functions import write_interchangeable
 from trainweb.settings import Sizes, make
 
 BATCH_NORM = ("train", "as_exported")
+QUANTIZED = " Its weights have fewer bits than float32: train the model before it is quantized."
 
 
 if TYPE_CHECKING:
@@ -298,7 +299,10 @@ def build_artifacts(
         )
         trainable, frozen, stopped = chosen.trainable, chosen.frozen, chosen.stopped
         if optimizer is not None and not trainable:
-            raise ModelError("There is nothing to train: no parameter requires a gradient.")
+            raise ModelError(
+                "There is nothing to train: no parameter requires a gradient."
+                f"{QUANTIZED if any(decision.reason == SCALE for decision in chosen.decisions) else ''}"
+            )
         warn(remark_on_norms(graph, trainable, batch_norm))
         updates = buffer_updates(graph, frozen if requires_grad is None else [*trainable, *frozen])
         models = build_training_models(

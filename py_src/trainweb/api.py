@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trainweb.arguments import instance_of, path_of, texts
+from trainweb.arguments import flag, instance_of, path_of, texts
 from trainweb.errors import FeedError, SessionError
 from trainweb.ir.layout import GRADIENTS, STATE_LAZY_RESET, STATE_RANDOM_OFFSET, STATE_SEED
 from trainweb.training import state as states
@@ -167,7 +167,7 @@ class Module:
 
     def train(self, mode: bool = True) -> Module:
         """Let calls be train steps, or eval steps if `mode` is False."""
-        self.training = bool(mode)
+        self.training = flag("mode", mode)
         return self
 
     def eval(self) -> Module:

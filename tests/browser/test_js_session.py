@@ -604,6 +604,23 @@ def test_feeds_of_all_types_in_shared_memory(browser: Browser, isolated_site: Si
     assert outcome == [[7, -2, 255], [-4, -5, 3], [4, 5, -9], [], 6]
 
 
+def test_a_feed_that_no_node_reads_lies_nowhere(browser: Browser, isolated_site: Site) -> None:
+    """As the sampling rate of a model for one rate, which its files still take."""
+    values = [Value("rate", "int64", ()), Value("x", "float32", ("n",))]
+    graph = Graph("g", [Node("Neg", ["x"], ["y"])], values, [Value("y", "float32", ("n",))], opsets={"": 17})
+    with open_js_page(browser, isolated_site) as js:
+        outcome = js.run(
+            f"""{PLACED}
+            const s = await InferenceSession.create(Uint8Array.from(model));
+            const rate = new Tensor("int64", [16000n], []);
+            const run = async (k) => (await s.run({{ rate, x: new Tensor("float32", [k], [1]) }})).y.data[0];
+            const found = [await run(1), await run(2), await run(3)];
+            return [found, placed > 0];""",
+            model=list(write_model(graph)),
+        )
+    assert outcome == [[-1, -2, -3], True]
+
+
 class TestWorkerDeath:
     @pytest.mark.parametrize(
         "kill",

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
-from trainweb.arguments import path_of
+from trainweb.arguments import flag, path_of
 from trainweb.artifacts.buffers import buffer_updates, without_gradient
-from trainweb.artifacts.evidence import Decision
+from trainweb.artifacts.evidence import SCALE, Decision
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.artifacts.remarks import remark_on_inputs, remark_on_loss, remark_on_norms, warn
@@ -43,6 +43,7 @@ from trainweb.ops.functions import write_interchangeable
 from trainweb.settings import Sizes, make
 
 BATCH_NORM = ("train", "as_exported")
+QUANTIZED = " Its weights have fewer bits than float32: train the model before it is quantized."
 
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class Artifacts:
             "eval_model.onnx": self.eval_model,
             "optimizer_model.onnx": self.optimizer_model,
             "checkpoint": self.checkpoint,
-            "nominal_checkpoint": self.nominal_checkpoint if nominal else None,
+            "nominal_checkpoint": self.nominal_checkpoint if flag("nominal", nominal) else None,
         }
         for name, data in files.items():
             if data is not None:
@@ -245,7 +246,8 @@ def build_artifacts(
     GradientError
         An operator on the way from the loss to a parameter cannot be differentiated.
     """
-    if ort_format:
+    flag("nominal_checkpoint", nominal_checkpoint)
+    if flag("ort_format", ort_format):
         raise UnsupportedError(
             "ort_format=True is not supported: artifacts are ONNX files. For ONNX Runtime convert them with "
             "python -m onnxruntime.tools.convert_onnx_models_to_ort."
@@ -297,7 +299,10 @@ def build_artifacts(
         )
         trainable, frozen, stopped = chosen.trainable, chosen.frozen, chosen.stopped
         if optimizer is not None and not trainable:
-            raise ModelError("There is nothing to train: no parameter requires a gradient.")
+            raise ModelError(
+                "There is nothing to train: no parameter requires a gradient."
+                f"{QUANTIZED if any(decision.reason == SCALE for decision in chosen.decisions) else ''}"
+            )
         warn(remark_on_norms(graph, trainable, batch_norm))
         updates = buffer_updates(graph, frozen if requires_grad is None else [*trainable, *frozen])
         models = build_training_models(

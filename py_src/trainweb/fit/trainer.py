@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainweb import messages
+from trainweb.arguments import flag
 from trainweb.data.dataset import Batch, Dataset, epoch_batches
 from trainweb.data.random import permutation
 from trainweb.errors import FeedError, NumericsError
@@ -331,7 +332,7 @@ class FitPlan:
         early = others.get("early_stopping")
         self.early: EarlyStopping | None = None if early is None else make_early_stopping(early, better)
         self.callbacks = as_callbacks(others.get("callbacks"))
-        self.progress = others.get("progress", True)
+        self.progress = flag("progress", others.get("progress", True))
         self.proximal = ProximalTerm(session, options["proximal"]) if options["proximal"] else None
         if self.proximal is not None and others.get("checkpoint") is not None:
             raise messages.PROXIMAL_CHECKPOINT()

@@ -1,5 +1,6 @@
 /** Session options: trainweb's own, and onnxruntime's, which are checked and otherwise of no effect. */
 
+import { describe } from "../data/given.js";
 import { brief, checkKnown, checkOptions } from "../data/nearest.js";
 import { UnsupportedError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
@@ -282,9 +283,22 @@ function checkCount(name: string, value: unknown, minimum: number): void {
   }
 }
 
+function providersOf(given: unknown): string[] {
+  if (!Array.isArray(given)) {
+    throw new TypeError(`'executionProviders' must be an array, got ${describe(given)}.`);
+  }
+  return (given as readonly unknown[]).map((one) => {
+    const name = typeof one === "object" && one !== null ? (one as { readonly name?: unknown }).name : one;
+    if (typeof name !== "string") {
+      throw new TypeError(`'executionProviders' has ${describe(one)}, which is neither a name nor an object with one.`);
+    }
+    return name;
+  });
+}
+
 /** The texts are the same as in onnxruntime-web. */
 function checkPeerOptions(options: SessionOptions): void {
-  const providers = (options.executionProviders ?? []).map((one) => (typeof one === "string" ? one : one.name));
+  const providers = providersOf(options.executionProviders ?? []);
   for (const name of providers) {
     if (!PROVIDERS.includes(name)) {
       throw new Error(`no available backend found. ERR: not supported execution provider: ${brief(name)}`);

@@ -420,6 +420,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   async saveCheckpoint(options: SaveCheckpointOptions = {}): Promise<Uint8Array | Blob> {
     const known = { includeOptimizerState: true, as: true } as const;
     const { includeOptimizerState = false, as } = checkOptions("saveCheckpoint", options, known);
+    checkFlag("includeOptimizerState", includeOptimizerState);
     return (await this.#calls.call("saveCheckpoint", includeOptimizerState, checkForm(as))).data;
   }
 
@@ -533,6 +534,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
     this.#channel.check();
     const { runs = 10, training = true } = checkOptions("profile", options, { runs: true, training: true });
     checkNumber("runs", runs);
+    checkFlag("training", training);
     const kind = training ? "train" : "eval";
     const [inputNames, args] = this.#parse(kind, feeds);
     const packed = packFeeds(inputNames, args.feeds, copyBytes);
@@ -581,6 +583,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   async explain(feeds: FeedsType, options: { readonly training?: boolean } = {}): Promise<string> {
     this.#channel.check();
     const { training = true } = checkOptions("explain", options, { training: true });
+    checkFlag("training", training);
     const kind = training ? "train" : "eval";
     const [inputNames, args] = this.#parse(kind, feeds);
     const packed = packFeeds(inputNames, args.feeds, copyBytes);

@@ -129,7 +129,7 @@ TW_EXPORT(tw_alloc) uint32_t tw_alloc(uint32_t nbytes) {
     }
     block->in_use = 1;
     block->requested = nbytes;
-    block->placed = block->verified = block->profile = 0;
+    block->placed = block->verified = block->profile = block->is_session = 0;
     bytes_in_use += nbytes;
     uint32_t end = payload(block) + block->size;
     if (end > fresh) fresh = end;

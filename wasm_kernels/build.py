@@ -105,7 +105,7 @@ def up_to_date(target: Path, key: str) -> bool:
 def compile_source(source: Path, build: str, flags: list[str], force: bool) -> Path:
     """One object file."""
     target = BUILD / build / source.relative_to(HERE).with_suffix(".o")
-    headers = [*HERE.glob("*.h"), *HERE.glob("conv/*.h"), BUILD / "kernels_gen.h", BUILD / "kernels_tables.h"]
+    headers = [*HERE.glob("*.h"), *HERE.glob("conv/*.h"), *HERE.glob("session/*.h"), BUILD / "kernels_gen.h", BUILD / "kernels_tables.h"]
     if source.name != "executor.c":
         headers.remove(BUILD / "kernels_tables.h")
     key = digest(flags, [source, *headers])
@@ -121,7 +121,7 @@ def make(build: str, pool: ThreadPoolExecutor, force: bool = False) -> Path:
     relaxed, threads = BUILDS[build]
     cflags = CFLAGS + RELAXED_CFLAGS * relaxed + THREAD_CFLAGS * threads
     ldflags = LDFLAGS + THREAD_LDFLAGS * threads
-    sources = sorted([*HERE.glob("*.c"), *HERE.glob("conv/*.c")])
+    sources = sorted([*HERE.glob("*.c"), *HERE.glob("conv/*.c"), *HERE.glob("session/*.c")])
     objects = list(pool.map(lambda source: compile_source(source, build, cflags, force), sources))
     target = BUILD / f"{build}.wasm"
     key = digest(ldflags, objects)

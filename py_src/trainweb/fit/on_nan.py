@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from trainweb import messages
 from trainweb.errors import NumericsError
-from trainweb.ir.layout import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS
+from trainweb.ir.layout import COPY_BATCH, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS
+from trainweb.training.host import ALL
 from trainweb.training.snapshot import Snapshot, restore_snapshot, take_snapshot
 
 if TYPE_CHECKING:
-    from trainweb.training.host import Saved
     from trainweb.training.session import TrainingSession
 
 MOST_RESTORES = 3
@@ -40,9 +39,9 @@ class OnNaN:
 
     def __init__(self, session: TrainingSession, action: str) -> None:
         self.session, self.action = session, action
+        self._host = session.core.host
         self._restores = 0
         self._good: Snapshot | None = None
-        self._before: Saved = {}
         # A mask of minus infinity, say, is infinite on purpose.
         self._usual = {s: count for s, count in self._counts().items() if s != GRADIENTS}
 
@@ -53,7 +52,7 @@ class OnNaN:
 
     def begin(self) -> None:
         """A batch begins."""
-        self._before = self.session.core.host.save()
+        self._host.demand("tw_session_save", COPY_BATCH, ALL)
 
     def check(self, loss: float, step: int, epoch: int) -> None:
         """Raise NumericsError if the loss, a gradient, a parameter or a moment is NaN or infinite.
@@ -61,8 +60,8 @@ class OnNaN:
         Parameters and moments may have as many such elements as at first.
         """
         worse = [WHAT[s] for s, count in self._counts().items() if count > self._usual.get(s, 0)]
-        what = worse[0] if np.isfinite(loss) and worse else "The loss"
-        if worse or not np.isfinite(loss):
+        what = worse[0] if math.isfinite(loss) and worse else "The loss"
+        if worse or not math.isfinite(loss):
             raise messages.NOT_A_NUMBER_IN_FIT(what=what, step=step, epoch=epoch)
 
     def undo(self, error: NumericsError, step: int, epoch: int) -> None:
@@ -73,9 +72,8 @@ class OnNaN:
         NumericsError
             It was gone back too often.
         """
-        host = self.session.core.host
         if self.action != "restore" or self._good is None:
-            host.put_back(self._before)
+            self._host.put_back(COPY_BATCH)
             return
         restore_snapshot(self.session.core, self._good)
         self._restores += 1
@@ -84,9 +82,9 @@ class OnNaN:
 
     def _counts(self) -> dict[int, int]:
         """Count the NaN or infinite elements of each segment."""
-        host = self.session.core.host
-        found = {}
-        for segment in WHAT:
-            values = np.frombuffer(host.read_segment(segment, 0, host.sizes[segment]), "<f4")
-            found[segment] = values.size - int(np.count_nonzero(np.isfinite(values)))
-        return found
+        return {segment: self._host.call("tw_session_not_finite", segment) for segment in WHAT}
+
+    def end(self) -> None:
+        """The fit ends."""
+        if not self._host.released:
+            self._host.demand("tw_session_forget", COPY_BATCH)

@@ -137,6 +137,7 @@ class SessionCore:
         self.plans = PlanCache(self.host, max_plans)
         self.parameters = MemoryStore(self.layout, self.host, origin, has_optimizer=optimizer_graph is not None)
         try:
+            self.host.set_trained(self.layout.runs(trainable_only=True))
             self.parameters.fill()
             self.host.write_segment(STATE, 0, start_state(origin))
         except BaseException:
@@ -267,11 +268,11 @@ class SessionCore:
         if not self.host.read_state(STATE_STEP):
             yield  # the parameters are all that there is to average
             return
-        self.parameters.exchange_averages()
+        self.host.demand("tw_session_exchange")
         try:
             yield
         finally:
-            self.parameters.exchange_averages()
+            self.host.demand("tw_session_exchange")
 
     # Steps.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainweb.backend.wasm.engine.description import Description
 from trainweb.errors import EngineError
-from trainweb.ir.layout import HEADER_POSITION, HEADER_STATUS
+from trainweb.ir.layout import HEADER_POSITION, HEADER_STATUS, TW_NO_MEMORY
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -154,6 +154,28 @@ class Engine(ABC):
     @abstractmethod
     def written(self, plan: int) -> int:
         """The segments that runs of a placed plan write, one bit each; 0 where it cannot run."""
+
+    @abstractmethod
+    def call(self, name: str, *args: float) -> int:
+        """Call an export of `wasm_kernels/session/`; what it returns, as an unsigned number."""
+
+    def demand(self, name: str, *args: float) -> None:
+        """Call an export that returns a status.
+
+        Raises
+        ------
+        EngineError
+            It failed: there is no memory, or an argument is wrong.
+        """
+        status = self.call(name, *args)
+        if status == TW_NO_MEMORY:
+            raise self.no_memory(self.call("tw_missing"))
+        if status:
+            raise EngineError(f"{name}{args} failed: {self.description.status_name(status)}.")
+
+    def no_memory(self, nbytes: int) -> EngineError:
+        """The error for so many bytes more."""
+        return EngineError(f"The kernels' memory cannot hold {nbytes} bytes more ({self.bytes_in_use()} in use).")
 
     @abstractmethod
     def bytes_in_use(self) -> int:

@@ -7,7 +7,6 @@ steps, and calls `first_fault`.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
@@ -19,7 +18,6 @@ from trainweb.ir.layout import (
     COPY_CHECK,
     GRADIENTS,
     PARAMETERS,
-    RANGE_WORDS,
     STATE,
     STATE_LAZY_RESET,
     STATE_LEARNING_RATE,
@@ -68,8 +66,7 @@ class TensorRange:
     @classmethod
     def of(cls, engine: Engine, name: str, shape: Sequence[int], ptr: int) -> TensorRange:
         """Return the range of the float32 at an address."""
-        found = engine.call("tw_range", ptr, prod(shape))
-        least, most, nan, infinite = struct.unpack("<2f2I", engine.read(found, 4 * RANGE_WORDS))
+        least, most, nan, infinite = engine.range(ptr, prod(shape))
         if nan + infinite == prod(shape):
             return cls(name, tuple(shape), None, None, nan, infinite)
         return cls(name, tuple(shape), _rounded(least), _rounded(most), nan, infinite)

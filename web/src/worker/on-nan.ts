@@ -1,9 +1,8 @@
 /** `onNaN`: the way a fit goes on after a step that made NaN or infinity; trainweb/fit/on_nan.py is the same in Python. */
 
-import { GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS } from "../engine/layout.js";
+import { COPY_BATCH, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS } from "../engine/layout.js";
 import type { OnNaN } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
-import type { Saved } from "./plan-memory.js";
 import type { TensorFile } from "./safetensors.js";
 import type { SessionCore } from "./session-core.js";
 
@@ -16,8 +15,6 @@ const WHAT: Readonly<Record<number, string>> = {
   [MOMENTUM0]: "A moment of the optimizer",
   [MOMENTUM1]: "A moment of the optimizer",
 };
-/** The bits of a float32 that are all set in NaN and infinities. */
-const EXPONENT = 0x7f800000;
 
 /** Watches the batches of a fit, and undoes a batch that makes NaN or infinity. */
 export class NanGuard {
@@ -27,7 +24,6 @@ export class NanGuard {
   readonly #usual: Readonly<Record<number, number>>;
   #restores = 0;
   #good: TensorFile | null = null;
-  #before: Saved = new Map();
   #hasEnded = false;
 
   constructor(core: SessionCore, action: OnNaN) {
@@ -51,7 +47,7 @@ export class NanGuard {
 
   /** A batch begins. */
   begin(): void {
-    this.#before = this.#core.host.memory.save();
+    this.#core.host.memory.save(COPY_BATCH);
   }
 
   /** @throws NumericsError if the loss, a gradient, a parameter or a moment is NaN or infinite */
@@ -72,7 +68,7 @@ export class NanGuard {
   undo(reason: Error, step: number, epoch: number): void {
     this.#hasEnded = this.action === "stop";
     if (this.#good === null) {
-      this.#core.host.memory.putBack(this.#before);
+      this.#core.host.memory.putBack(COPY_BATCH);
       return;
     }
     this.#core.restore(this.#core.read(this.#good));
@@ -84,12 +80,6 @@ export class NanGuard {
   /** Count the NaN and infinite elements of each segment. */
   #counts(): Readonly<Record<number, number>> {
     const { memory } = this.#core.host;
-    return Object.fromEntries(
-      SEGMENTS.map((segment) => {
-        const data = memory.view(segment);
-        const bits = new Uint32Array(data.buffer, data.byteOffset, data.length / 4);
-        return [segment, bits.reduce((count, word) => count + Number((word & EXPONENT) === EXPONENT), 0)];
-      }),
-    );
+    return Object.fromEntries(SEGMENTS.map((segment) => [segment, memory.call("tw_session_not_finite", segment)]));
   }
 }

@@ -50,12 +50,12 @@ import { assemble, converting, type ReadPlace } from "./files.js";
 import { KeptPlans, type KeptHost, type KeptStep } from "./kept-plans.js";
 import { coveringKind } from "./metrics.js";
 import { normsOf, NumericsCheck } from "./numerics.js";
-import { PlanMemory, type Kernels, type ReadFile } from "./plan-memory.js";
+import { PlanMemory, type Kernels, type ParameterRun, type ReadFile } from "./plan-memory.js";
 import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";
 import { PropertyTable } from "./properties.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 import type { TensorFile } from "./safetensors.js";
-import { exchangeAverages, whileExchanged } from "./averages.js";
+import { whileExchanged } from "./averages.js";
 import { isForward, outputsOf } from "./forward-kind.js";
 import type { CallTable, CoreOptions, PlanListener } from "./core-types.js";
 import { bytesOf, checkCount, checkRate, isZero, memoryOf, typeOf } from "./session-values.js";
@@ -106,7 +106,7 @@ export class SessionCore implements CallTable, PlanSource {
     this.#properties = new PropertyTable(properties);
     const usable = plans.filter((plan) => plan.arenaBytes + plan.preparedBytes <= options.memoryBudget);
     this.#plans = new Map(usable.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature), plan]));
-    this.#memory = new PlanMemory(engine, kernels, segments, usable, options);
+    this.#memory = new PlanMemory(engine, kernels, segments, usable, options, this.#runs(true));
     this.#runner = new PlanRunner(engine, this.#memory, this);
     this.#kept = new KeptPlans(this.#keptHost);
     this.#numerics = options.checkNumerics ? new NumericsCheck(this.#keptHost, this.#kept) : null;
@@ -153,11 +153,6 @@ export class SessionCore implements CallTable, PlanSource {
   /** What steps on rows that lie in the worker need. */
   get host(): StepHost {
     return { engine: this.#engine, memory: this.#memory, runner: this.#runner, lossCounts: this.#bundle.lossCounts };
-  }
-
-  /** Where each trained parameter lies, in bytes; their gradients lie one after the other. */
-  get trainedRuns(): readonly { readonly start: number; readonly end: number }[] {
-    return this.#runs(true);
   }
 
   /** Whether the next train step overwrites the gradients. */
@@ -430,10 +425,7 @@ export class SessionCore implements CallTable, PlanSource {
     if (this.getStepCount() === 0) {
       return action(); // the parameters are all that there is to average
     }
-    return whileExchanged(() => {
-      exchangeAverages(this.#memory, this.#runs(true));
-      this.#countLoad();
-    }, action);
+    return whileExchanged(() => this.#memory.demand("tw_session_exchange"), action);
   }
 
   getContiguousParameters(trainableOnly: boolean, ema: boolean): MaybePromise<WireTensor> {
@@ -779,7 +771,7 @@ export class SessionCore implements CallTable, PlanSource {
   }
 
   /** Bytes of the (trainable) parameters. */
-  #runs(trainableOnly: boolean): { readonly start: number; readonly end: number }[] {
+  #runs(trainableOnly: boolean): ParameterRun[] {
     const { parameters } = this.#bundle;
     const wanted = trainableOnly ? parameters.filter((slot) => slot.trainableOffset >= 0) : parameters;
     return wanted.map(bytesOf);

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainweb.backend.wasm.engine.description import Description
 from trainweb.errors import EngineError
-from trainweb.ir.layout import HEADER_POSITION, HEADER_STATUS, TW_NO_MEMORY
+from trainweb.ir.layout import HEADER_POSITION, HEADER_STATUS, RANGE_WORDS, TW_NO_MEMORY
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -176,6 +176,20 @@ class Engine(ABC):
     def no_memory(self, nbytes: int) -> EngineError:
         """The error for so many bytes more."""
         return EngineError(f"The kernels' memory cannot hold {nbytes} bytes more ({self.bytes_in_use()} in use).")
+
+    def range(self, ptr: int, count: int) -> tuple[float, float, int, int]:
+        """Return the least and the largest finite one of float32 numbers, and how many are NaN and infinite.
+
+        Raises
+        ------
+        EngineError
+            They do not lie in an allocated block.
+        """
+        found = self.call("tw_range", ptr, count)
+        if not found:
+            raise EngineError(f"{count} numbers from {ptr:#x} on do not lie in an allocated block.")
+        least, most, nan, infinite = struct.unpack("<2f2I", self.read(found, 4 * RANGE_WORDS))
+        return least, most, nan, infinite
 
     @abstractmethod
     def bytes_in_use(self) -> int:

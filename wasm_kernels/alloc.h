@@ -26,7 +26,8 @@ typedef struct tw_block {
     uint32_t written;        /* the segments that the plan writes, one bit each, once it was verified */
     tw_place_in_plan at;
     uint32_t used;           /* tw_tick() when the plan in the payload was loaded or ran last */
-    uint32_t reserved[2];
+    uint32_t owner;          /* the session that the payload belongs to, which alone frees it, or 0 */
+    uint32_t reserved[1];
 } tw_block;
 
 uint32_t tw_alloc(uint32_t nbytes);

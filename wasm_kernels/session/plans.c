@@ -11,9 +11,9 @@ int32_t tw_place_loaded(const tw_session *session, const tw_loaded *loaded) {
     return tw_place_at(loaded->plan, table, N_SEGMENTS, loaded->code_base);
 }
 
-static bool is_loaded(const tw_session *s, uint32_t plan, uint32_t constants) {
+static bool has_constants(const tw_session *s, uint32_t constants) {
     for (const tw_loaded *loaded = s->loaded; loaded; loaded = loaded->next)
-        if (loaded->plan == plan || (constants && loaded->constants == constants)) return true;
+        if (loaded->constants == constants) return true;
     return false;
 }
 
@@ -22,16 +22,20 @@ static bool is_loaded(const tw_session *s, uint32_t plan, uint32_t constants) {
 TW_EXPORT(tw_session_load)
 int32_t tw_session_load(uint32_t session, uint32_t plan, uint32_t constants, uint32_t code_base, uint32_t is_step) {
     tw_session *s = tw_session_at(session);
-    if (!s || is_loaded(s, plan, 0) || tw_session_at(plan) || (constants && !tw_block_at(constants))) return TW_BAD_POINTER;
-    tw_loaded *loaded = (tw_loaded *)(uintptr_t)tw_take(sizeof(tw_loaded), true);
+    tw_block *block = tw_block_of_host(plan), *numbers = tw_block_of_host(constants);
+    if (!s || !block || block == numbers) return TW_BAD_POINTER;
+    if (constants && !numbers && !has_constants(s, constants)) return TW_BAD_POINTER;
+    tw_loaded *loaded = (tw_loaded *)(uintptr_t)tw_take(s, sizeof(tw_loaded), true);
     if (!loaded) return TW_NO_MEMORY;
     *loaded = (tw_loaded){s->loaded, plan, constants, code_base, is_step};
     int32_t status = tw_place_loaded(s, loaded);
     if (status) {
-        tw_free((uint32_t)(uintptr_t)loaded);
+        tw_give_back((uint32_t)(uintptr_t)loaded);
         return status;
     }
-    tw_block_at(plan)->used = tw_tick();
+    block->used = tw_tick();
+    block->owner = session;
+    if (numbers) numbers->owner = session;
     s->loaded = loaded;
     return TW_OK;
 }
@@ -45,9 +49,10 @@ TW_EXPORT(tw_session_unload) int32_t tw_session_unload(uint32_t session, uint32_
     tw_loaded *gone = *at;
     if (!gone) return TW_BAD_POINTER;
     *at = gone->next;
-    tw_free(plan);
-    if (!is_loaded(s, 0, gone->constants)) tw_free(gone->constants);
-    return tw_free((uint32_t)(uintptr_t)gone);
+    tw_give_back(plan);
+    if (!has_constants(s, gone->constants)) tw_give_back(gone->constants);
+    tw_give_back((uint32_t)(uintptr_t)gone);
+    return TW_OK;
 }
 
 void tw_unload_all(tw_session *session) {

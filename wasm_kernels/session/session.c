@@ -8,10 +8,25 @@ static uint32_t missing;
 /* Bytes that the last call which returned TW_NO_MEMORY (or no address) had no room for. */
 TW_EXPORT(tw_missing) uint32_t tw_missing(void) { return missing; }
 
-uint32_t tw_take(uint32_t nbytes, bool zeroed) {
+static uint32_t address_of(const void *ptr) { return (uint32_t)(uintptr_t)ptr; }
+static uint8_t *bytes_at(uint32_t address) { return (uint8_t *)(uintptr_t)address; }
+
+uint32_t tw_take(const tw_session *session, uint32_t nbytes, bool zeroed) {
     uint32_t ptr = zeroed ? tw_alloc_zeroed(nbytes) : tw_alloc(nbytes);
-    if (!ptr) missing = nbytes;
+    if (ptr) tw_block_at(ptr)->owner = address_of(session);
+    else missing = nbytes;
     return ptr;
+}
+
+void tw_give_back(uint32_t ptr) {
+    if (!ptr) return;
+    tw_block_at(ptr)->owner = 0;
+    tw_free(ptr);
+}
+
+tw_block *tw_block_of_host(uint32_t ptr) {
+    tw_block *block = tw_block_at(ptr);
+    return block && !block->owner ? block : NULL;
 }
 
 tw_session *tw_session_at(uint32_t session) {
@@ -19,12 +34,14 @@ tw_session *tw_session_at(uint32_t session) {
     return block && block->is_session ? (tw_session *)(uintptr_t)session : NULL;
 }
 
-static uint8_t *bytes_at(uint32_t address) { return (uint8_t *)(uintptr_t)address; }
-
 /* A session without segments; 0 without memory. */
 TW_EXPORT(tw_session_open) uint32_t tw_session_open(void) {
-    uint32_t session = tw_take(sizeof(tw_session), true);
-    if (session) tw_block_at(session)->is_session = 1;
+    uint32_t session = tw_take(NULL, sizeof(tw_session), true);
+    tw_block *block = tw_block_at(session);
+    if (block) {
+        block->is_session = 1;
+        block->owner = session;
+    }
     return session;
 }
 
@@ -33,11 +50,12 @@ TW_EXPORT(tw_session_close) int32_t tw_session_close(uint32_t session) {
     tw_session *s = tw_session_at(session);
     if (!s) return TW_BAD_POINTER;
     tw_unload_all(s);
-    for (uint32_t i = 0; i < N_SEGMENTS; i++) tw_free(s->segments[i].base);
-    for (uint32_t i = 0; i < N_COPIES; i++) tw_free(s->copies[i]);
-    tw_free(s->runs);
-    tw_free(s->start);
-    return tw_free(session);
+    for (uint32_t i = 0; i < N_SEGMENTS; i++) tw_give_back(s->segments[i].base);
+    for (uint32_t i = 0; i < N_COPIES; i++) tw_give_back(s->copies[i]);
+    tw_give_back(s->runs);
+    tw_give_back(s->start);
+    tw_give_back(session);
+    return TW_OK;
 }
 
 /* ---- segments */
@@ -55,10 +73,10 @@ TW_EXPORT(tw_session_reserve) int32_t tw_session_reserve(uint32_t session, uint3
     if (nbytes <= old) return TW_OK;
     if (old && is_lasting(segment)) return TW_BAD_SEGMENT;
     bool zeroed = segment != ARENA;
-    tw_free(s->segments[segment].base); /* first: memory may not hold both */
-    uint32_t base = tw_take(nbytes, zeroed);
+    tw_give_back(s->segments[segment].base); /* first: memory may not hold both */
+    uint32_t base = tw_take(s, nbytes, zeroed);
     int32_t status = base ? TW_OK : TW_NO_MEMORY;
-    if (!base && old) base = zeroed ? tw_alloc_zeroed(old) : tw_alloc(old); /* what was freed is there again */
+    if (!base && old) base = tw_take(s, old, zeroed); /* what was freed is there again */
     s->segments[segment].base = base;
     s->segments[segment].nbytes = status ? old : nbytes;
     s->generation++;
@@ -97,9 +115,9 @@ TW_EXPORT(tw_session_save) int32_t tw_session_save(uint32_t session, uint32_t co
     for (uint32_t i = 0; i < N_SEGMENTS; i++) total += is_copied(s, segments, i) ? s->segments[i].nbytes : 0;
     const tw_block *held = tw_block_at(s->copies[copy]);
     if (!held || held->requested < total) {
-        uint32_t room = tw_take(total, false);
+        uint32_t room = tw_take(s, total, false);
         if (!room) return TW_NO_MEMORY;
-        tw_free(s->copies[copy]);
+        tw_give_back(s->copies[copy]);
         s->copies[copy] = room;
     }
     s->copied[copy] = segments;
@@ -138,7 +156,7 @@ TW_EXPORT(tw_session_forget) int32_t tw_session_forget(uint32_t session, uint32_
     tw_session *s = tw_session_at(session);
     if (!s) return TW_BAD_POINTER;
     if (copy >= N_COPIES) return TW_BAD_ARGUMENT;
-    tw_free(s->copies[copy]);
+    tw_give_back(s->copies[copy]);
     s->copies[copy] = s->copied[copy] = 0;
     return TW_OK;
 }
@@ -165,8 +183,8 @@ static uint32_t trained_bytes(const tw_session *s) {
    which the session owns from now on. */
 TW_EXPORT(tw_session_trained) int32_t tw_session_trained(uint32_t session, uint32_t table) {
     tw_session *s = tw_session_at(session);
-    const tw_block *block = tw_block_at(table);
-    if (!s || !block || s->runs || tw_session_at(table) || block->placed) return TW_BAD_POINTER;
+    tw_block *block = tw_block_of_host(table);
+    if (!s || !block || s->runs) return TW_BAD_POINTER;
     if (block->requested % sizeof(tw_run_of_parameters)) return TW_BAD_ARGUMENT;
     const tw_run_of_parameters *runs = (const tw_run_of_parameters *)bytes_at(table);
     uint64_t end = 0;
@@ -175,6 +193,7 @@ TW_EXPORT(tw_session_trained) int32_t tw_session_trained(uint32_t session, uint3
         end = (uint64_t)runs[i].start + runs[i].nbytes;
     }
     if (end > s->segments[PARAMETERS].nbytes) return TW_BAD_SEGMENT;
+    block->owner = session;
     s->runs = table;
     return TW_OK;
 }
@@ -209,7 +228,7 @@ TW_EXPORT(tw_session_exchange) int32_t tw_session_exchange(uint32_t session) {
 TW_EXPORT(tw_session_start) int32_t tw_session_start(uint32_t session) {
     tw_session *s = tw_session_at(session);
     if (!s || !s->runs) return TW_BAD_POINTER;
-    if (!s->start && !(s->start = tw_take(trained_bytes(s), false))) return TW_NO_MEMORY;
+    if (!s->start && !(s->start = tw_take(s, trained_bytes(s), false))) return TW_NO_MEMORY;
     uint8_t *to = bytes_at(s->start);
     const tw_run_of_parameters *runs = (const tw_run_of_parameters *)bytes_at(s->runs);
     for (uint32_t i = 0; i < n_runs(s); to += runs[i++].nbytes)

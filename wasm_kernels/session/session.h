@@ -33,8 +33,14 @@ typedef struct {
 /* The session at an address, or null. */
 tw_session *tw_session_at(uint32_t session);
 
-/* A block, or 0, and then tw_missing gives its size. */
-uint32_t tw_take(uint32_t nbytes, bool zeroed);
+/* A block of the session, or 0, and then tw_missing gives its size. */
+uint32_t tw_take(const tw_session *session, uint32_t nbytes, bool zeroed);
+
+/* Free a block of the session, or do nothing for 0. */
+void tw_give_back(uint32_t ptr);
+
+/* The block at an address that belongs to the host, or null. */
+tw_block *tw_block_of_host(uint32_t ptr);
 
 /* Place a plan of the session again, for its segments have moved. */
 int32_t tw_place_loaded(const tw_session *session, const tw_loaded *loaded);

@@ -45,7 +45,7 @@ TW_EXPORT(tw_session_open) uint32_t tw_session_open(void) {
     return session;
 }
 
-/* Free a session with all that it has. The functions of its plans stay in the table, which is the host's. */
+/* Free a session, its segments, copies and plans. The functions of its plans stay in the table, which is the host's. */
 TW_EXPORT(tw_session_close) int32_t tw_session_close(uint32_t session) {
     tw_session *s = tw_session_at(session);
     if (!s) return TW_BAD_POINTER;
@@ -63,7 +63,7 @@ TW_EXPORT(tw_session_close) int32_t tw_session_close(uint32_t session) {
 /* True for segments whose contents outlast a run. */
 static bool is_lasting(uint32_t segment) { return segment >= PARAMETERS && segment < PREPARED; }
 
-/* Give a segment at least `nbytes`, zeros unless it is the arena. What outlasts a run has its size once and for all.
+/* Give a segment at least `nbytes`, zeros unless it is the arena. A segment that outlasts a run gets its size once.
    Without memory the session has its old segments, in other places and without contents that a run prepared. */
 TW_EXPORT(tw_session_reserve) int32_t tw_session_reserve(uint32_t session, uint32_t segment, uint32_t nbytes) {
     tw_session *s = tw_session_at(session);
@@ -106,7 +106,7 @@ static bool is_copied(const tw_session *s, uint32_t segments, uint32_t segment) 
     return is_lasting(segment) && s->segments[segment].nbytes && segments >> segment & 1;
 }
 
-/* Copy the segments whose bits are set, of those that outlast a run: copy number `copy` is of them from now on. */
+/* Copy the segments whose bits are set and that outlast a run. They take the place of what copy number `copy` had. */
 TW_EXPORT(tw_session_save) int32_t tw_session_save(uint32_t session, uint32_t copy, uint32_t segments) {
     tw_session *s = tw_session_at(session);
     if (!s) return TW_BAD_POINTER;
@@ -179,8 +179,8 @@ static uint32_t trained_bytes(const tw_session *s) {
     return total;
 }
 
-/* Say where the trained parameters lie: a block with the first byte and the bytes of each run, from low addresses to high,
-   which the session owns from now on. */
+/* Take over the table of the trained parameters. It is a block with the first byte and the bytes of each run, in the order
+   of their addresses. */
 TW_EXPORT(tw_session_trained) int32_t tw_session_trained(uint32_t session, uint32_t table) {
     tw_session *s = tw_session_at(session);
     tw_block *block = tw_block_of_host(table);
@@ -256,7 +256,7 @@ TW_EXPORT(tw_session_pull) int32_t tw_session_pull(uint32_t session, double mu) 
 
 #define EXPONENT 0x7F800000u
 
-/* How many elements of a segment are NaN or infinite. */
+/* The number of elements of a segment that are NaN or infinite. */
 TW_EXPORT(tw_session_not_finite) uint32_t tw_session_not_finite(uint32_t session, uint32_t segment) {
     const tw_session *s = tw_session_at(session);
     if (!s || segment >= N_SEGMENTS) return 0;

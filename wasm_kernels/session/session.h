@@ -1,6 +1,6 @@
 /* A session's memory: its segments, the plans on them, and copies that a step can be undone from.
 
-   Hosts name a session by its address. The struct is a block of its own, which no plan can reach, and its block's header
+   Hosts name a session by its address. No plan can reach the block of the struct, and its header
    marks it. All calls check what hosts give them; a call that fails changes nothing. */
 #ifndef SESSION_H
 #define SESSION_H

@@ -17,7 +17,9 @@ from trainweb.ir.layout import (
     CONSTANTS,
     COPY_BATCH,
     COPY_CHECK,
+    COPY_GOOD,
     COPY_STEP,
+    COPY_TRIAL,
     GRADIENTS,
     MOMENTUM0,
     MOMENTUM1,
@@ -263,11 +265,38 @@ def numbers() -> np.ndarray:
     return bits.view(np.float32)
 
 
-def test_numbers_that_are_not_finite_are_counted(yard: Yard) -> None:
+def test_the_first_segment_with_more_numbers_that_are_not_finite_is_found(yard: Yard) -> None:
     values = numbers()
     yard.write(PARAMETERS, values)
-    assert yard.call("not_finite", PARAMETERS) == np.count_nonzero(~np.isfinite(values)) >= 40
-    assert yard.call("not_finite", GRADIENTS) == yard.call("not_finite", ARENA) == 0
+    yard.write(GRADIENTS, values[:75])
+    yard.demand("usual")
+    assert yard.call("worse") == GRADIENTS, "no gradient is infinite on purpose"
+    yard.write(GRADIENTS, np.zeros(75, np.float32))
+    assert yard.call("worse") == 0
+    for segment, bad in ((STATE - 1, np.inf), (MOMENTUM0, -np.inf), (GRADIENTS, np.nan), (PARAMETERS, np.nan)):
+        changed = yard.read(segment).copy()
+        changed[np.flatnonzero(np.isfinite(changed))[-1]] = bad
+        yard.write(segment, changed)
+        assert yard.call("worse") == segment
+
+
+def test_what_plans_prepared_is_void_after_going_back(yard: Yard) -> None:
+    def loads() -> int:
+        return int(yard.read(STATE).view(np.uint32)[STATE_LOADS])
+
+    before = yard.fill(9)
+    for copy in (COPY_GOOD, COPY_TRIAL):
+        yard.demand("save", copy, 255)
+        start = loads()
+        yard.fill(10)
+        yard.demand("exchange")
+        yard.demand("put_back", copy)
+        assert (yard.contents() | {STATE: b""}, loads()) == (before | {STATE: b""}, start)
+        yard.demand("exchange")
+        yard.demand("go_back", copy)
+        assert (yard.contents() | {STATE: b""}, loads()) == (before | {STATE: b""}, start + 2)
+    with pytest.raises(EngineError, match="TW_BAD_ARGUMENT"):
+        yard.demand("go_back", COPY_STEP)
 
 
 def test_the_range_of_numbers_is_that_of_numpy(yard: Yard) -> None:
@@ -341,8 +370,8 @@ NO_SESSION = 64
         (lambda y: y.call("reserve", 8, 4), "TW_BAD_SEGMENT"),
         (lambda y: y.call("reserve", 2**32 - 1, 4), "TW_BAD_SEGMENT"),
         (lambda y: y.call("reserve", ARENA, 2**32 - 1), "TW_NO_MEMORY"),
-        (lambda y: y.call("save", 3, 255), "TW_BAD_ARGUMENT"),
-        (lambda y: y.call("put_back", 3), "TW_BAD_ARGUMENT"),
+        (lambda y: y.call("save", 5, 255), "TW_BAD_ARGUMENT"),
+        (lambda y: y.call("put_back", 5), "TW_BAD_ARGUMENT"),
         (lambda y: y.call("put_back", COPY_STEP), "TW_BAD_ARGUMENT"),
         (lambda y: y.call("forget", 2**31), "TW_BAD_ARGUMENT"),
         (lambda y: y.call("pull", 0.5), "TW_BAD_POINTER"),
@@ -376,7 +405,9 @@ NAMES = {
     "trained": 1,
     "exchange": 0,
     "start": 0,
-    "not_finite": 1,
+    "usual": 0,
+    "worse": 0,
+    "go_back": 1,
     "load": 4,
     "unload": 1,
     "excess": 1,

@@ -100,6 +100,17 @@ TW_EXPORT(tw_session_generation) uint32_t tw_session_generation(uint32_t session
     return s ? s->generation : 0;
 }
 
+/* The words of the state, or null. */
+static int32_t *state_of(const tw_session *s) {
+    return s->segments[STATE].nbytes < STATE_WORDS * sizeof(int32_t) ? NULL : (int32_t *)bytes_at(s->segments[STATE].base);
+}
+
+/* Values that plans prepared of the parameters are void. */
+static void note_load(const tw_session *s) {
+    int32_t *state = state_of(s);
+    if (state) state[STATE_LOADS]++;
+}
+
 /* ---- copies */
 
 static bool is_copied(const tw_session *s, uint32_t segments, uint32_t segment) {
@@ -151,6 +162,18 @@ TW_EXPORT(tw_session_put_back) int32_t tw_session_put_back(uint32_t session, uin
     return TW_OK;
 }
 
+/* The same for a copy from before other steps: values that plans have prepared since are void. */
+TW_EXPORT(tw_session_go_back) int32_t tw_session_go_back(uint32_t session, uint32_t copy) {
+    const tw_session *s = tw_session_at(session);
+    if (!s) return TW_BAD_POINTER;
+    int32_t *state = state_of(s), loads = state ? state[STATE_LOADS] : 0;
+    int32_t status = tw_session_put_back(session, copy);
+    if (status || !state) return status;
+    state[STATE_LOADS] = loads;
+    note_load(s);
+    return TW_OK;
+}
+
 /* Free a copy. */
 TW_EXPORT(tw_session_forget) int32_t tw_session_forget(uint32_t session, uint32_t copy) {
     tw_session *s = tw_session_at(session);
@@ -196,12 +219,6 @@ TW_EXPORT(tw_session_trained) int32_t tw_session_trained(uint32_t session, uint3
     block->owner = session;
     s->runs = table;
     return TW_OK;
-}
-
-/* Values that plans prepared of the parameters are void. */
-static void note_load(const tw_session *s) {
-    int32_t *state = (int32_t *)bytes_at(s->segments[STATE].base);
-    if (state) state[STATE_LOADS]++;
 }
 
 /* Let trained parameters and their averages, the last bytes of MOMENTUM1, change places. */
@@ -256,14 +273,27 @@ TW_EXPORT(tw_session_pull) int32_t tw_session_pull(uint32_t session, double mu) 
 
 #define EXPONENT 0x7F800000u
 
-/* The number of elements of a segment that are NaN or infinite. */
-TW_EXPORT(tw_session_not_finite) uint32_t tw_session_not_finite(uint32_t session, uint32_t segment) {
-    const tw_session *s = tw_session_at(session);
-    if (!s || segment >= N_SEGMENTS) return 0;
+static uint32_t count_not_finite(const tw_session *s, uint32_t segment) {
     const uint32_t *bits = (const uint32_t *)bytes_at(s->segments[segment].base);
     uint32_t count = 0;
     for (uint32_t i = 0; i < s->segments[segment].nbytes / sizeof(float); i++) count += (bits[i] & EXPONENT) == EXPONENT;
     return count;
+}
+
+/* Count the NaN and infinite elements of parameters and moments: a mask of minus infinity, say, is so on purpose. */
+TW_EXPORT(tw_session_usual) int32_t tw_session_usual(uint32_t session) {
+    tw_session *s = tw_session_at(session);
+    if (!s) return TW_BAD_POINTER;
+    for (uint32_t i = PARAMETERS; i < STATE; i++) s->usual[i] = i == GRADIENTS ? 0 : count_not_finite(s, i);
+    return TW_OK;
+}
+
+/* The first segment of parameters, gradients and moments that has more such elements than usual; 0: there is none. */
+TW_EXPORT(tw_session_worse) uint32_t tw_session_worse(uint32_t session) {
+    const tw_session *s = tw_session_at(session);
+    for (uint32_t i = PARAMETERS; s && i < STATE; i++)
+        if (count_not_finite(s, i) > s->usual[i]) return i;
+    return 0;
 }
 
 /* The least and largest finite number of `n` float32 at `ptr`, and how many are NaN and infinite; null where they do not

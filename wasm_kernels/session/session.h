@@ -9,7 +9,7 @@
 
 #include "alloc.h"
 
-enum { N_SEGMENTS = PREPARED + 1, N_COPIES = 3 };
+enum { N_SEGMENTS = PREPARED + 1, N_COPIES = COPY_TRIAL + 1 };
 
 /* A plan that a session owns. Plans may share constants. */
 typedef struct tw_loaded {
@@ -27,6 +27,7 @@ typedef struct {
     uint32_t runs;  /* a block with the first byte and the bytes of each run of trained parameters, or 0 */
     uint32_t start; /* a block with trained parameters, or 0 */
     uint32_t generation;
+    uint32_t usual[N_SEGMENTS]; /* numbers that are not finite on purpose */
     tw_loaded *loaded;
 } tw_session;
 

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 from trainweb import messages
 from trainweb.errors import NumericsError
-from trainweb.ir.layout import COPY_BATCH, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS
-from trainweb.training.host import ALL
-from trainweb.training.snapshot import Snapshot, restore_snapshot, take_snapshot
+from trainweb.ir.layout import COPY_BATCH, COPY_GOOD, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS
 
 if TYPE_CHECKING:
     from trainweb.training.session import TrainingSession
@@ -38,30 +36,27 @@ class OnNaN:
     """
 
     def __init__(self, session: TrainingSession, action: str) -> None:
-        self.session, self.action = session, action
-        self._host = session.core.host
+        self._host, self.action = session.core.host, action
         self._restores = 0
-        self._good: Snapshot | None = None
-        # A mask of minus infinity, say, is infinite on purpose.
-        self._usual = {s: count for s, count in self._counts().items() if s != GRADIENTS}
+        self._host.demand("tw_session_usual")
 
     def keep_good(self) -> None:
         """Take note of a state that may be gone back to; the next train step overwrites the gradients."""
         if self.action == "restore":
-            self._good = take_snapshot(self.session.core)
+            self._host.save(COPY_GOOD)
 
     def begin(self) -> None:
         """A batch begins."""
-        self._host.demand("tw_session_save", COPY_BATCH, ALL)
+        self._host.save(COPY_BATCH)
 
     def check(self, loss: float, step: int, epoch: int) -> None:
         """Raise NumericsError if the loss, a gradient, a parameter or a moment is NaN or infinite.
 
         Parameters and moments may have as many such elements as at first.
         """
-        worse = [WHAT[s] for s, count in self._counts().items() if count > self._usual.get(s, 0)]
-        what = worse[0] if math.isfinite(loss) and worse else "The loss"
+        worse = self._host.call("tw_session_worse")
         if worse or not math.isfinite(loss):
+            what = WHAT[worse] if math.isfinite(loss) else "The loss"
             raise messages.NOT_A_NUMBER_IN_FIT(what=what, step=step, epoch=epoch)
 
     def undo(self, error: NumericsError, step: int, epoch: int) -> None:
@@ -72,19 +67,16 @@ class OnNaN:
         NumericsError
             It was gone back too often.
         """
-        if self.action != "restore" or self._good is None:
+        if self.action != "restore":
             self._host.put_back(COPY_BATCH)
             return
-        restore_snapshot(self.session.core, self._good)
+        self._host.demand("tw_session_go_back", COPY_GOOD)
         self._restores += 1
         if self._restores > MOST_RESTORES:
             raise messages.RESTORED_TOO_OFTEN(most=MOST_RESTORES, step=step, epoch=epoch, reason=error)
 
-    def _counts(self) -> dict[int, int]:
-        """Count the NaN or infinite elements of each segment."""
-        return {segment: self._host.call("tw_session_not_finite", segment) for segment in WHAT}
-
     def end(self) -> None:
-        """The fit ends."""
+        """The fit ends: give back the memory of the copies."""
         if not self._host.released:
-            self._host.demand("tw_session_forget", COPY_BATCH)
+            self._host.forget(COPY_BATCH)
+            self._host.forget(COPY_GOOD)

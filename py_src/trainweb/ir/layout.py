@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 2026162502
+FINGERPRINT: Final = 3353887969
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -75,10 +75,13 @@ MOMENTUM1: Final = 5
 STATE: Final = 6
 PREPARED: Final = 7
 
-# Copies of segments that a session may have at a time: of before a batch of `fit`, a checked step, a step under way.
+# Copies of segments that a session may have at a time: of before a batch of `fit`, a checked step, a step under way; of
+# the last good state of a fit, and of one that is gone back to after a trial.
 COPY_BATCH: Final = 0
 COPY_CHECK: Final = 1
 COPY_STEP: Final = 2
+COPY_GOOD: Final = 3
+COPY_TRIAL: Final = 4
 
 # float16 or bfloat16, as their bits, to float32 and back, rounded to nearest even; exact but for the payload of a NaN
 HALF_TO_FLOAT: Final = 0

@@ -20,6 +20,7 @@ from trainweb.backend.wasm.engine import get_engine
 from trainweb.checkpoint import write_checkpoint
 from trainweb.ir.layout import (
     ARENA,
+    COPY_TRIAL,
     GRADIENTS,
     PARAMETERS,
     PREPARED,
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine
     from trainweb.backend.wasm.plan import Plan
     from trainweb.training.numerics import NumericsCheck
-    from trainweb.training.snapshot import Snapshot
     from trainweb.training.units import DeadUnits
 
 
@@ -144,7 +144,6 @@ class SessionCore:
             self.host.release()
             raise
         state.store = state.latest = self.parameters
-        self._kept_state: Snapshot | None = None
         self.numerics: NumericsCheck | None = None
         if check_numerics:
             from trainweb.training.numerics import NumericsCheck  # not on the way of a page's first step
@@ -500,17 +499,16 @@ class SessionCore:
 
     def keep_state(self) -> None:
         """Note all that the session goes on from; `go_back` has it so again."""
-        from trainweb.training.snapshot import take_snapshot  # not on the way of a page's first step
-
-        self._kept_state = take_snapshot(self)
+        self._check()
+        if self.parameters.is_nominal:
+            raise messages.NOMINAL_SAVE()
+        self.host.save(COPY_TRIAL)
 
     def go_back(self) -> None:
-        """Have the session as `keep_state` found it, once; gradients that the next step overwrites are zeros."""
-        from trainweb.training.snapshot import restore_snapshot  # not on the way of a page's first step
-
-        kept, self._kept_state = self._kept_state, None
-        if kept is not None:
-            restore_snapshot(self, kept)
+        """Have the session as `keep_state` found it, once."""
+        self._check()
+        self.host.demand("tw_session_go_back", COPY_TRIAL)
+        self.host.forget(COPY_TRIAL)
 
     def dead_units(self, batches: Sequence[Mapping[str, Tensor]]) -> list[DeadUnits]:
         """Units of activations that none of these batches has fire."""

@@ -261,6 +261,14 @@ class PlanHost(SegmentMemory):
                 status = self.engine.run_slice(loaded.ptr, anew=False, milliseconds=SLICE_MS)
         return status
 
+    def save(self, copy: int, segments: int = ALL) -> None:
+        """Copy all that outlasts a run, or the segments of these bits."""
+        self.demand("tw_session_save", copy, segments)
+
+    def forget(self, copy: int) -> None:
+        """Give back the memory of a copy."""
+        self.demand("tw_session_forget", copy)
+
     def put_back(self, copy: int) -> None:
         """Restore the copied segments: to their contents just before the step that is undone.
 
@@ -271,14 +279,14 @@ class PlanHost(SegmentMemory):
     @contextmanager
     def undone(self, copy: int, segments: int = ALL) -> Iterator[None]:
         """Copy the segments of these bits that outlast a run, and put them back when anything goes wrong."""
-        self.demand("tw_session_save", copy, segments)
+        self.save(copy, segments)
         try:
             yield
         except BaseException:
             self.put_back(copy)
             raise
         finally:
-            self.demand("tw_session_forget", copy)
+            self.forget(copy)
 
     def timed(self, loaded: LoadedPlan, stop: Stop = None) -> list[float]:
         """Run a plan once; milliseconds per instruction."""

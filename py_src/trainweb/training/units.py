@@ -73,7 +73,7 @@ def dead_units(core: SessionParts, batches: Sequence[Mapping[str, Tensor]]) -> l
     core.check_step("eval")
     fired: dict[str, np.ndarray] = {}
     names: dict[str, DeadUnits] = {}
-    core.host.demand("tw_session_save", COPY_CHECK, 1 << STATE)
+    core.host.save(COPY_CHECK, 1 << STATE)
     for feeds in batches:
         loaded = core.kept_plan("eval", core.models.signature("eval", feeds), overwrite=True)
         core.host.write_feeds(loaded, feeds)
@@ -86,7 +86,7 @@ def dead_units(core: SessionParts, batches: Sequence[Mapping[str, Tensor]]) -> l
             names.setdefault(one.tensor, one)
             fired[one.tensor] = np.logical_or(fires, fired.get(one.tensor, False))
     core.host.put_back(COPY_CHECK)
-    core.host.demand("tw_session_forget", COPY_CHECK)
+    core.host.forget(COPY_CHECK)
     return [
         DeadUnits(one.tensor, one.node, one.axis, one.units, np.flatnonzero(~fired[one.tensor]).tolist())
         for one in names.values()

@@ -10,12 +10,14 @@ export interface SessionCalls {
   readonly tw_session_save: [copy: number, segments: number];
   readonly tw_session_copy: [copy: number, segment: number];
   readonly tw_session_put_back: [copy: number];
+  readonly tw_session_go_back: [copy: number];
   readonly tw_session_forget: [copy: number];
   readonly tw_session_trained: [table: number];
   readonly tw_session_exchange: [];
   readonly tw_session_start: [];
   readonly tw_session_pull: [mu: number];
-  readonly tw_session_not_finite: [segment: number];
+  readonly tw_session_usual: [];
+  readonly tw_session_worse: [];
   readonly tw_session_load: [plan: number, constants: number, codeBase: number, isStep: number];
   readonly tw_session_unload: [plan: number];
   readonly tw_session_excess: [most: number];

@@ -69,10 +69,12 @@ export const STATE = 6;
 export const PREPARED = 7;
 
 // Copies of segments that a session may have at a time: of before a batch of `fit`, a checked step,
-// a step under way.
+// a step under way; of the last good state of a fit, and of one that is gone back to after a trial.
 export const COPY_BATCH = 0;
 export const COPY_CHECK = 1;
 export const COPY_STEP = 2;
+export const COPY_GOOD = 3;
+export const COPY_TRIAL = 4;
 
 // float16 or bfloat16, as their bits, to float32 and back, rounded to nearest even; exact but for
 // the payload of a NaN

@@ -2,6 +2,7 @@
 
 import type { Engine } from "../engine/engine.js";
 import {
+  COPY_TRIAL,
   GRADIENTS,
   PARAMETERS,
   STATE,
@@ -79,7 +80,6 @@ export class SessionCore implements CallTable, PlanSource {
   /** What steps that predict are fed, by their kinds. */
   readonly #forwards = new Map<ForwardKind, ReadonlySet<string>>();
   #nominal: boolean;
-  #keptState: TensorFile | null = null;
 
   /** @throws EngineError when the kernels' memory has no room */
   constructor(
@@ -515,15 +515,16 @@ export class SessionCore implements CallTable, PlanSource {
   }
 
   keepState(): null {
-    this.#keptState = this.snapshot();
+    if (this.#nominal) {
+      throw sessionError("NOMINAL_SAVE", {});
+    }
+    this.#memory.save(COPY_TRIAL);
     return null;
   }
 
   goBack(): null {
-    if (this.#keptState !== null) {
-      this.restore(this.read(this.#keptState));
-    }
-    this.#keptState = null;
+    this.#memory.demand("tw_session_go_back", COPY_TRIAL);
+    this.#memory.forget(COPY_TRIAL);
     return null;
   }
 

@@ -166,6 +166,19 @@ def test_a_copy_brings_back_its_segments_and_no_others(yard: Yard, segments: int
     assert yard.contents() == {s: (before if segments >> s & 1 else after)[s] for s in SIZES}
 
 
+def test_a_segment_that_comes_later_is_in_no_copy() -> None:
+    yard = Yard()
+    yard.session = yard.engine.call("tw_session_open")
+    yard.demand("reserve", PARAMETERS, 400)
+    yard.demand("save", COPY_STEP, 255)
+    yard.demand("reserve", GRADIENTS, 100_000)
+    yard.write(GRADIENTS, np.ones(25_000, np.float32))
+    yard.write(PARAMETERS, np.ones(100, np.float32))
+    yard.demand("put_back", COPY_STEP)
+    assert yard.call("copy", COPY_STEP, GRADIENTS) == 0
+    assert (yard.read(GRADIENTS) == 1).all() and not yard.read(PARAMETERS).any()
+
+
 def test_copies_do_not_disturb_each_other(yard: Yard) -> None:
     seen = {}
     for seed, copy in enumerate((COPY_BATCH, COPY_CHECK, COPY_STEP, COPY_CHECK)):

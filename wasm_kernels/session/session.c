@@ -131,12 +131,13 @@ TW_EXPORT(tw_session_save) int32_t tw_session_save(uint32_t session, uint32_t co
         tw_give_back(s->copies[copy]);
         s->copies[copy] = room;
     }
-    s->copied[copy] = segments;
+    s->copied[copy] = 0;
     uint8_t *to = bytes_at(s->copies[copy]);
     for (uint32_t i = 0; i < N_SEGMENTS; i++) {
         if (!is_copied(s, segments, i)) continue;
         tw_copy(to, bytes_at(s->segments[i].base), s->segments[i].nbytes);
         to += s->segments[i].nbytes;
+        s->copied[copy] |= 1u << i; /* a segment that gets its memory later is not in the copy */
     }
     return TW_OK;
 }

@@ -297,15 +297,17 @@ TW_EXPORT(tw_session_worse) uint32_t tw_session_worse(uint32_t session) {
     return 0;
 }
 
-/* The least and largest finite number of `n` float32 at `ptr`, and how many are NaN and infinite; null where they do not
-   lie in a block. Without a finite number the least is infinite. */
+/* The least and largest finite number of `n` float32 at `ptr`, how many are NaN and infinite, and the sum of all squares;
+   null where they do not lie in a block. Without a finite number the least is infinite. */
 TW_EXPORT(tw_range) const uint32_t *tw_range(uint32_t ptr, uint32_t n) {
     static uint32_t found[RANGE_WORDS];
     if (ptr % sizeof(float) || (n && !tw_range_is_live(ptr, (uint64_t)n * sizeof(float)))) return NULL;
     const float *x = (const float *)bytes_at(ptr);
     float least = __builtin_inff(), most = -least;
+    double squares = 0;
     uint32_t nan = 0, finite = 0;
     for (uint32_t i = 0; i < n; i++) {
+        squares += (double)x[i] * x[i];
         if (__builtin_fabsf(x[i]) < __builtin_inff()) {
             least = x[i] < least ? x[i] : least;
             most = x[i] > most ? x[i] : most;
@@ -314,6 +316,7 @@ TW_EXPORT(tw_range) const uint32_t *tw_range(uint32_t ptr, uint32_t n) {
     }
     tw_copy(found + RANGE_LEAST, &least, sizeof least);
     tw_copy(found + RANGE_MOST, &most, sizeof most);
+    tw_copy(found + RANGE_SQUARES, &squares, sizeof squares);
     found[RANGE_NAN] = nan;
     found[RANGE_INFINITE] = n - finite - nan;
     return found;

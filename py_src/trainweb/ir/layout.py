@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 3353887969
+FINGERPRINT: Final = 2213249055
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -214,12 +214,13 @@ SEEN_LOADS: Final = 0
 SEEN_UPDATES: Final = 1
 SEEN_WORDS: Final = 2
 
-# What tw_range finds of some numbers.
+# What tw_range finds of some numbers; `squares` is the sum of their squares.
 RANGE_LEAST: Final = 0
 RANGE_MOST: Final = 1
 RANGE_NAN: Final = 2
 RANGE_INFINITE: Final = 3
-RANGE_WORDS: Final = 4
+RANGE_SQUARES: Final = 4
+RANGE_WORDS: Final = 6
 
 SEGMENT_NAMES: Final = ("arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state", "prepared")
 
@@ -227,4 +228,4 @@ SEGMENT_NAMES: Final = ("arena", "constants", "parameters", "gradients", "moment
 STATE_TYPES: Final = {0: "I", 1: "f", 2: "q", 4: "f", 5: "I", 6: "q", 8: "q", 10: "Q", 12: "Q", 14: "I", 15: "I"}
 
 # Types of the words, as `struct` calls them.
-RANGE_TYPES: Final = {0: "f", 1: "f", 2: "I", 3: "I"}
+RANGE_TYPES: Final = {0: "f", 1: "f", 2: "I", 3: "I", 4: "d"}

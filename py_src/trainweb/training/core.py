@@ -488,14 +488,14 @@ class SessionCore:
 
     def gradient_norms(self) -> dict[str, float]:
         """Euclidean norms of the accumulated gradients, by the names of the parameters."""
-        import numpy as np  # the core does without
-
         self._check()
         if self.parameters.is_nominal:
             raise messages.NOMINAL_GET_ALL()
-        names = self.parameter_names(trainable_only=True)
-        gradients = ((n, np.frombuffer(self.get_gradient(n).data, "<f4").astype(np.float64)) for n in names)
-        return {name: float(np.sqrt(np.dot(g, g))) for name, g in gradients}
+        start = self.host.bases[GRADIENTS]
+        return {
+            slot.name: math.sqrt(self.engine.range(start + 4 * slot.trainable_offset, slot.size).squares)
+            for slot in self.layout.trained()
+        }
 
     def keep_state(self) -> None:
         """Note all that the session goes on from; `go_back` has it so again."""

@@ -66,10 +66,10 @@ class TensorRange:
     @classmethod
     def of(cls, engine: Engine, name: str, shape: Sequence[int], ptr: int) -> TensorRange:
         """Return the range of the float32 at an address."""
-        least, most, nan, infinite = engine.range(ptr, prod(shape))
-        if nan + infinite == prod(shape):
-            return cls(name, tuple(shape), None, None, nan, infinite)
-        return cls(name, tuple(shape), _rounded(least), _rounded(most), nan, infinite)
+        found = engine.range(ptr, prod(shape))
+        if found.nan + found.infinite == prod(shape):
+            return cls(name, tuple(shape), None, None, found.nan, found.infinite)
+        return cls(name, tuple(shape), _rounded(found.least), _rounded(found.most), found.nan, found.infinite)
 
     @property
     def is_finite(self) -> bool:

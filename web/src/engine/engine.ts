@@ -19,7 +19,7 @@ import {
   type SessionCalls,
   type ThreadExports,
 } from "./kernels.js";
-import { RANGE_INFINITE, RANGE_LEAST, RANGE_MOST, RANGE_NAN, RANGE_WORDS, TW_NO_MEMORY, TW_TRAPPED } from "./layout.js";
+import { RANGE_INFINITE, RANGE_LEAST, RANGE_MOST, RANGE_NAN, RANGE_SQUARES, RANGE_WORDS, TW_NO_MEMORY, TW_TRAPPED } from "./layout.js";
 import { Pool } from "./pool.js";
 import { importedMemory, MAX_PAGES, withSharedMemory } from "./wasm-module.js";
 
@@ -60,6 +60,8 @@ export interface NumberRange {
   readonly nan: number;
   /** How many are infinite. */
   readonly infinite: number;
+  /** The sum of the squares of all. */
+  readonly squares: number;
 }
 
 /** Options of a new engine. */
@@ -258,6 +260,7 @@ export class Engine {
       most: found.getFloat32(4 * RANGE_MOST, true),
       nan: found.getUint32(4 * RANGE_NAN, true),
       infinite: found.getUint32(4 * RANGE_INFINITE, true),
+      squares: found.getFloat64(4 * RANGE_SQUARES, true),
     };
   }
 

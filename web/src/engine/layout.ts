@@ -210,11 +210,12 @@ export const SEEN_LOADS = 0;
 export const SEEN_UPDATES = 1;
 export const SEEN_WORDS = 2;
 
-// What tw_range finds of some numbers.
+// What tw_range finds of some numbers; `squares` is the sum of their squares.
 export const RANGE_LEAST = 0;
 export const RANGE_MOST = 1;
 export const RANGE_NAN = 2;
 export const RANGE_INFINITE = 3;
-export const RANGE_WORDS = 4;
+export const RANGE_SQUARES = 4;
+export const RANGE_WORDS = 6;
 
 export const SEGMENT_NAMES: readonly string[] = ["arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state", "prepared"];

@@ -199,19 +199,6 @@ function rangeOf(engine: Engine, name: string, shape: readonly number[], ptr: nu
   return { name, shape, min: isEmpty ? null : rounded(least), max: isEmpty ? null : rounded(most), nan, infinite };
 }
 
-/** Euclidean norms of the gradients that lie in a segment. */
-export function normsOf(gradients: Uint8Array, parameters: readonly ParameterSlot[]): Record<string, number> {
-  const norms: Record<string, number> = {};
-  for (const { name, trainableOffset, dims } of parameters) {
-    if (trainableOffset >= 0) {
-      const at = gradients.byteOffset + 4 * trainableOffset;
-      const values = new Float32Array(gradients.buffer, at, sizeOf(dims));
-      norms[name] = Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));
-    }
-  }
-  return norms;
-}
-
 function rounded(value: number): number {
   return Number(value.toPrecision(DIGITS));
 }

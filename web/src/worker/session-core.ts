@@ -50,7 +50,7 @@ import { checkFeeds, checkValuesDecideNothing, fixedTypes, signatureOf, typesOf,
 import { assemble, converting, type ReadPlace } from "./files.js";
 import { KeptPlans, type KeptHost, type KeptStep } from "./kept-plans.js";
 import { coveringKind } from "./metrics.js";
-import { normsOf, NumericsCheck } from "./numerics.js";
+import { NumericsCheck } from "./numerics.js";
 import { PlanMemory, type Kernels, type ParameterRun, type ReadFile } from "./plan-memory.js";
 import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";
 import { PropertyTable } from "./properties.js";
@@ -511,7 +511,11 @@ export class SessionCore implements CallTable, PlanSource {
 
   gradientNorms(): Readonly<Record<string, number>> {
     this.#checkNotNominal();
-    return normsOf(this.#memory.view(GRADIENTS), this.#bundle.parameters);
+    const start = this.#memory.range(GRADIENTS, 0, 0).byteOffset;
+    const trained = this.#bundle.parameters.filter(({ trainableOffset }) => trainableOffset >= 0);
+    const squares = ({ trainableOffset, dims }: ParameterSlot): number =>
+      this.#engine.range(start + 4 * trainableOffset, sizeOf(dims)).squares;
+    return Object.fromEntries(trained.map((slot) => [slot.name, Math.sqrt(squares(slot))]));
   }
 
   keepState(): null {

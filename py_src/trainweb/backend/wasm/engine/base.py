@@ -40,6 +40,20 @@ class PlanStatus:
     position: int
 
 
+@dataclass(frozen=True, slots=True)
+class NumberRange:
+    """Least and largest finite one of some numbers, how many are not finite, and the sum of all squares.
+
+    Without a finite number, `least` is infinite.
+    """
+
+    least: float
+    most: float
+    nan: int
+    infinite: int
+    squares: float
+
+
 class Engine(ABC):
     """Kernels, their memory and the function table.
 
@@ -177,8 +191,8 @@ class Engine(ABC):
         """The error for so many bytes more."""
         return EngineError(f"The kernels' memory cannot hold {nbytes} bytes more ({self.bytes_in_use()} in use).")
 
-    def range(self, ptr: int, count: int) -> tuple[float, float, int, int]:
-        """Return the least and the largest finite one of float32 numbers, and how many are NaN and infinite.
+    def range(self, ptr: int, count: int) -> NumberRange:
+        """Return the range of float32 numbers.
 
         Raises
         ------
@@ -188,8 +202,7 @@ class Engine(ABC):
         found = self.call("tw_range", ptr, count)
         if not found:
             raise EngineError(f"{count} numbers from {ptr:#x} on do not lie in an allocated block.")
-        least, most, nan, infinite = struct.unpack("<2f2I", self.read(found, 4 * RANGE_WORDS))
-        return least, most, nan, infinite
+        return NumberRange(*struct.unpack("<2f2Id", self.read(found, 4 * RANGE_WORDS)))
 
     @abstractmethod
     def bytes_in_use(self) -> int:

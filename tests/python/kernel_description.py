@@ -85,7 +85,7 @@ class Kernel:
 def description_of(engine: Engine) -> dict[str, Any]:
     """The JSON that the kernels of an engine export."""
     assert isinstance(engine, WasmtimeEngine)
-    at, size = engine._call("tw_description"), engine._call("tw_description_size")
+    at, size = engine.call("tw_description"), engine.call("tw_description_size")
     return dict(json.loads(engine.read(at, size)))
 
 

@@ -392,6 +392,8 @@ class FitPlan:
 
     def _end(self, reset: float, rate: float) -> None:
         running().discard(self.session)
+        if self.on_nan is not None:
+            self.on_nan.end()
         if self.session._core is None:
             return
         if self.has_begun:

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from trainweb.checkpoint import Checkpoint
     from trainweb.training.host import SegmentMemory
 
-EXCHANGED_BYTES = 2**20
-"""Of parameters and averages at once."""
 DEFAULT_LEARNING_RATE = 0.001
 """Of a fresh optimizer; a checkpoint does not keep the current rate."""
 GROUP = "group0"
@@ -309,6 +307,12 @@ class Layout:
             found[moment.input] = items(moment.segment, (self.moment(name, s) for s in self.trained()))
         return found
 
+    def runs(self, trainable_only: bool) -> list[tuple[int, int]]:
+        """Offset and bytes of the runs of all (trainable) parameters."""
+        if not trainable_only:
+            return [(0, 4 * self.size)]
+        return [(run.shift, run.nbytes) for (run,) in flat_runs(self.sequences()[PARAMS])]
+
     def find(self, name: str) -> ParameterSlot:
         """The slot of a parameter.
 
@@ -429,17 +433,6 @@ class MemoryStore(ParameterStore):
         self.origin.take(found, is_nominal=self.is_nominal)
         return self.origin
 
-    def exchange_averages(self) -> None:
-        """Let the trainable parameters and their averages change places."""
-        at = self.layout.segment_bytes()[AVERAGES.segment] - 4 * self.layout.trainable_size
-        for start, nbytes in self._places(trainable_only=True):
-            for place in range(start, start + nbytes, EXCHANGED_BYTES):
-                n = min(EXCHANGED_BYTES, start + nbytes - place)
-                kept = self.host.read_segment(PARAMETERS, place, n)
-                self.host.write_segment(PARAMETERS, place, self.host.read_segment(AVERAGES.segment, at, n))
-                self.host.write_segment(AVERAGES.segment, at, kept)
-                at += n
-
     # All parameters at once.
 
     def get_contiguous(self, trainable_only: bool) -> Tensor:
@@ -454,7 +447,7 @@ class MemoryStore(ParameterStore):
         if self.is_nominal:
             raise messages.NOMINAL_GET_ALL()
         data, start = bytearray(4 * self.layout.count(trainable_only)), 0
-        for at, n in self._places(trainable_only):
+        for at, n in self.layout.runs(trainable_only):
             self.host.read_segment_into(PARAMETERS, at, memoryview(data)[start : start + n])
             start += n
         return Tensor("parameters", "float32", (self.layout.count(trainable_only),), data)
@@ -476,16 +469,10 @@ class MemoryStore(ParameterStore):
         if len(data) != expected:
             raise messages.BUFFER_SIZE(expected=expected, actual=len(data))
         view, start = memoryview(data), 0
-        for at, n in self._places(trainable_only):
+        for at, n in self.layout.runs(trainable_only):
             self.host.write_segment(PARAMETERS, at, view[start : start + n])
             start += n
         self.is_nominal = False
-
-    def _places(self, trainable_only: bool) -> list[tuple[int, int]]:
-        """Offset and bytes of the runs of all (trainable) parameters."""
-        if not trainable_only:
-            return [(0, 4 * self.layout.size)]
-        return [(run.shift, run.nbytes) for (run,) in flat_runs(self.layout.sequences()[PARAMS])]
 
 
 def start_state(store: TensorStore) -> bytes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainweb import messages
-from trainweb.ir.layout import STATE
+from trainweb.ir.layout import COPY_CHECK, STATE
 
 if TYPE_CHECKING:
     from trainweb.backend.wasm.plan import KeptNode, Plan
@@ -73,7 +73,7 @@ def dead_units(core: SessionParts, batches: Sequence[Mapping[str, Tensor]]) -> l
     core.check_step("eval")
     fired: dict[str, np.ndarray] = {}
     names: dict[str, DeadUnits] = {}
-    saved = core.host.save(lambda segment: segment == STATE)
+    core.host.save(COPY_CHECK, 1 << STATE)
     for feeds in batches:
         loaded = core.kept_plan("eval", core.models.signature("eval", feeds), overwrite=True)
         core.host.write_feeds(loaded, feeds)
@@ -85,7 +85,8 @@ def dead_units(core: SessionParts, batches: Sequence[Mapping[str, Tensor]]) -> l
             fires = (values.reshape(one.units, -1) > 0).any(axis=1)
             names.setdefault(one.tensor, one)
             fired[one.tensor] = np.logical_or(fires, fired.get(one.tensor, False))
-    core.host.put_back(saved)
+    core.host.put_back(COPY_CHECK)
+    core.host.forget(COPY_CHECK)
     return [
         DeadUnits(one.tensor, one.node, one.axis, one.units, np.flatnonzero(~fired[one.tensor]).tolist())
         for one in names.values()

@@ -16,8 +16,10 @@ import {
   instantiateCode,
   instantiateKernels,
   type KernelExports,
+  type SessionCalls,
   type ThreadExports,
 } from "./kernels.js";
+import { RANGE_INFINITE, RANGE_LEAST, RANGE_MOST, RANGE_NAN, RANGE_SQUARES, RANGE_WORDS, TW_NO_MEMORY, TW_TRAPPED } from "./layout.js";
 import { Pool } from "./pool.js";
 import { importedMemory, MAX_PAGES, withSharedMemory } from "./wasm-module.js";
 
@@ -37,9 +39,6 @@ const STALL_MS = 8_000;
 /** The result of `runSlice` for a run that is not finished. */
 export const MORE = -1;
 
-/** `tw_run` could not finish because a thread trapped. */
-const STATUS_TRAPPED = 30;
-
 /** Bytes on the other side of a foreign-function interface, as Pyodide hands them over. */
 export interface ForeignBuffer {
   /** The bytes in the memory of JavaScript; `release` gives them back. */
@@ -49,6 +48,20 @@ export interface ForeignBuffer {
     /** Give them back. */
     release(): void;
   };
+}
+
+/** The least and the largest finite one of some numbers, and how many are not finite. */
+export interface NumberRange {
+  /** Infinite where no number is finite. */
+  readonly least: number;
+  /** The largest. */
+  readonly most: number;
+  /** How many are NaN. */
+  readonly nan: number;
+  /** How many are infinite. */
+  readonly infinite: number;
+  /** The sum of the squares of all. */
+  readonly squares: number;
 }
 
 /** Options of a new engine. */
@@ -190,12 +203,65 @@ export class Engine {
     const { tw_alloc: plain, tw_alloc_zeroed: cleared } = this.#kernels;
     const ptr = fits ? (zeroed ? cleared : plain)(nbytes) >>> 0 : 0;
     if (ptr === 0) {
-      const mib = Math.ceil(nbytes / 2 ** 20);
-      throw new EngineError(
-        `out of memory: ${mib} MiB more do not fit beside the ${this.bytesInUse >>> 20} MiB in use.`,
-      );
+      throw this.noMemory(nbytes);
     }
     return ptr;
+  }
+
+  /** The error for so many bytes more. */
+  noMemory(nbytes: number): EngineError {
+    const mib = Math.ceil(nbytes / 2 ** 20);
+    return new EngineError(`out of memory: ${mib} MiB more do not fit beside the ${this.bytesInUse >>> 20} MiB in use.`);
+  }
+
+  /** A session of the kernels, by its address. */
+  openSession(): number {
+    this.#check();
+    const session = this.#kernels.tw_session_open() >>> 0;
+    if (session === 0) {
+      throw this.noMemory(this.#kernels.tw_missing() >>> 0);
+    }
+    return session;
+  }
+
+  /** Call a function of `wasm_kernels/session/`; what it returns, as an unsigned number. */
+  call<Name extends keyof SessionCalls>(name: Name, session: number, ...args: SessionCalls[Name]): number {
+    return this.#kernels[name](session, ...args) >>> 0;
+  }
+
+  /**
+   * Call a function of `wasm_kernels/session/` that returns a status.
+   *
+   * @throws EngineError when it fails: there is no memory, or an argument is wrong
+   */
+  demand<Name extends keyof SessionCalls>(name: Name, session: number, ...args: SessionCalls[Name]): void {
+    const status = this.call(name, session, ...args);
+    if (status === TW_NO_MEMORY) {
+      throw this.noMemory(this.#kernels.tw_missing() >>> 0);
+    }
+    if (status !== 0) {
+      throw new EngineError(`${name}(${[session, ...args].join(", ")}) failed with status ${status}.`);
+    }
+  }
+
+  /**
+   * The range of float32 values.
+   *
+   * @throws EngineError when they do not lie in an allocated block
+   */
+  range(ptr: number, count: number): NumberRange {
+    const at = this.#kernels.tw_range(ptr, count) >>> 0;
+    if (at === 0) {
+      throw new EngineError(`${count} numbers from ${ptr} on do not lie in an allocated block.`);
+    }
+    const found = new DataView(this.#memory.buffer, at, 4 * RANGE_WORDS);
+    return {
+      least: found.getFloat32(4 * RANGE_LEAST, true),
+      most: found.getFloat32(4 * RANGE_MOST, true),
+      nan: found.getUint32(4 * RANGE_NAN, true),
+      infinite: found.getUint32(4 * RANGE_INFINITE, true),
+      squares: found.getFloat64(4 * RANGE_SQUARES, true),
+    };
   }
 
   /** Free the result of `alloc`. */
@@ -326,7 +392,7 @@ export class Engine {
     } catch (error) {
       return this.#lose(`the kernels trapped: ${messageOf(error)}`);
     }
-    if (status === STATUS_TRAPPED) {
+    if (status === TW_TRAPPED) {
       return this.#lose("a thread of the kernels trapped");
     }
     return status;
@@ -379,7 +445,7 @@ export class Engine {
 
   #register(ptr: number, nbytes: number, { slot, count }: TableSlots): void {
     const status = this.#kernels.tw_register_code(ptr, nbytes, slot, count);
-    if (status === STATUS_TRAPPED) {
+    if (status === TW_TRAPPED) {
       this.#lose("a thread of the kernels could not load generated code");
     }
     if (status !== 0) {

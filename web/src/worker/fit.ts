@@ -316,6 +316,7 @@ export class WorkerFit {
 
   async end(): Promise<void> {
     this.#control.end();
+    this.#guard?.end();
     await this.#checkpoint?.end();
   }
 

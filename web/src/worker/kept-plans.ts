@@ -1,6 +1,7 @@
 /** Plans that keep every float tensor of a step until its end, for inspection. */
 
 import type { Engine } from "../engine/engine.js";
+import { COPY_CHECK, STATE } from "../engine/layout.js";
 import type { DeadUnits } from "../wire/values.js";
 import { planKey, type BundlePlan, type FeedType, type ParameterSlot, type RawPlan } from "./bundle.js";
 import { sizeOf } from "./bundle-reader.js";
@@ -62,7 +63,7 @@ export class KeptPlans {
   async deadUnits(steps: readonly KeptStep[]): Promise<readonly DeadUnits[]> {
     const { engine, memory, runner } = this.#host;
     const models = await this.#host.models.get("deadUnits");
-    const saved = memory.save();
+    memory.save(COPY_CHECK, 1 << STATE);
     const found = new Map<string, { readonly units: DeadUnits; readonly fires: Uint8Array }>();
     try {
       for (const step of steps) {
@@ -79,7 +80,8 @@ export class KeptPlans {
         }
       }
     } finally {
-      memory.putBack(saved);
+      memory.putBack(COPY_CHECK);
+      memory.forget(COPY_CHECK);
     }
     return [...found.values()].map(({ units, fires }) => ({ ...units, dead: units.dead.filter((unit) => fires[unit] === 0) }));
   }

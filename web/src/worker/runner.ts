@@ -125,17 +125,12 @@ export class PlanRunner {
   ): MaybePromise<T> {
     const signature = signatureOf(this.#source.inputsOf(kind), feeds, (feed) => this.#bytesOf(feed));
     const key = planKey(kind, overwrite, signature);
-    const { generation } = this.#memory;
     const known = this.#memory.find(key);
-    // Where memory ran out before, room was made now.
-    if (known !== undefined && generation === this.#memory.generation) {
+    if (known !== undefined) {
       return action(known, feeds);
     }
     this.#source.check(kind, signature);
     const given = feeds.map((feed) => ({ ...feed, data: this.#bytesOf(feed) }));
-    if (known !== undefined) {
-      return action(known, given);
-    }
     return withValue(this.#load(key, kind, overwrite, signature), (loaded) => action(loaded, given));
   }
 

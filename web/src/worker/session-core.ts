@@ -2,6 +2,7 @@
 
 import type { Engine } from "../engine/engine.js";
 import {
+  COPY_TRIAL,
   GRADIENTS,
   PARAMETERS,
   STATE,
@@ -49,13 +50,13 @@ import { checkFeeds, checkValuesDecideNothing, fixedTypes, signatureOf, typesOf,
 import { assemble, converting, type ReadPlace } from "./files.js";
 import { KeptPlans, type KeptHost, type KeptStep } from "./kept-plans.js";
 import { coveringKind } from "./metrics.js";
-import { normsOf, NumericsCheck } from "./numerics.js";
-import { PlanMemory, type Kernels, type ReadFile } from "./plan-memory.js";
+import { NumericsCheck } from "./numerics.js";
+import { PlanMemory, type Kernels, type ParameterRun, type ReadFile } from "./plan-memory.js";
 import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";
 import { PropertyTable } from "./properties.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 import type { TensorFile } from "./safetensors.js";
-import { exchangeAverages, whileExchanged } from "./averages.js";
+import { whileExchanged } from "./averages.js";
 import { isForward, outputsOf } from "./forward-kind.js";
 import type { CallTable, CoreOptions, PlanListener } from "./core-types.js";
 import { bytesOf, checkCount, checkRate, isZero, memoryOf, typeOf } from "./session-values.js";
@@ -79,7 +80,6 @@ export class SessionCore implements CallTable, PlanSource {
   /** What steps that predict are fed, by their kinds. */
   readonly #forwards = new Map<ForwardKind, ReadonlySet<string>>();
   #nominal: boolean;
-  #keptState: TensorFile | null = null;
 
   /** @throws EngineError when the kernels' memory has no room */
   constructor(
@@ -106,7 +106,7 @@ export class SessionCore implements CallTable, PlanSource {
     this.#properties = new PropertyTable(properties);
     const usable = plans.filter((plan) => plan.arenaBytes + plan.preparedBytes <= options.memoryBudget);
     this.#plans = new Map(usable.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature), plan]));
-    this.#memory = new PlanMemory(engine, kernels, segments, usable, options);
+    this.#memory = new PlanMemory(engine, kernels, segments, usable, options, this.#runs(true));
     this.#runner = new PlanRunner(engine, this.#memory, this);
     this.#kept = new KeptPlans(this.#keptHost);
     this.#numerics = options.checkNumerics ? new NumericsCheck(this.#keptHost, this.#kept) : null;
@@ -153,11 +153,6 @@ export class SessionCore implements CallTable, PlanSource {
   /** What steps on rows that lie in the worker need. */
   get host(): StepHost {
     return { engine: this.#engine, memory: this.#memory, runner: this.#runner, lossCounts: this.#bundle.lossCounts };
-  }
-
-  /** Where each trained parameter lies, in bytes; their gradients lie one after the other. */
-  get trainedRuns(): readonly { readonly start: number; readonly end: number }[] {
-    return this.#runs(true);
   }
 
   /** Whether the next train step overwrites the gradients. */
@@ -430,10 +425,7 @@ export class SessionCore implements CallTable, PlanSource {
     if (this.getStepCount() === 0) {
       return action(); // the parameters are all that there is to average
     }
-    return whileExchanged(() => {
-      exchangeAverages(this.#memory, this.#runs(true));
-      this.#countLoad();
-    }, action);
+    return whileExchanged(() => this.#memory.demand("tw_session_exchange"), action);
   }
 
   getContiguousParameters(trainableOnly: boolean, ema: boolean): MaybePromise<WireTensor> {
@@ -519,19 +511,24 @@ export class SessionCore implements CallTable, PlanSource {
 
   gradientNorms(): Readonly<Record<string, number>> {
     this.#checkNotNominal();
-    return normsOf(this.#memory.view(GRADIENTS), this.#bundle.parameters);
+    const start = this.#memory.range(GRADIENTS, 0, 0).byteOffset;
+    const trained = this.#bundle.parameters.filter(({ trainableOffset }) => trainableOffset >= 0);
+    const squares = ({ trainableOffset, dims }: ParameterSlot): number =>
+      this.#engine.range(start + 4 * trainableOffset, sizeOf(dims)).squares;
+    return Object.fromEntries(trained.map((slot) => [slot.name, Math.sqrt(squares(slot))]));
   }
 
   keepState(): null {
-    this.#keptState = this.snapshot();
+    if (this.#nominal) {
+      throw sessionError("NOMINAL_SAVE", {});
+    }
+    this.#memory.save(COPY_TRIAL);
     return null;
   }
 
   goBack(): null {
-    if (this.#keptState !== null) {
-      this.restore(this.read(this.#keptState));
-    }
-    this.#keptState = null;
+    this.#memory.demand("tw_session_go_back", COPY_TRIAL);
+    this.#memory.forget(COPY_TRIAL);
     return null;
   }
 
@@ -779,7 +776,7 @@ export class SessionCore implements CallTable, PlanSource {
   }
 
   /** Bytes of the (trainable) parameters. */
-  #runs(trainableOnly: boolean): { readonly start: number; readonly end: number }[] {
+  #runs(trainableOnly: boolean): ParameterRun[] {
     const { parameters } = this.#bundle;
     const wanted = trainableOnly ? parameters.filter((slot) => slot.trainableOffset >= 0) : parameters;
     return wanted.map(bytesOf);

@@ -99,6 +99,9 @@ class PyodideEngine(Engine):
     def written(self, plan: int) -> int:
         return int(self._call("written", plan))
 
+    def call(self, name: str, *args: float) -> int:
+        return int(self._call("call", name, *args))
+
     def _guarded(self, run: Any, plan: int, *args: float) -> int:
         try:
             return int(run(plan, *args))

@@ -360,8 +360,8 @@ def attempt(browser: Browser, case: Case) -> dict[str, str]:
 
 def table(rows: Sequence[tuple[Case, dict[str, str]]]) -> str:
     """The results in Markdown."""
-    head = f"| | {' | '.join(COLUMNS.values())} |\n|---|{'---|' * len(COLUMNS)}"
-    lines = [f"| {case.heading} | {' | '.join(found.get(name, '') for name in COLUMNS)} |" for case, found in rows]
+    head = f"| environment | {' | '.join(COLUMNS.values())} |\n|---|{'---|' * len(COLUMNS)}"
+    lines = [f"| {case.heading} | {' | '.join(found.get(name, 'not tested') for name in COLUMNS)} |" for case, found in rows]
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     return "\n".join([f"Written by the command on {day}.", "", head, *lines])
 

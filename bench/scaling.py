@@ -74,7 +74,7 @@ def report_sweep(name: str, rows: list[dict[str, Any]]) -> None:
 
 
 def draw(found: dict[str, list[dict[str, Any]]]) -> str:
-    """The charts of docs/performance.md."""
+    """The charts of docs/performance-notes.md."""
 
     def series(name: str, key: str) -> list[tuple[float, float]]:
         return [(r["size"], r[key]) for r in found[name]]

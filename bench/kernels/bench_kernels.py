@@ -479,13 +479,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--milliseconds", type=float, default=4, help="length of one measurement")
     parser.add_argument("--json", help="also write the measurements to this file")
-    parser.add_argument("--document", action="store_true", help="tables into docs/performance.md; needs all cases")
+    parser.add_argument("--document", action="store_true", help="tables into docs/performance-notes.md; needs all cases")
     options = parser.parse_args()
     cases = [c for c in all_cases() if not options.patterns or any(p in c["name"] for p in options.patterns)]
     results = run(Path(options.build), cases, options.rounds, options.milliseconds)
     report(results)
     if options.document:
-        document(results, HERE.parents[1] / "docs" / "performance.md")
+        document(results, HERE.parents[1] / "docs" / "performance-notes.md")
     if options.json:
         Path(options.json).write_text(json.dumps(results, indent=1))
 

@@ -24,7 +24,7 @@ WORDS: tuple[tuple[str, int, str, tuple[float, ...]], ...] = (
     ("warmup", 24, "q", (-1, 2**40)),
     ("total", 32, "q", (-1,)),
 )
-"""Fields of the state by their bytes (docs/architecture.md), and numbers that no session has."""
+"""Fields of the state by their bytes (`layout state` of kernels.def), and values that no session has."""
 
 
 @dataclass(frozen=True)

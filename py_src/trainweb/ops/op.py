@@ -122,7 +122,7 @@ class Bad:
 
 
 class Op:
-    """An operator; see docs/architecture.md section 2 for what a subclass gives."""
+    """An operator; docs/architecture.md describes the members of a subclass."""
 
     name: ClassVar[str] = ""
     """The ONNX name of the operator, where it is not that of the class."""

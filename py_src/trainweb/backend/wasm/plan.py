@@ -1,4 +1,4 @@
-"""Plans: the flat words that the executor runs, and how instructions become them (docs/architecture.md section 5)."""
+"""Plans: the flat words that the executor runs, and their encoding (docs/architecture-plan.md)."""
 
 from __future__ import annotations
 

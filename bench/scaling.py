@@ -2,7 +2,7 @@
 
     python bench/scaling.py [--native] [--only steps,memory,flat,budget] [--models A,B,...] [--steps 10000]
 
-Step times are those of the plans alone (one thread, no messages between page and worker). The charts go to
+Step times cover only the plans (one thread, no messages between page and worker). The charts go to
 docs/images/scaling.svg with `--plot`.
 """
 

@@ -30,18 +30,19 @@ call that is refused. Errors have the same names in Python (`trainweb.errors`) a
 otherwise.
 """
 
+
 def documents() -> list[dict[str, Any]]:
     """The tables."""
     return [d for name in SOURCES for d in tomllib.loads((DOCS / name).read_text())["document"]]
 
 
 def counted(entry: dict[str, Any]) -> int:
-    """How many calls, options, defaults or errors a row is about: one for each name, unless it says otherwise."""
+    """The number of calls, options, defaults or errors of a row: one for each name, unless the row says otherwise."""
     return int(entry.get("count", len(re.findall(r"`[^`]+`", entry["theirs"]))))
 
 
 def covered(rows: list[dict[str, Any]]) -> str:
-    """What some rows are about."""
+    """The subject of some rows."""
     totals = {kind: sum(counted(r) for r in rows if r.get("kind", "call") == kind) for kind in KINDS}
     parts = [f"{n} {kind}{'s' if n != 1 else ''}" for kind, n in totals.items() if n]
     in_page = sum("js" in r for r in rows)

@@ -27,7 +27,7 @@ MADE = "/** Made by scripts/session_description.py of what Python declares: edit
 
 
 def calls() -> str:
-    """What crosses between page and worker."""
+    """The types that cross between page and worker."""
     return f"""{MADE}
 
 {call_description.wire_calls()}

@@ -34,7 +34,7 @@ MADE = "/** Made by scripts/session_description.py of what Python declares: edit
 
 
 def parameter_docs(documented: Any) -> dict[str, str]:
-    """What the docstring says of each argument."""
+    """The description of each argument in the docstring."""
     section = inspect.getdoc(documented) or ""
     section = section.partition("Parameters\n----------\n")[2]
     found = re.finditer(r"^(\w+) : .*\n((?:    .*\n?)+)", section, re.MULTILINE)
@@ -107,7 +107,7 @@ def tables(constant: str, kind: str, kinds: Mapping[str, type]) -> str:
 
 
 def union(names: Iterable[str]) -> str:
-    """What stands behind the `=` of a type that is one of some: a line each where there are many."""
+    """The text after the `=` of a union type: one line a member if there are many."""
     names = list(names)
     line = " | ".join(names)
     return f" {line}" if len(line) < 80 else "\n  | " + "\n  | ".join(names)

@@ -32,7 +32,7 @@ const PACKAGE = dirname(fileURLToPath(import.meta.url));
 /** @type {string[]} What the page's script names; put here by the build. */
 const ASSETS = TRAINWEB_ASSETS;
 
-/** Whoever serves Pyodide and the others passes them on. */
+/** Licences of Pyodide and the others, to be served with them. */
 const LICENCES = "THIRD_PARTY_LICENSES";
 
 /** @type {Record<string, string[]>} The files that a command copies. */
@@ -56,7 +56,7 @@ async function copyTo(names, folder) {
 /** Commands that only the Python package has. */
 const OF_PYTHON = ["artifacts", "check", "compile", "export", "inspect", "train"];
 
-/** An error for words that are no command; undefined for those that are. */
+/** An error for words that are no command; undefined for commands. */
 function fault([command, folder, ...others]) {
   if (OF_PYTHON.includes(command)) {
     const install = 'pip install "trainweb[native]"';

@@ -187,7 +187,7 @@ class Linear(WithWarmup):
     learning_rate : float
         The rate after the warm-up.
     total : int
-        Optimizer steps until the end, the warm-up among them; in a fit by default those of the fit.
+        Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps.
     start : float
         The first rate after the warm-up, in parts of `learning_rate`.
     end : float
@@ -211,7 +211,7 @@ class Cosine(WithWarmup):
     learning_rate : float
         The rate after the warm-up.
     total : int
-        Optimizer steps until the end, the warm-up among them; in a fit by default those of the fit.
+        Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps.
     end : float
         The last rate, in parts of `learning_rate`.
     """
@@ -276,7 +276,7 @@ class Polynomial(WithWarmup):
     learning_rate : float
         The rate after the warm-up.
     total : int
-        Optimizer steps until the end, the warm-up among them; in a fit by default those of the fit.
+        Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps.
     power : float
         The exponent.
     end : float
@@ -300,7 +300,7 @@ class OneCycle(WithWarmup):
     learning_rate : float
         The highest rate.
     total : int
-        Optimizer steps until the end, the warm-up among them; in a fit by default those of the fit.
+        Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps.
     rise : float
         Share of the steps in which the rate rises.
     start : float

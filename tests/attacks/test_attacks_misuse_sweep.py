@@ -161,7 +161,7 @@ def public_calls() -> set[str]:
 
 
 def methods(cls: type) -> set[str]:
-    """Names of those that trainweb defines, and that take arguments."""
+    """Names of the callables that trainweb defines and that take arguments."""
     defined = {n for base in cls.__mro__ if base.__module__.startswith("trainweb") for n in vars(base)}
     found = {
         n: f for n, f in inspect.getmembers(cls) if n in defined and (inspect.isfunction(f) or inspect.ismethod(f))

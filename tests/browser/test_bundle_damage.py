@@ -154,7 +154,7 @@ def test_format_1_is_refused_with_advice(damaged_page: JsPage) -> None:
 
 @pytest.mark.parametrize("n_bytes", [*range(130), 1000, 100_003])
 def test_our_own_sha256_is_that_of_hashlib(n_bytes: int) -> None:
-    """Where the page is not secure, a bundle's hash is computed in script."""
+    """If the page is not secure, a script computes a bundle's hash."""
     data = bytes((7 * k + k // 256) % 256 for k in range(n_bytes))
     assert script_hashes()[n_bytes] == hashlib.sha256(data).hexdigest()
 
@@ -190,7 +190,7 @@ def blob_of(bundle: bytes, place: list[int]) -> int:
 
 
 def test_wrong_words_and_code_are_engine_errors_at_the_step(damaged_page: JsPage) -> None:
-    """The kernels' verifier sees to the words; a module that is none does not load. The worker goes on."""
+    """The kernels' verifier sees to the words; bytes that are not a module do not load. The worker goes on."""
     bundle = mlp_bundle()
     plan = header_of(bundle)["plans"][0]
     n_words = plan["words"][1] // 4

@@ -37,7 +37,7 @@ OPEN = f"""
 
 
 def arrays(n: int = ROWS) -> dict[str, np.ndarray]:
-    """What `data` of the page makes."""
+    """The object that `data` of the page makes."""
     x = ((np.arange(10 * n) * 37 % 101) / 50 - 1).astype(np.float32)
     return {"x": x.reshape(n, 10), "labels": (np.arange(n) * 7) % 3}
 

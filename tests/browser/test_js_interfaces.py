@@ -99,7 +99,7 @@ def test_a_damaged_ort_file_is_a_model_error(js: JsPage) -> None:
 
 
 def warnings_of(js: JsPage, body: str, **variables: Any) -> list[str]:
-    """What the page logs as warnings meanwhile."""
+    """Warnings that the page logs meanwhile."""
     found: list[str] = []
     listen = lambda message: found.append(message.text) if message.type == "warning" else None  # noqa: E731
     js.page.on("console", listen)

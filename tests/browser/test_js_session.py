@@ -223,7 +223,7 @@ def test_feeds_from_views_and_foreign_tensor_classes(js: JsPage) -> None:
 
 
 def test_many_batch_sizes(js: JsPage) -> None:
-    """Each has a plan of its own; growing the arena voids the addresses of all earlier ones."""
+    """Each has a separate plan; growing the arena voids the addresses of all earlier ones."""
     assert js.run(
         f"""{OPEN}
         const s = await open();
@@ -417,7 +417,7 @@ def test_broken_files_are_typed_errors(js: JsPage, file: str, name: str, content
 
 
 class TestLoading:
-    """Files and scripts that cannot be had. Each in a page of its own: their workers differ."""
+    """Files and scripts that cannot be had. Each in a separate page: their workers differ."""
 
     def test_http_status_and_url_are_named(self, browser: Browser, plain_site: Site) -> None:
         with open_js_page(browser, plain_site, ("404", "500", "ERR_")) as js:
@@ -685,7 +685,7 @@ class TestWorkerDeath:
             assert outcome["value"] > 0
 
     def test_death_before_the_first_sign_of_life(self, browser: Browser, plain_site: Site) -> None:
-        """Nothing tells of it but time; other sessions that wait for the same worker fail with the first."""
+        """Only time reveals it; other sessions that wait for the same worker fail with the first."""
         with open_js_page(browser, plain_site) as js:
             js.page.clock.install()
             js.run(
@@ -707,7 +707,7 @@ class TestWorkerDeath:
             assert outcome["started"] == 2
 
     def test_a_slow_start_is_no_death(self, browser: Browser, make_site: Callable[..., Site]) -> None:
-        """The script takes its time, and so does Pyodide, long after the worker was heard of."""
+        """The script takes its time, and so does Pyodide, long after the worker's first message."""
         site = make_site()
         site.add("/dist/worker.js", (ROOT / "dist/npm/worker.js").read_bytes(), delay_s=2)
         with open_js_page(browser, site) as js:

@@ -104,7 +104,7 @@ def drop(value: Any, path: tuple[Any, ...]) -> None:
 
 
 def may_be(text: str, path: tuple[Any, ...], new: Any) -> bool:
-    """Whether a fit may have left this value; early stopping goes by the loss."""
+    """True if a fit may have left this value; early stopping goes by the loss."""
     is_number = type(new) in (int, float)
     if text == "position":
         return (path == ("lossSum",) and is_number) or (path == ("optimizerSteps",) and new == 0 and is_number)

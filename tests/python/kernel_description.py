@@ -1,4 +1,4 @@
-"""What the kernels say of themselves, and its expressions evaluated: for tests that call kernels directly."""
+"""The kernels' description of themselves, and its expressions evaluated: for tests that call kernels directly."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Arg:
 
     @property
     def is_pointer(self) -> bool:
-        """Whether the argument is a buffer."""
+        """True if the argument is a buffer."""
         return self.kind in POINTER_KINDS
 
 
@@ -78,7 +78,7 @@ class Kernel:
         return int(_compiled(arg.extent)(numbers))
 
     def holds(self, numbers: Numbers) -> bool:
-        """Whether the kernel's condition is fulfilled."""
+        """True if the kernel's condition is fulfilled."""
         return not self.where or bool(_compiled(self.where)(numbers))
 
 

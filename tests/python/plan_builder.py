@@ -89,7 +89,7 @@ def stating(*functions: Sequence[int]) -> str:
 
 
 def flat(n_in: int, item: int = 4) -> list[int]:
-    """What a function of one result states that takes elements of its inputs one after the other."""
+    """The statement of a function with one result that reads its inputs element by element."""
     return [n_in, *[item, 1] * n_in, 1, item, 0, 0, 1, 0]
 
 
@@ -113,7 +113,7 @@ def check_status(engine: Engine, plan: int, status: int) -> None:
 def run_kernel(engine: Engine, name: str, repeat: int = 1, **args: Any) -> dict[str, np.ndarray]:
     """Run one kernel on arrays; returns the contents of its out and inout arguments.
 
-    Every array lies in a segment of its own that ends where it does, between guard bytes that must survive. An
+    Every array is in a separate segment that ends with it, between guard bytes that must survive. An
     absent optional pointer is left out or None; scratch is made here, full of NaN.
     """
     kernel = kernels_of(engine)[name]

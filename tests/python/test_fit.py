@@ -192,7 +192,7 @@ def test_streams_and_generators() -> None:
 
 
 def in_a_loop(main: Coroutine[Any, Any, Result]) -> Result:
-    """Runs in a thread of its own: a browser test of the same process has left its loop running in this one."""
+    """Runs in a separate thread: a browser test of the same process has left its loop running in this one."""
     with ThreadPoolExecutor(1) as threads:
         return threads.submit(asyncio.run, main).result()
 
@@ -392,7 +392,7 @@ def test_a_history_that_ended_before_its_validation_is_shown() -> None:
     assert axes.drawn == {"loss": ([1, 2], [0.75, 0.625]), "val_loss": ([1], [0.5]), "val_accuracy": ([1], [0.25])}
     shown = history._repr_html_()
     assert "<tr><td>2</td><td>0.625</td><td></td><td></td><td>0.1</td></tr>" in shown
-    # The second epoch of the one curve is as far to the right as that of the other would be.
+    # The second epoch of one curve is as far to the right as the other curve's would be.
     ends = re.findall(r'points="([0-9.]+),', shown)
     assert ends == ["34.0", "34.0"] and shown.count("386.0,") == 1
 

@@ -39,7 +39,7 @@ EMPTY_MODULE = '(module (import "env" "memory" (memory 0)) {functions})'
 
 @pytest.fixture
 def fresh() -> WasmtimeEngine:
-    """An engine of its own, whose memory a test may spoil."""
+    """A separate engine, whose memory a test may spoil."""
     return WasmtimeEngine()
 
 
@@ -78,7 +78,7 @@ def test_freed_neighbours_merge(fresh: WasmtimeEngine) -> None:
 
 
 def test_memory_that_is_asked_for_as_zeros_holds_zeros(fresh: WasmtimeEngine) -> None:
-    """Whatever was there before: data, headers of blocks that merged, or nothing since the memory grew."""
+    """Earlier contents may be anything: data, headers of blocks that merged, or nothing since the memory grew."""
     rng, live, dirty = random.Random(3), [], 0
     for _ in range(600):
         if live and rng.random() < 0.5:
@@ -326,7 +326,7 @@ def test_bad_headers_are_refused(victim: Victim, word: int, value: int, status: 
 
 
 def test_addresses_in_a_plan_are_not_believed(victim: Victim) -> None:
-    """Words that were addresses or flags once, and those that `place` writes: a plan may hold anything there."""
+    """Words that were addresses or flags once, and words that `place` writes: a plan may hold anything there."""
     secret = victim.engine.alloc(1024)
     victim.engine.write(secret, bytes(1024))
     words = victim.plan().encode()
@@ -588,7 +588,7 @@ def typed(call: Call, *, without: tuple[str, ...] = ()) -> KernelCall:
 
 
 def outcome(engine: Engine, call: Call, filler: int, *, without: tuple[str, ...] = ()) -> dict[str, bytes]:
-    """What the kernel leaves in its results where operands that it does not read hold `filler` bytes."""
+    """The results of the kernel if operands that it does not read hold `filler` bytes."""
     read = {b.name for b in typed(call, without=without).reads}
     operands = {}
     for arg in call.kernel.args:

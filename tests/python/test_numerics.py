@@ -87,7 +87,7 @@ def test_what_a_where_leaves_out_forward_is_a_fault_backward() -> None:
     case = Case(nodes, row_of(0), {"zero": np.float32(0)})
     with checked(case) as (s, feeds):
         s.eval_step({**feeds, "x": case.x})
-        # 0 divided by 0: the gradient of what was left out, by what the logarithm is of.
+        # 0 divided by 0: the gradient of the omitted branch, by the operand of the logarithm.
         with unchanged(s), pytest.raises(NumericsError) as caught:
             s.train_step({**feeds, "x": case.x})
         assert caught.value.made["nan"] == 4 and "logs" not in caught.value.inputs

@@ -107,7 +107,7 @@ def test_a_fit_of_nothing_but_bad_batches_fails() -> None:
 
 
 def test_gradients_and_parameters_count_though_the_loss_is_finite() -> None:
-    # The running variance of such values is infinite, and what is normalised by that of the batch is not.
+    # The running variance of such values is infinite, but values normalised by the batch are finite.
     data = rows(6, (3,), 1e25)
     got, history = fitted(data)
     assert np.isfinite(history.losses).all() and not finite(got)

@@ -225,7 +225,7 @@ def test_scales_of_quantized_weights_are_not_trained(rows: int) -> None:
 
 
 def keras_normalization(*inputs: str) -> bytes:
-    """What Keras writes of Normalization and Dense, its mean an input of the graph as Keras has it, or a constant."""
+    """Keras' nodes for Normalization and Dense, its mean an input of the graph as in Keras, or a constant."""
     prefix = "sequential/normalization"
     nodes = [
         helper.make_node("Sub", ["x", f"{prefix}/Sub/y:0"], ["a"]),

@@ -71,7 +71,7 @@ def test_links_resolve() -> None:
                 target /= "index.html"
             inside = target.is_relative_to(FOLDER) and target.is_file() and not parts.path.startswith("/")
             anchors = pages[target].ids if target in pages else set()
-            # What a script draws has no ids in the file.
+            # Elements that a script draws have no ids in the file.
             known = not parts.fragment or unquote(parts.fragment) in anchors or target.suffix != ".html"
             if not inside or not known:
                 broken.append(f"{file.relative_to(FOLDER)}: {link}")

@@ -25,22 +25,22 @@ This page lists small models of many architectures, exported from PyTorch, and w
 trajectory. The trajectory is the losses, and every parameter and running statistic after five steps of SGD and five of
 AdamW. The reference is PyTorch in float64. The distance to it may be a few times that of PyTorch in float32.
 
-`tests/zoo` contains the models and their recordings. `python -m tests.zoo.table` prints this page from a replay, and the
-tests repeat the replay. The options of the exporters follow [export.md](export.md): training mode, and for dynamo both
+`tests/zoo` contains the models and their recordings. `python -m tests.zoo.table` prints this page from a replay, which
+the tests repeat. The options of the exporters follow [export.md](export.md): training mode, and for dynamo both
 `optimize=False` and the default.
 
-The table lists the models that tests replay. Another 136 models (transformers, plain modules) and 121 functions of torch
-between two layers were tested once with torch 2.15. Of 219 files of the dynamo exporter with `optimize=False`, 210 train
-to PyTorch's trajectory. Of 195 files of the TorchScript exporter it is 176. The others raise a warning or an error. The
-exceptions are the facts that no file contains: `detach`, `torch.no_grad()` and, for TorchScript, `padding_idx`
-([export.md](export.md)).
+The table lists the models that tests replay. Another 136 models (transformers, plain modules) and 121 functions of
+torch between two layers were tested once with torch 2.15. Of 219 files of the dynamo exporter with `optimize=False`,
+210 train to PyTorch's trajectory. Of 195 files of the TorchScript exporter it is 176. The others raise a warning or an
+error. The exceptions are the facts that no file contains: `detach`, `torch.no_grad()` and, for TorchScript,
+`padding_idx` ([export.md](export.md)).
 
 Three comparisons need an explanation:
 
 - **PyTorch's batch normalization.** At a batch of 1, PyTorch may be wrong, as for EfficientFormer. Its gradient of
-  `batch_norm` on the CPU (2.13 and 2.15) reads some gradients in the wrong order. Those have strides like channels-last,
-  for example after `flatten(2).transpose(1, 2)`. The gradient of the bias is then not their sum. trainweb computes the
-  sum, and so does PyTorch with `.contiguous()` before the transpose.
+  `batch_norm` on the CPU (2.13 and 2.15) reads some gradients in the wrong order. Those have strides like
+  channels-last, for example after `flatten(2).transpose(1, 2)`. The gradient of the bias is then not their sum.
+  trainweb computes the sum, and so does PyTorch with `.contiguous()` before the transpose.
 - **Small batch norms.** The trajectories of 16 vision models leave float64 early, because their batch norms see few
   values. The gradients of their first step are as close to float64 as PyTorch's float32 (medians within 3 times). Some
   need a comparison after the inputs moved by one rounding. The same holds for MobileNetV2 of transformers at 32 pixels,
@@ -60,6 +60,7 @@ The column *trains* has these values:
 - **no**: does not train; the remark says why.
 - **-**: the exporter itself fails.
 """
+
 
 @dataclass(frozen=True)
 class Known:
@@ -87,7 +88,7 @@ def known_failures() -> dict[tuple[str, str], Known]:
 
 
 def outcome(recording: Recording, exporter: str) -> Trained | Off:
-    """What training with all recorded optimizers comes to."""
+    """The result of training with all recorded optimizers."""
     try:
         results = [replay(recording, exporter, kind) for kind in RATES]
     except Off as off:
@@ -119,7 +120,7 @@ def row(recording: Recording, exporter: str, result: Trained | Off | None, known
 
 
 def _lost_norms(recording: Recording, exporter: str) -> str:
-    """What makes the file another function: norms that the exporter's optimizer folds as if they did not train."""
+    """The reason for a different function: norms that the exporter's optimizer folds as if they did not train."""
     there, kept = (
         sum(node.op_type == "BatchNormalization" for node in onnx.load_from_string(recording.files[e]).graph.node)
         for e in ("plain", exporter)

@@ -44,7 +44,7 @@ LOOP_NEST_TRIPS: Final = 2097152
 
 LOOP_DEPTH: Final = 8
 
-# What a run returns, and what fails.
+# Statuses: results of a run, and kinds of failure.
 TW_OK: Final = 0
 TW_BAD_PLAN: Final = 1
 TW_BAD_HEADER: Final = 2

@@ -37,7 +37,7 @@ export const LOOP_NEST_TRIPS = 2097152;
 
 export const LOOP_DEPTH = 8;
 
-// What a run returns, and what fails.
+// Statuses: results of a run, and kinds of failure.
 export const TW_OK = 0;
 export const TW_BAD_PLAN = 1;
 export const TW_BAD_HEADER = 2;

@@ -131,7 +131,7 @@ export interface StepsAnswer {
   readonly buffers: readonly ArrayBuffer[];
 }
 
-/** What to train on next: an epoch of the rows in the worker, or batches. */
+/** The next training data: an epoch of the rows in the worker, or batches. */
 export interface TrainTask {
   readonly epoch: number;
   /** Seed of the order of rows; null: they stay in theirs. */

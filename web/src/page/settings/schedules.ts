@@ -27,7 +27,7 @@ export interface ConstantFields {
 export interface LinearFields {
   /** The rate after the warm-up. */
   readonly learningRate: number;
-  /** Optimizer steps until the end, the warm-up among them; in a fit by default those of the fit. */
+  /** Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps. */
   readonly total: number;
   /** The first rate after the warm-up, in parts of `learningRate`. Default 1.0. */
   readonly start?: number;
@@ -43,7 +43,7 @@ export interface LinearFields {
 export interface CosineFields {
   /** The rate after the warm-up. */
   readonly learningRate: number;
-  /** Optimizer steps until the end, the warm-up among them; in a fit by default those of the fit. */
+  /** Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps. */
   readonly total: number;
   /** The last rate, in parts of `learningRate`. Default 0.0. */
   readonly end?: number;
@@ -83,7 +83,7 @@ export interface ExponentialFields {
 export interface PolynomialFields {
   /** The rate after the warm-up. */
   readonly learningRate: number;
-  /** Optimizer steps until the end, the warm-up among them; in a fit by default those of the fit. */
+  /** Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps. */
   readonly total: number;
   /** The exponent. Default 1.0. */
   readonly power?: number;
@@ -99,7 +99,7 @@ export interface PolynomialFields {
 export interface OneCycleFields {
   /** The highest rate. */
   readonly learningRate: number;
-  /** Optimizer steps until the end, the warm-up among them; in a fit by default those of the fit. */
+  /** Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps. */
   readonly total: number;
   /** Share of the steps in which the rate rises. Default 0.3. */
   readonly rise?: number;

@@ -31,7 +31,7 @@ def calls() -> str:
     return f"""{MADE}
 
 {call_description.wire_calls()}
-/** Where it is written what each class of errors means and what to do. */
+/** The page that documents each class of errors. */
 export const DOCUMENTATION = {json.dumps(errors.DOCUMENTATION)};
 """
 

@@ -208,7 +208,7 @@ export interface FitFields {{
 {members(FIT, DOCS)}
 }}
 
-/** What is said of a checkpoint besides where it is. */
+/** Settings of a checkpoint besides its store and name. */
 export interface CheckpointFields {{
 {members(CHECKPOINT, DOCS)}
 }}

@@ -69,7 +69,7 @@ def evaluate(
     *,
     ema: bool,
 ) -> dict[str, Value]:
-    """See `TrainingSession.evaluate`; `names` are those of predictions and targets."""
+    """See `TrainingSession.evaluate`; `names` are the names of predictions and targets."""
     dataset, size = _checked(session, data, batch_size, ema=ema)
     evaluation = Evaluation(session, metrics_of(metrics), *names, ema=ema)
     batches = Batches(dataset, {"batch_size": size, "remainder": "keep"}, shuffle=False)

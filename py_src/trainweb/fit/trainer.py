@@ -143,58 +143,58 @@ class Trainer:
         data : Dataset, mapping of names to arrays, rows, or function that returns rows
             As `trainweb.data.Dataset` takes it; names are those of the training model's inputs.
         epochs : int
-            How often all rows are trained on; 1.
+            How often the fit trains on all rows; 1.
         batch_size : int
             Rows of a batch; 32, unless the data comes in batches.
         remainder : {"keep", "drop", "pad"}
-            What becomes of the last rows where they do not fill a batch: a smaller batch, for which a plan of its own
-            is compiled; nothing; or a batch filled up with the first rows of the epoch.
+            Treatment of the last rows if they do not fill a batch: keep them as a smaller batch, for which a plan is
+            compiled; drop them; or pad the batch with the first rows of the epoch.
         shuffle : bool
-            Whether rows come in another order in each epoch: the default for arrays; streams shuffle themselves.
+            Train on the rows in another order in each epoch: the default for arrays; streams shuffle themselves.
         seed : int
-            Of the order of rows, from 0 to 2^53 - 1; 0.
+            Seed of the order of rows, from 0 to 2^53 - 1; 0.
         validation_data : like data, optional
             Evaluated after each epoch.
         validation_split : float, optional
             Share of the rows, the last ones, that are evaluated after each epoch instead of trained on.
         learning_rate : float, optional
             Learning rate of each optimizer step of this fit, which the session keeps. By default it stays as it is:
-            0.001 for a fresh session. Of a schedule it is the setting of the same name.
+            0.001 for a fresh session. With a schedule it is the schedule's setting of that name.
         schedule : str, dict, function of the optimizer step, or Schedule, optional
             Learning rate of each optimizer step of this fit, from 0 on; by default it stays what it is. Its ``total``
             is by default the number of optimizer steps of the fit, the warm-up among them.
         accumulate : int
             Batches whose gradients are added up for one optimizer step; 1.
         clip_grad_norm, clip_grad_value : float, optional
-            Joint L2 norm that the gradients have at most in an optimizer step of this fit, and magnitude of each of
-            their elements; values are clipped first. What the optimizer model clips itself comes after it.
+            Largest joint L2 norm of the gradients in an optimizer step of this fit, and largest magnitude of each
+            element; values are clipped first. Limits of the optimizer model apply afterwards.
         ema : bool
-            Whether the validation data is evaluated with the averages of the parameters, where the session keeps some
-            (``ema`` of `build_artifacts`); False. Early stopping restores those of the best epoch then.
+            Evaluate the validation data with the averages of the parameters that the session keeps (``ema`` of
+            `build_artifacts`); False. Early stopping then restores the averages of the best epoch.
         proximal : float
             mu of FedProx (https://arxiv.org/abs/1812.06127): ``mu * (w - w0)``, the gradient of
             ``mu / 2 * ||w - w0||^2``, is added to the gradients before each optimizer step, once for however many
             batches it takes, and is clipped with them; w0 are the trained parameters that the fit starts with. 0.
         on_nan : {"stop", "skip", "restore"}, optional
-            What follows where loss, gradients, parameters or moments become no finite numbers: the fit ends with the
-            session as before the batch (``history.ended`` is "nan"); it goes on with the next batch as if there had
-            been none (its loss in the history is NaN); or it goes on with the next batch from the state at the begin of
-            the epoch, or of its last checkpoint in it, up to 3 times. By default the fit fails where the loss is none.
+            Reaction to NaN or infinity in loss, gradients, parameters or moments. "stop" undoes the batch and ends the
+            fit (``history.ended`` is "nan"). "skip" undoes the batch and goes on with the next one (its loss in the
+            history is NaN). "restore" returns to the start of the epoch, or to the last checkpoint in it, and goes on
+            with the next batch, up to 3 times. By default the fit fails if the loss is NaN or infinite.
         metrics : list of str or dict
-            Of the validation data: accuracy, topK, f1, confusionMatrix, mIoU, mae, r2, perplexity.
+            Metrics of the validation data: accuracy, topK, f1, confusionMatrix, mIoU, mae, r2, perplexity.
         predictions, targets : str, optional
             The output and input of the eval model that metrics compare: by default its only output besides the loss,
             and its last input.
         checkpoint : dict, optional
             ``store`` (a `CheckpointStore` or its folder), ``name``, and ``every`` (optimizer steps between two
-            checkpoints within an epoch; one is written after each epoch anyway). A fit whose checkpoint is there goes
-            on from it, and ends with the bytes of one that was never ended.
+            checkpoints within an epoch; one is written after each epoch anyway). A fit with an existing checkpoint
+            continues from it, and ends with the same bytes as a fit without interruption.
         early_stopping : dict, optional
             See `trainweb.fit.options.EarlyStopping`; "metric" names "loss" or one of the metrics.
         callbacks : function or list of functions
             Called with each event (`Progress`, at most 60 a second, and `Epoch`) and the `Run`, which can stop.
         progress : bool
-            Whether to show a bar of tqdm, where that is installed; True.
+            Show a bar of tqdm, if that is installed; True.
 
         Returns
         -------
@@ -203,17 +203,17 @@ class Trainer:
         Raises
         ------
         ModelError
-            An option is wrong, or other than that of the checkpoint's fit.
+            An option is wrong, or differs from the checkpoint's fit.
         StorageError
             There is no room for the checkpoint, or another process has it.
         CheckpointError
             The checkpoint is damaged, or of another session.
         FeedError
-            The data is none, or does not fit the model.
+            The data is empty, or does not fit the model.
         SessionError
             There is no optimizer model, no eval model for validation data, or the session is being fitted.
         TrainwebError
-            The loss is no finite number; the parameters are those before that step.
+            The loss is NaN or infinite; the parameters are as before that step.
         """
         run, events = self._start(data, options)
         with closing(events):

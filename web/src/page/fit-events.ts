@@ -4,13 +4,13 @@ import type { EvalValues } from "../wire/fit.js";
 
 /** Within an epoch, after a step; at most one a frame. */
 export interface ProgressEvent {
-  /** What tells it from the other events. */
+  /** Tells this event from the others. */
   readonly type: "progress";
   /** From 1. */
   readonly epoch: number;
   /** Batches of the epoch that are done. */
   readonly step: number;
-  /** How many it has; null for a stream. */
+  /** Number of steps in the epoch; null for a stream. */
   readonly steps: number | null;
   /** Mean over the rows of the epoch so far. */
   readonly loss: number;
@@ -18,7 +18,7 @@ export interface ProgressEvent {
 
 /** An epoch that is done. */
 export interface EpochEvent {
-  /** What tells it from the other events. */
+  /** Tells this event from the others. */
   readonly type: "epoch";
   /** From 1. */
   readonly epoch: number;
@@ -26,34 +26,34 @@ export interface EpochEvent {
   readonly steps: number;
   /** Mean over the rows, while they were trained on. */
   readonly loss: number;
-  /** That of its last optimizer step. */
+  /** The rate of its last optimizer step. */
   readonly learningRate: number;
-  /** How long it took, evaluation included. */
+  /** Seconds of the epoch, evaluation included. */
   readonly seconds: number;
   /** "loss" and the metrics of the validation data. */
   readonly validation: EvalValues | null;
 }
 
-/** What a fit tells while it goes on. */
+/** An event of a fit. */
 export type FitEvent = ProgressEvent | EpochEvent;
 
-/** What a fit has done. */
+/** The course of a fit. */
 export interface History {
   /** One for each that is done. */
   readonly epochs: readonly EpochEvent[];
-  /** Of each batch, in their order; NaN of those that `onNaN` undid. */
+  /** Of each batch, in their order; NaN for batches that `onNaN` undid. */
   readonly losses: readonly number[];
   /** Updates of the parameters: batches divided by `accumulate`. */
   readonly optimizerSteps: number;
   /** The best by early stopping. */
   readonly bestEpoch: number | null;
-  /** Whether all epochs were done, or `stop()`, early stopping or `onNaN: "stop"` ended it. */
+  /** "done" after all epochs; otherwise `stop()`, early stopping or `onNaN: "stop"` ended it. */
   readonly ended: "done" | "stopped" | "early" | "nan";
 }
 
-/** What a callback may do with the fit that calls it. */
+/** The controls of a callback over its fit. */
 export interface FitControl {
-  /** What was done so far. */
+  /** The course so far. */
   readonly history: History;
   /** Let the worker rest after the step that it is at. */
   pause(): void;

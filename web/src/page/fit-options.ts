@@ -34,13 +34,13 @@ export type FitCallback = (event: FitEvent, fit: FitControl) => unknown;
 
 /** Ends the training when a metric of the validation data has not become better for a while. */
 export interface EarlyStoppingSettings extends EarlyStoppingFields {
-  /** "loss" (the default; without validation data that of the training), or one of the metrics. */
+  /** "loss" (the default; without validation data the training loss), or one of the metrics. */
   readonly metric?: "loss" | MetricType;
 }
 
-/** Where a fit is kept while it runs. */
+/** The checkpoint of a running fit. */
 export interface FitCheckpointSettings extends CheckpointFields {
-  /** Where it is kept. */
+  /** The store. */
   readonly store: CheckpointStore;
   /** Its name there. */
   readonly name: string;
@@ -62,7 +62,7 @@ export interface FitOptions extends FitFields {
    * number of optimizer steps of the fit, the warm-up among them; the rate may be given as `learningRate` beside it.
    */
   readonly schedule?: ScheduleType | FitScheduleSettings | Schedule | ((step: number) => number) | null;
-  /** What is computed of the validation data besides the loss. */
+  /** Metrics of the validation data. */
   readonly metrics?: readonly (MetricType | MetricSettings)[];
   /** The output of the eval model that metrics look at; by default the only one besides the loss, else what the loss compares. */
   readonly predictions?: string;
@@ -110,11 +110,11 @@ export interface ResolvedCheckpoint {
   readonly store: CheckpointStore;
   readonly name: string;
   readonly every: number | null;
-  /** What batches and their order follow from. */
+  /** The options that determine batches and their order. */
   readonly options: Readonly<Record<string, unknown>>;
 }
 
-/** @throws ModelError for an option that is wrong; FeedError for data that is none; SessionError without the models */
+/** @throws ModelError for an option that is wrong; FeedError for data without rows; SessionError without the models */
 export function resolveFit(info: SessionInfo, data: unknown, options: unknown): ResolvedFit {
   if (typeof options !== "object" || options === null) {
     throw badSetting("options", options, "an object");
@@ -225,7 +225,7 @@ function clipOf({ clipGradNorm: norm, clipGradValue: value }: Plain): WireClip |
   return norm === null && value === null ? null : { norm, value };
 }
 
-/** The plain options by the page's names, those that were not given by their defaults. */
+/** The plain options by the page's names, with defaults for the missing ones. */
 function checkPlain(options: object): Plain {
   const plain: Record<string, unknown> = {};
   for (const [name, value] of Object.entries(options)) {
@@ -272,7 +272,7 @@ export function resolveMetrics(given: unknown): readonly WireMetric[] {
   return metrics;
 }
 
-/** What is evaluated, checked. */
+/** The metrics to evaluate, checked against the model. */
 export function resolveEvaluation(
   info: SessionInfo,
   { predictions, targets }: Pick<FitOptions, "predictions" | "targets">,

@@ -43,7 +43,7 @@ interface MutableHistory extends History {
   ended: History["ended"];
 }
 
-/** What a fit needs of its session. */
+/** The session's interface for a fit. */
 export interface FitHost {
   readonly info: SessionInfo;
   /** Send a call after all earlier ones of the session. */
@@ -66,16 +66,16 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   #isStopping = false;
   /** End what waits for data or callbacks, which may never come. */
   readonly #waits = new Set<() => void>();
-  /** Whether NaN or infinity has ended it. */
+  /** True if NaN or infinity has ended it. */
   #isNaN = false;
   /** Settles when a pause is over. */
   #paused: Promise<void> | null = null;
   #endPause: () => void = () => {};
   #best: Tensor | null = null;
   #steps: number | null = null;
-  /** Where a fit goes on: the epoch, from 0, and how many of its batches are done. */
+  /** The position from which a fit continues: the epoch, from 0, and the number of its finished batches. */
   #start = { epoch: 0, step: 0 };
-  /** Whether the best parameters are others than the checkpoint has. */
+  /** True if the best parameters differ from the checkpoint's. */
   #isNewBest = false;
 
   /** @internal */
@@ -87,7 +87,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     this.#done = this.#run(data, options);
   }
 
-  /** What was done so far. */
+  /** The course so far. */
   get history(): History {
     return this.#history;
   }
@@ -140,7 +140,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
 
   /** Events from now on; of several reports of progress that nobody has fetched yet, the last. To leave a loop stops the fit. */
   [Symbol.asyncIterator](): AsyncIterator<FitEvent> {
-    // The loop is told.
+    // The loop receives the error.
     this.#done.catch(() => {});
     this.#port.postMessage(FIT_TELL);
     return this.#listeners.listen(() => this.stop());
@@ -160,7 +160,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
         .then(resolve, reject)
         .finally(() => this.#waits.delete(end));
       if (this.#isStopping || this.#aborted !== null) {
-        // After what is there already.
+        // After the events that are there already.
         queueMicrotask(end);
       }
     });
@@ -337,10 +337,10 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
       }
       const before = latest;
       const most = first + Math.floor(count++ / plan.accumulate);
-      // Where batches may be skipped, the worker is told the rates of all steps that it may be at.
+      // If batches may be skipped, the worker gets the rates of all steps that it may be at.
       const from = plan.onNaN === null ? most : this.#history.optimizerSteps;
       latest = this.#train({ ...task, batches: [batch], rates: this.#rates(plan, from, most - from + 1), from });
-      // Whoever awaits it may still wait for the batch before.
+      // The code that awaits it may still wait for the batch before.
       latest.catch(() => {});
       await before;
     }
@@ -440,7 +440,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   }
 }
 
-/** What the worker is told of a fit, with the data that lies there. */
+/** The description of a fit for the worker, with the data that lies there. */
 async function specOf(info: SessionInfo, plan: ResolvedFit, order: FitSpec["order"]): Promise<FitSpec> {
   return {
     loss: info.trainingOutputNames[0] as string,

@@ -15,7 +15,7 @@ import { checkAverages, resolveEvaluation, resolveMetrics } from "./fit-options.
 import { DEFAULT_BATCH, type MetricSettings, type MetricType } from "./settings/fit.js";
 import { unpackNamed } from "./tensors.js";
 
-/** How many evaluations the page has begun: each has a number. */
+/** Number of evaluations that the page has begun, which numbers them. */
 let evaluations = 0;
 
 /** Options of `predict`. */
@@ -25,15 +25,15 @@ export interface PredictOptions {
   /** Averages of the parameters stand for them, where the session keeps some. Default false. */
   readonly ema?: boolean;
   /**
-   * Rows of a batch; default 32, unless the data comes in batches. The last batch is filled up with rows of its own, whose
-   * results are left out.
+   * Rows of a batch; default 32, unless the data comes in batches. The last batch is padded, and the results of the
+   * padding are left out.
    */
   readonly batchSize?: number;
 }
 
 /** Options of `evaluate`. */
 export interface EvaluateOptions {
-  /** What is computed besides the loss. */
+  /** Values to compute besides the loss. */
   readonly metrics?: readonly (MetricType | MetricSettings)[];
   /** Rows of a batch; default 32, unless the data comes in batches. */
   readonly batchSize?: number;

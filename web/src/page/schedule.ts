@@ -46,7 +46,7 @@ export interface Schedule {
 /**
  * A schedule by its name and settings, or of a function of the step.
  *
- * @throws ModelError when there is none of that name, or a setting is wrong or missing
+ * @throws ModelError when the name is unknown, or a setting is wrong or missing
  */
 export function schedule(given: ScheduleSettings | ((step: number) => number)): Schedule {
   if (typeof given === "function") {
@@ -74,7 +74,7 @@ export function schedule(given: ScheduleSettings | ((step: number) => number)): 
   };
 }
 
-/** All settings by the page's names, those that were not given by their defaults. */
+/** All settings by the page's names, with defaults for the missing ones. */
 function withDefaults(type: ScheduleType, checked: Readonly<Record<string, unknown>>): Record<string, unknown> {
   const settings = Object.entries<Setting>(SCHEDULES[type]);
   return Object.fromEntries(settings.map(([name, { python, default: other }]) => [name, checked[python] ?? other]));

@@ -5,7 +5,7 @@ import { checkKnown } from "../data/nearest.js";
 import { CheckpointState } from "./checkpoint-state.js";
 import { isSource } from "./sources.js";
 
-/** @throws TypeError when they are not those of artifacts, or of a bundle */
+/** @throws TypeError when they are neither artifacts nor a bundle */
 export function checkTrainingOptions(options: unknown): void {
   if (typeof options !== "object" || options === null) {
     throw new TypeError("'trainingOptions' must be an object with 'trainModel' and 'checkpointState'.");
@@ -15,7 +15,7 @@ export function checkTrainingOptions(options: unknown): void {
     return;
   }
   const names = ["trainModel", "checkpointState", "evalModel", "optimizerModel"] as const;
-  // What `buildArtifacts` gives may be given as it is: it has the nominal checkpoint besides.
+  // The result of `buildArtifacts` may be passed as it is: it has the nominal checkpoint besides.
   checkKnown("The file", options, [...names, "nominalCheckpoint"]);
   for (const name of names) {
     const source = (options as Readonly<Record<string, unknown>>)[name];

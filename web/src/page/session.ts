@@ -106,7 +106,7 @@ type OpenOptions = Pick<ResolvedOptions, "hasBudget" | "severity" | "checksNumer
 const KEY = Symbol("TrainingSession");
 const FILES: readonly FileName[] = ["bundle", "trainModel", "checkpointState", "evalModel", "optimizerModel"];
 
-/** Trains a model in a worker. Calls may be made before others are answered: they are worked off in their order. */
+/** Trains a model in a worker. You need not await each call: calls run in order. */
 export class TrainingSession extends SessionMethods implements MethodsByHand {
   readonly #info: SessionInfo;
   readonly #client: WorkerClient;
@@ -347,7 +347,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
    * @param data - the inputs of the model; labels that are there are left out
    * @returns each output for all rows
    * @throws SessionError without an eval model or averages, and for an output without an axis of rows in several batches;
-   *   FeedError for data that does not fit the model or has no rows; ModelError for an output that there is not
+   *   FeedError for data that does not fit the model or has no rows; ModelError for an unknown output
    */
   predict(data: DataSource, options: PredictOptions = {}): Promise<Readonly<Record<string, Tensor>>> {
     return predict(this.#fitHost(this.#fit), data, options);
@@ -572,7 +572,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
    * How the compiler comes to the plan of a step for such feeds; nothing runs, and no plan is kept. A session of a bundle
    * starts Python for it.
    *
-   * @param feeds - as for the step; their types count, and the values of those that decide about shapes
+   * @param feeds - as for the step; only their types count, and values that decide about shapes
    * @param options - settings by name
    * @param options.training - false: of an eval step; default true
    * @returns the instructions as the operators emit them, one a line, by names of tensors; then, for every pass of the
@@ -618,8 +618,8 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   }
 
   /**
-   * See whether the session can learn one batch by heart; afterwards it is as before. Who cannot do that has something
-   * wrong: data, loss, learning rate, or gradients that do not arrive.
+   * See whether the session can learn one batch by heart; afterwards it is as before. If it cannot, something is wrong:
+   * data, loss, learning rate, or gradients that do not arrive.
    *
    * @param batch - feeds as of `runTrainStep`; some rows are enough
    * @returns whether the loss fell, and what is suspicious
@@ -751,7 +751,7 @@ async function createFromArtifacts(
   options: ResolvedOptions,
 ): Promise<TrainingSession> {
   const { json, cache, progress } = options;
-  // What is cached needs no Python, or it starts when that turns out to be nothing.
+  // A cached session needs no Python; it starts later if nothing is cached.
   const python = cache ? null : client.startPython();
   const isState = checkpointState instanceof CheckpointState;
   const [train, checkpoint, evaluate, optimizer] = await Promise.all([

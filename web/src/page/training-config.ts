@@ -35,7 +35,7 @@ export interface TrainingConfig {
   readonly additionalOutputNames?: readonly string[] | null;
   /** The outputs of the model that the loss takes. */
   readonly lossInputNames?: readonly string[] | null;
-  /** Whether batch normalization learns its statistics. */
+  /** "train": batch normalization learns its statistics; "as_exported": it keeps the stored ones. */
   readonly batchNorm?: "train" | "as_exported" | null;
   /** Tensors that count as constants for gradients, as after torch's `detach`: what lies only before them is not trained. */
   readonly stopGradient?: readonly string[] | null;
@@ -57,7 +57,7 @@ export interface TrainingConfig {
  * The configuration as JSON, by Python's names.
  *
  * @param more - what the call takes in the same object besides, which is left out
- * @throws TypeError when it is no object; ModelError when a name is unknown or a value is none that it may have
+ * @throws TypeError when it is no object; ModelError when a name is unknown or a value is not allowed
  */
 export function resolveConfig(config: unknown, more: readonly string[] = []): string {
   if (typeof config !== "object" || config === null || Array.isArray(config)) {
@@ -141,7 +141,7 @@ function resolveOptimizer(given: unknown): Record<string, unknown> {
 /**
  * The configuration without its learning rate, and that; null: the default.
  *
- * @throws ModelError when there are two different rates, one that is none, or one without an optimizer
+ * @throws ModelError when there are two different rates, an invalid one, or one without an optimizer
  */
 export function takeRate(config: TrainingConfig): readonly [config: TrainingConfig, rate: number | null] {
   if (typeof config !== "object" || config === null || Array.isArray(config)) {

@@ -92,5 +92,5 @@ export interface SessionCalls {
   readonly artifact: Call<[name: ArtifactName, form: FileForm], FileBytes | null>;
 }
 
-/** Where it is written what each class of errors means and what to do. */
+/** The page that documents each class of errors. */
 export const DOCUMENTATION = "https://github.com/trainweb/trainweb/blob/main/docs/errors.md";

@@ -1,6 +1,6 @@
 /**
  * Many steps at once: an epoch of rows that lie in the worker, or batches as they come. `trainweb/fit/trainer.py` is the
- * same in Python. Between steps, at times, the worker hears what the page says and tells how far it is.
+ * same in Python. Between steps, at times, the worker receives the page's messages and reports its progress.
  */
 
 import { epochBatches } from "../data/epoch.js";
@@ -33,12 +33,12 @@ import { located, type FailedBatch } from "./places.js";
 import { ProximalTerm } from "./proximal.js";
 import type { SessionCore } from "./session-core.js";
 
-/** How long steps follow each other before the worker listens, if they are shorter: to listen takes time, too. */
+/** Steps follow each other for this long before the worker listens, if they are shorter: to listen takes time, too. */
 const SLICE_MS = 4;
 /** The least time between two words on the progress: a frame. */
 const FRAME_MS = 16;
 
-/** What came of a step. */
+/** The result of a step. */
 interface Stepped {
   readonly loss: number;
   /** By what the loss was divided. */
@@ -397,7 +397,7 @@ export class WorkerFit {
   }
 }
 
-/** What the page says, and what it is told. */
+/** Messages of the page, and reports to it. */
 class Control {
   readonly #port: MessagePort;
   readonly #self = new MessageChannel();
@@ -463,7 +463,7 @@ class Control {
     this.#self.port1.close();
   }
 
-  /** A turn of the event loop: messages that have come are heard before it ends. */
+  /** A turn of the event loop, in which the worker receives waiting messages. */
   #turn(): Promise<void> {
     return new Promise((resolve) => {
       this.#self.port1.onmessage = () => resolve();

@@ -44,7 +44,7 @@ const MOMENTS = [MOMENTUM0, MOMENTUM1] as const;
 /** Words of int32 that the system gives memory for at once. */
 const SYSTEM_PAGE_WORDS = 4096 / 4;
 
-/** How long a run that may be stopped goes on before messages are looked at. */
+/** Time that a run with a stop signal takes before the worker looks at messages. */
 const SLICE_MS = 10;
 
 /** The kernels' own description of themselves, as far as sessions need it. */
@@ -172,7 +172,7 @@ export class PlanMemory {
     return [...constants.values()].reduce((sum, nbytes) => sum + nbytes, words);
   }
 
-  /** What the plans keep in the segment of prepared values. */
+  /** The values of plans in the segment of prepared values. */
   get kept(): readonly KeptValue[] {
     return this.plans.flatMap((plan) => plan.kept);
   }
@@ -248,7 +248,7 @@ export class PlanMemory {
     }
     const loaded = { plan, ptr, constants, codeBase };
     for (const [name, offset, nbytes] of plan.kept) {
-      // Who had the place before may have left words there.
+      // The former owner of the place may have left words there.
       if (name.startsWith(SEEN)) {
         this.range(PREPARED, offset, nbytes).fill(0);
       }
@@ -384,8 +384,8 @@ export class PlanMemory {
   /**
    * Before the first plan that updates moments: have the system give them memory.
    *
-   * What is read before it is written takes two faults a page, the first for a page of zeros that all share; to write
-   * what is there already takes one. With more threads than two, their faults at the same time take less.
+   * Memory that is read before it is written takes two faults a page, the first for a page of zeros that all share; to
+   * write the existing value takes one. With more threads than two, their faults at the same time take less.
    */
   #claimMoments({ ptr }: LoadedPlan): void {
     const engine = this.#engine;

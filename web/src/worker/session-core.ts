@@ -77,7 +77,7 @@ export class SessionCore implements CallTable, PlanSource {
   readonly #properties: PropertyTable;
   readonly #kept: KeptPlans;
   readonly #numerics: NumericsCheck | null;
-  /** What steps that predict are fed, by their kinds. */
+  /** Names of the feeds of steps that predict, by their kinds. */
   readonly #forwards = new Map<ForwardKind, ReadonlySet<string>>();
   #nominal: boolean;
 
@@ -112,7 +112,7 @@ export class SessionCore implements CallTable, PlanSource {
     this.#numerics = options.checkNumerics ? new NumericsCheck(this.#keptHost, this.#kept) : null;
   }
 
-  /** What the page is told of the session. */
+  /** The page's view of the session. */
   get info(): Omit<SessionInfo, "handle"> {
     const { inputs, outputs, hasEval, hasOptimizer, hasAverages, compared } = this.#bundle;
     return {
@@ -130,7 +130,7 @@ export class SessionCore implements CallTable, PlanSource {
     };
   }
 
-  /** What its weights are written into. */
+  /** The segments for its weights. */
   get segments(): FilledSegments {
     return this.#memory;
   }
@@ -150,7 +150,7 @@ export class SessionCore implements CallTable, PlanSource {
     this.#models.release();
   }
 
-  /** What steps on rows that lie in the worker need. */
+  /** The engine, memory and runner for steps on rows in the worker. */
   get host(): StepHost {
     return { engine: this.#engine, memory: this.#memory, runner: this.#runner, lossCounts: this.#bundle.lossCounts };
   }
@@ -714,7 +714,7 @@ export class SessionCore implements CallTable, PlanSource {
     return withValue(made, () => null);
   }
 
-  /** Types of feeds of a train step with these shapes, or of those that an eval step takes. */
+  /** Types of feeds of a train or eval step with these shapes. */
   #typesOf(kind: "train" | "eval", shapes: Shapes): readonly FeedType[] {
     const inputs = this.#bundle.inputs[kind];
     const types = typesOf(inputs, shapes, kind === "train");
@@ -782,7 +782,7 @@ export class SessionCore implements CallTable, PlanSource {
     return wanted.map(bytesOf);
   }
 
-  /** Whether the next train step overwrites the gradients. */
+  /** True if the next train step overwrites the gradients. */
   get overwrites(): boolean {
     return this.#state.getUint32(4 * STATE_LAZY_RESET, true) !== 0;
   }

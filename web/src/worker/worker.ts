@@ -83,7 +83,7 @@ interface Turns<Core> {
 }
 
 interface TrainingTurns extends Turns<SessionCore> {
-  /** Where its bundle is kept, if it is. */
+  /** The cache of its bundle, if there is one. */
   readonly cache: BundleCache | null;
   readonly evaluations: Evaluations;
   fit: WorkerFit | null;
@@ -106,7 +106,7 @@ class SessionWorker implements WorkerApi {
   readonly #sessions = new Map<number, TrainingTurns>();
   readonly #inference = new Map<number, Turns<InferenceCore>>();
   readonly #states = new Map<number, StateCore>();
-  /** Of the steps that came last, of those that may be stopped. */
+  /** Of the last steps that may be stopped. */
   readonly #stops = new Map<number, AbortController>();
 
   async holdLock(name: string): Promise<Result<boolean>> {
@@ -514,7 +514,7 @@ class SessionWorker implements WorkerApi {
         return new Bridge(await python, kernels);
       } catch (error) {
         this.#python = null;
-        // The page hears of kernels that do not start before it hears of this.
+        // The page must learn first that kernels do not start.
         await engine.catch(() => {});
         // A module that failed to load stays so for the life of a worker: another one may try again.
         const isIdle = this.#sessions.size + this.#inference.size + this.#states.size === 0;
@@ -588,7 +588,7 @@ class SessionWorker implements WorkerApi {
   /**
    * Make a session.
    *
-   * @param origin - how Python opens its models; null: from those that the bundle carries
+   * @param origin - how Python opens its models; null: from the models of the bundle
    * @param models - if they are open already
    */
   #add(
@@ -660,7 +660,7 @@ interface PythonOptions {
   readonly debug?: { readonly check_numerics?: boolean };
 }
 
-/** Plans of steps that a session keeps: for eight sizes of batch, with those that overwrite and those that add. */
+/** Plans of steps that a session keeps: for eight sizes of batch, each to overwrite and to add. */
 const DEFAULT_MAX_PLANS = 16;
 
 function coreOptions(optionsJson: string): CoreOptions {

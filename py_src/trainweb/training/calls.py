@@ -151,13 +151,13 @@ class Call:
     name : str
         As Python spells it; a page has it in camelCase, or as `page_name` in its public class.
     does : str
-        What it does, in a sentence of one line, and after an empty line what else is to be known.
+        Its effect, in a sentence of one line, and further facts after an empty line.
     returns : str
-        What it gives, where that is more than `does` says: shapes and units.
+        The result, if `does` does not say enough: shapes and units.
     raises : dict of str to str
-        When it raises which error.
+        Reasons by the name of the error.
     needs_optimizer : bool
-        Whether a session without an optimizer model refuses it. `raises` need not say so.
+        True if a session without an optimizer model refuses it. `raises` need not say so.
     python, page : Public
         How the public classes have it.
     """
@@ -181,10 +181,10 @@ TRAINING = Argument("training", FLAG, "False: of an eval step.", default=True, i
 OF_PARAMETER = {"CheckpointError": "There is no such parameter."}
 FORM_ARGUMENT = Argument("form", FORM, page_only=True)
 EMA = Argument(
-    "ema", FLAG, "Averages stand for the parameters, where the session keeps them.", default=False, in_options=True
+    "ema", FLAG, "Use the averages of the parameters that the session keeps.", default=False, in_options=True
 )
-NO_EMA = {"SessionError": "Averages are asked for, and the session keeps none."}
-NO_RATE = "Negative, infinite or no number."
+NO_EMA = {"SessionError": "`ema` is true, but the session keeps no averages."}
+NO_RATE = "The rate is negative, infinite or NaN."
 
 CALLS = (
     Call(
@@ -215,8 +215,8 @@ CALLS = (
             Argument("initial_lr", NUMBER, "The rate at the end of the warm-up, a float32 >= 0."),
         ),
         raises={
-            "SessionError": "A count is no integer >= 0, the warm-up is longer than the whole, or `initial_lr` is no "
-            "learning rate."
+            "SessionError": "A count is not an integer >= 0, the warm-up is longer than the total, or `initial_lr` is "
+            "not a float32 >= 0."
         },
         needs_optimizer=True,
         page_name="registerLinearLRScheduler",
@@ -232,8 +232,8 @@ CALLS = (
         "All (trainable) parameters as one vector, a copy, in the order of the training model's inputs.",
         (TRAINABLE_ONLY, EMA),
         TENSOR,
-        "Float32 of shape [n], where n is what `get_parameters_size` says.",
-        raises={"CheckpointError": "The session is of a nominal checkpoint, which has no values yet.", **NO_EMA},
+        "Float32 of shape [n], where n is the result of `get_parameters_size`.",
+        raises={"CheckpointError": "The session has a nominal checkpoint, which has no values yet.", **NO_EMA},
         python=Public.BY_HAND,
         page=Public.BY_HAND,
     ),
@@ -300,11 +300,11 @@ CALLS = (
         "Euclidean norms of the accumulated gradients, by the names of the trainable parameters.\n\n"
         "Call it after train steps: before the first, all norms are 0. Clipping comes later, in the optimizer step.",
         result=NORMS,
-        raises={"CheckpointError": "The session is of a nominal checkpoint, which has no values yet."},
+        raises={"CheckpointError": "The session has a nominal checkpoint, which has no values yet."},
     ),
     Call(
         "dead_units",
-        "Which units of ReLU, ThresholdedRelu, and Clip from 0 on fire for none of some batches.",
+        "Units of ReLU, ThresholdedRelu, and Clip from 0 that are 0 for every row of some batches.",
         (Argument("batches", BATCHES),),
         DEAD_UNITS,
         python=Public.BY_HAND,
@@ -360,14 +360,14 @@ CALLS = (
     ),
     Call(
         "memory",
-        "Bytes of kernel memory that the session takes, and what `memory_budget` costs; after a step.",
+        "Bytes of kernel memory that the session takes, and the cost of `memory_budget`; call it after a step.",
         result=MEMORY,
     ),
     Call(
         "prepare",
-        "Compile ahead what steps with feeds of these shapes run: while data is on its way, say.\n\n"
-        "These are the plans of the train step, the eval step and the optimizer step, as far as the session has them. "
-        "Nothing runs. The plan of the train step is the one that overwrites gradients: at first, and after each "
+        "Compile the plans of steps with feeds of these shapes ahead, for example while data load.\n\n"
+        "These are the plans of the train step, the eval step and the optimizer step, if the session has their models. "
+        "Nothing runs. The plan of the train step overwrites gradients, as the first step does, and each step after "
         "`lazy_reset_grad`. A train step that adds to gradients has another plan, which its first call compiles.",
         (Argument("shapes", SHAPES, "The sizes of the axes of every training input, by its name."),),
         raises={
@@ -378,19 +378,19 @@ CALLS = (
     ),
     Call(
         "keep_state",
-        "Note all that the session goes on from.",
+        "Copy the state that the session continues from.",
         python=Public.NO,
         page=Public.NO,
     ),
     Call(
         "go_back",
-        "Have the session as `keep_state` found it, once.",
+        "Restore the state that `keep_state` copied, once.",
         python=Public.NO,
         page=Public.NO,
     ),
     Call(
         "explain",
-        "How the compiler comes to the plan of a step for such feeds, as text; nothing runs, and no plan is kept.",
+        "The compilation of a step for such feeds, as text; nothing runs, and no plan is kept.",
         (Argument("kind", STEP_KIND), Argument("feeds", FEEDS)),
         TEXT,
         python=Public.BY_HAND,
@@ -441,8 +441,8 @@ CALLS = (
             Argument("strict", FLAG, "Whether the file must have all parameters, and no others.", default=True),
         ),
         raises={
-            "CheckpointError": "It is neither, has other parameters though `strict`, or one of another type or shape. "
-            "Nothing was changed."
+            "CheckpointError": "The file is in neither format, has other parameters though `strict`, or a wrong type or "
+            "shape. Nothing was changed."
         },
     ),
     Call(

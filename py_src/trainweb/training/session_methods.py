@@ -371,7 +371,7 @@ class SessionMethods(ABC):
         Raises
         ------
         CheckpointError
-            The file is in neither format, has other parameters though `strict`, or a wrong type or shape. Nothing was
+            The file has neither format, other parameters though `strict`, or a wrong type or shape. Nothing was
             changed.
         """
         self.core.load_weights(weights, flag("strict", strict))

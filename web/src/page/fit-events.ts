@@ -39,13 +39,13 @@ export type FitEvent = ProgressEvent | EpochEvent;
 
 /** The course of a fit. */
 export interface History {
-  /** One for each that is done. */
+  /** One event for each finished epoch. */
   readonly epochs: readonly EpochEvent[];
-  /** Of each batch, in their order; NaN for batches that `onNaN` undid. */
+  /** Loss of each batch, in order; NaN for batches that `onNaN` undid. */
   readonly losses: readonly number[];
   /** Updates of the parameters: batches divided by `accumulate`. */
   readonly optimizerSteps: number;
-  /** The best by early stopping. */
+  /** The best epoch by early stopping; null without it. */
   readonly bestEpoch: number | null;
   /** "done" after all epochs; otherwise `stop()`, early stopping or `onNaN: "stop"` ended it. */
   readonly ended: "done" | "stopped" | "early" | "nan";
@@ -55,17 +55,17 @@ export interface History {
 export interface FitControl {
   /** The course so far. */
   readonly history: History;
-  /** Let the worker rest after the step that it is at. */
+  /** Pause the worker after the current step. */
   pause(): void;
-  /** Let it go on after `pause`. */
+  /** Continue after `pause`. */
   resume(): void;
-  /** End after the step that is under way; the history is that of what was done. */
+  /** End after the current step; the history contains the finished part. */
   stop(): void;
-  /** End after the step that is under way, and fail with this reason; what was trained stays. */
+  /** End after the current step, and fail with this reason; the session keeps its progress. */
   abort(reason?: unknown): void;
 }
 
-/** Lets through at most one value a frame, the last; at once where nothing is drawn. */
+/** Passes on at most one value a frame, the last one; at once if nothing is drawn. */
 export class FrameGate<T> {
   readonly #deliver: (value: T) => void;
   #held: { readonly value: T } | null = null;
@@ -89,7 +89,7 @@ export class FrameGate<T> {
     }
   }
 
-  /** Deliver what is held. */
+  /** Deliver the held value. */
   flush(): void {
     const held = this.#held;
     this.#held = null;

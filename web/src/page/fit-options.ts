@@ -29,10 +29,10 @@ import type { Schedule } from "./schedule.js";
 import type { Settings } from "./settings/kinds.js";
 import type { ScheduleSettings, ScheduleType } from "./settings/schedules.js";
 
-/** Called with each event, and the fit, which it can pause and end. The end of an epoch waits for what it returns. */
+/** Called with each event and the fit, which it can pause and end. The next epoch waits for a promise that it returns. */
 export type FitCallback = (event: FitEvent, fit: FitControl) => unknown;
 
-/** Ends the training when a metric of the validation data has not become better for a while. */
+/** Ends the training when a metric of the validation data stops improving. */
 export interface EarlyStoppingSettings extends EarlyStoppingFields {
   /** "loss" (the default; without validation data the training loss), or one of the metrics. */
   readonly metric?: "loss" | MetricType;
@@ -50,7 +50,7 @@ type Without<Settings, Names extends string> = Settings extends unknown
   ? Omit<Settings, Names> & Partial<Pick<Settings, Names & keyof Settings>>
   : never;
 
-/** Settings of a schedule, of which a fit knows `total` and may be given the rate beside it. */
+/** Settings of a schedule in a fit, where `total` has a default, and `learningRate` may be an option of the fit. */
 export type FitScheduleSettings = Without<ScheduleSettings, "total" | "learningRate">;
 
 /** Options of `fit`. */
@@ -58,23 +58,23 @@ export interface FitOptions extends FitFields {
   /** Evaluated after each epoch with the eval model. */
   readonly validationData?: DataSource | null;
   /**
-   * Learning rate of each optimizer step of this fit, from 0 on; by default it stays what it is. `total` is by default the
-   * number of optimizer steps of the fit, the warm-up among them; the rate may be given as `learningRate` beside it.
+   * Learning rate of each optimizer step of this fit, from 0 on; by default the rate stays as it is. The default of
+   * `total` is the number of optimizer steps of the fit, with the warm-up. You may give the rate as `learningRate`.
    */
   readonly schedule?: ScheduleType | FitScheduleSettings | Schedule | ((step: number) => number) | null;
   /** Metrics of the validation data. */
   readonly metrics?: readonly (MetricType | MetricSettings)[];
-  /** The output of the eval model that metrics look at; by default the only one besides the loss, else what the loss compares. */
+  /** Output of the eval model for metrics; by default the only one besides the loss, else the tensor that the loss compares. */
   readonly predictions?: string;
-  /** The input of the eval model that they compare it with; by default the last one. */
+  /** Input of the eval model that metrics compare it with; by default the last one. */
   readonly targets?: string;
-  /** End when the validation data tell that nothing is gained; by default all epochs are done. */
+  /** End the fit when a metric stops improving; by default it runs all epochs. */
   readonly earlyStopping?: EarlyStoppingSettings | null;
-  /** A fit whose checkpoint is there goes on from it, and ends with the bytes of one that was never ended. */
+  /** A fit with an existing checkpoint continues from it, and ends with the same bytes as one without interruption. */
   readonly checkpoint?: FitCheckpointSettings | null;
   /** Called with every event. */
   readonly callbacks?: FitCallback | readonly FitCallback[];
-  /** Aborted, the fit ends within a step and fails with the signal's reason. */
+  /** Abort it to end the fit within a step; the fit then fails with the signal's reason. */
   readonly signal?: AbortSignal;
 }
 

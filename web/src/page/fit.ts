@@ -64,7 +64,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   readonly #order = canShareMemory() ? new Int32Array(new SharedArrayBuffer(4)) : null;
   #aborted: { readonly reason: unknown } | null = null;
   #isStopping = false;
-  /** End what waits for data or callbacks, which may never come. */
+  /** End waits for data or callbacks, which may never come. */
   readonly #waits = new Set<() => void>();
   /** True if NaN or infinity has ended it. */
   #isNaN = false;
@@ -92,7 +92,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     return this.#history;
   }
 
-  /** Let the worker rest after the step that it is at. */
+  /** Pause the worker after the current step. */
   pause(): void {
     this.#paused ??= new Promise((resolve) => {
       this.#endPause = resolve;
@@ -100,21 +100,21 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     this.#say("pause");
   }
 
-  /** Let a fit that was paused go on. */
+  /** Continue a paused fit. */
   resume(): void {
     this.#paused = null;
     this.#endPause();
     this.#say("resume");
   }
 
-  /** End after the step that is under way, without waiting for data or callbacks; the history has what was done. */
+  /** End after the current step, without waiting for data or callbacks; the history contains the finished part. */
   stop(): void {
     this.#isStopping = true;
     this.#endWaits();
     this.#say("stop");
   }
 
-  /** As `stop`, but fail with this reason; what was trained stays. */
+  /** As `stop`, but fail with this reason; the session keeps its progress. */
   abort(reason: unknown = new DOMException("The fit was aborted.", "AbortError")): void {
     this.#aborted ??= { reason };
     this.#endWaits();
@@ -128,17 +128,17 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     return this.#done.then(onDone, onError);
   }
 
-  /** As of a promise: a fit fails with what its steps, data or callbacks fail with. */
+  /** As for a promise. A fit fails with the error of its steps, data or callbacks. */
   catch<B = never>(onError?: ((reason: unknown) => B | PromiseLike<B>) | null): Promise<History | B> {
     return this.#done.catch(onError);
   }
 
-  /** As of a promise. */
+  /** As for a promise. */
   finally(action?: (() => void) | null): Promise<History> {
     return this.#done.finally(action);
   }
 
-  /** Events from now on; of several reports of progress that nobody has fetched yet, the last. To leave a loop stops the fit. */
+  /** Later events; of several unread reports of progress only the last. Leaving the loop stops the fit. */
   [Symbol.asyncIterator](): AsyncIterator<FitEvent> {
     // The loop receives the error.
     this.#done.catch(() => {});
@@ -151,7 +151,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     this.#waits.forEach((end) => end());
   }
 
-  /** What the user's code gives, or `ENDED` where the fit is ended before. */
+  /** The result of the user's code, or `ENDED` if the fit ends before. */
   #orEnded<T>(given: T | PromiseLike<T>): Promise<T | typeof ENDED> {
     return new Promise((resolve, reject) => {
       const end = (): void => resolve(ENDED);
@@ -480,7 +480,7 @@ export function emptyData(epoch: number): Error {
 }
 
 /**
- * A batch as it is sent: the inputs in the order of the model, then what the model does not know.
+ * A batch for the worker: the inputs in the order of the model, then inputs that the model does not know.
  *
  * @param number - which it is, from 0
  * @param first - the number of its first row in the data
@@ -496,7 +496,7 @@ export async function packBatch(batch: unknown, inputNames: readonly string[], n
   return { feeds, rows: feeds[0]?.dims[0] ?? 1, first };
 }
 
-/** What of a batch is transferred. */
+/** The buffers of a batch to transfer. */
 export function buffersOf({ feeds }: WireBatch): ArrayBuffer[] {
   return feeds.flatMap(({ data }) => (data instanceof Uint8Array ? [data.buffer as ArrayBuffer] : []));
 }

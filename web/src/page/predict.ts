@@ -22,7 +22,7 @@ let evaluations = 0;
 export interface PredictOptions {
   /** Tensors of the eval model; by default the outputs of the model. */
   readonly outputs?: readonly string[];
-  /** Averages of the parameters stand for them, where the session keeps some. Default false. */
+  /** Use the averages of the parameters that the session keeps. Default false. */
   readonly ema?: boolean;
   /**
    * Rows of a batch; default 32, unless the data comes in batches. The last batch is padded, and the results of the
@@ -37,11 +37,11 @@ export interface EvaluateOptions {
   readonly metrics?: readonly (MetricType | MetricSettings)[];
   /** Rows of a batch; default 32, unless the data comes in batches. */
   readonly batchSize?: number;
-  /** Averages of the parameters stand for them, where the session keeps some. Default false. */
+  /** Use the averages of the parameters that the session keeps. Default false. */
   readonly ema?: boolean;
-  /** The output of the eval model that metrics look at; by default the only one besides the loss, else what the loss compares. */
+  /** Output of the eval model for metrics; by default the only one besides the loss, else the tensor that the loss compares. */
   readonly predictions?: string;
-  /** The input of the eval model that they compare it with; by default the last one. */
+  /** Input of the eval model that metrics compare it with; by default the last one. */
   readonly targets?: string;
 }
 

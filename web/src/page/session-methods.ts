@@ -245,8 +245,8 @@ export class SessionMethods {
    *
    * @param weights - the contents of the file
    * @param strict - whether the file must have all parameters, and no others; default true
-   * @throws CheckpointError: the file is in neither format, has other parameters though `strict`, or a wrong type or
-   *   shape. Nothing was changed
+   * @throws CheckpointError: the file has neither format, other parameters though `strict`, or a wrong type or shape.
+   *   Nothing was changed
    */
   async loadWeights(weights: Uint8Array, strict = true): Promise<void> {
     checkBytes(weights);

@@ -551,7 +551,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
    *
    * These are the plans of the train step, the eval step and the optimizer step, if the session has their models.
    * Nothing runs. The plan of the train step overwrites gradients, as the first step does, and each step after
-   * `lazyResetGrad`. A train step that adds to gradients has another plan; its first call compiles it. Later calls wait.
+   * `lazyResetGrad`. A train step that adds to gradients has another plan; its first call compiles it.
    *
    * Without this call, the first steps compile them. If the model has no symbolic dims, an idle worker compiles them.
    *
@@ -575,8 +575,8 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
    * @param feeds - as for the step; only their types count, and values that decide about shapes
    * @param options - settings by name
    * @param options.training - false for an eval step; default true
-   * @returns the instructions of the operators, one a line, by names of tensors; then the changes of every compiler pass
-   *   as a unified diff
+   * @returns the instructions of the operators, one a line, by names of tensors; then the changes of every pass as a
+   *   unified diff
    * @throws FeedError: as `runTrainStep`
    * @throws SessionError: the session has no eval model for an eval step, or comes from a bundle without models
    */

@@ -59,7 +59,9 @@ def _parser() -> argparse.ArgumentParser:
 
     p = commands.add_parser("artifacts", help="make training artifacts from a forward model")
     p.add_argument("model", type=Path, help="the forward model, .onnx")
-    p.add_argument("-o", "--output", type=Path, default=Path(), help="output folder; it is created if it does not exist")
+    p.add_argument(
+        "-o", "--output", type=Path, default=Path(), help="output folder; it is created if it does not exist"
+    )
     _add_loss(p, "--loss-output")
     p.add_argument("--optimizer", default="AdamW", help=_names(OptimType))
     p.add_argument(
@@ -79,14 +81,18 @@ def _parser() -> argparse.ArgumentParser:
     _add_dims(p)
     p.set_defaults(run=_artifacts)
 
-    p = commands.add_parser("check", help="list the trained parameters of a forward model, the cost of a step, and obstacles")
+    p = commands.add_parser(
+        "check", help="list the trained parameters of a forward model, the cost of a step, and obstacles"
+    )
     p.add_argument("model", type=Path, help="the forward model, .onnx")
     _add_loss(p, "--output")
     p.add_argument("--train", action="append", default=[], metavar="PATTERN", help="train only these parameters")
     p.add_argument("--freeze", action="append", default=[], metavar="PATTERN", help="freeze these parameters")
     _add_dims(p)
     p.add_argument("--optimizer", default="AdamW", help=_names(OptimType))
-    p.add_argument("--steps", type=int, default=0, help="train this many steps on random data, and print the time of one")
+    p.add_argument(
+        "--steps", type=int, default=0, help="train this many steps on random data, and print the time of one"
+    )
     p.add_argument("--code", choices=["javascript", "python"], help="also print code that trains the model")
     p.add_argument("--json", action="store_true", help="print the report as JSON")
     p.set_defaults(run=_check)

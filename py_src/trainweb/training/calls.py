@@ -441,8 +441,8 @@ CALLS = (
             Argument("strict", FLAG, "Whether the file must have all parameters, and no others.", default=True),
         ),
         raises={
-            "CheckpointError": "The file has neither format, other parameters though `strict`, or a wrong type or shape. "
-            "Nothing was changed."
+            "CheckpointError": "The file has neither format, other parameters though `strict`, or a wrong type or "
+            "shape. Nothing was changed."
         },
     ),
     Call(

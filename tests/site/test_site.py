@@ -134,7 +134,7 @@ def check_python(lines: list[str]) -> None:
 
 CHECKS = {
     "A step at a time": check_steps,
-    "Save, and go on from there": check_resume,
+    "Save and continue": check_resume,
     "Look before you train": lambda lines: next(line for line in lines if "hidden.weight" in line),
     "Where the time goes": lambda lines: next(line for line in lines if "gemm" in line.lower()),
     "In Python": check_python,

@@ -26,7 +26,7 @@ import type { Answer, Call, Feed, Method, NamedTensor, SessionInfo } from "../wi
 import { callOf } from "./client.js";
 import { FrameGate, Listeners, type EpochEvent, type FitControl, type FitEvent, type History, type ProgressEvent } from "./fit-events.js";
 import { resolveFit, type ResolvedCheckpoint, type ResolvedFit } from "./fit-options.js";
-import { hearEpochs, tellEpochs } from "./fit-records.js";
+import { epochsFromJson, epochsToJson } from "./fit-records.js";
 import { describe, isTensor } from "../data/given.js";
 import { bytesOf, copyBytes, isOnCpu, packTensor, type SpareBuffers } from "./tensors.js";
 
@@ -255,7 +255,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   /** Have history, schedule, early stopping and data as they were when the checkpoint was written. */
   #goOn(plan: ResolvedFit, { position, epochs, losses, best }: Resumed): void {
     const history = this.#history;
-    history.epochs = hearEpochs(epochs);
+    history.epochs = epochsFromJson(epochs);
     history.losses = [...losses];
     history.optimizerSteps = position.optimizerSteps;
     history.epochs.forEach((epoch) => this.#learnOf(plan, epoch));
@@ -416,7 +416,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
       return;
     }
     const best = this.#isNewBest && this.#best !== null ? copyBytes(this.#best.data as Float32Array) : null;
-    const record = { epochs: tellEpochs(this.#history.epochs), best };
+    const record = { epochs: epochsToJson(this.#history.epochs), best };
     await this.#host.send(() => callOf("fitSave", [this.#host.info.handle, record]));
     this.#isNewBest = false;
   }

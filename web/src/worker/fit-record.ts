@@ -30,8 +30,8 @@ export function checkOptions({ metadata, tensors }: TensorFile, name: string, gi
   if (metadata["history"] === undefined || metadata["position"] === undefined || !tensors.has("losses")) {
     throw sessionError("NO_FIT", { name });
   }
-  const told = fields.mapping(fields.parse(metadata, "history"), "history");
-  const options = fields.mapping(told["options"], "history.options");
+  const record = fields.mapping(fields.parse(metadata, "history"), "history");
+  const options = fields.mapping(record["options"], "history.options");
   for (const [option, value] of Object.entries(given)) {
     const stored = options[option] ?? null;
     if ((typeof stored === "object" && stored !== null) || String(stored).length > LONGEST_NAME) {
@@ -63,8 +63,8 @@ export function checkWatched(epochs: readonly Watched[], name: string, watched: 
  * @throws CheckpointError for values that no fit leaves
  */
 export function readFit(snapshot: TensorFile, options: FitOptions, size: number): Resumed {
-  const told = fields.mapping(fields.parse(snapshot.metadata, "history"), "history");
-  const epochs = fields.array(told["epochs"], "history.epochs");
+  const record = fields.mapping(fields.parse(snapshot.metadata, "history"), "history");
+  const epochs = fields.array(record["epochs"], "history.epochs");
   const steps = epochs.reduce<number>((sum, epoch, k) => sum + readEpoch(epoch, k), 0);
   const losses = new Float32Array(readFloats(snapshot, "losses", null).buffer);
   const position = readPosition(snapshot, options, epochs.length, losses.length);
@@ -77,14 +77,14 @@ export function readFit(snapshot: TensorFile, options: FitOptions, size: number)
 
 /** Check how far the fit was, which has so many epochs and losses. */
 function readPosition({ metadata }: TensorFile, options: FitOptions, epochs: number, losses: number): FitPosition {
-  const told = fields.mapping(fields.parse(metadata, "position"), "position");
+  const record = fields.mapping(fields.parse(metadata, "position"), "position");
   const { rows: given, batchSize: size, remainder } = options;
   const batches = given === null || size === null ? Infinity : countBatches(given, size, remainder ?? "keep");
   const count = (name: keyof FitPosition, least = 0, most?: number): number =>
-    fields.count(told[name], `position.${name}`, least, most);
+    fields.count(record[name], `position.${name}`, least, most);
   const step = count("step", 0, Math.min(losses, batches));
   const rows = count("rows", 0, size !== null ? step * size : step === 0 ? 0 : undefined);
-  const lossSum = fields.number(told["lossSum"], "position.lossSum");
+  const lossSum = fields.number(record["lossSum"], "position.lossSum");
   if (rows === 0 && lossSum !== 0) {
     fields.refuse(lossSum, "position.lossSum", "0");
   }

@@ -32,7 +32,7 @@ PYTHON_MODULES = {
     "parameter_bytes": "trainweb.training.arrays",
     "to_numpy": "trainweb.training.arrays",
 }
-"""Where the names in the expressions and types of `Kind` come from."""
+"""Sources of the names in the expressions and types of `ValueKind`."""
 
 WIRE_TYPES = (
     *("AdapterFiles", "DeadUnits", "Feed", "FileBytes", "FileForm", "NamedTensor", "PropertyKind", "PropertyValue"),

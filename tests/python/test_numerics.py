@@ -147,7 +147,7 @@ def test_plans_of_a_session_without_it_are_the_same() -> None:
             s.train_step(batch())
             plans = [loaded.plan for loaded in s.core.host.loaded]
             assert len(plans) == (2 if options is CHECKED else 1)
-            words.append(next(p.words for p in plans if not p.kept_nodes))
+            words.append(next(p.words for p in plans if not p.inspected_nodes))
     assert words[0] == words[1] == words[2]
 
 

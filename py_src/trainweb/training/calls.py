@@ -24,7 +24,7 @@ class Public(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ValueKind:
     """A kind of value: its types, and the expressions that convert it, in which `$` is the value.
 
     Attributes
@@ -53,32 +53,32 @@ class Kind:
     check: str = ""
 
 
-NOTHING = Kind("None", "void", wire="null")
-FLAG = Kind("bool", "boolean", to_core='flag("$name", $)', check='checkFlag("$name", $)')
-NAME = Kind("str", "string")
-NAMES = Kind("list[str]", "readonly string[]")
-NUMBER = Kind("float", "number", check='checkNumber("$name", $)')
-COUNT = Kind("int", "number", check='checkNumber("$name", $)')
-SEED = Kind("int", "bigint")
-TENSOR = Kind("np.ndarray", "Tensor", "Tensor", "WireTensor", from_core="to_numpy($)", from_wire="unpackTensor($)")
-STEP_KIND = Kind("str", '"train" | "eval"')
-FEEDS = Kind("Mapping[str, Any]", "FeedsType", "Mapping[str, TensorType]", "readonly Feed[]")
-SHAPES = Kind(
+NOTHING = ValueKind("None", "void", wire="null")
+FLAG = ValueKind("bool", "boolean", to_core='flag("$name", $)', check='checkFlag("$name", $)')
+NAME = ValueKind("str", "string")
+NAMES = ValueKind("list[str]", "readonly string[]")
+NUMBER = ValueKind("float", "number", check='checkNumber("$name", $)')
+COUNT = ValueKind("int", "number", check='checkNumber("$name", $)')
+SEED = ValueKind("int", "bigint")
+TENSOR = ValueKind("np.ndarray", "Tensor", "Tensor", "WireTensor", from_core="to_numpy($)", from_wire="unpackTensor($)")
+STEP_KIND = ValueKind("str", '"train" | "eval"')
+FEEDS = ValueKind("Mapping[str, Any]", "FeedsType", "Mapping[str, TensorType]", "readonly Feed[]")
+SHAPES = ValueKind(
     "Mapping[str, Sequence[int]]",
     "Readonly<Record<string, readonly number[]>>",
     documented="dict of str to sequence of int",
 )
-TEXT = Kind("str", "string")
-NAMED_TENSOR = Kind("Any", "Tensor", "Tensor", "NamedTensor")
-NORMS = Kind("dict[str, float]", "Readonly<Record<string, number>>")
-BATCHES = Kind(
+TEXT = ValueKind("str", "string")
+NAMED_TENSOR = ValueKind("Any", "Tensor", "Tensor", "NamedTensor")
+NORMS = ValueKind("dict[str, float]", "Readonly<Record<string, number>>")
+BATCHES = ValueKind(
     "Sequence[Mapping[str, Any]]",
     "readonly FeedsType[]",
     "Sequence[Mapping[str, Tensor]]",
     "readonly (readonly Feed[])[]",
 )
-DEAD_UNITS = Kind("list[DeadUnits]", "readonly DeadUnits[]")
-TENSORS = Kind(
+DEAD_UNITS = ValueKind("list[DeadUnits]", "readonly DeadUnits[]")
+TENSORS = ValueKind(
     "dict[str, np.ndarray]",
     "Readonly<Record<string, Tensor>>",
     "dict[str, Tensor]",
@@ -86,7 +86,7 @@ TENSORS = Kind(
     from_core="{n: to_numpy(t) for n, t in $.items()}",
     from_wire="unpackNamed($)",
 )
-PARAMETERS = Kind(
+PARAMETERS = ValueKind(
     "Any",
     "Uint8Array | Float32Array",
     "bytes | bytearray | memoryview",
@@ -96,21 +96,21 @@ PARAMETERS = Kind(
     to_wire="copyBytes($)",
     check="checkBuffer($)",
 )
-TYPE_AND_SHAPE = Kind(
+TYPE_AND_SHAPE = ValueKind(
     "tuple[str, tuple[int, ...]]", "ParameterTypeAndShape", wire="TensorType", from_wire="typeAndShape($)"
 )
-METADATA = Kind("list[NodeArg]", "readonly ValueMetadata[]", "list[Value]", from_core="[NodeArg.of(v) for v in $]")
-PROPERTY = Kind("PropertyValue", "PropertyValue")
-PROPERTY_KIND = Kind("", "PropertyKind | null")
-MEMORY = Kind("SessionMemory", "SessionMemory")
-FORM = Kind("", "FileForm")
-FILE = Kind("bytes", "FileBytes")
-OUTPUT_NAMES = Kind("Sequence[str] | None", "readonly string[]")
-ARTIFACT_NAME = Kind("", "ArtifactName")
-WEIGHTS_FORMAT = Kind("str", '"safetensors" | "npz"')
-WEIGHTS = Kind("bytes", "Uint8Array", to_wire="copyBytes($)", check="checkBytes($)")
-ADAPTER = Kind("", "AdapterFiles", to_wire="checkAdapter($)")
-FILE_OR_NULL = Kind("", "FileBytes | null")
+METADATA = ValueKind("list[NodeArg]", "readonly ValueMetadata[]", "list[Value]", from_core="[NodeArg.of(v) for v in $]")
+PROPERTY = ValueKind("PropertyValue", "PropertyValue")
+PROPERTY_KIND = ValueKind("", "PropertyKind | null")
+MEMORY = ValueKind("SessionMemory", "SessionMemory")
+FORM = ValueKind("", "FileForm")
+FILE = ValueKind("bytes", "FileBytes")
+OUTPUT_NAMES = ValueKind("Sequence[str] | None", "readonly string[]")
+ARTIFACT_NAME = ValueKind("", "ArtifactName")
+WEIGHTS_FORMAT = ValueKind("str", '"safetensors" | "npz"')
+WEIGHTS = ValueKind("bytes", "Uint8Array", to_wire="copyBytes($)", check="checkBytes($)")
+ADAPTER = ValueKind("", "AdapterFiles", to_wire="checkAdapter($)")
+FILE_OR_NULL = ValueKind("", "FileBytes | null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Argument:
     """
 
     name: str
-    kind: Kind
+    kind: ValueKind
     does: str = ""
     default: Any = REQUIRED
     page_name: str = ""
@@ -165,7 +165,7 @@ class Call:
     name: str
     does: str
     arguments: tuple[Argument, ...] = ()
-    result: Kind = NOTHING
+    result: ValueKind = NOTHING
     returns: str = ""
     raises: dict[str, str] = field(default_factory=dict)
     needs_optimizer: bool = False
@@ -346,7 +346,7 @@ CALLS = (
         "get_property_kind",
         "The kind of a value in the checkpoint: 1 may be an integer or a float.",
         (PROPERTY_NAME,),
-        Kind("str", "PropertyKind"),
+        ValueKind("str", "PropertyKind"),
         raises={"CheckpointError": "There is no such property."},
         python=Public.NO,
     ),

@@ -188,9 +188,9 @@ class SessionCore:
 
         return self.plans.step((*key, overwrite), compiled)
 
-    def kept_plan(self, kind: str, types: Mapping[str, TensorType], overwrite: bool) -> LoadedPlan:
+    def inspected_plan(self, kind: str, types: Mapping[str, TensorType], overwrite: bool) -> LoadedPlan:
         """The plan of a step that keeps every float tensor until its end."""
-        key = ("kept", *self.models.key(kind, types), overwrite)
+        key = ("inspected", *self.models.key(kind, types), overwrite)
         return self.plans.step(
             key, lambda in_use: self.models.compile_step(kind, types, overwrite, in_use, keep_all=True)
         )

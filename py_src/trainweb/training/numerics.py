@@ -28,7 +28,7 @@ from trainweb.training.parameters import MOMENT_OF
 
 if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine
-    from trainweb.backend.wasm.plan import KeptNode
+    from trainweb.backend.wasm.plan import InspectedNode
     from trainweb.model.graph import Tensor
     from trainweb.training.parts import SessionParts
 
@@ -94,7 +94,7 @@ def _rounded(value: float) -> float:
 
 
 def first_fault(
-    nodes: Sequence[KeptNode], counts: Mapping[str, tuple[int, int]], results: Iterable[str]
+    nodes: Sequence[InspectedNode], counts: Mapping[str, tuple[int, int]], results: Iterable[str]
 ) -> tuple[int, str] | None:
     """Return the node that is at fault, by its number, and its tensor.
 
@@ -109,7 +109,7 @@ def first_fault(
     results
         What the step is run for: its outputs.
     """
-    readers: dict[str, list[KeptNode]] = {}
+    readers: dict[str, list[InspectedNode]] = {}
     for node in nodes:
         for name in node.inputs:
             readers.setdefault(name, []).append(node)
@@ -122,7 +122,7 @@ def first_fault(
 
     ends = {*results, *(name for node in nodes if node.is_state for name in node.outputs)}
 
-    def counts_for(name: str, is_final: Callable[[KeptNode], bool]) -> bool:
+    def counts_for(name: str, is_final: Callable[[InspectedNode], bool]) -> bool:
         """Return True if NaN or infinity of a tensor reaches one of the ends, or a node that `is_final` accepts."""
         waiting, seen = [name], {name}
         while waiting:
@@ -162,10 +162,10 @@ class NumericsCheck:
         types = core.models.signature(kind, feeds)
         overwrite = kind != "train" or bool(core.host.read_state(STATE_LAZY_RESET))
         with core.host.undone(COPY_CHECK):
-            loaded = core.kept_plan(kind, types, overwrite)
+            loaded = core.inspected_plan(kind, types, overwrite)
             core.host.write_feeds(loaded, feeds)
             core.host.run(loaded)
-            self._check_kept(kind, loaded, overwrite)
+            self._check_inspected(kind, loaded, overwrite)
             before = self._results(kind, loaded)
             core.host.put_back(COPY_CHECK)
             results = run()
@@ -194,7 +194,7 @@ class NumericsCheck:
         host = self._core.host
         return TensorRange.of(host.engine, name, shape, host.call("tw_session_copy", COPY_CHECK, segment) + offset)
 
-    def _check_kept(self, kind: str, loaded: LoadedPlan, overwrite: bool) -> None:
+    def _check_inspected(self, kind: str, loaded: LoadedPlan, overwrite: bool) -> None:
         host, plan = self._core.host, loaded.plan
         ranges = {
             name: TensorRange.of(host.engine, name, slot.shape, host.address(slot, loaded))
@@ -203,7 +203,7 @@ class NumericsCheck:
         }
         counts = {name: (found.nan, found.infinite) for name, found in ranges.items() if not found.is_finite}
         # A step reads the old contents of the tensors that it updates.
-        made = {name for node in plan.kept_nodes for name in node.outputs}
+        made = {name for node in plan.inspected_nodes for name in node.outputs}
         for name, slot in plan.outputs.items():
             is_lasting = host.call("tw_session_copy", COPY_CHECK, slot.segment) != 0
             if is_lasting and name not in made and name in ranges:
@@ -212,10 +212,10 @@ class NumericsCheck:
                 if slot.segment == GRADIENTS and overwrite:
                     # The step overwrites them without reading them.
                     del ranges[name], counts[name]
-        fault = first_fault(plan.kept_nodes, counts, self._core.outputs[kind])
+        fault = first_fault(plan.inspected_nodes, counts, self._core.outputs[kind])
         if fault is not None:
             number, name = fault
-            node = plan.kept_nodes[number]
+            node = plan.inspected_nodes[number]
             inputs = [ranges[n] for n in node.inputs if n in ranges]
             raise self._error(kind, node.name, node.op, ranges[name], inputs)
 

@@ -20,7 +20,7 @@ import {
 import type { LossCount } from "./loss-counts.js";
 import { readMetrics, type PlanMetric } from "./bundle-metrics.js";
 import {
-  ALIGNMENT, ITEM_SIZE, malformed, partOf, Reader, sizeOf, wrong, type Fields, type Place,
+  ALIGNMENT, ITEM_SIZE, malformed, partOf, Reader, sizeOf, wrong, type Fields, type ByteRange,
 } from "./bundle-reader.js";
 import { segmentsFit } from "./bundle-segments.js";
 import type { InputDeclaration, TensorType, WireDtype } from "../wire/protocol.js";
@@ -312,10 +312,10 @@ export async function joinBundle({ header, blobs }: RawBundle): Promise<Uint8Arr
 /** A plan's JSON, and the bytes that it refers to. */
 export interface RawPlan extends RawBundle {
   readonly header: {
-    readonly words: Place;
-    readonly constants: Place;
+    readonly words: ByteRange;
+    readonly constants: ByteRange;
     readonly large: readonly unknown[];
-    readonly code: Place;
+    readonly code: ByteRange;
   };
 }
 
@@ -355,7 +355,7 @@ export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[
   const added = plans.map(({ header: { words, constants, code, ...rest }, blobs: own }, index) => {
     const start = starts[index] as number;
     joined.set(own, start);
-    const moved = ([offset, length]: Place): Place => [start + offset, length];
+    const moved = ([offset, length]: ByteRange): ByteRange => [start + offset, length];
     return { ...rest, text: undefined, words: moved(words), constants: moved(constants), code: moved(code) };
   });
   const root = header as { readonly plans: readonly unknown[] };
@@ -365,7 +365,7 @@ export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[
 /** Make a bundle whose session starts from these contents of its segments; segments without contents are zeros. */
 export function withSegments({ header }: RawBundle, contents: ReadonlyMap<number, Uint8Array>): RawBundle {
   let size = 0;
-  const places = new Map<number, Place>();
+  const places = new Map<number, ByteRange>();
   for (const [segment, data] of contents) {
     places.set(segment, [size, data.length]);
     size = aligned(size + data.length);

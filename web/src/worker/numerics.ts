@@ -10,9 +10,9 @@ import { sessionError } from "../wire/messages.js";
 import type { MaybePromise, StepKind } from "../wire/protocol.js";
 import { type ParameterSlot, type TensorPlace } from "./bundle.js";
 import { sizeOf } from "./bundle-reader.js";
-import type { KeptHost, KeptPlans, KeptStep } from "./kept-plans.js";
+import type { InspectedHost, InspectedPlans, InspectedStep } from "./inspected-plans.js";
 import type { LoadedPlan } from "./plan-memory.js";
-import type { KeptNode, PythonModels } from "./python-models.js";
+import type { InspectedNode, PythonModels } from "./python-models.js";
 import type { Run } from "./runner.js";
 
 const DIGITS = 6;
@@ -32,26 +32,26 @@ interface Optimized {
 }
 
 export class NumericsCheck {
-  readonly #host: KeptHost;
-  readonly #plans: KeptPlans;
+  readonly #host: InspectedHost;
+  readonly #plans: InspectedPlans;
   #optimized: readonly Optimized[] | null = null;
 
-  constructor(host: KeptHost, plans: KeptPlans) {
+  constructor(host: InspectedHost, plans: InspectedPlans) {
     this.#host = host;
     this.#plans = plans;
   }
 
   /** Run a train or eval step by `run`, unless a tensor of it is at fault. */
-  async step(step: KeptStep, run: () => MaybePromise<Run>): Promise<Run> {
+  async step(step: InspectedStep, run: () => MaybePromise<Run>): Promise<Run> {
     const { kind, overwrite, signature, feeds } = step;
     const { memory, runner } = this.#host;
     const models = await this.#host.models.get("debug.checkNumerics");
     memory.save(COPY_CHECK);
     try {
-      const kept = this.#plans.load(models, step);
-      runner.execute(kept, feeds);
-      this.#checkKept(models, step, kept);
-      const before = this.#results(kind, kept);
+      const inspected = this.#plans.load(models, step);
+      runner.execute(inspected, feeds);
+      this.#checkInspected(models, step, inspected);
+      const before = this.#results(kind, inspected);
       memory.putBack(COPY_CHECK);
       const { loaded } = await runner.prepare(kind, overwrite, signature);
       const result = await run();
@@ -94,16 +94,16 @@ export class NumericsCheck {
     }
   }
 
-  #checkKept(models: PythonModels, { kind, overwrite }: KeptStep, kept: LoadedPlan): void {
-    const nodes = this.#plans.nodesOf(kept);
+  #checkInspected(models: PythonModels, { kind, overwrite }: InspectedStep, inspected: LoadedPlan): void {
+    const nodes = this.#plans.nodesOf(inspected);
     const made = new Set(nodes.flatMap(({ outputs }) => outputs));
     const ranges = new Map<string, TensorRange>();
-    for (const place of kept.plan.outputs.filter(({ dtype, nbytes }) => dtype === "float32" && nbytes > 0)) {
+    for (const place of inspected.plan.outputs.filter(({ dtype, nbytes }) => dtype === "float32" && nbytes > 0)) {
       const { name, segment } = place;
       // A step reads the tensors that it updates as they were before it; gradients that are overwritten are not read.
       const isBefore = this.#copyOf(segment) !== 0 && !made.has(name);
       if (!isBefore || segment !== GRADIENTS || !overwrite) {
-        ranges.set(name, isBefore ? this.#readBefore(place) : this.#readOutput(kept, place));
+        ranges.set(name, isBefore ? this.#readBefore(place) : this.#readOutput(inspected, place));
       }
     }
     const counts = [...ranges.values()].flatMap((range) =>
@@ -112,7 +112,7 @@ export class NumericsCheck {
     const fault = counts.length === 0 ? null : models.firstFault(nodes, counts, this.#host.outputs[kind]);
     if (fault !== null) {
       const [number, name] = fault;
-      const node = nodes[number] as KeptNode;
+      const node = nodes[number] as InspectedNode;
       const inputs = node.inputs.flatMap((input) => ranges.get(input) ?? []);
       throw this.#error(kind, node, ranges.get(name) as TensorRange, inputs);
     }
@@ -173,7 +173,7 @@ export class NumericsCheck {
     return this.#error("optimizer", { name: `The optimizer ${op} of '${slot.name}'`, op }, found, inputs);
   }
 
-  #error(kind: StepKind, node: Pick<KeptNode, "name" | "op">, made: TensorRange, inputs: readonly TensorRange[]): Error {
+  #error(kind: StepKind, node: Pick<InspectedNode, "name" | "op">, made: TensorRange, inputs: readonly TensorRange[]): Error {
     const state = this.#host.memory.range(STATE, 4 * STATE_STEP, 8);
     const step = Number(new DataView(state.buffer, state.byteOffset).getBigInt64(0, true));
     const read = inputs.length === 0 ? "" : ` Its inputs are ${inputs.map(textOf).join("; ")}.`;

@@ -56,7 +56,7 @@ export function writeSafetensors(tensors: readonly NamedTensor[], metadata: Meta
   return file;
 }
 
-interface Place {
+interface TensorEntry {
   readonly name: string;
   readonly dtype: WireDtype;
   readonly dims: readonly number[];
@@ -104,7 +104,7 @@ export function readSafetensors(file: Uint8Array): TensorFile {
   return { metadata, tensors };
 }
 
-function placeOf(name: string, entry: unknown): Place {
+function placeOf(name: string, entry: unknown): TensorEntry {
   const { dtype: code, shape, data_offsets: offsets } = (entry ?? {}) as Readonly<Record<string, unknown>>;
   const [dtype, size] = (typeof code === "string" && Object.hasOwn(DTYPES, code) ? DTYPES[code] : null) ?? [null, 0];
   if (dtype === null || !areNaturals(shape) || !areNaturals(offsets) || offsets.length !== 2) {

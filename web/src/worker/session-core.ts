@@ -48,7 +48,7 @@ import type { PlanMetric } from "./bundle-metrics.js";
 import type { StepHost } from "./fast-steps.js";
 import { checkFeeds, checkValuesDecideNothing, fixedTypes, signatureOf, typesOf, type Shapes } from "./feeds.js";
 import { assemble, converting, type ReadPlace } from "./files.js";
-import { KeptPlans, type KeptHost, type KeptStep } from "./kept-plans.js";
+import { InspectedPlans, type InspectedHost, type InspectedStep } from "./inspected-plans.js";
 import { coveringKind } from "./metrics.js";
 import { NumericsCheck } from "./numerics.js";
 import { PlanMemory, type Kernels, type ParameterRun, type ReadFile } from "./plan-memory.js";
@@ -75,7 +75,7 @@ export class SessionCore implements CallTable, PlanSource {
   readonly #onPlan: PlanListener;
   readonly #engine: Engine;
   readonly #properties: PropertyTable;
-  readonly #kept: KeptPlans;
+  readonly #inspected: InspectedPlans;
   readonly #numerics: NumericsCheck | null;
   /** Names of the feeds of steps that predict, by their kinds. */
   readonly #forwards = new Map<ForwardKind, ReadonlySet<string>>();
@@ -108,8 +108,8 @@ export class SessionCore implements CallTable, PlanSource {
     this.#plans = new Map(usable.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature), plan]));
     this.#memory = new PlanMemory(engine, kernels, segments, usable, options, this.#runs(true));
     this.#runner = new PlanRunner(engine, this.#memory, this);
-    this.#kept = new KeptPlans(this.#keptHost);
-    this.#numerics = options.checkNumerics ? new NumericsCheck(this.#keptHost, this.#kept) : null;
+    this.#inspected = new InspectedPlans(this.#inspectedHost);
+    this.#numerics = options.checkNumerics ? new NumericsCheck(this.#inspectedHost, this.#inspected) : null;
   }
 
   /** The page's view of the session. */
@@ -192,7 +192,7 @@ export class SessionCore implements CallTable, PlanSource {
       this.check(kind, []);
       return numerics.optimizerStep(() => this.#runner.run(kind, true, feeds, fetches, stop));
     }
-    const step = this.#keptStep(kind === "train" ? kind : "eval", feeds);
+    const step = this.#inspectedStep(kind === "train" ? kind : "eval", feeds);
     return numerics.step(step, () =>
       withValue(this.#runner.run(kind, step.overwrite, step.feeds, fetches, stop), (run) => {
         if (kind === "train") {
@@ -214,7 +214,7 @@ export class SessionCore implements CallTable, PlanSource {
     return withValue(this.#runner.prepare(kind, true, signature), ({ loaded }) => loaded.plan.metrics);
   }
 
-  #keptStep(kind: "train" | "eval", feeds: readonly Feed[]): KeptStep {
+  #inspectedStep(kind: "train" | "eval", feeds: readonly Feed[]): InspectedStep {
     const copies = this.#copied(feeds);
     const signature = signatureOf(this.inputsOf(kind), copies, (feed) => this.#bytesOf(feed));
     this.check(kind, signature);
@@ -225,7 +225,7 @@ export class SessionCore implements CallTable, PlanSource {
     if (batches.length === 0) {
       throw sessionError("NO_BATCHES", {});
     }
-    return this.#kept.deadUnits(batches.map((feeds) => this.#keptStep("eval", feeds)));
+    return this.#inspected.deadUnits(batches.map((feeds) => this.#inspectedStep("eval", feeds)));
   }
 
   /** Whether steps are checked one by one. */
@@ -233,7 +233,7 @@ export class SessionCore implements CallTable, PlanSource {
     return this.#numerics !== null;
   }
 
-  get #keptHost(): KeptHost {
+  get #inspectedHost(): InspectedHost {
     return {
       engine: this.#engine,
       memory: this.#memory,

@@ -55,7 +55,7 @@ class TensorPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptNode:
+class InspectedNode:
     """A node of a plan that keeps every float tensor.
 
     Attributes
@@ -112,7 +112,7 @@ class Plan:
     """Size of the segment of kept values; new, it holds zeros."""
     kept: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Values that the plan keeps in that segment: offset and bytes by key."""
-    kept_nodes: list[KeptNode] = field(default_factory=list)
+    inspected_nodes: list[InspectedNode] = field(default_factory=list)
     """Of a plan that keeps all: what it computes, in order."""
 
     def disassemble(self) -> str:

@@ -73,7 +73,7 @@ def options_of(data: Any, tmp_path: Path, callback: Callable[[Any, Run], object]
 
 
 def settled(function: Callable[[], Any]) -> Any:
-    """What a function gives in a thread of its own; a failure where it never gives anything."""
+    """The result of a function in a separate thread; a failure where it never gives anything."""
     found: Future[Any] = Future()
 
     def run() -> None:

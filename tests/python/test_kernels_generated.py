@@ -388,7 +388,7 @@ def test_other_sections_do_not_matter(section: str) -> None:
 
 
 def test_plans_call_functions_of_their_own_module(engine: Engine) -> None:
-    """Neither functions of another module, nor only some of its own."""
+    """Neither functions of another module, nor a part of those in the same one."""
     first = engine.load_code(module(stating(flat(0), flat(0)), 2))
     second = engine.load_code(module(stating(flat(0), flat(0), flat(0)), 3))
     y = engine.alloc(16)

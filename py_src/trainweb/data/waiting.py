@@ -30,6 +30,6 @@ def read_until(is_over: Callable[[], bool]) -> Iterator[None]:
 
 
 def reader_has_ended() -> Callable[[], bool]:
-    """The function that tells whether this thread's rows are not wanted any more."""
+    """The function that is true when this thread's rows are no longer wanted."""
     has_ended: Callable[[], bool] = getattr(_reader, "has_ended", bool)
     return has_ended

@@ -214,7 +214,7 @@ SEEN_LOADS: Final = 0
 SEEN_UPDATES: Final = 1
 SEEN_WORDS: Final = 2
 
-# What tw_range finds of some numbers; `squares` is the sum of their squares.
+# Results of tw_range: the range of some numbers; `squares` is the sum of their squares.
 RANGE_LEAST: Final = 0
 RANGE_MOST: Final = 1
 RANGE_NAN: Final = 2

@@ -56,9 +56,9 @@ export interface NumberRange {
   readonly least: number;
   /** The largest. */
   readonly most: number;
-  /** How many are NaN. */
+  /** Number of NaN. */
   readonly nan: number;
-  /** How many are infinite. */
+  /** Number of infinities. */
   readonly infinite: number;
   /** The sum of the squares of all. */
   readonly squares: number;

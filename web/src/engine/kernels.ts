@@ -1,6 +1,6 @@
 /** One instance of the kernels: the common part of the coordinator and the pool's workers. */
 
-/** What the functions of wasm_kernels/session/ take besides a session; there stands what they do. */
+/** Arguments of the functions of wasm_kernels/session/ after the session; their comments are there. */
 export interface SessionCalls {
   readonly tw_session_close: [];
   readonly tw_session_reserve: [segment: number, nbytes: number];

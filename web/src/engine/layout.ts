@@ -210,7 +210,7 @@ export const SEEN_LOADS = 0;
 export const SEEN_UPDATES = 1;
 export const SEEN_WORDS = 2;
 
-// What tw_range finds of some numbers; `squares` is the sum of their squares.
+// Results of tw_range: the range of some numbers; `squares` is the sum of their squares.
 export const RANGE_LEAST = 0;
 export const RANGE_MOST = 1;
 export const RANGE_NAN = 2;

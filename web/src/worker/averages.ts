@@ -1,4 +1,4 @@
-/** What is done while averages and parameters have changed places. */
+/** The action while averages and parameters have changed places. */
 
 import type { MaybePromise } from "../wire/protocol.js";
 

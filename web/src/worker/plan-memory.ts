@@ -101,7 +101,7 @@ export class PlanMemory {
   /** The least this session's arena and prepared values get, so that plans that are known need not move them. */
   readonly #reserved: readonly number[];
   readonly #loaded = new Map<string, LoadedPlan>();
-  /** Whether the moments have memory. */
+  /** True if the moments have memory. */
   #hasMoments = false;
 
   /**
@@ -200,7 +200,7 @@ export class PlanMemory {
     return this.#loaded.get(key);
   }
 
-  /** Whether a plan is in kernel memory. */
+  /** True if a plan is in kernel memory. */
   has(key: string): boolean {
     return this.#loaded.has(key);
   }
@@ -304,8 +304,8 @@ export class PlanMemory {
   }
 
   /**
-   * Have everything as it was when it was copied: before the step that is to be undone, and no earlier. Values that plans
-   * keep stay true: those that a step prepared are of the parameters that it started from.
+   * Have everything as it was when it was copied: before the step that is to be undone, and no earlier. Values that
+   * plans keep stay true: a step prepared them from the parameters that it started with.
    */
   putBack(copy: number): void {
     this.demand("tw_session_put_back", copy);

@@ -155,7 +155,7 @@ export class SessionCore implements CallTable, PlanSource {
     return { engine: this.#engine, memory: this.#memory, runner: this.#runner, lossCounts: this.#bundle.lossCounts };
   }
 
-  /** Whether the next train step overwrites the gradients. */
+  /** Set whether the next train step overwrites the gradients. */
   setLazyReset(overwrites: boolean): void {
     this.#state.setUint32(4 * STATE_LAZY_RESET, Number(overwrites), true);
   }

@@ -28,7 +28,7 @@ class Source:
     """Eight rows, and then nothing for ever; `is_waiting` says that a reader waits for the ninth."""
 
     def __init__(self) -> None:
-        self.is_waiting, self.closed = Event(), 0
+        self.is_waiting, self.is_closed, self.closed = Event(), Event(), 0
 
     async def awaited(self) -> AsyncIterator[Any]:
         try:
@@ -38,6 +38,12 @@ class Source:
             await asyncio.Event().wait()
         finally:
             self.closed += 1
+            self.is_closed.set()
+
+    def check_closed(self, times: int) -> None:
+        """Another thread may still be about to close it."""
+        assert times == 0 or self.is_closed.wait(HANG_S)
+        assert self.closed == times
 
     async def unwilling(self) -> AsyncIterator[Any]:
         """Rows that do not even end when they are closed."""
@@ -117,7 +123,7 @@ def test_another_thread_ends_a_fit_whose_rows_never_come(
         else:
             with pytest.raises(ReleasedError):
                 settled(fit)
-        assert source.closed == closed
+        source.check_closed(closed)
         check_free(s if end == "stop" else other, tmp_path)
 
 
@@ -139,7 +145,7 @@ def test_a_task_that_is_cancelled_ends_a_fit_whose_rows_never_come(tmp_path: Pat
 
     with session() as s:
         settled(lambda: asyncio.run(main(s)))
-        assert source.closed == closed
+        source.check_closed(closed)
         check_free(s, tmp_path)
 
 
@@ -195,7 +201,7 @@ def test_validation_data_that_never_comes(monkeypatch: pytest.MonkeyPatch, tmp_p
         history = settled(lambda: Trainer(s).fit(rows(8), validation_data=source.awaited, **options))
         assert history.ended == "stopped"
         assert [epoch.validation for epoch in history.epochs] == [None]
-        assert source.closed == 1
+        source.check_closed(1)
         check_free(s, tmp_path)
 
 

@@ -224,7 +224,9 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     let isStarted = false;
     let isWhole = false;
     try {
-      const spec = await this.#orEnded(specOf(info, plan, this.#order));
+      const packed = specOf(info, plan, this.#order);
+      // Only a tensor of the GPU may never come.
+      const spec = await (isOnHand(plan) ? packed : this.#orEnded(packed));
       this.#throwIfAborted();
       if (spec === ENDED) {
         this.#history.ended = "stopped";
@@ -462,6 +464,11 @@ async function specOf(info: SessionInfo, plan: ResolvedFit, order: FitSpec["orde
 
 async function checkpointOf({ store, name, every, options }: ResolvedCheckpoint, watched: string): Promise<FitCheckpoint> {
   return { where: await store.where(), name, every, options: JSON.stringify(options), watched };
+}
+
+/** True if no tensor of the data must be downloaded from the GPU. */
+function isOnHand({ train, validation }: ResolvedFit): boolean {
+  return [train, validation].every((data) => [...(data?.columns?.values() ?? [])].every(isOnCpu));
 }
 
 async function packColumns({ columns }: Dataset): Promise<NamedTensor[] | null> {

@@ -182,7 +182,7 @@ def _expand(
                 f"expression for one; there are {_some(list(initializers))}."
             )
         if not names:
-            warnings.warn(f"{argument}: {pattern!r} is no initializer of the model.", stacklevel=4)
+            warnings.warn(f"{argument}: {pattern!r:.80} is no initializer of the model.", stacklevel=4)
         found.update(names)
     return [name for name in initializers if name in found]
 

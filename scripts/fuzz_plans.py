@@ -28,6 +28,7 @@ from tests.fuzz.mutations import FILLERS, Layout, invent, mutate  # noqa: E402
 from tests.fuzz.subjects import MAX_BYTES, Subject, golden_plans, loop_plans, operator_plans  # noqa: E402
 from tests.fuzz.walls import Outcome, WalledEngine  # noqa: E402
 from tests.python.kernel_description import kernels_of  # noqa: E402
+from tests.python.plan_builder import place  # noqa: E402
 
 ROUND = 40
 """Cases of a subject before the next one's turn; half of them with segments at the end of their pages."""
@@ -104,7 +105,7 @@ class Bench:
         engine.write(block, words)
         outcome, text = Outcome.REFUSED, ""
         try:
-            engine.place(block, list(zip(bases, sizes, strict=True)), code_base)
+            place(engine, block, list(zip(bases, sizes, strict=True)), code_base)
             outcome, text = engine.try_plan(block)
         except Exception as error:
             if "can be placed" not in str(error):

@@ -19,6 +19,7 @@ from tests.python.plan_builder import (
     check_status,
     flat,
     instruction,
+    place,
     run_kernel,
     stating,
     words_of,
@@ -371,7 +372,7 @@ def test_a_plan_that_nobody_placed_does_not_run(victim: Victim) -> None:
 def test_a_plan_is_placed_with_all_its_segments(victim: Victim, n: int) -> None:
     victim.engine.write(victim.address, victim.plan().encode())
     with pytest.raises(EngineError, match="No plan can"):
-        victim.engine.place(victim.address, [(victim.data, 1024)] * n, 0)
+        place(victim.engine, victim.address, [(victim.data, 1024)] * n, 0)
 
 
 def test_a_larger_plan_than_its_block_is_refused(victim: Victim) -> None:

@@ -1,6 +1,6 @@
 /**
  * The kernel engine: a memory, the kernels on it, and generated code beside them. Everything above
- * speaks to kernels through `alloc`, `free`, `write`, `read`, `loadCode`, `place` and `run`, and nothing else.
+ * speaks to kernels through `alloc`, `free`, `write`, `read`, `loadCode`, `run` and `call`, and nothing else.
  *
  * @module trainweb/engine
  */
@@ -30,9 +30,6 @@ declare const TRAINWEB_NAMES_ASSETS: boolean;
 const SHARED_PAGES = [MAX_PAGES, MAX_PAGES / 2, MAX_PAGES / 4, MAX_PAGES / 8];
 
 const INITIAL_PAGES = 64;
-
-/** Address and size of a segment, for `place`. */
-const SEGMENT_BYTES = 8;
 
 const STALL_MS = 8_000;
 
@@ -329,25 +326,6 @@ export class Engine {
       this.#loaded = this.#loaded.filter((one) => one !== code);
       this.#kernels.tw_unregister_code(slot);
       this.#vacate(code);
-    }
-  }
-
-  /**
-   * Give a plan in an allocated block all the addresses that it uses. Repeat the call whenever one changes.
-   *
-   * @param table - address and size of each of its segments, as 32-bit words
-   * @param codeBase - the result of `loadCode` for its generated functions; 0: it has no functions
-   */
-  place(plan: number, table: ArrayBuffer | ArrayBufferView | ForeignBuffer, codeBase: number): void {
-    this.#check();
-    const bytes = copyOf(table);
-    const segments = bytes.length / SEGMENT_BYTES;
-    const given = this.#kernels.tw_place_table(segments) >>> 0;
-    if (given !== 0) {
-      this.write(given, bytes);
-    }
-    if (given === 0 || this.#kernels.tw_place(plan, segments, codeBase) !== 0) {
-      throw new EngineError(`no plan of ${segments} segments can be placed at ${plan}.`);
     }
   }
 

@@ -36,8 +36,6 @@ export interface KernelExports extends SessionExports {
   tw_alloc_zeroed(nbytes: number): number;
   tw_free(ptr: number): number;
   tw_bytes_in_use(): number;
-  tw_place_table(segments: number): number;
-  tw_place(plan: number, segments: number, codeBase: number): number;
   tw_profile(plan: number, times: number): number;
   tw_run(plan: number): number;
   tw_run_slice(plan: number, anew: number, milliseconds: number): number;

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -118,23 +117,6 @@ class Engine(ABC):
     @abstractmethod
     def unload_code(self, slot: int) -> None:
         """Give back what `load_code` returned: its slots go to other functions."""
-
-    @abstractmethod
-    def place(self, plan: int, segments: Sequence[tuple[int, int]], code_base: int) -> None:
-        """Give the plan written to the block at `plan` all the addresses it uses; again whenever one changes.
-
-        Parameters
-        ----------
-        segments
-            Address and size of each of its segments.
-        code_base
-            Result of `load_code` for its generated functions; 0: it has none.
-
-        Raises
-        ------
-        EngineError
-            When `plan` is no allocated block, or what it holds no plan with as many segments.
-        """
 
     @abstractmethod
     def profile(self, plan: int, times: int) -> None:

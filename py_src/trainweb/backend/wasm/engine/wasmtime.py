@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import struct
 import time
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -200,16 +198,6 @@ class WasmtimeEngine(Engine):
             del self._code[wasm]
             self.call("tw_unregister_code", slot)
             self._vacate(code)
-
-    def place(self, plan: int, segments: Sequence[tuple[int, int]], code_base: int) -> None:
-        table = struct.pack(f"<{2 * len(segments)}I", *(word for segment in segments for word in segment))
-        given = self.call("tw_place_table", len(segments))
-        if not given:
-            raise EngineError(f"No plan can have {len(segments)} segments.")
-        self.write(given, table)
-        status = self.call("tw_place", plan, len(segments), code_base)
-        if status:
-            raise EngineError(f"No plan can be placed at {plan:#x}: {self.description.status_name(status)}.")
 
     def profile(self, plan: int, times: int) -> None:
         if self.call("tw_profile", plan, times):

@@ -7,12 +7,13 @@ import { epochBatches } from "../data/epoch.js";
 import { permutation } from "../data/random.js";
 import { FIT_ORDERS, FIT_TELL } from "../wire/fit.js";
 import type {
-  EpochRecord,
+  EpochAnswer,
+  EpochTask,
   EvalValues,
   FitOrder,
   FitProgress,
   FitSpec,
-  Resumed,
+  FitStart,
   StepsTask,
   TrainAnswer,
   TrainTask,
@@ -25,6 +26,7 @@ import { sessionError } from "../wire/messages.js";
 import type { MaybePromise, NamedTensor } from "../wire/protocol.js";
 import { Evaluation, failedBatch, fetchesOfLoss, scalarOf } from "./evaluation.js";
 import { CheckpointWriter } from "./fit-checkpoint.js";
+import { FitEpochs } from "./fit-epochs.js";
 import { Columns, readLoss, RowSteps, Updates } from "./fast-steps.js";
 import { MeanLoss } from "./loss-counts.js";
 import { NanGuard } from "./on-nan.js";
@@ -73,6 +75,7 @@ export class WorkerFit {
   #mean: MeanLoss;
   /** Of all batches so far. */
   #losses: number[] = [];
+  readonly #epochs: FitEpochs;
   #checkpoint: CheckpointWriter | null = null;
   readonly #guard: NanGuard | null;
   /** How the session was before the fit; null: it is another since. */
@@ -84,6 +87,7 @@ export class WorkerFit {
     this.#core = core;
     this.#spec = spec;
     this.#control = new Control(port, spec);
+    this.#epochs = new FitEpochs(spec.early);
     this.#mean = new MeanLoss(core.host.lossCounts.train);
     this.#before = { overwrites: core.overwrites, rate: core.getLearningRate() };
     this.#updates = updatesOf(core, spec.clip);
@@ -97,28 +101,49 @@ export class WorkerFit {
   }
 
   /** Go on from the checkpoint, if there is one. */
-  async resume(): Promise<Resumed | null> {
-    if (this.#spec.checkpoint === null) {
-      return null;
+  async start(): Promise<FitStart> {
+    if (this.#spec.checkpoint !== null) {
+      this.#checkpoint = await CheckpointWriter.open(this.#core, this.#spec.checkpoint);
+      await this.#resume(this.#checkpoint);
     }
-    this.#checkpoint = await CheckpointWriter.open(this.#core, this.#spec.checkpoint);
-    const resumed = await this.#checkpoint.resume();
-    if (resumed !== null) {
-      const { position, losses } = resumed;
-      this.#before = null;
-      this.#losses = [...losses];
-      this.#optimizerSteps = position.optimizerSteps;
-      this.#begin(position.epoch, position.step, new MeanLoss(this.#core.host.lossCounts.train, position));
-      this.#kept = this.#losses.slice(this.#losses.length - position.step).filter((loss) => !Number.isNaN(loss)).length;
-    }
-    return resumed;
+    const position = { epoch: this.#epoch, step: this.#step, optimizerSteps: this.#optimizerSteps };
+    return { ...this.#epochs.answer(this.#epochs.done), position, losses: Float32Array.from(this.#losses) };
   }
 
-  /** An epoch is done. */
-  save(record: EpochRecord): void {
-    this.#checkpoint?.note(record);
-    this.#begin(this.#epoch + 1);
-    this.#keep();
+  async #resume(checkpoint: CheckpointWriter): Promise<void> {
+    const record = await checkpoint.resume(this.#spec.early?.metric ?? "loss");
+    if (record === null) {
+      return;
+    }
+    const { position, losses } = record;
+    this.#before = null;
+    this.#losses = [...losses];
+    this.#optimizerSteps = position.optimizerSteps;
+    this.#begin(position.epoch, position.step, new MeanLoss(this.#core.host.lossCounts.train, position));
+    this.#kept = this.#losses.slice(this.#losses.length - position.step).filter((loss) => !Number.isNaN(loss)).length;
+    record.epochs.forEach((epoch) => this.#epochs.observe(epoch));
+    this.#epochs.best = record.best;
+  }
+
+  /** The page has an epoch end. */
+  async endEpoch({ isStopped, ...told }: EpochTask): Promise<EpochAnswer> {
+    if (this.#kept === 0) {
+      return this.#epochs.answer([]);
+    }
+    const core = this.#core;
+    const rate = core.getLearningRate();
+    const record = { epoch: this.#epoch + 1, steps: this.#kept, loss: this.#mean.value, learningRate: rate, ...told };
+    if (isStopped) {
+      this.#epochs.add(record);
+    } else {
+      if (this.#epochs.observe(record)) {
+        const { data } = await core.getContiguousParameters(false, this.#spec.ema);
+        this.#epochs.best = data;
+      }
+      this.#begin(this.#epoch + 1);
+      this.#keep();
+    }
+    return this.#epochs.answer([record]);
   }
 
   #begin(epoch: number, step = 0, mean = new MeanLoss(this.#core.host.lossCounts.train)): void {
@@ -135,6 +160,7 @@ export class WorkerFit {
         optimizerSteps: this.#optimizerSteps,
       },
       this.#losses,
+      this.#epochs,
     );
     this.#guard?.keepGood();
   }
@@ -193,10 +219,7 @@ export class WorkerFit {
     }
     return {
       losses: Float32Array.from(losses),
-      loss: this.#mean.value,
-      batches: this.#kept,
       optimizerSteps: this.#optimizerSteps,
-      learningRate: core.getLearningRate(),
       isNaN: guard?.hasEnded === true,
     };
   }
@@ -314,10 +337,14 @@ export class WorkerFit {
     return evaluation.values();
   }
 
-  async end(): Promise<void> {
+  /** @param isWhole - it did not fail */
+  async end(isWhole: boolean): Promise<void> {
     this.#control.end();
     this.#guard?.end();
     await this.#checkpoint?.end();
+    if (isWhole && this.#epochs.best !== null) {
+      this.#core.loadParametersBuffer(this.#epochs.best, false);
+    }
   }
 
   *#stepsOf({ batches, seed, epoch }: TrainTask): Generator<Step> {
@@ -375,9 +402,7 @@ export class WorkerFit {
   /** @param weight - by what the loss was divided; null: the batch was undone */
   #note(loss: number, weight: number | null): void {
     this.#step++;
-    if (this.#checkpoint !== null) {
-      this.#losses.push(loss);
-    }
+    this.#losses.push(loss);
     if (weight !== null) {
       this.#kept++;
       this.#mean.add(loss, weight);

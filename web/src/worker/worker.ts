@@ -14,10 +14,11 @@ import { setLogLevel, type LogLevel } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
 import type {
   CheckpointFolder,
-  EpochRecord,
+  EpochAnswer,
+  EpochTask,
   EvalValues,
   FitSpec,
-  Resumed,
+  FitStart,
   StepsAnswer,
   StepsTask,
   TrainAnswer,
@@ -237,18 +238,15 @@ class SessionWorker implements WorkerApi {
     }));
   }
 
-  startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<Resumed | null>> {
+  startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<FitStart>> {
     return this.#perform(handle, (session) => {
       session.fit = new WorkerFit(session.core, spec, port);
-      return session.fit.resume();
+      return session.fit.start();
     });
   }
 
-  fitSave(handle: number, record: EpochRecord): MaybePromise<Result<null>> {
-    return this.#perform(handle, (session) => {
-      fitOf(session).save(record);
-      return null;
-    });
+  fitEpoch(handle: number, task: EpochTask): MaybePromise<Result<EpochAnswer>> {
+    return this.#perform(handle, (session) => fitOf(session).endEpoch(task));
   }
 
   fitTrain(handle: number, task: TrainTask): MaybePromise<Result<TrainAnswer>> {
@@ -287,11 +285,11 @@ class SessionWorker implements WorkerApi {
     );
   }
 
-  endFit(handle: number): MaybePromise<Result<null>> {
+  endFit(handle: number, isWhole: boolean): MaybePromise<Result<null>> {
     return this.#perform(handle, async (session) => {
       const { fit } = session;
       session.fit = null;
-      await fit?.end();
+      await fit?.end(isWhole);
       return null;
     });
   }
@@ -346,7 +344,7 @@ class SessionWorker implements WorkerApi {
     return this.#perform(handle, ({ core, cache, fit }) => {
       this.#sessions.delete(handle);
       // Nobody is left to hear that its checkpoint was not written.
-      fit?.end().catch(() => {});
+      fit?.end(false).catch(() => {});
       this.#stops.delete(handle);
       cache?.finish();
       this.#keepWriting(cache);

@@ -88,10 +88,10 @@ export class CheckpointWriter {
   async #write(): Promise<void> {
     const { where, name } = this.#spec;
     while (this.#waiting !== null && this.#fault === null) {
-      const { metadata, tensors } = this.#waiting;
+      const file = this.#waiting;
       this.#waiting = null;
       try {
-        await writeCheckpoint(where, name, writeSafetensors([...tensors.values()], metadata));
+        await writeCheckpoint(where, name, writeSafetensors(file));
       } catch (error) {
         this.#fault = { error };
       }

@@ -2,6 +2,7 @@
 
 import { imageValues } from "../data/images.js";
 import { Engine } from "../engine/engine.js";
+import { STATE } from "../engine/layout.js";
 import { bootPython } from "../python/boot.js";
 import { Bridge } from "../python/bridge.js";
 import type { PulseTask } from "../engine/pool.js";
@@ -71,6 +72,7 @@ import { performCall } from "./perform-call.js";
 import type { CoreOptions } from "./core-types.js";
 import { SessionCore } from "./session-core.js";
 import { writeSafetensors, type TensorFile } from "./safetensors.js";
+import { checkState, STATE_KEPT } from "./session-record.js";
 import { readSnapshot, sharedPart } from "./snapshot.js";
 import { readFile } from "./store.js";
 
@@ -296,8 +298,7 @@ class SessionWorker implements WorkerApi {
 
   saveSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>> {
     return this.#perform(handle, ({ core }) => {
-      const { metadata, tensors } = core.snapshot();
-      const file = writeSafetensors([...tensors.values()], metadata);
+      const file = writeSafetensors(core.snapshot());
       return withCheckpoint(where, name, () => writeCheckpoint(where, name, file)).then(() => null);
     });
   }
@@ -576,6 +577,7 @@ class SessionWorker implements WorkerApi {
     const { core } = this.#sessions.get(handle) as TrainingTurns;
     try {
       await fill(core);
+      checkState(core.segments.range(STATE, 0, STATE_KEPT));
     } catch (error) {
       this.#sessions.delete(handle);
       core.release();

@@ -259,9 +259,12 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   /** Take note of epochs that are done; their events. */
   #note({ schedule }: ResolvedFit, { epochs, bestEpoch, isOver }: EpochAnswer): EpochEvent[] {
     const events = epochs.map((epoch): EpochEvent => ({ type: "epoch", ...epoch }));
-    this.#history.epochs.push(...events);
-    const heard = this.#isStopping ? [] : events;
-    heard.forEach(({ validation, loss }) => schedule?.observe((validation?.["loss"] as number | undefined) ?? loss));
+    for (const event of events) {
+      this.#history.epochs.push(event);
+      if (!this.#isStopping) {
+        schedule?.observe((event.validation?.["loss"] as number | undefined) ?? event.loss);
+      }
+    }
     this.#history.bestEpoch = bestEpoch;
     this.#isOver = isOver;
     return events;

@@ -1,9 +1,8 @@
 /** The checkpoint of a fit in the worker: written beside the steps, read when the fit begins. `trainweb/fit/resume.py` is the same. */
 
 import { holdCheckpoint, readCheckpoint, writeCheckpoint } from "../storage/checkpoints.js";
-import type { FitCheckpoint, FitPosition } from "../wire/fit.js";
-import type { FitEpochs } from "./fit-epochs.js";
-import { checkOptions, checkWatched, readFit, writeEpochs, type FitOptions, type FitRecord } from "./fit-record.js";
+import type { FitCheckpoint } from "../wire/fit.js";
+import { checkOptions, checkWatched, readFit, writeFit, type FitOptions, type FitRecord } from "./fit-record.js";
 import { writeSafetensors, type TensorFile } from "./safetensors.js";
 import type { SessionCore } from "./session-core.js";
 import { readSnapshot } from "./snapshot.js";
@@ -61,17 +60,9 @@ export class CheckpointWriter {
    *
    * @throws the error of the previous write
    */
-  save(position: FitPosition, losses: readonly number[], { done, best }: FitEpochs): void {
+  save(record: FitRecord): void {
     this.#check();
-    const { metadata, tensors } = this.#core.snapshot();
-    const history = `{"options":${this.#spec.options},"epochs":${writeEpochs(done)}}`;
-    const found = new Map(tensors);
-    const flat = Float32Array.from(losses);
-    found.set("losses", { name: "losses", dtype: "float32", dims: [flat.length], data: new Uint8Array(flat.buffer) });
-    if (best !== null) {
-      found.set("best", { name: "best", dtype: "float32", dims: [best.length / 4], data: best });
-    }
-    this.#waiting = { metadata: { ...metadata, history, position: JSON.stringify(position) }, tensors: found };
+    this.#waiting = writeFit(this.#core.snapshot(), this.#spec.options, record);
     this.#writing ??= this.#write();
   }
 

@@ -1,8 +1,9 @@
-/** Checks of everything that a fit takes of its checkpoint, before anything changes; `trainweb/fit/resume.py` is the same. */
+/** The record of a fit in its checkpoint. It is checked whole before anything changes; `trainweb/fit/resume.py` is the same. */
 
 import { countBatches } from "../data/epoch.js";
 import type { EpochRecord, EvalValues, FitPosition, MetricValue, Remainder } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
+import type { NamedTensor } from "../wire/values.js";
 import * as fields from "./fields.js";
 import type { TensorFile } from "./safetensors.js";
 import { LONGEST_NAME } from "./snapshot.js";
@@ -24,9 +25,27 @@ export interface FitRecord {
   readonly best: Uint8Array | null;
 }
 
-/** Epochs as the file has them: JSON, in which texts stand for NaN and infinities. */
-export function writeEpochs(epochs: readonly EpochRecord[]): string {
-  return JSON.stringify(epochs, (_, value: unknown) => fields.TEXTS.get(value) ?? value);
+/**
+ * A snapshot with the record of a fit. Texts stand for NaN and infinities, which JSON does not have.
+ *
+ * @param options - as JSON
+ */
+export function writeFit(
+  { metadata, tensors }: TensorFile,
+  options: string,
+  { position, epochs, losses, best }: FitRecord,
+): TensorFile {
+  const epochsJson = JSON.stringify(epochs, (_, value: unknown) => fields.TEXTS.get(value) ?? value);
+  const history = `{"options":${options},"epochs":${epochsJson}}`;
+  const flat = (name: string, data: Uint8Array): [string, NamedTensor] => [
+    name,
+    { name, dtype: "float32", dims: [data.length / 4], data },
+  ];
+  const own = [flat("losses", new Uint8Array(losses.buffer)), ...(best === null ? [] : [flat("best", best)])];
+  return {
+    metadata: { ...metadata, history, position: JSON.stringify(position) },
+    tensors: new Map([...tensors, ...own]),
+  };
 }
 
 /**

@@ -152,16 +152,9 @@ export class WorkerFit {
 
   #keep(): void {
     this.#core.setLazyReset(true);
-    this.#checkpoint?.save(
-      {
-        epoch: this.#epoch,
-        step: this.#step,
-        ...this.#mean.position,
-        optimizerSteps: this.#optimizerSteps,
-      },
-      this.#losses,
-      this.#epochs,
-    );
+    const position = { epoch: this.#epoch, step: this.#step, ...this.#mean.position, optimizerSteps: this.#optimizerSteps };
+    const { done: epochs, best } = this.#epochs;
+    this.#checkpoint?.save({ position, epochs, losses: Float32Array.from(this.#losses), best });
     this.#guard?.keepGood();
   }
 

@@ -174,27 +174,11 @@ export class WorkerFit {
     try {
       for (const step of guard?.hasEnded === true ? [] : this.#stepsOf(task)) {
         current = step;
-        if (guard !== null) {
-          const loss = await this.#guarded(guard, step, task);
-          if (guard.hasEnded) {
-            break;
-          }
-          losses.push(loss);
-        } else {
-          this.#setRate(task);
-          const stepped = step.run(this.#waiting === 0);
-          const { loss, weight } = stepped instanceof Promise ? await stepped : stepped;
-          this.#before = null;
-          if (!Number.isFinite(loss)) {
-            throw sessionError("NON_FINITE_LOSS", { value: loss, step: this.#step + 1, epoch: this.#epoch + 1 });
-          }
-          this.#note(loss, weight);
-          losses.push(loss);
-          if (++this.#waiting === this.#spec.accumulate) {
-            await this.#update();
-            this.#keepIfDue();
-          }
+        const loss = await this.#take(step, task);
+        if (guard?.hasEnded === true) {
+          break;
         }
+        losses.push(loss);
         if (this.#control.isDue && !(await this.#control.listen(this.#progress()))) {
           break;
         }
@@ -223,7 +207,7 @@ export class WorkerFit {
     if (this.#control.isAborted || guard?.hasEnded === true) {
       this.#waiting = 0;
     } else if (this.#waiting > 0 && (task.isLast || isStopping)) {
-      await (guard === null ? this.#update() : this.#lastUpdate(guard));
+      await this.#lastUpdate();
     } else if (this.#waiting === 0 && isStopping) {
       this.#keep();
     }
@@ -233,70 +217,77 @@ export class WorkerFit {
     }
   }
 
-  #setRate({ rates, from }: TrainTask): void {
-    if (this.#waiting === 0 && rates !== null) {
-      this.#core.setLearningRate(rates[this.#optimizerSteps - from] as number);
-    }
-  }
-
-  #keepIfDue(): void {
-    if (this.#checkpoint?.isDue(this.#optimizerSteps) === true) {
-      this.#keep();
-    }
-  }
-
   /** Train on a batch, and update the parameters if it is time; the loss, NaN if the batch was undone. */
-  async #guarded(guard: NanGuard, step: Step, task: TrainTask): Promise<number> {
+  async #take(step: Step, { rates, from }: TrainTask): Promise<number> {
     const waiting = this.#waiting;
-    const at = [this.#step + 1, this.#epoch + 1] as const;
-    guard.begin();
+    this.#guard?.begin();
     try {
-      this.#setRate(task);
-      const { loss, weight } = await step.run(waiting === 0);
-      this.#before = null;
-      guard.check(loss, ...at);
-      const isUpdated = waiting + 1 === this.#spec.accumulate;
-      if (isUpdated) {
-        this.#proximal?.add();
-        await this.#updates.run();
-        guard.check(loss, ...at);
-        this.#optimizerSteps++;
+      if (waiting === 0 && rates !== null) {
+        this.#core.setLearningRate(rates[this.#optimizerSteps - from] as number);
       }
-      this.#waiting = isUpdated ? 0 : waiting + 1;
-      this.#note(loss, weight);
+      const stepped = step.run(waiting === 0);
+      const { loss, weight } = stepped instanceof Promise ? await stepped : stepped;
+      this.#before = null;
+      this.#check(loss, this.#step + 1);
+      this.#waiting++;
+      const isUpdated = this.#waiting === this.#spec.accumulate;
       if (isUpdated) {
-        this.#keepIfDue();
+        await this.#update(loss, this.#step + 1);
+      }
+      this.#note(loss, weight);
+      if (isUpdated && this.#checkpoint?.isDue(this.#optimizerSteps) === true) {
+        this.#keep();
       }
       return loss;
     } catch (error) {
-      this.#undo(guard, error, ...at);
-      this.#waiting = guard.action === "restore" ? 0 : waiting;
-      if (!guard.hasEnded) {
+      const { action, hasEnded } = this.#undo(error);
+      this.#waiting = action === "restore" ? 0 : waiting;
+      if (!hasEnded) {
         this.#note(NaN, null);
       }
       return NaN;
     }
   }
 
+  /** @throws TrainwebError for a loss that is NaN or infinite; with `onNaN` NumericsError for gradients and others, too */
+  #check(loss: number, step: number): void {
+    const epoch = this.#epoch + 1;
+    this.#guard?.check(loss, step, epoch);
+    if (!Number.isFinite(loss)) {
+      throw sessionError("NON_FINITE_LOSS", { value: loss, step, epoch });
+    }
+  }
+
+  /** Use the gradients that wait. */
+  async #update(loss: number, step: number): Promise<void> {
+    this.#proximal?.add();
+    const updated = this.#updates.run();
+    if (updated instanceof Promise) {
+      await updated;
+    }
+    this.#check(loss, step);
+    this.#waiting = 0;
+    this.#optimizerSteps++;
+  }
+
   /** Use the gradients that are left over at the end of an epoch. */
-  async #lastUpdate(guard: NanGuard): Promise<void> {
-    guard.begin();
+  async #lastUpdate(): Promise<void> {
+    this.#guard?.begin();
     try {
-      this.#proximal?.add();
-      await this.#updates.run();
-      guard.check(0, this.#step, this.#epoch + 1);
-      this.#optimizerSteps++;
+      await this.#update(0, this.#step);
     } catch (error) {
-      this.#undo(guard, error, this.#step + 1, this.#epoch + 1);
+      this.#undo(error);
     }
     this.#waiting = 0;
   }
 
-  #undo(guard: NanGuard, error: unknown, step: number, epoch: number): void {
-    if (!(error instanceof NumericsError)) {
+  /** Undo a batch that made NaN or infinity; throws other errors. */
+  #undo(error: unknown): NanGuard {
+    if (this.#guard === null || !(error instanceof NumericsError)) {
       throw error;
     }
-    guard.undo(error, step, epoch);
+    this.#guard.undo(error, this.#step + 1, this.#epoch + 1);
+    return this.#guard;
   }
 
   /** Evaluate the rows, or batches; the values when the last have come. */
@@ -404,14 +395,6 @@ export class WorkerFit {
 
   #progress(): FitProgress {
     return { epoch: this.#epoch + 1, step: this.#step, loss: this.#mean.value };
-  }
-
-  #update(): MaybePromise<void> {
-    this.#proximal?.add();
-    return withValue(this.#updates.run(), () => {
-      this.#waiting = 0;
-      this.#optimizerSteps++;
-    });
   }
 }
 

@@ -122,7 +122,8 @@ def file(body: str) -> str:
     """A file with the imports that it needs."""
     kinds = ", ".join(name for name in ("Of", "Settings") if re.search(rf"\b{name}\b", body))
     tensor = 'import type { Tensor } from "onnxruntime-common";\n\n' if re.search(r"\bTensor\b", body) else ""
-    formula = 'import type { Formula } from "../../wire/fit.js";\n' if re.search(r"\bFormula\b", body) else ""
+    formulas = ", ".join(name for name in ("Formula", "Rule") if re.search(rf"\b{name}\b", body))
+    formula = f'import type {{ {formulas} }} from "../../wire/formulas.js";\n' if formulas else ""
     return f'{MADE}\n\n{tensor}{formula}import type {{ {kinds} }} from "./kinds.js";\n\n{body}'
 
 
@@ -147,7 +148,11 @@ export type ScheduleType ={union(map(json.dumps, SCHEDULES))};
 /** A schedule with its settings. */
 export type ScheduleSettings ={choices(SCHEDULES)};
 
-{tables("SCHEDULES", "ScheduleType", SCHEDULES)}""")
+{tables("SCHEDULES", "ScheduleType", SCHEDULES)}
+/** Formulas of their rates. @internal */
+export const RULES: Readonly<Record<ScheduleType, Rule>> = {{
+{"".join(f"  {name}: {json.dumps(cls.rule().as_data())},{chr(10)}" for name, cls in SCHEDULES.items())}}};
+""")
 
 
 def optimizers() -> str:
@@ -224,6 +229,9 @@ export type MetricSettings ={settings};
 {INTERNAL}{table("export const FIT: Settings = ", FIT)};
 
 {INTERNAL}{table("export const EARLY_STOPPING: Settings = ", EARLY_STOPPING)};
+
+/** When it ends a fit. @internal */
+export const EARLY_STOPPING_RULE: Rule = {json.dumps(EarlyStopping.rule.as_data())};
 
 {INTERNAL}{table("export const CHECKPOINT: Settings = ", CHECKPOINT)};
 

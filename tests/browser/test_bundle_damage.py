@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
@@ -107,6 +108,30 @@ def test_a_wrong_header_is_a_model_error(damaged_page: JsPage, damage: str) -> N
     assert error["message"].startswith("the bundle cannot be used: ")
     if damage == "other kernels":
         assert "compile it again" in error["message"]
+
+
+PROPERTIES = {
+    "no list": None,
+    "no text": [["a", "int", 1]],
+    "no type": [["a", "bool", "1"]],
+    "no number": [["a", "int", "1.5"]],
+    "beyond 64 bits": [["a", "int", str(2**63)]],
+    "twice": [["a", "int", "1"], ["a", "str", "b"]],
+}
+
+
+@pytest.mark.parametrize("case", PROPERTIES)
+def test_properties_are_checked_as_those_of_checkpoints(damaged_page: JsPage, case: str) -> None:
+    error = open_failure(damaged_page, edited(_set("properties", to=PROPERTIES[case])))
+    assert error["name"] == "CheckpointError" and "properties" in error["message"], error
+
+
+@pytest.mark.parametrize(("field", "at", "value"), [("learningRate", 4, math.nan), ("initialLr", 16, -1.0)])
+def test_the_state_is_checked_as_that_of_checkpoints(damaged_page: JsPage, field: str, at: int, value: float) -> None:
+    bundle = bytearray(mlp_bundle())
+    struct.pack_into("<f", bundle, blob_of(bundle, header_of(bundle)["segments"][6]["data"]) + at, value)
+    error = open_failure(damaged_page, sealed(bytes(bundle)))
+    assert error["name"] == "CheckpointError" and f"state.{field}" in error["message"], error
 
 
 def test_truncated_bundles_are_model_errors(damaged_page: JsPage) -> None:

@@ -137,16 +137,22 @@ def test_early_stopping_restores_the_best() -> None:
             data,
             epochs=50,
             validation_data=held,
-            early_stopping={"patience": 2, "restore_best": True},
+            early_stopping={"patience": 2},
             schedule={"type": "Constant", "learning_rate": 0.02},
             callbacks=keep,
             progress=False,
         )
         assert history.ended == "early" and history.best_epoch is not None
-        assert len(history.epochs) == history.best_epoch + 3 < 50
+        assert len(history.epochs) == history.best_epoch + 2 < 50
         assert s.get_contiguous_parameters(False).tobytes() == best[-1]
+        last = s.get_contiguous_parameters(False)
     losses = history["val_loss"]
     assert min(losses) == losses[history.best_epoch - 1]
+    with session() as s:
+        early = {"patience": 2, "restore_best": False}
+        options = {"schedule": {"type": "Constant", "learning_rate": 0.02}, "progress": False}
+        again = Trainer(s).fit(data, epochs=50, validation_data=held, early_stopping=early, **options)
+        assert again.losses == history.losses and not np.array_equal(s.get_contiguous_parameters(False), last)
 
 
 def test_plateau_is_told_the_loss() -> None:
@@ -498,7 +504,7 @@ def test_a_bad_row_of_a_stream_is_named_by_its_number() -> None:
 def test_a_loss_that_stays_is_not_better() -> None:
     with session() as s:
         s.set_learning_rate(0.0)
-        history = Trainer(s).fit(rows(8), epochs=9, shuffle=False, early_stopping={"patience": 1}, progress=False)
+        history = Trainer(s).fit(rows(8), epochs=9, shuffle=False, early_stopping={"patience": 2}, progress=False)
     assert (history.ended, history.best_epoch, len(history.epochs)) == ("early", 1, 3)
     assert len(set(history["loss"])) == 1
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from trainweb import messages
+from trainweb.formulas import Course, Rule
 from trainweb.settings import Choice, Field, Flag, NotNegative, Number, Whole, YesNo, checked, fields_of
 
 MAX_SEED = 2**53 - 1
@@ -65,7 +65,7 @@ class EarlyStopping:
     Parameters
     ----------
     patience : int
-        Epochs without a better one that are let pass.
+        The fit ends after this many epochs in a row without a better value; 0 is as 1.
     min_delta : float
         By how much a metric must be better.
     restore_best : bool
@@ -73,32 +73,40 @@ class EarlyStopping:
         left it.
     """
 
+    rule = Rule(
+        [">", "bad", ["max", ["-", "patience", 1], 0]],
+        {"best": ["/", ["-", 0, "sign"], 0], "bad": 0},
+        (
+            ("is_better", [">", ["*", "sign", ["-", "value", "best"]], "min_delta"]),
+            ("best", ["if", "is_better", "value", "best"]),
+            ("bad", ["if", "is_better", 0, ["+", "bad", 1]]),
+        ),
+    )
+    """True when the fit is to end; the "sign" is 1 where more is better, else -1."""
+
     @checked
     def __init__(
         self,
         patience: Annotated[int, Whole(least=0)],
         min_delta: NotNegative = 0.0,
-        restore_best: YesNo = False,
+        restore_best: YesNo = True,
         *,
         metric: str = "loss",
         mode: str = "min",
     ) -> None:
-        self.patience, self.min_delta, self.restore_best = patience, float(min_delta), restore_best
-        self.metric, self.mode = metric, mode
-        self.best = math.inf if mode == "min" else -math.inf
-        self.bad = 0
+        self.metric, self.restore_best = metric, restore_best
+        sign = 1 if mode == "max" else -1
+        self._course = Course(self.rule, {"patience": patience, "min_delta": min_delta, "sign": sign})
 
     def observe(self, value: float) -> bool:
         """Take note of an epoch; whether it is the best."""
-        gain = self.best - value if self.mode == "min" else value - self.best
-        is_better = gain > self.min_delta
-        self.best, self.bad = (value, 0) if is_better else (self.best, self.bad + 1)
-        return is_better
+        self._course.observe(value=value)
+        return bool(self._course["is_better"])
 
     @property
     def is_over(self) -> bool:
-        """True if more epochs than the patience allows were not better."""
-        return self.bad > self.patience
+        """True if the fit is to end."""
+        return bool(self._course.value())
 
 
 EARLY_STOPPING = fields_of(EarlyStopping)

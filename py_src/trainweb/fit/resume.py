@@ -17,7 +17,8 @@ from trainweb.fit.history import Epoch
 from trainweb.fit.options import CHECKPOINT
 from trainweb.model.graph import Tensor
 from trainweb.settings import camel_case
-from trainweb.training.snapshot import LONGEST_NAME, Snapshot, read_session, take_snapshot, write_session
+from trainweb.training.record import write_record
+from trainweb.training.snapshot import LONGEST_NAME, Snapshot, read_session, take_snapshot
 from trainweb.training.store import CheckpointStore
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class FitCheckpoint:
         record = read_fit(snapshot, self.options, core.get_parameters_size(False))
         for epoch in record.epochs:
             self._check_watched(epoch, watched)
-        write_session(core, session)
+        write_record(core, session)
         history.epochs[:] = record.epochs
         history.losses[:] = record.losses.astype(float).tolist()
         history.optimizer_steps = record.position.optimizer_steps

@@ -38,8 +38,6 @@ from trainweb.training import weights
 from trainweb.training.bundle import (
     Blobs,
     plan_json,
-    properties_json,
-    read_properties,
     session_header,
     signature_of,
 )
@@ -48,7 +46,8 @@ from trainweb.training.forward import PREDICT, kind_of_outputs
 from trainweb.training.host import SegmentMemory
 from trainweb.training.inference import InferenceModel
 from trainweb.training.models import SessionModels, base_of, read_models
-from trainweb.training.parameters import MOMENT_OF, MemoryStore, ParameterSlot, TensorStore, start_segments
+from trainweb.training.parameters import MemoryStore, ParameterSlot, TensorStore
+from trainweb.training.record import MOMENT_OF, properties_json, read_properties, start_segments
 from trainweb.training.state import CheckpointState, checkpoint_of
 
 if TYPE_CHECKING:

@@ -24,7 +24,6 @@ from trainweb.ir.layout import (
     GRADIENTS,
     PARAMETERS,
     PREPARED,
-    STATE,
     STATE_INITIAL_LR,
     STATE_LAZY_RESET,
     STATE_LEARNING_RATE,
@@ -48,7 +47,8 @@ from trainweb.training.forward import PREDICT
 from trainweb.training.host import DEFAULT_MAX_PLANS, LoadedPlan, PlanCache, PlanHost
 from trainweb.training.models import InUse, SessionModels, base_of
 from trainweb.training.options import INFO, VERBOSE, Log, RunOptions, SessionOptions
-from trainweb.training.parameters import MemoryStore, copied, start_state
+from trainweb.training.parameters import MemoryStore, copied
+from trainweb.training.record import start_record, write_start
 from trainweb.training.state import CheckpointState, PropertyValue
 from trainweb.training.weights import export_weights, load_weights
 
@@ -138,8 +138,7 @@ class SessionCore:
         self.parameters = MemoryStore(self.layout, self.host, origin, has_optimizer=optimizer_graph is not None)
         try:
             self.host.set_trained(self.layout.runs(trainable_only=True))
-            self.parameters.fill()
-            self.host.write_segment(STATE, 0, start_state(origin))
+            write_start(self.host, start_record(self.layout, origin, state.property_values))
         except BaseException:
             self.host.release()
             raise

@@ -1,6 +1,6 @@
 /** Events of a fit, and how they come to who listens. */
 
-import type { EvalValues } from "../wire/fit.js";
+import type { EpochRecord } from "../wire/fit.js";
 
 /** Within an epoch, after a step; at most one a frame. */
 export interface ProgressEvent {
@@ -17,21 +17,9 @@ export interface ProgressEvent {
 }
 
 /** An epoch that is done. */
-export interface EpochEvent {
+export interface EpochEvent extends EpochRecord {
   /** Tells this event from the others. */
   readonly type: "epoch";
-  /** From 1. */
-  readonly epoch: number;
-  /** Batches that were trained on. */
-  readonly steps: number;
-  /** Mean over the rows, while they were trained on. */
-  readonly loss: number;
-  /** The rate of its last optimizer step. */
-  readonly learningRate: number;
-  /** Seconds of the epoch, evaluation included. */
-  readonly seconds: number;
-  /** "loss" and the metrics of the validation data. */
-  readonly validation: EvalValues | null;
 }
 
 /** An event of a fit. */

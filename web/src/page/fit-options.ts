@@ -3,7 +3,7 @@
 import type { DataSource } from "../data/dataset.js";
 import { Dataset } from "../data/dataset.js";
 import { countBatches } from "../data/epoch.js";
-import type { EvalValues, OnNaN, Remainder, WireClip, WireEvaluation, WireMetric } from "../wire/fit.js";
+import type { OnNaN, Remainder, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
 import type { SessionInfo } from "../wire/protocol.js";
 import { badSetting } from "../data/given.js";
@@ -13,6 +13,7 @@ import {
   CHECKPOINT,
   DEFAULT_BATCH,
   EARLY_STOPPING,
+  EARLY_STOPPING_RULE,
   FIT,
   METRICS,
   OF_LOSS,
@@ -99,7 +100,7 @@ export interface ResolvedFit {
   readonly onNaN: OnNaN | null;
   readonly schedule: Schedule | null;
   readonly evaluation: WireEvaluation | null;
-  readonly early: EarlyStopping | null;
+  readonly early: WireEarlyStopping | null;
   readonly callbacks: readonly FitCallback[];
   readonly signal: AbortSignal | null;
   readonly checkpoint: ResolvedCheckpoint | null;
@@ -179,7 +180,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     onNaN: plain.onNaN,
     schedule: scheduleOf(given.schedule, plain.learningRate, steps),
     evaluation: validation === null ? null : resolveEvaluation(info, given, metrics),
-    early: early === null ? null : new EarlyStopping(early, metrics),
+    early: early === null ? null : resolveEarlyStopping(early, metrics),
     callbacks: asCallbacks(given.callbacks ?? []),
     signal,
     checkpoint: resolveCheckpoint(given.checkpoint ?? null, kept),
@@ -307,45 +308,22 @@ function asCallbacks(given: FitCallback | readonly FitCallback[]): readonly FitC
   return callbacks as readonly FitCallback[];
 }
 
-/** When to stop; `EarlyStopping` of trainweb/fit/options.py is the same. */
-export class EarlyStopping {
-  readonly metric: string;
-  readonly restoresBest: boolean;
-  readonly #sign: number;
-  readonly #patience: number;
-  readonly #minDelta: number;
-  #best = -Infinity;
-  #bad = 0;
-
-  constructor(given: EarlyStoppingSettings, metrics: readonly WireMetric[]) {
-    if (typeof given !== "object") {
-      throw badSetting("earlyStopping", given, "an object with 'patience'");
-    }
-    const { metric = "loss", ...settings } = given;
-    const names = metrics.map(({ type }) => type as MetricType).filter((type) => BETTER[type] !== null);
-    if (metric !== "loss" && !names.includes(metric)) {
-      throw badSetting("earlyStopping.metric", metric, ["loss", ...names].join(" or "));
-    }
-    const checked = withDefaults(
-      checkFields("earlyStopping", "earlyStopping.", settings, EARLY_STOPPING, ["metric"]),
-      EARLY_STOPPING,
-    );
-    this.metric = metric;
-    this.#sign = metric !== "loss" && BETTER[metric] === "max" ? 1 : -1;
-    this.#patience = checked["patience"] as number;
-    this.#minDelta = checked["minDelta"] as number;
-    this.restoresBest = checked["restoreBest"] as boolean;
+function resolveEarlyStopping(given: EarlyStoppingSettings, metrics: readonly WireMetric[]): WireEarlyStopping {
+  if (typeof given !== "object") {
+    throw badSetting("earlyStopping", given, "an object with 'patience'");
   }
-
-  /** Take note of an epoch; whether it is the best. */
-  observe(values: EvalValues): boolean {
-    const value = this.#sign * (values[this.metric] as number);
-    const isBetter = value - this.#best > this.#minDelta;
-    [this.#best, this.#bad] = isBetter ? [value, 0] : [this.#best, this.#bad + 1];
-    return isBetter;
+  const { metric = "loss", ...settings } = given;
+  const names = metrics.map(({ type }) => type as MetricType).filter((type) => BETTER[type] !== null);
+  if (metric !== "loss" && !names.includes(metric)) {
+    throw badSetting("earlyStopping.metric", metric, ["loss", ...names].join(" or "));
   }
-
-  get isOver(): boolean {
-    return this.#bad > this.#patience;
-  }
+  const checked = checkFields("earlyStopping", "earlyStopping.", settings, EARLY_STOPPING, ["metric"]);
+  const { patience, minDelta, restoreBest } = withDefaults(checked, EARLY_STOPPING);
+  const sign = metric !== "loss" && BETTER[metric] === "max" ? 1 : -1;
+  return {
+    metric,
+    restoresBest: restoreBest as boolean,
+    rule: EARLY_STOPPING_RULE,
+    settings: { patience: patience as number, min_delta: minDelta as number, sign },
+  };
 }

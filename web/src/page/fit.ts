@@ -10,12 +10,13 @@ import { countBatches } from "../data/epoch.js";
 import { FeedError } from "../wire/errors.js";
 import { FIT_ORDERS, FIT_TELL } from "../wire/fit.js";
 import type {
+  EpochAnswer,
   EvalValues,
   FitCheckpoint,
   FitOrder,
   FitProgress,
   FitSpec,
-  Resumed,
+  FitStart,
   TrainAnswer,
   TrainTask,
   WireBatch,
@@ -26,7 +27,6 @@ import type { Answer, Call, Feed, Method, NamedTensor, SessionInfo } from "../wi
 import { callOf } from "./client.js";
 import { FrameGate, Listeners, type EpochEvent, type FitControl, type FitEvent, type History, type ProgressEvent } from "./fit-events.js";
 import { resolveFit, type ResolvedCheckpoint, type ResolvedFit } from "./fit-options.js";
-import { epochsFromJson, epochsToJson } from "./fit-records.js";
 import { describe, isTensor } from "../data/given.js";
 import { bytesOf, copyBytes, isOnCpu, packTensor, type SpareBuffers } from "./tensors.js";
 
@@ -48,8 +48,6 @@ export interface FitHost {
   readonly info: SessionInfo;
   /** Send a call after all earlier ones of the session. */
   send<M extends Method>(make: () => Call<M>): Promise<Answer<M>>;
-  getContiguousParameters(trainableOnly: boolean, options: { readonly ema: boolean }): Promise<Tensor>;
-  loadParametersBuffer(buffer: Float32Array, trainableOnly: boolean): Promise<void>;
 }
 
 /** A fit under way: a promise of its history, and an async iterable of its events. */
@@ -71,12 +69,11 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   /** Settles when a pause is over. */
   #paused: Promise<void> | null = null;
   #endPause: () => void = () => {};
-  #best: Tensor | null = null;
   #steps: number | null = null;
   /** The position from which a fit continues: the epoch, from 0, and the number of its finished batches. */
   #start = { epoch: 0, step: 0 };
-  /** True if the best parameters differ from the checkpoint's. */
-  #isNewBest = false;
+  /** True: early stopping ends the fit. */
+  #isOver = false;
 
   /** @internal */
   constructor(host: FitHost, data: unknown, options: unknown) {
@@ -234,10 +231,10 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
       }
       this.#steps = plan.train.size === null ? null : countBatches(plan.train.size, plan.batchSize, plan.remainder);
       isStarted = true;
-      const resumed = await this.#host.send(() => callOf("startFit", [info.handle, spec, this.#workerPort], [this.#workerPort]));
-      if (resumed !== null) {
-        this.#goOn(plan, resumed);
-      }
+      this.#begin(
+        plan,
+        await this.#host.send(() => callOf("startFit", [info.handle, spec, this.#workerPort], [this.#workerPort])),
+      );
       await this.#epochs(plan, gate);
       isWhole = true;
     } finally {
@@ -245,38 +242,45 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
       gate.close();
       if (isStarted) {
         // A session that is released meanwhile, or a worker that is lost, has no fit either.
-        const end = this.#host.send(() => callOf("endFit", [info.handle]));
-        await (isWhole && plan.checkpoint !== null ? end : end.catch(() => {}));
+        const end = this.#host.send(() => callOf("endFit", [info.handle, isWhole]));
+        await (isWhole && (plan.checkpoint !== null || plan.early?.restoresBest === true) ? end : end.catch(() => {}));
       }
-    }
-    if (plan.early?.restoresBest === true && this.#best !== null) {
-      await this.#host.loadParametersBuffer(this.#best.data as Float32Array, false);
     }
   }
 
-  /** Have history, schedule, early stopping and data as they were when the checkpoint was written. */
-  #goOn(plan: ResolvedFit, { position, epochs, losses, best }: Resumed): void {
-    const history = this.#history;
-    history.epochs = epochsFromJson(epochs);
-    history.losses = [...losses];
-    history.optimizerSteps = position.optimizerSteps;
-    history.epochs.forEach((epoch) => this.#learnOf(plan, epoch));
-    this.#best = best === null ? null : new Tensor("float32", new Float32Array(best.slice().buffer), [best.length / 4]);
+  /** Have history, schedule and data as they were when the checkpoint was written. */
+  #begin(plan: ResolvedFit, { position, losses, ...answer }: FitStart): void {
+    this.#history.losses = [...losses];
+    this.#history.optimizerSteps = position.optimizerSteps;
+    this.#note(plan, answer);
     this.#start = position;
     plan.train.skipRounds(position.epoch);
-    plan.validation?.skipRounds(history.epochs.length);
+    plan.validation?.skipRounds(answer.epochs.length);
+  }
+
+  /** Take note of epochs that are done; their events. */
+  #note({ schedule }: ResolvedFit, { epochs, bestEpoch, isOver }: EpochAnswer): EpochEvent[] {
+    const events = epochs.map((epoch): EpochEvent => ({ type: "epoch", ...epoch }));
+    for (const event of events) {
+      this.#history.epochs.push(event);
+      if (!this.#isStopping) {
+        schedule?.observe((event.validation?.["loss"] as number | undefined) ?? event.loss);
+      }
+    }
+    this.#history.bestEpoch = bestEpoch;
+    this.#isOver = isOver;
+    return events;
   }
 
   async #epochs(plan: ResolvedFit, gate: FrameGate<FitProgress>): Promise<void> {
-    const isOver = (): boolean => plan.early?.isOver === true;
-    for (let number = this.#start.epoch; number < plan.epochs && !isOver(); number++) {
+    for (let number = this.#start.epoch; number < plan.epochs && !this.#isOver; number++) {
       await this.#epoch(plan, number, gate);
       if (this.#isStopping) {
         this.#history.ended = this.#isNaN ? "nan" : "stopped";
         return;
       }
     }
-    this.#history.ended = isOver() ? "early" : "done";
+    this.#history.ended = this.#isOver ? "early" : "done";
   }
 
   /** Batches of an epoch that a fit which goes on has done already. */
@@ -288,33 +292,17 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     await this.#paused;
     this.#throwIfAborted();
     const start = performance.now();
-    const before = this.#history.losses.length - this.#doneOf(number);
-    const trained =
-      plan.train.columns === null ? await this.#trainStream(plan, number) : await this.#trainRows(plan, number);
+    await (plan.train.columns === null ? this.#trainStream(plan, number) : this.#trainRows(plan, number));
     this.#throwIfAborted();
-    if (trained.batches === 0 && this.#isStopping) {
-      // It ended before the first batch of the epoch, or that was undone.
-      return;
-    }
     const validation = plan.validation === null || this.#isStopping ? null : await this.#evaluate(plan, plan.validation, number);
     this.#throwIfAborted();
-    const epoch: EpochEvent = {
-      type: "epoch",
-      epoch: number + 1,
-      steps: this.#history.losses.slice(before).filter((loss) => !Number.isNaN(loss)).length,
-      loss: trained.loss,
-      learningRate: trained.learningRate,
-      seconds: (performance.now() - start) / 1e3,
-      validation,
-    };
-    this.#history.epochs.push(epoch);
-    if (!this.#isStopping) {
-      await this.#observe(plan, epoch);
-      await this.#save(plan.checkpoint);
+    const task = { seconds: (performance.now() - start) / 1e3, validation, isStopped: this.#isStopping };
+    const answer = await this.#host.send(() => callOf("fitEpoch", [this.#host.info.handle, task]));
+    for (const epoch of this.#note(plan, answer)) {
+      gate.flush();
+      await this.#tell(plan, epoch);
+      this.#throwIfAborted();
     }
-    gate.flush();
-    await this.#tell(plan, epoch);
-    this.#throwIfAborted();
   }
 
   #trainRows(plan: ResolvedFit, number: number): Promise<TrainAnswer> {
@@ -397,32 +385,6 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     return this.#host.send(() => callOf("fitEvaluate", [handle, [], true]));
   }
 
-  async #observe(plan: ResolvedFit, epoch: EpochEvent): Promise<void> {
-    if (this.#learnOf(plan, epoch) && plan.early?.restoresBest === true) {
-      this.#best = await this.#host.getContiguousParameters(false, { ema: plan.ema });
-      this.#isNewBest = true;
-    }
-  }
-
-  /** Tell schedule and early stopping how an epoch was; whether it is the best so far. */
-  #learnOf({ schedule, early }: ResolvedFit, { epoch, loss, validation }: EpochEvent): boolean {
-    const values = validation ?? { loss };
-    schedule?.observe(values["loss"] as number);
-    const isBest = early?.observe(values) === true;
-    this.#history.bestEpoch = isBest ? epoch : this.#history.bestEpoch;
-    return isBest;
-  }
-
-  async #save(checkpoint: ResolvedCheckpoint | null): Promise<void> {
-    if (checkpoint === null) {
-      return;
-    }
-    const best = this.#isNewBest && this.#best !== null ? copyBytes(this.#best.data as Float32Array) : null;
-    const record = { epochs: epochsToJson(this.#history.epochs), best };
-    await this.#host.send(() => callOf("fitSave", [this.#host.info.handle, record]));
-    this.#isNewBest = false;
-  }
-
   #tellProgress(plan: ResolvedFit, progress: FitProgress): void {
     const event: ProgressEvent = { type: "progress", ...progress, steps: this.#steps };
     this.#tell(plan, event).catch((error: unknown) => this.abort(error));
@@ -455,15 +417,16 @@ async function specOf(info: SessionInfo, plan: ResolvedFit, order: FitSpec["orde
     train: await packColumns(plan.train),
     validation: plan.validation === null ? null : await packColumns(plan.validation),
     evaluation: plan.evaluation,
-    checkpoint: plan.checkpoint === null ? null : await checkpointOf(plan.checkpoint, plan.early?.metric ?? "loss"),
+    early: plan.early,
+    checkpoint: plan.checkpoint === null ? null : await checkpointOf(plan.checkpoint),
     onNaN: plan.onNaN,
     order,
     tells: plan.callbacks.length > 0,
   };
 }
 
-async function checkpointOf({ store, name, every, options }: ResolvedCheckpoint, watched: string): Promise<FitCheckpoint> {
-  return { where: await store.where(), name, every, options: JSON.stringify(options), watched };
+async function checkpointOf({ store, name, every, options }: ResolvedCheckpoint): Promise<FitCheckpoint> {
+  return { where: await store.where(), name, every, options: JSON.stringify(options) };
 }
 
 /** True if no tensor of the data must be downloaded from the GPU. */

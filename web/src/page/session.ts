@@ -395,8 +395,6 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
         const answer = this.#channel.post(null, make).then((value) => ({ value }));
         return this.#follow(answer).then(({ value }) => value);
       },
-      getContiguousParameters: (trainableOnly, options) => this.getContiguousParameters(trainableOnly, options),
-      loadParametersBuffer: (buffer, trainableOnly) => this.loadParametersBuffer(buffer, trainableOnly),
     };
   }
 

@@ -23,6 +23,7 @@ import {
   ALIGNMENT, ITEM_SIZE, malformed, partOf, Reader, sizeOf, wrong, type Fields, type ByteRange,
 } from "./bundle-reader.js";
 import { segmentsFit } from "./bundle-segments.js";
+import { readProperties, type Property } from "./session-record.js";
 import type { InputDeclaration, TensorType, WireDtype } from "../wire/protocol.js";
 import { sha256OfFile } from "../wire/sha256.js";
 
@@ -126,9 +127,6 @@ export interface BundlePlan {
 
 /** Name, offset and bytes of a value that plans keep; equal names are equal values. */
 export type KeptValue = readonly [name: string, offset: number, nbytes: number];
-
-/** A property of the checkpoint: its name, its type, and its value as text. */
-export type Property = readonly [name: string, type: "int" | "float" | "str", text: string];
 
 /** Files that Python needs to take the session over. */
 export interface BundleModels {
@@ -414,7 +412,7 @@ function readStart(reader: Reader, root: Fields): BundleStart {
     nominal: reader.boolean(root["nominal"], "nominal"),
     ...parameters,
     segments: checkSegments(readSegments(reader, root), { ...parameters, hasAverages }),
-    properties: reader.list(root["properties"], "properties", (item, at) => readProperty(reader, item, at)),
+    properties: readProperties(root["properties"]),
     models: readModels(reader, root),
   };
 }
@@ -432,14 +430,6 @@ function readDeclarations(reader: Reader, value: unknown, where: string): Declar
   const list = reader.list(value, where, (item, at) => readDeclaration(reader, item, at));
   reader.names(list.map(({ name }) => name), where);
   return list;
-}
-
-function readProperty(reader: Reader, value: unknown, where: string): Property {
-  const [name = "", type = "", text = "", ...rest] = reader.list(value, where, (item, at) => reader.text(item, at));
-  if (rest.length > 0 || (type !== "int" && type !== "float" && type !== "str")) {
-    throw wrong(where, "a name, a type and a text", value);
-  }
-  return [name, type, text];
 }
 
 function readDeclaration(reader: Reader, value: unknown, where: string): Declaration {

@@ -60,7 +60,8 @@ import { whileExchanged } from "./averages.js";
 import { isForward, outputsOf } from "./forward-kind.js";
 import type { CallTable, CoreOptions, PlanListener } from "./core-types.js";
 import { bytesOf, checkCount, checkRate, isZero, memoryOf, typeOf } from "./session-values.js";
-import { readSession, snapshotHost, takeSnapshot, writeSession, type SessionRecord } from "./snapshot.js";
+import { writeSession, type SessionRecord } from "./session-record.js";
+import { readSession, snapshotHost, takeSnapshot } from "./snapshot.js";
 
 export class SessionCore implements CallTable, PlanSource {
   readonly #kernels: Kernels;
@@ -578,7 +579,7 @@ export class SessionCore implements CallTable, PlanSource {
   }
 
   restore(record: SessionRecord): void {
-    writeSession(snapshotHost(this.#bundle, this.#memory), record);
+    writeSession(this.#memory, record);
     this.#properties.replace(record.properties);
     this.#countLoad(); // plans prepared values of the old parameters
     this.#nominal = false;

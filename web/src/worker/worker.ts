@@ -2,6 +2,7 @@
 
 import { imageValues } from "../data/images.js";
 import { Engine } from "../engine/engine.js";
+import { STATE } from "../engine/layout.js";
 import { bootPython } from "../python/boot.js";
 import { Bridge } from "../python/bridge.js";
 import type { PulseTask } from "../engine/pool.js";
@@ -14,10 +15,11 @@ import { setLogLevel, type LogLevel } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
 import type {
   CheckpointFolder,
-  EpochRecord,
+  EpochAnswer,
+  EpochTask,
   EvalValues,
   FitSpec,
-  Resumed,
+  FitStart,
   StepsAnswer,
   StepsTask,
   TrainAnswer,
@@ -70,6 +72,7 @@ import { performCall } from "./perform-call.js";
 import type { CoreOptions } from "./core-types.js";
 import { SessionCore } from "./session-core.js";
 import { writeSafetensors, type TensorFile } from "./safetensors.js";
+import { checkState, STATE_KEPT } from "./session-record.js";
 import { readSnapshot, sharedPart } from "./snapshot.js";
 import { readFile } from "./store.js";
 
@@ -237,18 +240,15 @@ class SessionWorker implements WorkerApi {
     }));
   }
 
-  startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<Resumed | null>> {
+  startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<FitStart>> {
     return this.#perform(handle, (session) => {
       session.fit = new WorkerFit(session.core, spec, port);
-      return session.fit.resume();
+      return session.fit.start();
     });
   }
 
-  fitSave(handle: number, record: EpochRecord): MaybePromise<Result<null>> {
-    return this.#perform(handle, (session) => {
-      fitOf(session).save(record);
-      return null;
-    });
+  fitEpoch(handle: number, task: EpochTask): MaybePromise<Result<EpochAnswer>> {
+    return this.#perform(handle, (session) => fitOf(session).endEpoch(task));
   }
 
   fitTrain(handle: number, task: TrainTask): MaybePromise<Result<TrainAnswer>> {
@@ -287,19 +287,18 @@ class SessionWorker implements WorkerApi {
     );
   }
 
-  endFit(handle: number): MaybePromise<Result<null>> {
+  endFit(handle: number, isWhole: boolean): MaybePromise<Result<null>> {
     return this.#perform(handle, async (session) => {
       const { fit } = session;
       session.fit = null;
-      await fit?.end();
+      await fit?.end(isWhole);
       return null;
     });
   }
 
   saveSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>> {
     return this.#perform(handle, ({ core }) => {
-      const { metadata, tensors } = core.snapshot();
-      const file = writeSafetensors([...tensors.values()], metadata);
+      const file = writeSafetensors(core.snapshot());
       return withCheckpoint(where, name, () => writeCheckpoint(where, name, file)).then(() => null);
     });
   }
@@ -346,7 +345,7 @@ class SessionWorker implements WorkerApi {
     return this.#perform(handle, ({ core, cache, fit }) => {
       this.#sessions.delete(handle);
       // Nobody is left to hear that its checkpoint was not written.
-      fit?.end().catch(() => {});
+      fit?.end(false).catch(() => {});
       this.#stops.delete(handle);
       cache?.finish();
       this.#keepWriting(cache);
@@ -578,6 +577,7 @@ class SessionWorker implements WorkerApi {
     const { core } = this.#sessions.get(handle) as TrainingTurns;
     try {
       await fill(core);
+      checkState(core.segments.range(STATE, 0, STATE_KEPT));
     } catch (error) {
       this.#sessions.delete(handle);
       core.release();

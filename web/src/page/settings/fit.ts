@@ -1,6 +1,6 @@
 /** Made by scripts/session_description.py of what Python declares: edit that. */
 
-import type { Formula } from "../../wire/fit.js";
+import type { Formula, Rule } from "../../wire/formulas.js";
 import type { Of, Settings } from "./kinds.js";
 
 /** The plain options of fit. */
@@ -41,11 +41,11 @@ export interface CheckpointFields {
 
 /** Ends the training when a metric has not become better for a while. */
 export interface EarlyStoppingFields {
-  /** Epochs without a better one that are let pass. */
+  /** The fit ends after this many epochs in a row without a better value; 0 is as 1. */
   readonly patience: number;
   /** By how much a metric must be better. Default 0.0. */
   readonly minDelta?: number;
-  /** True: the session ends with the parameters of the best epoch. The optimizer's state stays as the last epoch left it. Default false. */
+  /** True: the session ends with the parameters of the best epoch. The optimizer's state stays as the last epoch left it. Default true. */
   readonly restoreBest?: boolean;
 }
 
@@ -213,9 +213,12 @@ export const EARLY_STOPPING: Settings = {
     python: "restore_best",
     kind: {"kind": "flag", "expected": "true or false"},
     isOptional: false,
-    default: false,
+    default: true,
   },
 };
+
+/** When it ends a fit. @internal */
+export const EARLY_STOPPING_RULE: Rule = {"value": [">", "bad", ["max", ["-", "patience", 1], 0]], "state": [["best", ["/", ["-", 0, "sign"], 0]], ["bad", 0]], "observe": [["is_better", [">", ["*", "sign", ["-", "value", "best"]], "min_delta"]], ["best", ["if", "is_better", "value", "best"]], ["bad", ["if", "is_better", 0, ["+", "bad", 1]]]]};
 
 /** @internal */
 export const CHECKPOINT: Settings = {

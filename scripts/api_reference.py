@@ -117,7 +117,7 @@ def parameters(function: griffe.Object) -> list[griffe.Parameter]:
 
 def docstring(cls: griffe.Object | None, name: str, thing: griffe.Object) -> griffe.Docstring | None:
     """The docstring of a member, or of the method which it overrides."""
-    if thing.is_class and "rule" in thing.members:
+    if thing.is_class and "rule" in thing.members and thing.members["rule"].is_attribute:
         return _rule_of(thing).docstring
     if thing.docstring or cls is None or not cls.is_class:
         return thing.docstring
@@ -202,7 +202,7 @@ def entry(name: str, thing: griffe.Object, level: int, inside: griffe.Object | N
     """A public name: heading, signature, docstring, and the members of a class."""
     yield f"{'#' * level} {name}"
     short = name.rpartition(".")[2]
-    if thing.is_class and "rule" in thing.members:
+    if thing.is_class and "rule" in thing.members and thing.members["rule"].is_attribute:
         yield f"```python\n{rule_signature(short, thing)}\n```"
     elif thing.is_function or (thing.is_class and thing.parameters):
         yield f"```python\n{signature(short, thing)}\n```"

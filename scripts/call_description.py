@@ -171,6 +171,7 @@ def python_imports(text: str) -> str:
     for name in used(PYTHON_MODULES, text):
         groups.setdefault(PYTHON_MODULES[name], []).append(name)
     groups.setdefault("typing", []).append("Protocol")
+    groups.setdefault("trainweb.arguments", []).append("checks_keywords")
     groups["abc"] = ["ABC", "abstractmethod"]
     lines = {m: f"from {m} import {', '.join(sorted(names, key=import_order))}" for m, names in groups.items()}
     ours = sorted(m for m in lines if m.startswith("trainweb"))
@@ -201,6 +202,7 @@ class SessionCalls(Protocol):
 {needed}
 
 
+@checks_keywords
 class SessionMethods(ABC):
     """The calls that `TrainingSession` passes on to its core."""
 

@@ -538,9 +538,11 @@ UNKNOWN_PROPERTY = Message(errors.CheckpointError, "Property {name!r} not found.
 # Settings of optimizers and losses.
 
 BAD_SETTING = Message(errors.ModelError, "{name} is {value!r}; it must be {expected}.")
-UNKNOWN_SETTING = Message(errors.ModelError, "{what} has no setting {name!r}; it has {names}.")
+UNKNOWN_SETTING = Message(TypeError, "{what} has no setting {name!r}; did you mean {nearest!r}? It has {names}.")
+SETTING_TWICE = Message(TypeError, "{what} takes {name!r} and {other!r} for the same setting: give one of them.")
+NO_DECAY = Message(errors.ModelError, "{what} has no setting 'weight_decay'; it has {names}.")
 MISSING_SETTING = Message(errors.ModelError, "{what} needs the setting {name!r}: {expected}.")
-UNKNOWN_TYPE = Message(errors.ModelError, "There is no {what} {name!r}; there are {names}.")
+UNKNOWN_TYPE = Message(TypeError, "There is no {what} {name!r}; did you mean {nearest!r}? There are {names}.")
 CLIP_WITHOUT_OPTIMIZER = Message(
     errors.ModelError,
     "Gradients are clipped in the optimizer step: clip_grad_norm and clip_grad_value need an optimizer.",

@@ -156,7 +156,7 @@ def test_shapes_that_do_not_fit(name: str) -> None:
 
 
 def test_settings() -> None:
-    with pytest.raises(ModelError, match="topK has no setting 'n'"):
+    with pytest.raises(TypeError, match="topK has no setting 'n'"):
         make_metric({"type": "topK", "n": 3})
     with pytest.raises(ModelError, match="k is 0; it must be an integer >= 1"):
         make_metric({"type": "topK", "k": 0})

@@ -8,12 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
-from trainweb.arguments import path_of
+from trainweb.arguments import checks_keywords, path_of, warn
 from trainweb.artifacts.buffers import buffer_updates, without_gradient
 from trainweb.artifacts.evidence import Decision
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
-from trainweb.artifacts.remarks import remark_on_inputs, remark_on_loss, remark_on_norms, warn
+from trainweb.artifacts.remarks import remark_on_inputs, remark_on_loss, remark_on_norms
 from trainweb.checkpoint import Checkpoint, write_checkpoint, write_file_atomically
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import all_nodes, unsupported_nodes
@@ -154,6 +154,7 @@ class Artifacts:
                 write_file_atomically(folder / f"{prefix}{name}", data)
 
 
+@checks_keywords
 def build_artifacts(
     model: Any,
     requires_grad: Iterable[str] | str | None = None,
@@ -282,7 +283,8 @@ def build_artifacts(
         graph, accessor = add_loss(graph, loss, loss_input_names, additional_output_names)
         types = _types_of_labels(graph, own, declared, compared)
         graph = cast_inputs(graph, types)
-        warn([*remark_on_inputs(graph), *remark_on_loss(graph, loss, compared)])
+        for remark in (*remark_on_inputs(graph), *remark_on_loss(graph, loss, compared)):
+            warn(remark)
         stopped = _name_list(stop_gradient, "stop_gradient")
         _check_stopped(graph, stopped)
         stopped += [name for name in without_gradient(graph) if name not in stopped]
@@ -298,7 +300,8 @@ def build_artifacts(
         trainable, frozen, stopped = chosen.trainable, chosen.frozen, chosen.stopped
         if optimizer is not None and not trainable:
             raise ModelError("There is nothing to train: no parameter requires a gradient.")
-        warn(remark_on_norms(graph, trainable, batch_norm))
+        for remark in remark_on_norms(graph, trainable, batch_norm):
+            warn(remark)
         updates = buffer_updates(graph, frozen if requires_grad is None else [*trainable, *frozen])
         models = build_training_models(
             graph,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from trainweb import messages
+from trainweb.arguments import check_settings
 from trainweb.settings import Choice, Field, Flag, NotNegative, Number, Whole, YesNo, checked, fields_of
 
 MAX_SEED = 2**53 - 1
@@ -131,10 +132,7 @@ def make_early_stopping(given: Any, better: Mapping[str, str]) -> EarlyStopping:
     metric = settings.pop("metric", "loss")
     if metric not in better:
         raise messages.BAD_SETTING(name="early_stopping.metric", value=metric, expected=" or ".join(better))
-    for name in settings:
-        if name not in EARLY_STOPPING:
-            names = ", ".join([*EARLY_STOPPING, "metric"])
-            raise messages.UNKNOWN_SETTING(what="early_stopping", name=name, names=names)
+    check_settings("early_stopping", settings, [*EARLY_STOPPING, "metric"])
     if "patience" not in settings:
         expected = EARLY_STOPPING["patience"].kind.expected
         raise messages.MISSING_SETTING(what="early_stopping", name="patience", expected=expected)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainweb import messages
+from trainweb.arguments import check_settings
 from trainweb.data.dataset import Batch, Dataset, epoch_batches
 from trainweb.data.random import permutation
 from trainweb.errors import FeedError, NumericsError
@@ -588,9 +589,7 @@ def check_names(given: Mapping[str, Any]) -> None:
     """Raise for an option that fit does not have."""
     from trainweb.fit.options import FIT
 
-    for name in given:
-        if name not in FIT:
-            raise messages.UNKNOWN_SETTING(what="fit", name=name, names=", ".join([*FIT, *OPTIONS]))
+    check_settings("fit", given, [*FIT, *OPTIONS])
 
 
 def split_data(data: Any, validation: Any, share: float | None) -> tuple[Dataset, Dataset | None]:

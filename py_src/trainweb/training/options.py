@@ -145,7 +145,7 @@ class RunOptions(Attributes):
         """
         entry = instance_of(str, "key", key), instance_of(str, "value", value)
         self.__dict__.setdefault("_entries", {}).update([entry])
-        warn_without_effect([f"{key}={value!r} ({OTHER_BACKENDS})"], 2)
+        warn_without_effect([f"{key}={value!r} ({OTHER_BACKENDS})"])
 
     def get_run_config_entry(self, key: str) -> str:
         """An entry that was added; UnknownNameError, a KeyError, for another.
@@ -331,7 +331,7 @@ class SessionOptions(Attributes):
             raise TypeError(f"Session options must be a dict or SessionOptions, got {type(given).__name__}.")
         options.check()
         if not options.__dict__.get("_told"):
-            warn_without_effect(without_effect(options, options.entries), 3)
+            warn_without_effect(without_effect(options, options.entries))
         return options
 
     @property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from trainweb.arguments import flag, mapping, texts
+from trainweb.arguments import checks_keywords, flag, mapping, texts
 from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import BufferSizeError, FeedError, ModelError, ReleasedError, UnsupportedError
 from trainweb.ir.shapes import TensorType
@@ -32,6 +32,7 @@ Model = Any
 """bytes, a path, or an onnx.ModelProto."""
 
 
+@checks_keywords
 class TrainingSession(SessionMethods, SessionTasks):
     """Trains a model from its artifacts.
 

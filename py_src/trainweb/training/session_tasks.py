@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from trainweb.arguments import checks_keywords
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from trainweb.training.options import SessionOptions
 
 
+@checks_keywords
 class SessionTasks:
     """The calls of `TrainingSession` that take a whole model or whole data."""
 

@@ -54,7 +54,7 @@ import { buffersOf, loadSource, type Source } from "./sources.js";
 import { describe, isTensor } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import { copiedInto, copyBytes, describeFetch, ownBytes, packFeeds, packTensor, SpareBuffers, unpackResults, unpackTensor } from "./tensors.js";
-import { resolveConfig, takeRate, type TrainingConfig } from "./training-config.js";
+import { requireLoss, resolveConfig, takeRate, type TrainingConfig } from "./training-config.js";
 
 /** The files of a training session: URLs, bytes or Blobs. */
 export interface TrainingSessionCreateOptions {
@@ -199,7 +199,8 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   ): Promise<TrainingSession> {
     checkModel(model);
     const [artifacts, rate] = takeRate(config);
-    const configJson = resolveConfig(artifacts);
+    const configJson = resolveConfig(artifacts, ["learningRate"]);
+    requireLoss(config);
     const options = resolveOptions(sessionOptions);
     const session = await withModel(
       model,

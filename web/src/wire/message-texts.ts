@@ -587,16 +587,24 @@ export const MESSAGES = {
     text: "{name} is {value!r}; it must be {expected}.",
   },
   UNKNOWN_SETTING: {
+    error: "TypeError",
+    text: "{what} has no setting {name!r}; did you mean {nearest!r}? It has {names}.",
+  },
+  SETTING_TWICE: {
+    error: "TypeError",
+    text: "{what} takes {name!r} and {other!r} for the same setting: give one of them.",
+  },
+  NO_DECAY: {
     error: "ModelError",
-    text: "{what} has no setting {name!r}; it has {names}.",
+    text: "{what} has no setting 'weight_decay'; it has {names}.",
   },
   MISSING_SETTING: {
     error: "ModelError",
     text: "{what} needs the setting {name!r}: {expected}.",
   },
   UNKNOWN_TYPE: {
-    error: "ModelError",
-    text: "There is no {what} {name!r}; there are {names}.",
+    error: "TypeError",
+    text: "There is no {what} {name!r}; did you mean {nearest!r}? There are {names}.",
   },
   CLIP_WITHOUT_OPTIMIZER: {
     error: "ModelError",

@@ -39,6 +39,15 @@ def mapping(name: str, value: Any) -> Mapping[Any, Any]:
     return value
 
 
+def only_one(*given: tuple[str, Any]) -> Any:
+    """The value of arguments that mean the same, of which one must be given."""
+    found = [(name, value) for name, value in given if value is not None]
+    names = " or ".join(f"'{name}'" for name, _ in given)
+    if len(found) != 1:
+        raise TypeError(f"A session needs {names}{': give one of them' if found else ''}.")
+    return found[0][1]
+
+
 def texts(name: str, value: Any) -> list[str]:
     """Several names; one alone is taken for several letters by nobody."""
     given = list(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else None

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
-from trainweb.arguments import checks_keywords, path_of, warn
+from trainweb.arguments import checks_keywords, path_of, unknown, warn
 from trainweb.artifacts.buffers import buffer_updates, without_gradient
 from trainweb.artifacts.evidence import Decision
 from trainweb.artifacts.parameters import select_parameters
@@ -17,7 +17,7 @@ from trainweb.artifacts.remarks import remark_on_inputs, remark_on_loss, remark_
 from trainweb.checkpoint import Checkpoint, write_checkpoint, write_file_atomically
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import all_nodes, unsupported_nodes
-from trainweb.errors import ModelError, UnsupportedError
+from trainweb.errors import ModelError, UnknownNameError, UnsupportedError
 from trainweb.model.checks import Limits
 from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.floats import (
@@ -77,8 +77,8 @@ class Artifacts:
     ----------
     graphs : tuple of Graph
         Training, eval and optimizer model (None if no optimizer was asked for); not to be changed.
-    training_model, eval_model : bytes
-        ONNX models; the loss is the first output of both.
+    train_model, eval_model : bytes
+        ONNX models; the loss is the first output of both. `training_model` is another name of the first.
     optimizer_model : bytes or None
         None if no optimizer was asked for.
     checkpoint : bytes
@@ -97,8 +97,22 @@ class Artifacts:
             if graph is not None:
                 round_attributes(graph)
 
-    @cached_property
+    def keys(self) -> list[str]:
+        """Return the names of the files that a session takes: `TrainingSession(**artifacts)`."""
+        return ["train_model", "eval_model", "optimizer_model", "checkpoint"]
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.keys():
+            raise UnknownNameError(unknown("The file", name, self.keys()))
+        return getattr(self, name)
+
+    @property
     def training_model(self) -> bytes:
+        """The training model."""
+        return self.train_model
+
+    @cached_property
+    def train_model(self) -> bytes:
         """The training model; its constants have the types that they were declared with."""
         return write_interchangeable(with_declared_types(self.graphs[0]))
 

@@ -15,7 +15,7 @@ export interface ArtifactSet<File extends Uint8Array | Blob = Uint8Array> {
   /** The model of train steps, with gradients (ONNX). */
   readonly trainModel: File;
   /** The parameters and their names, as the model has them. */
-  readonly checkpointState: File;
+  readonly checkpoint: File;
   /** The checkpoint without weights: only names and shapes. */
   readonly nominalCheckpoint: File;
   /** The model of eval steps: the loss and the requested outputs (ONNX). */

@@ -46,7 +46,7 @@ import type { FileName } from "./integrity.js";
 import { checkModel, withModel } from "./load-model.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { overfitOneBatch, type OverfitOptions, type OverfitReport } from "./overfit.js";
-import { checkTrainingOptions } from "./session-files.js";
+import { checkTrainingOptions, type SessionFiles } from "./session-files.js";
 import { SessionCaller } from "./session-caller.js";
 import { SessionMethods, type MethodsByHand } from "./session-methods.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
@@ -56,12 +56,17 @@ import { checkOptions } from "../data/nearest.js";
 import { copiedInto, copyBytes, describeFetch, ownBytes, packFeeds, packTensor, SpareBuffers, unpackResults, unpackTensor } from "./tensors.js";
 import { requireLoss, resolveConfig, takeRate, type TrainingConfig } from "./training-config.js";
 
-/** The files of a training session: URLs, bytes or Blobs. */
-export interface TrainingSessionCreateOptions {
+/** The files of a training session: URLs, bytes or Blobs. `checkpointState` is onnxruntime-web's name of `checkpoint`. */
+export type TrainingSessionCreateOptions = TrainingSessionModels &
+  ({ readonly checkpoint: CheckpointSource } | { readonly checkpointState: CheckpointSource });
+
+/** The file of a checkpoint, or a `CheckpointState`, which the session works on. */
+export type CheckpointSource = Source | CheckpointState;
+
+/** The models of a training session. */
+export interface TrainingSessionModels {
   /** The model of train steps, as `buildArtifacts`, Python or onnxruntime-training made it. */
   readonly trainModel: Source;
-  /** Its file, or a `CheckpointState`, which the session works on. */
-  readonly checkpointState: Source | CheckpointState;
   /** Without it there are no eval steps. */
   readonly evalModel?: Source | null;
   /** Without it parameters are not updated. */
@@ -93,8 +98,8 @@ export interface ExportOptions<Form extends FileForm = FileForm> extends FileOpt
 export interface Artifacts<File extends Uint8Array | Blob = Uint8Array> {
   /** The model of train steps, with gradients (ONNX). */
   readonly trainModel: File;
-  /** As it was before training. */
-  readonly checkpointState: File;
+  /** The parameters as they were before training. */
+  readonly checkpoint: File;
   /** The model of eval steps (ONNX). */
   readonly evalModel: File | null;
   /** The model of optimizer steps (ONNX). */
@@ -170,20 +175,20 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
     trainingOptions: TrainingSessionCreateOptions | TrainingSessionBundle,
     sessionOptions?: SessionOptions,
   ): Promise<TrainingSession> {
-    checkTrainingOptions(trainingOptions);
+    const files = checkTrainingOptions(trainingOptions);
     const options = resolveOptions(sessionOptions);
-    if (options.hasDims && "bundle" in trainingOptions) {
+    if (options.hasDims && "bundle" in files) {
       throw new TypeError("'freeDimensionOverrides' is of models; a bundle has the sizes that it was compiled for.");
     }
     if (options.externalData.length > 0) {
       throw new TypeError("'externalData' is of models for createFromModel; artifacts and bundles have none.");
     }
-    options.integrity.expect(FILES.filter((name) => (trainingOptions as Partial<Record<FileName, unknown>>)[name]));
+    options.integrity.expect(FILES.filter((name) => (files as Partial<Record<FileName, unknown>>)[name]));
     // The worker starts while the files are on their way.
     return withWorker(options, (client) =>
-      "bundle" in trainingOptions
-        ? createFromBundle(client, trainingOptions.bundle, options)
-        : createFromArtifacts(client, trainingOptions, options),
+      "bundle" in files
+        ? createFromBundle(client, files.bundle, options)
+        : createFromArtifacts(client, files, options),
     );
   }
 
@@ -513,12 +518,12 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   async getArtifacts(options: FileOptions = {}): Promise<Artifacts<Uint8Array | Blob>> {
     const form = formOf("getArtifacts", options);
     const names = ["training_model", "checkpoint", "eval_model", "optimizer_model"] as const;
-    const [trainModel, checkpointState, evalModel, optimizerModel] = await Promise.all(
+    const [trainModel, checkpoint, evalModel, optimizerModel] = await Promise.all(
       names.map(async (name) => (await this.#calls.call("artifact", name, form))?.data),
     );
     return {
       trainModel: trainModel ?? new Uint8Array(),
-      checkpointState: checkpointState ?? new Uint8Array(),
+      checkpoint: checkpoint ?? new Uint8Array(),
       evalModel: evalModel ?? null,
       optimizerModel: optimizerModel ?? null,
     };
@@ -745,7 +750,7 @@ function logCost(memory: SessionMemory): void {
 
 async function createFromArtifacts(
   client: WorkerClient,
-  { trainModel, checkpointState, evalModel, optimizerModel }: TrainingSessionCreateOptions,
+  { trainModel, checkpointState, evalModel, optimizerModel }: SessionFiles,
   options: ResolvedOptions,
 ): Promise<TrainingSession> {
   const { json, cache, progress } = options;

@@ -261,9 +261,32 @@ COLUMN_ROWS = Message(
     errors.FeedError, "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input."
 )
 NOT_A_COLUMN = Message(errors.FeedError, "{name!r} is {given}; its first axis must count rows.")
+INEXACT_NUMBER = Message(
+    errors.FeedError, "{name!r} has {value}, which float32 does not hold: give bigints or a typed array."
+)
+NOT_NUMBERS = Message(
+    errors.FeedError, "{name!r} has {given} among its values: give only numbers, only bigints or only booleans."
+)
+DATA_SHAPE = Message(
+    errors.FeedError,
+    "{name!r} has shape {given!r} in {where}. The model takes {batch} for a batch, so {row} for a row.",
+)
+LOST_VALUE = Message(errors.FeedError, "{name!r} has {value!r} in {where}; the model takes {dtype}.")
+TOO_MANY_VALUES = Message(errors.FeedError, "{where} has {count} values, and the model has {inputs} inputs: {names}.")
+BATCHED_ARRAYS = Message(
+    errors.ModelError, "'batched' is for data that comes in batches; this data is arrays: leave it out."
+)
 RAGGED_COLUMN = Message(errors.FeedError, "The rows of {name!r} have different shapes: {reason}.")
-NOT_A_ROW = Message(errors.FeedError, "Row {position} of the data is {given}; it must map input names to arrays.")
-NOT_A_BATCH = Message(errors.FeedError, "Batch {position} of the data is {given}; it must map input names to arrays.")
+NOT_A_ROW = Message(
+    errors.FeedError,
+    "Row {position} of the data is {given}; it must map input names to arrays, or be a tuple of arrays.",
+    "Row {position} of the data is {given}; it must map input names to arrays, or be an array of arrays.",
+)
+NOT_A_BATCH = Message(
+    errors.FeedError,
+    "Batch {position} of the data is {given}; it must map input names to arrays, or be a tuple of arrays.",
+    "Batch {position} of the data is {given}; it must map input names to arrays, or be an array of arrays.",
+)
 ROW_NAMES = Message(
     errors.FeedError, "Row {position} of the data has {names}; the first row of its batch has {expected}."
 )

@@ -289,7 +289,7 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     ([1], {}, FeedError, "Row 0 of the data is int"),
     ({"x": X}, {}, FeedError, "input 'labels' is missing"),
     (rows() | {"y": rows()["x"]}, {}, FeedError, "invalid input 'y'"),
-    (rows() | {"x": rows()["x"].astype(np.float64)}, {}, FeedError, "Unexpected input data type of 'x'"),
+    (rows() | {"labels": rows()["labels"].astype(bool)}, {}, FeedError, "Unexpected input data type of 'labels'"),
     (
         rows(8),
         {"batch_size": 9, "remainder": "drop"},

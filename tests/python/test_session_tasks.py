@@ -200,7 +200,7 @@ def test_wrong_settings_of_a_model(settings: dict[str, Any], error: type[Excepti
     ("data", "options", "error", "text"),
     [
         ({"x": np.zeros((0, 5), np.float32)}, {}, FeedError, "no rows"),
-        ({"x": np.zeros((2, 4), np.float32)}, {}, FeedError, "Got: 4 Expected: 5"),
+        ({"x": np.zeros((2, 4), np.float32)}, {}, FeedError, "takes [batch, 5] for a batch, so [5] for a row"),
         ({"x": np.zeros((2, 5), np.float32), "y": np.zeros(2)}, {}, FeedError, "y"),
         ({"x": np.zeros((2, 5), np.float32)}, {"outputs": ["nothing"]}, ModelError, "nothing"),
         ({"x": np.zeros((2, 5), np.float32)}, {"outputs": []}, ModelError, "outputs"),

@@ -17,6 +17,7 @@ DEFAULT_BATCH = 32
 FIT = {
     "epochs": Field(Whole(least=1), 1, is_optional=False),
     "batch_size": Field(Whole(least=1), None, is_optional=True),
+    "batched": Field(Flag(), None, is_optional=True),
     "remainder": Field(Choice(("keep", "drop", "pad")), "keep", is_optional=False),
     "shuffle": Field(Flag(), None, is_optional=True),
     "seed": Field(Whole(least=0, most=MAX_SEED), 0, is_optional=False),
@@ -38,6 +39,7 @@ DOCS = {
     "every": "Optimizer steps between two checkpoints within an epoch; one is written after each epoch anyway.",
     "epochs": "How often all rows are trained on.",
     "batch_size": f"Rows of a batch; {DEFAULT_BATCH} unless the data comes in batches.",
+    "batched": "Whether the items of a stream are whole batches; by default the shape of the first one tells.",
     "remainder": "What becomes of the last rows where they do not fill a batch: a smaller batch, for which a plan of "
     "its own is compiled; nothing; or a batch filled up with the first rows of the epoch.",
     "shuffle": "Whether rows come in another order in each epoch: the default for arrays; streams shuffle themselves.",

@@ -14,6 +14,7 @@ import numpy as np
 from trainweb import messages
 from trainweb.arguments import check_settings
 from trainweb.data.dataset import Batch, Dataset, epoch_batches
+from trainweb.data.for_model import ModelInputs
 from trainweb.data.random import permutation
 from trainweb.errors import FeedError, NumericsError
 from trainweb.fit.bar import Bar, make_bar
@@ -61,10 +62,21 @@ class Run:
 class Batches:
     """The batches of a dataset, epoch by epoch."""
 
-    def __init__(self, data: Dataset, options: Mapping[str, Any], *, shuffle: bool) -> None:
+    def __init__(
+        self,
+        inputs: ModelInputs,
+        data: Dataset,
+        options: Mapping[str, Any],
+        *,
+        shuffle: bool,
+        ignores_size: bool = False,
+    ) -> None:
         self.data, self.options, self.shuffle = data, options, shuffle
-        if data.columns is None and not data.is_batched:
-            self.data = data.batch(options["batch_size"] or DEFAULT_BATCH, options["remainder"])
+        if data.columns is None:
+            size, remainder, batched = options["batch_size"], options["remainder"], options["batched"]
+            self.data = inputs.batches(data, size, remainder, batched, ignores_size=ignores_size)
+        elif options["batched"]:
+            raise messages.BATCHED_ARRAYS()
 
     @property
     def steps(self) -> int | None:
@@ -138,12 +150,15 @@ class Trainer:
 
         Parameters
         ----------
-        data : Dataset, mapping of names to arrays, rows, or function that returns rows
-            As `trainweb.data.Dataset` takes it; names are those of the training model's inputs.
+        data : Dataset, mapping of names to arrays, tuple of arrays, rows or batches, or function that returns them
+            As `trainweb.data.Dataset` takes it; names are those of the training model's inputs, and tuples have their
+            order. Values are converted to the types of the inputs.
         epochs : int
             How often all rows are trained on; 1.
         batch_size : int
             Rows of a batch; 32, unless the data comes in batches.
+        batched : bool, optional
+            Whether the items of a stream are whole batches; by default the shape of the first one tells.
         remainder : {"keep", "drop", "pad"}
             What becomes of the last rows where they do not fill a batch: a smaller batch, for which a plan of its own
             is compiled; nothing; or a batch filled up with the first rows of the epoch.
@@ -289,7 +304,8 @@ class FitPlan:
         others = {name: given.pop(name) for name in OPTIONS if name in given}
         check_names(given)
         options = checked_options(given)
-        train, validation = split_data(data, others.get("validation_data"), options["validation_split"])
+        self.inputs = ModelInputs(session.core.models.inputs["train"])
+        train, validation = split_data(self.inputs, data, others.get("validation_data"), options["validation_split"])
         if train.is_batched and given.get("batch_size") is not None:
             raise messages.BATCH_OF_BATCHES(name="batch_size")
         if train.columns is None and options["shuffle"]:
@@ -300,9 +316,8 @@ class FitPlan:
         if self.ema and not session.core.layout.has_averages:
             raise messages.NO_AVERAGES()
         shuffle = options["shuffle"] is not False and train.columns is not None
-        self.batches = Batches(train, options, shuffle=shuffle)
+        self.batches = Batches(self.inputs, train, options, shuffle=shuffle)
         self.steps = self.batches.steps
-        self.inputs = session.input_names()
         self.loss = session.output_names()[0]
         self.count = session.core.models.counts["train"]
         metrics = metrics_of(others.get("metrics") or [])
@@ -314,8 +329,8 @@ class FitPlan:
         if validation is not None:
             if validation.is_padded:
                 raise messages.PADDED_VALIDATION()
-            kept = options | {"remainder": "keep"}
-            self.validation = Batches(validation, kept, shuffle=False)
+            kept = options | {"remainder": "keep", "batched": None}
+            self.validation = Batches(self.inputs, validation, kept, shuffle=False, ignores_size=True)
             names = others.get("predictions"), others.get("targets")
             self.evaluation = Evaluation(session, metrics, *names, ema=self.ema)
             better = {name: mode for name, mode in self.evaluation.better.items() if mode}
@@ -592,11 +607,13 @@ def check_names(given: Mapping[str, Any]) -> None:
     check_settings("fit", given, [*FIT, *OPTIONS])
 
 
-def split_data(data: Any, validation: Any, share: float | None) -> tuple[Dataset, Dataset | None]:
+def split_data(
+    inputs: ModelInputs, data: Any, validation: Any, share: float | None
+) -> tuple[Dataset, Dataset | None]:
     """Return the training data and the validation data."""
-    train = Dataset.of(data)
+    train = inputs.dataset(data)
     if share is None:
-        return train, None if validation is None else Dataset.of(validation)
+        return train, None if validation is None else inputs.dataset(validation)
     if validation is not None:
         raise messages.TWO_VALIDATIONS()
     return train.split(share)

@@ -102,6 +102,7 @@ class SessionTasks:
         ema: bool = False,
         predictions: str | None = None,
         targets: str | None = None,
+        batched: bool | None = None,
     ) -> dict[str, Value]:
         """The loss of data, and metrics, as `fit` computes them of validation data. Nothing changes.
 
@@ -117,6 +118,8 @@ class SessionTasks:
             Averages of the parameters stand for them, where the session keeps some.
         predictions, targets : str, optional
             The output and the input of the eval model that metrics compare.
+        batched : bool, optional
+            As of `predict`.
 
         Returns
         -------
@@ -136,7 +139,7 @@ class SessionTasks:
 
         names = predictions, targets
         session = cast(Any, self)
-        return evaluate(session, data, metrics, batch_size, names, ema=ema)
+        return evaluate(session, data, metrics, {"batch_size": batch_size, "batched": batched}, names, ema=ema)
 
     def predict(
         self,
@@ -145,6 +148,7 @@ class SessionTasks:
         outputs: Sequence[str] | str | None = None,
         ema: bool = False,
         batch_size: int | None = None,
+        batched: bool | None = None,
     ) -> dict[str, np.ndarray]:
         """What the model gives for data, with the current parameters. Labels are not needed, and nothing changes.
 
@@ -159,6 +163,8 @@ class SessionTasks:
         batch_size : int, optional
             Rows of a batch; 32, unless the data comes in batches. The last batch is filled up with rows of its own,
             whose results are left out.
+        batched : bool, optional
+            Whether the items of a stream are whole batches; by default the shape of the first one tells.
 
         Returns
         -------
@@ -176,4 +182,5 @@ class SessionTasks:
         """
         from trainweb.fit.predict import predict
 
-        return predict(cast(Any, self), data, outputs, batch_size, ema=ema)
+        options = {"batch_size": batch_size, "batched": batched}
+        return predict(cast(Any, self), data, outputs, options, ema=ema)

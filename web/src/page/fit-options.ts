@@ -25,6 +25,7 @@ import {
 import { CheckpointStore } from "./checkpoint-store.js";
 import type { FitControl, FitEvent } from "./fit-events.js";
 import { scheduleOf } from "./fit-rates.js";
+import { ModelInputs } from "./model-inputs.js";
 import type { Schedule } from "./schedule.js";
 import type { Settings } from "./settings/kinds.js";
 import type { ScheduleSettings, ScheduleType } from "./settings/schedules.js";
@@ -83,6 +84,9 @@ const OTHERS = [
   "checkpoint",
 ];
 
+/** How batches of validation data are made. */
+const VALIDATION = { remainder: "keep", batched: null, ignoresSize: true } as const;
+
 /** Options after the checks. */
 export interface ResolvedFit {
   readonly train: Dataset;
@@ -124,10 +128,14 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   }
   const given = options as FitOptions;
   const plain = checkPlain(options);
-  const [train, validation] = splitData(data, given.validationData ?? null, plain.validationSplit);
+  const inputs = new ModelInputs(info.inputs.train);
+  const [train, validation] = splitData(inputs, data, given.validationData ?? null, plain.validationSplit);
   const isStream = train.columns === null;
   if (train.isBatched && (given.batchSize ?? null) !== null) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
+  }
+  if (!isStream && plain.batched === true) {
+    throw sessionError("BATCHED_ARRAYS", {});
   }
   if (isStream && plain.shuffle === true) {
     throw sessionError("SHUFFLED_STREAM", {});
@@ -166,8 +174,8 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     validationRows: validation?.size ?? null,
   };
   return {
-    train,
-    validation,
+    train: isStream ? inputs.batches(train, plain) : train,
+    validation: validation?.columns === null ? inputs.batches(validation, { ...VALIDATION, batchSize: plain.batchSize }) : validation,
     epochs: plain.epochs,
     batchSize,
     remainder: plain.remainder,
@@ -242,10 +250,15 @@ function withDefaults(checked: Fields, settings: Settings): Fields {
   );
 }
 
-function splitData(data: unknown, validation: DataSource | null, share: number | null): [Dataset, Dataset | null] {
-  const train = Dataset.of(data as DataSource);
+function splitData(
+  inputs: ModelInputs,
+  data: unknown,
+  validation: DataSource | null,
+  share: number | null,
+): [Dataset, Dataset | null] {
+  const train = inputs.dataset(data);
   if (share === null) {
-    return [train, validation === null ? null : Dataset.of(validation)];
+    return [train, validation === null ? null : inputs.dataset(validation)];
   }
   if (validation !== null) {
     throw sessionError("TWO_VALIDATIONS", {});

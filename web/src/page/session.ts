@@ -18,7 +18,7 @@ import type {
   StepKind,
 } from "../wire/protocol.js";
 import type { CheckpointFolder, EvalValues } from "../wire/fit.js";
-import type { DataSource } from "../data/dataset.js";
+import type { BatchSource, DataSource } from "../data/dataset.js";
 import {
   parseRunArguments,
   parseRunOptions,
@@ -45,6 +45,7 @@ import { evaluate, predict, type EvaluateOptions, type PredictOptions } from "./
 import type { FileName } from "./integrity.js";
 import { checkModel, withModel } from "./load-model.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
+import { ModelInputs } from "./model-inputs.js";
 import { overfitOneBatch, type OverfitOptions, type OverfitReport } from "./overfit.js";
 import { checkTrainingOptions, type SessionFiles } from "./session-files.js";
 import { SessionCaller } from "./session-caller.js";
@@ -629,11 +630,12 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
    * @throws FeedError when the batch does not fit; a label that is out of range is named with its place
    * @throws SessionError when the loss is not one number, or the session has no optimizer model
    */
-  overfitOneBatch(batch: FeedsType, options: OverfitOptions = {}): Promise<OverfitReport> {
+  async overfitOneBatch(batch: BatchSource, options: OverfitOptions = {}): Promise<OverfitReport> {
     this.#calls.checkOptimizer();
     const keepState = (): Promise<void> => this.#calls.call("keepState").then(() => {});
     const goBack = (): Promise<void> => this.#calls.call("goBack").then(() => {});
-    return overfitOneBatch(this, { keepState, goBack }, batch, options);
+    const whole = new ModelInputs(this.#info.inputs.train).batch(batch);
+    return overfitOneBatch(this, { keepState, goBack }, whole, options);
   }
 
   /** Free the session after the calls already made. Harmless when repeated. */

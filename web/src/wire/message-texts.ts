@@ -258,17 +258,41 @@ export const MESSAGES = {
     error: "FeedError",
     text: "{name!r} is {given}; its first axis must count rows.",
   },
+  INEXACT_NUMBER: {
+    error: "FeedError",
+    text: "{name!r} has {value}, which float32 does not hold: give bigints or a typed array.",
+  },
+  NOT_NUMBERS: {
+    error: "FeedError",
+    text: "{name!r} has {given} among its values: give only numbers, only bigints or only booleans.",
+  },
+  DATA_SHAPE: {
+    error: "FeedError",
+    text: "{name!r} has shape {given!r} in {where}. The model takes {batch} for a batch, so {row} for a row.",
+  },
+  LOST_VALUE: {
+    error: "FeedError",
+    text: "{name!r} has {value!r} in {where}; the model takes {dtype}.",
+  },
+  TOO_MANY_VALUES: {
+    error: "FeedError",
+    text: "{where} has {count} values, and the model has {inputs} inputs: {names}.",
+  },
+  BATCHED_ARRAYS: {
+    error: "ModelError",
+    text: "'batched' is for data that comes in batches; this data is arrays: leave it out.",
+  },
   RAGGED_COLUMN: {
     error: "FeedError",
     text: "The rows of {name!r} have different shapes: {reason}.",
   },
   NOT_A_ROW: {
     error: "FeedError",
-    text: "Row {position} of the data is {given}; it must map input names to arrays.",
+    text: "Row {position} of the data is {given}; it must map input names to arrays, or be an array of arrays.",
   },
   NOT_A_BATCH: {
     error: "FeedError",
-    text: "Batch {position} of the data is {given}; it must map input names to arrays.",
+    text: "Batch {position} of the data is {given}; it must map input names to arrays, or be an array of arrays.",
   },
   ROW_NAMES: {
     error: "FeedError",

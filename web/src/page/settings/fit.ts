@@ -9,6 +9,8 @@ export interface FitFields {
   readonly epochs?: number;
   /** Rows of a batch; 32 unless the data comes in batches. */
   readonly batchSize?: number | null;
+  /** Whether the items of a stream are whole batches; by default the shape of the first one tells. */
+  readonly batched?: boolean | null;
   /** What becomes of the last rows where they do not fill a batch: a smaller batch, for which a plan of its own is compiled; nothing; or a batch filled up with the first rows of the epoch. Default "keep". */
   readonly remainder?: "keep" | "drop" | "pad";
   /** Whether rows come in another order in each epoch: the default for arrays; streams shuffle themselves. */
@@ -125,6 +127,12 @@ export const FIT: Settings = {
   batchSize: {
     python: "batch_size",
     kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+    isOptional: true,
+    default: null,
+  },
+  batched: {
+    python: "batched",
+    kind: {"kind": "flag", "expected": "true or false"},
     isOptional: true,
     default: null,
   },

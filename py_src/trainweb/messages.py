@@ -409,6 +409,11 @@ NO_PREDICTIONS = Message(
 METRIC_SHAPES = Message(
     errors.FeedError, "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}."
 )
+METRIC_TYPE = Message(errors.FeedError, "A metric cannot compare values of type {dtype}: give float32, int64 or int32.")
+AUC_SHAPE = Message(
+    errors.FeedError,
+    "{name} compares predictions [rows, classes] or [rows] with targets [rows]; it got {scores!r} and {targets!r}.",
+)
 METRIC_CLASS = Message(
     errors.FeedError,
     "{name}: the target {value} is not one of the {count} classes; 'ignore_index' leaves one out.",

@@ -505,7 +505,7 @@ WRONG = [
     ("{ x: data(8).x }", "{}", "FeedError", "input 'labels' is missing"),
     ("{ ...data(8), y: data(8).x }", "{}", "FeedError", "invalid input 'y'"),
     ("[{ x: 'text' }]", "{}", "FeedError", "'x' is a string; its first axis must count rows"),
-    ("{ ...data(8), labels: new Tensor('bool', new Uint8Array(8), [8]) }", "{}", "FeedError", "Unexpected input data type of 'labels'"),
+    ("{ ...data(8), labels: Array(8).fill(true) }", "{}", "FeedError", "Unexpected input data type of 'labels'"),
     ("data(8)", "{ batchSize: 9, remainder: 'drop' }", "FeedError", "A batch of 9 rows is larger than the data"),
     ("data(8)", "{ validationSplit: 0.01 }", "FeedError", "A share of 0.01 of 8 rows is less than one row"),
     ("[]", "{ validationSplit: 0.5 }", "FeedError", "A stream of rows cannot be split"),

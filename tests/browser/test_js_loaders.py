@@ -86,7 +86,8 @@ def test_values_and_predictions_of_batches(js: JsPage) -> None:
         + """
         const s = await open();
         const found = [];
-        for (const [given, options] of [[batches, {}], [whole, { batchSize: size }], [[whole.x, whole.labels], { batchSize: size }]]) {
+        const sized = { batchSize: size };
+        for (const [given, options] of [[batches, {}], [whole, sized], [[whole.x, whole.labels], sized]]) {
           const { logits } = await s.predict(given, options);
           found.push(JSON.stringify([await s.evaluate(given, options), [...logits.data]]));
         }

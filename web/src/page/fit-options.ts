@@ -64,7 +64,7 @@ export interface FitOptions extends FitFields {
    */
   readonly schedule?: ScheduleType | FitScheduleSettings | Schedule | ((step: number) => number) | null;
   /** What is computed of the validation data besides the loss. */
-  readonly metrics?: readonly (MetricType | MetricSettings)[];
+  readonly metrics?: MetricType | MetricSettings | readonly (MetricType | MetricSettings)[];
   /** The output of the eval model that metrics look at; by default the only one besides the loss, else what the loss compares. */
   readonly predictions?: string;
   /** The input of the eval model that they compare it with; by default the last one. */
@@ -268,10 +268,11 @@ function splitData(
 
 /** Metrics, checked. */
 export function resolveMetrics(given: unknown): readonly WireMetric[] {
-  if (!Array.isArray(given)) {
+  const listed: unknown = typeof given === "string" || (typeof given === "object" && given !== null && "type" in given) ? [given] : given;
+  if (!Array.isArray(listed)) {
     throw badSetting("metrics", given, "a list of metrics");
   }
-  const metrics = given.map((metric: unknown): WireMetric => {
+  const metrics = listed.map((metric: unknown): WireMetric => {
     const fields = resolveKind("metric", metric, METRICS);
     const type = fields["type"] as MetricType;
     const settings = Object.values(METRICS[type]).map(({ python, default: other }) => fields[python] ?? other);
@@ -335,7 +336,8 @@ export class EarlyStopping {
       throw badSetting("earlyStopping", given, "an object with 'patience'");
     }
     const { metric = "loss", ...settings } = given;
-    const names = metrics.map(({ type }) => type as MetricType).filter((type) => BETTER[type] !== null);
+    const numbers = metrics.filter(({ settings }) => !settings.includes("none"));
+    const names = numbers.map(({ type }) => type as MetricType).filter((type) => BETTER[type] !== null);
     if (metric !== "loss" && !names.includes(metric)) {
       throw badSetting("earlyStopping.metric", metric, ["loss", ...names].join(" or "));
     }

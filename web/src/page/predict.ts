@@ -37,7 +37,7 @@ export interface PredictOptions {
 /** Options of `evaluate`. */
 export interface EvaluateOptions {
   /** What is computed besides the loss. */
-  readonly metrics?: readonly (MetricType | MetricSettings)[];
+  readonly metrics?: MetricType | MetricSettings | readonly (MetricType | MetricSettings)[];
   /** Rows of a batch; default 32, unless the data comes in batches. */
   readonly batchSize?: number;
   /** Whether the items of a stream are whole batches; by default the shape of the first one tells. */

@@ -450,6 +450,14 @@ export const MESSAGES = {
     error: "FeedError",
     text: "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}.",
   },
+  METRIC_TYPE: {
+    error: "FeedError",
+    text: "A metric cannot compare values of type {dtype}: give float32, int64 or int32.",
+  },
+  AUC_SHAPE: {
+    error: "FeedError",
+    text: "{name} compares predictions [rows, classes] or [rows] with targets [rows]; it got {scores!r} and {targets!r}.",
+  },
   METRIC_CLASS: {
     error: "FeedError",
     text: "{name}: the target {value} is not one of the {count} classes; 'ignoreIndex' leaves one out.",

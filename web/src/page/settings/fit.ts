@@ -56,10 +56,13 @@ export type MetricType =
   | "accuracy"
   | "topK"
   | "f1"
+  | "precision"
+  | "recall"
   | "confusionMatrix"
   | "mIoU"
   | "mae"
   | "r2"
+  | "auc"
   | "perplexity";
 
 /** Share of places whose highest score is the target's. */
@@ -78,8 +81,24 @@ export interface TopKFields {
 
 /** Harmonic mean of precision and recall, of the classes that occur. */
 export interface F1Fields {
-  /** Over classes: each alike, all places together, or each by how often it is the target. Default "macro". */
-  readonly average?: "macro" | "micro" | "weighted";
+  /** Over classes: each alike, all places together, each by how often it is the target, or a value for each class. Default "macro". */
+  readonly average?: "macro" | "micro" | "weighted" | "none";
+  /** Targets of this class do not count. */
+  readonly ignoreIndex?: number | null;
+}
+
+/** Share of the places with a predicted class that are right, of the classes that occur. */
+export interface PrecisionFields {
+  /** Over classes: each alike, all places together, each by how often it is the target, or a value for each class. Default "macro". */
+  readonly average?: "macro" | "micro" | "weighted" | "none";
+  /** Targets of this class do not count. */
+  readonly ignoreIndex?: number | null;
+}
+
+/** Share of the places with a target class that are predicted, of the classes that occur. */
+export interface RecallFields {
+  /** Over classes: each alike, all places together, each by how often it is the target, or a value for each class. Default "macro". */
+  readonly average?: "macro" | "micro" | "weighted" | "none";
   /** Targets of this class do not count. */
   readonly ignoreIndex?: number | null;
 }
@@ -102,6 +121,12 @@ export type MaeFields = Readonly<Record<never, never>>;
 /** Coefficient of determination: 1 less the share of the variance that is not explained, the mean over columns. */
 export type R2Fields = Readonly<Record<never, never>>;
 
+/** Area under the ROC curve, of one class against the rest; predictions are [rows, classes], [rows, 1] or [rows]. */
+export interface AucFields {
+  /** The mean over the classes that occur, or a value for each class. Two classes have one value. Default "macro". */
+  readonly average?: "macro" | "none";
+}
+
 /** The exponential of the mean loss, where that is a cross entropy in nats. */
 export type PerplexityFields = Readonly<Record<never, never>>;
 
@@ -110,10 +135,13 @@ export type MetricSettings =
   | Of<"accuracy", AccuracyFields>
   | Of<"topK", TopKFields>
   | Of<"f1", F1Fields>
+  | Of<"precision", PrecisionFields>
+  | Of<"recall", RecallFields>
   | Of<"confusionMatrix", ConfusionMatrixFields>
   | Of<"mIoU", MIoUFields>
   | Of<"mae", MaeFields>
   | Of<"r2", R2Fields>
+  | Of<"auc", AucFields>
   | Of<"perplexity", PerplexityFields>;
 
 /** @internal */
@@ -262,7 +290,35 @@ export const METRICS: Readonly<Record<MetricType, Settings>> = {
   f1: {
     average: {
       python: "average",
-      kind: {"kind": "choice", "expected": "macro, micro or weighted", "options": ["macro", "micro", "weighted"]},
+      kind: {"kind": "choice", "expected": "macro, micro, weighted or none", "options": ["macro", "micro", "weighted", "none"]},
+      isOptional: false,
+      default: "macro",
+    },
+    ignoreIndex: {
+      python: "ignore_index",
+      kind: {"kind": "integer", "expected": "an integer >= -2147483648 and <= 2147483647", "least": -2147483648, "most": 2147483647},
+      isOptional: true,
+      default: null,
+    },
+  },
+  precision: {
+    average: {
+      python: "average",
+      kind: {"kind": "choice", "expected": "macro, micro, weighted or none", "options": ["macro", "micro", "weighted", "none"]},
+      isOptional: false,
+      default: "macro",
+    },
+    ignoreIndex: {
+      python: "ignore_index",
+      kind: {"kind": "integer", "expected": "an integer >= -2147483648 and <= 2147483647", "least": -2147483648, "most": 2147483647},
+      isOptional: true,
+      default: null,
+    },
+  },
+  recall: {
+    average: {
+      python: "average",
+      kind: {"kind": "choice", "expected": "macro, micro, weighted or none", "options": ["macro", "micro", "weighted", "none"]},
       isOptional: false,
       default: "macro",
     },
@@ -291,6 +347,14 @@ export const METRICS: Readonly<Record<MetricType, Settings>> = {
   },
   mae: {},
   r2: {},
+  auc: {
+    average: {
+      python: "average",
+      kind: {"kind": "choice", "expected": "macro or none", "options": ["macro", "none"]},
+      isOptional: false,
+      default: "macro",
+    },
+  },
   perplexity: {},
 };
 
@@ -299,10 +363,13 @@ export const BETTER: Readonly<Record<MetricType, "min" | "max" | null>> = {
   accuracy: "max",
   topK: "max",
   f1: "max",
+  precision: "max",
+  recall: "max",
   confusionMatrix: null,
   mIoU: "max",
   mae: "min",
   r2: "max",
+  auc: "max",
   perplexity: "min",
 };
 

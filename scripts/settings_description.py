@@ -11,6 +11,8 @@ from typing import Any
 from trainweb.artifacts.config import CONFIG, LORA, LORA_DOCS
 from trainweb.federated.options import DOCS as FEDERATED_DOCS
 from trainweb.federated.options import FEDERATED
+from trainweb.fit.find_rate import DOCS as FIND_RATE_DOCS
+from trainweb.fit.find_rate import OPTIONS as FIND_RATE
 from trainweb.fit.options import CHECKPOINT, DEFAULT_BATCH, DOCS, EARLY_STOPPING, FIT, EarlyStopping
 from trainweb.metrics import METRICS, make_metric
 from trainweb.onnxblock.averages import EMA, ExponentialMovingAverage
@@ -219,6 +221,11 @@ export interface FitFields {{
 {members(FIT, DOCS)}
 }}
 
+/** Options of `findLearningRate`. */
+export interface FindRateFields {{
+{members(FIND_RATE, DOCS | FIND_RATE_DOCS)}
+}}
+
 /** What is said of a checkpoint besides where it is. */
 export interface CheckpointFields {{
 {members(CHECKPOINT, DOCS)}
@@ -235,6 +242,8 @@ export type MetricSettings ={settings};
 {INTERNAL}{table("export const FIT: Settings = ", FIT)};
 
 {INTERNAL}{table("export const EARLY_STOPPING: Settings = ", EARLY_STOPPING)};
+
+{INTERNAL}{table("export const FIND_RATE: Settings = ", FIND_RATE)};
 
 {INTERNAL}{table("export const CHECKPOINT: Settings = ", CHECKPOINT)};
 

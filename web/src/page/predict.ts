@@ -7,7 +7,7 @@ import { badSetting } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import type { EvalValues, WireBatch } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
-import type { NamedTensor } from "../wire/protocol.js";
+import type { NamedTensor, SessionInfo } from "../wire/protocol.js";
 import { checkFlag } from "./call-values.js";
 import { callOf } from "./client.js";
 import { buffersOf, emptyData, packBatch, type FitHost } from "./fit.js";
@@ -55,7 +55,7 @@ export async function predict(host: FitHost, data: unknown, options: PredictOpti
   const known = { outputs: true, ema: true, batchSize: true, batched: true } as const;
   const { outputs, ...others } = checkOptions("predict", options, known);
   const { batches, ema } = resolve(host, data, others);
-  const names = outputs ?? ownOutputs(host);
+  const names = outputs ?? ownOutputs(host.info);
   if (!Array.isArray(names) || names.length === 0 || names.some((name) => typeof name !== "string")) {
     throw badSetting("outputs", names, "a list of tensors of the eval model");
   }
@@ -145,7 +145,11 @@ function resolve(
   return { batches: inputs.batches(dataset, options), ema };
 }
 
-function ownOutputs({ info: { evalOutputNames, compared } }: FitHost): readonly string[] {
+/** @throws SessionError where the eval model gives nothing but the loss */
+export function ownOutputs({ hasEval, evalOutputNames, compared }: SessionInfo): readonly string[] {
+  if (!hasEval) {
+    throw sessionError("NO_EVAL_MODEL", {});
+  }
   const [, ...others] = evalOutputNames;
   if (others.length === 0 && compared === null) {
     throw sessionError("NO_OWN_OUTPUTS", { names: evalOutputNames.join(", ") });

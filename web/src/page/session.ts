@@ -8,7 +8,6 @@ import { Profile, type ProfileOptions, type WireProfile } from "../wire/profile.
 import { log } from "../wire/log.js";
 import type {
   DeadUnits,
-  FileForm,
   PropertyKind,
   PropertyValue,
   SessionCall,
@@ -41,13 +40,22 @@ import { FederatedClient } from "./federated.js";
 import type { FederatedFields } from "./settings/federated.js";
 import { FitRun, runTrainSteps, type FitHost } from "./fit.js";
 import { checkAverages, type FitOptions } from "./fit-options.js";
-import { evaluate, predict, type EvaluateOptions, type PredictOptions } from "./predict.js";
+import { evaluate, ownOutputs, predict, type EvaluateOptions, type PredictOptions } from "./predict.js";
 import type { FileName } from "./integrity.js";
 import { checkModel, withModel } from "./load-model.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { ModelInputs } from "./model-inputs.js";
-import { overfitOneBatch, type OverfitOptions, type OverfitReport } from "./overfit.js";
+import { findLearningRate, type FindRateOptions, type LearningRates } from "./find-rate.js";
+import { overfitOneBatch, type OverfitOptions, type OverfitReport, type StateKeeper } from "./overfit.js";
 import { checkTrainingOptions, type SessionFiles } from "./session-files.js";
+import type {
+  Artifacts,
+  ExportOptions,
+  NamedExportOptions,
+  SaveCheckpointOptions,
+  TrainingSessionBundle,
+  TrainingSessionCreateOptions,
+} from "./session-types.js";
 import { SessionCaller } from "./session-caller.js";
 import { SessionMethods, type MethodsByHand } from "./session-methods.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
@@ -56,56 +64,6 @@ import { describe, isTensor } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import { copiedInto, copyBytes, describeFetch, ownBytes, packFeeds, packTensor, SpareBuffers, unpackResults, unpackTensor } from "./tensors.js";
 import { requireLoss, resolveConfig, takeRate, type TrainingConfig } from "./training-config.js";
-
-/** The files of a training session: URLs, bytes or Blobs. `checkpointState` is onnxruntime-web's name of `checkpoint`. */
-export type TrainingSessionCreateOptions = TrainingSessionModels &
-  ({ readonly checkpoint: CheckpointSource } | { readonly checkpointState: CheckpointSource });
-
-/** The file of a checkpoint, or a `CheckpointState`, which the session works on. */
-export type CheckpointSource = Source | CheckpointState;
-
-/** The models of a training session. */
-export interface TrainingSessionModels {
-  /** The model of train steps, as `buildArtifacts`, Python or onnxruntime-training made it. */
-  readonly trainModel: Source;
-  /** Without it there are no eval steps. */
-  readonly evalModel?: Source | null;
-  /** Without it parameters are not updated. */
-  readonly optimizerModel?: Source | null;
-}
-
-/** A session that `trainweb compile` compiled ahead: it trains without Python. */
-export interface TrainingSessionBundle {
-  /** Its file. */
-  readonly bundle: Source;
-}
-
-/** What is saved, and as what. */
-export interface SaveCheckpointOptions<Form extends FileForm = FileForm> extends FileOptions<Form> {
-  /**
-   * Keep what exact resumption takes: moments, step count, learning rate and schedule, accumulated gradients, and the
-   * seed and position of random numbers. A run that goes on from it gives the same bytes as one that was not ended.
-   */
-  readonly includeOptimizerState?: boolean;
-}
-
-/** What is exported, and as what. */
-export interface ExportOptions<Form extends FileForm = FileForm> extends FileOptions<Form> {
-  /** Averages of the trainable parameters in their place, where the session keeps some. Default false. */
-  readonly ema?: boolean;
-}
-
-/** Training artifacts, as `TrainingSession.create` takes them. */
-export interface Artifacts<File extends Uint8Array | Blob = Uint8Array> {
-  /** The model of train steps, with gradients (ONNX). */
-  readonly trainModel: File;
-  /** The parameters as they were before training. */
-  readonly checkpoint: File;
-  /** The model of eval steps (ONNX). */
-  readonly evalModel: File | null;
-  /** The model of optimizer steps (ONNX). */
-  readonly optimizerModel: File | null;
-}
 
 type OpenOptions = Pick<ResolvedOptions, "hasBudget" | "severity" | "checksNumerics">;
 
@@ -632,10 +590,44 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
    */
   async overfitOneBatch(batch: BatchSource, options: OverfitOptions = {}): Promise<OverfitReport> {
     this.#calls.checkOptimizer();
-    const keepState = (): Promise<void> => this.#calls.call("keepState").then(() => {});
-    const goBack = (): Promise<void> => this.#calls.call("goBack").then(() => {});
     const whole = new ModelInputs(this.#info.inputs.train).batch(batch);
-    return overfitOneBatch(this, { keepState, goBack }, whole, options);
+    return overfitOneBatch(this, this.#stateKeeper(), whole, options);
+  }
+
+  /**
+   * Losses of steps whose learning rate grows, and a rate to train with; afterwards the session is as before. It is fastai's
+   * finder: rates grow by a factor, losses are smoothed, and the suggestion lies in their valley.
+   *
+   * @param data - as of `fit`
+   * @throws SessionError without an optimizer model; FeedError for data that does not fit the model or has no rows
+   */
+  findLearningRate(data: DataSource, options: FindRateOptions = {}): Promise<LearningRates> {
+    this.#calls.checkOptimizer();
+    return findLearningRate(this, this.#info, this.#stateKeeper(), data, options);
+  }
+
+  /** `saveCheckpoint` with the state of the optimizer, unless `includeOptimizerState` is false. */
+  save(options: SaveCheckpointOptions<"blob"> & { readonly as: "blob" }): Promise<Blob>;
+  save(options?: SaveCheckpointOptions<"bytes">): Promise<Uint8Array>;
+  async save(options: SaveCheckpointOptions = {}): Promise<Uint8Array | Blob> {
+    const { includeOptimizerState = true, as } = checkOptions("save", options, { includeOptimizerState: true, as: true });
+    return (await this.#calls.call("saveCheckpoint", includeOptimizerState, checkForm(as))).data;
+  }
+
+  /** `exportModelForInferencing` of the outputs of the model, or of those that are named. */
+  export(options: NamedExportOptions & { readonly as: "blob" }): Promise<Blob>;
+  export(options?: NamedExportOptions<"bytes">): Promise<Uint8Array>;
+  async export(options: NamedExportOptions = {}): Promise<Uint8Array | Blob> {
+    const { outputs, ema = false, as } = checkOptions("export", options, { outputs: true, ema: true, as: true });
+    const names = outputs ?? ownOutputs(this.#info);
+    return (await this.#calls.call("exportModelForInferencing", names, checkForm(as), ema)).data;
+  }
+
+  #stateKeeper(): StateKeeper {
+    return {
+      keepState: () => this.#calls.call("keepState").then(() => {}),
+      goBack: () => this.#calls.call("goBack").then(() => {}),
+    };
   }
 
   /** Free the session after the calls already made. Harmless when repeated. */

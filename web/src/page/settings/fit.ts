@@ -35,6 +35,22 @@ export interface FitFields {
   readonly onNaN?: "stop" | "skip" | "restore" | null;
 }
 
+/** Options of `findLearningRate`. */
+export interface FindRateFields {
+  /** Batches to train on; they come again where the data has fewer. Default 100. */
+  readonly steps?: number;
+  /** The first rate. Default 1e-07. */
+  readonly least?: number;
+  /** The last rate. Default 10.0. */
+  readonly most?: number;
+  /** Rows of a batch; 32 unless the data comes in batches. */
+  readonly batchSize?: number | null;
+  /** Whether the items of a stream are whole batches; by default the shape of the first one tells. */
+  readonly batched?: boolean | null;
+  /** Of the order of rows. Default 0. */
+  readonly seed?: number;
+}
+
 /** What is said of a checkpoint besides where it is. */
 export interface CheckpointFields {
   /** Optimizer steps between two checkpoints within an epoch; one is written after each epoch anyway. */
@@ -250,6 +266,46 @@ export const EARLY_STOPPING: Settings = {
     kind: {"kind": "flag", "expected": "true or false"},
     isOptional: false,
     default: false,
+  },
+};
+
+/** @internal */
+export const FIND_RATE: Settings = {
+  steps: {
+    python: "steps",
+    kind: {"kind": "integer", "expected": "an integer >= 10", "least": 10},
+    isOptional: false,
+    default: 100,
+  },
+  least: {
+    python: "least",
+    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+    isOptional: false,
+    default: 1e-07,
+  },
+  most: {
+    python: "most",
+    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+    isOptional: false,
+    default: 10.0,
+  },
+  batchSize: {
+    python: "batch_size",
+    kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+    isOptional: true,
+    default: null,
+  },
+  batched: {
+    python: "batched",
+    kind: {"kind": "flag", "expected": "true or false"},
+    isOptional: true,
+    default: null,
+  },
+  seed: {
+    python: "seed",
+    kind: {"kind": "integer", "expected": "an integer >= 0 and <= 9007199254740991", "least": 0, "most": 9007199254740991},
+    isOptional: false,
+    default: 0,
   },
 };
 

@@ -352,9 +352,7 @@ def named_settings(what: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
     return {"type": given} if isinstance(given, str) else dict(given)
 
 
-def make(
-    what: str, kinds: Mapping[str, type[T]], given: str | Mapping[str, Any], others: Sequence[str] = ()
-) -> T:
+def make(what: str, kinds: Mapping[str, type[T]], given: str | Mapping[str, Any], others: Sequence[str] = ()) -> T:
     """An optimizer, a loss or a schedule by its name, or by a mapping of its name as "type" and of its settings.
 
     Parameters

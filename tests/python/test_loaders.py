@@ -104,5 +104,3 @@ def test_a_batch_to_overfit_may_be_a_tuple() -> None:
     with session() as s:
         report = Trainer(s).overfit_one_batch((DATA["x"].tolist(), DATA["labels"].tolist()), steps=2)
         assert report.losses == Trainer(s).overfit_one_batch(DATA, steps=2).losses
-
-

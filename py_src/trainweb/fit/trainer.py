@@ -607,9 +607,7 @@ def check_names(given: Mapping[str, Any]) -> None:
     check_settings("fit", given, [*FIT, *OPTIONS])
 
 
-def split_data(
-    inputs: ModelInputs, data: Any, validation: Any, share: float | None
-) -> tuple[Dataset, Dataset | None]:
+def split_data(inputs: ModelInputs, data: Any, validation: Any, share: float | None) -> tuple[Dataset, Dataset | None]:
     """Return the training data and the validation data."""
     train = inputs.dataset(data)
     if share is None:

@@ -362,6 +362,22 @@ SHUFFLED_STREAM = Message(
     "A stream can only be shuffled in a buffer: call data.shuffle(buffer, seed), and leave out 'shuffle'.",
     "A stream can only be shuffled in a buffer: call data.shuffle(options), and leave out 'shuffle'.",
 )
+STRATIFIED_NOTHING = Message(
+    errors.ModelError,
+    "'stratify' is of 'validation_split': give the share of the rows that are evaluated.",
+    "'stratify' is of 'validationSplit': give the share of the rows that are evaluated.",
+)
+NO_CLASSES = Message(
+    errors.FeedError, "'stratify' goes by the classes in {name!r}, the last input: give arrays with an integer a row."
+)
+MISSING_CLASSES = Message(
+    errors.FeedError,
+    "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give stratify=True, "
+    "or shuffle the rows before.",
+    "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give stratify: true, "
+    "or shuffle the rows before.",
+)
+"""A warning."""
 TWO_VALIDATIONS = Message(
     errors.ModelError,
     "Give validation data, or split it off the data: not both.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -104,3 +105,21 @@ def test_a_batch_to_overfit_may_be_a_tuple() -> None:
     with session() as s:
         report = Trainer(s).overfit_one_batch((DATA["x"].tolist(), DATA["labels"].tolist()), steps=2)
         assert report.losses == Trainer(s).overfit_one_batch(DATA, steps=2).losses
+
+
+def test_batches_of_any_size_go_on_from_a_checkpoint(tmp_path: Path) -> None:
+    whole = [{n: np.concatenate([a] * 4)[:size] for n, a in DATA.items()} for size in (64, 40)]
+    place = {"store": tmp_path, "name": "fit", "every": 1}
+
+    def broken() -> Iterator[dict[str, np.ndarray]]:
+        yield whole[0]
+        raise OSError("the file ends")
+
+    with session() as s:
+        Trainer(s).fit(whole, progress=False)
+        expected = s.get_contiguous_parameters().tobytes()
+    with session() as s, pytest.raises(OSError, match="the file ends"):
+        Trainer(s).fit(broken, checkpoint=place, progress=False)
+    with session() as s:
+        Trainer(s).fit(lambda: iter(whole), checkpoint=place, progress=False)
+        assert s.get_contiguous_parameters().tobytes() == expected

@@ -22,6 +22,7 @@ FIT = {
     "shuffle": Field(Flag(), None, is_optional=True),
     "seed": Field(Whole(least=0, most=MAX_SEED), 0, is_optional=False),
     "validation_split": Field(Number(above=0, below=1), None, is_optional=True),
+    "stratify": Field(Flag(), False, is_optional=False),
     "learning_rate": Field(Number(least=0), None, is_optional=True),
     "accumulate": Field(Whole(least=1), 1, is_optional=False),
     "clip_grad_norm": Field(Number(above=0), None, is_optional=True),
@@ -45,6 +46,7 @@ DOCS = {
     "shuffle": "Whether rows come in another order in each epoch: the default for arrays; streams shuffle themselves.",
     "seed": "Of the order of rows.",
     "validation_split": "Share of the rows, the last ones, that are evaluated after each epoch instead of trained on.",
+    "stratify": "Whether the split takes its share of the rows of each class, by the last input of the model.",
     "on_nan": "What follows where loss, gradients, parameters or moments become no finite numbers: the fit ends with "
     "the session as before the batch; it goes on with the next batch as if there had been none; or it goes on with the "
     "next batch from the state at the begin of the epoch, or of its last checkpoint in it, up to 3 times. By default "

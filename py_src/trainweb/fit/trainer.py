@@ -27,6 +27,7 @@ from trainweb.fit.places import located
 from trainweb.fit.proximal import ProximalTerm
 from trainweb.fit.rates import schedule_of
 from trainweb.fit.resume import FitCheckpoint, Position
+from trainweb.fit.split import split_data
 from trainweb.ir.layout import STATE_LAZY_RESET
 from trainweb.loss_counts import MeanLoss
 
@@ -170,6 +171,8 @@ class Trainer:
             Evaluated after each epoch.
         validation_split : float, optional
             Share of the rows, the last ones, that are evaluated after each epoch instead of trained on.
+        stratify : bool
+            Whether `validation_split` takes its share of the rows of each class, by the last input of the model; False.
         learning_rate : float, optional
             Learning rate of each optimizer step of this fit, which the session keeps. By default it stays as it is:
             0.001 for a fresh session. Of a schedule it is the setting of the same name.
@@ -305,7 +308,13 @@ class FitPlan:
         check_names(given)
         options = checked_options(given)
         self.inputs = ModelInputs(session.core.models.inputs["train"])
-        train, validation = split_data(self.inputs, data, others.get("validation_data"), options["validation_split"])
+        train, validation = split_data(
+            self.inputs,
+            data,
+            others.get("validation_data"),
+            options["validation_split"],
+            stratify=options["stratify"],
+        )
         if train.is_batched and given.get("batch_size") is not None:
             raise messages.BATCH_OF_BATCHES(name="batch_size")
         if train.columns is None and options["shuffle"]:
@@ -359,7 +368,9 @@ class FitPlan:
         options: Mapping[str, Any], train: Dataset, validation: Dataset | None, *, shuffle: bool
     ) -> dict[str, Any]:
         """Return the options that determine the batches and their order, by their names in the page."""
-        has_size = not train.is_batched
+        # The items of a stream may be batches of any size.
+        is_open = train.columns is None and options["batch_size"] is None and options["batched"] is not False
+        has_size = not train.is_batched and not is_open
         return {
             "batchSize": (options["batch_size"] or DEFAULT_BATCH) if has_size else None,
             "remainder": options["remainder"] if has_size else None,
@@ -368,6 +379,7 @@ class FitPlan:
             "clipGradNorm": options["clip_grad_norm"],
             "clipGradValue": options["clip_grad_value"],
             "ema": options["ema"] or None,
+            "stratify": options["stratify"] or None,
             "rows": None if train.columns is None else len(train),
             "validationRows": None if validation is None or validation.columns is None else len(validation),
         }
@@ -605,16 +617,6 @@ def check_names(given: Mapping[str, Any]) -> None:
     from trainweb.fit.options import FIT
 
     check_settings("fit", given, [*FIT, *OPTIONS])
-
-
-def split_data(inputs: ModelInputs, data: Any, validation: Any, share: float | None) -> tuple[Dataset, Dataset | None]:
-    """Return the training data and the validation data."""
-    train = inputs.dataset(data)
-    if share is None:
-        return train, None if validation is None else inputs.dataset(validation)
-    if validation is not None:
-        raise messages.TWO_VALIDATIONS()
-    return train.split(share)
 
 
 def as_callbacks(given: Any) -> Sequence[Callback]:

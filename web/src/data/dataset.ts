@@ -211,6 +211,24 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     return [this.#pick(order.subarray(0, rows - second)), this.#pick(order.subarray(rows - second))];
   }
 
+  /**
+   * The dataset of tensors with these rows, in this order.
+   *
+   * @throws FeedError when the rows are a stream, or have no such number
+   */
+  rows(indices: readonly number[] | Uint32Array): Dataset {
+    const size = this.size;
+    if (size === null) {
+      throw sessionError("STREAM_SPLIT", {});
+    }
+    for (const row of indices) {
+      if (!Number.isSafeInteger(row) || row < 0 || row >= size) {
+        throw badSetting("indices", row, `an integer >= 0 and < ${size}`);
+      }
+    }
+    return this.#pick(Uint32Array.from(indices));
+  }
+
   /** The first rows (or batches). */
   take(count: number): Dataset {
     checkCount("count", count);

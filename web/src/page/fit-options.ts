@@ -26,6 +26,7 @@ import { CheckpointStore } from "./checkpoint-store.js";
 import type { FitControl, FitEvent } from "./fit-events.js";
 import { scheduleOf } from "./fit-rates.js";
 import { ModelInputs } from "./model-inputs.js";
+import { splitData } from "./split.js";
 import type { Schedule } from "./schedule.js";
 import type { Settings } from "./settings/kinds.js";
 import type { ScheduleSettings, ScheduleType } from "./settings/schedules.js";
@@ -129,7 +130,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const given = options as FitOptions;
   const plain = checkPlain(options);
   const inputs = new ModelInputs(info.inputs.train);
-  const [train, validation] = splitData(inputs, data, given.validationData ?? null, plain.validationSplit);
+  const [train, validation] = splitData(inputs, info.trainingInputNames.at(-1) as string, data, given.validationData ?? null, plain);
   const isStream = train.columns === null;
   if (train.isBatched && (given.batchSize ?? null) !== null) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
@@ -162,14 +163,17 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const batches = train.size === null || train.isBatched ? null : countBatches(train.size, batchSize, plain.remainder);
   const steps = batches === null ? null : plain.epochs * Math.ceil(batches / plain.accumulate);
   const seed = isStream || plain.shuffle === false ? null : plain.seed;
+  // The items of a stream may be batches of any size.
+  const hasSize = !train.isBatched && !(isStream && plain.batchSize === null && plain.batched !== false);
   const kept = {
-    batchSize: train.isBatched ? null : batchSize,
-    remainder: train.isBatched ? null : plain.remainder,
+    batchSize: hasSize ? batchSize : null,
+    remainder: hasSize ? plain.remainder : null,
     seed,
     accumulate: plain.accumulate,
     clipGradNorm: plain.clipGradNorm,
     clipGradValue: plain.clipGradValue,
     ema: plain.ema || null,
+    stratify: plain.stratify || null,
     rows: train.size,
     validationRows: validation?.size ?? null,
   };
@@ -248,22 +252,6 @@ function withDefaults(checked: Fields, settings: Settings): Fields {
   return Object.fromEntries(
     Object.entries(settings).map(([name, { python, default: other }]) => [name, checked[python] ?? other]),
   );
-}
-
-function splitData(
-  inputs: ModelInputs,
-  data: unknown,
-  validation: DataSource | null,
-  share: number | null,
-): [Dataset, Dataset | null] {
-  const train = inputs.dataset(data);
-  if (share === null) {
-    return [train, validation === null ? null : inputs.dataset(validation)];
-  }
-  if (validation !== null) {
-    throw sessionError("TWO_VALIDATIONS", {});
-  }
-  return train.split(share);
 }
 
 /** Metrics, checked. */

@@ -406,6 +406,18 @@ export const MESSAGES = {
     error: "ModelError",
     text: "A stream can only be shuffled in a buffer: call data.shuffle(options), and leave out 'shuffle'.",
   },
+  STRATIFIED_NOTHING: {
+    error: "ModelError",
+    text: "'stratify' is of 'validationSplit': give the share of the rows that are evaluated.",
+  },
+  NO_CLASSES: {
+    error: "FeedError",
+    text: "'stratify' goes by the classes in {name!r}, the last input: give arrays with an integer a row.",
+  },
+  MISSING_CLASSES: {
+    error: "FeedError",
+    text: "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give stratify: true, or shuffle the rows before.",
+  },
   TWO_VALIDATIONS: {
     error: "ModelError",
     text: "Give validation data, or split it off the data: not both.",

@@ -19,6 +19,8 @@ export interface FitFields {
   readonly seed?: number;
   /** Share of the rows, the last ones, that are evaluated after each epoch instead of trained on. */
   readonly validationSplit?: number | null;
+  /** Whether the split takes its share of the rows of each class, by the last input of the model. Default false. */
+  readonly stratify?: boolean;
   /** Learning rate of each optimizer step of this fit, which the session keeps; by default it stays as it is. Of a schedule it is the setting of the same name. */
   readonly learningRate?: number | null;
   /** Batches whose gradients are added up for one optimizer step. Default 1. */
@@ -203,6 +205,12 @@ export const FIT: Settings = {
     kind: {"kind": "number", "expected": "a number greater than 0 and less than 1", "above": 0, "below": 1},
     isOptional: true,
     default: null,
+  },
+  stratify: {
+    python: "stratify",
+    kind: {"kind": "flag", "expected": "true or false"},
+    isOptional: false,
+    default: false,
   },
   learningRate: {
     python: "learning_rate",

@@ -51,6 +51,8 @@ PAGE_MODULES = {
     "checkFlag": "./call-values.js",
     "checkNumber": "./call-values.js",
     "checkOptions": "../data/nearest.js",
+    "trainableOnlyOf": "./call-values.js",
+    "type TrainableOnly": "./call-values.js",
     "typeAndShape": "./call-values.js",
     "type ParameterTypeAndShape": "./call-values.js",
     "copyBytes": "./tensors.js",
@@ -286,7 +288,7 @@ def page_parameters(call: Call) -> str:
     parts = []
     for a in own:
         # TypeScript takes the type of a default, but for a choice among texts.
-        kind = f": {a.kind.page}" if a.default is REQUIRED or isinstance(a.default, str) else ""
+        kind = f": {a.kind.page}" if a.default is REQUIRED or isinstance(a.default, str) or "|" in a.kind.page else ""
         default = "" if a.default is REQUIRED else f" = {json.dumps(a.default)}"
         parts.append(f"{page_name(a)}{kind}{default}")
     if options:
@@ -357,7 +359,7 @@ export class SessionMethods {{
 {methods}
 }}
 
-/** The calls that `TrainingSession` has besides. */
+/** The calls that `TrainingSession` has besides. @internal */
 export type MethodsByHand = Readonly<
   Record<
     {by_hand},

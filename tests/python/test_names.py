@@ -100,3 +100,16 @@ def test_a_setting_with_two_names(name: str, other: str, settings: Callable[[str
 def test_one_setting_by_both_names_is_refused() -> None:
     with pytest.raises(TypeError, match="'pos_weight' and 'positive_weights' for the same setting"):
         opened(loss={"type": "BCEWithLogitsLoss", "pos_weight": [1.0], "positive_weights": [1.0]})
+
+
+def test_completion_leaves_out_internals() -> None:
+    with opened() as session:
+        state = trainweb.CheckpointState.load_checkpoint(session.save())
+        for value, public, internal in (
+            (session, "fit", ["core"]),
+            (trainweb.SessionOptions(), "threads", ["of", "named", "check", "core_settings", "checks_numerics"]),
+            (trainweb.RunOptions(), "tag", ["of", "named", "stop", "noted", "refuse_ema", "check_terminate"]),
+            (state, "parameters", ["lent", "to_checkpoint", "gradient", "optimizer", "store", "latest"]),
+        ):
+            assert public in dir(value) and not set(internal) & set(dir(value))
+    assert not {"Pairs", "Result"} & set(dir(trainweb.api))

@@ -55,6 +55,9 @@ class Kind:
 
 NOTHING = Kind("None", "void", wire="null")
 FLAG = Kind("bool", "boolean", to_core='flag("$name", $)', check='checkFlag("$name", $)')
+BY_NAME = Kind(
+    "bool", "boolean | TrainableOnly", "bool", "boolean", to_core='flag("$name", $)', to_wire="trainableOnlyOf($)"
+)
 NAME = Kind("str", "string")
 NAMES = Kind("list[str]", "readonly string[]")
 NUMBER = Kind("float", "number", check='checkNumber("$name", $)')
@@ -174,7 +177,7 @@ class Call:
     page_name: str = ""
 
 
-TRAINABLE_ONLY = Argument("trainable_only", FLAG, "Leave out the frozen ones.", default=True)
+TRAINABLE_ONLY = Argument("trainable_only", BY_NAME, "Leave out the frozen ones.", default=True)
 PARAMETER = Argument("name", NAME, "The parameter's name.")
 PROPERTY_NAME = Argument("name", NAME, "The property's name.")
 TRAINING = Argument("training", FLAG, "False: of an eval step.", default=True, in_options=True)

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any, Self
 
 from trainweb import messages
+from trainweb._names import hides
 from trainweb.arguments import instance_of, texts, unknown
 from trainweb.errors import SessionError, UnknownNameError, UnsupportedError
 from trainweb.ir.layout import MAX_THREADS
@@ -93,6 +94,7 @@ class Attributes:
         return cls(**given)
 
 
+@hides("of", "named", "check", "stop", "noted", "refuse_ema", "check_terminate")
 @dataclass
 class RunOptions(Attributes):
     """Options of one step or run.
@@ -234,6 +236,7 @@ class RunOptions(Attributes):
             raise
 
 
+@hides("of", "named", "check", "core_settings", "checks_numerics")
 @dataclass
 class SessionOptions(Attributes):
     """Options of a session: the first five are trainweb's own, the others onnxruntime's.

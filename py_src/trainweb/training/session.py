@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from trainweb._names import hides
 from trainweb.arguments import checks_keywords, flag, mapping, only_one, texts
 from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import BufferSizeError, FeedError, ModelError, ReleasedError, UnsupportedError
@@ -32,6 +33,7 @@ Model = Any
 """bytes, a path, or an onnx.ModelProto."""
 
 
+@hides("core")
 @checks_keywords
 class TrainingSession(SessionMethods, SessionTasks):
     """Trains a model from its artifacts.

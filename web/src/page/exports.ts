@@ -4,7 +4,7 @@ export { registerBackend, Tensor, type TypedTensor } from "onnxruntime-common";
 
 export type { FeedsType, FetchesType, ReturnType } from "./arguments.js";
 export type { RunOptions } from "./run-options.js";
-export type { ParameterTypeAndShape } from "./call-values.js";
+export type { ParameterTypeAndShape, TrainableOnly } from "./call-values.js";
 export { buildArtifacts, GradientGraphBuilder } from "./build.js";
 export type { ArtifactSet } from "./build.js";
 export type { FileOptions } from "./call-arguments.js";
@@ -77,12 +77,15 @@ export { TrainingSession } from "./session.js";
 export type {
   Artifacts,
   CheckpointSource,
+  ContiguousOptions,
   ExportOptions,
   NamedExportOptions,
   SaveCheckpointOptions,
   TrainingSessionBundle,
   TrainingSessionCreateOptions,
   TrainingSessionModels,
+  WithCheckpoint,
+  WithCheckpointState,
 } from "./session-types.js";
 export type { EmaFields, LoraFields } from "./settings/config.js";
 export type { AdapterFiles, DeadUnits, PropertyKind, PropertyValue, SessionMemory, ModelMetadata, ValueMetadata } from "../wire/protocol.js";

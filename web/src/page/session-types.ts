@@ -6,8 +6,19 @@ import type { CheckpointState } from "./checkpoint-state.js";
 import type { Source } from "./sources.js";
 
 /** The files of a training session: URLs, bytes or Blobs. `checkpointState` is onnxruntime-web's name of `checkpoint`. */
-export type TrainingSessionCreateOptions = TrainingSessionModels &
-  ({ readonly checkpoint: CheckpointSource } | { readonly checkpointState: CheckpointSource });
+export type TrainingSessionCreateOptions = TrainingSessionModels & (WithCheckpoint | WithCheckpointState);
+
+/** The checkpoint of a training session. */
+export interface WithCheckpoint {
+  /** The parameters. */
+  readonly checkpoint: CheckpointSource;
+}
+
+/** The checkpoint of a training session by onnxruntime-web's name. */
+export interface WithCheckpointState {
+  /** The parameters. */
+  readonly checkpointState: CheckpointSource;
+}
 
 /** The file of a checkpoint, or a `CheckpointState`, which the session works on. */
 export type CheckpointSource = Source | CheckpointState;
@@ -35,6 +46,14 @@ export interface SaveCheckpointOptions<Form extends FileForm = FileForm> extends
    * seed and position of random numbers. A run that goes on from it gives the same bytes as one that was not ended.
    */
   readonly includeOptimizerState?: boolean;
+}
+
+/** Settings of `getContiguousParameters`. */
+export interface ContiguousOptions {
+  /** Averages stand for the parameters, where the session keeps some. Default false. */
+  readonly ema?: boolean;
+  /** What they are copied into. */
+  readonly out?: Float32Array;
 }
 
 /** What is exported, and as what. */

@@ -29,7 +29,7 @@ import {
   type RunArguments,
 } from "./arguments.js";
 import type { RunOptions } from "./run-options.js";
-import { checkFlag, checkNumber } from "./call-values.js";
+import { checkFlag, checkNumber, trainableOnlyOf, type TrainableOnly } from "./call-values.js";
 import { checkForm, checkKind, type FileOptions, formOf } from "./call-arguments.js";
 import { CheckpointState } from "./checkpoint-state.js";
 import { Channel } from "./channel.js";
@@ -50,6 +50,7 @@ import { overfitOneBatch, type OverfitOptions, type OverfitReport, type StateKee
 import { checkTrainingOptions, type SessionFiles } from "./session-files.js";
 import type {
   Artifacts,
+  ContiguousOptions,
   ExportOptions,
   NamedExportOptions,
   SaveCheckpointOptions,
@@ -71,7 +72,7 @@ const KEY = Symbol("TrainingSession");
 const FILES: readonly FileName[] = ["bundle", "trainModel", "checkpointState", "evalModel", "optimizerModel"];
 
 /** Trains a model in a worker. Calls may be made before others are answered: they are worked off in their order. */
-export class TrainingSession extends SessionMethods implements MethodsByHand {
+export class TrainingSession extends SessionMethods {
   readonly #info: SessionInfo;
   readonly #client: WorkerClient;
   readonly #channel: Channel;
@@ -424,7 +425,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   /**
    * All (trainable) parameters as one vector, in the order of the training model's inputs.
    *
-   * @param trainableOnly - leave out the frozen ones; default true
+   * @param trainableOnly - leave out the frozen ones; default true. It may be one of the settings
    * @param options - settings by name
    * @param options.ema - averages stand for the parameters, where the session keeps them; default false
    * @param options.out - what they are copied into, of as many elements as `getParametersSize` says; default: a new array
@@ -434,16 +435,19 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
    * @throws BufferSizeError: `out` has another number of elements
    */
   async getContiguousParameters(
-    trainableOnly = true,
-    options: { readonly ema?: boolean; readonly out?: Float32Array } = {},
+    trainableOnly: boolean | (ContiguousOptions & TrainableOnly) = true,
+    options: ContiguousOptions = {},
   ): Promise<Tensor> {
-    const { ema = false, out } = checkOptions("getContiguousParameters", options, { ema: true, out: true });
-    checkFlag("trainableOnly", trainableOnly);
+    const isNamed = typeof trainableOnly === "object" && trainableOnly !== null;
+    const { trainableOnly: flag, ...own } = isNamed ? trainableOnly : { trainableOnly };
+    const given = isNamed ? own : options;
+    const { ema = false, out } = checkOptions("getContiguousParameters", given, { ema: true, out: true });
+    const isShort = trainableOnlyOf(flag ?? true);
     checkFlag("ema", ema);
     if (out !== undefined && !(out instanceof Float32Array)) {
       throw new TypeError(`'out' must be a Float32Array, got ${describe(out)}.`);
     }
-    const found = unpackTensor(await this.#calls.call("getContiguousParameters", trainableOnly, ema));
+    const found = unpackTensor(await this.#calls.call("getContiguousParameters", isShort, ema));
     return out === undefined ? found : copiedInto(out, found);
   }
 
@@ -735,6 +739,9 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
     return unpackResults(results, fetches);
   }
 }
+
+/** The compiler finds a call that the class lacks. @internal */
+export const asCalls: (session: TrainingSession) => MethodsByHand = (session) => session;
 
 function logCost(memory: SessionMemory): void {
   const { arena, arenaWithoutBudget: full, recomputedInstructions: count, recomputedShare: share } = memory;

@@ -1,4 +1,4 @@
-"""`findLearningRate`, `save` and `export` in a page: what Python's give."""
+"""`findLearningRate`, `save`, `export` and flags by name in a page: what Python gives."""
 
 from __future__ import annotations
 
@@ -64,3 +64,30 @@ def test_save_and_export_are_short_names(js: JsPage) -> None:
         return both.map(([a, b]) => new Uint8Array(a).join() === b.join());"""
     )
     assert same == [True] * 4
+
+
+def test_flags_may_be_named(js: JsPage) -> None:
+    same, wrong = js.run(
+        f"""{OPEN}
+        const s = await open({{ frozenParams: ["fc1.*"] }});
+        const out = new Float32Array(await s.getParametersSize(false));
+        const whole = await s.getContiguousParameters(false);
+        const same = [
+          await s.getParametersSize({{ trainableOnly: false }}) === await s.getParametersSize(false),
+          await s.getParametersSize({{}}) === await s.getParametersSize() && await s.getParametersSize() < out.length,
+          (await s.getContiguousParameters({{ trainableOnly: false, out }})).data === out,
+          out.join() === whole.data.join(),
+        ];
+        await s.loadParametersBuffer(out.map((x) => x + 1), {{ trainableOnly: false }});
+        same.push((await s.getContiguousParameters(false)).data.every((x, k) => x === Math.fround(out[k] + 1)));
+        const wrong = [
+          await failure(() => s.getParametersSize({{ trainable: true }})),
+          await failure(() => s.getContiguousParameters({{ emma: true }})),
+          await failure(() => s.getParametersSize("no")),
+        ];
+        await s.release();
+        return [same, wrong.map(({{ name, message }}) => name + ": " + message)];"""
+    )
+    assert same == [True] * 5
+    assert "TypeError" in wrong[0] and "did you mean 'trainableOnly'" in wrong[0]
+    assert "did you mean 'ema'" in wrong[1] and "'trainableOnly' must be a boolean" in wrong[2]

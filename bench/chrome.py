@@ -118,7 +118,7 @@ def open_browser() -> Iterator[Browser]:
 
 @contextmanager
 def open_profile() -> Iterator[BrowserContext]:
-    """A headless Chromium with a profile of its own on disk: only there it keeps machine code of WebAssembly."""
+    """A headless Chromium with a separate profile on disk: only there it keeps machine code of WebAssembly."""
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
         path = find_chromium(install=False)
         context = playwright.chromium.launch_persistent_context(folder, executable_path=path, args=FLAGS)
@@ -164,7 +164,7 @@ class ContenderPage:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers depend on."""
+    """The conditions of the measurement."""
     cpu = next(
         (line.split(":")[1].strip() for line in _read("/proc/cpuinfo").splitlines() if line.startswith("model name")),
         "unknown",

@@ -1,8 +1,7 @@
-"""Where compilation spends its time: runs as it stands natively and in Pyodide; needs trainweb alone.
+"""Time of the stages of compilation, natively and in Pyodide; needs trainweb alone.
 
-`measure` takes a forward model from its bytes to a session that is ready for its first step: once cold (modules and
-caches are filled on the way), then `repeat` times. Stages are the functions below, each without the time of those
-inside it.
+`measure` takes a forward model from its bytes to a session that is ready for its first step. It runs once cold, filling
+modules and caches, then `repeat` times. Stages are the functions below, each without the time of those inside it.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Stopwatch:
 
 
 def instrument(watch: Stopwatch) -> tuple[list[Callable[[], None]], list[str]]:
-    """Time the functions of STAGES and the passes; returns what undoes that, and those that are not there any more."""
+    """Time the functions of STAGES and the passes; returns the undo list, and the names that no longer exist."""
     undo: list[Callable[[], None]] = []
     gone = []
     for where, stage in STAGES.items():
@@ -183,7 +182,7 @@ def per_node(found: Mapping[str, Any], checking: float) -> dict[str, float]:
     """Milliseconds for each node of the training model, by what they are spent on.
 
     "checking" is `trainweb.check`, which builds and plans, too; "building" is from the file to the training, eval and
-    optimizer model; "passes" are those of the pipeline; "planning" is all other compilation.
+    optimizer model; "passes" are the passes of the pipeline; "planning" is all other compilation.
     """
     stages, nodes = found["stages"], found["training_nodes"]
     building = sum(stages.get(s, 0.0) for s in BEFORE_PASSES[:3])

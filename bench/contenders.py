@@ -1,4 +1,4 @@
-"""Who takes part: contenders in the page by their query, native ones by their program."""
+"""The contenders: in the page by their query, native ones by their program."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Contender:
         return os.environ.get(self.python) if self.python else sys.executable
 
     def runs(self, model: str) -> bool:
-        """Whether it has this model."""
+        """True if it has this model."""
         return not self.models or model in self.models
 
 
@@ -96,7 +96,7 @@ def select(names: str | None, default: tuple[str, ...]) -> list[Contender]:
     Raises
     ------
     SystemExit
-        There is none of that name.
+        No contender has that name.
     """
     chosen = names.split(",") if names else list(default)
     unknown = [n for n in chosen if n not in CONTENDERS]

@@ -1,4 +1,4 @@
-"""Put the latest results into docs/performance.md: each block between `<!-- NAME -->` and `<!-- /NAME -->`.
+"""Put the latest results into docs/performance*.md: each block between `<!-- NAME -->` and `<!-- /NAME -->`.
 
     python bench/document.py [--steps .build/bench/results/steps-....json ...]
 
@@ -19,7 +19,7 @@ from contenders import CONTENDERS, REFERENCE
 from tables import startup_times
 
 RESULTS = BUILD / "results"
-PAGE = ROOT / "docs" / "performance.md"
+PAGES = sorted((ROOT / "docs").glob("performance*.md"))
 BARS = {"A": 2.0, "B": 1.75, "C": 2.5, "D": 2.2, "Dn": 2.2, "E": 1.8, "F": 2.5, "R": 2.0, "G": 2.0}
 """How many times faster than onnxruntime-web with as many threads trainweb is to be."""
 SHOWN_SHARE = 0.02
@@ -205,7 +205,7 @@ def memory_block(data: Result) -> str:
 
 
 def scaling_block(data: Result) -> str:
-    """What an instruction costs by itself, from the models of tiny nodes."""
+    """The cost of an instruction itself, from the models of tiny nodes."""
     rows = data.get("steps", {}).get("nodes", [])
     lines = ["| nodes | instructions | us an instruction | compile ms a training node |", "|---|---|---|---|"]
     for r in rows:
@@ -239,32 +239,34 @@ def _noise(data: Result) -> str:
     return f"\nCommit {data['machine']['commit']}, load average {data['machine']['load'][0]:.1f} at the start."
 
 
-def put(text: str, name: str, block: str) -> str:
-    """`text` with a block replaced.
+def put(name: str, block: str) -> None:
+    """Replace a block in the page that has it.
 
     Raises
     ------
     SystemExit
-        The page has no such block.
+        No page has such a block.
     """
     marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-    if not marked.search(text):
-        raise SystemExit(f"{PAGE} has no block {name}")
-    return marked.sub(lambda m: f"{m[1]}{block}\n{m[2]}", text)
+    for page in PAGES:
+        text, count = marked.subn(lambda m: f"{m[1]}{block}\n{m[2]}", page.read_text())
+        if count:
+            page.write_text(text)
+            return
+    raise SystemExit(f"No page of {', '.join(page.name for page in PAGES)} has a block {name}.")
 
 
 def main() -> int:
-    """Rewrite the blocks that there are results for."""
+    """Rewrite each block that has results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", nargs="*", type=Path, help="default: the last file of bench/run.py")
     options = parser.parse_args()
     files = options.steps or sorted(RESULTS.glob("steps-*.json"))[-1:]
-    text = PAGE.read_text()
     if files:
         found, runs = merge(files)
-        text = put(text, "steps", steps_block(found, runs))
-        text = put(text, "ratios", ratios_block(found))
-        text = put(text, "losses", losses_block(found))
+        put("steps", steps_block(found, runs))
+        put("ratios", ratios_block(found))
+        put("losses", losses_block(found))
     makers = {
         "startup": startup_block,
         "compile": compile_block,
@@ -275,8 +277,7 @@ def main() -> int:
     for name, make in makers.items():
         path = RESULTS / f"{name}.json"
         if path.is_file():
-            text = put(text, name, make(json.loads(path.read_text())))
-    PAGE.write_text(text)
+            put(name, make(json.loads(path.read_text())))
     return 0
 
 

@@ -41,7 +41,8 @@ async ({ model, external, feeds, threads }) => {
 def measure(
     files: Mapping[str, bytes], feeds: Mapping[str, Any], repeat: int, threads: int
 ) -> dict[str, dict[str, float]]:
-    """Milliseconds from the call of `createFromModel` to its end and to that of the first step, on so many threads.
+    """Milliseconds from the call of `createFromModel` to its end and to the end of the first step, with that many
+    threads.
 
     "cold" in a fresh browser; "warm" the fastest of `repeat` more pages in it, which have the package in their cache;
     "kept" the fastest of as many with machine code in the cache, too: docs/deploy.md says which servers allow that.
@@ -67,7 +68,7 @@ def fastest(visit: Callable[[], dict[str, float]], repeat: int) -> dict[str, flo
 def visitor(
     context: BrowserContext, site: Site, files: Mapping[str, bytes], feeds: Mapping[str, Any], threads: int
 ) -> Callable[[], dict[str, float]]:
-    """What opens a page and measures there."""
+    """A function that opens a page and measures there."""
     url = site.add("/first-step/", "<!doctype html>", "text/html")
     external = [
         {"path": name, "data": site.add(f"/given/{name}", data)} for name, data in files.items() if name != "model"

@@ -1,12 +1,12 @@
-"""What `fit` costs beside bare steps and onnxruntime-web, in one Chromium, in blocks that take turns.
+"""The cost of `fit` beside bare steps and onnxruntime-web, in one Chromium, in blocks that take turns.
 
     python bench/fit.py [--models L,M,A,B,C,D,Dn,E,F] [--rounds 15] [--block 0.3] [--plain]
 
-A block's time is that of all its steps together, divided by their number: `fit` has no single steps, and the fastest of
-many single steps is less than their mean. That of `fit` is the time of its epochs; what it takes once besides (the data
-goes to the worker) is told apart. Bare steps are `runTrainSteps`, and `runTrainStep` + `runOptimizerStep` +
+A block's time is the time of its steps divided by their number. `fit` has no single steps, and the fastest of many
+single steps is less than their mean. The time of `fit` is the time of its epochs; its one-time cost (the data goes to
+the worker) is reported separately. Bare steps are `runTrainSteps`, and `runTrainStep` + `runOptimizerStep` +
 `lazyResetGrad`. `--plain` has pages without cross-origin isolation, whose memory the worker does not share. The exit
-status is 1 when a bar is missed: `fit` adds less than 3 % to the faster of the bare loops and takes at most half of
+status is 1 when a bar is missed. `fit` may add less than 3 % to the faster of the bare loops, and take at most half of
 onnxruntime-web's time with M; with L, whose feeds are large beside its work, `runTrainSteps` takes no more than
 onnxruntime-web.
 """

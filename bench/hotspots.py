@@ -1,4 +1,4 @@
-"""Where a training step spends its time: every instruction of the plans, profiled in Chromium on one thread.
+"""Time of every instruction of a training step, profiled in Chromium on one thread.
 
 python bench/hotspots.py [--native] [--models A,E] [--runs 20] [--top 15]
 """

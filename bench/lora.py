@@ -61,7 +61,7 @@ def main() -> None:
     memory, whole = {}, {}
     for name, session in sessions.items():
         m = session.memory()
-        # What adapters are beside: the base's parameters are there either way.
+        # The base's parameters exist with and without adapters.
         memory[name] = m.gradients + m.moments + m.arena + m.prepared
         whole[name] = memory[name] + m.parameters
         print(

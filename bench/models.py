@@ -2,8 +2,8 @@
 
     python bench/models.py [--models A,B,...] [--force]
 
-Models with nodes that onnxruntime-training does not know have a training model of its own, where TRAINWEB_ORT_PYTHON
-names an interpreter that has it.
+If TRAINWEB_ORT_PYTHON names an interpreter with onnxruntime-training, models with nodes unknown to it have a separate
+training model.
 
 init.bin holds the initial parameters (float32, one after the other), data.bin all inputs of `nb` batches and then
 all labels (int32); the manifest has names, shapes and offsets. Every contender starts from these.
@@ -47,7 +47,7 @@ class Built:
 
 
 def manifest(net: Network) -> dict[str, Any]:
-    """What contenders need to know about a model."""
+    """The facts about a model that contenders need."""
     parameters, offset = [], 0
     for p in net.parameters:
         parameters.append(

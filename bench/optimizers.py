@@ -3,8 +3,8 @@
 .venv/bin/python bench/optimizers.py [--rounds 20] [--size 512] [--count 16]
 
 Needed is the time in which the copy moves the words of `traffic.py`; measured/needed above 1.15 misses the bar. Muon's
-steps are products: their operations a second, beside those of a single product of 256 x 256 matrices in the same
-engine. `bench/kernels/bench_kernels.py memory` times single kernels in Chromium.
+steps are products: their operations a second, beside a single product of 256 x 256 matrices in the same engine.
+`bench/kernels/bench_kernels.py memory` times single kernels in Chromium.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run Python with trainweb in the worker of a fresh page, started as that of the JavaScript package is."""
+"""Run Python with trainweb in the worker of a fresh page, started as in the JavaScript package."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ json.dumps(function(files, *values["arguments"]))
 
 
 def boot_script() -> bytes:
-    """What starts Python in the worker of the JavaScript package, by itself."""
+    """The script that starts only Python in the worker of the JavaScript package."""
     esbuild, source = ROOT / "node_modules" / ".bin" / "esbuild", ROOT / "web" / "src" / "python" / "boot.ts"
     command = [esbuild, source, "--bundle", "--format=esm", "--define:TRAINWEB_VERSION='bench'"]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout

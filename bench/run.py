@@ -3,9 +3,9 @@
     python bench/run.py --quick
     python bench/run.py [--models A,B,C,D,Dn,E,F] [--contenders trainweb,ort,...] [--rounds 7] [--block 0.7]
 
-A step is runTrainStep + runOptimizerStep + lazyResetGrad: it starts from the host's batch and ends when the loss is a
-number in JavaScript and the parameters are updated. Contenders take turns, in blocks of about `--block` seconds,
-in reverse order every other round. Tables go to the terminal and, with everything measured, to .build/bench/results.
+A step is runTrainStep + runOptimizerStep + lazyResetGrad. It starts from the host's batch, and ends when the loss is a
+number in JavaScript and the parameters are updated. Contenders take turns, in blocks of about `--block` seconds, in
+reverse order every other round. Tables go to the terminal and, with everything measured, to .build/bench/results.
 
 TRAINWEB_ORT_PYTHON and TRAINWEB_TORCH_PYTHON name interpreters with onnxruntime-training and PyTorch, for the native
 contenders; those without an interpreter are left out, with a word.
@@ -90,7 +90,7 @@ class Turn:
         self.blocks.append(sum(times) / len(times))
 
     def result(self) -> Result:
-        """What was measured; losses are those of the first steps."""
+        """What was measured; losses belong to the first steps."""
         found: Result = {
             "contender": self.contender.name,
             "label": self.contender.label,
@@ -168,7 +168,7 @@ def measure_pages(
 
 
 def measure_native(contender: Contender, folder: Path, seconds: float) -> Result:
-    """One native contender, in a process of its own."""
+    """One native contender, in a separate process."""
     found: Result = {"contender": contender.name, "label": contender.label, "threads": contender.threads}
     python = contender.interpreter()
     assert python is not None

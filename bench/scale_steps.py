@@ -62,7 +62,7 @@ def measure_one(model: bytes, feeds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def time_plan(core: SessionCore, plan: LoadedPlan, feeds: Mapping[str, Tensor]) -> float:
-    """Milliseconds of a run of a plan, less those of writing its feeds, whose memory it may use for something else."""
+    """Milliseconds of a run of a plan, without writing its feeds, whose memory it may reuse."""
 
     def write() -> None:
         core.host.write_feeds(plan, feeds)

@@ -2,7 +2,7 @@
 
     python bench/scaling.py [--native] [--only steps,memory,flat,budget] [--models A,B,...] [--steps 10000]
 
-Step times are those of the plans alone (one thread, no messages between page and worker). The charts go to
+Step times cover only the plans (one thread, no messages between page and worker). The charts go to
 docs/images/scaling.svg with `--plot`.
 """
 
@@ -74,7 +74,7 @@ def report_sweep(name: str, rows: list[dict[str, Any]]) -> None:
 
 
 def draw(found: dict[str, list[dict[str, Any]]]) -> str:
-    """The charts of docs/performance.md."""
+    """The charts of docs/performance-notes.md."""
 
     def series(name: str, key: str) -> list[tuple[float, float]]:
         return [(r["size"], r[key]) for r in found[name]]

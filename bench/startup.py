@@ -1,12 +1,13 @@
-"""Time to the first completed step, cold and warm, from the start of a page and from the creation of the session,
-and bytes over the wire.
+"""Time to the first completed step, cold and warm, and bytes over the wire. It starts with a page or with the creation
+of the session.
 
     python bench/startup.py [--models A,E] [--contenders trainweb,ort,...] [--samples 5]
 
 Cold: a fresh browser with an empty profile. Warm: the page again, in the same browser, with what the first visit left
 behind (HTTP cache, compiled code, storage). Contenders take turns. The step is that of bench/run.py; the time counts
-from the start of the navigation and includes fetching the model, weights and data from a server on this machine, and
-for those who create sessions from files from the call of `create`, when the page has its script and data.
+from the start of the navigation and includes fetching the model, weights and data from a server on this machine.
+Contenders that create sessions from files also have the time from the call of `create`, when the page has its script
+and data.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def deviation(losses: list[float], reference: list[float]) -> tuple[float, float
 
 
 def reference_losses(results: list[Result], names: dict[int, str]) -> list[float] | None:
-    """Losses to compare with: the reference's, else those of the first contender that has any."""
+    """Losses to compare with: the reference's, else the losses of the first contender that has any."""
     with_losses = [r for r in results if r.get("losses")]
     chosen = [r for r in with_losses if r["contender"] in names.values()] or with_losses
     return chosen[0]["losses"] if chosen else None

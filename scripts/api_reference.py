@@ -2,8 +2,8 @@
 
 python scripts/api_reference.py
 
-What is public in Python is what `dir` of a public module shows; griffe reads their docstrings. TypeDoc reads the
-TSDoc of what the npm package exports.
+The public names of Python are the names that `dir` of a public module shows; griffe reads their docstrings. TypeDoc
+reads the TSDoc of what the npm package exports.
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ def _is_ours(alias: Any) -> bool:
 
 
 def parameters(function: griffe.Object) -> list[griffe.Parameter]:
-    """What callers pass, without `self`."""
+    """The parameters that callers pass, without `self`."""
     found = function.parameters if function.is_function or function.is_class else ()
     return [parameter for parameter in found if parameter.name not in {"self", "cls"}]
 
 
 def docstring(cls: griffe.Object | None, name: str, thing: griffe.Object) -> griffe.Docstring | None:
-    """The docstring of a member, or that of the method which it overrides."""
+    """The docstring of a member, or of the method which it overrides."""
     if thing.is_class and "rule" in thing.members:
         return _rule_of(thing).docstring
     if thing.docstring or cls is None or not cls.is_class:

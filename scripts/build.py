@@ -85,7 +85,7 @@ examples:
 
 
 def requirements(*names: str) -> list[str]:
-    """The pinned group `dev` of pyproject.toml; only those of `names`, if any are given."""
+    """The pinned group `dev` of pyproject.toml; only the given `names`, if any."""
     with (ROOT / "pyproject.toml").open("rb") as handle:
         dev = tomllib.load(handle)["dependency-groups"]["dev"]
     if not names:
@@ -220,7 +220,7 @@ def version() -> str:
 
 
 def wheel_path() -> Path:
-    """Where the wheel of the present version lies (or will)."""
+    """The path of the wheel of the present version, built or not."""
     return DIST / f"trainweb-{version()}-py3-none-any.whl"
 
 
@@ -324,7 +324,7 @@ def build_npm_tarball() -> None:
 
 
 def sbom_path() -> Path:
-    """Where the software bill of materials lies (or will)."""
+    """The path of the software bill of materials, built or not."""
     return DIST / f"trainweb-{version()}.cdx.json"
 
 
@@ -428,7 +428,7 @@ def command_test(arguments: list[str]) -> None:
 
 
 def command_test_large(arguments: list[str]) -> None:
-    """Run the tests with up to 900 MB of weights and 2 GiB files alone (14 GiB)."""
+    """Run only the tests with up to 900 MB of weights and 2 GiB files (14 GiB)."""
     build_all()
     browser = setup_chromium()
     tests = ("-s", "--durations=0", "tests/browser/test_js_large.py")

@@ -32,7 +32,7 @@ PYTHON_MODULES = {
     "parameter_bytes": "trainweb.training.arrays",
     "to_numpy": "trainweb.training.arrays",
 }
-"""Where the names in the expressions and types of `Kind` come from."""
+"""Sources of the names in the expressions and types of `ValueKind`."""
 
 WIRE_TYPES = (
     *("AdapterFiles", "DeadUnits", "Feed", "FileBytes", "FileForm", "NamedTensor", "PropertyKind", "PropertyValue"),
@@ -85,7 +85,7 @@ def core_parameters(call: Call) -> list[str]:
 
 
 def core_faults() -> list[str]:
-    """What `SessionCore` lacks of the calls, or has otherwise."""
+    """The calls that `SessionCore` lacks or declares differently."""
     faults = []
     for call in CALLS:
         if call.python is Public.NO_CORE:
@@ -161,7 +161,7 @@ def python_method(call: Call) -> str:
 
 
 def core_method(call: Call) -> str:
-    """What Python's core must have."""
+    """The interface of Python's core."""
     arguments = [a for a in call.arguments if not a.page_only]
     parts = [f"{a.name}: {a.kind.core or a.kind.python}" for a in arguments]
     return signature(call, call.name, parts, call.result.core or call.result.python, ": ...")

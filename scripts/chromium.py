@@ -16,7 +16,7 @@ PATH_FILE = BUILD / "chromium.path"
 
 
 def runs(path: str | Path) -> bool:
-    """Whether the binary starts at all (a snap stub without snapd does not)."""
+    """True if the binary starts at all (a snap stub without snapd does not)."""
     try:
         done = subprocess.run([str(path), "--version", "--no-sandbox"], capture_output=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):

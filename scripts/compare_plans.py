@@ -1,11 +1,11 @@
-"""Whether the compiler still makes the same plans: the net under a redesign that must not change any result.
+"""Compare the plans of the compiler before and after a redesign that must not change any result.
 
     python scripts/compare_plans.py write FILE     # before
     python scripts/compare_plans.py check FILE     # after: prints what differs, exits 1 if anything does
 
 Compiles every plan (train, adding and overwriting; eval; optimizer; with and without a memory budget) of the golden
-models and of the benchmark models. Opcodes are compared by the names of their kernels, and the fingerprint of the
-kernels is left out, so that kernels may be added or described anew.
+models and of the benchmark models. Opcodes are compared by the names of their kernels, without the fingerprint. Kernels
+may thus be added or described anew.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BUDGET_SHARE = 0.7
 
 
 def folders() -> Iterator[tuple[str, Path, dict[str, TensorType] | None]]:
-    """Name, folder of artifacts, and types of the feeds (None: those of the benchmark's manifest)."""
+    """Name, folder of artifacts, and types of the feeds (None: the types of the benchmark's manifest)."""
     for folder in sorted(GOLDEN.iterdir()):
         if (folder / "training_model.onnx").is_file() and (folder / "inputs.npz").is_file():
             arrays = np.load(folder / "inputs.npz")
@@ -125,7 +125,7 @@ def without_custom_sections(module: bytes) -> bytes:
 
 
 def record() -> dict[str, dict[str, Any]]:
-    """What there is to compare, by plan."""
+    """The cases to compare, by plan."""
     found = {}
     for name, folder, given in folders():
         for title, plan, _ in plans(name, folder, given):

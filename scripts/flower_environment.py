@@ -1,6 +1,6 @@
 """A Python with Flower and PyTorch, whose clients and server the pages of `./build.sh test-federated` are held to.
 
-In a virtual environment of its own under .build/. TRAINWEB_FLOWER_PYTHON names another one.
+In a separate virtual environment under .build/. TRAINWEB_FLOWER_PYTHON names another one.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def prepare(folder: Path) -> Path:
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process has had of the processor; by the clock where the system does not tell."""
+    """Processor time of a process so far; by the clock where the system does not tell."""
     try:
         fields = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

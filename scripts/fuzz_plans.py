@@ -1,12 +1,12 @@
-"""Mutate plans and run them between walls: none may touch what is not its own, trap or hang.
+"""Mutate plans and run them between walls: each must stay in its own memory, and must not trap or hang.
 
     python scripts/fuzz_plans.py [--minutes M] [--plans N] [--seed S] [--build kernels.relaxed]
     python scripts/fuzz_plans.py --only "mlp train True" --case 1234     # that case alone
 
-Real plans (of the golden models, of loops and of all samples of operators) are changed word by word, and calls of
-every kernel are made up. Each runs natively, every segment between pages that nobody may touch, with fuel for a second
-or two. A child process runs them: one that ends in a fault has touched memory outside, and the next one goes on.
-Ends after so many minutes or plans, whatever is first.
+Real plans are changed word by word, and calls of every kernel are invented. The plans come from the golden models, from
+loops and from all samples of operators. Each runs natively, every segment between pages that nobody may touch, with
+fuel for a second or two. A child process runs them: one that ends in a fault has touched memory outside, and the next
+one goes on. Ends after so many minutes or plans, whatever is first.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tests.fuzz.mutations import FILLERS, Layout, invent, mutate  # noqa: E402
 from tests.fuzz.subjects import MAX_BYTES, Subject, golden_plans, loop_plans, operator_plans  # noqa: E402
 from tests.fuzz.walls import Outcome, WalledEngine  # noqa: E402
 from tests.python.kernel_description import kernels_of  # noqa: E402
+from tests.python.plan_builder import place  # noqa: E402
 
 ROUND = 40
 """Cases of a subject before the next one's turn; half of them with segments at the end of their pages."""
@@ -104,7 +105,7 @@ class Bench:
         engine.write(block, words)
         outcome, text = Outcome.REFUSED, ""
         try:
-            engine.place(block, list(zip(bases, sizes, strict=True)), code_base)
+            place(engine, block, list(zip(bases, sizes, strict=True)), code_base)
             outcome, text = engine.try_plan(block)
         except Exception as error:
             if "can be placed" not in str(error):
@@ -131,7 +132,7 @@ def tell(name: str, case: int) -> None:
 
 
 def turns(plans: list[Subject], kernels: list[str], seed: str, first: int) -> Iterator[tuple[Subject | str, range]]:
-    """Who is fuzzed with which cases, for ever."""
+    """Endless pairs of a subject and its cases."""
     turn = first
     while True:
         everyone: list[Subject | str] = [*plans, *(CALLS + name for name in kernels)]

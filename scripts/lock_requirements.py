@@ -2,8 +2,8 @@
 
     python scripts/lock_requirements.py [NAME ...]
 
-To be run when a pinned version changes, by hand: `uv` (https://docs.astral.sh/uv) resolves them for every system, and
-is installed into an environment of its own under .build/. The build takes nothing whose hash is not in these files.
+Run this by hand when a pinned version changes. `uv` (https://docs.astral.sh/uv) resolves the versions for every system.
+It is installed into a separate environment under .build/. The build takes nothing whose hash is not in these files.
 """
 
 from __future__ import annotations

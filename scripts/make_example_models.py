@@ -38,7 +38,7 @@ class Network:
         self._weights: list[onnx.TensorProto] = []
 
     def weight(self, name: str, *shape: int, spread: float | None = None) -> str:
-        """A parameter of normal numbers; their spread is He's of the last axis, where none is given."""
+        """A parameter of normal numbers; the default spread is He's, of the last axis."""
         spread = float(np.sqrt(2 / shape[-1])) if spread is None else spread
         return self.parameter(name, self._rng.normal(0, spread, shape).astype(np.float32))
 
@@ -48,7 +48,7 @@ class Network:
         return name
 
     def constant(self, value: np.ndarray) -> str:
-        """What is no parameter: a node, not an initializer."""
+        """A tensor that is not a parameter: a node, not an initializer."""
         return self.node("Constant", value=numpy_helper.from_array(value))
 
     def ints(self, *values: int) -> str:

@@ -1,8 +1,8 @@
 """The documentation's site: dist/site, static files that work in any folder of any server.
 
 `./build.sh site` runs this after the build. Pages are docs/*.md, the documents beside README.md and site/pages, made by
-Material for MkDocs; those of examples/ become editors. Beside them lie the package, the demo, a Pyodide with trainweb
-and matplotlib, and what else the pages run.
+Material for MkDocs; the blocks of examples/ become editors. Beside them lie the package, the demo, a Pyodide with
+trainweb and matplotlib, and what else the pages run.
 """
 
 from __future__ import annotations

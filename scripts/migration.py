@@ -19,13 +19,15 @@ SOURCES = ("migration.toml", "migration_options.toml")
 KINDS = ("call", "option", "default", "error")
 INTRODUCTION = """# Coming from ONNX Runtime training
 
-The calls of the interfaces that trainweb continues, and what they are here, one table for each, then their options,
-defaults and errors. This page is made of [migration.toml](migration.toml) and
-[migration_options.toml](migration_options.toml) (`python scripts/migration.py`), of which tests run every row.
-Models, checkpoints and artifacts are the same files, both ways.
+These tables list the calls of ONNX Runtime's training interfaces, and the corresponding calls of trainweb. Further
+tables list options, defaults and errors. Models, checkpoints and artifacts are the same files, in both directions.
 
-`session`, `state`, `feeds` and so on are what the rows above made, or the obvious thing. A row that says *error* shows
-what is refused. Errors have the same names in Python (`trainweb.errors`) and in a page, where the row says no other.
+[migration.toml](migration.toml) and [migration_options.toml](migration_options.toml) contain the tables
+(`python scripts/migration.py`). Tests run every row.
+
+The names `session`, `state`, `feeds` and so on come from earlier rows or explain themselves. A row with *error* shows a
+call that is refused. Errors have the same names in Python (`trainweb.errors`) and in a page, unless the row says
+otherwise.
 """
 
 
@@ -35,16 +37,16 @@ def documents() -> list[dict[str, Any]]:
 
 
 def counted(entry: dict[str, Any]) -> int:
-    """How many calls, options, defaults or errors a row is about: one for each name, unless it says otherwise."""
+    """The number of calls, options, defaults or errors of a row: one for each name, unless the row says otherwise."""
     return int(entry.get("count", len(re.findall(r"`[^`]+`", entry["theirs"]))))
 
 
 def covered(rows: list[dict[str, Any]]) -> str:
-    """What some rows are about."""
+    """The subject of some rows."""
     totals = {kind: sum(counted(r) for r in rows if r.get("kind", "call") == kind) for kind in KINDS}
     parts = [f"{n} {kind}{'s' if n != 1 else ''}" for kind, n in totals.items() if n]
     in_page = sum("js" in r for r in rows)
-    where = "all in Python alone" if not in_page else f"{in_page} of them in a page"
+    where = "all only in Python" if not in_page else f"{in_page} of them in a page"
     return f"{', '.join(parts)} in {len(rows)} rows, {where}"
 
 

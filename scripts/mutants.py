@@ -4,8 +4,8 @@
     python scripts/mutants.py pool norm  those with one of these words in their file or text
     python scripts/mutants.py --list
 
-Prints the mutants that survive. The exit status is 0 when none do but those that are proven to change nothing. It needs
-a built tree (./build.sh) and takes the better part of an hour; docs/testing.md has the last result.
+Prints the mutants that survive. The exit status is 0 if only mutants survive that are proven to change nothing. It
+needs a built tree (./build.sh) and takes the better part of an hour; docs/testing.md has the last result.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Trial:
         return subprocess.run(command, cwd=self.tree, env=self.env, capture_output=True, text=True, timeout=timeout)
 
     def build(self, file: str) -> None:
-        """Make what is made of `file`."""
+        """Build the outputs of `file`."""
         commands = {".c": [str(PYTHON), "wasm_kernels/build.py"], ".ts": ["node", "web/build.mjs", "--scripts"]}
         commands |= {".def": commands[".c"], ".h": commands[".c"]}
         if command := commands.get(Path(file).suffix):
@@ -125,7 +125,7 @@ class Trial:
                 raise MutantError(f"{file} cannot be built:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
     def tests_pass(self, arguments: str) -> bool:
-        """Whether these tests pass."""
+        """True if these tests pass."""
         command = [str(PYTHON), "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *shlex.split(arguments)]
         try:
             done = self.run(command)
@@ -136,7 +136,7 @@ class Trial:
         return done.returncode == PASSED
 
     def notices(self, mutant: Mutant) -> bool:
-        """Whether the tests of its subject fail with the mutant."""
+        """True if the tests of its subject fail with the mutant."""
         original = mutate(self.tree, mutant)
         try:
             self.build(mutant.file)
@@ -146,7 +146,7 @@ class Trial:
 
 
 def by_language(mutants: Sequence[Mutant]) -> Iterator[list[Mutant]]:
-    """Mutants whose files are built by the same tool, those that need none first."""
+    """Mutants whose files the same tool builds, unbuilt ones first."""
     groups: dict[str, list[Mutant]] = {".py": [], ".c": [], ".ts": []}
     for mutant in mutants:
         suffix = Path(mutant.file).suffix

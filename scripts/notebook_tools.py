@@ -1,4 +1,4 @@
-"""What `./build.sh test-notebooks` runs besides this package: releases of Pyodide, and marimo with its wheels."""
+"""Downloads for `./build.sh test-notebooks`: releases of Pyodide, and marimo with its wheels."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _build_release(release: Release) -> None:
 
 
 def build_release(release: Release) -> None:
-    """Put up a release under .build/notebooks, with a lock file of what is there."""
+    """Put up a release under .build/notebooks, with a lock file of its files."""
     run_step(
         Step(
             f"pyodide-{release.version}",
@@ -124,7 +124,7 @@ def build_release(release: Release) -> None:
 
 
 def _yaml_wheel() -> None:
-    """PyYAML without its C part: Pyodide has a build of its own, on its servers alone."""
+    """PyYAML without its C part: only Pyodide's servers have the build with it."""
     (package,) = ENVIRONMENT.glob("lib/python3*/site-packages/yaml")
     (information,) = package.parent.glob("[Pp]y[Yy][Aa][Mm][Ll]-*.dist-info")
     version = information.name.removesuffix(".dist-info").split("-")[1]
@@ -148,7 +148,7 @@ def _build_tools() -> None:
 
 
 def build_tools() -> None:
-    """Install marimo into an environment of its own, and fetch the wheels that its pages load."""
+    """Install marimo into a separate environment, and fetch the wheels that its pages load."""
     run_step(
         Step(
             "notebook-tools",

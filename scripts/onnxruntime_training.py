@@ -1,6 +1,6 @@
 """A Python with onnxruntime-training 1.19.2, the library whose artifacts and checkpoints ours must interchange with.
 
-It is for tests only, in a virtual environment of its own under .build/. TRAINWEB_ORT_PYTHON names another one;
+It is for tests only, in a separate virtual environment under .build/. TRAINWEB_ORT_PYTHON names another one;
 TRAINWEB_ORT_PYTHON=none goes without.
 """
 

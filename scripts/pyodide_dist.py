@@ -1,9 +1,9 @@
 """A self-hosted Pyodide under .build/pyodide, for the tests and the demo.
 
-The runtime comes from npm, numpy, micropip and packaging from Pyodide's CDN or, where that cannot be
-reached, out of a PyPI wheel that carries the same files: those of `PACKAGES_VERSION`, the newest that
-such a wheel has. The runtime must have the hash that is written here, every other file the sha256 in
-pyodide-lock.json of its release. Pure wheels that the Pyodide distribution lacks go to .build/wheels.
+The runtime comes from npm, and numpy, micropip and packaging from Pyodide's CDN. If the CDN cannot be reached, a PyPI
+wheel provides the files of `PACKAGES_VERSION`, the newest that such a wheel has. The runtime must have the hash that is
+written here, every other file the sha256 in pyodide-lock.json of its release. Pure wheels that the Pyodide distribution
+lacks go to .build/wheels.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def build_tools() -> None:
 def build_distribution(wheel: Path, source: Path = pyodide_dist.OUT, out: Path = OUT) -> None:
     """Write a distribution, such as dist/pyodide, with trainweb in its lock file.
 
-    `source` is a folder with a runtime, its packages and a lock file of what is there.
+    `source` is a folder with a runtime, its packages and a lock file of them.
     """
     if out.exists():
         shutil.rmtree(out)

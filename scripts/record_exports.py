@@ -2,9 +2,9 @@
 
     ./build.sh record-exports [NAME ...]
 
-Runs in an environment of its own with torch (`torch_environment.py`); the tests replay the files without it. Each
-module becomes `NAME.EXPORTER.onnx`, and `NAME.npz` holds the truth: the feeds, `named_parameters()` before training,
-and for SGD and AdamW the loss of each step and every parameter after the last.
+Runs in a separate environment with torch (`torch_environment.py`); the tests replay the files without it. Each module
+becomes `NAME.EXPORTER.onnx`. `NAME.npz` holds the truth: the feeds, `named_parameters()` before training, and for SGD
+and AdamW the losses and the final parameters.
 """
 
 from __future__ import annotations

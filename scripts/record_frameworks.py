@@ -3,9 +3,9 @@
     python scripts/record_frameworks.py tensorflow
     python scripts/record_frameworks.py jax
 
-In an environment with keras 3.15, tensorflow-cpu 2.21 and tf2onnx 1.17, or keras, jax 0.10, flax 0.12, jax2onnx 0.17
-and optax 0.2, which neither trainweb nor its tests need. Each model becomes `NAME.onnx` and `NAME.npz` (feeds and
-losses) in tests/conformance/frameworks.
+Neither trainweb nor its tests need the environment: keras 3.15, tensorflow-cpu 2.21 and tf2onnx 1.17, or keras, jax
+0.10, flax 0.12, jax2onnx 0.17 and optax 0.2. Each model becomes `NAME.onnx` and `NAME.npz` (feeds and losses) in
+tests/conformance/frameworks.
 """
 
 from __future__ import annotations

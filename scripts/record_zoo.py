@@ -2,7 +2,7 @@
 
     ./build.sh record-zoo [NAME ...]
 
-Runs in an environment of its own (`torch_environment.py`); the tests replay the recordings without it. A recording
+Runs in a separate environment (`torch_environment.py`); the tests replay the recordings without it. A recording
 is `NAME.tar.xz` with `EXPORTER.onnx`, for each exporter that manages, `about.json` and `truth.npz`:
 
 - `feed/*` and `target`: what is fed at each of the steps, and what the loss compares with;
@@ -112,7 +112,7 @@ def train(case: Case, kind: str, dtype: torch.dtype) -> tuple[np.ndarray, dict[s
 
 
 def truth(case: Case, about: dict[str, Any]) -> dict[str, np.ndarray]:
-    """What the recording holds of feeds and training."""
+    """Feeds and training, as the recording stores them."""
     found = {f"feed/{name}": t.numpy() for name, t in case.feeds.items()}
     if case.target is not None:
         found["target"] = case.target.numpy()
@@ -145,7 +145,7 @@ def aliases(module: nn.Module) -> dict[str, str]:
 
 
 def first_cause(error: Exception) -> str:
-    """What an exporter says was wrong, in one line."""
+    """The error of an exporter, in one line."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     causes = [line.split(">: ", 1)[1] for line in lines if line.startswith("<class ")]
     text = re.sub(r"\x1b\[\d+m", "", (causes or lines or [""])[0])

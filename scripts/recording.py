@@ -1,4 +1,4 @@
-"""What scripts that record PyTorch modules share: exporting as trained, and making files the same on every machine."""
+"""Shared code of scripts that record PyTorch modules: exports as trained, and the same files on every machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """dist/trainweb-VERSION.cdx.json: what the files of a release are made of (a CycloneDX software bill of materials).
 
 The wheel and the npm tarball with their hashes, and the software of others in them: the same that THIRD_PARTY_LICENSES
-has the texts of. What is needed to build and test alone is not in it.
+has the texts of. It leaves out the tools that only building and testing need.
 """
 
 from __future__ import annotations

@@ -27,11 +27,11 @@ MADE = "/** Made by scripts/session_description.py of what Python declares: edit
 
 
 def calls() -> str:
-    """What crosses between page and worker."""
+    """The types that cross between page and worker."""
     return f"""{MADE}
 
 {call_description.wire_calls()}
-/** Where it is written what each class of errors means and what to do. */
+/** The page that documents each class of errors. */
 export const DOCUMENTATION = {json.dumps(errors.DOCUMENTATION)};
 """
 

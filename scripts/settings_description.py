@@ -36,7 +36,7 @@ MADE = "/** Made by scripts/session_description.py of what Python declares: edit
 
 
 def parameter_docs(documented: Any) -> dict[str, str]:
-    """What the docstring says of each argument."""
+    """The description of each argument in the docstring."""
     section = inspect.getdoc(documented) or ""
     section = section.partition("Parameters\n----------\n")[2]
     found = re.finditer(r"^(\w+) : .*\n((?:    .*\n?)+)", section, re.MULTILINE)
@@ -120,7 +120,7 @@ def tables(constant: str, kind: str, kinds: Mapping[str, type]) -> str:
 
 
 def union(names: Iterable[str]) -> str:
-    """What stands behind the `=` of a type that is one of some: a line each where there are many."""
+    """The text after the `=` of a union type: one line a member if there are many."""
     names = list(names)
     line = " | ".join(names)
     return f" {line}" if len(line) < 80 else "\n  | " + "\n  | ".join(names)
@@ -135,7 +135,8 @@ def file(body: str) -> str:
     """A file with the imports that it needs."""
     kinds = ", ".join(name for name in ("Of", "Settings") if re.search(rf"\b{name}\b", body))
     tensor = 'import type { Tensor } from "onnxruntime-common";\n\n' if re.search(r"\bTensor\b", body) else ""
-    formula = 'import type { Formula } from "../../wire/fit.js";\n' if re.search(r"\bFormula\b", body) else ""
+    formulas = ", ".join(name for name in ("Formula", "Rule") if re.search(rf"\b{name}\b", body))
+    formula = f'import type {{ {formulas} }} from "../../wire/formulas.js";\n' if formulas else ""
     return f'{MADE}\n\n{tensor}{formula}import type {{ {kinds} }} from "./kinds.js";\n\n{body}'
 
 
@@ -160,7 +161,11 @@ export type ScheduleType ={union(map(json.dumps, SCHEDULES))};
 /** A schedule with its settings. */
 export type ScheduleSettings ={choices(SCHEDULES)};
 
-{tables("SCHEDULES", "ScheduleType", SCHEDULES)}""")
+{tables("SCHEDULES", "ScheduleType", SCHEDULES)}
+/** Formulas of their rates. @internal */
+export const RULES: Readonly<Record<ScheduleType, Rule>> = {{
+{"".join(f"  {name}: {json.dumps(cls.rule().as_data())},{chr(10)}" for name, cls in SCHEDULES.items())}}};
+""")
 
 
 def optimizers() -> str:
@@ -226,7 +231,7 @@ export interface FindRateFields {{
 {members(FIND_RATE, DOCS | FIND_RATE_DOCS)}
 }}
 
-/** What is said of a checkpoint besides where it is. */
+/** Settings of a checkpoint besides its store and name. */
 export interface CheckpointFields {{
 {members(CHECKPOINT, DOCS)}
 }}
@@ -242,6 +247,9 @@ export type MetricSettings ={settings};
 {INTERNAL}{table("export const FIT: Settings = ", FIT)};
 
 {INTERNAL}{table("export const EARLY_STOPPING: Settings = ", EARLY_STOPPING)};
+
+/** When it ends a fit. @internal */
+export const EARLY_STOPPING_RULE: Rule = {json.dumps(EarlyStopping.rule.as_data())};
 
 {INTERNAL}{table("export const FIND_RATE: Settings = ", FIND_RATE)};
 

@@ -2,10 +2,10 @@
 
     python scripts/soak.py [--minutes M] [--seed S] [--isolated]
 
-Sessions of golden models are opened (from artifacts, from the cache), trained, evaluated, saved, profiled, called with
-wrong arguments, and released, without waiting for one call before the next. In between:
+Sessions of golden models are opened from artifacts or from the cache. They are trained, evaluated, saved, profiled,
+called with wrong arguments, and released, without waiting for one call before the next. In between:
 
-- a probe: a fixed training in a session of its own gives the same bytes as in the beginning;
+- a probe: a fixed training in a separate session gives the same bytes as in the beginning;
 - a twin: a session that is opened from a checkpoint of a random session evaluates to the same bytes as that one;
 - a rest: all sessions are released; the kernels' memory has nothing in use, and the page's processes are measured.
 """
@@ -182,7 +182,7 @@ def feeds_of(case: str) -> list[dict[str, Any]]:
 
 
 class SoakError(Exception):
-    """What must not happen has; the message says what."""
+    """Something happened that must not; the message says what."""
 
 
 class Soak:
@@ -221,7 +221,7 @@ class Soak:
         self.resident.append(resident_bytes(self.pids) / 1e6)
 
     def counts(self) -> dict[str, int]:
-        """Calls, those that were refused as they had to be, and twins."""
+        """Counts of calls, correctly refused calls, and twins."""
         found: dict[str, int] = self.js.run("const { calls, refused, twins } = soak; return { calls, refused, twins };")
         return found
 

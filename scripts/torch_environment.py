@@ -1,6 +1,6 @@
 """A Python with PyTorch and the libraries of models, which record what the tests replay without them.
 
-It is for recording only, in a virtual environment of its own under .build/. TRAINWEB_TORCH_PYTHON names another one.
+It is for recording only, in a separate virtual environment under .build/. TRAINWEB_TORCH_PYTHON names another one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""TypeDoc, which makes the API reference of JavaScript, in an environment of its own under .build/.
+"""TypeDoc, which makes the API reference of JavaScript, in a separate environment under .build/.
 
 It reads the sources with its own TypeScript: the one that builds the package is too new for it.
 """

@@ -1,4 +1,4 @@
-"""What MkDocs does beside: the API's pages go into the menu when they were made; the README is a page, start.md."""
+"""Hooks of MkDocs: if the API's pages exist, they go into the menu; the README is a page, start.md."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _section(nav: list[Any], name: str) -> list[Any]:
 
 
 def on_config(config: Any) -> Any:
-    """Add to the menu what was made: docs/api, which `./build.sh api` writes, and the pages of the examples."""
+    """Add generated pages to the menu: docs/api, which `./build.sh api` writes, and the pages of the examples."""
     root = Path(config.docs_dir)
     if (root / "docs" / "api").is_dir():
         _section(config.nav, "Reference").insert(0, {"API": _entries(root / "docs" / "api", root)})
@@ -45,7 +45,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Lead what points to the README to its page, its pictures to those of the site, notebooks to JupyterLite."""
+    """Lead links to the README to its page, its pictures to the site's, notebooks to JupyterLite."""
     if page.file.src_uri == "examples/README.md":
         markdown = re.sub(r"\[(\w+)\]\((\w+\.ipynb)\)", r'<a href="../lab/lab/index.html?path=\2">\1</a>', markdown)
         return re.sub(r"\]\((\w+)\.html\)", r"](\1.md)", markdown)

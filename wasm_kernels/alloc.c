@@ -129,7 +129,7 @@ TW_EXPORT(tw_alloc) uint32_t tw_alloc(uint32_t nbytes) {
     }
     block->in_use = 1;
     block->requested = nbytes;
-    block->placed = block->verified = block->profile = 0;
+    block->placed = block->verified = block->profile = block->is_session = block->owner = 0;
     bytes_in_use += nbytes;
     uint32_t end = payload(block) + block->size;
     if (end > fresh) fresh = end;
@@ -150,11 +150,11 @@ tw_block *tw_block_at(uint32_t ptr) {
     return block->magic == magic_of(block) && block->in_use ? block : NULL;
 }
 
-/* 0, or TW_BAD_POINTER for what tw_alloc did not give or what was freed before. A null pointer is fine. */
+/* 0, or TW_BAD_POINTER for what tw_alloc did not give, what was freed before and what a session has. Null is fine. */
 TW_EXPORT(tw_free) int32_t tw_free(uint32_t ptr) {
     if (!ptr) return TW_OK;
     tw_block *block = tw_block_at(ptr);
-    if (!block) return TW_BAD_POINTER;
+    if (!block || block->owner) return TW_BAD_POINTER;
     bytes_in_use -= block->requested;
     release(block);
     return TW_OK;

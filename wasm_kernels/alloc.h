@@ -21,14 +21,17 @@ typedef struct tw_block {
     uint8_t in_use;
     uint8_t placed;          /* 1: the payload is a plan that tw_place has seen */
     uint8_t paused;          /* 1: a run of the plan goes on from `at` */
-    uint8_t padding[1];
+    uint8_t is_session;      /* 1: the payload is a session */
     uint32_t profile;        /* where the plan's runs add up times, or 0 */
     uint32_t written;        /* the segments that the plan writes, one bit each, once it was verified */
     tw_place_in_plan at;
-    uint32_t reserved[3];
+    uint32_t used;           /* tw_tick() when the plan in the payload was loaded or ran last */
+    uint32_t owner;          /* the session that the payload belongs to, which alone frees it, or 0 */
+    uint32_t reserved[1];
 } tw_block;
 
 uint32_t tw_alloc(uint32_t nbytes);
+uint32_t tw_alloc_zeroed(uint32_t nbytes);
 int32_t tw_free(uint32_t ptr);
 
 /* The live block whose payload starts at `ptr`, or null. */

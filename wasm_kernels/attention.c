@@ -356,7 +356,7 @@ static NOINLINE void drop_out(const dropout_tile *t, float *x, int32_t rows, int
 
 /* ---- forward ---- */
 
-/* What the rows of a tile keep from block to block. */
+/* The values that the rows of a tile keep from block to block. */
 typedef struct {
     float top[TILE_ROWS], sum[TILE_ROWS];
     bool any; /* block was there */

@@ -25,6 +25,8 @@ HERE = Path(__file__).resolve().parent
 BUILD = HERE / "build"
 PACKAGE = HERE.parent / "py_src" / "trainweb" / "backend" / "wasm" / "engine"
 
+FOLDERS = (".", "conv", "session")
+
 STACK_BYTES = 256 << 10
 MAX_MEMORY = 1 << 32
 
@@ -96,6 +98,11 @@ def digest(flags: list[str], paths: list[Path]) -> str:
     return h.hexdigest()
 
 
+def files(ending: str) -> list[Path]:
+    """The sources or headers of the kernels."""
+    return [path for folder in FOLDERS for path in (HERE / folder).glob(f"*.{ending}")]
+
+
 def up_to_date(target: Path, key: str) -> bool:
     """Return True if `target` was made from inputs with this key."""
     stamp = target.with_name(target.name + ".key")
@@ -105,7 +112,7 @@ def up_to_date(target: Path, key: str) -> bool:
 def compile_source(source: Path, build: str, flags: list[str], force: bool) -> Path:
     """One object file."""
     target = BUILD / build / source.relative_to(HERE).with_suffix(".o")
-    headers = [*HERE.glob("*.h"), *HERE.glob("conv/*.h"), BUILD / "kernels_gen.h", BUILD / "kernels_tables.h"]
+    headers = [*files("h"), BUILD / "kernels_gen.h", BUILD / "kernels_tables.h"]
     if source.name != "executor.c":
         headers.remove(BUILD / "kernels_tables.h")
     key = digest(flags, [source, *headers])
@@ -121,7 +128,7 @@ def make(build: str, pool: ThreadPoolExecutor, force: bool = False) -> Path:
     relaxed, threads = BUILDS[build]
     cflags = CFLAGS + RELAXED_CFLAGS * relaxed + THREAD_CFLAGS * threads
     ldflags = LDFLAGS + THREAD_LDFLAGS * threads
-    sources = sorted([*HERE.glob("*.c"), *HERE.glob("conv/*.c")])
+    sources = sorted(files("c"))
     objects = list(pool.map(lambda source: compile_source(source, build, cflags, force), sources))
     target = BUILD / f"{build}.wasm"
     key = digest(ldflags, objects)

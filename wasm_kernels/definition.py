@@ -19,7 +19,7 @@ POINTER_TYPES = {
 """C type and bytes of an element."""
 SCALAR_TYPES = {"i32": "int32_t", "s32": "int32_t", "f32": "float"}
 POINTER_KINDS = ("in", "out", "inout", "scratch")
-WORD_TYPES = {"u32": 1, "i32": 1, "f32": 1, "u64": 2, "i64": 2}
+WORD_TYPES = {"u32": 1, "i32": 1, "f32": 1, "u64": 2, "i64": 2, "f64": 2}
 """Types of the fields of a layout, and their words."""
 FUNCTIONS = {"max": 2, "min": 2, "ceil4": 1, "prod": 1, "reach_up": 2, "reach_down": 2}
 """What expressions may call, and how many arguments it takes."""

@@ -309,6 +309,11 @@ static int32_t run_plan(uint32_t *header, tw_block *block, double until) {
     return run_code(header, block, (double *)(uintptr_t)profile, until);
 }
 
+uint32_t tw_tick(void) {
+    static uint32_t ticks;
+    return ++ticks;
+}
+
 static tw_block *plan_block(uint32_t plan) {
     tw_block *block = tw_block_at(plan);
     return block && block->size >= 4 * HEADER_WORDS ? block : NULL;
@@ -324,16 +329,20 @@ TW_EXPORT(tw_place_table) uint32_t tw_place_table(uint32_t n) {
    its generated functions begin at slot `code_base`. All addresses of a plan come from here and from tw_profile; the
    addresses in its bytes do not matter. A host that writes another plan into a block must place that plan, too. */
 TW_EXPORT(tw_place) int32_t tw_place(uint32_t plan, uint32_t n, uint32_t code_base) {
+    return n > MAX_SEGMENTS ? TW_BAD_POINTER : tw_place_at(plan, given, n, code_base);
+}
+
+int32_t tw_place_at(uint32_t plan, const uint32_t *table, uint32_t n, uint32_t code_base) {
     tw_block *block = plan_block(plan);
-    if (!block || n > MAX_SEGMENTS) return TW_BAD_POINTER;
+    if (!block) return TW_BAD_POINTER;
     uint32_t *header = (uint32_t *)(uintptr_t)plan;
     block->placed = block->verified = block->profile = block->paused = 0;
     if (header[HEADER_N_SEGMENTS] != n || 4 * (HEADER_WORDS + (uint64_t)SEGMENT_WORDS * n) > block->size)
         return TW_BAD_HEADER;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t *segment = header + HEADER_WORDS + SEGMENT_WORDS * i;
-        segment[SEGMENT_BASE] = given[2 * i];
-        segment[SEGMENT_NBYTES] = given[2 * i + 1];
+        segment[SEGMENT_BASE] = table[2 * i];
+        segment[SEGMENT_NBYTES] = table[2 * i + 1];
     }
     header[HEADER_CODE_BASE] = code_base;
     block->placed = 1;
@@ -353,6 +362,7 @@ static int32_t run_from(uint32_t plan, int32_t anew, double until) {
     if (!block) return TW_BAD_POINTER;
     uint32_t *header = (uint32_t *)(uintptr_t)plan;
     fault.value = fault.position = 0;
+    block->used = tw_tick();
     header[HEADER_FAILED] = NO_INSTRUCTION;
     if (anew) block->at = (tw_place_in_plan){0};
     int32_t status = anew || block->paused ? TW_OK : tw_fail(TW_BAD_PLAN, 0, 0);

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from definition import Definition
 
 WIDTH = 120
-FORMATS = {"u32": "I", "i32": "i", "f32": "f", "u64": "Q", "i64": "q"}
+FORMATS = {"u32": "I", "i32": "i", "f32": "f", "u64": "Q", "i64": "q", "f64": "d"}
 """Types of fields as Python's `struct` calls them."""
 NOTICE = "Generated from wasm_kernels/kernels.def by wasm_kernels/build.py: edit that instead."
 

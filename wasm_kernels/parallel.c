@@ -157,7 +157,7 @@ TW_EXPORT(tw_set_threads) int32_t tw_set_threads(int32_t n) {
     return 0;
 }
 
-/* Where thread `index` has its stack; 0 for a thread that tw_set_threads did not announce. */
+/* The stack of thread `index`; 0 for a thread that tw_set_threads did not announce. */
 TW_EXPORT(tw_thread_stack) uint32_t tw_thread_stack(int32_t index) {
     if (index < 1 || index >= MAX_THREADS || !threads[index].block) return 0;
     return stack_top(threads[index].block);

@@ -26,11 +26,11 @@ const SOURCES = join(ROOT, "web", "src");
 const ENGINE = join(ROOT, "py_src", "trainweb", "backend", "wasm", "engine");
 const OUT = join(ROOT, "dist", "npm");
 
-/** Where wheels are found; of the trainweb wheels there must be exactly one. */
+/** The folders of the wheels; of the trainweb wheels there must be exactly one. */
 const WHEEL_FOLDERS = [join(ROOT, "dist"), join(ROOT, ".build", "wheels")];
 const WHEELS = ["trainweb", "protobuf", "flatbuffers"];
 
-/** What compiles the packages, makes the snapshot and goes along. */
+/** The Pyodide that compiles the packages and makes the snapshot; the package contains it. */
 const PYODIDE = join(ROOT, ".build", "pyodide");
 
 const { version } = JSON.parse(await readFile(join(ROOT, "package.json"), "utf8"));
@@ -59,7 +59,7 @@ async function buildEngineScript() {
     globalName: "trainwebEngine",
     banner: { js: "(() => {" },
     footer: { js: "return trainwebEngine.Engine;\n})()" },
-    // The script has no address of its own.
+    // The script has no address itself.
     define: { ...COMMON.define, "import.meta.url": '""' },
   });
 }
@@ -128,7 +128,7 @@ async function knownNames() {
   return [...table.matchAll(/: "([^"]+)"/g)].map(([, name]) => name);
 }
 
-/** The files that the page's script names for bundlers; they are those that it knows by name. */
+/** The files that the page's script names for bundlers; they are the elements that it knows by name. */
 async function assetNames() {
   const text = await readFile(join(OUT, "module.js"), "utf8");
   const literal = [...text.matchAll(/new URL\("\.\/([^"]+)", import\.meta\.url\)/g)].map(([, name]) => name);

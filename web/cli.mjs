@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 /**
- * The command `npx trainweb`. `copy <folder>` puts the files that a page asks for where a server serves them, for
- * bundlers that carry no assets along and for pages without one.
+ * The command `npx trainweb`. `copy <folder>` copies the files of a page into a folder that a server serves. Pages
+ * without a bundler need it, and bundlers that do not copy assets.
  */
 
 import { cp, mkdir, readFile, stat } from "node:fs/promises";
@@ -12,14 +12,14 @@ const USAGE = `usage: npx trainweb copy <folder>
        npx trainweb isolate <folder>
        npx trainweb --version
 
-copy copies the files that a page with trainweb asks for into the folder, and makes it. The page finds them in a folder
-trainweb beside the bundle (npx trainweb copy dist/trainweb). If they are served elsewhere, as /files/, say so
-before the first session:
+copy creates the folder and copies the files of a page with trainweb into it. The page looks for them in a folder
+trainweb beside the bundle (npx trainweb copy dist/trainweb). If you serve them elsewhere, such as /files/, set the
+folder before the first session:
 
     import { env } from "trainweb";
     env.baseURL = "/files/";
 
-isolate copies isolate.js, a service worker for servers whose headers cannot be set. The folder is that of the page:
+isolate copies isolate.js, a service worker for servers whose headers you cannot set. Use the folder of the page:
 
     <script src="isolate.js"></script>
 
@@ -29,10 +29,10 @@ artifacts, check, compile, export, inspect and train are commands of the Python 
 
 const PACKAGE = dirname(fileURLToPath(import.meta.url));
 
-/** @type {string[]} What the page's script names; put here by the build. */
+/** @type {string[]} The files that the page's script names; the build inserts them. */
 const ASSETS = TRAINWEB_ASSETS;
 
-/** Whoever serves Pyodide and the others passes them on. */
+/** Licences of Pyodide and the others, to be served with them. */
 const LICENCES = "THIRD_PARTY_LICENSES";
 
 /** @type {Record<string, string[]>} The files that a command copies. */
@@ -56,7 +56,7 @@ async function copyTo(names, folder) {
 /** Commands that only the Python package has. */
 const OF_PYTHON = ["artifacts", "check", "compile", "export", "inspect", "train"];
 
-/** An error for words that are no command; undefined for those that are. */
+/** An error if the words are not a command; undefined for commands. */
 function fault([command, folder, ...others]) {
   if (OF_PYTHON.includes(command)) {
     const install = 'pip install "trainweb[native]"';

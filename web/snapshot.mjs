@@ -76,7 +76,7 @@ compile_folder(root, "")
 [*pack(root, {".wasm", ".js", ".pyi"}), imports]
 `;
 
-/** Pyodide takes doc strings of its own from _pyodide. */
+/** Pyodide takes its doc strings from _pyodide. */
 const COMPILE_LIBRARY = `
 root = pathlib.Path("/library")
 compile_folder(root / "_pyodide", "/lib/python314.zip/_pyodide", optimize=0)
@@ -155,7 +155,7 @@ async function unpack(pyodide, file, extractDir) {
   pyodide.unpackArchive(new Uint8Array(await readFile(file)), "zip", { extractDir });
 }
 
-/** What a Python expression gives, its bytes as Uint8Arrays. */
+/** The value of a Python expression, its bytes as Uint8Arrays. */
 function evaluate(pyodide, code) {
   const proxy = pyodide.runPython(code);
   try {

@@ -2,8 +2,8 @@
 
     python bench/kernels/bench_kernels.py [--build PATH] [--rounds 15] [--document] [pattern ...]
 
-A pattern selects the cases whose name contains it. Those of optimizers ("memory ...") are told in GB/s, and as a
-share of what a copy reaches beside them.
+A pattern selects the cases whose name contains it. Kernels of optimizers ("memory ...") are reported in GB/s, and as a
+share of the rate of a copy beside them.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def chosen(kind: str, otherwise: str, args: dict[str, Any]) -> str:
 
 
 def tiles_case(kind: str, args: dict[str, Any]) -> dict[str, Any]:
-    """What a 3x3 convolution runs: Winograd's method, without the transformation of its weights."""
+    """The kernel that a 3x3 convolution runs: Winograd's method, without the transformation of its weights."""
     back = kind == "conv dx"
     size, out = (args["out"], args["size"]) if back else (args["size"], args["out"])
     c, m = (args["m"], args["c"]) if back else (args["c"], args["m"])
@@ -219,7 +219,7 @@ def tiles_case(kind: str, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def images_case(layout: str, images: int, m: int, k: int, area: int) -> dict[str, Any]:
-    """What a pointwise convolution runs: weights by the planes of each image."""
+    """The kernel that a pointwise convolution runs: weights by the planes of each image."""
     args = gemm_case(layout, m, area, k)["args"]
     args |= {
         "b": 4 * images * k * area,
@@ -286,7 +286,7 @@ OPTIMIZERS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 def statistics(n: int) -> dict[str, Any]:
-    """What Adafactor has besides, of a matrix as square as powers of two allow."""
+    """Further operands of Adafactor, for a matrix as square as powers of two allow."""
     columns = 1 << (n.bit_length() // 2)
     rows = n // columns
     words = {"batch": 1, "n": rows, "m": columns}
@@ -479,13 +479,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--milliseconds", type=float, default=4, help="length of one measurement")
     parser.add_argument("--json", help="also write the measurements to this file")
-    parser.add_argument("--document", action="store_true", help="tables into docs/performance.md; needs all cases")
+    parser.add_argument(
+        "--document", action="store_true", help="tables into docs/performance-notes.md; needs all cases"
+    )
     options = parser.parse_args()
     cases = [c for c in all_cases() if not options.patterns or any(p in c["name"] for p in options.patterns)]
     results = run(Path(options.build), cases, options.rounds, options.milliseconds)
     report(results)
     if options.document:
-        document(results, HERE.parents[1] / "docs" / "performance.md")
+        document(results, HERE.parents[1] / "docs" / "performance-notes.md")
     if options.json:
         Path(options.json).write_text(json.dumps(results, indent=1))
 

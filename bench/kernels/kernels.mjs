@@ -16,8 +16,8 @@ class Kernels {
 
   /**
    * A plan that runs `kernel` with buffers of the given bytes and the given words; returns its address. Buffers start with
-   * numbers between -0.5 and 0.5, none of them 0: what decays would become subnormal. Those of `positive` are greater than 0,
-   * and `state` starts with the words of `state`.
+   * numbers between -0.5 and 0.5, none of them 0: what decays would become subnormal. Buffers of `positive` are greater
+   * than 0, and `state` starts with the words of `state`.
    */
   plan({ kernel, args, positive = [], state = [] }) {
     const { opcode, args: kinds } = this.description.kernels.find(({ name }) => name === kernel);

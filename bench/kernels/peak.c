@@ -1,4 +1,4 @@
-/* What the hardware allows: the rate of registers alone, and of memory alone. */
+/* The limits of the hardware: the rate of registers, and the rate of memory. */
 #include <wasm_simd128.h>
 
 enum { CHAINS = 13 };

@@ -1,6 +1,6 @@
 """ONNX Runtime's own training model, where trainweb's has nodes that it does not know: ort_training_model.py FOLDER.
 
-Writes FOLDER/ort/training_model.onnx; the checkpoint and the optimizer model are those of FOLDER.
+Writes FOLDER/ort/training_model.onnx; FOLDER provides the checkpoint and the optimizer model.
 """
 
 from __future__ import annotations

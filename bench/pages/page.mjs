@@ -73,7 +73,7 @@ async function environment() {
   };
 }
 
-/** Bytes of WebAssembly memory in the page, or what the contender says of its own. */
+/** Bytes of WebAssembly memory in the page, or the number that the contender reports. */
 bench.memory = async () => {
   const inPage = [...window.memories].reduce((sum, { buffer }) => sum + buffer.byteLength, 0);
   return { total: inPage, ...(await bench.contender.memory?.()) };

@@ -1,4 +1,4 @@
-"""What `dir` of a public module shows: the classes that it defines, and nothing that it imports."""
+"""Names that `dir` of a public module shows: the classes that it defines, and nothing that it imports."""
 
 from __future__ import annotations
 

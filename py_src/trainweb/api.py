@@ -1,8 +1,8 @@
 """Module, Optimizer, CheckpointState, LinearLRScheduler, as onnxruntime.training.api has them.
 
-A script written for that module runs after its import line is changed. What is other here: arrays
-are NumPy arrays where that module has C-level OrtValues (they have `.numpy()` all the same), data are
-read-only copies, and the warm-up and total counts of `LinearLRScheduler` are not swapped.
+A script written for that module runs after its import line is changed. Three things differ. Arrays are NumPy arrays
+where that module has C-level OrtValues (they also have `.numpy()`). Data are read-only copies. The warm-up and total
+counts of `LinearLRScheduler` are not swapped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trainweb.arguments import instance_of, path_of, texts
+from trainweb.arguments import flag, instance_of, path_of, texts
 from trainweb.errors import FeedError, SessionError
 from trainweb.ir.layout import GRADIENTS, STATE_LAZY_RESET, STATE_RANDOM_OFFSET, STATE_SEED
 from trainweb.training import state as states
@@ -103,8 +103,8 @@ class Result(np.ndarray):
 class Module:
     """A model to train, called with its inputs in order.
 
-    Several modules on one state share its parameters; each accumulates gradients of its own, and `Parameter.grad` is
-    that of the module made last.
+    Several modules on one state share its parameters; each accumulates gradients separately, and `Parameter.grad`
+    belongs to the module made last.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ class Module:
 
     def train(self, mode: bool = True) -> Module:
         """Let calls be train steps, or eval steps if `mode` is False."""
-        self.training = bool(mode)
+        self.training = flag("mode", mode)
         return self
 
     def eval(self) -> Module:
@@ -245,7 +245,7 @@ class Module:
             try:
                 self._reopen(model, gradients, carried)
             except Exception:
-                # A model that is none leaves the module as it was.
+                # An invalid model leaves the module as it was.
                 self._reopen(None, gradients, carried)
                 raise
             self._optimizer_model = model
@@ -262,7 +262,7 @@ class Module:
 class Optimizer:
     """Updates parameters; optimizers of one checkpoint state share step, moments and learning rate.
 
-    The gradients are those of the module that was made last for the state of `module`, as in onnxruntime.
+    The gradients belong to the module that was made last for the state of `module`, as in onnxruntime.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What arguments must be: anything else is a TypeError that names the argument."""
+"""Checks of arguments: a wrong type is a TypeError that names the argument."""
 
 from __future__ import annotations
 

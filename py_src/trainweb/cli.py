@@ -59,7 +59,9 @@ def _parser() -> argparse.ArgumentParser:
 
     p = commands.add_parser("artifacts", help="make training artifacts from a forward model")
     p.add_argument("model", type=Path, help="the forward model, .onnx")
-    p.add_argument("-o", "--output", type=Path, default=Path(), help="folder to write to, made where it does not exist")
+    p.add_argument(
+        "-o", "--output", type=Path, default=Path(), help="output folder; it is created if it does not exist"
+    )
     _add_loss(p, "--loss-output")
     p.add_argument("--optimizer", default="AdamW", help=_names(OptimType))
     p.add_argument(
@@ -67,32 +69,36 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="PATTERN",
-        help="name or regular expression of parameters not to train",
+        help="name or regular expression of parameters to freeze",
     )
     p.add_argument(
         "--output-name",
         action="append",
         default=[],
         metavar="NAME",
-        help="tensor that the steps output besides the loss",
+        help="tensor that steps return besides the loss",
     )
     _add_dims(p)
     p.set_defaults(run=_artifacts)
 
-    p = commands.add_parser("check", help="say what of a forward model is trained, at what cost, or what is in the way")
+    p = commands.add_parser(
+        "check", help="list the trained parameters of a forward model, the cost of a step, and obstacles"
+    )
     p.add_argument("model", type=Path, help="the forward model, .onnx")
     _add_loss(p, "--output")
-    p.add_argument("--train", action="append", default=[], metavar="PATTERN", help="parameters to train, and no others")
-    p.add_argument("--freeze", action="append", default=[], metavar="PATTERN", help="parameters not to train")
+    p.add_argument("--train", action="append", default=[], metavar="PATTERN", help="train only these parameters")
+    p.add_argument("--freeze", action="append", default=[], metavar="PATTERN", help="freeze these parameters")
     _add_dims(p)
     p.add_argument("--optimizer", default="AdamW", help=_names(OptimType))
-    p.add_argument("--steps", type=int, default=0, help="train so many steps on random data, and say what one takes")
-    p.add_argument("--code", choices=["javascript", "python"], help="print lines that train the model as well")
+    p.add_argument(
+        "--steps", type=int, default=0, help="train this many steps on random data, and print the time of one"
+    )
+    p.add_argument("--code", choices=["javascript", "python"], help="also print code that trains the model")
     p.add_argument("--json", action="store_true", help="print the report as JSON")
     p.set_defaults(run=_check)
 
     p = commands.add_parser(
-        "inspect", help="show the inputs, outputs and operators of a model, or what a checkpoint holds"
+        "inspect", help="show the inputs, outputs and operators of a model, or the contents of a checkpoint"
     )
     p.add_argument("file", type=Path, help="a .onnx model or a checkpoint")
     p.set_defaults(run=_inspect)
@@ -100,20 +106,20 @@ def _parser() -> argparse.ArgumentParser:
     p = commands.add_parser("train", help="train artifacts on arrays")
     _add_artifacts(p)
     p.add_argument("data", type=Path, help=".npz with one array per training input; rows are samples")
-    p.add_argument("-o", "--output", type=Path, required=True, help="checkpoint to write, with optimizer state")
+    p.add_argument("-o", "--output", type=Path, required=True, help="output checkpoint, with optimizer state")
     p.add_argument("--epochs", type=int, default=1)
     p.add_argument("--batch-size", type=int, default=32)
     p.add_argument("--learning-rate", type=float, default=1e-3)
-    p.add_argument("--seed", type=int, default=0, help="of the order of samples and of random operators")
+    p.add_argument("--seed", type=int, default=0, help="seed of the order of samples and of random operators")
     p.set_defaults(run=_train)
 
-    p = commands.add_parser("export", help="cut the eval model to an inference model with a checkpoint's parameters")
+    p = commands.add_parser("export", help="write an inference model from the eval model and a checkpoint's parameters")
     _add_artifacts(p)
     p.add_argument("outputs", nargs="+", help="names of the outputs")
-    p.add_argument("-o", "--output", type=Path, required=True, help=".onnx to write")
+    p.add_argument("-o", "--output", type=Path, required=True, help="output .onnx")
     p.set_defaults(run=_export)
 
-    p = commands.add_parser("compile", help="make a bundle that a page trains from without starting Python")
+    p = commands.add_parser("compile", help="compile a bundle from which a page trains without Python")
     _add_artifacts(p)
     p.add_argument(
         "--feed",
@@ -126,16 +132,16 @@ def _parser() -> argparse.ArgumentParser:
         "--memory-budget",
         type=int,
         metavar="BYTES",
-        help="workspace that a step may take; beyond it activations are computed again",
+        help="largest workspace of a step; activations that do not fit are computed again",
     )
     p.add_argument(
         "--metric",
         action="append",
         default=[],
         metavar="NAME",
-        help='what fit computes without Python: accuracy, or {"type": "topK", "k": 3}; once per metric',
+        help='metric that fit computes without Python: accuracy, or {"type": "topK", "k": 3}; once per metric',
     )
-    p.add_argument("-o", "--output", type=Path, required=True, help="bundle to write")
+    p.add_argument("-o", "--output", type=Path, required=True, help="output bundle")
     p.set_defaults(run=_compile)
     return parser
 
@@ -155,21 +161,21 @@ def _add_loss(p: argparse.ArgumentParser, output: str) -> None:
     from trainweb.artifacts import LossType
     from trainweb.artifacts.builder import BATCH_NORM
 
-    p.add_argument("--loss", help=f"{_names(LossType)}; none: the first output is a loss")
+    p.add_argument("--loss", help=f"{_names(LossType)}; without it the first output is the loss")
     p.add_argument(
         output,
         action="append",
         default=[],
         metavar="NAME",
         dest="loss_output",
-        help="output that the loss is made of; all of them if it is not given",
+        help="output for the loss; by default the first ones that the loss takes",
     )
     p.add_argument("--batch-norm", choices=BATCH_NORM, help="train batch normalizations, or keep them as exported")
 
 
 def _add_artifacts(p: argparse.ArgumentParser) -> None:
     p.add_argument("artifacts", type=Path, help=f"folder with {', '.join(ARTIFACT_FILES.values())}, checkpoint")
-    p.add_argument("--checkpoint", type=Path, help="another checkpoint than the folder's")
+    p.add_argument("--checkpoint", type=Path, help="checkpoint to use instead of the folder's")
 
 
 def _open(

@@ -21,7 +21,7 @@ class TrainwebError(Exception):
 
     @property
     def documentation(self) -> str:
-        """Where it is written when this error occurs, and what to do."""
+        """The address that documents this error and its remedies."""
         return f"{DOCUMENTATION}#{type(self).__name__.lower()}"
 
 
@@ -95,7 +95,7 @@ class FeedError(TrainwebError):
     Attributes
     ----------
     value, position : int or None
-        A label or index that is out of range, and its place among those of the batch, from 0.
+        A label or index that is out of range, and its position in the batch, from 0.
     input : str or None
         The input that it was fed as, where `fit` finds it.
     row : int or None
@@ -160,8 +160,8 @@ class NumericsError(TrainwebError):
     step : int
         Optimizer steps that were completed before.
     made : dict
-        That tensor: ``name``, ``shape``, ``min`` and ``max`` of its finite values (None: it has none), and how many
-        values are ``nan`` and ``infinite``.
+        That tensor: ``name``, ``shape``, ``min`` and ``max`` of its finite values (None without any), and the counts
+        ``nan`` and ``infinite``.
     inputs : list of dict
         The same of the node's inputs that are float tensors.
     epoch, batch : int or None

@@ -1,8 +1,8 @@
-"""What the loss of a batch is the mean of, so that losses of several batches make the loss of all their rows.
+"""The number by which the loss of a batch was divided, which combines the losses of batches to a loss of all rows.
 
-The mean of two batches is ``(loss_1 n_1 + loss_2 n_2) / (n_1 + n_2)`` where each loss was divided by its n: rows, or
-labels that are not ignored, or the sum of their weights. The graph tells which; `web/src/worker/fit.ts` is given the
-name of the output that has n.
+The mean of two batches is ``(loss_1 n_1 + loss_2 n_2) / (n_1 + n_2)``. Each loss was divided by its n: rows, labels
+that are not ignored, or the sum of their weights. The graph tells which; `web/src/worker/fit.ts` is given the name of
+the output that has n.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LossCount:
     output : str or None
         The output of a plan that has it, a float32; None: the batch's rows.
     is_sum : bool
-        Whether the loss is a sum, which was divided by nothing: then the loss of several batches is that of a row.
+        True if the loss is a sum, which was not divided. The loss of several batches is then the loss of a row.
     """
 
     output: str | None = None
@@ -96,7 +96,7 @@ def counted_loss(graph: Graph, loss: str, inputs: Iterable[Value]) -> tuple[Grap
 
 
 def _has_rows(name: str, producers: Mapping[str, Node], fed: Container[str]) -> bool:
-    """Whether the elements of a tensor belong to rows: operators that reduce nothing make it of a feed."""
+    """True if the elements of a tensor belong to rows: operators that reduce nothing make it of a feed."""
     seen, waiting = {name}, [name]
     while waiting:
         name = waiting.pop()
@@ -119,7 +119,7 @@ def _of(name: str, graph: Graph, inputs: Iterable[Value]) -> tuple[Graph, LossCo
 
 
 def _of_labels(graph: Graph, node: Node, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
-    """Count the labels of a cross entropy, with their weights, without those that are ignored."""
+    """Count the labels of a cross entropy that are not ignored, times their weights."""
     ignored, (_, labels, *weights) = node.attrs.get("ignore_index"), node.inputs
     weight = weights[0] if weights else ""
     if (reduction := node.attrs.get("reduction", "mean")) != "mean":

@@ -407,8 +407,8 @@ TWO_RATES = Message(
 )
 RATE_AND_SCHEDULE = Message(
     errors.ModelError,
-    "'learning_rate' is given beside a schedule that has rates of its own. Leave out one of them.",
-    "'learningRate' is given beside a schedule that has rates of its own. Leave out one of them.",
+    "'learning_rate' is given beside a schedule that already has rates. Leave out one of them.",
+    "'learningRate' is given beside a schedule that already has rates. Leave out one of them.",
 )
 RATE_WITHOUT_OPTIMIZER = Message(
     errors.ModelError,

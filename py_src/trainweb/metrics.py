@@ -2,8 +2,7 @@
 
 A metric is defined here and nowhere else. It sums up each batch by nodes that are appended to the eval model, so that
 only the sums leave the kernels' memory. A formula gives its value from the sums of all batches. A page gets formulas
-with its plans. It joins sums and computes by them (`web/src/worker/metrics.ts`), all in float64 and in the same order
-as `Totals`.
+with its plans. It joins sums (`web/src/worker/metrics.ts`), all in float64 and in the same order as `Totals`.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from trainweb import messages
+from trainweb.formulas import Formula, Row, evaluated, number, total
 from trainweb.model.graph import TRAINWEB, Graph, Node, take_name
 from trainweb.settings import Choice, Whole, checked, fields_of, make
 
@@ -26,14 +26,6 @@ Value = float | list[float] | list[list[int]]
 Ignored = Annotated[int, Whole(least=-(2**31), most=2**31 - 1)] | None
 Classes = Annotated[int, Whole(least=1, most=2**31 - 1)]
 Average = Annotated[str, Choice(("macro", "micro", "weighted", "none"))]
-
-Formula: TypeAlias = "float | str | list[Formula]"
-"""A number; a name, of a row of the sums or "loss"; or an operation with its operands, element by element:
-
-`+ - * /` and "over", a division that gives 0 where the divisor is 0; "=" and ">", which give 1 or 0; "if", of a
-condition and two values; "exp", "sum", "size". A row of one element goes with any. The value of "each", which stands
-only at the top, is the whole row of its operand.
-"""
 
 PAIRS: Formula = ["+", "targets", "predictions"]
 OCCURS: Formula = [">", PAIRS, 0]
@@ -475,9 +467,6 @@ def compared_with(graph: Graph, inputs: Sequence[str]) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-Row = list[float]
-
-
 class Totals:
     """Sums of all batches, and what follows from them.
 
@@ -531,7 +520,7 @@ class Totals:
                 found[one.name] = [list(map(int, row)) for row in sums]
             else:
                 names = dict(zip(rows.get(one.name, ()), sums, strict=True))
-                found[one.name] = value_of(one.formula(), {**names, "loss": [loss]})
+                found[one.name] = value_of(one.formula(), {**names, "loss": loss})
         return found
 
 
@@ -578,7 +567,7 @@ def areas_under_curves(name: str, scores: Sequence[np.ndarray], targets: Sequenc
     return [area_under_curve([row[c] for row in rows], [label == c for label in labels]) for c in range(classes)]
 
 
-def softmax(row: Row) -> Row:
+def softmax(row: list[float]) -> list[float]:
     """Probabilities of scores."""
     powers = [math.exp(score - max(row)) for score in row]
     whole = total(powers)
@@ -613,57 +602,6 @@ def mean_of(areas: Sequence[float]) -> float:
 def value_of(formula: Formula, names: Mapping[str, Row]) -> Value:
     """The value of a metric's formula: one number, or a row of "each"."""
     if isinstance(formula, list) and formula[0] == "each":
-        return evaluated(formula[1], names)
-    (value,) = evaluated(formula, names)
-    return value
-
-
-def evaluated(formula: Formula, names: Mapping[str, Row]) -> Row:
-    """The value of a formula."""
-    if isinstance(formula, str):
-        return names[formula]
-    if not isinstance(formula, list):
-        return [float(formula)]
-    operation, *operands = formula
-    given = [evaluated(operand, names) for operand in operands]
-    if operation in ("sum", "size"):
-        return [total(given[0]) if operation == "sum" else float(len(given[0]))]
-    n = max(map(len, given))
-    columns = zip(*(row * n if len(row) == 1 else row for row in given), strict=True)
-    return [OPERATIONS[str(operation)](*column) for column in columns]
-
-
-def total(row: Row) -> float:
-    """The sum from left to right: `sum` of Python adds otherwise from 3.12 on."""
-    found = 0.0
-    for x in row:
-        found += x
-    return found
-
-
-def divided(a: float, b: float) -> float:
-    """a / b as float64 has it."""
-    if b:
-        return a / b
-    return math.copysign(math.inf, a) * math.copysign(1, b) if a and not math.isnan(a) else math.nan
-
-
-def exponential(x: float) -> float:
-    """e to the power of x; infinite where that is beyond float64."""
-    try:
-        return math.exp(x)
-    except OverflowError:
-        return math.inf
-
-
-OPERATIONS: Mapping[str, Callable[..., float]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "/": divided,
-    "over": lambda a, b: a / b if b else 0.0,
-    "=": lambda a, b: float(a == b),
-    ">": lambda a, b: float(a > b),
-    "if": lambda condition, a, b: a if condition else b,
-    "exp": exponential,
-}
+        row = evaluated(formula[1], names)
+        return row if isinstance(row, list) else [row]
+    return number(formula, names)

@@ -12,56 +12,35 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import getdoc
-from typing import Annotated, Any, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
 
 from trainweb import messages
 from trainweb._names import public_names
+from trainweb.formulas import Course, Formula, Rule
 from trainweb.settings import Choice, Kind, NotNegative, Number, Positive, Whole, checked, fields_of, make
 
 Steps = Annotated[int, Whole(least=1)]
 Warmup = Annotated[int, Whole(least=0)]
 Share = Annotated[float, Number(least=0, most=1)]
 
+AFTER: Formula = ["-", "step", "warmup"]
+"""Optimizer steps after the warm-up."""
+LENGTH: Formula = ["-", "total", "warmup"]
+"""Steps from the end of the warm-up to the end."""
+WAY: Formula = ["/", ["min", AFTER, LENGTH], LENGTH]
+"""Share of `LENGTH` that is done."""
 
-@dataclass(eq=False, repr=False)
+
+def half_wave(start: Formula, end: Formula, share: Formula) -> Formula:
+    """From `start` to `end` along a cosine; `share` of the way."""
+    return ["+", end, ["*", ["-", start, end], ["/", ["+", 1, ["cos", ["*", math.pi, share]]], 2]]]
+
+
 class Schedule:
-    """Base class: a subclass has its settings as fields, and gives `factor`.
-
-    Parameters
-    ----------
-    learning_rate : float
-        The rate after the warm-up, at its height.
-    """
-
-    learning_rate: NotNegative
-
-    def __post_init__(self) -> None:
-        for name, field in fields_of(type(self)).items():
-            if isinstance(field.kind, Number | Whole):
-                number = int if isinstance(field.kind, Whole) else float
-                setattr(self, name, number(getattr(self, name)))
-
-    def factor(self, t: int) -> float:
-        """The rate `t` steps after the warm-up, in parts of the learning rate.
-
-        Parameters
-        ----------
-        t : int
-            Optimizer steps since the warm-up.
-        """
-        raise NotImplementedError
-
-    def observe(self, metric: float) -> None:
-        """Take note of a metric, such as the loss of an epoch in evaluation: `Plateau` goes by it, others do not.
-
-        Parameters
-        ----------
-        metric : float
-            The lower the better, unless the schedule says otherwise.
-        """
+    """Base class: learning rates of optimizer steps."""
 
     def rate(self, step: int) -> float:
         """The learning rate of an optimizer step.
@@ -76,55 +55,82 @@ class Schedule:
         ModelError
             `step` is no integer >= 0.
         """
-        Whole(least=0).check("step", step)
-        return self.learning_rate * self.factor(step)
+        raise NotImplementedError
+
+    def observe(self, metric: float) -> None:
+        """Take note of a metric, such as the loss of an epoch in evaluation: `Plateau` goes by it, others do not.
+
+        Parameters
+        ----------
+        metric : float
+            The lower the better, unless the schedule says otherwise.
+        """
 
 
 @dataclass(eq=False, repr=False)
-class WithWarmup(Schedule):
-    """Base class of schedules that may start with a warm-up.
+class ByFormula(Schedule):
+    """Base class: a subclass has its settings as fields, and formulas of them, which pages compute, too.
+
+    Names in formulas are settings, the state, and "step", the optimizer steps that were done before. A setting that is
+    a choice counts as the position of its value among the options.
 
     Parameters
     ----------
+    learning_rate : float
+        The rate after the warm-up.
     warmup : int
         Steps over which the rate rises to `learning_rate`.
     warmup_start : float
         Start of the rise, as a part of the learning rate.
     """
 
+    factor: ClassVar[Formula]
+    """The rate after the warm-up, in parts of the learning rate."""
+    state: ClassVar[Mapping[str, Formula]] = {}
+    """First values of what changes with each "metric" that is observed."""
+    changes: ClassVar[Sequence[tuple[str, Formula]]] = ()
+    """Assignments for each."""
+
+    learning_rate: NotNegative
     warmup: Warmup = dataclasses.field(default=0, kw_only=True)
     warmup_start: Share = dataclasses.field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        settings: dict[str, float] = {}
+        for name, field in fields_of(type(self)).items():
+            value = getattr(self, name)
+            settings[name] = field.kind.options.index(value) if isinstance(field.kind, Choice) else float(value)
         total = getattr(self, "total", None)
         if total is not None and total <= self.warmup:
             expected = f"an integer above the warm-up, which takes {self.warmup} steps"
             raise messages.BAD_SETTING(name="total", value=total, expected=expected)
+        self._course = Course(self.rule(), settings)
 
-    @property
-    def length(self) -> int:
-        """Steps from the end of the warm-up to the end."""
-        total: int = getattr(self, "total", 0)
-        return total - self.warmup
+    @classmethod
+    def rule(cls) -> Rule:
+        """The rates of all steps."""
+        rise: Formula = ["+", "warmup_start", ["*", ["-", 1, "warmup_start"], ["/", "step", "warmup"]]]
+        factor: Formula = ["if", [">", "warmup", "step"], rise, cls.factor]
+        return Rule(["*", "learning_rate", factor], cls.state, cls.changes)
 
     def rate(self, step: int) -> float:
         Whole(least=0).check("step", step)
-        if step < self.warmup:
-            return self.learning_rate * (self.warmup_start + (1 - self.warmup_start) * (step / self.warmup))
-        return super().rate(step - self.warmup)
+        return self._course.value(step=step)
+
+    def observe(self, metric: float) -> None:
+        self._course.observe(metric=metric)
 
 
-SCHEDULES: dict[str, type[Schedule]] = {}
+SCHEDULES: dict[str, type[ByFormula]] = {}
 """By name."""
-T = TypeVar("T", bound=Schedule)
+T = TypeVar("T", bound=ByFormula)
 
 
 @dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field,))
 def schedule(cls: type[T]) -> type[T]:
     """Class decorator that makes a schedule known by its name, and arguments of its fields, which are checked."""
-    if cls.__doc__ and issubclass(cls, WithWarmup):  # a page has none
-        cls.__doc__ = "\n".join([getdoc(cls) or "", *(getdoc(WithWarmup) or "").splitlines()[4:]])
+    if cls.__doc__:  # a page has none
+        cls.__doc__ = "".join([getdoc(cls) or "", "\n", *(getdoc(ByFormula) or "").partition("warmup : int")[1:]])
     made = dataclass(eq=False, repr=False)(cls)
     made.__init__ = checked(made.__init__)  # type: ignore[method-assign]
     SCHEDULES[cls.__name__] = made
@@ -152,11 +158,11 @@ class Function(Schedule):
     """
 
     def __init__(self, function: Callable[[int], float]) -> None:
-        super().__init__(1.0)
         self._function = function
 
-    def factor(self, t: int) -> float:
-        value = self._function(t)
+    def rate(self, step: int) -> float:
+        Whole(least=0).check("step", step)
+        value = self._function(step)
         RATE.check("the learning rate of the function", value)
         return float(value)
 
@@ -165,7 +171,7 @@ RATE: Kind = Number(least=0)
 
 
 @schedule
-class Constant(WithWarmup):
+class Constant(ByFormula):
     """The same rate at every step.
 
     Parameters
@@ -174,12 +180,11 @@ class Constant(WithWarmup):
         The rate after the warm-up.
     """
 
-    def factor(self, t: int) -> float:
-        return 1.0
+    factor = 1
 
 
 @schedule
-class Linear(WithWarmup):
+class Linear(ByFormula):
     """A straight line from `start` to `end`, and `end` from then on.
 
     Parameters
@@ -187,7 +192,7 @@ class Linear(WithWarmup):
     learning_rate : float
         The rate after the warm-up.
     total : int
-        Optimizer steps until the end, the warm-up among them; in a fit by default those of the fit.
+        Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps.
     start : float
         The first rate after the warm-up, in parts of `learning_rate`.
     end : float
@@ -198,12 +203,11 @@ class Linear(WithWarmup):
     start: NotNegative = 1.0
     end: NotNegative = 0.0
 
-    def factor(self, t: int) -> float:
-        return self.start + (self.end - self.start) * (min(t, self.length) / self.length)
+    factor = ["+", "start", ["*", ["-", "end", "start"], WAY]]
 
 
 @schedule
-class Cosine(WithWarmup):
+class Cosine(ByFormula):
     """Half a wave of the cosine down to `end`, and `end` from then on, https://arxiv.org/abs/1608.03983.
 
     Parameters
@@ -211,7 +215,7 @@ class Cosine(WithWarmup):
     learning_rate : float
         The rate after the warm-up.
     total : int
-        Optimizer steps until the end, the warm-up among them; in a fit by default those of the fit.
+        Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps.
     end : float
         The last rate, in parts of `learning_rate`.
     """
@@ -219,17 +223,11 @@ class Cosine(WithWarmup):
     total: Steps
     end: NotNegative = 0.0
 
-    def factor(self, t: int) -> float:
-        return half_wave(1.0, self.end, min(t, self.length) / self.length)
-
-
-def half_wave(start: float, end: float, share: float) -> float:
-    """From `start` to `end` along a cosine; `share` of the way."""
-    return end + (start - end) * ((1 + math.cos(math.pi * share)) / 2)
+    factor = half_wave(1, "end", WAY)
 
 
 @schedule
-class Step(WithWarmup):
+class Step(ByFormula):
     """Times `gamma` after every so many steps.
 
     Parameters
@@ -245,12 +243,11 @@ class Step(WithWarmup):
     every: Steps
     gamma: Positive = 0.1
 
-    def factor(self, t: int) -> float:
-        return math.pow(self.gamma, t // self.every)
+    factor = ["pow", "gamma", ["floor", ["/", AFTER, "every"]]]
 
 
 @schedule
-class Exponential(WithWarmup):
+class Exponential(ByFormula):
     """Times `gamma` after every step.
 
     Parameters
@@ -263,12 +260,11 @@ class Exponential(WithWarmup):
 
     gamma: Positive
 
-    def factor(self, t: int) -> float:
-        return math.pow(self.gamma, t)
+    factor = ["pow", "gamma", AFTER]
 
 
 @schedule
-class Polynomial(WithWarmup):
+class Polynomial(ByFormula):
     """The remaining share of the steps to a power, down to `end`, and `end` from then on.
 
     Parameters
@@ -276,7 +272,7 @@ class Polynomial(WithWarmup):
     learning_rate : float
         The rate after the warm-up.
     total : int
-        Optimizer steps until the end, the warm-up among them; in a fit by default those of the fit.
+        Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps.
     power : float
         The exponent.
     end : float
@@ -287,12 +283,11 @@ class Polynomial(WithWarmup):
     power: Positive = 1.0
     end: NotNegative = 0.0
 
-    def factor(self, t: int) -> float:
-        return self.end + (1 - self.end) * math.pow(1 - min(t, self.length) / self.length, self.power)
+    factor = ["+", "end", ["*", ["-", 1, "end"], ["pow", ["-", 1, WAY], "power"]]]
 
 
 @schedule
-class OneCycle(WithWarmup):
+class OneCycle(ByFormula):
     """Up to `learning_rate` along a cosine, and down to nearly nothing, https://arxiv.org/abs/1708.07120.
 
     Parameters
@@ -300,7 +295,7 @@ class OneCycle(WithWarmup):
     learning_rate : float
         The highest rate.
     total : int
-        Optimizer steps until the end, the warm-up among them; in a fit by default those of the fit.
+        Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps.
     rise : float
         Share of the steps in which the rate rises.
     start : float
@@ -314,15 +309,18 @@ class OneCycle(WithWarmup):
     start: Share = 0.04
     end: Share = 4e-6
 
-    def factor(self, t: int) -> float:
-        top, last = self.rise * self.length - 1, self.length - 1
-        if t <= top:
-            return half_wave(self.start, 1.0, t / top) if top > 0 else 1.0
-        return half_wave(1.0, self.end, min((t - top) / (last - top), 1.0))
+    _top: ClassVar[Formula] = ["-", ["*", "rise", LENGTH], 1]
+    _fall: ClassVar[Formula] = ["/", ["-", AFTER, _top], ["-", ["-", LENGTH, 1], _top]]
+    factor = [
+        "if",
+        [">", AFTER, _top],
+        half_wave(1, "end", ["min", _fall, 1]),
+        ["if", [">", _top, 0], half_wave("start", 1, ["/", AFTER, _top]), 1],
+    ]
 
 
 @schedule
-class Plateau(WithWarmup):
+class Plateau(ByFormula):
     """Times `reduction` when a metric has not become better for a while: tell it with `observe`.
 
     Parameters
@@ -350,25 +348,20 @@ class Plateau(WithWarmup):
     cooldown: Warmup = 0
     least: Share = 0.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._best = math.inf if self.mode == "min" else -math.inf
-        self._current, self._bad, self._pause = 1.0, 0, 0
-
-    def observe(self, metric: float) -> None:
-        if self.mode == "min":
-            is_better = metric < self._best * (1 - self.threshold)
-        else:
-            is_better = metric > self._best * (1 + self.threshold)
-        self._best, self._bad = (metric, 0) if is_better else (self._best, self._bad + 1)
-        if self._pause > 0:
-            self._pause, self._bad = self._pause - 1, 0
-        if self._bad > self.patience:
-            self._current = max(self._current * self.reduction, self.least)
-            self._pause, self._bad = self.cooldown, 0
-
-    def factor(self, t: int) -> float:
-        return self._current
+    factor = "factor"
+    state = {"best": ["/", ["if", "mode", -1, 1], 0], "factor": 1, "bad": 0, "pause": 0}
+    changes = (
+        ("more", [">", "metric", ["*", "best", ["+", 1, "threshold"]]]),
+        ("less", [">", ["*", "best", ["-", 1, "threshold"]], "metric"]),
+        ("is_better", ["if", "mode", "more", "less"]),
+        ("best", ["if", "is_better", "metric", "best"]),
+        ("bad", ["if", ["max", "is_better", "pause"], 0, ["+", "bad", 1]]),
+        ("pause", ["max", ["-", "pause", 1], 0]),
+        ("is_late", [">", "bad", "patience"]),
+        ("factor", ["if", "is_late", ["max", ["*", "factor", "reduction"], "least"], "factor"]),
+        ("pause", ["if", "is_late", "cooldown", "pause"]),
+        ("bad", ["if", "is_late", 0, "bad"]),
+    )
 
 
 def __dir__() -> list[str]:

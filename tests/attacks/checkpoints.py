@@ -1,4 +1,4 @@
-"""Malformed checkpoints, made by a writer that believes everything it is told."""
+"""Malformed checkpoints, from a writer that believes all its input."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def patched(position: int, form: str, value: int) -> bytes:
 
 
 def vtable_position() -> tuple[int, int]:
-    """Where the root table and its vtable lie in the good checkpoint."""
+    """Positions of the root table and its vtable in the good checkpoint."""
     data = write_checkpoint(good_checkpoint())
     (root,) = struct.unpack_from("<I", data)
     return root, root - struct.unpack_from("<i", data, root)[0]

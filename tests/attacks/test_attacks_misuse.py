@@ -1,4 +1,4 @@
-"""Arguments that are none: every public call answers with an error of ours or a TypeError that says what was wrong."""
+"""Invalid arguments: every public call raises an error of ours or a TypeError that names the fault."""
 
 from __future__ import annotations
 

@@ -127,6 +127,26 @@ def test_hostile_arguments(label: str, tmp_path: Path, monkeypatch: pytest.Monke
             OPENED.pop().release()
 
 
+def flags(call: Any, valid: Any) -> set[str]:
+    """Arguments that are true or false, by their values or their types."""
+    typed = {name for name, p in inspect.signature(call).parameters.items() if p.annotation == "bool"}
+    return typed | {name for name, value in valid.items() if isinstance(value, bool)}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("label", CALLS)
+def test_a_text_is_no_flag(label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    call, valid = CALLS[label].make(tmp_path), CALLS[label].valid(tmp_path)
+    try:
+        for argument in flags(call, valid):
+            with pytest.raises((TypeError, TrainwebError), match=argument):
+                call(**{**valid, argument: "false"})
+    finally:
+        while OPENED:
+            OPENED.pop().release()
+
+
 def public_calls() -> set[str]:
     """Functions, classes and methods that take arguments, of the modules that users import."""
     found = set()
@@ -141,7 +161,7 @@ def public_calls() -> set[str]:
 
 
 def methods(cls: type) -> set[str]:
-    """Names of those that trainweb defines, and that take arguments."""
+    """Names of the callables that trainweb defines and that take arguments."""
     defined = {n for base in cls.__mro__ if base.__module__.startswith("trainweb") for n in vars(base)}
     found = {
         n: f for n, f in inspect.getmembers(cls) if n in defined and (inspect.isfunction(f) or inspect.ismethod(f))

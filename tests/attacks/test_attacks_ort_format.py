@@ -20,7 +20,7 @@ SECONDS = 5
 
 
 def outcome(data: bytes) -> str:
-    """What reading gives: a graph, or an error of ours."""
+    """The result of reading: a graph, or an error of ours."""
     start = time.process_time()
     try:
         read_model(data, limits=Limits(nodes=1000))

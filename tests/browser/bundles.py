@@ -45,7 +45,7 @@ def open_core(case: str, checkpoint: str = "checkpoint", *, reproducible: bool =
 def compile_bundle(
     case: str, signatures: Iterable[Signature], checkpoint: str = "checkpoint", *, models: bool = True
 ) -> bytes:
-    """What `trainweb compile` writes, for several signatures at once."""
+    """The output of `trainweb compile`, for several signatures at once."""
     core = open_core(case, checkpoint)
     carried = {key: (GOLDEN / case / name).read_bytes() for key, name in MODELS.items()} if models else None
     core.release()

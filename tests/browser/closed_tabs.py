@@ -1,8 +1,8 @@
-"""A fit in a page whose renderer is killed, opened again until it is done: its bytes are those of an undisturbed fit.
+"""A fit in a page whose renderer is killed, opened again until it is done: its bytes equal an undisturbed fit.
 
     ./build.sh test-closed-tabs --kills 20
 
-kills the renderer at that many random moments, each of a fit of its own, and prints what came of it.
+kills the renderer at that many random moments, each of a separate fit, and prints the results.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Tabs:
 
 
 def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    """Whether two fits left the same, whatever time they took."""
+    """True if two fits left the same results, whatever time they took."""
     return {**a, "milliseconds": 0} == {**b, "milliseconds": 0}
 
 

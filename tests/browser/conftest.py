@@ -105,7 +105,7 @@ def make_site() -> Iterator[Callable[..., Site]]:
 
 
 class PageErrors:
-    """What a page complained about: uncaught errors, console errors, crashes."""
+    """Complaints of a page: uncaught errors, console errors, crashes."""
 
     def __init__(self, page: Page) -> None:
         self.messages: list[str] = []
@@ -153,13 +153,13 @@ def page(watched: tuple[Page, PageErrors]) -> Page:
 
 @pytest.fixture
 def page_errors(watched: tuple[Page, PageErrors]) -> PageErrors:
-    """What the page of `page` complained about so far."""
+    """The complaints of the page of `page` so far."""
     return watched[1]
 
 
 @contextlib.contextmanager
 def open_kernel(browser: Browser, site: Site, *, main_thread: bool = False) -> Iterator[Kernel]:
-    """Boot a stock Pyodide with micropip in a page of its own; errors of the page fail the test."""
+    """Boot a stock Pyodide with micropip in a separate page; errors of the page fail the test."""
     require_built(ROOT / ".build" / "pyodide" / "pyodide.mjs", ROOT / ".build" / "wheels")
     if not list((ROOT / "dist").glob("trainweb-*.whl")):
         pytest.fail("not built: the wheel in dist/; run ./build.sh", pytrace=False)

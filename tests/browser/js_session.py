@@ -34,12 +34,12 @@ READY = """(timeout) => new Promise((resolve, reject) => {
 
 
 def to_json(array: np.ndarray) -> dict[str, Any]:
-    """What `toTensor` of the page takes."""
+    """An argument for `toTensor` of the page."""
     return {"type": str(array.dtype), "dims": list(array.shape), "data": array.reshape(-1).tolist()}
 
 
 def from_json(tensor: dict[str, Any]) -> np.ndarray:
-    """What `fromTensor` of the page gives."""
+    """The result of `fromTensor` of the page."""
     return np.array(tensor["data"], tensor["type"]).reshape(tensor["dims"])
 
 
@@ -93,7 +93,7 @@ def open_js_page(
     expected: tuple[str, ...] = (),
     package: str = "/dist/index.js",
 ) -> Iterator[JsPage]:
-    """A page of its own; fails at the end when the page logged errors that are not `expected`."""
+    """A separate page; fails at the end when the page logged errors that are not `expected`."""
     require_built(*NEEDED)
     page, errors = watched_page(browser)
     yield JsPage(page, site, package)

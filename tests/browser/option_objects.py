@@ -22,7 +22,7 @@ Type = dict[str, Any]
 
 
 class Description:
-    """What TypeDoc says of the package."""
+    """TypeDoc's description of the package."""
 
     def __init__(self) -> None:
         self.root = typedoc.describe()

@@ -10,7 +10,7 @@ PROC = Path("/proc")
 
 
 def processes(kind: str = "renderer") -> list[int]:
-    """Those of this kind that this process, or a child of it, has started."""
+    """The processes of this kind that this process or a child has started."""
     parents = {pid: parent for pid in map(int, filter(str.isdigit, os.listdir(PROC))) if (parent := _parent(pid))}
 
     def is_ours(pid: int | None) -> bool:

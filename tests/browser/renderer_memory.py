@@ -82,7 +82,7 @@ def _ancestors(pid: int, parents: dict[int, int]) -> Iterator[int]:
 
 @contextmanager
 def unwatched_page(chromium: str, url: str) -> Iterator[Renderer]:
-    """Open a page in a Chromium of its own."""
+    """Open a page in a separate Chromium."""
     with tempfile.TemporaryDirectory() as profile:
         command = [chromium, "--headless", *CHROMIUM_FLAGS, f"--user-data-dir={profile}", url]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -50,7 +50,7 @@ MOUNTS: dict[str, tuple[Path, ...]] = {
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer that a test puts under a path of its own choosing."""
+    """An answer that a test serves under a path of its choice."""
 
     body: bytes
     content_type: str = DEFAULT_MIME
@@ -67,7 +67,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Request:
-    """One line of the log: what was asked, how it was answered, how many body bytes went out."""
+    """One line of the log: the request, the answer, and the number of body bytes."""
 
     path: str
     status: int

@@ -72,7 +72,7 @@ def test_trains_to_the_recorded_trajectory_without_python(browser: Browser, plai
 
 @pytest.mark.parametrize("case", ["mlp", "scheduler_accumulation", "nominal"])
 def test_a_whole_trace_with_python_joining_in(browser: Browser, plain_site: Site, case: str) -> None:
-    """Checkpoints, export and properties on the way: the results stay those that were recorded."""
+    """Checkpoints, export and properties on the way: the results still equal the recorded ones."""
     with open_page(browser, plain_site) as js:
         assert BundleReplay(js, case).run() > 10
         assert python_requests(plain_site)

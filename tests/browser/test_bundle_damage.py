@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
@@ -109,6 +110,30 @@ def test_a_wrong_header_is_a_model_error(damaged_page: JsPage, damage: str) -> N
         assert "compile it again" in error["message"]
 
 
+PROPERTIES = {
+    "no list": None,
+    "no text": [["a", "int", 1]],
+    "no type": [["a", "bool", "1"]],
+    "no number": [["a", "int", "1.5"]],
+    "beyond 64 bits": [["a", "int", str(2**63)]],
+    "twice": [["a", "int", "1"], ["a", "str", "b"]],
+}
+
+
+@pytest.mark.parametrize("case", PROPERTIES)
+def test_properties_are_checked_as_those_of_checkpoints(damaged_page: JsPage, case: str) -> None:
+    error = open_failure(damaged_page, edited(_set("properties", to=PROPERTIES[case])))
+    assert error["name"] == "CheckpointError" and "properties" in error["message"], error
+
+
+@pytest.mark.parametrize(("field", "at", "value"), [("learningRate", 4, math.nan), ("initialLr", 16, -1.0)])
+def test_the_state_is_checked_as_that_of_checkpoints(damaged_page: JsPage, field: str, at: int, value: float) -> None:
+    bundle = bytearray(mlp_bundle())
+    struct.pack_into("<f", bundle, blob_of(bundle, header_of(bundle)["segments"][6]["data"]) + at, value)
+    error = open_failure(damaged_page, sealed(bytes(bundle)))
+    assert error["name"] == "CheckpointError" and f"state.{field}" in error["message"], error
+
+
 def test_truncated_bundles_are_model_errors(damaged_page: JsPage) -> None:
     """At every section: prefix, header, each blob."""
     bundle = mlp_bundle()
@@ -154,7 +179,7 @@ def test_format_1_is_refused_with_advice(damaged_page: JsPage) -> None:
 
 @pytest.mark.parametrize("n_bytes", [*range(130), 1000, 100_003])
 def test_our_own_sha256_is_that_of_hashlib(n_bytes: int) -> None:
-    """Where the page is not secure, a bundle's hash is computed in script."""
+    """If the page is not secure, a script computes a bundle's hash."""
     data = bytes((7 * k + k // 256) % 256 for k in range(n_bytes))
     assert script_hashes()[n_bytes] == hashlib.sha256(data).hexdigest()
 
@@ -190,7 +215,7 @@ def blob_of(bundle: bytes, place: list[int]) -> int:
 
 
 def test_wrong_words_and_code_are_engine_errors_at_the_step(damaged_page: JsPage) -> None:
-    """The kernels' verifier sees to the words; a module that is none does not load. The worker goes on."""
+    """The kernels' verifier sees to the words; bytes that are not a module do not load. The worker goes on."""
     bundle = mlp_bundle()
     plan = header_of(bundle)["plans"][0]
     n_words = plan["words"][1] // 4

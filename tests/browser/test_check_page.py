@@ -231,7 +231,7 @@ def test_the_file_that_came_last_is_shown(page: Page) -> None:
 
 
 def test_names_of_a_model_are_text(page: Page) -> None:
-    """What a file says never becomes a part of the page."""
+    """Text from a file never becomes a part of the page."""
     name = "<img src=x onerror='window.owned = 1'>"
     proto = onnx.load_from_string(model(("MatMul", ["x", "w"], ["y"])))
     node = proto.graph.node[0]

@@ -1,4 +1,4 @@
-"""What browsers keep machine code of: WebAssembly that comes from a server as it is, in the browser's own reply."""
+"""The WebAssembly whose machine code browsers keep: it comes from a server unpacked, in the browser's own reply."""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ def start_and_pause(page: Page, step: int) -> int:
     """Start, press the button again once a step is done, and leave as many steps to go as a short run has.
 
     Returns:
-        The steps done. The page hears of steps once a frame, and a fast machine takes a short run in a few
-        frames: so the run is a long one until it is paused, and the page itself waits for the step.
+        The steps done. The page receives steps once a frame, and a fast machine takes a short run in a few frames. So
+        the run is long until it is paused, and the page itself waits for the step.
     """
     page.evaluate(
         """([epochs, step]) => new Promise((resolve) => {
@@ -226,7 +226,7 @@ def png(grey: np.ndarray) -> bytes:
 
 
 def seen(page: Page) -> np.ndarray:
-    """What the network sees, (28, 28) in [0, 1]."""
+    """The input of the network, (28, 28) in [0, 1]."""
     pixels = page.evaluate("""() => {
         const { data } = document.getElementById("seen").getContext("2d").getImageData(0, 0, 28, 28);
         return Array.from(data).filter((_, i) => i % 4 === 3);

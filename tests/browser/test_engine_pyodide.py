@@ -23,7 +23,8 @@ def copy_plan(engine, x, y, nbytes, writable=1):
     words = header + segments + buffers + code + [0] * len(code)
     plan = engine.alloc(4 * len(words))
     engine.write(plan, struct.pack(f"<{len(words)}I", *words))
-    engine.place(plan, [(x, nbytes), (y, nbytes)], 0)
+    engine.write(engine.call("tw_place_table", 2), struct.pack("<4I", x, nbytes, y, nbytes))
+    assert engine.call("tw_place", plan, 2, 0) == 0
     return plan
 """
 

@@ -94,7 +94,7 @@ DEFAULT_STALL_MS = 8000
 
 
 class Starts:
-    """Starts of a page of its own, whose files are what a test wants them to be."""
+    """Starts of a separate page, with the files that a test wants."""
 
     def __init__(self, js: JsPage, site: Site, *, snapshot: bool) -> None:
         self.js, self.site, self.snapshot = js, site, snapshot
@@ -131,7 +131,7 @@ def starts(browser: Browser, make_site: Callable[..., Site], request: pytest.Fix
 
 @pytest.mark.parametrize("path", FILES)
 def test_a_file_that_is_something_else(starts: Starts, path: str) -> None:
-    """Fault after fault in one page: each is an error of its own, and the page starts when all is mended."""
+    """Fault after fault in one page: each has its error, and the page starts when all are repaired."""
     for fault in FAULTS:
         starts.check(starts.with_fault(path, fault), path, fault)
     assert starts.attempt().get("value", 0) > 0
@@ -177,7 +177,7 @@ def test_a_snapshot_that_is_something_else(starts: Starts) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("path", FILES)
 def test_a_page_recovers_from_every_fault(starts: Starts, path: str, fault: str) -> None:
-    """With the limits that pages have. How long the errors take is printed, for docs/security.md."""
+    """With the limits that pages have. The time until the errors is printed, for docs/security.md."""
     found = starts.with_fault(path, fault, DEFAULT_STALL_MS)
     starts.check(found, path, fault)
     print(f"{path}, {fault}: {found['seconds']:.1f} s")
@@ -193,7 +193,7 @@ def test_a_page_recovers_from_every_fault_of_the_snapshot(starts: Starts, fault:
 
 
 def test_the_archives_are_archives() -> None:
-    """What the faults above damage: if these were no archives, no error could say so."""
+    """The archives that the faults above damage really are archives: otherwise no error could name them."""
     for path, what in FILES.items():
         assert zipfile.is_zipfile(NPM / path) == (what == "zip archive")
         assert Path(NPM / path).stat().st_size > 4096
@@ -209,7 +209,7 @@ def test_other_kernels_than_ours(starts: Starts) -> None:
 
 @pytest.mark.parametrize("fault", ["its first half", "another script"])
 def test_a_worker_that_runs_and_takes_no_calls(starts: Starts, fault: str) -> None:
-    """What is left of a script that is cut off between two statements is a script, and so is another one."""
+    """A script that is cut off between two statements is still a script, and so is another script."""
     script = (NPM / "worker.js").read_text()
     listening = script.rindex('addEventListener("message"')
     found_bytes = {"its first half": script[:listening].encode(), "another script": b"export const answer = 42;"}[fault]

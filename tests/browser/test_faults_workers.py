@@ -55,7 +55,7 @@ def page(request: pytest.FixtureRequest, browser: Browser) -> Iterator[JsPage]:
 @pytest.mark.parametrize("how", ["terminate", "close"])
 @pytest.mark.parametrize("when", ["in a step", "idle"])
 def test_a_worker_that_dies_is_noticed(page: JsPage, how: str, when: str) -> None:
-    """How long it takes is printed, for docs/security.md."""
+    """The time until the error is printed, for docs/security.md."""
     page.run(
         f"""{SPY}{OPEN}
         window.s = await open({{ threads: 1 }});
@@ -66,7 +66,7 @@ def test_a_worker_that_dies_is_noticed(page: JsPage, how: str, when: str) -> Non
     if when == "in a step":
         page.run("window.pending = window.loss().then(() => null);")
     if how == "close":
-        # On http it has a worker of its own, which sends signs of life.
+        # On http a separate worker sends signs of life.
         (worker,) = (w for w in page.page.workers if w.url.endswith("/worker.js"))
         page.run("window.died = performance.now();")
         worker.evaluate("setTimeout(close)")
@@ -143,7 +143,7 @@ def test_eight_kinds_of_sessions_leave_nothing(browser: Browser, isolated_site: 
             return workers.splice(0).length;"""
         )
         assert started == 8
-        # Those of the pools are workers of the workers.
+        # The workers of the pools are workers of the workers.
         assert len(js.page.workers) >= 8
         assert resident_bytes(pids) - start > 8 * LEFT_BYTES
         js.run("await env.release();")

@@ -1,4 +1,5 @@
-"""What docs/deploy.md says of servers: sub-folders, isolation by a service worker, offline, in a page as users have."""
+"""Statements of docs/deploy.md about servers: sub-folders, isolation by a service worker, offline, in a page as users
+have."""
 
 from __future__ import annotations
 
@@ -251,7 +252,7 @@ def test_a_policy_for_files_of_another_origin(
 
 
 def errors_of(page: Page, address: str) -> list[str]:
-    """What the script of a page throws."""
+    """The errors of a page's script."""
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(address)
@@ -282,7 +283,7 @@ def test_what_a_policy_forbids_is_said(page: Page, make_site: Callable[..., Site
 def test_a_worker_without_the_header_of_its_page_is_told(
     page: Page, make_site: Callable[..., Site], tmp_path: Path
 ) -> None:
-    """The headers on pages alone: the worker's script is there, and the browser does not start it."""
+    """The headers only on pages: the worker's script is there, and the browser does not start it."""
     put_up(tmp_path)
     site = make_site(mounts={"/trainweb/": (tmp_path / "trainweb",)}, isolated=False)
     for name in ("main.js", "first.onnx"):

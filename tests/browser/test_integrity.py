@@ -1,4 +1,4 @@
-"""Hashes that files must have, in the page: those of the tests are from hashlib."""
+"""Hashes that files must have, in the page: hashlib computes the tests' hashes."""
 
 from __future__ import annotations
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper
 from playwright.sync_api import Browser
+from tests.conformance.models import make_model
 
 from .js_session import JsPage, open_js_page
 from .server import Site
@@ -383,3 +387,50 @@ def test_steps_that_wait_never_start_once_they_are_aborted(js: JsPage) -> None:
         return Array.from(data).reduce((a, b) => a + b);"""
     )
     assert aborted["sum"] == plain != ran["sum"]
+
+
+def test_feeds_in_shared_memory_outlast_a_workspace_that_grows(browser: Browser, isolated_site: Site) -> None:
+    """The page writes feeds where they lay before. A step that adds to gradients has another plan and more room.
+
+    The kernels' memory grows for it; where little of that is left over, the plan lies where the feeds were. Products
+    make the plan long, and one of the tables makes the rest short.
+    """
+    rows, width, products = 1000, 16, 150
+    ids = np.arange(rows) * 17
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["read"], "read"),
+        helper.make_node("Mul", ["read", "x"], ["product"], "product"),
+        helper.make_node("Tanh", ["product"], ["y"], "tanh"),
+        helper.make_node("ReduceMean", ["y"], ["mean"], "mean", keepdims=0),
+        helper.make_node("Slice", ["x", "start", "end"], ["s0"], "cut"),
+        *(helper.make_node("MatMul", [f"s{k}", "turn"], [f"s{k + 1}"], f"turn{k}") for k in range(products)),
+        helper.make_node("ReduceSum", [f"s{products}"], ["sum"], "sum", keepdims=0),
+        helper.make_node("Add", ["mean", "sum"], ["loss"], "loss"),
+    ]
+    others = {"start": np.array([0, 0]), "end": np.array([2, 2]), "turn": np.array([[0, 1], [1, 0]], np.float32)}
+    x = np.sin(np.arange(rows * width) + np.arange(3)[:, None]).reshape(3, rows, width)
+    with open_js_page(browser, isolated_site) as page:
+        for entries in range(40_000, 40_000 + 6 * 111, 111):
+            table = np.cos(np.arange(entries * width)).astype(np.float32).reshape(entries, width)
+            inputs = {"ids": [rows], "x": [rows, width]}
+            types = {"ids": TensorProto.INT64}
+            model = make_model(nodes, inputs, {"loss": []}, others | {"table": table}, input_types=types)
+            found = page.run(
+                f"""
+                const bytes = Uint8Array.from(atob(model), (c) => c.charCodeAt(0));
+                const s = await TrainingSession.createFromModel(bytes, {{ requiresGrad: ["table"], optimizer: "SGD" }});
+                const places = BigInt64Array.from({{ length: {rows} }}, (_, i) => BigInt(17 * i));
+                const ids = new Tensor("int64", places, [{rows}]);
+                const found = [];
+                for (let k = 0; k < 3; k++) {{
+                  const values = Float32Array.from({{ length: {rows * width} }}, (_, i) => Math.sin(i + k));
+                  if (k < 2) await s.lazyResetGrad();
+                  const x = new Tensor("float32", values, [{rows}, {width}]);
+                  found.push((await s.runTrainStep({{ ids, x }})).loss.data[0]);
+                }}
+                await s.release();
+                return found;""",
+                model=b64encode(model.SerializeToString()).decode(),
+            )
+            expected = np.tanh(x * table[ids]).mean((1, 2)) + x[:, :2, :2].sum((1, 2))
+            assert found == pytest.approx(expected.tolist(), rel=1e-5), entries

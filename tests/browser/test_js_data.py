@@ -113,7 +113,7 @@ def test_any_text_is_what_python_reads(js: JsPage) -> None:
 
 
 def test_long_values_and_many_columns_take_no_time(js: JsPage) -> None:
-    """What was quadratic took minutes here."""
+    """A quadratic algorithm took minutes here."""
     found = js.run(
         """
         const messages = [];

@@ -32,7 +32,7 @@ def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
 
 
 def open_session() -> trainweb.TrainingSession:
-    """What `open` of the page makes."""
+    """The object that `open` of the page makes."""
     built = build_artifacts(BASE, loss="CrossEntropyLoss", optimizer="AdamW", additional_output_names=["logits"])
     state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
     models = built.training_model, built.eval_model, built.optimizer_model

@@ -191,7 +191,7 @@ def test_a_loss_that_stays_is_not_better(js: JsPage) -> None:
         f"""{OPEN}
         const s = await open();
         await s.setLearningRate(0);
-        const history = await s.fit(data(8), {{ epochs: 9, shuffle: false, earlyStopping: {{ patience: 1 }} }});
+        const history = await s.fit(data(8), {{ epochs: 9, shuffle: false, earlyStopping: {{ patience: 2 }} }});
         await s.release();
         return [history.ended, history.bestEpoch, history.epochs.length];"""
     )

@@ -85,7 +85,7 @@ def test_pages_send_what_clients_in_pytorch_sent(browser: Browser, task_site: Si
         nodes[0].tasks.put(asked("evaluate", 3, common))
         arrays, metrics = nodes[0].answers.get(timeout=SECONDS)[1]
         assert not arrays and set(metrics) == {"num-examples", "loss"} and 0 < metrics["loss"] < 2.3
-        # A page that is closed leaves; the others are told when the bridge stops, and end well.
+        # A page that is closed leaves; the others learn that the bridge stops, and end well.
         pages[0].close()
         assert nodes[0].left.wait(SECONDS)
         assert not nodes[1].left.is_set()
@@ -100,7 +100,7 @@ def test_what_goes_wrong_is_told_to_both_sides(page: Page, task_site: Site) -> N
         page.goto(task_site.url(f"/client.html?part=0&bridge={fleet.url}"))
         state_is(page, "joined")
         node = node_of(fleet)
-        # The page's own failure: the server hears of it, and the page stays.
+        # The page itself fails: the server learns of it, and the page stays.
         node.tasks.put(Task("bad", "train", {**CONFIG, "batch-size": 0}, task.initial()))
         name, reason = node.answers.get(timeout=SECONDS)
         assert name == "bad" and "batchSize is 0; it must be an integer >= 1" in reason

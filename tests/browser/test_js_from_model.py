@@ -39,7 +39,7 @@ OPEN = """
 
 
 def native_losses(steps: int, **arguments: Any) -> list[float]:
-    """What `train` of the page returns, by a session in CPython."""
+    """The result of `train` of the page, by a session in CPython."""
     built = build_artifacts(ROOT / "tests" / "golden" / "mlp" / "base.onnx", **arguments)
     state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
     feeds = {"x": np.sin(np.arange(80)).astype(np.float32).reshape(8, 10), "labels": np.arange(8) % 3}

@@ -34,7 +34,7 @@ IMAGE = (np.arange(32) * 29 % 256).reshape(2, 4, 4)[:, :, :3].astype(np.uint8)
 
 
 def test_an_image_is_its_pixels(js: JsPage) -> None:
-    """Whatever it is given as, which is as it was afterwards."""
+    """It may be given in any form, and it is unchanged afterwards."""
     plain, others, stays = js.run(
         f"""{PIXELS}
         const blob = await new Promise((resolve) => canvas.toBlob(resolve));
@@ -68,7 +68,7 @@ def test_an_image_is_its_pixels(js: JsPage) -> None:
 
 
 def test_the_frame_of_a_camera(js: JsPage) -> None:
-    """The stream of a canvas is as that of a camera; its frames are compressed by nobody."""
+    """The stream of a canvas behaves like a camera's; its frames are compressed by nobody."""
     found = js.run(
         """const canvas = document.createElement("canvas");
         [canvas.width, canvas.height] = [64, 64];

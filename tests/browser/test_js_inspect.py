@@ -1,4 +1,4 @@
-"""`inspectModel` in a page tells what `trainweb.check` tells in Python."""
+"""`inspectModel` in a page returns the report of `trainweb.check` in Python."""
 
 from __future__ import annotations
 

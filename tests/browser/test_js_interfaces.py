@@ -99,7 +99,7 @@ def test_a_damaged_ort_file_is_a_model_error(js: JsPage) -> None:
 
 
 def warnings_of(js: JsPage, body: str, **variables: Any) -> list[str]:
-    """What the page logs as warnings meanwhile."""
+    """Warnings that the page logs meanwhile."""
     found: list[str] = []
     listen = lambda message: found.append(message.text) if message.type == "warning" else None  # noqa: E731
     js.page.on("console", listen)
@@ -151,11 +151,39 @@ def test_entries_of_runs_are_warned_of_once(js: JsPage) -> None:
         ("{extra: {session: {load_model_format: 'TFLITE'}}}", "RangeError", "must be ONNX or ORT, got 'TFLITE'"),
         ("{enableMemPattern: 'no'}", "TypeError", "'enableMemPattern' must be a boolean"),
         ("{interOpNumThreads: -1}", "SessionError", "'interOpNumThreads' must be an integer >= 0"),
+        ("{executionProviders: 'wasm'}", "TypeError", "'executionProviders' must be an array, got a string"),
+        ("{executionProviders: [null]}", "TypeError", "'executionProviders' has null, which is neither a name"),
+        ("{executionProviders: [{}]}", "TypeError", "'executionProviders' has Object, which is neither a name"),
     ],
 )
 def test_options_that_would_change_something_are_refused(js: JsPage, options: str, name: str, text: str) -> None:
     error = js.failure(f"await TrainingSession.create(golden('mlp'), {options});")
     assert error["name"] == name and text in error["message"]
+
+
+MOST_LETTERS = 600
+"""Of a message that quotes what a caller gave."""
+
+
+def test_what_a_caller_gives_is_not_quoted_whole(js: JsPage) -> None:
+    body = """const huge = "n".repeat(1e5);
+        const open = (options) => TrainingSession.create(golden("mlp"), options);
+        const s = await open({ extra: { [huge]: huge } });
+        const calls = [
+          () => s.runTrainStep({ x: toTensor(x), labels: toTensor(labels) }, [huge]),
+          () => open({ integrity: { [huge]: "sha256-x" } }), () => open({ integrity: `sha256-${huge}` }),
+          () => open({ extra: { session: { load_model_format: huge } } }), () => open({ executionProviders: [huge] }),
+        ];
+        const found = [];
+        for (const call of calls) {
+          const { message } = await failure(call);
+          found.push(message.includes("nnn") && message.length);
+        }
+        await s.release();
+        window.found = found;"""
+    (warning,) = warnings_of(js, body, x=to_json(X), labels=to_json(Y))
+    lengths = js.run("return found;")
+    assert all(0 < length < MOST_LETTERS for length in [*lengths, len(warning)]), lengths
 
 
 # Names, flags, properties, metadata.
@@ -182,6 +210,8 @@ def test_names_cannot_be_changed(js: JsPage) -> None:
 def test_flags_and_buffers_are_checked(js: JsPage) -> None:
     found = js.run(
         """const s = await TrainingSession.create(golden("mlp"));
+           const state = await CheckpointState.load(golden("mlp").checkpointState);
+           const feeds = { x: toTensor(x), labels: toTensor(labels) };
            const out = new Float32Array(432);
            const given = await s.getContiguousParameters(true, { out });
            const wanted = await s.getContiguousParameters(true);
@@ -191,13 +221,18 @@ def test_flags_and_buffers_are_checked(js: JsPage) -> None:
              () => s.getContiguousParameters(true, { out: new Float32Array(431) }),
              () => s.getContiguousParameters(true, { out: [] }), () => s.parameterNames({ trainableOnly: "no" }),
              () => s.loadParametersBuffer(new Int32Array(432)),
+             () => s.saveCheckpoint({ includeOptimizerState: "false" }), () => s.explain({}, { training: "false" }),
+             () => s.profile({}, { training: "false" }), () => s.runTrainStep(feeds, { transfer: "false" }),
+             () => state.save({ includeOptimizerState: "false" }), () => state.parameterNames({ trainableOnly: "no" }),
            ];
            const errors = [];
            for (const call of calls) errors.push((await failure(call)).name);
-           await s.release();
-           return [given.data === out && String(out) === String(wanted.data), given.dims, errors];"""
+           await s.release(); await state.release();
+           return [given.data === out && String(out) === String(wanted.data), given.dims, errors];""",
+        x=to_json(X),
+        labels=to_json(Y),
     )
-    refused = ["TypeError"] * 4 + ["BufferSizeError"] + ["TypeError"] * 3
+    refused = ["TypeError"] * 4 + ["BufferSizeError"] + ["TypeError"] * 9
     assert found == [True, [432], refused]
 
 

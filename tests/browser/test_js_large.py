@@ -143,7 +143,7 @@ def serve_model(site: Site, mib: int) -> dict[str, int]:
 
 
 def outcomes(js: JsPage, variables: dict[str, Any]) -> dict[str, Any]:
-    """What each call gives: [] for right, a list of faults, or an error."""
+    """The result of each call: [] for right, a list of faults, or an error."""
     tried = "".join(
         f"""results[{name!r}] = await tried(async () => {{
           const files = {call};

@@ -1,4 +1,4 @@
-"""What a page is told of loading, and typed arrays as feeds."""
+"""Events of loading for a page, and typed arrays as feeds."""
 
 from __future__ import annotations
 

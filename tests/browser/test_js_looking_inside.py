@@ -1,4 +1,4 @@
-"""What a session in a page says of itself is what the Python session says after the same calls."""
+"""A session in a page describes itself like the Python session after the same calls."""
 
 from __future__ import annotations
 

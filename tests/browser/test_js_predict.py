@@ -95,6 +95,8 @@ def test_rates_and_refusals(page: JsPage) -> None:
           TrainingSession.createFromModel("/model.onnx", {{ loss: "CrossEntropyLoss", ...config }});
         const two = {{ optimizer: {{ type: "SGD", learningRate: 0.1 }}, learningRate: 0.2 }};
         const events = [];
+        const gone = new Tensor("float32", Float32Array.from(given.x), [75, 5]);
+        gone.dispose();
         await s.fit({{ x, labels }}, {{ epochs: 4, batchSize: 75, learningRate: 1, schedule: {line},
           callbacks: (event) => {{ if (event.type === "epoch") events.push(event.learningRate); }} }});
         const said = await errors(
@@ -103,7 +105,8 @@ def test_rates_and_refusals(page: JsPage) -> None:
           () => s.fit({{ x, labels }}, {{ learningRate: 0.5, schedule: () => 0.1 }}),
           () => s.predict({{ x }}, {{ outputs: ["nothing"] }}), () => s.predict({{ x }}, {{ outputs: [] }}),
           () => s.predict({{ x }}, {{ ema: true }}), () => s.predict({{ x, z: x }}),
-          () => s.evaluate({{ x }}),
+          () => s.evaluate({{ x }}), () => s.predict({{ x: gone }}), () => s.evaluate({{ x: gone, labels }}),
+          () => s.fit({{ x: gone, labels }}, {{ validationSplit: 0.5 }}),
         );
         await s.release();
         return [events, said];
@@ -122,6 +125,7 @@ def test_rates_and_refusals(page: JsPage) -> None:
         "SessionError: ",
         "FeedError: ",
         "FeedError: ",
+        *["FeedError: Row 0 of the data has a tensor as 'x' that is disposed"] * 3,
     ]
     for text, start in zip(said, expected, strict=True):
         assert text.startswith(start), text

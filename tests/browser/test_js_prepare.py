@@ -68,7 +68,7 @@ def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
 
 
 def compiled(js: JsPage) -> list[str]:
-    """What was compiled so far."""
+    """The plans compiled so far."""
     found: list[str] = js.worker.evaluate(COMPILED)
     return found
 

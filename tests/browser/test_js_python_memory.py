@@ -30,7 +30,7 @@ OPEN = """
     };
 """
 
-# What a call of the session does instead; `kept` is there for as long as the call.
+# The replacement for a call of the session; `kept` is there for as long as the call.
 INSTEAD = """
 from trainweb.training import bridge
 original = {{name: getattr(bridge, name) for name in ("checkpoint", "export")}}
@@ -98,7 +98,7 @@ bridge.checkpoint = bridge.export = bridge.answered(lambda *_: (None, {data}, {k
 """
 LARGE = "b'....ODTC' + bytes(range(256)) * 4096"
 
-# What Pyodide's glue copies bytes with.
+# The function by which Pyodide's glue copies bytes.
 DAMAGE = """(change) => {
   const slice = globalThis.slice ??= Int8Array.prototype.slice;
   const changed = new Function("slice", "start", "end", change);

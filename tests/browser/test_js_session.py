@@ -223,7 +223,7 @@ def test_feeds_from_views_and_foreign_tensor_classes(js: JsPage) -> None:
 
 
 def test_many_batch_sizes(js: JsPage) -> None:
-    """Each has a plan of its own; growing the arena voids the addresses of all earlier ones."""
+    """Each has a separate plan; growing the arena voids the addresses of all earlier ones."""
     assert js.run(
         f"""{OPEN}
         const s = await open();
@@ -417,7 +417,7 @@ def test_broken_files_are_typed_errors(js: JsPage, file: str, name: str, content
 
 
 class TestLoading:
-    """Files and scripts that cannot be had. Each in a page of its own: their workers differ."""
+    """Files and scripts that cannot be had. Each in a separate page: their workers differ."""
 
     def test_http_status_and_url_are_named(self, browser: Browser, plain_site: Site) -> None:
         with open_js_page(browser, plain_site, ("404", "500", "ERR_")) as js:
@@ -604,6 +604,23 @@ def test_feeds_of_all_types_in_shared_memory(browser: Browser, isolated_site: Si
     assert outcome == [[7, -2, 255], [-4, -5, 3], [4, 5, -9], [], 6]
 
 
+def test_a_feed_that_no_node_reads_lies_nowhere(browser: Browser, isolated_site: Site) -> None:
+    """As the sampling rate of a model for one rate, which its files still take."""
+    values = [Value("rate", "int64", ()), Value("x", "float32", ("n",))]
+    graph = Graph("g", [Node("Neg", ["x"], ["y"])], values, [Value("y", "float32", ("n",))], opsets={"": 17})
+    with open_js_page(browser, isolated_site) as js:
+        outcome = js.run(
+            f"""{PLACED}
+            const s = await InferenceSession.create(Uint8Array.from(model));
+            const rate = new Tensor("int64", [16000n], []);
+            const run = async (k) => (await s.run({{ rate, x: new Tensor("float32", [k], [1]) }})).y.data[0];
+            const found = [await run(1), await run(2), await run(3)];
+            return [found, placed > 0];""",
+            model=list(write_model(graph)),
+        )
+    assert outcome == [[-1, -2, -3], True]
+
+
 class TestWorkerDeath:
     @pytest.mark.parametrize(
         "kill",
@@ -668,7 +685,7 @@ class TestWorkerDeath:
             assert outcome["value"] > 0
 
     def test_death_before_the_first_sign_of_life(self, browser: Browser, plain_site: Site) -> None:
-        """Nothing tells of it but time; other sessions that wait for the same worker fail with the first."""
+        """Only time reveals it; other sessions that wait for the same worker fail with the first."""
         with open_js_page(browser, plain_site) as js:
             js.page.clock.install()
             js.run(
@@ -690,7 +707,7 @@ class TestWorkerDeath:
             assert outcome["started"] == 2
 
     def test_a_slow_start_is_no_death(self, browser: Browser, make_site: Callable[..., Site]) -> None:
-        """The script takes its time, and so does Pyodide, long after the worker was heard of."""
+        """The script takes its time, and so does Pyodide, long after the worker's first message."""
         site = make_site()
         site.add("/dist/worker.js", (ROOT / "dist/npm/worker.js").read_bytes(), delay_s=2)
         with open_js_page(browser, site) as js:

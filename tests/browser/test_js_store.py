@@ -100,6 +100,28 @@ def test_what_python_keeps_goes_on_in_a_page(js: JsPage, tmp_path: Path) -> None
     assert bytes(got) == expected and losses == whole.losses and best == whole.best_epoch
 
 
+def test_early_stopping_goes_on_in_a_page(js: JsPage, tmp_path: Path) -> None:
+    options = {"batch_size": 8, "validation_split": 0.2, "early_stopping": {"patience": 3, "min_delta": 100.0}}
+    expected, whole = native(arrays(), epochs=9, **options)
+    assert (whole.ended, whole.best_epoch, len(whole.epochs)) == ("early", 1, 4)
+    store = trainweb.CheckpointStore(tmp_path)
+    native(arrays(), epochs=2, checkpoint={"store": store, "name": "run"}, **options)
+    got, ended, best, epochs = js.run(
+        f"""{STORE}
+        await store.write("early", Uint8Array.from(atob(file), (c) => c.charCodeAt(0)));
+        const s = await open();
+        const history = await s.fit(data(), {{
+          epochs: 9, batchSize: 8, validationSplit: 0.2,
+          earlyStopping: {{ patience: 3, minDelta: 100 }}, checkpoint: {{ store, name: "early" }},
+        }});
+        const found = [await bytes(s), history.ended, history.bestEpoch, history.epochs.length];
+        await s.release();
+        return found;""",
+        file=base64.b64encode(store.read("run")).decode(),
+    )
+    assert (ended, best, epochs) == ("early", 1, 4) and bytes(got) == expected
+
+
 def test_streams_go_on(js: JsPage) -> None:
     whole, parts = js.run(
         f"""{STORE}

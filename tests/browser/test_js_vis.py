@@ -262,7 +262,7 @@ def test_a_server_can_import_it() -> None:
 
 
 def test_colours_may_be_of_variables_of_the_page(js: JsPage) -> None:
-    """Whatever these are called: `--line` of a page is no circle with one of ours."""
+    """Names in a page cannot interfere: `--line` of a page is no circle with one of ours."""
     names = ("ink", "muted", "line", "training", "validation", "right", "wrong")
     page = {f"--{name}": f"rgb({k}, 20, 30)" for k, name in enumerate(names)}
     found = js.run(
@@ -284,5 +284,5 @@ def test_colours_may_be_of_variables_of_the_page(js: JsPage) -> None:
         page=page,
     )
     assert found[0] == ["rgb(1, 20, 30)", "rgb(2, 20, 30)"]
-    # Whatever is on the diagonal is right.
+    # The diagonal counts as right.
     assert found[1] == [["right", "1"], ["wrong", ""], ["wrong", "1"], ["right", "1"]]

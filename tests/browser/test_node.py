@@ -36,7 +36,7 @@ console.log(JSON.stringify(Array.from(new Uint32Array(data.buffer, data.byteOffs
 
 
 def node(code: str, cwd: Path = ROOT) -> str:
-    """What a module prints; the process must end by itself, whatever sessions are open."""
+    """The output of a module; the process must end by itself, whatever sessions are open."""
     require_built(ROOT / "dist" / "npm" / "node.js")
     done = subprocess.run(
         ["node", "--input-type=module", "-e", code],

@@ -41,7 +41,7 @@ def code_block(language: str) -> str:
 
 
 def first_line(place: str) -> str:
-    """What goes before the README's cell in a place, by the table of docs/notebooks.md."""
+    """The lines before the README's cell in a place, by the table of docs/notebooks.md."""
     (line,) = re.findall(rf"^\| {place} \| `(.*?)`", NOTEBOOKS, re.MULTILINE)
     return str(line)
 
@@ -168,7 +168,7 @@ def test_links_of_the_readme_hold_in_registries() -> None:
     for text in texts:
         targets = re.findall(r"\]\(([^)\s]+)\)", text)
         assert len(targets) > 20
-        # PyPI gives headings no ids, so places on the same page are those of the repository's README.
+        # PyPI gives headings no ids, so links within the page lead to the repository's README.
         assert [target for target in targets if not target.startswith("https://")] == []
         for name in set(re.findall(r"/blob/main/([^#)\s]+)", text)):
             assert (ROOT / name).exists(), f"the README leads to {name}"

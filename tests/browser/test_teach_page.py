@@ -142,7 +142,7 @@ def test_the_backbone_is_that_of_the_paper() -> None:
 
 
 def test_a_file_of_weights_runs_nothing() -> None:
-    """A pickle that names another function than those of tensors is refused."""
+    """A pickle that names a function other than those for tensors is refused."""
     import io
     import pickle
 

@@ -75,7 +75,8 @@ def test_steps_need_no_numpy(kernel: Kernel, case: str) -> None:
     calls = [c for c in trace["trace"] if c["op"] in ("train", "eval")]
     first_eval = next(c for c in calls if c["op"] == "eval")
     feeds, recorded = [], []
-    # The optimizer's rate is that of a fresh session until the trace sets it: only the first train step is compared.
+    # The optimizer's rate is the default of a fresh session until the trace sets it: only the first train step is
+    # compared.
     for call in (first_eval, next(c for c in calls if c["op"] == "train")):
         arrays = {k.split(".", 1)[1]: inputs[k] for k in inputs.files if k.startswith(call["feed"] + ".")}
         feeds.append((call["op"], {n: (a.dtype.name, a.shape, a.tobytes().hex()) for n, a in arrays.items()}))

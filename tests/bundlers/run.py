@@ -4,9 +4,9 @@
     ./build.sh test-bundlers vite next    those whose names start so; the table stays
     ./build.sh test-bundlers --lock vite  resolve what the packages of projects.py depend on anew
 
-Every project trains README's first model and runs its ten lines, in a plain page and in a cross-origin isolated one
-(with one thread and with two, where there is no page), to the same parameters. Needs npm's registry, for the bundlers;
-locks/ pins all that they depend on.
+Every project trains README's first model and runs its ten lines, in a plain page and in a cross-origin isolated one.
+Without a page it runs with one thread and with two. All come to the same parameters. Needs npm's registry, for the
+bundlers; locks/ pins all that they depend on.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ LOSS = 0.2
 
 
 class BundlerError(Exception):
-    """What went wrong in a project."""
+    """A failure of a project."""
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ def run_program(project: Project, mode: Mode, folder: Path, *, isolated: bool) -
 
 
 def _judge(result: dict[str, Any], lines: Sequence[str], *, isolated: bool, shares: bool) -> Outcome:
-    """Whether it trained, on the kernels that it should have run."""
+    """Raise unless it trained, on the expected kernels."""
     first, last = result["losses"]
     if not (first > 0.5 and last < LOSS and result["modelBytes"] > 0):
         raise BundlerError(f"trained from {first} to {last}, {result['modelBytes']} bytes of model")

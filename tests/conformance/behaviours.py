@@ -1,4 +1,4 @@
-"""What a session does, and which error a fault gives: one table for Python, Python in Pyodide and the page.
+"""Behaviours of a session, and the error of each fault: one table for Python, Python in Pyodide and the page.
 
 Nothing here needs numpy: the file is shipped to Pyodide as it is. Each behaviour is a session and a list of calls; the
 outcome of a call is its value, rounded, or the class and text of its error.
@@ -379,7 +379,7 @@ SESSIONS = {
 
 
 def values(spec: list[Any]) -> array[Any]:
-    """Elements of a tensor: sines, or small labels, but for those that are given."""
+    """Elements of a tensor: sines, or small labels, except for the given ones."""
     from math import prod, sin
 
     dtype, dims, special = spec
@@ -423,7 +423,7 @@ def arrays(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def overfitted(session: Any, given: dict[str, Any], steps: Any, rate: Any) -> list[Any]:
-    """What the report says."""
+    """The text of the report."""
     from trainweb import Trainer
 
     report = Trainer(session).overfit_one_batch(arrays(given), steps=steps, learning_rate=rate)

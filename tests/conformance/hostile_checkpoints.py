@@ -24,7 +24,7 @@ WORDS: tuple[tuple[str, int, str, tuple[float, ...]], ...] = (
     ("warmup", 24, "q", (-1, 2**40)),
     ("total", 32, "q", (-1,)),
 )
-"""Fields of the state by their bytes (docs/architecture.md), and numbers that no session has."""
+"""Fields of the state by their bytes (`layout state` of kernels.def), and values that no session has."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def drop(value: Any, path: tuple[Any, ...]) -> None:
 
 
 def may_be(text: str, path: tuple[Any, ...], new: Any) -> bool:
-    """Whether a fit may have left this value; early stopping goes by the loss."""
+    """True if a fit may have left this value; early stopping goes by the loss."""
     is_number = type(new) in (int, float)
     if text == "position":
         return (path == ("lossSum",) and is_number) or (path == ("optimizerSteps",) and new == 0 and is_number)

@@ -34,7 +34,7 @@ class NodeCase:
 
 @dataclass
 class Outcome:
-    """What became of a case."""
+    """The outcome of a case."""
 
     refused: str = ""
     """The message of our error, "" where the case ran."""

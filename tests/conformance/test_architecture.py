@@ -1,4 +1,4 @@
-"""The worked example of docs/architecture.md is what the compiler does."""
+"""The worked example of docs/architecture-plan.md agrees with the compiler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GOLDEN = ROOT / "tests" / "golden" / "mlp"
 
 
 def test_the_worked_example_is_true() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text()
+    page = (ROOT / "docs" / "architecture-plan.md").read_text()
     state = trainweb.CheckpointState.load_checkpoint(GOLDEN / "checkpoint")
     with trainweb.TrainingSession(state, GOLDEN / "training_model.onnx") as session:
         feeds = {"x": TensorType("float32", (8, 10)), "labels": TensorType("int64", (8,))}

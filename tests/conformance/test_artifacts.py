@@ -1,4 +1,4 @@
-"""Our artifacts against those of ONNX Runtime: same interface, same training."""
+"""Our artifacts against ONNX Runtime's: same interface, same training."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_our_artifacts_train_to_the_recorded_trajectory(case: str) -> None:
 
 @pytest.fixture(scope="module")
 def ort_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What ONNX Runtime training says to our artifacts of every case."""
+    """The results of ONNX Runtime training with our artifacts of every case."""
     root = tmp_path_factory.mktemp("artifacts")
     pairs: list[str] = []
     for case in CASES:

@@ -1,4 +1,4 @@
-"""What the arguments of build_artifacts mean, and what they refuse."""
+"""Meaning of the arguments of build_artifacts, and the values that they refuse."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_cross_entropy_weights_and_ignored_labels(reduction: str) -> None:
 @pytest.mark.parametrize("opset", [9, 11])
 @pytest.mark.parametrize("settings", [{}, {"label_smoothing": 0.1}, {"ignore_index": 1, "reduction": "sum"}], ids=str)
 def test_cross_entropy_of_models_older_than_its_operator(opset: int, settings: dict[str, Any]) -> None:
-    """SoftmaxCrossEntropyLoss is of opset 12: losses and what is trained are those of the same model of opset 12."""
+    """SoftmaxCrossEntropyLoss is of opset 12: losses and trained parameters equal the same model of opset 12."""
     rng = np.random.default_rng(3)
     feeds = {"x": rng.standard_normal((4, 5)).astype(np.float32), "labels": np.array([0, 2, 1, 2])}
     found = []

@@ -29,7 +29,7 @@ TOLERANCE = {
 
 
 def train(name: str) -> tuple[np.ndarray, np.ndarray]:
-    """The losses of five steps here, and those that were recorded."""
+    """The losses of five steps here, and the recorded ones."""
     with np.load(FOLDER / f"{name}.npz") as data:
         feeds = dict(data)
     losses = feeds.pop("losses")

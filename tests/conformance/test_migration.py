@@ -52,7 +52,7 @@ def parameter_of(checkpoint: Any, name: str) -> np.ndarray:
 
 
 def outputs_of(model: Any, feeds: dict[str, Any]) -> dict[str, np.ndarray]:
-    """What a model computes."""
+    """The outputs of a model."""
     session = trainweb.InferenceSession(model)
     found = dict(zip(session.output_names, session.run(None, feeds), strict=True))
     session.release()

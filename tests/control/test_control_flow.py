@@ -62,7 +62,7 @@ def run(proto: onnx.ModelProto, names: Sequence[str] | None, feeds: dict[str, np
 
 
 def agree(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> None:
-    """Our results are those of onnx's evaluator."""
+    """Our results equal onnx's evaluator."""
     for found, expected in zip(
         run(proto, None, feeds), onnx.reference.ReferenceEvaluator(proto).run(None, feeds), strict=True
     ):
@@ -261,7 +261,7 @@ def test_branches_of_other_sizes_train_where_feeds_or_sizes_choose(
 
 
 def test_a_fed_condition_is_part_of_the_signature() -> None:
-    """Each value has a plan with the nodes of its branch alone; labels, which do not decide, are none of it."""
+    """Each value has a plan with the nodes of its branch alone; labels do not decide, and are not among them."""
     proto = of_other_sizes([], info("c", BOOL, []))
     proto.graph.input.append(info("scale", INT, [1]))
     proto.graph.node.extend([node("Cast", ["scale"], ["by"], to=FLOAT), node("Mul", ["loss", "by"], ["scaled"])])
@@ -552,7 +552,7 @@ def test_scan_forward_and_backward(attrs: dict[str, Any]) -> None:
 
 
 def scan_agrees(onnx_proto: onnx.ModelProto, feeds: dict[str, np.ndarray], attrs: dict[str, Any]) -> None:
-    """Results and gradients are those of `running_sums` and its differences."""
+    """Results and gradients equal `running_sums` and its differences."""
     wanted = ["x", "z", "w", "s0"]
     values = {**feeds, "w": W, "s0": np.full(3, 0.1)}
 

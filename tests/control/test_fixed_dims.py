@@ -69,7 +69,7 @@ def session_of(built: Artifacts) -> trainweb.TrainingSession:
 
 
 def check_step(session: trainweb.TrainingSession, **feeds: np.ndarray) -> None:
-    """Loss and gradients of the step are those of the formula."""
+    """Loss and gradients of the step equal the formula."""
     kernel, w, b = (CONSTANTS[n].astype(np.float64) for n in ("kernel", "fc.weight", "fc.bias"))
     h = X @ kernel[:, 0].T
     error = h @ w + b - TARGET

@@ -130,7 +130,7 @@ def test_a_list_that_data_end_is_refused_by_name() -> None:
 
 
 def test_one_session_trains_at_any_length() -> None:
-    """The losses are those of a model whose length is fixed."""
+    """The losses equal a model whose length is fixed."""
     losses = []
     for source in (recurrent("size"), None):
         found = []
@@ -183,7 +183,7 @@ def test_more_iterations_than_a_plan_can_have_are_refused() -> None:
 
 @pytest.mark.parametrize("chosen", [True, False])
 def test_a_loop_that_data_end_in_a_branch_that_data_choose(chosen: bool) -> None:
-    """Where its branch is not chosen it does not run: over zeros it would not end."""
+    """The loop does not run if its branch is not chosen: over zeros it would not end."""
     source = growing(None).graph
     loop = next(n for n in source.node if n.op_type == "Loop")
     (inner,) = [a.g for a in loop.attribute if a.name == "body"]

@@ -1,4 +1,4 @@
-"""Control flow within control flow, whose results are right those of other loops.
+"""Control flow within control flow, whose correct results come from other loops.
 
 Forward against onnx's evaluator, gradients against differences of it in float64; of many iterations against a
 recurrence.
@@ -39,7 +39,7 @@ X = np.array([0.3, -0.5, 0.2], np.float32)
 
 
 def affine(outer: int, inner: int) -> onnx.ModelProto:
-    """`h = scale h + x`, `outer` times `inner` times; the result of the outer body is right that of the inner loop."""
+    """`h = scale h + x`, `outer` times `inner` times; the result of the outer body is right if the inner loop is."""
     steps = body(
         [node("Mul", ["g", "scale"], ["s"]), node("Add", ["s", "x"], ["next"])],
         [info("j", INT, []), info("also", BOOL, []), info("g", FLOAT, [1])],
@@ -150,7 +150,7 @@ class Nest:
         ), [y]
 
     def results(self, op_type: str, n: int, names: Sequence[str], own: int) -> list[str]:
-        """`n` results of a body, of which `names[own:]` are those that it made."""
+        """`n` results of a body, which itself computed `names[own:]`."""
         found = []
         for _ in range(n):
             draw = self.random.random()

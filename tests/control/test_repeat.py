@@ -143,7 +143,7 @@ def test_a_loop_within_a_loop_ends() -> None:
 
 
 def test_a_loop_runs_anew_in_each_iteration_of_another() -> None:
-    # What was taken last, 2, lies where the first part is: the inner loop takes it when it runs again.
+    # The part taken last, 2, is in the place of the first one: the inner loop takes it when it runs again.
     assert run_raw(BEGIN, TAKE, PUT, END) == ("TW_OK", [0], bytes([2, 1, 0]))
     assert run_raw(BEGIN, BEGIN, TAKE, PUT, END, END) == ("TW_OK", [0], bytes([2, 1, 2]))
 

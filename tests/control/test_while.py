@@ -39,7 +39,7 @@ FEEDS = {
 def growing(
     count: int | None, *, stacks: bool = False, counted: Sequence[Any] = (), outputs: Sequence[Any] = ()
 ) -> onnx.ModelProto:
-    """h = tanh(h w) + h + (x + t / 50) while |h|^2 < 50, at most `count` times: with x of START it is 17 times.
+    """h = tanh(h w) + h + (x + t / 50) while |h|^2 < 50, at most `count` times. With x of START it runs 17 times.
 
     It also counts down from seven in whole numbers, which is no state that gradients go through.
     """
@@ -166,11 +166,11 @@ def test_rows_of_which_only_the_run_tells_the_number_are_refused_by_name() -> No
 
 
 def test_room_of_iterations_that_did_not_run_is_not_looked_at() -> None:
-    """What lies there is what was there before: not numbers that a step made."""
+    """This memory holds earlier values, and no numbers of a step."""
     graph = expand_control_flow(read_model(growing(None)), differentiable=True)
     extended = build_gradients(graph, "loss", ["x"])
     plan = compile_model(extended, {"x": TensorType("float32", (3,))}, ["loss", "x_grad"], keep_all=True)
-    loops = [n for n in plan.kept_nodes if n.op.startswith("RepeatWhile")]
+    loops = [n for n in plan.inspected_nodes if n.op.startswith("RepeatWhile")]
     assert [n.op for n in loops] == ["RepeatWhile", "RepeatWhileGradient"]
     for kept in loops:
         names = [*kept.inputs, *kept.outputs]

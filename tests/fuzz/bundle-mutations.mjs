@@ -1,4 +1,5 @@
-/** What tests/fuzz/bundles.mjs changes of a bundle: anything of its header, single fields of what has a structure, words, data. */
+/** The changes of tests/fuzz/bundles.mjs to a bundle: anything of its header, single fields of structures, words, data.
+ * */
 
 import { createHash } from "node:crypto";
 

@@ -1,12 +1,12 @@
 /**
- * Mutated bundles, opened and run as a page's worker does: none may touch what is not its own, trap, or end in an error
- * that is not ours. scripts/fuzz_bundles.py bundles this file with esbuild and runs it by node.
+ * Mutated bundles, opened and run as in a page's worker. Each must stay in its own memory, must not trap, and may end
+ * only in errors of ours. scripts/fuzz_bundles.py bundles this file with esbuild and runs it by node.
  *
  *     node bundles.js KERNELS FOLDER SEED FIRST COUNT SECONDS NOW
  *
- * The worker's code may write and read blocks that it allocated and nothing else; a run of a plan may change these alone, of
- * all memory behind the first one. Every block lies between walls: what ran is run again with other walls, and other
- * results mean that it read there. Generated code stays as it is, for it is code; all else may change.
+ * The worker's code may write and read blocks that it allocated and nothing else; of all memory behind the first one, a
+ * run of a plan may change only these. Every block lies between walls: what ran is run again with other walls, and
+ * other results mean that it read there. Generated code stays as it is, for it is code; all else may change.
  */
 
 import { createHash } from "node:crypto";
@@ -158,7 +158,8 @@ function feedsFor({ plans }, kind, given) {
 
 const textOf = (result) => JSON.stringify(result, (_, value) => (ArrayBuffer.isView(value) ? [...value] : value));
 
-/** Steps of the session and looks at all that it hands out; what they leave, or the class of the error that they end with. */
+/** Runs steps of the session and reads all its results; what they leave, or the class of the error that they end with.
+*/
 async function steps({ engine, kernels }, bundle, given) {
   const options = { arenaLimit: LARGEST_BLOCK, memoryBudget: Infinity, maxPlans: 2, onRefused: () => {} };
   const models = new LazyModels(() => Promise.reject(new Error("there is no Python here")), null, null);

@@ -1,4 +1,4 @@
-"""What the fuzzer does to a plan, and calls that it makes up."""
+"""The fuzzer's changes to a plan, and the calls that it invents."""
 
 from __future__ import annotations
 

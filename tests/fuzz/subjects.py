@@ -1,4 +1,4 @@
-"""Real plans to mutate: those of the golden models, and of the samples of all operators with their gradients."""
+"""Real plans to mutate, from the golden models and from the samples of all operators with their gradients."""
 
 from __future__ import annotations
 

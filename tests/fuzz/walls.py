@@ -40,7 +40,7 @@ class Outcome(Enum):
 
     @property
     def is_harm(self) -> bool:
-        """Whether no plan may do that."""
+        """True if no plan may do that."""
         return self in (Outcome.OUTSIDE, Outcome.TRAPPED, Outcome.HANGS)
 
 

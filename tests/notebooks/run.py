@@ -261,7 +261,7 @@ def _keep(lines: list[str], line: ConsoleMessage) -> None:
 
 
 def _entry(wheel: Path) -> tuple[str, dict[str, Any]]:
-    """What a lock file of Pyodide says of a wheel."""
+    """The entry of a wheel in a lock file of Pyodide."""
     name, version = wheel.name.split("-")[:2]
     name = name.replace("_", "-").lower()
     with zipfile.ZipFile(wheel) as archive:
@@ -360,8 +360,10 @@ def attempt(browser: Browser, case: Case) -> dict[str, str]:
 
 def table(rows: Sequence[tuple[Case, dict[str, str]]]) -> str:
     """The results in Markdown."""
-    head = f"| | {' | '.join(COLUMNS.values())} |\n|---|{'---|' * len(COLUMNS)}"
-    lines = [f"| {case.heading} | {' | '.join(found.get(name, '') for name in COLUMNS)} |" for case, found in rows]
+    head = f"| environment | {' | '.join(COLUMNS.values())} |\n|---|{'---|' * len(COLUMNS)}"
+    lines = [
+        f"| {case.heading} | {' | '.join(found.get(name, 'not tested') for name in COLUMNS)} |" for case, found in rows
+    ]
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
     return "\n".join([f"Written by the command on {day}.", "", head, *lines])
 

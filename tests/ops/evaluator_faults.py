@@ -1,8 +1,8 @@
 """Samples that ONNX's reference evaluator computes wrongly or not at all, each with the proof that it is its fault.
 
-The proof is what the specification says (`quote`, which a test looks up in the schemas of the onnx package) and the
-sample in other operators that, by these words, compute the same (`nodes`). The evaluator runs those instead: the sample
-is still compared with numbers of other authors, and where the evaluator gives results for both it contradicts itself.
+The proof has two parts. `quote` is the sentence of the specification, which a test looks up in the schemas of the onnx
+package. `nodes` computes the sample with other operators, by these words. The evaluator runs those instead, so the
+sample is still compared with numbers of other authors. If the evaluator gives results for both, it contradicts itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Fault:
     nodes
         Nodes in ONNX's textual syntax that compute `y0`, `y1` ... from the sample's inputs `x0`, `x1` ...
     opset
-        The opset for `nodes`; None for that of the sample.
+        The opset for `nodes`; None for the sample's.
     """
 
     schema: tuple[str, int]

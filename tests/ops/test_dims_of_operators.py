@@ -68,7 +68,7 @@ def test_inference_over_dims_is_that_on_ints(case: Case, shared: bool) -> None:
     table, draw = inference.table, random.Random(crc32(str(case).encode()))
     assignments = [sizes, *(random_sizes(table, sizes, draw) for _ in range(TRIES))]
     for number, assigned in enumerate(assignments):
-        # What the operator demands of the sizes holds of those of the sample as they are.
+        # The operator's demands on the sizes hold for the sample's sizes as they are.
         shapes = {
             v.name: tuple(table.evaluated(d, assigned) for d in inference[v.name].shape)
             for v in graph.inputs

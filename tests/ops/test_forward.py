@@ -86,7 +86,7 @@ def test_what_is_computed_in_python_is_what_the_reference_says(case: Case) -> No
     op = bound(single_node(case.cls, arrays, case.sample.attrs, case.opset, case.sample.outputs or 1))
     types = [TensorType(t.dtype, t.shape, t.values()) for t in case.sample.inputs]
     value = op.evaluate(*types)
-    # Where Python has no number (1 / 0 in a branch not taken) floats are left to the engine.
+    # If Python has no number (1 / 0 in a branch not taken), floats are left to the engine.
     assert value is not None or any(x is not None and x.dtype.kind == "f" for x in arrays)
     if value is not None:
         np.testing.assert_allclose(np.array(value), reference(op, arrays)[0].ravel(), rtol=RTOL)

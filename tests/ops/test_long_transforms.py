@@ -36,7 +36,7 @@ def transform(op_type: str, *inputs: Any, **attrs: Any) -> tuple[Graph, dict[str
 
 
 def check(graph: Graph, feeds: dict[str, np.ndarray], expected: np.ndarray) -> None:
-    """Results are those expected; the gradient is that of a linear map: what a change of x changes."""
+    """Results are those expected; the gradient of a linear map: the change of the output by a change of x."""
     y = run(graph, feeds)["y0"]
     assert y.shape == expected.shape
     np.testing.assert_allclose(y, expected, atol=2e-6 * np.abs(expected).max())

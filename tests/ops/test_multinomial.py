@@ -1,4 +1,4 @@
-"""What Multinomial draws, by the frequencies that a softmax in numpy says."""
+"""The draws of Multinomial, by the frequencies of a softmax in numpy."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def test_a_class_has_samples_a_reference_and_a_docstring(cls: type[Op]) -> None:
     assert cls.samples or cls.tested_through, "no samples"
     assert hasattr(cls, "reference") or cls.tested_through, "no reference"
     assert cls.__doc__ and cls.__doc__ is not Op.__doc__
-    # What is known by its value when a plan is compiled needs no kernel.
+    # A value that is known when a plan is compiled needs no kernel.
     assert cls.is_view or cls.lower is not Op.lower or expands(cls) or issubclass(cls, Selection), "no lowering"
     assert cls.infer is not Op.infer, "no shape inference"
 

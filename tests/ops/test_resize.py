@@ -55,7 +55,7 @@ def compare(m: onnx.ModelProto) -> None:
 
 
 def whole(target: dict[str, Any]) -> bool:
-    """Whether scales make whole sizes."""
+    """True if scales make whole sizes."""
     return all(float(n * f).is_integer() for n, f in zip(X.shape, target.get("scales", ()), strict=False))
 
 

@@ -52,7 +52,7 @@ HOLE = 5
 
 def test_every_reference_is_run_by_some_test() -> None:
     run = {case.cls for case in (*CASES, *ON_SEQUENCES, *ON_TENSORS, *SCHEDULES)}
-    # Gradients that are told apart by the node before them: run by the gradient tests of that one.
+    # Gradients that need the node before them: the gradient tests of that node run them.
     elsewhere = {cls for cls in registry() if cls.tested_through}
     assert run | elsewhere == set(registry())
     # Loops are expanded before there are operators: tests/control runs them.

@@ -18,7 +18,7 @@ RECORDED: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "t
 CASES: list[dict[str, Any]] = RECORDED["cases"]
 TOLERANCE = 5e-6
 """Of float32 functions of another library; relative, and absolute beside gradients of 1 to 20."""
-FAMILIES = ("elementwise", "activation", "trigonometry", "reduce", "pool", "extrema", "logic")
+FAMILIES = ("elementwise", "activation", "trigonometry", "reduce", "pool", "extrema", "logic", "regions")
 """Modules of operators that work on elements, reduce, pool or sort."""
 SMOOTH = {"Sum", "Mean"}
 """Linear, like Add, and not in PyTorch."""

@@ -13,7 +13,7 @@ from trainweb.flower.frames import Arrays
 
 
 class FakeNode:
-    """What one page is given and what it answers."""
+    """The task of one page and its answer."""
 
     def __init__(self, node: str) -> None:
         self.node = node

@@ -1,7 +1,7 @@
 """Instructions that passes look for in each other's company, with somebody interfering between them now and then.
 
 Each motif emits what operators would lower to, on buffers of a random program; `meddle` reads or overwrites one of the
-buffers that a pass would like to leave alone, as only a wrong guess about the order would allow.
+buffers that a pass wants to leave alone. Only a wrong guess about the order would allow that.
 """
 
 from __future__ import annotations

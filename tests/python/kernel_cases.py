@@ -1,4 +1,4 @@
-"""What the tests of the kernels share: the builds, and how far a float32 sum may be from a float64 one."""
+"""Shared code of the tests of the kernels: the builds, and the tolerance of a float32 sum beside a float64 one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernels say of themselves, and its expressions evaluated: for tests that call kernels directly."""
+"""The kernels' description of themselves, and its expressions evaluated: for tests that call kernels directly."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Arg:
 
     @property
     def is_pointer(self) -> bool:
-        """Whether the argument is a buffer."""
+        """True if the argument is a buffer."""
         return self.kind in POINTER_KINDS
 
 
@@ -78,14 +78,14 @@ class Kernel:
         return int(_compiled(arg.extent)(numbers))
 
     def holds(self, numbers: Numbers) -> bool:
-        """Whether the kernel's condition is fulfilled."""
+        """True if the kernel's condition is fulfilled."""
         return not self.where or bool(_compiled(self.where)(numbers))
 
 
 def description_of(engine: Engine) -> dict[str, Any]:
     """The JSON that the kernels of an engine export."""
     assert isinstance(engine, WasmtimeEngine)
-    at, size = engine._call("tw_description"), engine._call("tw_description_size")
+    at, size = engine.call("tw_description"), engine.call("tw_description_size")
     return dict(json.loads(engine.read(at, size)))
 
 

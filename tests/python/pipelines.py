@@ -24,7 +24,7 @@ def alone(name: str) -> tuple[Pass, ...]:
 
 
 def without(name: str) -> tuple[Pass, ...]:
-    """All passes but one, and but those that cannot do without it."""
+    """All passes except one, and except the passes that need it."""
     return tuple(each for each in PASSES if each.name != name and name not in each.needs)
 
 
@@ -39,5 +39,5 @@ def passes(some: tuple[Pass, ...]) -> Iterator[None]:
 
 
 def context() -> Context:
-    """What passes know in a session without options."""
+    """The context of passes in a session without options."""
     return Context(workspace_bytes)

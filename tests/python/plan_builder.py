@@ -13,6 +13,7 @@ import numpy as np
 from tests.python.kernel_description import Kernel, kernels_of
 
 from trainweb.backend.wasm.engine import Engine
+from trainweb.errors import EngineError
 
 MAGIC, VERSION, HEADER_WORDS, NO_BUFFER = 0x4C505754, 1, 20, 0xFFFFFFFF
 DTYPES = {"f32": np.float32, "f64": np.float64, "i32": np.int32, "i64": np.int64, "u8": np.uint8}
@@ -79,7 +80,18 @@ class RawPlan:
 
     def place(self, engine: Engine, address: int) -> None:
         """Give the plan written to `address` its segments and functions."""
-        engine.place(address, [(base, nbytes) for base, nbytes, _ in self.segments], self.code_base)
+        place(engine, address, [(base, nbytes) for base, nbytes, _ in self.segments], self.code_base)
+
+
+def place(engine: Engine, plan: int, segments: Sequence[tuple[int, int]], code_base: int) -> None:
+    """Place a plan on segments that are no session's: address and size of each."""
+    table = engine.call("tw_place_table", len(segments))
+    if not table:
+        raise EngineError(f"No plan can have {len(segments)} segments.")
+    engine.write(table, np.array(segments, np.uint32))
+    status = engine.call("tw_place", plan, len(segments), code_base)
+    if status:
+        raise EngineError(f"No plan can be placed at {plan:#x}: {engine.description.status_name(status)}.")
 
 
 def stating(*functions: Sequence[int]) -> str:
@@ -89,7 +101,7 @@ def stating(*functions: Sequence[int]) -> str:
 
 
 def flat(n_in: int, item: int = 4) -> list[int]:
-    """What a function of one result states that takes elements of its inputs one after the other."""
+    """The statement of a function with one result that reads its inputs element by element."""
     return [n_in, *[item, 1] * n_in, 1, item, 0, 0, 1, 0]
 
 
@@ -113,7 +125,7 @@ def check_status(engine: Engine, plan: int, status: int) -> None:
 def run_kernel(engine: Engine, name: str, repeat: int = 1, **args: Any) -> dict[str, np.ndarray]:
     """Run one kernel on arrays; returns the contents of its out and inout arguments.
 
-    Every array lies in a segment of its own that ends where it does, between guard bytes that must survive. An
+    Every array is in a separate segment that ends with it, between guard bytes that must survive. An
     absent optional pointer is left out or None; scratch is made here, full of NaN.
     """
     kernel = kernels_of(engine)[name]

@@ -220,7 +220,7 @@ class RandomGraph:
             self.node("Expand", [x, self.constant([2, *self.values[x].shape])])
 
     def bounded(self, x: str) -> str:
-        """Where rounding errors must not grow."""
+        """A tensor whose rounding errors must not grow."""
         return self.node("Tanh", [x])[0]
 
     def softmax(self) -> None:

@@ -19,7 +19,7 @@ class Host:
         self.reads: list[tuple[int, int, int]] = []
 
     def add(self, data: bytes) -> SimpleNamespace:
-        """What Python is given of a file."""
+        """Python's view of a file."""
         index = len(self.files) + 1
         self.files[index] = data
         return SimpleNamespace(index=index, nbytes=len(data))

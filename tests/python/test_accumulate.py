@@ -15,7 +15,7 @@ from trainweb.ir.shapes import TensorType
 
 
 def gradients(s: trainweb.TrainingSession, batches: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """What the buffers hold after these steps."""
+    """The buffers after these steps."""
     s.lazy_reset_grad()
     for batch in batches:
         s.train_step(batch)

@@ -74,7 +74,7 @@ def test_a_sum_of_several_has_one_operand_less_for_each_product_but_the_first() 
 
 
 def summed(*between: str, outputs: tuple[str, ...] = (), bias: str = "", twice: bool = False) -> bool:
-    """Whether the second of two products adds to the first, with these steps before the sum."""
+    """True if the second of two products adds to the first, with these steps before the sum."""
     w = Written()
     for name in ("a", "b", "p", "q", "sum"):
         w.new(name, N, N)

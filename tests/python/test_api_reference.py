@@ -22,7 +22,7 @@ import typedoc  # noqa: E402
 
 
 def public_names() -> Iterator[tuple[str, str, Any]]:
-    """Module, name and value of all that is no module; `GradientGraphBuilder` is a name of `trainweb`."""
+    """Module, name and value of everything that is not a module; `GradientGraphBuilder` is a name of `trainweb`."""
     for path, module in sorted(public_modules().items()):
         if path == "trainweb.compat.gradient_graph":
             continue
@@ -44,7 +44,7 @@ def members(cls: type) -> Iterator[tuple[str, Any]]:
 
 
 def unexplained(path: str, value: Any, *, signature: bool = True) -> Iterator[str]:
-    """What a docstring leaves out."""
+    """The parts that a docstring omits."""
     doc = inspect.getdoc(value) or ""
     if not doc:
         yield f"{path}: no docstring"

@@ -110,7 +110,7 @@ class Attention:
 
     @property
     def causal(self) -> np.ndarray:
-        """Where a query may look: [m, n]; the last query sees every key."""
+        """The positions that each query may read: [m, n]; the last query sees every key."""
         m, n = self.sizes[2:4]
         return np.tri(m, n, max(0, n - m), dtype=bool)
 

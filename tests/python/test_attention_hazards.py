@@ -1,6 +1,6 @@
 """The gradient of attention in programs made by hand, in which results lie on each other or operands change.
 
-Where it is fused and where it is not, the program computes what its instructions say, one after the other in float64.
+Fused or not, the program computes its instructions one after the other in float64.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def gradients(p: RandomProgram, steps: str, places: Mapping[str, tuple[str, int]
 
 
 def is_fused(steps: str, places: Mapping[str, tuple[str, int]]) -> bool:
-    """Whether the gradient is one kernel; the program must compute the same in any case."""
+    """True if the gradient is one kernel; the program must compute the same in any case."""
     made = RandomProgram(0, partial(gradients, steps=steps, places=places))
     program = check(made, pipelines.alone("fuse_attention"), steps)
     return any(isinstance(i, calls.AttentionGradient) for i in program)

@@ -106,7 +106,7 @@ def test_eval_steps_and_exports_read_them_on_request(tmp_path: Path) -> None:
         np.testing.assert_allclose(logits, averaged["logits"], rtol=1e-5, atol=1e-6)
         assert s.export_weights("npz", ema=True) != s.export_weights("npz")
         np.testing.assert_array_equal(s.get_contiguous_parameters(), before)
-        # What fails leaves the parameters where they were, too.
+        # A failure leaves the parameters where they were, too.
         with pytest.raises(ModelError):
             s.export_model_for_inferencing(graph_output_names=["nowhere"], ema=True)
         np.testing.assert_array_equal(s.get_contiguous_parameters(), before)

@@ -1,4 +1,4 @@
-"""What the page's worker asks Python for, called natively: JSON and bytes in and out, errors as values."""
+"""The questions of the page's worker to Python, called natively: JSON and bytes in and out, errors as values."""
 
 from __future__ import annotations
 

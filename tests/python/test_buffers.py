@@ -148,7 +148,7 @@ def test_a_power_iteration_is_refused_where_nothing_was_recorded() -> None:
 
 
 def stopped(*, optimized: bool) -> bytes:
-    """loss = mean(x w * detach(x w)): its gradient is half of that of the square."""
+    """loss = mean(x w * detach(x w)): its gradient is half the gradient of the square."""
     nodes = [
         helper.make_node("Mul", ["x", "w"], ["h"]),
         helper.make_node("Identity", ["h"], ["detach"]),

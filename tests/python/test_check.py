@@ -165,7 +165,7 @@ def test_sizes_follow_from_feeds_and_labels_from_them() -> None:
     x = np.zeros((5, 7, 4), np.float32)
     report = trainweb.check(source, loss=LossType.CrossEntropyLoss, feeds={"x": x})
     assert report.ok, str(report)
-    # Forward and weight gradient of 5 * 7 rows: the dim without a name is that of the array.
+    # Forward and weight gradient of 5 * 7 rows: the dim without a name is the array's.
     assert report.flops == 2 * 2 * 5 * 7 * 4 * 3
     wrong = trainweb.check(source, loss=LossType.CrossEntropyLoss, feeds={"x": np.zeros((5, 7, 6), np.float32)})
     assert wrong.error is not None and "6" in wrong.error and not wrong.ok

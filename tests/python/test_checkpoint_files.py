@@ -278,7 +278,7 @@ def test_a_large_checkpoint_has_its_tensors_in_a_second_file(tmp_path: Path, mon
     assert by_name(again) == by_name(checkpoint) and again.groups == checkpoint.groups
     with pytest.raises(CheckpointError, match="lies in a file beside"):
         read_checkpoint(path.read_bytes())
-    # What fits in one file again is one.
+    # Parts that fit in one file again become one.
     write_checkpoint_file(path, checkpoint)
     assert path.read_bytes() == write_checkpoint(checkpoint)
     assert read_checkpoint(path).groups == checkpoint.groups
@@ -397,7 +397,7 @@ write_file_atomically(sys.argv[1], b"of another process")
         assert sum(bool(temporary.fullmatch(p.name)) for p in tmp_path.iterdir()) == 3
         write_file_atomically(path, b"new")
         assert path.read_bytes() == b"new"
-        # That of the one that lives is still there, and takes its place.
+        # The file of the living process is still there, and takes its place.
         assert sum(bool(temporary.fullmatch(p.name)) for p in tmp_path.iterdir()) == 1
         writers[2].communicate("\n")
         assert writers[2].returncode == 0 and path.read_bytes() == b"of another process"

@@ -1,4 +1,4 @@
-"""Generated functions against numpy: every operation of every dtype, in vectors and in what is left of a row."""
+"""Generated functions against numpy: every operation of every dtype, in vectors and in the rest of a row."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VALUES["float64"] = VALUES["float32"]
 
 @contextmanager
 def loaded(engine: Engine, roots: Sequence[Expr], dtypes: Sequence[str], step: int = 1) -> Iterator[int]:
-    """Where the flat function of these results is in the table."""
+    """The table slot of the flat function of these results."""
     code = emit_module([FunctionSpec(tuple(dtypes), (step,) * len(dtypes), tuple(roots), 0)])
     base = engine.load_code(code)
     try:
@@ -189,7 +189,7 @@ def test_select(engine: Engine, dtype: str) -> None:
 
 
 def saturated(values: np.ndarray, dtype: str) -> np.ndarray:
-    """What a cast gives: NaN is 0, floats stay in the range of the integer, uint8 is the low byte of an int32."""
+    """The result of a cast: NaN is 0, floats stay in the range of the integer, uint8 is the low byte of an int32."""
     if dtype == "bool":
         return values != 0
     if dtype in FLOATS or values.dtype.kind != "f":
@@ -209,7 +209,7 @@ def test_cast(engine: Engine, source: str, target: str) -> None:
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, "bool"])
 @pytest.mark.parametrize("step", [0, 1])
 def test_constants_and_inputs_that_do_not_advance(engine: Engine, dtype: str, step: int) -> None:
-    """Copies of an input and of every constant: equal to the last bit in vectors and in what is left."""
+    """Copies of an input and of every constant: equal to the last bit in vectors and in the rest."""
     e = Emitter()
     for value in VALUES[dtype]:
         array = np.full(N if step else 1, value, dtype)

@@ -503,8 +503,10 @@ def test_a_state_that_is_refused_leaves_the_session_as_it_was() -> None:
         {"Moment_1_fc1.bias": np.zeros(3, np.float32)},
         {"Update_Count_fc1.bias": np.zeros(2, np.int64)},
         {"Update_Count_fc1.bias": 1.5},
+        {"Update_Count_fc1.bias": -1},
+        {"Update_Count_fc1.bias": 3, "Update_Count_fc2.bias": 4},
     ):
-        with pytest.raises(CheckpointError, match="Nothing was changed"):
+        with pytest.raises(CheckpointError, match=r"Nothing was changed|The update count of|counts the updates of all"):
             session.load_state(good | wrong)
         after = session.get_state()
         assert all(np.array_equal(after[name], value) for name, value in before.items())
@@ -525,9 +527,40 @@ def test_a_session_without_a_model_says_so() -> None:
         lambda s: s.is_output_fp32_node("loss"),
         lambda s: s.load_state({}),
         lambda s: s._reset_session(),
+        lambda s: s.get_modelmeta(),
     ):
         with pytest.raises(SessionError, match="no model yet: call load_model or read_bytes"):
             call(NativeTrainingSession())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("gradient_accumulation_steps", 1.5, ModelError),
+        ("gradient_accumulation_steps", True, ModelError),
+        ("enable_grad_norm_clip", "no", TypeError),
+        ("set_gradients_as_graph_outputs", "no", TypeError),
+    ],
+)
+def test_parameters_of_a_wrong_type_are_refused(name: str, value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match=f"TrainingParameters.{name}"):
+        TrainingSession(model().SerializeToString(), parameters(**{name: value}))
+
+
+def test_arguments_of_a_wrong_type_are_refused() -> None:
+    data = model().SerializeToString()
+    session = TrainingSession(data, parameters())
+    calls: list[tuple[Any, list[Any], str]] = [
+        (TrainingSession, [data, {"loss_output_name": "loss"}], "'parameters' must be of type TrainingParameters"),
+        (session.load_state, [[1]], "'state' must be a dict, got list"),
+        (session.load_state, [{}, "no"], "'strict' must be a bool"),
+        (session.get_model_state, ["no"], "'include_mixed_precision_weights' must be a bool"),
+        (parameters().set_optimizer_initial_state, [{"fc1.bias": 5}], "'fc1.bias' must be a dict, got int"),
+    ]
+    for call, arguments, text in calls:
+        with pytest.raises(TypeError, match=text):
+            call(*arguments)
+    session.release()
 
 
 def test_weights_that_are_not_to_be_trained_may_be_a_list() -> None:

@@ -172,7 +172,7 @@ class RandomProgram:
         return y
 
     def follow(self, c: Buf, n: int) -> None:
-        """What an epilogue may take over."""
+        """An operation that an epilogue may absorb."""
         y = self.target(c.shape)
         if y.collides(c):
             return
@@ -292,7 +292,7 @@ def check(made: RandomProgram, passes: Sequence[Pass], what: str) -> Program:
     expected = [interpreter.memory(b).copy() for b in (*made.outputs, *made.state)]
     program = Program(made.builder, made.feeds, made.outputs, made.builder.instructions)
     context = pipelines.context()
-    # Any parameter may be frozen: those that the program writes are not hoisted.
+    # Any parameter may be frozen: parameters that the program writes are not hoisted.
     context.cache = Cache({b.storage.offset or 0 for b in made.state})
     for each in passes:
         if each.name == "rematerialise":

@@ -188,7 +188,7 @@ def test_a_bad_file_is_named_by_line_and_column(text: str, arguments: dict[str, 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
 def test_long_values_take_no_time(dtype: str) -> None:
-    """What was quadratic took hours here; `csv` itself ends at 131 072 characters unless it is told otherwise."""
+    """A quadratic algorithm took hours here; `csv` itself ends at 131 072 characters by default."""
     before = csv.field_size_limit(10**7)
     try:
         for digits in ("1" * 2_000_000 + "x", "x" * 2_000_000):

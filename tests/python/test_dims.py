@@ -89,7 +89,7 @@ def test_equations_that_hold_for_some_sizes_are_solved_without_losing_them(
     symbols = Symbols()
     try:
         expected, dim = on_ints(tree, values), symbols.of(tree)
-        # Whatever is missing to the other side makes an equation that these sizes fulfil.
+        # The difference of both sides makes an equation that these sizes fulfil.
         missing = [on_ints(left, values) - on_ints(right, values) for left, right in equations]
         pairs = [
             (symbols.of(left), symbols.of(right) + rest) for (left, right), rest in zip(equations, missing, strict=True)
@@ -105,7 +105,7 @@ def test_equations_that_hold_for_some_sizes_are_solved_without_losing_them(
 
 @pytest.mark.parametrize("known", [False, True], ids=["asked for later", "asked for before"])
 def test_chains_of_quotients_without_remainder_have_the_values_that_ints_have(known: bool) -> None:
-    """W is 3 (W // 3), W // 3 is 2 (W // 3 // 2) and so on: all chains of two steps, all sizes up to 60."""
+    """W is 3 (W // 3), W // 3 is 2 (W // 3 // 2) and so on: all chains of two steps. Sizes go up to 60."""
     for first, second, multiplied in product(range(2, 6), range(2, 6), (False, True)):
         table = SymbolTable()
         w = table.declared("W", "x", 0)

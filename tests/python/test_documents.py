@@ -1,4 +1,4 @@
-"""The documents: their links lead somewhere, their Python runs, and what of them is an excerpt says so."""
+"""The documents: their links lead somewhere, their Python runs, and excerpts are marked as such."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def slugs(page: Path) -> set[str]:
 
 
 def fault_of(page: Path, target: str) -> str | None:
-    """What is wrong with a link of a page."""
+    """The fault of a link of a page."""
     if target.startswith(RAW):
         return None if (ROOT / target.removeprefix(RAW)).exists() else "no such picture"
     if target.startswith(("http://", "https://")):

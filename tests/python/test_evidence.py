@@ -1,4 +1,4 @@
-"""What names and uses tell about a file of torch's TorchScript exporter, which notes nothing."""
+"""The evidence of names and uses in a file of torch's TorchScript exporter, which notes nothing."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_tables_of_which_parts_are_factors_are_left_out(how: str, producer: str)
 
 @pytest.mark.parametrize("exporter", ["script", "dynamo", "plain"])
 def test_what_an_exporter_never_tells_is_said(exporter: str) -> None:
-    """Of torch's files those of TorchScript lack what others note; of other exporters nothing is known."""
+    """Of torch's files, TorchScript's lack the notes of others; of other exporters nothing is known."""
     report = trainweb.check(load("mlp").files[exporter])
     assert (report.untold is None) == (exporter != "script")
     assert ("no trace of detach" in str(report)) == (exporter == "script")

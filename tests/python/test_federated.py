@@ -188,7 +188,7 @@ def test_masks_are_gone_in_the_sum_alone() -> None:
     # Each member rounds once: half a step of 2^-27 * 2 at most, for 2^31 / 4 / 2.5 is above 2^27.
     assert np.abs(total - exact).max() <= 4 * 0.5 * 2.0**-27
     for name in NAMES:
-        # What is sent tells nothing of what it was: evenly spread words.
+        # The masked update reveals nothing about the update: evenly spread words.
         assert stats.kstest(masked[name] / 2**32, "uniform").pvalue > 1e-9
     for some in (subset for size in (1, 2, 3) for subset in combinations(NAMES, size)):
         part = np.sum([masked[n].astype(np.uint64) for n in some], axis=0) % 2**32

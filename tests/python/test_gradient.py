@@ -27,7 +27,7 @@ def graph_of(
     initializers: list[Tensor] | None = None,
     opset: int = 17,
 ) -> Graph:
-    """A graph with float inputs whose output is that of the last node."""
+    """A graph with float inputs whose output comes from the last node."""
     return Graph(
         "test",
         nodes,

@@ -1,4 +1,4 @@
-"""What depends on parameters alone is kept from run to run, and made again when its parameters have changed."""
+"""Results that depend only on parameters are kept from run to run, and computed again when the parameters change."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_frozen_weights_leave_a_train_step_and_trained_ones_an_accumulating_or_e
 
 
 def test_memory_of_others_is_never_taken_for_kept_values() -> None:
-    """What was freed may look like the counts that say when values were made: a segment that moves is cleared."""
+    """Freed memory may look like the counts that say when values were made: a segment that moves is cleared."""
 
     def parameters(options: dict[str, Any]) -> bytes:
         # The second convolution is frozen: a train step keeps its weights flipped, for the gradient of the first.
@@ -318,12 +318,12 @@ def test_results_of_constants_in_a_file_are_kept_in_kernel_memory_instead_of_fol
         core.host.release()
     assert len({bytes(r) for found in results.values() for r in found}) == 1
     kernels = {where: [line.split("(")[0] for line in plan.text] for where, plan in plans.items()}
-    # What is small is folded: the exponentials, which were not in the file's large part, and the sums.
+    # Small results are folded: the exponentials, which were not in the file's large part, and the sums.
     assert hoisted(plans["Python"].text) == [] and "softmax_f32" not in kernels["Python"]
     assert hoisted(plans["file"].text).count("softmax_f32") == 1
     assert len(plans["file"].constants.data) < codes.nbytes < kept
     if budget is not None:
-        # What is kept takes none of the workspace that is limited.
+        # Kept results take none of the limited workspace.
         assert plans["file"].arena_bytes <= plans["Python"].arena_bytes
 
 

@@ -67,7 +67,7 @@ def cases(store: trainweb.CheckpointStore) -> list[Hostile]:
 
 
 def faults_of(s: trainweb.TrainingSession, load: Callable[[], object], before: bytes) -> str | None:
-    """What is wrong with the way in which a changed checkpoint is refused."""
+    """The fault in the way a changed checkpoint is refused."""
     try:
         load()
     except (CheckpointError, ModelError) as error:

@@ -74,7 +74,7 @@ def mixed(word: int) -> int:
 
 
 def drawn(seed: int, place: int) -> float:
-    """A number from -1 to 1 as docs/architecture.md has random numbers of data: seed, stream 0, a place."""
+    """A random number from -1 to 1 of the data: seed, stream 0, a place."""
     key = mixed((mixed(mixed((mixed(seed % 2**32) + seed // 2**32) % 2**32)) + 0) % 2**32)
     return 2 * mixed((key + (place + 1) * 0x9E3779B9) % 2**32) / 2**32 - 1
 

@@ -48,7 +48,7 @@ Imports = dict[str, set[str]]
 
 
 def python_imports() -> Imports:
-    """What Python imports when a module is loaded, and what its types name; not what a function asks for."""
+    """The imports of Python when a module is loaded, and the names of its types; not what a function asks for."""
     source = ROOT / "py_src"
     files = {".".join(p.relative_to(source).with_suffix("").parts): p for p in source.rglob("*.py")}
 
@@ -67,7 +67,7 @@ def python_imports() -> Imports:
 
 
 def typescript_imports() -> Imports:
-    """What files of the page and the worker import, types as well."""
+    """The imports of the files of the page and the worker, types as well."""
     source = ROOT / "web" / "src"
     found: Imports = {}
     for path in source.rglob("*.ts"):

@@ -321,7 +321,7 @@ def transformed(build: str, w: np.ndarray, numbers: dict[str, Any]) -> np.ndarra
 
 
 def ungrouped(conv: Conv, method: str) -> dict[str, Any]:
-    """The integer arguments; those of columns have no groups."""
+    """The integer arguments; calls of columns have no groups."""
     return {name: value for name, value in conv.words.items() if name != "groups" or method != COLUMNS}
 
 

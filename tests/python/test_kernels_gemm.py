@@ -138,7 +138,7 @@ def run_case(
     }
     trim(args)
     if not accumulate:
-        # What c held must not matter.
+        # The old contents of c must not matter.
         args["c"] = np.full_like(args["c"], np.nan)
     flat = runner(build).run("gemm_f32", args, last=last)["c"]
     got = c.reshape(-1).copy()
@@ -317,7 +317,7 @@ def test_an_operand_one_element_short_is_refused(name: str) -> None:
 def test_products_of_integers(
     build: str, dtype: type, m: int, n: int, k: int, batch: tuple[int, int], shared: bool
 ) -> None:
-    """What does not fit wraps, as in numpy; a is transposed, b is one for all of the outer batch where it is shared."""
+    """Sums that do not fit wrap, as in numpy; a is transposed, a shared b serves the whole outer batch."""
     rng = np.random.default_rng((m, n, k))
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
     a = rng.integers(low, high, (*batch, k, m), dtype)

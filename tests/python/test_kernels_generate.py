@@ -231,7 +231,7 @@ def test_generated_sources_are_those_of_the_definition() -> None:
     ],
 )
 def test_a_constant_that_sizes_scratch_is_raised_in_one_place(name: str) -> None:
-    """C's #define, the verifier's extents and the fingerprint follow kernels.def; C has no number of its own."""
+    """C's #define, the verifier's extents and the fingerprint follow kernels.def; C has no separate number."""
     text = DEFINITION.read_text()
     changed, n = re.subn(rf"^(const|shared) {name} = .*$", rf"\1 {name} = 7777", text, flags=re.M)
     assert n == 1

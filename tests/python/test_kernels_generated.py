@@ -57,7 +57,7 @@ class Call:
         return int(np.prod(self.dims[:-1])) if len(self.dims) > 1 else self.dims[0]
 
     def words(self) -> list[int]:
-        """What follows the pointers."""
+        """The words that follow the pointers."""
         words = [self.dims[-1], *self.dims[1:-1], *itertools.chain(*self.strides)] if len(self.dims) > 1 else []
         return words + [self.reduction[name] for name in REDUCTIONS] if self.reduction else words
 
@@ -81,7 +81,7 @@ class Call:
 
 
 class Runner:
-    """Runs calls with each operand in a segment of its own, between guard bytes."""
+    """Runs calls with each operand in a separate segment, between guard bytes."""
 
     def __init__(self, engine: Engine, call: Call, seed: int = 0) -> None:
         self.engine, self.call = engine, call
@@ -388,7 +388,7 @@ def test_other_sections_do_not_matter(section: str) -> None:
 
 
 def test_plans_call_functions_of_their_own_module(engine: Engine) -> None:
-    """Not those beside it, nor some of those of it."""
+    """Neither functions of another module, nor a part of those in the same one."""
     first = engine.load_code(module(stating(flat(0), flat(0)), 2))
     second = engine.load_code(module(stating(flat(0), flat(0), flat(0)), 3))
     y = engine.alloc(16)

@@ -19,6 +19,7 @@ from tests.python.plan_builder import (
     check_status,
     flat,
     instruction,
+    place,
     run_kernel,
     stating,
     words_of,
@@ -29,6 +30,7 @@ from trainweb.backend.wasm.engine import Engine
 from trainweb.backend.wasm.engine.description import Description
 from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
 from trainweb.errors import EngineError
+from trainweb.ir import calls
 from trainweb.ir.instructions import Buf, KernelCall, Storage
 from trainweb.ir.layout import ARENA
 
@@ -38,7 +40,7 @@ EMPTY_MODULE = '(module (import "env" "memory" (memory 0)) {functions})'
 
 @pytest.fixture
 def fresh() -> WasmtimeEngine:
-    """An engine of its own, whose memory a test may spoil."""
+    """A separate engine, whose memory a test may spoil."""
     return WasmtimeEngine()
 
 
@@ -77,7 +79,7 @@ def test_freed_neighbours_merge(fresh: WasmtimeEngine) -> None:
 
 
 def test_memory_that_is_asked_for_as_zeros_holds_zeros(fresh: WasmtimeEngine) -> None:
-    """Whatever was there before: data, headers of blocks that merged, or nothing since the memory grew."""
+    """Earlier contents may be anything: data, headers of blocks that merged, or nothing since the memory grew."""
     rng, live, dirty = random.Random(3), [], 0
     for _ in range(600):
         if live and rng.random() < 0.5:
@@ -325,7 +327,7 @@ def test_bad_headers_are_refused(victim: Victim, word: int, value: int, status: 
 
 
 def test_addresses_in_a_plan_are_not_believed(victim: Victim) -> None:
-    """Words that were addresses or flags once, and those that `place` writes: a plan may hold anything there."""
+    """Words that were addresses or flags once, and words that `place` writes: a plan may hold anything there."""
     secret = victim.engine.alloc(1024)
     victim.engine.write(secret, bytes(1024))
     words = victim.plan().encode()
@@ -370,7 +372,7 @@ def test_a_plan_that_nobody_placed_does_not_run(victim: Victim) -> None:
 def test_a_plan_is_placed_with_all_its_segments(victim: Victim, n: int) -> None:
     victim.engine.write(victim.address, victim.plan().encode())
     with pytest.raises(EngineError, match="No plan can"):
-        victim.engine.place(victim.address, [(victim.data, 1024)] * n, 0)
+        place(victim.engine, victim.address, [(victim.data, 1024)] * n, 0)
 
 
 def test_a_larger_plan_than_its_block_is_refused(victim: Victim) -> None:
@@ -565,7 +567,7 @@ def test_operands_at_the_end_of_memory(arena: Arena, name: str) -> None:
 # ---- typed calls say of a kernel what it does
 
 
-CLASSES = {call.KERNEL: call for call in KernelCall.KERNELS}
+CLASSES: dict[str, type[KernelCall]] = {one.KERNEL: one for one in vars(calls).values() if one in KernelCall.KERNELS}
 LEFT_OUT = ("max_pool_gradient_f32",)
 """Kernels that fail on indices which no kernel makes; theirs come from another kernel of the step, so no `fails`."""
 
@@ -587,7 +589,7 @@ def typed(call: Call, *, without: tuple[str, ...] = ()) -> KernelCall:
 
 
 def outcome(engine: Engine, call: Call, filler: int, *, without: tuple[str, ...] = ()) -> dict[str, bytes]:
-    """What the kernel leaves in its results where operands that it does not read hold `filler` bytes."""
+    """The results of the kernel if operands that it does not read hold `filler` bytes."""
     read = {b.name for b in typed(call, without=without).reads}
     operands = {}
     for arg in call.kernel.args:

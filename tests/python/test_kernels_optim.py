@@ -203,8 +203,7 @@ ADAFACTOR = {
 def adafactor(w: np.ndarray, past: list[np.ndarray], rate: float, clip: float) -> np.ndarray:
     """The parameters after one more step, in float64: Shazeer & Stern, algorithm 4, of all gradients so far.
 
-    Averages are written as weighted sums, and those of matrices as the outer product of sums over their total, as the
-    paper has them.
+    The paper writes averages as weighted sums, and averages of matrices as the outer product of sums over their total.
     """
     t = len(past)
     mixes = np.arange(1, t + 1) ** float(np.float32(-0.8))

@@ -1,4 +1,5 @@
-"""What decides where a call reads or writes must not lie under what it writes: it is checked first and used later."""
+"""An operand that decides where a call reads or writes must not overlap its results: it is checked first and used
+later."""
 
 from __future__ import annotations
 

@@ -121,8 +121,33 @@ def test_coefficients_and_intercepts_train() -> None:
 def test_a_label_of_text_that_another_node_reads_is_refused() -> None:
     file = model(**CLASSIFIERS["of text"])
     file.graph.node.append(helper.make_node("Identity", ["label"], ["again"]))
-    with pytest.raises(UnsupportedError, match=r"text as a label is not supported\. Fit the model with integers"):
-        InferenceSession(file)
+    file.graph.output.append(helper.make_tensor_value_info("again", TensorProto.STRING, ["n"]))
+    with pytest.raises(UnsupportedError, match="Its labels are text: fit the model with integers"):
+        computed(file, X)
+
+
+@pytest.mark.parametrize("labels", ["text", "maps"])
+def test_outputs_that_are_no_numbers_refuse_nothing_that_does_not_read_them(labels: str) -> None:
+    """As skl2onnx writes a classifier by default, and one that was fitted with texts as classes."""
+    file = model(**CLASSIFIERS["of text" if labels == "text" else "three classes"])
+    if labels == "text":
+        file.graph.output.append(helper.make_tensor_value_info("label", TensorProto.STRING, ["n"]))
+    else:
+        file.graph.node.append(
+            helper.make_node("ZipMap", ["y"], ["maps"], "zip", domain="ai.onnx.ml", classlabels_int64s=INTS)
+        )
+        number = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+        maps = helper.make_sequence_type_proto(helper.make_map_type_proto(TensorProto.INT64, number))
+        file.graph.output.append(helper.make_value_info("maps", maps))
+    made = build_artifacts(file, loss="MSELoss", optimizer="SGD", loss_input_names=["y"])
+    state = CheckpointState.load_checkpoint(made.checkpoint)
+    with TrainingSession(state, made.training_model, made.eval_model, made.optimizer_model) as session:
+        loss = float(next(iter(session.train_step({"x": X, "target": np.zeros((6, 3), np.float32)}).values())))
+    scores = np.exp(X.astype(float) @ ROWS.T + INTERCEPTS)
+    assert loss == pytest.approx(((scores / scores.sum(1, keepdims=True)) ** 2).mean(), rel=1e-5)
+    advice = {"text": "Its labels are text: fit the model with integers", "maps": "Choose the tensor that it reads"}
+    with pytest.raises(UnsupportedError, match=advice[labels]):
+        computed(file, X)
 
 
 @pytest.mark.parametrize(

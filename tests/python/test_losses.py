@@ -1,4 +1,4 @@
-"""Losses and their gradients against those that torch computed in float64."""
+"""Losses and their gradients against torch's in float64."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_loss_is_that_of_torch_and_so_is_its_gradient(title: str, opset: int) 
 
 
 def focal(scores: np.ndarray, labels: np.ndarray, gamma: float, weight: list[float], ignored: int) -> float:
-    """Lin et al., equation 5, row by row, over those that count."""
+    """Lin et al., equation 5, row by row, over the counted rows."""
     each = []
     for row, label in zip(scores.reshape(-1, scores.shape[-1]), labels.ravel(), strict=True):
         if label != ignored:

@@ -85,7 +85,7 @@ def merged(
     turned: bool = False,
     activation: int = 0,
 ) -> bool:
-    """Whether c = x w + (x a) b becomes one product, with these steps before the last.
+    """True if c = x w + (x a) b becomes one product, with these steps before the last.
 
     With `turned` the second x are the same numbers, read as the transpose of 4 rows of 8.
     """

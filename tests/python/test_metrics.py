@@ -144,7 +144,7 @@ def test_ties_and_numbers_that_are_none() -> None:
         classes = np.array(target)
         expected = np.mean(scores.argmax(1) == classes)
         assert counted("accuracy", scores, classes, parts=[slice(None)]) == pytest.approx(expected)
-        # Of a tie both are among the first: none is higher.
+        # Of a tie both are among the first, because neither is higher.
         places = np.where(np.isnan(scores), np.inf, scores)
         own = np.take_along_axis(places, classes[:, None], 1)
         among = np.mean((places > own).sum(1) < 1)

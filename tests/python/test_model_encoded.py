@@ -73,7 +73,7 @@ def test_declarations_are_what_protobuf_decodes() -> None:
 
 
 def test_damaged_declarations_are_left_to_protobuf() -> None:
-    """Whatever bytes are taken for a declaration, protobuf decodes to the same."""
+    """For any bytes that are taken for a declaration, protobuf decodes the same."""
     chance, taken = random.Random(3), 0
     for proto in samples()[::2]:
         data = proto.SerializeToString()

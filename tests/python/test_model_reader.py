@@ -1,4 +1,4 @@
-"""What the reader makes of valid models of every form."""
+"""The reader's results for valid models of every form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written reads as the same, and is valid for ONNX."""
+"""A written model reads as the same, and is valid for ONNX."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODELS = sorted(GOLDEN.glob("**/*.onnx"))
 
 
 def complaint(model: onnx.ModelProto) -> str:
-    """What onnx.checker has to say."""
+    """The message of onnx.checker."""
     try:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:

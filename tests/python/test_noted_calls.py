@@ -1,4 +1,4 @@
-"""What the dynamo exporter's notes say of embeddings: rows without a gradient, and gradients that are not there."""
+"""The dynamo exporter's notes about embeddings: rows without a gradient, and missing gradients."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def moved(file: ModelProto, words: np.ndarray) -> np.ndarray:
 
 
 def expected(words: np.ndarray, padding: int | None) -> np.ndarray:
-    """The gradient of the table in float64: of the head, and of the rows but for those of the padding word."""
+    """The gradient of the table in float64: of the head, and of the rows except the padding word's."""
     table, ids = TABLE.astype(float), words.ravel()
     scores = table[ids] @ table.T
     gradient = 2 * scores.T @ table[ids]

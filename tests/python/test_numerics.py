@@ -87,7 +87,7 @@ def test_what_a_where_leaves_out_forward_is_a_fault_backward() -> None:
     case = Case(nodes, row_of(0), {"zero": np.float32(0)})
     with checked(case) as (s, feeds):
         s.eval_step({**feeds, "x": case.x})
-        # 0 divided by 0: the gradient of what was left out, by what the logarithm is of.
+        # 0 divided by 0: the gradient of the omitted branch, by the operand of the logarithm.
         with unchanged(s), pytest.raises(NumericsError) as caught:
             s.train_step({**feeds, "x": case.x})
         assert caught.value.made["nan"] == 4 and "logs" not in caught.value.inputs
@@ -147,7 +147,7 @@ def test_plans_of_a_session_without_it_are_the_same() -> None:
             s.train_step(batch())
             plans = [loaded.plan for loaded in s.core.host.loaded]
             assert len(plans) == (2 if options is CHECKED else 1)
-            words.append(next(p.words for p in plans if not p.kept_nodes))
+            words.append(next(p.words for p in plans if not p.inspected_nodes))
     assert words[0] == words[1] == words[2]
 
 

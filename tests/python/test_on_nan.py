@@ -107,7 +107,7 @@ def test_a_fit_of_nothing_but_bad_batches_fails() -> None:
 
 
 def test_gradients_and_parameters_count_though_the_loss_is_finite() -> None:
-    # The running variance of such values is infinite, and what is normalised by that of the batch is not.
+    # The running variance of such values is infinite, but values normalised by the batch are finite.
     data = rows(6, (3,), 1e25)
     got, history = fitted(data)
     assert np.isfinite(history.losses).all() and not finite(got)
@@ -160,3 +160,13 @@ def test_numbers_that_are_infinite_on_purpose_stay_so() -> None:
         with trainweb.TrainingSession(state, built.training_model, None, built.optimizer_model) as s:
             history = Trainer(s).fit(data, batch_size=4, on_nan=action, epochs=2, progress=False)
         assert history.ended == "done" and np.isfinite(history.losses).all() and len(history.losses) == 6
+
+
+@pytest.mark.parametrize("action", ["stop", "skip", "restore"])
+def test_no_copy_outlasts_the_fit(action: str) -> None:
+    settings: dict[str, Any] = {"batch_size": 4, "shuffle": False, "progress": False}
+    with session(KIND) as s:
+        Trainer(s).fit(rows(6), **settings)
+        before = s.core.engine.bytes_in_use()
+        Trainer(s).fit(rows(6, (3,)), on_nan=action, **settings)
+        assert s.core.engine.bytes_in_use() == before

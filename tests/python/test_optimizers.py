@@ -1,4 +1,4 @@
-"""Every optimizer from its name to its checkpoints: what is said once, in its classes, holds everywhere."""
+"""Every optimizer from its name to its checkpoints: each fact of its class holds everywhere."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_names_are_those_of_onnxruntime_and_then_our_own() -> None:
 
 
 def test_pages_know_the_names() -> None:
-    """test_session_calls.py tells whether the file is current."""
+    """test_session_calls.py checks that the file is current."""
     text = (ROOT / "web" / "src" / "page" / "settings" / "optimizers.ts").read_text()
     union = "".join(f'\n  | "{name}"' for name in NAMES)
     assert f"export type OptimizerType ={union};" in text
@@ -120,7 +120,7 @@ def test_a_checkpoint_without_a_moment_that_the_optimizer_needs_is_refused() -> 
 
 
 def test_moments_of_another_optimizer_are_refused_by_both_names() -> None:
-    """Those of Lion and of Adagrad are of the same names and sizes."""
+    """The moments of Lion and of Adagrad have the same names and sizes."""
     with session(optimizer="Lion") as s:
         warm(s)
         saved = trainweb.CheckpointState.save_checkpoint(s.core.state, include_optimizer_state=True)
@@ -343,7 +343,7 @@ NOT_ALL = ("AdaBelief", "Adamax", "Lookahead")
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in ("Adafactor", "Muon")])
 def test_moments_of_almost_nothing_become_zero(name: str) -> None:
-    """Those of rows that no batch has. Subnormal, they would stay for ever, and take many times as long."""
+    """The moments of rows that no batch has. Subnormal, they would stay for ever, and take many times as long."""
     settings = {"momentum": 0.9} if name == "SGD" else {}
     made = build_artifacts(
         mlp(), loss=trainweb.artifacts.LossType.CrossEntropyLoss, optimizer=OPTIMIZERS[name](**settings)
@@ -363,5 +363,5 @@ def test_moments_of_almost_nothing_become_zero(name: str) -> None:
             s.optimizer_step()
         for segment in segments:
             left = np.frombuffer(host.read_segment(segment, 0, nbytes), np.float32)
-            # What is small, but far from the end, stays.
+            # Small values far from the limit stay.
             assert np.all(left[::5] > 1e-22) and not np.delete(left, np.s_[::5]).any()

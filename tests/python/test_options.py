@@ -1,4 +1,4 @@
-"""Options of sessions and runs. Names, defaults and texts are those that tests/golden/calls recorded."""
+"""Options of sessions and runs. tests/golden/calls records names, defaults and texts."""
 
 from __future__ import annotations
 

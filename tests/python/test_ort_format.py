@@ -40,7 +40,7 @@ def recorded(name: str, which: str) -> dict[str, np.ndarray]:
 
 
 def nodes_of(graph: Graph) -> list[tuple[Any, ...]]:
-    """The nodes in full, with those of subgraphs in the place of these."""
+    """The nodes in full, with the nodes of subgraphs in their place."""
 
     def value(attribute: Any) -> Any:
         return nodes_of(attribute) if isinstance(attribute, Graph) else attribute

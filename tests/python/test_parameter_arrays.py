@@ -1,4 +1,4 @@
-"""What is read of parameters is a copy, and no write into it is lost in silence."""
+"""Reads of parameters give copies, and no write into a copy is lost in silence."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_gradients_of_attention_are_not_stored_in_what_they_are_made_of(shared: 
 
 
 def accumulated(*between: str, output: bool = False, twice: bool = False) -> bool:
-    """Whether a product adds to the gradient buffer itself, with these steps between it and the sum."""
+    """True if a product adds to the gradient buffer itself, with these steps between it and the sum."""
     w = Written()
     for name, shape in (("x", (4, N)), ("dy", (4, WIDTH)), ("dw", (N, WIDTH))):
         w.new(name, *shape)
@@ -182,7 +182,7 @@ def test_products_that_others_want_are_stored() -> None:
 
 
 def masked_first(*after: str, output: bool = False, between: tuple[str, ...] = ()) -> bool:
-    """Whether relu's gradient goes before that of the max pooling, with steps after the pooling or between both."""
+    """True if relu's gradient goes before the max pooling's, with steps after the pooling or between both."""
     w = Written()
     for name, size in (("x", 16), ("relu", 16), ("p", 4), ("dp", 4), ("drelu", 16), ("dx", 16)):
         w.new(name, size)

@@ -42,8 +42,8 @@ def second(program: Program, context: Context) -> None:
     [
         ((Pass(second), Pass(first, before={"second": "reasons"})), "first must come before second: reasons."),
         ((Pass(second, after={"first": "reasons"}), Pass(first)), "second must come after first: reasons."),
-        ((Pass(first, after={"third": "reasons"}),), "first names passes that there are not: third."),
-        ((Pass(first, needs=("third",)),), "first names passes that there are not: third."),
+        ((Pass(first, after={"third": "reasons"}),), "first names unknown passes: third."),
+        ((Pass(first, needs=("third",)),), "first names unknown passes: third."),
         ((Pass(first), Pass(first)), "Two passes have one name."),
     ],
 )

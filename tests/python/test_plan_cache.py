@@ -148,7 +148,7 @@ def test_a_guard_starts_from_zeros_where_another_plan_left_its_counts() -> None:
 
 @pytest.mark.parametrize("max_plans", [1, 2, 16])
 def test_prepared_plans_are_those_of_the_steps(max_plans: int, caplog: pytest.LogCaptureFixture) -> None:
-    """However few are kept, that of the train step is among them."""
+    """With any number of kept plans, the train step's plan is among them."""
     shapes = {name: np.shape(value) for name, value in batch().items()}
     options = {"max_plans": max_plans, "log_severity_level": 1}
     with caplog.at_level("INFO", "trainweb"), session(options=options) as s:

@@ -1,4 +1,4 @@
-"""`dir` of every public module shows public names alone, all of them with a docstring."""
+"""`dir` of every public module shows only public names, all of them with a docstring."""
 
 from __future__ import annotations
 

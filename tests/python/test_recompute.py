@@ -1,4 +1,4 @@
-"""Sessions under a memory budget: the same bytes, in the budget, at a cost that is told."""
+"""Sessions under a memory budget: the same bytes, in the budget, at a reported cost."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def open_session(kind: str, budget: object = None, *, evaluates: bool = True) ->
 
 
 def train(kind: str, budget: int | None = None) -> tuple[list[Any], Any]:
-    """What a session computes in some steps of every kind, and what it takes."""
+    """The results of a session in some steps of every kind, and its memory."""
     results: list[Any] = []
     with open_session(kind, budget) as s:
         for seed in range(3):
@@ -142,7 +142,7 @@ def train(kind: str, budget: int | None = None) -> tuple[list[Any], Any]:
 
 
 def smallest(kind: str) -> int:
-    """The smallest budget for train steps, as errors name it for those that overwrite and those that add."""
+    """The smallest budget for train steps, as errors name it for overwriting and for adding steps."""
     types = {n: TensorType(str(x.dtype), x.shape) for n, x in feeds_of(kind).items()}
     needed = []
     with open_session(kind, 1) as s:
@@ -231,7 +231,7 @@ def test_a_budget_is_a_number_of_bytes(budget: object) -> None:
 
 
 class Restless(Schedule):
-    """Gives up all that it can after every instruction."""
+    """Evicts everything that it can after every instruction."""
 
     @classmethod
     def of(cls, program: Program) -> Restless:

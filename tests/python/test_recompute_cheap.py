@@ -83,7 +83,7 @@ def test_a_step_that_trains_all_keeps_what_it_made() -> None:
 
 
 def made_again(*between: str, output: bool = False, work: int = 1) -> bool:
-    """Whether y = exp(...exp(x + p)) is made again for a gradient, with these steps between."""
+    """True if y = exp(...exp(x + p)) is recomputed for a gradient, with these steps between."""
     w = Written()
     for name in ("a", "x", "y", "loss", "dx", "dw"):
         w.new(name, 3, 3)

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, build_artifacts
-from trainweb.errors import UnsupportedError
+from trainweb.errors import ModelError, UnsupportedError
 from trainweb.training.session import TrainingSession
 from trainweb.training.state import CheckpointState
 
@@ -194,11 +194,38 @@ def test_operators_that_are_asked_for_refuse(arguments: dict[str, Any]) -> None:
     assert [problem.nodes for problem in report.unsupported] == [["look_up"]]
 
 
+# Quantized weights.
+
+
+@pytest.mark.parametrize("rows", [0, 3], ids=["per tensor", "per channel"])
+def test_scales_of_quantized_weights_are_not_trained(rows: int) -> None:
+    """As onnxruntime.quantization writes them, whose weights are integers."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w_q", "w_scale", "w_zero"], ["w"], axis=1),
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Add", ["a", "b"], ["y"]),
+    ]
+    shape = (rows,) if rows else ()
+    tensors = {
+        "w_q": RNG.integers(-9, 9, (4, 3), np.int8),
+        "w_scale": np.full(shape, 0.5, np.float32),
+        "w_zero": np.zeros(shape, np.int8),
+        "b": drawn(3),
+    }
+    report = trainweb.check(model(nodes, X, Y, tensors, "onnx.quantize"), loss="MSELoss")
+    assert list(report.trainable) == ["b"], str(report)
+    assert [d.reason for d in report.left_out] == ["the scale of numbers in fewer bits, which a quantizer chose"]
+    del tensors["b"]
+    file = model([nodes[0], helper.make_node("MatMul", ["x", "w"], ["y"])], X, Y, tensors, "onnx.quantize")
+    with pytest.raises(ModelError, match="train the model before it is quantized"):
+        built(file, loss="MSELoss")
+
+
 # Keras.
 
 
 def keras_normalization(*inputs: str) -> bytes:
-    """What Keras writes of Normalization and Dense, its mean an input of the graph as Keras has it, or a constant."""
+    """Keras' nodes for Normalization and Dense, its mean an input of the graph as in Keras, or a constant."""
     prefix = "sequential/normalization"
     nodes = [
         helper.make_node("Sub", ["x", f"{prefix}/Sub/y:0"], ["a"]),

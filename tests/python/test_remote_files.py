@@ -45,7 +45,7 @@ def low(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Host:
-    """Who holds the files of the bridge; artifacts have no objects of the onnx package, as in a page."""
+    """The holder of the bridge's files; artifacts have no objects of the onnx package, as in a page."""
     made = Host()
     monkeypatch.setattr(bridge, "_files", [made])
     monkeypatch.setattr(protos, "onnx_package", lambda: None)
@@ -152,7 +152,7 @@ def test_large_tensors_in_attributes_subgraphs_and_functions_are_not_read() -> N
 
 
 def outcome(read: Callable[[], Any]) -> tuple[str, str] | bytes:
-    """What a file holds, as bytes, or the error it gives."""
+    """The contents of a file as bytes, or the error that it gives."""
     try:
         found = read()
         return write_model(found) if hasattr(found, "nodes") else write_checkpoint(found)
@@ -167,7 +167,7 @@ def damaged(data: bytes, seed: int) -> Iterator[bytes]:
         yield data[: rng.randrange(len(data))]
     for _ in range(160):
         changed = bytearray(data)
-        # Where the structure is, mostly: at the start, the end, and around.
+        # The usual positions of the structure: at the start, the end, and around.
         at = rng.choice([rng.randrange(len(data)), rng.randrange(min(400, len(data))), -1 - rng.randrange(400)])
         changed[at] = rng.choice([0, 1, 127, 128, 255, changed[at] ^ (1 << rng.randrange(8))])
         yield bytes(changed)
@@ -323,7 +323,7 @@ def test_a_session_starts_from_the_same_bytes(kind: str, low: None, host: Host) 
     assert found["header"] == wanted["header"]
     (one, contents, in_use), (other, expected, _) = filled(found, host), filled(wanted, host)
     assert contents == expected and any(map(any, contents))
-    # The segments have all that is large: files need not stay.
+    # The segments have all large data: files need not stay.
     assert in_use == []
     for bases in (one, other):
         free(bases)

@@ -1,4 +1,4 @@
-"""What exporters write otherwise than they mean, against what is meant."""
+"""Exporters that write something else than they mean, against the meaning."""
 
 from __future__ import annotations
 

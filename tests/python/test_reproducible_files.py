@@ -1,4 +1,4 @@
-"""What is built twice is the same bytes, in whatever order a process has the names of a set."""
+"""Two builds give the same bytes, in whatever order a process has the names of a set."""
 
 from __future__ import annotations
 

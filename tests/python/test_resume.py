@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from tests.python.sessions import snapshot
 
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
-from trainweb.checkpoint import read_checkpoint, write_checkpoint
+from trainweb.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from trainweb.errors import CheckpointError
 
 ORT_PYTHON = os.environ.get("TRAINWEB_ORT_PYTHON", "")
@@ -93,6 +94,46 @@ def outcome(s: trainweb.TrainingSession, steps: list[Any]) -> tuple[list[bytes],
     if state[0]:
         found["segments"].pop(3)
     return results, (found, bytes(state))
+
+
+def change_rate(checkpoint: Checkpoint, value: float) -> None:
+    assert checkpoint.resume is not None
+    checkpoint.resume.learning_rate = value
+
+
+def change_schedule(checkpoint: Checkpoint, value: tuple[int, int]) -> None:
+    assert checkpoint.resume is not None
+    checkpoint.resume.schedule = value
+
+
+def change_start(checkpoint: Checkpoint, value: float) -> None:
+    checkpoint.groups[0].initial_lr = value
+
+
+WORDS: list[tuple[Callable[[Checkpoint, Any], None], Any, Any, str]] = [
+    (change_rate, 0.5, math.nan, "state.learningRate"),
+    (change_rate, 0.0, -0.5, "state.learningRate"),
+    (change_start, 0.25, -0.25, "state.initialLr"),
+    (change_schedule, (7, 7), (8, 7), "state.warmupStepCount"),
+]
+
+
+@pytest.mark.parametrize(("change", "good", "bad", "field"), WORDS)
+def test_a_state_that_no_session_has_is_refused(
+    made: Artifacts, change: Callable[[Checkpoint, Any], None], good: Any, bad: Any, field: str
+) -> None:
+    with open_session(made, made.checkpoint) as s:
+        s.train_step(feeds(0))
+        s.optimizer_step()
+        saved = trainweb.CheckpointState.save_checkpoint(s.core.state, include_optimizer_state=True)
+    assert saved is not None
+    checkpoint = read_checkpoint(saved)
+    change(checkpoint, good)
+    with open_session(made, write_checkpoint(checkpoint)) as s:
+        s.train_step(feeds(1))
+    change(checkpoint, bad)
+    with pytest.raises(CheckpointError, match=f"as {field}, expected"):
+        open_session(made, write_checkpoint(checkpoint))
 
 
 @pytest.fixture(scope="module")

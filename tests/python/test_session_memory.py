@@ -12,7 +12,11 @@ from tests.python.sessions import artifacts, batch, session, snapshot, warm
 
 import trainweb
 from trainweb.backend.wasm.engine import get_engine
+from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
 from trainweb.errors import EngineError, ReleasedError
+
+ALLOCATING = {f"tw_session_{name}" for name in ("open", "reserve", "load", "save", "start")}
+"""Calls on sessions in which the kernels allocate."""
 
 
 def bytes_in_use() -> int:
@@ -21,10 +25,14 @@ def bytes_in_use() -> int:
 
 @contextmanager
 def allocations_fail_from(n: int) -> Iterator[list[int]]:
-    """Let the engine's n-th allocation from now on fail, and those after it; yields the count of calls."""
+    """Let the engine's n-th allocation from now on fail, and those after it; yields the count of calls.
+
+    The kernels allocate themselves in calls on sessions: memory is full while such a call runs.
+    """
     engine = get_engine(reproducible=False)
+    assert isinstance(engine, WasmtimeEngine)
     calls = [0]
-    alloc = engine.alloc
+    alloc, call = engine.alloc, engine.call
 
     def failing(nbytes: int, *, zeroed: bool = False) -> int:
         calls[0] += 1
@@ -32,11 +40,32 @@ def allocations_fail_from(n: int) -> Iterator[list[int]]:
             raise EngineError("The kernels' memory cannot hold more.")
         return alloc(nbytes, zeroed=zeroed)
 
-    engine.alloc = failing  # type: ignore[method-assign]
+    def failing_call(name: str, *args: float) -> int:
+        calls[0] += name in ALLOCATING
+        if name not in ALLOCATING or calls[0] < n:
+            return call(name, *args)
+        with full_memory(engine):
+            return call(name, *args)
+
+    @contextmanager
+    def full_memory(engine: WasmtimeEngine) -> Iterator[None]:
+        engine._store.set_limits(memory_size=engine.memory_size())
+        taken = []
+        for nbytes in (1 << k for k in range(30, 5, -1)):
+            while ptr := call("tw_alloc", nbytes):
+                taken.append(ptr)
+        try:
+            yield
+        finally:
+            engine._store.set_limits(memory_size=-1)
+            for ptr in taken:
+                call("tw_free", ptr)
+
+    engine.alloc, engine.call = failing, failing_call  # type: ignore[method-assign]
     try:
         yield calls
     finally:
-        del engine.alloc  # the class's again
+        del engine.alloc, engine.call  # the class's again
 
 
 def test_creation_without_memory_leaves_nothing_behind() -> None:

@@ -30,7 +30,7 @@ def opened(**settings: Any) -> trainweb.TrainingSession:
 
 
 def forward(session: trainweb.TrainingSession, x: np.ndarray, *, ema: bool = False) -> np.ndarray:
-    """What onnx's reference implementation gives for the exported model."""
+    """The results of onnx's reference implementation for the exported model."""
     exported = onnx.load_from_string(session.export_model_for_inferencing(["logits"], ema=ema) or b"")
     (found,) = ReferenceEvaluator(exported).run(["logits"], {"x": x})
     return np.asarray(found)

@@ -87,7 +87,7 @@ TAKEN = [("Sub", ["h", "q"], "d"), ("Sub", ["h", "d"], "y")]
 
 
 def straight_through(sums: list[tuple[str, list[str], str]], quantizer: list[NodeProto] = RELU) -> ModelProto:
-    """loss = mean(y v), where h = x w and q is made of h: y is q by way of h, as an estimator without its detach."""
+    """loss = mean(y v), where h = x w and q comes from h. y is q by way of h, as an estimator without its detach."""
     scale = {"scale.weight": np.array([0.5], np.float32)} if quantizer is SCALED else {}
     return make_model(
         [
@@ -170,7 +170,7 @@ def test_a_constant_that_is_taken_from_twice_is_no_detour() -> None:
 
 
 def test_a_parameter_that_only_steps_depend_on_is_warned_of() -> None:
-    """A spike with a surrogate gradient of its own: of an autograd.Function the file holds the comparison alone."""
+    """A spike with a custom surrogate gradient: of an autograd.Function the file holds only the comparison."""
     spike = [
         constant("threshold", 0.1),
         helper.make_node("Greater", ["h", "threshold"], ["fires"], "fires"),

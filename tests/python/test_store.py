@@ -45,7 +45,7 @@ def streamed() -> Dataset:
 def fitted(
     data: Any, folder: Path, every: int | None, ends_at: int | None, **options: Any
 ) -> tuple[dict[str, Any], History] | None:
-    """What a fit leaves, or None when it is ended before this many optimizer steps."""
+    """The results of a fit, or None when it is ended before this many optimizer steps."""
     with session() as s:
         update, count = s.optimizer_step, 0
 

@@ -28,7 +28,7 @@ def npz(**arrays: np.ndarray) -> bytes:
 
 
 def damaged(data: bytes) -> bytes:
-    """The first array's compressed bytes are rubbish: their first is a block of a type that there is not."""
+    """The first array's compressed bytes are garbage: their first is a block of an unknown type."""
     start = 30 + int.from_bytes(data[26:28], "little") + int.from_bytes(data[28:30], "little")
     return data[:start] + b"\xff" * 8 + data[start + 8 :]
 
@@ -83,7 +83,7 @@ def test_files_of_numpy_and_parts() -> None:
 
 @contextmanager
 def at_most(nbytes: int) -> Iterator[None]:
-    """What is done takes no more memory than this at once."""
+    """The block takes no more memory than this at once."""
     tracemalloc.start()
     try:
         yield

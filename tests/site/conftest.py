@@ -1,4 +1,4 @@
-"""Fixtures: those of the browser tests, and the site below a folder of a server of its own."""
+"""Fixtures: the browser tests' fixtures, and the site below a folder of a separate server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLDER = ROOT / "dist" / "site"
 
 @pytest.fixture(scope="session")
 def address() -> Iterator[str]:
-    """Where the site lies: in a sub-folder, with no headers that help it."""
+    """The site's place: in a sub-folder, with no headers that help it."""
     require_built(FOLDER / "index.html")
     site = Site(mounts={"/some/folder/": (FOLDER,)})
     site.add("/favicon.ico", b"")

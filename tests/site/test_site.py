@@ -71,7 +71,7 @@ def test_links_resolve() -> None:
                 target /= "index.html"
             inside = target.is_relative_to(FOLDER) and target.is_file() and not parts.path.startswith("/")
             anchors = pages[target].ids if target in pages else set()
-            # What a script draws has no ids in the file.
+            # Elements that a script draws have no ids in the file.
             known = not parts.fragment or unquote(parts.fragment) in anchors or target.suffix != ".html"
             if not inside or not known:
                 broken.append(f"{file.relative_to(FOLDER)}: {link}")
@@ -134,7 +134,7 @@ def check_python(lines: list[str]) -> None:
 
 CHECKS = {
     "A step at a time": check_steps,
-    "Save, and go on from there": check_resume,
+    "Save and continue": check_resume,
     "Look before you train": lambda lines: next(line for line in lines if "hidden.weight" in line),
     "Where the time goes": lambda lines: next(line for line in lines if "gemm" in line.lower()),
     "In Python": check_python,

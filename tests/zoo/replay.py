@@ -95,7 +95,7 @@ def settle(recording: Recording, exporter: str, kind: str, parameters: set[str])
 
 
 def own_names(recording: Recording, artifacts: Artifacts) -> dict[str, str]:
-    """Names that tensors have in the file, by those that PyTorch lists: of tied ones an exporter may keep another."""
+    """Names of tensors in the file, by PyTorch's names: of tied ones an exporter may keep another."""
     there = {d.name for d in artifacts.decisions if not LOST.search(d.reason)}
     other = {
         first: name
@@ -127,7 +127,7 @@ def replay(recording: Recording, exporter: str, kind: str) -> Trained:
 
 
 def account_of_warned(recording: Recording, artifacts: Artifacts, kind: str, trained: Trained) -> Trained:
-    """How far a model of which a warning names tensors is PyTorch's: all the way, at the start, or not even there."""
+    """The distance to PyTorch of a model with a warning: the whole course, the start, or not even that."""
     losses, found = steps(recording, artifacts, kind)
     try:
         hold_losses(recording, kind, losses[:1])
@@ -141,7 +141,7 @@ def account_of_warned(recording: Recording, artifacts: Artifacts, kind: str, tra
 
 
 def hold_losses(recording: Recording, kind: str, losses: list[float]) -> None:
-    """Raise `Off` unless the losses of the first steps are those of PyTorch."""
+    """Raise `Off` unless the losses of the first steps equal PyTorch's."""
     exact, rough = recording.truth[f"{kind}/losses"], recording.truth[f"{kind}/noise of losses"]
     for k, loss in enumerate(losses):
         if not abs(loss - exact[k]) <= LOSS * max(1.0, abs(exact[k])) + NOISE * rough[k]:
@@ -149,7 +149,7 @@ def hold_losses(recording: Recording, kind: str, losses: list[float]) -> None:
 
 
 def hold(recording: Recording, kind: str, losses: list[float], found: dict[str, np.ndarray]) -> None:
-    """Raise `Off` unless losses and tensors are those of PyTorch."""
+    """Raise `Off` unless losses and tensors equal PyTorch's."""
     hold_losses(recording, kind, losses)
     moved, noise = recording.truth[f"{kind}/moved"], recording.truth[f"{kind}/noise"]
     for k, (name, expected) in enumerate(recording.part(f"{kind}/after/").items()):
@@ -171,7 +171,7 @@ def compare(name: str, found: np.ndarray, expected: np.ndarray, moved: float, no
 
 
 def feed_of(recording: Recording, name: str) -> np.ndarray:
-    """What an input of the training model is fed: one of the model's, or the target of the loss."""
+    """The feed of an input of the training model: one of the model's, or the target of the loss."""
     return recording.truth.get(f"feed/{name}", recording.truth.get("target"))
 
 

@@ -21,36 +21,43 @@ EXPORTERS = {"plain": "dynamo, `optimize=False`", "script": "TorchScript", "dyna
 HEAD = """\
 # Models
 
-Small models of many architectures, as PyTorch's exporters write them, and whether they train here to PyTorch's
-trajectory: losses, and every parameter and running statistic after five steps of SGD and five of AdamW, against PyTorch
-in float64, no farther from it than a few times what PyTorch in float32 is. `tests/zoo` holds the models and recordings
-of them; this page is printed from replaying these (`python -m tests.zoo.table`), which the tests repeat. The exporters'
-options are those of [export.md](export.md): training mode, and for dynamo both `optimize=False` and the default.
+This page lists small models of many architectures, exported from PyTorch, and whether they train to PyTorch's
+trajectory. The trajectory is the losses, and every parameter and running statistic after five steps of SGD and five of
+AdamW. The reference is PyTorch in float64. The distance to it may be a few times that of PyTorch in float32.
 
-The table is what the tests replay. Beside it 136 other models (transformers, plain modules) and 121 functions of torch,
-each between two layers, were tried once with torch 2.15: of 219 files of the dynamo exporter with `optimize=False` 210
-train to PyTorch's trajectory, of 195 of the TorchScript exporter 176. The others are warned of or refused, but for what
-[export.md](export.md) names as in no file (`detach`, `torch.no_grad()` and, of TorchScript, `padding_idx`).
+`tests/zoo` contains the models and their recordings. `python -m tests.zoo.table` prints this page from a replay, which
+the tests repeat. The options of the exporters follow [export.md](export.md): training mode, and for dynamo both
+`optimize=False` and the default.
 
-At a batch of 1 a comparison may fail where PyTorch is wrong, as of EfficientFormer. PyTorch's gradient of `batch_norm`
-on the CPU (2.13 and 2.15) reads a gradient in the wrong order that is strided like channels-last, as one that came
-through `flatten(2).transpose(1, 2)`. The bias's gradient is not the sum of that gradient then. It is here; with
-`.contiguous()` before the transpose it is in PyTorch, too.
+The table lists the models that tests replay. Another 136 models (transformers, plain modules) and 121 functions of
+torch between two layers were tested once with torch 2.15. Of 219 files of the dynamo exporter with `optimize=False`,
+210 train to PyTorch's trajectory. Of 195 files of the TorchScript exporter it is 176. The others raise a warning or an
+error. The exceptions are the facts that no file contains: `detach`, `torch.no_grad()` and, for TorchScript,
+`padding_idx` ([export.md](export.md)).
 
-Of 16 vision models whose trajectories part from float64 early, as few values meet in their batch norms, the gradients
-of the first step are as near to float64 here as in PyTorch's float32, or as in it after the inputs moved by one
-rounding (medians within 3 times). So is MobileNetV2 of transformers at 32 pixels, where the last norms have one pixel
-of each image. UPerNet with AdamW parts from PyTorch where `eps` is the default here, ONNX Runtime's 1e-6, and there
-torch's 1e-8, for under ConvNeXt's layer scales gradients are smaller than both; with `eps=1e-8` it is as near to
-float64 as PyTorch's float32 is. Parameters whose gradient is zero but for rounding move by the rate then, in both.
+Three comparisons need an explanation:
+
+- **PyTorch's batch normalization.** At a batch of 1, PyTorch may be wrong, as for EfficientFormer. Its gradient of
+  `batch_norm` on the CPU (2.13 and 2.15) reads some gradients in the wrong order. Those have strides like
+  channels-last, for example after `flatten(2).transpose(1, 2)`. The gradient of the bias is then not their sum.
+  trainweb computes the sum, and so does PyTorch with `.contiguous()` before the transpose.
+- **Small batch norms.** The trajectories of 16 vision models leave float64 early, because their batch norms see few
+  values. The gradients of their first step are as close to float64 as PyTorch's float32 (medians within 3 times). Some
+  need a comparison after the inputs moved by one rounding. The same holds for MobileNetV2 of transformers at 32 pixels,
+  whose last norms see one pixel of each image.
+- **Small gradients.** UPerNet with AdamW differs from PyTorch, because the default `eps` is ONNX Runtime's 1e-6 instead
+  of 1e-8. Under ConvNeXt's layer scales gradients are smaller than both. With `eps=1e-8` it is as close to float64 as
+  PyTorch's float32. Parameters whose gradient is only rounding noise then move by the rate, in both.
+
+The column *trains* has these values:
 
 - **yes**: trains to PyTorch's trajectory from the file alone.
-- **yes, named**: the same, after `requires_grad` named the parameters: the file leaves it open, and a warning says so.
-- **yes, warned**: the same, although a warning names what the exporter merged or folded.
-- **warned**: the exporter's optimizer left parameters out of the file; a warning names them, and says to export with
-  `optimize=False`. The first loss is PyTorch's, unless the remark says that batch norms are folded: the file then has
-  their running statistics in its weights, and nothing that could be trained with the statistics of a batch.
-- **no**: it does not; the remark says why.
+- **yes, named**: the same, after `requires_grad` names the parameters. The file leaves it open, and a warning says so.
+- **yes, warned**: the same, although a warning names tensors that the exporter merged or folded.
+- **warned**: the exporter's optimizer removed parameters from the file. A warning names them and recommends
+  `optimize=False`. The first loss is PyTorch's, unless the remark mentions folded batch norms. Their running statistics
+  are then part of the weights, and the statistics of a batch cannot be used.
+- **no**: does not train; the remark says why.
 - **-**: the exporter itself fails.
 """
 
@@ -81,7 +88,7 @@ def known_failures() -> dict[tuple[str, str], Known]:
 
 
 def outcome(recording: Recording, exporter: str) -> Trained | Off:
-    """What training with all recorded optimizers comes to."""
+    """The result of training with all recorded optimizers."""
     try:
         results = [replay(recording, exporter, kind) for kind in RATES]
     except Off as off:
@@ -113,7 +120,7 @@ def row(recording: Recording, exporter: str, result: Trained | Off | None, known
 
 
 def _lost_norms(recording: Recording, exporter: str) -> str:
-    """What makes the file another function: norms that the exporter's optimizer folds as if they did not train."""
+    """The reason for a different function: norms that the exporter's optimizer folds as if they did not train."""
     there, kept = (
         sum(node.op_type == "BatchNormalization" for node in onnx.load_from_string(recording.files[e]).graph.node)
         for e in ("plain", exporter)

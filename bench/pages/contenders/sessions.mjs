@@ -1,4 +1,4 @@
-/** What trainweb and onnxruntime-web share: the same interface. */
+/** The interface that trainweb and onnxruntime-web share. */
 
 /** A contender around a TrainingSession. */
 export function contenderOf(session, Tensor, env, info) {

@@ -67,6 +67,7 @@ additional_output_names, loss_input_names, batch_norm, dims, external_data, clip
         dims=dims,
         external_data=external_data,
         ort_format=ort_format,
+        nominal_checkpoint=nominal_checkpoint,
         custom_op_library=custom_op_library,
         clip_grad_norm=clip_grad_norm,
         clip_grad_value=clip_grad_value,

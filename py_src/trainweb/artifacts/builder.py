@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
-from trainweb.arguments import checks_keywords, path_of, unknown, warn
+from trainweb.arguments import checks_keywords, flag, path_of, unknown, warn
 from trainweb.artifacts.buffers import buffer_updates, without_gradient
-from trainweb.artifacts.evidence import Decision
+from trainweb.artifacts.evidence import SCALE, Decision
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.artifacts.remarks import remark_on_inputs, remark_on_loss, remark_on_norms
@@ -43,6 +43,7 @@ from trainweb.ops.functions import write_interchangeable
 from trainweb.settings import Sizes, make
 
 BATCH_NORM = ("train", "as_exported")
+QUANTIZED = " Its weights have fewer bits than float32: train the model before it is quantized."
 
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ class Artifacts:
             "eval_model.onnx": self.eval_model,
             "optimizer_model.onnx": self.optimizer_model,
             "checkpoint": self.checkpoint,
-            "nominal_checkpoint": self.nominal_checkpoint if nominal else None,
+            "nominal_checkpoint": self.nominal_checkpoint if flag("nominal", nominal) else None,
         }
         for name, data in files.items():
             if data is not None:
@@ -198,37 +199,37 @@ def build_artifacts(
     model : bytes, path, onnx.ModelProto or Graph
         The forward model.
     requires_grad : names or regular expressions, optional
-        Parameters to train. None: the float32 initializers that the file shows to be parameters, if the loss is reached
-        from them and `frozen_params` does not name them. The exporter's records decide, else names, use and values. A
-        warning names undecided tensors. A regular expression must match a whole name.
+        Parameters to train. None: the float32 initializers that are parameters by the evidence of the file, lead to the
+        loss, and are not in `frozen_params`. The exporter's records decide, else names, use and values. A warning names
+        undecided tensors. A regular expression must match a whole name.
     frozen_params : names or regular expressions, optional
-        Parameters kept in the checkpoint without gradient. Running statistics of batch
-        normalizations that train are added, and buffers that the module changes, where the exporter recorded how.
-        Initializers in neither list stay constants of the models.
+        Parameters kept in the checkpoint without gradient. trainweb adds the running statistics of batch normalizations
+        that train, and buffers whose changes the exporter recorded. Initializers in neither list stay constants of the
+        models.
     loss : LossType, Block, str or dict, optional
-        Called with the names of the model's outputs, or with `loss_input_names`. None: the first
-        output of the model is the loss already. A str is the name of a class of `onnxblock.loss`, a dict that
-        name as "type" and the arguments of the class.
+        Called with the names of the model's outputs, or with `loss_input_names`. None: the first output of the model
+        already is the loss. A str is the name of a class of `onnxblock.loss`. A dict has that name as "type", and the
+        arguments of the class.
     optimizer : OptimType, Block, str or dict, optional
         None: there is no optimizer model. A str is the name of a class of `onnxblock.optim`. A dict has that name as
         "type", the arguments of the class and two more. "groups" is a list of dicts of the arguments of
-        `Optimizer.group`. "decay_biases_and_norms" is False to have weight decay leave out parameters of fewer than two
-        axes. docs/operators.md lists them: models with nodes of ai.trainweb run in trainweb only, for ONNX Runtime
-        training has AdamW and plain SGD.
+        `Optimizer.group`. With "decay_biases_and_norms" False, weight decay leaves out parameters of fewer than two
+        axes. docs/operators.md lists all. Optimizer models with nodes of ai.trainweb run only in trainweb, because ONNX
+        Runtime training has only AdamW and plain SGD.
     additional_output_names : list of str, optional
         Tensors that the training and the eval model return after the loss.
     loss_input_names : list of str, optional
         Arguments of the loss instead of all model outputs.
     batch_norm : {"train", "as_exported"}, optional
-        Mode of batch normalizations with a trainable scale or bias if the file has all of them in inference mode: they
-        train, or keep that mode. If some are in training mode, each keeps its own. None: "train", and a warning names
-        the ones that the file has in inference mode.
+        Mode of batch normalizations with a trainable scale or bias, if all of them are in inference mode in the file:
+        train them, or keep that mode. If some are in training mode, each keeps its mode. None: "train", and a warning
+        names the ones in inference mode.
     stop_gradient : list of str, optional
-        Tensors of the model that count as constants for gradients, as after torch's `detach`: what lies only before
-        them is not trained.
+        Tensors of the model that count as constants for gradients, like torch's `detach`. Parameters only before them
+        are not trained.
     dims : mapping of str to int, optional
-        Sizes of symbolic dimensions of the inputs, by name; of one without a name by input and axis, such as "x[0]".
-        The artifacts take feeds of these sizes only. A model whose control flow depends on a size may need it.
+        Sizes of symbolic dimensions of the inputs, by name. A dimension without a name has its input and axis, such as
+        "x[0]". The artifacts take only feeds of these sizes. A model whose control flow depends on a size may need it.
     external_data : mapping of str to bytes, optional
         External data by location, for models given as bytes.
     ort_format, custom_op_library
@@ -238,12 +239,12 @@ def build_artifacts(
     limits : Limits or dict, optional
         Limits of the forward model; see `trainweb.TrainingSession`.
     clip_grad_norm, clip_grad_value : float, optional
-        Joint L2 norm that the gradients have at most in an optimizer step, and magnitude of each of their elements;
-        values are clipped first. Not with an optimizer that is a Block, whose `clip_grad` says it.
+        Largest joint L2 norm of the gradients in an optimizer step, and largest magnitude of each element; values are
+        clipped first. An optimizer that is a Block has `clip_grad` instead.
     ema : dict, optional
         Keep an exponential moving average of the trainable parameters beside them, for evaluation and exports on
-        request: the arguments of `onnxblock.optim.ExponentialMovingAverage`, such as ``{"decay": 0.999}``. Not with an
-        optimizer that is a Block, whose `average` says it.
+        request: the arguments of `onnxblock.optim.ExponentialMovingAverage`, such as ``{"decay": 0.999}``. An optimizer
+        that is a Block has `average` instead.
     integrity : str, optional
         The hash that the file of the model must have; see `trainweb.model.read_model`.
 
@@ -254,13 +255,14 @@ def build_artifacts(
     Raises
     ------
     ModelError
-        The model is malformed or has another hash, a name is unknown, or the loss is no scalar.
+        The model is malformed or has another hash, a name is unknown, or the loss is not a scalar.
     UnsupportedError
         An operator cannot be run.
     GradientError
         An operator on the way from the loss to a parameter cannot be differentiated.
     """
-    if ort_format:
+    flag("nominal_checkpoint", nominal_checkpoint)
+    if flag("ort_format", ort_format):
         raise UnsupportedError(
             "ort_format=True is not supported: artifacts are ONNX files. For ONNX Runtime convert them with "
             "python -m onnxruntime.tools.convert_onnx_models_to_ort."
@@ -313,7 +315,10 @@ def build_artifacts(
         )
         trainable, frozen, stopped = chosen.trainable, chosen.frozen, chosen.stopped
         if optimizer is not None and not trainable:
-            raise ModelError("There is nothing to train: no parameter requires a gradient.")
+            raise ModelError(
+                "There is nothing to train: no parameter requires a gradient."
+                f"{QUANTIZED if any(decision.reason == SCALE for decision in chosen.decisions) else ''}"
+            )
         for remark in remark_on_norms(graph, trainable, batch_norm):
             warn(remark)
         updates = buffer_updates(graph, frozen if requires_grad is None else [*trainable, *frozen])

@@ -38,13 +38,13 @@ LORA = {
 """Arguments of `trainweb.lora.inject`, which the page has as the setting "lora"."""
 
 LORA_DOCS = {
-    "targets": "Modules to adapt, by names or their last parts; by default those that PEFT adapts in the architecture.",
+    "targets": "Modules to adapt, by names or their last parts; by default the modules that PEFT adapts.",
     "rank": "Rank of the product B A.",
     "alpha": "The product is multiplied by alpha / rank; `rank` unless given.",
     "dropout": "Probability with which an element of an adapter's input is zero in training steps.",
-    "init": "How A is drawn: uniform, or normal with deviation 1 / rank. B starts as zero.",
-    "use_rslora": "Whether the product is multiplied by alpha / sqrt(rank) instead.",
-    "use_dora": "Whether magnitudes of the columns of weights are learned, too.",
+    "init": "Distribution of A: uniform, or normal with deviation 1 / rank. B starts as zero.",
+    "use_rslora": "Multiply the product by alpha / sqrt(rank) instead.",
+    "use_dora": "Learn magnitudes of the columns of weights, too.",
     "modules_to_save": "Modules that are trained whole and saved with the adapters, such as a new head.",
-    "seed": "Chooses the numbers that are drawn.",
+    "seed": "Seed of the random numbers.",
 }

@@ -55,6 +55,7 @@ WEIGHT, BIAS, NORM, EMBEDDING = "weight of a product", "bias", "scale or bias of
 STATISTICS, SCORES, ANGLES = "running statistics", "added to attention scores", "angles of a sine or cosine"
 ADDEND, FACTOR, OTHER = "added to activations", "multiplied with activations", "read by"
 BOUND = "a bound that activations are clipped to"
+SCALE = "the scale of numbers in fewer bits, which a quantizer chose"
 LEARNED_ROLES = (WEIGHT, BIAS, NORM, EMBEDDING)
 
 _INPUTS = {
@@ -69,6 +70,8 @@ _INPUTS = {
     "RNN": {1: WEIGHT, 2: WEIGHT, 3: BIAS},
     "Gather": {0: EMBEDDING},
     "Clip": {1: BOUND, 2: BOUND},
+    "QuantizeLinear": {1: SCALE},
+    "DequantizeLinear": {1: SCALE},
     "PRelu": {1: NORM},
     "BatchNormalization": {1: NORM, 2: NORM, 3: STATISTICS, 4: STATISTICS},
     **{f"{kind}Normalization": {1: NORM, 2: NORM} for kind in ("Layer", "Instance", "Group", "RMS", "SimplifiedLayer")},
@@ -216,6 +219,8 @@ class Evidence:
         name = tensor.name
         if STATISTICS in roles:
             return Decision(name, False, "running statistics of a batch normalization")
+        if SCALE in roles:
+            return Decision(name, False, SCALE)
         if BOUND in roles and (not self._torch or GENERATED.fullmatch(name)):
             return Decision(name, False, BOUND)
         if name in self._tables:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trainweb.arguments import texts, unknown
+from trainweb.arguments import flag, instance_of, mapping, texts, unknown
 from trainweb.artifacts.builder import add_loss
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX, influences
@@ -156,7 +157,7 @@ class TrainingParameters(Attributes):
         state : dict of str to dict
             Moments by weight.
         """
-        self.initial_state = {name: dict(moments) for name, moments in state.items()}
+        self.initial_state = {name: dict(mapping(name, moments)) for name, moments in mapping("state", state).items()}
 
     def check(self) -> None:
         """Refuse what one device in float32 cannot do, and warn of what changes nothing.
@@ -170,8 +171,13 @@ class TrainingParameters(Attributes):
         """
         for name, value, default, why in self._others(FIXED):
             raise UnsupportedError(f"TrainingParameters.{name} is {value!r}; only {default!r} is supported: {why}")
-        if self.gradient_accumulation_steps < 1:
-            raise ModelError("gradient_accumulation_steps must be at least 1.")
+        for name in ("enable_grad_norm_clip", "set_gradients_as_graph_outputs"):
+            flag(f"TrainingParameters.{name}", getattr(self, name))
+        steps = self.gradient_accumulation_steps
+        if isinstance(steps, bool) or not isinstance(steps, Integral) or steps < 1:
+            raise ModelError(
+                f"TrainingParameters.gradient_accumulation_steps is {steps!r:.40}; it must be an integer of at least 1."
+            )
         found: dict[str, list[str]] = {}
         for name, value, _, why in self._others(WITHOUT_EFFECT):
             found.setdefault(why, []).append(f"TrainingParameters.{name}={value!r:.40}")
@@ -284,7 +290,7 @@ class NativeTrainingSession(SessionBase):
         if self._session is not None:
             raise SessionError("This session has a model already; make another session.")
         check_providers(providers, provider_options)
-        parameters.check()
+        instance_of(TrainingParameters, "parameters", parameters).check()
         self._source, self._parameters = model, parameters
         base = read_model(model, limits=self._options.core_settings()["limits"])
         inputs = [v.name for v in base.inputs]
@@ -417,8 +423,8 @@ class NativeTrainingSession(SessionBase):
         groups: list[tuple[tuple[dict[str, Any], float], list[str]]] = []
         for tensor in self._models.trainable:
             attributes: dict[str, float] = {}
-            for mapping in (p.optimizer_attributes_map, p.optimizer_int_attributes_map):
-                attributes |= mapping.get(tensor.name, {})
+            for by_weight in (p.optimizer_attributes_map, p.optimizer_int_attributes_map):
+                attributes |= by_weight.get(tensor.name, {})
             norm = attributes.pop("max_norm_clip", DEFAULT_NORM) if p.enable_grad_norm_clip else DEFAULT_NORM
             if norm <= 0:
                 raise ModelError(f"max_norm_clip of {tensor.name!r} must be greater than 0, got {norm}.")
@@ -449,6 +455,11 @@ class NativeTrainingSession(SessionBase):
             self._start_profiling(lambda _: None)
         if self._trace is not None:
             observe(self._session.core.host, self._trace)
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """Return the metadata of the model."""
+        self._check_opened()
+        return super().get_modelmeta()
 
     # Steps.
 
@@ -505,9 +516,10 @@ class NativeTrainingSession(SessionBase):
         Parameters
         ----------
         include_mixed_precision_weights : bool
-            False: there are none.
+            Of no effect: there are none.
         """
         self._check_opened()
+        flag("include_mixed_precision_weights", include_mixed_precision_weights)
         return {MODEL_GROUP: {name: p.data for name, p in self._state.parameters.items()}}
 
     def get_optimizer_state(self) -> dict[str, dict[str, np.ndarray]]:
@@ -541,22 +553,23 @@ class NativeTrainingSession(SessionBase):
         Raises
         ------
         CheckpointError
-            A value of another type or shape; with `strict`, a key that the session does not have. Nothing was changed.
+            A value of another type or shape, an update count below 0, or counts of weights that differ: one count is
+            kept for all. With `strict`, a key that the session does not have. Nothing was changed.
         """
         session, known = self._opened, self.get_state()
-        strange = [key for key in state if key not in known]
-        if strict and strange:
+        strange = [key for key in mapping("state", state) if key not in known]
+        if flag("strict", strict) and strange:
             raise CheckpointError(unknown("The key", strange[0], known))
         # Everything is checked before anything changes: a session survives what it refuses.
         values = {key: _of_type(key, value, known[key]) for key, value in state.items() if key in known}
-        session.release()
         optimizer_state: dict[str, dict[str, Any]] = {}
-        for key, value in values.items():
-            if key in self._state.parameters:
-                self._state.parameters[key].data = value
-                continue
+        for key in [key for key in values if key not in self._state.parameters]:
             weight = next(w for w in self._trained if key.removesuffix(f"_{w}") in (*MOMENTS.values(), UPDATE_COUNT))
-            optimizer_state.setdefault(weight, {})[key.removesuffix(f"_{weight}")] = value
+            optimizer_state.setdefault(weight, {})[key.removesuffix(f"_{weight}")] = values[key]
+        _update_count(optimizer_state)
+        session.release()
+        for key in [key for key in values if key in self._state.parameters]:
+            self._state.parameters[key].data = values[key]
         self._set_moments(optimizer_state)
         self._open()
 
@@ -567,16 +580,15 @@ class NativeTrainingSession(SessionBase):
     def _set_moments(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         if not state:
             return
-        optimizer = self._state.optimizer
-        moments, steps = optimizer.moments, {optimizer.step}
+        optimizer, count = self._state.optimizer, _update_count(state)
+        moments = optimizer.moments
         for weight, values in state.items():
             if weight not in self._trained:
                 raise CheckpointError(f"The optimizer state is for {weight!r}, which is not trained.")
             found = {n: from_numpy(n, values[old]) for n, old in MOMENTS.items() if old in values}
             moments[weight] = moments.get(weight, {}) | found
-            if UPDATE_COUNT in values:
-                steps = {int(np.asarray(values[UPDATE_COUNT]).reshape(-1)[0])}
-        self._state.lent().optimizer = OptimizerState(steps.pop(), optimizer.initial_lr, moments)
+        step = optimizer.step if count is None else count
+        self._state.lent().optimizer = OptimizerState(step, optimizer.initial_lr, moments)
 
     # Inputs and outputs.
 
@@ -644,6 +656,23 @@ class TrainingSession(NativeTrainingSession):
         super().__init__(sess_options)
         result = self._load(path_or_bytes, parameters, providers, provider_options)
         self.loss_scale_input_name = result.loss_scale_input_name
+
+
+def _update_count(state: Mapping[str, Mapping[str, Any]]) -> int | None:
+    """The one update count of a state by weight; None where it has none."""
+    counts: dict[int, str] = {}
+    for weight, values in state.items():
+        if UPDATE_COUNT not in values:
+            continue
+        array = np.asarray(values[UPDATE_COUNT])
+        if array.size != 1 or array.dtype.kind not in "iu" or array.reshape(-1)[0] < 0:
+            given = f"{values[UPDATE_COUNT]!r:.80}"
+            raise CheckpointError(f"The update count of {weight!r} is {given}; it must be one integer of at least 0.")
+        counts.setdefault(int(array.reshape(-1)[0]), weight)
+    if len(counts) > 1:
+        listed = ", ".join(f"{count} of {weight!r}" for count, weight in counts.items())
+        raise CheckpointError(f"A session counts the updates of all weights at once; the state has {listed:.400}.")
+    return next(iter(counts), None)
 
 
 def _of_type(key: str, value: Any, wanted: np.ndarray) -> np.ndarray:

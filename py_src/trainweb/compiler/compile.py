@@ -8,7 +8,7 @@ from math import isfinite, prod
 
 from trainweb.autodiff.deferred import differentiate
 from trainweb.backend.wasm.compile import Plan, compile_program, workspace_bytes
-from trainweb.backend.wasm.plan import KeptNode
+from trainweb.backend.wasm.plan import InspectedNode
 from trainweb.compiler.context import Cache, Context
 from trainweb.compiler.explain import requested_dump
 from trainweb.compiler.loops import LoopCompiler
@@ -97,7 +97,7 @@ def compile_model(
     observe
         Sees the program as lowered (named "") and after every pass.
     keep_all
-        Every float tensor that a node reads or makes stays until the run is over, as outputs do: `Plan.kept_nodes`.
+        Keep every float tensor that a node reads or makes until the run is over, as outputs: `Plan.inspected_nodes`.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def compile_model(
     program = compilation.program(feeds, outputs, known or {}, evaluate, keep_all=keep_all)
     run_passes(program, context, observe or requested_dump(graph.name))
     plan = compile_program(program, segment_bytes, arena_limit)
-    plan.kept_nodes = compilation.kept_nodes
+    plan.inspected_nodes = compilation.inspected_nodes
     plan.recomputation = context.recomputation or Recomputation(plan.arena_bytes)
     if cache is not None and program.hoisted:
         plan.prepared_bytes, plan.kept = cache.nbytes, cache.places
@@ -156,7 +156,7 @@ class _Compilation:
         self.deciding: set[str] | None = None
         self.same: dict[str, str] = {}
         """By name of a tensor, the one that was computed before from the same."""
-        self.kept_nodes: list[KeptNode] = []
+        self.inspected_nodes: list[InspectedNode] = []
 
     def program(
         self,
@@ -195,7 +195,7 @@ class _Compilation:
             op, node = self.ops[k], self.graph.nodes[k]
             ins, outs = map(floats, op.looked_at())
             is_chosen = any(isinstance(v, float) and not isfinite(v) for v in node.attrs.values())
-            kept_node = KeptNode(
+            inspected_node = InspectedNode(
                 str(node),
                 node.op_type,
                 ins,
@@ -206,7 +206,7 @@ class _Compilation:
                 is_rectifier=op.is_rectifier(),
                 unit_axis=op.unit_axis,
             )
-            self.kept_nodes.append(kept_node)
+            self.inspected_nodes.append(inspected_node)
             kept.update(dict.fromkeys([*ins, *outs]))
         return [name for name in kept if name not in outputs]
 

@@ -1,8 +1,8 @@
-"""The passes in their order, and why it is this one.
+"""The order of the passes, and its reasons.
 
 A pass rewrites a `Program`. `PASSES` is the only list of them: compilation, tests, benchmarks and documentation
-(`describe`) walk it. Each pass says next to which others it must stand on which side; a wrong order is an error when
-this module is imported.
+(`describe`) walk it. Each pass declares which others it must precede or follow. A wrong order is an error when this
+module is imported.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Condition:
 
 ALWAYS = Condition("", lambda context: True)
 BUDGETED = Condition("with a memory budget", lambda context: context.memory_budget is not None)
-FROZEN = Condition("where most parameters are frozen", lambda context: context.saves_little)
+FROZEN = Condition("if most parameters are frozen", lambda context: context.saves_little)
 CACHING = Condition("in sessions", lambda context: context.cache is not None)
 
 
@@ -78,7 +78,7 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass(
         write_state_last,
-        before={"check_first": "it makes equal checks one, of one node: those of other nodes would count as unchecked"},
+        before={"check_first": "it merges equal checks, and the checks of other nodes would then count as missing"},
     ),
     Pass(
         check_first,
@@ -86,36 +86,36 @@ PASSES: tuple[Pass, ...] = (
     ),
     Pass(
         drop_unread_results,
-        before={"rematerialise": "a result that nothing reads would take room in the budget"},
+        before={"rematerialise": "an unread result would take room in the budget"},
     ),
     Pass(
         absorb_factors,
         before={
             "fuse_attention": "attention takes the scale of its scores from the products",
-            "fuse_elementwise": "a factor within a chain is none that a product could take",
+            "fuse_elementwise": "a product cannot absorb a factor within a chain",
         },
     ),
     Pass(
         absorb_copies,
         before={
             "hoist": "a copy of a parameter would be cached, though a product can read the parameter itself",
-            "fuse_attention": "attention is found where products read q, k and v in place: behind copies it is not",
+            "fuse_attention": "attention is recognised only if products read q, k and v in place",
         },
     ),
     Pass(
         accumulate_in_place,
-        before={"fuse_elementwise": "the sum into a gradient buffer must stand alone: within a chain it is not found"},
+        before={"fuse_elementwise": "the sum into a gradient buffer is not recognised within a chain"},
     ),
     Pass(
         mask_maxima,
-        before={"fuse_elementwise": "the gradient of relu must stand alone: within a chain it is not found"},
+        before={"fuse_elementwise": "the gradient of relu is not recognised within a chain"},
     ),
     Pass(
         hoist,
         before={
-            "fuse_attention": "what is fused with the work of the step cannot leave it",
-            "fuse_epilogues": "what is fused with the work of the step cannot leave it",
-            "fuse_elementwise": "what is fused with the work of the step cannot leave it",
+            "fuse_attention": "an instruction fused with the work of the step cannot leave it",
+            "fuse_epilogues": "an instruction fused with the work of the step cannot leave it",
+            "fuse_elementwise": "an instruction fused with the work of the step cannot leave it",
         },
         needs=("restore_hoisted",),
         when=CACHING,
@@ -123,62 +123,62 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         fuse_attention,
         before={
-            "fuse_epilogues": "attention is made of plain products, without a bias",
-            "fuse_elementwise": "what scales and masks the scores must stand alone",
+            "fuse_epilogues": "attention is recognised from plain products, without a bias",
+            "fuse_elementwise": "the scale and the mask of the scores must stand alone",
         },
     ),
     Pass(
         accumulate_sums,
-        after={"fuse_attention": "attention is made of plain products, which store their results"},
+        after={"fuse_attention": "attention is recognised from plain products, which store their results"},
         before={
-            "fuse_epilogues": "a bias of the sum, or relu, is one of the product that comes last",
-            "fuse_elementwise": "a sum within a chain is not found",
+            "fuse_epilogues": "a bias of the sum, or relu, belongs to the last product",
+            "fuse_elementwise": "a sum is not recognised within a chain",
         },
     ),
     Pass(
         merge_low_rank,
-        after={"accumulate_sums": "a product through a low rank is found where it is added to another"},
-        before={"fuse_epilogues": "relu behind the product that is left is that of the sum"},
+        after={"accumulate_sums": "a low-rank product is recognised where another product adds it"},
+        before={"fuse_epilogues": "relu after the remaining product then applies to the sum"},
     ),
     Pass(
         fuse_epilogues,
-        before={"fuse_elementwise": "a bias or relu within a chain is none that a product could take"},
+        before={"fuse_elementwise": "a product cannot absorb a bias or relu within a chain"},
     ),
     Pass(
         recompute_cheap,
         after={
-            "fuse_attention": "attention keeps statistics, and not the scores that would be made again",
-            "fuse_epilogues": "the result of a product that has its bias is kept, and what is made of it is not",
+            "fuse_attention": "attention keeps statistics instead of scores, which need no recomputation",
+            "fuse_epilogues": "a product keeps its result with the bias, and values computed from it are recomputed",
         },
-        before={"fuse_elementwise": "what is made again becomes part of the chains that read it"},
+        before={"fuse_elementwise": "recomputed values become part of the chains that read them"},
         when=FROZEN,
     ),
     Pass(
         fuse_elementwise,
         before={
-            "repeat_cheap": "only what no chain has taken over is left to be computed twice",
-            "fuse_reductions": "a chain that reduces its result is not merged any more",
+            "repeat_cheap": "it repeats only results that no chain has absorbed",
+            "fuse_reductions": "a chain that reduces its result can no longer be merged",
         },
     ),
     Pass(
         repeat_cheap,
-        before={"fuse_reductions": "a chain that reduces its result is not merged any more"},
+        before={"fuse_reductions": "a chain that reduces its result can no longer be merged"},
     ),
     Pass(fuse_reductions),
     Pass(
         rematerialise,
         after={
-            "fuse_attention": "the scores of attention never take room",
-            "fuse_reductions": "what needs room, and what it costs to make again, is known of final instructions",
+            "fuse_attention": "attention scores never take room",
+            "fuse_reductions": "only final instructions have a known size and cost",
         },
         when=BUDGETED,
     ),
     Pass(
         restore_hoisted,
         after={
-            "fuse_elementwise": "the instruction in front of a group says how many it leaves out",
+            "fuse_elementwise": "the instruction before a group contains the number of instructions that it skips",
             "fuse_reductions": "results in the cache must not be fused with the step that reads them",
-            "rematerialise": "what is cached takes no room in the workspace",
+            "rematerialise": "cached results take no room in the workspace",
         },
         when=CACHING,
     ),
@@ -186,13 +186,13 @@ PASSES: tuple[Pass, ...] = (
 
 
 def check_order(passes: Sequence[Pass]) -> None:
-    """Raise ValueError where the passes do not stand in the order that they declare."""
+    """Raise ValueError if the passes contradict their declared order."""
     places = {each.name: k for k, each in enumerate(passes)}
     if len(places) < len(passes):
         raise ValueError("Two passes have one name.")
     for each in passes:
         if unknown := {*each.after, *each.before, *each.needs} - places.keys():
-            raise ValueError(f"{each.name} names passes that there are not: {', '.join(sorted(unknown))}.")
+            raise ValueError(f"{each.name} names unknown passes: {', '.join(sorted(unknown))}.")
         for other, why in each.after.items():
             if places[other] > places[each.name]:
                 raise ValueError(f"{each.name} must come after {other}: {why}.")

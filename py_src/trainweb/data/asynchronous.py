@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Thread
 from typing import Any
 
+from trainweb.data.waiting import CANCEL_S, WAIT_S, ReaderEndedError, reader_has_ended
 from trainweb.errors import FeedError
 
-CANCEL_S = 1.0
-"""Largest time that cancelled rows may take to end."""
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
@@ -23,24 +22,50 @@ def plainly(rows: AsyncIterable[Any]) -> Iterator[Any]:
     ------
     FeedError
         In Pyodide, where nobody can wait: in a browser without JSPI, or outside of a coroutine.
+    ReaderEndedError
+        The reader has ended; the row that it waited for is cancelled.
     """
     iterator = rows.__aiter__()
     end = object()
     with _runner() as run:
         try:
-            while (row := run(_next(iterator, end))) is not end:
+            while (row := run(_next(iterator, end, reader_has_ended()))) is not end:
                 yield row
-        finally:
-            close = getattr(iterator, "aclose", None)
-            if close is not None:
-                run(close())
+        except ReaderEndedError:
+            # Rows that do not obey are left alone.
+            with suppress(Exception):
+                run(_close(iterator))
+            raise
+        except BaseException:
+            run(_close(iterator))
+            raise
+        run(_close(iterator))
 
 
-async def _next(iterator: AsyncIterator[Any], end: object) -> Any:
+async def _next(iterator: AsyncIterator[Any], end: object, has_ended: Callable[[], bool]) -> Any:
+    row = asyncio.ensure_future(iterator.__anext__())
+    while not (await asyncio.wait({row}, timeout=WAIT_S))[0]:
+        if has_ended():
+            row.cancel()
+            await asyncio.wait({row}, timeout=CANCEL_S)
+            raise ReaderEndedError
     try:
-        return await iterator.__anext__()
+        return row.result()
     except StopAsyncIteration:
         return end
+
+
+async def _close(iterator: AsyncIterator[Any]) -> None:
+    close = getattr(iterator, "aclose", None)
+    if close is not None:
+        await _in_time(close())
+
+
+async def _in_time(made: Coroutine[Any, Any, Any]) -> None:
+    """Wait for what ends rows, which may not end themselves."""
+    done, _ = await asyncio.wait({asyncio.ensure_future(made)}, timeout=CANCEL_S)
+    for task in done:
+        task.result()
 
 
 async def _cancel_all() -> None:
@@ -76,7 +101,7 @@ def _runner() -> Iterator[Run]:
     try:
         yield run
     finally:
-        run(loop.shutdown_asyncgens())
+        run(_in_time(loop.shutdown_asyncgens()))
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()

@@ -22,7 +22,7 @@ def example(name: str) -> bytes:
     Raises
     ------
     UnknownNameError
-        The package has no example of that name; the error lists those that it has.
+        The package has no example of that name; the error lists the existing ones.
     """
     if instance_of(str, "name", name) not in EXAMPLES:
         raise UnknownNameError(f"There is no example named {name[:80]!r}. The package has: {', '.join(EXAMPLES)}.")

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from queue import Full, Queue
+from queue import Empty, Full, Queue
 from threading import Event, Thread
 from typing import TypeVar, cast
 
+from trainweb.data.waiting import CANCEL_S, WAIT_S, ReaderEndedError, read_until, reader_has_ended
+
 T = TypeVar("T")
-POLL_S = 0.05
-"""How often a producer that waits looks whether anybody still wants its rows."""
 
 
 def prefetched(rows: Iterator[T], count: int) -> Iterator[T]:
-    """Rows of which up to `count` are made ahead; an error of the producer comes where its row would."""
+    """Rows of which up to `count` are made ahead; an error of the producer comes where its row would.
+
+    Raises
+    ------
+    ReaderEndedError
+        The reader has ended. A producer that waits for something else is left alone.
+    """
     if sys.platform == "emscripten":
         yield from rows
         return
@@ -24,17 +30,18 @@ def prefetched(rows: Iterator[T], count: int) -> Iterator[T]:
     def put(item: tuple[str, T | BaseException | None]) -> None:
         while not unwanted.is_set():
             try:
-                queue.put(item, timeout=POLL_S)
+                queue.put(item, timeout=WAIT_S)
             except Full:
                 continue
             return
 
     def produce() -> None:
         try:
-            for row in rows:
-                put(("row", row))
-                if unwanted.is_set():
-                    return
+            with read_until(unwanted.is_set):
+                for row in rows:
+                    put(("row", row))
+                    if unwanted.is_set():
+                        return
             put(("end", None))
         except BaseException as error:
             put(("error", error))
@@ -43,7 +50,12 @@ def prefetched(rows: Iterator[T], count: int) -> Iterator[T]:
     thread.start()
     try:
         while True:
-            kind, value = queue.get()
+            try:
+                kind, value = queue.get(timeout=WAIT_S)
+            except Empty:
+                if reader_has_ended()():
+                    raise ReaderEndedError from None
+                continue
             if kind == "error":
                 assert isinstance(value, BaseException)
                 raise value
@@ -52,4 +64,4 @@ def prefetched(rows: Iterator[T], count: int) -> Iterator[T]:
             yield cast(T, value)
     finally:
         unwanted.set()
-        thread.join()
+        thread.join(CANCEL_S)

@@ -13,10 +13,10 @@ FEDERATED = {
 }
 
 DOCS = {
-    "clip_norm": "The largest L2 norm of an update; a longer one is scaled down to it. Without it none is.",
+    "clip_norm": "The largest L2 norm of an update; a longer one is scaled down to it. By default no update is scaled.",
     "noise_multiplier": "Standard deviation of the Gaussian noise of the sum of all updates, as a multiple of the clip "
     "norm.",
-    "noise_clients": "Among how many clients the noise is divided, each of which adds its share. 1: this one adds all.",
-    "seed": "Seed of the noise, for tests: whoever knows it can take the noise away. By default it is drawn from the "
-    "system's source for cryptography.",
+    "noise_clients": "Number of clients that share the noise; each adds its part. 1: this one adds all.",
+    "seed": "Seed of the noise, for tests: it lets others remove the noise. By default the system's source for "
+    "cryptography draws it.",
 }

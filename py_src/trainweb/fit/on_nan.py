@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from trainweb import messages
 from trainweb.errors import NumericsError
-from trainweb.ir.layout import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS
-from trainweb.training.snapshot import Snapshot, restore_snapshot, take_snapshot
+from trainweb.ir.layout import COPY_BATCH, COPY_GOOD, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS
 
 if TYPE_CHECKING:
-    from trainweb.training.host import Saved
     from trainweb.training.session import TrainingSession
 
 MOST_RESTORES = 3
@@ -39,30 +36,27 @@ class OnNaN:
     """
 
     def __init__(self, session: TrainingSession, action: str) -> None:
-        self.session, self.action = session, action
+        self._host, self.action = session.core.host, action
         self._restores = 0
-        self._good: Snapshot | None = None
-        self._before: Saved = {}
-        # A mask of minus infinity, say, is infinite on purpose.
-        self._usual = {s: count for s, count in self._counts().items() if s != GRADIENTS}
+        self._host.demand("tw_session_usual")
 
     def keep_good(self) -> None:
         """Take note of a state that may be gone back to; the next train step overwrites the gradients."""
         if self.action == "restore":
-            self._good = take_snapshot(self.session.core)
+            self._host.save(COPY_GOOD)
 
     def begin(self) -> None:
         """A batch begins."""
-        self._before = self.session.core.host.save()
+        self._host.save(COPY_BATCH)
 
     def check(self, loss: float, step: int, epoch: int) -> None:
         """Raise NumericsError if the loss, a gradient, a parameter or a moment is NaN or infinite.
 
         Parameters and moments may have as many such elements as at first.
         """
-        worse = [WHAT[s] for s, count in self._counts().items() if count > self._usual.get(s, 0)]
-        what = worse[0] if np.isfinite(loss) and worse else "The loss"
-        if worse or not np.isfinite(loss):
+        worse = self._host.call("tw_session_worse")
+        if worse or not math.isfinite(loss):
+            what = WHAT[worse] if math.isfinite(loss) else "The loss"
             raise messages.NOT_A_NUMBER_IN_FIT(what=what, step=step, epoch=epoch)
 
     def undo(self, error: NumericsError, step: int, epoch: int) -> None:
@@ -73,20 +67,16 @@ class OnNaN:
         NumericsError
             It was gone back too often.
         """
-        host = self.session.core.host
-        if self.action != "restore" or self._good is None:
-            host.put_back(self._before)
+        if self.action != "restore":
+            self._host.put_back(COPY_BATCH)
             return
-        restore_snapshot(self.session.core, self._good)
+        self._host.demand("tw_session_go_back", COPY_GOOD)
         self._restores += 1
         if self._restores > MOST_RESTORES:
             raise messages.RESTORED_TOO_OFTEN(most=MOST_RESTORES, step=step, epoch=epoch, reason=error)
 
-    def _counts(self) -> dict[int, int]:
-        """Count the NaN or infinite elements of each segment."""
-        host = self.session.core.host
-        found = {}
-        for segment in WHAT:
-            values = np.frombuffer(host.read_segment(segment, 0, host.sizes[segment]), "<f4")
-            found[segment] = values.size - int(np.count_nonzero(np.isfinite(values)))
-        return found
+    def end(self) -> None:
+        """The fit ends: give back the memory of the copies."""
+        if not self._host.released:
+            self._host.forget(COPY_BATCH)
+            self._host.forget(COPY_GOOD)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from trainweb import messages
 from trainweb.arguments import check_settings
+from trainweb.formulas import Course, Rule
 from trainweb.settings import Choice, Field, Flag, NotNegative, Number, Whole, YesNo, checked, fields_of
 
 MAX_SEED = 2**53 - 1
@@ -38,28 +38,28 @@ CHECKPOINT = {"every": Field(Whole(least=1), None, is_optional=True)}
 
 DOCS = {
     "every": "Optimizer steps between two checkpoints within an epoch; one is written after each epoch anyway.",
-    "epochs": "How often all rows are trained on.",
+    "epochs": "How often the fit trains on all rows.",
     "batch_size": f"Rows of a batch; {DEFAULT_BATCH} unless the data comes in batches.",
     "batched": "Whether the items of a stream are whole batches; by default the shape of the first one tells.",
-    "remainder": "What becomes of the last rows where they do not fill a batch: a smaller batch, for which a plan of "
-    "its own is compiled; nothing; or a batch filled up with the first rows of the epoch.",
-    "shuffle": "Whether rows come in another order in each epoch: the default for arrays; streams shuffle themselves.",
-    "seed": "Of the order of rows.",
+    "remainder": "Treatment of the last rows if they do not fill a batch: keep them as a smaller batch, for which a "
+    "plan is compiled; drop them; or pad the batch with the first rows of the epoch.",
+    "shuffle": "Train on the rows in another order in each epoch: the default for arrays; streams shuffle themselves.",
+    "seed": "Seed of the order of rows.",
     "validation_split": "Share of the rows, the last ones, that are evaluated after each epoch instead of trained on.",
-    "stratify": "Whether the split takes its share of the rows of each class, by the last input of the model.",
-    "on_nan": "What follows where loss, gradients, parameters or moments become no finite numbers: the fit ends with "
-    "the session as before the batch; it goes on with the next batch as if there had been none; or it goes on with the "
-    "next batch from the state at the begin of the epoch, or of its last checkpoint in it, up to 3 times. By default "
-    "the fit fails where the loss is none.",
+    "stratify": "Take the share of the split from each class, by the last input of the model.",
+    "on_nan": "Reaction to NaN or infinity in loss, gradients, parameters or moments. 'stop' undoes the batch and ends "
+    "the fit. 'skip' undoes the batch and goes on with the next one. 'restore' returns to the start of the epoch, or "
+    "to the last checkpoint in it, and goes on with the next batch, up to 3 times. By default the fit fails if the "
+    "loss is NaN or infinite.",
     "learning_rate": "Learning rate of each optimizer step of this fit, which the session keeps; by default it stays "
-    "as it is. Of a schedule it is the setting of the same name.",
+    "as it is. With a schedule it is the schedule's setting of that name.",
     "accumulate": "Batches whose gradients are added up for one optimizer step.",
-    "clip_grad_norm": "Joint L2 norm that the gradients have at most in an optimizer step of this fit.",
-    "clip_grad_value": "Magnitude that each element of the gradients has at most in an optimizer step of this fit; "
-    "before the norm.",
-    "ema": "Whether the validation data is evaluated with the averages of the parameters, where the session keeps "
-    "some; early stopping restores those of the best epoch then.",
-    "proximal": "mu of FedProx: mu times the way from the parameters that the fit starts with is added to the "
+    "clip_grad_norm": "Largest joint L2 norm of the gradients in an optimizer step of this fit.",
+    "clip_grad_value": "Largest magnitude of each element of the gradients in an optimizer step of this fit; it is "
+    "applied before the norm.",
+    "ema": "Evaluate the validation data with the averages of the parameters that the session keeps; early stopping "
+    "then restores the averages of the best epoch.",
+    "proximal": "mu of FedProx: mu times the distance from the parameters at the start of the fit is added to the "
     "gradients before each optimizer step.",
 }
 
@@ -70,7 +70,7 @@ class EarlyStopping:
     Parameters
     ----------
     patience : int
-        Epochs without a better one that are let pass.
+        The fit ends after this many epochs in a row without a better value; 0 is as 1.
     min_delta : float
         By how much a metric must be better.
     restore_best : bool
@@ -78,32 +78,40 @@ class EarlyStopping:
         left it.
     """
 
+    rule = Rule(
+        [">", "bad", ["max", ["-", "patience", 1], 0]],
+        {"best": ["/", ["-", 0, "sign"], 0], "bad": 0},
+        (
+            ("is_better", [">", ["*", "sign", ["-", "value", "best"]], "min_delta"]),
+            ("best", ["if", "is_better", "value", "best"]),
+            ("bad", ["if", "is_better", 0, ["+", "bad", 1]]),
+        ),
+    )
+    """True when the fit is to end; the "sign" is 1 where more is better, else -1."""
+
     @checked
     def __init__(
         self,
         patience: Annotated[int, Whole(least=0)],
         min_delta: NotNegative = 0.0,
-        restore_best: YesNo = False,
+        restore_best: YesNo = True,
         *,
         metric: str = "loss",
         mode: str = "min",
     ) -> None:
-        self.patience, self.min_delta, self.restore_best = patience, float(min_delta), restore_best
-        self.metric, self.mode = metric, mode
-        self.best = math.inf if mode == "min" else -math.inf
-        self.bad = 0
+        self.metric, self.restore_best = metric, restore_best
+        sign = 1 if mode == "max" else -1
+        self._course = Course(self.rule, {"patience": patience, "min_delta": min_delta, "sign": sign})
 
     def observe(self, value: float) -> bool:
         """Take note of an epoch; whether it is the best."""
-        gain = self.best - value if self.mode == "min" else value - self.best
-        is_better = gain > self.min_delta
-        self.best, self.bad = (value, 0) if is_better else (self.best, self.bad + 1)
-        return is_better
+        self._course.observe(value=value)
+        return bool(self._course["is_better"])
 
     @property
     def is_over(self) -> bool:
-        """True if more epochs than the patience allows were not better."""
-        return self.bad > self.patience
+        """True if the fit is to end."""
+        return bool(self._course.value())
 
 
 EARLY_STOPPING = fields_of(EarlyStopping)

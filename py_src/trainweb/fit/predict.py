@@ -73,7 +73,7 @@ def evaluate(
     *,
     ema: bool,
 ) -> dict[str, Value]:
-    """See `TrainingSession.evaluate`; `names` are those of predictions and targets."""
+    """See `TrainingSession.evaluate`; `names` are the names of predictions and targets."""
     inputs, dataset = _checked(session, data, options, ema=ema)
     evaluation = Evaluation(session, metrics_of(metrics), *names, ema=ema)
     batches = Batches(inputs, dataset, {"remainder": "keep", **options}, shuffle=False)

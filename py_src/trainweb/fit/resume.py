@@ -18,7 +18,8 @@ from trainweb.fit.history import Epoch
 from trainweb.fit.options import CHECKPOINT
 from trainweb.model.graph import Tensor
 from trainweb.settings import camel_case
-from trainweb.training.snapshot import LONGEST_NAME, Snapshot, read_session, take_snapshot, write_session
+from trainweb.training.record import write_record
+from trainweb.training.snapshot import LONGEST_NAME, Snapshot, read_session, take_snapshot
 from trainweb.training.store import CheckpointStore
 
 if TYPE_CHECKING:
@@ -89,8 +90,8 @@ class FitCheckpoint:
     def save(self, position: Position, history: History, best: np.ndarray | None) -> None:
         """Write it. The next train step must be one that overwrites the gradients."""
         snapshot = take_snapshot(self.session.core)
-        told = {"options": self.options, "epochs": [told_epoch(e) for e in history.epochs]}
-        snapshot.metadata["history"] = json.dumps(told, allow_nan=False)
+        record = {"options": self.options, "epochs": [epoch_to_json(e) for e in history.epochs]}
+        snapshot.metadata["history"] = json.dumps(record, allow_nan=False)
         snapshot.metadata["position"] = json.dumps({camel_case(n): v for n, v in asdict(position).items()})
         arrays = {"losses": np.array(history.losses, "<f4")} | ({} if best is None else {"best": best})
         for name, array in arrays.items():
@@ -128,7 +129,7 @@ class FitCheckpoint:
         record = read_fit(snapshot, self.options, core.get_parameters_size(False))
         for epoch in record.epochs:
             self._check_watched(epoch, watched)
-        write_session(core, session)
+        write_record(core, session)
         history.epochs[:] = record.epochs
         history.losses[:] = record.losses.astype(float).tolist()
         history.optimizer_steps = record.position.optimizer_steps
@@ -138,8 +139,8 @@ class FitCheckpoint:
         """Raise unless a fit with the same options wrote the checkpoint."""
         if not {"history", "position"} <= snapshot.metadata.keys() or "losses" not in snapshot.tensors:
             raise messages.NO_FIT(name=self.name)
-        told = fields.mapping(fields.parse(snapshot.metadata, "history"), "history")
-        options = fields.mapping(told.get("options", fields.MISSING), "history.options")
+        record = fields.mapping(fields.parse(snapshot.metadata, "history"), "history")
+        options = fields.mapping(record.get("options", fields.MISSING), "history.options")
         for option, given in self.options.items():
             stored = options.get(option)
             if isinstance(stored, (dict, list)) or len(str(stored)) > LONGEST_NAME:
@@ -180,8 +181,8 @@ def read_fit(snapshot: Snapshot, options: Mapping[str, Any], size: int) -> FitRe
 
     `size` is the number of elements of the parameters. Raises CheckpointError for values that no fit leaves.
     """
-    told = fields.parse(snapshot.metadata, "history")
-    epochs = fields.array(told.get("epochs", fields.MISSING), "history.epochs")
+    record = fields.parse(snapshot.metadata, "history")
+    epochs = fields.array(record.get("epochs", fields.MISSING), "history.epochs")
     done = [read_epoch(epoch, k) for k, epoch in enumerate(epochs)]
     losses = read_floats(snapshot, "losses", None)
     position = read_position(snapshot, options, len(done), len(losses))
@@ -195,19 +196,19 @@ def read_fit(snapshot: Snapshot, options: Mapping[str, Any], size: int) -> FitRe
 
 def read_position(snapshot: Snapshot, options: Mapping[str, Any], epochs: int, losses: int) -> Position:
     """Return the position of the fit, which has this many epochs and losses."""
-    told = fields.mapping(fields.parse(snapshot.metadata, "position"), "position")
+    record = fields.mapping(fields.parse(snapshot.metadata, "position"), "position")
     rows, size = options["rows"], options["batchSize"]
     batches = losses
     if rows is not None:
         batches = min(batches, rows // size if options["remainder"] == "drop" else -(-rows // size))
 
     def count(name: str, least: int = 0, most: int = fields.MOST) -> int:
-        return fields.count(told.get(name, fields.MISSING), f"position.{name}", least, most)
+        return fields.count(record.get(name, fields.MISSING), f"position.{name}", least, most)
 
     step = count("step", most=batches)
     trained = count("rows", most=(fields.MOST if step else 0) if size is None else step * size)
     field = "position.lossSum"
-    loss = fields.number(told.get("lossSum", fields.MISSING), field)
+    loss = fields.number(record.get("lossSum", fields.MISSING), field)
     if not trained and loss:
         fields.refuse(loss, field, "0")
     return Position(count("epoch", epochs, epochs), step, loss, trained, count("optimizerSteps", most=losses))
@@ -221,7 +222,7 @@ def read_floats(snapshot: Snapshot, name: str, size: int | None) -> np.ndarray:
     return np.frombuffer(tensor.data, "<f4")
 
 
-def told_epoch(epoch: Epoch) -> dict[str, Any]:
+def epoch_to_json(epoch: Epoch) -> dict[str, Any]:
     """An epoch as the file has it."""
     fields = {camel_case(n): number(v) for n, v in asdict(epoch).items() if n != "validation"}
     values = epoch.validation
@@ -238,10 +239,10 @@ def number(value: Any) -> Any:
 def read_epoch(epoch: Any, index: int) -> Epoch:
     """An epoch of the file, which is the one after `index` others."""
     field = f"history.epochs[{index}]"
-    told = fields.mapping(epoch, field)
+    record = fields.mapping(epoch, field)
 
     def get(name: str) -> tuple[Any, str]:
-        return told.get(name, fields.MISSING), f"{field}.{name}"
+        return record.get(name, fields.MISSING), f"{field}.{name}"
 
     given, place = get("validation")
     values: dict[str, Value] | None = None

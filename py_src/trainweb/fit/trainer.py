@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
+from inspect import iscoroutinefunction
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trainweb import messages
-from trainweb.arguments import check_settings
+from trainweb.arguments import check_settings, flag
 from trainweb.data.dataset import Batch, Dataset, epoch_batches
 from trainweb.data.for_model import ModelInputs
 from trainweb.data.random import permutation
 from trainweb.errors import FeedError, NumericsError
 from trainweb.fit.bar import Bar, make_bar
 from trainweb.fit.evaluation import Evaluation, metrics_of
+from trainweb.fit.fetch import BatchThread, Fetch, NumberedBatch
 from trainweb.fit.history import Epoch, Event, History, Progress
 from trainweb.fit.on_nan import OnNaN
 from trainweb.fit.options import DEFAULT_BATCH, EarlyStopping, checked_options, make_early_stopping
@@ -56,7 +58,7 @@ class Run:
         self.is_stopping = False
 
     def stop(self) -> None:
-        """End after this step; the history is that of what was done."""
+        """End after this step, without waiting for async rows; the history is that of what was done."""
         self.is_stopping = True
 
 
@@ -155,18 +157,18 @@ class Trainer:
             As `trainweb.data.Dataset` takes it; names are those of the training model's inputs, and tuples have their
             order. Values are converted to the types of the inputs.
         epochs : int
-            How often all rows are trained on; 1.
+            How often the fit trains on all rows; 1.
         batch_size : int
             Rows of a batch; 32, unless the data comes in batches.
         batched : bool, optional
             Whether the items of a stream are whole batches; by default the shape of the first one tells.
         remainder : {"keep", "drop", "pad"}
-            What becomes of the last rows where they do not fill a batch: a smaller batch, for which a plan of its own
-            is compiled; nothing; or a batch filled up with the first rows of the epoch.
+            Treatment of the last rows if they do not fill a batch: keep them as a smaller batch, for which a plan is
+            compiled; drop them; or pad the batch with the first rows of the epoch.
         shuffle : bool
-            Whether rows come in another order in each epoch: the default for arrays; streams shuffle themselves.
+            Train on the rows in another order in each epoch: the default for arrays; streams shuffle themselves.
         seed : int
-            Of the order of rows, from 0 to 2^53 - 1; 0.
+            Seed of the order of rows, from 0 to 2^53 - 1; 0.
         validation_data : like data, optional
             Evaluated after each epoch.
         validation_split : float, optional
@@ -175,42 +177,42 @@ class Trainer:
             Whether `validation_split` takes its share of the rows of each class, by the last input of the model; False.
         learning_rate : float, optional
             Learning rate of each optimizer step of this fit, which the session keeps. By default it stays as it is:
-            0.001 for a fresh session. Of a schedule it is the setting of the same name.
+            0.001 for a fresh session. With a schedule it is the schedule's setting of that name.
         schedule : str, dict, function of the optimizer step, or Schedule, optional
             Learning rate of each optimizer step of this fit, from 0 on; by default it stays what it is. Its ``total``
             is by default the number of optimizer steps of the fit, the warm-up among them.
         accumulate : int
             Batches whose gradients are added up for one optimizer step; 1.
         clip_grad_norm, clip_grad_value : float, optional
-            Joint L2 norm that the gradients have at most in an optimizer step of this fit, and magnitude of each of
-            their elements; values are clipped first. What the optimizer model clips itself comes after it.
+            Largest joint L2 norm of the gradients in an optimizer step of this fit, and largest magnitude of each
+            element; values are clipped first. Limits of the optimizer model apply afterwards.
         ema : bool
-            Whether the validation data is evaluated with the averages of the parameters, where the session keeps some
-            (``ema`` of `build_artifacts`); False. Early stopping restores those of the best epoch then.
+            Evaluate the validation data with the averages of the parameters that the session keeps (``ema`` of
+            `build_artifacts`); False. Early stopping then restores the averages of the best epoch.
         proximal : float
             mu of FedProx (https://arxiv.org/abs/1812.06127): ``mu * (w - w0)``, the gradient of
             ``mu / 2 * ||w - w0||^2``, is added to the gradients before each optimizer step, once for however many
             batches it takes, and is clipped with them; w0 are the trained parameters that the fit starts with. 0.
         on_nan : {"stop", "skip", "restore"}, optional
-            What follows where loss, gradients, parameters or moments become no finite numbers: the fit ends with the
-            session as before the batch (``history.ended`` is "nan"); it goes on with the next batch as if there had
-            been none (its loss in the history is NaN); or it goes on with the next batch from the state at the begin of
-            the epoch, or of its last checkpoint in it, up to 3 times. By default the fit fails where the loss is none.
+            Reaction to NaN or infinity in loss, gradients, parameters or moments. "stop" undoes the batch and ends the
+            fit (``history.ended`` is "nan"). "skip" undoes the batch and goes on with the next one (its loss in the
+            history is NaN). "restore" returns to the start of the epoch, or to the last checkpoint in it, and goes on
+            with the next batch, up to 3 times. By default the fit fails if the loss is NaN or infinite.
         metrics : list of str or dict
-            Of the validation data: accuracy, topK, f1, confusionMatrix, mIoU, mae, r2, perplexity.
+            Metrics of the validation data: accuracy, topK, f1, confusionMatrix, mIoU, mae, r2, perplexity.
         predictions, targets : str, optional
             The output and input of the eval model that metrics compare: by default its only output besides the loss,
             and its last input.
         checkpoint : dict, optional
             ``store`` (a `CheckpointStore` or its folder), ``name``, and ``every`` (optimizer steps between two
-            checkpoints within an epoch; one is written after each epoch anyway). A fit whose checkpoint is there goes
-            on from it, and ends with the bytes of one that was never ended.
+            checkpoints within an epoch; one is written after each epoch anyway). A fit with an existing checkpoint
+            continues from it, and ends with the same bytes as a fit without interruption.
         early_stopping : dict, optional
             See `trainweb.fit.options.EarlyStopping`; "metric" names "loss" or one of the metrics.
         callbacks : function or list of functions
             Called with each event (`Progress`, at most 60 a second, and `Epoch`) and the `Run`, which can stop.
         progress : bool
-            Whether to show a bar of tqdm, where that is installed; True.
+            Show a bar of tqdm, if that is installed; True.
 
         Returns
         -------
@@ -219,22 +221,23 @@ class Trainer:
         Raises
         ------
         ModelError
-            An option is wrong, or other than that of the checkpoint's fit.
+            An option is wrong, or differs from the checkpoint's fit.
         StorageError
             There is no room for the checkpoint, or another process has it.
         CheckpointError
             The checkpoint is damaged, or of another session.
         FeedError
-            The data is none, or does not fit the model.
+            The data is empty, or does not fit the model.
         SessionError
             There is no optimizer model, no eval model for validation data, or the session is being fitted.
         TrainwebError
-            The loss is no finite number; the parameters are those before that step.
+            The loss is NaN or infinite; the parameters are as before that step.
         """
         run, events = self._start(data, options)
         with closing(events):
-            for _ in events:
-                pass
+            for fetch in events:
+                if fetch is not None:
+                    fetch.make()
         return run.history
 
     def overfit_one_batch(self, batch: Batch, steps: int = 100, learning_rate: float | None = None) -> OverfitReport:
@@ -270,6 +273,8 @@ class Trainer:
     async def fit_async(self, data: Any, **options: Any) -> History:
         """`fit` that lets other tasks, and in Pyodide the page, go on while it runs; cancelling it ends it.
 
+        A thread makes the batches of streams, so that cancelling ends a fit whose data never comes, too.
+
         Parameters
         ----------
         data, **options
@@ -277,14 +282,16 @@ class Trainer:
         """
         run, events = self._start(data, options)
         last = -math.inf  # so that others run even beside a fit that is over in less than a frame
-        with closing(events):
-            for _ in events:
-                if perf_counter() - last > FRAME_S:
+        with closing(events), closing(BatchThread()) as thread:
+            for fetch in events:
+                if fetch is not None:
+                    await thread.make(fetch)
+                elif perf_counter() - last > FRAME_S:
                     await asyncio.sleep(0)
                     last = perf_counter()
         return run.history
 
-    def _start(self, data: Any, options: Mapping[str, Any]) -> tuple[Run, Any]:
+    def _start(self, data: Any, options: Mapping[str, Any]) -> tuple[Run, Generator[Fetch | None, None, None]]:
         run = Run()
         plan = FitPlan(self.session, data, dict(options), run)
         if self.session in running():
@@ -349,7 +356,7 @@ class FitPlan:
         early = others.get("early_stopping")
         self.early: EarlyStopping | None = None if early is None else make_early_stopping(early, better)
         self.callbacks = as_callbacks(others.get("callbacks"))
-        self.progress = others.get("progress", True)
+        self.progress = flag("progress", others.get("progress", True))
         self.proximal = ProximalTerm(session, options["proximal"]) if options["proximal"] else None
         if self.proximal is not None and others.get("checkpoint") is not None:
             raise messages.PROXIMAL_CHECKPOINT()
@@ -384,8 +391,8 @@ class FitPlan:
             "validationRows": None if validation is None or validation.columns is None else len(validation),
         }
 
-    def events(self) -> Iterator[None]:
-        """Run; yields after each step."""
+    def events(self) -> Generator[Fetch | None, None, None]:
+        """Run; yields after each step, and a batch of a stream that is to be made before it goes on."""
         running().add(self.session)
         reset, rate = self.session.core.host.read_state(STATE_LAZY_RESET), self.session.get_learning_rate()
         with ExitStack() as stack:
@@ -412,6 +419,8 @@ class FitPlan:
 
     def _end(self, reset: float, rate: float) -> None:
         running().discard(self.session)
+        if self.on_nan is not None:
+            self.on_nan.end()
         if self.session._core is None:
             return
         if self.has_begun:
@@ -443,7 +452,17 @@ class FitPlan:
             if self.on_nan is not None:
                 self.on_nan.keep_good()
 
-    def _epoch(self, number: int, bar: Bar | None) -> Iterator[None]:
+    def _next(self, source: Dataset, batches: Iterator[NumberedBatch]) -> Generator[Fetch, None, NumberedBatch | None]:
+        """The next batch; None where there are no more, or the fit has ended while it waited for one."""
+        if source.columns is not None:
+            return next(batches, None)
+        fetch = Fetch(batches, lambda: self.run.is_stopping or self.session._core is None)
+        yield fetch
+        batch = fetch.result()
+        _ = self.session.core  # which a session that was released meanwhile does not have
+        return batch
+
+    def _epoch(self, number: int, bar: Bar | None) -> Generator[Fetch | None, None, None]:
         start = perf_counter()
         history, at = self.run.history, self.at
         if at.epoch != number:
@@ -455,11 +474,7 @@ class FitPlan:
             if not self.run.is_stopping:
                 raise messages.ALL_SKIPPED(epoch=number + 1)
             return
-        values: dict[str, Value] | None = None
-        if self.evaluation and self.validation and not self.run.is_stopping:
-            for found in self.evaluation.run(self.validation.epoch(number), number):
-                values = found
-                yield
+        values = yield from self._evaluate(number)
         rate = self.session.get_learning_rate()
         epoch = Epoch(number + 1, at.step - skipped, self._loss(), rate, perf_counter() - start, values)
         history.epochs.append(epoch)
@@ -469,14 +484,31 @@ class FitPlan:
             self._save()
         self._tell(epoch)
 
-    def _train_epoch(self, bar: Bar | None) -> Iterator[None]:
+    def _evaluate(self, number: int) -> Generator[Fetch | None, None, dict[str, Value] | None]:
+        """The values of the validation data; None where there is none, or the fit ends before."""
+        if not self.evaluation or not self.validation or self.run.is_stopping:
+            return None
+        batches, taken = self.validation.epoch(number), list[NumberedBatch | None]()
+        evaluated = self.evaluation.run(iter(taken.pop, None), number)
+        while True:
+            taken.append((yield from self._next(self.validation.data, batches)))
+            if taken[0] is None and self.run.is_stopping:
+                return None
+            values = next(evaluated)
+            if values is not None:
+                return values
+            yield None
+
+    def _train_epoch(self, bar: Bar | None) -> Generator[Fetch | None, None, None]:
         history, at = self.run.history, self.at
         every = self.checkpoint.every if self.checkpoint is not None else None
         shown, waiting = perf_counter(), 0
         if self.on_nan is not None:
             self.session.lazy_reset_grad()
             self.on_nan.keep_good()
-        for feeds, rows in self.batches.epoch(at.epoch, at.step):
+        batches = self.batches.epoch(at.epoch, at.step)
+        while (batch := (yield from self._next(self.batches.data, batches))) is not None:
+            feeds, rows = batch
             loss, after = self._step(feeds, rows, waiting)
             if loss is None and self.run.is_stopping:
                 return
@@ -493,7 +525,7 @@ class FitPlan:
             if now - shown > FRAME_S and at.rows:
                 shown = now
                 self._tell(Progress(at.epoch + 1, at.step, self.steps, self._loss()))
-            yield
+            yield None
             if self.run.is_stopping:
                 break
         if waiting:
@@ -625,7 +657,7 @@ def as_callbacks(given: Any) -> Sequence[Callback]:
         return []
     found = list(given) if isinstance(given, Iterable) and not callable(given) else [given]
     for callback in found:
-        if not callable(callback):
-            expected = "a function of an event and the run, or a list of them"
+        if not callable(callback) or iscoroutinefunction(callback):
+            expected = "a function of an event and the run that is not async, or a list of them"
             raise messages.BAD_SETTING(name="callbacks", value=callback, expected=expected)
     return found

@@ -26,13 +26,13 @@ def parser() -> argparse.ArgumentParser:
     trust = made.add_mutually_exclusive_group()
     trust.add_argument("--insecure", action="store_true", help="speak HTTP to the SuperLink; by default it is HTTPS")
     trust.add_argument("--root-certificates", metavar="FILE", help="certificates to trust; by default the system's")
-    add("--host", default="127.0.0.1", help="where pages connect to; default %(default)s, this machine alone")
-    add("--port", type=int, default=8765, help="default %(default)s; 0: one that is free")
+    add("--host", default="127.0.0.1", help="address for pages; default %(default)s, only this machine")
+    add("--port", type=int, default=8765, help="default %(default)s; 0 takes a free port")
     add("--origin", action="append", metavar="URL", help="a site whose pages may connect; repeatable; default: all")
     add("--max-pages", type=int, default=DEFAULTS.pages, help="connections at a time; default %(default)s")
     add("--max-message-mb", type=int, default=DEFAULTS.message_bytes >> 20, help="default %(default)s MiB")
-    add("--answer-seconds", type=float, default=DEFAULTS.answer_seconds, help="for a task; default %(default)s")
-    add("--poll-seconds", type=float, default=DEFAULTS.poll_seconds, help="between two looks; default %(default)s")
+    add("--answer-seconds", type=float, default=DEFAULTS.answer_seconds, help="time for a task; default %(default)s")
+    add("--poll-seconds", type=float, default=DEFAULTS.poll_seconds, help="time between two polls; default %(default)s")
     return made
 
 

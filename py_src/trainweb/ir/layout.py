@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 2935159667
+FINGERPRINT: Final = 2213249055
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -44,7 +44,7 @@ LOOP_NEST_TRIPS: Final = 2097152
 
 LOOP_DEPTH: Final = 8
 
-# What a run returns, and what fails.
+# Statuses: results of a run, and kinds of failure.
 TW_OK: Final = 0
 TW_BAD_PLAN: Final = 1
 TW_BAD_HEADER: Final = 2
@@ -58,6 +58,7 @@ TW_READ_ONLY: Final = 9
 TW_BAD_FUNCTION: Final = 10
 TW_BAD_POINTER: Final = 11
 TW_OVERLAP: Final = 12
+TW_NO_MEMORY: Final = 13
 TW_BAD_INDEX: Final = 20
 TW_BAD_LABEL: Final = 21
 TW_BAD_VALUE: Final = 22
@@ -73,6 +74,14 @@ MOMENTUM0: Final = 4
 MOMENTUM1: Final = 5
 STATE: Final = 6
 PREPARED: Final = 7
+
+# Copies of segments that a session may have at a time: of before a batch of `fit`, a checked step, a step under way; of
+# the last good state of a fit, and of one that is gone back to after a trial.
+COPY_BATCH: Final = 0
+COPY_CHECK: Final = 1
+COPY_STEP: Final = 2
+COPY_GOOD: Final = 3
+COPY_TRIAL: Final = 4
 
 # float16 or bfloat16, as their bits, to float32 and back, rounded to nearest even; exact but for the payload of a NaN
 HALF_TO_FLOAT: Final = 0
@@ -205,7 +214,18 @@ SEEN_LOADS: Final = 0
 SEEN_UPDATES: Final = 1
 SEEN_WORDS: Final = 2
 
+# Results of tw_range: the range of some numbers; `squares` is the sum of their squares.
+RANGE_LEAST: Final = 0
+RANGE_MOST: Final = 1
+RANGE_NAN: Final = 2
+RANGE_INFINITE: Final = 3
+RANGE_SQUARES: Final = 4
+RANGE_WORDS: Final = 6
+
 SEGMENT_NAMES: Final = ("arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state", "prepared")
 
 # Types of the words, as `struct` calls them.
 STATE_TYPES: Final = {0: "I", 1: "f", 2: "q", 4: "f", 5: "I", 6: "q", 8: "q", 10: "Q", 12: "Q", 14: "I", 15: "I"}
+
+# Types of the words, as `struct` calls them.
+RANGE_TYPES: Final = {0: "f", 1: "f", 2: "I", 3: "I", 4: "d"}

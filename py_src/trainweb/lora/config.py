@@ -96,6 +96,9 @@ class LoraConfig:
             raise ModelError(
                 f"alpha is {shown(self.alpha)}; it must be a positive number, and float32 must hold alpha / rank."
             )
+        for name in ("use_rslora", "use_dora", "fan_in_fan_out"):
+            if not isinstance(getattr(self, name), bool):
+                raise ModelError(f"{name} is {shown(getattr(self, name))}; it must be true or false.")
         if not _is_number(self.dropout) or not 0 <= self.dropout < 1:
             raise ModelError(f"dropout is {shown(self.dropout)}; it must be at least 0 and less than 1.")
 
@@ -158,10 +161,10 @@ class LoraConfig:
                 values["r"],
                 values["lora_alpha"],
                 values.get("lora_dropout", 0.0),
-                bool(values.get("use_rslora", False)),
-                bool(values.get("use_dora", False)),
+                values.get("use_rslora") or False,
+                values.get("use_dora") or False,
                 _names("modules_to_save", values.get("modules_to_save") or ()),
-                bool(values.get("fan_in_fan_out", False)),
+                values.get("fan_in_fan_out") or False,
             )
         except KeyError as error:
             raise ModelError(f"adapter_config.json: {error.args[0]!r} is missing.") from error

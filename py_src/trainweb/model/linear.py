@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 from trainweb.errors import ModelError, UnsupportedError
-from trainweb.model.graph import ML, Node, Tensor, take_name
+from trainweb.model.graph import ML, Graph, Node, Tensor, take_name
 
 _TRANSFORMS = {"NONE": "", "SOFTMAX": "Softmax", "LOGISTIC": "Sigmoid"}
 """The operators of ONNX by what `post_transform` calls them."""
@@ -15,16 +15,17 @@ _FLOAT = 1
 """float32 as attributes of ONNX call it."""
 
 
-def write_out_linear(nodes: Iterable[Node], initializers: dict[str, Tensor], inputs: Iterable[str]) -> list[Node]:
-    """Write each linear model as Gemm, with its coefficients and intercepts as initializers."""
-    nodes = list(nodes)
+def write_out_linear(graph: Graph) -> list[Node]:
+    """Write each linear model as Gemm, with its coefficients and intercepts as initializers of the graph."""
+    nodes = graph.nodes
     if not any(_is_linear(node) for node in nodes):
         return nodes
-    read = {name for node in nodes for name in node.inputs}
-    used = {*initializers, *inputs, *read, *(name for node in nodes for name in node.outputs)}
+    read = {name for node in nodes for name in node.inputs} | {value.name for value in graph.outputs}
+    used = {*graph.initializers, *(value.name for value in graph.inputs), *read}
+    used.update(name for node in nodes for name in node.outputs)
     written: list[Node] = []
     for node in nodes:
-        written += _Written(node, initializers, used, read).nodes if _is_linear(node) else [node]
+        written += _Written(node, graph.initializers, used, read).nodes if _is_linear(node) else [node]
     return written
 
 
@@ -50,10 +51,11 @@ class _Written:
         operator = _TRANSFORMS[self._transform]
         axis = {"axis": 1} if operator == "Softmax" else {}
         self.nodes.append(Node(operator or "Identity", [raw], [scores], axis, "", node.name))
-        if label in read and type(labels[0]) is not int:
-            raise self._unsupported("text as a label", "Fit the model with integers as classes.")
         if label and type(labels[0]) is int:
             self._pick(label, scores, labels)
+        elif label in read:
+            # No operator makes text: what needs the label is refused, and nothing else.
+            self.nodes.append(Node(node.op_type, node.inputs, [label], {}, ML, node.name))
 
     def _product(self, is_classifier: bool, labels: Collection[Any]) -> str:
         """Scores before the transform."""

@@ -283,9 +283,9 @@ class _Reader:
         add_where_indices_meet(graph.nodes, graph.initializers)
         if self._producer == TORCH:
             count_axes_from_front(graph.nodes)
-        graph.nodes = write_out_linear(graph.nodes, graph.initializers, [value.name for value in graph.inputs])
+        graph.outputs = [self._output(entry, f"an output of {what}", frame) for entry in proto.output]
+        graph.nodes = write_out_linear(graph)
         graph.nodes = smooth_labels(graph.nodes, self._opsets.get("", 1))
-        graph.outputs = [self._value(entry, f"an output of {what}", frame) for entry in proto.output]
         if main and len({value.name for value in graph.outputs}) != len(graph.outputs):
             raise ModelError(f"{what} lists an output twice: {[value.name for value in graph.outputs]}")
         if main:
@@ -339,6 +339,14 @@ class _Reader:
             return None
         value = self._value(proto, where, frame)
         return None if isinstance(value, Sequence) else value
+
+    def _output(self, proto: Any, where: str, frame: Frame | None) -> Value | Sequence:
+        """An output. One of a type that tensors here cannot have is undeclared: its node says so where it is read."""
+        try:
+            return self._value(proto, where, frame)
+        except UnsupportedError:
+            name = check_name(proto.name, f"the name of {where}")
+            return Value(frame.rename(name) if frame else name, "", None)
 
     def _value(self, proto: Any, where: str, frame: Frame | None) -> Value | Sequence:
         name = check_name(proto.name, f"the name of {where}")

@@ -122,7 +122,7 @@ class Bad:
 
 
 class Op:
-    """An operator; see docs/architecture.md section 2 for what a subclass gives."""
+    """An operator; docs/architecture.md describes the members of a subclass."""
 
     name: ClassVar[str] = ""
     """The ONNX name of the operator, where it is not that of the class."""
@@ -338,6 +338,14 @@ def registry() -> Iterator[type[Op]]:
     return iter([cls for _, cls in sorted(_REGISTRY.items())])
 
 
+ADVICE = {
+    ("ai.onnx.ml", "LinearClassifier"): " Its labels are text: fit the model with integers as classes, or choose its "
+    "probabilities.",
+    ("ai.onnx.ml", "ZipMap"): " Choose the tensor that it reads, or convert the model with options={'zipmap': False}.",
+}
+"""Operators that will not be supported, and what to do. Of classifiers, only those with text are left as nodes."""
+
+
 def find(domain: str, op_type: str) -> type[Op] | None:
     """The class of an operator, or None.
 
@@ -366,7 +374,8 @@ def bind(node: Node, opsets: dict[str, int]) -> Op:
         return cls(node, cls.versions[0])
     if cls is None:
         raise UnsupportedError(
-            f"{node}: operator {node.op_type!r} of domain {domain or 'ai.onnx'!r} (opset {opset}) is not supported.",
+            f"{node}: operator {node.op_type!r} of domain {domain or 'ai.onnx'!r} (opset {opset}) is not supported."
+            f"{ADVICE.get((domain, node.op_type), '')}",
             op=node.op_type,
             domain=domain,
             opset=opset,

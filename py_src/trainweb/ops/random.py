@@ -1,4 +1,4 @@
-"""Random tensors and dropout; numbers come from the session's seed (docs/architecture.md section 5)."""
+"""Random tensors and dropout; numbers come from the session's seed (docs/architecture-plan.md)."""
 
 from __future__ import annotations
 

@@ -374,7 +374,8 @@ class MaxRoiPool(Composite):
     """The maximum of each bin of a region. https://onnx.ai/onnx/operators/onnx__MaxRoiPool.html
 
     Girshick, Fast R-CNN, https://arxiv.org/abs/1504.08083. Regions are (image, x1, y1, x2, y2), rounded to pixels, both
-    ends within; bins may overlap, and an empty one is 0. No gradient goes to the regions.
+    ends within; bins may overlap, and an empty one is 0. No gradient goes to the regions. Of equal pixels the first one
+    has the gradient, row by row, as in torchvision's roi_pool.
     """
 
     versions = (1, 22)
@@ -408,7 +409,7 @@ class MaxRoiPool(Composite):
         x, rois = (v for v in ins if v is not None)
         image = Var(g, g.squeeze(part(rois, 1, 0, 1).cast("int64").name, [1]), "int64")
         found = x.op("Gather", image, axis=0)
-        for axis in (0, 1):
+        for axis in (1, 0):
             found = self._pooled(found, self._bins(x, rois, axis), 2 + axis)
         return [(found < EMPTY / 2).where(found.lift(0.0), found)]
 
@@ -431,10 +432,8 @@ class MaxRoiPool(Composite):
         found = []
         for inside in bins:
             held = unsqueeze(inside, *(k for k in (1, 2, 3) if k != axis)).where(x, EMPTY)
-            if x.g.opset >= 18:
-                found.append(held.op("ReduceMax", integers(x.g, [axis]), keepdims=1))
-            else:
-                found.append(held.op("ReduceMax", axes=[axis], keepdims=1))
+            first = held.op("ArgMax", dtype="int64", axis=axis, keepdims=1)
+            found.append(held.op("GatherElements", first, axis=axis))
         return found[0].op("Concat", *found[1:], axis=axis)
 
     def reference(self, x: Any, rois: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Operators whose results are as long as the data say: what decides is fed, or constant, and computed in Python.
+"""Operators whose results have a length that the data decide.
 
-A plan is compiled for sizes that are known. Values that decide these belong to the signature (docs/architecture.md,
-section 2), so they are at hand when types are inferred; where a step computes them, the operator is refused.
+A plan is compiled for known sizes. Values that decide sizes are fed or constant, and belong to the signature
+(docs/architecture-operators.md). Type inference knows them. If a step computes such a value, the operator is refused.
 """
 
 from __future__ import annotations

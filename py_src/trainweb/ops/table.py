@@ -13,104 +13,126 @@ DOMAINS = {
     "": "ai.onnx",
     "com.microsoft": "com.microsoft: gradients, optimizers and fused operators of ONNX Runtime",
     "ai.onnx.ml": "ai.onnx.ml: preprocessing of scikit-learn",
-    "ai.trainweb": "ai.trainweb: what ONNX Runtime does not have",
+    "ai.trainweb": "ai.trainweb: operators that ONNX Runtime does not have",
 }
 HEADER = """# Operators
 
-Printed from the registry by `python -m trainweb.ops.table`; do not edit. *Since* is the oldest opset that is
-accepted (models from opset 7 on), *changed* the opsets in which the definition changed since. *Gradient* tells
-through which inputs it flows: `-` where the operator ends it. *Constant* inputs must be known when the model
-is compiled, which includes what follows from shapes; where a feed decides them, a plan is compiled for each
-value. Inputs count from 0.
-"""
+`python -m trainweb.ops.table` prints this page from the registry; do not edit it. Inputs count from 0.
 
+- *Since* is the oldest opset that trainweb accepts. Models start from opset 7.
+- *Changed* lists the opsets in which the definition changed since.
+- *Gradient* lists the inputs with a gradient. `-` means that the operator has none.
+- *Constant* inputs must be known when trainweb compiles the model. They may depend on shapes. If they depend on a feed,
+  each value gets its own plan.
+"""
 CONTROL_HEADER = """## Control flow and sequences
 
-These operators of ai.onnx are written out as others, forward and backward: {names}.
+trainweb replaces these operators of ai.onnx by others, forward and backward:
 
-- If with a condition that is known: the nodes of the chosen branch.
-- If with a condition from data: both branches run, and results are chosen. The results must have the same sizes.
-  A branch that draws or updates needs a known condition.
-- If with a condition from sizes or from feeds of integers or bools: results may have other sizes of the same rank.
-  A plan is compiled for each branch. Results of other ranks need a condition that is known when artifacts are built:
-  `dims` of `build_artifacts` and `createFromModel`, or `trainweb artifacts --dim NAME=SIZE`, gives the sizes
-  that decide it. A branch that these sizes cannot run is an error only where it is chosen.
-- Loop and Scan of a known number of iterations (when the model is compiled; for training, when artifacts are built):
-  iteration by iteration up to {written:,} nodes, beyond that as a loop in the plan of at most {trips:,} iterations.
-  The loop keeps the start of each iteration for the gradient. Bodies with sequences, or with other sizes
-  in each iteration, are written out up to {limit:,} nodes. A list that starts empty and grows by one tensor in each
-  iteration is no obstacle.
-- Scan along a size that varies, and Loop with as many rows or list elements as such a size or a feed says: a loop in
-  the plan, which is compiled for each length. Carried tensors keep their sizes.
-- Loop whose condition or trip count only the run decides: a loop in the plan that ends then. It has at most as many
-  iterations as a constant trip count. Without one, or beyond {open:,}, the limit is `limits.loopIterations`
-  (`limits={{"loop_iterations": ...}}`), {limit_open:,} by default. A step that would go on is a `LimitError` and
-  changes nothing. There is room for the start of each of these iterations, and the gradient goes back through the
-  iterations that ran. Up to {written:,} nodes a loop with a constant trip count is written out, and results are
-  chosen. Scan outputs of such a loop must not be read, for their number of rows is not known. Its body neither draws
-  nor updates. It does not run in a branch that is not chosen.
-- Sequences and optionals whose length is known; they are no inputs or outputs of a model.
+{names}.
+
+**If.**
+
+- With a known condition, only the chosen branch remains.
+- With a condition from data, both branches run, and the results are selected. They must have the same sizes.
+  A branch that draws random numbers or updates state needs a known condition.
+- With a condition from sizes, or from feeds of integers or bools, each branch has its own plan. Results may differ in
+  size, but not in rank.
+- Results of different ranks need a condition that is known when you build artifacts. Set the sizes that decide it:
+  `dims` of `build_artifacts` and `createFromModel`, or `trainweb artifacts --dim NAME=SIZE`. A branch that cannot run
+  with these sizes is an error only if it is chosen.
+
+**Loop and Scan with a known number of iterations.** Training needs the number when you build artifacts, inference when
+the model is compiled.
+
+- Up to {written:,} nodes, trainweb unrolls the iterations.
+- Longer ones become a loop in the plan, with at most {trips:,} iterations. The loop stores the start of each iteration
+  for the gradient.
+- Bodies with sequences, or with other sizes in each iteration, are unrolled up to {limit:,} nodes. A list may start
+  empty and grow by one tensor in each iteration.
+
+**Lengths that vary.** A Scan may run along a varying size. A Loop may take its number of iterations from such a size or
+a feed, and collect as many rows or list elements. Each length has its own plan. Carried tensors keep their sizes.
+
+**Loops that end at run time.** The condition or trip count of such a Loop depends on data.
+
+- It becomes a loop in the plan. A constant trip count limits its iterations. Without one, or beyond {open:,}, the limit
+  is `limits.loopIterations` (`limits={{"loop_iterations": ...}}`), {limit_open:,} by default.
+- A step beyond the limit is a `LimitError`, and changes nothing.
+- The loop has memory for the start of each iteration. The gradient goes back through the iterations that ran.
+- With a constant trip count and up to {written:,} nodes, trainweb unrolls the loop and selects the results.
+- You cannot use its scan outputs, because their number of rows is unknown.
+- Its body must not draw random numbers or update state. The loop does not run in a branch that is not chosen.
+
+**Sequences and optionals** need a known length. They cannot be inputs or outputs of a model.
 """
-
 
 TIES = """## Gradients at ties, at bounds and at zero
 
-Where a function has no derivative, its gradient is PyTorch's (2.15), as `tests/golden/ties` records it:
+Some functions have no derivative at some points. There the gradient is PyTorch's (2.15), as recorded in
+`tests/golden/ties`:
 
 - Equal inputs of Max and Min share the gradient, and so do equal elements in ReduceMax and ReduceMin. MaxPool,
-  GlobalMaxPool and TopK take the first one.
-- PyTorch's `x.max(dim)` and `x.min(dim)` take the first one, too, where `amax` and `amin` share. The dynamo exporter
-  notes which one it was, and is followed. TorchScript does not: there both share.
-- Clip has a gradient of 0 at a bound that is a constant, as `clamp` has. A bound that is computed or trained shares
-  with the input.
+  GlobalMaxPool, MaxRoiPool and TopK take the first one.
+- In PyTorch `x.max(dim)` and `x.min(dim)` take the first one, but `amax` and `amin` share. The dynamo exporter notes
+  which function it was, and trainweb follows. TorchScript does not, so both share.
+- Clip has a gradient of 0 at a constant bound, like `clamp`. A computed or trained bound shares the gradient with the
+  input.
 - PRelu and LeakyRelu have the slope at 0. Relu, Abs and Shrink have 0 at their bounds.
-- Sqrt, and Pow with an exponent below 1, have an infinite derivative at 0. Where the input is a sum of squares it is 0,
-  as PyTorch has it in `std`, `norm` and `cdist`. A root that the module wrote so itself has 0 here and NaN in PyTorch.
-- GridSample has no gradient through a place on the border of the image, unless padding_mode is zeros. In mode cubic
-  with padding_mode border each pixel beyond the image is the nearest one within, as in PyTorch and ONNX Runtime; ONNX's
-  reference evaluator moves the place first.
+- Sqrt, and Pow with an exponent below 1, have an infinite derivative at 0. It is 0 if the input is a sum of squares, as
+  in PyTorch's `std`, `norm` and `cdist`. If the module itself contains such a root, PyTorch has NaN instead.
+- GridSample has no gradient through a position on the border of the image, unless padding_mode is zeros. In mode cubic
+  with padding_mode border, each pixel outside is the nearest one inside, as in PyTorch and ONNX Runtime. ONNX's
+  reference evaluator moves the position first.
 
-Files do not tell these apart, so that gradients may differ:
+Files do not record the following differences, so gradients may differ from PyTorch's:
 
-- `adaptive_max_pool` of the dynamo exporter is a ReduceMax where the output has one element, and shares. PyTorch takes
+- `adaptive_max_pool` with one output element is a ReduceMax in files of the dynamo exporter, and shares. PyTorch takes
   the first one.
-- `topk` of equal elements takes the first ones, as ONNX says; PyTorch leaves open which ones.
-- `clamp` to a tensor that is a constant of the file counts as `clamp` to a number.
-- `cosine_similarity` of TorchScript has its least divisor for the product of both norms, PyTorch for each norm.
+- `topk` of equal elements takes the first ones, as ONNX says. PyTorch does not define which ones.
+- `clamp` to a constant tensor counts as `clamp` to a number.
+- `cosine_similarity` of TorchScript applies its smallest divisor to the product of both norms, PyTorch to each norm.
 """
-
 
 OPTIMIZERS_HEADER = """## Optimizers
 
-What `OptimType` in Python, `trainweb artifacts --optimizer` and `optimizer` in a page's configuration name. Settings
-are arguments of the class in `trainweb.onnxblock.optim`, besides `clip_grad=ClipGradNorm(max_norm)`, and members of
-`{"type": "AdamW", ...}` for `build_artifacts` and `createFromModel`, where a page writes `weightDecay`, and `epsilon`
-for `eps`. Two more are `groups`, each with `parameters`, `learning_rate_factor` and settings of its own, and
-`decay_biases_and_norms`; `clip_grad_norm`, `clip_grad_value` and `ema` stand beside the optimizer. *Moments* are
-kept of each trainable parameter, in checkpoints as momentum0, momentum1 and so on; some only with certain settings.
-Optimizer models with an operator of ai.trainweb (SGD: with any setting; all: in groups, or clipped by value) run in
-trainweb only; parameters that they trained go anywhere.
+You choose an optimizer by name: `OptimType` in Python, `trainweb artifacts --optimizer`, or `optimizer` in a page's
+configuration. There are two ways to give settings:
 
-| optimizer | operator | moments | settings | |
+- arguments of the class in `trainweb.onnxblock.optim`, along with `clip_grad=ClipGradNorm(max_norm)`;
+- members of `{"type": "AdamW", ...}`, for `build_artifacts` and `createFromModel`. A page writes them in camelCase, as
+  `weightDecay`, and `epsilon` for `eps`.
+
+All optimizers also take `decay_biases_and_norms` and `groups`. A group has `parameters`, `learning_rate_factor` and
+other settings. `clip_grad_norm`, `clip_grad_value` and `ema` are arguments beside the optimizer.
+
+*Moments* are state tensors of each trainable parameter. Checkpoints call them momentum0, momentum1 and so on. Some
+exist only with certain settings.
+
+Optimizer models with an operator of ai.trainweb run only in trainweb. These are SGD with any setting, and all
+optimizers with groups or clipped by value. The trained parameters work in any runtime.
+
+| optimizer | operator | moments | settings | description |
 |---|---|---|---|---|"""
 
 
 LOSSES_HEADER = """## Losses
 
-What `LossType` in Python, `trainweb artifacts --loss` and `loss` in a page's configuration name: classes of
-`trainweb.onnxblock.loss`, with settings as optimizers have them; a page writes `weights` for `weight` and
-`positiveWeights` for `pos_weight`. *Outputs* are how many of the model's outputs the loss takes.
+You choose a loss by name: `LossType` in Python, `trainweb artifacts --loss`, or `loss` in a page's configuration. The
+classes are in `trainweb.onnxblock.loss`. You give settings as for optimizers. A page writes `weights` for `weight` and
+`positiveWeights` for `pos_weight`. *Outputs* is the number of model outputs that the loss takes.
 
-| loss | outputs | settings | |
+| loss | outputs | settings | description |
 |---|---|---|---|"""
 
 
 SCHEDULES_HEADER = """## Schedules
 
-Classes of `trainweb.schedules` in Python; `schedule({ type, learningRate, ... })` in a page. `rate(step)` is the
-learning rate for `set_learning_rate` before optimizer step `step`, from 0 on. A function of the step is one, too.
+Python has classes in `trainweb.schedules`; a page has `schedule({ type, learningRate, ... })`. `rate(step)` returns the
+learning rate for optimizer step `step`, counted from 0. Set it with `set_learning_rate` before the step. A function of
+the step is a schedule, too.
 
-| schedule | settings | |
+| schedule | settings | description |
 |---|---|---|"""
 
 
@@ -121,7 +143,7 @@ def operators_table() -> str:
     for domain, title in DOMAINS.items():
         rows = [cls for cls in classes if cls.domain == domain]
         parts.append(f"## {title} ({len(rows)})\n")
-        parts.append("| operator | since | changed | gradient | constant | |\n|---|---|---|---|---|---|")
+        parts.append("| operator | since | changed | gradient | constant | description |\n|---|---|---|---|---|---|")
         parts.extend(_row(cls) for cls in rows)
         parts.append("")
     return "\n".join([*parts, TIES, _control(), *_optimizers(), *_losses(), *_schedules()])

@@ -38,8 +38,6 @@ from trainweb.training import weights
 from trainweb.training.bundle import (
     Blobs,
     plan_json,
-    properties_json,
-    read_properties,
     session_header,
     signature_of,
 )
@@ -48,7 +46,8 @@ from trainweb.training.forward import PREDICT, kind_of_outputs
 from trainweb.training.host import SegmentMemory
 from trainweb.training.inference import InferenceModel
 from trainweb.training.models import SessionModels, base_of, read_models
-from trainweb.training.parameters import MOMENT_OF, MemoryStore, ParameterSlot, TensorStore, start_segments
+from trainweb.training.parameters import MemoryStore, ParameterSlot, TensorStore
+from trainweb.training.record import MOMENT_OF, properties_json, read_properties, start_segments
 from trainweb.training.state import CheckpointState, checkpoint_of
 
 if TYPE_CHECKING:
@@ -505,7 +504,7 @@ def forward_inputs(handle: int, outputs_json: str) -> list[str]:
 
 
 @answered
-def compile_kept(handle: int, kind: str, overwrite: bool, signature_json: str) -> Handout:
+def compile_inspected(handle: int, kind: str, overwrite: bool, signature_json: str) -> Handout:
     """The plan of a step that keeps every tensor, its nodes, for `first_fault`, and the units that may be dead."""
     from dataclasses import asdict
 
@@ -516,17 +515,17 @@ def compile_kept(handle: int, kind: str, overwrite: bool, signature_json: str) -
     blobs = Blobs()
     header = {**plan_json(plan, kind, overwrite, feeds, blobs), "text": plan.text}
     units = [asdict(found) for found in rectified_units(plan)]
-    nodes = [asdict(node) for node in plan.kept_nodes]
+    nodes = [asdict(node) for node in plan.inspected_nodes]
     return {"header": header, "outputs": [*plan.outputs], "nodes": nodes, "units": units}, blobs.data, "blobs"
 
 
 @answered
 def first_fault(nodes_json: str, counts_json: str, results_json: str) -> list[int | str] | None:
     """Which node is at fault, and which tensor, by the NaN and infinities of the tensors that have some."""
-    from trainweb.backend.wasm.plan import KeptNode
+    from trainweb.backend.wasm.plan import InspectedNode
     from trainweb.training import numerics
 
-    nodes = [KeptNode(**fields) for fields in json.loads(nodes_json)]
+    nodes = [InspectedNode(**fields) for fields in json.loads(nodes_json)]
     counts = {name: (nan, infinite) for name, nan, infinite in json.loads(counts_json)}
     fault = numerics.first_fault(nodes, counts, json.loads(results_json))
     return None if fault is None else [*fault]

@@ -25,14 +25,15 @@ from typing import TYPE_CHECKING, Any
 from trainweb import messages
 from trainweb.backend.wasm.plan import Plan, TensorPlace
 from trainweb.checkpoint import Checkpoint, OptimizerGroup, write_checkpoint
-from trainweb.ir.layout import PARAMETERS, STATE
+from trainweb.ir.layout import PARAMETERS, STATE, STATE_WORDS
 from trainweb.ir.shapes import TensorType
 from trainweb.metrics import Described, make_metric, request_of
 from trainweb.model.graph import Tensor, Value
 from trainweb.ops.infer import folded_elements
 from trainweb.ops.optim import LIMITS
 from trainweb.training.models import CLIP_LIMITS, Feeds, SessionModels, base_of
-from trainweb.training.parameters import GROUP, TensorStore, start_segments, start_state
+from trainweb.training.parameters import GROUP, TensorStore
+from trainweb.training.record import properties_json, start_record
 
 if TYPE_CHECKING:
     from trainweb.training.state import PropertyValue
@@ -78,9 +79,10 @@ def session_header(
 
     Without weights, the segments of parameters and moments are zeros, to be filled later.
     """
-    pieces = start_segments(models.layout, store) if with_weights else {}
+    record = start_record(models.layout, store, properties)
+    pieces = record.segments if with_weights else {}
     contents = {segment: blobs.add_pieces(tensor.data for _, tensor in parts) for segment, parts in pieces.items()}
-    contents[STATE] = blobs.add_pieces([start_state(store)])
+    contents[STATE] = blobs.add_pieces([record.state, bytes(4 * STATE_WORDS - len(record.state))])
     return {
         "fingerprint": models.engine.description.fingerprint,
         "inputs": {k: declarations(models.inputs[k].values(), models.deciding[k]) for k in ("train", "eval")},
@@ -102,7 +104,7 @@ def session_header(
             {"bytes": size if PARAMETERS <= k <= STATE else 0, "data": contents.get(k)}
             for k, size in enumerate(models.segment_bytes)
         ],
-        "properties": properties_json(properties),
+        "properties": properties_json(record.properties),
         "models": {},
         "plans": [],
     }
@@ -122,20 +124,6 @@ def declarations(inputs: Iterable[Value], deciding: Container[str]) -> list[Head
         }
         for v in inputs
     ]
-
-
-def properties_json(properties: Mapping[str, PropertyValue]) -> list[list[str]]:
-    """Name, type and text of each; 64-bit integers would not survive as JSON numbers."""
-    return [
-        [name, type(value).__name__, value if isinstance(value, str) else json.dumps(value)]
-        for name, value in properties.items()
-    ]
-
-
-def read_properties(values: Iterable[list[str]]) -> dict[str, PropertyValue]:
-    """The reverse of `properties_json`."""
-    types = {"int": int, "float": float, "str": str}
-    return {name: types[kind](text) for name, kind, text in values}
 
 
 def plan_json(

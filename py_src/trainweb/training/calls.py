@@ -24,7 +24,7 @@ class Public(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ValueKind:
     """A kind of value: its types, and the expressions that convert it, in which `$` is the value.
 
     Attributes
@@ -53,35 +53,35 @@ class Kind:
     check: str = ""
 
 
-NOTHING = Kind("None", "void", wire="null")
-FLAG = Kind("bool", "boolean", to_core='flag("$name", $)', check='checkFlag("$name", $)')
-BY_NAME = Kind(
+NOTHING = ValueKind("None", "void", wire="null")
+FLAG = ValueKind("bool", "boolean", to_core='flag("$name", $)', check='checkFlag("$name", $)')
+BY_NAME = ValueKind(
     "bool", "boolean | TrainableOnly", "bool", "boolean", to_core='flag("$name", $)', to_wire="trainableOnlyOf($)"
 )
-NAME = Kind("str", "string")
-NAMES = Kind("list[str]", "readonly string[]")
-NUMBER = Kind("float", "number", check='checkNumber("$name", $)')
-COUNT = Kind("int", "number", check='checkNumber("$name", $)')
-SEED = Kind("int", "bigint")
-TENSOR = Kind("np.ndarray", "Tensor", "Tensor", "WireTensor", from_core="to_numpy($)", from_wire="unpackTensor($)")
-STEP_KIND = Kind("str", '"train" | "eval"')
-FEEDS = Kind("Mapping[str, Any]", "FeedsType", "Mapping[str, TensorType]", "readonly Feed[]")
-SHAPES = Kind(
+NAME = ValueKind("str", "string")
+NAMES = ValueKind("list[str]", "readonly string[]")
+NUMBER = ValueKind("float", "number", check='checkNumber("$name", $)')
+COUNT = ValueKind("int", "number", check='checkNumber("$name", $)')
+SEED = ValueKind("int", "bigint")
+TENSOR = ValueKind("np.ndarray", "Tensor", "Tensor", "WireTensor", from_core="to_numpy($)", from_wire="unpackTensor($)")
+STEP_KIND = ValueKind("str", '"train" | "eval"')
+FEEDS = ValueKind("Mapping[str, Any]", "FeedsType", "Mapping[str, TensorType]", "readonly Feed[]")
+SHAPES = ValueKind(
     "Mapping[str, Sequence[int]]",
     "Readonly<Record<string, readonly number[]>>",
     documented="dict of str to sequence of int",
 )
-TEXT = Kind("str", "string")
-NAMED_TENSOR = Kind("Any", "Tensor", "Tensor", "NamedTensor")
-NORMS = Kind("dict[str, float]", "Readonly<Record<string, number>>")
-BATCHES = Kind(
+TEXT = ValueKind("str", "string")
+NAMED_TENSOR = ValueKind("Any", "Tensor", "Tensor", "NamedTensor")
+NORMS = ValueKind("dict[str, float]", "Readonly<Record<string, number>>")
+BATCHES = ValueKind(
     "Sequence[Mapping[str, Any]]",
     "readonly FeedsType[]",
     "Sequence[Mapping[str, Tensor]]",
     "readonly (readonly Feed[])[]",
 )
-DEAD_UNITS = Kind("list[DeadUnits]", "readonly DeadUnits[]")
-TENSORS = Kind(
+DEAD_UNITS = ValueKind("list[DeadUnits]", "readonly DeadUnits[]")
+TENSORS = ValueKind(
     "dict[str, np.ndarray]",
     "Readonly<Record<string, Tensor>>",
     "dict[str, Tensor]",
@@ -89,7 +89,7 @@ TENSORS = Kind(
     from_core="{n: to_numpy(t) for n, t in $.items()}",
     from_wire="unpackNamed($)",
 )
-PARAMETERS = Kind(
+PARAMETERS = ValueKind(
     "Any",
     "Uint8Array | Float32Array",
     "bytes | bytearray | memoryview",
@@ -99,21 +99,21 @@ PARAMETERS = Kind(
     to_wire="copyBytes($)",
     check="checkBuffer($)",
 )
-TYPE_AND_SHAPE = Kind(
+TYPE_AND_SHAPE = ValueKind(
     "tuple[str, tuple[int, ...]]", "ParameterTypeAndShape", wire="TensorType", from_wire="typeAndShape($)"
 )
-METADATA = Kind("list[NodeArg]", "readonly ValueMetadata[]", "list[Value]", from_core="[NodeArg.of(v) for v in $]")
-PROPERTY = Kind("PropertyValue", "PropertyValue")
-PROPERTY_KIND = Kind("", "PropertyKind | null")
-MEMORY = Kind("SessionMemory", "SessionMemory")
-FORM = Kind("", "FileForm")
-FILE = Kind("bytes", "FileBytes")
-OUTPUT_NAMES = Kind("Sequence[str] | None", "readonly string[]")
-ARTIFACT_NAME = Kind("", "ArtifactName")
-WEIGHTS_FORMAT = Kind("str", '"safetensors" | "npz"')
-WEIGHTS = Kind("bytes", "Uint8Array", to_wire="copyBytes($)", check="checkBytes($)")
-ADAPTER = Kind("", "AdapterFiles", to_wire="checkAdapter($)")
-FILE_OR_NULL = Kind("", "FileBytes | null")
+METADATA = ValueKind("list[NodeArg]", "readonly ValueMetadata[]", "list[Value]", from_core="[NodeArg.of(v) for v in $]")
+PROPERTY = ValueKind("PropertyValue", "PropertyValue")
+PROPERTY_KIND = ValueKind("", "PropertyKind | null")
+MEMORY = ValueKind("SessionMemory", "SessionMemory")
+FORM = ValueKind("", "FileForm")
+FILE = ValueKind("bytes", "FileBytes")
+OUTPUT_NAMES = ValueKind("Sequence[str] | None", "readonly string[]")
+ARTIFACT_NAME = ValueKind("", "ArtifactName")
+WEIGHTS_FORMAT = ValueKind("str", '"safetensors" | "npz"')
+WEIGHTS = ValueKind("bytes", "Uint8Array", to_wire="copyBytes($)", check="checkBytes($)")
+ADAPTER = ValueKind("", "AdapterFiles", to_wire="checkAdapter($)")
+FILE_OR_NULL = ValueKind("", "FileBytes | null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Argument:
     """
 
     name: str
-    kind: Kind
+    kind: ValueKind
     does: str = ""
     default: Any = REQUIRED
     page_name: str = ""
@@ -154,13 +154,13 @@ class Call:
     name : str
         As Python spells it; a page has it in camelCase, or as `page_name` in its public class.
     does : str
-        What it does, in a sentence of one line, and after an empty line what else is to be known.
+        Its effect, in a sentence of one line, and further facts after an empty line.
     returns : str
-        What it gives, where that is more than `does` says: shapes and units.
+        The result, if `does` does not say enough: shapes and units.
     raises : dict of str to str
-        When it raises which error.
+        Reasons by the name of the error.
     needs_optimizer : bool
-        Whether a session without an optimizer model refuses it. `raises` need not say so.
+        True if a session without an optimizer model refuses it. `raises` need not say so.
     python, page : Public
         How the public classes have it.
     """
@@ -168,7 +168,7 @@ class Call:
     name: str
     does: str
     arguments: tuple[Argument, ...] = ()
-    result: Kind = NOTHING
+    result: ValueKind = NOTHING
     returns: str = ""
     raises: dict[str, str] = field(default_factory=dict)
     needs_optimizer: bool = False
@@ -184,10 +184,10 @@ TRAINING = Argument("training", FLAG, "False: of an eval step.", default=True, i
 OF_PARAMETER = {"CheckpointError": "There is no such parameter."}
 FORM_ARGUMENT = Argument("form", FORM, page_only=True)
 EMA = Argument(
-    "ema", FLAG, "Averages stand for the parameters, where the session keeps them.", default=False, in_options=True
+    "ema", FLAG, "Use the averages of the parameters that the session keeps.", default=False, in_options=True
 )
-NO_EMA = {"SessionError": "Averages are asked for, and the session keeps none."}
-NO_RATE = "Negative, infinite or no number."
+NO_EMA = {"SessionError": "`ema` is true, but the session keeps no averages."}
+NO_RATE = "The rate is negative, infinite or NaN."
 
 CALLS = (
     Call(
@@ -218,8 +218,8 @@ CALLS = (
             Argument("initial_lr", NUMBER, "The rate at the end of the warm-up, a float32 >= 0."),
         ),
         raises={
-            "SessionError": "A count is no integer >= 0, the warm-up is longer than the whole, or `initial_lr` is no "
-            "learning rate."
+            "SessionError": "A count is not an integer >= 0, the warm-up is longer than the total, or `initial_lr` is "
+            "not a float32 >= 0."
         },
         needs_optimizer=True,
         page_name="registerLinearLRScheduler",
@@ -235,8 +235,8 @@ CALLS = (
         "All (trainable) parameters as one vector, a copy, in the order of the training model's inputs.",
         (TRAINABLE_ONLY, EMA),
         TENSOR,
-        "Float32 of shape [n], where n is what `get_parameters_size` says.",
-        raises={"CheckpointError": "The session is of a nominal checkpoint, which has no values yet.", **NO_EMA},
+        "Float32 of shape [n], where n is the result of `get_parameters_size`.",
+        raises={"CheckpointError": "The session has a nominal checkpoint, which has no values yet.", **NO_EMA},
         python=Public.BY_HAND,
         page=Public.BY_HAND,
     ),
@@ -303,11 +303,11 @@ CALLS = (
         "Euclidean norms of the accumulated gradients, by the names of the trainable parameters.\n\n"
         "Call it after train steps: before the first, all norms are 0. Clipping comes later, in the optimizer step.",
         result=NORMS,
-        raises={"CheckpointError": "The session is of a nominal checkpoint, which has no values yet."},
+        raises={"CheckpointError": "The session has a nominal checkpoint, which has no values yet."},
     ),
     Call(
         "dead_units",
-        "Which units of ReLU, ThresholdedRelu, and Clip from 0 on fire for none of some batches.",
+        "Units of ReLU, ThresholdedRelu, and Clip from 0 that are 0 for every row of some batches.",
         (Argument("batches", BATCHES),),
         DEAD_UNITS,
         python=Public.BY_HAND,
@@ -349,7 +349,7 @@ CALLS = (
         "get_property_kind",
         "The kind of a value in the checkpoint: 1 may be an integer or a float.",
         (PROPERTY_NAME,),
-        Kind("str", "PropertyKind"),
+        ValueKind("str", "PropertyKind"),
         raises={"CheckpointError": "There is no such property."},
         python=Public.NO,
     ),
@@ -363,14 +363,14 @@ CALLS = (
     ),
     Call(
         "memory",
-        "Bytes of kernel memory that the session takes, and what `memory_budget` costs; after a step.",
+        "Bytes of kernel memory that the session takes, and the cost of `memory_budget`; call it after a step.",
         result=MEMORY,
     ),
     Call(
         "prepare",
-        "Compile ahead what steps with feeds of these shapes run: while data is on its way, say.\n\n"
-        "These are the plans of the train step, the eval step and the optimizer step, as far as the session has them. "
-        "Nothing runs. The plan of the train step is the one that overwrites gradients: at first, and after each "
+        "Compile the plans of steps with feeds of these shapes ahead, for example while data load.\n\n"
+        "These are the plans of the train step, the eval step and the optimizer step, if the session has their models. "
+        "Nothing runs. The plan of the train step overwrites gradients, as the first step does, and each step after "
         "`lazy_reset_grad`. A train step that adds to gradients has another plan, which its first call compiles.",
         (Argument("shapes", SHAPES, "The sizes of the axes of every training input, by its name."),),
         raises={
@@ -381,19 +381,19 @@ CALLS = (
     ),
     Call(
         "keep_state",
-        "Note all that the session goes on from.",
+        "Copy the state that the session continues from.",
         python=Public.NO,
         page=Public.NO,
     ),
     Call(
         "go_back",
-        "Have the session as `keep_state` found it, once.",
+        "Restore the state that `keep_state` copied, once.",
         python=Public.NO,
         page=Public.NO,
     ),
     Call(
         "explain",
-        "How the compiler comes to the plan of a step for such feeds, as text; nothing runs, and no plan is kept.",
+        "The compilation of a step for such feeds, as text; nothing runs, and no plan is kept.",
         (Argument("kind", STEP_KIND), Argument("feeds", FEEDS)),
         TEXT,
         python=Public.BY_HAND,
@@ -444,8 +444,8 @@ CALLS = (
             Argument("strict", FLAG, "Whether the file must have all parameters, and no others.", default=True),
         ),
         raises={
-            "CheckpointError": "It is neither, has other parameters though `strict`, or one of another type or shape. "
-            "Nothing was changed."
+            "CheckpointError": "The file has neither format, other parameters though `strict`, or a wrong type or "
+            "shape. Nothing was changed."
         },
     ),
     Call(

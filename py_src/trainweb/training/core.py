@@ -20,10 +20,10 @@ from trainweb.backend.wasm.engine import get_engine
 from trainweb.checkpoint import write_checkpoint
 from trainweb.ir.layout import (
     ARENA,
+    COPY_TRIAL,
     GRADIENTS,
     PARAMETERS,
     PREPARED,
-    STATE,
     STATE_INITIAL_LR,
     STATE_LAZY_RESET,
     STATE_LEARNING_RATE,
@@ -47,7 +47,8 @@ from trainweb.training.forward import PREDICT
 from trainweb.training.host import DEFAULT_MAX_PLANS, LoadedPlan, PlanCache, PlanHost
 from trainweb.training.models import InUse, SessionModels, base_of
 from trainweb.training.options import INFO, VERBOSE, Log, RunOptions, SessionOptions
-from trainweb.training.parameters import MemoryStore, copied, start_state
+from trainweb.training.parameters import MemoryStore, copied
+from trainweb.training.record import start_record, write_start
 from trainweb.training.state import CheckpointState, PropertyValue
 from trainweb.training.weights import export_weights, load_weights
 
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine
     from trainweb.backend.wasm.plan import Plan
     from trainweb.training.numerics import NumericsCheck
-    from trainweb.training.snapshot import Snapshot
     from trainweb.training.units import DeadUnits
 
 
@@ -137,13 +137,12 @@ class SessionCore:
         self.plans = PlanCache(self.host, max_plans)
         self.parameters = MemoryStore(self.layout, self.host, origin, has_optimizer=optimizer_graph is not None)
         try:
-            self.parameters.fill()
-            self.host.write_segment(STATE, 0, start_state(origin))
+            self.host.set_trained(self.layout.runs(trainable_only=True))
+            write_start(self.host, start_record(self.layout, origin, state.property_values))
         except BaseException:
             self.host.release()
             raise
         state.store = state.latest = self.parameters
-        self._kept_state: Snapshot | None = None
         self.numerics: NumericsCheck | None = None
         if check_numerics:
             from trainweb.training.numerics import NumericsCheck  # not on the way of a page's first step
@@ -188,9 +187,9 @@ class SessionCore:
 
         return self.plans.step((*key, overwrite), compiled)
 
-    def kept_plan(self, kind: str, types: Mapping[str, TensorType], overwrite: bool) -> LoadedPlan:
+    def inspected_plan(self, kind: str, types: Mapping[str, TensorType], overwrite: bool) -> LoadedPlan:
         """The plan of a step that keeps every float tensor until its end."""
-        key = ("kept", *self.models.key(kind, types), overwrite)
+        key = ("inspected", *self.models.key(kind, types), overwrite)
         return self.plans.step(
             key, lambda in_use: self.models.compile_step(kind, types, overwrite, in_use, keep_all=True)
         )
@@ -267,11 +266,11 @@ class SessionCore:
         if not self.host.read_state(STATE_STEP):
             yield  # the parameters are all that there is to average
             return
-        self.parameters.exchange_averages()
+        self.host.demand("tw_session_exchange")
         try:
             yield
         finally:
-            self.parameters.exchange_averages()
+            self.host.demand("tw_session_exchange")
 
     # Steps.
 
@@ -488,28 +487,27 @@ class SessionCore:
 
     def gradient_norms(self) -> dict[str, float]:
         """Euclidean norms of the accumulated gradients, by the names of the parameters."""
-        import numpy as np  # the core does without
-
         self._check()
         if self.parameters.is_nominal:
             raise messages.NOMINAL_GET_ALL()
-        names = self.parameter_names(trainable_only=True)
-        gradients = ((n, np.frombuffer(self.get_gradient(n).data, "<f4").astype(np.float64)) for n in names)
-        return {name: float(np.sqrt(np.dot(g, g))) for name, g in gradients}
+        start = self.host.bases[GRADIENTS]
+        return {
+            slot.name: math.sqrt(self.engine.range(start + 4 * slot.trainable_offset, slot.size).squares)
+            for slot in self.layout.trained()
+        }
 
     def keep_state(self) -> None:
         """Note all that the session goes on from; `go_back` has it so again."""
-        from trainweb.training.snapshot import take_snapshot  # not on the way of a page's first step
-
-        self._kept_state = take_snapshot(self)
+        self._check()
+        if self.parameters.is_nominal:
+            raise messages.NOMINAL_SAVE()
+        self.host.save(COPY_TRIAL)
 
     def go_back(self) -> None:
-        """Have the session as `keep_state` found it, once; gradients that the next step overwrites are zeros."""
-        from trainweb.training.snapshot import restore_snapshot  # not on the way of a page's first step
-
-        kept, self._kept_state = self._kept_state, None
-        if kept is not None:
-            restore_snapshot(self, kept)
+        """Have the session as `keep_state` found it, once."""
+        self._check()
+        self.host.demand("tw_session_go_back", COPY_TRIAL)
+        self.host.forget(COPY_TRIAL)
 
     def dead_units(self, batches: Sequence[Mapping[str, Tensor]]) -> list[DeadUnits]:
         """Units of activations that none of these batches has fire."""

@@ -57,7 +57,7 @@ def rate_of(optimizer: Any, learning_rate: float | None) -> tuple[Any, float | N
     Raises
     ------
     ModelError
-        There are two different rates, one that is none, or one without an optimizer.
+        There are two different rates, an invalid one, or one without an optimizer.
     """
     if isinstance(optimizer, Mapping) and "learning_rate" in optimizer:
         optimizer = dict(optimizer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from trainweb.errors import FeedError
 from trainweb.ir.layout import (
     ARENA,
     CONSTANTS,
+    COPY_STEP,
     PARAMETERS,
     PREPARED,
     SEGMENT_NAMES,
@@ -47,6 +48,8 @@ FAULTS = {
 """Statuses that feeds are at fault for."""
 IMAGE_PADDING = 255
 """The label of pixels that do not count, where labels are images of uint8."""
+ALL = 2**N_SEGMENTS - 1
+"""The bits of all segments."""
 DEFAULT_MAX_PLANS = 16
 """Plans of steps that a session keeps: for eight sizes of batch, with those that overwrite and those that add."""
 
@@ -121,12 +124,8 @@ class SegmentMemory:
         self.write_segment(STATE, 4 * word, struct.pack("<" + STATE_TYPES[word], value))
 
 
-Saved = Mapping[int, bytes]
-"""Segments whose contents outlast a run, by their numbers."""
-
-
 class PlanHost(SegmentMemory):
-    """Owns kernel memory: the segments and the plans that use them.
+    """A session of the kernels (`wasm_kernels/session/`): segments, and the plans that use them.
 
     Parameters
     ----------
@@ -138,108 +137,104 @@ class PlanHost(SegmentMemory):
 
     def __init__(self, engine: Engine, segment_bytes: list[int]) -> None:
         super().__init__(engine, [0] * N_SEGMENTS)
-        self.generation = 0
+        self.sizes = [0] * N_SEGMENTS
         self.observer: Callable[[LoadedPlan, Stop], None] | None = None
         """Runs plans in the place of `run`, with `timed`."""
-        self.sizes = list(segment_bytes)
         self.loaded: list[LoadedPlan] = []
-        self._constants: dict[Constants, list[int]] = {}
-        """Address of constants, and how many plans use them."""
-        self.sizes[STATE] = STATE_BYTES
+        self.session = engine.call("tw_session_open")
+        if not self.session:
+            raise engine.no_memory(engine.call("tw_missing"))
         try:
-            for k, size in enumerate(self.sizes):
-                if size and k not in (ARENA, CONSTANTS):
-                    self.bases[k] = engine.alloc(size, zeroed=True)
+            for segment, nbytes in enumerate(segment_bytes):
+                if segment not in (ARENA, CONSTANTS):
+                    self._reserve(segment, STATE_BYTES if segment == STATE else nbytes)
         except BaseException:
             self.release()
             raise
 
+    def call(self, name: str, *args: float) -> int:
+        """Call a function of `wasm_kernels/session/` on the session; its result."""
+        return self.engine.call(name, self.session, *args)
+
+    def demand(self, name: str, *args: float) -> None:
+        """Call a function of `wasm_kernels/session/` on the session, which must not fail."""
+        self.engine.demand(name, self.session, *args)
+
+    def _reserve(self, segment: int, nbytes: int) -> None:
+        if nbytes <= self.sizes[segment]:
+            return
+        if nbytes >= KERNEL_MEMORY:
+            raise self.engine.no_memory(nbytes)
+        try:
+            self.demand("tw_session_reserve", segment, nbytes)
+        finally:
+            self.bases[segment] = self.call("tw_session_base", segment)
+            self.sizes[segment] = self.call("tw_session_bytes", segment)
+
+    def set_trained(self, runs: Sequence[tuple[int, int]]) -> None:
+        """Say at which bytes of their segment the runs of trained parameters start, and how long they are."""
+        table = self.engine.alloc(8 * len(runs))
+        self.engine.write(table, struct.pack(f"<{2 * len(runs)}I", *(word for run in runs for word in run)))
+        try:
+            self.demand("tw_session_trained", table)
+        except BaseException:
+            self.engine.free(table)
+            raise
+
     # Plans.
 
-    def load(self, plan: Plan) -> LoadedPlan:
+    def load(self, plan: Plan, *, is_step: bool = True) -> LoadedPlan:
         """Put `plan` into kernel memory, growing the segments where it needs more."""
         self.check()
-        self._make_room(plan)
-        code_base = self.engine.load_code(plan.code) if plan.code else 0
-        constants = ptr = 0
+        self._reserve(ARENA, plan.arena_bytes)
+        self._reserve(PREPARED, plan.prepared_bytes)
+        loaded = LoadedPlan(plan, 0, 0, 0)
         try:
-            constants = self._hold_constants(plan.constants)
-            ptr = self.engine.alloc(len(plan.words))
-            loaded = LoadedPlan(plan, ptr, constants, code_base)
-            self.engine.write(ptr, plan.words)
-            self._place(loaded)
-            for name, (offset, nbytes) in plan.kept.items():
-                # Another value may have been cached at this offset before.
-                if name.startswith(SEEN):
-                    self.engine.write(self.bases[PREPARED] + offset, bytes(nbytes))
+            loaded.code_base = self.engine.load_code(plan.code) if plan.code else 0
+            loaded.constants = self._constants(plan.constants)
+            loaded.ptr = self.engine.alloc(len(plan.words))
+            self.engine.write(loaded.ptr, plan.words)
+            self.demand("tw_session_load", loaded.ptr, loaded.constants, loaded.code_base, is_step)
         except BaseException:
-            self._drop(plan, ptr, constants, code_base)
+            self._drop(loaded)
             raise
+        for name, (offset, nbytes) in plan.kept.items():
+            # Another value may have been cached at this offset before.
+            if name.startswith(SEEN):
+                self.engine.write(self.bases[PREPARED] + offset, bytes(nbytes))
         self.loaded.append(loaded)
         return loaded
+
+    def _constants(self, constants: Constants) -> int:
+        """Address of constants; equal ones are there once."""
+        if not constants:
+            return 0
+        for loaded in self.loaded:
+            if loaded.plan.constants == constants:
+                return loaded.constants
+        ptr = self.engine.alloc(len(constants))
+        try:
+            for offset, piece in constants.pieces():
+                self.engine.write(ptr + offset, piece)
+        except BaseException:
+            self.engine.free(ptr)
+            raise
+        return ptr
+
+    def _drop(self, loaded: LoadedPlan) -> None:
+        """Free what a plan has that the session did not take over."""
+        self.engine.free(loaded.ptr)
+        if all(loaded.constants != other.constants for other in self.loaded):
+            self.engine.free(loaded.constants)
+        if loaded.code_base:
+            self.engine.unload_code(loaded.code_base)
 
     def unload(self, loaded: LoadedPlan) -> None:
         """Give back what a plan takes of kernel memory, and its generated functions."""
         self.loaded.remove(loaded)
-        self._drop(loaded.plan, loaded.ptr, loaded.constants, loaded.code_base)
-
-    def _drop(self, plan: Plan, ptr: int, constants: int, code_base: int) -> None:
-        if ptr:
-            self.engine.free(ptr)
-        if constants:
-            held = self._constants[plan.constants]
-            held[1] -= 1
-            if not held[1]:
-                del self._constants[plan.constants]
-                self.engine.free(constants)
-        if code_base:
-            self.engine.unload_code(code_base)
-
-    def _hold_constants(self, constants: Constants) -> int:
-        """Address of constants that the caller uses from now on; equal ones are there once."""
-        if not constants:
-            return 0
-        held = self._constants.get(constants)
-        if held is None:
-            held = [self.engine.alloc(len(constants)), 0]
-            try:
-                for offset, piece in constants.pieces():
-                    self.engine.write(held[0] + offset, piece)
-            except BaseException:
-                self.engine.free(held[0])
-                raise
-            self._constants[constants] = held
-        held[1] += 1
-        return held[0]
-
-    def ready(self, loaded: LoadedPlan) -> LoadedPlan:
-        """`loaded` with room to run in, even if memory ran out as it grew for another plan."""
-        self._make_room(loaded.plan)
-        return loaded
-
-    def _make_room(self, plan: Plan) -> None:
-        for segment, nbytes in ((ARENA, plan.arena_bytes), (PREPARED, plan.prepared_bytes)):
-            if nbytes > self.sizes[segment]:
-                self._grow(segment, nbytes)
-
-    def _grow(self, segment: int, nbytes: int) -> None:
-        # The old one is freed first: memory may not hold both.
-        if self.bases[segment]:
-            self.engine.free(self.bases[segment])
-        self.bases[segment] = self.sizes[segment] = 0
-        try:
-            self.bases[segment] = self.engine.alloc(nbytes, zeroed=segment == PREPARED)  # nothing is prepared
-            self.sizes[segment] = nbytes
-        finally:
-            # Feeds and results moved: plans are relocated again, cached addresses are void.
-            self.generation += 1
-            for loaded in self.loaded:
-                self._place(loaded)
-
-    def _place(self, loaded: LoadedPlan) -> None:
-        segments = list(zip(self.bases, self.sizes, strict=True))
-        segments[CONSTANTS] = loaded.constants, len(loaded.plan.constants)
-        self.engine.place(loaded.ptr, segments, loaded.code_base)
+        self.demand("tw_session_unload", loaded.ptr)
+        if loaded.code_base:
+            self.engine.unload_code(loaded.code_base)
 
     def run(self, loaded: LoadedPlan, stop: Stop = None) -> None:
         """Run a plan; raises what `explain` makes of a failure.
@@ -258,8 +253,7 @@ class PlanHost(SegmentMemory):
             raise self.explain(loaded, status)
 
     def _run_in_slices(self, loaded: LoadedPlan, stop: Callable[[], bool]) -> int:
-        written = self.engine.written(loaded.ptr)
-        with self.undone(self.save(lambda segment: bool(written >> segment & 1))):
+        with self.undone(COPY_STEP, self.engine.written(loaded.ptr)):
             status = self.engine.run_slice(loaded.ptr, anew=True, milliseconds=SLICE_MS)
             while status == MORE:
                 if stop():
@@ -267,27 +261,32 @@ class PlanHost(SegmentMemory):
                 status = self.engine.run_slice(loaded.ptr, anew=False, milliseconds=SLICE_MS)
         return status
 
-    def save(self, wanted: Callable[[int], bool] = lambda segment: True) -> Saved:
-        """Copies of all that outlasts a run, or of the segments that are wanted."""
-        lasting = (s for s in range(PARAMETERS, PREPARED) if self.sizes[s] and wanted(s))
-        return {s: self.engine.read(self.bases[s], self.sizes[s]) for s in lasting}
+    def save(self, copy: int, segments: int = ALL) -> None:
+        """Copy all that outlasts a run, or the segments of these bits."""
+        self.demand("tw_session_save", copy, segments)
 
-    def put_back(self, saved: Saved) -> None:
-        """Restore the saved segments: to their contents just before the step that is undone.
+    def forget(self, copy: int) -> None:
+        """Give back the memory of a copy."""
+        self.demand("tw_session_forget", copy)
+
+    def put_back(self, copy: int) -> None:
+        """Restore the copied segments: to their contents just before the step that is undone.
 
         Values that plans keep stay valid: a step prepares them from the parameters that it starts from.
         """
-        for segment, data in saved.items():
-            self.engine.write(self.bases[segment], data)
+        self.demand("tw_session_put_back", copy)
 
     @contextmanager
-    def undone(self, saved: Saved) -> Iterator[None]:
-        """Put back what was saved when anything goes wrong."""
+    def undone(self, copy: int, segments: int = ALL) -> Iterator[None]:
+        """Copy the segments of these bits that outlast a run, and put them back when anything goes wrong."""
+        self.save(copy, segments)
         try:
             yield
         except BaseException:
-            self.put_back(saved)
+            self.put_back(copy)
             raise
+        finally:
+            self.forget(copy)
 
     def timed(self, loaded: LoadedPlan, stop: Stop = None) -> list[float]:
         """Run a plan once; milliseconds per instruction."""
@@ -376,9 +375,7 @@ class PlanHost(SegmentMemory):
             return
         for loaded in list(self.loaded):
             self.unload(loaded)
-        for segment, base in enumerate(self.bases):
-            if base and segment != CONSTANTS:
-                self.engine.free(base)
+        self.demand("tw_session_close")
         self.bases = [0] * N_SEGMENTS
         self.released = True
 
@@ -394,27 +391,27 @@ class PlanCache:
 
     def __init__(self, host: PlanHost, max_plans: int = DEFAULT_MAX_PLANS) -> None:
         self._host, self._max = host, max_plans
-        self._steps: dict[Hashable, LoadedPlan] = {}
-        self._others: dict[Hashable, LoadedPlan] = {}
+        self._plans: dict[Hashable, LoadedPlan] = {}
 
     def __len__(self) -> int:
-        return len(self._steps) + len(self._others)
+        return len(self._plans)
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(self._plans)
 
     def step(self, key: Hashable, make: Callable[[Mapping[str, tuple[int, int]]], Plan]) -> LoadedPlan:
         """The plan of a step, made where it is not there: `make` is given what the other plans keep."""
-        loaded = self._steps.pop(key, None)
-        if loaded is None:
-            while len(self._steps) >= self._max:
-                self._host.unload(self._steps.pop(next(iter(self._steps))))
-            loaded = self._host.load(make(self.in_use()))
-        self._steps[key] = loaded
-        return self._host.ready(loaded)
+        if key not in self._plans:
+            while ptr := self._host.call("tw_session_excess", self._max):
+                self._host.unload(self._plans.pop(next(k for k, one in self._plans.items() if one.ptr == ptr)))
+            self._plans[key] = self._host.load(make(self.in_use()))
+        return self._plans[key]
 
     def other(self, key: Hashable, make: Callable[[], Plan]) -> LoadedPlan:
         """A plan that no feeds decide on, which stays."""
-        if key not in self._others:
-            self._others[key] = self._host.load(make())
-        return self._host.ready(self._others[key])
+        if key not in self._plans:
+            self._plans[key] = self._host.load(make(), is_step=False)
+        return self._plans[key]
 
     def in_use(self) -> dict[str, tuple[int, int]]:
         """Return the places of the values that the plans keep in the segment of prepared values, by name."""

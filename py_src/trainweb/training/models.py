@@ -183,7 +183,7 @@ class SessionModels:
         return others[0] if len(others) == 1 else self.compared()
 
     def own_outputs(self) -> list[str]:
-        """What a step that predicts gives: the outputs besides the loss, else what the loss compares.
+        """The outputs of a step that predicts: those besides the loss, else the tensors that the loss compares.
 
         Raises
         ------

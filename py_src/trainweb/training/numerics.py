@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from trainweb import messages
 from trainweb.errors import NumericsError
 from trainweb.ir.layout import (
+    COPY_CHECK,
     GRADIENTS,
     PARAMETERS,
     STATE,
@@ -23,12 +24,12 @@ from trainweb.ir.layout import (
     STATE_STEP,
 )
 from trainweb.training.host import LoadedPlan
-from trainweb.training.parameters import MOMENT_OF
+from trainweb.training.record import MOMENT_OF
 
 if TYPE_CHECKING:
-    from trainweb.backend.wasm.plan import KeptNode
+    from trainweb.backend.wasm.engine.base import Engine
+    from trainweb.backend.wasm.plan import InspectedNode
     from trainweb.model.graph import Tensor
-    from trainweb.training.host import Saved
     from trainweb.training.parts import SessionParts
 
 Result = TypeVar("Result")
@@ -63,15 +64,12 @@ class TensorRange:
     infinite: int
 
     @classmethod
-    def of(cls, name: str, shape: Sequence[int], data: bytes) -> TensorRange:
-        """Return the range of float32 bytes."""
-        import numpy as np  # sessions without checks do without
-
-        values = np.frombuffer(data, "<f4")
-        finite = values[np.isfinite(values)]
-        nan = int(np.isnan(values).sum())
-        least, most = (_rounded(finite.min()), _rounded(finite.max())) if finite.size else (None, None)
-        return cls(name, tuple(shape), least, most, nan, values.size - finite.size - nan)
+    def of(cls, engine: Engine, name: str, shape: Sequence[int], ptr: int) -> TensorRange:
+        """Return the range of the float32 at an address."""
+        found = engine.range(ptr, prod(shape))
+        if found.nan + found.infinite == prod(shape):
+            return cls(name, tuple(shape), None, None, found.nan, found.infinite)
+        return cls(name, tuple(shape), _rounded(found.least), _rounded(found.most), found.nan, found.infinite)
 
     @property
     def is_finite(self) -> bool:
@@ -91,12 +89,12 @@ class TensorRange:
         return f"{self.name!r} (" + ", ".join(filter(None, [f"{prod(self.shape)} values", finite, self.bad])) + ")"
 
 
-def _rounded(value: Any) -> float:
-    return float(f"{float(value):.{DIGITS}g}")
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
 
 
 def first_fault(
-    nodes: Sequence[KeptNode], counts: Mapping[str, tuple[int, int]], results: Iterable[str]
+    nodes: Sequence[InspectedNode], counts: Mapping[str, tuple[int, int]], results: Iterable[str]
 ) -> tuple[int, str] | None:
     """Return the node that is at fault, by its number, and its tensor.
 
@@ -111,7 +109,7 @@ def first_fault(
     results
         What the step is run for: its outputs.
     """
-    readers: dict[str, list[KeptNode]] = {}
+    readers: dict[str, list[InspectedNode]] = {}
     for node in nodes:
         for name in node.inputs:
             readers.setdefault(name, []).append(node)
@@ -124,7 +122,7 @@ def first_fault(
 
     ends = {*results, *(name for node in nodes if node.is_state for name in node.outputs)}
 
-    def counts_for(name: str, is_final: Callable[[KeptNode], bool]) -> bool:
+    def counts_for(name: str, is_final: Callable[[InspectedNode], bool]) -> bool:
         """Return True if NaN or infinity of a tensor reaches one of the ends, or a node that `is_final` accepts."""
         waiting, seen = [name], {name}
         while waiting:
@@ -163,16 +161,13 @@ class NumericsCheck:
         core = self._core
         types = core.models.signature(kind, feeds)
         overwrite = kind != "train" or bool(core.host.read_state(STATE_LAZY_RESET))
-        saved = core.host.save()
-        with core.host.undone(saved):
-            loaded = core.kept_plan(kind, types, overwrite)
+        with core.host.undone(COPY_CHECK):
+            loaded = core.inspected_plan(kind, types, overwrite)
             core.host.write_feeds(loaded, feeds)
             core.host.run(loaded)
-            self._check_kept(kind, loaded, saved, overwrite)
+            self._check_inspected(kind, loaded, overwrite)
             before = self._results(kind, loaded)
-        core.host.put_back(saved)
-        with core.host.undone(saved):
-            core.host.ready(compiled)
+            core.host.put_back(COPY_CHECK)
             results = run()
             after = self._results(kind, compiled)
             worse = next((n for n, found in after.items() if _bad(found) > _bad(before[n])), None)
@@ -182,40 +177,45 @@ class NumericsCheck:
 
     def optimizer_step(self, run: Callable[[], None]) -> None:
         """Run an optimizer step, unless it makes a parameter or moment that is no number."""
-        core = self._core
-        saved = core.host.save()
-        with core.host.undone(saved):
+        with self._core.host.undone(COPY_CHECK):
             run()
             for places in self._optimized():
-                for what, (segment, offset, shape) in places.items():
-                    nbytes = 4 * prod(shape)
-                    found = TensorRange.of(what, shape, core.host.read_segment(segment, offset, nbytes))
-                    before = TensorRange.of(what, shape, saved[segment][offset : offset + nbytes])
-                    if _bad(found) > _bad(before):
-                        raise self._optimizer_error(found, places, saved)
+                for what, place in places.items():
+                    found = self._range(what, *place)
+                    if _bad(found) > _bad(self._range_before(what, *place)):
+                        raise self._optimizer_error(found, places)
 
-    def _check_kept(self, kind: str, loaded: LoadedPlan, saved: Saved, overwrite: bool) -> None:
+    def _range(self, name: str, segment: int, offset: int, shape: tuple[int, ...]) -> TensorRange:
+        host = self._core.host
+        return TensorRange.of(host.engine, name, shape, host.bases[segment] + offset)
+
+    def _range_before(self, name: str, segment: int, offset: int, shape: tuple[int, ...]) -> TensorRange:
+        """The range of a tensor before the step."""
+        host = self._core.host
+        return TensorRange.of(host.engine, name, shape, host.call("tw_session_copy", COPY_CHECK, segment) + offset)
+
+    def _check_inspected(self, kind: str, loaded: LoadedPlan, overwrite: bool) -> None:
         host, plan = self._core.host, loaded.plan
         ranges = {
-            name: TensorRange.of(name, slot.shape, host.engine.read(host.address(slot, loaded), slot.nbytes))
+            name: TensorRange.of(host.engine, name, slot.shape, host.address(slot, loaded))
             for name, slot in plan.outputs.items()
             if slot.dtype == "float32" and slot.nbytes
         }
         counts = {name: (found.nan, found.infinite) for name, found in ranges.items() if not found.is_finite}
         # A step reads the old contents of the tensors that it updates.
-        made = {name for node in plan.kept_nodes for name in node.outputs}
+        made = {name for node in plan.inspected_nodes for name in node.outputs}
         for name, slot in plan.outputs.items():
-            if slot.segment in saved and name not in made and name in ranges:
-                data = saved[slot.segment][slot.offset : slot.offset + slot.nbytes]
-                ranges[name] = found = TensorRange.of(name, slot.shape, data)
+            is_lasting = host.call("tw_session_copy", COPY_CHECK, slot.segment) != 0
+            if is_lasting and name not in made and name in ranges:
+                ranges[name] = found = self._range_before(name, slot.segment, slot.offset, slot.shape)
                 counts[name] = (found.nan, found.infinite)
                 if slot.segment == GRADIENTS and overwrite:
                     # The step overwrites them without reading them.
                     del ranges[name], counts[name]
-        fault = first_fault(plan.kept_nodes, counts, self._core.outputs[kind])
+        fault = first_fault(plan.inspected_nodes, counts, self._core.outputs[kind])
         if fault is not None:
             number, name = fault
-            node = plan.kept_nodes[number]
+            node = plan.inspected_nodes[number]
             inputs = [ranges[n] for n in node.inputs if n in ranges]
             raise self._error(kind, node.name, node.op, ranges[name], inputs)
 
@@ -227,13 +227,11 @@ class NumericsCheck:
         for name in core.outputs[kind]:
             place = loaded.plan.outputs[name]
             if place.dtype == "float32":
-                data = host.engine.read(host.address(place, loaded), place.nbytes) if place.nbytes else b""
-                found[name] = TensorRange.of(name, place.shape, data)
+                found[name] = TensorRange.of(host.engine, name, place.shape, host.address(place, loaded))
         for slot in core.layout.slots.values():
             for suffix, segment, at in (("", PARAMETERS, slot.offset), ("_grad", GRADIENTS, slot.trainable_offset)):
                 if at >= 0:
-                    data = host.read_segment(segment, 4 * at, 4 * slot.size)
-                    found[slot.name + suffix] = TensorRange.of(slot.name + suffix, slot.shape, data)
+                    found[slot.name + suffix] = self._range(slot.name + suffix, segment, 4 * at, slot.shape)
         return found
 
     def _optimized(self) -> Iterator[Places]:
@@ -246,7 +244,7 @@ class NumericsCheck:
                 places[f"{slot.name}.{moment}"] = (MOMENT_OF[moment].segment, offset, shape)
             yield places
 
-    def _optimizer_error(self, found: TensorRange, places: Places, saved: Saved) -> NumericsError:
+    def _optimizer_error(self, found: TensorRange, places: Places) -> NumericsError:
         parameter = next(iter(places))
         slot = self._core.layout.slots[parameter]
         read = {
@@ -255,10 +253,7 @@ class NumericsCheck:
             **places,
             "learning_rate": (STATE, 4 * STATE_LEARNING_RATE, (1,)),
         }
-        inputs = [
-            TensorRange.of(name, shape, saved[segment][offset : offset + 4 * prod(shape)])
-            for name, (segment, offset, shape) in read.items()
-        ]
+        inputs = [self._range_before(name, *place) for name, place in read.items()]
         op = self._core.models.optimizer_operator()
         return self._error("optimizer", f"The optimizer {op} of {parameter!r}", op, found, inputs)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,29 +24,23 @@ from trainweb.ir.layout import (
     STATE_SEED,
     STATE_STEP,
     STATE_TOTAL,
-    STATE_TYPES,
     STATE_WARMUP,
-    STATE_WORDS,
 )
 from trainweb.model.floats import HALVES, OTHER_FLOATS, converted
 from trainweb.model.graph import Tensor
 from trainweb.model.lazy import LazyTensor, Place
-from trainweb.ops.optim import AVERAGES, GRADS, MOMENTS, PARAMS
-from trainweb.training import seed
+from trainweb.ops.optim import AVERAGES, GRADS, PARAMS
+from trainweb.training.record import MOMENT_OF, check_same_type, optimizer_words, start_segments, write_segments
 
 if TYPE_CHECKING:
     from trainweb.checkpoint import Checkpoint
     from trainweb.training.host import SegmentMemory
 
-EXCHANGED_BYTES = 2**20
-"""Of parameters and averages at once."""
 DEFAULT_LEARNING_RATE = 0.001
 """Of a fresh optimizer; a checkpoint does not keep the current rate."""
 GROUP = "group0"
 """Name of the one optimizer group."""
 Shape = tuple[int, ...]
-MOMENT_OF = {m.saved: m for m in (*MOMENTS, AVERAGES)}
-"""Moments, averages among them, by their names in checkpoints."""
 
 
 @dataclass(slots=True)
@@ -192,8 +185,6 @@ class TensorStore(ParameterStore):
             names = ", ".join(repr(g.name) for g in checkpoint.groups)
             raise CheckpointError(f"The checkpoint has the optimizer groups {names}; only {GROUP!r} is known.")
         for group in checkpoint.groups:
-            if group.step < 0:
-                raise CheckpointError(f"Step {group.step} of optimizer group {group.name!r} is negative.")
             self.optimizer = OptimizerState(group.step, group.initial_lr, dict(group.states))
             self.has_optimizer_state = bool(group.states)
         self.resume = checkpoint.resume
@@ -309,6 +300,12 @@ class Layout:
             found[moment.input] = items(moment.segment, (self.moment(name, s) for s in self.trained()))
         return found
 
+    def runs(self, trainable_only: bool) -> list[tuple[int, int]]:
+        """Offset and bytes of the runs of all (trainable) parameters."""
+        if not trainable_only:
+            return [(0, 4 * self.size)]
+        return [(run.shift, run.nbytes) for (run,) in flat_runs(self.sequences()[PARAMS])]
+
     def find(self, name: str) -> ParameterSlot:
         """The slot of a parameter.
 
@@ -339,18 +336,6 @@ class MemoryStore(ParameterStore):
     def __init__(self, layout: Layout, host: SegmentMemory, origin: TensorStore, *, has_optimizer: bool) -> None:
         self.layout, self.host, self.origin, self.has_optimizer = layout, host, origin, has_optimizer
         self.trainable, self.is_nominal = origin.trainable, origin.is_nominal
-
-    def fill(self) -> None:
-        """Write what the session starts from.
-
-        Raises
-        ------
-        CheckpointError
-            It does not fit the model.
-        """
-        for segment, pieces in start_segments(self.layout, self.origin).items():
-            for offset, tensor in pieces:
-                self.host.write_segment(segment, offset, memoryview(tensor.data))
 
     def type_of(self, name: str) -> tuple[str, tuple[int, ...]]:
         if name in self.layout.slots:
@@ -415,9 +400,10 @@ class MemoryStore(ParameterStore):
 
     def take(self, origin: TensorStore) -> None:
         """Go on with these parameters, moments and schedule; gradients and random numbers are the session's own."""
+        segments = start_segments(self.layout, origin)
         self.origin, self.trainable, self.is_nominal = origin, origin.trainable, origin.is_nominal
-        self.fill()
-        for word, value in optimizer_fields(origin.optimizer).items():
+        write_segments(self.host, segments)
+        for word, value in optimizer_words(origin.optimizer).items():
             self.host.write_state(word, value)
 
     def give_back(self) -> TensorStore:
@@ -428,17 +414,6 @@ class MemoryStore(ParameterStore):
         found.optimizer.moments = {p: {n: copied(t) for n, t in named.items()} for p, named in moments.items()}
         self.origin.take(found, is_nominal=self.is_nominal)
         return self.origin
-
-    def exchange_averages(self) -> None:
-        """Let the trainable parameters and their averages change places."""
-        at = self.layout.segment_bytes()[AVERAGES.segment] - 4 * self.layout.trainable_size
-        for start, nbytes in self._places(trainable_only=True):
-            for place in range(start, start + nbytes, EXCHANGED_BYTES):
-                n = min(EXCHANGED_BYTES, start + nbytes - place)
-                kept = self.host.read_segment(PARAMETERS, place, n)
-                self.host.write_segment(PARAMETERS, place, self.host.read_segment(AVERAGES.segment, at, n))
-                self.host.write_segment(AVERAGES.segment, at, kept)
-                at += n
 
     # All parameters at once.
 
@@ -454,7 +429,7 @@ class MemoryStore(ParameterStore):
         if self.is_nominal:
             raise messages.NOMINAL_GET_ALL()
         data, start = bytearray(4 * self.layout.count(trainable_only)), 0
-        for at, n in self._places(trainable_only):
+        for at, n in self.layout.runs(trainable_only):
             self.host.read_segment_into(PARAMETERS, at, memoryview(data)[start : start + n])
             start += n
         return Tensor("parameters", "float32", (self.layout.count(trainable_only),), data)
@@ -476,45 +451,10 @@ class MemoryStore(ParameterStore):
         if len(data) != expected:
             raise messages.BUFFER_SIZE(expected=expected, actual=len(data))
         view, start = memoryview(data), 0
-        for at, n in self._places(trainable_only):
+        for at, n in self.layout.runs(trainable_only):
             self.host.write_segment(PARAMETERS, at, view[start : start + n])
             start += n
         self.is_nominal = False
-
-    def _places(self, trainable_only: bool) -> list[tuple[int, int]]:
-        """Offset and bytes of the runs of all (trainable) parameters."""
-        if not trainable_only:
-            return [(0, 4 * self.layout.size)]
-        return [(run.shift, run.nbytes) for (run,) in flat_runs(self.layout.sequences()[PARAMS])]
-
-
-def start_state(store: TensorStore) -> bytes:
-    """Return the state words at the start; without an exact resumption the first step overwrites gradients."""
-    words = bytearray(4 * STATE_WORDS)
-    resume = store.resume or Resume()
-    start, position = resume.random or (seed.current(), 0)
-    fields = {
-        STATE_LAZY_RESET: int(resume.reset),
-        STATE_SEED: start,
-        STATE_RANDOM_OFFSET: position,
-        **optimizer_fields(store.optimizer),
-    }
-    for word, value in fields.items():
-        struct.pack_into("<" + STATE_TYPES[word], words, 4 * word, value)
-    return bytes(words)
-
-
-def optimizer_fields(optimizer: OptimizerState) -> dict[int, float]:
-    """The state words that an optimizer has."""
-    warmup, total = optimizer.schedule or (0, 0)
-    return {
-        STATE_LEARNING_RATE: optimizer.learning_rate,
-        STATE_STEP: optimizer.step,
-        STATE_INITIAL_LR: optimizer.initial_lr,
-        STATE_SCHEDULER: int(optimizer.schedule is not None),
-        STATE_WARMUP: warmup,
-        STATE_TOTAL: total,
-    }
 
 
 def copied(tensor: Tensor) -> Tensor:
@@ -522,64 +462,3 @@ def copied(tensor: Tensor) -> Tensor:
     if not isinstance(tensor, LazyTensor):
         return tensor
     return Tensor(tensor.name, tensor.dtype, tensor.shape, tensor.data)
-
-
-Pieces = list[tuple[int, Tensor]]
-
-
-def start_segments(layout: Layout, store: TensorStore) -> Mapping[int, Pieces]:
-    """Return the initial contents of the segments: by segment, offsets and tensors without gaps, or nothing.
-
-    Raises
-    ------
-    CheckpointError
-        A parameter or moment does not fit the model.
-    """
-    found: dict[int, Pieces] = {}
-    if not store.is_nominal:
-        for slot in layout.slots.values():
-            tensor = store.tensors[slot.name]
-            check_same_type(tensor, "float32", slot.shape)
-            found.setdefault(PARAMETERS, []).append((4 * slot.offset, tensor))
-    gradients = store.resume.gradients if store.resume is not None else {}
-    for slot in layout.trained() if gradients else ():
-        if slot.name not in gradients:
-            raise CheckpointError(f"The checkpoint has gradients, but none of {slot.name!r}, which the model trains.")
-        check_same_type(gradients[slot.name], "float32", slot.shape)
-        found.setdefault(GRADIENTS, []).append((4 * slot.trainable_offset, gradients[slot.name]))
-    stored = store.optimizer
-    if stored.moments and stored.kind and layout.optimizer and stored.kind != layout.optimizer:
-        raise messages.OTHER_OPTIMIZER(stored=stored.kind, own=layout.optimizer)
-    for name in layout.moments:
-        if name == AVERAGES.saved:
-            _start_averages(layout, store, found)
-            continue
-        for slot in layout.trained() if stored.moments else ():
-            saved = stored.moments.get(slot.name, {})
-            if name not in saved:
-                raise CheckpointError(
-                    f"The checkpoint's optimizer state has no {name} for {slot.name!r}, which this optimizer needs."
-                )
-            segment, (offset, shape) = MOMENT_OF[name].segment, layout.moment(name, slot)
-            check_same_type(saved[name], "float32", shape)
-            found.setdefault(segment, []).append((offset, saved[name]))
-    return found
-
-
-def _start_averages(layout: Layout, store: TensorStore, found: dict[int, Pieces]) -> None:
-    """Averages as they were kept, or where a run that kept none goes on, the parameters as they are."""
-    if store.is_nominal or not store.optimizer.step:
-        return  # the first step makes them
-    for slot in layout.trained():
-        offset, shape = layout.moment(AVERAGES.saved, slot)
-        tensor = store.optimizer.moments.get(slot.name, {}).get(AVERAGES.saved, store.tensors[slot.name])
-        check_same_type(tensor, "float32", shape)
-        found.setdefault(AVERAGES.segment, []).append((offset, tensor))
-
-
-def check_same_type(tensor: Tensor, dtype: str, shape: tuple[int, ...]) -> None:
-    """Raise unless `tensor` has this dtype and shape."""
-    if tensor.dtype != dtype:
-        raise messages.PARAMETER_DTYPE(name=tensor.name, expected=dtype, actual=tensor.dtype)
-    if tensor.shape != shape:
-        raise messages.PARAMETER_SHAPE(name=tensor.name, expected=list(shape), actual=list(tensor.shape))

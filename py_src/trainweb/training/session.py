@@ -287,11 +287,11 @@ class TrainingSession(SessionMethods, SessionTasks):
         training : bool
             False: of the eval model.
         """
-        return list(self.core.inputs["train" if training else "eval"])
+        return list(self.core.inputs["train" if flag("training", training) else "eval"])
 
     def output_names(self, training: bool = True) -> list[str]:
         """User outputs of the training (or eval) model; empty without an eval model."""
-        return list(self.core.outputs["train" if training else "eval"])
+        return list(self.core.outputs["train" if flag("training", training) else "eval"])
 
     # Out.
 
@@ -332,7 +332,7 @@ class TrainingSession(SessionMethods, SessionTasks):
         names = [graph_output_names] if isinstance(graph_output_names, str) else graph_output_names
         if names is not None:
             names = texts("graph_output_names", names)
-        data = self.core.export_model_for_inferencing(names, ema)
+        data = self.core.export_model_for_inferencing(names, flag("ema", ema))
         if path is None:
             return data
         if not isinstance(path, (str, Path)):
@@ -355,7 +355,7 @@ class TrainingSession(SessionMethods, SessionTasks):
         training : bool
             False: an eval step.
         """
-        kind = "train" if training else "eval"
+        kind = "train" if flag("training", training) else "eval"
         plan, milliseconds = self.core.profile(kind, self._converted(kind, feeds), runs)
         return Profile(plan.text, plan.nodes, milliseconds)
 
@@ -403,7 +403,7 @@ class TrainingSession(SessionMethods, SessionTasks):
             The instructions as the operators emit them, one a line, by names of tensors; then, for every pass of the
             compiler, what it changes as a unified diff.
         """
-        kind = "train" if training else "eval"
+        kind = "train" if flag("training", training) else "eval"
         tensors = self._converted(kind, feeds)
         return self.core.explain(kind, self.core.models.signature(kind, tensors))
 

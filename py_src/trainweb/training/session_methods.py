@@ -126,7 +126,7 @@ class SessionMethods(ABC):
         Raises
         ------
         SessionError
-            Negative, infinite or no number; or the session has no optimizer model.
+            The rate is negative, infinite or NaN; or the session has no optimizer model.
         """
         self.core.set_learning_rate(lr)
 
@@ -147,8 +147,8 @@ class SessionMethods(ABC):
         Raises
         ------
         SessionError
-            A count is no integer >= 0, the warm-up is longer than the whole, or `initial_lr` is no learning rate; or
-            the session has no optimizer model.
+            A count is not an integer >= 0, the warm-up is longer than the total, or `initial_lr` is not a float32 >= 0;
+            or the session has no optimizer model.
         """
         self.core.register_linear_lr_scheduler(warmup_step_count, total_step_count, initial_lr)
 
@@ -281,7 +281,7 @@ class SessionMethods(ABC):
         Raises
         ------
         CheckpointError
-            The session is of a nominal checkpoint, which has no values yet.
+            The session has a nominal checkpoint, which has no values yet.
         """
         return self.core.gradient_norms()
 
@@ -316,14 +316,14 @@ class SessionMethods(ABC):
         return [NodeArg.of(v) for v in self.core.output_metadata(flag("training", training))]
 
     def memory(self) -> SessionMemory:
-        """Bytes of kernel memory that the session takes, and what `memory_budget` costs; after a step."""
+        """Bytes of kernel memory that the session takes, and the cost of `memory_budget`; call it after a step."""
         return self.core.memory()
 
     def prepare(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Compile ahead what steps with feeds of these shapes run: while data is on its way, say.
+        """Compile the plans of steps with feeds of these shapes ahead, for example while data load.
 
-        These are the plans of the train step, the eval step and the optimizer step, as far as the session has them.
-        Nothing runs. The plan of the train step is the one that overwrites gradients: at first, and after each
+        These are the plans of the train step, the eval step and the optimizer step, if the session has their models.
+        Nothing runs. The plan of the train step overwrites gradients, as the first step does, and each step after
         `lazy_reset_grad`. A train step that adds to gradients has another plan, which its first call compiles.
 
         Parameters
@@ -348,14 +348,14 @@ class SessionMethods(ABC):
         format : str, default "safetensors"
             safetensors or npz.
         ema : bool, default False
-            Averages stand for the parameters, where the session keeps them.
+            Use the averages of the parameters that the session keeps.
 
         Raises
         ------
         ModelError
             There is no such format.
         SessionError
-            Averages are asked for, and the session keeps none.
+            `ema` is true, but the session keeps no averages.
         """
         return self.core.export_weights(format, flag("ema", ema))
 
@@ -372,6 +372,7 @@ class SessionMethods(ABC):
         Raises
         ------
         CheckpointError
-            It is neither, has other parameters though `strict`, or one of another type or shape. Nothing was changed.
+            The file has neither format, other parameters though `strict`, or a wrong type or shape. Nothing was
+            changed.
         """
         self.core.load_weights(weights, flag("strict", strict))

@@ -1,4 +1,4 @@
-"""What a session does in one call: it is made of a model, learns from data, is evaluated, and predicts."""
+"""The tasks of a session: it is created from a model, learns from data, is evaluated, and predicts."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class SessionTasks:
         batch_size: int | None = None,
         batched: bool | None = None,
     ) -> dict[str, np.ndarray]:
-        """What the model gives for data, with the current parameters. Labels are not needed, and nothing changes.
+        """The outputs of the model for data, with the current parameters. Labels are not needed, and nothing changes.
 
         Parameters
         ----------
@@ -165,8 +165,8 @@ class SessionTasks:
         ema : bool
             Averages of the parameters stand for them, where the session keeps some.
         batch_size : int, optional
-            Rows of a batch; 32, unless the data comes in batches. The last batch is filled up with rows of its own,
-            whose results are left out.
+            Rows of a batch; 32, unless the data comes in batches. The last batch is padded, and the results of the
+            padding are left out.
         batched : bool, optional
             Whether the items of a stream are whole batches; by default the shape of the first one tells.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from trainweb import messages
 from trainweb._names import hides
-from trainweb.arguments import checks_keywords
+from trainweb.arguments import checks_keywords, flag
 from trainweb.checkpoint import (
     Checkpoint,
     OptimizerGroup,
@@ -137,7 +137,7 @@ class CheckpointState:
         """
         if not isinstance(state, CheckpointState):
             raise TypeError(f"'state' must be a CheckpointState, got {type(state).__name__}.")
-        checkpoint = state.to_checkpoint(include_optimizer_state)
+        checkpoint = state.to_checkpoint(flag("include_optimizer_state", include_optimizer_state))
         if path is None:
             return write_checkpoint(checkpoint)
         write_checkpoint_file(path, checkpoint)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainweb import messages
-from trainweb.ir.layout import STATE
+from trainweb.ir.layout import COPY_CHECK, STATE
 
 if TYPE_CHECKING:
-    from trainweb.backend.wasm.plan import KeptNode, Plan
+    from trainweb.backend.wasm.plan import InspectedNode, Plan
     from trainweb.model.graph import Tensor
     from trainweb.training.parts import SessionParts
 
@@ -42,9 +42,9 @@ class DeadUnits:
 
 def rectified_units(plan: Plan) -> list[DeadUnits]:
     """The activations that may have dead units, none of which has fired yet."""
-    makers = {name: node for node in plan.kept_nodes for name in node.outputs}
+    makers = {name: node for node in plan.inspected_nodes for name in node.outputs}
     found = []
-    for node in plan.kept_nodes:
+    for node in plan.inspected_nodes:
         if node.is_rectifier and node.outputs:
             slot = plan.outputs[node.outputs[0]]
             if len(slot.shape) > 1:
@@ -54,9 +54,9 @@ def rectified_units(plan: Plan) -> list[DeadUnits]:
     return found
 
 
-def _unit_axis(node: KeptNode, makers: Mapping[str, KeptNode]) -> int:
+def _unit_axis(node: InspectedNode, makers: Mapping[str, InspectedNode]) -> int:
     """Return the unit axis of the product or convolution before a node."""
-    at: KeptNode | None = node
+    at: InspectedNode | None = node
     while at is not None:
         if at.unit_axis is not None:
             return at.unit_axis
@@ -73,9 +73,9 @@ def dead_units(core: SessionParts, batches: Sequence[Mapping[str, Tensor]]) -> l
     core.check_step("eval")
     fired: dict[str, np.ndarray] = {}
     names: dict[str, DeadUnits] = {}
-    saved = core.host.save(lambda segment: segment == STATE)
+    core.host.save(COPY_CHECK, 1 << STATE)
     for feeds in batches:
-        loaded = core.kept_plan("eval", core.models.signature("eval", feeds), overwrite=True)
+        loaded = core.inspected_plan("eval", core.models.signature("eval", feeds), overwrite=True)
         core.host.write_feeds(loaded, feeds)
         core.host.run(loaded)
         for one in rectified_units(loaded.plan):
@@ -85,7 +85,8 @@ def dead_units(core: SessionParts, batches: Sequence[Mapping[str, Tensor]]) -> l
             fires = (values.reshape(one.units, -1) > 0).any(axis=1)
             names.setdefault(one.tensor, one)
             fired[one.tensor] = np.logical_or(fires, fired.get(one.tensor, False))
-    core.host.put_back(saved)
+    core.host.put_back(COPY_CHECK)
+    core.host.forget(COPY_CHECK)
     return [
         DeadUnits(one.tensor, one.node, one.axis, one.units, np.flatnonzero(~fired[one.tensor]).tolist())
         for one in names.values()

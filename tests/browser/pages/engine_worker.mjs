@@ -29,7 +29,10 @@ function makePlan(engine, segments, instructions, { slot = 0, functions = 0 } = 
 }
 
 function place(engine, plan, segments, slot) {
-  engine.place(plan, Uint32Array.from(segments.flatMap(([base, nbytes]) => [base, nbytes])), slot);
+  const table = Uint32Array.from(segments.flatMap(([base, nbytes]) => [base, nbytes]));
+  engine.write(engine.call("tw_place_table", segments.length), table);
+  const status = engine.call("tw_place", plan, segments.length, slot);
+  if (status !== 0) throw new Error(`tw_place: ${status}`);
 }
 
 function opcodeOf(engine, name) {

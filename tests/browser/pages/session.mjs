@@ -1,4 +1,4 @@
-// What the tests of the JavaScript package see: its exports and a few helpers as globals.
+// The globals of the tests of the JavaScript package: its exports and a few helpers.
 // The package comes from ?package=URL, so that tests can load it from another origin.
 
 const source = new URL(location.href).searchParams.get("package") ?? "/dist/index.js";

@@ -1,7 +1,7 @@
 """Record PyTorch's gradients where operators have none of their own: at ties, at bounds and at zero.
 
-python tests/golden/ties/record.py, with a Python that has torch, from the root of the project. Each case of
-`recorded.json` has the nodes of a small model, what goes in, and the gradients of the sum of y times 1, 2, 3, ...
+python tests/golden/ties/record.py, from the root of the project, with a Python that has torch and torchvision. Each
+case of `recorded.json` has the nodes of a small model, what goes in, and the gradients of the sum of y times 1, 2, ...
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torchvision
 from torch.nn import functional as F
 
 TARGET = Path(__file__).with_name("recorded.json")
@@ -321,9 +322,56 @@ def sampled() -> Iterator[dict[str, Any]]:
                 yield found
 
 
+def regions() -> Iterator[dict[str, Any]]:
+    """Regions of an image that was zero in places, and back from pooled ones."""
+    image = {"x": [[[[float((3 * a + 5 * b) % 7 > 3) for b in range(6)] for a in range(6)]]]}
+    rois = [[0.0, 0.0, 0.0, 5.0, 5.0], [0.0, 1.0, 1.0, 4.0, 3.0], [0.0, 7.0, 7.0, 9.0, 9.0]]
+    yield single(
+        "MaxRoiPool",
+        "MaxRoiPool",
+        lambda x: torchvision.ops.roi_pool(x, torch.tensor(rois), (2, 3), 1.0),
+        image,
+        {"pooled_shape": [2, 3]},
+        constants={"rois": rois},
+    )
+    yield single(
+        "RoiAlign",
+        "RoiAlign",
+        lambda x: torchvision.ops.roi_align(x, torch.tensor(rois[:2]), (2, 3), 1.0, 2, True),
+        image,
+        {"output_height": 2, "output_width": 3, "sampling_ratio": 2},
+        constants={"boxes": [roi[1:] for roi in rois[:2]], "images": [0, 0]},
+    )
+    places = [[[[0, 2], [8, 10]]]]
+    yield single(
+        "MaxUnpool",
+        "MaxUnpool",
+        lambda x: F.max_unpool2d(x, torch.tensor(places), 2),
+        {"x": [[[[1.0, 0.0], [0.0, 2.0]]]]},
+        {"kernel_shape": [2, 2], "strides": [2, 2]},
+        constants={"places": places},
+    )
+
+
+def scattered() -> Iterator[dict[str, Any]]:
+    """Updates that equal what they meet, and zeros among factors."""
+    values = {"x": [1.0, 2.0, 2.0, 0.0, 0.0], "u": [2.0, 1.0, 2.0, 0.0, 0.0, 3.0]}
+    where = [0, 1, 1, 3, 4, 4]
+    for how, name in {"max": "amax", "min": "amin", "mul": "prod", "add": "sum"}.items():
+        for op, held in {"ScatterElements": where, "ScatterND": [[k] for k in where]}.items():
+            yield case(
+                f"{op} {how}",
+                [[op, ["x", "where", "u"], ["y"], {"reduction": how}]],
+                lambda x, u, n=name: x.scatter_reduce(0, torch.tensor(where), u, n, include_self=True),
+                values,
+                constants={"where": held},
+                opset=18,
+            )
+
+
 def main() -> None:
     """Write the file, a case a line."""
-    cases = [c for part in (families, several, bounded, chosen, roots, sampled) for c in part()]
+    cases = [c for part in (families, several, bounded, chosen, roots, sampled, regions, scattered) for c in part()]
     lines = ",\n".join(json.dumps(c) for c in cases)
     TARGET.write_text(f'{{"torch": "{torch.__version__.partition("+")[0]}", "cases": [\n{lines}\n]}}\n')
     print(f"{len(cases)} cases")

@@ -1,4 +1,4 @@
-"""What a model of the zoo is, and the list of them."""
+"""The definition of a model of the zoo, and the list of them."""
 
 from __future__ import annotations
 

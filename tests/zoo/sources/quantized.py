@@ -39,7 +39,7 @@ def fake_quantized() -> Case:
 
 
 class Stubs(nn.Module):
-    """What prepare_qat takes: convolutions with batch norms, a linear layer."""
+    """The argument of prepare_qat: convolutions with batch norms, a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ import { badSetting, describe, isTensor } from "./given.js";
 import { checkOptions } from "./nearest.js";
 import type { Remainder } from "../wire/fit.js";
 import { permutation } from "./random.js";
-import { asTensor, batched, bucketed, drawn, type Batch, type Numbers, type Row } from "./rows.js";
+import { asTensor, batched, bucketed, drawn, liveTensor, type Batch, type Numbers, type Row } from "./rows.js";
 
 /** Tensors by input name whose first axis counts rows; nested arrays of numbers, and typed arrays with a value a row. */
 export type Columns = { readonly [name: string]: Tensor | ArrayBufferView | Numbers };
@@ -316,7 +316,8 @@ export class Dataset implements AsyncIterable<Row | Batch> {
 
   #columnwise(pick: (data: Float32Array, rowSize: number) => Float32Array, rows: number): Dataset {
     const picked: Record<string, Tensor> = {};
-    for (const [name, { type, dims, data }] of this.#columns ?? []) {
+    for (const [name, value] of this.#columns ?? []) {
+      const { type, dims, data } = liveTensor(name, value, 0);
       const rest = dims.slice(1);
       const size = rest.reduce((product, dim) => product * dim, 1);
       picked[name] = new Tensor(type as "float32", pick(data as Float32Array, size), [rows, ...rest]);
@@ -459,7 +460,8 @@ async function* rowsOf(columns: ReadonlyMap<string, Tensor>): AsyncGenerator<Row
 /** A row of columns, copied. */
 export function rowAt(columns: ReadonlyMap<string, Tensor>, row: number): Row {
   return Object.fromEntries(
-    [...columns].map(([name, { type, dims, data }]) => {
+    [...columns].map(([name, value]) => {
+      const { type, dims, data } = liveTensor(name, value, row);
       const rest = dims.slice(1);
       const size = rest.reduce((product, dim) => product * dim, 1);
       const part = (data as Float32Array).slice(row * size, (row + 1) * size);

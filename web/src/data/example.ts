@@ -10,7 +10,7 @@ const EXAMPLES = { "first.onnx": FIRST_MODEL } as const;
  *
  * @param name - `"first.onnx"`: two layers with random weights, `points` (batch, 2) -> `logits` (batch, 2). Trained, it
  *   separates the points inside a circle from those outside.
- * @throws TypeError when the package has no example of that name: it lists those that it has
+ * @throws TypeError when the package has no example of that name: it lists the existing ones
  */
 export function example(name: keyof typeof EXAMPLES): Uint8Array<ArrayBuffer> {
   if (!Object.hasOwn(EXAMPLES, name)) {

@@ -48,7 +48,8 @@ function stack(rows: readonly Numbered[]): Batch {
   return Object.fromEntries(names.map((name) => [name, stackValues(name, tensors.map((row) => row[name] as Tensor), positions)]));
 }
 
-function liveTensor(name: string, value: unknown, position: number): Tensor {
+/** The value of a row as a tensor that has its data. */
+export function liveTensor(name: string, value: unknown, position: number): Tensor {
   const tensor = asTensor(name, value);
   if (tensor.location === "none") {
     throw sessionError("DISPOSED_VALUE", { position, name });

@@ -1,6 +1,6 @@
 /**
  * The kernel engine: a memory, the kernels on it, and generated code beside them. Everything above
- * speaks to kernels through `alloc`, `free`, `write`, `read`, `loadCode`, `place` and `run`, and nothing else.
+ * speaks to kernels through `alloc`, `free`, `write`, `read`, `loadCode`, `run` and `call`, and nothing else.
  *
  * @module trainweb/engine
  */
@@ -16,8 +16,10 @@ import {
   instantiateCode,
   instantiateKernels,
   type KernelExports,
+  type SessionCalls,
   type ThreadExports,
 } from "./kernels.js";
+import { RANGE_INFINITE, RANGE_LEAST, RANGE_MOST, RANGE_NAN, RANGE_SQUARES, RANGE_WORDS, TW_NO_MEMORY, TW_TRAPPED } from "./layout.js";
 import { Pool } from "./pool.js";
 import { importedMemory, MAX_PAGES, withSharedMemory } from "./wasm-module.js";
 
@@ -29,16 +31,10 @@ const SHARED_PAGES = [MAX_PAGES, MAX_PAGES / 2, MAX_PAGES / 4, MAX_PAGES / 8];
 
 const INITIAL_PAGES = 64;
 
-/** Address and size of a segment, for `place`. */
-const SEGMENT_BYTES = 8;
-
 const STALL_MS = 8_000;
 
 /** The result of `runSlice` for a run that is not finished. */
 export const MORE = -1;
-
-/** `tw_run` could not finish because a thread trapped. */
-const STATUS_TRAPPED = 30;
 
 /** Bytes on the other side of a foreign-function interface, as Pyodide hands them over. */
 export interface ForeignBuffer {
@@ -49,6 +45,20 @@ export interface ForeignBuffer {
     /** Give them back. */
     release(): void;
   };
+}
+
+/** The least and the largest finite one of some numbers, and how many are not finite. */
+export interface NumberRange {
+  /** Infinite where no number is finite. */
+  readonly least: number;
+  /** The largest. */
+  readonly most: number;
+  /** Number of NaN. */
+  readonly nan: number;
+  /** Number of infinities. */
+  readonly infinite: number;
+  /** The sum of the squares of all. */
+  readonly squares: number;
 }
 
 /** Options of a new engine. */
@@ -190,12 +200,65 @@ export class Engine {
     const { tw_alloc: plain, tw_alloc_zeroed: cleared } = this.#kernels;
     const ptr = fits ? (zeroed ? cleared : plain)(nbytes) >>> 0 : 0;
     if (ptr === 0) {
-      const mib = Math.ceil(nbytes / 2 ** 20);
-      throw new EngineError(
-        `out of memory: ${mib} MiB more do not fit beside the ${this.bytesInUse >>> 20} MiB in use.`,
-      );
+      throw this.noMemory(nbytes);
     }
     return ptr;
+  }
+
+  /** The error for so many bytes more. */
+  noMemory(nbytes: number): EngineError {
+    const mib = Math.ceil(nbytes / 2 ** 20);
+    return new EngineError(`out of memory: ${mib} MiB more do not fit beside the ${this.bytesInUse >>> 20} MiB in use.`);
+  }
+
+  /** A session of the kernels, by its address. */
+  openSession(): number {
+    this.#check();
+    const session = this.#kernels.tw_session_open() >>> 0;
+    if (session === 0) {
+      throw this.noMemory(this.#kernels.tw_missing() >>> 0);
+    }
+    return session;
+  }
+
+  /** Call a function of `wasm_kernels/session/`; what it returns, as an unsigned number. */
+  call<Name extends keyof SessionCalls>(name: Name, session: number, ...args: SessionCalls[Name]): number {
+    return this.#kernels[name](session, ...args) >>> 0;
+  }
+
+  /**
+   * Call a function of `wasm_kernels/session/` that returns a status.
+   *
+   * @throws EngineError when it fails: there is no memory, or an argument is wrong
+   */
+  demand<Name extends keyof SessionCalls>(name: Name, session: number, ...args: SessionCalls[Name]): void {
+    const status = this.call(name, session, ...args);
+    if (status === TW_NO_MEMORY) {
+      throw this.noMemory(this.#kernels.tw_missing() >>> 0);
+    }
+    if (status !== 0) {
+      throw new EngineError(`${name}(${[session, ...args].join(", ")}) failed with status ${status}.`);
+    }
+  }
+
+  /**
+   * The range of float32 values.
+   *
+   * @throws EngineError when they do not lie in an allocated block
+   */
+  range(ptr: number, count: number): NumberRange {
+    const at = this.#kernels.tw_range(ptr, count) >>> 0;
+    if (at === 0) {
+      throw new EngineError(`${count} numbers from ${ptr} on do not lie in an allocated block.`);
+    }
+    const found = new DataView(this.#memory.buffer, at, 4 * RANGE_WORDS);
+    return {
+      least: found.getFloat32(4 * RANGE_LEAST, true),
+      most: found.getFloat32(4 * RANGE_MOST, true),
+      nan: found.getUint32(4 * RANGE_NAN, true),
+      infinite: found.getUint32(4 * RANGE_INFINITE, true),
+      squares: found.getFloat64(4 * RANGE_SQUARES, true),
+    };
   }
 
   /** Free the result of `alloc`. */
@@ -266,25 +329,6 @@ export class Engine {
     }
   }
 
-  /**
-   * Give a plan in an allocated block all the addresses that it uses. Repeat the call whenever one changes.
-   *
-   * @param table - address and size of each of its segments, as 32-bit words
-   * @param codeBase - the result of `loadCode` for its generated functions; 0: it has no functions
-   */
-  place(plan: number, table: ArrayBuffer | ArrayBufferView | ForeignBuffer, codeBase: number): void {
-    this.#check();
-    const bytes = copyOf(table);
-    const segments = bytes.length / SEGMENT_BYTES;
-    const given = this.#kernels.tw_place_table(segments) >>> 0;
-    if (given !== 0) {
-      this.write(given, bytes);
-    }
-    if (given === 0 || this.#kernels.tw_place(plan, segments, codeBase) !== 0) {
-      throw new EngineError(`no plan of ${segments} segments can be placed at ${plan}.`);
-    }
-  }
-
   /** Have runs of a placed plan add the milliseconds of each instruction to float64s at `times`; 0: no more. */
   profile(plan: number, times: number): void {
     if (this.#kernels.tw_profile(plan, times) !== 0) {
@@ -326,7 +370,7 @@ export class Engine {
     } catch (error) {
       return this.#lose(`the kernels trapped: ${messageOf(error)}`);
     }
-    if (status === STATUS_TRAPPED) {
+    if (status === TW_TRAPPED) {
       return this.#lose("a thread of the kernels trapped");
     }
     return status;
@@ -379,7 +423,7 @@ export class Engine {
 
   #register(ptr: number, nbytes: number, { slot, count }: TableSlots): void {
     const status = this.#kernels.tw_register_code(ptr, nbytes, slot, count);
-    if (status === STATUS_TRAPPED) {
+    if (status === TW_TRAPPED) {
       this.#lose("a thread of the kernels could not load generated code");
     }
     if (status !== 0) {

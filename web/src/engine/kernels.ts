@@ -1,15 +1,41 @@
 /** One instance of the kernels: the common part of the coordinator and the pool's workers. */
 
+/** Arguments of the functions of wasm_kernels/session/ after the session; their comments are there. */
+export interface SessionCalls {
+  readonly tw_session_close: [];
+  readonly tw_session_reserve: [segment: number, nbytes: number];
+  readonly tw_session_base: [segment: number];
+  readonly tw_session_bytes: [segment: number];
+  readonly tw_session_generation: [];
+  readonly tw_session_save: [copy: number, segments: number];
+  readonly tw_session_copy: [copy: number, segment: number];
+  readonly tw_session_put_back: [copy: number];
+  readonly tw_session_go_back: [copy: number];
+  readonly tw_session_forget: [copy: number];
+  readonly tw_session_trained: [table: number];
+  readonly tw_session_exchange: [];
+  readonly tw_session_start: [];
+  readonly tw_session_pull: [mu: number];
+  readonly tw_session_usual: [];
+  readonly tw_session_worse: [];
+  readonly tw_session_load: [plan: number, constants: number, codeBase: number, isStep: number];
+  readonly tw_session_unload: [plan: number];
+  readonly tw_session_excess: [most: number];
+}
+
+type SessionExports = Readonly<Record<keyof SessionCalls, (session: number, ...args: number[]) => number>>;
+
 /** What kernels*.wasm export. Addresses are unsigned 32-bit numbers that arrive signed. */
-export interface KernelExports {
+export interface KernelExports extends SessionExports {
   readonly __indirect_function_table: WebAssembly.Table;
   readonly __stack_pointer: WebAssembly.Global;
+  tw_session_open(): number;
+  tw_missing(): number;
+  tw_range(ptr: number, n: number): number;
   tw_alloc(nbytes: number): number;
   tw_alloc_zeroed(nbytes: number): number;
   tw_free(ptr: number): number;
   tw_bytes_in_use(): number;
-  tw_place_table(segments: number): number;
-  tw_place(plan: number, segments: number, codeBase: number): number;
   tw_profile(plan: number, times: number): number;
   tw_run(plan: number): number;
   tw_run_slice(plan: number, anew: number, milliseconds: number): number;

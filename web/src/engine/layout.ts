@@ -37,7 +37,7 @@ export const LOOP_NEST_TRIPS = 2097152;
 
 export const LOOP_DEPTH = 8;
 
-// What a run returns, and what fails.
+// Statuses: results of a run, and kinds of failure.
 export const TW_OK = 0;
 export const TW_BAD_PLAN = 1;
 export const TW_BAD_HEADER = 2;
@@ -51,6 +51,7 @@ export const TW_READ_ONLY = 9;
 export const TW_BAD_FUNCTION = 10;
 export const TW_BAD_POINTER = 11;
 export const TW_OVERLAP = 12;
+export const TW_NO_MEMORY = 13;
 export const TW_BAD_INDEX = 20;
 export const TW_BAD_LABEL = 21;
 export const TW_BAD_VALUE = 22;
@@ -66,6 +67,14 @@ export const MOMENTUM0 = 4;
 export const MOMENTUM1 = 5;
 export const STATE = 6;
 export const PREPARED = 7;
+
+// Copies of segments that a session may have at a time: of before a batch of `fit`, a checked step,
+// a step under way; of the last good state of a fit, and of one that is gone back to after a trial.
+export const COPY_BATCH = 0;
+export const COPY_CHECK = 1;
+export const COPY_STEP = 2;
+export const COPY_GOOD = 3;
+export const COPY_TRIAL = 4;
 
 // float16 or bfloat16, as their bits, to float32 and back, rounded to nearest even; exact but for
 // the payload of a NaN
@@ -200,5 +209,13 @@ export const STATE_WORDS = 16;
 export const SEEN_LOADS = 0;
 export const SEEN_UPDATES = 1;
 export const SEEN_WORDS = 2;
+
+// Results of tw_range: the range of some numbers; `squares` is the sum of their squares.
+export const RANGE_LEAST = 0;
+export const RANGE_MOST = 1;
+export const RANGE_NAN = 2;
+export const RANGE_INFINITE = 3;
+export const RANGE_SQUARES = 4;
+export const RANGE_WORDS = 6;
 
 export const SEGMENT_NAMES: readonly string[] = ["arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state", "prepared"];

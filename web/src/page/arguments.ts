@@ -11,7 +11,8 @@ import { entriesOf, warnOfRunEntries } from "./inert.js";
 import { checkSeverity } from "./options.js";
 import { RUN_OPTIONS, type RunOptions } from "./run-options.js";
 import { describe, isTensor } from "../data/given.js";
-import { checkKnown } from "../data/nearest.js";
+import { brief, checkKnown } from "../data/nearest.js";
+import { checkFlag } from "./call-values.js";
 import { asTensor, type NumericArray } from "./tensors.js";
 
 /**
@@ -97,7 +98,7 @@ function fetchesOfNames(
       throw new TypeError("'fetches' must be a string array or an object.");
     }
     if (!outputNames.includes(name)) {
-      throw new RangeError(`'fetches' contains invalid output name: ${name}.`);
+      throw new RangeError(`'fetches' contains invalid output name: ${brief(name)}.`);
     }
     fetches.set(name, null);
   }
@@ -171,17 +172,15 @@ export async function tagged<T>(
 }
 
 function checkRunOptions(options: object): RunOptions {
-  const { signal, terminate, tag, ema, logSeverityLevel, logVerbosityLevel, extra } = options as RunOptions;
+  const { signal, tag, logSeverityLevel, logVerbosityLevel, extra } = options as RunOptions;
   checkKnown("The run option", options, RUN_OPTIONS);
   checkSeverity(logSeverityLevel, logVerbosityLevel);
   if (signal !== undefined && !(signal instanceof AbortSignal)) {
     throw new TypeError("'options.signal' must be an AbortSignal.");
   }
-  if (terminate !== undefined && typeof terminate !== "boolean") {
-    throw new TypeError(`'options.terminate' must be a boolean, got ${describe(terminate)}.`);
-  }
-  if (ema !== undefined && typeof ema !== "boolean") {
-    throw new TypeError(`'options.ema' must be a boolean, got ${describe(ema)}.`);
+  const { transfer = false, terminate = false, ema = false } = options as RunOptions;
+  for (const [name, value] of Object.entries({ transfer, terminate, ema })) {
+    checkFlag(`options.${name}`, value);
   }
   if (tag !== undefined && typeof tag !== "string") {
     throw new TypeError(`'options.tag' must be a string, got ${describe(tag)}.`);
@@ -190,7 +189,7 @@ function checkRunOptions(options: object): RunOptions {
     warnOfRunEntries(entriesOf(extra));
   }
   signal?.throwIfAborted();
-  if (terminate === true) {
+  if (terminate) {
     throw sessionError("TERMINATED", {});
   }
   return options as RunOptions;

@@ -7,7 +7,7 @@ import type { Answer, FileForm, PropertyKind, PropertyValue, SessionCall, Shared
 import type { SessionCalls } from "../wire/session-calls.js";
 import { sessionError } from "../wire/messages.js";
 import { checkForm, checkKind, type FileOptions } from "./call-arguments.js";
-import { typeAndShape, type ParameterTypeAndShape } from "./call-values.js";
+import { checkFlag, typeAndShape, type ParameterTypeAndShape } from "./call-values.js";
 import { Channel } from "./channel.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
@@ -109,6 +109,7 @@ export class CheckpointState {
   /** Names of all (trainable) parameters, in the order of the checkpoint, or of the session that uses it. */
   async parameterNames(options: { readonly trainableOnly?: boolean } = {}): Promise<readonly string[]> {
     const { trainableOnly = false } = checkOptions("parameterNames", options, { trainableOnly: true });
+    checkFlag("trainableOnly", trainableOnly);
     return this.#call("parameterNames", [trainableOnly]);
   }
 
@@ -169,6 +170,7 @@ export class CheckpointState {
   ): Promise<Uint8Array | Blob> {
     const known = { includeOptimizerState: true, as: true } as const;
     const { includeOptimizerState = false, as } = checkOptions("save", options, known);
+    checkFlag("includeOptimizerState", includeOptimizerState);
     return this.#save(includeOptimizerState, checkForm(as));
   }
 

@@ -11,7 +11,7 @@ export const LARGE_FILE = 2 ** 25;
 /** How errors call an image. */
 export const IMAGE = "image";
 
-/** What a download must keep to. */
+/** The surroundings of a download: its progress, limits and signal. */
 export interface DownloadOptions {
   readonly progress: LoadTracker;
   /** Limit of a silence, in milliseconds. */

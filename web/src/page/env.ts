@@ -71,31 +71,30 @@ export const releasers = new Set<() => Promise<void>>();
 
 /** Flags of the whole page. A running worker keeps the values that it was started with. */
 export class Env {
-  /** Of the kernels: threads, and where their files are. */
+  /** Flags of the kernels: threads, and the folder of their files. */
   readonly wasm: WasmFlags = { numThreads: 0, simd: true };
 
-  /** Of Python. */
+  /** Flags of Python. */
   readonly pyodide: PyodideFlags = {
     indexURL: null,
     snapshot: "auto",
   };
 
-  /** Nothing: pages of onnxruntime-web set flags of it. Computation is on the CPU. */
+  /** No effect, because computation is on the CPU. Pages for onnxruntime-web may set its flags. */
   readonly webgl: InertFlags = {};
 
-  /** Nothing, as `webgl`. */
+  /** No effect, as `webgl`. */
   readonly webgpu: InertFlags = {};
 
   /** No effect: `logLevel` selects the messages on the console. */
   debug?: boolean;
 
-  /** Nothing, as `debug`. */
+  /** No effect, as `debug`. */
   trace?: boolean;
 
   /**
-   * URL prefix of all files of the package, as `npx trainweb copy` lays them down; null: where this script was loaded from,
-   * where a bundler put them, or in `trainweb/` beside the bundle if it carried none along. `wasm.wasmPaths` and
-   * `pyodide.indexURL` go before it.
+   * URL prefix of all files of the package, as `npx trainweb copy` writes them. Null: the place of this script, or of the
+   * bundler's copies, or `trainweb/` beside the bundle. `wasm.wasmPaths` and `pyodide.indexURL` take precedence.
    */
   baseURL: string | null = null;
 
@@ -107,13 +106,13 @@ export class Env {
   /** Time limits, in milliseconds. */
   readonly timeouts: Timeouts = { start: 60_000, stall: 8_000, idle: 30_000 };
 
-  /** Versions that are loaded. */
+  /** Versions of the loaded packages. */
   readonly versions: {
-    /** Of onnxruntime-common. */
+    /** Version of onnxruntime-common. */
     readonly common: string;
-    /** Of this package, where pages of onnxruntime-web look for it. */
+    /** Version of this package, under the name that onnxruntime-web uses. */
     readonly web: string;
-    /** Of this package. */
+    /** Version of this package. */
     readonly trainweb: string;
   } = Object.freeze({
     // Of the package that `Tensor` comes from.
@@ -123,8 +122,8 @@ export class Env {
   });
 
   /**
-   * Seed of random operators (Dropout) for sessions created from now on; only its lowest 64 bits count. undefined: 0,
-   * so that training can be repeated. `session.seed` returns it.
+   * Seed of random operators (Dropout) for later sessions; only its lowest 64 bits count. undefined means 0, so that you
+   * can repeat a training. `session.seed` returns it.
    */
   get seed(): bigint | undefined {
     return this.#seed;
@@ -139,16 +138,15 @@ export class Env {
   }
 
   /**
-   * End all workers that have no session, with their threads and their memory. They end by themselves when they had none for
-   * `timeouts.idle`.
+   * End all workers without a session, with their threads and memory. Otherwise they end after `timeouts.idle` without
+   * a session.
    */
   async release(): Promise<void> {
     await Promise.all([...releasers].map((release) => release()));
   }
 
   /**
-   * The least level that is written to the console: "verbose", "info", "warning", "error" or "fatal". Default
-   * "warning".
+   * The lowest level for the console: "verbose", "info", "warning", "error" or "fatal". Default "warning".
    */
   get logLevel(): LogLevel {
     return getLogLevel();

@@ -1,71 +1,59 @@
 /** Events of a fit, and how they come to who listens. */
 
-import type { EvalValues } from "../wire/fit.js";
+import type { EpochRecord } from "../wire/fit.js";
 
 /** Within an epoch, after a step; at most one a frame. */
 export interface ProgressEvent {
-  /** What tells it from the other events. */
+  /** Tells this event from the others. */
   readonly type: "progress";
   /** From 1. */
   readonly epoch: number;
   /** Batches of the epoch that are done. */
   readonly step: number;
-  /** How many it has; null for a stream. */
+  /** Number of steps in the epoch; null for a stream. */
   readonly steps: number | null;
   /** Mean over the rows of the epoch so far. */
   readonly loss: number;
 }
 
 /** An epoch that is done. */
-export interface EpochEvent {
-  /** What tells it from the other events. */
+export interface EpochEvent extends EpochRecord {
+  /** Tells this event from the others. */
   readonly type: "epoch";
-  /** From 1. */
-  readonly epoch: number;
-  /** Batches that were trained on. */
-  readonly steps: number;
-  /** Mean over the rows, while they were trained on. */
-  readonly loss: number;
-  /** That of its last optimizer step. */
-  readonly learningRate: number;
-  /** How long it took, evaluation included. */
-  readonly seconds: number;
-  /** "loss" and the metrics of the validation data. */
-  readonly validation: EvalValues | null;
 }
 
-/** What a fit tells while it goes on. */
+/** An event of a fit. */
 export type FitEvent = ProgressEvent | EpochEvent;
 
-/** What a fit has done. */
+/** The course of a fit. */
 export interface History {
-  /** One for each that is done. */
+  /** One event for each finished epoch. */
   readonly epochs: readonly EpochEvent[];
-  /** Of each batch, in their order; NaN of those that `onNaN` undid. */
+  /** Loss of each batch, in order; NaN for batches that `onNaN` undid. */
   readonly losses: readonly number[];
   /** Updates of the parameters: batches divided by `accumulate`. */
   readonly optimizerSteps: number;
-  /** The best by early stopping. */
+  /** The best epoch by early stopping; null without it. */
   readonly bestEpoch: number | null;
-  /** Whether all epochs were done, or `stop()`, early stopping or `onNaN: "stop"` ended it. */
+  /** "done" after all epochs; otherwise `stop()`, early stopping or `onNaN: "stop"` ended it. */
   readonly ended: "done" | "stopped" | "early" | "nan";
 }
 
-/** What a callback may do with the fit that calls it. */
+/** The controls of a callback over its fit. */
 export interface FitControl {
-  /** What was done so far. */
+  /** The course so far. */
   readonly history: History;
-  /** Let the worker rest after the step that it is at. */
+  /** Pause the worker after the current step. */
   pause(): void;
-  /** Let it go on after `pause`. */
+  /** Continue after `pause`. */
   resume(): void;
-  /** End after the step that is under way; the history is that of what was done. */
+  /** End after the current step; the history contains the finished part. */
   stop(): void;
-  /** End after the step that is under way, and fail with this reason; what was trained stays. */
+  /** End after the current step, and fail with this reason; the session keeps its progress. */
   abort(reason?: unknown): void;
 }
 
-/** Lets through at most one value a frame, the last; at once where nothing is drawn. */
+/** Passes on at most one value a frame, the last one; at once if nothing is drawn. */
 export class FrameGate<T> {
   readonly #deliver: (value: T) => void;
   #held: { readonly value: T } | null = null;
@@ -89,7 +77,7 @@ export class FrameGate<T> {
     }
   }
 
-  /** Deliver what is held. */
+  /** Deliver the held value. */
   flush(): void {
     const held = this.#held;
     this.#held = null;

@@ -3,7 +3,7 @@
 import type { DataSource } from "../data/dataset.js";
 import { Dataset } from "../data/dataset.js";
 import { countBatches } from "../data/epoch.js";
-import type { EvalValues, OnNaN, Remainder, WireClip, WireEvaluation, WireMetric } from "../wire/fit.js";
+import type { OnNaN, Remainder, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
 import type { SessionInfo } from "../wire/protocol.js";
 import { badSetting } from "../data/given.js";
@@ -13,6 +13,7 @@ import {
   CHECKPOINT,
   DEFAULT_BATCH,
   EARLY_STOPPING,
+  EARLY_STOPPING_RULE,
   FIT,
   METRICS,
   OF_LOSS,
@@ -31,18 +32,18 @@ import type { Schedule } from "./schedule.js";
 import type { Settings } from "./settings/kinds.js";
 import type { ScheduleSettings, ScheduleType } from "./settings/schedules.js";
 
-/** Called with each event, and the fit, which it can pause and end. The end of an epoch waits for what it returns. */
+/** Called with each event and the fit, which it can pause and end. The next epoch waits for a promise that it returns. */
 export type FitCallback = (event: FitEvent, fit: FitControl) => unknown;
 
-/** Ends the training when a metric of the validation data has not become better for a while. */
+/** Ends the training when a metric of the validation data stops improving. */
 export interface EarlyStoppingSettings extends EarlyStoppingFields {
-  /** "loss" (the default; without validation data that of the training), or one of the metrics. */
+  /** "loss" (the default; without validation data the training loss), or one of the metrics. */
   readonly metric?: "loss" | MetricType;
 }
 
-/** Where a fit is kept while it runs. */
+/** The checkpoint of a running fit. */
 export interface FitCheckpointSettings extends CheckpointFields {
-  /** Where it is kept. */
+  /** The store. */
   readonly store: CheckpointStore;
   /** Its name there. */
   readonly name: string;
@@ -52,7 +53,7 @@ type Without<Settings, Names extends string> = Settings extends unknown
   ? Omit<Settings, Names> & Partial<Pick<Settings, Names & keyof Settings>>
   : never;
 
-/** Settings of a schedule, of which a fit knows `total` and may be given the rate beside it. */
+/** Settings of a schedule in a fit, where `total` has a default, and `learningRate` may be an option of the fit. */
 export type FitScheduleSettings = Without<ScheduleSettings, "total" | "learningRate">;
 
 /** Options of `fit`. */
@@ -60,23 +61,23 @@ export interface FitOptions extends FitFields {
   /** Evaluated after each epoch with the eval model. */
   readonly validationData?: DataSource | null;
   /**
-   * Learning rate of each optimizer step of this fit, from 0 on; by default it stays what it is. `total` is by default the
-   * number of optimizer steps of the fit, the warm-up among them; the rate may be given as `learningRate` beside it.
+   * Learning rate of each optimizer step of this fit, from 0 on; by default the rate stays as it is. The default of
+   * `total` is the number of optimizer steps of the fit, with the warm-up. You may give the rate as `learningRate`.
    */
   readonly schedule?: ScheduleType | FitScheduleSettings | Schedule | ((step: number) => number) | null;
-  /** What is computed of the validation data besides the loss. */
+  /** Metrics of the validation data. */
   readonly metrics?: MetricType | MetricSettings | readonly (MetricType | MetricSettings)[];
-  /** The output of the eval model that metrics look at; by default the only one besides the loss, else what the loss compares. */
+  /** Output of the eval model for metrics; by default the only one besides the loss, else the tensor that the loss compares. */
   readonly predictions?: string;
-  /** The input of the eval model that they compare it with; by default the last one. */
+  /** Input of the eval model that metrics compare it with; by default the last one. */
   readonly targets?: string;
-  /** End when the validation data tell that nothing is gained; by default all epochs are done. */
+  /** End the fit when a metric stops improving; by default it runs all epochs. */
   readonly earlyStopping?: EarlyStoppingSettings | null;
-  /** A fit whose checkpoint is there goes on from it, and ends with the bytes of one that was never ended. */
+  /** A fit with an existing checkpoint continues from it, and ends with the same bytes as one without interruption. */
   readonly checkpoint?: FitCheckpointSettings | null;
   /** Called with every event. */
   readonly callbacks?: FitCallback | readonly FitCallback[];
-  /** Aborted, the fit ends within a step and fails with the signal's reason. */
+  /** Abort it to end the fit within a step; the fit then fails with the signal's reason. */
   readonly signal?: AbortSignal;
 }
 
@@ -104,7 +105,7 @@ export interface ResolvedFit {
   readonly onNaN: OnNaN | null;
   readonly schedule: Schedule | null;
   readonly evaluation: WireEvaluation | null;
-  readonly early: EarlyStopping | null;
+  readonly early: WireEarlyStopping | null;
   readonly callbacks: readonly FitCallback[];
   readonly signal: AbortSignal | null;
   readonly checkpoint: ResolvedCheckpoint | null;
@@ -115,11 +116,11 @@ export interface ResolvedCheckpoint {
   readonly store: CheckpointStore;
   readonly name: string;
   readonly every: number | null;
-  /** What batches and their order follow from. */
+  /** The options that determine batches and their order. */
   readonly options: Readonly<Record<string, unknown>>;
 }
 
-/** @throws ModelError for an option that is wrong; FeedError for data that is none; SessionError without the models */
+/** @throws ModelError for an option that is wrong; FeedError for data without rows; SessionError without the models */
 export function resolveFit(info: SessionInfo, data: unknown, options: unknown): ResolvedFit {
   if (typeof options !== "object" || options === null) {
     throw badSetting("options", options, "an object");
@@ -191,7 +192,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     onNaN: plain.onNaN,
     schedule: scheduleOf(given.schedule, plain.learningRate, steps),
     evaluation: validation === null ? null : resolveEvaluation(info, given, metrics),
-    early: early === null ? null : new EarlyStopping(early, metrics),
+    early: early === null ? null : resolveEarlyStopping(early, metrics),
     callbacks: asCallbacks(given.callbacks ?? []),
     signal,
     checkpoint: resolveCheckpoint(given.checkpoint ?? null, kept),
@@ -237,7 +238,7 @@ function clipOf({ clipGradNorm: norm, clipGradValue: value }: Plain): WireClip |
   return norm === null && value === null ? null : { norm, value };
 }
 
-/** The plain options by the page's names, those that were not given by their defaults. */
+/** The plain options by the page's names, with defaults for the missing ones. */
 function checkPlain(options: object): Plain {
   const plain: Record<string, unknown> = {};
   for (const [name, value] of Object.entries(options)) {
@@ -274,7 +275,7 @@ export function resolveMetrics(given: unknown): readonly WireMetric[] {
   return metrics;
 }
 
-/** What is evaluated, checked. */
+/** The metrics to evaluate, checked against the model. */
 export function resolveEvaluation(
   info: SessionInfo,
   { predictions, targets }: Pick<FitOptions, "predictions" | "targets">,
@@ -309,46 +310,23 @@ function asCallbacks(given: FitCallback | readonly FitCallback[]): readonly FitC
   return callbacks as readonly FitCallback[];
 }
 
-/** When to stop; `EarlyStopping` of trainweb/fit/options.py is the same. */
-export class EarlyStopping {
-  readonly metric: string;
-  readonly restoresBest: boolean;
-  readonly #sign: number;
-  readonly #patience: number;
-  readonly #minDelta: number;
-  #best = -Infinity;
-  #bad = 0;
-
-  constructor(given: EarlyStoppingSettings, metrics: readonly WireMetric[]) {
-    if (typeof given !== "object") {
-      throw badSetting("earlyStopping", given, "an object with 'patience'");
-    }
-    const { metric = "loss", ...settings } = given;
-    const numbers = metrics.filter(({ settings }) => !settings.includes("none"));
-    const names = numbers.map(({ type }) => type as MetricType).filter((type) => BETTER[type] !== null);
-    if (metric !== "loss" && !names.includes(metric)) {
-      throw badSetting("earlyStopping.metric", metric, ["loss", ...names].join(" or "));
-    }
-    const checked = withDefaults(
-      checkFields("earlyStopping", "earlyStopping.", settings, EARLY_STOPPING, ["metric"]),
-      EARLY_STOPPING,
-    );
-    this.metric = metric;
-    this.#sign = metric !== "loss" && BETTER[metric] === "max" ? 1 : -1;
-    this.#patience = checked["patience"] as number;
-    this.#minDelta = checked["minDelta"] as number;
-    this.restoresBest = checked["restoreBest"] as boolean;
+function resolveEarlyStopping(given: EarlyStoppingSettings, metrics: readonly WireMetric[]): WireEarlyStopping {
+  if (typeof given !== "object") {
+    throw badSetting("earlyStopping", given, "an object with 'patience'");
   }
-
-  /** Take note of an epoch; whether it is the best. */
-  observe(values: EvalValues): boolean {
-    const value = this.#sign * (values[this.metric] as number);
-    const isBetter = value - this.#best > this.#minDelta;
-    [this.#best, this.#bad] = isBetter ? [value, 0] : [this.#best, this.#bad + 1];
-    return isBetter;
+  const { metric = "loss", ...settings } = given;
+  const numbers = metrics.filter((one) => !one.settings.includes("none"));
+  const names = numbers.map(({ type }) => type as MetricType).filter((type) => BETTER[type] !== null);
+  if (metric !== "loss" && !names.includes(metric)) {
+    throw badSetting("earlyStopping.metric", metric, ["loss", ...names].join(" or "));
   }
-
-  get isOver(): boolean {
-    return this.#bad > this.#patience;
-  }
+  const checked = checkFields("earlyStopping", "earlyStopping.", settings, EARLY_STOPPING, ["metric"]);
+  const { patience, minDelta, restoreBest } = withDefaults(checked, EARLY_STOPPING);
+  const sign = metric !== "loss" && BETTER[metric] === "max" ? 1 : -1;
+  return {
+    metric,
+    restoresBest: restoreBest as boolean,
+    rule: EARLY_STOPPING_RULE,
+    settings: { patience: patience as number, min_delta: minDelta as number, sign },
+  };
 }

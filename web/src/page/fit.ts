@@ -10,12 +10,13 @@ import { countBatches } from "../data/epoch.js";
 import { FeedError } from "../wire/errors.js";
 import { FIT_ORDERS, FIT_TELL } from "../wire/fit.js";
 import type {
+  EpochAnswer,
   EvalValues,
   FitCheckpoint,
   FitOrder,
   FitProgress,
   FitSpec,
-  Resumed,
+  FitStart,
   TrainAnswer,
   TrainTask,
   WireBatch,
@@ -26,7 +27,6 @@ import type { Answer, Call, Feed, Method, NamedTensor, SessionInfo } from "../wi
 import { callOf } from "./client.js";
 import { FrameGate, Listeners, type EpochEvent, type FitControl, type FitEvent, type History, type ProgressEvent } from "./fit-events.js";
 import { resolveFit, type ResolvedCheckpoint, type ResolvedFit } from "./fit-options.js";
-import { hearEpochs, tellEpochs } from "./fit-records.js";
 import { describe, isTensor } from "../data/given.js";
 import { bytesOf, copyBytes, isOnCpu, packTensor, type SpareBuffers } from "./tensors.js";
 
@@ -42,13 +42,11 @@ interface MutableHistory extends History {
   ended: History["ended"];
 }
 
-/** What a fit needs of its session. */
+/** The session's interface for a fit. */
 export interface FitHost {
   readonly info: SessionInfo;
   /** Send a call after all earlier ones of the session. */
   send<M extends Method>(make: () => Call<M>): Promise<Answer<M>>;
-  getContiguousParameters(trainableOnly: boolean, options: { readonly ema: boolean }): Promise<Tensor>;
-  loadParametersBuffer(buffer: Float32Array, trainableOnly: boolean): Promise<void>;
 }
 
 /** A fit under way: a promise of its history, and an async iterable of its events. */
@@ -63,19 +61,18 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   readonly #order = canShareMemory() ? new Int32Array(new SharedArrayBuffer(4)) : null;
   #aborted: { readonly reason: unknown } | null = null;
   #isStopping = false;
-  /** End what waits for data or callbacks, which may never come. */
+  /** End waits for data or callbacks, which may never come. */
   readonly #waits = new Set<() => void>();
-  /** Whether NaN or infinity has ended it. */
+  /** True if NaN or infinity has ended it. */
   #isNaN = false;
   /** Settles when a pause is over. */
   #paused: Promise<void> | null = null;
   #endPause: () => void = () => {};
-  #best: Tensor | null = null;
   #steps: number | null = null;
-  /** Where a fit goes on: the epoch, from 0, and how many of its batches are done. */
+  /** The position from which a fit continues: the epoch, from 0, and the number of its finished batches. */
   #start = { epoch: 0, step: 0 };
-  /** Whether the best parameters are others than the checkpoint has. */
-  #isNewBest = false;
+  /** True: early stopping ends the fit. */
+  #isOver = false;
 
   /** @internal */
   constructor(host: FitHost, data: unknown, options: unknown) {
@@ -86,12 +83,12 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     this.#done = this.#run(data, options);
   }
 
-  /** What was done so far. */
+  /** The course so far. */
   get history(): History {
     return this.#history;
   }
 
-  /** Let the worker rest after the step that it is at. */
+  /** Pause the worker after the current step. */
   pause(): void {
     this.#paused ??= new Promise((resolve) => {
       this.#endPause = resolve;
@@ -99,21 +96,21 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     this.#say("pause");
   }
 
-  /** Let a fit that was paused go on. */
+  /** Continue a paused fit. */
   resume(): void {
     this.#paused = null;
     this.#endPause();
     this.#say("resume");
   }
 
-  /** End after the step that is under way, without waiting for data or callbacks; the history has what was done. */
+  /** End after the current step, without waiting for data or callbacks; the history contains the finished part. */
   stop(): void {
     this.#isStopping = true;
     this.#endWaits();
     this.#say("stop");
   }
 
-  /** As `stop`, but fail with this reason; what was trained stays. */
+  /** As `stop`, but fail with this reason; the session keeps its progress. */
   abort(reason: unknown = new DOMException("The fit was aborted.", "AbortError")): void {
     this.#aborted ??= { reason };
     this.#endWaits();
@@ -127,19 +124,19 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     return this.#done.then(onDone, onError);
   }
 
-  /** As of a promise: a fit fails with what its steps, data or callbacks fail with. */
+  /** As for a promise. A fit fails with the error of its steps, data or callbacks. */
   catch<B = never>(onError?: ((reason: unknown) => B | PromiseLike<B>) | null): Promise<History | B> {
     return this.#done.catch(onError);
   }
 
-  /** As of a promise. */
+  /** As for a promise. */
   finally(action?: (() => void) | null): Promise<History> {
     return this.#done.finally(action);
   }
 
-  /** Events from now on; of several reports of progress that nobody has fetched yet, the last. To leave a loop stops the fit. */
+  /** Later events; of several unread reports of progress only the last. Leaving the loop stops the fit. */
   [Symbol.asyncIterator](): AsyncIterator<FitEvent> {
-    // The loop is told.
+    // The loop receives the error.
     this.#done.catch(() => {});
     this.#port.postMessage(FIT_TELL);
     return this.#listeners.listen(() => this.stop());
@@ -150,7 +147,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     this.#waits.forEach((end) => end());
   }
 
-  /** What the user's code gives, or `ENDED` where the fit is ended before. */
+  /** The result of the user's code, or `ENDED` if the fit ends before. */
   #orEnded<T>(given: T | PromiseLike<T>): Promise<T | typeof ENDED> {
     return new Promise((resolve, reject) => {
       const end = (): void => resolve(ENDED);
@@ -159,7 +156,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
         .then(resolve, reject)
         .finally(() => this.#waits.delete(end));
       if (this.#isStopping || this.#aborted !== null) {
-        // After what is there already.
+        // After the events that are there already.
         queueMicrotask(end);
       }
     });
@@ -222,14 +219,20 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     let isStarted = false;
     let isWhole = false;
     try {
-      const spec = await specOf(info, plan, this.#order);
-      this.#steps = plan.train.size === null ? null : countBatches(plan.train.size, plan.batchSize, plan.remainder);
+      const packed = specOf(info, plan, this.#order);
+      // Only a tensor of the GPU may never come.
+      const spec = await (isOnHand(plan) ? packed : this.#orEnded(packed));
       this.#throwIfAborted();
-      isStarted = true;
-      const resumed = await this.#host.send(() => callOf("startFit", [info.handle, spec, this.#workerPort], [this.#workerPort]));
-      if (resumed !== null) {
-        this.#goOn(plan, resumed);
+      if (spec === ENDED) {
+        this.#history.ended = "stopped";
+        return;
       }
+      this.#steps = plan.train.size === null ? null : countBatches(plan.train.size, plan.batchSize, plan.remainder);
+      isStarted = true;
+      this.#begin(
+        plan,
+        await this.#host.send(() => callOf("startFit", [info.handle, spec, this.#workerPort], [this.#workerPort])),
+      );
       await this.#epochs(plan, gate);
       isWhole = true;
     } finally {
@@ -237,38 +240,45 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
       gate.close();
       if (isStarted) {
         // A session that is released meanwhile, or a worker that is lost, has no fit either.
-        const end = this.#host.send(() => callOf("endFit", [info.handle]));
-        await (isWhole && plan.checkpoint !== null ? end : end.catch(() => {}));
+        const end = this.#host.send(() => callOf("endFit", [info.handle, isWhole]));
+        await (isWhole && (plan.checkpoint !== null || plan.early?.restoresBest === true) ? end : end.catch(() => {}));
       }
-    }
-    if (plan.early?.restoresBest === true && this.#best !== null) {
-      await this.#host.loadParametersBuffer(this.#best.data as Float32Array, false);
     }
   }
 
-  /** Have history, schedule, early stopping and data as they were when the checkpoint was written. */
-  #goOn(plan: ResolvedFit, { position, epochs, losses, best }: Resumed): void {
-    const history = this.#history;
-    history.epochs = hearEpochs(epochs);
-    history.losses = [...losses];
-    history.optimizerSteps = position.optimizerSteps;
-    history.epochs.forEach((epoch) => this.#learnOf(plan, epoch));
-    this.#best = best === null ? null : new Tensor("float32", new Float32Array(best.slice().buffer), [best.length / 4]);
+  /** Have history, schedule and data as they were when the checkpoint was written. */
+  #begin(plan: ResolvedFit, { position, losses, ...answer }: FitStart): void {
+    this.#history.losses = [...losses];
+    this.#history.optimizerSteps = position.optimizerSteps;
+    this.#note(plan, answer);
     this.#start = position;
     plan.train.skipRounds(position.epoch);
-    plan.validation?.skipRounds(history.epochs.length);
+    plan.validation?.skipRounds(answer.epochs.length);
+  }
+
+  /** Take note of epochs that are done; their events. */
+  #note({ schedule }: ResolvedFit, { epochs, bestEpoch, isOver }: EpochAnswer): EpochEvent[] {
+    const events = epochs.map((epoch): EpochEvent => ({ type: "epoch", ...epoch }));
+    for (const event of events) {
+      this.#history.epochs.push(event);
+      if (!this.#isStopping) {
+        schedule?.observe((event.validation?.["loss"] as number | undefined) ?? event.loss);
+      }
+    }
+    this.#history.bestEpoch = bestEpoch;
+    this.#isOver = isOver;
+    return events;
   }
 
   async #epochs(plan: ResolvedFit, gate: FrameGate<FitProgress>): Promise<void> {
-    const isOver = (): boolean => plan.early?.isOver === true;
-    for (let number = this.#start.epoch; number < plan.epochs && !isOver(); number++) {
+    for (let number = this.#start.epoch; number < plan.epochs && !this.#isOver; number++) {
       await this.#epoch(plan, number, gate);
       if (this.#isStopping) {
         this.#history.ended = this.#isNaN ? "nan" : "stopped";
         return;
       }
     }
-    this.#history.ended = isOver() ? "early" : "done";
+    this.#history.ended = this.#isOver ? "early" : "done";
   }
 
   /** Batches of an epoch that a fit which goes on has done already. */
@@ -280,33 +290,17 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     await this.#paused;
     this.#throwIfAborted();
     const start = performance.now();
-    const before = this.#history.losses.length - this.#doneOf(number);
-    const trained =
-      plan.train.columns === null ? await this.#trainStream(plan, number) : await this.#trainRows(plan, number);
+    await (plan.train.columns === null ? this.#trainStream(plan, number) : this.#trainRows(plan, number));
     this.#throwIfAborted();
-    if (trained.batches === 0 && this.#isStopping) {
-      // It ended before the first batch of the epoch, or that was undone.
-      return;
-    }
     const validation = plan.validation === null || this.#isStopping ? null : await this.#evaluate(plan.validation, number);
     this.#throwIfAborted();
-    const epoch: EpochEvent = {
-      type: "epoch",
-      epoch: number + 1,
-      steps: this.#history.losses.slice(before).filter((loss) => !Number.isNaN(loss)).length,
-      loss: trained.loss,
-      learningRate: trained.learningRate,
-      seconds: (performance.now() - start) / 1e3,
-      validation,
-    };
-    this.#history.epochs.push(epoch);
-    if (!this.#isStopping) {
-      await this.#observe(plan, epoch);
-      await this.#save(plan.checkpoint);
+    const task = { seconds: (performance.now() - start) / 1e3, validation, isStopped: this.#isStopping };
+    const answer = await this.#host.send(() => callOf("fitEpoch", [this.#host.info.handle, task]));
+    for (const epoch of this.#note(plan, answer)) {
+      gate.flush();
+      await this.#tell(plan, epoch);
+      this.#throwIfAborted();
     }
-    gate.flush();
-    await this.#tell(plan, epoch);
-    this.#throwIfAborted();
   }
 
   #trainRows(plan: ResolvedFit, number: number): Promise<TrainAnswer> {
@@ -331,10 +325,10 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
       }
       const before = latest;
       const most = first + Math.floor(count++ / plan.accumulate);
-      // Where batches may be skipped, the worker is told the rates of all steps that it may be at.
+      // If batches may be skipped, the worker gets the rates of all steps that it may be at.
       const from = plan.onNaN === null ? most : this.#history.optimizerSteps;
       latest = this.#train({ ...task, batches: [batch], rates: this.#rates(plan, from, most - from + 1), from });
-      // Whoever awaits it may still wait for the batch before.
+      // The code that awaits it may still wait for the batch before.
       latest.catch(() => {});
       await before;
     }
@@ -389,32 +383,6 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     return this.#host.send(() => callOf("fitEvaluate", [handle, [], true]));
   }
 
-  async #observe(plan: ResolvedFit, epoch: EpochEvent): Promise<void> {
-    if (this.#learnOf(plan, epoch) && plan.early?.restoresBest === true) {
-      this.#best = await this.#host.getContiguousParameters(false, { ema: plan.ema });
-      this.#isNewBest = true;
-    }
-  }
-
-  /** Tell schedule and early stopping how an epoch was; whether it is the best so far. */
-  #learnOf({ schedule, early }: ResolvedFit, { epoch, loss, validation }: EpochEvent): boolean {
-    const values = validation ?? { loss };
-    schedule?.observe(values["loss"] as number);
-    const isBest = early?.observe(values) === true;
-    this.#history.bestEpoch = isBest ? epoch : this.#history.bestEpoch;
-    return isBest;
-  }
-
-  async #save(checkpoint: ResolvedCheckpoint | null): Promise<void> {
-    if (checkpoint === null) {
-      return;
-    }
-    const best = this.#isNewBest && this.#best !== null ? copyBytes(this.#best.data as Float32Array) : null;
-    const record = { epochs: tellEpochs(this.#history.epochs), best };
-    await this.#host.send(() => callOf("fitSave", [this.#host.info.handle, record]));
-    this.#isNewBest = false;
-  }
-
   #tellProgress(plan: ResolvedFit, progress: FitProgress): void {
     const event: ProgressEvent = { type: "progress", ...progress, steps: this.#steps };
     this.#tell(plan, event).catch((error: unknown) => this.abort(error));
@@ -434,7 +402,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   }
 }
 
-/** What the worker is told of a fit, with the data that lies there. */
+/** The description of a fit for the worker, with the data that lies there. */
 async function specOf(info: SessionInfo, plan: ResolvedFit, order: FitSpec["order"]): Promise<FitSpec> {
   return {
     loss: info.trainingOutputNames[0] as string,
@@ -447,15 +415,21 @@ async function specOf(info: SessionInfo, plan: ResolvedFit, order: FitSpec["orde
     train: await packColumns(plan.train),
     validation: plan.validation === null ? null : await packColumns(plan.validation),
     evaluation: plan.evaluation,
-    checkpoint: plan.checkpoint === null ? null : await checkpointOf(plan.checkpoint, plan.early?.metric ?? "loss"),
+    early: plan.early,
+    checkpoint: plan.checkpoint === null ? null : await checkpointOf(plan.checkpoint),
     onNaN: plan.onNaN,
     order,
     tells: plan.callbacks.length > 0,
   };
 }
 
-async function checkpointOf({ store, name, every, options }: ResolvedCheckpoint, watched: string): Promise<FitCheckpoint> {
-  return { where: await store.where(), name, every, options: JSON.stringify(options), watched };
+async function checkpointOf({ store, name, every, options }: ResolvedCheckpoint): Promise<FitCheckpoint> {
+  return { where: await store.where(), name, every, options: JSON.stringify(options) };
+}
+
+/** True if no tensor of the data must be downloaded from the GPU. */
+function isOnHand({ train, validation }: ResolvedFit): boolean {
+  return [train, validation].every((data) => [...(data?.columns?.values() ?? [])].every(isOnCpu));
 }
 
 async function packColumns({ columns }: Dataset): Promise<NamedTensor[] | null> {
@@ -474,7 +448,7 @@ export function emptyData(epoch: number): Error {
 }
 
 /**
- * A batch as it is sent: the inputs in the order of the model, then what the model does not know.
+ * A batch for the worker: the inputs in the order of the model, then inputs that the model does not know.
  *
  * @param number - which it is, from 0
  * @param first - the number of its first row in the data
@@ -490,7 +464,7 @@ export async function packBatch(batch: unknown, inputNames: readonly string[], n
   return { feeds, rows: feeds[0]?.dims[0] ?? 1, first };
 }
 
-/** What of a batch is transferred. */
+/** The buffers of a batch to transfer. */
 export function buffersOf({ feeds }: WireBatch): ArrayBuffer[] {
   return feeds.flatMap(({ data }) => (data instanceof Uint8Array ? [data.buffer as ArrayBuffer] : []));
 }

@@ -61,7 +61,7 @@ const MAX_REASON = 500;
  * Be a client of a Flower server until the bridge is stopped or the signal aborted.
  *
  * @param url - of the bridge: `wss://...`, or `ws://localhost:8765`
- * @param session - whose trained parameters are those of the server, by names and shapes
+ * @param session - its trained parameters have the names and shapes of the server's
  * @throws SessionError: there is no connection, it ended (the message says why), or the bridge sent an unexpected message
  * @throws ModelError: an option is wrong
  */

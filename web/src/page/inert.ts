@@ -1,5 +1,6 @@
 /** Options of onnxruntime-web that change no number here: accepted with one warning, or refused where they promise more. */
 
+import { brief } from "../data/nearest.js";
 import { UnsupportedError } from "../wire/errors.js";
 import { log } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
@@ -74,7 +75,7 @@ export function entriesOf(extra: unknown, prefix = "", seen = new Set<object>())
 
 function checkEntry(key: string, value: string): void {
   if (key === MODEL_FORMAT && !MODEL_FORMATS.includes(value)) {
-    throw new RangeError(`'${key}' must be ${MODEL_FORMATS.join(" or ")}, got '${value}'.`);
+    throw new RangeError(`'${key}' must be ${MODEL_FORMATS.join(" or ")}, got '${brief(value)}'.`);
   }
   const refused = ENTRIES_REFUSED[key];
   if (refused?.value === value) {
@@ -83,7 +84,7 @@ function checkEntry(key: string, value: string): void {
 }
 
 function shown(name: string, value: unknown, why: string): string {
-  return `${name}=${typeof value === "string" ? `'${value}'` : String(value)} (${why})`;
+  return `${brief(name)}=${typeof value === "string" ? `'${brief(value)}'` : String(value)} (${why})`;
 }
 
 function textOf(found: readonly string[]): string {

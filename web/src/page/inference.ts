@@ -1,5 +1,5 @@
 /// <reference lib="esnext.disposable" preserve="true" />
-/** `InferenceSession`: runs forward models on the same kernels, e.g. what a training session exported. */
+/** `InferenceSession`: runs forward models on the same kernels, such as exports of a training session. */
 
 import { log } from "../wire/log.js";
 import type { InferenceInfo, ModelMetadata, ValueMetadata } from "../wire/protocol.js";
@@ -29,12 +29,12 @@ const KEY = Symbol("InferenceSession");
 /** Runs a forward model. */
 export class InferenceSession {
   readonly #info: InferenceInfo;
-  /** Of runs that say nothing else. */
+  /** Options of runs without options. */
   readonly #severity: RunOptions["logSeverityLevel"];
   readonly #client: WorkerClient;
   readonly #channel: Channel;
   readonly #spare = new SpareBuffers();
-  /** Null where the page shares no memory with the kernels. */
+  /** Null if the page shares no memory with the kernels. */
   readonly #shared: SharedFeeds | null;
   /** Milliseconds of the runs since `startProfiling`. */
   #runs: number[] | null = null;
@@ -106,7 +106,7 @@ export class InferenceSession {
     return this.#info.about.outputs;
   }
 
-  /** What the model says of itself: who wrote it, its version, texts by name. */
+  /** Metadata of the model: its author, its version, texts by name. */
   get modelMetadata(): ModelMetadata {
     return modelMetadata(this.#info.about.model);
   }
@@ -131,7 +131,7 @@ export class InferenceSession {
   }
 
   /**
-   * Put each run from now on on the browser's performance timeline, as a measure "trainweb run" (User Timing).
+   * Record each later run on the browser's performance timeline, as a measure "trainweb run" (User Timing).
    *
    * @throws ReleasedError after `release`
    */
@@ -140,7 +140,7 @@ export class InferenceSession {
     this.#runs ??= [];
   }
 
-  /** Stop that, and log at level "info" how many runs there were and what they took. Harmless when nothing was started. */
+  /** Stop recording, and log the number of runs and their time at level "info". You may call it without a start. */
   endProfiling(): void {
     const runs = this.#runs;
     this.#runs = null;

@@ -1,5 +1,6 @@
 /** Session options: trainweb's own, and onnxruntime's, which are checked and otherwise of no effect. */
 
+import { describe } from "../data/given.js";
 import { brief, checkKnown, checkOptions } from "../data/nearest.js";
 import { UnsupportedError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
@@ -37,64 +38,64 @@ export interface SessionOptions {
    */
   readonly maxPlans?: number;
   /**
-   * Files that a model of one's own has tensors in, by the path that the model has of them; a string is both. Of
-   * `createFromModel` and `InferenceSession.create`.
+   * Files with tensors of the model, by their path in the model; a string is path and URL. For `createFromModel` and
+   * `InferenceSession.create`.
    */
   readonly externalData?: readonly ExternalData[];
   /**
-   * If it is aborted before the call has ended, the call fails with the signal's reason. Nothing more is fetched, and
-   * memory of the session is freed. A worker that nobody else uses ends.
+   * Abort it to end the call, which then fails with the signal's reason. Downloads stop, and the session's memory is
+   * freed. A worker without other sessions ends.
    */
   readonly signal?: AbortSignal;
-  /** Called with the progress of loading, in bytes and percent, besides `env.onProgress`. */
+  /** Called with the progress of loading, in bytes and percent, like `env.onProgress`. */
   readonly onProgress?: ProgressListener;
-  /** Checks during training: docs/debug.md. Of training sessions. */
+  /** Checks of training sessions: docs/debug.md. */
   readonly debug?: DebugOptions;
   /** Limits; a LimitError refuses anything larger. */
   readonly limits?: SessionLimits;
 
   /**
-   * Hashes of the files, as the attribute `integrity` of HTML has them ("sha256-" and Base64; sha384 and sha512,
-   * several with spaces between). Give the hash of the one file (a bundle or model), or of each by its name. Other
+   * Hashes of the files, as in the attribute `integrity` of HTML: "sha256-" and Base64, or sha384 and sha512. Separate
+   * several hashes by spaces. Give the hash of the only file (a bundle or model), or of each file by its name. Other
    * bytes are refused.
    */
   readonly integrity?: string | Readonly<Partial<Record<FileName, string>>>;
 
-  /** Names that onnxruntime-web knows; everything is computed on the CPU, and a warning says so of the others. */
+  /** Names of onnxruntime-web's providers. All computation is on the CPU, and a warning names the other providers. */
   readonly executionProviders?: readonly (
     | string
     | {
-        /** Of the provider. */
+        /** Name of the provider. */
         readonly name: string;
       }
   )[];
-  /** Every level is "all": plans are always optimized. A warning says so of the others. */
+  /** Plans are always optimized. Levels other than "all" cause a warning. */
   readonly graphOptimizationLevel?: "disabled" | "basic" | "extended" | "layout" | "all";
-  /** Every mode is "sequential"; threads work within an instruction. A warning says so of the other. */
+  /** Execution is always "sequential"; threads work within an instruction. "parallel" causes a warning. */
   readonly executionMode?: "sequential" | "parallel";
-  /** 0 (verbose) to 4 (fatal): of steps that say nothing else; default: that of `env.logLevel`. */
+  /** 0 (verbose) to 4 (fatal), for steps without another level; default: `env.logLevel`. */
   readonly logSeverityLevel?: 0 | 1 | 2 | 3 | 4;
-  /** At least 0; there is one level of verbose lines. */
+  /** At least 0. All values have the same effect: there is one level of verbose lines. */
   readonly logVerbosityLevel?: number;
-  /** Of onnxruntime for Node; here it is `threads`, where that is not given. */
+  /** An option of onnxruntime for Node; it stands for `threads` if you do not give that. */
   readonly intraOpNumThreads?: number;
-  /** Of onnxruntime for Node; instructions run one after the other, which a warning says of 2 and more. */
+  /** An option of onnxruntime for Node. Instructions run one after the other, so 2 and more cause a warning. */
   readonly interOpNumThreads?: number;
-  /** There is always an arena, which a warning says of false. */
+  /** There is always an arena, so false causes a warning. */
   readonly enableCpuMemArena?: boolean;
-  /** Memory is always planned ahead, which a warning says of false. */
+  /** Memory is always planned ahead, so false causes a warning. */
   readonly enableMemPattern?: boolean;
-  /** False: `session.profile(feeds)` measures instead. */
+  /** Only false: use `session.profile(feeds)` instead. */
   readonly enableProfiling?: false;
-  /** Of the files of `enableProfiling`. */
+  /** Prefix of the files of `enableProfiling`; no effect. */
   readonly profileFilePrefix?: string;
-  /** Of the lines of onnxruntime. */
+  /** Identifier in the log lines of onnxruntime; no effect. */
   readonly logId?: string;
-  /** Sizes of symbolic dims of the inputs, by the name of the dim. Not of bundles, which are compiled already. */
+  /** Sizes of symbolic dims of the inputs, by the name of the dim. Bundles refuse it, because they are compiled. */
   readonly freeDimensionOverrides?: Readonly<Record<string, number>>;
-  /** "cpu": results are in memory. */
+  /** Only "cpu": results are in memory. */
   readonly preferredOutputLocation?: "cpu" | "cpu-pinned" | Readonly<Record<string, string>>;
-  /** False: it is for WebGPU. */
+  /** Only false: graph capture is for WebGPU. */
   readonly enableGraphCapture?: boolean;
   /** Not supported: a plan is not an ONNX model. `session.explain(feeds)` shows it. */
   readonly optimizedModelFilePath?: undefined;
@@ -108,8 +109,8 @@ export interface SessionOptions {
 /** Checks while a session trains. */
 export interface DebugOptions {
   /**
-   * A step that makes a NaN or an infinity fails with a NumericsError, which names the node, and leaves the session as it
-   * was. Steps take several times as long, and all their tensors memory. Default false.
+   * Let a step that makes NaN or infinity fail with a NumericsError that names the node. The session is then as before the
+   * step. Steps take several times as long, and need memory for all their tensors. Default false.
    */
   readonly checkNumerics?: boolean;
 }
@@ -118,7 +119,7 @@ export interface DebugOptions {
 export type ExternalData =
   | string
   | {
-      /** As the model names it. */
+      /** Its path in the model. */
       readonly path: string;
       /** Its contents. */
       readonly data: Source;
@@ -282,9 +283,22 @@ function checkCount(name: string, value: unknown, minimum: number): void {
   }
 }
 
+function providersOf(given: unknown): string[] {
+  if (!Array.isArray(given)) {
+    throw new TypeError(`'executionProviders' must be an array, got ${describe(given)}.`);
+  }
+  return (given as readonly unknown[]).map((one) => {
+    const name = typeof one === "object" && one !== null ? (one as { readonly name?: unknown }).name : one;
+    if (typeof name !== "string") {
+      throw new TypeError(`'executionProviders' has ${describe(one)}, which is neither a name nor an object with one.`);
+    }
+    return name;
+  });
+}
+
 /** The texts are the same as in onnxruntime-web. */
 function checkPeerOptions(options: SessionOptions): void {
-  const providers = (options.executionProviders ?? []).map((one) => (typeof one === "string" ? one : one.name));
+  const providers = providersOf(options.executionProviders ?? []);
   for (const name of providers) {
     if (!PROVIDERS.includes(name)) {
       throw new Error(`no available backend found. ERR: not supported execution provider: ${brief(name)}`);

@@ -16,18 +16,18 @@ import { checkAverages, resolveEvaluation, resolveMetrics } from "./fit-options.
 import { DEFAULT_BATCH, type MetricSettings, type MetricType } from "./settings/fit.js";
 import { unpackNamed } from "./tensors.js";
 
-/** How many evaluations the page has begun: each has a number. */
+/** Number of evaluations that the page has begun, which numbers them. */
 let evaluations = 0;
 
 /** Options of `predict`. */
 export interface PredictOptions {
   /** Tensors of the eval model; by default the outputs of the model. */
   readonly outputs?: readonly string[];
-  /** Averages of the parameters stand for them, where the session keeps some. Default false. */
+  /** Use the averages of the parameters that the session keeps. Default false. */
   readonly ema?: boolean;
   /**
-   * Rows of a batch; default 32, unless the data comes in batches. The last batch is filled up with rows of its own, whose
-   * results are left out.
+   * Rows of a batch; default 32, unless the data comes in batches. The last batch is padded, and the results of the
+   * padding are left out.
    */
   readonly batchSize?: number;
   /** Whether the items of a stream are whole batches; by default the shape of the first one tells. */
@@ -36,17 +36,17 @@ export interface PredictOptions {
 
 /** Options of `evaluate`. */
 export interface EvaluateOptions {
-  /** What is computed besides the loss. */
+  /** Values to compute besides the loss. */
   readonly metrics?: MetricType | MetricSettings | readonly (MetricType | MetricSettings)[];
   /** Rows of a batch; default 32, unless the data comes in batches. */
   readonly batchSize?: number;
   /** Whether the items of a stream are whole batches; by default the shape of the first one tells. */
   readonly batched?: boolean;
-  /** Averages of the parameters stand for them, where the session keeps some. Default false. */
+  /** Use the averages of the parameters that the session keeps. Default false. */
   readonly ema?: boolean;
-  /** The output of the eval model that metrics look at; by default the only one besides the loss, else what the loss compares. */
+  /** Output of the eval model for metrics; by default the only one besides the loss, else the tensor that the loss compares. */
   readonly predictions?: string;
-  /** The input of the eval model that they compare it with; by default the last one. */
+  /** Input of the eval model that metrics compare it with; by default the last one. */
   readonly targets?: string;
 }
 

@@ -13,7 +13,7 @@ export interface SessionFiles {
   readonly optimizerModel?: Source | null;
 }
 
-/** @throws TypeError when they are not those of artifacts, or of a bundle */
+/** @throws TypeError when they are neither artifacts nor a bundle */
 export function checkTrainingOptions(options: unknown): SessionFiles | { readonly bundle: Source } {
   if (typeof options !== "object" || options === null) {
     throw new TypeError("'trainingOptions' must be an object with 'trainModel' and 'checkpoint'.");
@@ -28,7 +28,7 @@ export function checkTrainingOptions(options: unknown): SessionFiles | { readonl
   }
   const files: Readonly<Record<string, unknown>> = { ...given, checkpoint: checkpointState || given["checkpoint"] };
   const names = ["trainModel", "checkpoint", "evalModel", "optimizerModel"] as const;
-  // What `buildArtifacts` gives may be given as it is: it has the nominal checkpoint besides.
+  // The result of `buildArtifacts` may be passed as it is: it has the nominal checkpoint besides.
   checkKnown("The file", given, [...names, "nominalCheckpoint"]);
   for (const name of names) {
     const source = files[name];

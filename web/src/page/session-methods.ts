@@ -30,7 +30,7 @@ export class SessionMethods {
    * Set the current learning rate.
    *
    * @param learningRate - a float32 >= 0
-   * @throws SessionError: negative, infinite or no number; or the session has no optimizer model
+   * @throws SessionError: the rate is negative, infinite or NaN; or the session has no optimizer model
    */
   async setLearningRate(learningRate: number): Promise<void> {
     this.#calls.checkOptimizer();
@@ -46,8 +46,8 @@ export class SessionMethods {
    * @param warmupStepCount - optimizer steps of the warm-up
    * @param totalStepCount - optimizer steps after which the rate is 0
    * @param initialLr - the rate at the end of the warm-up, a float32 >= 0
-   * @throws SessionError: a count is no integer >= 0, the warm-up is longer than the whole, or `initialLr` is no
-   *   learning rate; or the session has no optimizer model
+   * @throws SessionError: a count is not an integer >= 0, the warm-up is longer than the total, or `initialLr` is not a
+   *   float32 >= 0; or the session has no optimizer model
    */
   async registerLinearLRScheduler(warmupStepCount: number, totalStepCount: number, initialLr: number): Promise<void> {
     this.#calls.checkOptimizer();
@@ -143,7 +143,7 @@ export class SessionMethods {
    *
    * Call it after train steps: before the first, all norms are 0. Clipping comes later, in the optimizer step.
    *
-   * @throws CheckpointError: the session is of a nominal checkpoint, which has no values yet
+   * @throws CheckpointError: the session has a nominal checkpoint, which has no values yet
    */
   async gradientNorms(): Promise<Readonly<Record<string, number>>> {
     return this.#calls.call("gradientNorms");
@@ -218,7 +218,7 @@ export class SessionMethods {
     await this.#calls.call("deleteProperty", name);
   }
 
-  /** Bytes of kernel memory that the session takes, and what `memoryBudget` costs; after a step. */
+  /** Bytes of kernel memory that the session takes, and the cost of `memoryBudget`; call it after a step. */
   async memory(): Promise<SessionMemory> {
     return this.#calls.call("memory");
   }
@@ -228,9 +228,9 @@ export class SessionMethods {
    *
    * @param format - safetensors or npz; default "safetensors"
    * @param options - settings by name
-   * @param options.ema - averages stand for the parameters, where the session keeps them; default false
+   * @param options.ema - use the averages of the parameters that the session keeps; default false
    * @throws ModelError: there is no such format
-   * @throws SessionError: averages are asked for, and the session keeps none
+   * @throws SessionError: `ema` is true, but the session keeps no averages
    */
   async exportWeights(format: "safetensors" | "npz" = "safetensors", options: { readonly ema?: boolean } = {}): Promise<Uint8Array> {
     const { ema = false } = checkOptions("exportWeights", options, { ema: true });
@@ -243,7 +243,7 @@ export class SessionMethods {
    *
    * @param weights - the contents of the file
    * @param strict - whether the file must have all parameters, and no others; default true
-   * @throws CheckpointError: it is neither, has other parameters though `strict`, or one of another type or shape.
+   * @throws CheckpointError: the file has neither format, other parameters though `strict`, or a wrong type or shape.
    *   Nothing was changed
    */
   async loadWeights(weights: Uint8Array, strict = true): Promise<void> {

@@ -71,14 +71,14 @@ type OpenOptions = Pick<ResolvedOptions, "hasBudget" | "severity" | "checksNumer
 const KEY = Symbol("TrainingSession");
 const FILES: readonly FileName[] = ["bundle", "trainModel", "checkpointState", "evalModel", "optimizerModel"];
 
-/** Trains a model in a worker. Calls may be made before others are answered: they are worked off in their order. */
+/** Trains a model in a worker. You need not await each call: calls run in order. */
 export class TrainingSession extends SessionMethods {
   readonly #info: SessionInfo;
   readonly #client: WorkerClient;
   readonly #channel: Channel;
   readonly #calls: SessionCaller;
   readonly #spare = new SpareBuffers();
-  /** Null where the page shares no memory with the kernels. */
+  /** Null if the page shares no memory with the kernels. */
   readonly #shared: SharedFeeds | null;
   /** Steps that use no workspace. */
   readonly #apart = new Set<StepKind>();
@@ -125,8 +125,8 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
-   * Make a session of training artifacts, or of a bundle. A bundle needs no Python for the shapes that it
-   * was compiled for; for anything else Python starts when it is needed.
+   * Create a session from training artifacts or a bundle. A bundle needs no Python for the shapes that it was compiled
+   * for. Python starts when another call needs it.
    *
    * @throws TypeError when a required file or hash is not given; ModelError, CheckpointError, UnsupportedError
    *   or LimitError when trainweb cannot use a file; EngineError when the worker does not start
@@ -153,7 +153,7 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
-   * Make a session of a forward model: its training artifacts are built in the page.
+   * Create a session from a forward model. The page builds its training artifacts.
    *
    * @throws GradientError when an operator between the loss and a parameter has no gradient; and as `create`
    */
@@ -182,33 +182,33 @@ export class TrainingSession extends SessionMethods {
     return session;
   }
 
-  /** The seed of its random operators (Dropout), of 64 bits: `env.seed` as it was, or else 0, or what a bundle has. */
+  /** The 64-bit seed of its random operators (Dropout): `env.seed` at the creation, else 0; a bundle has its own. */
   get seed(): bigint {
     return this.#seed;
   }
 
-  /** User inputs of the training model: no parameters, gradients or reset flag. */
+  /** Inputs of the training model that you feed, without parameters, gradients and reset flag. */
   get trainingInputNames(): readonly string[] {
     return this.#info.trainingInputNames;
   }
 
-  /** User outputs of the training model: the loss first, no gradients. */
+  /** Outputs of the training model, without gradients. The loss is the first. */
   get trainingOutputNames(): readonly string[] {
     return this.#info.trainingOutputNames;
   }
 
-  /** User inputs of the eval model; empty without one. */
+  /** Inputs of the eval model; empty without one. */
   get evalInputNames(): readonly string[] {
     return this.#info.evalInputNames;
   }
 
-  /** User outputs of the eval model; empty without one. */
+  /** Outputs of the eval model; empty without one. */
   get evalOutputNames(): readonly string[] {
     return this.#info.evalOutputNames;
   }
 
   /**
-   * Forward and backward: gradients accumulate until the step after a `lazyResetGrad`.
+   * Run the model forward and backward. Gradients accumulate until the step after a `lazyResetGrad`.
    *
    * @throws FeedError when a feed is missing, unknown, or has the wrong type, dims or values
    */
@@ -225,7 +225,7 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
-   * The eval model with the current parameters; changes nothing.
+   * Run the eval model with the current parameters. Nothing changes.
    *
    * @throws SessionError without an eval model; FeedError as `runTrainStep`
    */
@@ -242,8 +242,8 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
-   * Update the parameters with the accumulated gradients, which stay: call `lazyResetGrad` afterwards.
-   * After the first one it resolves when the update is on its way, which every later call comes behind.
+   * Update the parameters with the accumulated gradients. The gradients stay, so call `lazyResetGrad` afterwards. From
+   * the second call on, the promise may resolve before the update has ended; later calls wait for the update.
    *
    * @throws SessionError without an optimizer model
    */
@@ -276,12 +276,12 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
-   * Train on all rows of some data, `epochs` times: the loop runs in the worker.
+   * Train on all rows of the data, `epochs` times. The loop runs in the worker.
    *
    * @returns a promise of the history that is also an async iterable of events, and has `pause`, `resume`, `stop` and
-   *   `abort`. It fails with a ModelError for an option that is wrong, a FeedError for data that does not fit, a
-   *   SessionError while another fit of the session is under way, a TrainwebError when the loss is no finite number,
-   *   and the reason of `abort` or the signal
+   *   `abort`. It rejects with a ModelError for a wrong option, and a FeedError for data that does not fit the model.
+   *   It rejects with a SessionError while another fit of the session runs, and with a TrainwebError when the loss is
+   *   NaN or infinite. After `abort` it rejects with the reason
    */
   fit(data: DataSource, options: FitOptions = {}): FitRun {
     const run = new FitRun(this.#fitHost(this.#fit), data, options);
@@ -296,7 +296,7 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
-   * The loss of data, and metrics, as `fit` computes them of validation data. Nothing changes.
+   * Compute the loss and metrics of data, as `fit` does for validation data. Nothing changes.
    *
    * @param data - with labels
    * @returns "loss" and each metric by its name
@@ -308,29 +308,29 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
-   * What the model gives for data, with the current parameters. Labels are not needed, and nothing changes.
+   * Compute the outputs of the model for data, with the current parameters. Labels are not needed, and nothing changes.
    *
-   * @param data - the inputs of the model; labels that are there are left out
+   * @param data - the inputs of the model; labels in it are ignored
    * @returns each output for all rows
-   * @throws SessionError without an eval model or averages, and for an output without an axis of rows in several batches;
-   *   FeedError for data that does not fit the model or has no rows; ModelError for an output that there is not
+   * @throws SessionError without an eval model or averages, or for an output without a row axis in several batches;
+   *   FeedError for data that does not fit the model or has no rows; ModelError for an unknown output
    */
   predict(data: DataSource, options: PredictOptions = {}): Promise<Readonly<Record<string, Tensor>>> {
     return predict(this.#fitHost(this.#fit), data, options);
   }
 
   /**
-   * `runTrainStep`, `runOptimizerStep` and `lazyResetGrad` for each of some batches, in one message to the worker.
+   * Call `runTrainStep`, `runOptimizerStep` and `lazyResetGrad` for each batch, in one message to the worker.
    *
    * @returns the losses
-   * @throws FeedError as `runTrainStep`; `step` of the error is the place of the batch, those before it are trained
+   * @throws FeedError as `runTrainStep`; `step` of the error is the position of the batch. Earlier batches are trained
    */
   async runTrainSteps(batches: readonly FeedsType[]): Promise<Float32Array> {
     return runTrainSteps(this.#fitHost(this.#fit), batches, this.#spare);
   }
 
   /**
-   * What a client of federated learning does: local training from the common parameters, and the update that it gives away.
+   * The client's part of federated learning: train locally from the common parameters, and return the update.
    *
    * @param options - clipping and noise of the updates; none by default
    * @throws ModelError: an option is wrong, or there is noise without a clip norm
@@ -361,8 +361,6 @@ export class TrainingSession extends SessionMethods {
         const answer = this.#channel.post(null, make).then((value) => ({ value }));
         return this.#follow(answer).then(({ value }) => value);
       },
-      getContiguousParameters: (trainableOnly, options) => this.getContiguousParameters(trainableOnly, options),
-      loadParametersBuffer: (buffer, trainableOnly) => this.loadParametersBuffer(buffer, trainableOnly),
     };
   }
 
@@ -377,7 +375,7 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
-   * The checkpoint as onnxruntime's training APIs read it, of 2 GiB at most.
+   * The checkpoint, for onnxruntime's training APIs too. It has at most 2 GiB.
    *
    * @throws LimitError when it would be larger, or the browser has no room for it
    */
@@ -386,6 +384,7 @@ export class TrainingSession extends SessionMethods {
   async saveCheckpoint(options: SaveCheckpointOptions = {}): Promise<Uint8Array | Blob> {
     const known = { includeOptimizerState: true, as: true } as const;
     const { includeOptimizerState = false, as } = checkOptions("saveCheckpoint", options, known);
+    checkFlag("includeOptimizerState", includeOptimizerState);
     return (await this.#calls.call("saveCheckpoint", includeOptimizerState, checkForm(as))).data;
   }
 
@@ -393,7 +392,8 @@ export class TrainingSession extends SessionMethods {
    * The eval model as an inference model, with the current parameters.
    *
    * @param outputNames - tensors of the eval model to become outputs
-   * @throws SessionError when averages are asked for, and the session keeps none; LimitError when it would be larger than 2 GiB, or the browser has no room for it
+   * @throws SessionError when `ema` is true, but the session keeps no averages; LimitError when the file would be
+   *   larger than 2 GiB, or the browser has no room for it
    */
   exportModelForInferencing(
     outputNames: readonly string[],
@@ -412,7 +412,7 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
-   * The forward model with what the adapters learned added to its weights; of a session made with `lora`.
+   * The forward model with the adapters merged into its weights. The session must have been created with `lora`.
    *
    * @throws SessionError when the session has no adapters; LimitError when it would be larger than 2 GiB
    */
@@ -427,11 +427,11 @@ export class TrainingSession extends SessionMethods {
    *
    * @param trainableOnly - leave out the frozen ones; default true. It may be one of the settings
    * @param options - settings by name
-   * @param options.ema - averages stand for the parameters, where the session keeps them; default false
-   * @param options.out - what they are copied into, of as many elements as `getParametersSize` says; default: a new array
-   * @returns float32 of shape [n], on `out` if that is given
-   * @throws CheckpointError: the session is of a nominal checkpoint, which has no values yet
-   * @throws SessionError: averages are asked for, and the session keeps none
+   * @param options.ema - use the averages of the parameters that the session keeps; default false
+   * @param options.out - the array for the result, of `getParametersSize` elements; default: a new array
+   * @returns float32 of shape [n], on `out` if you give it
+   * @throws CheckpointError: the session has a nominal checkpoint, which has no values yet
+   * @throws SessionError: `ema` is true, but the session keeps no averages
    * @throws BufferSizeError: `out` has another number of elements
    */
   async getContiguousParameters(
@@ -451,7 +451,7 @@ export class TrainingSession extends SessionMethods {
     return out === undefined ? found : copiedInto(out, found);
   }
 
-  /** Overwrite one parameter; type and dims must be its own. Gradients and moments stay as they are. */
+  /** Overwrite one parameter by a tensor of its type and dims. Gradients and moments stay as they are. */
   async updateParameter(name: string, tensor: Tensor): Promise<void> {
     this.#channel.check();
     if (!isTensor(tensor)) {
@@ -464,7 +464,7 @@ export class TrainingSession extends SessionMethods {
   /**
    * Keep a value in the checkpoint: an int64 (an integer number or bigint), a float32, or a string.
    *
-   * @param kind - what it is kept as, where the value does not say it: 1 as "float" stays a float
+   * @param kind - the type to store, if the value leaves it open: 1 as "float" stays a float
    */
   async addProperty(name: string, value: PropertyValue, kind?: PropertyKind): Promise<void> {
     checkKind(value, kind);
@@ -474,7 +474,7 @@ export class TrainingSession extends SessionMethods {
   /**
    * The files that `createFromModel` built, to keep or to use elsewhere.
    *
-   * @throws SessionError for a session that was made of artifacts
+   * @throws SessionError for a session that was created from artifacts
    */
   getArtifacts(options: FileOptions & { readonly as: "blob" }): Promise<Artifacts<Blob>>;
   getArtifacts(options?: FileOptions<"bytes">): Promise<Artifacts>;
@@ -493,15 +493,16 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
-   * Time every instruction of a step, the mean over `runs` runs. A training profile leaves gradients and running
-   * statistics as `runs` steps would, and one before them; one that fails leaves the session as it was.
+   * Time every instruction of a step, as the mean over `runs` runs. A training profile changes gradients and running
+   * statistics like `runs` + 1 steps. If it fails, the session is as before.
    *
-   * @throws FeedError as `runTrainStep`; SessionError without an eval model, if it is to be timed
+   * @throws FeedError as `runTrainStep`; SessionError for an eval step without an eval model
    */
   async profile(feeds: FeedsType, options: ProfileOptions = {}): Promise<Profile> {
     this.#channel.check();
     const { runs = 10, training = true } = checkOptions("profile", options, { runs: true, training: true });
     checkNumber("runs", runs);
+    checkFlag("training", training);
     const kind = training ? "train" : "eval";
     const [inputNames, args] = this.#parse(kind, feeds);
     const packed = packFeeds(inputNames, args.feeds, copyBytes);
@@ -513,14 +514,13 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
-   * Compile ahead what steps with feeds of these shapes run: while data is on its way, say.
+   * Compile the plans of steps with feeds of these shapes ahead, for example while data load.
    *
-   * These are the plans of the train step, as it is at first and after each `lazyResetGrad`, of the eval step and of the
-   * optimizer step, as far as the session has them. Nothing runs. A train step that adds to gradients has another plan,
-   * which is compiled when it is first called. Calls that follow come after it.
+   * These are the plans of the train step, the eval step and the optimizer step, if the session has their models.
+   * Nothing runs. The plan of the train step overwrites gradients, as the first step does, and each step after
+   * `lazyResetGrad`. A train step that adds to gradients has another plan; its first call compiles it.
    *
-   * Without it the first steps compile them, or the worker does before, while it has nothing to do, where the model has
-   * no symbolic dims.
+   * Without this call, the first steps compile them. If the model has no symbolic dims, an idle worker compiles them.
    *
    * @param shapes - dims of every training input, by its name
    * @throws FeedError: a shape is missing, unknown, or does not fit the model
@@ -536,20 +536,21 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
-   * How the compiler comes to the plan of a step for such feeds; nothing runs, and no plan is kept. A session of a bundle
-   * starts Python for it.
+   * Explain the compilation of a step for such feeds. Nothing runs, and no plan is kept. A session from a bundle starts
+   * Python for it.
    *
-   * @param feeds - as for the step; their types count, and the values of those that decide about shapes
+   * @param feeds - as for the step; only their types count, and values that decide about shapes
    * @param options - settings by name
-   * @param options.training - false: of an eval step; default true
-   * @returns the instructions as the operators emit them, one a line, by names of tensors; then, for every pass of the
-   *   compiler, what it changes as a unified diff
+   * @param options.training - false for an eval step; default true
+   * @returns the instructions of the operators, one a line, by names of tensors; then the changes of every pass as a
+   *   unified diff
    * @throws FeedError: as `runTrainStep`
-   * @throws SessionError: the session has no eval model, if that is asked for, or is of a bundle without models
+   * @throws SessionError: the session has no eval model for an eval step, or comes from a bundle without models
    */
   async explain(feeds: FeedsType, options: { readonly training?: boolean } = {}): Promise<string> {
     this.#channel.check();
     const { training = true } = checkOptions("explain", options, { training: true });
+    checkFlag("training", training);
     const kind = training ? "train" : "eval";
     const [inputNames, args] = this.#parse(kind, feeds);
     const packed = packFeeds(inputNames, args.feeds, copyBytes);
@@ -559,12 +560,12 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
-   * Which units of ReLU, ThresholdedRelu, and Clip from 0 on fire for none of some batches; nothing changes. A unit is a
-   * channel of a convolution, or a column of a product. A session of a bundle starts Python for it.
+   * Find units of ReLU, ThresholdedRelu, and Clip from 0 that are 0 for every row of some batches. Nothing changes.
+   * A unit is a channel of a convolution, or a column of a product. A session from a bundle starts Python for it.
    *
-   * @param batches - feeds as of `runEvalStep`
-   * @returns one for each such activation of the eval model, in their order
-   * @throws SessionError: the session has no eval model, or is of a bundle without models
+   * @param batches - feeds as for `runEvalStep`
+   * @returns one entry for each such activation of the eval model, in their order
+   * @throws SessionError: the session has no eval model, or comes from a bundle without models
    * @throws FeedError: there are no batches, or one does not fit
    */
   async deadUnits(batches: readonly FeedsType[]): Promise<readonly DeadUnits[]> {
@@ -584,12 +585,12 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
-   * See whether the session can learn one batch by heart; afterwards it is as before. Who cannot do that has something
-   * wrong: data, loss, learning rate, or gradients that do not arrive.
+   * Check that the session can memorise one batch; afterwards it is as before. If it cannot, something is wrong: data,
+   * loss, learning rate, or gradients that do not arrive.
    *
-   * @param batch - feeds as of `runTrainStep`; some rows are enough
-   * @returns whether the loss fell, and what is suspicious
-   * @throws FeedError when the batch does not fit; a label that is out of range is named with its place
+   * @param batch - feeds as for `runTrainStep`; a few rows are enough
+   * @returns a report: whether the loss fell, and suspicions
+   * @throws FeedError when the batch does not fit the model; for a label out of range it names the position
    * @throws SessionError when the loss is not one number, or the session has no optimizer model
    */
   async overfitOneBatch(batch: BatchSource, options: OverfitOptions = {}): Promise<OverfitReport> {
@@ -634,7 +635,7 @@ export class TrainingSession extends SessionMethods {
     };
   }
 
-  /** Free the session after the calls already made. Harmless when repeated. */
+  /** Free the session after all earlier calls. You may call it again. */
   release(): Promise<void> {
     this.#fit?.abort(sessionError("RELEASED", {}));
     this.#state?.takeBack(this, () => this.saveCheckpoint({ includeOptimizerState: true, as: "blob" }));
@@ -755,7 +756,7 @@ async function createFromArtifacts(
   options: ResolvedOptions,
 ): Promise<TrainingSession> {
   const { json, cache, progress } = options;
-  // What is cached needs no Python, or it starts when that turns out to be nothing.
+  // A cached session needs no Python; it starts later if nothing is cached.
   const python = cache ? null : client.startPython();
   const isState = checkpointState instanceof CheckpointState;
   const [train, checkpoint, evaluate, optimizer] = await Promise.all([

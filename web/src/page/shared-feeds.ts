@@ -45,7 +45,10 @@ export class SharedFeeds {
     return (view) => {
       const place = places[next++] as PlacedBytes;
       const bytes = new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
-      new Uint8Array(buffer, place.ptr, place.nbytes).set(bytes);
+      // A feed that the plan does not read has no bytes.
+      if (place.nbytes > 0) {
+        new Uint8Array(buffer, place.ptr, place.nbytes).set(bytes);
+      }
       return place;
     };
   }

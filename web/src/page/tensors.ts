@@ -182,7 +182,7 @@ export function bytesOf({ buffer, byteOffset, byteLength }: ArrayBufferView): Ui
   return new Uint8Array(buffer, byteOffset, byteLength);
 }
 
-/** A copy of the bytes of `view`, in a buffer of its own that is never shared. */
+/** A copy of the bytes of `view`, in a separate buffer that is never shared. */
 export function copyBytes(view: ArrayBufferView): Uint8Array<ArrayBuffer> {
   return new Uint8Array(bytesOf(view));
 }
@@ -212,7 +212,7 @@ export class SpareBuffers {
     return new Uint8Array(spare ?? new ArrayBuffer(nbytes));
   }
 
-  /** A copy of the bytes of `view`, in a buffer of its own that is never shared. */
+  /** A copy of the bytes of `view`, in a separate buffer that is never shared. */
   readonly copy: TakeBytes<Uint8Array<ArrayBuffer>> = (view) => {
     const copy = this.take(view.byteLength);
     copy.set(bytesOf(view));

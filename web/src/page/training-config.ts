@@ -1,4 +1,4 @@
-/** The configuration of `createFromModel`, checked by what Python declares (settings/), as Python takes it. */
+/** The configuration of `createFromModel`, checked against Python's declarations (settings/) and written for Python. */
 
 import { sessionError } from "../wire/messages.js";
 import { badSetting } from "../data/given.js";
@@ -7,57 +7,57 @@ import { CONFIG, EMA, LORA, type EmaFields, type LoraFields } from "./settings/c
 import { LOSSES, type LossSettings, type LossType } from "./settings/losses.js";
 import { GROUP, OPTIMIZERS, type OptimizerSettings, type OptimizerType } from "./settings/optimizers.js";
 
-/** Settings of adapters as PEFT has them. */
+/** Settings of adapters in PEFT's format. */
 export interface PeftAdapterConfig {
   /** The contents of `adapter_config.json`. */
   readonly adapterConfig: string;
 }
 
-/** How to make training artifacts of a forward model. */
+/** Settings for building training artifacts from a forward model. */
 export interface TrainingConfig {
-  /** A loss, by name or with its settings. Null: the first output of the model is the loss already. */
+  /** A loss, by name or with its settings. Null: the first output of the model already is the loss. */
   readonly loss: LossType | LossSettings | null;
   /** An optimizer, by name or with its settings. Without one the session cannot update parameters. */
   readonly optimizer?: OptimizerType | (OptimizerSettings & { readonly learningRate?: number }) | null;
-  /** The rate that the session starts with; 0.001 by default. It may be a setting of `optimizer`, too. */
+  /** The rate of a new session; default 0.001. It may also be a setting of `optimizer`. */
   readonly learningRate?: number | null;
-  /** Joint L2 norm that the gradients have at most in an optimizer step. */
+  /** Largest joint L2 norm of the gradients in an optimizer step. */
   readonly clipGradNorm?: number | null;
-  /** Magnitude that each element of the gradients has at most in an optimizer step; before `clipGradNorm`. */
+  /** Largest magnitude of each element of the gradients in an optimizer step; applied before `clipGradNorm`. */
   readonly clipGradValue?: number | null;
   /** Keep an average of the trainable parameters beside them, for evaluation and exports on request. */
   readonly ema?: EmaFields | null;
-  /** Names or regular expressions of the parameters to train; default: all but `frozenParams`. */
+  /** Names or regular expressions of the parameters to train; default: all except `frozenParams`. */
   readonly requiresGrad?: readonly string[] | null;
-  /** Names or regular expressions of the parameters to leave as they are; default: none. */
+  /** Names or regular expressions of the parameters to freeze; by default no parameter. */
   readonly frozenParams?: readonly string[] | null;
-  /** Tensors of the model that steps give as well; by default those are the loss and the outputs of the model. */
+  /** Further results of steps, by tensor name; by default the loss and the outputs of the model. */
   readonly additionalOutputNames?: readonly string[] | null;
   /** The outputs of the model that the loss takes. */
   readonly lossInputNames?: readonly string[] | null;
-  /** Whether batch normalization learns its statistics. */
+  /** "train": batch normalization learns its statistics; "as_exported": it keeps the stored ones. */
   readonly batchNorm?: "train" | "as_exported" | null;
-  /** Tensors that count as constants for gradients, as after torch's `detach`: what lies only before them is not trained. */
+  /** Tensors that count as constants for gradients, like torch's `detach`. Parameters only before them are not trained. */
   readonly stopGradient?: readonly string[] | null;
   /**
-   * Freeze the model and train low-rank adapters beside its weights: settings, or the contents of PEFT's
-   * `adapter_config.json` as `adapterConfig`. Then `requiresGrad` and `frozenParams` are not given.
+   * Freeze the model and train low-rank adapters beside its weights. Give settings, or the contents of PEFT's
+   * `adapter_config.json` as `adapterConfig`. `requiresGrad` and `frozenParams` are then not allowed.
    */
   readonly lora?: LoraFields | PeftAdapterConfig | null;
   /**
-   * Sizes of symbolic dimensions of the inputs, by name; of one without a name by input and axis, such as "x[0]".
-   * Feeds must then have these sizes. A model whose control flow depends on a size may need it.
+   * Sizes of symbolic dimensions of the inputs, by name. A dimension without a name has its input and axis, such as
+   * "x[0]". Feeds must then have these sizes. A model whose control flow depends on a size may need it.
    */
   readonly dims?: Readonly<Record<string, number>> | null;
-  /** Start without weights, which `loadParametersBuffer` brings. Default false. */
+  /** Start without weights; load them with `loadParametersBuffer`. Default false. */
   readonly nominalCheckpoint?: boolean | null;
 }
 
 /**
  * The configuration as JSON, by Python's names.
  *
- * @param more - what the call takes in the same object besides, which is left out
- * @throws TypeError when it is no object; ModelError when a name is unknown or a value is none that it may have
+ * @param more - further options of the call in the same object, which are left out
+ * @throws TypeError when it is no object; ModelError when a name is unknown or a value is not allowed
  */
 export function resolveConfig(config: unknown, more: readonly string[] = []): string {
   if (typeof config !== "object" || config === null || Array.isArray(config)) {
@@ -149,7 +149,7 @@ function resolveOptimizer(given: unknown): Record<string, unknown> {
 /**
  * The configuration without its learning rate, and that; null: the default.
  *
- * @throws ModelError when there are two different rates, one that is none, or one without an optimizer
+ * @throws ModelError when there are two different rates, an invalid one, or one without an optimizer
  */
 export function takeRate(config: TrainingConfig): readonly [config: TrainingConfig, rate: number | null] {
   if (typeof config !== "object" || config === null || Array.isArray(config)) {

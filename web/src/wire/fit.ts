@@ -1,12 +1,10 @@
 /** Messages between the page and its worker for a fit: data once, a call per epoch, and short messages on a port. */
 
+import type { Formula, Rule } from "./formulas.js";
 import type { Feed, NamedTensor } from "./values.js";
 
 /** Treatment of the rows that do not fill a batch: a smaller batch, none, or a batch filled up from the start. */
 export type Remainder = "keep" | "drop" | "pad";
-
-/** A number, a name, or an operation with its operands: how a value follows from sums (trainweb/metrics.py). */
-export type Formula = number | string | readonly Formula[];
 
 /** A metric. */
 export interface WireMetric {
@@ -40,8 +38,16 @@ export interface FitCheckpoint {
   readonly every: number | null;
   /** Options that must be unchanged for the fit to go on, as JSON. */
   readonly options: string;
-  /** The metric that early stopping goes by. */
-  readonly watched: string;
+}
+
+/** Early stopping. */
+export interface WireEarlyStopping {
+  /** The value that it goes by. */
+  readonly metric: string;
+  readonly restoresBest: boolean;
+  /** Of the "value" of each epoch; its value is not 0 when the fit is to end. */
+  readonly rule: Rule;
+  readonly settings: Readonly<Record<string, number>>;
 }
 
 /** The position of a fit; `Position` of trainweb/fit/resume.py. */
@@ -56,22 +62,43 @@ export interface FitPosition {
   readonly optimizerSteps: number;
 }
 
-/** The state that a fit resumes from. */
-export interface Resumed {
-  readonly position: FitPosition;
-  /** The epochs that are done, as JSON. */
-  readonly epochs: string;
-  readonly losses: Float32Array;
-  /** Parameters of the best epoch. */
-  readonly best: Uint8Array | null;
+/** An epoch that is done. */
+export interface EpochRecord {
+  /** From 1. */
+  readonly epoch: number;
+  /** Batches that were trained on. */
+  readonly steps: number;
+  /** Mean over the rows, while they were trained on. */
+  readonly loss: number;
+  /** Learning rate of its last optimizer step. */
+  readonly learningRate: number;
+  /** Duration, evaluation included. */
+  readonly seconds: number;
+  /** "loss" and the metrics of the validation data. */
+  readonly validation: EvalValues | null;
 }
 
-/** An epoch that is done, for the checkpoint. */
-export interface EpochRecord {
-  /** All epochs so far, as JSON. */
-  readonly epochs: string;
-  /** Parameters of the best epoch, if that is another than before. */
-  readonly best: Uint8Array | null;
+/** An epoch that the page has the worker end. */
+export interface EpochTask {
+  readonly seconds: number;
+  readonly validation: EvalValues | null;
+  /** True: the fit was stopped, and may have left out batches and validation. */
+  readonly isStopped: boolean;
+}
+
+/** Epochs that are done since the last answer, and what early stopping says of all. */
+export interface EpochAnswer {
+  readonly epochs: readonly EpochRecord[];
+  readonly bestEpoch: number | null;
+  /** True: the fit is to end. */
+  readonly isOver: boolean;
+}
+
+/** The state that a fit begins with: the state of its checkpoint, if it has one. */
+export interface FitStart extends EpochAnswer {
+  readonly position: Pick<FitPosition, "epoch" | "step" | "optimizerSteps">;
+  /** Of all batches. */
+  readonly losses: Float32Array;
 }
 
 /** Limits that gradients are clipped to in each optimizer step: the magnitude of each, then their joint norm. */
@@ -97,6 +124,7 @@ export interface FitSpec {
   readonly train: readonly NamedTensor[] | null;
   readonly validation: readonly NamedTensor[] | null;
   readonly evaluation: WireEvaluation | null;
+  readonly early: WireEarlyStopping | null;
   readonly checkpoint: FitCheckpoint | null;
   readonly onNaN: OnNaN | null;
   /**
@@ -131,7 +159,7 @@ export interface StepsAnswer {
   readonly buffers: readonly ArrayBuffer[];
 }
 
-/** What to train on next: an epoch of the rows in the worker, or batches. */
+/** The next training data: an epoch of the rows in the worker, or batches. */
 export interface TrainTask {
   readonly epoch: number;
   /** Seed of the order of rows; null: they stay in theirs. */
@@ -152,12 +180,7 @@ export interface TrainTask {
 export interface TrainAnswer {
   /** One loss per batch; NaN for a batch that was undone. */
   readonly losses: Float32Array;
-  /** Of the epoch so far. */
-  readonly loss: number;
-  /** Batches of the epoch so far that were not undone. */
-  readonly batches: number;
   readonly optimizerSteps: number;
-  readonly learningRate: number;
   /** True if NaN or infinity has ended the fit. */
   readonly isNaN: boolean;
 }

@@ -444,7 +444,7 @@ export const MESSAGES = {
   },
   RATE_AND_SCHEDULE: {
     error: "ModelError",
-    text: "'learningRate' is given beside a schedule that has rates of its own. Leave out one of them.",
+    text: "'learningRate' is given beside a schedule that already has rates. Leave out one of them.",
   },
   RATE_WITHOUT_OPTIMIZER: {
     error: "ModelError",

@@ -3,7 +3,7 @@
 import type { WireError } from "./errors.js";
 import type { PackageFiles } from "./files.js";
 import type {
-  CheckpointFolder, EpochRecord, EvalValues, FitSpec, Resumed, StepsAnswer, StepsTask, TrainAnswer, TrainTask, WireBatch,
+  CheckpointFolder, EpochAnswer, EpochTask, EvalValues, FitSpec, FitStart, StepsAnswer, StepsTask, TrainAnswer, TrainTask, WireBatch,
   WireEvaluation,
 } from "./fit.js";
 import type { GivenImage, ResolvedImageOptions } from "./images.js";
@@ -237,11 +237,11 @@ export interface WorkerApi {
   /** Train on batches, each with its optimizer step. */
   trainSteps(handle: number, task: StepsTask, loss: string): MaybePromise<Result<StepsAnswer>>;
   /**
-   * Begin a fit, the only one of its session. Returns the state that the fit resumes from, if its checkpoint exists.
+   * Begin a fit, the only one of its session, or go on from its checkpoint.
    *
    * @param port - the page sends each `FitOrder` on it, and receives the `FitProgress`
    */
-  startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<Resumed | null>>;
+  startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<FitStart>>;
   fitTrain(handle: number, task: TrainTask): MaybePromise<Result<TrainAnswer>>;
   /**
    * Evaluate a batch; null: the values, for all batches were there.
@@ -263,10 +263,14 @@ export interface WorkerApi {
     batches: readonly WireBatch[] | null,
     isLast: boolean,
   ): MaybePromise<Result<EvalValues | null>>;
-  /** An epoch is done: have the checkpoint written. */
-  fitSave(handle: number, record: EpochRecord): MaybePromise<Result<null>>;
-  /** Settles when the checkpoint is written. */
-  endFit(handle: number): MaybePromise<Result<null>>;
+  /** An epoch is done. The answer has no epoch if all of its batches were undone, or none was trained on. */
+  fitEpoch(handle: number, task: EpochTask): MaybePromise<Result<EpochAnswer>>;
+  /**
+   * Settles when the checkpoint is written.
+   *
+   * @param isWhole - it did not fail: the session gets the best parameters, if they are to be restored
+   */
+  endFit(handle: number, isWhole: boolean): MaybePromise<Result<null>>;
   /** Keep all that a session goes on from. */
   saveSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>>;
   /** Copy the state that sessions on one checkpoint state share. */

@@ -42,7 +42,7 @@ export interface SessionCalls {
   readonly getMoments: Call<[name: string], readonly NamedTensor[]>;
   /** Euclidean norms of the accumulated gradients, by the names of the trainable parameters. */
   readonly gradientNorms: Call<[], Readonly<Record<string, number>>>;
-  /** Which units of ReLU, ThresholdedRelu, and Clip from 0 on fire for none of some batches. */
+  /** Units of ReLU, ThresholdedRelu, and Clip from 0 that are 0 for every row of some batches. */
   readonly deadUnits: Call<[batches: readonly (readonly Feed[])[]], readonly DeadUnits[]>;
   /** Completed optimizer steps. */
   readonly getStepCount: Call<[], number>;
@@ -60,15 +60,15 @@ export interface SessionCalls {
   readonly propertyNames: Call<[], readonly string[]>;
   /** Forget a value that the checkpoint keeps. */
   readonly deleteProperty: Call<[name: string], null>;
-  /** Bytes of kernel memory that the session takes, and what `memoryBudget` costs; after a step. */
+  /** Bytes of kernel memory that the session takes, and the cost of `memoryBudget`; call it after a step. */
   readonly memory: Call<[], SessionMemory>;
-  /** Compile ahead what steps with feeds of these shapes run: while data is on its way, say. */
+  /** Compile the plans of steps with feeds of these shapes ahead, for example while data load. */
   readonly prepare: Call<[shapes: Readonly<Record<string, readonly number[]>>], null>;
-  /** Note all that the session goes on from. */
+  /** Copy the state that the session continues from. */
   readonly keepState: Call<[], null>;
-  /** Have the session as `keepState` found it, once. */
+  /** Restore the state that `keepState` copied, once. */
   readonly goBack: Call<[], null>;
-  /** How the compiler comes to the plan of a step for such feeds, as text; nothing runs, and no plan is kept. */
+  /** The compilation of a step for such feeds, as text; nothing runs, and no plan is kept. */
   readonly explain: Call<[kind: "train" | "eval", feeds: readonly Feed[]], string>;
   /** The seed of its random operators. */
   readonly getSeed: Call<[], bigint>;
@@ -92,5 +92,5 @@ export interface SessionCalls {
   readonly artifact: Call<[name: ArtifactName, form: FileForm], FileBytes | null>;
 }
 
-/** Where it is written what each class of errors means and what to do. */
+/** The page that documents each class of errors. */
 export const DOCUMENTATION = "https://github.com/trainweb/trainweb/blob/main/docs/errors.md";

@@ -3,7 +3,7 @@
  * trainweb/metrics.py.
  */
 
-import type { Formula } from "../wire/fit.js";
+import type { Formula } from "../wire/formulas.js";
 import { wrong, type Reader } from "./bundle-reader.js";
 
 /** A metric of a plan. */

@@ -14,7 +14,7 @@ export const ITEM_SIZE: Readonly<Record<WireDtype, number>> = {
 };
 
 /** Offset and length among the blobs. */
-export type Place = readonly [number, number];
+export type ByteRange = readonly [number, number];
 
 export type Fields = Readonly<Record<string, unknown>>;
 
@@ -99,7 +99,7 @@ export class Reader {
     return partOf(this.#blobs, offset, offset + length);
   }
 
-  #place(value: unknown, where: string): Place {
+  #place(value: unknown, where: string): ByteRange {
     const [offset = -1, length = -1, ...rest] = this.list(value, where, (item, at) => this.integer(item, at));
     const nbytes = this.#blobs instanceof Blob ? this.#blobs.size : this.#blobs.length;
     const fits = rest.length === 0 && length >= 0 && offset + length <= nbytes;

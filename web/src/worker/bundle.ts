@@ -20,9 +20,10 @@ import {
 import type { LossCount } from "./loss-counts.js";
 import { readMetrics, type PlanMetric } from "./bundle-metrics.js";
 import {
-  ALIGNMENT, ITEM_SIZE, malformed, partOf, Reader, sizeOf, wrong, type Fields, type Place,
+  ALIGNMENT, ITEM_SIZE, malformed, partOf, Reader, sizeOf, wrong, type Fields, type ByteRange,
 } from "./bundle-reader.js";
 import { segmentsFit } from "./bundle-segments.js";
+import { readProperties, type Property } from "./session-record.js";
 import type { InputDeclaration, TensorType, WireDtype } from "../wire/protocol.js";
 import { sha256OfFile } from "../wire/sha256.js";
 
@@ -126,9 +127,6 @@ export interface BundlePlan {
 
 /** Name, offset and bytes of a value that plans keep; equal names are equal values. */
 export type KeptValue = readonly [name: string, offset: number, nbytes: number];
-
-/** A property of the checkpoint: its name, its type, and its value as text. */
-export type Property = readonly [name: string, type: "int" | "float" | "str", text: string];
 
 /** Files that Python needs to take the session over. */
 export interface BundleModels {
@@ -312,10 +310,10 @@ export async function joinBundle({ header, blobs }: RawBundle): Promise<Uint8Arr
 /** A plan's JSON, and the bytes that it refers to. */
 export interface RawPlan extends RawBundle {
   readonly header: {
-    readonly words: Place;
-    readonly constants: Place;
+    readonly words: ByteRange;
+    readonly constants: ByteRange;
     readonly large: readonly unknown[];
-    readonly code: Place;
+    readonly code: ByteRange;
   };
 }
 
@@ -355,7 +353,7 @@ export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[
   const added = plans.map(({ header: { words, constants, code, ...rest }, blobs: own }, index) => {
     const start = starts[index] as number;
     joined.set(own, start);
-    const moved = ([offset, length]: Place): Place => [start + offset, length];
+    const moved = ([offset, length]: ByteRange): ByteRange => [start + offset, length];
     return { ...rest, text: undefined, words: moved(words), constants: moved(constants), code: moved(code) };
   });
   const root = header as { readonly plans: readonly unknown[] };
@@ -365,7 +363,7 @@ export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[
 /** Make a bundle whose session starts from these contents of its segments; segments without contents are zeros. */
 export function withSegments({ header }: RawBundle, contents: ReadonlyMap<number, Uint8Array>): RawBundle {
   let size = 0;
-  const places = new Map<number, Place>();
+  const places = new Map<number, ByteRange>();
   for (const [segment, data] of contents) {
     places.set(segment, [size, data.length]);
     size = aligned(size + data.length);
@@ -414,7 +412,7 @@ function readStart(reader: Reader, root: Fields): BundleStart {
     nominal: reader.boolean(root["nominal"], "nominal"),
     ...parameters,
     segments: checkSegments(readSegments(reader, root), { ...parameters, hasAverages }),
-    properties: reader.list(root["properties"], "properties", (item, at) => readProperty(reader, item, at)),
+    properties: readProperties(root["properties"]),
     models: readModels(reader, root),
   };
 }
@@ -432,14 +430,6 @@ function readDeclarations(reader: Reader, value: unknown, where: string): Declar
   const list = reader.list(value, where, (item, at) => readDeclaration(reader, item, at));
   reader.names(list.map(({ name }) => name), where);
   return list;
-}
-
-function readProperty(reader: Reader, value: unknown, where: string): Property {
-  const [name = "", type = "", text = "", ...rest] = reader.list(value, where, (item, at) => reader.text(item, at));
-  if (rest.length > 0 || (type !== "int" && type !== "float" && type !== "str")) {
-    throw wrong(where, "a name, a type and a text", value);
-  }
-  return [name, type, text];
 }
 
 function readDeclaration(reader: Reader, value: unknown, where: string): Declaration {

@@ -9,7 +9,7 @@ import type { MemoryOptions, ReadFile } from "./plan-memory.js";
 export interface CoreOptions extends MemoryOptions {
   /** Plans that use more are compiled by Python, which makes them do with it. */
   readonly memoryBudget: number;
-  /** Whether steps are checked for NaN and infinities. */
+  /** True if steps are checked for NaN and infinities. */
   readonly checkNumerics: boolean;
 }
 

@@ -60,7 +60,7 @@ export class Evaluation {
     });
   }
 
-  /** How many are done. */
+  /** Number of finished batches. */
   get batches(): number {
     return this.#batches;
   }
@@ -72,7 +72,7 @@ export class Evaluation {
   }
 }
 
-/** What to fetch of a step for its loss, and by what that was divided. */
+/** The results of a step for its loss, and for the number that divided it. */
 export function fetchesOfLoss(name: string, count: string | null): Fetch[] {
   return count === null ? [{ name }] : [{ name }, { name: count }];
 }

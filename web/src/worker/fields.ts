@@ -6,6 +6,10 @@
 import { sessionError } from "../wire/messages.js";
 import type { Metadata } from "./safetensors.js";
 
+/** Numbers that JSON does not have, and their texts. */
+export const TEXTS: ReadonlyMap<unknown, string> = new Map([[Infinity, "inf"], [-Infinity, "-inf"], [NaN, "nan"]]);
+const NUMBERS: ReadonlyMap<unknown, number> = new Map([...TEXTS].map(([value, text]) => [text, value as number]));
+
 type JsonObject = Readonly<Record<string, unknown>>;
 
 /** Throw for a value that is not allowed. */
@@ -63,8 +67,6 @@ export function rate(value: unknown, field: string): number {
 }
 
 /** A number, which may be written as the text that stands for NaN or an infinity. */
-export function anyNumber(value: unknown, field: string): void {
-  if (value !== "inf" && value !== "-inf" && value !== "nan") {
-    number(value, field);
-  }
+export function anyNumber(value: unknown, field: string): number {
+  return NUMBERS.get(value) ?? number(value, field);
 }

@@ -16,7 +16,7 @@ import type {
   TensorType,
   WireTensor,
 } from "../wire/protocol.js";
-import type { Property } from "./bundle.js";
+import type { Property } from "./session-record.js";
 import { assemble } from "./files.js";
 import { PropertyTable } from "./properties.js";
 

@@ -1,8 +1,8 @@
 /** The checkpoint of a fit in the worker: written beside the steps, read when the fit begins. `trainweb/fit/resume.py` is the same. */
 
 import { holdCheckpoint, readCheckpoint, writeCheckpoint } from "../storage/checkpoints.js";
-import type { EpochRecord, FitCheckpoint, FitPosition, Resumed } from "../wire/fit.js";
-import { checkOptions, checkWatched, readFit, type FitOptions, type Watched } from "./fit-record.js";
+import type { FitCheckpoint } from "../wire/fit.js";
+import { checkOptions, checkWatched, readFit, writeFit, type FitOptions, type FitRecord } from "./fit-record.js";
 import { writeSafetensors, type TensorFile } from "./safetensors.js";
 import type { SessionCore } from "./session-core.js";
 import { readSnapshot } from "./snapshot.js";
@@ -11,8 +11,6 @@ export class CheckpointWriter {
   readonly #core: SessionCore;
   readonly #spec: FitCheckpoint;
   readonly #release: () => void;
-  #epochs = "[]";
-  #best: Uint8Array | null = null;
   /** The latest snapshot that waits to be written. */
   #waiting: TensorFile | null = null;
   #writing: Promise<void> | null = null;
@@ -32,11 +30,12 @@ export class CheckpointWriter {
   /**
    * Restore the session from the checkpoint, if there is one.
    *
+   * @param watched - the metric that early stopping goes by
    * @throws CheckpointError when it is damaged, was changed, or is of another session or not of a fit. ModelError when
    *   it is of a fit with other options or metrics. Nothing was changed
    */
-  async resume(): Promise<Resumed | null> {
-    const { where, name, options, watched } = this.#spec;
+  async resume(watched: string): Promise<FitRecord | null> {
+    const { where, name, options } = this.#spec;
     const file = await readCheckpoint(where, name);
     if (file === null) {
       return null;
@@ -44,18 +43,10 @@ export class CheckpointWriter {
     const snapshot = readSnapshot(file);
     checkOptions(snapshot, name, JSON.parse(options) as FitOptions);
     const session = this.#core.read(snapshot);
-    const resumed = readFit(snapshot, JSON.parse(options) as FitOptions, this.#core.getParametersSize(false));
-    checkWatched(JSON.parse(resumed.epochs) as Watched[], name, watched);
+    const record = readFit(snapshot, JSON.parse(options) as FitOptions, this.#core.getParametersSize(false));
+    checkWatched(record.epochs, name, watched);
     this.#core.restore(session);
-    this.#epochs = resumed.epochs;
-    this.#best = resumed.best;
-    return resumed;
-  }
-
-  /** Take note of an epoch that is done. */
-  note({ epochs, best }: EpochRecord): void {
-    this.#epochs = epochs;
-    this.#best = best ?? this.#best;
+    return record;
   }
 
   /** True if a checkpoint is due after so many optimizer steps. */
@@ -69,17 +60,9 @@ export class CheckpointWriter {
    *
    * @throws the error of the previous write
    */
-  save(position: FitPosition, losses: readonly number[]): void {
+  save(record: FitRecord): void {
     this.#check();
-    const { metadata, tensors } = this.#core.snapshot();
-    const history = `{"options":${this.#spec.options},"epochs":${this.#epochs}}`;
-    const found = new Map(tensors);
-    const flat = Float32Array.from(losses);
-    found.set("losses", { name: "losses", dtype: "float32", dims: [flat.length], data: new Uint8Array(flat.buffer) });
-    if (this.#best !== null) {
-      found.set("best", { name: "best", dtype: "float32", dims: [this.#best.length / 4], data: this.#best });
-    }
-    this.#waiting = { metadata: { ...metadata, history, position: JSON.stringify(position) }, tensors: found };
+    this.#waiting = writeFit(this.#core.snapshot(), this.#spec.options, record);
     this.#writing ??= this.#write();
   }
 
@@ -96,10 +79,10 @@ export class CheckpointWriter {
   async #write(): Promise<void> {
     const { where, name } = this.#spec;
     while (this.#waiting !== null && this.#fault === null) {
-      const { metadata, tensors } = this.#waiting;
+      const file = this.#waiting;
       this.#waiting = null;
       try {
-        await writeCheckpoint(where, name, writeSafetensors([...tensors.values()], metadata));
+        await writeCheckpoint(where, name, writeSafetensors(file));
       } catch (error) {
         this.#fault = { error };
       }

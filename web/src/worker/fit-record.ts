@@ -1,8 +1,9 @@
-/** Checks of everything that a fit takes of its checkpoint, before anything changes; `trainweb/fit/resume.py` is the same. */
+/** The record of a fit in its checkpoint. It is checked whole before anything changes; `trainweb/fit/resume.py` is the same. */
 
 import { countBatches } from "../data/epoch.js";
-import type { FitPosition, Remainder, Resumed } from "../wire/fit.js";
+import type { EpochRecord, EvalValues, FitPosition, MetricValue, Remainder } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
+import type { NamedTensor } from "../wire/values.js";
 import * as fields from "./fields.js";
 import type { TensorFile } from "./safetensors.js";
 import { LONGEST_NAME } from "./snapshot.js";
@@ -15,11 +16,36 @@ export interface FitOptions {
   readonly rows: number | null;
 }
 
-/** An epoch as early stopping and the schedule look at it. */
-export interface Watched {
-  readonly epoch: number;
-  readonly loss: unknown;
-  readonly validation: Readonly<Record<string, unknown>> | null;
+/** The state that a fit resumes from. */
+export interface FitRecord {
+  readonly position: FitPosition;
+  readonly epochs: readonly EpochRecord[];
+  readonly losses: Float32Array;
+  /** Parameters of the best epoch. */
+  readonly best: Uint8Array | null;
+}
+
+/**
+ * A snapshot with the record of a fit. Texts stand for NaN and infinities, which JSON does not have.
+ *
+ * @param options - as JSON
+ */
+export function writeFit(
+  { metadata, tensors }: TensorFile,
+  options: string,
+  { position, epochs, losses, best }: FitRecord,
+): TensorFile {
+  const epochsJson = JSON.stringify(epochs, (_, value: unknown) => fields.TEXTS.get(value) ?? value);
+  const history = `{"options":${options},"epochs":${epochsJson}}`;
+  const flat = (name: string, data: Uint8Array): [string, NamedTensor] => [
+    name,
+    { name, dtype: "float32", dims: [data.length / 4], data },
+  ];
+  const own = [flat("losses", new Uint8Array(losses.buffer)), ...(best === null ? [] : [flat("best", best)])];
+  return {
+    metadata: { ...metadata, history, position: JSON.stringify(position) },
+    tensors: new Map([...tensors, ...own]),
+  };
 }
 
 /**
@@ -30,8 +56,8 @@ export function checkOptions({ metadata, tensors }: TensorFile, name: string, gi
   if (metadata["history"] === undefined || metadata["position"] === undefined || !tensors.has("losses")) {
     throw sessionError("NO_FIT", { name });
   }
-  const told = fields.mapping(fields.parse(metadata, "history"), "history");
-  const options = fields.mapping(told["options"], "history.options");
+  const record = fields.mapping(fields.parse(metadata, "history"), "history");
+  const options = fields.mapping(record["options"], "history.options");
   for (const [option, value] of Object.entries(given)) {
     const stored = options[option] ?? null;
     if ((typeof stored === "object" && stored !== null) || String(stored).length > LONGEST_NAME) {
@@ -44,9 +70,9 @@ export function checkOptions({ metadata, tensors }: TensorFile, name: string, gi
 }
 
 /** @throws ModelError for an epoch that says nothing to early stopping or the schedule, which look at each again */
-export function checkWatched(epochs: readonly Watched[], name: string, watched: string): void {
+export function checkWatched(epochs: readonly EpochRecord[], name: string, watched: string): void {
   for (const { epoch, loss, validation } of epochs) {
-    const values = validation ?? { loss };
+    const values: EvalValues = validation ?? { loss };
     for (const metric of ["loss", watched]) {
       const value = Object.hasOwn(values, metric) ? values[metric] : undefined;
       if (value === undefined || Array.isArray(value)) {
@@ -62,29 +88,29 @@ export function checkWatched(epochs: readonly Watched[], name: string, watched: 
  * @param size - elements of the parameters
  * @throws CheckpointError for values that no fit leaves
  */
-export function readFit(snapshot: TensorFile, options: FitOptions, size: number): Resumed {
+export function readFit(snapshot: TensorFile, options: FitOptions, size: number): FitRecord {
   const told = fields.mapping(fields.parse(snapshot.metadata, "history"), "history");
-  const epochs = fields.array(told["epochs"], "history.epochs");
-  const steps = epochs.reduce<number>((sum, epoch, k) => sum + readEpoch(epoch, k), 0);
+  const epochs = fields.array(told["epochs"], "history.epochs").map(readEpoch);
+  const steps = epochs.reduce((sum, epoch) => sum + epoch.steps, 0);
   const losses = new Float32Array(readFloats(snapshot, "losses", null).buffer);
   const position = readPosition(snapshot, options, epochs.length, losses.length);
   // Batches that onNaN undid have a loss of NaN, and do not count as steps.
   const before = losses.subarray(0, losses.length - position.step).filter((loss) => !Number.isNaN(loss));
   fields.count(before.length, "number of losses of epochs that are done", steps, steps);
   const best = snapshot.tensors.has("best") ? readFloats(snapshot, "best", size) : null;
-  return { position, epochs: JSON.stringify(epochs), losses, best };
+  return { position, epochs, losses, best };
 }
 
 /** Check how far the fit was, which has so many epochs and losses. */
 function readPosition({ metadata }: TensorFile, options: FitOptions, epochs: number, losses: number): FitPosition {
-  const told = fields.mapping(fields.parse(metadata, "position"), "position");
+  const record = fields.mapping(fields.parse(metadata, "position"), "position");
   const { rows: given, batchSize: size, remainder } = options;
   const batches = given === null || size === null ? Infinity : countBatches(given, size, remainder ?? "keep");
   const count = (name: keyof FitPosition, least = 0, most?: number): number =>
-    fields.count(told[name], `position.${name}`, least, most);
+    fields.count(record[name], `position.${name}`, least, most);
   const step = count("step", 0, Math.min(losses, batches));
   const rows = count("rows", 0, size !== null ? step * size : step === 0 ? 0 : undefined);
-  const lossSum = fields.number(told["lossSum"], "position.lossSum");
+  const lossSum = fields.number(record["lossSum"], "position.lossSum");
   if (rows === 0 && lossSum !== 0) {
     fields.refuse(lossSum, "position.lossSum", "0");
   }
@@ -101,28 +127,27 @@ function readFloats({ tensors }: TensorFile, name: string, size: number | null):
   return new Uint8Array(tensor.data);
 }
 
-/** Check an epoch of the file, which follows `index` others; returns its steps. */
-function readEpoch(given: unknown, index: number): number {
+/** An epoch of the file, which follows `index` others. */
+function readEpoch(given: unknown, index: number): EpochRecord {
   const field = `history.epochs[${index}]`;
-  const epoch = fields.mapping(given, field);
-  if (epoch["validation"] !== null) {
-    for (const [name, value] of Object.entries(fields.mapping(epoch["validation"], `${field}.validation`))) {
-      checkMetric(value, `${field}.validation.${name.slice(0, LONGEST_NAME)}`);
-    }
-  }
-  fields.count(epoch["epoch"], `${field}.epoch`, index + 1, index + 1);
-  const steps = fields.count(epoch["steps"], `${field}.steps`);
-  fields.anyNumber(epoch["loss"], `${field}.loss`);
-  fields.rate(epoch["learningRate"], `${field}.learningRate`);
-  fields.rate(epoch["seconds"], `${field}.seconds`);
-  return steps;
+  const { validation, ...epoch } = fields.mapping(given, field);
+  const values = validation === null ? null : Object.entries(fields.mapping(validation, `${field}.validation`));
+  const read = ([n, v]: [string, unknown]): [string, MetricValue] =>
+    [n, readMetric(v, `${field}.validation.${n.slice(0, LONGEST_NAME)}`)];
+  const metrics = values && Object.fromEntries(values.map(read));
+  return {
+    epoch: fields.count(epoch["epoch"], `${field}.epoch`, index + 1, index + 1),
+    steps: fields.count(epoch["steps"], `${field}.steps`),
+    loss: fields.anyNumber(epoch["loss"], `${field}.loss`),
+    learningRate: fields.rate(epoch["learningRate"], `${field}.learningRate`),
+    seconds: fields.rate(epoch["seconds"], `${field}.seconds`),
+    validation: metrics,
+  };
 }
 
-/** Check a number, or a matrix of counts. */
-function checkMetric(value: unknown, field: string): void {
-  if (!Array.isArray(value)) {
-    fields.anyNumber(value, field);
-    return;
-  }
-  value.forEach((row) => fields.array(row, field).forEach((n) => fields.count(n, field)));
+/** A number, or a matrix of counts. */
+function readMetric(value: unknown, field: string): MetricValue {
+  return Array.isArray(value)
+    ? value.map((row) => fields.array(row, field).map((n) => fields.count(n, field)))
+    : fields.anyNumber(value, field);
 }

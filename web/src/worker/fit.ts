@@ -1,18 +1,19 @@
 /**
  * Many steps at once: an epoch of rows that lie in the worker, or batches as they come. `trainweb/fit/trainer.py` is the
- * same in Python. Between steps, at times, the worker hears what the page says and tells how far it is.
+ * same in Python. Between steps, at times, the worker receives the page's messages and reports its progress.
  */
 
 import { epochBatches } from "../data/epoch.js";
 import { permutation } from "../data/random.js";
 import { FIT_ORDERS, FIT_TELL } from "../wire/fit.js";
 import type {
-  EpochRecord,
+  EpochAnswer,
+  EpochTask,
   EvalValues,
   FitOrder,
   FitProgress,
   FitSpec,
-  Resumed,
+  FitStart,
   StepsTask,
   TrainAnswer,
   TrainTask,
@@ -25,6 +26,7 @@ import { sessionError } from "../wire/messages.js";
 import type { MaybePromise, NamedTensor } from "../wire/protocol.js";
 import { Evaluation, failedBatch, fetchesOfLoss, scalarOf } from "./evaluation.js";
 import { CheckpointWriter } from "./fit-checkpoint.js";
+import { FitEpochs } from "./fit-epochs.js";
 import { Columns, readLoss, RowSteps, Updates } from "./fast-steps.js";
 import { MeanLoss } from "./loss-counts.js";
 import { NanGuard } from "./on-nan.js";
@@ -33,12 +35,12 @@ import { located, type FailedBatch } from "./places.js";
 import { ProximalTerm } from "./proximal.js";
 import type { SessionCore } from "./session-core.js";
 
-/** How long steps follow each other before the worker listens, if they are shorter: to listen takes time, too. */
+/** Steps follow each other for this long before the worker listens, if they are shorter: to listen takes time, too. */
 const SLICE_MS = 4;
 /** The least time between two words on the progress: a frame. */
 const FRAME_MS = 16;
 
-/** What came of a step. */
+/** The result of a step. */
 interface Stepped {
   readonly loss: number;
   /** By what the loss was divided. */
@@ -73,6 +75,7 @@ export class WorkerFit {
   #mean: MeanLoss;
   /** Of all batches so far. */
   #losses: number[] = [];
+  readonly #epochs: FitEpochs;
   #checkpoint: CheckpointWriter | null = null;
   readonly #guard: NanGuard | null;
   /** How the session was before the fit; null: it is another since. */
@@ -84,6 +87,7 @@ export class WorkerFit {
     this.#core = core;
     this.#spec = spec;
     this.#control = new Control(port, spec);
+    this.#epochs = new FitEpochs(spec.early);
     this.#mean = new MeanLoss(core.host.lossCounts.train);
     this.#before = { overwrites: core.overwrites, rate: core.getLearningRate() };
     this.#updates = updatesOf(core, spec.clip);
@@ -97,28 +101,49 @@ export class WorkerFit {
   }
 
   /** Go on from the checkpoint, if there is one. */
-  async resume(): Promise<Resumed | null> {
-    if (this.#spec.checkpoint === null) {
-      return null;
+  async start(): Promise<FitStart> {
+    if (this.#spec.checkpoint !== null) {
+      this.#checkpoint = await CheckpointWriter.open(this.#core, this.#spec.checkpoint);
+      await this.#resume(this.#checkpoint);
     }
-    this.#checkpoint = await CheckpointWriter.open(this.#core, this.#spec.checkpoint);
-    const resumed = await this.#checkpoint.resume();
-    if (resumed !== null) {
-      const { position, losses } = resumed;
-      this.#before = null;
-      this.#losses = [...losses];
-      this.#optimizerSteps = position.optimizerSteps;
-      this.#begin(position.epoch, position.step, new MeanLoss(this.#core.host.lossCounts.train, position));
-      this.#kept = this.#losses.slice(this.#losses.length - position.step).filter((loss) => !Number.isNaN(loss)).length;
-    }
-    return resumed;
+    const position = { epoch: this.#epoch, step: this.#step, optimizerSteps: this.#optimizerSteps };
+    return { ...this.#epochs.answer(this.#epochs.done), position, losses: Float32Array.from(this.#losses) };
   }
 
-  /** An epoch is done. */
-  save(record: EpochRecord): void {
-    this.#checkpoint?.note(record);
-    this.#begin(this.#epoch + 1);
-    this.#keep();
+  async #resume(checkpoint: CheckpointWriter): Promise<void> {
+    const record = await checkpoint.resume(this.#spec.early?.metric ?? "loss");
+    if (record === null) {
+      return;
+    }
+    const { position, losses } = record;
+    this.#before = null;
+    this.#losses = [...losses];
+    this.#optimizerSteps = position.optimizerSteps;
+    this.#begin(position.epoch, position.step, new MeanLoss(this.#core.host.lossCounts.train, position));
+    this.#kept = this.#losses.slice(this.#losses.length - position.step).filter((loss) => !Number.isNaN(loss)).length;
+    record.epochs.forEach((epoch) => this.#epochs.observe(epoch));
+    this.#epochs.best = record.best;
+  }
+
+  /** The page has an epoch end. */
+  async endEpoch({ isStopped, ...told }: EpochTask): Promise<EpochAnswer> {
+    if (this.#kept === 0) {
+      return this.#epochs.answer([]);
+    }
+    const core = this.#core;
+    const rate = core.getLearningRate();
+    const record = { epoch: this.#epoch + 1, steps: this.#kept, loss: this.#mean.value, learningRate: rate, ...told };
+    if (isStopped) {
+      this.#epochs.add(record);
+    } else {
+      if (this.#epochs.observe(record)) {
+        const { data } = await core.getContiguousParameters(false, this.#spec.ema);
+        this.#epochs.best = data;
+      }
+      this.#begin(this.#epoch + 1);
+      this.#keep();
+    }
+    return this.#epochs.answer([record]);
   }
 
   #begin(epoch: number, step = 0, mean = new MeanLoss(this.#core.host.lossCounts.train)): void {
@@ -127,15 +152,9 @@ export class WorkerFit {
 
   #keep(): void {
     this.#core.setLazyReset(true);
-    this.#checkpoint?.save(
-      {
-        epoch: this.#epoch,
-        step: this.#step,
-        ...this.#mean.position,
-        optimizerSteps: this.#optimizerSteps,
-      },
-      this.#losses,
-    );
+    const position = { epoch: this.#epoch, step: this.#step, ...this.#mean.position, optimizerSteps: this.#optimizerSteps };
+    const { done: epochs, best } = this.#epochs;
+    this.#checkpoint?.save({ position, epochs, losses: Float32Array.from(this.#losses), best });
     this.#guard?.keepGood();
   }
 
@@ -155,27 +174,11 @@ export class WorkerFit {
     try {
       for (const step of guard?.hasEnded === true ? [] : this.#stepsOf(task)) {
         current = step;
-        if (guard !== null) {
-          const loss = await this.#guarded(guard, step, task);
-          if (guard.hasEnded) {
-            break;
-          }
-          losses.push(loss);
-        } else {
-          this.#setRate(task);
-          const stepped = step.run(this.#waiting === 0);
-          const { loss, weight } = stepped instanceof Promise ? await stepped : stepped;
-          this.#before = null;
-          if (!Number.isFinite(loss)) {
-            throw sessionError("NON_FINITE_LOSS", { value: loss, step: this.#step + 1, epoch: this.#epoch + 1 });
-          }
-          this.#note(loss, weight);
-          losses.push(loss);
-          if (++this.#waiting === this.#spec.accumulate) {
-            await this.#update();
-            this.#keepIfDue();
-          }
+        const loss = await this.#take(step, task);
+        if (guard?.hasEnded === true) {
+          break;
         }
+        losses.push(loss);
         if (this.#control.isDue && !(await this.#control.listen(this.#progress()))) {
           break;
         }
@@ -193,10 +196,7 @@ export class WorkerFit {
     }
     return {
       losses: Float32Array.from(losses),
-      loss: this.#mean.value,
-      batches: this.#kept,
       optimizerSteps: this.#optimizerSteps,
-      learningRate: core.getLearningRate(),
       isNaN: guard?.hasEnded === true,
     };
   }
@@ -207,7 +207,7 @@ export class WorkerFit {
     if (this.#control.isAborted || guard?.hasEnded === true) {
       this.#waiting = 0;
     } else if (this.#waiting > 0 && (task.isLast || isStopping)) {
-      await (guard === null ? this.#update() : this.#lastUpdate(guard));
+      await this.#lastUpdate();
     } else if (this.#waiting === 0 && isStopping) {
       this.#keep();
     }
@@ -217,70 +217,77 @@ export class WorkerFit {
     }
   }
 
-  #setRate({ rates, from }: TrainTask): void {
-    if (this.#waiting === 0 && rates !== null) {
-      this.#core.setLearningRate(rates[this.#optimizerSteps - from] as number);
-    }
-  }
-
-  #keepIfDue(): void {
-    if (this.#checkpoint?.isDue(this.#optimizerSteps) === true) {
-      this.#keep();
-    }
-  }
-
   /** Train on a batch, and update the parameters if it is time; the loss, NaN if the batch was undone. */
-  async #guarded(guard: NanGuard, step: Step, task: TrainTask): Promise<number> {
+  async #take(step: Step, { rates, from }: TrainTask): Promise<number> {
     const waiting = this.#waiting;
-    const at = [this.#step + 1, this.#epoch + 1] as const;
-    guard.begin();
+    this.#guard?.begin();
     try {
-      this.#setRate(task);
-      const { loss, weight } = await step.run(waiting === 0);
-      this.#before = null;
-      guard.check(loss, ...at);
-      const isUpdated = waiting + 1 === this.#spec.accumulate;
-      if (isUpdated) {
-        this.#proximal?.add();
-        await this.#updates.run();
-        guard.check(loss, ...at);
-        this.#optimizerSteps++;
+      if (waiting === 0 && rates !== null) {
+        this.#core.setLearningRate(rates[this.#optimizerSteps - from] as number);
       }
-      this.#waiting = isUpdated ? 0 : waiting + 1;
-      this.#note(loss, weight);
+      const stepped = step.run(waiting === 0);
+      const { loss, weight } = stepped instanceof Promise ? await stepped : stepped;
+      this.#before = null;
+      this.#check(loss, this.#step + 1);
+      this.#waiting++;
+      const isUpdated = this.#waiting === this.#spec.accumulate;
       if (isUpdated) {
-        this.#keepIfDue();
+        await this.#update(loss, this.#step + 1);
+      }
+      this.#note(loss, weight);
+      if (isUpdated && this.#checkpoint?.isDue(this.#optimizerSteps) === true) {
+        this.#keep();
       }
       return loss;
     } catch (error) {
-      this.#undo(guard, error, ...at);
-      this.#waiting = guard.action === "restore" ? 0 : waiting;
-      if (!guard.hasEnded) {
+      const { action, hasEnded } = this.#undo(error);
+      this.#waiting = action === "restore" ? 0 : waiting;
+      if (!hasEnded) {
         this.#note(NaN, null);
       }
       return NaN;
     }
   }
 
+  /** @throws TrainwebError for a loss that is NaN or infinite; with `onNaN` NumericsError for gradients and others, too */
+  #check(loss: number, step: number): void {
+    const epoch = this.#epoch + 1;
+    this.#guard?.check(loss, step, epoch);
+    if (!Number.isFinite(loss)) {
+      throw sessionError("NON_FINITE_LOSS", { value: loss, step, epoch });
+    }
+  }
+
+  /** Use the gradients that wait. */
+  async #update(loss: number, step: number): Promise<void> {
+    this.#proximal?.add();
+    const updated = this.#updates.run();
+    if (updated instanceof Promise) {
+      await updated;
+    }
+    this.#check(loss, step);
+    this.#waiting = 0;
+    this.#optimizerSteps++;
+  }
+
   /** Use the gradients that are left over at the end of an epoch. */
-  async #lastUpdate(guard: NanGuard): Promise<void> {
-    guard.begin();
+  async #lastUpdate(): Promise<void> {
+    this.#guard?.begin();
     try {
-      this.#proximal?.add();
-      await this.#updates.run();
-      guard.check(0, this.#step, this.#epoch + 1);
-      this.#optimizerSteps++;
+      await this.#update(0, this.#step);
     } catch (error) {
-      this.#undo(guard, error, this.#step + 1, this.#epoch + 1);
+      this.#undo(error);
     }
     this.#waiting = 0;
   }
 
-  #undo(guard: NanGuard, error: unknown, step: number, epoch: number): void {
-    if (!(error instanceof NumericsError)) {
+  /** Undo a batch that made NaN or infinity; throws other errors. */
+  #undo(error: unknown): NanGuard {
+    if (this.#guard === null || !(error instanceof NumericsError)) {
       throw error;
     }
-    guard.undo(error, step, epoch);
+    this.#guard.undo(error, this.#step + 1, this.#epoch + 1);
+    return this.#guard;
   }
 
   /** Evaluate the rows, or batches; the values when the last have come. */
@@ -314,9 +321,14 @@ export class WorkerFit {
     return evaluation.values();
   }
 
-  async end(): Promise<void> {
+  /** @param isWhole - it did not fail */
+  async end(isWhole: boolean): Promise<void> {
     this.#control.end();
+    this.#guard?.end();
     await this.#checkpoint?.end();
+    if (isWhole && this.#epochs.best !== null) {
+      this.#core.loadParametersBuffer(this.#epochs.best, false);
+    }
   }
 
   *#stepsOf({ batches, seed, epoch }: TrainTask): Generator<Step> {
@@ -374,9 +386,7 @@ export class WorkerFit {
   /** @param weight - by what the loss was divided; null: the batch was undone */
   #note(loss: number, weight: number | null): void {
     this.#step++;
-    if (this.#checkpoint !== null) {
-      this.#losses.push(loss);
-    }
+    this.#losses.push(loss);
     if (weight !== null) {
       this.#kept++;
       this.#mean.add(loss, weight);
@@ -386,17 +396,9 @@ export class WorkerFit {
   #progress(): FitProgress {
     return { epoch: this.#epoch + 1, step: this.#step, loss: this.#mean.value };
   }
-
-  #update(): MaybePromise<void> {
-    this.#proximal?.add();
-    return withValue(this.#updates.run(), () => {
-      this.#waiting = 0;
-      this.#optimizerSteps++;
-    });
-  }
 }
 
-/** What the page says, and what it is told. */
+/** Messages of the page, and reports to it. */
 class Control {
   readonly #port: MessagePort;
   readonly #self = new MessageChannel();
@@ -462,7 +464,7 @@ class Control {
     this.#self.port1.close();
   }
 
-  /** A turn of the event loop: messages that have come are heard before it ends. */
+  /** A turn of the event loop, in which the worker receives waiting messages. */
   #turn(): Promise<void> {
     return new Promise((resolve) => {
       this.#self.port1.onmessage = () => resolve();

@@ -1,10 +1,8 @@
-/**
- * Joins the sums that plans make for metrics, and computes values by their formulas. trainweb/metrics.py defines the
- * metrics; its `Totals` is the same.
- */
+/** Joins the sums that plans make for metrics; trainweb/metrics.py defines the metrics, and its `Totals` is the same. */
 
 import { EngineError } from "../wire/errors.js";
-import type { EvalValues, Formula, MetricValue, WireMetric } from "../wire/fit.js";
+import type { EvalValues, MetricValue, WireMetric } from "../wire/fit.js";
+import { evaluated, numberOf, type Formula } from "../wire/formulas.js";
 import { sessionError } from "../wire/messages.js";
 import type { NamedTensor } from "../wire/protocol.js";
 import type { MetricsKind } from "./bundle.js";
@@ -13,18 +11,6 @@ import { Curves, meanOf } from "./curves.js";
 
 /** A row of sums. */
 type Row = readonly number[];
-
-const OPERATIONS: Readonly<Record<string, (a: number, b: number, c: number) => number>> = {
-  "+": (a, b) => a + b,
-  "-": (a, b) => a - b,
-  "*": (a, b) => a * b,
-  "/": (a, b) => a / b,
-  over: (a, b) => (b === 0 ? 0 : a / b),
-  "=": (a, b) => Number(a === b),
-  ">": (a, b) => Number(a > b),
-  if: (condition, a, b) => (condition === 0 ? b : a),
-  exp: (a) => Math.exp(a),
-};
 
 /** The kind of a plan that sums up metrics. */
 export function metricsKind(predictions: string, targets: string, metrics: readonly WireMetric[]): MetricsKind {
@@ -94,7 +80,7 @@ export class Totals {
 
   #value(type: string, formula: Formula | null, loss: number): MetricValue {
     if (formula !== null) {
-      return evaluated(formula, new Map([["loss", [loss]]]))[0] as number;
+      return numberOf(formula, { loss });
     }
     const metric = this.#metrics.find(({ name }) => name === type);
     const curves = this.#curves.get(type);
@@ -108,13 +94,13 @@ export class Totals {
     if (metric.rows.length === 0) {
       return sums;
     }
-    const names = new Map(metric.rows.map((row, k): [string, Row] => [row, sums[k] ?? []]));
-    names.set("loss", [loss]);
+    const names = { ...Object.fromEntries(metric.rows.map((row, k): [string, Row] => [row, sums[k] ?? []])), loss };
     const { formula: found } = metric;
-    if (Array.isArray(found) && found[0] === "each") {
-      return evaluated(found[1] as Formula, names);
+    if (typeof found === "object" && found[0] === "each") {
+      const row = evaluated(found[1] as Formula, names);
+      return typeof row === "number" ? [row] : row;
     }
-    return evaluated(found, names)[0] as number;
+    return numberOf(found, names);
   }
 }
 
@@ -160,32 +146,4 @@ function pooled(a: readonly Row[], b: readonly Row[]): Row[] {
     squares[c] = at(a, 3) + at(b, 3) + apart * apart * at(a, 0) * share;
   });
   return [rows, shift, mean, squares, ...joined.slice(4)];
-}
-
-/** Evaluate a formula; trainweb/metrics.py defines the parts of formulas. */
-function evaluated(formula: Formula, names: ReadonlyMap<string, Row>): Row {
-  if (typeof formula === "number") {
-    return [formula];
-  }
-  if (typeof formula === "string") {
-    const row = names.get(formula);
-    if (row === undefined) {
-      throw new EngineError(`a formula names '${formula}', which there is not.`);
-    }
-    return row;
-  }
-  const [name, ...operands] = formula;
-  const operation = String(name);
-  const given = operands.map((operand) => evaluated(operand, names));
-  const first = given[0] ?? [];
-  if (operation === "sum" || operation === "size") {
-    return [operation === "sum" ? first.reduce((total, x) => total + x, 0) : first.length];
-  }
-  const compute = Object.hasOwn(OPERATIONS, operation) ? OPERATIONS[operation] : undefined;
-  if (compute === undefined) {
-    throw new EngineError(`formulas have no operation '${operation}'.`);
-  }
-  const element = (row: Row | undefined, k: number): number => (row?.length === 1 ? row[0] : row?.[k]) ?? NaN;
-  const length = Math.max(...given.map((row) => row.length));
-  return Array.from({ length }, (_, k) => compute(element(given[0], k), element(given[1], k), element(given[2], k)));
 }

@@ -3,15 +3,16 @@
  * in Python, says how it is done, and has the rules, which it is asked for.
  */
 
-import { GRADIENTS, PARAMETERS, STATE, STATE_LEARNING_RATE, STATE_STEP } from "../engine/layout.js";
+import type { Engine } from "../engine/engine.js";
+import { COPY_CHECK, GRADIENTS, PARAMETERS, STATE, STATE_LEARNING_RATE, STATE_STEP } from "../engine/layout.js";
 import type { TensorRange } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { MaybePromise, StepKind } from "../wire/protocol.js";
 import { type ParameterSlot, type TensorPlace } from "./bundle.js";
 import { sizeOf } from "./bundle-reader.js";
-import type { KeptHost, KeptPlans, KeptStep } from "./kept-plans.js";
-import type { LoadedPlan, Saved } from "./plan-memory.js";
-import type { KeptNode, PythonModels } from "./python-models.js";
+import type { InspectedHost, InspectedPlans, InspectedStep } from "./inspected-plans.js";
+import type { LoadedPlan } from "./plan-memory.js";
+import type { InspectedNode, PythonModels } from "./python-models.js";
 import type { Run } from "./runner.js";
 
 const DIGITS = 6;
@@ -31,27 +32,27 @@ interface Optimized {
 }
 
 export class NumericsCheck {
-  readonly #host: KeptHost;
-  readonly #plans: KeptPlans;
+  readonly #host: InspectedHost;
+  readonly #plans: InspectedPlans;
   #optimized: readonly Optimized[] | null = null;
 
-  constructor(host: KeptHost, plans: KeptPlans) {
+  constructor(host: InspectedHost, plans: InspectedPlans) {
     this.#host = host;
     this.#plans = plans;
   }
 
   /** Run a train or eval step by `run`, unless a tensor of it is at fault. */
-  async step(step: KeptStep, run: () => MaybePromise<Run>): Promise<Run> {
+  async step(step: InspectedStep, run: () => MaybePromise<Run>): Promise<Run> {
     const { kind, overwrite, signature, feeds } = step;
     const { memory, runner } = this.#host;
     const models = await this.#host.models.get("debug.checkNumerics");
-    const saved = memory.save();
+    memory.save(COPY_CHECK);
     try {
-      const kept = this.#plans.load(models, step);
-      runner.execute(kept, feeds);
-      this.#checkKept(models, step, kept, saved);
-      const before = this.#results(kind, kept);
-      memory.putBack(saved);
+      const inspected = this.#plans.load(models, step);
+      runner.execute(inspected, feeds);
+      this.#checkInspected(models, step, inspected);
+      const before = this.#results(kind, inspected);
+      memory.putBack(COPY_CHECK);
       const { loaded } = await runner.prepare(kind, overwrite, signature);
       const result = await run();
       const after = this.#results(kind, loaded);
@@ -61,8 +62,10 @@ export class NumericsCheck {
       }
       return result;
     } catch (error) {
-      memory.putBack(saved);
+      memory.putBack(COPY_CHECK);
       throw error;
+    } finally {
+      memory.forget(COPY_CHECK);
     }
   }
 
@@ -71,34 +74,36 @@ export class NumericsCheck {
     const { memory, models } = this.#host;
     const python = await models.get("debug.checkNumerics");
     const optimized = (this.#optimized ??= this.#placesOf(python));
-    const saved = memory.save();
+    memory.save(COPY_CHECK);
     try {
       const result = await run();
       for (const { slot, places } of optimized) {
         for (const place of places) {
           const found = this.#read(place);
-          if (badOf(found) > badOf(readSaved(saved, place))) {
-            throw this.#optimizerError(python, slot, places, found, saved);
+          if (badOf(found) > badOf(this.#readBefore(place))) {
+            throw this.#optimizerError(python, slot, places, found);
           }
         }
       }
       return result;
     } catch (error) {
-      memory.putBack(saved);
+      memory.putBack(COPY_CHECK);
       throw error;
+    } finally {
+      memory.forget(COPY_CHECK);
     }
   }
 
-  #checkKept(models: PythonModels, { kind, overwrite }: KeptStep, kept: LoadedPlan, saved: Saved): void {
-    const nodes = this.#plans.nodesOf(kept);
+  #checkInspected(models: PythonModels, { kind, overwrite }: InspectedStep, inspected: LoadedPlan): void {
+    const nodes = this.#plans.nodesOf(inspected);
     const made = new Set(nodes.flatMap(({ outputs }) => outputs));
     const ranges = new Map<string, TensorRange>();
-    for (const place of kept.plan.outputs.filter(({ dtype, nbytes }) => dtype === "float32" && nbytes > 0)) {
+    for (const place of inspected.plan.outputs.filter(({ dtype, nbytes }) => dtype === "float32" && nbytes > 0)) {
       const { name, segment } = place;
       // A step reads the tensors that it updates as they were before it; gradients that are overwritten are not read.
-      const isBefore = saved.has(segment) && !made.has(name);
+      const isBefore = this.#copyOf(segment) !== 0 && !made.has(name);
       if (!isBefore || segment !== GRADIENTS || !overwrite) {
-        ranges.set(name, isBefore ? readSaved(saved, place) : this.#readOutput(kept, place));
+        ranges.set(name, isBefore ? this.#readBefore(place) : this.#readOutput(inspected, place));
       }
     }
     const counts = [...ranges.values()].flatMap((range) =>
@@ -107,7 +112,7 @@ export class NumericsCheck {
     const fault = counts.length === 0 ? null : models.firstFault(nodes, counts, this.#host.outputs[kind]);
     if (fault !== null) {
       const [number, name] = fault;
-      const node = nodes[number] as KeptNode;
+      const node = nodes[number] as InspectedNode;
       const inputs = node.inputs.flatMap((input) => ranges.get(input) ?? []);
       throw this.#error(kind, node, ranges.get(name) as TensorRange, inputs);
     }
@@ -137,11 +142,22 @@ export class NumericsCheck {
 
   #readOutput(loaded: LoadedPlan, place: TensorPlace): TensorRange {
     const { engine, memory } = this.#host;
-    return rangeOf(place.name, place.dims, engine.view(memory.addressOf(loaded, place), place.nbytes));
+    return rangeOf(engine, place.name, place.dims, memory.addressOf(loaded, place));
   }
 
   #read({ name, segment, offset, dims }: SegmentPlace): TensorRange {
-    return rangeOf(name, dims, this.#host.memory.range(segment, offset, 4 * sizeOf(dims)));
+    const { engine, memory } = this.#host;
+    return rangeOf(engine, name, dims, memory.range(segment, offset, 4 * sizeOf(dims)).byteOffset);
+  }
+
+  /** The range of a tensor before the step. */
+  #readBefore({ name, segment, offset, dims }: Omit<SegmentPlace, "nbytes">): TensorRange {
+    return rangeOf(this.#host.engine, name, dims, this.#copyOf(segment) + offset);
+  }
+
+  /** Address of a segment's contents before the step; 0: they do not outlast it. */
+  #copyOf(segment: number): number {
+    return this.#host.memory.call("tw_session_copy", COPY_CHECK, segment);
   }
 
   #optimizerError(
@@ -149,16 +165,15 @@ export class NumericsCheck {
     slot: ParameterSlot,
     places: readonly SegmentPlace[],
     found: TensorRange,
-    saved: Saved,
   ): Error {
     const rate = { name: "learning_rate", segment: STATE, offset: 4 * STATE_LEARNING_RATE, dims: [1] };
     const [parameter, ...moments] = places as readonly [SegmentPlace, ...SegmentPlace[]];
-    const inputs = [parameter, gradientPlace(slot), ...moments, rate].map((place) => readSaved(saved, place));
+    const inputs = [parameter, gradientPlace(slot), ...moments, rate].map((place) => this.#readBefore(place));
     const op = models.optimizerOperator();
     return this.#error("optimizer", { name: `The optimizer ${op} of '${slot.name}'`, op }, found, inputs);
   }
 
-  #error(kind: StepKind, node: Pick<KeptNode, "name" | "op">, made: TensorRange, inputs: readonly TensorRange[]): Error {
+  #error(kind: StepKind, node: Pick<InspectedNode, "name" | "op">, made: TensorRange, inputs: readonly TensorRange[]): Error {
     const state = this.#host.memory.range(STATE, 4 * STATE_STEP, 8);
     const step = Number(new DataView(state.buffer, state.byteOffset).getBigInt64(0, true));
     const read = inputs.length === 0 ? "" : ` Its inputs are ${inputs.map(textOf).join("; ")}.`;
@@ -176,39 +191,12 @@ function gradientPlace({ name, trainableOffset, dims }: ParameterSlot): SegmentP
   return { name: `${name}_grad`, segment: GRADIENTS, offset: 4 * trainableOffset, dims };
 }
 
-function readSaved(saved: Saved, { name, segment, offset, dims }: Omit<SegmentPlace, "nbytes">): TensorRange {
-  return rangeOf(name, dims, (saved.get(segment) as Uint8Array).subarray(offset, offset + 4 * sizeOf(dims)));
-}
-
-/** The range of the float32 values in some bytes. */
-export function rangeOf(name: string, shape: readonly number[], data: Uint8Array): TensorRange {
-  const values = new Float32Array(data.buffer, data.byteOffset, data.length / 4);
-  let [min, max, nan, infinite] = [Infinity, -Infinity, 0, 0];
-  for (const value of values) {
-    if (Number.isFinite(value)) {
-      min = Math.min(min, value);
-      max = Math.max(max, value);
-    } else if (Number.isNaN(value)) {
-      nan++;
-    } else {
-      infinite++;
-    }
-  }
-  const isEmpty = nan + infinite === values.length;
-  return { name, shape, min: isEmpty ? null : rounded(min), max: isEmpty ? null : rounded(max), nan, infinite };
-}
-
-/** Euclidean norms of the gradients that lie in a segment. */
-export function normsOf(gradients: Uint8Array, parameters: readonly ParameterSlot[]): Record<string, number> {
-  const norms: Record<string, number> = {};
-  for (const { name, trainableOffset, dims } of parameters) {
-    if (trainableOffset >= 0) {
-      const at = gradients.byteOffset + 4 * trainableOffset;
-      const values = new Float32Array(gradients.buffer, at, sizeOf(dims));
-      norms[name] = Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));
-    }
-  }
-  return norms;
+/** The range of the float32 values at an address. */
+function rangeOf(engine: Engine, name: string, shape: readonly number[], ptr: number): TensorRange {
+  const count = sizeOf(shape);
+  const { least, most, nan, infinite } = engine.range(ptr, count);
+  const isEmpty = nan + infinite === count;
+  return { name, shape, min: isEmpty ? null : rounded(least), max: isEmpty ? null : rounded(most), nan, infinite };
 }
 
 function rounded(value: number): number {

@@ -1,39 +1,31 @@
 /** `onNaN`: the way a fit goes on after a step that made NaN or infinity; trainweb/fit/on_nan.py is the same in Python. */
 
-import { GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS } from "../engine/layout.js";
+import { COPY_BATCH, COPY_GOOD, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS } from "../engine/layout.js";
 import type { OnNaN } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
-import type { Saved } from "./plan-memory.js";
-import type { TensorFile } from "./safetensors.js";
+import type { PlanMemory } from "./plan-memory.js";
 import type { SessionCore } from "./session-core.js";
 
 /** Most restores of the last good state: after three, the same fault would come again. */
 const MOST_RESTORES = 3;
-const SEGMENTS = [PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1] as const;
 const WHAT: Readonly<Record<number, string>> = {
   [PARAMETERS]: "A parameter",
   [GRADIENTS]: "A gradient",
   [MOMENTUM0]: "A moment of the optimizer",
   [MOMENTUM1]: "A moment of the optimizer",
 };
-/** The bits of a float32 that are all set in NaN and infinities. */
-const EXPONENT = 0x7f800000;
 
 /** Watches the batches of a fit, and undoes a batch that makes NaN or infinity. */
 export class NanGuard {
   readonly action: OnNaN;
   readonly #core: SessionCore;
-  /** Number of NaN or infinite elements at first: a mask of minus infinity, say, is so on purpose. */
-  readonly #usual: Readonly<Record<number, number>>;
   #restores = 0;
-  #good: TensorFile | null = null;
-  #before: Saved = new Map();
   #hasEnded = false;
 
   constructor(core: SessionCore, action: OnNaN) {
     this.#core = core;
     this.action = action;
-    this.#usual = { ...this.#counts(), [GRADIENTS]: 0 };
+    this.#memory.demand("tw_session_usual");
   }
 
   /** True if the fit is to end. */
@@ -45,21 +37,20 @@ export class NanGuard {
   keepGood(): void {
     if (this.action === "restore") {
       this.#core.setLazyReset(true);
-      this.#good = this.#core.snapshot();
+      this.#memory.save(COPY_GOOD);
     }
   }
 
   /** A batch begins. */
   begin(): void {
-    this.#before = this.#core.host.memory.save();
+    this.#memory.save(COPY_BATCH);
   }
 
   /** @throws NumericsError if the loss, a gradient, a parameter or a moment is NaN or infinite */
   check(loss: number, step: number, epoch: number): void {
-    const counts = this.#counts();
-    const worse = SEGMENTS.find((segment) => (counts[segment] as number) > (this.#usual[segment] as number));
-    if (worse !== undefined || !Number.isFinite(loss)) {
-      const what = worse !== undefined && Number.isFinite(loss) ? (WHAT[worse] as string) : "The loss";
+    const worse = this.#memory.call("tw_session_worse");
+    if (worse !== 0 || !Number.isFinite(loss)) {
+      const what = Number.isFinite(loss) ? (WHAT[worse] as string) : "The loss";
       throw sessionError("NOT_A_NUMBER_IN_FIT", { what, step, epoch });
     }
   }
@@ -71,25 +62,23 @@ export class NanGuard {
    */
   undo(reason: Error, step: number, epoch: number): void {
     this.#hasEnded = this.action === "stop";
-    if (this.#good === null) {
-      this.#core.host.memory.putBack(this.#before);
+    if (this.action !== "restore") {
+      this.#memory.putBack(COPY_BATCH);
       return;
     }
-    this.#core.restore(this.#core.read(this.#good));
+    this.#memory.demand("tw_session_go_back", COPY_GOOD);
     if (++this.#restores > MOST_RESTORES) {
       throw sessionError("RESTORED_TOO_OFTEN", { most: MOST_RESTORES, step, epoch, reason: reason.message });
     }
   }
 
-  /** Count the NaN and infinite elements of each segment. */
-  #counts(): Readonly<Record<number, number>> {
-    const { memory } = this.#core.host;
-    return Object.fromEntries(
-      SEGMENTS.map((segment) => {
-        const data = memory.view(segment);
-        const bits = new Uint32Array(data.buffer, data.byteOffset, data.length / 4);
-        return [segment, bits.reduce((count, word) => count + Number((word & EXPONENT) === EXPONENT), 0)];
-      }),
-    );
+  /** The fit ends: give back the memory of the copies. */
+  end(): void {
+    this.#memory.forget(COPY_BATCH);
+    this.#memory.forget(COPY_GOOD);
+  }
+
+  get #memory(): PlanMemory {
+    return this.#core.host.memory;
   }
 }

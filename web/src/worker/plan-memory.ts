@@ -1,23 +1,22 @@
-/** Kernel memory of a session: its segments, and the plans that run on them. training/host.py is the same in Python. */
+/** A session of the kernels (`wasm_kernels/session/`): its segments, and the plans that run on them. */
 
 import { MORE, sameBytes, type Engine } from "../engine/engine.js";
 import {
   ARENA,
   CONSTANTS,
+  COPY_STEP,
   HEADER_FAILED,
   HEADER_POSITION,
   HEADER_VALUE,
   HEADER_WORDS,
-  GRADIENTS,
   MOMENTUM0,
   MOMENTUM1,
-  PARAMETERS,
   PREPARED,
   SEGMENT_NAMES,
-  STATE,
   TW_BAD_POINTER,
   TW_BAD_SEGMENT,
 } from "../engine/layout.js";
+import type { SessionCalls } from "../engine/kernels.js";
 import { streamBlob } from "../python/given-files.js";
 import { EngineError, FeedError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
@@ -39,16 +38,13 @@ const FAULTS = {
 /** The label of pixels that do not count, where labels are images of uint8. */
 const IMAGE_PADDING = 255;
 
-/** Segments whose contents outlast a run. */
-const LASTING = [PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1, STATE] as const;
-
 /** Segments that are read before they are first written to. */
 const MOMENTS = [MOMENTUM0, MOMENTUM1] as const;
 
 /** Words of int32 that the system gives memory for at once. */
 const SYSTEM_PAGE_WORDS = 4096 / 4;
 
-/** How long a run that may be stopped goes on before messages are looked at. */
+/** Time that a run with a stop signal takes before the worker looks at messages. */
 const SLICE_MS = 10;
 
 /** The kernels' own description of themselves, as far as sessions need it. */
@@ -76,8 +72,16 @@ export interface MemoryOptions {
   onRefused(): void;
 }
 
-/** Copies of segments, by their numbers. */
-export type Saved = ReadonlyMap<number, Uint8Array>;
+/** Bits of all segments. */
+const ALL = 2 ** SEGMENT_NAMES.length - 1;
+/** Bytes that 32-bit addresses reach. */
+const KERNEL_MEMORY = 2 ** 32;
+
+/** First byte and end of a run of parameters in their segment. */
+export interface ParameterRun {
+  readonly start: number;
+  readonly end: number;
+}
 
 /** Fills a target with bytes of a file that the session was made of. */
 export type ReadFile = (file: number, start: number, target: Uint8Array) => void;
@@ -88,30 +92,21 @@ export interface Listing {
   readonly nodes: readonly string[];
 }
 
-/** Constants in kernel memory, and how many plans use them. */
-interface HeldConstants {
-  readonly ptr: number;
-  readonly plan: BundlePlan;
-  uses: number;
-}
-
 export class PlanMemory {
   readonly #engine: Engine;
   readonly #kernels: Kernels;
   readonly #options: MemoryOptions;
-  readonly #bases: number[] = new Array<number>(SEGMENT_NAMES.length).fill(0);
-  readonly #sizes: number[];
+  /** The address of the session. */
+  readonly #session: number;
   /** The least this session's arena and prepared values get, so that plans that are known need not move them. */
   readonly #reserved: readonly number[];
-  /** The least recently used first. */
   readonly #loaded = new Map<string, LoadedPlan>();
-  #constants: HeldConstants[] = [];
-  #generation = 0;
-  /** Whether the moments have memory. */
+  /** True if the moments have memory. */
   #hasMoments = false;
 
   /**
    * @param reserved - plans that are known already
+   * @param trained - where the trained parameters lie
    * @throws EngineError when the kernels' memory has no room
    */
   constructor(
@@ -120,37 +115,49 @@ export class PlanMemory {
     segments: readonly SegmentStart[],
     reserved: readonly BundlePlan[],
     options: MemoryOptions,
+    trained: readonly ParameterRun[] = [],
   ) {
     this.#engine = engine;
     this.#kernels = kernels;
     this.#options = options;
-    this.#sizes = segments.map(({ bytes }) => bytes);
     const within = reserved.filter(({ arenaBytes }) => arenaBytes <= options.arenaLimit);
-    this.#reserved = this.#sizes.map((_, segment) => {
+    this.#reserved = SEGMENT_NAMES.map((_, segment) => {
       const needs = within.map((plan) => needOf(plan, segment));
       return Math.max(0, ...needs);
     });
+    this.#session = engine.openSession();
     try {
       this.#fill(segments);
+      this.#setTrained(trained);
     } catch (error) {
       this.release();
       throw error;
     }
   }
 
+  /** Call a function of the session; what it returns. */
+  call<Name extends keyof SessionCalls>(name: Name, ...args: SessionCalls[Name]): number {
+    return this.#engine.call(name, this.#session, ...args);
+  }
+
+  /** @throws EngineError when the function of the session fails */
+  demand<Name extends keyof SessionCalls>(name: Name, ...args: SessionCalls[Name]): void {
+    this.#engine.demand(name, this.#session, ...args);
+  }
+
   /** Changes when addresses given out before are void. */
   get generation(): number {
-    return this.#generation;
+    return this.call("tw_session_generation");
   }
 
   /** Addresses of the segments; 0: there is none. */
   get bases(): readonly number[] {
-    return this.#bases;
+    return SEGMENT_NAMES.map((_, segment) => this.call("tw_session_base", segment));
   }
 
   /** Bytes of the segments as they are now. */
   get sizes(): readonly number[] {
-    return this.#sizes;
+    return SEGMENT_NAMES.map((_, segment) => this.call("tw_session_bytes", segment));
   }
 
   get plans(): readonly BundlePlan[] {
@@ -159,18 +166,20 @@ export class PlanMemory {
 
   /** Bytes of plans and their constants. */
   get planBytes(): number {
-    const words = this.plans.reduce((sum, plan) => sum + plan.words.length, 0);
-    return this.#constants.reduce((sum, { plan }) => sum + plan.constantBytes, words);
+    const loaded = [...this.#loaded.values()];
+    const constants = new Map(loaded.map(({ constants: at, plan }) => [at, plan.constantBytes]));
+    const words = loaded.reduce((sum, { plan }) => sum + plan.words.length, 0);
+    return [...constants.values()].reduce((sum, nbytes) => sum + nbytes, words);
   }
 
-  /** What the plans keep in the segment of prepared values. */
+  /** The values of plans in the segment of prepared values. */
   get kept(): readonly KeptValue[] {
     return this.plans.flatMap((plan) => plan.kept);
   }
 
   /** A segment in place. Valid until the next allocation. */
   view(segment: number): Uint8Array {
-    return this.#engine.view(this.#bases[segment] as number, this.#sizes[segment] as number);
+    return this.#engine.view(this.call("tw_session_base", segment), this.call("tw_session_bytes", segment));
   }
 
   /**
@@ -179,34 +188,32 @@ export class PlanMemory {
    * @throws EngineError when they do not lie in it
    */
   range(segment: number, offset: number, nbytes: number): Uint8Array {
-    const size = this.#sizes[segment] ?? 0;
+    const size = this.call("tw_session_bytes", segment);
     if (!(offset >= 0 && nbytes >= 0 && offset + nbytes <= size)) {
       throw new EngineError(`bytes [${offset}, ${offset + nbytes}) lie outside segment ${segment} of ${size} bytes.`);
     }
-    return this.#engine.view((this.#bases[segment] as number) + offset, nbytes);
+    return this.#engine.view(this.call("tw_session_base", segment) + offset, nbytes);
   }
 
-  /** A plan that is in kernel memory, with room to run in, as the one that was used last. */
+  /** A plan that is in kernel memory. */
   find(key: string): LoadedPlan | undefined {
-    const loaded = this.#loaded.get(key);
-    if (loaded !== undefined) {
-      this.#makeRoom(loaded.plan);
-      this.#loaded.delete(key);
-      this.#loaded.set(key, loaded);
-    }
-    return loaded;
+    return this.#loaded.get(key);
   }
 
-  /** Whether a plan is in kernel memory; it is not used by that. */
+  /** True if a plan is in kernel memory. */
   has(key: string): boolean {
     return this.#loaded.has(key);
   }
 
   /** Give back plans of steps that were not used for long, until there is one less than may be kept. */
   evict(): void {
-    const steps = [...this.#loaded].filter(([, { plan }]) => plan.signature.length > 0);
-    for (const [key] of steps.slice(0, Math.max(0, steps.length - this.#options.maxPlans + 1))) {
-      this.#unload(key);
+    for (;;) {
+      const ptr = this.call("tw_session_excess", this.#options.maxPlans);
+      const gone = [...this.#loaded].find(([, loaded]) => loaded.ptr === ptr);
+      if (gone === undefined) {
+        return;
+      }
+      this.#unload(...gone);
     }
   }
 
@@ -220,25 +227,30 @@ export class PlanMemory {
     if (plan.arenaBytes > arenaLimit) {
       throw sessionError("ARENA_LIMIT", { nbytes: plan.arenaBytes, limit: arenaLimit });
     }
-    this.#makeRoom(plan);
+    for (const segment of [ARENA, PREPARED]) {
+      const needed = needOf(plan, segment);
+      if (needed > this.call("tw_session_bytes", segment)) {
+        this.#reserve(segment, Math.max(needed, this.#reserved[segment] as number));
+      }
+    }
     const engine = this.#engine;
     const codeBase = plan.code.length === 0 ? 0 : engine.loadCode(plan.code);
     let constants = 0;
     let ptr = 0;
     try {
-      constants = this.#holdConstants(plan, read);
+      constants = this.#constantsOf(plan, read);
       ptr = engine.alloc(plan.words.length);
       engine.write(ptr, plan.words);
-      this.#place({ plan, ptr, constants, codeBase });
+      this.demand("tw_session_load", ptr, constants, codeBase, Number(plan.signature.length > 0));
     } catch (error) {
       this.#drop({ plan, ptr, constants, codeBase });
       throw error;
     }
     const loaded = { plan, ptr, constants, codeBase };
     for (const [name, offset, nbytes] of plan.kept) {
-      // Who had the place before may have left words there.
+      // The former owner of the place may have left words there.
       if (name.startsWith(SEEN)) {
-        engine.view((this.#bases[PREPARED] as number) + offset, nbytes).fill(0);
+        this.range(PREPARED, offset, nbytes).fill(0);
       }
     }
     this.#loaded.set(key, loaded);
@@ -247,7 +259,7 @@ export class PlanMemory {
 
   /** Address of a feed or result of a plan. */
   addressOf({ constants }: LoadedPlan, { segment, offset }: TensorPlace): number {
-    return (segment === CONSTANTS ? constants : (this.#bases[segment] as number)) + offset;
+    return (segment === CONSTANTS ? constants : this.call("tw_session_base", segment)) + offset;
   }
 
   /** @throws what the status of a run means, when it is not 0 */
@@ -266,7 +278,7 @@ export class PlanMemory {
     const engine = this.#engine;
     this.#claimMoments(loaded);
     const written = engine.written(loaded.ptr);
-    const before = this.save((segment) => ((written >>> segment) & 1) !== 0);
+    this.save(COPY_STEP, written);
     try {
       let code = engine.runSlice(loaded.ptr, true, SLICE_MS);
       while (code === MORE) {
@@ -279,23 +291,29 @@ export class PlanMemory {
       this.#take(loaded, code);
     } catch (error) {
       // Also where another session's step has ended the engine: this one's parameters can still be read.
-      this.putBack(before);
+      this.putBack(COPY_STEP);
       throw error;
+    } finally {
+      this.forget(COPY_STEP);
     }
   }
 
-  /** Copies of all that outlasts a run, or of the segments that are wanted. */
-  save(wanted: (segment: number) => boolean = () => true): Saved {
-    const lasting = LASTING.filter((segment) => this.#sizes[segment] !== 0 && wanted(segment));
-    return new Map(lasting.map((segment) => [segment, this.view(segment).slice()]));
+  /** Copy all that outlasts a run, or the segments whose bits are set. */
+  save(copy: number, segments = ALL): void {
+    this.demand("tw_session_save", copy, segments);
   }
 
   /**
-   * Have everything as it was when it was saved: before the step that is to be undone, and no earlier. Values that plans
-   * keep stay true: those that a step prepared are of the parameters that it started from.
+   * Have everything as it was when it was copied: before the step that is to be undone, and no earlier. Values that
+   * plans keep stay true: a step prepared them from the parameters that it started with.
    */
-  putBack(saved: Saved): void {
-    saved.forEach((data, segment) => this.view(segment).set(data));
+  putBack(copy: number): void {
+    this.demand("tw_session_put_back", copy);
+  }
+
+  /** Give back the memory of a copy. */
+  forget(copy: number): void {
+    this.demand("tw_session_forget", copy);
   }
 
   /** @throws what a status means, when it is not 0 */
@@ -337,35 +355,37 @@ export class PlanMemory {
   }
 
   release(): void {
-    for (const key of [...this.#loaded.keys()]) {
-      this.#unload(key);
-    }
-    this.#bases.forEach((base) => {
-      if (base !== 0) {
-        this.#engine.free(base);
-      }
-    });
-    this.#bases.fill(0);
+    this.#loaded.forEach((loaded, key) => this.#unload(key, loaded));
+    this.call("tw_session_close");
   }
 
   #fill(segments: readonly SegmentStart[]): void {
     segments.forEach(({ bytes, data }, segment) => {
-      if (bytes === 0) {
-        return;
+      if (bytes > 0) {
+        this.#reserve(segment, bytes);
       }
-      const base = this.#engine.alloc(bytes, data === null);
-      this.#bases[segment] = base;
       if (data instanceof Uint8Array) {
-        this.#engine.write(base, data);
+        this.range(segment, 0, bytes).set(data);
       }
     });
+  }
+
+  #setTrained(runs: readonly ParameterRun[]): void {
+    const table = this.#engine.alloc(2 * Uint32Array.BYTES_PER_ELEMENT * runs.length);
+    try {
+      this.#engine.write(table, Uint32Array.from(runs.flatMap(({ start, end }) => [start, end - start])));
+      this.demand("tw_session_trained", table);
+    } catch (error) {
+      this.#engine.free(table);
+      throw error;
+    }
   }
 
   /**
    * Before the first plan that updates moments: have the system give them memory.
    *
-   * What is read before it is written takes two faults a page, the first for a page of zeros that all share; to write
-   * what is there already takes one. With more threads than two, their faults at the same time take less.
+   * Memory that is read before it is written takes two faults a page, the first for a page of zeros that all share; to
+   * write the existing value takes one. With more threads than two, their faults at the same time take less.
    */
   #claimMoments({ ptr }: LoadedPlan): void {
     const engine = this.#engine;
@@ -385,78 +405,48 @@ export class PlanMemory {
     }
   }
 
-  #makeRoom(plan: BundlePlan): void {
-    for (const segment of [ARENA, PREPARED]) {
-      const needed = needOf(plan, segment);
-      if (needed > (this.#sizes[segment] as number)) {
-        this.#grow(segment, Math.max(needed, this.#reserved[segment] as number));
-      }
+  #reserve(segment: number, nbytes: number): void {
+    if (nbytes >= KERNEL_MEMORY) {
+      throw this.#engine.noMemory(nbytes);
     }
+    this.demand("tw_session_reserve", segment, nbytes);
   }
 
-  #grow(segment: number, nbytes: number): void {
-    const old = this.#bases[segment] as number;
-    // The old one is freed first: memory may not hold both.
-    if (old !== 0) {
-      this.#engine.free(old);
-    }
-    this.#bases[segment] = this.#sizes[segment] = 0;
-    try {
-      this.#bases[segment] = this.#engine.alloc(nbytes, segment === PREPARED); // nothing is prepared
-      this.#sizes[segment] = nbytes;
-    } finally {
-      // Feeds and results moved: plans are relocated again.
-      this.#generation++;
-      this.#loaded.forEach((loaded) => this.#place(loaded));
-    }
-  }
-
-  #place({ plan, ptr, constants, codeBase }: LoadedPlan): void {
-    const segments = this.#bases.flatMap((base, segment) =>
-      segment === CONSTANTS ? [constants, plan.constantBytes] : [base, this.#sizes[segment] as number],
-    );
-    this.#engine.place(ptr, Uint32Array.from(segments), codeBase);
-  }
-
-  #holdConstants(plan: BundlePlan, read: ReadFile): number {
+  /** Address of a plan's constants; equal ones are there once. */
+  #constantsOf(plan: BundlePlan, read: ReadFile): number {
     if (plan.constantBytes === 0) {
       return 0;
     }
-    let held = this.#constants.find((one) => sameConstants(one.plan, plan));
-    if (held === undefined) {
-      const ptr = this.#engine.alloc(plan.constantBytes);
-      try {
-        this.#engine.write(ptr, plan.constants);
-        for (const { offset, nbytes, file, start } of plan.large) {
-          read(file, start, this.#engine.view(ptr + offset, nbytes));
-        }
-      } catch (error) {
-        this.#engine.free(ptr);
-        throw error;
+    const held = [...this.#loaded.values()].find((one) => sameConstants(one.plan, plan));
+    if (held !== undefined) {
+      return held.constants;
+    }
+    const ptr = this.#engine.alloc(plan.constantBytes);
+    try {
+      this.#engine.write(ptr, plan.constants);
+      for (const { offset, nbytes, file, start } of plan.large) {
+        read(file, start, this.#engine.view(ptr + offset, nbytes));
       }
-      held = { ptr, plan, uses: 0 };
-      this.#constants.push(held);
-    }
-    held.uses++;
-    return held.ptr;
-  }
-
-  #unload(key: string): void {
-    const loaded = this.#loaded.get(key);
-    this.#loaded.delete(key);
-    if (loaded !== undefined) {
-      this.#drop(loaded);
-    }
-  }
-
-  #drop({ ptr, constants, codeBase }: LoadedPlan): void {
-    if (ptr !== 0) {
+      return ptr;
+    } catch (error) {
       this.#engine.free(ptr);
+      throw error;
     }
-    const held = this.#constants.find((one) => one.ptr === constants);
-    if (held !== undefined && --held.uses === 0) {
-      this.#constants = this.#constants.filter((one) => one !== held);
-      this.#engine.free(held.ptr);
+  }
+
+  #unload(key: string, { ptr, codeBase }: LoadedPlan): void {
+    this.#loaded.delete(key);
+    this.call("tw_session_unload", ptr);
+    if (codeBase !== 0) {
+      this.#engine.unloadCode(codeBase);
+    }
+  }
+
+  /** Free what a plan has that the session did not take over. */
+  #drop({ ptr, constants, codeBase }: LoadedPlan): void {
+    this.#engine.free(ptr);
+    if (![...this.#loaded.values()].some((one) => one.constants === constants)) {
+      this.#engine.free(constants);
     }
     if (codeBase !== 0) {
       this.#engine.unloadCode(codeBase);

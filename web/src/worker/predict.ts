@@ -10,7 +10,7 @@ import type { SessionCore } from "./session-core.js";
 /**
  * The outputs of the eval model for a batch.
  *
- * @param whole - rows that the batch is filled up to with rows of its own, whose results are left out
+ * @param whole - rows of the padded batch; the results of the padding are left out
  */
 export async function predictBatch(
   core: SessionCore,

@@ -11,7 +11,8 @@ import type { FileData, MaybePromise, ValueMetadata } from "../wire/protocol.js"
 import type { WireModelReport } from "../wire/report.js";
 import type { DeadUnits, FloatType } from "../wire/values.js";
 import { convertFloats, FLOAT_BYTES } from "./floats.js";
-import type { Bundle, FeedType, KeptValue, PlanKind, Property, RawBundle, RawPlan } from "./bundle.js";
+import type { Bundle, FeedType, KeptValue, PlanKind, RawBundle, RawPlan } from "./bundle.js";
+import type { Property } from "./session-record.js";
 
 /** Segments that are to be filled. */
 export interface FilledSegments {
@@ -41,7 +42,7 @@ interface Filling {
 }
 
 /** A node of a plan that keeps every tensor, with its float tensors. */
-export interface KeptNode {
+export interface InspectedNode {
   readonly name: string;
   readonly op: string;
   readonly inputs: readonly string[];
@@ -49,12 +50,12 @@ export interface KeptNode {
 }
 
 /** A plan that keeps every float tensor. */
-export interface KeptPlan {
+export interface InspectedPlan {
   readonly raw: RawPlan;
   /** All tensors that it keeps. */
   readonly outputs: readonly string[];
   /** Nodes that it computes, in order. Python knows more of them. */
-  readonly nodes: readonly KeptNode[];
+  readonly nodes: readonly InspectedNode[];
   /** Its activations, with all units as not fired yet. */
   readonly units: readonly DeadUnits[];
 }
@@ -175,14 +176,14 @@ export class PythonModels {
   }
 
   /** The plan of a step that keeps every tensor, and its nodes. */
-  compileKept(
+  compileInspected(
     kind: "train" | "eval",
     overwrite: boolean,
     signature: readonly FeedType[],
-  ): KeptPlan {
-    const { value, file } = this.#bridge.call("compile_kept", this.#handle, kind, overwrite, JSON.stringify(signature));
-    const { header, ...kept } = value as Omit<KeptPlan, "raw"> & Pick<RawPlan, "header">;
-    return { ...kept, raw: { header, blobs: file?.data ?? new Uint8Array() } };
+  ): InspectedPlan {
+    const { value, file } = this.#bridge.call("compile_inspected", this.#handle, kind, overwrite, JSON.stringify(signature));
+    const { header, ...inspected } = value as Omit<InspectedPlan, "raw"> & Pick<RawPlan, "header">;
+    return { ...inspected, raw: { header, blobs: file?.data ?? new Uint8Array() } };
   }
 
   /**
@@ -191,7 +192,7 @@ export class PythonModels {
    * @param counts - numbers of NaN and infinities in the tensors that have them
    */
   firstFault(
-    nodes: readonly KeptNode[],
+    nodes: readonly InspectedNode[],
     counts: readonly (readonly [name: string, nan: number, infinite: number])[],
     results: readonly string[],
   ): readonly [node: number, tensor: string] | null {

@@ -10,9 +10,9 @@ import { ofBits, signatureOf } from "./feeds.js";
 import type { LoadedPlan, PlanMemory, ReadFile } from "./plan-memory.js";
 import { withValue } from "./python-models.js";
 
-/** Where plans come from that are not in kernel memory. */
+/** The source of plans that are not in kernel memory. */
 export interface PlanSource {
-  /** What such a step takes; none for a step without feeds. */
+  /** The inputs of such a step; none for a step without feeds. */
   inputsOf(kind: PlanKind): readonly Declaration[];
   /** Raise unless the session can run such a step now. */
   check(kind: PlanKind, signature: readonly FeedType[]): void;
@@ -22,7 +22,7 @@ export interface PlanSource {
   readonly readFile: ReadFile;
 }
 
-/** What a run gave, and where. */
+/** The results of a run, and their positions. */
 export interface Run {
   readonly results: readonly NamedTensor[];
   readonly workspace: Workspace;
@@ -86,7 +86,7 @@ export class PlanRunner {
     return withValue(this.#load(key, kind, overwrite, signature), (loaded) => ({ key, loaded }));
   }
 
-  /** How many instructions a step has, whose plan is loaded then. */
+  /** Number of instructions of a step, whose plan is loaded then. */
   countInstructions(kind: PlanKind, overwrite: boolean, feeds: readonly Feed[]): MaybePromise<number> {
     return this.#with(kind, overwrite, feeds, ({ plan }) => plan.nodes.length);
   }
@@ -125,17 +125,12 @@ export class PlanRunner {
   ): MaybePromise<T> {
     const signature = signatureOf(this.#source.inputsOf(kind), feeds, (feed) => this.#bytesOf(feed));
     const key = planKey(kind, overwrite, signature);
-    const { generation } = this.#memory;
     const known = this.#memory.find(key);
-    // Where memory ran out before, room was made now.
-    if (known !== undefined && generation === this.#memory.generation) {
+    if (known !== undefined) {
       return action(known, feeds);
     }
     this.#source.check(kind, signature);
     const given = feeds.map((feed) => ({ ...feed, data: this.#bytesOf(feed) }));
-    if (known !== undefined) {
-      return action(known, given);
-    }
     return withValue(this.#load(key, kind, overwrite, signature), (loaded) => action(loaded, given));
   }
 

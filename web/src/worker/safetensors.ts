@@ -29,9 +29,9 @@ export interface TensorFile {
 }
 
 /** A file of these tensors, widest elements first and then by name, as the library orders them. */
-export function writeSafetensors(tensors: readonly NamedTensor[], metadata: Metadata = {}): Uint8Array<ArrayBuffer> {
+export function writeSafetensors({ tensors, metadata }: TensorFile): Uint8Array<ArrayBuffer> {
   const entryOf = (dtype: WireDtype): { code: string; size: number } => CODES.get(dtype) as { code: string; size: number };
-  const ordered = [...tensors].sort(
+  const ordered = [...tensors.values()].sort(
     (a, b) => entryOf(b.dtype).size - entryOf(a.dtype).size || (a.name < b.name ? -1 : 1),
   );
   const header: [string, unknown][] = Object.keys(metadata).length > 0 ? [["__metadata__", metadata]] : [];
@@ -56,7 +56,7 @@ export function writeSafetensors(tensors: readonly NamedTensor[], metadata: Meta
   return file;
 }
 
-interface Place {
+interface TensorEntry {
   readonly name: string;
   readonly dtype: WireDtype;
   readonly dims: readonly number[];
@@ -104,7 +104,7 @@ export function readSafetensors(file: Uint8Array): TensorFile {
   return { metadata, tensors };
 }
 
-function placeOf(name: string, entry: unknown): Place {
+function placeOf(name: string, entry: unknown): TensorEntry {
   const { dtype: code, shape, data_offsets: offsets } = (entry ?? {}) as Readonly<Record<string, unknown>>;
   const [dtype, size] = (typeof code === "string" && Object.hasOwn(DTYPES, code) ? DTYPES[code] : null) ?? [null, 0];
   if (dtype === null || !areNaturals(shape) || !areNaturals(offsets) || offsets.length !== 2) {

@@ -2,6 +2,7 @@
 
 import type { Engine } from "../engine/engine.js";
 import {
+  COPY_TRIAL,
   GRADIENTS,
   PARAMETERS,
   STATE,
@@ -47,19 +48,20 @@ import type { PlanMetric } from "./bundle-metrics.js";
 import type { StepHost } from "./fast-steps.js";
 import { checkFeeds, checkValuesDecideNothing, fixedTypes, signatureOf, typesOf, type Shapes } from "./feeds.js";
 import { assemble, converting, type ReadPlace } from "./files.js";
-import { KeptPlans, type KeptHost, type KeptStep } from "./kept-plans.js";
+import { InspectedPlans, type InspectedHost, type InspectedStep } from "./inspected-plans.js";
 import { coveringKind } from "./metrics.js";
-import { normsOf, NumericsCheck } from "./numerics.js";
-import { PlanMemory, type Kernels, type ReadFile } from "./plan-memory.js";
+import { NumericsCheck } from "./numerics.js";
+import { PlanMemory, type Kernels, type ParameterRun, type ReadFile } from "./plan-memory.js";
 import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";
 import { PropertyTable } from "./properties.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 import type { TensorFile } from "./safetensors.js";
-import { exchangeAverages, whileExchanged } from "./averages.js";
+import { whileExchanged } from "./averages.js";
 import { isForward, outputsOf } from "./forward-kind.js";
 import type { CallTable, CoreOptions, PlanListener } from "./core-types.js";
 import { bytesOf, checkCount, checkRate, isZero, memoryOf, typeOf } from "./session-values.js";
-import { readSession, snapshotHost, takeSnapshot, writeSession, type SessionRecord } from "./snapshot.js";
+import { writeSession, type SessionRecord } from "./session-record.js";
+import { readSession, snapshotHost, takeSnapshot } from "./snapshot.js";
 
 export class SessionCore implements CallTable, PlanSource {
   readonly #kernels: Kernels;
@@ -74,12 +76,11 @@ export class SessionCore implements CallTable, PlanSource {
   readonly #onPlan: PlanListener;
   readonly #engine: Engine;
   readonly #properties: PropertyTable;
-  readonly #kept: KeptPlans;
+  readonly #inspected: InspectedPlans;
   readonly #numerics: NumericsCheck | null;
-  /** What steps that predict are fed, by their kinds. */
+  /** Names of the feeds of steps that predict, by their kinds. */
   readonly #forwards = new Map<ForwardKind, ReadonlySet<string>>();
   #nominal: boolean;
-  #keptState: TensorFile | null = null;
 
   /** @throws EngineError when the kernels' memory has no room */
   constructor(
@@ -106,13 +107,13 @@ export class SessionCore implements CallTable, PlanSource {
     this.#properties = new PropertyTable(properties);
     const usable = plans.filter((plan) => plan.arenaBytes + plan.preparedBytes <= options.memoryBudget);
     this.#plans = new Map(usable.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature), plan]));
-    this.#memory = new PlanMemory(engine, kernels, segments, usable, options);
+    this.#memory = new PlanMemory(engine, kernels, segments, usable, options, this.#runs(true));
     this.#runner = new PlanRunner(engine, this.#memory, this);
-    this.#kept = new KeptPlans(this.#keptHost);
-    this.#numerics = options.checkNumerics ? new NumericsCheck(this.#keptHost, this.#kept) : null;
+    this.#inspected = new InspectedPlans(this.#inspectedHost);
+    this.#numerics = options.checkNumerics ? new NumericsCheck(this.#inspectedHost, this.#inspected) : null;
   }
 
-  /** What the page is told of the session. */
+  /** The page's view of the session. */
   get info(): Omit<SessionInfo, "handle"> {
     const { inputs, outputs, hasEval, hasOptimizer, hasAverages, compared } = this.#bundle;
     return {
@@ -130,7 +131,7 @@ export class SessionCore implements CallTable, PlanSource {
     };
   }
 
-  /** What its weights are written into. */
+  /** The segments for its weights. */
   get segments(): FilledSegments {
     return this.#memory;
   }
@@ -150,17 +151,12 @@ export class SessionCore implements CallTable, PlanSource {
     this.#models.release();
   }
 
-  /** What steps on rows that lie in the worker need. */
+  /** The engine, memory and runner for steps on rows in the worker. */
   get host(): StepHost {
     return { engine: this.#engine, memory: this.#memory, runner: this.#runner, lossCounts: this.#bundle.lossCounts };
   }
 
-  /** Where each trained parameter lies, in bytes; their gradients lie one after the other. */
-  get trainedRuns(): readonly { readonly start: number; readonly end: number }[] {
-    return this.#runs(true);
-  }
-
-  /** Whether the next train step overwrites the gradients. */
+  /** Set whether the next train step overwrites the gradients. */
   setLazyReset(overwrites: boolean): void {
     this.#state.setUint32(4 * STATE_LAZY_RESET, Number(overwrites), true);
   }
@@ -197,7 +193,7 @@ export class SessionCore implements CallTable, PlanSource {
       this.check(kind, []);
       return numerics.optimizerStep(() => this.#runner.run(kind, true, feeds, fetches, stop));
     }
-    const step = this.#keptStep(kind === "train" ? kind : "eval", feeds);
+    const step = this.#inspectedStep(kind === "train" ? kind : "eval", feeds);
     return numerics.step(step, () =>
       withValue(this.#runner.run(kind, step.overwrite, step.feeds, fetches, stop), (run) => {
         if (kind === "train") {
@@ -219,7 +215,7 @@ export class SessionCore implements CallTable, PlanSource {
     return withValue(this.#runner.prepare(kind, true, signature), ({ loaded }) => loaded.plan.metrics);
   }
 
-  #keptStep(kind: "train" | "eval", feeds: readonly Feed[]): KeptStep {
+  #inspectedStep(kind: "train" | "eval", feeds: readonly Feed[]): InspectedStep {
     const copies = this.#copied(feeds);
     const signature = signatureOf(this.inputsOf(kind), copies, (feed) => this.#bytesOf(feed));
     this.check(kind, signature);
@@ -230,7 +226,7 @@ export class SessionCore implements CallTable, PlanSource {
     if (batches.length === 0) {
       throw sessionError("NO_BATCHES", {});
     }
-    return this.#kept.deadUnits(batches.map((feeds) => this.#keptStep("eval", feeds)));
+    return this.#inspected.deadUnits(batches.map((feeds) => this.#inspectedStep("eval", feeds)));
   }
 
   /** Whether steps are checked one by one. */
@@ -238,7 +234,7 @@ export class SessionCore implements CallTable, PlanSource {
     return this.#numerics !== null;
   }
 
-  get #keptHost(): KeptHost {
+  get #inspectedHost(): InspectedHost {
     return {
       engine: this.#engine,
       memory: this.#memory,
@@ -430,10 +426,7 @@ export class SessionCore implements CallTable, PlanSource {
     if (this.getStepCount() === 0) {
       return action(); // the parameters are all that there is to average
     }
-    return whileExchanged(() => {
-      exchangeAverages(this.#memory, this.#runs(true));
-      this.#countLoad();
-    }, action);
+    return whileExchanged(() => this.#memory.demand("tw_session_exchange"), action);
   }
 
   getContiguousParameters(trainableOnly: boolean, ema: boolean): MaybePromise<WireTensor> {
@@ -519,19 +512,24 @@ export class SessionCore implements CallTable, PlanSource {
 
   gradientNorms(): Readonly<Record<string, number>> {
     this.#checkNotNominal();
-    return normsOf(this.#memory.view(GRADIENTS), this.#bundle.parameters);
+    const start = this.#memory.range(GRADIENTS, 0, 0).byteOffset;
+    const trained = this.#bundle.parameters.filter(({ trainableOffset }) => trainableOffset >= 0);
+    const squares = ({ trainableOffset, dims }: ParameterSlot): number =>
+      this.#engine.range(start + 4 * trainableOffset, sizeOf(dims)).squares;
+    return Object.fromEntries(trained.map((slot) => [slot.name, Math.sqrt(squares(slot))]));
   }
 
   keepState(): null {
-    this.#keptState = this.snapshot();
+    if (this.#nominal) {
+      throw sessionError("NOMINAL_SAVE", {});
+    }
+    this.#memory.save(COPY_TRIAL);
     return null;
   }
 
   goBack(): null {
-    if (this.#keptState !== null) {
-      this.restore(this.read(this.#keptState));
-    }
-    this.#keptState = null;
+    this.#memory.demand("tw_session_go_back", COPY_TRIAL);
+    this.#memory.forget(COPY_TRIAL);
     return null;
   }
 
@@ -581,7 +579,7 @@ export class SessionCore implements CallTable, PlanSource {
   }
 
   restore(record: SessionRecord): void {
-    writeSession(snapshotHost(this.#bundle, this.#memory), record);
+    writeSession(this.#memory, record);
     this.#properties.replace(record.properties);
     this.#countLoad(); // plans prepared values of the old parameters
     this.#nominal = false;
@@ -717,7 +715,7 @@ export class SessionCore implements CallTable, PlanSource {
     return withValue(made, () => null);
   }
 
-  /** Types of feeds of a train step with these shapes, or of those that an eval step takes. */
+  /** Types of feeds of a train or eval step with these shapes. */
   #typesOf(kind: "train" | "eval", shapes: Shapes): readonly FeedType[] {
     const inputs = this.#bundle.inputs[kind];
     const types = typesOf(inputs, shapes, kind === "train");
@@ -779,13 +777,13 @@ export class SessionCore implements CallTable, PlanSource {
   }
 
   /** Bytes of the (trainable) parameters. */
-  #runs(trainableOnly: boolean): { readonly start: number; readonly end: number }[] {
+  #runs(trainableOnly: boolean): ParameterRun[] {
     const { parameters } = this.#bundle;
     const wanted = trainableOnly ? parameters.filter((slot) => slot.trainableOffset >= 0) : parameters;
     return wanted.map(bytesOf);
   }
 
-  /** Whether the next train step overwrites the gradients. */
+  /** True if the next train step overwrites the gradients. */
   get overwrites(): boolean {
     return this.#state.getUint32(4 * STATE_LAZY_RESET, true) !== 0;
   }

@@ -1,39 +1,14 @@
 /** All that a session goes on from, as one file, the same in Python (`training/snapshot.py`, which describes it). */
 
-import {
-  GRADIENTS,
-  MOMENTUM0,
-  MOMENTUM1,
-  PARAMETERS,
-  STATE,
-  STATE_INITIAL_LR,
-  STATE_LAZY_RESET,
-  STATE_LEARNING_RATE,
-  STATE_LOADS,
-  STATE_SCHEDULER,
-  STATE_SEED,
-  STATE_STEP,
-  STATE_TOTAL,
-  STATE_WARMUP,
-} from "../engine/layout.js";
+import { GRADIENTS, STATE, STATE_LAZY_RESET, STATE_LEARNING_RATE, STATE_SEED } from "../engine/layout.js";
 import { sessionError } from "../wire/messages.js";
 import type { NamedTensor } from "../wire/values.js";
-import type { ParameterSlot, Property } from "./bundle.js";
+import type { ParameterSlot } from "./bundle.js";
 import * as fields from "./fields.js";
-import { readSafetensors, type Metadata, type TensorFile } from "./safetensors.js";
+import { readSafetensors, type TensorFile } from "./safetensors.js";
+import { checkState, readProperties, SEGMENTS, STATE_KEPT, type Property, type SessionRecord } from "./session-record.js";
 
 const FORMAT = "trainweb-session-1";
-const SEGMENTS = { parameters: PARAMETERS, gradients: GRADIENTS, momentum0: MOMENTUM0, momentum1: MOMENTUM1 };
-/** Bytes of the state that a session goes on from; behind them are counts of the session's memory. */
-const STATE_KEPT = 4 * STATE_LOADS;
-/** Texts of properties by their type. */
-const TYPES = {
-  int: /^-?[0-9]{1,19}$/,
-  float: /^(-?([0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?|Infinity)|NaN)$/,
-  str: /^/,
-};
-/** Of a property: name, type and text. */
-const PARTS = 3;
 /** Letters of an optimizer's name that a message shows. */
 export const LONGEST_NAME = 40;
 
@@ -96,15 +71,6 @@ export function readSnapshot(file: Uint8Array): TensorFile {
   return found;
 }
 
-/** The contents of a snapshot after all checks. */
-export interface SessionRecord {
-  /** The whole of each segment that the session has. */
-  readonly segments: ReadonlyMap<number, Uint8Array>;
-  /** The words of the state that a session goes on from. */
-  readonly state: Uint8Array;
-  readonly properties: readonly Property[];
-}
-
 /**
  * Check all parts of a snapshot that a session takes. Parameters, gradients and moments may be NaN or infinity, as in
  * the session that was saved.
@@ -138,52 +104,8 @@ export function readSession(host: SnapshotHost, { metadata, tensors }: TensorFil
   if (state?.dtype !== "uint8" || state.data.length !== STATE_KEPT) {
     return fields.refuse(state && "", "state", `${STATE_KEPT} bytes`);
   }
-  checkState(new DataView(state.data.buffer, state.data.byteOffset, state.data.byteLength));
-  return { segments, state: state.data, properties: readProperties(metadata) };
-}
-
-/** Raise CheckpointError for words of the state that no session has; any seed and offset will do. */
-function checkState(state: DataView): void {
-  fields.rate(state.getFloat32(4 * STATE_LEARNING_RATE, true), "state.learningRate");
-  fields.rate(state.getFloat32(4 * STATE_INITIAL_LR, true), "state.initialLr");
-  fields.count(state.getUint32(4 * STATE_LAZY_RESET, true), "state.lazyReset", 0, 1);
-  fields.count(state.getUint32(4 * STATE_SCHEDULER, true), "state.scheduler", 0, 1);
-  const long = (at: number): number => Number(state.getBigInt64(4 * at, true));
-  fields.count(long(STATE_STEP), "state.step");
-  const total = fields.count(long(STATE_TOTAL), "state.totalStepCount");
-  fields.count(long(STATE_WARMUP), "state.warmupStepCount", 0, total);
-}
-
-/** Check the properties of a snapshot: name, type and text of each. */
-function readProperties(metadata: Metadata): Property[] {
-  const names = new Set<unknown>();
-  return fields.array(fields.parse(metadata, "properties"), "properties").map((entry, k) => {
-    const field = `properties[${k}]`;
-    const [name, kind, text] = Array.isArray(entry) && entry.length === PARTS && entry.every(isText) ? (entry as string[]) : [];
-    if (name === undefined || text === undefined || !(kind === "int" || kind === "float" || kind === "str") || names.has(name)) {
-      return fields.refuse(entry, field, "a new name, a type and a value, as texts");
-    }
-    if (!TYPES[kind].test(text) || (kind === "int" && BigInt.asIntN(64, BigInt(text)) !== BigInt(text))) {
-      return fields.refuse(text, field, `the digits of ${kind}`);
-    }
-    names.add(name);
-    return [name, kind, text];
-  });
-}
-
-/** True if UTF-8 has the text: half of a surrogate pair cannot be written again. */
-function isText(value: unknown): boolean {
-  return typeof value === "string" && !/\p{Surrogate}/u.test(value);
-}
-
-/** Write the checked values into the segments; the session takes the properties itself. */
-export function writeSession(host: SnapshotHost, { segments, state }: SessionRecord): void {
-  for (const [segment, data] of segments) {
-    if (data.length > 0) {
-      host.view(segment).set(data);
-    }
-  }
-  host.view(STATE).set(state);
+  checkState(state.data);
+  return { segments, state: state.data, properties: readProperties(fields.parse(metadata, "properties")) };
 }
 
 /** True if two values of JSON are equal, however deep. */
@@ -207,7 +129,7 @@ function readShared(host: SnapshotHost, { metadata, tensors }: TensorFile): Sess
   if (shared !== undefined && metadata["optimizer"] !== "") {
     state.set(shared.data.subarray(...STATE_SHARED), STATE_SHARED[0]);
   }
-  return { segments, state, properties: readProperties(metadata) };
+  return { segments, state, properties: readProperties(fields.parse(metadata, "properties")) };
 }
 
 /** Names, shapes and places of the parameters: a session only takes back the same ones. */

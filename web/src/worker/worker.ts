@@ -2,6 +2,7 @@
 
 import { imageValues } from "../data/images.js";
 import { Engine } from "../engine/engine.js";
+import { STATE } from "../engine/layout.js";
 import { bootPython } from "../python/boot.js";
 import { Bridge } from "../python/bridge.js";
 import type { PulseTask } from "../engine/pool.js";
@@ -14,10 +15,11 @@ import { setLogLevel, type LogLevel } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
 import type {
   CheckpointFolder,
-  EpochRecord,
+  EpochAnswer,
+  EpochTask,
   EvalValues,
   FitSpec,
-  Resumed,
+  FitStart,
   StepsAnswer,
   StepsTask,
   TrainAnswer,
@@ -70,6 +72,7 @@ import { performCall } from "./perform-call.js";
 import type { CoreOptions } from "./core-types.js";
 import { SessionCore } from "./session-core.js";
 import { writeSafetensors, type TensorFile } from "./safetensors.js";
+import { checkState, STATE_KEPT } from "./session-record.js";
 import { readSnapshot, sharedPart } from "./snapshot.js";
 import { readFile } from "./store.js";
 
@@ -83,7 +86,7 @@ interface Turns<Core> {
 }
 
 interface TrainingTurns extends Turns<SessionCore> {
-  /** Where its bundle is kept, if it is. */
+  /** The cache of its bundle, if there is one. */
   readonly cache: BundleCache | null;
   readonly evaluations: Evaluations;
   fit: WorkerFit | null;
@@ -106,7 +109,7 @@ class SessionWorker implements WorkerApi {
   readonly #sessions = new Map<number, TrainingTurns>();
   readonly #inference = new Map<number, Turns<InferenceCore>>();
   readonly #states = new Map<number, StateCore>();
-  /** Of the steps that came last, of those that may be stopped. */
+  /** Of the last steps that may be stopped. */
   readonly #stops = new Map<number, AbortController>();
 
   async holdLock(name: string): Promise<Result<boolean>> {
@@ -237,18 +240,15 @@ class SessionWorker implements WorkerApi {
     }));
   }
 
-  startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<Resumed | null>> {
+  startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<FitStart>> {
     return this.#perform(handle, (session) => {
       session.fit = new WorkerFit(session.core, spec, port);
-      return session.fit.resume();
+      return session.fit.start();
     });
   }
 
-  fitSave(handle: number, record: EpochRecord): MaybePromise<Result<null>> {
-    return this.#perform(handle, (session) => {
-      fitOf(session).save(record);
-      return null;
-    });
+  fitEpoch(handle: number, task: EpochTask): MaybePromise<Result<EpochAnswer>> {
+    return this.#perform(handle, (session) => fitOf(session).endEpoch(task));
   }
 
   fitTrain(handle: number, task: TrainTask): MaybePromise<Result<TrainAnswer>> {
@@ -287,19 +287,18 @@ class SessionWorker implements WorkerApi {
     );
   }
 
-  endFit(handle: number): MaybePromise<Result<null>> {
+  endFit(handle: number, isWhole: boolean): MaybePromise<Result<null>> {
     return this.#perform(handle, async (session) => {
       const { fit } = session;
       session.fit = null;
-      await fit?.end();
+      await fit?.end(isWhole);
       return null;
     });
   }
 
   saveSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>> {
     return this.#perform(handle, ({ core }) => {
-      const { metadata, tensors } = core.snapshot();
-      const file = writeSafetensors([...tensors.values()], metadata);
+      const file = writeSafetensors(core.snapshot());
       return withCheckpoint(where, name, () => writeCheckpoint(where, name, file)).then(() => null);
     });
   }
@@ -346,7 +345,7 @@ class SessionWorker implements WorkerApi {
     return this.#perform(handle, ({ core, cache, fit }) => {
       this.#sessions.delete(handle);
       // Nobody is left to hear that its checkpoint was not written.
-      fit?.end().catch(() => {});
+      fit?.end(false).catch(() => {});
       this.#stops.delete(handle);
       cache?.finish();
       this.#keepWriting(cache);
@@ -514,7 +513,7 @@ class SessionWorker implements WorkerApi {
         return new Bridge(await python, kernels);
       } catch (error) {
         this.#python = null;
-        // The page hears of kernels that do not start before it hears of this.
+        // The page must learn first that kernels do not start.
         await engine.catch(() => {});
         // A module that failed to load stays so for the life of a worker: another one may try again.
         const isIdle = this.#sessions.size + this.#inference.size + this.#states.size === 0;
@@ -578,6 +577,7 @@ class SessionWorker implements WorkerApi {
     const { core } = this.#sessions.get(handle) as TrainingTurns;
     try {
       await fill(core);
+      checkState(core.segments.range(STATE, 0, STATE_KEPT));
     } catch (error) {
       this.#sessions.delete(handle);
       core.release();
@@ -588,7 +588,7 @@ class SessionWorker implements WorkerApi {
   /**
    * Make a session.
    *
-   * @param origin - how Python opens its models; null: from those that the bundle carries
+   * @param origin - how Python opens its models; null: from the models of the bundle
    * @param models - if they are open already
    */
   #add(
@@ -660,7 +660,7 @@ interface PythonOptions {
   readonly debug?: { readonly check_numerics?: boolean };
 }
 
-/** Plans of steps that a session keeps: for eight sizes of batch, with those that overwrite and those that add. */
+/** Plans of steps that a session keeps: for eight sizes of batch, each to overwrite and to add. */
 const DEFAULT_MAX_PLANS = 16;
 
 function coreOptions(optionsJson: string): CoreOptions {

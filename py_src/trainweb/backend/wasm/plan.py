@@ -1,4 +1,4 @@
-"""Plans: the flat words that the executor runs, and how instructions become them (docs/architecture.md section 5)."""
+"""Plans: the flat words that the executor runs, and their encoding (docs/architecture-plan.md)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TensorPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptNode:
+class InspectedNode:
     """A node of a plan that keeps every float tensor.
 
     Attributes
@@ -112,7 +112,7 @@ class Plan:
     """Size of the segment of kept values; new, it holds zeros."""
     kept: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Values that the plan keeps in that segment: offset and bytes by key."""
-    kept_nodes: list[KeptNode] = field(default_factory=list)
+    inspected_nodes: list[InspectedNode] = field(default_factory=list)
     """Of a plan that keeps all: what it computes, in order."""
 
     def disassemble(self) -> str:

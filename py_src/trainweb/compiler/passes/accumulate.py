@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def accumulate_in_place(program: Program, _: Context) -> None:
-    """Let products whose results are only added to gradient buffers add them."""
+    """Let products add to gradient buffers directly, if their results are read nowhere else."""
     for call in program:
         if not isinstance(call, Accumulates) or call.accumulate or (isinstance(call, TakesRelu) and call.activation):
             continue
@@ -56,7 +56,7 @@ def _sum_of(program: Program, call: Accumulates, b: Buf) -> ElementwiseCall | No
 
 
 def accumulate_sums(program: Program, _: Context) -> None:
-    """Let a product whose result is only added to another product's result add to it directly: the same bits."""
+    """Let a product add to another product's result directly, with the same bits."""
     for e in program:
         if isinstance(e, ElementwiseCall) and len(e.roots) == 1 and not e.reduction:
             summands = _summands(e.roots[0])

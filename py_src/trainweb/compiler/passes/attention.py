@@ -44,20 +44,20 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class MaskCondition:
     """Scores are kept where `buf` is True (`keeps`) or where it is False (not `keeps`); the others become `fill`."""
 
     buf: Buf
     keeps: bool
     fill: float
 
-    def same(self, other: Condition) -> bool:
+    def same(self, other: MaskCondition) -> bool:
         """Return whether both choose the same scores."""
         return self.buf.same_place(other.buf) and self.buf.shape == other.buf.shape and self.keeps == other.keeps
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class DropoutDraw:
     """Which elements a dropout keeps: arguments of its kernel."""
 
     state: Buf
@@ -81,12 +81,12 @@ class Forward:
     y: Rows
     scale: float
     added: Buf | None
-    condition: Condition | None
+    condition: MaskCondition | None
     scores_shape: tuple[int, ...]
     probabilities: Buf
     weights: Buf
     """Factor of v: the probabilities after dropout."""
-    dropout: Kept | None
+    dropout: DropoutDraw | None
     members: list[Instruction]
     """In order: the product of the scores first, that with v last."""
 
@@ -155,12 +155,12 @@ class _Fusion:
         _need(softmax.inner == 1 and not softmax.log)
         members: list[Instruction] = [softmax]
         added: Buf | None = None
-        condition: Condition | None = None
+        condition: MaskCondition | None = None
         scale, shape = 1.0, softmax.x.shape
         scores, made = softmax.x, self._maker(softmax.x, softmax)
         while isinstance(made, ElementwiseCall):
             scores, step = self._step(made)
-            if isinstance(step, Condition):
+            if isinstance(step, MaskCondition):
                 # Adding to -infinity changes nothing.
                 _need(scale == 1 and condition is None and (added is None or step.fill == -math.inf))
                 condition = step
@@ -208,14 +208,14 @@ class _Fusion:
             [*members, w],
         )
 
-    def _dropout(self, call: Instruction, x: Buf) -> tuple[Buf, Kept]:
+    def _dropout(self, call: Instruction, x: Buf) -> tuple[Buf, DropoutDraw]:
         """Return the result of `call`, dropout on all of x, and the elements that it keeps. Its mask is not read."""
         g = _need_a(calls.Dropout, call)
         _need(g.x.same_place(x) and g.n == x.size)
         _need(
             g.mask is None or (self.program.is_temporary(g.mask.storage) and not self.program.readers(g.mask.storage))
         )
-        return g.y, Kept(g.state, g.ratio, g.salt, g.draw)
+        return g.y, DropoutDraw(g.state, g.ratio, g.salt, g.draw)
 
     def _backward(self, f: Forward) -> Backward | None:
         """Return the gradient, or None if it is not wanted."""
@@ -250,12 +250,12 @@ class _Fusion:
         result = found or Backward(dy)
         result.members |= dict.fromkeys([made, *members])
         scale, ds = 1.0, call.dx
-        condition: Condition | None = None
+        condition: MaskCondition | None = None
         while isinstance(e := (readers := self._readers(ds))[0], ElementwiseCall):
             _need(len(readers) == 1 and e.shape == f.scores_shape)
             x, step = self._step(e)
             _need(x.same_place(ds))
-            if isinstance(step, Condition):
+            if isinstance(step, MaskCondition):
                 _need(condition is None and step.fill == 0)
                 condition = step
             else:
@@ -272,7 +272,7 @@ class _Fusion:
             _score_product(f, result, r, ds, scale)
         return result
 
-    def _step(self, call: ElementwiseCall) -> tuple[Buf, float | Buf | Condition]:
+    def _step(self, call: ElementwiseCall) -> tuple[Buf, float | Buf | MaskCondition]:
         """Return the effect of an elementwise call on scores: their buffer, and a factor, a mask or a condition."""
         if (scaled := scaled_operand(call)) is not None:
             _need(scaled[0].size == math.prod(call.shape))
@@ -288,7 +288,7 @@ class _Fusion:
         condition, a, b = root.args
         kept, fill = (a, b) if a.op == "input" else (b, a)
         _need(call.ins[int(kept.imm or 0)].same_place(x))
-        return x, Condition(call.ins[int(condition.imm or 0)], kept is a, float(fill.imm or 0))
+        return x, MaskCondition(call.ins[int(condition.imm or 0)], kept is a, float(fill.imm or 0))
 
     # Questions.
 
@@ -347,7 +347,7 @@ class _Fusion:
         _need(column == 1 or f.n == 1)
         return (mask if f.condition is None else self._conditional_mask(f, f.condition, mask)), tuple(regrouped)
 
-    def _conditional_mask(self, f: Forward, c: Condition, mask: Buf) -> Buf:
+    def _conditional_mask(self, f: Forward, c: MaskCondition, mask: Buf) -> Buf:
         """Make the mask, unless another layer has made the same one."""
         last = f.members[-1]
         key = (c.keeps, *((b.storage, b.shift, b.shape) for b in f.masks))

@@ -27,7 +27,7 @@ def computation(op: Op, results: Sequence[TensorType]) -> Hashable:
 
 
 def drop_unread_results(program: Program, _: Context) -> None:
-    """Leave out the optional results of kernels that no instruction reads, such as a mask that is drawn again."""
+    """Omit optional results of kernels that no instruction reads, such as a mask that is drawn again."""
     for call in program:
         if not isinstance(call, KernelCall):
             continue

@@ -20,7 +20,7 @@ Product = TakesRelu | TakesFactor | TakesBias
 
 
 def absorb_factors(program: Program, _: Context) -> None:
-    """Let constant factors of a product's operands and of its result be its `alpha`."""
+    """Move constant factors of a product's operands and result into its `alpha`."""
     for e in program:
         if isinstance(e, ElementwiseCall):
             scaled = scaled_operand(e)

@@ -43,7 +43,7 @@ def fuse_elementwise(program: Program, _: Context) -> None:
 
 
 def repeat_cheap(program: Program, _: Context) -> None:
-    """Compute cheap results again in the elementwise calls that read them along with all that they are made of.
+    """Repeat a cheap result in the elementwise calls that read both it and its operands.
 
     They are not kept until then, such as x / sqrt(2) of a GELU for its gradient, which reads x. The bytes are the same.
     """
@@ -288,7 +288,7 @@ def _is_cheap(root: Expr) -> bool:
 
 
 def fuse_reductions(program: Program, _: Context) -> None:
-    """Let elementwise calls reduce their results; sums over several chunks end in a `reduce_f32` of partial ones."""
+    """Let elementwise calls reduce their results; `reduce_f32` combines partial sums of several chunks."""
     for call in program:
         if not isinstance(call, Reduce):
             continue

@@ -56,7 +56,7 @@ def hoist(program: Program, context: Context) -> None:
 
 
 def restore_hoisted(program: Program, context: Context) -> None:
-    """Put the groups in front, each behind an instruction that leaves it out while the cache is valid."""
+    """Put the hoisted groups first, each after an instruction that skips it while the cache is valid."""
     assert context.cache is not None
     front: list[Instruction] = []
     for level, group in sorted(program.hoisted.items()):

@@ -25,7 +25,7 @@ RANKS = 2
 
 
 def merge_low_rank(program: Program, _: Context) -> None:
-    """Let a product with a weight and one through a low rank that is added to it be one, with the sum of weights."""
+    """Merge a product and an added low-rank product into one product with the sum of the weights."""
     for last in program:
         if isinstance(last, Gemm) and last.accumulate and program.is_temporary(last.c.storage):
             first, *others = program.writers(last.c.storage)

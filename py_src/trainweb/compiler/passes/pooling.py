@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def mask_maxima(program: Program, _: Context) -> None:
-    """Exchange gradients of max pooling and relu where nothing else reads what is between them: the same bits."""
+    """Swap the gradients of max pooling and relu if nothing else reads the tensor between them: the same bits."""
     for e in program:
         if not isinstance(e, ElementwiseCall) or (operands := _masked(e)) is None:
             continue

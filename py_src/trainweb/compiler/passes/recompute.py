@@ -37,7 +37,7 @@ N_LIMITS = 64
 
 
 def rematerialise(program: Program, context: Context) -> None:
-    """Let the workspace have at most `context.memory_budget` bytes; what that costs is `context.recomputation`.
+    """Limit the workspace to `context.memory_budget` bytes, and report the cost in `context.recomputation`.
 
     Raises
     ------

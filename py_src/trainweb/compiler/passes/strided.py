@@ -129,7 +129,7 @@ class Move:
 
 
 def absorb_copies(program: Program, _: Context) -> None:
-    """Let products use strided tensors directly; copies that nobody reads any more are dropped."""
+    """Let products read strided tensors directly, and drop copies that become unread."""
     for product in program:
         if isinstance(product, Gemm):
             call: Gemm | None = product

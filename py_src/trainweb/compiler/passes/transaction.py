@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def write_state_last(program: Program, _: Context) -> None:
-    """Let a step that may fail midway work on copies of the state, which are stored at the end."""
+    """Let a step that may fail midway update copies of the state, and store them at the end."""
     if not _may_fail_midway(program):
         return
     copies: dict[Storage, Storage] = {}
@@ -55,7 +55,7 @@ def _may_fail_midway(program: Program) -> bool:
 
 
 def check_first(program: Program, _: Context) -> None:
-    """Let checks come first, each once."""
+    """Move checks to the front, each once."""
     checks: dict[tuple[object, ...], calls.CheckIndices] = {}
     for i in program:
         if isinstance(i, calls.CheckIndices):

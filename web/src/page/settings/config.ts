@@ -16,7 +16,7 @@ export interface EmaFields {
 
 /** How low-rank adapters are made: `trainweb.lora.inject` of Python. */
 export interface LoraFields {
-  /** Modules to adapt, by names or their last parts; by default those that PEFT adapts in the architecture. */
+  /** Modules to adapt, by names or their last parts; by default the modules that PEFT adapts. */
   readonly targets?: readonly string[] | null;
   /** Rank of the product B A. Default 8. */
   readonly rank?: number;
@@ -24,15 +24,15 @@ export interface LoraFields {
   readonly alpha?: number | null;
   /** Probability with which an element of an adapter's input is zero in training steps. Default 0.0. */
   readonly dropout?: number;
-  /** How A is drawn: uniform, or normal with deviation 1 / rank. B starts as zero. Default "default". */
+  /** Distribution of A: uniform, or normal with deviation 1 / rank. B starts as zero. Default "default". */
   readonly init?: "default" | "gaussian";
-  /** Whether the product is multiplied by alpha / sqrt(rank) instead. Default false. */
+  /** Multiply the product by alpha / sqrt(rank) instead. Default false. */
   readonly useRslora?: boolean;
-  /** Whether magnitudes of the columns of weights are learned, too. Default false. */
+  /** Learn magnitudes of the columns of weights, too. Default false. */
   readonly useDora?: boolean;
   /** Modules that are trained whole and saved with the adapters, such as a new head. */
   readonly modulesToSave?: readonly string[] | null;
-  /** Chooses the numbers that are drawn. Default 0. */
+  /** Seed of the random numbers. Default 0. */
   readonly seed?: number;
 }
 

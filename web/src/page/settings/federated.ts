@@ -4,13 +4,13 @@ import type { Settings } from "./kinds.js";
 
 /** The options of a federated client. */
 export interface FederatedFields {
-  /** The largest L2 norm of an update; a longer one is scaled down to it. Without it none is. */
+  /** The largest L2 norm of an update; a longer one is scaled down to it. By default no update is scaled. */
   readonly clipNorm?: number | null;
   /** Standard deviation of the Gaussian noise of the sum of all updates, as a multiple of the clip norm. Default 0.0. */
   readonly noiseMultiplier?: number;
-  /** Among how many clients the noise is divided, each of which adds its share. 1: this one adds all. Default 1. */
+  /** Number of clients that share the noise; each adds its part. 1: this one adds all. Default 1. */
   readonly noiseClients?: number;
-  /** Seed of the noise, for tests: whoever knows it can take the noise away. By default it is drawn from the system's source for cryptography. */
+  /** Seed of the noise, for tests: it lets others remove the noise. By default the system's source for cryptography draws it. */
   readonly seed?: number | null;
 }
 

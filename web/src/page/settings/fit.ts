@@ -1,39 +1,39 @@
 /** Made by scripts/session_description.py of what Python declares: edit that. */
 
-import type { Formula } from "../../wire/fit.js";
+import type { Formula, Rule } from "../../wire/formulas.js";
 import type { Of, Settings } from "./kinds.js";
 
 /** The plain options of fit. */
 export interface FitFields {
-  /** How often all rows are trained on. Default 1. */
+  /** How often the fit trains on all rows. Default 1. */
   readonly epochs?: number;
   /** Rows of a batch; 32 unless the data comes in batches. */
   readonly batchSize?: number | null;
   /** Whether the items of a stream are whole batches; by default the shape of the first one tells. */
   readonly batched?: boolean | null;
-  /** What becomes of the last rows where they do not fill a batch: a smaller batch, for which a plan of its own is compiled; nothing; or a batch filled up with the first rows of the epoch. Default "keep". */
+  /** Treatment of the last rows if they do not fill a batch: keep them as a smaller batch, for which a plan is compiled; drop them; or pad the batch with the first rows of the epoch. Default "keep". */
   readonly remainder?: "keep" | "drop" | "pad";
-  /** Whether rows come in another order in each epoch: the default for arrays; streams shuffle themselves. */
+  /** Train on the rows in another order in each epoch: the default for arrays; streams shuffle themselves. */
   readonly shuffle?: boolean | null;
-  /** Of the order of rows. Default 0. */
+  /** Seed of the order of rows. Default 0. */
   readonly seed?: number;
   /** Share of the rows, the last ones, that are evaluated after each epoch instead of trained on. */
   readonly validationSplit?: number | null;
-  /** Whether the split takes its share of the rows of each class, by the last input of the model. Default false. */
+  /** Take the share of the split from each class, by the last input of the model. Default false. */
   readonly stratify?: boolean;
-  /** Learning rate of each optimizer step of this fit, which the session keeps; by default it stays as it is. Of a schedule it is the setting of the same name. */
+  /** Learning rate of each optimizer step of this fit, which the session keeps; by default it stays as it is. With a schedule it is the schedule's setting of that name. */
   readonly learningRate?: number | null;
   /** Batches whose gradients are added up for one optimizer step. Default 1. */
   readonly accumulate?: number;
-  /** Joint L2 norm that the gradients have at most in an optimizer step of this fit. */
+  /** Largest joint L2 norm of the gradients in an optimizer step of this fit. */
   readonly clipGradNorm?: number | null;
-  /** Magnitude that each element of the gradients has at most in an optimizer step of this fit; before the norm. */
+  /** Largest magnitude of each element of the gradients in an optimizer step of this fit; it is applied before the norm. */
   readonly clipGradValue?: number | null;
-  /** Whether the validation data is evaluated with the averages of the parameters, where the session keeps some; early stopping restores those of the best epoch then. Default false. */
+  /** Evaluate the validation data with the averages of the parameters that the session keeps; early stopping then restores the averages of the best epoch. Default false. */
   readonly ema?: boolean;
-  /** mu of FedProx: mu times the way from the parameters that the fit starts with is added to the gradients before each optimizer step. Default 0.0. */
+  /** mu of FedProx: mu times the distance from the parameters at the start of the fit is added to the gradients before each optimizer step. Default 0.0. */
   readonly proximal?: number;
-  /** What follows where loss, gradients, parameters or moments become no finite numbers: the fit ends with the session as before the batch; it goes on with the next batch as if there had been none; or it goes on with the next batch from the state at the begin of the epoch, or of its last checkpoint in it, up to 3 times. By default the fit fails where the loss is none. */
+  /** Reaction to NaN or infinity in loss, gradients, parameters or moments. 'stop' undoes the batch and ends the fit. 'skip' undoes the batch and goes on with the next one. 'restore' returns to the start of the epoch, or to the last checkpoint in it, and goes on with the next batch, up to 3 times. By default the fit fails if the loss is NaN or infinite. */
   readonly onNaN?: "stop" | "skip" | "restore" | null;
 }
 
@@ -49,11 +49,11 @@ export interface FindRateFields {
   readonly batchSize?: number | null;
   /** Whether the items of a stream are whole batches; by default the shape of the first one tells. */
   readonly batched?: boolean | null;
-  /** Of the order of rows. Default 0. */
+  /** Seed of the order of rows. Default 0. */
   readonly seed?: number;
 }
 
-/** What is said of a checkpoint besides where it is. */
+/** Settings of a checkpoint besides its store and name. */
 export interface CheckpointFields {
   /** Optimizer steps between two checkpoints within an epoch; one is written after each epoch anyway. */
   readonly every?: number | null;
@@ -61,11 +61,11 @@ export interface CheckpointFields {
 
 /** Ends the training when a metric has not become better for a while. */
 export interface EarlyStoppingFields {
-  /** Epochs without a better one that are let pass. */
+  /** The fit ends after this many epochs in a row without a better value; 0 is as 1. */
   readonly patience: number;
   /** By how much a metric must be better. Default 0.0. */
   readonly minDelta?: number;
-  /** True: the session ends with the parameters of the best epoch. The optimizer's state stays as the last epoch left it. Default false. */
+  /** True: the session ends with the parameters of the best epoch. The optimizer's state stays as the last epoch left it. Default true. */
   readonly restoreBest?: boolean;
 }
 
@@ -273,9 +273,12 @@ export const EARLY_STOPPING: Settings = {
     python: "restore_best",
     kind: {"kind": "flag", "expected": "true or false"},
     isOptional: false,
-    default: false,
+    default: true,
   },
 };
+
+/** When it ends a fit. @internal */
+export const EARLY_STOPPING_RULE: Rule = {"value": [">", "bad", ["max", ["-", "patience", 1], 0]], "state": [["best", ["/", ["-", 0, "sign"], 0]], ["bad", 0]], "observe": [["is_better", [">", ["*", "sign", ["-", "value", "best"]], "min_delta"]], ["best", ["if", "is_better", "value", "best"]], ["bad", ["if", "is_better", 0, ["+", "bad", 1]]]]};
 
 /** @internal */
 export const FIND_RATE: Settings = {

@@ -1,5 +1,6 @@
 /** Made by scripts/session_description.py of what Python declares: edit that. */
 
+import type { Rule } from "../../wire/formulas.js";
 import type { Of, Settings } from "./kinds.js";
 
 /** The schedules. */
@@ -27,7 +28,7 @@ export interface ConstantFields {
 export interface LinearFields {
   /** The rate after the warm-up. */
   readonly learningRate: number;
-  /** Optimizer steps until the end, the warm-up among them; in a fit by default those of the fit. */
+  /** Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps. */
   readonly total: number;
   /** The first rate after the warm-up, in parts of `learningRate`. Default 1.0. */
   readonly start?: number;
@@ -43,7 +44,7 @@ export interface LinearFields {
 export interface CosineFields {
   /** The rate after the warm-up. */
   readonly learningRate: number;
-  /** Optimizer steps until the end, the warm-up among them; in a fit by default those of the fit. */
+  /** Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps. */
   readonly total: number;
   /** The last rate, in parts of `learningRate`. Default 0.0. */
   readonly end?: number;
@@ -83,7 +84,7 @@ export interface ExponentialFields {
 export interface PolynomialFields {
   /** The rate after the warm-up. */
   readonly learningRate: number;
-  /** Optimizer steps until the end, the warm-up among them; in a fit by default those of the fit. */
+  /** Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps. */
   readonly total: number;
   /** The exponent. Default 1.0. */
   readonly power?: number;
@@ -99,7 +100,7 @@ export interface PolynomialFields {
 export interface OneCycleFields {
   /** The highest rate. */
   readonly learningRate: number;
-  /** Optimizer steps until the end, the warm-up among them; in a fit by default those of the fit. */
+  /** Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps. */
   readonly total: number;
   /** Share of the steps in which the rate rises. Default 0.3. */
   readonly rise?: number;
@@ -420,4 +421,16 @@ export const SCHEDULES: Readonly<Record<ScheduleType, Settings>> = {
       default: 0.0,
     },
   },
+};
+
+/** Formulas of their rates. @internal */
+export const RULES: Readonly<Record<ScheduleType, Rule>> = {
+  Constant: {"value": ["*", "learning_rate", ["if", [">", "warmup", "step"], ["+", "warmup_start", ["*", ["-", 1, "warmup_start"], ["/", "step", "warmup"]]], 1]], "state": [], "observe": []},
+  Linear: {"value": ["*", "learning_rate", ["if", [">", "warmup", "step"], ["+", "warmup_start", ["*", ["-", 1, "warmup_start"], ["/", "step", "warmup"]]], ["+", "start", ["*", ["-", "end", "start"], ["/", ["min", ["-", "step", "warmup"], ["-", "total", "warmup"]], ["-", "total", "warmup"]]]]]], "state": [], "observe": []},
+  Cosine: {"value": ["*", "learning_rate", ["if", [">", "warmup", "step"], ["+", "warmup_start", ["*", ["-", 1, "warmup_start"], ["/", "step", "warmup"]]], ["+", "end", ["*", ["-", 1, "end"], ["/", ["+", 1, ["cos", ["*", 3.141592653589793, ["/", ["min", ["-", "step", "warmup"], ["-", "total", "warmup"]], ["-", "total", "warmup"]]]]], 2]]]]], "state": [], "observe": []},
+  Step: {"value": ["*", "learning_rate", ["if", [">", "warmup", "step"], ["+", "warmup_start", ["*", ["-", 1, "warmup_start"], ["/", "step", "warmup"]]], ["pow", "gamma", ["floor", ["/", ["-", "step", "warmup"], "every"]]]]], "state": [], "observe": []},
+  Exponential: {"value": ["*", "learning_rate", ["if", [">", "warmup", "step"], ["+", "warmup_start", ["*", ["-", 1, "warmup_start"], ["/", "step", "warmup"]]], ["pow", "gamma", ["-", "step", "warmup"]]]], "state": [], "observe": []},
+  Polynomial: {"value": ["*", "learning_rate", ["if", [">", "warmup", "step"], ["+", "warmup_start", ["*", ["-", 1, "warmup_start"], ["/", "step", "warmup"]]], ["+", "end", ["*", ["-", 1, "end"], ["pow", ["-", 1, ["/", ["min", ["-", "step", "warmup"], ["-", "total", "warmup"]], ["-", "total", "warmup"]]], "power"]]]]], "state": [], "observe": []},
+  OneCycle: {"value": ["*", "learning_rate", ["if", [">", "warmup", "step"], ["+", "warmup_start", ["*", ["-", 1, "warmup_start"], ["/", "step", "warmup"]]], ["if", [">", ["-", "step", "warmup"], ["-", ["*", "rise", ["-", "total", "warmup"]], 1]], ["+", "end", ["*", ["-", 1, "end"], ["/", ["+", 1, ["cos", ["*", 3.141592653589793, ["min", ["/", ["-", ["-", "step", "warmup"], ["-", ["*", "rise", ["-", "total", "warmup"]], 1]], ["-", ["-", ["-", "total", "warmup"], 1], ["-", ["*", "rise", ["-", "total", "warmup"]], 1]]], 1]]]], 2]]], ["if", [">", ["-", ["*", "rise", ["-", "total", "warmup"]], 1], 0], ["+", 1, ["*", ["-", "start", 1], ["/", ["+", 1, ["cos", ["*", 3.141592653589793, ["/", ["-", "step", "warmup"], ["-", ["*", "rise", ["-", "total", "warmup"]], 1]]]]], 2]]], 1]]]], "state": [], "observe": []},
+  Plateau: {"value": ["*", "learning_rate", ["if", [">", "warmup", "step"], ["+", "warmup_start", ["*", ["-", 1, "warmup_start"], ["/", "step", "warmup"]]], "factor"]], "state": [["best", ["/", ["if", "mode", -1, 1], 0]], ["factor", 1], ["bad", 0], ["pause", 0]], "observe": [["more", [">", "metric", ["*", "best", ["+", 1, "threshold"]]]], ["less", [">", ["*", "best", ["-", 1, "threshold"]], "metric"]], ["is_better", ["if", "mode", "more", "less"]], ["best", ["if", "is_better", "metric", "best"]], ["bad", ["if", ["max", "is_better", "pause"], 0, ["+", "bad", 1]]], ["pause", ["max", ["-", "pause", 1], 0]], ["is_late", [">", "bad", "patience"]], ["factor", ["if", "is_late", ["max", ["*", "factor", "reduction"], "least"], "factor"]], ["pause", ["if", "is_late", "cooldown", "pause"]], ["bad", ["if", "is_late", 0, "bad"]]]},
 };

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainweb.backend.wasm.engine.description import Description
 from trainweb.errors import EngineError
-from trainweb.ir.layout import HEADER_POSITION, HEADER_STATUS
+from trainweb.ir.layout import HEADER_POSITION, HEADER_STATUS, RANGE_WORDS, TW_NO_MEMORY
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -38,6 +37,20 @@ class PlanStatus:
     instruction: int | None
     value: int
     position: int
+
+
+@dataclass(frozen=True, slots=True)
+class NumberRange:
+    """Least and largest finite one of some numbers, how many are not finite, and the sum of all squares.
+
+    Without a finite number, `least` is infinite.
+    """
+
+    least: float
+    most: float
+    nan: int
+    infinite: int
+    squares: float
 
 
 class Engine(ABC):
@@ -106,23 +119,6 @@ class Engine(ABC):
         """Give back what `load_code` returned: its slots go to other functions."""
 
     @abstractmethod
-    def place(self, plan: int, segments: Sequence[tuple[int, int]], code_base: int) -> None:
-        """Give the plan written to the block at `plan` all the addresses it uses; again whenever one changes.
-
-        Parameters
-        ----------
-        segments
-            Address and size of each of its segments.
-        code_base
-            Result of `load_code` for its generated functions; 0: it has none.
-
-        Raises
-        ------
-        EngineError
-            When `plan` is no allocated block, or what it holds no plan with as many segments.
-        """
-
-    @abstractmethod
     def profile(self, plan: int, times: int) -> None:
         """Have runs of a placed plan add the milliseconds of each instruction to float64s at `times` (0: no more)."""
 
@@ -154,6 +150,41 @@ class Engine(ABC):
     @abstractmethod
     def written(self, plan: int) -> int:
         """The segments that runs of a placed plan write, one bit each; 0 where it cannot run."""
+
+    @abstractmethod
+    def call(self, name: str, *args: float) -> int:
+        """Call an export of `wasm_kernels/session/`; what it returns, as an unsigned number."""
+
+    def demand(self, name: str, *args: float) -> None:
+        """Call an export that returns a status.
+
+        Raises
+        ------
+        EngineError
+            It failed: there is no memory, or an argument is wrong.
+        """
+        status = self.call(name, *args)
+        if status == TW_NO_MEMORY:
+            raise self.no_memory(self.call("tw_missing"))
+        if status:
+            raise EngineError(f"{name}{args} failed: {self.description.status_name(status)}.")
+
+    def no_memory(self, nbytes: int) -> EngineError:
+        """The error for so many bytes more."""
+        return EngineError(f"The kernels' memory cannot hold {nbytes} bytes more ({self.bytes_in_use()} in use).")
+
+    def range(self, ptr: int, count: int) -> NumberRange:
+        """Return the range of float32 numbers.
+
+        Raises
+        ------
+        EngineError
+            They do not lie in an allocated block.
+        """
+        found = self.call("tw_range", ptr, count)
+        if not found:
+            raise EngineError(f"{count} numbers from {ptr:#x} on do not lie in an allocated block.")
+        return NumberRange(*struct.unpack("<2f2Id", self.read(found, 4 * RANGE_WORDS)))
 
     @abstractmethod
     def bytes_in_use(self) -> int:

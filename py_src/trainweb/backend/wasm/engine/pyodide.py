@@ -6,8 +6,6 @@ it. In a notebook the script and the kernels come out of the wheel: one thread, 
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -83,10 +81,6 @@ class PyodideEngine(Engine):
     def unload_code(self, slot: int) -> None:
         self._call("unloadCode", slot)
 
-    def place(self, plan: int, segments: Sequence[tuple[int, int]], code_base: int) -> None:
-        table = struct.pack(f"<{2 * len(segments)}I", *(word for segment in segments for word in segment))
-        self._call("place", plan, _reachable(memoryview(table)).obj, code_base)
-
     def profile(self, plan: int, times: int) -> None:
         self._call("profile", plan, times)
 
@@ -98,6 +92,9 @@ class PyodideEngine(Engine):
 
     def written(self, plan: int) -> int:
         return int(self._call("written", plan))
+
+    def call(self, name: str, *args: float) -> int:
+        return int(self._call("call", name, *args))
 
     def _guarded(self, run: Any, plan: int, *args: float) -> int:
         try:

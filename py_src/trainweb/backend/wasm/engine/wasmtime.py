@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import struct
 import time
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -94,7 +92,7 @@ class WasmtimeEngine(Engine):
         self._code: dict[bytes, _Code] = {}
         self._slots = Arena()
         self._slots.size = self._table.size(self._store)
-        self.description = Description.parse(self.read(self._call("tw_description"), self._call("tw_description_size")))
+        self.description = Description.parse(self.read(self.call("tw_description"), self.call("tw_description_size")))
         self._run = self._exports["tw_run"]
         stack: Any = self._exports["__stack_pointer"]
         self._stack, self._stack_top = stack, stack.value(self._store)
@@ -109,10 +107,9 @@ class WasmtimeEngine(Engine):
             raise EngineError(f"The module imports {'.'.join(e.args[0])}, which the kernels do not have.") from e
         return wt.Instance(self._store, module, wanted)
 
-    def _call(self, name: str, *args: int) -> int:
-        """Call an export; wasm's signed results become addresses."""
-        result = self._exports[name](self._store, *args)  # type: ignore[operator]
-        return int(result) & 0xFFFFFFFF
+    def call(self, name: str, *args: float) -> int:
+        export: Any = self._exports[name]
+        return int(export(self._store, *map(_signed, args))) & 0xFFFFFFFF
 
     def _address(self, ptr: int, nbytes: int) -> int:
         """Host address of [ptr, ptr + nbytes)."""
@@ -123,13 +120,13 @@ class WasmtimeEngine(Engine):
 
     def alloc(self, nbytes: int, *, zeroed: bool = False) -> int:
         name = "tw_alloc_zeroed" if zeroed else "tw_alloc"
-        ptr = self._call(name, _signed(nbytes)) if 0 <= nbytes < 1 << 32 else 0
+        ptr = self.call(name, nbytes) if 0 <= nbytes < 1 << 32 else 0
         if not ptr:
-            raise EngineError(f"The kernels' memory cannot hold {nbytes} bytes more ({self.bytes_in_use()} in use).")
+            raise self.no_memory(nbytes)
         return ptr
 
     def free(self, ptr: int) -> None:
-        if self._call("tw_free", _signed(ptr)):
+        if self.call("tw_free", ptr):
             raise EngineError(f"{ptr:#x} is not an allocated block; was it freed twice?")
 
     def write(self, ptr: int, data: Buffer) -> None:
@@ -181,7 +178,7 @@ class WasmtimeEngine(Engine):
     def _register(self, wasm: bytes, code: _Code) -> None:
         block = self.alloc(len(wasm))
         self.write(block, wasm)
-        status = self._call("tw_register_code", _signed(block), len(wasm), code.slot, code.count)
+        status = self.call("tw_register_code", block, len(wasm), code.slot, code.count)
         self.free(block)
         if status:
             raise EngineError(f"The kernels refused the generated code: {self.description.status_name(status)}.")
@@ -199,21 +196,11 @@ class WasmtimeEngine(Engine):
         code.uses -= 1
         if not code.uses:
             del self._code[wasm]
-            self._call("tw_unregister_code", slot)
+            self.call("tw_unregister_code", slot)
             self._vacate(code)
 
-    def place(self, plan: int, segments: Sequence[tuple[int, int]], code_base: int) -> None:
-        table = struct.pack(f"<{2 * len(segments)}I", *(word for segment in segments for word in segment))
-        given = self._call("tw_place_table", len(segments))
-        if not given:
-            raise EngineError(f"No plan can have {len(segments)} segments.")
-        self.write(given, table)
-        status = self._call("tw_place", _signed(plan), len(segments), code_base)
-        if status:
-            raise EngineError(f"No plan can be placed at {plan:#x}: {self.description.status_name(status)}.")
-
     def profile(self, plan: int, times: int) -> None:
-        if self._call("tw_profile", _signed(plan), _signed(times)):
+        if self.call("tw_profile", plan, times):
             raise EngineError(f"No plan was placed at {plan:#x}.")
 
     def run(self, plan: int) -> int:
@@ -230,15 +217,15 @@ class WasmtimeEngine(Engine):
             raise self.trap_error(plan, e.message.splitlines()[-1]) from e
 
     def written(self, plan: int) -> int:
-        return self._call("tw_written", _signed(plan))
+        return self.call("tw_written", plan)
 
     def bytes_in_use(self) -> int:
-        return self._call("tw_bytes_in_use")
+        return self.call("tw_bytes_in_use")
 
     def memory_size(self) -> int:
         return int(self._memory.data_len(self._store))
 
 
-def _signed(value: int) -> int:
-    """An address as the i32 that wasmtime wants."""
-    return value - (1 << 32) if value >= 1 << 31 else value
+def _signed(value: float) -> float:
+    """An address as the i32 that wasmtime wants; other numbers as they are."""
+    return value - (1 << 32) if isinstance(value, int) and value >= 1 << 31 else value

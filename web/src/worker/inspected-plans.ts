@@ -1,16 +1,17 @@
 /** Plans that keep every float tensor of a step until its end, for inspection. */
 
 import type { Engine } from "../engine/engine.js";
+import { COPY_CHECK, STATE } from "../engine/layout.js";
 import type { DeadUnits } from "../wire/values.js";
 import { planKey, type BundlePlan, type FeedType, type ParameterSlot, type RawPlan } from "./bundle.js";
 import { sizeOf } from "./bundle-reader.js";
 import type { LoadedPlan, PlanMemory, ReadFile } from "./plan-memory.js";
-import type { KeptNode, KeptPlan, LazyModels, PythonModels } from "./python-models.js";
+import type { InspectedNode, InspectedPlan, LazyModels, PythonModels } from "./python-models.js";
 import type { PlanRunner } from "./runner.js";
 import type { NamedTensor } from "../wire/values.js";
 
 /** Parts of a session that such plans need. */
-export interface KeptHost {
+export interface InspectedHost {
   readonly engine: Engine;
   readonly memory: PlanMemory;
   readonly runner: PlanRunner;
@@ -23,52 +24,52 @@ export interface KeptHost {
 }
 
 /** A step that is looked into. */
-export interface KeptStep {
+export interface InspectedStep {
   readonly kind: "train" | "eval";
   readonly overwrite: boolean;
   readonly signature: readonly FeedType[];
   readonly feeds: readonly NamedTensor[];
 }
 
-export class KeptPlans {
-  readonly #host: KeptHost;
-  readonly #found = new WeakMap<BundlePlan, KeptPlan>();
+export class InspectedPlans {
+  readonly #host: InspectedHost;
+  readonly #found = new WeakMap<BundlePlan, InspectedPlan>();
 
-  constructor(host: KeptHost) {
+  constructor(host: InspectedHost) {
     this.#host = host;
   }
 
   /** The plan of a step, loaded. */
-  load(models: PythonModels, { kind, overwrite, signature }: KeptStep): LoadedPlan {
+  load(models: PythonModels, { kind, overwrite, signature }: InspectedStep): LoadedPlan {
     const { memory, parse, readFile } = this.#host;
-    const key = `kept ${planKey(kind, overwrite, signature)}`;
+    const key = `inspected ${planKey(kind, overwrite, signature)}`;
     const known = memory.find(key);
     if (known !== undefined) {
       return known;
     }
     memory.evict();
-    const kept = models.compileKept(kind, overwrite, signature);
-    const plan = parse(kept.raw, kept.outputs);
-    this.#found.set(plan, kept);
+    const inspected = models.compileInspected(kind, overwrite, signature);
+    const plan = parse(inspected.raw, inspected.outputs);
+    this.#found.set(plan, inspected);
     return memory.load(key, plan, readFile);
   }
 
   /** The nodes that a plan computes, in order. */
-  nodesOf({ plan }: LoadedPlan): readonly KeptNode[] {
-    return this.#kept(plan).nodes;
+  nodesOf({ plan }: LoadedPlan): readonly InspectedNode[] {
+    return this.#inspected(plan).nodes;
   }
 
   /** Run eval steps, and see which units never fire. Nothing changes. training/units.py is the same in Python. */
-  async deadUnits(steps: readonly KeptStep[]): Promise<readonly DeadUnits[]> {
+  async deadUnits(steps: readonly InspectedStep[]): Promise<readonly DeadUnits[]> {
     const { engine, memory, runner } = this.#host;
     const models = await this.#host.models.get("deadUnits");
-    const saved = memory.save();
+    memory.save(COPY_CHECK, 1 << STATE);
     const found = new Map<string, { readonly units: DeadUnits; readonly fires: Uint8Array }>();
     try {
       for (const step of steps) {
         const loaded = this.load(models, step);
         runner.execute(loaded, step.feeds);
-        for (const units of this.#kept(loaded.plan).units) {
+        for (const units of this.#inspected(loaded.plan).units) {
           const entry = found.get(units.tensor) ?? { units, fires: new Uint8Array(units.units) };
           found.set(units.tensor, entry);
           const place = loaded.plan.outputs.find(({ name }) => name === units.tensor);
@@ -79,13 +80,14 @@ export class KeptPlans {
         }
       }
     } finally {
-      memory.putBack(saved);
+      memory.putBack(COPY_CHECK);
+      memory.forget(COPY_CHECK);
     }
     return [...found.values()].map(({ units, fires }) => ({ ...units, dead: units.dead.filter((unit) => fires[unit] === 0) }));
   }
 
-  #kept(plan: BundlePlan): KeptPlan {
-    return this.#found.get(plan) as KeptPlan;
+  #inspected(plan: BundlePlan): InspectedPlan {
+    return this.#found.get(plan) as InspectedPlan;
   }
 }
 

@@ -1,0 +1,447 @@
+"""Sessions in the kernels: their segments, copies and plans, against numpy; no call reaches beyond them."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from tests.python.plan_builder import RawPlan
+
+from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
+from trainweb.errors import EngineError
+from trainweb.ir.layout import (
+    ARENA,
+    CONSTANTS,
+    COPY_BATCH,
+    COPY_CHECK,
+    COPY_GOOD,
+    COPY_STEP,
+    COPY_TRIAL,
+    GRADIENTS,
+    MOMENTUM0,
+    MOMENTUM1,
+    PARAMETERS,
+    PREPARED,
+    SEGMENT_NAMES,
+    STATE,
+    STATE_LOADS,
+    STATE_WORDS,
+)
+
+CANARY = bytes(range(255, -1, -1)) * 4
+SIZES = {PARAMETERS: 400, GRADIENTS: 300, MOMENTUM0: 300, MOMENTUM1: 700, STATE: 4 * STATE_WORDS}
+TRAINED = [(0, 120), (160, 80), (300, 100)]
+"""First byte and bytes of runs of trained parameters."""
+N_TRAINED = 300 // 4
+
+
+class Yard:
+    """A session whose segments lie between canaries."""
+
+    def __init__(self) -> None:
+        self.engine = WasmtimeEngine()
+        self.canaries: list[int] = []
+        self.session = self.engine.call("tw_session_open")
+        for segment, nbytes in SIZES.items():
+            self.wall()
+            self.demand("reserve", segment, nbytes)
+        self.wall()
+        self.demand("trained", self.block(struct.pack("<6I", *(word for run in TRAINED for word in run))))
+
+    def wall(self) -> None:
+        self.canaries.append(self.block(CANARY))
+
+    def block(self, data: bytes) -> int:
+        ptr = self.engine.alloc(len(data))
+        self.engine.write(ptr, data)
+        return ptr
+
+    def call(self, name: str, *args: float) -> int:
+        return self.engine.call(f"tw_session_{name}", self.session, *args)
+
+    def demand(self, name: str, *args: float) -> None:
+        self.engine.demand(f"tw_session_{name}", self.session, *args)
+
+    def base(self, segment: int) -> int:
+        return self.call("base", segment)
+
+    def read(self, segment: int) -> np.ndarray:
+        return np.frombuffer(self.engine.read(self.base(segment), self.call("bytes", segment)), np.float32)
+
+    def write(self, segment: int, values: np.ndarray) -> None:
+        assert values.nbytes == self.call("bytes", segment)
+        self.engine.write(self.base(segment), values)
+
+    def fill(self, seed: int) -> dict[int, bytes]:
+        """Write random numbers to all segments but the state; their bytes."""
+        rng = np.random.default_rng(seed)
+        for segment in SIZES.keys() - {STATE}:
+            self.write(segment, rng.standard_normal(SIZES[segment] // 4).astype(np.float32))
+        return self.contents()
+
+    def contents(self) -> dict[int, bytes]:
+        return {segment: self.read(segment).tobytes() for segment in SIZES}
+
+    def check(self) -> None:
+        for canary in self.canaries:
+            assert self.engine.read(canary, len(CANARY)) == CANARY
+
+    def plan(self) -> int:
+        """A block with a plan of no instructions."""
+        plan = RawPlan(self.engine.description.fingerprint)
+        plan.segments = [[0, 0, 1] for _ in SEGMENT_NAMES]
+        return self.block(plan.encode().tobytes())
+
+
+@pytest.fixture
+def yard() -> Iterator[Yard]:
+    yard = Yard()
+    yield yard
+    yard.check()
+    assert yard.call("close") == 0
+    yard.check()
+
+
+def trained(values: np.ndarray) -> np.ndarray:
+    """The elements of the parameters that are trained."""
+    return np.concatenate([values[start // 4 : (start + n) // 4] for start, n in TRAINED])
+
+
+# ---- segments
+
+
+def test_segments_hold_zeros_and_have_their_sizes(yard: Yard) -> None:
+    for segment, nbytes in SIZES.items():
+        assert yard.base(segment) % 64 == 0
+        assert yard.engine.read(yard.base(segment), nbytes) == bytes(nbytes)
+    assert [yard.base(s) for s in (ARENA, CONSTANTS, PREPARED)] == [0, 0, 0]
+
+
+def test_only_the_arena_and_prepared_values_grow(yard: Yard) -> None:
+    for segment in (ARENA, PREPARED):
+        yard.demand("reserve", segment, 100)
+        before = yard.call("generation")
+        yard.demand("reserve", segment, 100)
+        assert yard.call("generation") == before, "there is room already"
+        yard.wall()
+        yard.demand("reserve", segment, 1000)
+        assert yard.call("bytes", segment) == 1000 and yard.call("generation") != before
+    assert yard.engine.read(yard.base(PREPARED), 1000) == bytes(1000)
+
+
+def test_a_session_gives_back_what_it_took() -> None:
+    yard = Yard()
+    yard.demand("save", COPY_STEP, 255)
+    yard.demand("start")
+    yard.demand("reserve", ARENA, 5000)
+    yard.demand("load", yard.plan(), yard.block(bytes(64)), 0, 1)
+    yard.demand("close")
+    assert yard.engine.bytes_in_use() == len(yard.canaries) * len(CANARY)
+
+
+def test_nobody_else_frees_what_a_session_has(yard: Yard) -> None:
+    yard.demand("save", COPY_STEP, 255)
+    for ptr in (yard.session, yard.base(PARAMETERS), yard.call("copy", COPY_STEP, PARAMETERS)):
+        with pytest.raises(EngineError, match="not an allocated block"):
+            yard.engine.free(ptr)
+
+
+# ---- copies
+
+
+@pytest.mark.parametrize("segments", [1 << PARAMETERS, 1 << STATE | 1 << MOMENTUM1, 255, 2**32 - 1])
+def test_a_copy_brings_back_its_segments_and_no_others(yard: Yard, segments: int) -> None:
+    before = yard.fill(1)
+    yard.demand("save", COPY_CHECK, segments)
+    for segment in SIZES:
+        at = yard.call("copy", COPY_CHECK, segment)
+        assert (at != 0) == bool(segments >> segment & 1)
+        if at:
+            assert yard.engine.read(at, SIZES[segment]) == before[segment]
+    after = yard.fill(2)
+    yard.demand("put_back", COPY_CHECK)
+    assert yard.contents() == {s: (before if segments >> s & 1 else after)[s] for s in SIZES}
+
+
+def test_a_segment_that_comes_later_is_in_no_copy() -> None:
+    yard = Yard()
+    yard.session = yard.engine.call("tw_session_open")
+    yard.demand("reserve", PARAMETERS, 400)
+    yard.demand("save", COPY_STEP, 255)
+    yard.demand("reserve", GRADIENTS, 100_000)
+    yard.write(GRADIENTS, np.ones(25_000, np.float32))
+    yard.write(PARAMETERS, np.ones(100, np.float32))
+    yard.demand("put_back", COPY_STEP)
+    assert yard.call("copy", COPY_STEP, GRADIENTS) == 0
+    assert (yard.read(GRADIENTS) == 1).all() and not yard.read(PARAMETERS).any()
+
+
+def test_copies_do_not_disturb_each_other(yard: Yard) -> None:
+    seen = {}
+    for seed, copy in enumerate((COPY_BATCH, COPY_CHECK, COPY_STEP, COPY_CHECK)):
+        seen[copy] = yard.fill(seed)
+        yard.demand("save", copy, 255)
+    for copy, contents in seen.items():
+        yard.demand("put_back", copy)
+        assert yard.contents() == contents
+
+
+def test_a_copy_takes_memory_once_and_gives_it_back(yard: Yard) -> None:
+    before = yard.engine.bytes_in_use()
+    yard.demand("save", COPY_BATCH, 1 << PARAMETERS)
+    yard.demand("save", COPY_BATCH, 255)
+    full = yard.engine.bytes_in_use()
+    assert full == before + sum(SIZES.values())
+    yard.demand("save", COPY_BATCH, 1 << GRADIENTS)
+    assert yard.engine.bytes_in_use() == full, "it is kept for the next one"
+    assert yard.call("copy", COPY_BATCH, PARAMETERS) == 0
+    yard.demand("forget", COPY_BATCH)
+    assert yard.engine.bytes_in_use() == before
+    with pytest.raises(EngineError, match=r"put_back.*TW_BAD_ARGUMENT"):
+        yard.demand("put_back", COPY_BATCH)
+
+
+# ---- trained parameters
+
+
+def test_averages_and_trained_parameters_change_places(yard: Yard) -> None:
+    before = yard.fill(3)
+    parameters, moments = yard.read(PARAMETERS), yard.read(MOMENTUM1)
+    yard.demand("exchange")
+    expected = parameters.copy()
+    at = len(moments) - N_TRAINED
+    for start, n in TRAINED:
+        expected[start // 4 : (start + n) // 4] = moments[at : at + n // 4]
+        at += n // 4
+    np.testing.assert_array_equal(yard.read(PARAMETERS), expected)
+    np.testing.assert_array_equal(yard.read(MOMENTUM1)[-N_TRAINED:], trained(parameters))
+    np.testing.assert_array_equal(yard.read(MOMENTUM1)[:-N_TRAINED], moments[:-N_TRAINED])
+    assert yard.read(STATE).view(np.uint32)[STATE_LOADS] == 1, "what plans prepared is void"
+    yard.demand("exchange")
+    assert {**yard.contents(), STATE: b""} == {**before, STATE: b""}
+
+
+def test_gradients_are_drawn_to_the_start(yard: Yard) -> None:
+    yard.fill(4)
+    start = trained(yard.read(PARAMETERS)).astype(np.float64)
+    yard.demand("start")
+    yard.fill(5)
+    way = trained(yard.read(PARAMETERS)).astype(np.float64) - start
+    gradients = yard.read(GRADIENTS).astype(np.float64)
+    yard.demand("pull", 0.3)
+    np.testing.assert_array_equal(yard.read(GRADIENTS), (gradients + 0.3 * way).astype(np.float32))
+
+
+@pytest.mark.parametrize("run", [(0, 404), (398, 8), (400, 4), (2, 4), (0, 2), (2**32 - 4, 8)])
+def test_runs_outside_of_the_parameters_are_refused(run: tuple[int, int]) -> None:
+    yard = Yard()
+    yard.session = yard.engine.call("tw_session_open")
+    yard.demand("reserve", PARAMETERS, 400)
+    table = yard.block(struct.pack("<2I", *run))
+    with pytest.raises(EngineError, match=r"trained.*TW_BAD"):
+        yard.demand("trained", table)
+    yard.engine.free(table)
+
+
+def test_runs_come_from_low_addresses_to_high() -> None:
+    yard = Yard()
+    yard.session = yard.engine.call("tw_session_open")
+    yard.demand("reserve", PARAMETERS, 400)
+    with pytest.raises(EngineError, match=r"trained.*TW_BAD_ARGUMENT"):
+        yard.demand("trained", yard.block(struct.pack("<4I", 0, 40, 36, 40)))
+
+
+def test_averages_need_their_room() -> None:
+    yard = Yard()
+    yard.session = yard.engine.call("tw_session_open")
+    yard.demand("reserve", PARAMETERS, 400)
+    yard.demand("reserve", MOMENTUM1, 396)
+    yard.demand("reserve", GRADIENTS, 396)
+    yard.demand("trained", yard.block(struct.pack("<2I", 0, 400)))
+    yard.demand("start")
+    for call in (("exchange",), ("pull", 0.5)):
+        with pytest.raises(EngineError, match="TW_BAD_SEGMENT"):
+            yard.demand(*call)
+
+
+# ---- numbers
+
+
+def numbers() -> np.ndarray:
+    rng = np.random.default_rng(6)
+    bits = rng.integers(0, 2**32, 100, dtype=np.uint32)
+    bits[:40] |= 0x7F800000  # NaN of all kinds, and some infinities
+    bits[:7] &= 0xFF800000
+    return bits.view(np.float32)
+
+
+def test_the_first_segment_with_more_numbers_that_are_not_finite_is_found(yard: Yard) -> None:
+    values = numbers()
+    yard.write(PARAMETERS, values)
+    yard.write(GRADIENTS, values[:75])
+    yard.demand("usual")
+    assert yard.call("worse") == GRADIENTS, "no gradient is infinite on purpose"
+    yard.write(GRADIENTS, np.zeros(75, np.float32))
+    assert yard.call("worse") == 0
+    for segment, bad in ((STATE - 1, np.inf), (MOMENTUM0, -np.inf), (GRADIENTS, np.nan), (PARAMETERS, np.nan)):
+        changed = yard.read(segment).copy()
+        changed[np.flatnonzero(np.isfinite(changed))[-1]] = bad
+        yard.write(segment, changed)
+        assert yard.call("worse") == segment
+
+
+def test_what_plans_prepared_is_void_after_going_back(yard: Yard) -> None:
+    def loads() -> int:
+        return int(yard.read(STATE).view(np.uint32)[STATE_LOADS])
+
+    before = yard.fill(9)
+    for copy in (COPY_GOOD, COPY_TRIAL):
+        yard.demand("save", copy, 255)
+        start = loads()
+        yard.fill(10)
+        yard.demand("exchange")
+        yard.demand("put_back", copy)
+        assert (yard.contents() | {STATE: b""}, loads()) == (before | {STATE: b""}, start)
+        yard.demand("exchange")
+        yard.demand("go_back", copy)
+        assert (yard.contents() | {STATE: b""}, loads()) == (before | {STATE: b""}, start + 2)
+    with pytest.raises(EngineError, match="TW_BAD_ARGUMENT"):
+        yard.demand("go_back", COPY_STEP)
+
+
+def test_the_range_of_numbers_is_that_of_numpy(yard: Yard) -> None:
+    values = numbers()
+    yard.write(PARAMETERS, values)
+    for lo, hi in ((0, 100), (7, 8), (0, 7), (40, 100), (3, 3)):
+        part = values[lo:hi]
+        finite = part[np.isfinite(part)]
+        found = yard.engine.range(yard.base(PARAMETERS) + 4 * lo, hi - lo)
+        assert (found.nan, found.infinite) == (np.isnan(part).sum(), np.isinf(part).sum())
+        assert (found.least, found.most) == ((finite.min(), finite.max()) if finite.size else (np.inf, -np.inf))
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_allclose(found.squares, (part.astype(np.float64) ** 2).sum(), rtol=1e-12)
+    # A block may be a little longer than was asked for: up to a multiple of 64 bytes.
+    for ptr, n in ((yard.base(PARAMETERS), 113), (yard.base(PARAMETERS) + 2, 1), (0, 1), (yard.session, 2**30)):
+        with pytest.raises(EngineError, match="allocated block"):
+            yard.engine.range(ptr, n)
+
+
+# ---- plans
+
+
+def test_the_plan_that_was_used_least_recently_goes_first(yard: Yard) -> None:
+    first, second, other, third = plans = [yard.plan() for _ in range(4)]
+    for plan in plans:
+        yard.demand("load", plan, 0, 0, int(plan != other))
+    assert yard.call("excess", 4) == 0, "three plans are of steps"
+    assert yard.call("excess", 3) == first
+    assert yard.engine.run(first) == 0
+    assert yard.call("excess", 1) == second
+    assert yard.engine.run_slice(second, anew=True, milliseconds=10) == 0
+    yard.demand("reserve", ARENA, 10_000)  # to be placed again is no use
+    assert yard.call("excess", 3) == third
+    yard.demand("unload", third)
+    assert yard.call("excess", 3) == 0 and yard.call("excess", 2) == first
+
+
+def test_constants_are_freed_with_the_last_plan_that_has_them(yard: Yard) -> None:
+    before = yard.engine.bytes_in_use()
+    constants = yard.block(bytes(1000))
+    plans = [yard.plan() for _ in range(3)]
+    for plan in plans:
+        yard.demand("load", plan, constants, 0, 1)
+    for plan in (plans[1], plans[0]):
+        yard.demand("unload", plan)
+        assert yard.engine.bytes_in_use() > before + 1000
+    yard.demand("unload", plans[2])
+    assert yard.engine.bytes_in_use() == before
+
+
+def test_loaded_plans_know_their_segments(yard: Yard) -> None:
+    plan, constants = yard.plan(), yard.block(bytes(48))
+    yard.demand("load", plan, constants, 0, 1)
+    for nbytes in (100, 100_000):
+        yard.demand("reserve", ARENA, nbytes)
+        words = np.frombuffer(yard.engine.read(plan, 4 * 44), np.uint32)[20:44].reshape(8, 3)
+        expected = {**{s: (yard.base(s), n) for s, n in SIZES.items()}, CONSTANTS: (constants, 48)}
+        expected |= {ARENA: (yard.base(ARENA), nbytes), PREPARED: (0, 0)}
+        assert {k: (int(base), int(n)) for k, (base, n, _) in enumerate(words)} == expected
+        assert yard.engine.run(plan) == 0
+
+
+# ---- arguments
+
+NO_SESSION = 64
+
+
+@pytest.mark.parametrize(
+    ("call", "status"),
+    [
+        (lambda y: y.call("reserve", PARAMETERS, 404), "TW_BAD_SEGMENT"),
+        (lambda y: y.call("reserve", CONSTANTS, 4), "TW_BAD_SEGMENT"),
+        (lambda y: y.call("reserve", 8, 4), "TW_BAD_SEGMENT"),
+        (lambda y: y.call("reserve", 2**32 - 1, 4), "TW_BAD_SEGMENT"),
+        (lambda y: y.call("reserve", ARENA, 2**32 - 1), "TW_NO_MEMORY"),
+        (lambda y: y.call("save", 5, 255), "TW_BAD_ARGUMENT"),
+        (lambda y: y.call("put_back", 5), "TW_BAD_ARGUMENT"),
+        (lambda y: y.call("put_back", COPY_STEP), "TW_BAD_ARGUMENT"),
+        (lambda y: y.call("forget", 2**31), "TW_BAD_ARGUMENT"),
+        (lambda y: y.call("pull", 0.5), "TW_BAD_POINTER"),
+        (lambda y: y.call("trained", y.canaries[0]), "TW_BAD_POINTER"),
+        (lambda y: y.call("load", y.base(PARAMETERS), 0, 0, 1), "TW_BAD_POINTER"),
+        (lambda y: y.call("load", y.session, 0, 0, 1), "TW_BAD_POINTER"),
+        (lambda y: y.call("load", y.canaries[0], y.base(PARAMETERS), 0, 1), "TW_BAD_POINTER"),
+        (lambda y: y.call("load", y.canaries[0], y.canaries[0], 0, 1), "TW_BAD_POINTER"),
+        (lambda y: y.call("load", y.canaries[0] + 64, 0, 0, 1), "TW_BAD_POINTER"),
+        (lambda y: y.call("load", y.canaries[0], 0, 0, 1), "TW_BAD_HEADER"),
+        (lambda y: y.call("unload", y.canaries[0]), "TW_BAD_POINTER"),
+        (lambda y: y.engine.call("tw_session_close", y.base(PARAMETERS)), "TW_BAD_POINTER"),
+        (lambda y: y.engine.call("tw_session_exchange", NO_SESSION), "TW_BAD_POINTER"),
+    ],
+)
+def test_wrong_arguments_are_refused_and_change_nothing(yard: Yard, call: Callable[[Yard], int], status: str) -> None:
+    before, in_use = yard.fill(7), yard.engine.bytes_in_use()
+    assert yard.engine.description.status_name(call(yard)) == status
+    assert (yard.contents(), yard.engine.bytes_in_use()) == (before, in_use)
+
+
+NAMES = {
+    "reserve": 2,
+    "base": 1,
+    "bytes": 1,
+    "generation": 0,
+    "save": 2,
+    "copy": 2,
+    "put_back": 1,
+    "forget": 1,
+    "trained": 1,
+    "exchange": 0,
+    "start": 0,
+    "usual": 0,
+    "worse": 0,
+    "go_back": 1,
+    "load": 4,
+    "unload": 1,
+    "excess": 1,
+}
+"""Calls and how many arguments they take besides the session."""
+
+
+def test_any_calls_in_any_order_do_no_harm(yard: Yard) -> None:
+    rng = random.Random(8)
+    plans = [yard.plan() for _ in range(3)]
+    statuses = set()
+    for k in range(4000):
+        name = rng.choice(list(NAMES))
+        odd = [rng.getrandbits(32), *plans, *yard.canaries, yard.base(GRADIENTS), yard.session, 2**31, 2**32 - 1]
+        args = [rng.choice(odd) if rng.random() < 0.3 else rng.randrange(9) for _ in range(NAMES[name])]
+        if name == "reserve" and args[1] > 2**20:
+            args[1] %= 2**20  # the memory is not filled up
+        session = yard.session if rng.random() < 0.9 else rng.choice(odd)
+        statuses.add(yard.engine.call(f"tw_session_{name}", session, *args))
+        if k % 100 == 0:
+            yard.check()
+    assert {yard.engine.description.status[f"TW_{s}"] for s in ("OK", "BAD_POINTER", "BAD_SEGMENT")} <= statuses

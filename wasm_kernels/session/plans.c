@@ -1,0 +1,76 @@
+/* The plans of a session. */
+#include "session.h"
+
+#include "executor.h"
+
+int32_t tw_place_loaded(const tw_session *session, const tw_loaded *loaded) {
+    uint32_t table[2 * N_SEGMENTS];
+    tw_copy(table, session->segments, sizeof table);
+    table[2 * CONSTANTS] = loaded->constants;
+    table[2 * CONSTANTS + 1] = loaded->constants ? tw_block_at(loaded->constants)->requested : 0;
+    return tw_place_at(loaded->plan, table, N_SEGMENTS, loaded->code_base);
+}
+
+static bool has_constants(const tw_session *s, uint32_t constants) {
+    for (const tw_loaded *loaded = s->loaded; loaded; loaded = loaded->next)
+        if (loaded->constants == constants) return true;
+    return false;
+}
+
+/* Take over a plan, written to a block, and its constants, in another block, or 0. Plans may have the same block of constants.
+   The host has given the segments the room that the plan needs. `code_base` is the first table slot of its functions. */
+TW_EXPORT(tw_session_load)
+int32_t tw_session_load(uint32_t session, uint32_t plan, uint32_t constants, uint32_t code_base, uint32_t is_step) {
+    tw_session *s = tw_session_at(session);
+    tw_block *block = tw_block_of_host(plan), *numbers = tw_block_of_host(constants);
+    if (!s || !block || block == numbers) return TW_BAD_POINTER;
+    if (constants && !numbers && !has_constants(s, constants)) return TW_BAD_POINTER;
+    tw_loaded *loaded = (tw_loaded *)(uintptr_t)tw_take(s, sizeof(tw_loaded), true);
+    if (!loaded) return TW_NO_MEMORY;
+    *loaded = (tw_loaded){s->loaded, plan, constants, code_base, is_step};
+    int32_t status = tw_place_loaded(s, loaded);
+    if (status) {
+        tw_give_back((uint32_t)(uintptr_t)loaded);
+        return status;
+    }
+    block->used = tw_tick();
+    block->owner = session;
+    if (numbers) numbers->owner = session;
+    s->loaded = loaded;
+    return TW_OK;
+}
+
+/* Free a plan, and its constants unless another plan has them. */
+TW_EXPORT(tw_session_unload) int32_t tw_session_unload(uint32_t session, uint32_t plan) {
+    tw_session *s = tw_session_at(session);
+    if (!s) return TW_BAD_POINTER;
+    tw_loaded **at = &s->loaded;
+    while (*at && (*at)->plan != plan) at = &(*at)->next;
+    tw_loaded *gone = *at;
+    if (!gone) return TW_BAD_POINTER;
+    *at = gone->next;
+    tw_give_back(plan);
+    if (!has_constants(s, gone->constants)) tw_give_back(gone->constants);
+    tw_give_back((uint32_t)(uintptr_t)gone);
+    return TW_OK;
+}
+
+void tw_unload_all(tw_session *session) {
+    while (session->loaded) tw_session_unload((uint32_t)(uintptr_t)session, session->loaded->plan);
+}
+
+/* The plan of a step that was used least recently, if there are at least `most` of them; else 0. */
+TW_EXPORT(tw_session_excess) uint32_t tw_session_excess(uint32_t session, uint32_t most) {
+    const tw_session *s = tw_session_at(session);
+    const tw_block *oldest = NULL;
+    uint32_t plan = 0, count = 0;
+    for (const tw_loaded *loaded = s ? s->loaded : NULL; loaded; loaded = loaded->next) {
+        if (!loaded->is_step) continue;
+        const tw_block *block = tw_block_at(loaded->plan);
+        count++;
+        if (oldest && block->used > oldest->used) continue;
+        oldest = block;
+        plan = loaded->plan;
+    }
+    return count >= most ? plan : 0;
+}

@@ -1,0 +1,52 @@
+/* A session's memory: its segments, the plans on them, and copies that a step can be undone from.
+
+   Hosts name a session by its address. No plan can reach the block of the struct, and its header
+   marks it. All calls check what hosts give them; a call that fails changes nothing. */
+#ifndef SESSION_H
+#define SESSION_H
+
+#include <stdbool.h>
+
+#include "alloc.h"
+
+enum { N_SEGMENTS = PREPARED + 1, N_COPIES = COPY_TRIAL + 1 };
+
+/* A plan that a session owns. Plans may share constants. */
+typedef struct tw_loaded {
+    struct tw_loaded *next;
+    uint32_t plan, constants, code_base;
+    bool is_step;
+} tw_loaded;
+
+typedef struct {
+    struct {
+        uint32_t base, nbytes;
+    } segments[N_SEGMENTS];
+    /* Blocks with copies of segments, one after the other: of those whose bit is set in `copied`. */
+    uint32_t copies[N_COPIES], copied[N_COPIES];
+    uint32_t runs;  /* a block with the first byte and the bytes of each run of trained parameters, or 0 */
+    uint32_t start; /* a block with trained parameters, or 0 */
+    uint32_t generation;
+    uint32_t usual[N_SEGMENTS]; /* numbers that are not finite on purpose */
+    tw_loaded *loaded;
+} tw_session;
+
+/* The session at an address, or null. */
+tw_session *tw_session_at(uint32_t session);
+
+/* A block of the session, or 0, and then tw_missing gives its size. */
+uint32_t tw_take(const tw_session *session, uint32_t nbytes, bool zeroed);
+
+/* Free a block of the session, or do nothing for 0. */
+void tw_give_back(uint32_t ptr);
+
+/* The block at an address that belongs to the host, or null. */
+tw_block *tw_block_of_host(uint32_t ptr);
+
+/* Place a plan of the session again, for its segments have moved. */
+int32_t tw_place_loaded(const tw_session *session, const tw_loaded *loaded);
+
+/* Free all plans of a session. */
+void tw_unload_all(tw_session *session);
+
+#endif

@@ -1,0 +1,87 @@
+/** The contents of a session, whatever file they come from: their checks, and their way into kernel memory; `training/record.py`. */
+
+import {
+  GRADIENTS,
+  MOMENTUM0,
+  MOMENTUM1,
+  PARAMETERS,
+  STATE,
+  STATE_INITIAL_LR,
+  STATE_LAZY_RESET,
+  STATE_LEARNING_RATE,
+  STATE_LOADS,
+  STATE_SCHEDULER,
+  STATE_STEP,
+  STATE_TOTAL,
+  STATE_WARMUP,
+} from "../engine/layout.js";
+import * as fields from "./fields.js";
+
+/** A property: its name, its type, and its value as text. */
+export type Property = readonly [name: string, type: "int" | "float" | "str", text: string];
+
+export const SEGMENTS = { parameters: PARAMETERS, gradients: GRADIENTS, momentum0: MOMENTUM0, momentum1: MOMENTUM1 };
+/** Bytes of the state that a session goes on from; behind them are counts of the session's memory. */
+export const STATE_KEPT = 4 * STATE_LOADS;
+/** Texts of properties by their type. */
+const TYPES = {
+  int: /^-?[0-9]{1,19}$/,
+  float: /^(-?([0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?|Infinity)|NaN)$/,
+  str: /^/,
+};
+/** Of a property: name, type and text. */
+const PARTS = 3;
+
+/** All that a session goes on from, after all checks. */
+export interface SessionRecord {
+  /** The whole of each segment that the session has. */
+  readonly segments: ReadonlyMap<number, Uint8Array>;
+  /** The words of the state that a session goes on from. */
+  readonly state: Uint8Array;
+  readonly properties: readonly Property[];
+}
+
+/** Raise CheckpointError for words of the state that no session has; any seed and offset will do. */
+export function checkState(words: Uint8Array): void {
+  const state = new DataView(words.buffer, words.byteOffset, words.byteLength);
+  fields.rate(state.getFloat32(4 * STATE_LEARNING_RATE, true), "state.learningRate");
+  fields.rate(state.getFloat32(4 * STATE_INITIAL_LR, true), "state.initialLr");
+  fields.count(state.getUint32(4 * STATE_LAZY_RESET, true), "state.lazyReset", 0, 1);
+  fields.count(state.getUint32(4 * STATE_SCHEDULER, true), "state.scheduler", 0, 1);
+  const long = (at: number): number => Number(state.getBigInt64(4 * at, true));
+  fields.count(long(STATE_STEP), "state.step");
+  const total = fields.count(long(STATE_TOTAL), "state.totalStepCount");
+  fields.count(long(STATE_WARMUP), "state.warmupStepCount", 0, total);
+}
+
+/** Read properties of JSON: name, type and text of each. */
+export function readProperties(values: unknown): Property[] {
+  const names = new Set<unknown>();
+  return fields.array(values, "properties").map((entry, k) => {
+    const field = `properties[${k}]`;
+    const [name, kind, text] = Array.isArray(entry) && entry.length === PARTS && entry.every(isText) ? (entry as string[]) : [];
+    if (name === undefined || text === undefined || !(kind === "int" || kind === "float" || kind === "str") || names.has(name)) {
+      return fields.refuse(entry, field, "a new name, a type and a value, as texts");
+    }
+    if (!TYPES[kind].test(text) || (kind === "int" && BigInt.asIntN(64, BigInt(text)) !== BigInt(text))) {
+      return fields.refuse(text, field, `the digits of ${kind}`);
+    }
+    names.add(name);
+    return [name, kind, text];
+  });
+}
+
+/** True if UTF-8 has the text: half of a surrogate pair cannot be written again. */
+function isText(value: unknown): boolean {
+  return typeof value === "string" && !/\p{Surrogate}/u.test(value);
+}
+
+/** Write the checked values into the segments; the session takes the properties itself. */
+export function writeSession(host: { view(segment: number): Uint8Array }, { segments, state }: SessionRecord): void {
+  for (const [segment, data] of segments) {
+    if (data.length > 0) {
+      host.view(segment).set(data);
+    }
+  }
+  host.view(STATE).set(state);
+}

@@ -51,6 +51,8 @@ PAGE_MODULES = {
     "checkFlag": "./call-values.js",
     "checkNumber": "./call-values.js",
     "checkOptions": "../data/nearest.js",
+    "trainableOnlyOf": "./call-values.js",
+    "type TrainableOnly": "./call-values.js",
     "typeAndShape": "./call-values.js",
     "type ParameterTypeAndShape": "./call-values.js",
     "copyBytes": "./tensors.js",
@@ -171,6 +173,7 @@ def python_imports(text: str) -> str:
     for name in used(PYTHON_MODULES, text):
         groups.setdefault(PYTHON_MODULES[name], []).append(name)
     groups.setdefault("typing", []).append("Protocol")
+    groups.setdefault("trainweb.arguments", []).append("checks_keywords")
     groups["abc"] = ["ABC", "abstractmethod"]
     lines = {m: f"from {m} import {', '.join(sorted(names, key=import_order))}" for m, names in groups.items()}
     ours = sorted(m for m in lines if m.startswith("trainweb"))
@@ -201,6 +204,7 @@ class SessionCalls(Protocol):
 {needed}
 
 
+@checks_keywords
 class SessionMethods(ABC):
     """The calls that `TrainingSession` passes on to its core."""
 
@@ -284,7 +288,7 @@ def page_parameters(call: Call) -> str:
     parts = []
     for a in own:
         # TypeScript takes the type of a default, but for a choice among texts.
-        kind = f": {a.kind.page}" if a.default is REQUIRED or isinstance(a.default, str) else ""
+        kind = f": {a.kind.page}" if a.default is REQUIRED or isinstance(a.default, str) or "|" in a.kind.page else ""
         default = "" if a.default is REQUIRED else f" = {json.dumps(a.default)}"
         parts.append(f"{page_name(a)}{kind}{default}")
     if options:
@@ -355,7 +359,7 @@ export class SessionMethods {{
 {methods}
 }}
 
-/** The calls that `TrainingSession` has besides. */
+/** The calls that `TrainingSession` has besides. @internal */
 export type MethodsByHand = Readonly<
   Record<
     {by_hand},

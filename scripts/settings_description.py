@@ -11,13 +11,15 @@ from typing import Any
 from trainweb.artifacts.config import CONFIG, LORA, LORA_DOCS
 from trainweb.federated.options import DOCS as FEDERATED_DOCS
 from trainweb.federated.options import FEDERATED
+from trainweb.fit.find_rate import DOCS as FIND_RATE_DOCS
+from trainweb.fit.find_rate import OPTIONS as FIND_RATE
 from trainweb.fit.options import CHECKPOINT, DEFAULT_BATCH, DOCS, EARLY_STOPPING, FIT, EarlyStopping
 from trainweb.metrics import METRICS, make_metric
 from trainweb.onnxblock.averages import EMA, ExponentialMovingAverage
 from trainweb.onnxblock.loss import LOSSES
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
 from trainweb.schedules import SCHEDULES
-from trainweb.settings import Field, camel_case, fields_of, page_name
+from trainweb.settings import OTHER_NAMES, Field, camel_case, fields_of, page_name
 from trainweb.training.inert import (
     ENTRIES_AS_IS,
     ENTRIES_REFUSED,
@@ -54,8 +56,13 @@ def default_of(field: Field) -> str:
 
 def in_page_names(text: str, names: Iterable[str]) -> str:
     """A text that names settings as Python does, with their names in a page; English words stay."""
-    spelt = [name for name in (*names, "learning_rate") if "_" in name or name == "eps"]
+    spelt = [name for name in (*names, "learning_rate") if "_" in name]
     return re.sub(rf"\b({'|'.join(spelt)})\b", lambda m: page_name(m[1]), text)
+
+
+def other_name(name: str) -> str | None:
+    """Another name that a page accepts for a setting."""
+    return next((camel_case(other) for other, own in OTHER_NAMES.items() if own == name), None)
 
 
 def members(fields: Mapping[str, Field], docs: Mapping[str, str]) -> str:
@@ -68,6 +75,11 @@ def members(fields: Mapping[str, Field], docs: Mapping[str, str]) -> str:
             f"  /** {in_page_names(docs[name], fields)}{default_of(field) if mark else ''} */",
             f"  readonly {page_name(name)}{mark}: {field.kind.page_type}{null};",
         ]
+        if other := other_name(name):
+            lines += [
+                f"  /** Another name of `{page_name(name)}`. */",
+                f"  readonly {other}?: {field.kind.page_type}{null};",
+            ]
     return "\n".join(lines)
 
 
@@ -79,9 +91,10 @@ def table(name: str, fields: Mapping[str, Field], indent: str = "") -> str:
         optional = json.dumps(field.is_optional)
         given = "" if field.default is inspect.Parameter.empty else json.dumps(field.default)
         default = f"{indent}    default: {given},\n" if given else ""
+        other = f'{indent}    otherName: "{found}",\n' if (found := other_name(python)) else ""
         rows.append(
             f'{indent}  {page_name(python)}: {{\n{indent}    python: "{python}",\n{indent}    kind: {kind},\n'
-            f"{indent}    isOptional: {optional},\n{default}{indent}  }},"
+            f"{indent}    isOptional: {optional},\n{default}{other}{indent}  }},"
         )
     return f"{name}{{\n" + "\n".join([*rows, f"{indent}}}"]) if rows else f"{name}{{}}"
 
@@ -213,6 +226,11 @@ export interface FitFields {{
 {members(FIT, DOCS)}
 }}
 
+/** Options of `findLearningRate`. */
+export interface FindRateFields {{
+{members(FIND_RATE, DOCS | FIND_RATE_DOCS)}
+}}
+
 /** Settings of a checkpoint besides its store and name. */
 export interface CheckpointFields {{
 {members(CHECKPOINT, DOCS)}
@@ -232,6 +250,8 @@ export type MetricSettings ={settings};
 
 /** When it ends a fit. @internal */
 export const EARLY_STOPPING_RULE: Rule = {json.dumps(EarlyStopping.rule.as_data())};
+
+{INTERNAL}{table("export const FIND_RATE: Settings = ", FIND_RATE)};
 
 {INTERNAL}{table("export const CHECKPOINT: Settings = ", CHECKPOINT)};
 

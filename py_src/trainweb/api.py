@@ -337,8 +337,6 @@ __all__ = [
     "LinearLRScheduler",
     "Module",
     "Optimizer",
-    "Pairs",
-    "Result",
 ]
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any, TypeVar
+from types import FunctionType
+from typing import Any, TypeVar, cast
 
+from trainweb import messages
 from trainweb.errors import shortened
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def instance_of(kind: type[T], name: str, value: object) -> T:
@@ -33,6 +39,15 @@ def mapping(name: str, value: Any) -> Mapping[Any, Any]:
     return value
 
 
+def only_one(*given: tuple[str, Any]) -> Any:
+    """The value of arguments that mean the same, of which one must be given."""
+    found = [(name, value) for name, value in given if value is not None]
+    names = " or ".join(f"'{name}'" for name, _ in given)
+    if len(found) != 1:
+        raise TypeError(f"A session needs {names}{': give one of them' if found else ''}.")
+    return found[0][1]
+
+
 def texts(name: str, value: Any) -> list[str]:
     """Several names; one alone is taken for several letters by nobody."""
     given = list(value) if isinstance(value, Iterable) and not isinstance(value, (str, bytes)) else None
@@ -48,17 +63,80 @@ def path_of(name: str, value: Any) -> Path:
     return Path(value)
 
 
+PACKAGE = os.path.join(os.path.dirname(__file__), "")
+"""Where the files of trainweb lie."""
+FAR = 0.5
+"""Names that differ by a larger share than this are hardly meant."""
 SHOWN_NAME = 80
 """Characters of a name that is not known: those that are known have fewer."""
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
     """The text of an error on an unknown name; it says the nearest of `known`."""
-    from difflib import get_close_matches  # not on the way of a page's first step
-
     names = sorted(known)
     shown = shortened(str(name), SHOWN_NAME, 0)
-    near = get_close_matches(shown, names, 1)
+    near = nearest(shown, names) if names else ""
     return f"{what} {shown!r} is not known; " + (
-        f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}."
+        f"did you mean {near!r}?" if _difference(shown, near) <= FAR else f"there are {', '.join(names) or 'none'}."
     )
+
+
+def warn(text: str) -> None:
+    """Warn, at the line that calls trainweb."""
+    import warnings  # not on the way of a page's first step
+
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, UserWarning, stacklevel=level)
+
+
+def check_settings(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise TypeError for the first name that `what` does not have; the text names the nearest."""
+    names = list(known)
+    for name in given:
+        if name not in names:
+            near = nearest(name, names)
+            raise messages.UNKNOWN_SETTING(what=what, name=name, nearest=near, names=", ".join(names))
+
+
+def checks_keywords(target: F) -> F:
+    """Decorate a function, or the public methods of a class: the error of an unknown argument says the nearest."""
+    if isinstance(target, type):
+        for name, value in list(vars(target).items()):
+            if name == "__init__" or not name.startswith("_"):
+                if isinstance(value, FunctionType):
+                    setattr(target, name, checks_keywords(value))
+                elif isinstance(value, classmethod):
+                    setattr(target, name, classmethod(checks_keywords(value.__func__)))
+        return target
+    parameters = signature(target).parameters.values()
+    known = [p.name for p in parameters if p.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)]
+    if any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
+        return target
+
+    @wraps(target)
+    def checking(*args: Any, **kwargs: Any) -> Any:
+        for name in kwargs:
+            if name not in known:
+                what = target.__qualname__.split(".")[0] if target.__name__ == "__init__" else target.__name__
+                raise TypeError(unknown(f"The argument of {what}", name, set(known) - {"self", "cls"}))
+        return target(*args, **kwargs)
+
+    return cast("F", checking)
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Of `known`, the name that the least changes turn `name` into; `data/nearest.ts` has the same."""
+    shown = shortened(str(name), SHOWN_NAME, 0)
+    return min(known, key=lambda one: _difference(shown, one))
+
+
+def _difference(a: str, b: str) -> float:
+    """The share of characters that must change, come or go to turn one text into the other (Levenshtein)."""
+    row = list(range(len(b) + 1))
+    for i, letter in enumerate(a):
+        before, row = row, [i + 1]
+        for k, other in enumerate(b):
+            row.append(min(before[k] + (letter != other), before[k + 1] + 1, row[k] + 1))
+    return row[-1] / max(len(a), len(b), 1)

@@ -284,17 +284,15 @@ def _try_steps(
     from trainweb.artifacts import build_artifacts
     from trainweb.training.arrays import numpy_dtype
     from trainweb.training.session import TrainingSession
-    from trainweb.training.state import CheckpointState
 
     files = build_artifacts(args.model, *choices, dims=report.dims, **others)
-    state = CheckpointState.load_checkpoint(files.checkpoint)
     rng = np.random.default_rng(0)
     data = {}
     for feed in report.feeds:
         drawn = rng.standard_normal(feed.shape) if "float" in feed.dtype else rng.integers(0, 2, feed.shape)
         data[feed.name] = drawn.astype(numpy_dtype(feed.dtype))
     losses, times = [], []
-    with TrainingSession(state, files.training_model, files.eval_model, files.optimizer_model) as session:
+    with TrainingSession(**files) as session:
         session.prepare({feed.name: feed.shape for feed in report.feeds})
         for _ in range(args.steps):
             start = perf_counter()

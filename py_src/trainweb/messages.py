@@ -261,9 +261,32 @@ COLUMN_ROWS = Message(
     errors.FeedError, "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input."
 )
 NOT_A_COLUMN = Message(errors.FeedError, "{name!r} is {given}; its first axis must count rows.")
+INEXACT_NUMBER = Message(
+    errors.FeedError, "{name!r} has {value}, which float32 does not hold: give bigints or a typed array."
+)
+NOT_NUMBERS = Message(
+    errors.FeedError, "{name!r} has {given} among its values: give only numbers, only bigints or only booleans."
+)
+DATA_SHAPE = Message(
+    errors.FeedError,
+    "{name!r} has shape {given!r} in {where}. The model takes {batch} for a batch, so {row} for a row.",
+)
+LOST_VALUE = Message(errors.FeedError, "{name!r} has {value!r} in {where}; the model takes {dtype}.")
+TOO_MANY_VALUES = Message(errors.FeedError, "{where} has {count} values, and the model has {inputs} inputs: {names}.")
+BATCHED_ARRAYS = Message(
+    errors.ModelError, "'batched' is for data that comes in batches; this data is arrays: leave it out."
+)
 RAGGED_COLUMN = Message(errors.FeedError, "The rows of {name!r} have different shapes: {reason}.")
-NOT_A_ROW = Message(errors.FeedError, "Row {position} of the data is {given}; it must map input names to arrays.")
-NOT_A_BATCH = Message(errors.FeedError, "Batch {position} of the data is {given}; it must map input names to arrays.")
+NOT_A_ROW = Message(
+    errors.FeedError,
+    "Row {position} of the data is {given}; it must map input names to arrays, or be a tuple of arrays.",
+    "Row {position} of the data is {given}; it must map input names to arrays, or be an array of arrays.",
+)
+NOT_A_BATCH = Message(
+    errors.FeedError,
+    "Batch {position} of the data is {given}; it must map input names to arrays, or be a tuple of arrays.",
+    "Batch {position} of the data is {given}; it must map input names to arrays, or be an array of arrays.",
+)
 ROW_NAMES = Message(
     errors.FeedError, "Row {position} of the data has {names}; the first row of its batch has {expected}."
 )
@@ -339,6 +362,22 @@ SHUFFLED_STREAM = Message(
     "A stream can only be shuffled in a buffer: call data.shuffle(buffer, seed), and leave out 'shuffle'.",
     "A stream can only be shuffled in a buffer: call data.shuffle(options), and leave out 'shuffle'.",
 )
+STRATIFIED_NOTHING = Message(
+    errors.ModelError,
+    "'stratify' is of 'validation_split': give the share of the rows that are evaluated.",
+    "'stratify' is of 'validationSplit': give the share of the rows that are evaluated.",
+)
+NO_CLASSES = Message(
+    errors.FeedError, "'stratify' goes by the classes in {name!r}, the last input: give arrays with an integer a row."
+)
+MISSING_CLASSES = Message(
+    errors.FeedError,
+    "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give stratify=True, "
+    "or shuffle the rows before.",
+    "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give stratify: true, "
+    "or shuffle the rows before.",
+)
+"""A warning."""
 TWO_VALIDATIONS = Message(
     errors.ModelError,
     "Give validation data, or split it off the data: not both.",
@@ -385,6 +424,11 @@ NO_PREDICTIONS = Message(
 )
 METRIC_SHAPES = Message(
     errors.FeedError, "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}."
+)
+METRIC_TYPE = Message(errors.FeedError, "A metric cannot compare values of type {dtype}: give float32, int64 or int32.")
+AUC_SHAPE = Message(
+    errors.FeedError,
+    "{name} compares predictions [rows, classes] or [rows] with targets [rows]; it got {scores!r} and {targets!r}.",
 )
 METRIC_CLASS = Message(
     errors.FeedError,
@@ -538,9 +582,11 @@ UNKNOWN_PROPERTY = Message(errors.CheckpointError, "Property {name!r} not found.
 # Settings of optimizers and losses.
 
 BAD_SETTING = Message(errors.ModelError, "{name} is {value!r}; it must be {expected}.")
-UNKNOWN_SETTING = Message(errors.ModelError, "{what} has no setting {name!r}; it has {names}.")
+UNKNOWN_SETTING = Message(TypeError, "{what} has no setting {name!r}; did you mean {nearest!r}? It has {names}.")
+SETTING_TWICE = Message(TypeError, "{what} takes {name!r} and {other!r} for the same setting: give one of them.")
+NO_DECAY = Message(errors.ModelError, "{what} has no setting 'weight_decay'; it has {names}.")
 MISSING_SETTING = Message(errors.ModelError, "{what} needs the setting {name!r}: {expected}.")
-UNKNOWN_TYPE = Message(errors.ModelError, "There is no {what} {name!r}; there are {names}.")
+UNKNOWN_TYPE = Message(TypeError, "There is no {what} {name!r}; did you mean {nearest!r}? There are {names}.")
 CLIP_WITHOUT_OPTIMIZER = Message(
     errors.ModelError,
     "Gradients are clipped in the optimizer step: clip_grad_norm and clip_grad_value need an optimizer.",

@@ -8,23 +8,24 @@ with its plans. It joins sums (`web/src/worker/metrics.ts`), all in float64 and 
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from trainweb import messages
-from trainweb.formulas import Formula, number
+from trainweb.formulas import Formula, Row, evaluated, number, total
 from trainweb.model.graph import TRAINWEB, Graph, Node, take_name
 from trainweb.settings import Choice, Whole, checked, fields_of, make
 
 if TYPE_CHECKING:
     import numpy as np
 
-Value = float | list[list[int]]
+Value = float | list[float] | list[list[int]]
 Ignored = Annotated[int, Whole(least=-(2**31), most=2**31 - 1)] | None
 Classes = Annotated[int, Whole(least=1, most=2**31 - 1)]
-Average = Annotated[str, Choice(("macro", "micro", "weighted"))]
+Average = Annotated[str, Choice(("macro", "micro", "weighted", "none"))]
 
 PAIRS: Formula = ["+", "targets", "predictions"]
 OCCURS: Formula = [">", PAIRS, 0]
@@ -46,6 +47,8 @@ class Sums:
         True if its second result counts targets that are no class.
     is_pooled : bool
         True if rows are rows of `ErrorSums`, which `pooled` joins; else all are added.
+    is_collected : bool
+        True if nothing is summed up: predictions and targets of all batches are kept, one behind the other.
     """
 
     operator: str
@@ -53,6 +56,7 @@ class Sums:
     rows: tuple[str, ...]
     has_faults: bool = False
     is_pooled: bool = False
+    is_collected: bool = False
 
 
 class Metric(ABC):
@@ -162,28 +166,83 @@ class TopK(Classified):
         return ["/", "right", "all"]
 
 
+class OfClasses(Classified):
+    """Base class of scores that each class has: a share of counts."""
+
+    score: Formula
+    """Numerator and divisor of the score of a class."""
+
+    def __init__(self, average: str, ignore_index: int | None) -> None:
+        super().__init__(ignore_index)
+        self.average = average
+        self.better = None if average == "none" else "max"
+
+    def formula(self) -> Formula:
+        assert isinstance(self.score, list)
+        part, whole = self.score
+        if self.average == "none":
+            return ["each", ["over", part, whole]]
+        if self.average == "micro":
+            return ["/", ["sum", part], ["sum", whole]]
+        weights: Formula = "targets" if self.average == "weighted" else OCCURS
+        return ["/", ["sum", ["*", weights, ["over", part, whole]]], ["sum", weights]]
+
+
 @metric("f1")
-class F1(Classified):
+class F1(OfClasses):
     """Harmonic mean of precision and recall, of the classes that occur.
 
     Parameters
     ----------
-    average : {"macro", "micro", "weighted"}
-        Over classes: each alike, all places together, or each by how often it is the target.
+    average : {"macro", "micro", "weighted", "none"}
+        Over classes: each alike, all places together, each by how often it is the target, or a value for each class.
     ignore_index : int or None
         Targets of this class do not count.
     """
 
+    score = [["*", 2, "right"], PAIRS]
+
     @checked
     def __init__(self, average: Average = "macro", ignore_index: Ignored = None) -> None:
-        super().__init__(ignore_index)
-        self.average = average
+        super().__init__(average, ignore_index)
 
-    def formula(self) -> Formula:
-        if self.average == "micro":
-            return ["/", ["*", 2, ["sum", "right"]], ["sum", PAIRS]]
-        weights: Formula = "targets" if self.average == "weighted" else OCCURS
-        return ["/", ["sum", ["*", weights, ["over", ["*", 2, "right"], PAIRS]]], ["sum", weights]]
+
+@metric("precision")
+class Precision(OfClasses):
+    """Share of the places with a predicted class that are right, of the classes that occur.
+
+    Parameters
+    ----------
+    average : {"macro", "micro", "weighted", "none"}
+        Over classes: each alike, all places together, each by how often it is the target, or a value for each class.
+    ignore_index : int or None
+        Targets of this class do not count.
+    """
+
+    score = ["right", "predictions"]
+
+    @checked
+    def __init__(self, average: Average = "macro", ignore_index: Ignored = None) -> None:
+        super().__init__(average, ignore_index)
+
+
+@metric("recall")
+class Recall(OfClasses):
+    """Share of the places with a target class that are predicted, of the classes that occur.
+
+    Parameters
+    ----------
+    average : {"macro", "micro", "weighted", "none"}
+        Over classes: each alike, all places together, each by how often it is the target, or a value for each class.
+    ignore_index : int or None
+        Targets of this class do not count.
+    """
+
+    score = ["right", "targets"]
+
+    @checked
+    def __init__(self, average: Average = "macro", ignore_index: Ignored = None) -> None:
+        super().__init__(average, ignore_index)
 
 
 @metric("confusionMatrix")
@@ -264,6 +323,28 @@ class R2(Metric):
         return ["/", ["sum", scores], ["size", "rows"]]
 
 
+@metric("auc")
+class AreaUnderCurve(Metric):
+    """Area under the ROC curve, of one class against the rest; predictions are [rows, classes], [rows, 1] or [rows].
+
+    Parameters
+    ----------
+    average : {"macro", "none"}
+        The mean over the classes that occur, or a value for each class. Two classes have one value.
+    """
+
+    @checked
+    def __init__(self, average: Annotated[str, Choice(("macro", "none"))] = "macro") -> None:
+        self.average = average
+        self.better = None if average == "none" else "max"
+
+    def sums(self) -> Sums:
+        return Sums("Identity", {}, ("scores", "targets"), is_collected=True)
+
+    def formula(self) -> Formula:
+        return ["auc", "scores", "targets", self.average]
+
+
 @metric("perplexity")
 class Perplexity(Metric):
     """The exponential of the mean loss, where that is a cross entropy in nats."""
@@ -311,8 +392,8 @@ class Described:
     name : str
         The metric.
     sums, faults : str
-        Outputs of the plan; `faults` is "" where there are none.
-    rows, is_pooled
+        Outputs of the plan; `faults` is "" where there are none. Of what is collected they are predictions and targets.
+    rows, is_pooled, is_collected
         As in `Sums`.
     formula : Formula
         Its value.
@@ -324,11 +405,13 @@ class Described:
     rows: tuple[str, ...]
     is_pooled: bool
     formula: Formula
+    is_collected: bool = False
 
     def as_data(self) -> dict[str, Any]:
         """As JSON has it."""
         names = {"name": self.name, "sums": self.sums, "faults": self.faults, "rows": list(self.rows)}
-        return {**names, "isPooled": self.is_pooled, "formula": self.formula}
+        joins = {"isPooled": self.is_pooled, "isCollected": self.is_collected}
+        return {**names, **joins, "formula": self.formula}
 
 
 def with_metrics(graph: Graph, request: str) -> tuple[Graph, list[Described]]:
@@ -342,6 +425,15 @@ def with_metrics(graph: Graph, request: str) -> tuple[Graph, list[Described]]:
         if sums is None:
             continue
         outputs = [take_name(f"metrics.{one.name}", used)]
+        if sums.is_collected:
+            outputs.append(take_name(f"metrics.{one.name}.targets", used))
+            graph.nodes += [
+                Node("Identity", [name], [output], {}, "", one.name)
+                for name, output in zip((predictions, targets), outputs, strict=True)
+            ]
+            names = outputs[0], outputs[1]
+            described.append(Described(one.name, *names, sums.rows, False, one.formula(), True))
+            continue
         if sums.has_faults:
             outputs.append(take_name(f"metrics.{one.name}.faults", used))
         graph.nodes.append(
@@ -387,6 +479,7 @@ class Totals:
     def __init__(self, described: Sequence[Described]) -> None:
         self.described = described
         self._sums: dict[str, np.ndarray] = {}
+        self._parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
 
     def add(self, results: Mapping[str, np.ndarray]) -> None:
         """Add the sums of a batch, by the names of outputs.
@@ -397,6 +490,9 @@ class Totals:
             A target is not one of the classes.
         """
         for one in self.described:
+            if one.is_collected:
+                self._parts.setdefault(one.name, []).append((results[one.sums], results[one.faults]))
+                continue
             if one.faults:
                 count, value, classes = results[one.faults]
                 if count:
@@ -413,12 +509,18 @@ class Totals:
         found: dict[str, Value] = {}
         rows = {one.name: one.rows for one in self.described}
         for one in metrics:
+            if one.name in self._parts:
+                scores, targets = (list(part) for part in zip(*self._parts[one.name], strict=True))
+                areas = areas_under_curves(one.name, scores, targets)
+                each = isinstance(one, AreaUnderCurve) and one.average == "none"
+                found[one.name] = areas if each else mean_of(areas)
+                continue
             sums = self._sums[one.name].tolist() if one.reads_outputs else []
             if one.reads_outputs and not rows[one.name]:
                 found[one.name] = [list(map(int, row)) for row in sums]
             else:
                 names = dict(zip(rows.get(one.name, ()), sums, strict=True))
-                found[one.name] = number(one.formula(), {**names, "loss": loss})
+                found[one.name] = value_of(one.formula(), {**names, "loss": loss})
         return found
 
 
@@ -436,3 +538,70 @@ def pooled(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     joined[2] = a[2] + apart * share
     joined[3] = a[3] + b[3] + apart * apart * a[0] * share
     return joined
+
+
+def areas_under_curves(name: str, scores: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> list[float]:
+    """The area under the curve of each class against the rest, or of the second of two; NaN for one that has no rows.
+
+    Scores of three classes and more that are no probabilities become some by a softmax, as in torchmetrics: the order
+    within a class depends on it.
+
+    Raises
+    ------
+    FeedError
+        Predictions and targets are not those of rows, or a target is no class.
+    """
+    rows: list[list[float]] = [row if isinstance(row, list) else [row] for part in scores for row in part.tolist()]
+    labels = [label for part in targets for label in part.reshape(-1).tolist()]
+    if len(labels) != len(rows) or any(part.ndim > 2 for part in scores):
+        raise messages.AUC_SHAPE(name=name, scores=list(scores[0].shape), targets=list(targets[0].shape))
+    classes = len(rows[0])
+    for label in labels:
+        if classes > 1 and label not in range(classes):
+            raise messages.METRIC_CLASS(name=name, value=int(label), count=classes)
+    if classes <= 2:
+        ranked = [row[-1] - (row[0] if classes == 2 else 0.0) for row in rows]
+        return [area_under_curve(ranked, [label > 0.5 for label in labels])]
+    if any(not 0 <= score <= 1 for row in rows for score in row):
+        rows = [softmax(row) for row in rows]
+    return [area_under_curve([row[c] for row in rows], [label == c for label in labels]) for c in range(classes)]
+
+
+def softmax(row: list[float]) -> list[float]:
+    """Probabilities of scores."""
+    powers = [math.exp(score - max(row)) for score in row]
+    whole = total(powers)
+    return [power / whole for power in powers]
+
+
+def area_under_curve(scores: Sequence[float], is_right: Sequence[bool]) -> float:
+    """The share of pairs of a right row and another in which the right one scores higher; equal scores count half."""
+    order = sorted(range(len(scores)), key=scores.__getitem__)
+    right = sum(is_right)
+    below = wins = k = 0
+    while k < len(order):
+        end = k
+        while end < len(order) and scores[order[end]] == scores[order[k]]:
+            end += 1
+        hits = sum(is_right[i] for i in order[k:end])
+        others = end - k - hits
+        # Twice the pairs, so that halves are whole.
+        wins += hits * (2 * below + others)
+        below += others
+        k = max(end, k + 1)
+    pairs = right * (len(scores) - right)
+    return wins / (2 * pairs) if pairs and not any(map(math.isnan, scores)) else math.nan
+
+
+def mean_of(areas: Sequence[float]) -> float:
+    """The mean of those that are numbers; NaN without any."""
+    known = [area for area in areas if not math.isnan(area)]
+    return total(known) / len(known) if known else math.nan
+
+
+def value_of(formula: Formula, names: Mapping[str, Row]) -> Value:
+    """The value of a metric's formula: one number, or a row of "each"."""
+    if isinstance(formula, list) and formula[0] == "each":
+        row = evaluated(formula[1], names)
+        return row if isinstance(row, list) else [row]
+    return number(formula, names)

@@ -17,6 +17,7 @@ from numbers import Integral, Real
 from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_type_hints
 
 from trainweb import messages
+from trainweb.arguments import check_settings, nearest
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -244,8 +245,10 @@ YesNo = Annotated[bool, Flag()]
 Weights = Annotated[Any, Array()]
 Patterns = Annotated[Sequence[str], Names()]
 
-PAGE_NAMES = {"eps": "epsilon", "weight": "weights", "pos_weight": "positive_weights", "on_nan": "onNaN"}
-"""Settings that a page calls otherwise, both in the spelling of Python."""
+OTHER_NAMES = {"epsilon": "eps", "weights": "weight", "positive_weights": "pos_weight"}
+"""Names that are accepted, in both languages, beside those that are documented; in the spelling of Python."""
+PAGE_NAMES = {"on_nan": "onNaN"}
+"""Settings that a page spells otherwise than in camelCase."""
 
 
 def camel_case(name: str) -> str:
@@ -270,6 +273,26 @@ class Field:
         """Raise ModelError unless `value` may be given."""
         if value is not None or not self.is_optional:
             self.kind.check(name, value)
+
+
+def own_names(what: str, given: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    """Settings by their documented names.
+
+    Raises
+    ------
+    TypeError
+        A name is not known (the text says the nearest), or a setting is given by both of its names.
+    """
+    names, found = set(known), dict[str, Any]()
+    for name, value in given.items():
+        documented = OTHER_NAMES.get(name, name)
+        own = documented if name not in names and documented in names else name
+        if own in found:
+            other = next(n for n, documented in OTHER_NAMES.items() if documented == own)
+            raise messages.SETTING_TWICE(what=what, name=own, other=other)
+        found[own] = value
+    check_settings(what, found, known)
+    return found
 
 
 def _kind_of(hint: Any) -> Kind | None:
@@ -310,12 +333,14 @@ def checked(init: Callable[P, None]) -> Callable[P, None]:
 
     @wraps(init)
     def checking(*args: P.args, **kwargs: P.kwargs) -> None:
-        given = shape.bind(*args, **kwargs).arguments
+        cls = type(args[0]).__name__
+        named: Any = own_names(cls, kwargs, list(shape.parameters)[1:])
+        given = shape.bind(*args, **named).arguments
         for name, field in fields_of(init).items():
             if name in given:
                 field.check(name, given[name])
         vars(given["self"])["settings"] = {name: given[name] for name in fields_of(init) if name in given}
-        init(*args, **kwargs)
+        init(*args, **named)
 
     return checking
 
@@ -327,22 +352,29 @@ def named_settings(what: str, given: str | Mapping[str, Any]) -> dict[str, Any]:
     return {"type": given} if isinstance(given, str) else dict(given)
 
 
-def make(what: str, kinds: Mapping[str, type[T]], given: str | Mapping[str, Any]) -> T:
+def make(what: str, kinds: Mapping[str, type[T]], given: str | Mapping[str, Any], others: Sequence[str] = ()) -> T:
     """An optimizer, a loss or a schedule by its name, or by a mapping of its name as "type" and of its settings.
+
+    Parameters
+    ----------
+    others
+        Names that the mapping may have besides; they were taken out of it before.
 
     Raises
     ------
+    TypeError
+        No class has that name, or it has no such setting; the text names the nearest.
     ModelError
-        No class has that name, it has no such setting, it needs another one, or it does not allow a value.
+        A setting is missing, or has a value that is not allowed.
     """
     settings = named_settings(what, given)
     name: Any = settings.pop("type", None)
+    if not isinstance(name, str):
+        raise messages.MISSING_SETTING(what=what, name="type", expected=f"one of {', '.join(kinds)}")
     if name not in kinds:
-        raise messages.UNKNOWN_TYPE(what=what, name=name, names=", ".join(kinds))
+        raise messages.UNKNOWN_TYPE(what=what, name=name, nearest=nearest(name, kinds), names=", ".join(kinds))
     fields = fields_of(kinds[name])
-    for setting in settings:
-        if setting not in fields:
-            raise messages.UNKNOWN_SETTING(what=name, name=setting, names=", ".join(fields))
+    settings = own_names(name, settings, [*fields, *others])
     for setting, field in fields.items():
         if field.default is Parameter.empty and setting not in settings:
             raise messages.MISSING_SETTING(what=name, name=setting, expected=field.kind.expected)

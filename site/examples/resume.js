@@ -24,6 +24,6 @@ console.log("saved:", checkpoint.byteLength, "bytes");
 console.log("20 steps later:", await train(first, 20));
 await first.release();
 
-const second = await TrainingSession.create({ ...artifacts, checkpointState: checkpoint });
+const second = await TrainingSession.create({ ...artifacts, checkpoint });
 console.log("20 steps after the checkpoint, in another session:", await train(second, 20));
 await second.release();

@@ -83,8 +83,10 @@ CREATE_RULES = [
     (
         "{trainModel: 'a'}",
         "TypeError",
-        f"'trainingOptions.checkpointState' is required: {FILE_TEXT}.",
+        f"'trainingOptions.checkpoint' is required: {FILE_TEXT}.",
     ),
+    ("{...files, checkpoint: files.checkpointState}", "TypeError", "takes 'checkpoint' and 'checkpointState' for the"),
+    ("{...files, trainModell: 7}", "TypeError", "did you mean 'trainModel'?"),
     ("{...files, trainModel: 7}", "TypeError", f"must be {FILE_TEXT}, got a number."),
     ("{...files, evalModel: {}}", "TypeError", f"must be {FILE_TEXT}, got Object."),
     ("files, null", "TypeError", "'options' must be an object."),

@@ -104,9 +104,9 @@ def test_a_run_that_goes_on_keeps_them(js: JsPage) -> None:
         const first = await open({{ ema }});
         for (let k = 0; k < 2; k++) await step(first, k);
         const artifacts = await first.getArtifacts();
-        const checkpointState = await first.saveCheckpoint({{ includeOptimizerState: true }});
+        const checkpoint = await first.saveCheckpoint({{ includeOptimizerState: true }});
         await first.release();
-        const second = await TrainingSession.create({{ ...artifacts, checkpointState }}, {{ reproducible: true }});
+        const second = await TrainingSession.create({{ ...artifacts, checkpoint }}, {{ reproducible: true }});
         for (let k = 2; k < 4; k++) await step(second, k);
         const halves = await averaged(second);
         await second.release();

@@ -184,7 +184,7 @@ def test_artifacts_and_gradient_graphs(js: JsPage) -> None:
         "trainModel": own.training_model,
         "evalModel": own.eval_model,
         "optimizerModel": own.optimizer_model,
-        "checkpointState": own.checkpoint,
+        "checkpoint": own.checkpoint,
         "nominalCheckpoint": own.nominal_checkpoint,
     }
     assert {name: bytes(file) for name, file in found["files"].items()} == expected

@@ -34,7 +34,7 @@ CALLS = {
     "saveCheckpoint": "[await s.saveCheckpoint()]",
     "saveCheckpoint with optimizer state": "[await s.saveCheckpoint({ includeOptimizerState: true })]",
     "exportModelForInferencing": '[await s.exportModelForInferencing(["logits"])]',
-    "getArtifacts": "await s.getArtifacts().then((a) => [a.checkpointState, a.trainModel])",
+    "getArtifacts": "await s.getArtifacts().then((a) => [a.checkpoint, a.trainModel])",
 }
 
 LARGE = """

@@ -36,7 +36,7 @@ OPEN = """
     const filesOf = async (s, more = {}) => {
       const found = {};
       for (const when of ["at the start", "after training"]) {
-        found[`checkpoint ${when}`] = await s.saveCheckpoint({ includeOptimizerState: true, ...more });
+        found[`saved ${when}`] = await s.saveCheckpoint({ includeOptimizerState: true, ...more });
         found[`weights ${when}`] = await s.saveCheckpoint(more);
         found[`export ${when}`] = await s.exportModelForInferencing(["logits"], more);
         const artifacts = await s.getArtifacts(more).catch(() => ({}));
@@ -87,7 +87,7 @@ def test_files_are_the_same_bytes(js: JsPage) -> None:
     blobs = js.run(OPEN + "return filesOf(await fromModel(), { as: 'blob' });")
     js.worker.evaluate("(code) => python.runPython(code)", RESTORE)
     assert len(wanted["model"]) == 14 and len(wanted["artifacts"]) == 6
-    assert wanted["model"]["checkpoint at the start"] != wanted["model"]["checkpoint after training"]
+    assert wanted["model"]["saved at the start"] != wanted["model"]["saved after training"]
     assert found == wanted
     assert blobs == wanted["model"]
 
@@ -128,7 +128,7 @@ FROM_SOURCE = """
     const model = new Uint8Array(await (await fetch("/large/model")).arrayBuffer());
     const s = await TrainingSession.createFromModel(SOURCE, config, options);
     const kept = (await s.getContiguousParameters()).data;
-    const { checkpointState } = await s.getArtifacts();
+    const { checkpoint } = await s.getArtifacts();
     const rows = kept.length / 1024;
     const feeds = {
       x: new Tensor("float32", new Float32Array(rows).fill(1 / 64), [1, rows]),
@@ -138,7 +138,7 @@ FROM_SOURCE = """
     await s.runOptimizerStep();
     const saved = await s.saveCheckpoint();
     const again = await s.getArtifacts({ as: "blob" });
-    const files = [kept, checkpointState, await again.checkpointState.arrayBuffer(), saved];
+    const files = [kept, checkpoint, await again.checkpoint.arrayBuffer(), saved];
     const result = [];
     for (const file of files) result.push(await hash(file));
     await s.release();
@@ -464,7 +464,7 @@ EXTERNAL = """
     const data = (source) => ({ ...options, externalData: [{ path: "w.bin", data: source }] });
     const checkpointOf = async (given, more) => {
       const s = await TrainingSession.createFromModel(given, config, more);
-      const saved = [...await s.saveCheckpoint(), ...(await s.getArtifacts()).checkpointState];
+      const saved = [...await s.saveCheckpoint(), ...(await s.getArtifacts()).checkpoint];
       await s.release();
       return saved;
     };

@@ -134,7 +134,7 @@ HEADER = """asBytes(btoa("\\x38\\0\\0\\0\\0\\0\\0\\0" +
     '{"a":{"dtype":["F32"],"shape":[1],"data_offsets":[0,4]}}' + "abcd"))"""
 WRONG = [
     ("open({ targets: ['q_proj'], rank: 0 })", "ModelError", "lora.rank is 0; it must be an integer >= 1"),
-    ("open({ ranks: 2 })", "ModelError", "lora has no setting 'ranks'"),
+    ("open({ ranks: 2 })", "TypeError", "lora has no setting 'ranks'; did you mean 'rank'?"),
     ("open({ targets: ['nobody'] })", "ModelError", "'nobody' is no module that can be adapted"),
     ("open({ adapterConfig: '{}' })", "ModelError", "'peft_type' is None"),
     ("open({ adapterConfig: '{' })", "CheckpointError", "adapter_config.json is no JSON"),

@@ -26,6 +26,8 @@ CLASS_METRICS: list[Any] = [
     {"type": "accuracy", "ignore_index": IGNORED},
     {"type": "topK", "k": 2, "ignore_index": IGNORED},
     {"type": "f1", "average": "weighted", "ignore_index": IGNORED},
+    {"type": "precision", "average": "none", "ignore_index": IGNORED},
+    {"type": "recall", "ignore_index": IGNORED},
     {"type": "confusionMatrix", "ignore_index": IGNORED},
     {"type": "mIoU", "ignore_index": IGNORED},
     "perplexity",
@@ -79,7 +81,14 @@ def numbers() -> tuple[Artifacts, dict[str, np.ndarray], list[Any]]:
     return built(["n", 3], "MSELoss"), {"x": x, "target": target}, NUMBER_METRICS
 
 
-CASES = {"classes": classes, "numbers": numbers}
+def scored() -> tuple[Artifacts, dict[str, np.ndarray], list[Any]]:
+    """Scores of rows, with ties."""
+    rng = np.random.default_rng(7)
+    x = rng.integers(-2, 3, (ROWS, 3)).astype(np.float32) / 4
+    return built(["n", 3], "CrossEntropyLoss"), {"x": x, "labels": rng.integers(0, 3, ROWS)}, ["accuracy", "auc"]
+
+
+CASES = {"classes": classes, "numbers": numbers, "scored": scored}
 
 
 def expected(data: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -91,6 +100,15 @@ def expected(data: dict[str, np.ndarray]) -> dict[str, Any]:
         is_constant = np.ptp(t, 0) == 0
         scores = np.where(is_constant, errors == 0, 1 - errors / np.where(is_constant, 1, spread))
         return {"mae": np.abs(x - t).mean(), "r2": scores.mean()}
+    if x.shape[1] == 3:
+        powers = np.exp(x)
+        scores = powers / powers.sum(1, keepdims=True)
+        areas = []
+        for c in range(3):
+            right, others = (scores[(data["labels"] == c) == is_right, c] for is_right in (True, False))
+            above = np.sign(np.round(right[:, None] - others, 12))
+            areas.append((above + 1).mean() / 2)
+        return {"auc": np.mean(areas), "accuracy": np.mean(x.argmax(1) == data["labels"])}
     kept = data["labels"].reshape(-1) != IGNORED
     scores, t = np.moveaxis(x, 1, -1).reshape(-1, 5)[kept], data["labels"].reshape(-1)[kept]
     guessed, pairs = scores.argmax(1), range(5)
@@ -102,6 +120,8 @@ def expected(data: dict[str, np.ndarray]) -> dict[str, Any]:
         "accuracy": np.mean(guessed == t),
         "topK": np.mean((scores > own[:, None]).sum(1) < 2),
         "f1": np.average(f1, weights=np.bincount(t, minlength=5)),
+        "precision": [b / ((guessed == c).sum() or 1) for c, b in zip(pairs, both, strict=True)],
+        "recall": np.mean([b / ((t == c).sum() or 1) for c, b, e in zip(pairs, both, either, strict=True) if e]),
         "confusionMatrix": [[int(((t == a) & (guessed == b)).sum()) for b in pairs] for a in pairs],
         "mIoU": np.mean([b / e for b, e in zip(both, either, strict=True) if e]),
     }
@@ -165,7 +185,7 @@ def test_values_are_those_of_numpy(js: JsPage, browser: Browser, plain_site: Sit
         assert python_requests(plain_site) == []
     native = natively(files, data, metrics)
     for name, value in expected(data).items():
-        assert native[name] == (value if name == "confusionMatrix" else pytest.approx(value, rel=1e-13)), name
+        assert native[name] == (value if isinstance(value, list) else pytest.approx(value, rel=1e-13)), name
         assert page[name] == native[name]
         assert bundled.get(name, native[name]) == native[name]
     assert set(page) == set(native) and len(bundled) == len(native) - 1

@@ -83,9 +83,9 @@ const CASES = {
     const session = await TrainingSession.createFromModel(MODEL, CONFIG);
     await steps(session, 3);
     const files = await session.getArtifacts();
-    const checkpointState = await session.saveCheckpoint({ includeOptimizerState: true });
+    const checkpoint = await session.saveCheckpoint({ includeOptimizerState: true });
     await steps(session, 3);
-    const resumed = await TrainingSession.create({ ...files, checkpointState });
+    const resumed = await TrainingSession.create({ ...files, checkpoint });
     await steps(resumed, 3);
     check((await bits(resumed)).join() === (await bits(session)).join(), "a resumed run ends elsewhere");
     await session.release();

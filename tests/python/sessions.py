@@ -13,6 +13,7 @@ from tests.conformance.models import batch_norm_net, make_model, mlp, normal
 
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, OptimType, build_artifacts
+from trainweb.errors import ModelError
 from trainweb.ir.layout import ARENA, CONSTANTS, PREPARED, STATE_LEARNING_RATE, STATE_STEP
 
 
@@ -171,3 +172,8 @@ def unchanged(s: trainweb.TrainingSession) -> Iterator[None]:
     before = snapshot(s)
     yield
     assert snapshot(s) == before
+
+
+def error_of(said: str) -> type[Exception]:
+    """The class of an error by its text: unknown names are TypeErrors, values that are not allowed ModelErrors."""
+    return TypeError if "has no setting" in said or "There is no" in said else ModelError

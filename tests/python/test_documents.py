@@ -14,7 +14,7 @@ import pytest
 
 import trainweb
 from trainweb import errors
-from trainweb.settings import PAGE_NAMES, camel_case, page_name
+from trainweb.settings import OTHER_NAMES, camel_case
 
 ROOT = Path(__file__).parents[2]
 RAW = "https://raw.githubusercontent.com/trainweb/trainweb/main/"
@@ -106,11 +106,7 @@ def test_errors_have_a_section_and_name_it() -> None:
     assert address not in str(caught.value)
 
 
-def test_the_page_of_sessions_names_the_settings_that_have_another_name_in_python() -> None:
+def test_the_page_of_sessions_names_the_settings_that_have_two_names() -> None:
     text = " ".join((ROOT / "docs" / "sessions.md").read_text().split())
-    others = [name for name in PAGE_NAMES if page_name(name).lower() != camel_case(name).lower()]
-    python, page = (
-        f"{', '.join(f'`{name}`' for name in names[:-1])} and `{names[-1]}`"
-        for names in (others, [page_name(name) for name in others])
-    )
-    assert f"with {python} for {page}" in text
+    for other, name in OTHER_NAMES.items():
+        assert f"`{camel_case(other)}` is `{camel_case(name)}`" in text

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.python.sessions import error_of
 
 from trainweb.data import Dataset, from_images, list_folder, read_image
-from trainweb.errors import FeedError, ModelError
+from trainweb.errors import FeedError
 
 PIXELS = (np.arange(24) * 29 % 256).astype(np.uint8).reshape(2, 4, 3)
 
@@ -154,7 +155,7 @@ def test_an_image_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_option(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(error_of(said), match=said):
         read_image(PIXELS, **({"width": 2, "height": 2} | options))
 
 

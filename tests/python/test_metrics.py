@@ -5,7 +5,9 @@ They run as in a session: nodes sum up each of three batches in the kernels, and
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -149,14 +151,14 @@ def test_ties_and_numbers_that_are_none() -> None:
         assert counted({"type": "topK", "k": 1}, scores, classes, parts=[slice(None)]) == pytest.approx(among)
 
 
-@pytest.mark.parametrize("name", [n for n in METRICS if n != "perplexity"])
+@pytest.mark.parametrize("name", [n for n in METRICS if n not in ("perplexity", "auc")])
 def test_shapes_that_do_not_fit(name: str) -> None:
     with pytest.raises(FeedError, match=rf"'{name}' cannot compare predictions of shape \[4, 3\]"):
         counted(name, np.zeros((4, 3), np.float32), np.zeros(5, np.float32), parts=[slice(None)])
 
 
 def test_settings() -> None:
-    with pytest.raises(ModelError, match="topK has no setting 'n'"):
+    with pytest.raises(TypeError, match="topK has no setting 'n'"):
         make_metric({"type": "topK", "n": 3})
     with pytest.raises(ModelError, match="k is 0; it must be an integer >= 1"):
         make_metric({"type": "topK", "k": 0})
@@ -219,3 +221,27 @@ def test_an_eval_model_needs_no_output_for_metrics() -> None:
     assert found["topK"] == pytest.approx(((logits > own).sum(1) < 2).mean(), rel=1e-15)
     loss = np.mean(np.log(np.exp(logits).sum(1)) - own[:, 0])
     assert found["perplexity"] == pytest.approx(np.exp(loss), rel=1e-5)
+
+
+GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "metrics" / "sklearn.json").read_text())["cases"]
+
+
+@pytest.mark.parametrize(
+    ("case", "metric"), [(case, metric) for case, recorded in GOLDEN.items() for metric in recorded["values"]]
+)
+def test_as_scikit_learn(case: str, metric: str) -> None:
+    recorded = GOLDEN[case]
+    scores, targets = np.array(recorded["scores"], np.float32), np.array(recorded["targets"])
+    name, average = metric.split()
+    found = counted({"type": name, "average": average}, scores, targets)
+    assert found == pytest.approx(recorded["values"][metric], rel=1e-12)
+
+
+def test_auc_of_what_has_no_pairs() -> None:
+    assert math.isnan(counted("auc", SCORES[:, :1], np.zeros(97, np.int64)))
+    each = counted({"type": "auc", "average": "none"}, SCORES, CLASSES)
+    assert math.isnan(each[5]) and counted("auc", SCORES, CLASSES) == pytest.approx(np.mean(each[:5]))
+    with pytest.raises(FeedError, match=r"auc compares predictions \[rows, classes\]"):
+        counted("auc", RNG.standard_normal((97, 3, 2)).astype(np.float32), CLASSES)
+    with pytest.raises(FeedError, match="auc: the target 7 is not one of the 6 classes"):
+        counted("auc", SCORES, np.full(97, 7))

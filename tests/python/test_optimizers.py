@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conformance.models import mlp
-from tests.python.sessions import batch, session, warm
+from tests.python.sessions import batch, error_of, session, warm
 
 import trainweb
 from trainweb import onnxblock
@@ -181,7 +181,7 @@ SETTINGS: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("name", "settings", "said"), SETTINGS)
 def test_settings_are_checked(name: str, settings: dict[str, Any], said: str) -> None:
     cls: type[Optimizer] = OPTIMIZERS[name]
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(error_of(said), match=said):
         cls(**settings)
 
 
@@ -267,9 +267,9 @@ def test_gradients_are_clipped_by_value_then_by_norm(settings: dict[str, float],
 
 
 WRONG: list[tuple[Any, str]] = [
-    ("Adamw", "There is no optimizer 'Adamw'; there are AdamW, SGD"),
-    ({"betas": (0.9, 0.9)}, "There is no optimizer None"),
-    ({"type": "SGD", "betas": (0.9, 0.9)}, "SGD has no setting 'betas'; it has momentum"),
+    ("Adamw", "There is no optimizer 'Adamw'; did you mean 'AdamW'\\? There are AdamW, SGD"),
+    ({"betas": (0.9, 0.9)}, "optimizer needs the setting 'type': one of AdamW, SGD"),
+    ({"type": "SGD", "betas": (0.9, 0.9)}, "SGD has no setting 'betas'"),
     ({"type": "AdamW", "eps": "1e-8"}, "eps is '1e-8'; it must be a number at least 0"),
     ({"type": "AdamW", "bias_correction": 1}, "bias_correction is 1; it must be true or false"),
     ({"type": "AdamW", "adam_mode": 2}, "adam_mode is 2; it must be 0 or 1"),
@@ -287,7 +287,7 @@ WRONG: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("given", "said"), WRONG)
 def test_what_is_no_optimizer_is_refused(given: Any, said: str) -> None:
-    with pytest.raises(ModelError, match=said):
+    with pytest.raises(error_of(said), match=said):
         build_artifacts(mlp(), loss="CrossEntropyLoss", optimizer=given)
 
 

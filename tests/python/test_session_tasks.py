@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from tests.conformance.models import make_model, mlp, normal
 
 import trainweb
+from trainweb.artifacts import build_artifacts
 from trainweb.data import Dataset
 from trainweb.errors import FeedError, ModelError, SessionError
 
@@ -199,7 +200,7 @@ def test_wrong_settings_of_a_model(settings: dict[str, Any], error: type[Excepti
     ("data", "options", "error", "text"),
     [
         ({"x": np.zeros((0, 5), np.float32)}, {}, FeedError, "no rows"),
-        ({"x": np.zeros((2, 4), np.float32)}, {}, FeedError, "Got: 4 Expected: 5"),
+        ({"x": np.zeros((2, 4), np.float32)}, {}, FeedError, "takes [batch, 5] for a batch, so [5] for a row"),
         ({"x": np.zeros((2, 5), np.float32), "y": np.zeros(2)}, {}, FeedError, "y"),
         ({"x": np.zeros((2, 5), np.float32)}, {"outputs": ["nothing"]}, ModelError, "nothing"),
         ({"x": np.zeros((2, 5), np.float32)}, {"outputs": []}, ModelError, "outputs"),
@@ -255,3 +256,27 @@ def test_the_total_of_a_schedule_is_the_fit_with_its_warm_up() -> None:
 def test_rates_that_are_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ModelError, match=re.escape(text)):
         rates(**options)
+
+
+def test_a_session_takes_artifacts_as_they_are() -> None:
+    files = build_artifacts(mlp(), loss="CrossEntropyLoss", optimizer="SGD")
+    load = trainweb.CheckpointState.load_checkpoint
+    state = load(files.checkpoint)
+    models = files.training_model, files.eval_model, files.optimizer_model
+    found = []
+    for made in (
+        trainweb.TrainingSession(**files),
+        trainweb.TrainingSession(state, *models),
+        trainweb.TrainingSession(None, models[0], checkpoint=load(files.checkpoint), optimizer_model=models[2]),
+    ):
+        with made as session:
+            session.train_step(rows(8))
+            session.optimizer_step()
+            found.append(session.get_contiguous_parameters().tobytes())
+    assert found[0] == found[1] == found[2]
+    with pytest.raises(TypeError, match="needs 'state' or 'checkpoint': give one of them"):
+        trainweb.TrainingSession(state, **files)
+    with pytest.raises(TypeError, match=r"A session needs 'train_model' or 'training_model'\."):
+        trainweb.TrainingSession(state)
+    with pytest.raises(KeyError, match="did you mean 'optimizer_model'"):
+        files["optimzer_model"]

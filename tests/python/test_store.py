@@ -19,10 +19,10 @@ import pytest
 import trainweb
 from trainweb.checkpoint import store as store_module
 from trainweb.data import Dataset
-from trainweb.errors import CheckpointError, ModelError, StorageError
+from trainweb.errors import CheckpointError, StorageError
 from trainweb.fit import History, Run, Trainer
 
-from .sessions import session
+from .sessions import error_of, session
 from .test_fit import rows
 
 SCHEDULE = {"type": "Plateau", "learning_rate": 0.02, "patience": 0, "reduction": 0.5, "threshold": 0.3, "warmup": 3}
@@ -255,7 +255,7 @@ def test_damage_and_other_sessions_are_refused(
         ({"accumulate": 2}, "accumulate 1, and this one has 2"),
         ({"validation_split": 0.5}, "rows 12, and this one has 6"),
     ):
-        with pytest.raises(ModelError, match=text):
+        with pytest.raises(error_of(text), match=text):
             Trainer(s).fit(
                 rows(12), **{"batch_size": 4, **options}, progress=False, checkpoint={"store": store, "name": "fit"}
             )
@@ -265,7 +265,7 @@ def test_damage_and_other_sessions_are_refused(
         ({"store": store, "name": "x", "every": 0}, "checkpoint.every is 0; it must be an integer >= 1"),
         ({"store": store, "name": "x", "often": 1}, "checkpoint has no setting 'often'"),
     ):
-        with pytest.raises(ModelError, match=text):
+        with pytest.raises(error_of(text), match=text):
             Trainer(s).fit(rows(12), progress=False, checkpoint=wrong)
 
 

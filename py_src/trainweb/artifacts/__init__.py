@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainweb.arguments import path_of
+from trainweb.arguments import checks_keywords, path_of
 from trainweb.artifacts.builder import Artifacts, LossLike, LossType, OptimizerLike, OptimType, build_artifacts
 
 
+@checks_keywords
 def generate_artifacts(
     model: Any,
     requires_grad: Iterable[str] | str | None = None,

@@ -8,16 +8,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
-from trainweb.arguments import flag, path_of
+from trainweb.arguments import checks_keywords, flag, path_of, unknown, warn
 from trainweb.artifacts.buffers import buffer_updates, without_gradient
 from trainweb.artifacts.evidence import SCALE, Decision
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
-from trainweb.artifacts.remarks import remark_on_inputs, remark_on_loss, remark_on_norms, warn
+from trainweb.artifacts.remarks import remark_on_inputs, remark_on_loss, remark_on_norms
 from trainweb.checkpoint import Checkpoint, write_checkpoint, write_file_atomically
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import all_nodes, unsupported_nodes
-from trainweb.errors import ModelError, UnsupportedError
+from trainweb.errors import ModelError, UnknownNameError, UnsupportedError
 from trainweb.model.checks import Limits
 from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.floats import (
@@ -78,8 +78,8 @@ class Artifacts:
     ----------
     graphs : tuple of Graph
         Training, eval and optimizer model (None if no optimizer was asked for); not to be changed.
-    training_model, eval_model : bytes
-        ONNX models; the loss is the first output of both.
+    train_model, eval_model : bytes
+        ONNX models; the loss is the first output of both. `training_model` is another name of the first.
     optimizer_model : bytes or None
         None if no optimizer was asked for.
     checkpoint : bytes
@@ -98,8 +98,22 @@ class Artifacts:
             if graph is not None:
                 round_attributes(graph)
 
-    @cached_property
+    def keys(self) -> list[str]:
+        """Return the names of the files that a session takes: `TrainingSession(**artifacts)`."""
+        return ["train_model", "eval_model", "optimizer_model", "checkpoint"]
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.keys():
+            raise UnknownNameError(unknown("The file", name, self.keys()))
+        return getattr(self, name)
+
+    @property
     def training_model(self) -> bytes:
+        """The training model."""
+        return self.train_model
+
+    @cached_property
+    def train_model(self) -> bytes:
         """The training model; its constants have the types that they were declared with."""
         return write_interchangeable(with_declared_types(self.graphs[0]))
 
@@ -155,6 +169,7 @@ class Artifacts:
                 write_file_atomically(folder / f"{prefix}{name}", data)
 
 
+@checks_keywords
 def build_artifacts(
     model: Any,
     requires_grad: Iterable[str] | str | None = None,
@@ -284,7 +299,8 @@ def build_artifacts(
         graph, accessor = add_loss(graph, loss, loss_input_names, additional_output_names)
         types = _types_of_labels(graph, own, declared, compared)
         graph = cast_inputs(graph, types)
-        warn([*remark_on_inputs(graph), *remark_on_loss(graph, loss, compared)])
+        for remark in (*remark_on_inputs(graph), *remark_on_loss(graph, loss, compared)):
+            warn(remark)
         stopped = _name_list(stop_gradient, "stop_gradient")
         _check_stopped(graph, stopped)
         stopped += [name for name in without_gradient(graph) if name not in stopped]
@@ -303,7 +319,8 @@ def build_artifacts(
                 "There is nothing to train: no parameter requires a gradient."
                 f"{QUANTIZED if any(decision.reason == SCALE for decision in chosen.decisions) else ''}"
             )
-        warn(remark_on_norms(graph, trainable, batch_norm))
+        for remark in remark_on_norms(graph, trainable, batch_norm):
+            warn(remark)
         updates = buffer_updates(graph, frozen if requires_grad is None else [*trainable, *frozen])
         models = build_training_models(
             graph,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from trainweb.arguments import warn
 from trainweb.artifacts.evidence import Decision, Evidence, lost_detaches, lost_parameters
 from trainweb.artifacts.straight_through import decide_detours, detours
 from trainweb.autodiff.gradient import influences
@@ -155,10 +155,9 @@ def _warn(decisions: Iterable[Decision]) -> None:
         return
     said = [f"{d.name!r} is {'trained' if d.trained else 'left out'} ({d.reason})" for d in doubtful]
     more = f"; and {len(said) - _NAMED} more" if len(said) > _NAMED else ""
-    warnings.warn(
+    warn(
         f"{UNSETTLED}: {'; '.join(said[:_NAMED])}{more}. Name what is to be "
-        "trained in requires_grad, or what is not in frozen_params; trainweb.check() lists all.",
-        stacklevel=4,
+        "trained in requires_grad, or what is not in frozen_params; trainweb.check() lists all."
     )
 
 
@@ -182,7 +181,7 @@ def _expand(
                 f"expression for one; there are {_some(list(initializers))}."
             )
         if not names:
-            warnings.warn(f"{argument}: {pattern!r:.80} is no initializer of the model.", stacklevel=4)
+            warn(f"{argument}: {pattern!r:.80} is no initializer of the model.")
         found.update(names)
     return [name for name in initializers if name in found]
 

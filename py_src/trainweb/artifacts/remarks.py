@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -25,12 +24,6 @@ _CAPTURED = re.compile(r".+/.+:\d+")
 """Names of TensorFlow's tensors that are made within a layer; inputs of the model have no path."""
 _MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Cast", "Normalizer"}
 """Operators that leave numbers as they are; Normalizer does it to probabilities."""
-
-
-def warn(remarks: Iterable[str]) -> None:
-    """Warn of each, from where `build_artifacts` was called."""
-    for remark in remarks:
-        warnings.warn(remark, stacklevel=3)
 
 
 def remark_on_inputs(graph: Graph) -> list[str]:

@@ -181,7 +181,7 @@ class TrainingParameters(Attributes):
         found: dict[str, list[str]] = {}
         for name, value, _, why in self._others(WITHOUT_EFFECT):
             found.setdefault(why, []).append(f"TrainingParameters.{name}={value!r:.40}")
-        warn_without_effect((f"{', '.join(given)} ({why})" for why, given in found.items()), 4)
+        warn_without_effect((f"{', '.join(given)} ({why})" for why, given in found.items()))
 
     def _others(self, table: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Any, Any, str]]:
         """Attributes of a table that do not have their default: name, value, default, and what the table says."""

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from trainweb import messages
-from trainweb.arguments import texts
+from trainweb.arguments import checks_keywords, texts
 from trainweb.data.random import permutation, random_words
 from trainweb.errors import FeedError
 from trainweb.settings import Number, Whole
@@ -32,6 +32,7 @@ SPLIT_STREAM = 2**32 - 1
 """Stream of random numbers of `split`, which no epoch has."""
 
 
+@checks_keywords
 class Dataset:
     """Rows, each a mapping of input names to arrays without the axis of the batch.
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trainweb import messages
-from trainweb.arguments import mapping, path_of, texts
+from trainweb.arguments import checks_keywords, mapping, path_of, texts
 from trainweb.data.dataset import Dataset
 from trainweb.errors import FeedError
 
@@ -26,6 +26,7 @@ QUOTE_FAULTS = ("unexpected end of data", "expected after")
 TRUE, FALSE = ("1", "true"), ("0", "false")
 
 
+@checks_keywords
 def from_csv(
     source: str | Path | io.TextIOBase,
     columns: Mapping[str, str | Sequence[str]],

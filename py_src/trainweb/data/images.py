@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainweb import messages
-from trainweb.arguments import mapping, path_of, texts
+from trainweb.arguments import check_settings, checks_keywords, mapping, path_of, texts
 from trainweb.data.dataset import Dataset, Row, checked_columns
 from trainweb.data.random import permutation, random_words
 from trainweb.errors import FeedError
@@ -41,6 +41,7 @@ CHANGES: Mapping[str, Kind | None] = {
 }
 
 
+@checks_keywords
 def read_image(source: Any, width: int, height: int, **options: Any) -> np.ndarray:
     """An image as a float32 array without the axis of the batch: a value of a row.
 
@@ -77,6 +78,7 @@ def read_image(source: Any, width: int, height: int, **options: Any) -> np.ndarr
     return _values(source, checked_options({"width": width, "height": height, **options}))
 
 
+@checks_keywords
 def from_images(
     images: Iterable[Any],
     input: str,
@@ -136,6 +138,7 @@ def from_images(
     return dataset_of_rounds(read)
 
 
+@checks_keywords
 def list_folder(folder: str | Path, classes: Sequence[str] | None = None) -> tuple[list[Path], np.ndarray, list[str]]:
     """The files of a folder that has a folder for each class.
 
@@ -239,9 +242,7 @@ def checked_options(given: Mapping[str, Any]) -> Options:
     ModelError
         One of them cannot be, or is not known.
     """
-    for name in given:
-        if name not in NAMES:
-            raise messages.UNKNOWN_SETTING(what="read_image", name=name, names=", ".join(NAMES))
+    check_settings("read_image", given, NAMES)
     for name in ("width", "height"):
         if name not in given:
             raise messages.MISSING_SETTING(what="read_image", name=name, expected=SIDE.expected)
@@ -282,9 +283,7 @@ def check_augmentation(augment: Any) -> None:
     """Raise ModelError for what are no settings of random changes."""
     if not isinstance(augment, Mapping):
         raise messages.BAD_SETTING(name="augment", value=augment, expected="a dict with a seed")
-    for name in augment:
-        if name not in CHANGES:
-            raise messages.UNKNOWN_SETTING(what="augment", name=name, names=", ".join(CHANGES))
+    check_settings("augment", augment, CHANGES)
     if "seed" not in augment:
         raise messages.MISSING_SETTING(what="augment", name="seed", expected=SEED.expected)
     for name, value in augment.items():

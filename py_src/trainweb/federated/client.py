@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from trainweb import messages
+from trainweb.arguments import check_settings
 from trainweb.data.dataset import Dataset
 from trainweb.federated.options import FEDERATED
 from trainweb.federated.updates import ClientUpdate, add_noise, as_vector, clip_update
@@ -47,9 +48,8 @@ class FederatedClient:
     """
 
     def __init__(self, session: FederatedSession, **options: Any) -> None:
+        check_settings("federated", options, FEDERATED)
         for name, value in options.items():
-            if name not in FEDERATED:
-                raise messages.UNKNOWN_SETTING(what="federated", name=name, names=", ".join(FEDERATED))
             if value is not None or not FEDERATED[name].is_optional:
                 FEDERATED[name].kind.check(name, value)
         given = {name: options.get(name, field.default) for name, field in FEDERATED.items()}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from trainweb import messages
+from trainweb.arguments import check_settings
 from trainweb.formulas import Course, Rule
 from trainweb.settings import Choice, Field, Flag, NotNegative, Number, Whole, YesNo, checked, fields_of
 
@@ -16,10 +17,12 @@ DEFAULT_BATCH = 32
 FIT = {
     "epochs": Field(Whole(least=1), 1, is_optional=False),
     "batch_size": Field(Whole(least=1), None, is_optional=True),
+    "batched": Field(Flag(), None, is_optional=True),
     "remainder": Field(Choice(("keep", "drop", "pad")), "keep", is_optional=False),
     "shuffle": Field(Flag(), None, is_optional=True),
     "seed": Field(Whole(least=0, most=MAX_SEED), 0, is_optional=False),
     "validation_split": Field(Number(above=0, below=1), None, is_optional=True),
+    "stratify": Field(Flag(), False, is_optional=False),
     "learning_rate": Field(Number(least=0), None, is_optional=True),
     "accumulate": Field(Whole(least=1), 1, is_optional=False),
     "clip_grad_norm": Field(Number(above=0), None, is_optional=True),
@@ -37,11 +40,13 @@ DOCS = {
     "every": "Optimizer steps between two checkpoints within an epoch; one is written after each epoch anyway.",
     "epochs": "How often the fit trains on all rows.",
     "batch_size": f"Rows of a batch; {DEFAULT_BATCH} unless the data comes in batches.",
+    "batched": "Whether the items of a stream are whole batches; by default the shape of the first one tells.",
     "remainder": "Treatment of the last rows if they do not fill a batch: keep them as a smaller batch, for which a "
     "plan is compiled; drop them; or pad the batch with the first rows of the epoch.",
     "shuffle": "Train on the rows in another order in each epoch: the default for arrays; streams shuffle themselves.",
     "seed": "Seed of the order of rows.",
     "validation_split": "Share of the rows, the last ones, that are evaluated after each epoch instead of trained on.",
+    "stratify": "Take the share of the split from each class, by the last input of the model.",
     "on_nan": "Reaction to NaN or infinity in loss, gradients, parameters or moments. 'stop' undoes the batch and ends "
     "the fit. 'skip' undoes the batch and goes on with the next one. 'restore' returns to the start of the epoch, or "
     "to the last checkpoint in it, and goes on with the next batch, up to 3 times. By default the fit fails if the "
@@ -139,10 +144,7 @@ def make_early_stopping(given: Any, better: Mapping[str, str]) -> EarlyStopping:
     metric = settings.pop("metric", "loss")
     if metric not in better:
         raise messages.BAD_SETTING(name="early_stopping.metric", value=metric, expected=" or ".join(better))
-    for name in settings:
-        if name not in EARLY_STOPPING:
-            names = ", ".join([*EARLY_STOPPING, "metric"])
-            raise messages.UNKNOWN_SETTING(what="early_stopping", name=name, names=names)
+    check_settings("early_stopping", settings, [*EARLY_STOPPING, "metric"])
     if "patience" not in settings:
         expected = EARLY_STOPPING["patience"].kind.expected
         raise messages.MISSING_SETTING(what="early_stopping", name="patience", expected=expected)

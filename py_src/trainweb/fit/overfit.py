@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainweb import messages
-from trainweb.arguments import mapping
+from trainweb.data.for_model import ModelInputs
 from trainweb.errors import NumericsError
 from trainweb.settings import Number, Whole
 
@@ -62,7 +62,7 @@ def overfit_one_batch(
     session: TrainingSession, batch: Mapping[str, Any], steps: int, learning_rate: float | None
 ) -> OverfitReport:
     """Train on a batch, and look; the session is as before at the end."""
-    mapping("batch", batch)
+    batch = ModelInputs(session.core.models.inputs["train"]).batch(batch)
     Whole(least=1).check("steps", steps)
     if learning_rate is not None:
         Number(above=0).check("learning_rate", learning_rate)

@@ -9,30 +9,34 @@ import numpy as np
 
 from trainweb import messages
 from trainweb.arguments import texts
-from trainweb.data.dataset import Dataset
+from trainweb.data.for_model import ModelInputs
 from trainweb.errors import FeedError
 from trainweb.fit.evaluation import Evaluation, metrics_of
-from trainweb.fit.options import DEFAULT_BATCH
+from trainweb.fit.options import DEFAULT_BATCH, FIT
 from trainweb.fit.places import located
 from trainweb.fit.resume import Position
 from trainweb.fit.trainer import Batches, rows_of
-from trainweb.settings import Flag, Whole
+from trainweb.settings import Flag
 from trainweb.training.forward import kind_of_outputs
 
 if TYPE_CHECKING:
-    from trainweb.data.dataset import Batch
+    from trainweb.data.dataset import Batch, Dataset
     from trainweb.metrics import Value
     from trainweb.training.session import TrainingSession
 
-BATCH_SIZE = Whole(least=1)
 EMA = Flag()
 
 
 def predict(
-    session: TrainingSession, data: Any, outputs: Sequence[str] | str | None, batch_size: int | None, *, ema: bool
+    session: TrainingSession,
+    data: Any,
+    outputs: Sequence[str] | str | None,
+    options: Mapping[str, Any],
+    *,
+    ema: bool,
 ) -> dict[str, np.ndarray]:
-    """See `TrainingSession.predict`."""
-    dataset, size = _checked(session, data, batch_size, ema=ema)
+    """See `TrainingSession.predict`; `options` are "batch_size" and "batched"."""
+    inputs, dataset = _checked(session, data, options, ema=ema)
     models = session.core.models
     names = models.own_outputs() if outputs is None else [outputs] if isinstance(outputs, str) else outputs
     if not names:
@@ -41,7 +45,7 @@ def predict(
     unused = models.inputs["eval"].keys() - models.inputs_of(kind).keys()
     parts: list[dict[str, np.ndarray]] = []
     done = whole = 0
-    for number, batch in enumerate(_batches(dataset, size)):
+    for number, batch in enumerate(_batches(inputs, dataset, options)):
         count = rows_of(batch, number)
         whole = whole or count
         feeds = {name: value for name, value in batch.items() if name not in unused}
@@ -64,40 +68,46 @@ def evaluate(
     session: TrainingSession,
     data: Any,
     metrics: Sequence[str | Mapping[str, Any]],
-    batch_size: int | None,
+    options: Mapping[str, Any],
     names: tuple[str | None, str | None],
     *,
     ema: bool,
 ) -> dict[str, Value]:
     """See `TrainingSession.evaluate`; `names` are the names of predictions and targets."""
-    dataset, size = _checked(session, data, batch_size, ema=ema)
+    inputs, dataset = _checked(session, data, options, ema=ema)
     evaluation = Evaluation(session, metrics_of(metrics), *names, ema=ema)
-    batches = Batches(dataset, {"batch_size": size, "remainder": "keep"}, shuffle=False)
+    batches = Batches(inputs, dataset, {"remainder": "keep", **options}, shuffle=False)
     values: dict[str, Value] = {}
     for found in evaluation.run(batches.epoch(0), 0):
         values = values if found is None else found
     return values
 
 
-def _checked(session: TrainingSession, data: Any, batch_size: int | None, *, ema: bool) -> tuple[Dataset, int]:
+def _checked(
+    session: TrainingSession, data: Any, options: Mapping[str, Any], *, ema: bool
+) -> tuple[ModelInputs, Dataset]:
     EMA.check("ema", ema)
-    if batch_size is not None:
-        BATCH_SIZE.check("batch_size", batch_size)
+    for name, value in options.items():
+        FIT[name].check(name, value)
     session.core.check_step("eval")
     if ema and not session.core.layout.has_averages:
         raise messages.NO_AVERAGES()
-    dataset = Dataset.of(data)
-    if dataset.is_batched and batch_size is not None:
+    inputs = ModelInputs(session.core.models.inputs["eval"])
+    dataset = inputs.dataset(data)
+    if dataset.is_batched and options["batch_size"] is not None:
         raise messages.BATCH_OF_BATCHES(name="batch_size")
     if dataset.is_padded:
         raise messages.PADDED_VALIDATION()
-    return dataset, batch_size or DEFAULT_BATCH
+    return inputs, dataset
 
 
-def _batches(dataset: Dataset, size: int) -> Iterator[Batch]:
+def _batches(inputs: ModelInputs, dataset: Dataset, options: Mapping[str, Any]) -> Iterator[Batch]:
     if dataset.columns is None:
-        yield from dataset if dataset.is_batched else dataset.batch(size)
+        yield from inputs.batches(dataset, options["batch_size"], "keep", options["batched"])
         return
+    if options["batched"]:
+        raise messages.BATCHED_ARRAYS()
+    size = options["batch_size"] or DEFAULT_BATCH
     for start in range(0, len(dataset), size):
         yield {name: array[start : start + size] for name, array in dataset.columns.items()}
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainweb import messages
+from trainweb.arguments import check_settings
 from trainweb.checkpoint import fields
 from trainweb.fit.history import Epoch
 from trainweb.fit.options import CHECKPOINT
@@ -76,10 +77,8 @@ class FitCheckpoint:
                 raise messages.MISSING_SETTING(what="checkpoint", name=name, expected=expected)
         store, self.name = settings.pop("store"), settings.pop("name")
         self.store = store if isinstance(store, CheckpointStore) else CheckpointStore(store)
+        check_settings("checkpoint", settings, ["store", "name", *CHECKPOINT])
         for name, value in settings.items():
-            if name not in CHECKPOINT:
-                names = ", ".join(["store", "name", *CHECKPOINT])
-                raise messages.UNKNOWN_SETTING(what="checkpoint", name=name, names=names)
             CHECKPOINT[name].check(f"checkpoint.{name}", value)
         self.every: int | None = settings.get("every")
         self.session, self.options = session, dict(options)

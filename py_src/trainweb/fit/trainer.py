@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainweb import messages
-from trainweb.arguments import flag
+from trainweb.arguments import check_settings, flag
 from trainweb.data.dataset import Batch, Dataset, epoch_batches
+from trainweb.data.for_model import ModelInputs
 from trainweb.data.random import permutation
 from trainweb.errors import FeedError, NumericsError
 from trainweb.fit.bar import Bar, make_bar
@@ -28,6 +29,7 @@ from trainweb.fit.places import located
 from trainweb.fit.proximal import ProximalTerm
 from trainweb.fit.rates import schedule_of
 from trainweb.fit.resume import FitCheckpoint, Position
+from trainweb.fit.split import split_data
 from trainweb.ir.layout import STATE_LAZY_RESET
 from trainweb.loss_counts import MeanLoss
 
@@ -63,10 +65,21 @@ class Run:
 class Batches:
     """The batches of a dataset, epoch by epoch."""
 
-    def __init__(self, data: Dataset, options: Mapping[str, Any], *, shuffle: bool) -> None:
+    def __init__(
+        self,
+        inputs: ModelInputs,
+        data: Dataset,
+        options: Mapping[str, Any],
+        *,
+        shuffle: bool,
+        ignores_size: bool = False,
+    ) -> None:
         self.data, self.options, self.shuffle = data, options, shuffle
-        if data.columns is None and not data.is_batched:
-            self.data = data.batch(options["batch_size"] or DEFAULT_BATCH, options["remainder"])
+        if data.columns is None:
+            size, remainder, batched = options["batch_size"], options["remainder"], options["batched"]
+            self.data = inputs.batches(data, size, remainder, batched, ignores_size=ignores_size)
+        elif options["batched"]:
+            raise messages.BATCHED_ARRAYS()
 
     @property
     def steps(self) -> int | None:
@@ -140,12 +153,15 @@ class Trainer:
 
         Parameters
         ----------
-        data : Dataset, mapping of names to arrays, rows, or function that returns rows
-            As `trainweb.data.Dataset` takes it; names are those of the training model's inputs.
+        data : Dataset, mapping of names to arrays, tuple of arrays, rows or batches, or function that returns them
+            As `trainweb.data.Dataset` takes it; names are those of the training model's inputs, and tuples have their
+            order. Values are converted to the types of the inputs.
         epochs : int
             How often the fit trains on all rows; 1.
         batch_size : int
             Rows of a batch; 32, unless the data comes in batches.
+        batched : bool, optional
+            Whether the items of a stream are whole batches; by default the shape of the first one tells.
         remainder : {"keep", "drop", "pad"}
             Treatment of the last rows if they do not fill a batch: keep them as a smaller batch, for which a plan is
             compiled; drop them; or pad the batch with the first rows of the epoch.
@@ -157,6 +173,8 @@ class Trainer:
             Evaluated after each epoch.
         validation_split : float, optional
             Share of the rows, the last ones, that are evaluated after each epoch instead of trained on.
+        stratify : bool
+            Whether `validation_split` takes its share of the rows of each class, by the last input of the model; False.
         learning_rate : float, optional
             Learning rate of each optimizer step of this fit, which the session keeps. By default it stays as it is:
             0.001 for a fresh session. With a schedule it is the schedule's setting of that name.
@@ -296,7 +314,14 @@ class FitPlan:
         others = {name: given.pop(name) for name in OPTIONS if name in given}
         check_names(given)
         options = checked_options(given)
-        train, validation = split_data(data, others.get("validation_data"), options["validation_split"])
+        self.inputs = ModelInputs(session.core.models.inputs["train"])
+        train, validation = split_data(
+            self.inputs,
+            data,
+            others.get("validation_data"),
+            options["validation_split"],
+            stratify=options["stratify"],
+        )
         if train.is_batched and given.get("batch_size") is not None:
             raise messages.BATCH_OF_BATCHES(name="batch_size")
         if train.columns is None and options["shuffle"]:
@@ -307,9 +332,8 @@ class FitPlan:
         if self.ema and not session.core.layout.has_averages:
             raise messages.NO_AVERAGES()
         shuffle = options["shuffle"] is not False and train.columns is not None
-        self.batches = Batches(train, options, shuffle=shuffle)
+        self.batches = Batches(self.inputs, train, options, shuffle=shuffle)
         self.steps = self.batches.steps
-        self.inputs = session.input_names()
         self.loss = session.output_names()[0]
         self.count = session.core.models.counts["train"]
         metrics = metrics_of(others.get("metrics") or [])
@@ -321,8 +345,8 @@ class FitPlan:
         if validation is not None:
             if validation.is_padded:
                 raise messages.PADDED_VALIDATION()
-            kept = options | {"remainder": "keep"}
-            self.validation = Batches(validation, kept, shuffle=False)
+            kept = options | {"remainder": "keep", "batched": None}
+            self.validation = Batches(self.inputs, validation, kept, shuffle=False, ignores_size=True)
             names = others.get("predictions"), others.get("targets")
             self.evaluation = Evaluation(session, metrics, *names, ema=self.ema)
             better = {name: mode for name, mode in self.evaluation.better.items() if mode}
@@ -351,7 +375,9 @@ class FitPlan:
         options: Mapping[str, Any], train: Dataset, validation: Dataset | None, *, shuffle: bool
     ) -> dict[str, Any]:
         """Return the options that determine the batches and their order, by their names in the page."""
-        has_size = not train.is_batched
+        # The items of a stream may be batches of any size.
+        is_open = train.columns is None and options["batch_size"] is None and options["batched"] is not False
+        has_size = not train.is_batched and not is_open
         return {
             "batchSize": (options["batch_size"] or DEFAULT_BATCH) if has_size else None,
             "remainder": options["remainder"] if has_size else None,
@@ -360,6 +386,7 @@ class FitPlan:
             "clipGradNorm": options["clip_grad_norm"],
             "clipGradValue": options["clip_grad_value"],
             "ema": options["ema"] or None,
+            "stratify": options["stratify"] or None,
             "rows": None if train.columns is None else len(train),
             "validationRows": None if validation is None or validation.columns is None else len(validation),
         }
@@ -621,19 +648,7 @@ def check_names(given: Mapping[str, Any]) -> None:
     """Raise for an option that fit does not have."""
     from trainweb.fit.options import FIT
 
-    for name in given:
-        if name not in FIT:
-            raise messages.UNKNOWN_SETTING(what="fit", name=name, names=", ".join([*FIT, *OPTIONS]))
-
-
-def split_data(data: Any, validation: Any, share: float | None) -> tuple[Dataset, Dataset | None]:
-    """Return the training data and the validation data."""
-    train = Dataset.of(data)
-    if share is None:
-        return train, None if validation is None else Dataset.of(validation)
-    if validation is not None:
-        raise messages.TWO_VALIDATIONS()
-    return train.split(share)
+    check_settings("fit", given, [*FIT, *OPTIONS])
 
 
 def as_callbacks(given: Any) -> Sequence[Callback]:

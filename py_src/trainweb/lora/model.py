@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import random
-import warnings
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from trainweb.arguments import instance_of
+from trainweb.arguments import checks_keywords, instance_of, warn
 from trainweb.artifacts import Artifacts, build_artifacts
 from trainweb.artifacts.evidence import Evidence
 from trainweb.artifacts.recover import recover_parameters
@@ -40,6 +39,7 @@ BASE_LAYER = ".base_layer.weight"
 """End of PEFT's key of a base weight, which it saves along with adapters of embeddings."""
 
 
+@checks_keywords
 def inject(
     model: Any,
     targets: Sequence[str] | str | None = None,
@@ -112,7 +112,7 @@ def inject(
     if refused and not used:
         raise UnsupportedError(refusal(refused))
     if refused:
-        warnings.warn(refusal(refused), stacklevel=2)
+        warn(refusal(refused))
     by_columns = config.fan_in_fan_out or any(is_stored_by_columns(base, layer) for layer in used)
     names = config.targets or tuple(layer.module for layer in used)
     config = replace(config, targets=names, fan_in_fan_out=by_columns)
@@ -121,6 +121,7 @@ def inject(
     return LoraModel(base, used, config, init, seed)
 
 
+@checks_keywords
 class LoraModel:
     """A forward model and its adapters.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainweb import messages
 from trainweb._names import public_names
+from trainweb.arguments import check_settings
 from trainweb.model.graph import Sequence, Value
 from trainweb.onnxblock import context
 from trainweb.onnxblock.blocks import Block
@@ -81,9 +82,8 @@ def make_average(given: Any) -> ExponentialMovingAverage:
     """
     if not isinstance(given, Mapping):
         raise messages.BAD_SETTING(name="ema", value=given, expected="a mapping of its settings, such as 'decay'")
+    check_settings("ema", given, EMA)
     for name, value in given.items():
-        if name not in EMA:
-            raise messages.UNKNOWN_SETTING(what="ema", name=name, names=", ".join(EMA))
         EMA[name].check(f"ema.{name}", value)
     return ExponentialMovingAverage(**given)
 

@@ -37,6 +37,7 @@ from trainweb.settings import (
     make,
     matching,
     named_settings,
+    own_names,
 )
 
 MICROSOFT = "com.microsoft"
@@ -168,15 +169,14 @@ class Optimizer(ForwardBlock):
 
         Raises
         ------
+        TypeError
+            The optimizer has no such setting.
         ModelError
-            The optimizer has no such setting, or keeps other moments with it.
+            The optimizer keeps other moments with it.
         """
         for name, field in fields_of(Optimizer.group).items():
             field.check(name, {"parameters": parameters, "learning_rate_factor": learning_rate_factor}[name])
-        for name in settings:
-            if name not in self.fields():
-                names = ", ".join(self.fields())
-                raise messages.UNKNOWN_SETTING(what=type(self).__name__, name=name, names=names)
+        settings = own_names(type(self).__name__, settings, self.fields())
         other = type(self)(**(dict(self.settings) | settings))
         if (other.operator, other.moments) != (self.operator, self.moments):
             raise ModelError(
@@ -194,9 +194,7 @@ class Optimizer(ForwardBlock):
             The optimizer has no weight decay.
         """
         if "weight_decay" not in self.fields():
-            raise messages.UNKNOWN_SETTING(
-                what=type(self).__name__, name="weight_decay", names=", ".join(self.fields())
-            )
+            raise messages.NO_DECAY(what=type(self).__name__, names=", ".join(self.fields()))
         self._decays_vectors = False
         return self
 
@@ -334,13 +332,15 @@ def make_optimizer(
 
     Raises
     ------
+    TypeError
+        No optimizer has that name, or it has no such setting.
     ModelError
-        No optimizer has that name, or a setting is wrong.
+        A setting has a value that is not allowed.
     """
     settings = named_settings("optimizer", given)
     groups: Sequence[Mapping[str, Any]] = settings.pop("groups", [])
     decays = settings.pop("decay_biases_and_norms", True)
-    made = make("optimizer", OPTIMIZERS, settings)
+    made = make("optimizer", OPTIMIZERS, settings, ("groups", "decay_biases_and_norms"))
     if clip_grad_value is not None:
         made.clip(ClipGradValue(clip_grad_value))
     if clip_grad_norm is not None:

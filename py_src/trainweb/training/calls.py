@@ -55,6 +55,9 @@ class ValueKind:
 
 NOTHING = ValueKind("None", "void", wire="null")
 FLAG = ValueKind("bool", "boolean", to_core='flag("$name", $)', check='checkFlag("$name", $)')
+BY_NAME = ValueKind(
+    "bool", "boolean | TrainableOnly", "bool", "boolean", to_core='flag("$name", $)', to_wire="trainableOnlyOf($)"
+)
 NAME = ValueKind("str", "string")
 NAMES = ValueKind("list[str]", "readonly string[]")
 NUMBER = ValueKind("float", "number", check='checkNumber("$name", $)')
@@ -174,7 +177,7 @@ class Call:
     page_name: str = ""
 
 
-TRAINABLE_ONLY = Argument("trainable_only", FLAG, "Leave out the frozen ones.", default=True)
+TRAINABLE_ONLY = Argument("trainable_only", BY_NAME, "Leave out the frozen ones.", default=True)
 PARAMETER = Argument("name", NAME, "The parameter's name.")
 PROPERTY_NAME = Argument("name", NAME, "The property's name.")
 TRAINING = Argument("training", FLAG, "False: of an eval step.", default=True, in_options=True)

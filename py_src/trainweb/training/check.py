@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
-from trainweb.arguments import mapping
+from trainweb.arguments import checks_keywords, mapping, warn
 from trainweb.artifacts.builder import (
     build_artifacts,
     describe_missing_loss,
@@ -21,7 +21,7 @@ from trainweb.artifacts.builder import (
 )
 from trainweb.artifacts.evidence import Decision, untold
 from trainweb.artifacts.parameters import UNSETTLED, select_parameters
-from trainweb.artifacts.remarks import remark_on_inputs, remark_on_norms, remark_on_smoothing, warn
+from trainweb.artifacts.remarks import remark_on_inputs, remark_on_norms, remark_on_smoothing
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import unsupported_nodes
@@ -223,6 +223,7 @@ def _verdict(decision: Decision) -> str:
     return "trained; " if decision.trained else "left out; "
 
 
+@checks_keywords
 def check(
     model: Any,
     requires_grad: Any = None,
@@ -432,8 +433,8 @@ def _select(graph: Graph, choices: tuple[Any, ...], batch_norm: str | None, repo
     constants = constants_to_initializers(graph).initializers
     with _noting(report):
         chosen = select_parameters(graph, graph.initializers, constants, *choices[:2])
-        warn(remark_on_inputs(graph))
-        warn(remark_on_norms(graph, chosen.trainable, batch_norm))
+        for remark in (*remark_on_inputs(graph), *remark_on_norms(graph, chosen.trainable, batch_norm)):
+            warn(remark)
     report.decisions = chosen.decisions
     report.trainable = {name: constants[name].shape for name in chosen.trainable}
     report.frozen = {name: constants[name].shape for name in chosen.frozen}

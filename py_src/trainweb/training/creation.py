@@ -7,7 +7,7 @@ from inspect import signature
 from typing import Any
 
 from trainweb import messages
-from trainweb.arguments import unknown
+from trainweb.arguments import check_settings, unknown
 from trainweb.settings import Number
 from trainweb.training.state import CheckpointState
 
@@ -28,6 +28,10 @@ def session_of_model(
     from trainweb.artifacts import build_artifacts
     from trainweb.lora import Adapter, inject
 
+    known = [*signature(build_artifacts).parameters, "learning_rate", "lora", "options"]
+    for name in settings:
+        if name not in known:
+            raise TypeError(unknown("The argument of from_model", name, known))
     optimizer, rate = rate_of(optimizer, learning_rate)
     if lora is None:
         built = build_artifacts(model, loss=loss, optimizer=optimizer, **settings)
@@ -37,10 +41,7 @@ def session_of_model(
         adapters = dict(lora)
         peft = adapters.pop("adapter_config", None)
         config = None if peft is None else Adapter.parse_config(peft)
-        known = signature(inject).parameters
-        for name in adapters:
-            if name not in known:
-                raise TypeError(unknown("The setting of 'lora'", name, known))
+        check_settings("lora", adapters, [*signature(inject).parameters, "adapter_config"])
         adapted = inject(model, config=config, **adapters)
         built = adapted.build_artifacts(loss=loss, optimizer=optimizer, **settings)
     state = CheckpointState(built.contents(nominal=settings.get("nominal_checkpoint", False)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from trainweb import messages
@@ -16,6 +16,10 @@ from trainweb.ops.shapes import infer_shapes
 if TYPE_CHECKING:
     from trainweb.training.models import SessionModels
     from trainweb.training.parameters import ParameterStore
+
+
+SHOWN_TENSORS = 8
+"""Tensors that an error lists."""
 
 
 def check_export(models: SessionModels, *, is_nominal: bool) -> None:
@@ -46,6 +50,12 @@ def _noted(tensor: Tensor, declared: str | None) -> Tensor:
     return noted
 
 
+def _some_of(names: Iterable[str]) -> str:
+    """The last names, which are the nearest to the outputs."""
+    listed = [name for name in names if name]
+    return ("..., " if len(listed) > SHOWN_TENSORS else "") + ", ".join(listed[-SHOWN_TENSORS:])
+
+
 def inference_graph(graph: Graph, outputs: Sequence[str], parameters: dict[str, Tensor]) -> Graph:
     """The part of `graph` that makes `outputs`, with `parameters` as initializers."""
     producers = graph.producers()
@@ -56,8 +66,8 @@ def inference_graph(graph: Graph, outputs: Sequence[str], parameters: dict[str, 
             raise ModelError("Name of graph output cannot be empty.")
         if name not in known:
             raise ModelError(
-                f"Expected graph output for inference graph {name} could not be found. "
-                "Please regenerate the eval graph."
+                f"Expected graph output for inference graph {name} could not be found. The eval model gives "
+                f"{', '.join(v.name for v in graph.outputs)}; other tensors of it are {_some_of(producers)}."
             )
     needed: set[str] = set()
     kept: set[int] = set()

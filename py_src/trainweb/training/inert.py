@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainweb import messages
+from trainweb.arguments import warn
 from trainweb.errors import InvalidValueError, UnsupportedError
 
 
@@ -105,10 +106,8 @@ def without_effect(options: Any, entries: Mapping[str, str]) -> list[str]:
     return [f"{name}={value!r} ({why})" for name, value, why in found]
 
 
-def warn_without_effect(found: Iterable[str], stacklevel: int) -> None:
+def warn_without_effect(found: Iterable[str]) -> None:
     """Warn of options that change nothing, if there are any."""
-    import warnings  # not on the way of a page's first step
-
     text = ", ".join(found)
     if text:
-        warnings.warn(str(messages.NO_EFFECT(options=text)), UserWarning, stacklevel=stacklevel + 1)
+        warn(str(messages.NO_EFFECT(options=text)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trainweb.arguments import texts
+from trainweb.arguments import checks_keywords, texts
 from trainweb.errors import UnsupportedError
 from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.graph import Value
@@ -25,6 +25,7 @@ from trainweb.training.session import check_feeds
 from trainweb.training.values import as_array
 
 
+@checks_keywords
 class InferenceSession(SessionBase):
     """Runs a model.
 

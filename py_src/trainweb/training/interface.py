@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trainweb.arguments import instance_of, mapping, texts, unknown
+from trainweb.arguments import instance_of, mapping, texts, unknown, warn
 from trainweb.errors import FeedError, InvalidValueError
 from trainweb.model.graph import Value
 from trainweb.model.reader import read_metadata
@@ -109,8 +108,8 @@ def check_providers(providers: Any, provider_options: Any = None) -> None:
     for name, _ in given:
         if name != CPU:
             text = f"Specified provider {name!r} is not in available provider names. Available providers: {CPU!r}"
-            warnings.warn(text, UserWarning, stacklevel=3)
-    warn_without_effect([f"provider_options={o!r} ({ON_THE_CPU})" for o in options if o], 3)
+            warn(text)
+    warn_without_effect([f"provider_options={o!r} ({ON_THE_CPU})" for o in options if o])
 
 
 def _listed(name: str, value: Any) -> list[Any]:
@@ -214,7 +213,7 @@ class SessionBase(ABC):
         """
         check_providers(providers, provider_options)
         if disabled_optimizers:
-            warn_without_effect([f"disabled_optimizers={texts('disabled_optimizers', disabled_optimizers)}"], 2)
+            warn_without_effect([f"disabled_optimizers={texts('disabled_optimizers', disabled_optimizers)}"])
         self._open_again()
 
     def _reset_session(self, providers: Any = None, provider_options: Any = None) -> None:

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any, Self
 
 from trainweb import messages
+from trainweb._names import hides
 from trainweb.arguments import instance_of, texts, unknown
 from trainweb.errors import SessionError, UnknownNameError, UnsupportedError
 from trainweb.ir.layout import MAX_THREADS
@@ -93,6 +94,7 @@ class Attributes:
         return cls(**given)
 
 
+@hides("of", "named", "check", "stop", "noted", "refuse_ema", "check_terminate")
 @dataclass
 class RunOptions(Attributes):
     """Options of one step or run.
@@ -145,7 +147,7 @@ class RunOptions(Attributes):
         """
         entry = instance_of(str, "key", key), instance_of(str, "value", value)
         self.__dict__.setdefault("_entries", {}).update([entry])
-        warn_without_effect([f"{key}={value!r} ({OTHER_BACKENDS})"], 2)
+        warn_without_effect([f"{key}={value!r} ({OTHER_BACKENDS})"])
 
     def get_run_config_entry(self, key: str) -> str:
         """An entry that was added; UnknownNameError, a KeyError, for another.
@@ -234,6 +236,7 @@ class RunOptions(Attributes):
             raise
 
 
+@hides("of", "named", "check", "core_settings", "checks_numerics")
 @dataclass
 class SessionOptions(Attributes):
     """Options of a session: the first five are trainweb's own, the others onnxruntime's.
@@ -331,7 +334,7 @@ class SessionOptions(Attributes):
             raise TypeError(f"Session options must be a dict or SessionOptions, got {type(given).__name__}.")
         options.check()
         if not options.__dict__.get("_told"):
-            warn_without_effect(without_effect(options, options.entries), 3)
+            warn_without_effect(without_effect(options, options.entries))
         return options
 
     @property

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from trainweb.arguments import flag, mapping, texts
+from trainweb._names import hides
+from trainweb.arguments import checks_keywords, flag, mapping, only_one, texts
 from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import BufferSizeError, FeedError, ModelError, ReleasedError, UnsupportedError
 from trainweb.ir.shapes import TensorType
@@ -32,15 +33,21 @@ Model = Any
 """bytes, a path, or an onnx.ModelProto."""
 
 
+@hides("core")
+@checks_keywords
 class TrainingSession(SessionMethods, SessionTasks):
     """Trains a model from its artifacts.
 
     Parameters
     ----------
-    state : CheckpointState
+    state : CheckpointState, optional
         Parameters to start from; sessions on one state share it.
     train_model, eval_model, optimizer_model : bytes, path or onnx.ModelProto
         Artifacts as `trainweb.artifacts` or onnxruntime-training made them; the last two are optional.
+    checkpoint : bytes, path or CheckpointState, optional
+        A checkpoint in the place of `state`: `TrainingSession(**artifacts)` takes what `build_artifacts` returns.
+    training_model : optional
+        Another name of `train_model`.
     options : dict or SessionOptions, optional
         ``reproducible`` (bool, False): results that are the same bytes on every machine.
         ``limits`` (dict): arena_bytes, nodes, loop_iterations, file_bytes.
@@ -72,12 +79,19 @@ class TrainingSession(SessionMethods, SessionTasks):
 
     def __init__(
         self,
-        state: CheckpointState,
-        train_model: Model,
+        state: CheckpointState | None = None,
+        train_model: Model = None,
         eval_model: Model = None,
         optimizer_model: Model = None,
         options: SessionOptions | Mapping[str, Any] | None = None,
+        *,
+        checkpoint: CheckpointState | bytes | str | Path | None = None,
+        training_model: Model = None,
     ) -> None:
+        state = only_one(("state", state), ("checkpoint", checkpoint))
+        if checkpoint is not None and not isinstance(checkpoint, CheckpointState):
+            state = CheckpointState.load_checkpoint(checkpoint)
+        train_model = only_one(("train_model", train_model), ("training_model", training_model))
         checked = SessionOptions.of(options)
         if checked.enable_profiling:
             raise UnsupportedError("enable_profiling is not supported by this class: call session.profile(feeds).")

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from trainweb.arguments import flag
+from trainweb.arguments import checks_keywords, flag
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Tensor, Value
 from trainweb.training.arrays import parameter_bytes, to_numpy
@@ -92,6 +92,7 @@ class SessionCalls(Protocol):
     def load_weights(self, weights: bytes, strict: bool) -> None: ...
 
 
+@checks_keywords
 class SessionMethods(ABC):
     """The calls that `TrainingSession` passes on to its core."""
 

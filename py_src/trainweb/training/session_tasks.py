@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from trainweb.arguments import checks_keywords, flag, path_of
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
 
     from trainweb.artifacts.builder import LossLike, OptimizerLike
+    from trainweb.fit.find_rate import LearningRates
+    from trainweb.fit.overfit import OverfitReport
     from trainweb.metrics import Value
     from trainweb.training.options import SessionOptions
 
 
+@checks_keywords
 class SessionTasks:
     """The calls of `TrainingSession` that take a whole model or whole data."""
 
@@ -99,6 +106,7 @@ class SessionTasks:
         ema: bool = False,
         predictions: str | None = None,
         targets: str | None = None,
+        batched: bool | None = None,
     ) -> dict[str, Value]:
         """The loss of data, and metrics, as `fit` computes them of validation data. Nothing changes.
 
@@ -114,6 +122,8 @@ class SessionTasks:
             Averages of the parameters stand for them, where the session keeps some.
         predictions, targets : str, optional
             The output and the input of the eval model that metrics compare.
+        batched : bool, optional
+            As of `predict`.
 
         Returns
         -------
@@ -133,7 +143,7 @@ class SessionTasks:
 
         names = predictions, targets
         session = cast(Any, self)
-        return evaluate(session, data, metrics, batch_size, names, ema=ema)
+        return evaluate(session, data, metrics, {"batch_size": batch_size, "batched": batched}, names, ema=ema)
 
     def predict(
         self,
@@ -142,6 +152,7 @@ class SessionTasks:
         outputs: Sequence[str] | str | None = None,
         ema: bool = False,
         batch_size: int | None = None,
+        batched: bool | None = None,
     ) -> dict[str, np.ndarray]:
         """The outputs of the model for data, with the current parameters. Labels are not needed, and nothing changes.
 
@@ -156,6 +167,8 @@ class SessionTasks:
         batch_size : int, optional
             Rows of a batch; 32, unless the data comes in batches. The last batch is padded, and the results of the
             padding are left out.
+        batched : bool, optional
+            Whether the items of a stream are whole batches; by default the shape of the first one tells.
 
         Returns
         -------
@@ -173,4 +186,102 @@ class SessionTasks:
         """
         from trainweb.fit.predict import predict
 
-        return predict(cast(Any, self), data, outputs, batch_size, ema=ema)
+        options = {"batch_size": batch_size, "batched": batched}
+        return predict(cast(Any, self), data, outputs, options, ema=ema)
+
+    def overfit_one_batch(self, batch: Any, *, steps: int = 100, learning_rate: float | None = None) -> OverfitReport:
+        """See whether the session can learn one batch by heart; afterwards it is as before.
+
+        Parameters
+        ----------
+        batch : dict of str to array_like, or tuple of array_like
+            Feeds of a train step; some rows are enough.
+        steps : int
+            Most optimizer steps.
+        learning_rate : float, optional
+            For these steps; by default the rate of the session.
+        """
+        from trainweb.fit.trainer import Trainer
+
+        return Trainer(cast(Any, self)).overfit_one_batch(batch, steps, learning_rate)
+
+    def find_learning_rate(
+        self,
+        data: Any,
+        *,
+        steps: int = 100,
+        least: float = 1e-7,
+        most: float = 10.0,
+        batch_size: int | None = None,
+        batched: bool | None = None,
+        seed: int = 0,
+    ) -> LearningRates:
+        """Losses of steps whose learning rate grows, and a rate to train with; afterwards the session is as before.
+
+        It is fastai's finder: rates grow by a factor, losses are smoothed, and the suggestion lies in their valley.
+
+        Parameters
+        ----------
+        data : Dataset, or what one is made of
+            As of `fit`.
+        steps : int
+            Batches to train on, at least 10; they come again where the data has fewer.
+        least, most : float
+            The first and the last rate.
+        batch_size, batched
+            As of `fit`.
+        seed : int
+            Of the order of arrays.
+
+        Raises
+        ------
+        SessionError
+            There is no optimizer model.
+        FeedError
+            The data does not fit the model, or has no rows.
+        """
+        from trainweb.fit.find_rate import find_learning_rate
+
+        given = {"steps": steps, "least": least, "most": most, "seed": seed}
+        return find_learning_rate(cast(Any, self), data, given | {"batch_size": batch_size, "batched": batched})
+
+    def save(self, path: str | Path | None = None, *, include_optimizer_state: bool = True) -> bytes | None:
+        """A checkpoint of the session: `CheckpointState.save_checkpoint` with the state of the optimizer.
+
+        Parameters
+        ----------
+        path : path, optional
+            Where to write it; None returns its bytes.
+        include_optimizer_state : bool
+            Keep what exact resumption takes.
+        """
+        from trainweb.checkpoint import write_file_atomically
+
+        with_state = flag("include_optimizer_state", include_optimizer_state)
+        data: bytes = cast(Any, self).core.save_checkpoint(with_state)
+        if path is None:
+            return data
+        write_file_atomically(path_of("path", path), data)
+        return None
+
+    def export(
+        self, path: str | Path | None = None, *, outputs: Sequence[str] | str | None = None, ema: bool = False
+    ) -> bytes | None:
+        """The model with the current parameters, for inference: `export_model_for_inferencing` of its own outputs.
+
+        Parameters
+        ----------
+        path : path, optional
+            Where to write the .onnx; None returns its bytes.
+        outputs : sequence of str, optional
+            Tensors of the eval model; by default the outputs of the model.
+        ema : bool
+            Averages of the trainable parameters in their place.
+        """
+        session = cast(Any, self)
+        if outputs is None:
+            session.core.check_step("eval")
+            outputs = session.core.models.own_outputs()
+        names = [outputs] if isinstance(outputs, str) else outputs
+        found: bytes | None = session.export_model_for_inferencing(path, names, ema=ema)
+        return found

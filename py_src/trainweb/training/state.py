@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from trainweb import messages
-from trainweb.arguments import flag
+from trainweb._names import hides
+from trainweb.arguments import checks_keywords, flag
 from trainweb.checkpoint import (
     Checkpoint,
     OptimizerGroup,
@@ -40,6 +41,8 @@ INT64_RANGE = range(-(2**63), 2**63)
 PropertyValue = int | float | str
 
 
+@hides("store", "latest", "property_values", "lent", "to_checkpoint", "gradient", "optimizer")
+@checks_keywords
 class CheckpointState:
     """The contents of a checkpoint. While a session uses it, parameters and moments live in kernel memory.
 

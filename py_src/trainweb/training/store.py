@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from trainweb import messages
-from trainweb.arguments import instance_of, path_of
+from trainweb.arguments import checks_keywords, instance_of, path_of
 from trainweb.checkpoint.store import NamedFiles, StoredCheckpoint
 from trainweb.training.snapshot import Snapshot, restore_snapshot, take_snapshot
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trainweb.training.session import TrainingSession
 
 
+@checks_keywords
 class CheckpointStore:
     """Named checkpoints, each with all that exact resumption takes.
 

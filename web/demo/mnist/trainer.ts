@@ -134,7 +134,7 @@ export class Trainer {
   async reset(): Promise<void> {
     await this.pause();
     await this.#guarded(async () => {
-      await this.#replaceSession(this.#built().checkpointState);
+      await this.#replaceSession(this.#built().checkpoint);
       this.step = 0;
       this.history = new History();
       await this.#evaluate();

@@ -12,16 +12,19 @@ import { badSetting, describe, isTensor } from "./given.js";
 import { checkOptions } from "./nearest.js";
 import type { Remainder } from "../wire/fit.js";
 import { permutation } from "./random.js";
-import { asTensor, batched, bucketed, drawn, liveTensor, type Batch, type Row } from "./rows.js";
+import { asTensor, batched, bucketed, drawn, liveTensor, type Batch, type Numbers, type Row } from "./rows.js";
 
-/** Tensors by input name whose first axis counts rows; typed arrays have a value a row. */
-export type Columns = { readonly [name: string]: Tensor | ArrayBufferView };
+/** Tensors by input name whose first axis counts rows; nested arrays of numbers, and typed arrays with a value a row. */
+export type Columns = { readonly [name: string]: Tensor | ArrayBufferView | Numbers };
 
 /** One after the other. */
 export type Rows<T> = Iterable<T> | AsyncIterable<T> | ReadableStream<T>;
 
-/** Forms of data. An iterator that runs only once lasts for one epoch: give the function that makes it. */
-export type DataSource = Dataset | Columns | Rows<object> | (() => Rows<object>);
+/** A batch: values for several rows by input name, or in the order of the inputs. */
+export type BatchSource = Columns | readonly (Tensor | ArrayBufferView | Numbers)[];
+
+/** Forms of data; an array of tensors has one for each input. An iterator that runs only once lasts for one epoch: give the function that makes it. */
+export type DataSource = Dataset | Columns | readonly (Tensor | ArrayBufferView)[] | Rows<object> | (() => Rows<object>);
 
 /** Random numbers of `split`, different from all epochs' numbers. */
 const SPLIT_STREAM = 2 ** 32 - 1;
@@ -84,6 +87,15 @@ export class Dataset implements AsyncIterable<Row | Batch> {
    */
   skipRounds(rounds: number): void {
     this.#skip(rounds);
+  }
+
+  /**
+   * Batches that a function makes of the rows or batches.
+   *
+   * @internal
+   */
+  through(make: (items: AsyncIterable<Row | Batch>) => AsyncIterable<Batch>, isPadded: boolean): Dataset {
+    return this.#stream(make, true, (rounds) => this.skipRounds(rounds), isPadded);
   }
 
   /** Replace each row (or batch) by the result of a function, which may be asynchronous. */
@@ -197,6 +209,24 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     checkSeed(seed);
     const order = permutation(rows, seed, SPLIT_STREAM);
     return [this.#pick(order.subarray(0, rows - second)), this.#pick(order.subarray(rows - second))];
+  }
+
+  /**
+   * The dataset of tensors with these rows, in this order.
+   *
+   * @throws FeedError when the rows are a stream, or have no such number
+   */
+  rows(indices: readonly number[] | Uint32Array): Dataset {
+    const size = this.size;
+    if (size === null) {
+      throw sessionError("STREAM_SPLIT", {});
+    }
+    for (const row of indices) {
+      if (!Number.isSafeInteger(row) || row < 0 || row >= size) {
+        throw badSetting("indices", row, `an integer >= 0 and < ${size}`);
+      }
+    }
+    return this.#pick(Uint32Array.from(indices));
   }
 
   /** The first rows (or batches). */

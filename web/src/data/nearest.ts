@@ -10,8 +10,8 @@ export function brief(value: unknown): string {
   return shortened(String(value), SHOWN);
 }
 
-/** Count the characters that must change, come or go to turn one text into the other. */
-function distance(a: string, b: string): number {
+/** The share of characters that must change, come or go to turn one text into the other. */
+function difference(a: string, b: string): number {
   let row = Array.from({ length: b.length + 1 }, (_, k) => k);
   for (const [i, letter] of [...a].entries()) {
     const next = [i + 1];
@@ -21,7 +21,13 @@ function distance(a: string, b: string): number {
     }
     row = next;
   }
-  return row[b.length] as number;
+  return (row[b.length] as number) / Math.max(a.length, b.length, 1);
+}
+
+/** Of `known` the name that the least changes turn `name` into; `arguments.py` has the same. */
+export function nearest(name: string, known: readonly string[]): string {
+  const shown = brief(name);
+  return known.reduce((a, b) => (difference(shown, b) < difference(shown, a) ? b : a));
 }
 
 /**
@@ -33,9 +39,7 @@ function distance(a: string, b: string): number {
 export function checkKnown(what: string, given: object, known: readonly string[]): void {
   for (const name of Object.keys(given)) {
     if (!known.includes(name)) {
-      const shown = brief(name);
-      const [nearest] = [...known].sort((a, b) => distance(shown, a) - distance(shown, b));
-      throw new TypeError(`${what} '${shown}' is not known; did you mean '${nearest}'?`);
+      throw new TypeError(`${what} '${brief(name)}' is not known; did you mean '${nearest(name, known)}'?`);
     }
   }
 }

@@ -7,8 +7,14 @@ import { describe, isTensor } from "./given.js";
 import { RandomStream } from "./random.js";
 import type { Remainder } from "../wire/fit.js";
 
-/** A value of a row: a tensor or typed array without the axis of the batch, a number (float32), bigint (int64) or boolean. */
-export type RowValue = Tensor | ArrayBufferView | number | bigint | boolean;
+/** Numbers, bigints or booleans, or arrays of these, all of the same length. */
+export type Numbers = readonly (number | bigint | boolean | Numbers)[];
+
+/**
+ * A value of a row: a tensor, typed array or nested array without the axis of the batch, a number (float32), bigint (int64) or
+ * boolean.
+ */
+export type RowValue = Tensor | ArrayBufferView | Numbers | number | bigint | boolean;
 
 /** A value for each input, by name. */
 export type Row = { readonly [name: string]: RowValue };
@@ -16,7 +22,7 @@ export type Row = { readonly [name: string]: RowValue };
 /** A tensor for each input, whose first axis counts rows. */
 export type Batch = { readonly [name: string]: Tensor };
 
-type Numbers = Exclude<Tensor["data"], string[]>;
+type Data = Exclude<Tensor["data"], string[]>;
 
 /** A row with its number in the data. */
 type Numbered = readonly [number, Row];
@@ -53,9 +59,9 @@ export function liveTensor(name: string, value: unknown, position: number): Tens
 
 function stackValues(name: string, values: readonly Tensor[], positions: readonly number[]): Tensor {
   const first = values[0] as Tensor;
-  const sizes = (first.data as Numbers).length;
-  const Data = first.data.constructor as new (length: number) => Numbers;
-  const data = new Data(sizes * values.length);
+  const sizes = (first.data as Data).length;
+  const Made = first.data.constructor as new (length: number) => Data;
+  const data = new Made(sizes * values.length);
   values.forEach((value, k) => {
     if (typeOf(value) !== typeOf(first)) {
       throw sessionError("ROW_TYPE", { position: positions[k], name, given: typeOf(value), expected: typeOf(first) });
@@ -86,7 +92,45 @@ export function asTensor(name: string, value: unknown): Tensor {
   if (ArrayBuffer.isView(value) && !(value instanceof DataView)) {
     return new Tensor(value as Float32Array);
   }
+  if (Array.isArray(value)) {
+    return nestedTensor(name, value as Numbers);
+  }
   throw sessionError("NOT_A_COLUMN", { name, given: describe(value) });
+}
+
+/** A tensor of nested arrays, by the type of their first element: float32 of numbers, int64 of bigints. */
+function nestedTensor(name: string, value: Numbers): Tensor {
+  const dims: number[] = [];
+  for (let one: unknown = value; Array.isArray(one); one = one[0]) {
+    dims.push(one.length);
+  }
+  const flat: unknown[] = [];
+  const collect = (one: unknown, axis: number): void => {
+    if (axis === dims.length) {
+      if (typeof one !== typeof (flat[0] ?? one) || !["number", "bigint", "boolean"].includes(typeof one)) {
+        throw sessionError("NOT_NUMBERS", { name, given: describe(one) });
+      }
+      if (Number.isInteger(one) && Math.fround(one as number) !== one) {
+        throw sessionError("INEXACT_NUMBER", { name, value: one });
+      }
+      flat.push(one);
+      return;
+    }
+    if (!Array.isArray(one) || one.length !== dims[axis]) {
+      const length = Array.isArray(one) ? `an array of ${one.length}` : describe(one);
+      throw sessionError("RAGGED_COLUMN", { name, reason: `${length} stands where others have ${dims[axis]} elements` });
+    }
+    one.forEach((part: unknown) => collect(part, axis + 1));
+  };
+  collect(value, 0);
+  switch (typeof flat[0]) {
+    case "bigint":
+      return new Tensor("int64", BigInt64Array.from(flat as bigint[]), dims);
+    case "boolean":
+      return new Tensor("bool", Uint8Array.from(flat as number[]), dims);
+    default:
+      return new Tensor("float32", Float32Array.from(flat as number[]), dims);
+  }
 }
 
 /** Rows as batches. */

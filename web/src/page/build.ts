@@ -8,14 +8,14 @@ import { resolveOptions, type SessionOptions } from "./options.js";
 import { checkModel, withModel } from "./load-model.js";
 import type { Source } from "./sources.js";
 import { describe } from "../data/given.js";
-import { resolveConfig, type TrainingConfig } from "./training-config.js";
+import { requireLoss, resolveConfig, type TrainingConfig } from "./training-config.js";
 
 /** The result of `buildArtifacts`: files as `TrainingSession.create` and onnxruntime-training take them. */
 export interface ArtifactSet<File extends Uint8Array | Blob = Uint8Array> {
   /** The model of train steps, with gradients (ONNX). */
   readonly trainModel: File;
   /** The parameters and their names, as the model has them. */
-  readonly checkpointState: File;
+  readonly checkpoint: File;
   /** The checkpoint without weights: only names and shapes. */
   readonly nominalCheckpoint: File;
   /** The model of eval steps: the loss and the requested outputs (ONNX). */
@@ -48,6 +48,7 @@ export async function buildArtifacts(
 ): Promise<BuiltArtifacts> {
   checkModel(model);
   const configJson = resolveConfig(config);
+  requireLoss(config);
   const options = resolveOptions(given, ["as"]);
   const form = checkForm(given.as);
   return withModel(model, options, async (client, { file, external, buffers }) => {

@@ -29,6 +29,23 @@ export function checkFlag(name: string, value: unknown): void {
   }
 }
 
+/** Of which parameters a call is. */
+export interface TrainableOnly {
+  /** Leave out the frozen ones. Default true. */
+  readonly trainableOnly?: boolean;
+}
+
+/** The flag, which is given as itself or by its name. */
+export function trainableOnlyOf(given: unknown): boolean {
+  if (typeof given !== "object" || given === null) {
+    checkFlag("trainableOnly", given);
+    return given as boolean;
+  }
+  const { trainableOnly = true } = checkOptions("the call", given as TrainableOnly, { trainableOnly: true });
+  checkFlag("trainableOnly", trainableOnly);
+  return trainableOnly;
+}
+
 /** @throws TypeError when an argument is not a buffer of parameters */
 export function checkBuffer(buffer: unknown): void {
   if (!(buffer instanceof Uint8Array || buffer instanceof Float32Array)) {

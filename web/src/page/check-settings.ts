@@ -1,19 +1,34 @@
 /** Checks of settings by Python's declarations (settings/). */
 
 import { badSetting } from "../data/given.js";
+import { nearest } from "../data/nearest.js";
 import { sessionError } from "../wire/messages.js";
 import type { Kind, Settings } from "./settings/kinds.js";
 import { isTensor } from "../data/given.js";
 
 export type Fields = Readonly<Record<string, unknown>>;
 
-/** A loss or an optimizer, given by its name or as an object with a `type`. */
-export function resolveKind(what: string, given: unknown, kinds: Readonly<Record<string, Settings>>): Record<string, unknown> {
+/**
+ * A loss or an optimizer, given by its name or as an object with a `type`. `others` are settings that were taken before.
+ *
+ * @throws TypeError with the nearest name for one that is not known; ModelError for a value that is not allowed
+ */
+export function resolveKind(
+  what: string,
+  given: unknown,
+  kinds: Readonly<Record<string, Settings>>,
+  others: readonly string[] = [],
+): Record<string, unknown> {
   const { type, ...settings } = asFields(what, given);
-  if (typeof type !== "string" || !Object.hasOwn(kinds, type)) {
-    throw sessionError("UNKNOWN_TYPE", { what, name: type, names: Object.keys(kinds).join(", ") });
+  const known = Object.keys(kinds);
+  const names = known.join(", ");
+  if (typeof type !== "string") {
+    throw sessionError("MISSING_SETTING", { what, name: "type", expected: `one of ${names}` });
   }
-  return { type, ...checkFields(type, `${what}.`, settings, kinds[type] as Settings) };
+  if (!Object.hasOwn(kinds, type)) {
+    throw sessionError("UNKNOWN_TYPE", { what, name: type, nearest: nearest(type, known), names });
+  }
+  return { type, ...checkFields(type, `${what}.`, settings, kinds[type] as Settings, others) };
 }
 
 export function asFields(what: string, given: unknown): Fields {
@@ -36,9 +51,14 @@ export function checkFields(
 ): Record<string, unknown> {
   const resolved: Record<string, unknown> = {};
   for (const [name, value] of Object.entries(given)) {
-    const setting = Object.hasOwn(settings, name) ? settings[name] : undefined;
+    const documented = Object.keys(settings).find((one) => one === name || settings[one]?.otherName === name);
+    const setting = documented === undefined ? undefined : settings[documented];
     if (setting === undefined) {
-      throw sessionError("UNKNOWN_SETTING", { what, name, names: [...others, ...Object.keys(settings)].join(", ") });
+      const known = [...others, ...Object.keys(settings)];
+      throw sessionError("UNKNOWN_SETTING", { what, name, nearest: nearest(name, known), names: known.join(", ") });
+    }
+    if (value !== undefined && setting.python in resolved) {
+      throw sessionError("SETTING_TWICE", { what, name: documented, other: setting.otherName });
     }
     if (value !== undefined) {
       const isNull = value === null && setting.isOptional;

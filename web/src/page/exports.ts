@@ -4,7 +4,7 @@ export { registerBackend, Tensor, type TypedTensor } from "onnxruntime-common";
 
 export type { FeedsType, FetchesType, ReturnType } from "./arguments.js";
 export type { RunOptions } from "./run-options.js";
-export type { ParameterTypeAndShape } from "./call-values.js";
+export type { ParameterTypeAndShape, TrainableOnly } from "./call-values.js";
 export { buildArtifacts, GradientGraphBuilder } from "./build.js";
 export type { ArtifactSet } from "./build.js";
 export type { FileOptions } from "./call-arguments.js";
@@ -36,8 +36,8 @@ export { listFolder, type FolderSource, type ListedFolder } from "../data/folder
 export { readObjectStore, type ObjectStoreSource } from "../data/indexed-db.js";
 export type { Augmentation, ImageOptions } from "../wire/images.js";
 export { readImage, readImages, type ImageSource, type ImagesOptions } from "./images.js";
-export type { Columns, DataSource, Rows } from "../data/dataset.js";
-export type { Batch, Row, RowValue } from "../data/rows.js";
+export type { BatchSource, Columns, DataSource, Rows } from "../data/dataset.js";
+export type { Batch, Numbers, Row, RowValue } from "../data/rows.js";
 export { FederatedClient, type FederatedSession, type RoundUpdate } from "./federated.js";
 export type { ConfigValue } from "../federated/frames.js";
 export { addMasked, SecureMember, type MaskedSum, type MaskOptions } from "../federated/secure.js";
@@ -45,6 +45,7 @@ export { addNoise, averageUpdates, clipUpdate, type ClientUpdate, type ClippedUp
 export { joinFlower, type FlowerEvaluation, type FlowerOptions, type FlowerSession, type FlowerTask, type FlowerTraining } from "./flower.js";
 export type * from "./settings/federated.js";
 export type { FitRun } from "./fit.js";
+export type { FindRateOptions, LearningRates } from "./find-rate.js";
 export type { OverfitOptions, OverfitReport } from "./overfit.js";
 export type { EpochEvent, FitControl, FitEvent, History, ProgressEvent } from "./fit-events.js";
 export type {
@@ -75,11 +76,17 @@ export { type Schedule, schedule } from "./schedule.js";
 export { TrainingSession } from "./session.js";
 export type {
   Artifacts,
+  CheckpointSource,
+  ContiguousOptions,
   ExportOptions,
+  NamedExportOptions,
   SaveCheckpointOptions,
   TrainingSessionBundle,
   TrainingSessionCreateOptions,
-} from "./session.js";
+  TrainingSessionModels,
+  WithCheckpoint,
+  WithCheckpointState,
+} from "./session-types.js";
 export type { EmaFields, LoraFields } from "./settings/config.js";
 export type { AdapterFiles, DeadUnits, PropertyKind, PropertyValue, SessionMemory, ModelMetadata, ValueMetadata } from "../wire/protocol.js";
 export type { Source } from "./sources.js";

@@ -26,6 +26,8 @@ import {
 import { CheckpointStore } from "./checkpoint-store.js";
 import type { FitControl, FitEvent } from "./fit-events.js";
 import { scheduleOf } from "./fit-rates.js";
+import { ModelInputs } from "./model-inputs.js";
+import { splitData } from "./split.js";
 import type { Schedule } from "./schedule.js";
 import type { Settings } from "./settings/kinds.js";
 import type { ScheduleSettings, ScheduleType } from "./settings/schedules.js";
@@ -64,7 +66,7 @@ export interface FitOptions extends FitFields {
    */
   readonly schedule?: ScheduleType | FitScheduleSettings | Schedule | ((step: number) => number) | null;
   /** Metrics of the validation data. */
-  readonly metrics?: readonly (MetricType | MetricSettings)[];
+  readonly metrics?: MetricType | MetricSettings | readonly (MetricType | MetricSettings)[];
   /** Output of the eval model for metrics; by default the only one besides the loss, else the tensor that the loss compares. */
   readonly predictions?: string;
   /** Input of the eval model that metrics compare it with; by default the last one. */
@@ -83,6 +85,9 @@ const OTHERS = [
   "validationData", "schedule", "metrics", "predictions", "targets", "earlyStopping", "callbacks", "signal",
   "checkpoint",
 ];
+
+/** How batches of validation data are made. */
+const VALIDATION = { remainder: "keep", batched: null, ignoresSize: true } as const;
 
 /** Options after the checks. */
 export interface ResolvedFit {
@@ -125,10 +130,14 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   }
   const given = options as FitOptions;
   const plain = checkPlain(options);
-  const [train, validation] = splitData(data, given.validationData ?? null, plain.validationSplit);
+  const inputs = new ModelInputs(info.inputs.train);
+  const [train, validation] = splitData(inputs, info.trainingInputNames.at(-1) as string, data, given.validationData ?? null, plain);
   const isStream = train.columns === null;
   if (train.isBatched && (given.batchSize ?? null) !== null) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
+  }
+  if (!isStream && plain.batched === true) {
+    throw sessionError("BATCHED_ARRAYS", {});
   }
   if (isStream && plain.shuffle === true) {
     throw sessionError("SHUFFLED_STREAM", {});
@@ -155,20 +164,23 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const batches = train.size === null || train.isBatched ? null : countBatches(train.size, batchSize, plain.remainder);
   const steps = batches === null ? null : plain.epochs * Math.ceil(batches / plain.accumulate);
   const seed = isStream || plain.shuffle === false ? null : plain.seed;
+  // The items of a stream may be batches of any size.
+  const hasSize = !train.isBatched && !(isStream && plain.batchSize === null && plain.batched !== false);
   const kept = {
-    batchSize: train.isBatched ? null : batchSize,
-    remainder: train.isBatched ? null : plain.remainder,
+    batchSize: hasSize ? batchSize : null,
+    remainder: hasSize ? plain.remainder : null,
     seed,
     accumulate: plain.accumulate,
     clipGradNorm: plain.clipGradNorm,
     clipGradValue: plain.clipGradValue,
     ema: plain.ema || null,
+    stratify: plain.stratify || null,
     rows: train.size,
     validationRows: validation?.size ?? null,
   };
   return {
-    train,
-    validation,
+    train: isStream ? inputs.batches(train, plain) : train,
+    validation: validation?.columns === null ? inputs.batches(validation, { ...VALIDATION, batchSize: plain.batchSize }) : validation,
     epochs: plain.epochs,
     batchSize,
     remainder: plain.remainder,
@@ -243,23 +255,13 @@ function withDefaults(checked: Fields, settings: Settings): Fields {
   );
 }
 
-function splitData(data: unknown, validation: DataSource | null, share: number | null): [Dataset, Dataset | null] {
-  const train = Dataset.of(data as DataSource);
-  if (share === null) {
-    return [train, validation === null ? null : Dataset.of(validation)];
-  }
-  if (validation !== null) {
-    throw sessionError("TWO_VALIDATIONS", {});
-  }
-  return train.split(share);
-}
-
 /** Metrics, checked. */
 export function resolveMetrics(given: unknown): readonly WireMetric[] {
-  if (!Array.isArray(given)) {
+  const listed: unknown = typeof given === "string" || (typeof given === "object" && given !== null && "type" in given) ? [given] : given;
+  if (!Array.isArray(listed)) {
     throw badSetting("metrics", given, "a list of metrics");
   }
-  const metrics = given.map((metric: unknown): WireMetric => {
+  const metrics = listed.map((metric: unknown): WireMetric => {
     const fields = resolveKind("metric", metric, METRICS);
     const type = fields["type"] as MetricType;
     const settings = Object.values(METRICS[type]).map(({ python, default: other }) => fields[python] ?? other);
@@ -313,7 +315,8 @@ function resolveEarlyStopping(given: EarlyStoppingSettings, metrics: readonly Wi
     throw badSetting("earlyStopping", given, "an object with 'patience'");
   }
   const { metric = "loss", ...settings } = given;
-  const names = metrics.map(({ type }) => type as MetricType).filter((type) => BETTER[type] !== null);
+  const numbers = metrics.filter((one) => !one.settings.includes("none"));
+  const names = numbers.map(({ type }) => type as MetricType).filter((type) => BETTER[type] !== null);
   if (metric !== "loss" && !names.includes(metric)) {
     throw badSetting("earlyStopping.metric", metric, ["loss", ...names].join(" or "));
   }

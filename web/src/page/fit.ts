@@ -33,7 +33,6 @@ import { bytesOf, copyBytes, isOnCpu, packTensor, type SpareBuffers } from "./te
 /** The fit was stopped or aborted before something came. */
 const ENDED = Symbol("ended");
 
-type BatchOptions = Pick<ResolvedFit, "batchSize" | "remainder">;
 
 interface MutableHistory extends History {
   epochs: EpochEvent[];
@@ -164,8 +163,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   }
 
   /** The batches of a stream as they are sent, without the first ones, until they or the fit end. */
-  async *#batches(data: Dataset, options: BatchOptions, inputNames: readonly string[], start = 0): AsyncGenerator<WireBatch> {
-    const batches = data.isBatched ? data : data.batch(options.batchSize, { remainder: options.remainder });
+  async *#batches(batches: Dataset, inputNames: readonly string[], start = 0): AsyncGenerator<WireBatch> {
     const iterator = batches[Symbol.asyncIterator]();
     try {
       for (let [k, first] = [0, 0]; ; k++) {
@@ -294,7 +292,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     const start = performance.now();
     await (plan.train.columns === null ? this.#trainStream(plan, number) : this.#trainRows(plan, number));
     this.#throwIfAborted();
-    const validation = plan.validation === null || this.#isStopping ? null : await this.#evaluate(plan, plan.validation, number);
+    const validation = plan.validation === null || this.#isStopping ? null : await this.#evaluate(plan.validation, number);
     this.#throwIfAborted();
     const task = { seconds: (performance.now() - start) / 1e3, validation, isStopped: this.#isStopping };
     const answer = await this.#host.send(() => callOf("fitEpoch", [this.#host.info.handle, task]));
@@ -319,7 +317,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     let latest: Promise<TrainAnswer> | null = null;
     let count = 0;
     const done = this.#doneOf(number);
-    for await (const batch of this.#batches(plan.train, plan, this.#host.info.trainingInputNames, done)) {
+    for await (const batch of this.#batches(plan.train, this.#host.info.trainingInputNames, done)) {
       await this.#paused;
       this.#throwIfAborted();
       if (this.#isStopping) {
@@ -360,13 +358,13 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     return answer;
   }
 
-  async #evaluate(plan: ResolvedFit, data: Dataset, number: number): Promise<EvalValues | null> {
+  async #evaluate(data: Dataset, number: number): Promise<EvalValues | null> {
     const { handle, evalInputNames } = this.#host.info;
     if (data.columns !== null) {
       return this.#host.send(() => callOf("fitEvaluate", [handle, null, true]));
     }
     let latest: Promise<EvalValues | null> | null = null;
-    for await (const batch of this.#batches(data, { ...plan, remainder: "keep" }, evalInputNames)) {
+    for await (const batch of this.#batches(data, evalInputNames)) {
       this.#throwIfAborted();
       const before = latest;
       latest = this.#host.send(() => callOf("fitEvaluate", [handle, [batch], false], buffersOf(batch)));

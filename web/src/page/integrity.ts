@@ -78,10 +78,11 @@ export function checkIntegrity(value: unknown): Integrity {
     throw new TypeError("'integrity' must be a string, or an object of them by the names of files.");
   }
   const entries = Object.entries(value).map(([name, text]: [string, unknown]) => {
-    if (!FILES.includes(name)) {
+    const file = name === "checkpoint" ? "checkpointState" : name;
+    if (!FILES.includes(file)) {
       throw new TypeError(`'integrity.${brief(name)}' is no file; there are ${FILES.join(", ")}.`);
     }
-    return [name, parse(`integrity.${name}`, text)] as const;
+    return [file, parse(`integrity.${name}`, text)] as const;
   });
   return new Integrity(new Map(entries), null);
 }

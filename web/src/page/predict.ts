@@ -2,15 +2,16 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-import { Dataset, type DataSource } from "../data/dataset.js";
+import type { Dataset } from "../data/dataset.js";
 import { badSetting } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import type { EvalValues, WireBatch } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
-import type { NamedTensor } from "../wire/protocol.js";
+import type { NamedTensor, SessionInfo } from "../wire/protocol.js";
 import { checkFlag } from "./call-values.js";
 import { callOf } from "./client.js";
 import { buffersOf, emptyData, packBatch, type FitHost } from "./fit.js";
+import { ModelInputs } from "./model-inputs.js";
 import { checkAverages, resolveEvaluation, resolveMetrics } from "./fit-options.js";
 import { DEFAULT_BATCH, type MetricSettings, type MetricType } from "./settings/fit.js";
 import { unpackNamed } from "./tensors.js";
@@ -29,14 +30,18 @@ export interface PredictOptions {
    * padding are left out.
    */
   readonly batchSize?: number;
+  /** Whether the items of a stream are whole batches; by default the shape of the first one tells. */
+  readonly batched?: boolean;
 }
 
 /** Options of `evaluate`. */
 export interface EvaluateOptions {
   /** Values to compute besides the loss. */
-  readonly metrics?: readonly (MetricType | MetricSettings)[];
+  readonly metrics?: MetricType | MetricSettings | readonly (MetricType | MetricSettings)[];
   /** Rows of a batch; default 32, unless the data comes in batches. */
   readonly batchSize?: number;
+  /** Whether the items of a stream are whole batches; by default the shape of the first one tells. */
+  readonly batched?: boolean;
   /** Use the averages of the parameters that the session keeps. Default false. */
   readonly ema?: boolean;
   /** Output of the eval model for metrics; by default the only one besides the loss, else the tensor that the loss compares. */
@@ -47,17 +52,17 @@ export interface EvaluateOptions {
 
 /** See `TrainingSession.predict`. */
 export async function predict(host: FitHost, data: unknown, options: PredictOptions): Promise<Record<string, Tensor>> {
-  const known = { outputs: true, ema: true, batchSize: true } as const;
+  const known = { outputs: true, ema: true, batchSize: true, batched: true } as const;
   const { outputs, ...others } = checkOptions("predict", options, known);
-  const { dataset, size, ema } = resolve(host, data, others);
-  const names = outputs ?? ownOutputs(host);
+  const { batches, ema } = resolve(host, data, others);
+  const names = outputs ?? ownOutputs(host.info);
   if (!Array.isArray(names) || names.length === 0 || names.some((name) => typeof name !== "string")) {
     throw badSetting("outputs", names, "a list of tensors of the eval model");
   }
   const { handle, evalInputNames } = host.info;
   const parts: NamedTensor[][] = [];
   let [whole, first] = [0, 0];
-  for await (const rows of batchesOf(dataset, size)) {
+  for await (const rows of batches) {
     const batch = await packBatch(rows, evalInputNames, parts.length, first);
     whole ||= batch.rows;
     const results = await host.send(() => callOf("predict", [handle, names, batch, whole, ema], buffersOf(batch)));
@@ -75,9 +80,9 @@ export async function predict(host: FitHost, data: unknown, options: PredictOpti
 
 /** See `TrainingSession.evaluate`. */
 export async function evaluate(host: FitHost, data: unknown, options: EvaluateOptions): Promise<EvalValues> {
-  const known = { metrics: true, batchSize: true, ema: true, predictions: true, targets: true } as const;
+  const known = { metrics: true, batchSize: true, batched: true, ema: true, predictions: true, targets: true } as const;
   const { metrics = [], predictions, targets, ...others } = checkOptions("evaluate", options, known);
-  const { dataset, size, ema } = resolve(host, data, others);
+  const { batches, ema } = resolve(host, data, others);
   const names = { ...(predictions === undefined ? {} : { predictions }), ...(targets === undefined ? {} : { targets }) };
   const evaluation = resolveEvaluation(host.info, names, resolveMetrics(metrics));
   const { handle, evalInputNames } = host.info;
@@ -88,7 +93,7 @@ export async function evaluate(host: FitHost, data: unknown, options: EvaluateOp
   };
   let [count, first] = [0, 0];
   try {
-    for await (const rows of batchesOf(dataset, size)) {
+    for await (const rows of batches) {
       const batch = await packBatch(rows, evalInputNames, count++, first);
       first += batch.rows;
       await send(batch);
@@ -107,9 +112,12 @@ export async function evaluate(host: FitHost, data: unknown, options: EvaluateOp
 function resolve(
   { info }: FitHost,
   data: unknown,
-  { batchSize, ema = false }: Pick<PredictOptions, "batchSize" | "ema">,
-): { readonly dataset: Dataset; readonly size: number; readonly ema: boolean } {
+  { batchSize, batched, ema = false }: Pick<PredictOptions, "batchSize" | "batched" | "ema">,
+): { readonly batches: Dataset; readonly ema: boolean } {
   checkFlag("ema", ema);
+  if (batched !== undefined) {
+    checkFlag("batched", batched);
+  }
   if (batchSize !== undefined && (!Number.isSafeInteger(batchSize) || batchSize < 1)) {
     throw badSetting("batchSize", batchSize, "an integer >= 1");
   }
@@ -119,26 +127,34 @@ function resolve(
   if (ema) {
     checkAverages(info);
   }
-  const dataset = Dataset.of(data as DataSource);
+  const inputs = new ModelInputs(info.inputs.eval);
+  const dataset = inputs.dataset(data);
   if (dataset.isBatched && batchSize !== undefined) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
   }
   if (dataset.isPadded) {
     throw sessionError("PADDED_VALIDATION", {});
   }
-  return { dataset, size: batchSize ?? DEFAULT_BATCH, ema };
+  if (dataset.columns !== null && batched === true) {
+    throw sessionError("BATCHED_ARRAYS", {});
+  }
+  if (dataset.columns !== null) {
+    return { batches: dataset.batch(batchSize ?? DEFAULT_BATCH), ema };
+  }
+  const options = { batchSize: batchSize ?? null, batched: batched ?? null, remainder: "keep" } as const;
+  return { batches: inputs.batches(dataset, options), ema };
 }
 
-function ownOutputs({ info: { evalOutputNames, compared } }: FitHost): readonly string[] {
+/** @throws SessionError where the eval model gives nothing but the loss */
+export function ownOutputs({ hasEval, evalOutputNames, compared }: SessionInfo): readonly string[] {
+  if (!hasEval) {
+    throw sessionError("NO_EVAL_MODEL", {});
+  }
   const [, ...others] = evalOutputNames;
   if (others.length === 0 && compared === null) {
     throw sessionError("NO_OWN_OUTPUTS", { names: evalOutputNames.join(", ") });
   }
   return others.length > 0 ? others : [compared as string];
-}
-
-function batchesOf(dataset: Dataset, size: number): Dataset {
-  return dataset.isBatched ? dataset : dataset.batch(size);
 }
 
 function checkRows({ name, dims }: NamedTensor, rows: number): void {

@@ -3,35 +3,50 @@
 import { describe } from "../data/given.js";
 import { checkKnown } from "../data/nearest.js";
 import { CheckpointState } from "./checkpoint-state.js";
-import { isSource } from "./sources.js";
+import { isSource, type Source } from "./sources.js";
+
+/** The files of artifacts by one name each. */
+export interface SessionFiles {
+  readonly trainModel: Source;
+  readonly checkpointState: Source | CheckpointState;
+  readonly evalModel?: Source | null;
+  readonly optimizerModel?: Source | null;
+}
 
 /** @throws TypeError when they are neither artifacts nor a bundle */
-export function checkTrainingOptions(options: unknown): void {
+export function checkTrainingOptions(options: unknown): SessionFiles | { readonly bundle: Source } {
   if (typeof options !== "object" || options === null) {
-    throw new TypeError("'trainingOptions' must be an object with 'trainModel' and 'checkpointState'.");
+    throw new TypeError("'trainingOptions' must be an object with 'trainModel' and 'checkpoint'.");
   }
   if ("bundle" in options) {
     checkBundleOptions(options);
-    return;
+    return options as { readonly bundle: Source };
   }
-  const names = ["trainModel", "checkpointState", "evalModel", "optimizerModel"] as const;
+  const { checkpointState, ...given } = options as Readonly<Record<string, unknown>>;
+  if (checkpointState && given["checkpoint"]) {
+    throw new TypeError("'trainingOptions' takes 'checkpoint' and 'checkpointState' for the same file: give one of them.");
+  }
+  const files: Readonly<Record<string, unknown>> = { ...given, checkpoint: checkpointState || given["checkpoint"] };
+  const names = ["trainModel", "checkpoint", "evalModel", "optimizerModel"] as const;
   // The result of `buildArtifacts` may be passed as it is: it has the nominal checkpoint besides.
-  checkKnown("The file", options, [...names, "nominalCheckpoint"]);
+  checkKnown("The file", given, [...names, "nominalCheckpoint"]);
   for (const name of names) {
-    const source = (options as Readonly<Record<string, unknown>>)[name];
-    const required = name === "trainModel" || name === "checkpointState";
+    const source = files[name];
+    const required = name === "trainModel" || name === "checkpoint";
     if (!source && !required) {
       continue;
     }
     if (!source) {
       throw new TypeError(`'trainingOptions.${name}' is required: a URL, Uint8Array, ArrayBuffer or Blob.`);
     }
-    if (!isSource(source) && !(name === "checkpointState" && source instanceof CheckpointState)) {
+    if (!isSource(source) && !(name === "checkpoint" && source instanceof CheckpointState)) {
       throw new TypeError(
         `'trainingOptions.${name}' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(source)}.`,
       );
     }
   }
+  const { checkpoint, ...models } = files;
+  return { ...models, checkpointState: checkpoint } as SessionFiles;
 }
 
 function checkBundleOptions(options: { readonly bundle: unknown }): void {

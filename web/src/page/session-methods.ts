@@ -3,7 +3,7 @@
 import type { Tensor } from "onnxruntime-common";
 
 import type { PropertyKind, PropertyValue, SessionMemory, ValueMetadata, AdapterFiles } from "../wire/protocol.js";
-import { checkAdapter, checkBuffer, checkBytes, checkFlag, checkNumber, typeAndShape, type ParameterTypeAndShape } from "./call-values.js";
+import { checkAdapter, checkBuffer, checkBytes, checkFlag, checkNumber, trainableOnlyOf, type TrainableOnly, typeAndShape, type ParameterTypeAndShape } from "./call-values.js";
 import { checkOptions } from "../data/nearest.js";
 import { copyBytes, unpackNamed, unpackTensor } from "./tensors.js";
 import type { SessionCaller } from "./session-caller.js";
@@ -62,9 +62,8 @@ export class SessionMethods {
    *
    * @param trainableOnly - leave out the frozen ones; default true
    */
-  async getParametersSize(trainableOnly = true): Promise<number> {
-    checkFlag("trainableOnly", trainableOnly);
-    return this.#calls.call("getParametersSize", trainableOnly);
+  async getParametersSize(trainableOnly: boolean | TrainableOnly = true): Promise<number> {
+    return this.#calls.call("getParametersSize", trainableOnlyOf(trainableOnly));
   }
 
   /**
@@ -74,10 +73,9 @@ export class SessionMethods {
    * @param trainableOnly - leave out the frozen ones; default true
    * @throws BufferSizeError: wrong number of elements
    */
-  async loadParametersBuffer(buffer: Uint8Array | Float32Array, trainableOnly = true): Promise<void> {
+  async loadParametersBuffer(buffer: Uint8Array | Float32Array, trainableOnly: boolean | TrainableOnly = true): Promise<void> {
     checkBuffer(buffer);
-    checkFlag("trainableOnly", trainableOnly);
-    await this.#calls.call("loadParametersBuffer", copyBytes(buffer), trainableOnly);
+    await this.#calls.call("loadParametersBuffer", copyBytes(buffer), trainableOnlyOf(trainableOnly));
   }
 
   /**
@@ -275,7 +273,7 @@ export class SessionMethods {
   }
 }
 
-/** The calls that `TrainingSession` has besides. */
+/** The calls that `TrainingSession` has besides. @internal */
 export type MethodsByHand = Readonly<
   Record<
     "lazyResetGrad" | "getContiguousParameters" | "updateParameter" | "deadUnits" | "addProperty" | "prepare" | "explain" | "saveCheckpoint" | "exportModelForInferencing" | "mergeAdapter",

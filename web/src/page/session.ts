@@ -8,7 +8,6 @@ import { Profile, type ProfileOptions, type WireProfile } from "../wire/profile.
 import { log } from "../wire/log.js";
 import type {
   DeadUnits,
-  FileForm,
   PropertyKind,
   PropertyValue,
   SessionCall,
@@ -18,7 +17,7 @@ import type {
   StepKind,
 } from "../wire/protocol.js";
 import type { CheckpointFolder, EvalValues } from "../wire/fit.js";
-import type { DataSource } from "../data/dataset.js";
+import type { BatchSource, DataSource } from "../data/dataset.js";
 import {
   parseRunArguments,
   parseRunOptions,
@@ -30,7 +29,7 @@ import {
   type RunArguments,
 } from "./arguments.js";
 import type { RunOptions } from "./run-options.js";
-import { checkFlag, checkNumber } from "./call-values.js";
+import { checkFlag, checkNumber, trainableOnlyOf, type TrainableOnly } from "./call-values.js";
 import { checkForm, checkKind, type FileOptions, formOf } from "./call-arguments.js";
 import { CheckpointState } from "./checkpoint-state.js";
 import { Channel } from "./channel.js";
@@ -41,12 +40,23 @@ import { FederatedClient } from "./federated.js";
 import type { FederatedFields } from "./settings/federated.js";
 import { FitRun, runTrainSteps, type FitHost } from "./fit.js";
 import { checkAverages, type FitOptions } from "./fit-options.js";
-import { evaluate, predict, type EvaluateOptions, type PredictOptions } from "./predict.js";
+import { evaluate, ownOutputs, predict, type EvaluateOptions, type PredictOptions } from "./predict.js";
 import type { FileName } from "./integrity.js";
 import { checkModel, withModel } from "./load-model.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
-import { overfitOneBatch, type OverfitOptions, type OverfitReport } from "./overfit.js";
-import { checkTrainingOptions } from "./session-files.js";
+import { ModelInputs } from "./model-inputs.js";
+import { findLearningRate, type FindRateOptions, type LearningRates } from "./find-rate.js";
+import { overfitOneBatch, type OverfitOptions, type OverfitReport, type StateKeeper } from "./overfit.js";
+import { checkTrainingOptions, type SessionFiles } from "./session-files.js";
+import type {
+  Artifacts,
+  ContiguousOptions,
+  ExportOptions,
+  NamedExportOptions,
+  SaveCheckpointOptions,
+  TrainingSessionBundle,
+  TrainingSessionCreateOptions,
+} from "./session-types.js";
 import { SessionCaller } from "./session-caller.js";
 import { SessionMethods, type MethodsByHand } from "./session-methods.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
@@ -54,52 +64,7 @@ import { buffersOf, loadSource, type Source } from "./sources.js";
 import { describe, isTensor } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import { copiedInto, copyBytes, describeFetch, ownBytes, packFeeds, packTensor, SpareBuffers, unpackResults, unpackTensor } from "./tensors.js";
-import { resolveConfig, takeRate, type TrainingConfig } from "./training-config.js";
-
-/** The files of a training session: URLs, bytes or Blobs. */
-export interface TrainingSessionCreateOptions {
-  /** The training model, built by `buildArtifacts`, Python or onnxruntime-training. */
-  readonly trainModel: Source;
-  /** The checkpoint as a file, or a `CheckpointState`, which the session then updates. */
-  readonly checkpointState: Source | CheckpointState;
-  /** The eval model; eval steps need it. */
-  readonly evalModel?: Source | null;
-  /** The optimizer model; updates of the parameters need it. */
-  readonly optimizerModel?: Source | null;
-}
-
-/** A session from a bundle of `trainweb compile`, which trains without Python. */
-export interface TrainingSessionBundle {
-  /** The file of the bundle. */
-  readonly bundle: Source;
-}
-
-/** Contents and form of a checkpoint. */
-export interface SaveCheckpointOptions<Form extends FileForm = FileForm> extends FileOptions<Form> {
-  /**
-   * Include the state for exact resumption: moments, step count, learning rate and schedule, accumulated gradients, and
-   * the seed and position of random numbers. A run that continues from it gives the same bytes as one without a break.
-   */
-  readonly includeOptimizerState?: boolean;
-}
-
-/** Contents and form of an exported model. */
-export interface ExportOptions<Form extends FileForm = FileForm> extends FileOptions<Form> {
-  /** Export the averages of the parameters that the session keeps. Default false. */
-  readonly ema?: boolean;
-}
-
-/** Training artifacts, for `TrainingSession.create`. */
-export interface Artifacts<File extends Uint8Array | Blob = Uint8Array> {
-  /** The training model, with gradients (ONNX). */
-  readonly trainModel: File;
-  /** The checkpoint before training. */
-  readonly checkpointState: File;
-  /** The eval model (ONNX). */
-  readonly evalModel: File | null;
-  /** The optimizer model (ONNX). */
-  readonly optimizerModel: File | null;
-}
+import { requireLoss, resolveConfig, takeRate, type TrainingConfig } from "./training-config.js";
 
 type OpenOptions = Pick<ResolvedOptions, "hasBudget" | "severity" | "checksNumerics">;
 
@@ -107,7 +72,7 @@ const KEY = Symbol("TrainingSession");
 const FILES: readonly FileName[] = ["bundle", "trainModel", "checkpointState", "evalModel", "optimizerModel"];
 
 /** Trains a model in a worker. You need not await each call: calls run in order. */
-export class TrainingSession extends SessionMethods implements MethodsByHand {
+export class TrainingSession extends SessionMethods {
   readonly #info: SessionInfo;
   readonly #client: WorkerClient;
   readonly #channel: Channel;
@@ -170,20 +135,20 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
     trainingOptions: TrainingSessionCreateOptions | TrainingSessionBundle,
     sessionOptions?: SessionOptions,
   ): Promise<TrainingSession> {
-    checkTrainingOptions(trainingOptions);
+    const files = checkTrainingOptions(trainingOptions);
     const options = resolveOptions(sessionOptions);
-    if (options.hasDims && "bundle" in trainingOptions) {
+    if (options.hasDims && "bundle" in files) {
       throw new TypeError("'freeDimensionOverrides' is of models; a bundle has the sizes that it was compiled for.");
     }
     if (options.externalData.length > 0) {
       throw new TypeError("'externalData' is of models for createFromModel; artifacts and bundles have none.");
     }
-    options.integrity.expect(FILES.filter((name) => (trainingOptions as Partial<Record<FileName, unknown>>)[name]));
+    options.integrity.expect(FILES.filter((name) => (files as Partial<Record<FileName, unknown>>)[name]));
     // The worker starts while the files are on their way.
     return withWorker(options, (client) =>
-      "bundle" in trainingOptions
-        ? createFromBundle(client, trainingOptions.bundle, options)
-        : createFromArtifacts(client, trainingOptions, options),
+      "bundle" in files
+        ? createFromBundle(client, files.bundle, options)
+        : createFromArtifacts(client, files, options),
     );
   }
 
@@ -199,7 +164,8 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   ): Promise<TrainingSession> {
     checkModel(model);
     const [artifacts, rate] = takeRate(config);
-    const configJson = resolveConfig(artifacts);
+    const configJson = resolveConfig(artifacts, ["learningRate"]);
+    requireLoss(config);
     const options = resolveOptions(sessionOptions);
     const session = await withModel(
       model,
@@ -459,7 +425,7 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   /**
    * All (trainable) parameters as one vector, in the order of the training model's inputs.
    *
-   * @param trainableOnly - leave out the frozen ones; default true
+   * @param trainableOnly - leave out the frozen ones; default true. It may be one of the settings
    * @param options - settings by name
    * @param options.ema - use the averages of the parameters that the session keeps; default false
    * @param options.out - the array for the result, of `getParametersSize` elements; default: a new array
@@ -469,16 +435,19 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
    * @throws BufferSizeError: `out` has another number of elements
    */
   async getContiguousParameters(
-    trainableOnly = true,
-    options: { readonly ema?: boolean; readonly out?: Float32Array } = {},
+    trainableOnly: boolean | (ContiguousOptions & TrainableOnly) = true,
+    options: ContiguousOptions = {},
   ): Promise<Tensor> {
-    const { ema = false, out } = checkOptions("getContiguousParameters", options, { ema: true, out: true });
-    checkFlag("trainableOnly", trainableOnly);
+    const isNamed = typeof trainableOnly === "object" && trainableOnly !== null;
+    const { trainableOnly: flag, ...own } = isNamed ? trainableOnly : { trainableOnly };
+    const given = isNamed ? own : options;
+    const { ema = false, out } = checkOptions("getContiguousParameters", given, { ema: true, out: true });
+    const isShort = trainableOnlyOf(flag ?? true);
     checkFlag("ema", ema);
     if (out !== undefined && !(out instanceof Float32Array)) {
       throw new TypeError(`'out' must be a Float32Array, got ${describe(out)}.`);
     }
-    const found = unpackTensor(await this.#calls.call("getContiguousParameters", trainableOnly, ema));
+    const found = unpackTensor(await this.#calls.call("getContiguousParameters", isShort, ema));
     return out === undefined ? found : copiedInto(out, found);
   }
 
@@ -512,12 +481,12 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   async getArtifacts(options: FileOptions = {}): Promise<Artifacts<Uint8Array | Blob>> {
     const form = formOf("getArtifacts", options);
     const names = ["training_model", "checkpoint", "eval_model", "optimizer_model"] as const;
-    const [trainModel, checkpointState, evalModel, optimizerModel] = await Promise.all(
+    const [trainModel, checkpoint, evalModel, optimizerModel] = await Promise.all(
       names.map(async (name) => (await this.#calls.call("artifact", name, form))?.data),
     );
     return {
       trainModel: trainModel ?? new Uint8Array(),
-      checkpointState: checkpointState ?? new Uint8Array(),
+      checkpoint: checkpoint ?? new Uint8Array(),
       evalModel: evalModel ?? null,
       optimizerModel: optimizerModel ?? null,
     };
@@ -624,11 +593,46 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
    * @throws FeedError when the batch does not fit the model; for a label out of range it names the position
    * @throws SessionError when the loss is not one number, or the session has no optimizer model
    */
-  overfitOneBatch(batch: FeedsType, options: OverfitOptions = {}): Promise<OverfitReport> {
+  async overfitOneBatch(batch: BatchSource, options: OverfitOptions = {}): Promise<OverfitReport> {
     this.#calls.checkOptimizer();
-    const keepState = (): Promise<void> => this.#calls.call("keepState").then(() => {});
-    const goBack = (): Promise<void> => this.#calls.call("goBack").then(() => {});
-    return overfitOneBatch(this, { keepState, goBack }, batch, options);
+    const whole = new ModelInputs(this.#info.inputs.train).batch(batch);
+    return overfitOneBatch(this, this.#stateKeeper(), whole, options);
+  }
+
+  /**
+   * Losses of steps whose learning rate grows, and a rate to train with; afterwards the session is as before. It is fastai's
+   * finder: rates grow by a factor, losses are smoothed, and the suggestion lies in their valley.
+   *
+   * @param data - as of `fit`
+   * @throws SessionError without an optimizer model; FeedError for data that does not fit the model or has no rows
+   */
+  findLearningRate(data: DataSource, options: FindRateOptions = {}): Promise<LearningRates> {
+    this.#calls.checkOptimizer();
+    return findLearningRate(this, this.#info, this.#stateKeeper(), data, options);
+  }
+
+  /** `saveCheckpoint` with the state of the optimizer, unless `includeOptimizerState` is false. */
+  save(options: SaveCheckpointOptions<"blob"> & { readonly as: "blob" }): Promise<Blob>;
+  save(options?: SaveCheckpointOptions<"bytes">): Promise<Uint8Array>;
+  async save(options: SaveCheckpointOptions = {}): Promise<Uint8Array | Blob> {
+    const { includeOptimizerState = true, as } = checkOptions("save", options, { includeOptimizerState: true, as: true });
+    return (await this.#calls.call("saveCheckpoint", includeOptimizerState, checkForm(as))).data;
+  }
+
+  /** `exportModelForInferencing` of the outputs of the model, or of those that are named. */
+  export(options: NamedExportOptions & { readonly as: "blob" }): Promise<Blob>;
+  export(options?: NamedExportOptions<"bytes">): Promise<Uint8Array>;
+  async export(options: NamedExportOptions = {}): Promise<Uint8Array | Blob> {
+    const { outputs, ema = false, as } = checkOptions("export", options, { outputs: true, ema: true, as: true });
+    const names = outputs ?? ownOutputs(this.#info);
+    return (await this.#calls.call("exportModelForInferencing", names, checkForm(as), ema)).data;
+  }
+
+  #stateKeeper(): StateKeeper {
+    return {
+      keepState: () => this.#calls.call("keepState").then(() => {}),
+      goBack: () => this.#calls.call("goBack").then(() => {}),
+    };
   }
 
   /** Free the session after all earlier calls. You may call it again. */
@@ -737,6 +741,9 @@ export class TrainingSession extends SessionMethods implements MethodsByHand {
   }
 }
 
+/** The compiler finds a call that the class lacks. @internal */
+export const asCalls: (session: TrainingSession) => MethodsByHand = (session) => session;
+
 function logCost(memory: SessionMemory): void {
   const { arena, arenaWithoutBudget: full, recomputedInstructions: count, recomputedShare: share } = memory;
   const cost = `${count} instructions run again, for some ${Math.round(100 * share)} % more time`;
@@ -745,7 +752,7 @@ function logCost(memory: SessionMemory): void {
 
 async function createFromArtifacts(
   client: WorkerClient,
-  { trainModel, checkpointState, evalModel, optimizerModel }: TrainingSessionCreateOptions,
+  { trainModel, checkpointState, evalModel, optimizerModel }: SessionFiles,
   options: ResolvedOptions,
 ): Promise<TrainingSession> {
   const { json, cache, progress } = options;

@@ -41,6 +41,12 @@ const ARRAYS: Readonly<Record<WireDtype, NumericArrayConstructor>> = {
   bool: Uint8Array,
 };
 
+/** An array of zeros for the data of a tensor. */
+export function arrayOf(dtype: WireDtype, length: number): NumericArray {
+  const Data = ARRAYS[dtype];
+  return new Data(new ArrayBuffer(length * Data.BYTES_PER_ELEMENT), 0, length);
+}
+
 /** The array of float16 tensors in browsers that have it. */
 const HalfArray = (globalThis as { readonly Float16Array?: NumericArrayConstructor }).Float16Array;
 

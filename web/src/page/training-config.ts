@@ -86,6 +86,14 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
   return JSON.stringify(resolved);
 }
 
+/** @throws ModelError for a configuration without a loss */
+export function requireLoss(config: unknown): void {
+  if (typeof config === "object" && config !== null && (config as Fields)["loss"] === undefined) {
+    const expected = "a loss, or null for a model whose first output is one";
+    throw sessionError("MISSING_SETTING", { what: "config", name: "loss", expected });
+  }
+}
+
 function resolveEma(given: unknown): Fields {
   if (typeof given !== "object" || given === null || Array.isArray(given)) {
     throw badSetting("ema", given, "an object of its settings, such as 'decay'");
@@ -115,7 +123,7 @@ function resolveLora(given: unknown, others: Fields): Fields {
 
 function resolveOptimizer(given: unknown): Record<string, unknown> {
   const { groups, decayBiasesAndNorms, ...settings } = asFields("optimizer", given);
-  const resolved = resolveKind("optimizer", settings, OPTIMIZERS);
+  const resolved = resolveKind("optimizer", settings, OPTIMIZERS, ["groups", "decayBiasesAndNorms"]);
   const name = resolved["type"] as OptimizerType;
   if (decayBiasesAndNorms !== undefined) {
     if (typeof decayBiasesAndNorms !== "boolean") {

@@ -185,8 +185,8 @@ export interface TrainAnswer {
   readonly isNaN: boolean;
 }
 
-/** A number, or rows of numbers: a confusion matrix has a row for each true class. */
-export type MetricValue = number | readonly (readonly number[])[];
+/** A number, a number for each class, or rows of numbers: a confusion matrix has a row for each true class. */
+export type MetricValue = number | readonly number[] | readonly (readonly number[])[];
 
 /** The loss and metrics, by name. */
 export type EvalValues = Readonly<Record<string, MetricValue>>;

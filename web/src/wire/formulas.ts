@@ -76,7 +76,8 @@ export function numberOf(formula: Formula, names: Names): number {
   return typeof found === "number" ? found : (found[0] as number);
 }
 
-function evaluated(formula: Formula, names: Names): Row {
+/** The value of a formula, a number or a row. */
+export function evaluated(formula: Formula, names: Names): Row {
   if (typeof formula === "number") {
     return formula;
   }

@@ -258,17 +258,41 @@ export const MESSAGES = {
     error: "FeedError",
     text: "{name!r} is {given}; its first axis must count rows.",
   },
+  INEXACT_NUMBER: {
+    error: "FeedError",
+    text: "{name!r} has {value}, which float32 does not hold: give bigints or a typed array.",
+  },
+  NOT_NUMBERS: {
+    error: "FeedError",
+    text: "{name!r} has {given} among its values: give only numbers, only bigints or only booleans.",
+  },
+  DATA_SHAPE: {
+    error: "FeedError",
+    text: "{name!r} has shape {given!r} in {where}. The model takes {batch} for a batch, so {row} for a row.",
+  },
+  LOST_VALUE: {
+    error: "FeedError",
+    text: "{name!r} has {value!r} in {where}; the model takes {dtype}.",
+  },
+  TOO_MANY_VALUES: {
+    error: "FeedError",
+    text: "{where} has {count} values, and the model has {inputs} inputs: {names}.",
+  },
+  BATCHED_ARRAYS: {
+    error: "ModelError",
+    text: "'batched' is for data that comes in batches; this data is arrays: leave it out.",
+  },
   RAGGED_COLUMN: {
     error: "FeedError",
     text: "The rows of {name!r} have different shapes: {reason}.",
   },
   NOT_A_ROW: {
     error: "FeedError",
-    text: "Row {position} of the data is {given}; it must map input names to arrays.",
+    text: "Row {position} of the data is {given}; it must map input names to arrays, or be an array of arrays.",
   },
   NOT_A_BATCH: {
     error: "FeedError",
-    text: "Batch {position} of the data is {given}; it must map input names to arrays.",
+    text: "Batch {position} of the data is {given}; it must map input names to arrays, or be an array of arrays.",
   },
   ROW_NAMES: {
     error: "FeedError",
@@ -382,6 +406,18 @@ export const MESSAGES = {
     error: "ModelError",
     text: "A stream can only be shuffled in a buffer: call data.shuffle(options), and leave out 'shuffle'.",
   },
+  STRATIFIED_NOTHING: {
+    error: "ModelError",
+    text: "'stratify' is of 'validationSplit': give the share of the rows that are evaluated.",
+  },
+  NO_CLASSES: {
+    error: "FeedError",
+    text: "'stratify' goes by the classes in {name!r}, the last input: give arrays with an integer a row.",
+  },
+  MISSING_CLASSES: {
+    error: "FeedError",
+    text: "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give stratify: true, or shuffle the rows before.",
+  },
   TWO_VALIDATIONS: {
     error: "ModelError",
     text: "Give validation data, or split it off the data: not both.",
@@ -425,6 +461,14 @@ export const MESSAGES = {
   METRIC_SHAPES: {
     error: "FeedError",
     text: "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}.",
+  },
+  METRIC_TYPE: {
+    error: "FeedError",
+    text: "A metric cannot compare values of type {dtype}: give float32, int64 or int32.",
+  },
+  AUC_SHAPE: {
+    error: "FeedError",
+    text: "{name} compares predictions [rows, classes] or [rows] with targets [rows]; it got {scores!r} and {targets!r}.",
   },
   METRIC_CLASS: {
     error: "FeedError",
@@ -587,16 +631,24 @@ export const MESSAGES = {
     text: "{name} is {value!r}; it must be {expected}.",
   },
   UNKNOWN_SETTING: {
+    error: "TypeError",
+    text: "{what} has no setting {name!r}; did you mean {nearest!r}? It has {names}.",
+  },
+  SETTING_TWICE: {
+    error: "TypeError",
+    text: "{what} takes {name!r} and {other!r} for the same setting: give one of them.",
+  },
+  NO_DECAY: {
     error: "ModelError",
-    text: "{what} has no setting {name!r}; it has {names}.",
+    text: "{what} has no setting 'weight_decay'; it has {names}.",
   },
   MISSING_SETTING: {
     error: "ModelError",
     text: "{what} needs the setting {name!r}: {expected}.",
   },
   UNKNOWN_TYPE: {
-    error: "ModelError",
-    text: "There is no {what} {name!r}; there are {names}.",
+    error: "TypeError",
+    text: "There is no {what} {name!r}; did you mean {nearest!r}? There are {names}.",
   },
   CLIP_WITHOUT_OPTIMIZER: {
     error: "ModelError",

@@ -145,7 +145,7 @@ export type SessionCall = {
 /** Files that `buildArtifacts` makes. */
 export interface BuiltArtifacts {
   readonly trainModel: FileData;
-  readonly checkpointState: FileData;
+  readonly checkpoint: FileData;
   readonly nominalCheckpoint: FileData;
   readonly evalModel: FileData;
   readonly optimizerModel: FileData | null;

@@ -17,6 +17,8 @@ export interface PlanMetric {
   readonly rows: readonly string[];
   /** True: rows combine as in `ErrorSums`; false: all rows are added. */
   readonly isPooled: boolean;
+  /** True: `sums` and `faults` are predictions and targets, which are kept one behind the other. */
+  readonly isCollected: boolean;
   readonly formula: Formula;
 }
 
@@ -29,6 +31,7 @@ export function readMetrics(reader: Reader, value: unknown, where: string): Plan
       faults: reader.text(fields["faults"], `${at}.faults`),
       rows: reader.names(fields["rows"], `${at}.rows`),
       isPooled: reader.boolean(fields["isPooled"], `${at}.isPooled`),
+      isCollected: reader.boolean(fields["isCollected"], `${at}.isCollected`),
       formula: readFormula(fields["formula"], `${at}.formula`),
     };
   });

@@ -61,7 +61,7 @@ export function buildArtifacts(bridge: Bridge, args: readonly (FileData | string
       };
       return {
         trainModel: read("training_model") as FileData,
-        checkpointState: read("checkpoint") as FileData,
+        checkpoint: read("checkpoint") as FileData,
         nominalCheckpoint: read("nominal_checkpoint") as FileData,
         evalModel: read("eval_model") as FileData,
         optimizerModel: read("optimizer_model"),

@@ -2,11 +2,12 @@
 
 import { EngineError } from "../wire/errors.js";
 import type { EvalValues, MetricValue, WireMetric } from "../wire/fit.js";
-import { numberOf, type Formula } from "../wire/formulas.js";
+import { evaluated, numberOf, type Formula } from "../wire/formulas.js";
 import { sessionError } from "../wire/messages.js";
 import type { NamedTensor } from "../wire/protocol.js";
 import type { MetricsKind } from "./bundle.js";
 import type { PlanMetric } from "./bundle-metrics.js";
+import { Curves, meanOf } from "./curves.js";
 
 /** A row of sums. */
 type Row = readonly number[];
@@ -45,6 +46,7 @@ export function fetchesOf(metrics: readonly PlanMetric[]): string[] {
 export class Totals {
   readonly #metrics: readonly PlanMetric[];
   readonly #sums = new Map<string, Row[]>();
+  readonly #curves = new Map<string, Curves>();
 
   constructor(metrics: readonly PlanMetric[]) {
     this.#metrics = metrics;
@@ -52,7 +54,13 @@ export class Totals {
 
   /** @throws SessionError for a target that is not a class */
   add(results: readonly NamedTensor[]): void {
-    for (const { name, sums, faults, isPooled } of this.#metrics) {
+    for (const { name, sums, faults, isPooled, isCollected } of this.#metrics) {
+      if (isCollected) {
+        const curves = this.#curves.get(name) ?? new Curves(name);
+        curves.add(resultOf(results, sums), resultOf(results, faults));
+        this.#curves.set(name, curves);
+        continue;
+      }
       if (faults !== "") {
         const [count = 0, value = 0, classes = 0] = rowsOf(results, faults)[0] as Row;
         if (count > 0) {
@@ -75,6 +83,10 @@ export class Totals {
       return numberOf(formula, { loss });
     }
     const metric = this.#metrics.find(({ name }) => name === type);
+    const curves = this.#curves.get(type);
+    if (metric !== undefined && curves !== undefined) {
+      return (metric.formula as readonly unknown[]).at(-1) === "none" ? curves.areas() : meanOf(curves.areas());
+    }
     const sums = this.#sums.get(type);
     if (metric === undefined || sums === undefined) {
       throw new EngineError(`the plan does not sum up ${type}.`);
@@ -82,18 +94,30 @@ export class Totals {
     if (metric.rows.length === 0) {
       return sums;
     }
-    const names = Object.fromEntries(metric.rows.map((row, k): [string, Row] => [row, sums[k] ?? []]));
-    return numberOf(metric.formula, { ...names, loss });
+    const names = { ...Object.fromEntries(metric.rows.map((row, k): [string, Row] => [row, sums[k] ?? []])), loss };
+    const { formula: found } = metric;
+    if (typeof found === "object" && found[0] === "each") {
+      const row = evaluated(found[1] as Formula, names);
+      return typeof row === "number" ? [row] : row;
+    }
+    return numberOf(found, names);
   }
+}
+
+function resultOf(results: readonly NamedTensor[], name: string): NamedTensor {
+  const found = results.find((result) => result.name === name);
+  if (found === undefined) {
+    throw new EngineError(`the plan gives no sums '${name}'.`);
+  }
+  return found;
 }
 
 /** The float64s of a result of one or two axes. */
 function rowsOf(results: readonly NamedTensor[], name: string): Row[] {
-  const found = results.find((result) => result.name === name);
-  if (found?.dtype !== "float64") {
+  const { dtype, dims, data } = resultOf(results, name);
+  if (dtype !== "float64") {
     throw new EngineError(`the plan gives no sums '${name}'.`);
   }
-  const { dims, data } = found;
   const [rows, columns] = dims.length === 2 ? (dims as [number, number]) : [1, data.length / 8];
   const values = new Float64Array(data.slice().buffer);
   return Array.from({ length: rows }, (_, row) => [...values.subarray(row * columns, (row + 1) * columns)]);

@@ -9,6 +9,8 @@ export interface FitFields {
   readonly epochs?: number;
   /** Rows of a batch; 32 unless the data comes in batches. */
   readonly batchSize?: number | null;
+  /** Whether the items of a stream are whole batches; by default the shape of the first one tells. */
+  readonly batched?: boolean | null;
   /** Treatment of the last rows if they do not fill a batch: keep them as a smaller batch, for which a plan is compiled; drop them; or pad the batch with the first rows of the epoch. Default "keep". */
   readonly remainder?: "keep" | "drop" | "pad";
   /** Train on the rows in another order in each epoch: the default for arrays; streams shuffle themselves. */
@@ -17,6 +19,8 @@ export interface FitFields {
   readonly seed?: number;
   /** Share of the rows, the last ones, that are evaluated after each epoch instead of trained on. */
   readonly validationSplit?: number | null;
+  /** Take the share of the split from each class, by the last input of the model. Default false. */
+  readonly stratify?: boolean;
   /** Learning rate of each optimizer step of this fit, which the session keeps; by default it stays as it is. With a schedule it is the schedule's setting of that name. */
   readonly learningRate?: number | null;
   /** Batches whose gradients are added up for one optimizer step. Default 1. */
@@ -31,6 +35,22 @@ export interface FitFields {
   readonly proximal?: number;
   /** Reaction to NaN or infinity in loss, gradients, parameters or moments. 'stop' undoes the batch and ends the fit. 'skip' undoes the batch and goes on with the next one. 'restore' returns to the start of the epoch, or to the last checkpoint in it, and goes on with the next batch, up to 3 times. By default the fit fails if the loss is NaN or infinite. */
   readonly onNaN?: "stop" | "skip" | "restore" | null;
+}
+
+/** Options of `findLearningRate`. */
+export interface FindRateFields {
+  /** Batches to train on; they come again where the data has fewer. Default 100. */
+  readonly steps?: number;
+  /** The first rate. Default 1e-07. */
+  readonly least?: number;
+  /** The last rate. Default 10.0. */
+  readonly most?: number;
+  /** Rows of a batch; 32 unless the data comes in batches. */
+  readonly batchSize?: number | null;
+  /** Whether the items of a stream are whole batches; by default the shape of the first one tells. */
+  readonly batched?: boolean | null;
+  /** Seed of the order of rows. Default 0. */
+  readonly seed?: number;
 }
 
 /** Settings of a checkpoint besides its store and name. */
@@ -54,10 +74,13 @@ export type MetricType =
   | "accuracy"
   | "topK"
   | "f1"
+  | "precision"
+  | "recall"
   | "confusionMatrix"
   | "mIoU"
   | "mae"
   | "r2"
+  | "auc"
   | "perplexity";
 
 /** Share of places whose highest score is the target's. */
@@ -76,8 +99,24 @@ export interface TopKFields {
 
 /** Harmonic mean of precision and recall, of the classes that occur. */
 export interface F1Fields {
-  /** Over classes: each alike, all places together, or each by how often it is the target. Default "macro". */
-  readonly average?: "macro" | "micro" | "weighted";
+  /** Over classes: each alike, all places together, each by how often it is the target, or a value for each class. Default "macro". */
+  readonly average?: "macro" | "micro" | "weighted" | "none";
+  /** Targets of this class do not count. */
+  readonly ignoreIndex?: number | null;
+}
+
+/** Share of the places with a predicted class that are right, of the classes that occur. */
+export interface PrecisionFields {
+  /** Over classes: each alike, all places together, each by how often it is the target, or a value for each class. Default "macro". */
+  readonly average?: "macro" | "micro" | "weighted" | "none";
+  /** Targets of this class do not count. */
+  readonly ignoreIndex?: number | null;
+}
+
+/** Share of the places with a target class that are predicted, of the classes that occur. */
+export interface RecallFields {
+  /** Over classes: each alike, all places together, each by how often it is the target, or a value for each class. Default "macro". */
+  readonly average?: "macro" | "micro" | "weighted" | "none";
   /** Targets of this class do not count. */
   readonly ignoreIndex?: number | null;
 }
@@ -100,6 +139,12 @@ export type MaeFields = Readonly<Record<never, never>>;
 /** Coefficient of determination: 1 less the share of the variance that is not explained, the mean over columns. */
 export type R2Fields = Readonly<Record<never, never>>;
 
+/** Area under the ROC curve, of one class against the rest; predictions are [rows, classes], [rows, 1] or [rows]. */
+export interface AucFields {
+  /** The mean over the classes that occur, or a value for each class. Two classes have one value. Default "macro". */
+  readonly average?: "macro" | "none";
+}
+
 /** The exponential of the mean loss, where that is a cross entropy in nats. */
 export type PerplexityFields = Readonly<Record<never, never>>;
 
@@ -108,10 +153,13 @@ export type MetricSettings =
   | Of<"accuracy", AccuracyFields>
   | Of<"topK", TopKFields>
   | Of<"f1", F1Fields>
+  | Of<"precision", PrecisionFields>
+  | Of<"recall", RecallFields>
   | Of<"confusionMatrix", ConfusionMatrixFields>
   | Of<"mIoU", MIoUFields>
   | Of<"mae", MaeFields>
   | Of<"r2", R2Fields>
+  | Of<"auc", AucFields>
   | Of<"perplexity", PerplexityFields>;
 
 /** @internal */
@@ -125,6 +173,12 @@ export const FIT: Settings = {
   batchSize: {
     python: "batch_size",
     kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+    isOptional: true,
+    default: null,
+  },
+  batched: {
+    python: "batched",
+    kind: {"kind": "flag", "expected": "true or false"},
     isOptional: true,
     default: null,
   },
@@ -151,6 +205,12 @@ export const FIT: Settings = {
     kind: {"kind": "number", "expected": "a number greater than 0 and less than 1", "above": 0, "below": 1},
     isOptional: true,
     default: null,
+  },
+  stratify: {
+    python: "stratify",
+    kind: {"kind": "flag", "expected": "true or false"},
+    isOptional: false,
+    default: false,
   },
   learningRate: {
     python: "learning_rate",
@@ -221,6 +281,46 @@ export const EARLY_STOPPING: Settings = {
 export const EARLY_STOPPING_RULE: Rule = {"value": [">", "bad", ["max", ["-", "patience", 1], 0]], "state": [["best", ["/", ["-", 0, "sign"], 0]], ["bad", 0]], "observe": [["is_better", [">", ["*", "sign", ["-", "value", "best"]], "min_delta"]], ["best", ["if", "is_better", "value", "best"]], ["bad", ["if", "is_better", 0, ["+", "bad", 1]]]]};
 
 /** @internal */
+export const FIND_RATE: Settings = {
+  steps: {
+    python: "steps",
+    kind: {"kind": "integer", "expected": "an integer >= 10", "least": 10},
+    isOptional: false,
+    default: 100,
+  },
+  least: {
+    python: "least",
+    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+    isOptional: false,
+    default: 1e-07,
+  },
+  most: {
+    python: "most",
+    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+    isOptional: false,
+    default: 10.0,
+  },
+  batchSize: {
+    python: "batch_size",
+    kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+    isOptional: true,
+    default: null,
+  },
+  batched: {
+    python: "batched",
+    kind: {"kind": "flag", "expected": "true or false"},
+    isOptional: true,
+    default: null,
+  },
+  seed: {
+    python: "seed",
+    kind: {"kind": "integer", "expected": "an integer >= 0 and <= 9007199254740991", "least": 0, "most": 9007199254740991},
+    isOptional: false,
+    default: 0,
+  },
+};
+
+/** @internal */
 export const CHECKPOINT: Settings = {
   every: {
     python: "every",
@@ -257,7 +357,35 @@ export const METRICS: Readonly<Record<MetricType, Settings>> = {
   f1: {
     average: {
       python: "average",
-      kind: {"kind": "choice", "expected": "macro, micro or weighted", "options": ["macro", "micro", "weighted"]},
+      kind: {"kind": "choice", "expected": "macro, micro, weighted or none", "options": ["macro", "micro", "weighted", "none"]},
+      isOptional: false,
+      default: "macro",
+    },
+    ignoreIndex: {
+      python: "ignore_index",
+      kind: {"kind": "integer", "expected": "an integer >= -2147483648 and <= 2147483647", "least": -2147483648, "most": 2147483647},
+      isOptional: true,
+      default: null,
+    },
+  },
+  precision: {
+    average: {
+      python: "average",
+      kind: {"kind": "choice", "expected": "macro, micro, weighted or none", "options": ["macro", "micro", "weighted", "none"]},
+      isOptional: false,
+      default: "macro",
+    },
+    ignoreIndex: {
+      python: "ignore_index",
+      kind: {"kind": "integer", "expected": "an integer >= -2147483648 and <= 2147483647", "least": -2147483648, "most": 2147483647},
+      isOptional: true,
+      default: null,
+    },
+  },
+  recall: {
+    average: {
+      python: "average",
+      kind: {"kind": "choice", "expected": "macro, micro, weighted or none", "options": ["macro", "micro", "weighted", "none"]},
       isOptional: false,
       default: "macro",
     },
@@ -286,6 +414,14 @@ export const METRICS: Readonly<Record<MetricType, Settings>> = {
   },
   mae: {},
   r2: {},
+  auc: {
+    average: {
+      python: "average",
+      kind: {"kind": "choice", "expected": "macro or none", "options": ["macro", "none"]},
+      isOptional: false,
+      default: "macro",
+    },
+  },
   perplexity: {},
 };
 
@@ -294,10 +430,13 @@ export const BETTER: Readonly<Record<MetricType, "min" | "max" | null>> = {
   accuracy: "max",
   topK: "max",
   f1: "max",
+  precision: "max",
+  recall: "max",
   confusionMatrix: null,
   mIoU: "max",
   mae: "min",
   r2: "max",
+  auc: "max",
   perplexity: "min",
 };
 

@@ -15,12 +15,14 @@ export type Kind =
   | { readonly kind: "choice"; readonly expected: string; readonly options: readonly (string | number)[] }
   | { readonly kind: "several"; readonly expected: string; readonly count: number; readonly of: Kind };
 
-/** A setting: its name in Python, whether it may be null, and its default, unless it must be given. */
+/** A setting: its name in Python, whether it may be null, its default unless it must be given, and another name. */
 export interface Setting {
   readonly python: string;
   readonly kind: Kind;
   readonly isOptional: boolean;
   readonly default?: unknown;
+  /** A name that is accepted beside the documented one. */
+  readonly otherName?: string;
 }
 
 export type Settings = Readonly<Record<string, Setting>>;

@@ -28,6 +28,8 @@ export interface MSELossFields {
 /** Cross entropy of scores (logits) against class indices. */
 export interface CrossEntropyLossFields {
   /** Factor of each class. */
+  readonly weight?: readonly number[] | Float32Array | Tensor | null;
+  /** Another name of `weight`. */
   readonly weights?: readonly number[] | Float32Array | Tensor | null;
   /** "mean" divides by the weights of the rows that count. Default "mean". */
   readonly reduction?: "mean" | "sum" | "none";
@@ -42,10 +44,14 @@ export interface CrossEntropyLossFields {
 /** Binary cross entropy of logits x against targets t in [0, 1]. */
 export interface BCEWithLogitsLossFields {
   /** Factor of each element's loss; broadcasts. */
+  readonly weight?: readonly number[] | Float32Array | Tensor | null;
+  /** Another name of `weight`. */
   readonly weights?: readonly number[] | Float32Array | Tensor | null;
   /** How the elements are combined. Default "mean". */
   readonly reduction?: "mean" | "sum" | "none";
   /** Factor of the positive targets; broadcasts. */
+  readonly posWeight?: readonly number[] | Float32Array | Tensor | null;
+  /** Another name of `posWeight`. */
   readonly positiveWeights?: readonly number[] | Float32Array | Tensor | null;
 }
 
@@ -84,6 +90,8 @@ export interface FocalLossFields {
   /** How much less rows count that are classified well already. Default 2.0. */
   readonly gamma?: number;
   /** Factor of each class (alpha in the paper). */
+  readonly weight?: readonly number[] | Float32Array | Tensor | null;
+  /** Another name of `weight`. */
   readonly weights?: readonly number[] | Float32Array | Tensor | null;
   /** How the rows are combined; "mean" divides by the number of rows that count. Default "mean". */
   readonly reduction?: "mean" | "sum" | "none";
@@ -155,11 +163,12 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
     },
   },
   CrossEntropyLoss: {
-    weights: {
+    weight: {
       python: "weight",
       kind: {"kind": "array", "expected": "an array of finite numbers"},
       isOptional: true,
       default: null,
+      otherName: "weights",
     },
     reduction: {
       python: "reduction",
@@ -187,11 +196,12 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
     },
   },
   BCEWithLogitsLoss: {
-    weights: {
+    weight: {
       python: "weight",
       kind: {"kind": "array", "expected": "an array of finite numbers"},
       isOptional: true,
       default: null,
+      otherName: "weights",
     },
     reduction: {
       python: "reduction",
@@ -199,11 +209,12 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
       isOptional: false,
       default: "mean",
     },
-    positiveWeights: {
+    posWeight: {
       python: "pos_weight",
       kind: {"kind": "array", "expected": "an array of finite numbers"},
       isOptional: true,
       default: null,
+      otherName: "positiveWeights",
     },
   },
   L1Loss: {
@@ -263,11 +274,12 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
       isOptional: false,
       default: 2.0,
     },
-    weights: {
+    weight: {
       python: "weight",
       kind: {"kind": "array", "expected": "an array of finite numbers"},
       isOptional: true,
       default: null,
+      otherName: "weights",
     },
     reduction: {
       python: "reduction",

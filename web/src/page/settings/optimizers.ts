@@ -29,10 +29,12 @@ export interface AdamWFields {
   /** Decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
   readonly betas?: readonly [number, number];
   /** Added to the root of the second moment. Default 1e-06. */
+  readonly eps?: number;
+  /** Another name of `eps`. */
   readonly epsilon?: number;
   /** Decoupled from the gradient. Default 0.0. */
   readonly weightDecay?: number;
-  /** 1 is the form of Hugging Face's transformers, which ONNX Runtime builds; 0 that of torch.optim.AdamW, which puts epsilon after the bias correction and decays before the update. Default 1. */
+  /** 1 is the form of Hugging Face's transformers, which ONNX Runtime builds; 0 that of torch.optim.AdamW, which puts eps after the bias correction and decays before the update. Default 1. */
   readonly adamMode?: 0 | 1;
 }
 
@@ -61,6 +63,8 @@ export interface AdamFields {
   /** Decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
   readonly betas?: readonly [number, number];
   /** Added to the root of the corrected second moment. Default 1e-08. */
+  readonly eps?: number;
+  /** Another name of `eps`. */
   readonly epsilon?: number;
   /** Times the parameter, added to the gradient. Default 0.0. */
   readonly weightDecay?: number;
@@ -71,6 +75,8 @@ export interface RMSPropFields {
   /** Decay of the average of squared gradients, in [0, 1). Default 0.99. */
   readonly alpha?: number;
   /** Added to the root of that average. Default 1e-08. */
+  readonly eps?: number;
+  /** Another name of `eps`. */
   readonly epsilon?: number;
   /** Times the parameter, added to the gradient. Default 0.0. */
   readonly weightDecay?: number;
@@ -89,6 +95,8 @@ export interface AdagradFields {
   /** Start of the sum of squared gradients. Default 0.0. */
   readonly initialAccumulatorValue?: number;
   /** Added to the root of that sum. Default 1e-10. */
+  readonly eps?: number;
+  /** Another name of `eps`. */
   readonly epsilon?: number;
 }
 
@@ -97,6 +105,8 @@ export interface AdadeltaFields {
   /** Decay of the averages of squared gradients and squared updates, in [0, 1). Default 0.9. */
   readonly rho?: number;
   /** Added to both averages under the root. Default 1e-06. */
+  readonly eps?: number;
+  /** Another name of `eps`. */
   readonly epsilon?: number;
   /** Times the parameter, added to the gradient. Default 0.0. */
   readonly weightDecay?: number;
@@ -107,6 +117,8 @@ export interface LambFields {
   /** Decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
   readonly betas?: readonly [number, number];
   /** Added to the root of the corrected second moment. Default 1e-06. */
+  readonly eps?: number;
+  /** Another name of `eps`. */
   readonly epsilon?: number;
   /** Times the parameter, added to the step before it is scaled. Default 0.0. */
   readonly weightDecay?: number;
@@ -117,6 +129,8 @@ export interface AdafactorFields {
   /** The averages of squared gradients take the step to this power of what is new. Default -0.8. */
   readonly beta2Decay?: number;
   /** Least root of the estimated squares; its own square must be a float32. Default 1.1920928955078125e-07. */
+  readonly eps?: number;
+  /** Another name of `eps`. */
   readonly epsilon?: number;
   /** Least root mean square that a parameter counts with: its steps are in proportion. Default 0.001. */
   readonly scaleEps?: number;
@@ -141,6 +155,8 @@ export interface MuonFields {
   /** Of AdamW: decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
   readonly betas?: readonly [number, number];
   /** Of AdamW: added to the root of the corrected second moment. Default 1e-08. */
+  readonly eps?: number;
+  /** Another name of `eps`. */
   readonly epsilon?: number;
 }
 
@@ -149,6 +165,8 @@ export interface AdamaxFields {
   /** Decay of the first moment and of the largest gradient, each in [0, 1). Default [0.9, 0.999]. */
   readonly betas?: readonly [number, number];
   /** Added to the absolute value of the gradient. Default 1e-08. */
+  readonly eps?: number;
+  /** Another name of `eps`. */
   readonly epsilon?: number;
   /** Times the parameter, added to the gradient. Default 0.0. */
   readonly weightDecay?: number;
@@ -159,6 +177,8 @@ export interface NAdamFields {
   /** Decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
   readonly betas?: readonly [number, number];
   /** Added to the root of the corrected second moment. Default 1e-08. */
+  readonly eps?: number;
+  /** Another name of `eps`. */
   readonly epsilon?: number;
   /** Times the parameter, added to the gradient. Default 0.0. */
   readonly weightDecay?: number;
@@ -171,6 +191,8 @@ export interface RAdamFields {
   /** Decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
   readonly betas?: readonly [number, number];
   /** Added to the root of the second moment. Default 1e-08. */
+  readonly eps?: number;
+  /** Another name of `eps`. */
   readonly epsilon?: number;
   /** Times the parameter, added to the gradient. Default 0.0. */
   readonly weightDecay?: number;
@@ -181,6 +203,8 @@ export interface AdaBeliefFields {
   /** Decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
   readonly betas?: readonly [number, number];
   /** Added to the second moment at each step, and to its corrected root. Default 1e-16. */
+  readonly eps?: number;
+  /** Another name of `eps`. */
   readonly epsilon?: number;
   /** Decoupled from the gradient. Default 0.0. */
   readonly weightDecay?: number;
@@ -191,6 +215,8 @@ export interface AdanFields {
   /** Decay of the averages of gradients, of their differences and of the squares of both, each in [0, 1). Default [0.98, 0.92, 0.99]. */
   readonly betas?: readonly [number, number, number];
   /** Added to the corrected squares and to their root. Default 1e-08. */
+  readonly eps?: number;
+  /** Another name of `eps`. */
   readonly epsilon?: number;
   /** Decoupled from the gradient. Default 0.0. */
   readonly weightDecay?: number;
@@ -213,6 +239,8 @@ export interface ScheduleFreeAdamWFields {
   /** Share of the average where gradients are taken, in (0, 1), and decay of the second moment, in [0, 1). Default [0.9, 0.999]. */
   readonly betas?: readonly [number, number];
   /** Added to the root of the corrected second moment. Default 1e-08. */
+  readonly eps?: number;
+  /** Another name of `eps`. */
   readonly epsilon?: number;
   /** Times the parameter, added to the normalized gradient. Default 0.0. */
   readonly weightDecay?: number;
@@ -268,11 +296,12 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       isOptional: false,
       default: [0.9, 0.999],
     },
-    epsilon: {
+    eps: {
       python: "eps",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
       default: 1e-06,
+      otherName: "epsilon",
     },
     weightDecay: {
       python: "weight_decay",
@@ -334,11 +363,12 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       isOptional: false,
       default: [0.9, 0.999],
     },
-    epsilon: {
+    eps: {
       python: "eps",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
       default: 1e-08,
+      otherName: "epsilon",
     },
     weightDecay: {
       python: "weight_decay",
@@ -354,11 +384,12 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       isOptional: false,
       default: 0.99,
     },
-    epsilon: {
+    eps: {
       python: "eps",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
       default: 1e-08,
+      otherName: "epsilon",
     },
     weightDecay: {
       python: "weight_decay",
@@ -398,11 +429,12 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       isOptional: false,
       default: 0.0,
     },
-    epsilon: {
+    eps: {
       python: "eps",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
       default: 1e-10,
+      otherName: "epsilon",
     },
   },
   Adadelta: {
@@ -412,11 +444,12 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       isOptional: false,
       default: 0.9,
     },
-    epsilon: {
+    eps: {
       python: "eps",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
       default: 1e-06,
+      otherName: "epsilon",
     },
     weightDecay: {
       python: "weight_decay",
@@ -432,11 +465,12 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       isOptional: false,
       default: [0.9, 0.999],
     },
-    epsilon: {
+    eps: {
       python: "eps",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
       default: 1e-06,
+      otherName: "epsilon",
     },
     weightDecay: {
       python: "weight_decay",
@@ -452,11 +486,12 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       isOptional: false,
       default: -0.8,
     },
-    epsilon: {
+    eps: {
       python: "eps",
       kind: {"kind": "number", "expected": "a number at least 1e-18", "least": 1e-18},
       isOptional: false,
       default: 1.1920928955078125e-07,
+      otherName: "epsilon",
     },
     scaleEps: {
       python: "scale_eps",
@@ -514,11 +549,12 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       isOptional: false,
       default: [0.9, 0.999],
     },
-    epsilon: {
+    eps: {
       python: "eps",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
       default: 1e-08,
+      otherName: "epsilon",
     },
   },
   Adamax: {
@@ -528,11 +564,12 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       isOptional: false,
       default: [0.9, 0.999],
     },
-    epsilon: {
+    eps: {
       python: "eps",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
       default: 1e-08,
+      otherName: "epsilon",
     },
     weightDecay: {
       python: "weight_decay",
@@ -548,11 +585,12 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       isOptional: false,
       default: [0.9, 0.999],
     },
-    epsilon: {
+    eps: {
       python: "eps",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
       default: 1e-08,
+      otherName: "epsilon",
     },
     weightDecay: {
       python: "weight_decay",
@@ -574,11 +612,12 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       isOptional: false,
       default: [0.9, 0.999],
     },
-    epsilon: {
+    eps: {
       python: "eps",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
       default: 1e-08,
+      otherName: "epsilon",
     },
     weightDecay: {
       python: "weight_decay",
@@ -594,11 +633,12 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       isOptional: false,
       default: [0.9, 0.999],
     },
-    epsilon: {
+    eps: {
       python: "eps",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
       default: 1e-16,
+      otherName: "epsilon",
     },
     weightDecay: {
       python: "weight_decay",
@@ -614,11 +654,12 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       isOptional: false,
       default: [0.98, 0.92, 0.99],
     },
-    epsilon: {
+    eps: {
       python: "eps",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
       default: 1e-08,
+      otherName: "epsilon",
     },
     weightDecay: {
       python: "weight_decay",
@@ -660,11 +701,12 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       isOptional: false,
       default: [0.9, 0.999],
     },
-    epsilon: {
+    eps: {
       python: "eps",
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
       default: 1e-08,
+      otherName: "epsilon",
     },
     weightDecay: {
       python: "weight_decay",

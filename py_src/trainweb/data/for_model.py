@@ -1,0 +1,176 @@
+"""Data as a model takes it: by the names, types and shapes of its inputs. In a page `web/src/page/model-inputs.ts`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from trainweb import messages
+from trainweb.data.dataset import Batch, Dataset, Remainder, batched
+from trainweb.model.graph import Value
+
+CONVERTED = {
+    "bool",
+    *(f"float{bits}" for bits in (16, 32, 64)),
+    *(f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)),
+}
+KINDS = {"f": "biuf", "i": "iuf", "u": "iuf", "b": "b"}
+"""Kinds of numpy's types that are converted to each kind; of integers only what is equal afterwards."""
+
+
+class ModelInputs:
+    """The inputs of a model, to which data is fitted.
+
+    Parameters
+    ----------
+    inputs : mapping of str to Value
+        By name, in the order in which a tuple gives them.
+    """
+
+    def __init__(self, inputs: Mapping[str, Value]) -> None:
+        self.values = dict(inputs)
+
+    def dataset(self, source: Any) -> Dataset:
+        """`source` as a data set; a tuple of arrays has one for each input, in their order.
+
+        Raises
+        ------
+        FeedError
+            It is no data, or an array has a shape or values that its input does not take.
+        """
+        if isinstance(source, tuple) and not any(isinstance(one, Mapping) for one in source):
+            source = self.named(source, "The data")
+        data = Dataset.of(source)
+        if data.columns is not None:
+            fitted = {name: self.fitted(name, array, "the data") for name, array in data.columns.items()}
+            if any(fitted[name] is not array for name, array in data.columns.items()):
+                return Dataset(fitted)
+        return data
+
+    def batches(
+        self,
+        data: Dataset,
+        size: int | None,
+        remainder: Remainder,
+        is_batched: bool | None,
+        *,
+        ignores_size: bool = False,
+    ) -> Dataset:
+        """A stream as batches that the model takes.
+
+        Parameters
+        ----------
+        size
+            Rows of a batch; None: the default.
+        is_batched
+            True if the items are batches; None: the shape of the first tells.
+        ignores_size
+            True: the size is for rows only, and batches come as they are.
+        """
+        from trainweb.fit.options import DEFAULT_BATCH
+
+        def made() -> Iterator[Batch]:
+            items = iter(data)
+            for first in items:
+                items = chain([first], items)
+                break
+            else:
+                return
+            whole = is_batched or data.is_batched or (is_batched is None and self._is_batch(first))
+            if whole and size is not None and not ignores_size:
+                raise messages.BATCH_OF_BATCHES(name="batch_size")
+            rows = (self.named(item, f"Item {k} of the data") for k, item in enumerate(items))
+            found = rows if whole else batched(rows, size or DEFAULT_BATCH, remainder)
+            for k, batch in enumerate(found):
+                yield self.batch(batch, k)
+
+        stream = data._stream(made, is_batched=True)
+        stream.is_padded = data.is_padded or (remainder == "pad" and not data.is_batched)
+        return stream
+
+    def batch(self, given: Any, number: int = 0) -> Batch:
+        """A whole batch, converted.
+
+        Raises
+        ------
+        FeedError
+            It is none, or not one that the model takes.
+        """
+        named = self.named(given, f"Batch {number} of the data")
+        if not isinstance(named, Mapping):
+            raise messages.NOT_A_BATCH(position=number, given=type(given).__name__)
+        return {name: self.fitted(name, value, f"batch {number} of the data") for name, value in named.items()}
+
+    def named(self, item: Any, where: str) -> Any:
+        """A tuple of values as a mapping; other items as they are."""
+        if not isinstance(item, (tuple, list)):
+            return item
+        if len(item) > len(self.values):
+            names = ", ".join(self.values)
+            raise messages.TOO_MANY_VALUES(where=where, count=len(item), inputs=len(self.values), names=names)
+        return dict(zip(self.values, item, strict=False))
+
+    def fitted(self, name: str, value: Any, where: str) -> np.ndarray:
+        """Values of an input for several rows, in its type.
+
+        Raises
+        ------
+        FeedError
+            The shape is of no rows of the input, or a value is lost in its type.
+        """
+        array = _as_array(name, value)
+        declared = self.values.get(name)
+        if declared is None:
+            return array
+        shape = declared.shape
+        if shape is not None and len(shape) > 0 and not _fits(array.shape, shape):
+            raise messages.DATA_SHAPE(
+                name=name, given=list(array.shape), where=where, batch=_shown(shape), row=_shown(shape[1:])
+            )
+        return _converted(name, array, declared.dtype, where)
+
+    def _is_batch(self, item: Any) -> bool:
+        named = self.named(item, "Item 0 of the data")
+        if not isinstance(named, Mapping):
+            return False
+        try:
+            known = [(np.ndim(value), self.values[name].shape) for name, value in named.items() if name in self.values]
+        except ValueError:
+            # Rows of different lengths; who stacks them names the first.
+            return False
+        return bool(known) and all(shape is not None and rank == len(shape) > 0 for rank, shape in known)
+
+
+def _as_array(name: str, value: Any) -> np.ndarray:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise messages.RAGGED_COLUMN(name=name, reason=str(error)) from error
+
+
+def _fits(shape: tuple[int, ...], declared: tuple[Any, ...]) -> bool:
+    return len(shape) == len(declared) and all(
+        not isinstance(dim, int) or dim == size for size, dim in zip(shape[1:], declared[1:], strict=True)
+    )
+
+
+def _shown(shape: tuple[Any, ...]) -> str:
+    return f"[{', '.join(map(str, shape))}]" if shape else "one number"
+
+
+def _converted(name: str, array: np.ndarray, dtype: str, where: str) -> np.ndarray:
+    """Values in another type; those of a kind that is not converted stay, and the step refuses them."""
+    if str(array.dtype) == dtype or dtype not in CONVERTED or array.dtype.kind not in KINDS[np.dtype(dtype).kind]:
+        return array
+    target = np.dtype(dtype)
+    with np.errstate(invalid="ignore"):
+        found = array.astype(target)
+    if target.kind in "iu":
+        lost = np.flatnonzero(found != array)
+        if len(lost):
+            value = array.reshape(-1)[lost[0]].item()
+            raise messages.LOST_VALUE(name=name, where=where, value=value, dtype=dtype)
+    return found

@@ -1,0 +1,168 @@
+"""`find_learning_rate`: losses while the learning rate grows; in a page `web/src/page/find-rate.ts`.
+
+Smith, Cyclical learning rates for training neural networks (https://arxiv.org/abs/1506.01186), in the form of fastai's
+`lr_find`, whose smoothing, ends and suggestion ("valley") these are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trainweb import messages
+from trainweb.data.dataset import Batch, Dataset
+from trainweb.data.for_model import ModelInputs
+from trainweb.errors import UnsupportedError
+from trainweb.fit.options import FIT
+from trainweb.settings import Field, Number, Whole
+
+if TYPE_CHECKING:
+    from trainweb.training.session import TrainingSession
+
+BETA = 0.98
+"""Weight of the smoothed loss before in the next one."""
+DIVERGED = 4.0
+"""The loss has diverged where it is this many times the least one."""
+SKIPPED_START, SKIPPED_END = 10, 5
+"""The share of the steps at the start that tell nothing (1 of 10), and how many steps at the end."""
+BUFFER = 1024
+
+OPTIONS = {
+    "steps": Field(Whole(least=10), 100, is_optional=False),
+    "least": Field(Number(above=0), 1e-7, is_optional=False),
+    "most": Field(Number(above=0), 10.0, is_optional=False),
+    "batch_size": FIT["batch_size"],
+    "batched": FIT["batched"],
+    "seed": FIT["seed"],
+}
+
+
+DOCS = {
+    "steps": "Batches to train on; they come again where the data has fewer.",
+    "least": "The first rate.",
+    "most": "The last rate.",
+}
+
+
+@dataclass(frozen=True)
+class LearningRates:
+    """What `find_learning_rate` found.
+
+    Attributes
+    ----------
+    rates, losses : list of float
+        The learning rate of each step, and the smoothed loss with it, until that diverged.
+    suggestion : float or None
+        A rate at which the loss falls; None: it falls nowhere.
+    """
+
+    rates: list[float]
+    losses: list[float]
+    suggestion: float | None
+
+    def plot(self, axes: Any = None) -> Any:
+        """The losses by rate, drawn with matplotlib, with a line at the suggestion.
+
+        Parameters
+        ----------
+        axes : matplotlib Axes, optional
+            Where to draw; new ones by default, which are returned.
+
+        Raises
+        ------
+        UnsupportedError
+            matplotlib is not installed.
+        """
+        if axes is None:
+            try:
+                from matplotlib import pyplot
+            except ImportError as error:
+                raise UnsupportedError("LearningRates.plot needs matplotlib: pip install matplotlib.") from error
+            axes = pyplot.subplots()[1]
+        axes.plot(self.rates, self.losses)
+        axes.set_xscale("log")
+        axes.set_xlabel("learning rate")
+        axes.set_ylabel("loss")
+        if self.suggestion is not None:
+            axes.axvline(self.suggestion, linestyle="--")
+        return axes
+
+
+def find_learning_rate(session: TrainingSession, data: Any, given: dict[str, Any]) -> LearningRates:
+    """See `TrainingSession.find_learning_rate`."""
+    from trainweb.fit.trainer import Trainer
+
+    for name, value in given.items():
+        OPTIONS[name].check(name, value)
+    steps, least, most = given["steps"], float(given["least"]), float(given["most"])
+    if most <= least:
+        raise messages.BAD_SETTING(name="most", value=most, expected=f"greater than 'least', which is {least}")
+    session.get_learning_rate()  # there must be an optimizer
+    inputs = ModelInputs(session.core.models.inputs["train"])
+    dataset = inputs.dataset(data)
+    if dataset.columns is not None:
+        dataset = dataset.shuffle(BUFFER, given["seed"])
+    batches = inputs.batches(dataset, given["batch_size"], "keep", given["batched"])
+    rates = [least * (most / least) ** (k / (steps - 1)) for k in range(steps)]
+    session.core.keep_state()
+    try:
+        history = Trainer(session).fit(
+            Dataset(lambda: repeated(batches, steps)),
+            batched=True,
+            schedule=rates.__getitem__,
+            on_nan="stop",
+            progress=False,
+        )
+    finally:
+        session.core.go_back()
+    losses = smoothed(history.losses)
+    return LearningRates(rates[: len(losses)], losses, suggested(rates[: len(losses)], losses, steps))
+
+
+def repeated(batches: Dataset, count: int) -> Iterator[Batch]:
+    """So many batches; the data comes again and again."""
+    left = count
+    while left:
+        before = left
+        for batch in batches:
+            yield batch
+            left -= 1
+            if not left:
+                return
+        if left == before:
+            raise messages.ENDED_DATASET(epoch=2) if left < count else messages.EMPTY_DATASET()
+
+
+def smoothed(losses: list[float]) -> list[float]:
+    """Moving averages without their bias to 0, until one is many times the least or the loss is no number."""
+    found: list[float] = []
+    average = 0.0
+    for k, loss in enumerate(losses):
+        if not math.isfinite(loss):
+            break
+        average = BETA * average + (1 - BETA) * loss
+        found.append(average / (1 - BETA ** (k + 1)))
+        if found[-1] > DIVERGED * min(found):
+            break
+    return found
+
+
+def suggested(rates: list[float], losses: list[float], steps: int) -> float | None:
+    """The rate at two thirds of the longest valley: the longest sequence of steps that each have a lower loss."""
+    start, end = steps // SKIPPED_START, len(losses) - SKIPPED_END
+    losses, rates = losses[start:end], rates[start:end]
+    lengths = [1] * len(losses)
+    last = 0
+    for i, loss in enumerate(losses):
+        for j in range(i):
+            if loss < losses[j] and lengths[i] < lengths[j] + 1:
+                lengths[i] = lengths[j] + 1
+            if lengths[last] < lengths[i]:
+                last = i
+    if not lengths or lengths[last] < 2:
+        return None
+    first = last - lengths[last]
+    third = (last - first) / 3
+    return rates[max(first, 0) + int(third) + int(third / 2)]

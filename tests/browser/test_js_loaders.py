@@ -1,0 +1,125 @@
+"""Batches of loaders, tuples and plain arrays in a page: they train to the bytes that tensors train to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+
+from .js_session import JsPage, open_js_page
+from .server import Site
+from .test_js_fit import OPEN, arrays, native
+
+MAKE = (
+    OPEN
+    + """
+    const whole = data();
+    const xs = Array.from({ length: rows }, (_, k) => [...whole.x.data.subarray(10 * k, 10 * k + 10)]);
+    const labels = [...whole.labels.data].map(Number);
+    const size = 16;
+    const starts = [0, 16, 32, 48];
+    const part = (k) => ({
+      x: new Tensor("float32", whole.x.data.slice(10 * k, 10 * (k + size)), [Math.min(size, rows - k), 10]),
+      labels: new Tensor("int64", whole.labels.data.slice(k, k + size), [Math.min(size, rows - k)]),
+    });
+    const batches = starts.map(part);
+"""
+)
+
+SOURCES = {
+    "array of batches": ("batches", "{}"),
+    "generator of batches": ("function* () { yield* batches; }", "{}"),
+    "async pairs": ("async function* () { for (const { x, labels } of batches) yield [x, labels]; }", "{}"),
+    "dataset of batches": ("new Dataset(batches).map(({ x, labels }) => ({ x, labels }))", "{ batched: true }"),
+    "typed arrays of batches": (
+        "batches.map(({ x, labels }) => ({ x: x.data, labels: labels.data }))",
+        "{ batched: true }",
+    ),
+    "batches of plain arrays": (
+        "starts.map((k) => [xs.slice(k, k + size), labels.slice(k, k + size)])",
+        "{}",
+    ),
+    "plain columns": ("({ x: xs, labels })", "{ shuffle: false, batchSize: size }"),
+    "bigint labels": ("({ x: xs, labels: labels.map(BigInt) })", "{ shuffle: false, batchSize: size }"),
+    "flat array": ("({ x: whole.x.data, labels: whole.labels.data })", "{ shuffle: false, batchSize: size }"),
+    "pair of tensors": ("[whole.x, whole.labels]", "{ shuffle: false, batchSize: size }"),
+    "float64 and int32": (
+        "({ x: new Tensor('float64', Float64Array.from(whole.x.data), [rows, 10]), labels: Int32Array.from(labels) })",
+        "{ shuffle: false, batchSize: size }",
+    ),
+    "rows of plain arrays": ("xs.map((x, k) => ({ x, labels: labels[k] }))", "{ batchSize: size }"),
+    "pairs as rows": ("xs.map((x, k) => [x, labels[k]])", "{ batchSize: size }"),
+}
+
+
+@pytest.fixture(scope="module")
+def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    with open_js_page(browser, plain_site) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[int]:
+    return list(native(arrays(), batch_size=16, epochs=2, shuffle=False)[0])
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_trains_as_tensors_do(js: JsPage, expected: list[int], name: str) -> None:
+    source, options = SOURCES[name]
+    found = js.run(
+        MAKE
+        + f"""
+        const s = await open();
+        const given = {source};
+        await s.fit(given, {{ epochs: 2, ...{options} }});
+        const found = await bytes(s);
+        await s.release();
+        return found;"""
+    )
+    assert found == expected
+
+
+def test_values_and_predictions_of_batches(js: JsPage) -> None:
+    found = js.run(
+        MAKE
+        + """
+        const s = await open();
+        const found = [];
+        const sized = { batchSize: size };
+        for (const [given, options] of [[batches, {}], [whole, sized], [[whole.x, whole.labels], sized]]) {
+          const { logits } = await s.predict(given, options);
+          found.push(JSON.stringify([await s.evaluate(given, options), [...logits.data]]));
+        }
+        const tried = await s.overfitOneBatch([xs, labels], { steps: 2 });
+        found.push(JSON.stringify(tried.losses), JSON.stringify((await s.overfitOneBatch(whole, { steps: 2 })).losses));
+        await s.release();
+        return found;"""
+    )
+    assert found[0] == found[1] == found[2] and found[3] == found[4]
+
+
+WRONG = [
+    ("batches.slice(0, 2)", "{ batched: false }", "'x' has shape [2, 16, 10] in batch 0 of the data."),
+    ("whole", "{ batched: true }", "this data is arrays"),
+    ("batches", "{ batchSize: 4 }", "leave out 'batchSize'"),
+    ("({ x: xs.map((x) => x.slice(1)), labels })", "{}", "takes [batch, 10] for a batch, so [10] for a row"),
+    ("({ x: xs, labels: labels.map(() => 0.5) })", "{}", "'labels' has 0.5 in the data; the model takes int64"),
+    ("[whole.x, whole.labels, whole.x]", "{}", "The data has 3 values, and the model has 2 inputs: x, labels"),
+    ("({ x: [[1, 2], [1]], labels: [0, 1] })", "{}", "an array of 1 stands where others have 2 elements"),
+    ("({ x: xs, labels: labels.map((k) => k ? k : 0n) })", "{}", "give only numbers, only bigints or only booleans"),
+    ("({ x: xs, labels: labels.map(() => 16777217) })", "{}", "'labels' has 16777217, which float32 does not hold"),
+]
+
+
+@pytest.mark.parametrize(("source", "options", "said"), WRONG)
+def test_what_is_wrong_is_named(js: JsPage, source: str, options: str, said: str) -> None:
+    found = js.run(
+        MAKE
+        + f"""
+        const s = await open();
+        try {{ await s.fit({source}, {options}); return "accepted"; }}
+        catch (error) {{ return error.message; }}
+        finally {{ await s.release(); }}"""
+    )
+    assert said in found

@@ -1,0 +1,125 @@
+"""Batches of loaders, tuples and plain lists: they train as the same arrays do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainweb.data import Dataset
+from trainweb.errors import FeedError, ModelError
+from trainweb.fit import Trainer
+
+from .sessions import session
+from .test_fit import rows
+
+DATA = rows(20)
+SIZE = 8
+BATCHES = [{n: a[k : k + SIZE] for n, a in DATA.items()} for k in range(0, 20, SIZE)]
+
+
+class Loader:
+    """Like a DataLoader of torch: it can be iterated over again, and its batches are lists of arrays."""
+
+    def __iter__(self) -> Iterator[list[np.ndarray]]:
+        return ([batch["x"], batch["labels"]] for batch in BATCHES)
+
+
+async def later() -> AsyncIterator[dict[str, np.ndarray]]:
+    for batch in BATCHES:
+        yield batch
+
+
+def trained(data: Any, **options: Any) -> tuple[list[float], bytes]:
+    with session() as s:
+        losses = Trainer(s).fit(data, epochs=2, progress=False, **{"batch_size": SIZE, **options}).losses
+        return losses, s.get_contiguous_parameters().tobytes()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        BATCHES,
+        lambda: iter(BATCHES),
+        lambda: ((batch["x"], batch["labels"]) for batch in BATCHES),
+        Loader(),
+        later,
+        Dataset(Loader()),
+        Dataset(BATCHES).map(lambda batch: (batch["x"], batch["labels"])),
+    ],
+)
+@pytest.mark.parametrize("batched", [None, True])
+def test_whole_batches_train_as_arrays(data: Any, batched: bool | None) -> None:
+    assert trained(data, batch_size=None, batched=batched) == trained(DATA, shuffle=False)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (DATA["x"], DATA["labels"]),
+        (DATA["x"].tolist(), DATA["labels"].tolist()),
+        {"x": DATA["x"].astype(np.float64), "labels": DATA["labels"].astype(np.int32)},
+        {"x": DATA["x"].tolist(), "labels": DATA["labels"].astype(np.float32)},
+        [(x, y) for x, y in zip(DATA["x"], DATA["labels"], strict=True)],
+        [(x.tolist(), int(y)) for x, y in zip(DATA["x"], DATA["labels"], strict=True)],
+    ],
+)
+def test_tuples_and_lists_train_as_arrays(data: Any) -> None:
+    assert trained(data, shuffle=None if isinstance(data, list) else False) == trained(DATA, shuffle=False)
+
+
+def test_predictions_and_values_of_batches() -> None:
+    with session() as s:
+        assert s.evaluate(Loader()) == s.evaluate(DATA, batch_size=SIZE)
+        np.testing.assert_array_equal(s.predict(Loader())["logits"], s.predict(DATA, batch_size=SIZE)["logits"])
+        np.testing.assert_array_equal(s.predict((DATA["x"],))["logits"], s.predict({"x": DATA["x"]})["logits"])
+
+
+WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+    (BATCHES[:2], {"batched": False}, FeedError, r"'x' has shape \[2, 8, 5\] in batch 0 of the data.*\[5\] for a row"),
+    (DATA, {"batched": True}, ModelError, "this data is arrays"),
+    (BATCHES, {"batch_size": 4}, ModelError, "already batched: leave out 'batch_size'"),
+    ({"x": DATA["x"][:, :3], "labels": DATA["labels"]}, {}, FeedError, r"\[20, 3\] in the data.*\[batch, 5\] for a b"),
+    ({"x": DATA["x"], "labels": np.full(20, 0.5)}, {}, FeedError, "'labels' has 0.5 in the data; the model t"),
+    ((DATA["x"], DATA["labels"], DATA["x"]), {}, FeedError, "The data has 3 values, and the model has 2 inputs"),
+    ([(1, 2, 3)], {}, FeedError, "Item 0 of the data has 3 values, and the model has 2 inputs: x, labels"),
+]
+
+
+@pytest.mark.parametrize(("data", "options", "error", "said"), WRONG)
+def test_what_is_wrong_is_named(data: Any, options: dict[str, Any], error: type[Exception], said: str) -> None:
+    with session() as s, pytest.raises(error, match=said):
+        Trainer(s).fit(data, progress=False, **options)
+
+
+def test_validation_batches_keep_their_size() -> None:
+    with session() as s:
+        history = Trainer(s).fit(DATA, batch_size=4, validation_data=Loader(), progress=False)
+        assert history.epochs[0].validation == s.evaluate(DATA, batch_size=SIZE)
+
+
+def test_a_batch_to_overfit_may_be_a_tuple() -> None:
+    with session() as s:
+        report = Trainer(s).overfit_one_batch((DATA["x"].tolist(), DATA["labels"].tolist()), steps=2)
+        assert report.losses == Trainer(s).overfit_one_batch(DATA, steps=2).losses
+
+
+def test_batches_of_any_size_go_on_from_a_checkpoint(tmp_path: Path) -> None:
+    whole = [{n: np.concatenate([a] * 4)[:size] for n, a in DATA.items()} for size in (64, 40)]
+    place = {"store": tmp_path, "name": "fit", "every": 1}
+
+    def broken() -> Iterator[dict[str, np.ndarray]]:
+        yield whole[0]
+        raise OSError("the file ends")
+
+    with session() as s:
+        Trainer(s).fit(whole, progress=False)
+        expected = s.get_contiguous_parameters().tobytes()
+    with session() as s, pytest.raises(OSError, match="the file ends"):
+        Trainer(s).fit(broken, checkpoint=place, progress=False)
+    with session() as s:
+        Trainer(s).fit(lambda: iter(whole), checkpoint=place, progress=False)
+        assert s.get_contiguous_parameters().tobytes() == expected

@@ -1,0 +1,115 @@
+"""Misspelt names: a TypeError that says the nearest, in every call and nested setting; settings with two names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trainweb
+from trainweb.arguments import nearest
+from trainweb.artifacts import build_artifacts
+from trainweb.data import Dataset, from_csv
+from trainweb.onnxblock import optim
+from trainweb.onnxblock.loss import CrossEntropyLoss
+
+MODEL = trainweb.data.example("first.onnx")
+DATA = {"points": np.zeros((8, 2), np.float32), "labels": np.zeros(8, np.int64)}
+
+
+def opened(**settings: Any) -> trainweb.TrainingSession:
+    return trainweb.TrainingSession.from_model(MODEL, **{"loss": "CrossEntropyLoss", **settings})
+
+
+def fitted(**options: Any) -> Any:
+    with opened() as session:
+        return session.fit(DATA, progress=False, **options)
+
+
+def asked(call: Callable[[trainweb.TrainingSession], object]) -> object:
+    with opened() as session:
+        return call(session)
+
+
+MISSPELT: list[tuple[Callable[[], object], str]] = [
+    (lambda: opened(loss="CrossEntropy"), "CrossEntropyLoss"),
+    (lambda: opened(optimizer="Adamw"), "AdamW"),
+    (lambda: opened(learningRate=1), "learning_rate"),
+    (lambda: opened(lora={"ranks": 1}), "rank"),
+    (lambda: opened(ema={"decays": 0.9}), "decay"),
+    (lambda: opened(loss={"type": "CrossEntropyLoss", "weigth": [1, 1]}), "weight"),
+    (lambda: opened(optimizer={"type": "AdamW", "group": []}), "groups"),
+    (lambda: opened(optimizer={"type": "AdamW", "groups": [{"parameters": [".*"], "epss": 1}]}), "eps"),
+    (lambda: opened(options={"thread": 1}), "threads"),
+    (lambda: optim.AdamW(weight_decy=0.1), "weight_decay"),
+    (lambda: build_artifacts(MODEL, los="MSELoss"), "loss"),
+    (lambda: fitted(epoch=1), "epochs"),
+    (lambda: fitted(schedule="Cosin"), "Cosine"),
+    (lambda: fitted(schedule={"type": "Cosine", "warmups": 1}), "warmup"),
+    (lambda: fitted(validation_split=0.5, metrics=["acuracy"]), "accuracy"),
+    (lambda: fitted(validation_split=0.5, metrics=[{"type": "topK", "kk": 1}]), "k"),
+    (lambda: fitted(early_stopping={"patienc": 1}), "patience"),
+    (lambda: fitted(checkpoint={"store": "x", "name": "y", "evry": 1}), "every"),
+    (lambda: asked(lambda s: s.evaluate(DATA, metric="accuracy")), "metrics"),
+    (lambda: asked(lambda s: s.predict(DATA, output="logits")), "outputs"),
+    (lambda: asked(lambda s: s.get_contiguous_parameters(trainable=True)), "trainable_only"),
+    (lambda: asked(lambda s: s.federated(clip=1)), "clip_norm"),
+    (lambda: Dataset(DATA).shuffle(bufer=1), "buffer"),
+    (lambda: from_csv("x.csv", column={}), "columns"),
+    (lambda: trainweb.data.read_image(b"", 1, 1, chanels=1), "channels"),
+    (lambda: trainweb.data.read_image(b"", 1, 1, augment={"sed": 1}), "seed"),
+]
+
+
+@pytest.mark.parametrize(("call", "meant"), MISSPELT, ids=[meant for _, meant in MISSPELT])
+def test_a_misspelt_name_is_a_type_error_that_says_the_nearest(call: Callable[[], object], meant: str) -> None:
+    with pytest.raises(TypeError, match=rf"did you mean '{meant}'\?"):
+        call()
+
+
+def test_the_nearest_takes_the_least_changes() -> None:
+    for name, known, found in (
+        ("kitten", ["sitting", "mitten"], "mitten"),
+        ("abc", ["xyz", "abd", "abe"], "abd"),
+        ("batchSize", ["epochs", "batch_size"], "batch_size"),
+        ("clip", ["seed", "clip_norm"], "clip_norm"),
+    ):
+        assert nearest(name, known) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "settings"),
+    [
+        ("eps", "epsilon", lambda name: {"optimizer": {"type": "AdamW", name: 0.1}}),
+        ("weight", "weights", lambda name: {"loss": {"type": "CrossEntropyLoss", name: [1.0, 9.0]}}),
+        ("eps", "epsilon", lambda name: {"optimizer": optim.AdamW(**{name: 0.1})}),
+        ("weight", "weights", lambda name: {"loss": CrossEntropyLoss(**{name: [1.0, 9.0]})}),
+    ],
+)
+def test_a_setting_with_two_names(name: str, other: str, settings: Callable[[str], dict[str, Any]]) -> None:
+    plain, *both = (
+        build_artifacts(MODEL, **{"loss": "CrossEntropyLoss", "optimizer": "AdamW", **given})
+        for given in ({}, settings(name), settings(other))
+    )
+    models = [(made.training_model, made.optimizer_model) for made in both]
+    assert models[0] == models[1] != (plain.training_model, plain.optimizer_model)
+
+
+def test_one_setting_by_both_names_is_refused() -> None:
+    with pytest.raises(TypeError, match="'pos_weight' and 'positive_weights' for the same setting"):
+        opened(loss={"type": "BCEWithLogitsLoss", "pos_weight": [1.0], "positive_weights": [1.0]})
+
+
+def test_completion_leaves_out_internals() -> None:
+    with opened() as session:
+        state = trainweb.CheckpointState.load_checkpoint(session.save())
+        for value, public, internal in (
+            (session, "fit", ["core"]),
+            (trainweb.SessionOptions(), "threads", ["of", "named", "check", "core_settings", "checks_numerics"]),
+            (trainweb.RunOptions(), "tag", ["of", "named", "stop", "noted", "refuse_ema", "check_terminate"]),
+            (state, "parameters", ["lent", "to_checkpoint", "gradient", "optimizer", "store", "latest"]),
+        ):
+            assert public in dir(value) and not set(internal) & set(dir(value))
+    assert not {"Pairs", "Result"} & set(dir(trainweb.api))

@@ -1,0 +1,91 @@
+"""Splits by class: counted by hand; a warning where a split lacks a class."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import trainweb
+from trainweb.data.for_model import ModelInputs
+from trainweb.errors import FeedError, ModelError
+from trainweb.fit.split import split_data
+
+from .sessions import session
+from .test_fit import X
+
+# Three classes, in order, as a table that is sorted by class.
+SORTED = {"x": np.tile(X, (5, 1))[:20], "labels": np.repeat([0, 1, 2], [12, 6, 2])}
+
+
+def split(data: Any, share: float | None, *, stratify: bool) -> list[np.ndarray]:
+    with session() as s:
+        inputs = ModelInputs(s.core.models.inputs["train"])
+        parts = split_data(inputs, data, None, share, stratify=stratify)
+        return [part.columns["labels"] for part in parts if part is not None and part.columns is not None]
+
+
+def test_each_class_gives_its_share() -> None:
+    train, validation = split(SORTED, 0.25, stratify=True)
+    # 3 of 12, 1.5 of 6 rounded up, 0.5 of 2 rounded up.
+    assert np.bincount(validation).tolist() == [3, 2, 1] and np.bincount(train).tolist() == [9, 4, 1]
+
+
+def test_the_last_rows_of_each_class_are_taken() -> None:
+    data = SORTED | {"x": np.arange(100, dtype=np.float32).reshape(20, 5)}
+    order = np.random.default_rng(0).permutation(20)
+    with session() as s:
+        inputs = ModelInputs(s.core.models.inputs["train"])
+        shuffled = {name: array[order] for name, array in data.items()}
+        train, validation = split_data(inputs, shuffled, None, 0.25, stratify=True)
+    assert validation is not None and train.columns is not None and validation.columns is not None
+    rows = [np.flatnonzero((shuffled["x"] == x).all(1))[0] for x in validation.columns["x"]]
+    assert rows == sorted(rows)
+    for label, count in enumerate((3, 2, 1)):
+        expected = np.flatnonzero(shuffled["labels"] == label)[-count:]
+        assert [k for k in rows if shuffled["labels"][k] == label] == expected.tolist()
+
+
+def test_a_split_that_lacks_a_class_warns() -> None:
+    with pytest.warns(UserWarning, match=r"validation data has no row with 0 as 'labels'.*Give stratify=True"):
+        split(SORTED, 0.25, stratify=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        split(SORTED, 0.25, stratify=True)
+        split({"x": X, "labels": np.arange(len(X)) % 2}, 0.5, stratify=False)
+
+
+def test_fit_takes_it() -> None:
+    with session() as s:
+        found = trainweb.Trainer(s).fit(
+            SORTED, validation_split=0.25, stratify=True, metrics="confusionMatrix", progress=False
+        )
+        matrix = (found.epochs[0].validation or {})["confusionMatrix"]
+        assert np.sum(matrix, 1)[:3].tolist() == [3, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "error", "said"),
+    [
+        (SORTED, {"stratify": True}, ModelError, "'stratify' is of 'validation_split'"),
+        (iter([]), {"stratify": True, "validation_split": 0.5}, FeedError, "give arrays with an integer a row"),
+        (
+            {n: a[:2] for n, a in SORTED.items()},
+            {"stratify": True, "validation_split": 0.1},
+            FeedError,
+            "less than one",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(data: Any, options: dict[str, Any], error: type[Exception], said: str) -> None:
+    with session() as s, pytest.raises(error, match=said):
+        s.fit(data, progress=False, **options)
+
+
+def test_a_wrong_output_lists_the_outputs() -> None:
+    with trainweb.TrainingSession.from_model(trainweb.data.example("first.onnx"), loss="CrossEntropyLoss") as s:
+        for call in (lambda: s.export_model_for_inferencing(["output"]), lambda: s.export(outputs="output")):
+            with pytest.raises(ModelError, match=r"not be found\. The eval model gives .*loss.*; other .*logits"):
+                call()

@@ -1,0 +1,192 @@
+/** Data as a model takes it: by the names, types and dims of its inputs; `trainweb/data/for_model.py` is the same in Python. */
+
+import { Tensor } from "onnxruntime-common";
+
+import { Dataset, type DataSource } from "../data/dataset.js";
+import { describe, isTensor } from "../data/given.js";
+import { asTensor as asValue, batched, type Batch, type Row } from "../data/rows.js";
+import type { Remainder } from "../wire/fit.js";
+import { sessionError } from "../wire/messages.js";
+import type { InputDeclaration } from "../wire/protocol.js";
+import { DEFAULT_BATCH } from "./settings/fit.js";
+import { arrayOf, asTensor, isOnCpu, type NumericArray } from "./tensors.js";
+
+/** How the items of a stream become batches. */
+export interface BatchOptions {
+  /** Rows of a batch; null: the default. */
+  readonly batchSize: number | null;
+  readonly remainder: Remainder;
+  /** True: the items are batches; null: the shape of the first tells. */
+  readonly batched: boolean | null;
+  /** True: the size is for rows only, and batches come as they are. */
+  readonly ignoresSize?: boolean;
+}
+
+type Named = Readonly<Record<string, unknown>>;
+
+/** Types whose values are converted to each other; to integers only where nothing is lost. */
+const CONVERTED: readonly string[] = [
+  "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+];
+
+/** The inputs of a model, to which data is fitted. */
+export class ModelInputs {
+  readonly #declared: readonly InputDeclaration[];
+
+  constructor(declared: readonly InputDeclaration[]) {
+    this.#declared = declared;
+  }
+
+  /**
+   * `source` as a dataset. An array of tensors has one for each input, in their order.
+   *
+   * @throws FeedError when it is no data, or a tensor has dims or values that its input does not take
+   */
+  dataset(source: unknown): Dataset {
+    const isTuple = Array.isArray(source) && source.length > 0 && source.every((one) => isTensor(one) || ArrayBuffer.isView(one));
+    const named = isTuple ? this.#named(source, "The data") : source;
+    const data = Dataset.of((isColumns(named) ? this.#fitAll(named, "the data", true) : named) as DataSource);
+    if (data.columns === null || isColumns(named)) {
+      return data;
+    }
+    const columns = Object.fromEntries(data.columns);
+    const fitted = this.#fitAll(columns, "the data");
+    return Object.keys(columns).some((name) => fitted[name] !== columns[name]) ? new Dataset(fitted) : data;
+  }
+
+  /** A stream as batches that the model takes. */
+  batches(data: Dataset, options: BatchOptions): Dataset {
+    const { batchSize, remainder, ignoresSize = false } = options;
+    const isPadded = data.isPadded || (remainder === "pad" && !data.isBatched);
+    return data.through((items) => this.#batches(items, data.isBatched || options.batched, batchSize, remainder, ignoresSize), isPadded);
+  }
+
+  async *#batches(
+    items: AsyncIterable<object>,
+    isBatched: boolean | null,
+    size: number | null,
+    remainder: Remainder,
+    ignoresSize: boolean,
+  ): AsyncGenerator<Batch> {
+    const iterator = items[Symbol.asyncIterator]();
+    const first = await iterator.next();
+    if (first.done === true) {
+      return;
+    }
+    const isWhole = isBatched ?? this.#isBatch(first.value);
+    if (isWhole && size !== null && !ignoresSize) {
+      throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
+    }
+    const named = (item: unknown, k: number): unknown => this.#named(item, `Item ${k} of the data`);
+    const rows = async function* (): AsyncGenerator<unknown> {
+      for (let [k, next] = [0, first as IteratorResult<object>]; next.done !== true; next = await iterator.next()) {
+        yield named(next.value, k++);
+      }
+    };
+    let number = 0;
+    for await (const batch of isWhole ? rows() : batched(rows() as AsyncIterable<Row>, size ?? DEFAULT_BATCH, remainder)) {
+      yield this.batch(batch, number++);
+    }
+  }
+
+  /**
+   * A whole batch, converted.
+   *
+   * @throws FeedError when it is none, or not one that the model takes
+   */
+  batch(given: unknown, number = 0): Batch {
+    const named = this.#named(given, `Batch ${number} of the data`);
+    if (typeof named !== "object" || named === null || isTensor(named) || ArrayBuffer.isView(named)) {
+      throw sessionError("NOT_A_BATCH", { position: number, given: describe(given) });
+    }
+    return this.#fitAll(named as Named, `batch ${number} of the data`, true) as Batch;
+  }
+
+  #fitAll(columns: Named, where: string, hasArrays = false): Record<string, Tensor> {
+    return Object.fromEntries(
+      Object.entries(columns).map(([name, value]) => {
+        const declared = this.#declared.find((one) => one.name === name);
+        const isArray = hasArrays && ArrayBuffer.isView(value) && (declared?.dims?.length ?? 0) > 1;
+        const tensor = isArray ? asTensor(declared as InputDeclaration, value) : asValue(name, value);
+        return [name, declared === undefined ? tensor : fitted(declared, tensor, where)];
+      }),
+    );
+  }
+
+  /** An array of values by the names of the inputs; other items as they are. */
+  #named(item: unknown, where: string): unknown {
+    if (!Array.isArray(item)) {
+      return item;
+    }
+    const names = this.#declared.map(({ name }) => name);
+    if (item.length > names.length) {
+      throw sessionError("TOO_MANY_VALUES", { where, count: item.length, inputs: names.length, names: names.join(", ") });
+    }
+    return Object.fromEntries(item.map((value: unknown, k) => [names[k], value]));
+  }
+
+  #isBatch(item: unknown): boolean {
+    const named = this.#named(item, "Item 0 of the data");
+    if (typeof named !== "object" || named === null) {
+      return false;
+    }
+    const known = Object.entries(named).flatMap(([name, value]) => {
+      const declared = this.#declared.find((one) => one.name === name);
+      return declared === undefined ? [] : [declared.dims !== null && declared.dims.length > 0 && rankOf(value) === declared.dims.length];
+    });
+    return known.length > 0 && known.every((isOne) => isOne);
+  }
+}
+
+function isColumns(source: unknown): source is Named {
+  return (
+    typeof source === "object" &&
+    source !== null &&
+    !(source instanceof Dataset) &&
+    !isTensor(source) &&
+    !ArrayBuffer.isView(source) &&
+    !(Symbol.iterator in source || Symbol.asyncIterator in source || "getReader" in source)
+  );
+}
+
+function rankOf(value: unknown): number {
+  if (isTensor(value)) {
+    return value.dims.length;
+  }
+  if (ArrayBuffer.isView(value)) {
+    return 1;
+  }
+  return Array.isArray(value) ? 1 + rankOf(value[0]) : 0;
+}
+
+/** Values of an input for several rows, in its type. */
+function fitted({ name, dtype, dims }: InputDeclaration, tensor: Tensor, where: string): Tensor {
+  if (dims !== null && dims.length > 0 && !fits(tensor.dims, dims)) {
+    throw sessionError("DATA_SHAPE", { name, given: tensor.dims, where, batch: shown(dims), row: shown(dims.slice(1)) });
+  }
+  if (tensor.type === dtype || !CONVERTED.includes(dtype) || !CONVERTED.includes(tensor.type) || !isOnCpu(tensor)) {
+    return tensor;
+  }
+  const given = tensor.data as NumericArray;
+  const data = arrayOf(dtype, given.length);
+  for (let k = 0; k < given.length; k++) {
+    const value = given[k] as number | bigint;
+    if (typeof data[k] === "bigint") {
+      data[k] = typeof value === "bigint" || Number.isInteger(value) ? BigInt(value) : 0n;
+    } else {
+      data[k] = Number(value);
+    }
+    if (!dtype.startsWith("float") && (data[k] as number | bigint) != value) {
+      throw sessionError("LOST_VALUE", { name, value, where, dtype });
+    }
+  }
+  return new Tensor(dtype as "float32", data as Float32Array, tensor.dims);
+}
+
+function fits(dims: readonly number[], declared: readonly (number | string | null)[]): boolean {
+  return dims.length === declared.length && declared.every((dim, k) => k === 0 || typeof dim !== "number" || dim === dims[k]);
+}
+
+function shown(dims: readonly (number | string | null)[]): string {
+  return dims.length === 0 ? "one number" : `[${dims.map((dim) => dim ?? "?").join(", ")}]`;
+}

@@ -1,0 +1,81 @@
+/** Files of a training session: the forms in which calls take and give them. */
+
+import type { FileForm } from "../wire/protocol.js";
+import type { FileOptions } from "./call-arguments.js";
+import type { CheckpointState } from "./checkpoint-state.js";
+import type { Source } from "./sources.js";
+
+/** The files of a training session: URLs, bytes or Blobs. `checkpointState` is onnxruntime-web's name of `checkpoint`. */
+export type TrainingSessionCreateOptions = TrainingSessionModels & (WithCheckpoint | WithCheckpointState);
+
+/** The checkpoint of a training session. */
+export interface WithCheckpoint {
+  /** The parameters. */
+  readonly checkpoint: CheckpointSource;
+}
+
+/** The checkpoint of a training session by onnxruntime-web's name. */
+export interface WithCheckpointState {
+  /** The parameters. */
+  readonly checkpointState: CheckpointSource;
+}
+
+/** The file of a checkpoint, or a `CheckpointState`, which the session works on. */
+export type CheckpointSource = Source | CheckpointState;
+
+/** The models of a training session. */
+export interface TrainingSessionModels {
+  /** The model of train steps, as `buildArtifacts`, Python or onnxruntime-training made it. */
+  readonly trainModel: Source;
+  /** Without it there are no eval steps. */
+  readonly evalModel?: Source | null;
+  /** Without it parameters are not updated. */
+  readonly optimizerModel?: Source | null;
+}
+
+/** A session that `trainweb compile` compiled ahead: it trains without Python. */
+export interface TrainingSessionBundle {
+  /** Its file. */
+  readonly bundle: Source;
+}
+
+/** What is saved, and as what. */
+export interface SaveCheckpointOptions<Form extends FileForm = FileForm> extends FileOptions<Form> {
+  /**
+   * Keep what exact resumption takes: moments, step count, learning rate and schedule, accumulated gradients, and the
+   * seed and position of random numbers. A run that goes on from it gives the same bytes as one that was not ended.
+   */
+  readonly includeOptimizerState?: boolean;
+}
+
+/** Settings of `getContiguousParameters`. */
+export interface ContiguousOptions {
+  /** Averages stand for the parameters, where the session keeps some. Default false. */
+  readonly ema?: boolean;
+  /** What they are copied into. */
+  readonly out?: Float32Array;
+}
+
+/** What is exported, and as what. */
+export interface ExportOptions<Form extends FileForm = FileForm> extends FileOptions<Form> {
+  /** Averages of the trainable parameters in their place, where the session keeps some. Default false. */
+  readonly ema?: boolean;
+}
+
+/** What `export` writes, and as what. */
+export interface NamedExportOptions<Form extends FileForm = FileForm> extends ExportOptions<Form> {
+  /** Tensors of the eval model; by default the outputs of the model. */
+  readonly outputs?: readonly string[];
+}
+
+/** Training artifacts, as `TrainingSession.create` takes them. */
+export interface Artifacts<File extends Uint8Array | Blob = Uint8Array> {
+  /** The model of train steps, with gradients (ONNX). */
+  readonly trainModel: File;
+  /** The parameters as they were before training. */
+  readonly checkpoint: File;
+  /** The model of eval steps (ONNX). */
+  readonly evalModel: File | null;
+  /** The model of optimizer steps (ONNX). */
+  readonly optimizerModel: File | null;
+}

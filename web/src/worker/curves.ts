@@ -1,0 +1,97 @@
+/** Areas under ROC curves; `areas_under_curves` of trainweb/metrics.py is the same. */
+
+import { sessionError } from "../wire/messages.js";
+import type { NamedTensor } from "../wire/protocol.js";
+
+/** Predictions and targets of all batches. */
+export class Curves {
+  readonly #name: string;
+  readonly #rows: (readonly number[])[] = [];
+  readonly #labels: number[] = [];
+
+  constructor(name: string) {
+    this.#name = name;
+  }
+
+  /** @throws FeedError when predictions and targets are not those of rows, or a target is no class */
+  add(scores: NamedTensor, targets: NamedTensor): void {
+    const [rows = 0, classes = 1] = scores.dims;
+    const values = numbersOf(scores);
+    const labels = numbersOf(targets);
+    if (labels.length !== rows || scores.dims.length > 2) {
+      throw sessionError("AUC_SHAPE", { name: this.#name, scores: scores.dims, targets: targets.dims });
+    }
+    for (let k = 0; k < rows; k++) {
+      this.#rows.push(values.slice(k * classes, (k + 1) * classes));
+    }
+    for (const label of labels) {
+      if (classes > 1 && !(Number.isInteger(label) && label >= 0 && label < classes)) {
+        throw sessionError("METRIC_CLASS", { name: this.#name, value: label, count: classes });
+      }
+      this.#labels.push(label);
+    }
+  }
+
+  /** Of each class against the rest, or of the second of two; NaN for one that has no rows. */
+  areas(): number[] {
+    const classes = this.#rows[0]?.length ?? 0;
+    if (classes <= 2) {
+      const scores = this.#rows.map((row) => (row.at(-1) as number) - (classes === 2 ? (row[0] as number) : 0));
+      return [areaUnderCurve(scores, this.#labels.map((label) => label > 0.5))];
+    }
+    // As in torchmetrics: the order within a class depends on the other scores.
+    const areProbabilities = this.#rows.every((row) => row.every((score) => score >= 0 && score <= 1));
+    const rows = areProbabilities ? this.#rows : this.#rows.map(softmax);
+    return Array.from({ length: classes }, (_, c) =>
+      areaUnderCurve(rows.map((row) => row[c] as number), this.#labels.map((label) => label === c)),
+    );
+  }
+}
+
+/** The mean of those that are numbers; NaN without any. */
+export function meanOf(areas: readonly number[]): number {
+  const known = areas.filter((area) => !Number.isNaN(area));
+  return known.reduce((sum, area) => sum + area, 0) / known.length;
+}
+
+function numbersOf({ dtype, data }: NamedTensor): number[] {
+  const buffer = data.slice().buffer;
+  switch (dtype) {
+    case "float32":
+      return [...new Float32Array(buffer)];
+    case "int64":
+      return Array.from(new BigInt64Array(buffer), Number);
+    case "int32":
+      return [...new Int32Array(buffer)];
+    default:
+      throw sessionError("METRIC_TYPE", { dtype });
+  }
+}
+
+function softmax(row: readonly number[]): number[] {
+  const most = Math.max(...row);
+  const powers = row.map((score) => Math.exp(score - most));
+  const whole = powers.reduce((sum, power) => sum + power, 0);
+  return powers.map((power) => power / whole);
+}
+
+/** The share of pairs of a right row and another in which the right one scores higher; equal scores count half. */
+function areaUnderCurve(scores: readonly number[], isRight: readonly boolean[]): number {
+  if (scores.some((score) => Number.isNaN(score))) {
+    return NaN;
+  }
+  const order = scores.map((_, k) => k).sort((a, b) => (scores[a] as number) - (scores[b] as number));
+  let [right, below, wins] = [0, 0, 0];
+  for (let [k, end] = [0, 0]; k < order.length; k = end) {
+    let hits = 0;
+    for (end = k; end < order.length && scores[order[end] as number] === scores[order[k] as number]; end++) {
+      hits += Number(isRight[order[end] as number]);
+    }
+    const others = end - k - hits;
+    // Twice the pairs, so that halves are whole.
+    wins += hits * (2 * below + others);
+    below += others;
+    right += hits;
+  }
+  return wins / (2 * right * (scores.length - right));
+}

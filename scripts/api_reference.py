@@ -8,6 +8,7 @@ reads the TSDoc of what the npm package exports.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import shutil
@@ -116,7 +117,7 @@ def parameters(function: griffe.Object) -> list[griffe.Parameter]:
 
 def docstring(cls: griffe.Object | None, name: str, thing: griffe.Object) -> griffe.Docstring | None:
     """The docstring of a member, or of the method which it overrides."""
-    if thing.is_class and "rule" in thing.members and hasattr(import_module("trainweb.ops.rules"), thing.name):
+    if thing.is_class and "rule" in thing.members and thing.members["rule"].is_attribute:
         return _rule_of(thing).docstring
     if thing.docstring or cls is None or not cls.is_class:
         return thing.docstring
@@ -133,7 +134,7 @@ def _rule_of(optimizer: griffe.Object) -> griffe.Object:
 
 def rule_signature(name: str, optimizer: griffe.Object) -> str:
     """The settings of a rule, with their defaults."""
-    rule = getattr(import_module("trainweb.ops.rules"), optimizer.name)
+    rule = getattr(importlib.import_module("trainweb.ops.rules"), optimizer.name)
     settings = [f"{setting}={field.default!r}" for setting, field in rule.settings.items()]
     return f"{name}({', '.join([*settings, 'clip_grad=None'])})"
 
@@ -201,7 +202,7 @@ def entry(name: str, thing: griffe.Object, level: int, inside: griffe.Object | N
     """A public name: heading, signature, docstring, and the members of a class."""
     yield f"{'#' * level} {name}"
     short = name.rpartition(".")[2]
-    if thing.is_class and "rule" in thing.members and hasattr(import_module("trainweb.ops.rules"), thing.name):
+    if thing.is_class and "rule" in thing.members and thing.members["rule"].is_attribute:
         yield f"```python\n{rule_signature(short, thing)}\n```"
     elif thing.is_function or (thing.is_class and thing.parameters):
         yield f"```python\n{signature(short, thing)}\n```"

@@ -109,7 +109,7 @@ def record_of(core: SessionParts) -> SessionRecord:
 
 
 def write_record(core: SessionParts, record: SessionRecord) -> None:
-    """Have a session go on from a record of its own layout."""
+    """Continue a session from a record with the session's layout."""
     write_start(core.host, record)
     core.parameters.is_nominal = False
     core.state.property_values.clear()

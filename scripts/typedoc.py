@@ -22,7 +22,7 @@ KINDS = (
     *("Accessor", "Class", "Enum", "EnumMember", "Function", "Interface", "Method", "Property", "TypeAlias"),
     *("Variable", "GetSignature", "SetSignature"),
 )
-INTENDED = ("Without", "Of", "InGroups", "DTYPES")
+INTENDED = ("Without", "SessionCalls", "Of", "InGroups", "DTYPES")
 """Types that only declare what the classes of the reference have."""
 
 

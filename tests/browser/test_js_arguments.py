@@ -418,7 +418,8 @@ def test_feeds_in_shared_memory_outlast_a_workspace_that_grows(browser: Browser,
             found = page.run(
                 f"""
                 const bytes = Uint8Array.from(atob(model), (c) => c.charCodeAt(0));
-                const s = await TrainingSession.createFromModel(bytes, {{ requiresGrad: ["table"], optimizer: "SGD" }});
+                const config = {{ loss: null, requiresGrad: ["table"], optimizer: "SGD" }};
+                const s = await TrainingSession.createFromModel(bytes, config);
                 const places = BigInt64Array.from({{ length: {rows} }}, (_, i) => BigInt(17 * i));
                 const ids = new Tensor("int64", places, [{rows}]);
                 const found = [];

@@ -19,7 +19,8 @@ OPEN = f"""
     const bytes = Uint8Array.from(atob("{b64encode(windowed().SerializeToString()).decode()}"), (c) => c.charCodeAt(0));
     const x = new Tensor("float32", Float32Array.from({{ length: 18 }}, (_, i) => Math.sin(i)), [6, 3]);
     const count = (n) => new Tensor("int64", [BigInt(n)], [1]);
-    const open = (more) => TrainingSession.createFromModel(bytes, {{ requiresGrad: ["w"], optimizer: "SGD" }}, more);
+    const config = {{ loss: null, requiresGrad: ["w"], optimizer: "SGD" }};
+    const open = (more) => TrainingSession.createFromModel(bytes, config, more);
     const losses = async (s) => {{
       const found = [];
       for (const n of {COUNTS}) {{

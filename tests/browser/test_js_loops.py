@@ -22,7 +22,8 @@ from .server import Site
 STEPS = 1000
 X = np.random.default_rng(4).standard_normal((STEPS, 3)).astype(np.float32)
 TRAIN = """
-    const s = await TrainingSession.createFromModel("/loop.onnx", { requiresGrad: ["w"], optimizer: "SGD" });
+    const config = { loss: null, requiresGrad: ["w"], optimizer: "SGD" };
+    const s = await TrainingSession.createFromModel("/loop.onnx", config);
     await s.setLearningRate(0.5);
     const losses = [];
     for (let k = 0; k < 3; k++) {
@@ -82,7 +83,7 @@ ENDED_BY_DATA = """
     return [losses, weights, errors];
 """
 OPEN = {
-    "model": """const config = { requiresGrad: ["w"], optimizer: "AdamW" }, limits = { loopIterations: 4 };
+    "model": """const config = { loss: null, requiresGrad: ["w"], optimizer: "AdamW" }, limits = { loopIterations: 4 };
         const open = () => TrainingSession.createFromModel("/while.onnx", config, { limits });""",
     "bundle": """const open = () => TrainingSession.create({ bundle: "/while.bundle" });""",
 }

@@ -37,7 +37,11 @@ def _make_bundle() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         trainweb.artifacts.generate_artifacts(
-            model, loss="CrossEntropyLoss", optimizer="AdamW", artifact_directory=folder
+            model,
+            loss="CrossEntropyLoss",
+            optimizer="AdamW",
+            additional_output_names=["logits"],
+            artifact_directory=folder,
         )
         state = trainweb.CheckpointState.load_checkpoint(folder / "checkpoint")
         models = (folder / f"{kind}_model.onnx" for kind in ("training", "eval", "optimizer"))

@@ -53,7 +53,7 @@ def test_the_camera_can_be_used_in_the_site(camera_browser: Browser, address: st
     frame.locator(".record").first.click()
     expect(frame.locator(".record + output").first).to_have_text("20", timeout=60_000)
     files = [{"name": f"{k}.png", "mimeType": "image/png", "buffer": stripes(k)} for k in range(20)]
-    frame.locator("input").nth(1).set_input_files(files)  # type: ignore[arg-type]
+    frame.locator(".files").nth(1).set_input_files(files)  # type: ignore[arg-type]
     frame.locator("#train").click()
     check_promise(frame, CAMERA_PROMISE)
     assert errors.messages == []

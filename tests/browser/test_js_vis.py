@@ -128,7 +128,13 @@ def test_the_training_loss_is_the_mean_of_the_last_steps(js: JsPage) -> None:
     losses = 2 - np.arange(100) / 100
     told = [7, 30, 45, 57, 80, 99]
     events = [
-        {"type": "progress", "epoch": 1 + at // 50, "step": at % 50, "steps": 50, "loss": losses[50 * (at // 50) : at].mean()}
+        {
+            "type": "progress",
+            "epoch": 1 + at // 50,
+            "step": at % 50,
+            "steps": 50,
+            "loss": losses[50 * (at // 50) : at].mean(),
+        }
         for at in told
     ]
     found = js.run(

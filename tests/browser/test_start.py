@@ -1,0 +1,42 @@
+"""site/pages/start.md: each block of the tutorial prints what stands below it, in both languages."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import textwrap
+
+import pytest
+
+from .server import ROOT
+from .test_node import node
+
+TEXT = (ROOT / "site" / "pages" / "start.md").read_text()
+STEPS = 6
+
+
+def blocks(language: str) -> tuple[str, list[str]]:
+    """The program, and the lines below its blocks."""
+    found = re.findall(rf"^    ```{language}\n(.*?)^    ```\n\n    ```text\n(.*?)^    ```", TEXT, re.MULTILINE | re.DOTALL)
+    assert len(found) == STEPS == TEXT.count(f"    ```{language}\n")
+    return "".join(textwrap.dedent(code) for code, _ in found), textwrap.dedent("".join(out for _, out in found)).splitlines()
+
+
+def test_javascript_prints_what_stands_below_it() -> None:
+    program, expected = blocks("js")
+    assert node(program).replace("'", '"').splitlines() == expected
+
+
+@pytest.mark.filterwarnings("error")
+def test_python_prints_what_stands_below_it() -> None:
+    program, expected = blocks("python")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(program, {})
+    assert printed.getvalue().splitlines() == expected
+
+
+def test_both_languages_print_the_same() -> None:
+    (_, javascript), (_, python) = blocks("js"), blocks("python")
+    assert [re.findall(r"[\w.]+", line) for line in javascript] == [re.findall(r"[\w.]+", line) for line in python]

@@ -75,8 +75,9 @@ def _gallery(markdown: str) -> str:
     demos = [card(name, f"../{name}/index.html", *texts) for name, texts in DEMOS.items()]
     rows = list(re.finditer(r"^\| \[(\w+)\]\(\w+\.html\) \| [^|]* \|(.*)\|$", markdown, re.MULTILINE))
     cards = "\n".join([*demos, *map(of_row, rows)])
-    before, after = markdown[: markdown.index("| page |")], markdown[rows[-1].end() :]
-    return f'{before}<ul class="gallery">\n{cards}\n</ul>\n{after}'
+    _, before = markdown[: markdown.index("| page |")].split("\n", 1)
+    after = markdown[rows[-1].end() :]
+    return f'# Gallery\n\n<ul class="gallery">\n{cards}\n</ul>\n{before}{after}'
 
 
 def _titled_links(markdown: str, page: Any, root: Path) -> str:
@@ -97,6 +98,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     elif source.startswith("docs/"):
         page.meta.setdefault("search", {"boost": GUIDE_BOOST})
     if source == "examples/README.md":
+        page.meta["hide"] = ["toc"]
         return _gallery(markdown)
     markdown = markdown.replace("](../README.md", "](../overview.md").replace("](README.md", "](overview.md")
     return _titled_links(markdown.replace(f"]({RAW}", "]("), page, Path(config.docs_dir))

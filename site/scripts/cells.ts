@@ -124,9 +124,6 @@ for (const button of document.querySelectorAll<HTMLButtonElement>("button[data-o
   });
 }
 
-// Landmarks of the theme: one for each menu, not for each of its branches, and a name for the buttons of a block of code.
-document.querySelectorAll("nav nav").forEach((inner) => inner.setAttribute("role", "none"));
-document.querySelectorAll(".md-code__nav").forEach((buttons) => buttons.setAttribute("role", "none"));
 for (const wide of document.querySelectorAll<HTMLElement>(".md-typeset__scrollwrap, .md-typeset pre > code")) {
   wide.tabIndex = 0; // by the keyboard, too
 }

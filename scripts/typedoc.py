@@ -22,7 +22,7 @@ KINDS = (
     *("Accessor", "Class", "Enum", "EnumMember", "Function", "Interface", "Method", "Property", "TypeAlias"),
     *("Variable", "GetSignature", "SetSignature"),
 )
-INTENDED = ("MethodsByHand", "Of", "InGroups", "DTYPES", "Without")
+INTENDED = ("MethodsByHand", "Of", "InGroups", "DTYPES", "SessionCalls", "Without")
 """Types that only declare what the classes of the reference have."""
 
 

@@ -60,7 +60,7 @@ def on_config(config: Any) -> Any:
     return config
 
 
-def _gallery(markdown: str) -> str:
+def _gallery(markdown: str, folder: Path) -> str:
     """A card for each demo and for each row of the table of examples."""
 
     def card(picture: str, link: str, title: str, text: str, more: str = "") -> str:
@@ -69,8 +69,10 @@ def _gallery(markdown: str) -> str:
 
     def of_row(row: re.Match[str]) -> str:
         name, text = row[1], re.sub(r"`(.*?)`", r"<code>\1</code>", row[2].strip())
-        more = f'. <a href="../lab/lab/index.html?path={name}.ipynb">{name} as a notebook</a>'
-        return card(name, f"{name}.html", name, text, more)
+        more = (
+            f'. <a href="../lab/lab/index.html?path={name}.ipynb" aria-label="{name} as a notebook">As a notebook</a>'
+        )
+        return card(name, f"{name}.html", _title(folder / f"{name}.md"), text, more)
 
     demos = [card(name, f"../{name}/index.html", *texts) for name, texts in DEMOS.items()]
     rows = list(re.finditer(r"^\| \[(\w+)\]\(\w+\.html\) \| [^|]* \|(.*)\|$", markdown, re.MULTILINE))
@@ -93,13 +95,15 @@ def _titled_links(markdown: str, page: Any, root: Path) -> str:
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """Turn links and pictures to those of the site, and weigh the page for the search."""
     source = page.file.src_uri
-    if source.startswith("docs/api/"):
+    if "/namespaces/" in source:  # of onnxruntime-common, with types of a GPU that is not used here
+        page.meta["search"] = {"exclude": True}
+    elif source.startswith("docs/api/"):
         page.meta.setdefault("search", {"boost": REFERENCE_BOOST})
     elif source.startswith("docs/"):
         page.meta.setdefault("search", {"boost": GUIDE_BOOST})
     if source == "examples/README.md":
         page.meta["hide"] = ["toc"]
-        return _gallery(markdown)
+        return _gallery(markdown, Path(config.docs_dir) / "examples")
     markdown = markdown.replace("](../README.md", "](../overview.md").replace("](README.md", "](overview.md")
     return _titled_links(markdown.replace(f"]({RAW}", "]("), page, Path(config.docs_dir))
 

@@ -124,6 +124,12 @@ for (const button of document.querySelectorAll<HTMLButtonElement>("button[data-o
   });
 }
 
-for (const wide of document.querySelectorAll<HTMLElement>(".md-typeset__scrollwrap, .md-typeset pre > code")) {
-  wide.tabIndex = 0; // by the keyboard, too
+/** What scrolls by itself can be scrolled by the keyboard; the theme wraps tables when the page is there. */
+function focusScrollers(): void {
+  for (const wide of document.querySelectorAll<HTMLElement>(".md-typeset__scrollwrap, .md-typeset pre > code, .cm-scroller")) {
+    wide.tabIndex = 0;
+  }
 }
+
+focusScrollers();
+new MutationObserver(focusScrollers).observe(document.body, { childList: true, subtree: true });

@@ -18,9 +18,11 @@ STEPS = 6
 
 def blocks(language: str) -> tuple[str, list[str]]:
     """The program, and the lines below its blocks."""
-    found = re.findall(rf"^    ```{language}\n(.*?)^    ```\n\n    ```text\n(.*?)^    ```", TEXT, re.MULTILINE | re.DOTALL)
+    block = rf"^    ```{language}\n(.*?)^    ```\n\n    ```text\n(.*?)^    ```"
+    found = re.findall(block, TEXT, re.MULTILINE | re.DOTALL)
     assert len(found) == STEPS == TEXT.count(f"    ```{language}\n")
-    return "".join(textwrap.dedent(code) for code, _ in found), textwrap.dedent("".join(out for _, out in found)).splitlines()
+    codes, outputs = zip(*found, strict=True)
+    return "".join(map(textwrap.dedent, codes)), textwrap.dedent("".join(outputs)).splitlines()
 
 
 def test_javascript_prints_what_stands_below_it() -> None:

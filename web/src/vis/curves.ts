@@ -227,7 +227,7 @@ export class TrainwebCurves extends Panel {
       return "epoch 1";
     }
     const epochs = `${written(last.epoch)} ${last.epoch === 1 ? "epoch" : "epochs"}`;
-    return `${epochs}, the last in ${Number(last.seconds.toPrecision(2))} s; the training loss is the mean of the last steps`;
+    return `${epochs}, the last in ${duration(last.seconds)}; the training loss is the mean of the last steps`;
   }
 
   #resize(): void {
@@ -237,6 +237,10 @@ export class TrainwebCurves extends Panel {
       }
     }
   }
+}
+
+function duration(seconds: number): string {
+  return seconds < 1 ? `${written(Number((1000 * seconds).toPrecision(2)))} ms` : `${seconds.toFixed(1)} s`;
 }
 
 /** The values that a logarithmic axis names and draws a line at. */

@@ -184,7 +184,7 @@ def test_a_network_learns_on_the_first_screen(page: Page, address: str) -> None:
     assert [url for url in asked if "/python/" in url] == []
     legend = page.locator("trainweb-curves .legend li")
     assert len(legend.all()) == 2
-    for part in (status, page.locator("#hero-map"), page.get_by_role("link", name="Start", exact=True).last):
+    for part in (status, page.locator("#hero-map"), page.locator(".hero-text .md-button").last):
         box = part.bounding_box()
         assert box is not None and box["y"] + box["height"] < 900
     page.get_by_role("button", name="Train again").click()

@@ -11,7 +11,7 @@ RAW = "https://raw.githubusercontent.com/trainweb/trainweb/main/"
 """Where the README's pictures lie for registries; here they lie beside it."""
 EDIT = "https://github.com/trainweb/trainweb/edit/main/"
 GUIDE_BOOST, REFERENCE_BOOST = 8, 0.001
-"""Weights of pages in the search: guides answer before the reference. A title weighs a thousand times as much as text."""
+"""Weights of pages in the search: guides answer before the reference, whose titles outweigh texts."""
 DEMOS = {
     "mnist": ("Watch a network learn to read", "the demo: draw a digit while it learns"),
     "teach": ("Teach your own classes", "with the camera or pictures"),

@@ -439,7 +439,9 @@ element("settings", "form").addEventListener("submit", (event) => event.preventD
 trainButton.addEventListener("click", () => void train());
 element("fit", "button").addEventListener("click", () => void fitTable());
 for (const button of element("samples", "p").querySelectorAll("button")) {
-  button.addEventListener("click", () => openSample(button.dataset).catch((error) => showVerdict(messageOf(error), "bad")));
+  button.addEventListener("click", () => {
+    openSample(button.dataset).catch((error) => showVerdict(messageOf(error), "bad"));
+  });
 }
 saveButton.addEventListener("click", () => void save());
 for (const button of document.querySelectorAll("button[data-copies]")) {

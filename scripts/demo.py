@@ -31,6 +31,7 @@ from tests.browser.server import Reply, Site
 SOURCES = ROOT / "web" / "demo" / "mnist"
 PAGE = BUILD / "demo" / "mnist"
 BUILD_PAGE = ROOT / "web" / "demo" / "build-page.mjs"
+FAMILY_STYLE = ROOT / "examples" / "style.css"
 TEACH_SOURCES = ROOT / "web" / "demo" / "teach"
 TEACH = BUILD / "demo" / "teach"
 TARGET_ACCURACY = 0.97
@@ -89,7 +90,7 @@ def build_page() -> None:
         Step(
             "demo-page",
             lambda: run("node", SOURCES / "build.mjs", PAGE),
-            inputs=[SOURCES, BUILD_PAGE, ROOT / "package-lock.json", ROOT / "THIRD_PARTY_LICENSES"],
+            inputs=[SOURCES, BUILD_PAGE, FAMILY_STYLE, ROOT / "package-lock.json", ROOT / "THIRD_PARTY_LICENSES"],
             outputs=[PAGE / "index.html", PAGE / "main.js", PAGE / "THIRD_PARTY_LICENSES"],
         )
     )
@@ -104,6 +105,7 @@ def build_teach_page() -> None:
             inputs=[
                 TEACH_SOURCES,
                 BUILD_PAGE,
+                FAMILY_STYLE,
                 SOURCES / "icon.svg",
                 ROOT / "package-lock.json",
                 ROOT / "THIRD_PARTY_LICENSES",

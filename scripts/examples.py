@@ -11,6 +11,7 @@ import argparse
 import sys
 import tempfile
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,24 +30,38 @@ DEFAULT_PORT = 8000
 PIXELS = [f"p{k}" for k in range(64)]
 
 
-def _make_bundle() -> None:
-    """A session that reads digits as they are: the page gets used to another hand."""
-    rows = np.loadtxt(EXAMPLES / "data" / "digits.csv", np.float32, delimiter=",", skiprows=1)
-    data = {"image": (rows[:, 1:] / 16).reshape(-1, 1, 8, 8), "labels": rows[:, 0].astype(np.int64)}
-    model = EXAMPLES / "models" / "digits.onnx"
+def write_bundle(
+    model: Path, feeds: Sequence[str], out: Path, train: Callable[[trainweb.TrainingSession], object] = lambda _: None
+) -> None:
+    """Compile a classifier for inputs of these shapes, after it was trained."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         trainweb.artifacts.generate_artifacts(
-            model, loss="CrossEntropyLoss", optimizer="AdamW", artifact_directory=folder
+            model,
+            loss="CrossEntropyLoss",
+            optimizer="AdamW",
+            additional_output_names=["logits"],
+            artifact_directory=folder,
         )
         state = trainweb.CheckpointState.load_checkpoint(folder / "checkpoint")
         models = (folder / f"{kind}_model.onnx" for kind in ("training", "eval", "optimizer"))
         with trainweb.TrainingSession(state, *models) as session:
-            session.set_learning_rate(0.004)
-            trainweb.Trainer(session).fit(data, epochs=4, progress=False)
+            train(session)
             trainweb.CheckpointState.save_checkpoint(state, folder / "checkpoint")
-        feeds = ("--feed", "image=float32[32,1,8,8]", "--feed", "labels=int64[32]")
-        run(Path(PYTHON).with_name("trainweb"), "compile", folder, *feeds, "-o", BUNDLE)
+        given = [word for feed in feeds for word in ("--feed", feed)]
+        run(Path(PYTHON).with_name("trainweb"), "compile", folder, *given, "--metric", "accuracy", "-o", out)
+
+
+def _make_bundle() -> None:
+    """A session that reads digits as they are: the page gets used to another hand."""
+    rows = np.loadtxt(EXAMPLES / "data" / "digits.csv", np.float32, delimiter=",", skiprows=1)
+    data = {"image": (rows[:, 1:] / 16).reshape(-1, 1, 8, 8), "labels": rows[:, 0].astype(np.int64)}
+
+    def train(session: trainweb.TrainingSession) -> None:
+        session.set_learning_rate(0.004)
+        trainweb.Trainer(session).fit(data, epochs=4, progress=False)
+
+    write_bundle(EXAMPLES / "models" / "digits.onnx", ["image=float32[32,1,8,8]", "labels=int64[32]"], BUNDLE, train)
 
 
 def make_bundle() -> None:

@@ -137,8 +137,8 @@ def wine() -> onnx.ModelProto:
 
 
 def series() -> onnx.ModelProto:
-    """``window`` (batch, 32, 1), the last values of a series -> ``next`` (batch, 1)."""
-    net, width = Network("series"), 24
+    """``window`` (batch, 64, 1), the last values of a series -> ``next`` (batch, 32), those that follow."""
+    net, width, window, ahead = Network("series"), 32, 64, 32
     steps = net.node("Transpose", "window", perm=[1, 0, 2])
     weight = net.weight("lstm.weight", 1, 4 * width, 1, spread=0.3)
     recurrent = net.weight("lstm.recurrence", 1, 4 * width, width, spread=0.2)
@@ -147,8 +147,8 @@ def series() -> onnx.ModelProto:
     net._nodes.append(
         helper.make_node("LSTM", [steps, weight, recurrent, bias], outputs, name="lstm", hidden_size=width)
     )
-    net.linear("output", net.node("Squeeze", "lstm.last", net.ints(0)), (width, 1), "next", spread=0.1)
-    return net.model({"window": (TensorProto.FLOAT, ["batch", 32, 1])}, "next", ["batch", 1])
+    net.linear("output", net.node("Squeeze", "lstm.last", net.ints(0)), (width, ahead), "next", spread=0.1)
+    return net.model({"window": (TensorProto.FLOAT, ["batch", window, 1])}, "next", ["batch", ahead])
 
 
 def ratings() -> onnx.ModelProto:

@@ -74,7 +74,7 @@ LAB_SETTINGS = {
 }
 MOVED = {
     "../dist/npm/": "../trainweb/",
-    "../README.md": "../start.html",
+    "../README.md": "../overview.html",
     "../docs/sessions.md": "../docs/sessions.html",
     "../docs/federated.md": "../docs/federated.html",
 }
@@ -82,6 +82,8 @@ MOVED = {
 DOCUMENTS = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md", "THIRD_PARTY_LICENSES")
 """What lies beside README.md and is linked to."""
 QUIET = {"NO_MKDOCS_2_WARNING": "1"}  # a banner of the theme about its successor, which reads the same mkdocs.yml
+ISOLATED = '<head>\n    <script src="../isolate.js"></script>'
+"""The head of pages that MkDocs does not make."""
 UNUSED = ("404.html", "sitemap.xml", "sitemap.xml.gz")
 """What MkDocs writes for a site of a fixed address, which this has not."""
 
@@ -104,11 +106,17 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _example_page(page: Path) -> str:
-    """The source of an example's page in an editor, which runs it."""
-    source = page.read_text()
+def _moved(file: Path) -> str:
+    """The text of a file of examples/, with the addresses of the site."""
+    source = file.read_text()
     for old, new in MOVED.items():
         source = source.replace(old, new)
+    return source
+
+
+def _example_page(page: Path) -> str:
+    """The source of an example's page in an editor, which runs it."""
+    source = _moved(page)
     (title,) = re.findall("<title>(.*?)</title>", source)
     notebook = f'<a href="../lab/lab/index.html?path={page.stem}.ipynb">As a notebook</a>, in Python.'
     code = f'<div class="example" markdown>\n\n```html\n{source}```\n\n</div>'
@@ -118,10 +126,11 @@ def _example_page(page: Path) -> str:
 
 def _gather_examples() -> None:
     target = PAGES / "examples"
-    for name in ("README.md", "style.css"):
+    for name in ("README.md", "style.css", "pad.js"):
         _copy(examples.EXAMPLES / name, target / name)
     for name in ("data", "models"):
         _copy(examples.EXAMPLES / name, target / name)
+    (target / "page.js").write_text(_moved(examples.EXAMPLES / "page.js"))
     for page in examples.EXAMPLES.glob("*.html"):
         (target / f"{page.stem}.md").write_text(_example_page(page))
 
@@ -137,7 +146,10 @@ def _gather_pages() -> None:
     _copy(ROOT / "docs" / "first.onnx", PAGES / "examples" / "first.onnx")
     for name in DOCUMENTS:
         _copy(ROOT / name, PAGES / name)
-    _copy(ROOT / "README.md", PAGES / "start.md")  # MkDocs would take README.md for the first page
+    _copy(ROOT / "README.md", PAGES / "overview.md")  # MkDocs would take README.md for the first page
+    examples.write_bundle(
+        ROOT / "docs" / "first.onnx", ["points=float32[64,2]", "labels=int64[64]"], PAGES / "assets" / "first.bundle"
+    )
     run("node", SOURCES / "build.mjs", PAGES / "assets")
 
 
@@ -193,9 +205,13 @@ def _build_lab() -> None:
 def _lay_beside() -> None:
     """Copy what the pages run."""
     _copy(DIST / "npm", OUT / "trainweb")
+    _copy(DIST / "npm" / "isolate.js", OUT / "isolate.js")
     _copy(PYODIDE, OUT / "pyodide")
     for page in (demo.PAGE, demo.TEACH):
         _copy(page, OUT / page.name)
+    for name in (*(page.name for page in (demo.PAGE, demo.TEACH)), "check"):
+        page = OUT / name / "index.html"
+        page.write_text(page.read_text().replace("<head>", ISOLATED, 1))
     _copy(LAB / "site", OUT / "lab")
 
 
@@ -228,6 +244,7 @@ def build() -> None:
             "site-pages",
             _build_pages,
             inputs=[
+                Path(__file__),
                 SOURCES,
                 ROOT / "docs",
                 examples.EXAMPLES,

@@ -15,11 +15,12 @@ if (!output) {
 }
 
 const { metafile } = await build({
-  entryPoints: ["cells", "frame", "page", "python"].map((name) => join(here, "scripts", `${name}.ts`)),
+  entryPoints: ["cells", "frame", "landing", "page", "python"].map((name) => join(here, "scripts", `${name}.ts`)),
   outdir: output,
   bundle: true,
   minify: true,
   format: "esm",
+  external: ["trainweb", "trainweb/vis"], // by the import map of the page
   target: "es2022",
   legalComments: "none",
   metafile: true,

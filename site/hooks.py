@@ -1,13 +1,26 @@
-"""Hooks of MkDocs: if the API's pages exist, they go into the menu; the README is a page, start.md."""
+"""Hooks of MkDocs: menu entries of generated pages, links by title, the gallery, and what each page's head gets."""
 
 from __future__ import annotations
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
 
 RAW = "https://raw.githubusercontent.com/trainweb/trainweb/main/"
 """Where the README's pictures lie for registries; here they lie beside it."""
+EDIT = "https://github.com/trainweb/trainweb/edit/main/"
+GUIDE_BOOST, REFERENCE_BOOST = 8, 0.001
+"""Weights of pages in the search: guides answer before the reference, whose titles outweigh texts."""
+DEMOS = {
+    "mnist": ("Watch a network learn to read", "the demo: draw a digit while it learns"),
+    "teach": ("Teach your own classes", "with the camera or pictures"),
+}
+IMPORTS = """
+<script type="importmap">{
+  "imports": { "trainweb": "./trainweb/index.js", "trainweb/vis": "./trainweb/vis.js" }
+}</script>"""
+"""What the network on the first screen imports."""
 
 
 def _title(page: Path) -> str:
@@ -34,19 +47,89 @@ def _section(nav: list[Any], name: str) -> list[Any]:
 
 
 def on_config(config: Any) -> Any:
-    """Add generated pages to the menu: docs/api, which `./build.sh api` writes, and the pages of the examples."""
+    """Add to the menu what was made: docs/api, which `./build.sh api` writes, and the pages of the examples."""
     root = Path(config.docs_dir)
     if (root / "docs" / "api").is_dir():
         _section(config.nav, "Reference").insert(0, {"API": _entries(root / "docs" / "api", root)})
-    _section(config.nav, "Examples").extend(
+    _section(config.nav, "Gallery")[1:1] = [
         entry for entry in _entries(root / "examples", root) if "examples/README.md" not in entry.values()
-    )
+    ]
+    version = (root.parents[1] / "py_src" / "trainweb" / "_version.py").read_text()
+    (found,) = re.findall(r'"(\d[^"]*)"', version)
+    config.copyright = f"trainweb {found}, MIT licence"
     return config
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Lead links to the README to its page, its pictures to the site's, notebooks to JupyterLite."""
-    if page.file.src_uri == "examples/README.md":
-        markdown = re.sub(r"\[(\w+)\]\((\w+\.ipynb)\)", r'<a href="../lab/lab/index.html?path=\2">\1</a>', markdown)
-        return re.sub(r"\]\((\w+)\.html\)", r"](\1.md)", markdown)
-    return markdown.replace("](../README.md", "](../start.md").replace(f"]({RAW}", "](")
+def _gallery(markdown: str, folder: Path) -> str:
+    """A card for each demo and for each row of the table of examples."""
+
+    def card(picture: str, link: str, title: str, text: str, more: str = "") -> str:
+        image = f'<img src="../gallery/{picture}.jpg" alt="" loading="lazy">'
+        return f'<li><a class="card-link" href="{link}">{image}<b>{title}</b></a><span>{text}{more}</span></li>'
+
+    def of_row(row: re.Match[str]) -> str:
+        name, text = row[1], re.sub(r"`(.*?)`", r"<code>\1</code>", row[2].strip())
+        more = (
+            f'. <a href="../lab/lab/index.html?path={name}.ipynb" aria-label="{name} as a notebook">As a notebook</a>'
+        )
+        return card(name, f"{name}.html", _title(folder / f"{name}.md"), text, more)
+
+    demos = [card(name, f"../{name}/index.html", *texts) for name, texts in DEMOS.items()]
+    rows = list(re.finditer(r"^\| \[(\w+)\]\(\w+\.html\) \| [^|]* \|(.*)\|$", markdown, re.MULTILINE))
+    cards = "\n".join([*demos, *map(of_row, rows)])
+    _, before = markdown[: markdown.index("| page |")].split("\n", 1)
+    after = markdown[rows[-1].end() :]
+    return f'# Gallery\n\n<ul class="gallery">\n{cards}\n</ul>\n{before}{after}'
+
+
+def _titled_links(markdown: str, page: Any, root: Path) -> str:
+    """Give links that read like a file's name the title of the page."""
+
+    def titled(link: re.Match[str]) -> str:
+        file = root / posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), link[2]))
+        return f"[{_title(file)}]({link[2]}{link[3]})" if file.is_file() else link[0]
+
+    return re.sub(r"\[([\w/.-]+\.md)\]\(([^)#]+\.md)(#[^)]*|)\)", titled, markdown)
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """Turn links and pictures to those of the site, and weigh the page for the search."""
+    source = page.file.src_uri
+    if "/namespaces/" in source:  # of onnxruntime-common, with types of a GPU that is not used here
+        page.meta["search"] = {"exclude": True}
+    elif source.startswith("docs/api/"):
+        page.meta.setdefault("search", {"boost": REFERENCE_BOOST})
+    elif source.startswith("docs/"):
+        page.meta.setdefault("search", {"boost": GUIDE_BOOST})
+    if source == "examples/README.md":
+        page.meta["hide"] = ["toc"]
+        return _gallery(markdown, Path(config.docs_dir) / "examples")
+    markdown = markdown.replace("](../README.md", "](../overview.md").replace("](README.md", "](overview.md")
+    return _titled_links(markdown.replace(f"]({RAW}", "]("), page, Path(config.docs_dir))
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """An empty cell of a table's head is no header."""
+    return re.sub(r"<th[^>]*>\s*</th>", "<td></td>", html)
+
+
+def on_page_context(context: Any, page: Any, **_: Any) -> Any:
+    """Let the source be edited, where it is one that people write."""
+    source = page.file.src_uri
+    is_ours = not source.startswith(("docs/api/", "THIRD_PARTY"))
+    if source.startswith("examples/") and source != "examples/README.md":
+        source = source.replace(".md", ".html")
+    elif source in ("index.md", "examples.md", "start.md"):
+        source = f"site/pages/{source}"
+    elif source == "overview.md":
+        source = "README.md"
+    page.edit_url = EDIT + source if is_ours else None
+    return context
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Isolate the page, so that it has threads, and name the dialog of the search."""
+    root = "../" * page.url.count("/")
+    head = f'<head>\n<script src="{root}isolate.js"></script>' + (IMPORTS if page.is_homepage else "")
+    dialog = 'data-md-component="search" role="dialog"'
+    return output.replace("<head>", head, 1).replace(dialog, f'{dialog} aria-label="Search"')

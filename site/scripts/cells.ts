@@ -123,3 +123,13 @@ for (const button of document.querySelectorAll<HTMLButtonElement>("button[data-o
     button.replaceWith(element("iframe", { src: address, title, className: "live" }));
   });
 }
+
+/** What scrolls by itself can be scrolled by the keyboard; the theme wraps tables when the page is there. */
+function focusScrollers(): void {
+  for (const wide of document.querySelectorAll<HTMLElement>(".md-typeset__scrollwrap, .md-typeset pre > code, .cm-scroller")) {
+    wide.tabIndex = 0;
+  }
+}
+
+focusScrollers();
+new MutationObserver(focusScrollers).observe(document.body, { childList: true, subtree: true });

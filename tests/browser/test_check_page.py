@@ -16,6 +16,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.python.test_check import map_of_scores, model
 from tests.zoo.recording import load
 
+from trainweb.artifacts import LossType
 from trainweb.checkpoint.safetensors import write_safetensors
 from trainweb.model.graph import Tensor
 from trainweb.model.reader import read_model
@@ -33,7 +34,8 @@ ZOO = {"mlp": "CrossEntropyLoss", "nano_gpt": "CrossEntropyLoss", "autoencoder":
 def site() -> Iterator[Site]:
     """The page with the package's folder beside it."""
     require_built(ROOT / "dist" / "npm" / "index.js")
-    site = Site(mounts={"/any/folder/check/": (PAGE,), "/any/folder/trainweb/": (ROOT / "dist" / "npm",)})
+    folders = {"check": PAGE, "trainweb": ROOT / "dist" / "npm", "examples": ROOT / "examples"}
+    site = Site(mounts={f"/any/folder/{name}/": (folder,) for name, folder in folders.items()})
     yield site
     site.close()
 
@@ -181,9 +183,41 @@ def test_what_is_missing_is_said(page: Page) -> None:
     verdict(page, "bogus.onnx does not train like this.")
     expect(page.locator("#problems")).to_contain_text("Bogus cannot be executed (Bogus_1)")
     expect(page.locator("#trial")).to_be_hidden()
-    give(page, ("page.onnx", b"<!doctype html><title>404</title>"))
-    verdict(page, "page.onnx does not train like this.")
-    expect(page.locator("#problems")).to_contain_text("ModelError")
+    # One sentence, and nothing empty below it.
+    give(page, ("README.md", b"# Readme\n"))
+    verdict(page, "README.md is not an ONNX file.")
+    for name in ("#report", "#settings", "#trial"):
+        expect(page.locator(name)).to_be_hidden()
+
+
+def test_a_model_of_ours_trains_on_a_table(page: Page) -> None:
+    """Wines, whose first column is the class; another column is a wrong one, which is said."""
+    page.get_by_role("button", name="wine.onnx with wine.csv").click()
+    verdict(page, "wine.onnx trains.")
+    expect(page.locator("#target")).to_have_value("cultivar", timeout=READY_MS)
+    page.click("#fit")
+    expect(page.locator("#fitted")).to_contain_text("178 rows", timeout=READY_MS)
+    training, validation = map(float, re.findall(r"loss ([\d.]+)", page.inner_text("#fitted")))
+    assert training < 0.2 and validation < np.log(3) / 2
+    expect(page.locator("#costs")).to_contain_text(re.compile(r"Kernel memory[\d.]+ [kM]B"))
+    page.select_option("#loss", "MSELoss")
+    verdict(page, "wine.onnx trains.")
+    page.click("#fit")
+    expect(page.locator("#fitted")).not_to_be_empty(timeout=READY_MS)
+    give(page, ("first.onnx", (ROOT / "docs" / "first.onnx").read_bytes()), ("a.csv", b"a,b\n1,2\n3,4\n"))
+    verdict(page, "first.onnx trains.")
+    expect(page.locator("#target")).to_have_value("b", timeout=READY_MS)
+    page.click("#fit")
+    expect(page.locator("#fitted")).to_have_text("a.csv has 1 columns besides 'b', and 'points' takes 2.")
+    give(page, ("a.csv", b"a,b\n1,2\n"))
+    expect(page.locator("#verdict")).to_contain_text("Drop the model with it")
+
+
+def test_every_loss_can_be_chosen(page: Page) -> None:
+    give(page, ("first.onnx", (ROOT / "docs" / "first.onnx").read_bytes()))
+    verdict(page, "first.onnx trains.")
+    options = page.locator("#loss option").all_inner_texts()
+    assert {name for name in options if name.endswith("Loss")} == {loss.name for loss in LossType}
 
 
 def one_class() -> bytes:

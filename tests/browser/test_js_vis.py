@@ -56,7 +56,7 @@ def test_curves_show_a_fit_as_it_runs(js: JsPage) -> None:
     assert found["caption"] == f"{right} of 20 right"
     assert found["plots"] == 2
     names = [item.rsplit(" ", 1) for item in found["legend"]]
-    assert [name for name, _ in names] == ["loss", "validation loss", "accuracy"]
+    assert [name for name, _ in names] == ["training loss", "validation loss", "validation accuracy"]
     expected = [found["last"]["loss"], last["loss"], last["accuracy"]]
     assert [float(value) for _, value in names] == pytest.approx(expected, rel=1e-3)
 
@@ -112,13 +112,52 @@ def test_attributes_of_curves(js: JsPage) -> None:
         curves.removeAttribute("metrics");
         await frame(); words.push(legend());
         curves.clear();
-        await frame(); words.push(legend(), curves.shadowRoot.querySelector("figcaption").textContent);
+        await frame(); words.push(legend(), curves.shadowRoot.querySelector(".empty").textContent);
         curves.remove();
         return words;"""
     )
-    shown = ["loss 2", "validation loss 3"]
+    r2, mae = "validation r2 0.5", "validation mae 2"
+    # The epoch of four steps, whose mean is 4, and two steps of 2.
+    shown = ["training loss 3.333", "validation loss 3"]
     # A stream tells no length: progress of its first epoch has no place yet.
-    assert found == [["loss"], [*shown, "r2 0.5"], [*shown, "mae 2", "r2 0.5"], ["loss"], "no epoch yet"]
+    assert found == [[], [*shown, r2], [*shown, mae, r2], [], "The curves appear here with the first steps."]
+
+
+def test_the_training_loss_is_the_mean_of_the_last_steps(js: JsPage) -> None:
+    """Two epochs of 50 steps, told of now and then: no cliff where the events' mean begins anew."""
+    losses = 2 - np.arange(100) / 100
+    told = [7, 30, 45, 57, 80, 99]
+    events = [
+        {
+            "type": "progress",
+            "epoch": 1 + at // 50,
+            "step": at % 50,
+            "steps": 50,
+            "loss": losses[50 * (at // 50) : at].mean(),
+        }
+        for at in told
+    ]
+    found = js.run(
+        f"""{EPOCHS}
+        const curves = place("trainweb-curves");
+        const shown = [];
+        for (const event of events) {{
+          if (event.epoch === 2 && event.step === 7) curves.add({{ ...epoch(1, first), steps: 50 }});
+          curves.add(event);
+          await frame();
+          const [training] = curves.shadowRoot.querySelectorAll(".legend li");
+          shown.push(Number(training.textContent.split(" ").at(-1)));
+        }}
+        curves.remove();
+        return shown;""",
+        events=events,
+        first=losses[:50].mean(),
+    )
+    # As many events back as hold 20 steps at least.
+    starts = [0, 7, 7, 30, 57, 57]
+    means = [losses[start:at].mean() for start, at in zip(starts, told, strict=True)]
+    assert found == pytest.approx(means, rel=1e-3)
+    assert found == sorted(found, reverse=True)
 
 
 def test_a_histogram_counts_as_numpy_does(js: JsPage) -> None:

@@ -14,6 +14,8 @@ from tests.python.test_deciding_feeds import windowed
 import trainweb
 from trainweb.artifacts import LossType, OptimType
 from trainweb.ops.op import Op, find
+from trainweb.training.example import example_code
+from trainweb.training.feed import Feed
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -231,6 +233,14 @@ def test_the_suggested_loss_fits_the_output(dims: tuple[int | str | None, ...]) 
     assert ("for classes along axis 1" in str(report.missing_loss)) == (USUAL[dims] is OF_MAPS)
 
 
+def test_lines_without_common_rows_keep_the_loop() -> None:
+    """`fit` takes rows: feeds whose first axes differ are no rows of one table."""
+    with_rows, without = ([Feed("x", "float32", [4, 2]), Feed("y", "int64", [n])] for n in (4, 3))
+    assert "fit(feeds, { epochs: 100, batchSize: 4 })" in example_code({}, with_rows, ["y"], [])["javascript"]
+    lines = example_code({}, without, ["y"], [])
+    assert "runTrainStep(feeds)" in lines["javascript"] and "session.train_step(feeds)" in lines["python"]
+
+
 def test_the_lines_for_a_map_of_scores_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Classes in axis 1: labels have the other axes, and five even guesses a loss of log 5."""
     data = map_of_scores("n", 5, "h", "w")
@@ -241,7 +251,8 @@ def test_the_lines_for_a_map_of_scores_train(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "model.onnx").write_bytes(data)
     monkeypatch.chdir(tmp_path)
     values: dict[str, Any] = {}
-    exec(report.code["python"].replace("print(step,", "losses.append("), {"losses": (losses := [])}, values)
+    exec(report.code["python"], values)
     values["session"].release()
+    losses = values["history"]["loss"]
     assert len(losses) == 100 and float(losses[0]) == pytest.approx(np.log(5), abs=1e-6)
     assert onnx.load_from_string(values["trained"]).graph.output[0].name == "scores"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from playwright.sync_api import Page as BrowserPage
 from tests.browser.conftest import (  # noqa: F401 - fixtures
     browser,
     chromium_path,
@@ -16,6 +17,18 @@ from tests.browser.conftest import (  # noqa: F401 - fixtures
 from tests.browser.server import ROOT, Site
 
 FOLDER = ROOT / "dist" / "site"
+
+
+def stay(to_visit: BrowserPage) -> None:
+    """Let isolate.js load no page anew: a test may have begun to use it."""
+    to_visit.add_init_script("sessionStorage.setItem('trainweb-isolate', '')")
+
+
+@pytest.fixture(autouse=True)
+def stays(request: pytest.FixtureRequest) -> None:
+    """The same for the page of a test."""
+    if "page" in request.fixturenames:
+        stay(request.getfixturevalue("page"))
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from tests.browser.conftest import (
 from tests.browser.test_examples import CAMERA_PROMISE, EXAMPLES, PROMISES
 from tests.browser.test_teach_page import stripes
 
-from .conftest import FOLDER
+from .conftest import FOLDER, stay
 from .test_site import RUN_MS, strangers, type_code  # noqa: F401 - a fixture among them
 
 
@@ -48,12 +48,13 @@ def test_a_page_keeps_its_promise_in_the_site(name: str, page: Page, page_errors
 
 def test_the_camera_can_be_used_in_the_site(camera_browser: Browser, address: str) -> None:  # noqa: F811
     page, errors = watched_page(camera_browser)
+    stay(page)
     page.goto(f"{address}examples/camera.html")
     frame = shown(page)
     frame.locator(".record").first.click()
     expect(frame.locator(".record + output").first).to_have_text("20", timeout=60_000)
     files = [{"name": f"{k}.png", "mimeType": "image/png", "buffer": stripes(k)} for k in range(20)]
-    frame.locator("input").nth(1).set_input_files(files)  # type: ignore[arg-type]
+    frame.locator(".files").nth(1).set_input_files(files)  # type: ignore[arg-type]
     frame.locator("#train").click()
     check_promise(frame, CAMERA_PROMISE)
     assert errors.messages == []
@@ -96,9 +97,14 @@ def test_errors_and_lines_of_a_page_are_shown(page: Page, address: str) -> None:
 def test_every_example_is_listed_with_its_notebook(page: Page, address: str) -> None:
     names = sorted(path.stem for path in EXAMPLES.glob("*.html"))
     page.goto(f"{address}examples/index.html")
-    links = [link.get_attribute("href") or "" for link in page.locator("article table a").all()]
-    pages = sorted(link.removesuffix(".html") for link in links if "?" not in link)
+    links = [link.get_attribute("href") or "" for link in page.locator("article .gallery a").all()]
+    pages = sorted(link.removesuffix(".html") for link in links if "?" not in link and not link.startswith("../"))
     notebooks = sorted(re.findall(r"path=(\w+)\.ipynb", "\n".join(links)))
     assert pages == notebooks == names
+    pictures = page.locator(".gallery img")
+    assert pictures.count() == len(names) + 2
+    for picture in pictures.all():
+        picture.scroll_into_view_if_needed()
+        expect(picture).to_have_js_property("naturalWidth", 960)
     contents = json.loads((FOLDER / "lab" / "api" / "contents" / "all.json").read_text())
     assert {f"{name}.ipynb" for name in names} <= {entry["name"] for entry in contents["content"]}

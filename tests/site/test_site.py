@@ -9,10 +9,13 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Browser, Locator, Page, expect
+from tests.browser.server import ROOT
 from tests.browser.test_readme import check_log, check_ten_lines, refuse_strangers
 
-from .conftest import FOLDER
+import trainweb
+
+from .conftest import FOLDER, stay
 
 LEARNED_LOSS = 0.25
 RUN_MS = 120_000
@@ -150,18 +153,122 @@ def test_examples_run(page: Page, address: str) -> None:
         CHECKS[title](run(cell))
 
 
-def test_search_finds_a_page(page: Page, address: str) -> None:
+@pytest.mark.parametrize(
+    ("query", "guides"),
+    [
+        ("predict", ["fit"]),
+        ("GPU", ["faq", "deploy", "migrate", "slow"]),
+        ("learning rate", ["losses", "fit", "sessions"]),
+        ("checkpoint", ["resume", "sessions"]),
+    ],
+)
+def test_search_answers_with_a_guide(query: str, guides: list[str], page: Page, address: str) -> None:
     page.goto(address + "docs/deploy.html")
-    page.get_by_role("textbox", name="Search").fill("checkpoint")
-    page.locator(".md-search-result__link").first.wait_for()
-    assert page.locator(".md-search-result__link").count() > 3
+    page.get_by_role("textbox", name="Search").fill(query)
+    first = page.locator(".md-search-result__link").first
+    first.wait_for()
+    link = (first.get_attribute("href") or "").split("#")[0].split("?")[0]
+    assert Path(urlsplit(link).path).stem in guides and "/api/" not in link
 
 
-def test_demo_opens_in_place(page: Page, address: str) -> None:
+def test_a_network_learns_on_the_first_screen(page: Page, address: str) -> None:
+    """By itself, and without Python."""
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.set_viewport_size({"width": 1280, "height": 900})
     page.goto(address + "index.html")
-    page.get_by_role("button", name="Start the demo").click()
-    frame = page.frame_locator("iframe.live")
-    frame.locator("#start:enabled").wait_for(timeout=RUN_MS)
+    status = page.locator("#hero-status")
+    expect(status).to_contain_text("Done. Epoch 40 of 40", timeout=RUN_MS)
+    (share,) = re.findall(r"([\d.]+) % of new points are right", status.inner_text())
+    assert float(share) > 90
+    assert [url for url in asked if "/python/" in url] == []
+    legend = page.locator("trainweb-curves .legend li")
+    assert len(legend.all()) == 2
+    for part in (status, page.locator("#hero-map"), page.locator(".hero-text .md-button").last):
+        box = part.bounding_box()
+        assert box is not None and box["y"] + box["height"] < 900
+    page.get_by_role("button", name="Train again").click()
+    expect(status).not_to_contain_text("Done.")
+
+
+def test_the_demo_has_threads(browser: Browser, address: str) -> None:
+    """The site isolates itself: no header of the server helps."""
+    page = browser.new_page()
+    page.goto(address + "mnist/index.html")
+    page.wait_for_function("crossOriginIsolated", timeout=RUN_MS)
+    expect(page.locator("#backend")).to_contain_text("cross-origin isolated")
+    page.close()
+
+
+def test_pages_can_be_edited_and_tell_the_version(page: Page, address: str) -> None:
+    edits = {"docs/fit.html": "docs/fit.md", "start.html": "site/pages/start.md", "overview.html": "README.md"}
+    for link, file in {**edits, "examples/digits.html": "examples/digits.html"}.items():
+        page.goto(address + link)
+        edit = page.get_by_title("Edit this page").get_attribute("href") or ""
+        assert edit.endswith(f"/edit/main/{file}") and (ROOT / file).is_file()
+        expect(page.locator(".md-copyright")).to_contain_text(f"trainweb {trainweb.__version__}")
+
+
+def test_a_guide_has_one_name(page: Page, address: str) -> None:
+    """In the menu, in its title and in links that would read like a file's name."""
+    page.goto(address + "docs/fit.html")
+    names = {
+        link.get_attribute("href"): link.inner_text() for link in page.locator(".md-nav--primary a.md-nav__link").all()
+    }
+    for link, name in names.items():
+        if link and re.fullmatch(r"[a-z]+\.html", link):
+            document = (FOLDER / "docs" / link).read_text()
+            (title,) = re.findall(r"<h1[^>]*>(.*?)<a", document, re.DOTALL)
+            assert name.strip() in ("", re.sub("<.*?>", "", title).strip())
+    files = [text for text in page.locator("article a").all_inner_texts() if text.endswith(".md")]
+    assert files == []
+
+
+KINDS = (
+    "index",
+    "start",
+    "examples/index",
+    "examples/tabular",
+    "examples",
+    "docs/fit",
+    "docs/operators",
+    "CHANGELOG",
+    "docs/api/index",
+    "check/index",
+    "mnist/index",
+    "teach/index",
+)
+"""A page of each kind."""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_axe_finds_nothing(kind: str, scheme: str, browser: Browser, address: str) -> None:
+    page = browser.new_page(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
+    stay(page)
+    page.goto(f"{address}{kind}.html")
+    page.wait_for_load_state("networkidle")
+    page.add_script_tag(path=ROOT / "node_modules" / "axe-core" / "axe.min.js")
+    found = page.evaluate("""async () => {
+        const runOnly = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"];
+        const { violations } = await axe.run(document, { runOnly });
+        return violations.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).slice(0, 3).join("; ")}`);
+    }""")
+    page.close()
+    assert found == []
+
+
+@pytest.mark.parametrize("width", [390, 690])
+def test_nothing_is_cut_off_on_small_screens(width: int, browser: Browser, address: str) -> None:
+    """Wide tables and code scroll by themselves, by the keyboard, too; buttons cover no code."""
+    page = browser.new_page(viewport={"width": width, "height": 844}, reduced_motion="reduce")
+    stay(page)
+    for kind in KINDS:
+        page.goto(f"{address}{kind}.html")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, kind
+        wide = page.locator(".md-typeset__scrollwrap, .md-typeset pre > code")
+        assert {element.get_attribute("tabindex") for element in wide.all()} <= {"0"}
+    page.close()
 
 
 @pytest.mark.page_errors("404")  # optional files of JupyterLite

@@ -27,6 +27,7 @@ export async function buildPage(script) {
   for (const file of [...beside, ...shared]) {
     copyFileSync(file, join(output, basename(file)));
   }
+  copyFileSync(join(demos, "..", "..", "examples", "style.css"), join(output, "family.css"));
   await build({
     entryPoints: [join(here, "main.ts")],
     outfile: join(output, "main.js"),

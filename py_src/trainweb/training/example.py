@@ -29,6 +29,22 @@ ARRAYS = {
     "uint64": "BigUint64Array",
 }
 """Typed arrays of a page by dtype."""
+LOOP_IN_JAVASCRIPT = [
+    "for (let step = 1; step <= 100; step++) {",
+    "  const results = await session.runTrainStep(feeds);",
+    "  console.log(step, results[session.trainingOutputNames[0]].data[0]);",
+    "  await session.runOptimizerStep();",
+    "  await session.lazyResetGrad();",
+    "}",
+]
+LOOP_IN_PYTHON = [
+    "for step in range(1, 101):",
+    "    results = session.train_step(feeds)",
+    "    print(step, results[session.output_names()[0]])",
+    "    session.optimizer_step()",
+    "    session.lazy_reset_grad()",
+]
+"""For feeds that have no rows in common."""
 IN_PAGE = {
     "loss": "loss",
     "optimizer": "optimizer",
@@ -95,15 +111,32 @@ def _javascript(
         "const feeds = {  // your data in the place of zeros",
         *(f"  {json.dumps(feed.name)}: {_tensor(feed)}," for feed in feeds),
         "};",
-        "for (let step = 1; step <= 100; step++) {",
-        "  const results = await session.runTrainStep(feeds);",
-        "  console.log(step, results[session.trainingOutputNames[0]].data[0]);",
-        "  await session.runOptimizerStep();",
-        "  await session.lazyResetGrad();",
-        "}",
+        *(_fit_in_javascript(feeds) if _has_rows(feeds) else LOOP_IN_JAVASCRIPT),
         f"const trained = await session.exportModelForInferencing({json.dumps(list(outputs))});",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _has_rows(feeds: Sequence[Feed]) -> bool:
+    """Whether all feeds have the same first axis, so that `fit` can take them as rows."""
+    is_exact = all(feed.dtype != "bfloat16" for feed in feeds)
+    return is_exact and all(feed.shape[:1] == feeds[0].shape[:1] and feed.shape for feed in feeds)
+
+
+def _fit_in_javascript(feeds: Sequence[Feed]) -> list[str]:
+    return [
+        f"const fit = session.fit(feeds, {{ epochs: 100, batchSize: {feeds[0].shape[0]} }});",
+        "for await (const event of fit) {",
+        '  if (event.type === "epoch") console.log(event.epoch, event.loss);',
+        "}",
+    ]
+
+
+def _fit_in_python(feeds: Sequence[Feed]) -> list[str]:
+    return [
+        f"history = trainweb.Trainer(session).fit(feeds, epochs=100, batch_size={feeds[0].shape[0]})",
+        'print(history["loss"])',
+    ]
 
 
 def _tensor(feed: Feed) -> str:
@@ -121,11 +154,7 @@ def _python(arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: Sequen
         "feeds = {  # your data in the place of zeros",
         *(f"    {json.dumps(feed.name)}: {_array(feed)}," for feed in feeds),
         "}",
-        "for step in range(1, 101):",
-        "    results = session.train_step(feeds)",
-        "    print(step, results[session.output_names()[0]])",
-        "    session.optimizer_step()",
-        "    session.lazy_reset_grad()",
+        *(_fit_in_python(feeds) if _has_rows(feeds) else LOOP_IN_PYTHON),
         f"trained = session.export_model_for_inferencing(graph_output_names={json.dumps(list(outputs))})",
     ]
     return "\n".join(lines) + "\n"

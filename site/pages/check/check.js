@@ -2,17 +2,24 @@
 /** Does my model train? Reports on a dropped file, measures a step, trains on random data. Nothing leaves the page. */
 
 import { env, inspectModel, Tensor, TrainingSession } from "trainweb";
+import "trainweb/vis";
 
+import { headerOf, readTable } from "./table.js";
 import { listSafetensors } from "./safetensors.js";
 import { element, fillSelect, fillTable, make, showCosts, showCurve, showReport, showVerdict } from "./view.js";
 
 /**
  * @import { ModelReport, OptimizerType, LossType, TrainingConfig } from "trainweb"
- * @typedef {{ model: File, external: { path: string, data: File }[] }} Given
+ * @typedef {{ model: File, external: { path: string, data: File }[], table: File | null }} Given
  */
 
 /** @type {LossType[]} */
-const LOSSES = ["CrossEntropyLoss", "MSELoss", "L1Loss", "HuberLoss", "BCEWithLogitsLoss"];
+const LOSSES = [
+  "CrossEntropyLoss", "MSELoss", "L1Loss", "HuberLoss", "SmoothL1Loss", "BCEWithLogitsLoss", "FocalLoss", "KLDivLoss",
+  "CosineEmbeddingLoss", "ContrastiveLoss", "TripletMarginLoss", "CTCLoss",
+];
+/** Losses that take the number of a class. */
+const OF_CLASSES = ["CrossEntropyLoss", "FocalLoss"];
 const NO_LOSS = "none: it is the output";
 /** Among the losses where a model's output asks for it. */
 const OF_MAPS = "CrossEntropyLoss along axis 1";
@@ -23,6 +30,8 @@ const BATCH = 8;
 const MEASURED_MS = 1000;
 const MOST_MEASURED = 50;
 const STEPS = 100;
+const EPOCHS = 20;
+const LEARNING_RATE = 0.01;
 
 const status = element("status", "p");
 const lossSelect = element("loss", "select");
@@ -57,13 +66,18 @@ async function open(files) {
     await openSafetensors(weights);
     return;
   }
-  const first = model ?? files[0];
+  const table = files.find(({ name }) => name.endsWith(".csv")) ?? null;
+  const first = model ?? files.find((file) => file !== table);
   if (first === undefined) {
+    if (table !== null) {
+      showVerdict(`${table.name} is data. Drop the model with it: both files at once.`, "bad");
+    }
     return;
   }
   given = {
     model: first,
-    external: files.filter((file) => file !== first).map((file) => ({ path: file.name, data: file })),
+    external: files.filter((file) => file !== first && file !== table).map((file) => ({ path: file.name, data: file })),
+    table,
   };
   optimizerSelect.value = "AdamW";
   await look({}, null);
@@ -111,6 +125,7 @@ async function endSession() {
   const ended = session;
   session = null;
   showCurve([]);
+  element("table", "div").hidden = true;
   saveButton.hidden = true;
   await ended?.release();
 }
@@ -138,11 +153,16 @@ async function look(dims, loss) {
       const fits = typeof found.suggestedLoss === "string" ? found.suggestedLoss : found.suggestedLoss === null ? NO_LOSS : OF_MAPS;
       const suggested = configOf(found, fits, found.outputs[0]?.name);
       found = await inspectModel(model, { ...suggested, dims: sizes }, { externalData: external });
-      if (turn === asked) {
+      if (turn === asked && !isNoModel(found)) {
         showSettings(found, fits, sizes);
       }
     }
     if (turn !== asked) {
+      return;
+    }
+    if (isNoModel(found)) {
+      status.textContent = "";
+      showVerdict(`${model.name} is not an ONNX file.`, "bad");
       return;
     }
     report = found;
@@ -221,9 +241,77 @@ async function tryOut(found, turn) {
   showCosts([
     ["Batch", found.feeds.map(({ name, dtype, shape }) => `${name} ${dtype}[${shape.join(", ")}]`).join(", ")],
     ["Time of a step", `${median.toPrecision(3)} ms (median of ${times.length})`],
-    ["Kernel memory", `${(bytes / 2 ** 20).toFixed(1)} MiB`],
-    ["Operations", `${(found.flops / 1e6).toFixed(1)} MFLOP a step`],
+    ["Kernel memory", withPrefix(bytes, "B")],
+    ["Operations", `${withPrefix(found.flops, "FLOP")} a step`],
   ]);
+  await showTable();
+}
+
+/** @param {number} value @param {string} unit */
+function withPrefix(value, unit) {
+  const power = Math.min(4, Math.max(0, Math.floor(Math.log10(Math.max(value, 1)) / 3)));
+  return `${Number((value / 1000 ** power).toPrecision(3))} ${["", "k", "M", "G", "T"][power]}${unit}`;
+}
+
+/** Whether nothing of the file could be read. @param {ModelReport} found */
+function isNoModel({ error, inputs, outputs, operators }) {
+  return error !== null && inputs.length + outputs.length + Object.keys(operators).length === 0;
+}
+
+/** Offer the table that came with the model, if there is one. */
+async function showTable() {
+  const table = given?.table ?? null;
+  element("table", "div").hidden = table === null;
+  if (table !== null) {
+    const names = await headerOf(table);
+    element("rows", "p").textContent = `${table.name} has the columns ${names.join(", ")}. All but one go into the model, in this order.`;
+    const shown = names.find((name) => /^(label|target|class|y|species|cultivar)s?$/i.test(name)) ?? names.at(-1) ?? "";
+    fillSelect(element("target", "select"), names, shown);
+    element("fitted", "p").textContent = "";
+  }
+}
+
+async function fitTable() {
+  const [made, found, table] = [session, report, given?.table];
+  if (made === null || found === null || !table) {
+    return;
+  }
+  const [button, told] = [element("fit", "button"), element("fitted", "p")];
+  button.disabled = true;
+  told.textContent = "";
+  try {
+    const isClasses = OF_CLASSES.some((name) => lossSelect.value.startsWith(name));
+    const { training, validation, count } = await readTable(table, found, element("target", "select").value, isClasses);
+    const curves = /** @type {import("trainweb/vis").TrainwebCurves} */ (document.querySelector("trainweb-curves"));
+    curves.clear();
+    const history = await curves.watch(made.fit(training, {
+      epochs: EPOCHS,
+      batchSize: Math.min(BATCH, count),
+      remainder: "drop",
+      validationData: validation,
+      schedule: { type: "Constant", learningRate: LEARNING_RATE },
+    }));
+    const { loss, validation: values } = /** @type {import("trainweb").EpochEvent} */ (history.epochs.at(-1));
+    told.textContent = `${count} rows: training loss ${loss.toPrecision(3)}, validation loss ${Number(values?.["loss"]).toPrecision(3)}.`;
+    saveButton.hidden = false;
+  } catch (error) {
+    told.textContent = messageOf(error);
+  } finally {
+    button.disabled = false;
+  }
+}
+
+/** Open a model of the examples, which lie beside this page. @param {DOMStringMap} chosen */
+async function openSample({ model = "", table }) {
+  const addresses = [`models/${model}.onnx`, ...(table === undefined ? [] : [`data/${table}.csv`])];
+  const files = await Promise.all(addresses.map(async (address) => {
+    const response = await fetch(`../examples/${address}`);
+    if (!response.ok) {
+      throw new Error(`${response.url}: ${response.status}`);
+    }
+    return new File([await response.blob()], address.split("/")[1] ?? "");
+  }));
+  await open(files);
 }
 
 const KERNEL_MEMORY = ["parameters", "gradients", "moments", "arena", "prepared", "plans"];
@@ -349,6 +437,12 @@ drop.addEventListener("drop", (event) => {
 element("settings", "form").addEventListener("change", change);
 element("settings", "form").addEventListener("submit", (event) => event.preventDefault());
 trainButton.addEventListener("click", () => void train());
+element("fit", "button").addEventListener("click", () => void fitTable());
+for (const button of element("samples", "p").querySelectorAll("button")) {
+  button.addEventListener("click", () => {
+    openSample(button.dataset).catch((error) => showVerdict(messageOf(error), "bad"));
+  });
+}
 saveButton.addEventListener("click", () => void save());
 for (const button of document.querySelectorAll("button[data-copies]")) {
   button.addEventListener("click", () => {

@@ -25,26 +25,44 @@ export class Curves {
       this.#element.clear();
       [this.#shown, this.#tests] = [0, 0];
     }
-    const losses = trainer.history.smoothed();
-    const stride = Math.ceil((train.length - this.#shown) / POINTS);
-    for (let at = this.#shown + stride; stride > 0 && at <= train.length; at += stride) {
-      this.#element.add(progressOf(trainer, at, losses[at - 1] as number));
+    const means = meansOf(trainer);
+    const stride = Math.max(1, Math.ceil((train.length - this.#shown) / POINTS));
+    const events: [number, EpochEvent | ProgressEvent][] = [];
+    for (let at = this.#shown + stride; at <= train.length; at += stride) {
+      events.push([at, progressOf(trainer, at, means[at - 1] as number)]);
     }
     for (const record of test.slice(this.#tests).filter(({ step }) => step > 0)) {
-      this.#element.add(epochOf(trainer, record, losses[record.step - 1] ?? record.loss));
+      events.push([record.step, epochOf(trainer, record, means[record.step - 1] ?? record.loss)]);
     }
+    events.sort(([a], [b]) => a - b).forEach(([, event]) => this.#element.add(event));
     [this.#shown, this.#tests] = [train.length, test.length];
   }
 }
 
+/** Mean losses since the start of the epoch of each step, as the events of a fit have them. */
+function meansOf({ history, stepsPerEpoch }: Trainer): number[] {
+  let sum = 0;
+  return history.train.map(({ loss }, k) => {
+    const step = k % stepsPerEpoch;
+    sum = step === 0 ? loss : sum + loss;
+    return sum / (step + 1);
+  });
+}
+
+/** Epochs, and steps within the last of them, from 1 on. */
+function placeOf(stepsPerEpoch: number, step: number): { epoch: number; step: number } {
+  const epoch = Math.ceil(step / stepsPerEpoch);
+  return { epoch, step: step - (epoch - 1) * stepsPerEpoch };
+}
+
 function progressOf({ stepsPerEpoch }: Trainer, step: number, loss: number): ProgressEvent {
-  const epoch = Math.floor(step / stepsPerEpoch);
-  return { type: "progress", epoch: epoch + 1, step: step % stepsPerEpoch, steps: stepsPerEpoch, loss };
+  return { type: "progress", ...placeOf(stepsPerEpoch, step), steps: stepsPerEpoch, loss };
 }
 
 function epochOf(trainer: Trainer, { step, loss, accuracy }: TestRecord, training: number): EpochEvent {
   const { stepsPerEpoch, settings, trainSeconds } = trainer;
   const epoch = step / stepsPerEpoch;
   const times = { learningRate: settings.learningRate, seconds: trainSeconds / epoch };
-  return { type: "epoch", epoch, steps: stepsPerEpoch, loss: training, ...times, validation: { loss, accuracy } };
+  const steps = placeOf(stepsPerEpoch, step).step;
+  return { type: "epoch", epoch, steps, loss: training, ...times, validation: { loss, accuracy } };
 }

@@ -2,7 +2,7 @@
 
 import { type ImageSource, type LoadProgress } from "trainweb";
 
-import { MOST_CLASSES, Teacher } from "./teacher.js";
+import { drawingOf, type Lesson, MOST_CLASSES, Teacher } from "./teacher.js";
 
 /** Frames that a press on "Record" takes, and milliseconds between them. */
 const FRAMES = 15;
@@ -24,6 +24,7 @@ function element<Tag extends keyof HTMLElementTagNameMap>(id: string, tag: Tag):
 const ui = {
   video: element("video", "video"),
   camera: element("camera", "button"),
+  cameraHint: element("camera-hint", "p"),
   classes: element("classes", "ol"),
   add: element("add", "button"),
   train: element("train", "button"),
@@ -38,6 +39,10 @@ const ui = {
 
 /** Elements of the page that belong to a class. */
 interface ClassView {
+  readonly item: HTMLElement;
+  readonly thumbnails: HTMLElement;
+  readonly remove: HTMLButtonElement;
+  readonly seen: HTMLElement;
   readonly name: HTMLInputElement;
   readonly count: HTMLElement;
   readonly record: HTMLButtonElement;
@@ -78,11 +83,13 @@ function onClick(button: HTMLButtonElement, action: () => Promise<void>): void {
 }
 
 function update(): void {
-  const counts = teacher?.counts ?? [];
+  const counts = views.map((_, label) => teacher?.of(label).length ?? 0);
   const isFilming = ui.video.srcObject !== null;
-  views.forEach(({ count, record }, label) => {
-    count.textContent = `${counts[label] ?? 0} pictures`;
+  views.forEach(({ count, record, remove, thumbnails }, label) => {
+    count.textContent = counts[label] === 1 ? "1 picture" : `${counts[label]} pictures`;
     record.disabled = isBusy || teacher === null || !isFilming;
+    remove.disabled = isBusy || teacher === null || views.length <= FIRST_CLASSES;
+    thumbnails.querySelectorAll("button").forEach((button) => { button.disabled = isBusy; });
   });
   ui.train.disabled = isBusy || counts.filter((count) => count > 0).length < 2;
   ui.export.disabled = isBusy || !isTrained;
@@ -91,30 +98,72 @@ function update(): void {
 }
 
 function addClass(): void {
-  const label = views.length;
+  const number = views.length + 1;
   const made = element("class", "template").content.cloneNode(true) as DocumentFragment;
   const find = <T extends Element>(selector: string): T => made.querySelector<T>(selector) as T;
   const bar = Object.assign(document.createElement("progress"), { max: 1, value: 0 });
   const [title, percent] = [document.createElement("span"), document.createElement("span")];
   const view = { name: find<HTMLInputElement>("input[type=text]"), count: find<HTMLElement>(".count"),
-    record: find<HTMLButtonElement>(".record"), bar, percent, label: title };
-  view.name.value = `Class ${label + 1}`;
+    record: find<HTMLButtonElement>(".record"), bar, percent, label: title, item: find<HTMLElement>("li"),
+    thumbnails: find<HTMLElement>(".thumbnails"), remove: find<HTMLButtonElement>(".remove"), seen: document.createElement("li") };
+  view.name.value = `Class ${number}`;
   const rename = (): void => {
-    const name = view.name.value || `Class ${label + 1}`;
+    const name = view.name.value || `Class ${number}`;
     title.textContent = name;
     bar.setAttribute("aria-label", name);
     view.record.setAttribute("aria-label", `Record ${name}`);
+    view.remove.setAttribute("aria-label", `Delete class ${name}`);
   };
   view.name.addEventListener("input", rename);
   rename();
-  onClick(view.record, () => record(label));
+  onClick(view.record, () => record(view));
+  view.remove.addEventListener("click", () => removeClass(view));
   const files = find<HTMLInputElement>("input[type=file]");
-  files.addEventListener("change", () => void perform(() => addAll([...(files.files ?? [])], label)));
+  files.addEventListener("change", () => void perform(() => addAll([...(files.files ?? [])], view)));
   views.push(view);
   ui.classes.append(made);
+  view.seen.append(title, percent, bar);
+  ui.bars.append(view.seen);
+  update();
+}
+
+/** Take the class and its pictures away. The network has other classes then, and must be trained again. */
+function removeClass(view: ClassView): void {
+  const label = views.indexOf(view);
+  teacher?.removeClass(label);
+  views.splice(label, 1);
+  view.item.remove();
+  view.seen.remove();
+  isTrained = false;
+  views.forEach(({ bar, percent }) => {
+    bar.value = 0;
+    percent.textContent = "";
+  });
+  ui.status.textContent = "The classes have changed: train again.";
+  ui.result.textContent = "";
+  update();
+}
+
+/** Show a picture of a class; a click deletes it. */
+function showThumbnail(lesson: Lesson, { thumbnails }: ClassView): void {
+  const button = Object.assign(document.createElement("button"), { type: "button", title: "Delete this picture" });
+  button.setAttribute("aria-label", "Delete this picture");
+  button.append(drawingOf(lesson));
   const item = document.createElement("li");
-  item.append(title, percent, bar);
-  ui.bars.append(item);
+  item.append(button);
+  button.addEventListener("click", () => {
+    teacher?.remove(lesson);
+    item.remove();
+    update();
+  });
+  thumbnails.append(item);
+}
+
+async function add(source: ImageSource, view: ClassView): Promise<void> {
+  const lesson = await teacher?.add(source, views.indexOf(view));
+  if (lesson !== undefined) {
+    showThumbnail(lesson, view);
+  }
   update();
 }
 
@@ -126,22 +175,22 @@ async function startCamera(): Promise<void> {
     throw new Error(`There is no camera for this page (${String(error)}). Files work without one.`);
   });
   ui.video.srcObject = stream;
+  ui.video.hidden = false;
+  ui.cameraHint.hidden = true;
   await ui.video.play();
   ui.camera.hidden = true;
 }
 
-async function record(label: number): Promise<void> {
+async function record(view: ClassView): Promise<void> {
   for (let frame = 0; frame < FRAMES; frame++) {
-    await teacher?.add(ui.video, label);
-    update();
+    await add(ui.video, view);
     await new Promise((resolve) => setTimeout(resolve, FRAME_MS));
   }
 }
 
-async function addAll(files: readonly File[], label: number): Promise<void> {
+async function addAll(files: readonly File[], view: ClassView): Promise<void> {
   for (const file of files) {
-    await teacher?.add(file, label);
-    update();
+    await add(file, view);
   }
 }
 
@@ -154,10 +203,9 @@ async function train(): Promise<void> {
   if (outcome === undefined) {
     return;
   }
-  const { steps, seconds, accuracy } = outcome;
-  const tested = accuracy === null ? "" : ` Of the pictures kept back, ${Math.round(100 * accuracy)} % are told right.`;
+  const { steps, seconds, tested, right } = outcome;
   ui.status.textContent = `Trained in ${seconds.toFixed(1)} s, ${steps} steps.`;
-  ui.result.textContent = tested.trim();
+  ui.result.textContent = tested === 0 ? "" : `It recognises ${right} of ${tested} pictures that it has not seen.`;
   isTrained = true;
 }
 
@@ -210,7 +258,8 @@ async function watch(): Promise<void> {
 
 function showLoading({ stage, loaded, total, percent }: LoadProgress): void {
   ui.status.textContent = stage === "compile" ? "Compiling …"
-    : `Loading ${stage}: ${(loaded / 1e6).toFixed(1)} of ${(total / 1e6).toFixed(1)} MB, ${percent} %`;
+    : `Loading ${stage}: ${(loaded / 1e6).toFixed(1)} of ${(total / 1e6).toFixed(1)} MB`;
+  ui.progress.value = percent / 100;
 }
 
 async function main(): Promise<void> {
@@ -229,6 +278,7 @@ async function main(): Promise<void> {
   });
   try {
     teacher = await Teacher.load("teach.onnx", showLoading);
+    ui.progress.value = 0;
     ui.status.textContent = "Ready: take pictures of two classes or more.";
   } catch (error) {
     ui.status.textContent = "The page could not start.";

@@ -8,6 +8,7 @@ export const MOST_CLASSES = 5;
 const OUTPUT = "logits";
 /** The form of the pictures that its weights were trained on. */
 const PIXELS = { width: SIDE, height: SIDE, resize: "cover", mean: 127 / 255, std: 128 / 255 } as const;
+const BYTE = 255;
 const PICTURE_SIZE = 3 * SIDE * SIDE;
 
 const BATCH = 16;
@@ -16,24 +17,27 @@ const LEARNING_RATE = 0.005;
 /** One in so many pictures of a class is held back, for the accuracy on unseen pictures. */
 const HELD_BACK = 5;
 
-interface Lesson {
+/** A picture of a class. */
+export interface Lesson {
+  /** float32 [3, 96, 96], as the model takes it. */
   readonly picture: Float32Array;
-  readonly label: number;
+  /** Its class; deleting a class before it moves it up. */
+  label: number;
 }
 
 /** The result of training. */
 export interface Outcome {
   readonly steps: number;
   readonly seconds: number;
-  /** Of pictures that were kept back; null: there were none. */
-  readonly accuracy: number | null;
+  /** Pictures that were kept back. */
+  readonly tested: number;
+  /** Those of them that it gets right. */
+  readonly right: number;
 }
 
 export class Teacher {
   readonly #session: TrainingSession;
-  readonly #lessons: Lesson[] = [];
-  readonly #tests: Lesson[] = [];
-  readonly #counts = new Array<number>(MOST_CLASSES).fill(0);
+  #lessons: Lesson[] = [];
 
   private constructor(session: TrainingSession) {
     this.#session = session;
@@ -57,15 +61,27 @@ export class Teacher {
     return teacher;
   }
 
-  /** Pictures of each class so far. */
-  get counts(): readonly number[] {
-    return this.#counts;
+  /** The pictures of a class. */
+  of(label: number): readonly Lesson[] {
+    return this.#lessons.filter((lesson) => lesson.label === label);
   }
 
-  async add(source: ImageSource, label: number): Promise<void> {
-    const picture = await pictureOf(source);
-    const count = ((this.#counts[label] as number) += 1);
-    (count % HELD_BACK === 0 ? this.#tests : this.#lessons).push({ picture, label });
+  async add(source: ImageSource, label: number): Promise<Lesson> {
+    const lesson = { picture: await pictureOf(source), label };
+    this.#lessons.push(lesson);
+    return lesson;
+  }
+
+  remove(lesson: Lesson): void {
+    this.#lessons = this.#lessons.filter((other) => other !== lesson);
+  }
+
+  /** Forget a class; those behind it move up. */
+  removeClass(label: number): void {
+    this.#lessons = this.#lessons.filter((lesson) => lesson.label !== label);
+    for (const lesson of this.#lessons) {
+      lesson.label -= Number(lesson.label > label);
+    }
   }
 
   /** Train the last layer from the start, on as many pictures of one class as of another. */
@@ -75,30 +91,28 @@ export class Teacher {
     const loss = session.trainingOutputNames[0] as string;
     const fresh = new Float32Array(await session.getParametersSize());
     await session.loadParametersBuffer(fresh);
-    const used = [...this.#counts.keys()].filter((label) => this.#lessons.some((lesson) => lesson.label === label));
+    const parts = Array.from({ length: MOST_CLASSES }, (_, label) => this.of(label)).filter((part) => part.length > 0);
+    const isTest = (_: Lesson, k: number): boolean => k % HELD_BACK === HELD_BACK - 1;
+    const taught = parts.map((part) => part.filter((lesson, k) => !isTest(lesson, k)));
+    const tests = parts.flatMap((part) => part.filter(isTest));
     for (let step = 1; step <= STEPS; step++) {
-      const batch = Array.from({ length: BATCH }, (_, k) => this.#anyOf(used[k % used.length] as number));
+      const batch = Array.from({ length: BATCH }, (_, k) => anyOf(taught[k % taught.length] as Lesson[]));
       const results = await session.runTrainStep(feedsOf(batch), [loss]);
       await session.runOptimizerStep();
       await session.lazyResetGrad();
       onStep(step / STEPS, Number(results[loss]?.data[0]));
     }
     const seconds = (performance.now() - started) / 1000;
-    return { steps: STEPS, seconds, accuracy: await this.#accuracy() };
+    return { steps: STEPS, seconds, tested: tests.length, right: await this.#countRight(tests) };
   }
 
-  #anyOf(label: number): Lesson {
-    const all = this.#lessons.filter((lesson) => lesson.label === label);
-    return all[Math.floor(Math.random() * all.length)] as Lesson;
-  }
-
-  async #accuracy(): Promise<number | null> {
+  async #countRight(lessons: readonly Lesson[]): Promise<number> {
     let right = 0;
-    for (const { picture, label } of this.#tests) {
+    for (const { picture, label } of lessons) {
       const found = await this.#probabilities(picture);
       right += Number(found.indexOf(Math.max(...found)) === label);
     }
-    return this.#tests.length === 0 ? null : right / this.#tests.length;
+    return right;
   }
 
   /** Probabilities of the classes that have pictures; 0 of others. */
@@ -109,7 +123,7 @@ export class Teacher {
   async #probabilities(picture: Float32Array): Promise<readonly number[]> {
     const results = await this.#session.runEvalStep(feedsOf([{ picture, label: 0 }]), [OUTPUT]);
     const logits = [...(results[OUTPUT]?.data as Float32Array)];
-    const exponentials = logits.map((logit, k) => (this.#counts[k] === 0 ? 0 : Math.exp(logit - Math.max(...logits))));
+    const exponentials = logits.map((logit, k) => (this.of(k).length === 0 ? 0 : Math.exp(logit - Math.max(...logits))));
     const sum = exponentials.reduce((a, b) => a + b, 0);
     return exponentials.map((value) => value / sum);
   }
@@ -118,6 +132,23 @@ export class Teacher {
   export(): Promise<Blob> {
     return this.#session.exportModelForInferencing([OUTPUT], { as: "blob" });
   }
+}
+
+function anyOf(lessons: readonly Lesson[]): Lesson {
+  return lessons[Math.floor(Math.random() * lessons.length)] as Lesson;
+}
+
+/** A canvas with a lesson's picture. */
+export function drawingOf({ picture }: Lesson): HTMLCanvasElement {
+  const canvas = Object.assign(document.createElement("canvas"), { width: SIDE, height: SIDE });
+  const image = new ImageData(SIDE, SIDE);
+  const plane = SIDE * SIDE;
+  for (let i = 0; i < plane; i++) {
+    const [red, green, blue] = [0, 1, 2].map((c) => ((picture[c * plane + i] as number) * PIXELS.std + PIXELS.mean) * BYTE);
+    image.data.set([red as number, green as number, blue as number, BYTE], 4 * i);
+  }
+  canvas.getContext("2d")?.putImageData(image, 0, 0);
+  return canvas;
 }
 
 async function pictureOf(source: ImageSource): Promise<Float32Array> {

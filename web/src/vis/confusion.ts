@@ -53,7 +53,7 @@ export class TrainwebConfusion extends Panel {
   /** @internal */
   protected override render(): void {
     if (this.#values.length === 0) {
-      this.#figure.replaceChildren(make("figcaption", { textContent: "no confusion matrix yet" }));
+      this.#figure.replaceChildren(make("p", { className: "empty", textContent: "The matrix appears here with the first validation." }));
       return;
     }
     const given = this.getAttribute("labels")?.split(",").map((label) => label.trim());

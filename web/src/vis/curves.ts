@@ -9,20 +9,18 @@ import { make, Panel, written } from "./panel.js";
 
 const LOGARITHMIC = 3;
 const LOSS = "loss";
-/** Strokes of several metrics in one plot, as a canvas and as CSS name them; the colour is the same. */
-const STROKES = [
-  { dash: [], style: "solid" },
-  { dash: [8, 4], style: "dashed" },
-  { dash: [2, 3], style: "dotted" },
-] as const;
+/** The training loss is drawn as the mean of so many steps, or of an epoch where it has fewer. */
+const SMOOTHED_STEPS = 20;
+/** First digits of the values that a logarithmic axis names. */
+const NAMED_DIGITS = [1, 2, 5];
 const FONT = "12px system-ui, sans-serif";
-const AXIS_WIDTH = 52;
-const AXIS_HEIGHT = 30;
+const AXIS_WIDTH = 46;
+const AXIS_HEIGHT = 26;
+const LABEL_SIZE = 20;
 
 interface Curve {
   readonly name: string;
   readonly colour: "training" | "validation";
-  readonly stroke: (typeof STROKES)[number];
   /** Places in epochs, and values. */
   readonly points: readonly (readonly [number, number])[];
   readonly isMarked: boolean;
@@ -31,6 +29,32 @@ interface Curve {
 interface Plot {
   readonly box: HTMLElement;
   readonly chart: uPlot;
+}
+
+/** The mean loss of the last steps, out of means since the start of an epoch, which events have. */
+class RecentMean {
+  #chunks: { steps: number; sum: number }[] = [];
+  #epoch = 0;
+  #step = 0;
+  #sum = 0;
+
+  /** `mean` is that of the first `step` steps of the epoch. */
+  add(epoch: number, step: number, mean: number, window: number): number {
+    if (epoch !== this.#epoch || step < this.#step) {
+      [this.#epoch, this.#step, this.#sum] = [epoch, 0, 0];
+    }
+    if (step > this.#step) {
+      this.#chunks.push({ steps: step - this.#step, sum: mean * step - this.#sum });
+    }
+    [this.#step, this.#sum] = [step, mean * step];
+    let [steps, sum, first] = [0, 0, this.#chunks.length];
+    while (steps < window && first > 0) {
+      const chunk = this.#chunks[--first] as { steps: number; sum: number };
+      [steps, sum] = [steps + chunk.steps, sum + chunk.sum];
+    }
+    this.#chunks = this.#chunks.slice(first);
+    return sum / steps;
+  }
 }
 
 /**
@@ -45,6 +69,7 @@ export class TrainwebCurves extends Panel {
 
   readonly #figure = make("figure");
   #progress: [number, number][] = [];
+  #recent = new RecentMean();
   #epochs: EpochEvent[] = [];
   #plots: Plot[] = [];
   #sizes: ResizeObserver | null = null;
@@ -57,6 +82,7 @@ export class TrainwebCurves extends Panel {
   /** Remove all curves. */
   clear(): void {
     this.#progress = [];
+    this.#recent = new RecentMean();
     this.#epochs = [];
     this.update();
   }
@@ -71,7 +97,7 @@ export class TrainwebCurves extends Panel {
   override add(event: FitEvent): void {
     if (event.type === "epoch") {
       this.#epochs.push(event);
-      this.#progress.push([event.epoch, event.loss]);
+      this.#progress.push([event.epoch, this.#recentLoss(Math.ceil(event.epoch), event.steps, event.loss, event.steps)]);
     } else {
       this.#addProgress(event);
     }
@@ -95,14 +121,23 @@ export class TrainwebCurves extends Panel {
   #addProgress({ epoch, step, steps, loss }: ProgressEvent): void {
     const length = steps ?? this.#epochs.at(-1)?.steps;
     if (length !== undefined && step < length) {
-      this.#progress.push([epoch - 1 + step / length, loss]);
+      this.#progress.push([epoch - 1 + step / length, this.#recentLoss(epoch, step, loss, length)]);
     }
+  }
+
+  #recentLoss(epoch: number, step: number, mean: number, length: number): number {
+    return this.#recent.add(epoch, step, mean, Math.min(SMOOTHED_STEPS, length));
   }
 
   /** @internal */
   protected override render(): void {
     this.#plots.forEach(({ chart }) => chart.destroy());
-    const groups = [this.#lossCurves(), this.#metricCurves()].filter((curves) => curves.length > 0);
+    const groups = [this.#lossCurves(), ...this.#metricCurves()].filter((curves) => curves.length > 0);
+    if (groups.length === 0) {
+      this.#plots = [];
+      this.#figure.replaceChildren(make("p", { className: "plot empty", textContent: "The curves appear here with the first steps." }));
+      return;
+    }
     const boxes = groups.map(() => make("div", { className: "plot" }));
     const plots = make("div", { className: "plots" });
     groups.forEach((curves, k) => plots.append(make("div", {}, boxes[k] as HTMLElement, this.#legend(curves))));
@@ -116,22 +151,18 @@ export class TrainwebCurves extends Panel {
 
   #lossCurves(): Curve[] {
     const training = this.#progress.length > 0 ? this.#progress : this.#epochs.map(({ epoch, loss }) => [epoch, loss] as const);
-    const curves: Curve[] = [{ name: LOSS, colour: "training", stroke: STROKES[0], points: training, isMarked: false }];
-    const validation = pointsOf(this.#epochs, LOSS);
-    if (validation.length > 0) {
-      curves.push({ name: "validation loss", colour: "validation", stroke: STROKES[0], points: validation, isMarked: true });
-    }
-    return curves;
+    const curves: Curve[] = [
+      { name: "training loss", colour: "training", points: training, isMarked: false },
+      { name: "validation loss", colour: "validation", points: pointsOf(this.#epochs, LOSS), isMarked: true },
+    ];
+    return curves.filter(({ points }) => points.length > 0);
   }
 
-  #metricCurves(): Curve[] {
-    return this.#metricNames().map((name, k) => ({
-      name,
-      colour: "validation",
-      stroke: STROKES[k % STROKES.length] ?? STROKES[0],
-      points: pointsOf(this.#epochs, name),
-      isMarked: true,
-    }));
+  /** A plot for each metric: their scales differ. */
+  #metricCurves(): Curve[][] {
+    return this.#metricNames().map((name) => [
+      { name: `validation ${name}`, colour: "validation", points: pointsOf(this.#epochs, name), isMarked: true },
+    ]);
   }
 
   #metricNames(): string[] {
@@ -149,7 +180,10 @@ export class TrainwebCurves extends Panel {
       font: FONT,
       grid: { stroke: this.colour("line"), width: 1 },
       ticks: { show: false },
+      labelSize: LABEL_SIZE,
+      labelFont: FONT,
     };
+    const [{ name }] = curves as [Curve];
     return {
       width: box.clientWidth,
       height: box.clientHeight,
@@ -158,23 +192,29 @@ export class TrainwebCurves extends Panel {
       scales: { x: { time: false, range: [0, end] }, y: isLogarithmic ? { distr: LOGARITHMIC } : {} },
       series: [{}, ...curves.map((curve) => this.#series(curve))],
       axes: [
-        { ...axis, size: AXIS_HEIGHT, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] },
-        { ...axis, size: AXIS_WIDTH, values: (_plot, ticks) => ticks.map((tick) => (tick === null ? "" : written(tick))) },
+        { ...axis, size: AXIS_HEIGHT, label: "epoch", incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] },
+        {
+          ...axis,
+          size: AXIS_WIDTH,
+          label: curves.length > 1 ? LOSS : name,
+          values: (_plot, ticks) => ticks.map((tick) => (tick === null ? "" : written(tick))),
+          ...(isLogarithmic ? { filter: namedOnly, grid: { ...axis.grid, filter: namedOnly } } : {}),
+        },
       ],
       padding: [8, 8, 0, 0],
     };
   }
 
-  #series({ colour, stroke: { dash }, isMarked }: Curve): uPlot.Series {
+  #series({ colour, isMarked }: Curve): uPlot.Series {
     const stroke = this.colour(colour);
     const points = isMarked ? { show: true, size: 6, fill: stroke } : { show: false };
-    return { stroke, width: 2, spanGaps: true, points, ...(dash.length > 0 ? { dash: [...dash] } : {}) };
+    return { stroke, width: 2, spanGaps: true, points };
   }
 
   #legend(curves: readonly Curve[]): HTMLElement {
-    const items = curves.map(({ name, colour, stroke, points }) => {
+    const items = curves.map(({ name, colour, points }) => {
       const line = make("i");
-      line.style.borderTop = `3px ${stroke.style} var(--own-${colour})`;
+      line.style.borderTop = `3px solid var(--own-${colour})`;
       const last = points.at(-1)?.[1];
       return make("li", {}, line, last === undefined ? name : `${name} ${written(last)}`);
     });
@@ -184,9 +224,10 @@ export class TrainwebCurves extends Panel {
   #summary(): string {
     const last = this.#epochs.at(-1);
     if (last === undefined) {
-      return this.#progress.length > 0 ? "epoch 1" : "no epoch yet";
+      return "epoch 1";
     }
-    return `${written(last.epoch)} ${last.epoch === 1 ? "epoch" : "epochs"}, the last in ${written(last.seconds)} s`;
+    const epochs = `${written(last.epoch)} ${last.epoch === 1 ? "epoch" : "epochs"}`;
+    return `${epochs}, the last in ${duration(last.seconds)}; the training loss is the mean of the last steps`;
   }
 
   #resize(): void {
@@ -196,6 +237,15 @@ export class TrainwebCurves extends Panel {
       }
     }
   }
+}
+
+function duration(seconds: number): string {
+  return seconds < 1 ? `${written(Number((1000 * seconds).toPrecision(2)))} ms` : `${seconds.toFixed(1)} s`;
+}
+
+/** The values that a logarithmic axis names and draws a line at. */
+function namedOnly(_plot: uPlot, values: readonly number[]): (number | null)[] {
+  return values.map((value) => (NAMED_DIGITS.includes(Number(value.toExponential()[0])) ? value : null));
 }
 
 function pointsOf(epochs: readonly EpochEvent[], name: string): [number, number][] {

@@ -1,0 +1,70 @@
+"""Take the pictures of the site's gallery: site/pages/gallery, one of each demo and example, trained.
+
+    python scripts/gallery_pictures.py [NAME ...]
+
+The pages run in Chromium, so that the pictures show what visitors get. They are tracked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+import demo
+import examples
+from playwright.sync_api import Page, sync_playwright
+from steps import ROOT
+
+OUT = ROOT / "site" / "pages" / "gallery"
+WIDTH, HEIGHT = 960, 640
+QUALITY = 80
+PATIENCE_MS = 180_000
+UNTRAINED = ("camera", "teach")
+"""Pages that need pictures of a visitor's."""
+DONE = "document.querySelector('#log').textContent.startsWith('done')"
+
+
+def _train(page: Page, name: str) -> None:
+    if name == "mnist":
+        page.click("#start")
+        page.wait_for_function("demo.progress.state === 'finished'", timeout=PATIENCE_MS)
+    elif name not in UNTRAINED:
+        page.click("#train")
+        page.wait_for_function(DONE, timeout=PATIENCE_MS)
+
+
+def take(names: list[str]) -> None:
+    """Write a JPEG for each of the names."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    of_examples, of_demos = examples.serve(), demo.serve()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=os.environ.get("TRAINWEB_CHROMIUM", "/usr/bin/chromium"))
+        for name in names:
+            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+            is_demo = name in ("mnist", "teach")
+            path = f"/{name}/index.html" if is_demo else f"/examples/{name}.html"
+            page.goto((of_demos if is_demo else of_examples).url(path))
+            page.wait_for_selector("#start:enabled" if name == "mnist" else "h1", timeout=PATIENCE_MS)
+            _train(page, name)
+            page.screenshot(path=OUT / f"{name}.jpg", type="jpeg", quality=QUALITY)
+            page.close()
+        browser.close()
+    of_examples.close()
+    of_demos.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    everything = ["mnist", "teach", *sorted(path.stem for path in examples.EXAMPLES.glob("*.html"))]
+    parser.add_argument("names", nargs="*", default=everything, metavar="NAME", help="default: all")
+    examples.make_bundle()
+    examples.make_backbone()
+    demo.build_page()
+    demo.build_teach_page()
+    take(parser.parse_args().names)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

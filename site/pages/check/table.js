@@ -1,0 +1,79 @@
+// @ts-check
+/** A CSV file as data of a model: one column to predict, the others in the order of the file as its input. */
+
+import { Dataset, readCsv, Tensor } from "trainweb";
+
+/** @import { ModelReport } from "trainweb" */
+
+/** Share of the rows that is not trained on. */
+const VALIDATION = 0.2;
+
+/** The fields of a line. @param {string} line */
+function fieldsOf(line) {
+  const found = line.matchAll(/(?:^|,)(?:"((?:[^"]|"")*)"|([^,]*))/g);
+  return Array.from(found, ([, quoted, plain]) => quoted?.replaceAll('""', '"') ?? plain ?? "");
+}
+
+/** The names of the columns. @param {File} file */
+export async function headerOf(file) {
+  const [line = ""] = (await file.text()).replace(/^\uFEFF/, "").split(/\r?\n/, 1);
+  return fieldsOf(line);
+}
+
+/** Values of a column, each once, in the order of numbers or letters. @param {File} file @param {number} column */
+async function valuesOf(file, column) {
+  const lines = (await file.text()).split(/\r?\n/).slice(1).filter((line) => line !== "");
+  const values = [...new Set(lines.map((line) => fieldsOf(line)[column] ?? ""))];
+  return values.sort((a, b) => Number(a) - Number(b) || a.localeCompare(b));
+}
+
+/**
+ * The rows as the session takes them.
+ *
+ * @param {File} file
+ * @param {ModelReport} report
+ * @param {string} target - the column to predict
+ * @param {boolean} isClasses - its values are names of classes
+ * @returns {Promise<{ training: Dataset, validation: Dataset, count: number }>}
+ * @throws {Error} when the model has other inputs than a row of numbers
+ */
+export async function readTable(file, report, target, isClasses) {
+  const [input, label, ...others] = report.feeds;
+  const width = input?.shape[1] ?? NaN;
+  if (input === undefined || label === undefined || others.length > 0 || input.shape.length !== 2 || input.dtype !== "float32") {
+    throw new Error("A table fits a model with one float32 input [batch, columns] and one target. This model takes "
+      + `${report.feeds.map(({ name, dtype, shape }) => `${name} ${dtype}[${shape.join(", ")}]`).join(", ")}.`);
+  }
+  const names = await headerOf(file);
+  const columns = names.filter((name) => name !== target);
+  if (columns.length !== width) {
+    throw new Error(`${file.name} has ${columns.length} columns besides '${target}', and '${input.name}' takes ${width}.`);
+  }
+  const classes = isClasses ? { classes: { target: await valuesOf(file, names.indexOf(target)) } } : {};
+  const read = await readCsv(file, { features: columns, target }, classes);
+  const { features, target: values } = read;
+  if (features === undefined || values === undefined) {
+    throw new Error(`${file.name} has no rows.`);
+  }
+  const [count = 0] = features.dims;
+  const scaled = new Tensor("float32", standardized(/** @type {Float32Array} */ (features.data), width), features.dims);
+  const labels = isClasses ? values : values.reshape([count, ...label.shape.slice(1)]);
+  const [training, validation] = new Dataset({ [input.name]: scaled, [label.name]: labels }).split(VALIDATION, { seed: 1 });
+  return { training, validation, count };
+}
+
+/** Columns of mean 0 and deviation 1. @param {Float32Array} data @param {number} width */
+function standardized(data, width) {
+  const rows = data.length / width;
+  const sums = new Float64Array(width);
+  const squares = new Float64Array(width);
+  data.forEach((value, i) => {
+    const column = i % width;
+    sums[column] = (sums[column] ?? 0) + value;
+    squares[column] = (squares[column] ?? 0) + value * value;
+  });
+  return data.map((value, i) => {
+    const mean = (sums[i % width] ?? 0) / rows;
+    return (value - mean) / (Math.sqrt((squares[i % width] ?? 0) / rows - mean * mean) || 1);
+  });
+}

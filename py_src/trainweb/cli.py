@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from trainweb._version import __version__
 from trainweb.errors import FeedError, TrainwebError
@@ -51,11 +51,19 @@ def _names(kinds: type[Enum]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from trainweb.artifacts import OptimType
-
     parser = argparse.ArgumentParser(prog="trainweb", description="Train ONNX models on WebAssembly kernels.")
     parser.add_argument("--version", action="version", version=f"trainweb {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
+    for add in (_add_artifacts_command, _add_check, _add_inspect, _add_train, _add_export, _add_compile):
+        add(commands)
+    return parser
+
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def _add_artifacts_command(commands: Commands) -> None:
+    from trainweb.artifacts import OptimType
 
     p = commands.add_parser("artifacts", help="make training artifacts from a forward model")
     p.add_argument("model", type=Path, help="the forward model, .onnx")
@@ -81,6 +89,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_dims(p)
     p.set_defaults(run=_artifacts)
 
+
+def _add_check(commands: Commands) -> None:
+    from trainweb.artifacts import OptimType
+
     p = commands.add_parser(
         "check", help="list the trained parameters of a forward model, the cost of a step, and obstacles"
     )
@@ -97,12 +109,16 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--json", action="store_true", help="print the report as JSON")
     p.set_defaults(run=_check)
 
+
+def _add_inspect(commands: Commands) -> None:
     p = commands.add_parser(
         "inspect", help="show the inputs, outputs and operators of a model, or the contents of a checkpoint"
     )
     p.add_argument("file", type=Path, help="a .onnx model or a checkpoint")
     p.set_defaults(run=_inspect)
 
+
+def _add_train(commands: Commands) -> None:
     p = commands.add_parser("train", help="train artifacts on arrays")
     _add_artifacts(p)
     p.add_argument("data", type=Path, help=".npz with one array per training input; rows are samples")
@@ -113,12 +129,16 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--seed", type=int, default=0, help="seed of the order of samples and of random operators")
     p.set_defaults(run=_train)
 
+
+def _add_export(commands: Commands) -> None:
     p = commands.add_parser("export", help="write an inference model from the eval model and a checkpoint's parameters")
     _add_artifacts(p)
     p.add_argument("outputs", nargs="+", help="names of the outputs")
     p.add_argument("-o", "--output", type=Path, required=True, help="output .onnx")
     p.set_defaults(run=_export)
 
+
+def _add_compile(commands: Commands) -> None:
     p = commands.add_parser("compile", help="compile a bundle from which a page trains without Python")
     _add_artifacts(p)
     p.add_argument(
@@ -143,7 +163,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     p.add_argument("-o", "--output", type=Path, required=True, help="output bundle")
     p.set_defaults(run=_compile)
-    return parser
 
 
 def _add_dims(p: argparse.ArgumentParser) -> None:

@@ -262,29 +262,10 @@ def build_artifacts(
         An operator on the way from the loss to a parameter cannot be differentiated.
     """
     flag("nominal_checkpoint", nominal_checkpoint)
-    if flag("ort_format", ort_format):
-        raise UnsupportedError(
-            "ort_format=True is not supported: artifacts are ONNX files. For ONNX Runtime convert them with "
-            "python -m onnxruntime.tools.convert_onnx_models_to_ort."
-        )
-    if optimizer is None and (clip_grad_norm is not None or clip_grad_value is not None):
-        raise messages.CLIP_WITHOUT_OPTIMIZER()
-    if optimizer is None and ema is not None:
-        raise messages.EMA_WITHOUT_OPTIMIZER()
-    if custom_op_library is not None:
-        raise UnsupportedError("Custom operator libraries are native code, which a page cannot run.")
-    if batch_norm is not None and batch_norm not in BATCH_NORM:
-        raise ModelError(f"batch_norm is {batch_norm!r}; it must be one of {', '.join(BATCH_NORM)}.")
-    if not isinstance(model, Graph):
-        graph = read_model(model, external_data=external_data, limits=limits, integrity=integrity)
-    elif external_data is None and limits is None and integrity is None:
-        graph = model
-    else:
-        raise TypeError("external_data, limits and integrity are for files, and the model is a Graph.")
-    if dims:
-        Sizes().check("dims", dims)
-        graph = graph.copy()
-        fix_dimensions([graph], graph.placed(dims))
+    _refuse_unsupported(ort_format, custom_op_library, batch_norm)
+    beside = {"clip_grad_norm": clip_grad_norm, "clip_grad_value": clip_grad_value, "ema": ema}
+    _check_beside(optimizer, beside)
+    graph = _forward_graph(model, external_data, limits, integrity, dims)
     graph = without_unread(graph, loss_input_names, additional_output_names)
     check_operators(graph)
     graph, declared = in_float32(graph)
@@ -334,9 +315,50 @@ def build_artifacts(
         models.training = cast_outputs(models.training, declared.outputs)
         models.evaluation = cast_outputs(models.evaluation, declared.outputs)
         models.evaluation = note_outputs(models.evaluation, given, declared.outputs)
-        beside = {"clip_grad_norm": clip_grad_norm, "clip_grad_value": clip_grad_value, "ema": ema}
         made = None if optimizer is None else build_optimizer(_optimizer_block(optimizer, beside), models, graph)
         return Artifacts(models, made, chosen.decisions)
+
+
+def _refuse_unsupported(ort_format: bool, custom_op_library: Any, batch_norm: str | None) -> None:
+    """Raise for a setting that asks for something else than trainweb does."""
+    if flag("ort_format", ort_format):
+        raise UnsupportedError(
+            "ort_format=True is not supported: artifacts are ONNX files. For ONNX Runtime convert them with "
+            "python -m onnxruntime.tools.convert_onnx_models_to_ort."
+        )
+    if custom_op_library is not None:
+        raise UnsupportedError("Custom operator libraries are native code, which a page cannot run.")
+    if batch_norm is not None and batch_norm not in BATCH_NORM:
+        raise ModelError(f"batch_norm is {batch_norm!r}; it must be one of {', '.join(BATCH_NORM)}.")
+
+
+def _check_beside(optimizer: OptimizerLike, beside: Mapping[str, Any]) -> None:
+    """Raise for a setting of the optimizer where there is no optimizer."""
+    if optimizer is None and (beside["clip_grad_norm"] is not None or beside["clip_grad_value"] is not None):
+        raise messages.CLIP_WITHOUT_OPTIMIZER()
+    if optimizer is None and beside["ema"] is not None:
+        raise messages.EMA_WITHOUT_OPTIMIZER()
+
+
+def _forward_graph(
+    model: Any,
+    external_data: Mapping[str, bytes] | None,
+    limits: Limits | Mapping[str, int] | None,
+    integrity: str | None,
+    dims: Mapping[str, int] | None,
+) -> Graph:
+    """The forward model with the sizes of `dims`."""
+    if not isinstance(model, Graph):
+        graph = read_model(model, external_data=external_data, limits=limits, integrity=integrity)
+    elif external_data is None and limits is None and integrity is None:
+        graph = model
+    else:
+        raise TypeError("external_data, limits and integrity are for files, and the model is a Graph.")
+    if dims:
+        Sizes().check("dims", dims)
+        graph = graph.copy()
+        fix_dimensions([graph], graph.placed(dims))
+    return graph
 
 
 def without_unread(graph: Graph, loss_input_names: Sequence[str] | None, additional: Sequence[str] | None) -> Graph:

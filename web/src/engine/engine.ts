@@ -23,6 +23,8 @@ import { RANGE_INFINITE, RANGE_LEAST, RANGE_MOST, RANGE_NAN, RANGE_SQUARES, RANG
 import { Pool } from "./pool.js";
 import { importedMemory, MAX_PAGES, withSharedMemory } from "./wasm-module.js";
 
+export type { SessionCalls };
+
 /** True if the built script is this module's own. Other scripts pass the address of the workers. */
 declare const TRAINWEB_NAMES_ASSETS: boolean;
 

@@ -111,3 +111,18 @@ def test_no_file_is_longer_than_a_reader_bears() -> None:
     }
     assert len(lengths) > 300
     assert {p for p, n in lengths.items() if n > 800} == {Path("py_src/trainweb/ir/calls.py")}
+
+
+def function_lines(path: Path) -> Iterator[tuple[str, int]]:
+    """Name and number of lines of each function, without its signature and docstring."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            statements = node.body[1:] if ast.get_docstring(node) else node.body
+            yield node.name, (statements[-1].end_lineno or 0) - statements[0].lineno + 1 if statements else 0
+
+
+def test_no_function_of_the_package_is_longer_than_stated() -> None:
+    paths = list((ROOT / "py_src").rglob("*.py"))
+    found = [(path.name, name, n) for path in paths for name, n in function_lines(path)]
+    assert len(found) > 1000
+    assert [function for function in found if function[2] > 60] == []

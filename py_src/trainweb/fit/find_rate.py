@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
 from trainweb.data.dataset import Batch, Dataset
 from trainweb.data.for_model import ModelInputs
-from trainweb.errors import UnsupportedError
 from trainweb.fit.options import FIT
 from trainweb.settings import Field, Number, Whole
+from trainweb.training.reports import LearningRates
 
 if TYPE_CHECKING:
     from trainweb.training.session import TrainingSession
@@ -44,50 +43,6 @@ DOCS = {
     "least": "The first rate.",
     "most": "The last rate.",
 }
-
-
-@dataclass(frozen=True)
-class LearningRates:
-    """What `find_learning_rate` found.
-
-    Attributes
-    ----------
-    rates, losses : list of float
-        The learning rate of each step, and the smoothed loss with it, until that diverged.
-    suggestion : float or None
-        A rate at which the loss falls; None: it falls nowhere.
-    """
-
-    rates: list[float]
-    losses: list[float]
-    suggestion: float | None
-
-    def plot(self, axes: Any = None) -> Any:
-        """The losses by rate, drawn with matplotlib, with a line at the suggestion.
-
-        Parameters
-        ----------
-        axes : matplotlib Axes, optional
-            Where to draw; new ones by default, which are returned.
-
-        Raises
-        ------
-        UnsupportedError
-            matplotlib is not installed.
-        """
-        if axes is None:
-            try:
-                from matplotlib import pyplot
-            except ImportError as error:
-                raise UnsupportedError("LearningRates.plot needs matplotlib: pip install matplotlib.") from error
-            axes = pyplot.subplots()[1]
-        axes.plot(self.rates, self.losses)
-        axes.set_xscale("log")
-        axes.set_xlabel("learning rate")
-        axes.set_ylabel("loss")
-        if self.suggestion is not None:
-            axes.axvline(self.suggestion, linestyle="--")
-        return axes
 
 
 def find_learning_rate(session: TrainingSession, data: Any, given: dict[str, Any]) -> LearningRates:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from trainweb import messages
 from trainweb.data.for_model import ModelInputs
 from trainweb.errors import NumericsError
 from trainweb.settings import Number, Whole
+from trainweb.training.reports import OverfitReport
 
 if TYPE_CHECKING:
     from trainweb.training.session import TrainingSession
@@ -25,37 +25,6 @@ SLOW = 1e-5
 """Changes of a step, beside the parameter, that lead nowhere in a hundred steps."""
 FIRST_NAMES = 5
 """How many parameters a suspicion names."""
-
-
-@dataclass(slots=True)
-class OverfitReport:
-    """The result of training on one batch again and again.
-
-    Attributes
-    ----------
-    has_fallen : bool
-        Whether the loss came down to 5 % of the first.
-    losses : list of float
-        Of each step.
-    gradient_norms : dict of str to float
-        Of the first step, by parameter.
-    update_ratios : dict of str to float
-        What the first optimizer step changed: the norm of the change, in parts of the parameter's norm before.
-    suspicions : list of str
-        What looks wrong; empty where all is well.
-    """
-
-    has_fallen: bool = False
-    losses: list[float] = field(default_factory=list)
-    gradient_norms: dict[str, float] = field(default_factory=dict)
-    update_ratios: dict[str, float] = field(default_factory=dict)
-    suspicions: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        """In words."""
-        course = f"{self.losses[0]:.4g} to {self.losses[-1]:.4g} in {len(self.losses)} steps" if self.losses else "none"
-        verdict = "fell" if self.has_fallen else "did not fall"
-        return "\n".join([f"The loss {verdict}: {course}.", *(f"- {text}" for text in self.suspicions)])
 
 
 def overfit_one_batch(

@@ -18,8 +18,7 @@ from trainweb.fit.history import Epoch
 from trainweb.fit.options import CHECKPOINT
 from trainweb.model.graph import Tensor
 from trainweb.settings import camel_case
-from trainweb.training.record import write_record
-from trainweb.training.snapshot import LONGEST_NAME, Snapshot, read_session, take_snapshot
+from trainweb.training.snapshot import LONGEST_NAME, Snapshot, read_session, take_snapshot, write_record
 from trainweb.training.store import CheckpointStore
 
 if TYPE_CHECKING:

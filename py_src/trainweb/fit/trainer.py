@@ -24,7 +24,7 @@ from trainweb.fit.fetch import BatchThread, Fetch, NumberedBatch
 from trainweb.fit.history import Epoch, Event, History, Progress
 from trainweb.fit.on_nan import OnNaN
 from trainweb.fit.options import DEFAULT_BATCH, EarlyStopping, checked_options, make_early_stopping
-from trainweb.fit.overfit import OverfitReport, overfit_one_batch
+from trainweb.fit.overfit import overfit_one_batch
 from trainweb.fit.places import located
 from trainweb.fit.proximal import ProximalTerm
 from trainweb.fit.rates import schedule_of
@@ -32,6 +32,7 @@ from trainweb.fit.resume import FitCheckpoint, Position
 from trainweb.fit.split import split_data
 from trainweb.ir.layout import STATE_LAZY_RESET
 from trainweb.loss_counts import MeanLoss
+from trainweb.training.reports import OverfitReport
 
 if TYPE_CHECKING:
     from weakref import WeakSet

@@ -45,9 +45,10 @@ from trainweb.training.export import export_model
 from trainweb.training.forward import PREDICT, kind_of_outputs
 from trainweb.training.host import SegmentMemory
 from trainweb.training.inference import InferenceModel
+from trainweb.training.memory_store import MemoryStore
 from trainweb.training.models import SessionModels, base_of, read_models
-from trainweb.training.parameters import MemoryStore, ParameterSlot, TensorStore
-from trainweb.training.record import MOMENT_OF, properties_json, read_properties, start_segments
+from trainweb.training.parameters import MOMENT_OF, ParameterSlot, TensorStore
+from trainweb.training.record import properties_json, read_properties, start_segments
 from trainweb.training.state import CheckpointState, checkpoint_of
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainweb import messages
 from trainweb.backend.wasm.plan import Plan, TensorPlace
@@ -33,10 +33,7 @@ from trainweb.ops.infer import folded_elements
 from trainweb.ops.optim import LIMITS
 from trainweb.training.models import CLIP_LIMITS, Feeds, SessionModels, base_of
 from trainweb.training.parameters import GROUP, TensorStore
-from trainweb.training.record import properties_json, start_record
-
-if TYPE_CHECKING:
-    from trainweb.training.state import PropertyValue
+from trainweb.training.record import PropertyValue, properties_json, start_record
 
 MAGIC, VERSION, ALIGNMENT = b"TWBUNDLE", 2, 64
 PREFIX_BYTES = 64

@@ -45,11 +45,12 @@ from trainweb.training import seed
 from trainweb.training.export import check_export, export_model
 from trainweb.training.forward import PREDICT
 from trainweb.training.host import DEFAULT_MAX_PLANS, LoadedPlan, PlanCache, PlanHost
+from trainweb.training.memory_store import MemoryStore
 from trainweb.training.models import InUse, SessionModels, base_of
 from trainweb.training.options import INFO, VERBOSE, Log, RunOptions, SessionOptions
-from trainweb.training.parameters import MemoryStore, copied
-from trainweb.training.record import start_record, write_start
-from trainweb.training.state import CheckpointState, PropertyValue
+from trainweb.training.parameters import copied
+from trainweb.training.record import PropertyValue, start_record, write_start
+from trainweb.training.state import CheckpointState
 from trainweb.training.weights import export_weights, load_weights
 
 if TYPE_CHECKING:

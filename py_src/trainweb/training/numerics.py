@@ -24,7 +24,7 @@ from trainweb.ir.layout import (
     STATE_STEP,
 )
 from trainweb.training.host import LoadedPlan
-from trainweb.training.record import MOMENT_OF
+from trainweb.training.parameters import MOMENT_OF
 
 if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine

@@ -1,11 +1,10 @@
-"""The parameters of a checkpoint state and of a session: tensors, or kernel memory while a session uses them."""
+"""The parameters of a checkpoint state, and where a session has them in its segments."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -16,30 +15,21 @@ from trainweb.ir.instructions import Buf, BufSequence, Storage, flat_runs
 from trainweb.ir.layout import (
     GRADIENTS,
     PARAMETERS,
-    STATE_INITIAL_LR,
-    STATE_LAZY_RESET,
-    STATE_LEARNING_RATE,
-    STATE_RANDOM_OFFSET,
-    STATE_SCHEDULER,
-    STATE_SEED,
-    STATE_STEP,
-    STATE_TOTAL,
-    STATE_WARMUP,
 )
 from trainweb.model.floats import HALVES, OTHER_FLOATS, converted
 from trainweb.model.graph import Tensor
-from trainweb.model.lazy import LazyTensor, Place
-from trainweb.ops.optim import AVERAGES, GRADS, PARAMS
-from trainweb.training.record import MOMENT_OF, check_same_type, optimizer_words, start_segments, write_segments
+from trainweb.model.lazy import LazyTensor
+from trainweb.ops.optim import AVERAGES, GRADS, MOMENTS, PARAMS
 
 if TYPE_CHECKING:
     from trainweb.checkpoint import Checkpoint
-    from trainweb.training.host import SegmentMemory
 
 DEFAULT_LEARNING_RATE = 0.001
 """Of a fresh optimizer; a checkpoint does not keep the current rate."""
 GROUP = "group0"
 """Name of the one optimizer group."""
+MOMENT_OF = {m.saved: m for m in (*MOMENTS, AVERAGES)}
+"""Moments, averages among them, by their names in checkpoints."""
 Shape = tuple[int, ...]
 
 
@@ -319,146 +309,16 @@ class Layout:
         return self.slots[name]
 
 
-class MemoryStore(ParameterStore):
-    """Parameters in the segments of a session.
-
-    Parameters
-    ----------
-    layout, host
-        Where they lie.
-    origin
-        What the session started from. It keeps the parameters that the session has no slot for, and, without an
-        optimizer model, the optimizer state.
-    has_optimizer
-        Whether the session has an optimizer model.
-    """
-
-    def __init__(self, layout: Layout, host: SegmentMemory, origin: TensorStore, *, has_optimizer: bool) -> None:
-        self.layout, self.host, self.origin, self.has_optimizer = layout, host, origin, has_optimizer
-        self.trainable, self.is_nominal = origin.trainable, origin.is_nominal
-
-    def type_of(self, name: str) -> tuple[str, tuple[int, ...]]:
-        if name in self.layout.slots:
-            return "float32", self.layout.slots[name].shape
-        return self.origin.type_of(name)
-
-    def read(self, name: str) -> Tensor:
-        if name not in self.layout.slots and name in self.trainable:
-            return self.origin.read(name)
-        slot = self.layout.find(name)
-        data = self.host.read_segment(PARAMETERS, 4 * slot.offset, 4 * slot.size)
-        return Tensor(name, "float32", slot.shape, data)
-
-    def write(self, tensor: Tensor) -> None:
-        if tensor.name not in self.layout.slots:
-            self.origin.write(tensor)
-            return
-        slot = self.layout.slots[tensor.name]
-        self.host.write_segment(PARAMETERS, 4 * slot.offset, memoryview(tensor.data))
-
-    def gradient(self, name: str) -> Tensor | None:
-        slot = self.layout.slots.get(name)
-        if slot is None or slot.trainable_offset < 0:
-            return None
-        data = self.host.read_segment(GRADIENTS, 4 * slot.trainable_offset, 4 * slot.size)
-        return Tensor(name, "float32", slot.shape, data)
-
-    def contents(self) -> Contents:
-        found = self.origin.contents()
-        if not self.is_nominal:
-            slots = self.layout.slots.values()
-            found.tensors |= {s.name: self._lazy(s.name, PARAMETERS, 4 * s.offset, s.shape) for s in slots}
-        if self.has_optimizer:
-            moments: dict[str, dict[str, Tensor]] = {}
-            for slot in self.layout.trained() if self.layout.moments else ():
-                moments[slot.name] = {
-                    name: self._lazy(name, MOMENT_OF[name].segment, *self.layout.moment(name, slot))
-                    for name in self.layout.moments
-                }
-            found.optimizer, found.has_optimizer_state = self._optimizer_state(moments), True
-        found.resume = self._resume(found.optimizer)
-        return found
-
-    def _resume(self, optimizer: OptimizerState) -> Resume:
-        read = self.host.read_state
-        reset = bool(read(STATE_LAZY_RESET))
-        slots = () if reset else self.layout.trained()
-        gradients = {s.name: self._lazy(s.name, GRADIENTS, 4 * s.trainable_offset, s.shape) for s in slots}
-        random = int(read(STATE_SEED)), int(read(STATE_RANDOM_OFFSET))
-        return Resume(reset, optimizer.learning_rate, optimizer.schedule, random, gradients, optimizer=optimizer.kind)
-
-    def _optimizer_state(self, moments: dict[str, dict[str, Tensor]]) -> OptimizerState:
-        read = self.host.read_state
-        schedule = (int(read(STATE_WARMUP)), int(read(STATE_TOTAL))) if read(STATE_SCHEDULER) else None
-        step, initial_lr, rate = int(read(STATE_STEP)), read(STATE_INITIAL_LR), read(STATE_LEARNING_RATE)
-        return OptimizerState(step, initial_lr, moments, rate, schedule, self.layout.optimizer)
-
-    def _lazy(self, name: str, segment: int, offset: int, shape: Shape) -> Tensor:
-        read_into = partial(self.host.read_segment_into, segment, offset)
-        place = Place("segment", segment, offset, 4 * prod(shape))
-        return LazyTensor(name, "float32", shape, read_into, place)
-
-    def take(self, origin: TensorStore) -> None:
-        """Go on with these parameters, moments and schedule; gradients and random numbers are the session's own."""
-        segments = start_segments(self.layout, origin)
-        self.origin, self.trainable, self.is_nominal = origin, origin.trainable, origin.is_nominal
-        write_segments(self.host, segments)
-        for word, value in optimizer_words(origin.optimizer).items():
-            self.host.write_state(word, value)
-
-    def give_back(self) -> TensorStore:
-        """Return the store that the session started from, with the current values as tensors."""
-        found = self.contents()
-        moments = found.optimizer.moments
-        found.tensors = {name: copied(tensor) for name, tensor in found.tensors.items()}
-        found.optimizer.moments = {p: {n: copied(t) for n, t in named.items()} for p, named in moments.items()}
-        self.origin.take(found, is_nominal=self.is_nominal)
-        return self.origin
-
-    # All parameters at once.
-
-    def get_contiguous(self, trainable_only: bool) -> Tensor:
-        """All (trainable) parameters, one after the other.
-
-        Raises
-        ------
-        CheckpointError
-            The store is nominal.
-        """
-        self.host.check()
-        if self.is_nominal:
-            raise messages.NOMINAL_GET_ALL()
-        data, start = bytearray(4 * self.layout.count(trainable_only)), 0
-        for at, n in self.layout.runs(trainable_only):
-            self.host.read_segment_into(PARAMETERS, at, memoryview(data)[start : start + n])
-            start += n
-        return Tensor("parameters", "float32", (self.layout.count(trainable_only),), data)
-
-    def load_contiguous(self, data: bytes | bytearray | memoryview, trainable_only: bool) -> None:
-        """Overwrite all (trainable) parameters with little-endian float32 bytes.
-
-        Raises
-        ------
-        CheckpointError
-            The store is nominal, and the frozen parameters are not given.
-        BufferSizeError
-            Not as many bytes as the parameters have.
-        """
-        self.host.check()
-        if self.is_nominal and trainable_only:
-            raise messages.NOMINAL_LOAD()
-        expected = 4 * self.layout.count(trainable_only)
-        if len(data) != expected:
-            raise messages.BUFFER_SIZE(expected=expected, actual=len(data))
-        view, start = memoryview(data), 0
-        for at, n in self.layout.runs(trainable_only):
-            self.host.write_segment(PARAMETERS, at, view[start : start + n])
-            start += n
-        self.is_nominal = False
-
-
 def copied(tensor: Tensor) -> Tensor:
     """Return `tensor` with a copy of its data."""
     if not isinstance(tensor, LazyTensor):
         return tensor
     return Tensor(tensor.name, tensor.dtype, tensor.shape, tensor.data)
+
+
+def check_same_type(tensor: Tensor, dtype: str, shape: tuple[int, ...]) -> None:
+    """Raise unless `tensor` has this dtype and shape."""
+    if tensor.dtype != dtype:
+        raise messages.PARAMETER_DTYPE(name=tensor.name, expected=dtype, actual=tensor.dtype)
+    if tensor.shape != shape:
+        raise messages.PARAMETER_SHAPE(name=tensor.name, expected=list(shape), actual=list(tensor.shape))

@@ -7,8 +7,9 @@ from typing import Protocol
 
 from trainweb.ir.shapes import TensorType
 from trainweb.training.host import LoadedPlan, PlanHost
+from trainweb.training.memory_store import MemoryStore
 from trainweb.training.models import SessionModels
-from trainweb.training.parameters import Layout, MemoryStore
+from trainweb.training.parameters import Layout
 from trainweb.training.state import CheckpointState
 
 

@@ -34,17 +34,13 @@ from trainweb.ir.layout import (
     STATE_WARMUP,
 )
 from trainweb.model.graph import Tensor
-from trainweb.ops.optim import AVERAGES, MOMENTS
+from trainweb.ops.optim import AVERAGES
 from trainweb.training import seed
+from trainweb.training.parameters import MOMENT_OF, Layout, OptimizerState, TensorStore, check_same_type
 
 if TYPE_CHECKING:
     from trainweb.training.host import SegmentMemory
-    from trainweb.training.parameters import Layout, OptimizerState, TensorStore
-    from trainweb.training.parts import SessionParts
-    from trainweb.training.state import PropertyValue
 
-MOMENT_OF = {m.saved: m for m in (*MOMENTS, AVERAGES)}
-"""Moments, averages among them, by their names in checkpoints."""
 SEGMENTS = {"parameters": PARAMETERS, "gradients": GRADIENTS, "momentum0": MOMENTUM0, "momentum1": MOMENTUM1}
 STATE_KEPT = 4 * STATE_LOADS
 """Bytes of the state that a session goes on from; behind them are counts of its own memory."""
@@ -58,6 +54,7 @@ TYPES = {
 PARTS = 3
 """Of a property: name, type and text."""
 INT64 = (-(2**63), 2**63 - 1)
+PropertyValue = int | float | str
 Pieces = list[tuple[int, Tensor]]
 """Places in a segment, in bytes, and the tensors that lie there."""
 
@@ -92,28 +89,6 @@ def start_record(layout: Layout, store: TensorStore, properties: Mapping[str, Pr
     state = start_state(store)
     check_state(state)
     return SessionRecord(start_segments(layout, store), state, properties)
-
-
-def record_of(core: SessionParts) -> SessionRecord:
-    """Return the contents of a session. Gradients are included unless the next train step overwrites them."""
-    core._check()
-    if core.parameters.is_nominal:
-        raise messages.NOMINAL_SAVE()
-    host, segments = core.host, dict[int, Pieces]()
-    for name, segment in SEGMENTS.items():
-        nbytes = host.sizes[segment]
-        if nbytes and (segment != GRADIENTS or not host.read_state(STATE_LAZY_RESET)):
-            data = host.read_segment(segment, 0, nbytes)
-            segments[segment] = [(0, Tensor(name, "float32", (nbytes // ITEM,), data))]
-    return SessionRecord(segments, host.read_segment(STATE, 0, STATE_KEPT), dict(core.state.property_values))
-
-
-def write_record(core: SessionParts, record: SessionRecord) -> None:
-    """Continue a session from a record with the session's layout."""
-    write_start(core.host, record)
-    core.parameters.is_nominal = False
-    core.state.property_values.clear()
-    core.state.property_values.update(record.properties)
 
 
 def write_start(host: SegmentMemory, record: SessionRecord) -> None:
@@ -254,11 +229,3 @@ def is_text(value: Any) -> bool:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
         return False
-
-
-def check_same_type(tensor: Tensor, dtype: str, shape: tuple[int, ...]) -> None:
-    """Raise unless `tensor` has this dtype and shape."""
-    if tensor.dtype != dtype:
-        raise messages.PARAMETER_DTYPE(name=tensor.name, expected=dtype, actual=tensor.dtype)
-    if tensor.shape != shape:
-        raise messages.PARAMETER_SHAPE(name=tensor.name, expected=list(shape), actual=list(tensor.shape))

@@ -13,10 +13,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from trainweb.artifacts.builder import LossLike, OptimizerLike
-    from trainweb.fit.find_rate import LearningRates
-    from trainweb.fit.overfit import OverfitReport
     from trainweb.metrics import Value
     from trainweb.training.options import SessionOptions
+    from trainweb.training.reports import LearningRates, OverfitReport
 
 
 @checks_keywords

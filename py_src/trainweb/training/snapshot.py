@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from trainweb import messages
 from trainweb.checkpoint import fields
 from trainweb.checkpoint.safetensors import read_metadata, read_safetensors, write_safetensors
+from trainweb.ir.layout import GRADIENTS, STATE, STATE_LAZY_RESET
 from trainweb.model.graph import Tensor
 from trainweb.training.record import (
     ITEM,
@@ -23,8 +24,7 @@ from trainweb.training.record import (
     check_state,
     properties_json,
     read_properties,
-    record_of,
-    write_record,
+    write_start,
 )
 
 if TYPE_CHECKING:
@@ -129,3 +129,25 @@ def read_session(core: SessionParts, snapshot: Snapshot) -> SessionRecord:
     check_state(bytes(state.data))
     properties = read_properties(fields.parse(snapshot.metadata, "properties"))
     return SessionRecord(segments, bytes(state.data), properties)
+
+
+def record_of(core: SessionParts) -> SessionRecord:
+    """Return the contents of a session. Gradients are included unless the next train step overwrites them."""
+    core._check()
+    if core.parameters.is_nominal:
+        raise messages.NOMINAL_SAVE()
+    host, segments = core.host, dict[int, Pieces]()
+    for name, segment in SEGMENTS.items():
+        nbytes = host.sizes[segment]
+        if nbytes and (segment != GRADIENTS or not host.read_state(STATE_LAZY_RESET)):
+            data = host.read_segment(segment, 0, nbytes)
+            segments[segment] = [(0, Tensor(name, "float32", (nbytes // ITEM,), data))]
+    return SessionRecord(segments, host.read_segment(STATE, 0, STATE_KEPT), dict(core.state.property_values))
+
+
+def write_record(core: SessionParts, record: SessionRecord) -> None:
+    """Continue a session from a record with the session's layout."""
+    write_start(core.host, record)
+    core.parameters.is_nominal = False
+    core.state.property_values.clear()
+    core.state.property_values.update(record.properties)

@@ -22,14 +22,15 @@ from trainweb.model.checks import Limits
 from trainweb.model.graph import as_float32
 from trainweb.model.integrity import check_integrity
 from trainweb.model.reader import load_bytes
+from trainweb.training.memory_store import MemoryStore
 from trainweb.training.parameters import (
     GROUP,
     Contents,
-    MemoryStore,
     OptimizerState,
     ParameterStore,
     TensorStore,
 )
+from trainweb.training.record import PropertyValue
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from trainweb.model.graph import Tensor
 
 INT64_RANGE = range(-(2**63), 2**63)
-
-PropertyValue = int | float | str
 
 
 @hides("store", "latest", "property_values", "lent", "to_checkpoint", "gradient", "optimizer")

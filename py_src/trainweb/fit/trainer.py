@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from inspect import iscoroutinefunction
+from inspect import GEN_RUNNING, getgeneratorstate, iscoroutinefunction
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ from trainweb.training.reports import OverfitReport
 if TYPE_CHECKING:
     from weakref import WeakSet
 
+    from trainweb.backend.wasm.engine.base import Engine
     from trainweb.metrics import Value
     from trainweb.training.session import TrainingSession
 
@@ -91,7 +92,7 @@ class Batches:
         size = self.options["batch_size"] or DEFAULT_BATCH
         return epoch_batches(len(order), size, self.options["remainder"], order)
 
-    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Batch, Sequence[int]]]:
+    def epoch(self, number: int, start: int = 0) -> Generator[NumberedBatch, None, None]:
         """Batches with the numbers of their rows, without the first batches."""
         columns = self.data.columns
         if columns is None:
@@ -236,7 +237,7 @@ class Trainer:
         """
         run, events = self._start(data, options)
         with closing(events):
-            for fetch in events:
+            for fetch in alone(self.session.core.engine, events):
                 if fetch is not None:
                     fetch.make()
         return run.history
@@ -284,7 +285,7 @@ class Trainer:
         run, events = self._start(data, options)
         last = -math.inf  # so that others run even beside a fit that is over in less than a frame
         with closing(events), closing(BatchThread()) as thread:
-            for fetch in events:
+            for fetch in alone(self.session.core.engine, events):
                 if fetch is not None:
                     await thread.make(fetch)
                 elif perf_counter() - last > FRAME_S:
@@ -300,6 +301,17 @@ class Trainer:
         return run, plan.events()
 
 
+def alone(engine: Engine, events: Iterator[Fetch | None]) -> Iterator[Fetch | None]:
+    """The events of a fit: no other thread computes or releases meanwhile, but while the fit waits for data."""
+    while True:
+        with engine.lock:
+            try:
+                event = next(events)
+            except StopIteration:
+                return
+        yield event
+
+
 OPTIONS = (
     *("validation_data", "schedule", "metrics", "predictions", "targets", "early_stopping", "callbacks"),
     *("progress", "checkpoint"),
@@ -311,6 +323,8 @@ class FitPlan:
 
     def __init__(self, session: TrainingSession, data: Any, given: dict[str, Any], run: Run) -> None:
         self.session, self.run = session, run
+        self.opened: dict[str, Generator[NumberedBatch, None, None]] = {}
+        """The batches of the epoch so far."""
         session.get_learning_rate()  # which needs an optimizer model
         others = {name: given.pop(name) for name in OPTIONS if name in given}
         check_names(given)
@@ -420,6 +434,10 @@ class FitPlan:
 
     def _end(self, reset: float, rate: float) -> None:
         running().discard(self.session)
+        for batches in self.opened.values():
+            # Data that a thread still waits for is left alone.
+            if getgeneratorstate(batches) != GEN_RUNNING:
+                batches.close()
         if self.on_nan is not None:
             self.on_nan.end()
         if self.session._core is None:
@@ -489,7 +507,8 @@ class FitPlan:
         """The values of the validation data; None where there is none, or the fit ends before."""
         if not self.evaluation or not self.validation or self.run.is_stopping:
             return None
-        batches, taken = self.validation.epoch(number), list[NumberedBatch | None]()
+        batches = self.opened["validation"] = self.validation.epoch(number)
+        taken = list[NumberedBatch | None]()
         evaluated = self.evaluation.run(iter(taken.pop, None), number)
         while True:
             taken.append((yield from self._next(self.validation.data, batches)))
@@ -507,7 +526,7 @@ class FitPlan:
         if self.on_nan is not None:
             self.session.lazy_reset_grad()
             self.on_nan.keep_good()
-        batches = self.batches.epoch(at.epoch, at.step)
+        batches = self.opened["training"] = self.batches.epoch(at.epoch, at.step)
         while (batch := (yield from self._next(self.batches.data, batches))) is not None:
             feeds, rows = batch
             loss, after = self._step(feeds, rows, waiting)
@@ -641,8 +660,14 @@ class FitPlan:
             self.session.load_parameters_buffer(self.best, False)
 
     def _tell(self, event: Event) -> None:
+        # Another thread may release the session while a callback waits for somebody.
+        lock = self.session.core.engine.lock
         for callback in self.callbacks:
-            callback(event, self.run)
+            lock.release()
+            try:
+                callback(event, self.run)
+            finally:
+                lock.acquire()
 
 
 def check_names(given: Mapping[str, Any]) -> None:

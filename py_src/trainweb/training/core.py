@@ -155,8 +155,9 @@ class SessionCore:
 
     def release(self, *, give_back: bool = True) -> None:
         """Free kernel memory, and give the state back its contents unless nobody has it any more."""
-        if self._end.detach() is not None:
-            _release(self.state, self.parameters, self.host, give_back=give_back)
+        with self.engine.lock:
+            if self._end.detach() is not None:
+                _release(self.state, self.parameters, self.host, give_back=give_back)
 
     def _check(self) -> None:
         """Raise after release; have the parameters here, where another session of the state had them last."""
@@ -293,7 +294,7 @@ class SessionCore:
         base = base_of(kind)
         if base == "train":
             options.refuse_ema()
-        with options.noted(), self.averaged(on=options.ema):
+        with self.engine.lock, options.noted(), self.averaged(on=options.ema):
             self.check_step(base)
             wanted = self._fetches(kind, fetches)
             loaded = self.plan(kind, self.models.signature(kind, feeds), options)
@@ -353,7 +354,7 @@ class SessionCore:
     def optimizer_step(self, options: RunOptions = NO_OPTIONS) -> None:
         """Update the parameters with the accumulated gradients."""
         options.refuse_ema()
-        with options.noted():
+        with self.engine.lock, options.noted():
             loaded = self.optimizer_plan()
             options.check_terminate()
             start = perf_counter()

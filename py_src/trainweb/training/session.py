@@ -408,7 +408,10 @@ class TrainingSession(SessionMethods, SessionTasks):
         return self.core.explain(kind, self.core.models.signature(kind, tensors))
 
     def release(self) -> None:
-        """Give kernel memory back; the state keeps its contents. Harmless when repeated."""
+        """Give kernel memory back; the state keeps its contents. Harmless when repeated.
+
+        In another thread than that of a fit or a step, it waits for the end of the step.
+        """
         if self._core is not None:
             self._core.release()
             self._core = None

@@ -14,7 +14,7 @@ from trainweb.model.graph import Tensor, Value
 from trainweb.training.arrays import parameter_bytes, to_numpy
 from trainweb.training.core import SessionMemory
 from trainweb.training.interface import NodeArg
-from trainweb.training.state import PropertyValue
+from trainweb.training.record import PropertyValue
 from trainweb.training.units import DeadUnits
 
 

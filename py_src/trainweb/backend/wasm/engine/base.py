@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from threading import RLock
 from typing import TYPE_CHECKING
 
 from trainweb.backend.wasm.engine.description import Description
@@ -69,6 +70,8 @@ class Engine(ABC):
     build: str
     threads: int = 1
     description: Description
+    lock = RLock()
+    """Held while a session computes or is released: engines serve one Python thread at a time."""
 
     @abstractmethod
     def alloc(self, nbytes: int, *, zeroed: bool = False) -> int:

@@ -128,7 +128,7 @@ def test_the_code_to_copy_trains_the_model(page: Page, site: Site) -> None:
     losses, size = run_code(page, code)
     assert len(losses) == 100 and losses[-1] < losses[0] and size > 300
     compile(page.inner_text("#python"), "python", "exec")
-    assert "trainweb.artifacts.build_artifacts" in page.inner_text("#python")
+    assert "trainweb.TrainingSession.from_model" in page.inner_text("#python")
 
 
 def test_other_settings_are_tried(page: Page) -> None:
@@ -197,7 +197,7 @@ def test_a_model_of_ours_trains_on_a_table(page: Page) -> None:
     expect(page.locator("#target")).to_have_value("cultivar", timeout=READY_MS)
     page.click("#fit")
     expect(page.locator("#fitted")).to_contain_text("178 rows", timeout=READY_MS)
-    training, validation = map(float, re.findall(r"loss ([\d.]+)", page.inner_text("#fitted")))
+    training, validation = map(float, re.findall(r"loss (\d+\.\d+)", page.inner_text("#fitted")))
     assert training < 0.2 and validation < np.log(3) / 2
     expect(page.locator("#costs")).to_contain_text(re.compile(r"Kernel memory[\d.]+ [kM]B"))
     page.select_option("#loss", "MSELoss")

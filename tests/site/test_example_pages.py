@@ -70,7 +70,7 @@ def test_what_is_changed_is_what_runs(page: Page, address: str) -> None:
     cell = editor(page)
     expect(shown(page).locator("h1")).to_have_text("Which grape?")
     source = (EXAMPLES / "tabular.html").read_text().replace("../dist/npm/", "../trainweb/")
-    changed = source.replace("Which grape?", "Changed").replace("epochs: 60", "epochs: 2")
+    changed = source.replace("Which grape?", "Changed").replace("EPOCHS = 60", "EPOCHS = 2")
     type_code(cell, changed)
     cell.get_by_role("button", name="Run").click()
     frame = shown(page)

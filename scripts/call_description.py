@@ -22,7 +22,7 @@ PYTHON_MODULES = {
     "DeadUnits": "trainweb.training.units",
     "Mapping": "collections.abc",
     "NodeArg": "trainweb.training.interface",
-    "PropertyValue": "trainweb.training.state",
+    "PropertyValue": "trainweb.training.record",
     "Sequence": "collections.abc",
     "SessionMemory": "trainweb.training.core",
     "flag": "trainweb.arguments",

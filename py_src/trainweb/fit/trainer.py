@@ -358,12 +358,9 @@ class FitPlan:
         self.evaluation: Evaluation | None = None
         better = {"loss": "min"}
         if validation is not None:
-            if validation.is_padded:
-                raise messages.PADDED_VALIDATION()
-            kept = options | {"remainder": "keep", "batched": None}
-            self.validation = Batches(self.inputs, validation, kept, shuffle=False, ignores_size=True)
             names = others.get("predictions"), others.get("targets")
             self.evaluation = Evaluation(session, metrics, *names, ema=self.ema)
+            self.validation = self._validation(validation, options)
             better = {name: mode for name, mode in self.evaluation.better.items() if mode}
         self.on_nan = None if options["on_nan"] is None else OnNaN(session, options["on_nan"])
         steps = None if self.steps is None else self.epochs * -(-self.steps // self.accumulate)
@@ -384,6 +381,12 @@ class FitPlan:
         if given_checkpoint is not None:
             kept = self._kept_options(options, train, validation, shuffle=shuffle)
             self.checkpoint = FitCheckpoint(session, given_checkpoint, kept)
+
+    def _validation(self, data: Dataset, options: Mapping[str, Any]) -> Batches:
+        if data.is_padded:
+            raise messages.PADDED_VALIDATION()
+        kept = {**options, "remainder": "keep", "batched": None}
+        return Batches(self.inputs, data, kept, shuffle=False, ignores_size=True)
 
     @staticmethod
     def _kept_options(

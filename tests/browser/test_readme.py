@@ -134,8 +134,7 @@ def test_first_notebook_cell_trains_in_native_python() -> None:
         exec(compile(code_block("python"), "README.md", "exec"), scope)
     check_log(output.getvalue())
     assert output.getvalue().endswith("\n[1 0]\n")
-    for name in ("session", "trained"):
-        scope[name].release()  # type: ignore[attr-defined]
+    scope["session"].release()  # type: ignore[attr-defined]
 
 
 def test_first_model_is_what_its_script_writes() -> None:

@@ -415,6 +415,10 @@ RATE_WITHOUT_OPTIMIZER = Message(
     "A learning rate needs an optimizer: give 'optimizer', or leave out the rate.",
 )
 METRIC_TWICE = Message(errors.ModelError, "The metric {name!r} is given twice.")
+METRIC_FAILED = Message(errors.TrainwebError, "The metric {name!r} failed: {error}")
+METRIC_VALUE = Message(
+    errors.TrainwebError, "The metric {name!r} returned {found}; it must return one number that is not NaN."
+)
 NO_PREDICTIONS = Message(
     errors.ModelError,
     "Metrics compare an output of the eval model with a target; it has {names}. Name the output among "

@@ -360,6 +360,23 @@ class Perplexity(Metric):
         return ["exp", "loss"]
 
 
+class Rows(Metric):
+    """Predictions and targets of all rows, for metrics that are functions; it is not among `METRICS`."""
+
+    name = "rows"
+    better = None
+
+    @checked
+    def __init__(self) -> None:
+        pass
+
+    def sums(self) -> Sums:
+        return Sums("Identity", {}, ("predictions", "targets"), is_collected=True)
+
+    def formula(self) -> Formula:
+        return 0  # The functions give the values.
+
+
 # Sums of an eval step, as a text by which its plan is found: [predictions, targets, [[name, settings], ...]].
 
 
@@ -376,8 +393,9 @@ def request_of(metrics: Iterable[Metric], predictions: str, targets: str) -> str
 def read_request(text: str) -> tuple[str, str, list[Metric]]:
     """The reverse of `request_of`: predictions, targets, metrics."""
     predictions, targets, asked = json.loads(text)
-    metrics = [
-        make_metric({"type": name, **dict(zip(fields_of(METRICS[name]), settings, strict=True))})
+    kinds = METRICS | {Rows.name: Rows}
+    metrics: list[Metric] = [
+        make("metric", kinds, {"type": name, **dict(zip(fields_of(kinds[name]), settings, strict=True))})
         for name, settings in asked
     ]
     return predictions, targets, metrics
@@ -503,6 +521,10 @@ class Totals:
             if before is not None:
                 sums = pooled(before, sums) if one.is_pooled else before + sums
             self._sums[one.name] = sums
+
+    def rows(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Predictions and targets of each batch, if `Rows` is among the metrics."""
+        return self._parts.get(Rows.name, [])
 
     def values(self, metrics: Iterable[Metric], loss: float) -> dict[str, Value]:
         """Of each metric; `loss` is the mean loss of the rows."""

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Real
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import numpy as np
 
 from trainweb import messages
 from trainweb.errors import FeedError
 from trainweb.fit.places import located
 from trainweb.fit.resume import Position
 from trainweb.loss_counts import MeanLoss
-from trainweb.metrics import Described, Totals, Value, make_metric, request_of
+from trainweb.metrics import Described, Rows, Totals, Value, make_metric, request_of
 
 if TYPE_CHECKING:
     from trainweb.data.dataset import Batch
     from trainweb.training.session import TrainingSession
+
+
+Function = Callable[[np.ndarray, np.ndarray], float]
+"""A metric of one's own: a number of the predictions and targets of all rows."""
 
 
 class Evaluation:
@@ -25,7 +33,7 @@ class Evaluation:
     session
         Its eval model's first output is the loss.
     metrics
-        Names, or settings with "type".
+        Names, settings with "type", or functions by their names.
     predictions, targets
         The output and the input of the eval model that metrics compare.
     ema
@@ -41,18 +49,21 @@ class Evaluation:
         *,
         ema: bool = False,
     ) -> None:
-        self.session, self.given, self.ema = session, metrics, ema
-        made = [make_metric(m) for m in metrics]
-        names = [m.name for m in made]
-        for name in names:
-            if names.count(name) > 1:
-                raise messages.METRIC_TWICE(name=name)
-        self.better = {"loss": "min"} | {m.name: m.better for m in made if m.better}
+        self.session, self.ema = session, ema
+        self.given = [m for m in metrics if not has_functions(m)]
+        own = [item for m in metrics if has_functions(m) for item in m.items()]
+        self.functions: dict[str, Function] = dict(own)
+        made = [make_metric(m) for m in self.given]
+        check_names([m.name for m in made] + [name for name, _ in own])
+        numbers = {m.name: m.better for m in made if m.better}
+        self.better: dict[str, str | None] = {"loss": "min"} | numbers | dict.fromkeys(self.functions)
         self.inputs, outputs = session.input_names(False), session.output_names(False)
         if not outputs:
             raise messages.NO_EVAL_MODEL()
         self.loss = outputs[0]
         self.kind, self.described = "eval", list[Described]()
+        if self.functions:
+            made.append(Rows())
         if any(m.reads_outputs for m in made):
             models = session.core.models
             predictions = models.predictions() if predictions is None else predictions
@@ -64,6 +75,7 @@ class Evaluation:
                 raise messages.BAD_SETTING(name="targets", value=targets, expected=f"one of {', '.join(self.inputs)}")
             self.kind = f"eval {request_of(made, predictions, targets)}"
             self.described = models.described(self.kind)
+            self.names = predictions, targets
         self.count = session.core.models.counts["eval"]
         sums = [name for d in self.described for name in (d.sums, d.faults) if name]
         self.fetches = [self.loss, *filter(None, [self.count.output]), *sums]
@@ -77,11 +89,71 @@ class Evaluation:
             try:
                 results = self.session._step(self.kind, given, self.fetches, {"ema": self.ema})
                 totals.add(results)
+                self._check_rows(step, totals, len(rows))
             except FeedError as error:
                 raise located(error, given, rows, Position(epoch, step), "validation data") from None
             loss.add(float(results[self.loss].reshape(())), len(rows), results)
             yield None
-        yield {"loss": loss.value, **totals.values(metrics, loss.value)}
+        yield {"loss": loss.value, **totals.values(metrics, loss.value), **self._own_values(totals)}
+
+    def _check_rows(self, step: int, totals: Totals, rows: int) -> None:
+        """Raise if what is collected for functions cannot be joined by rows."""
+        if self.functions and step:
+            for name, found in zip(self.names, totals.rows()[-1], strict=True):
+                if found.shape[:1] != (rows,):
+                    raise messages.NO_ROWS_IN_OUTPUT(name=name, shape=list(found.shape), rows=rows)
+
+    def _own_values(self, totals: Totals) -> dict[str, Value]:
+        """The values of functions."""
+        if not self.functions:
+            return {}
+        predictions, targets = (
+            joined(name, list(parts)) for name, parts in zip(self.names, zip(*totals.rows(), strict=True), strict=True)
+        )
+        return {name: own_value(name, function, predictions, targets) for name, function in self.functions.items()}
+
+
+def has_functions(metric: Any) -> TypeGuard[Mapping[str, Function]]:
+    """Return True for a mapping of names to functions."""
+    return isinstance(metric, Mapping) and bool(metric) and all(map(callable, metric.values()))
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise ModelError for a metric that is given twice, or has the name of the loss."""
+    for name in names:
+        if names.count(name) > 1:
+            raise messages.METRIC_TWICE(name=name)
+        if name == "loss" or not isinstance(name, str):
+            raise messages.BAD_SETTING(name="the name of a metric", value=name, expected="a text other than 'loss'")
+
+
+def own_value(name: str, function: Function, predictions: np.ndarray, targets: np.ndarray) -> float:
+    """The value of a metric that is a function.
+
+    Raises
+    ------
+    TrainwebError
+        The function fails, or returns something else than a number.
+    """
+    try:
+        value: Any = function(predictions, targets)
+    except Exception as error:
+        raise messages.METRIC_FAILED(name=name, error=f"{type(error).__name__}: {error}") from error
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise messages.METRIC_VALUE(name=name, found=f"a value of type {type(value).__name__}")
+    if math.isnan(value):
+        raise messages.METRIC_VALUE(name=name, found="NaN")
+    return float(value)
+
+
+def joined(name: str, parts: Sequence[np.ndarray]) -> np.ndarray:
+    """The rows of all batches of an output."""
+    if len({part.shape[1:] for part in parts}) > 1:
+        shapes = ", ".join(str(list(shape)) for shape in sorted({part.shape for part in parts}))
+        raise messages.UNLIKE_OUTPUTS(name=name, shapes=shapes)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def metrics_of(given: Any) -> list[str | Mapping[str, Any]]:

@@ -76,6 +76,8 @@ class EarlyStopping:
     restore_best : bool
         True: the session ends with the parameters of the best epoch. The optimizer's state stays as the last epoch
         left it.
+    mode : {"min", "max"}, optional
+        Which values of the metric are better. A metric that is a function needs it; the others have one.
     """
 
     rule = Rule(
@@ -95,9 +97,9 @@ class EarlyStopping:
         patience: Annotated[int, Whole(least=0)],
         min_delta: NotNegative = 0.0,
         restore_best: YesNo = True,
+        mode: Annotated[str, Choice(("min", "max"))] | None = None,
         *,
         metric: str = "loss",
-        mode: str = "min",
     ) -> None:
         self.metric, self.restore_best = metric, restore_best
         sign = 1 if mode == "max" else -1
@@ -130,13 +132,13 @@ def checked_options(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: given.get(name, field.default) for name, field in FIT.items()}
 
 
-def make_early_stopping(given: Any, better: Mapping[str, str]) -> EarlyStopping:
+def make_early_stopping(given: Any, better: Mapping[str, str | None]) -> EarlyStopping:
     """Early stopping of its settings.
 
     Parameters
     ----------
     better : mapping
-        Metrics that are numbers, and which of them is better.
+        Metrics that are numbers, and which of their values are better; None: the settings must say so.
     """
     if not isinstance(given, Mapping):
         raise messages.BAD_SETTING(name="early_stopping", value=given, expected="a mapping with 'patience'")
@@ -148,4 +150,9 @@ def make_early_stopping(given: Any, better: Mapping[str, str]) -> EarlyStopping:
     if "patience" not in settings:
         expected = EARLY_STOPPING["patience"].kind.expected
         raise messages.MISSING_SETTING(what="early_stopping", name="patience", expected=expected)
-    return EarlyStopping(**settings, metric=metric, mode=better[metric])
+    if settings.get("mode") is None:
+        settings["mode"] = better[metric]
+    if settings["mode"] is None:
+        expected = EARLY_STOPPING["mode"].kind.expected
+        raise messages.MISSING_SETTING(what="early_stopping", name="mode", expected=expected)
+    return EarlyStopping(**settings, metric=metric)

@@ -11,7 +11,7 @@ from trainweb import messages
 from trainweb.arguments import texts
 from trainweb.data.for_model import ModelInputs
 from trainweb.errors import FeedError
-from trainweb.fit.evaluation import Evaluation, metrics_of
+from trainweb.fit.evaluation import Evaluation, joined, metrics_of
 from trainweb.fit.options import DEFAULT_BATCH, FIT
 from trainweb.fit.places import located
 from trainweb.fit.resume import Position
@@ -61,13 +61,13 @@ def predict(
         done += count
     if not parts:
         raise messages.EMPTY_DATASET()
-    return {name: _joined(name, [part[name] for part in parts]) for name in names}
+    return {name: joined(name, [part[name] for part in parts]) for name in names}
 
 
 def evaluate(
     session: TrainingSession,
     data: Any,
-    metrics: Sequence[str | Mapping[str, Any]],
+    metrics: Any,
     options: Mapping[str, Any],
     names: tuple[str | None, str | None],
     *,
@@ -118,10 +118,3 @@ def _filled(feeds: Mapping[str, Any], count: int, whole: int) -> Mapping[str, An
         return feeds
     order = np.arange(whole) % count
     return {name: np.asarray(value)[order] for name, value in feeds.items()}
-
-
-def _joined(name: str, found: list[np.ndarray]) -> np.ndarray:
-    if len({part.shape[1:] for part in found}) > 1:
-        shapes = ", ".join(str(list(shape)) for shape in sorted({part.shape for part in found}))
-        raise messages.UNLIKE_OUTPUTS(name=name, shapes=shapes)
-    return found[0] if len(found) == 1 else np.concatenate(found)

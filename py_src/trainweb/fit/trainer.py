@@ -200,8 +200,9 @@ class Trainer:
             fit (``history.ended`` is "nan"). "skip" undoes the batch and goes on with the next one (its loss in the
             history is NaN). "restore" returns to the start of the epoch, or to the last checkpoint in it, and goes on
             with the next batch, up to 3 times. By default the fit fails if the loss is NaN or infinite.
-        metrics : list of str or dict
-            Metrics of the validation data: accuracy, topK, f1, confusionMatrix, mIoU, mae, r2, perplexity.
+        metrics : str, dict, or list of them
+            Metrics of the validation data: names, settings with "type", or ``{"name": function}``. A function gets the
+            predictions and targets of all rows as arrays, and returns a number.
         predictions, targets : str, optional
             The output and input of the eval model that metrics compare: by default its only output besides the loss,
             and its last input.
@@ -356,12 +357,12 @@ class FitPlan:
             raise messages.METRICS_WITHOUT_DATA()
         self.validation: Batches | None = None
         self.evaluation: Evaluation | None = None
-        better = {"loss": "min"}
+        better: dict[str, str | None] = {"loss": "min"}
         if validation is not None:
             names = others.get("predictions"), others.get("targets")
             self.evaluation = Evaluation(session, metrics, *names, ema=self.ema)
             self.validation = self._validation(validation, options)
-            better = {name: mode for name, mode in self.evaluation.better.items() if mode}
+            better = self.evaluation.better
         self.on_nan = None if options["on_nan"] is None else OnNaN(session, options["on_nan"])
         steps = None if self.steps is None else self.epochs * -(-self.steps // self.accumulate)
         self.schedule = schedule_of(others.get("schedule"), options["learning_rate"], steps)

@@ -100,7 +100,7 @@ class SessionTasks:
         self,
         data: Any,
         *,
-        metrics: Sequence[str | Mapping[str, Any]] | str = (),
+        metrics: Sequence[str | Mapping[str, Any]] | Mapping[str, Any] | str = (),
         batch_size: int | None = None,
         ema: bool = False,
         predictions: str | None = None,
@@ -113,7 +113,7 @@ class SessionTasks:
         ----------
         data : Dataset, or what one is made of
             With labels.
-        metrics : list of str or dict
+        metrics : str, dict, or list of them
             As of `fit`.
         batch_size : int, optional
             Rows of a batch; 32, unless the data comes in batches.

@@ -56,6 +56,7 @@ export type {
   FitScheduleSettings,
 } from "./fit-options.js";
 export type { EvaluateOptions, PredictOptions } from "./predict.js";
+export type { MetricFunction, MetricFunctions, Metrics } from "./own-metrics.js";
 export type * from "./settings/fit.js";
 export type { EvalValues, MetricValue, Remainder } from "../wire/fit.js";
 export { InferenceSession } from "./inference.js";

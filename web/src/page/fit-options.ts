@@ -20,13 +20,13 @@ import {
   type CheckpointFields,
   type EarlyStoppingFields,
   type FitFields,
-  type MetricSettings,
   type MetricType,
 } from "./settings/fit.js";
 import { CheckpointStore } from "./checkpoint-store.js";
 import type { FitControl, FitEvent } from "./fit-events.js";
 import { scheduleOf } from "./fit-rates.js";
 import { ModelInputs } from "./model-inputs.js";
+import { hasFunctions, type MetricFunction, type Metrics } from "./own-metrics.js";
 import { splitData } from "./split.js";
 import type { Schedule } from "./schedule.js";
 import type { Settings } from "./settings/kinds.js";
@@ -37,8 +37,8 @@ export type FitCallback = (event: FitEvent, fit: FitControl) => unknown;
 
 /** Ends the training when a metric of the validation data stops improving. */
 export interface EarlyStoppingSettings extends EarlyStoppingFields {
-  /** "loss" (the default; without validation data the training loss), or one of the metrics. */
-  readonly metric?: "loss" | MetricType;
+  /** "loss" (the default; without validation data the training loss), or one of the metrics, by name. */
+  readonly metric?: string;
 }
 
 /** The checkpoint of a running fit. */
@@ -66,7 +66,7 @@ export interface FitOptions extends FitFields {
    */
   readonly schedule?: ScheduleType | FitScheduleSettings | Schedule | ((step: number) => number) | null;
   /** Metrics of the validation data. */
-  readonly metrics?: MetricType | MetricSettings | readonly (MetricType | MetricSettings)[];
+  readonly metrics?: Metrics;
   /** Output of the eval model for metrics; by default the only one besides the loss, else the tensor that the loss compares. */
   readonly predictions?: string;
   /** Input of the eval model that metrics compare it with; by default the last one. */
@@ -105,6 +105,8 @@ export interface ResolvedFit {
   readonly onNaN: OnNaN | null;
   readonly schedule: Schedule | null;
   readonly evaluation: WireEvaluation | null;
+  /** Metrics that the page computes. */
+  readonly functions: ReadonlyMap<string, MetricFunction>;
   readonly early: WireEarlyStopping | null;
   readonly callbacks: readonly FitCallback[];
   readonly signal: AbortSignal | null;
@@ -143,7 +145,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     throw sessionError("SHUFFLED_STREAM", {});
   }
   const metrics = resolveMetrics(given.metrics ?? []);
-  if (validation === null && metrics.length > 0) {
+  if (validation === null && metrics.metrics.length + metrics.functions.size > 0) {
     throw sessionError("METRICS_WITHOUT_DATA", {});
   }
   if (validation?.isPadded === true) {
@@ -192,6 +194,7 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     onNaN: plain.onNaN,
     schedule: scheduleOf(given.schedule, plain.learningRate, steps),
     evaluation: validation === null ? null : resolveEvaluation(info, given, metrics),
+    functions: metrics.functions,
     early: early === null ? null : resolveEarlyStopping(early, metrics),
     callbacks: asCallbacks(given.callbacks ?? []),
     signal,
@@ -255,39 +258,55 @@ function withDefaults(checked: Fields, settings: Settings): Fields {
   );
 }
 
+/** Metrics after the checks. */
+export interface ResolvedMetrics {
+  readonly metrics: readonly WireMetric[];
+  readonly functions: ReadonlyMap<string, MetricFunction>;
+}
+
 /** Metrics, checked. */
-export function resolveMetrics(given: unknown): readonly WireMetric[] {
-  const listed: unknown = typeof given === "string" || (typeof given === "object" && given !== null && "type" in given) ? [given] : given;
+export function resolveMetrics(given: unknown): ResolvedMetrics {
+  const isOne = typeof given === "string" || (typeof given === "object" && given !== null && !Array.isArray(given));
+  const listed: unknown = isOne ? [given] : given;
   if (!Array.isArray(listed)) {
     throw badSetting("metrics", given, "a list of metrics");
   }
-  const metrics = listed.map((metric: unknown): WireMetric => {
+  const functions = listed.filter(hasFunctions).flatMap((metric) => Object.entries(metric));
+  const metrics = listed.filter((metric: unknown) => !hasFunctions(metric)).map((metric: unknown): WireMetric => {
     const fields = resolveKind("metric", metric, METRICS);
     const type = fields["type"] as MetricType;
     const settings = Object.values(METRICS[type]).map(({ python, default: other }) => fields[python] ?? other);
     return { type, settings, formula: OF_LOSS[type] ?? null };
   });
-  metrics.forEach(({ type }, k) => {
-    if (metrics.findIndex((metric) => metric.type === type) !== k) {
-      throw sessionError("METRIC_TWICE", { name: type });
+  checkNames([...metrics.map(({ type }) => type), ...functions.map(([name]) => name)]);
+  return { metrics, functions: new Map(functions) };
+}
+
+function checkNames(names: readonly string[]): void {
+  names.forEach((name, k) => {
+    if (names.indexOf(name) !== k) {
+      throw sessionError("METRIC_TWICE", { name });
+    }
+    if (name === "loss") {
+      throw badSetting("the name of a metric", name, "a text other than 'loss'");
     }
   });
-  return metrics;
 }
 
 /** The metrics to evaluate, checked against the model. */
 export function resolveEvaluation(
   info: SessionInfo,
   { predictions, targets }: Pick<FitOptions, "predictions" | "targets">,
-  metrics: readonly WireMetric[],
+  { metrics, functions }: ResolvedMetrics,
 ): WireEvaluation {
   const { hasEval, evalInputNames, evalOutputNames, compared } = info;
   const [loss, ...others] = evalOutputNames;
   if (!hasEval || loss === undefined) {
     throw sessionError("NO_EVAL_MODEL", {});
   }
-  if (metrics.every(({ formula }) => formula !== null)) {
-    return { loss, metrics, predictions: null, targets: null };
+  const collects = functions.size > 0;
+  if (!collects && metrics.every(({ formula }) => formula !== null)) {
+    return { loss, metrics, predictions: null, targets: null, collects };
   }
   const predicted = predictions ?? (others.length === 1 ? others[0] : compared);
   if (predicted === undefined || predicted === null || ![...evalOutputNames, compared].includes(predicted)) {
@@ -297,7 +316,7 @@ export function resolveEvaluation(
   if (!evalInputNames.includes(target)) {
     throw badSetting("targets", target, `one of ${evalInputNames.join(", ")}`);
   }
-  return { loss, metrics, predictions: predicted, targets: target };
+  return { loss, metrics, predictions: predicted, targets: target, collects };
 }
 
 function asCallbacks(given: FitCallback | readonly FitCallback[]): readonly FitCallback[] {
@@ -310,23 +329,28 @@ function asCallbacks(given: FitCallback | readonly FitCallback[]): readonly FitC
   return callbacks as readonly FitCallback[];
 }
 
-function resolveEarlyStopping(given: EarlyStoppingSettings, metrics: readonly WireMetric[]): WireEarlyStopping {
+function resolveEarlyStopping(given: EarlyStoppingSettings, { metrics, functions }: ResolvedMetrics): WireEarlyStopping {
   if (typeof given !== "object") {
     throw badSetting("earlyStopping", given, "an object with 'patience'");
   }
   const { metric = "loss", ...settings } = given;
   const numbers = metrics.filter((one) => !one.settings.includes("none"));
-  const names = numbers.map(({ type }) => type as MetricType).filter((type) => BETTER[type] !== null);
-  if (metric !== "loss" && !names.includes(metric)) {
-    throw badSetting("earlyStopping.metric", metric, ["loss", ...names].join(" or "));
+  const better = new Map<string, "min" | "max" | null>([["loss", "min"]]);
+  numbers.filter(({ type }) => BETTER[type as MetricType] !== null).forEach(({ type }) => better.set(type, BETTER[type as MetricType]));
+  functions.forEach((_, name) => better.set(name, null));
+  if (!better.has(metric)) {
+    throw badSetting("earlyStopping.metric", metric, [...better.keys()].join(" or "));
   }
   const checked = checkFields("earlyStopping", "earlyStopping.", settings, EARLY_STOPPING, ["metric"]);
-  const { patience, minDelta, restoreBest } = withDefaults(checked, EARLY_STOPPING);
-  const sign = metric !== "loss" && BETTER[metric] === "max" ? 1 : -1;
+  const { patience, minDelta, restoreBest, mode } = withDefaults(checked, EARLY_STOPPING);
+  const direction = mode ?? better.get(metric);
+  if (direction === null) {
+    throw sessionError("MISSING_SETTING", { what: "earlyStopping", name: "mode", expected: "min or max" });
+  }
   return {
     metric,
     restoresBest: restoreBest as boolean,
     rule: EARLY_STOPPING_RULE,
-    settings: { patience: patience as number, min_delta: minDelta as number, sign },
+    settings: { patience: patience as number, min_delta: minDelta as number, sign: direction === "max" ? 1 : -1 },
   };
 }

@@ -11,6 +11,7 @@ import { FeedError } from "../wire/errors.js";
 import { FIT_ORDERS, FIT_TELL } from "../wire/fit.js";
 import type {
   EpochAnswer,
+  Evaluated,
   EvalValues,
   FitCheckpoint,
   FitOrder,
@@ -27,6 +28,7 @@ import type { Answer, Call, Feed, Method, NamedTensor, SessionInfo } from "../wi
 import { callOf } from "./client.js";
 import { FrameGate, Listeners, type EpochEvent, type FitControl, type FitEvent, type History, type ProgressEvent } from "./fit-events.js";
 import { resolveFit, type ResolvedCheckpoint, type ResolvedFit } from "./fit-options.js";
+import { withFunctions } from "./own-metrics.js";
 import { describe, isTensor } from "../data/given.js";
 import { bytesOf, copyBytes, isOnCpu, packTensor, type SpareBuffers } from "./tensors.js";
 
@@ -292,7 +294,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     const start = performance.now();
     await (plan.train.columns === null ? this.#trainStream(plan, number) : this.#trainRows(plan, number));
     this.#throwIfAborted();
-    const validation = plan.validation === null || this.#isStopping ? null : await this.#evaluate(plan.validation, number);
+    const validation = await this.#validate(plan, number);
     this.#throwIfAborted();
     const task = { seconds: (performance.now() - start) / 1e3, validation, isStopped: this.#isStopping };
     const answer = await this.#host.send(() => callOf("fitEpoch", [this.#host.info.handle, task]));
@@ -358,12 +360,21 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     return answer;
   }
 
-  async #evaluate(data: Dataset, number: number): Promise<EvalValues | null> {
+  async #validate({ validation, evaluation, functions }: ResolvedFit, number: number): Promise<EvalValues | null> {
+    if (validation === null || evaluation === null || this.#isStopping) {
+      return null;
+    }
+    const evaluated = await this.#evaluate(validation, number);
+    this.#throwIfAborted();
+    return evaluated && withFunctions(evaluated, evaluation, functions);
+  }
+
+  async #evaluate(data: Dataset, number: number): Promise<Evaluated | null> {
     const { handle, evalInputNames } = this.#host.info;
     if (data.columns !== null) {
       return this.#host.send(() => callOf("fitEvaluate", [handle, null, true]));
     }
-    let latest: Promise<EvalValues | null> | null = null;
+    let latest: Promise<Evaluated | null> | null = null;
     for await (const batch of this.#batches(data, evalInputNames)) {
       this.#throwIfAborted();
       const before = latest;

@@ -5,7 +5,7 @@ import type { Tensor } from "onnxruntime-common";
 import type { Dataset } from "../data/dataset.js";
 import { badSetting } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
-import type { EvalValues, WireBatch } from "../wire/fit.js";
+import type { Evaluated, EvalValues, WireBatch } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
 import type { NamedTensor, SessionInfo } from "../wire/protocol.js";
 import { checkFlag } from "./call-values.js";
@@ -13,8 +13,9 @@ import { callOf } from "./client.js";
 import { buffersOf, emptyData, packBatch, type FitHost } from "./fit.js";
 import { ModelInputs } from "./model-inputs.js";
 import { checkAverages, resolveEvaluation, resolveMetrics } from "./fit-options.js";
-import { DEFAULT_BATCH, type MetricSettings, type MetricType } from "./settings/fit.js";
-import { unpackNamed } from "./tensors.js";
+import { withFunctions, type Metrics } from "./own-metrics.js";
+import { DEFAULT_BATCH } from "./settings/fit.js";
+import { joined, unpackNamed } from "./tensors.js";
 
 /** Number of evaluations that the page has begun, which numbers them. */
 let evaluations = 0;
@@ -37,7 +38,7 @@ export interface PredictOptions {
 /** Options of `evaluate`. */
 export interface EvaluateOptions {
   /** Values to compute besides the loss. */
-  readonly metrics?: MetricType | MetricSettings | readonly (MetricType | MetricSettings)[];
+  readonly metrics?: Metrics;
   /** Rows of a batch; default 32, unless the data comes in batches. */
   readonly batchSize?: number;
   /** Whether the items of a stream are whole batches; by default the shape of the first one tells. */
@@ -84,10 +85,11 @@ export async function evaluate(host: FitHost, data: unknown, options: EvaluateOp
   const { metrics = [], predictions, targets, ...others } = checkOptions("evaluate", options, known);
   const { batches, ema } = resolve(host, data, others);
   const names = { ...(predictions === undefined ? {} : { predictions }), ...(targets === undefined ? {} : { targets }) };
-  const evaluation = resolveEvaluation(host.info, names, resolveMetrics(metrics));
+  const resolved = resolveMetrics(metrics);
+  const evaluation = resolveEvaluation(host.info, names, resolved);
   const { handle, evalInputNames } = host.info;
   const number = evaluations++;
-  const send = (batch: WireBatch | null): Promise<EvalValues | null> => {
+  const send = (batch: WireBatch | null): Promise<Evaluated | null> => {
     const buffers = batch === null ? [] : buffersOf(batch);
     return host.send(() => callOf("evaluate", [handle, number, evaluation, batch, ema], buffers));
   };
@@ -106,7 +108,7 @@ export async function evaluate(host: FitHost, data: unknown, options: EvaluateOp
   if (count === 0) {
     throw emptyData(0);
   }
-  return (await send(null)) as EvalValues;
+  return withFunctions((await send(null)) as Evaluated, evaluation, resolved.functions);
 }
 
 function resolve(
@@ -161,24 +163,4 @@ function checkRows({ name, dims }: NamedTensor, rows: number): void {
   if (dims[0] !== rows) {
     throw sessionError("NO_ROWS_IN_OUTPUT", { name, shape: dims, rows });
   }
-}
-
-function joined(name: string, parts: readonly NamedTensor[]): NamedTensor {
-  const [one] = parts as readonly [NamedTensor, ...NamedTensor[]];
-  if (parts.length === 1) {
-    return one;
-  }
-  const row = String(one.dims.slice(1));
-  if (parts.some(({ dims }) => String(dims.slice(1)) !== row)) {
-    const shapes = [...new Set(parts.map(({ dims }) => `[${dims.join(", ")}]`))].sort().join(", ");
-    throw sessionError("UNLIKE_OUTPUTS", { name, shapes });
-  }
-  const data = new Uint8Array(parts.reduce((sum, part) => sum + part.data.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    data.set(part.data, at);
-    at += part.data.length;
-  }
-  const rows = parts.reduce((sum, { dims }) => sum + (dims[0] as number), 0);
-  return { ...one, dims: [rows, ...one.dims.slice(1)], data };
 }

@@ -4,6 +4,7 @@ import { Tensor } from "onnxruntime-common";
 
 import { describe, isTensor } from "../data/given.js";
 import { BufferSizeError, FeedError, TrainwebError } from "../wire/errors.js";
+import { sessionError } from "../wire/messages.js";
 import type { Feed, Fetch, InputDeclaration, NamedTensor, PlacedBytes, WireDtype, WireTensor } from "../wire/protocol.js";
 
 /** Data of a tensor. */
@@ -284,4 +285,29 @@ export function unpackResults(
     });
   }
   return tensors;
+}
+
+/**
+ * The rows of all batches of an output.
+ *
+ * @throws SessionError for batches whose rows have other shapes
+ */
+export function joined(name: string, parts: readonly NamedTensor[]): NamedTensor {
+  const [one] = parts as readonly [NamedTensor, ...NamedTensor[]];
+  if (parts.length === 1) {
+    return one;
+  }
+  const row = String(one.dims.slice(1));
+  if (parts.some(({ dims }) => String(dims.slice(1)) !== row)) {
+    const shapes = [...new Set(parts.map(({ dims }) => `[${dims.join(", ")}]`))].sort().join(", ");
+    throw sessionError("UNLIKE_OUTPUTS", { name, shapes });
+  }
+  const data = new Uint8Array(parts.reduce((sum, part) => sum + part.data.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    data.set(part.data, at);
+    at += part.data.length;
+  }
+  const rows = parts.reduce((sum, { dims }) => sum + (dims[0] as number), 0);
+  return { ...one, dims: [rows, ...one.dims.slice(1)], data };
 }

@@ -22,6 +22,8 @@ export interface WireEvaluation {
   /** The output that metrics compare; null: they follow from the loss. */
   readonly predictions: string | null;
   readonly targets: string | null;
+  /** True: the page wants predictions and targets of all rows. */
+  readonly collects: boolean;
 }
 
 /** The place of checkpoints: a storage of the browser, and a folder in it. */
@@ -190,6 +192,16 @@ export type MetricValue = number | readonly number[] | readonly (readonly number
 
 /** The loss and metrics, by name. */
 export type EvalValues = Readonly<Record<string, MetricValue>>;
+
+/** A finished evaluation. */
+export interface Evaluated {
+  readonly values: EvalValues;
+  /** Predictions and targets of each batch, if the evaluation collects them. */
+  readonly rows: readonly CollectedRows[];
+}
+
+/** Predictions and targets of a batch. */
+export type CollectedRows = readonly [predictions: NamedTensor, targets: NamedTensor];
 
 /** Orders of the page on the port of a fit. Shared memory has the index of an order. */
 export const FIT_ORDERS = ["resume", "pause", "stop", "abort"] as const;

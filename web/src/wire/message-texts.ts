@@ -454,6 +454,14 @@ export const MESSAGES = {
     error: "ModelError",
     text: "The metric {name!r} is given twice.",
   },
+  METRIC_FAILED: {
+    error: "TrainwebError",
+    text: "The metric {name!r} failed: {error}",
+  },
+  METRIC_VALUE: {
+    error: "TrainwebError",
+    text: "The metric {name!r} returned {found}; it must return one number that is not NaN.",
+  },
   NO_PREDICTIONS: {
     error: "ModelError",
     text: "Metrics compare an output of the eval model with a target; it has {names}. Name the output among additionalOutputNames in the config of createFromModel, and as 'predictions' where there are several.",

@@ -3,7 +3,7 @@
 import type { WireError } from "./errors.js";
 import type { PackageFiles } from "./files.js";
 import type {
-  CheckpointFolder, EpochAnswer, EpochTask, EvalValues, FitSpec, FitStart, StepsAnswer, StepsTask, TrainAnswer, TrainTask, WireBatch,
+  CheckpointFolder, EpochAnswer, EpochTask, Evaluated, FitSpec, FitStart, StepsAnswer, StepsTask, TrainAnswer, TrainTask, WireBatch,
   WireEvaluation,
 } from "./fit.js";
 import type { GivenImage, ResolvedImageOptions } from "./images.js";
@@ -249,7 +249,7 @@ export interface WorkerApi {
    * @param number - of the evaluation, of which several may be under way
    */
   evaluate(handle: number, number: number, spec: WireEvaluation, batch: WireBatch | null, averaged: boolean):
-    MaybePromise<Result<EvalValues | null>>;
+    MaybePromise<Result<Evaluated | null>>;
   /**
    * The outputs of the eval model for a batch.
    *
@@ -262,7 +262,7 @@ export interface WorkerApi {
     handle: number,
     batches: readonly WireBatch[] | null,
     isLast: boolean,
-  ): MaybePromise<Result<EvalValues | null>>;
+  ): MaybePromise<Result<Evaluated | null>>;
   /** An epoch is done. The answer has no epoch if all of its batches were undone, or none was trained on. */
   fitEpoch(handle: number, task: EpochTask): MaybePromise<Result<EpochAnswer>>;
   /**

@@ -1,6 +1,6 @@
 /** Data under evaluation with the eval model; `trainweb/fit/evaluation.py` is the same in Python. */
 
-import type { EvalValues, WireBatch, WireEvaluation } from "../wire/fit.js";
+import type { Evaluated, WireBatch, WireEvaluation } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
 import type { Feed, Fetch, MaybePromise, NamedTensor, WireTensor } from "../wire/protocol.js";
 import type { PlanMetric } from "./bundle-metrics.js";
@@ -28,9 +28,9 @@ export class Evaluation {
     this.#spec = spec;
     this.#inputNames = core.info.evalInputNames;
     this.#mean = new MeanLoss(core.host.lossCounts.eval);
-    const { predictions, targets, metrics } = spec;
+    const { predictions, targets } = spec;
     this.#kind =
-      predictions === null || targets === null ? null : core.metricsKind(metricsKind(predictions, targets, metrics));
+      predictions === null || targets === null ? null : core.metricsKind(metricsKind(predictions, targets, spec));
   }
 
   add({ feeds, rows }: WireBatch): MaybePromise<void> {
@@ -41,11 +41,22 @@ export class Evaluation {
       const fetches = [...fetchesOfLoss(this.#spec.loss, output), ...sums];
       return withValue(this.#core.step(this.#kind ?? "eval", known, fetches), ({ results }) => {
         totals.add(results);
+        this.#checkRows(totals, rows);
         this.#batches++;
         const [loss, count] = results;
         this.#mean.add(scalarOf(loss, this.#spec.loss), output === null ? rows : scalarOf(count, output));
       });
     });
+  }
+
+  /** @throws SessionError if what is collected for functions cannot be joined by rows */
+  #checkRows(totals: Totals, rows: number): void {
+    const { predictions, targets } = this.#spec;
+    for (const [k, { dims }] of (this.#batches > 0 ? (totals.rows.at(-1) ?? []) : []).entries()) {
+      if (dims[0] !== rows) {
+        throw sessionError("NO_ROWS_IN_OUTPUT", { name: [predictions, targets][k] as string, shape: dims, rows });
+      }
+    }
   }
 
   #totalsOf(feeds: readonly Feed[]): MaybePromise<Totals> {
@@ -65,10 +76,10 @@ export class Evaluation {
     return this.#batches;
   }
 
-  values(): EvalValues {
+  result(): Evaluated {
     const loss = this.#mean.value;
     const values = this.#totals?.values(this.#spec.metrics, loss);
-    return { loss, ...values };
+    return { values: { loss, ...values }, rows: this.#totals?.rows ?? [] };
   }
 }
 
@@ -95,12 +106,12 @@ export class Evaluations {
   readonly #all = new Map<number, Evaluation>();
 
   /** Evaluate a batch; null: the values, for all batches were there. */
-  async run(core: SessionCore, number: number, spec: WireEvaluation, batch: WireBatch | null): Promise<EvalValues | null> {
+  async run(core: SessionCore, number: number, spec: WireEvaluation, batch: WireBatch | null): Promise<Evaluated | null> {
     const evaluation = this.#all.get(number) ?? new Evaluation(core, spec);
     this.#all.set(number, evaluation);
     if (batch === null) {
       this.#all.delete(number);
-      return evaluation.values();
+      return evaluation.result();
     }
     try {
       await evaluation.add(batch);

@@ -9,7 +9,7 @@ import { FIT_ORDERS, FIT_TELL } from "../wire/fit.js";
 import type {
   EpochAnswer,
   EpochTask,
-  EvalValues,
+  Evaluated,
   FitOrder,
   FitProgress,
   FitSpec,
@@ -291,11 +291,11 @@ export class WorkerFit {
   }
 
   /** Evaluate the rows, or batches; the values when the last have come. */
-  async evaluate(batches: readonly WireBatch[] | null, isLast: boolean): Promise<EvalValues | null> {
+  async evaluate(batches: readonly WireBatch[] | null, isLast: boolean): Promise<Evaluated | null> {
     return this.#core.withAverages(this.#spec.ema, () => this.#evaluate(batches, isLast));
   }
 
-  async #evaluate(batches: readonly WireBatch[] | null, isLast: boolean): Promise<EvalValues | null> {
+  async #evaluate(batches: readonly WireBatch[] | null, isLast: boolean): Promise<Evaluated | null> {
     const spec = this.#spec.evaluation as WireEvaluation;
     this.#evaluation ??= new Evaluation(this.#core, spec);
     const evaluation = this.#evaluation;
@@ -318,7 +318,7 @@ export class WorkerFit {
       return null;
     }
     this.#evaluation = null;
-    return evaluation.values();
+    return evaluation.result();
   }
 
   /** @param isWhole - it did not fail */

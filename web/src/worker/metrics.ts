@@ -1,7 +1,7 @@
 /** Joins the sums that plans make for metrics; trainweb/metrics.py defines the metrics, and its `Totals` is the same. */
 
 import { EngineError } from "../wire/errors.js";
-import type { EvalValues, MetricValue, WireMetric } from "../wire/fit.js";
+import type { CollectedRows, EvalValues, MetricValue, WireEvaluation, WireMetric } from "../wire/fit.js";
 import { evaluated, numberOf, type Formula } from "../wire/formulas.js";
 import { sessionError } from "../wire/messages.js";
 import type { NamedTensor } from "../wire/protocol.js";
@@ -9,14 +9,20 @@ import type { MetricsKind } from "./bundle.js";
 import type { PlanMetric } from "./bundle-metrics.js";
 import { Curves, meanOf } from "./curves.js";
 
+/** The name by which a plan collects predictions and targets for functions: `Rows` of trainweb/metrics.py. */
+const ROWS = "rows";
+
 /** A row of sums. */
 type Row = readonly number[];
 
 /** The kind of a plan that sums up metrics. */
-export function metricsKind(predictions: string, targets: string, metrics: readonly WireMetric[]): MetricsKind {
-  const asked = metrics
-    .filter(({ formula }) => formula === null)
-    .map(({ type, settings }) => [type, settings])
+export function metricsKind(
+  predictions: string,
+  targets: string,
+  { metrics, collects }: Pick<WireEvaluation, "metrics" | "collects">,
+): MetricsKind {
+  const own = metrics.filter(({ formula }) => formula === null).map(({ type, settings }) => [type, settings]);
+  const asked = [...own, ...(collects ? [[ROWS, []]] : [])]
     .sort(([a], [b]) => (String(a) < String(b) ? -1 : 1));
   return `eval ${JSON.stringify([predictions, targets, asked])}`;
 }
@@ -47,6 +53,8 @@ export class Totals {
   readonly #metrics: readonly PlanMetric[];
   readonly #sums = new Map<string, Row[]>();
   readonly #curves = new Map<string, Curves>();
+  /** Predictions and targets of each batch, for functions. */
+  readonly rows: CollectedRows[] = [];
 
   constructor(metrics: readonly PlanMetric[]) {
     this.#metrics = metrics;
@@ -55,6 +63,10 @@ export class Totals {
   /** @throws SessionError for a target that is not a class */
   add(results: readonly NamedTensor[]): void {
     for (const { name, sums, faults, isPooled, isCollected } of this.#metrics) {
+      if (name === ROWS) {
+        this.rows.push([resultOf(results, sums), resultOf(results, faults)]);
+        continue;
+      }
       if (isCollected) {
         const curves = this.#curves.get(name) ?? new Curves(name);
         curves.add(resultOf(results, sums), resultOf(results, faults));

@@ -17,7 +17,7 @@ import type {
   CheckpointFolder,
   EpochAnswer,
   EpochTask,
-  EvalValues,
+  Evaluated,
   FitSpec,
   FitStart,
   StepsAnswer,
@@ -259,7 +259,7 @@ class SessionWorker implements WorkerApi {
     handle: number,
     batches: readonly WireBatch[] | null,
     isLast: boolean,
-  ): MaybePromise<Result<EvalValues | null>> {
+  ): MaybePromise<Result<Evaluated | null>> {
     return this.#perform(handle, (session) => fitOf(session).evaluate(batches, isLast));
   }
 
@@ -269,7 +269,7 @@ class SessionWorker implements WorkerApi {
     spec: WireEvaluation,
     batch: WireBatch | null,
     averaged: boolean,
-  ): MaybePromise<Result<EvalValues | null>> {
+  ): MaybePromise<Result<Evaluated | null>> {
     return this.#perform(handle, ({ core, evaluations }) =>
       core.withAverages(averaged, () => evaluations.run(core, number, spec, batch)),
     );

@@ -67,6 +67,8 @@ export interface EarlyStoppingFields {
   readonly minDelta?: number;
   /** True: the session ends with the parameters of the best epoch. The optimizer's state stays as the last epoch left it. Default true. */
   readonly restoreBest?: boolean;
+  /** Which values of the metric are better. A metric that is a function needs it; the others have one. */
+  readonly mode?: "min" | "max" | null;
 }
 
 /** The metrics. */
@@ -274,6 +276,12 @@ export const EARLY_STOPPING: Settings = {
     kind: {"kind": "flag", "expected": "true or false"},
     isOptional: false,
     default: true,
+  },
+  mode: {
+    python: "mode",
+    kind: {"kind": "choice", "expected": "min or max", "options": ["min", "max"]},
+    isOptional: true,
+    default: null,
   },
 };
 

@@ -384,8 +384,10 @@ TWO_VALIDATIONS = Message(
 )
 METRICS_WITHOUT_DATA = Message(
     errors.ModelError,
-    "Metrics need validation data: give validation_data or validation_split.",
-    "Metrics need validation data: give validationData or validationSplit.",
+    "Metrics need validation data: give validation_data or validation_split. train_metrics=True evaluates the training "
+    "data.",
+    "Metrics need validation data: give validationData or validationSplit. trainMetrics: true evaluates the training "
+    "data.",
 )
 NO_OWN_OUTPUTS = Message(
     errors.ModelError,
@@ -415,6 +417,13 @@ RATE_WITHOUT_OPTIMIZER = Message(
     "A learning rate needs an optimizer: give 'optimizer', or leave out the rate.",
 )
 METRIC_TWICE = Message(errors.ModelError, "The metric {name!r} is given twice.")
+TRAIN_METRICS_STREAM = Message(
+    errors.ModelError,
+    "'train_metrics' evaluates the training data again after each epoch, which takes arrays; this data is a stream. "
+    "Give rows of it as validation_data.",
+    "'trainMetrics' evaluates the training data again after each epoch, which takes arrays; this data is a stream. "
+    "Give rows of it as validationData.",
+)
 METRIC_FAILED = Message(errors.TrainwebError, "The metric {name!r} failed: {error}")
 METRIC_VALUE = Message(
     errors.TrainwebError, "The metric {name!r} returned {found}; it must return one number that is not NaN."

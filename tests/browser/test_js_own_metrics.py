@@ -151,3 +151,46 @@ def test_a_function_that_gives_no_number_is_named(page: JsPage) -> None:
     assert len(said) == len(expected) and np.isfinite(loss)
     for text, start in zip(said, expected, strict=True):
         assert text.startswith(start), text
+
+
+def test_metrics_of_the_training_data(page: JsPage) -> None:
+    found = page.run(
+        START
+        + FUNCTIONS
+        + """
+        const part = (first, rows) => ({
+          x: new Tensor("float32", x.data.slice(first * 5, (first + rows) * 5), [rows, 5]),
+          labels: new Tensor("int64", labels.data.slice(first, first + rows), [rows]),
+        });
+        const options = { batchSize: 8, epochs: 2, metrics, trainMetrics: true, remainder: "drop" };
+        const store = new CheckpointStore("train-metrics");
+        const checkpoint = { store, name: "run" };
+        const both = await s.fit(part(0, 60), { ...options, validationData: part(60, 15), checkpoint });
+        const again = await s.fit(part(0, 60), { ...options, validationData: part(60, 15), checkpoint });
+        const byHand = await s.evaluate(part(0, 60), { metrics, batchSize: 8 });
+        const alone = await s.fit(part(0, 60), options);
+        const stream = () => Array.from({ length: 8 }, (_, k) => ({ x: x.data.slice(0, 5), labels: labels.data[k] }));
+        const said = await errors(() => s.fit(stream, { trainMetrics: true }));
+        await s.release();
+        const values = ({ epochs }) => epochs.map(({ training, validation }) => [training, validation]);
+        return { both: values(both), again: values(again), byHand, alone: values(alone), said };
+        """,
+        given=GIVEN,
+    )
+    settings: dict[str, Any] = {
+        "optimizer": {"type": "AdamW", "learning_rate": 0.05},
+        "options": {"reproducible": True},
+    }
+    train, other = ({"x": X[part], "labels": LABELS[part]} for part in (slice(0, 60), slice(60, 75)))
+    metrics: list[Any] = [{"right": own_right, "spread": own_spread}, "accuracy"]
+    options: dict[str, Any] = {"batch_size": 8, "epochs": 2, "metrics": metrics, "train_metrics": True}
+    options |= {"remainder": "drop", "progress": False}
+    with trainweb.TrainingSession.from_model(MODEL, loss="CrossEntropyLoss", **settings) as s:
+        both = s.fit(train, validation_data=other, **options)
+        assert found["byHand"] == s.evaluate(train, metrics=metrics, batch_size=8)
+        alone = s.fit(train, **options)
+    assert found["both"] == found["again"] == [[e.training, e.validation] for e in both.epochs]
+    assert found["byHand"] == found["both"][-1][0] != found["both"][-1][1]
+    assert found["alone"] == [[e.training, None] for e in alone.epochs]
+    (said,) = found["said"]
+    assert said.startswith("ModelError: 'trainMetrics' evaluates the training data again")

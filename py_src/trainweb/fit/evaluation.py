@@ -80,7 +80,9 @@ class Evaluation:
         sums = [name for d in self.described for name in (d.sums, d.faults) if name]
         self.fetches = [self.loss, *filter(None, [self.count.output]), *sums]
 
-    def run(self, batches: Iterator[tuple[Batch, Sequence[int]]], epoch: int) -> Iterator[dict[str, Value] | None]:
+    def run(
+        self, batches: Iterator[tuple[Batch, Sequence[int]]], epoch: int, source: str = "validation data"
+    ) -> Iterator[dict[str, Value] | None]:
         """Evaluate batches with the numbers of their rows; yields None after each, at the end the values."""
         metrics = [make_metric(m) for m in self.given]
         totals, loss = Totals(self.described), MeanLoss(self.count)
@@ -91,7 +93,7 @@ class Evaluation:
                 totals.add(results)
                 self._check_rows(step, totals, len(rows))
             except FeedError as error:
-                raise located(error, given, rows, Position(epoch, step), "validation data") from None
+                raise located(error, given, rows, Position(epoch, step), source) from None
             loss.add(float(results[self.loss].reshape(())), len(rows), results)
             yield None
         yield {"loss": loss.value, **totals.values(metrics, loss.value), **self._own_values(totals)}

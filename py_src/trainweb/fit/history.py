@@ -54,6 +54,8 @@ class Epoch:
         How long it took, evaluation included.
     validation : dict or None
         "loss" and the metrics of the validation data, by name.
+    training : dict or None
+        The same of the training data, after the epoch, where ``train_metrics`` asks for them.
     """
 
     epoch: int
@@ -62,6 +64,14 @@ class Epoch:
     learning_rate: float
     seconds: float
     validation: dict[str, Value] | None
+    training: dict[str, Value] | None = None
+
+    def values(self, name: str) -> tuple[str, dict[str, Value] | None]:
+        """The metric of a curve's name, and the values that have it."""
+        for prefix, values in (("val_", self.validation), ("train_", self.training)):
+            if name.startswith(prefix):
+                return name.removeprefix(prefix), values
+        return name, {name: getattr(self, name)}
 
 
 Event = Progress | Epoch
@@ -90,22 +100,23 @@ class History:
     ended: str = "done"
 
     def __getitem__(self, name: str) -> list[Any]:
-        """A value of each epoch: "loss", "learning_rate", or "val_" and the name of a metric of the validation data.
+        """A value of each epoch: "loss", "learning_rate", or the name of a metric with "val_" or "train_" before it.
 
-        An epoch that was stopped before its validation has none of the last kind.
+        These are of the validation and of the training data. An epoch that was stopped before has none of them.
         """
-        if name.startswith("val_"):
-            return [e.validation[name.removeprefix("val_")] for e in self.epochs if e.validation is not None]
-        return [getattr(e, name) for e in self.epochs]
+        found = [epoch.values(name) for epoch in self.epochs]
+        return [values[metric] for metric, values in found if values is not None]
 
     def names(self) -> list[str]:
         """Return the names of the curves: `history[name]` takes them."""
-        first = self.epochs[0].validation if self.epochs else None
-        return ["loss", *(f"val_{n}" for n, v in (first or {}).items() if isinstance(v, float)), "learning_rate"]
+        first = self.epochs[0] if self.epochs else None
+        groups = {} if first is None else {"val_": first.validation or {}, "train_": first.training or {}}
+        metrics = [p + n for p, values in groups.items() for n, v in values.items() if isinstance(v, float)]
+        return ["loss", *metrics, "learning_rate"]
 
     def _points(self, name: str) -> tuple[list[int], list[float]]:
-        """Epochs that have a value of this name, and the values: one that was stopped has none of validation data."""
-        epochs = [e.epoch for e in self.epochs if e.validation is not None or not name.startswith("val_")]
+        """Epochs that have a value of this name, and the values: one that was stopped has none of metrics."""
+        epochs = [e.epoch for e in self.epochs if e.values(name)[1] is not None]
         return epochs, self[name]
 
     def plot(self, axes: Any = None) -> Any:

@@ -23,6 +23,7 @@ FIT = {
     "seed": Field(Whole(least=0, most=MAX_SEED), 0, is_optional=False),
     "validation_split": Field(Number(above=0, below=1), None, is_optional=True),
     "stratify": Field(Flag(), False, is_optional=False),
+    "train_metrics": Field(Flag(), False, is_optional=False),
     "learning_rate": Field(Number(least=0), None, is_optional=True),
     "accumulate": Field(Whole(least=1), 1, is_optional=False),
     "clip_grad_norm": Field(Number(above=0), None, is_optional=True),
@@ -47,6 +48,8 @@ DOCS = {
     "seed": "Seed of the order of rows.",
     "validation_split": "Share of the rows, the last ones, that are evaluated after each epoch instead of trained on.",
     "stratify": "Take the share of the split from each class, by the last input of the model.",
+    "train_metrics": "Evaluate the training data after each epoch, too: the same metrics, by the eval model. It takes "
+    "arrays.",
     "on_nan": "Reaction to NaN or infinity in loss, gradients, parameters or moments. 'stop' undoes the batch and ends "
     "the fit. 'skip' undoes the batch and goes on with the next one. 'restore' returns to the start of the epoch, or "
     "to the last checkpoint in it, and goes on with the next batch, up to 3 times. By default the fit fails if the "

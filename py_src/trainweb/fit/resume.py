@@ -223,9 +223,10 @@ def read_floats(snapshot: Snapshot, name: str, size: int | None) -> np.ndarray:
 
 def epoch_to_json(epoch: Epoch) -> dict[str, Any]:
     """An epoch as the file has it."""
-    fields = {camel_case(n): number(v) for n, v in asdict(epoch).items() if n != "validation"}
-    values = epoch.validation
-    return {**fields, "validation": values and {n: number(v) for n, v in values.items()}}
+    groups = {"validation": epoch.validation, "training": epoch.training}
+    fields = {camel_case(n): number(v) for n, v in asdict(epoch).items() if n not in groups}
+    values = {name: group and {n: number(v) for n, v in group.items()} for name, group in groups.items()}
+    return {**fields, **values}
 
 
 def number(value: Any) -> Any:
@@ -243,13 +244,19 @@ def read_epoch(epoch: Any, index: int) -> Epoch:
     def get(name: str) -> tuple[Any, str]:
         return record.get(name, fields.MISSING), f"{field}.{name}"
 
-    given, place = get("validation")
-    values: dict[str, Value] | None = None
-    if given is not None:
-        values = {n: read_metric(v, f"{place}.{n[:LONGEST_NAME]}") for n, v in fields.mapping(given, place).items()}
+    values = read_values(*get("validation"))
+    # Files without it have no metrics of the training data.
+    training = read_values(record.get("training"), f"{field}.training")
     number, steps = fields.count(*get("epoch"), index + 1, index + 1), fields.count(*get("steps"))
     loss, rate = fields.any_number(*get("loss")), fields.rate(*get("learningRate"))
-    return Epoch(number, steps, loss, rate, fields.rate(*get("seconds")), values)
+    return Epoch(number, steps, loss, rate, fields.rate(*get("seconds")), values, training)
+
+
+def read_values(given: Any, field: str) -> dict[str, Value] | None:
+    """The loss and metrics of some data, by name; None where it was not evaluated."""
+    if given is None:
+        return None
+    return {n: read_metric(v, f"{field}.{n[:LONGEST_NAME]}") for n, v in fields.mapping(given, field).items()}
 
 
 def read_metric(value: Any, field: str) -> Value:

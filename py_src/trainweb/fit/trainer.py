@@ -203,6 +203,9 @@ class Trainer:
         metrics : str, dict, or list of them
             Metrics of the validation data: names, settings with "type", or ``{"name": function}``. A function gets the
             predictions and targets of all rows as arrays, and returns a number.
+        train_metrics : bool
+            Whether the training data, which must be arrays, is evaluated after each epoch, too: the loss and the same
+            metrics, by the eval model; False.
         predictions, targets : str, optional
             The output and input of the eval model that metrics compare: by default its only output besides the loss,
             and its last input.
@@ -352,17 +355,7 @@ class FitPlan:
         self.steps = self.batches.steps
         self.loss = session.output_names()[0]
         self.count = session.core.models.counts["train"]
-        metrics = metrics_of(others.get("metrics") or [])
-        if metrics and validation is None:
-            raise messages.METRICS_WITHOUT_DATA()
-        self.validation: Batches | None = None
-        self.evaluation: Evaluation | None = None
-        better: dict[str, str | None] = {"loss": "min"}
-        if validation is not None:
-            names = others.get("predictions"), others.get("targets")
-            self.evaluation = Evaluation(session, metrics, *names, ema=self.ema)
-            self.validation = self._validation(validation, options)
-            better = self.evaluation.better
+        better = self._evaluations(train, validation, options, others)
         self.on_nan = None if options["on_nan"] is None else OnNaN(session, options["on_nan"])
         steps = None if self.steps is None else self.epochs * -(-self.steps // self.accumulate)
         self.schedule = schedule_of(others.get("schedule"), options["learning_rate"], steps)
@@ -382,6 +375,31 @@ class FitPlan:
         if given_checkpoint is not None:
             kept = self._kept_options(options, train, validation, shuffle=shuffle)
             self.checkpoint = FitCheckpoint(session, given_checkpoint, kept)
+
+    def _evaluations(
+        self, train: Dataset, validation: Dataset | None, options: Mapping[str, Any], others: Mapping[str, Any]
+    ) -> dict[str, str | None]:
+        """Prepare what each epoch evaluates; the values that early stopping may go by, and which are better."""
+        metrics = metrics_of(others.get("metrics") or [])
+        evaluates_training: bool = options["train_metrics"]
+        if metrics and validation is None and not evaluates_training:
+            raise messages.METRICS_WITHOUT_DATA()
+        self.validation: Batches | None = None
+        self.trained: Batches | None = None
+        """The training data, where it is evaluated."""
+        self.evaluation: Evaluation | None = None
+        better: dict[str, str | None] = {"loss": "min"}
+        if validation is not None or evaluates_training:
+            names = others.get("predictions"), others.get("targets")
+            self.evaluation = Evaluation(self.session, metrics, *names, ema=self.ema)
+        if validation is not None and self.evaluation is not None:
+            self.validation = self._validation(validation, options)
+            better = self.evaluation.better
+        if evaluates_training:
+            if train.columns is None:
+                raise messages.TRAIN_METRICS_STREAM()
+            self.trained = self._validation(train, options)
+        return better
 
     def _validation(self, data: Dataset, options: Mapping[str, Any]) -> Batches:
         if data.is_padded:
@@ -497,9 +515,10 @@ class FitPlan:
             if not self.run.is_stopping:
                 raise messages.ALL_SKIPPED(epoch=number + 1)
             return
-        values = yield from self._evaluate(number)
+        values = yield from self._evaluate(number, self.validation, "validation data")
+        training = yield from self._evaluate(number, self.trained, "the data")
         rate = self.session.get_learning_rate()
-        epoch = Epoch(number + 1, at.step - skipped, self._loss(), rate, perf_counter() - start, values)
+        epoch = Epoch(number + 1, at.step - skipped, self._loss(), rate, perf_counter() - start, values, training)
         history.epochs.append(epoch)
         if not self.run.is_stopping:
             self._observe(epoch)
@@ -507,15 +526,17 @@ class FitPlan:
             self._save()
         self._tell(epoch)
 
-    def _evaluate(self, number: int) -> Generator[Fetch | None, None, dict[str, Value] | None]:
-        """The values of the validation data; None where there is none, or the fit ends before."""
-        if not self.evaluation or not self.validation or self.run.is_stopping:
+    def _evaluate(
+        self, number: int, data: Batches | None, source: str
+    ) -> Generator[Fetch | None, None, dict[str, Value] | None]:
+        """The values of data; None where there is none, or the fit ends before."""
+        if self.evaluation is None or data is None or self.run.is_stopping:
             return None
-        batches = self.opened["validation"] = self.validation.epoch(number)
+        batches = self.opened[source] = data.epoch(number)
         taken = list[NumberedBatch | None]()
-        evaluated = self.evaluation.run(iter(taken.pop, None), number)
+        evaluated = self.evaluation.run(iter(taken.pop, None), number, source)
         while True:
-            taken.append((yield from self._next(self.validation.data, batches)))
+            taken.append((yield from self._next(data.data, batches)))
             if taken[0] is None and self.run.is_stopping:
                 return None
             values = next(evaluated)

@@ -105,6 +105,8 @@ export interface ResolvedFit {
   readonly onNaN: OnNaN | null;
   readonly schedule: Schedule | null;
   readonly evaluation: WireEvaluation | null;
+  /** True: the training data is evaluated, too. */
+  readonly evaluatesTraining: boolean;
   /** Metrics that the page computes. */
   readonly functions: ReadonlyMap<string, MetricFunction>;
   readonly early: WireEarlyStopping | null;
@@ -145,8 +147,11 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     throw sessionError("SHUFFLED_STREAM", {});
   }
   const metrics = resolveMetrics(given.metrics ?? []);
-  if (validation === null && metrics.metrics.length + metrics.functions.size > 0) {
+  if (validation === null && !plain.trainMetrics && metrics.metrics.length + metrics.functions.size > 0) {
     throw sessionError("METRICS_WITHOUT_DATA", {});
+  }
+  if (isStream && plain.trainMetrics) {
+    throw sessionError("TRAIN_METRICS_STREAM", {});
   }
   if (validation?.isPadded === true) {
     throw sessionError("PADDED_VALIDATION", {});
@@ -193,9 +198,10 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     proximal: plain.proximal,
     onNaN: plain.onNaN,
     schedule: scheduleOf(given.schedule, plain.learningRate, steps),
-    evaluation: validation === null ? null : resolveEvaluation(info, given, metrics),
+    evaluation: validation === null && !plain.trainMetrics ? null : resolveEvaluation(info, given, metrics),
+    evaluatesTraining: plain.trainMetrics,
     functions: metrics.functions,
-    early: early === null ? null : resolveEarlyStopping(early, metrics),
+    early: early === null ? null : resolveEarlyStopping(early, validation === null ? NO_METRICS : metrics),
     callbacks: asCallbacks(given.callbacks ?? []),
     signal,
     checkpoint: resolveCheckpoint(given.checkpoint ?? null, kept),
@@ -263,6 +269,8 @@ export interface ResolvedMetrics {
   readonly metrics: readonly WireMetric[];
   readonly functions: ReadonlyMap<string, MetricFunction>;
 }
+
+const NO_METRICS: ResolvedMetrics = { metrics: [], functions: new Map() };
 
 /** Metrics, checked. */
 export function resolveMetrics(given: unknown): ResolvedMetrics {

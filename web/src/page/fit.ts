@@ -12,6 +12,7 @@ import { FIT_ORDERS, FIT_TELL } from "../wire/fit.js";
 import type {
   EpochAnswer,
   Evaluated,
+  EvaluatedData,
   EvalValues,
   FitCheckpoint,
   FitOrder,
@@ -294,9 +295,10 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     const start = performance.now();
     await (plan.train.columns === null ? this.#trainStream(plan, number) : this.#trainRows(plan, number));
     this.#throwIfAborted();
-    const validation = await this.#validate(plan, number);
+    const validation = await this.#values(plan, number, "validation");
+    const training = plan.evaluatesTraining ? await this.#values(plan, number, "training") : null;
     this.#throwIfAborted();
-    const task = { seconds: (performance.now() - start) / 1e3, validation, isStopped: this.#isStopping };
+    const task = { seconds: (performance.now() - start) / 1e3, validation, training, isStopped: this.#isStopping };
     const answer = await this.#host.send(() => callOf("fitEpoch", [this.#host.info.handle, task]));
     for (const epoch of this.#note(plan, answer)) {
       gate.flush();
@@ -360,25 +362,27 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     return answer;
   }
 
-  async #validate({ validation, evaluation, functions }: ResolvedFit, number: number): Promise<EvalValues | null> {
-    if (validation === null || evaluation === null || this.#isStopping) {
+  async #values(plan: ResolvedFit, number: number, of: EvaluatedData): Promise<EvalValues | null> {
+    const { evaluation, functions } = plan;
+    const data = of === "training" ? plan.train : plan.validation;
+    if (data === null || evaluation === null || this.#isStopping) {
       return null;
     }
-    const evaluated = await this.#evaluate(validation, number);
+    const evaluated = await this.#evaluate(data, number, of);
     this.#throwIfAborted();
     return evaluated && withFunctions(evaluated, evaluation, functions);
   }
 
-  async #evaluate(data: Dataset, number: number): Promise<Evaluated | null> {
+  async #evaluate(data: Dataset, number: number, of: EvaluatedData): Promise<Evaluated | null> {
     const { handle, evalInputNames } = this.#host.info;
     if (data.columns !== null) {
-      return this.#host.send(() => callOf("fitEvaluate", [handle, null, true]));
+      return this.#host.send(() => callOf("fitEvaluate", [handle, null, true, of]));
     }
     let latest: Promise<Evaluated | null> | null = null;
     for await (const batch of this.#batches(data, evalInputNames)) {
       this.#throwIfAborted();
       const before = latest;
-      latest = this.#host.send(() => callOf("fitEvaluate", [handle, [batch], false], buffersOf(batch)));
+      latest = this.#host.send(() => callOf("fitEvaluate", [handle, [batch], false, of], buffersOf(batch)));
       latest.catch(() => {});
       await before;
     }
@@ -391,7 +395,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
       throw emptyData(number);
     }
     await latest;
-    return this.#host.send(() => callOf("fitEvaluate", [handle, [], true]));
+    return this.#host.send(() => callOf("fitEvaluate", [handle, [], true, of]));
   }
 
   #tellProgress(plan: ResolvedFit, progress: FitProgress): void {

@@ -78,12 +78,15 @@ export interface EpochRecord {
   readonly seconds: number;
   /** "loss" and the metrics of the validation data. */
   readonly validation: EvalValues | null;
+  /** The same of the training data, after the epoch, where `trainMetrics` asks for them. */
+  readonly training: EvalValues | null;
 }
 
 /** An epoch that the page has the worker end. */
 export interface EpochTask {
   readonly seconds: number;
   readonly validation: EvalValues | null;
+  readonly training: EvalValues | null;
   /** True: the fit was stopped, and may have left out batches and validation. */
   readonly isStopped: boolean;
 }
@@ -199,6 +202,9 @@ export interface Evaluated {
   /** Predictions and targets of each batch, if the evaluation collects them. */
   readonly rows: readonly CollectedRows[];
 }
+
+/** The data of a fit that is evaluated. */
+export type EvaluatedData = "validation" | "training";
 
 /** Predictions and targets of a batch. */
 export type CollectedRows = readonly [predictions: NamedTensor, targets: NamedTensor];

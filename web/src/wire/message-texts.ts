@@ -424,7 +424,7 @@ export const MESSAGES = {
   },
   METRICS_WITHOUT_DATA: {
     error: "ModelError",
-    text: "Metrics need validation data: give validationData or validationSplit.",
+    text: "Metrics need validation data: give validationData or validationSplit. trainMetrics: true evaluates the training data.",
   },
   NO_OWN_OUTPUTS: {
     error: "ModelError",
@@ -453,6 +453,10 @@ export const MESSAGES = {
   METRIC_TWICE: {
     error: "ModelError",
     text: "The metric {name!r} is given twice.",
+  },
+  TRAIN_METRICS_STREAM: {
+    error: "ModelError",
+    text: "'trainMetrics' evaluates the training data again after each epoch, which takes arrays; this data is a stream. Give rows of it as validationData.",
   },
   METRIC_FAILED: {
     error: "TrainwebError",

@@ -3,7 +3,7 @@
 import type { WireError } from "./errors.js";
 import type { PackageFiles } from "./files.js";
 import type {
-  CheckpointFolder, EpochAnswer, EpochTask, Evaluated, FitSpec, FitStart, StepsAnswer, StepsTask, TrainAnswer, TrainTask, WireBatch,
+  CheckpointFolder, EpochAnswer, EpochTask, Evaluated, EvaluatedData, FitSpec, FitStart, StepsAnswer, StepsTask, TrainAnswer, TrainTask, WireBatch,
   WireEvaluation,
 } from "./fit.js";
 import type { GivenImage, ResolvedImageOptions } from "./images.js";
@@ -262,6 +262,7 @@ export interface WorkerApi {
     handle: number,
     batches: readonly WireBatch[] | null,
     isLast: boolean,
+    data: EvaluatedData,
   ): MaybePromise<Result<Evaluated | null>>;
   /** An epoch is done. The answer has no epoch if all of its batches were undone, or none was trained on. */
   fitEpoch(handle: number, task: EpochTask): MaybePromise<Result<EpochAnswer>>;

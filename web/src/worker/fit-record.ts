@@ -130,19 +130,24 @@ function readFloats({ tensors }: TensorFile, name: string, size: number | null):
 /** An epoch of the file, which follows `index` others. */
 function readEpoch(given: unknown, index: number): EpochRecord {
   const field = `history.epochs[${index}]`;
-  const { validation, ...epoch } = fields.mapping(given, field);
-  const values = validation === null ? null : Object.entries(fields.mapping(validation, `${field}.validation`));
-  const read = ([n, v]: [string, unknown]): [string, MetricValue] =>
-    [n, readMetric(v, `${field}.validation.${n.slice(0, LONGEST_NAME)}`)];
-  const metrics = values && Object.fromEntries(values.map(read));
+  // Files without `training` have no metrics of the training data.
+  const { validation, training = null, ...epoch } = fields.mapping(given, field);
   return {
     epoch: fields.count(epoch["epoch"], `${field}.epoch`, index + 1, index + 1),
     steps: fields.count(epoch["steps"], `${field}.steps`),
     loss: fields.anyNumber(epoch["loss"], `${field}.loss`),
     learningRate: fields.rate(epoch["learningRate"], `${field}.learningRate`),
     seconds: fields.rate(epoch["seconds"], `${field}.seconds`),
-    validation: metrics,
+    validation: readValues(validation, `${field}.validation`),
+    training: readValues(training, `${field}.training`),
   };
+}
+
+/** The loss and metrics of some data, by name; null: it was not evaluated. */
+function readValues(given: unknown, field: string): EvalValues | null {
+  const read = ([n, v]: [string, unknown]): [string, MetricValue] =>
+    [n, readMetric(v, `${field}.${n.slice(0, LONGEST_NAME)}`)];
+  return given === null ? null : Object.fromEntries(Object.entries(fields.mapping(given, field)).map(read));
 }
 
 /** A number, or a matrix of counts. */

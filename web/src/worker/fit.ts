@@ -10,6 +10,7 @@ import type {
   EpochAnswer,
   EpochTask,
   Evaluated,
+  EvaluatedData,
   FitOrder,
   FitProgress,
   FitSpec,
@@ -291,15 +292,23 @@ export class WorkerFit {
   }
 
   /** Evaluate the rows, or batches; the values when the last have come. */
-  async evaluate(batches: readonly WireBatch[] | null, isLast: boolean): Promise<Evaluated | null> {
-    return this.#core.withAverages(this.#spec.ema, () => this.#evaluate(batches, isLast));
+  async evaluate(
+    batches: readonly WireBatch[] | null,
+    isLast: boolean,
+    data: EvaluatedData,
+  ): Promise<Evaluated | null> {
+    return this.#core.withAverages(this.#spec.ema, () => this.#evaluate(batches, isLast, data));
   }
 
-  async #evaluate(batches: readonly WireBatch[] | null, isLast: boolean): Promise<Evaluated | null> {
+  async #evaluate(
+    batches: readonly WireBatch[] | null,
+    isLast: boolean,
+    data: EvaluatedData,
+  ): Promise<Evaluated | null> {
     const spec = this.#spec.evaluation as WireEvaluation;
     this.#evaluation ??= new Evaluation(this.#core, spec);
     const evaluation = this.#evaluation;
-    for (const batch of batches ?? this.#validationBatches()) {
+    for (const batch of batches ?? this.#batchesInOrder(data)) {
       try {
         const done = evaluation.add(batch);
         if (done instanceof Promise) {
@@ -307,7 +316,7 @@ export class WorkerFit {
         }
       } catch (error) {
         const place = { epoch: this.#epoch + 1, batch: evaluation.batches + 1 };
-        throw located(error, failedBatch(batch), place, "validation data");
+        throw located(error, failedBatch(batch), place, data === "training" ? "the data" : "validation data");
       }
       if (this.#control.isDue && !(await this.#control.listen(null))) {
         this.#evaluation = null;
@@ -376,8 +385,8 @@ export class WorkerFit {
     }));
   }
 
-  *#validationBatches(): Generator<WireBatch> {
-    const columns = this.#validation as Columns;
+  *#batchesInOrder(data: EvaluatedData): Generator<WireBatch> {
+    const columns = (data === "training" ? this.#train : this.#validation) as Columns;
     for (const rows of epochBatches(inOrder(columns.rows), this.#spec.batchSize, "keep")) {
       yield { feeds: columns.feeds(rows, this.#core.info.evalInputNames), rows: rows.length, first: rows[0] as number };
     }

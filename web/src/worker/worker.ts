@@ -18,6 +18,7 @@ import type {
   EpochAnswer,
   EpochTask,
   Evaluated,
+  EvaluatedData,
   FitSpec,
   FitStart,
   StepsAnswer,
@@ -259,8 +260,9 @@ class SessionWorker implements WorkerApi {
     handle: number,
     batches: readonly WireBatch[] | null,
     isLast: boolean,
+    data: EvaluatedData,
   ): MaybePromise<Result<Evaluated | null>> {
-    return this.#perform(handle, (session) => fitOf(session).evaluate(batches, isLast));
+    return this.#perform(handle, (session) => fitOf(session).evaluate(batches, isLast, data));
   }
 
   evaluate(

@@ -21,6 +21,8 @@ export interface FitFields {
   readonly validationSplit?: number | null;
   /** Take the share of the split from each class, by the last input of the model. Default false. */
   readonly stratify?: boolean;
+  /** Evaluate the training data after each epoch, too: the same metrics, by the eval model. It takes arrays. Default false. */
+  readonly trainMetrics?: boolean;
   /** Learning rate of each optimizer step of this fit, which the session keeps; by default it stays as it is. With a schedule it is the schedule's setting of that name. */
   readonly learningRate?: number | null;
   /** Batches whose gradients are added up for one optimizer step. Default 1. */
@@ -210,6 +212,12 @@ export const FIT: Settings = {
   },
   stratify: {
     python: "stratify",
+    kind: {"kind": "flag", "expected": "true or false"},
+    isOptional: false,
+    default: false,
+  },
+  trainMetrics: {
+    python: "train_metrics",
     kind: {"kind": "flag", "expected": "true or false"},
     isOptional: false,
     default: false,

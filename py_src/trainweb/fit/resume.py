@@ -244,9 +244,7 @@ def read_epoch(epoch: Any, index: int) -> Epoch:
     def get(name: str) -> tuple[Any, str]:
         return record.get(name, fields.MISSING), f"{field}.{name}"
 
-    values = read_values(*get("validation"))
-    # Files without it have no metrics of the training data.
-    training = read_values(record.get("training"), f"{field}.training")
+    values, training = read_values(*get("validation")), read_values(*get("training"))
     number, steps = fields.count(*get("epoch"), index + 1, index + 1), fields.count(*get("steps"))
     loss, rate = fields.any_number(*get("loss")), fields.rate(*get("learningRate"))
     return Epoch(number, steps, loss, rate, fields.rate(*get("seconds")), values, training)
@@ -256,7 +254,9 @@ def read_values(given: Any, field: str) -> dict[str, Value] | None:
     """The loss and metrics of some data, by name; None where it was not evaluated."""
     if given is None:
         return None
-    return {n: read_metric(v, f"{field}.{n[:LONGEST_NAME]}") for n, v in fields.mapping(given, field).items()}
+    values = fields.mapping(given, field)
+    fields.any_number(values.get("loss", fields.MISSING), f"{field}.loss")
+    return {n: read_metric(v, f"{field}.{n[:LONGEST_NAME]}") for n, v in values.items()}
 
 
 def read_metric(value: Any, field: str) -> Value:

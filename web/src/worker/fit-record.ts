@@ -130,8 +130,7 @@ function readFloats({ tensors }: TensorFile, name: string, size: number | null):
 /** An epoch of the file, which follows `index` others. */
 function readEpoch(given: unknown, index: number): EpochRecord {
   const field = `history.epochs[${index}]`;
-  // Files without `training` have no metrics of the training data.
-  const { validation, training = null, ...epoch } = fields.mapping(given, field);
+  const { validation, training, ...epoch } = fields.mapping(given, field);
   return {
     epoch: fields.count(epoch["epoch"], `${field}.epoch`, index + 1, index + 1),
     steps: fields.count(epoch["steps"], `${field}.steps`),
@@ -147,7 +146,12 @@ function readEpoch(given: unknown, index: number): EpochRecord {
 function readValues(given: unknown, field: string): EvalValues | null {
   const read = ([n, v]: [string, unknown]): [string, MetricValue] =>
     [n, readMetric(v, `${field}.${n.slice(0, LONGEST_NAME)}`)];
-  return given === null ? null : Object.fromEntries(Object.entries(fields.mapping(given, field)).map(read));
+  if (given === null) {
+    return null;
+  }
+  const values = fields.mapping(given, field);
+  fields.anyNumber(values["loss"], `${field}.loss`);
+  return Object.fromEntries(Object.entries(values).map(read));
 }
 
 /** A number, or a matrix of counts. */

@@ -131,14 +131,17 @@ function readFloats({ tensors }: TensorFile, name: string, size: number | null):
 function readEpoch(given: unknown, index: number): EpochRecord {
   const field = `history.epochs[${index}]`;
   const { validation, training, ...epoch } = fields.mapping(given, field);
+  const values = {
+    validation: readValues(validation, `${field}.validation`),
+    training: readValues(training, `${field}.training`),
+  };
   return {
     epoch: fields.count(epoch["epoch"], `${field}.epoch`, index + 1, index + 1),
     steps: fields.count(epoch["steps"], `${field}.steps`),
     loss: fields.anyNumber(epoch["loss"], `${field}.loss`),
     learningRate: fields.rate(epoch["learningRate"], `${field}.learningRate`),
     seconds: fields.rate(epoch["seconds"], `${field}.seconds`),
-    validation: readValues(validation, `${field}.validation`),
-    training: readValues(training, `${field}.training`),
+    ...values,
   };
 }
 

@@ -27,7 +27,7 @@ export function hasFunctions(metric: unknown): metric is MetricFunctions {
   return values.length > 0 && values.every((value) => typeof value === "function");
 }
 
-/** The values of an evaluation, and those of functions. */
+/** The values of an evaluation, with the values of functions. */
 export function withFunctions(
   { values, rows }: Evaluated,
   { predictions, targets }: WireEvaluation,

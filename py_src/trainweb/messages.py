@@ -327,8 +327,36 @@ CSV_QUOTES = Message(
     errors.FeedError, "Line {line}: a value between quotes does not end where the next value or line begins."
 )
 CSV_RAGGED = Message(errors.FeedError, "Line {line} has {given} values; the header has {expected}.")
+CSV_MISSING = Message(
+    errors.FeedError,
+    "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows out, "
+    "or to a value for each column that may lack one.",
+)
+CSV_FILL = Message(
+    errors.FeedError, "'missing' has a value for the column {column!r}, which no input takes; they take {names}."
+)
 CSV_VALUE = Message(errors.FeedError, "Line {line}, column {column!r}: {value!r} is not a valid {dtype}.")
 CSV_CLASS = Message(errors.FeedError, "Line {line}, column {column!r}: {value!r} is not one of {names}.")
+TABLE_STREAM = Message(
+    errors.FeedError, "A stream of rows cannot be preprocessed: preprocess arrays, before 'map' and 'filter'."
+)
+TABLE_INPUT = Message(errors.FeedError, "The data has no input {name!r}; it has {names}.")
+TABLE_TYPE = Message(errors.FeedError, "{name!r} is {given}; the step {step!r} takes {expected}.")
+TABLE_MOMENTS = Message(
+    errors.FeedError,
+    "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill or drop such values.",
+)
+TABLE_WIDTH = Message(
+    errors.FeedError, "{name!r} has {given} values in a row; the preprocessing was fitted on {expected}."
+)
+TABLE_CATEGORY = Message(
+    errors.FeedError,
+    "Row {row} has {value!r} as {name!r}, and the fitted rows have only {names}. Fit categories before you split the data, "
+    "or leave such rows out.",
+)
+TABLE_CONCAT = Message(
+    errors.FeedError, "{name!r} is {given} and {first!r} is {expected}: inputs of one type can be concatenated."
+)
 
 # Fit.
 

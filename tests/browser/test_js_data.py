@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser
 
-from trainweb.data import from_csv, list_folder
-from trainweb.errors import FeedError
+from trainweb.data import Dataset, from_csv, list_folder
+from trainweb.errors import FeedError, TrainwebError
 
 from .js_session import JsPage, from_json, open_js_page
 from .server import Site
@@ -27,6 +27,17 @@ def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
 
 
 TEXT = '\ufeffa,b,kind,"n\nm"\n1,2.5,cat,1\n\n-3,4e1,dog,0\r\n5,".5", cat ,true\n'
+GAPS = "n,m,k\n1,2,NA\n,3,b\n4, nan ,b\n5,6,\n7,?,NA\n"
+GAPS_COLUMNS = {"x": ["n", "m"], "y": "k"}
+GAPS_OPTIONS: dict[str, Any] = {"dtypes": {"x": "float64"}, "classes": {"y": ["NA", "b"]}}
+GAPS_MISSING: tuple[Any, ...] = (
+    "error",
+    "drop",
+    {"n": -1, "m": 0.5, "k": "b"},
+    {"n": -1, "m": 0.5},
+    {"n": -1, "m": 0.5, "k": "c"},
+    {"z": 1},
+)
 CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (TEXT, {"x": ["b", "a"], "y": "kind"}, {"classes": {"y": ["dog", "cat"]}}),
     (TEXT, {"x": "n\nm", "y": "a"}, {"dtypes": {"x": "bool", "y": "int64"}}),
@@ -56,6 +67,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("a,b,a\n1,2,3\n", {"x": "a"}, {}),
     (f"a\n{'0' * 4299}7\n", {"x": "a"}, {"dtypes": {"x": "int64"}}),
     (f"a\n-{'0' * 4300}7\n", {"x": "a"}, {"dtypes": {"x": "int64"}}),
+    *((GAPS, GAPS_COLUMNS, GAPS_OPTIONS | {"missing": missing}) for missing in GAPS_MISSING),
+    (GAPS, GAPS_COLUMNS, {"classes": {"y": ["", "NA", "b"]}, "missing": "drop"}),
 ]
 
 
@@ -69,7 +82,7 @@ def test_a_csv_file_is_what_python_reads(js: JsPage, text: str, columns: Any, op
         assert (found["name"], found["message"], found["class"]) == ("FeedError", str(error), "FeedError")
         return
     assert expected is not None
-    found = js.run(f"return mapValues(await trainweb.readCsv({given}), fromTensor);")
+    found = js.run(f"const {{ columns }} = await trainweb.readCsv({given}); return mapValues(Object.fromEntries(columns), fromTensor);")
     assert list(found) == list(expected)
     for name, tensor in found.items():
         assert tensor["type"] == str(expected[name].dtype)
@@ -95,7 +108,7 @@ def test_any_text_is_what_python_reads(js: JsPage) -> None:
         const classes = { x: ["", "1", "22", "a"] };
         return Promise.all(files.map(([text, delimiter]) =>
           trainweb.readCsv(text, { x: ["a", "b"] }, { delimiter, classes })
-            .then(({ x }) => Array.from(x.data, Number), String)));""",
+            .then(({ columns }) => Array.from(columns.get("x").data, Number), String)));""",
         files=files,
     )
     outcomes = set()
@@ -146,6 +159,81 @@ def test_a_name_is_not_taken_for_a_text(js: JsPage) -> None:
     error = js.failure("await trainweb.readCsv('wine.csv', { x: 'alcohol' });")
     assert error["name"] == "FeedError" and "'source' is text of one line, 'wine.csv'" in error["message"]
     assert "If it is a path or URL, give its contents" in error["message"]
+
+
+TABLE = """
+height,weight,colour,size,kind
+1.5,10,red,3,😀
+2.25,0,blue,1,ﬁ
+0.1,3.3,red,3,b
+7,-4,green,2,ﬁ
+"""
+TABLE_COLUMNS = {"numbers": ["height", "weight"], "colour": "colour", "size": "size", "labels": "kind"}
+TABLE_DTYPES = {"colour": "string", "size": "int64", "labels": "string"}
+
+
+def test_a_table_is_preprocessed_as_in_python(js: JsPage) -> None:
+    """Fitted numbers agree to the bit, and go through JSON in both directions."""
+    source = io.StringIO(TABLE.lstrip(), newline="")
+    rows = Dataset.from_csv(source, TABLE_COLUMNS, dtypes=TABLE_DTYPES)
+    fitted = rows.standardize("numbers").one_hot("colour", "size").categories("labels")
+    fitted = fitted.concat("x", ["numbers", "colour", "size"])
+    found = js.run(
+        """
+        const rows = await trainweb.Dataset.fromCsv(text, columns, { dtypes });
+        const parts = ["numbers", "colour", "size"];
+        const fitted = rows.standardize("numbers").oneHot("colour", "size").categories("labels").concat("x", parts);
+        const told = ({ columns }) => mapValues(Object.fromEntries(columns), fromTensor);
+        const [first, second] = rows.split(0.5, { seed: 3 });
+        return {
+          steps: JSON.parse(JSON.stringify(fitted.preprocessing)), columns: told(fitted), again: told(second.preprocess(steps)),
+          kept: fitted.take(2).map((row) => row).preprocessing.length, text: first.columns.get("colour").data,
+        };""",
+        text=TABLE.lstrip(),
+        columns=TABLE_COLUMNS,
+        dtypes=TABLE_DTYPES,
+        steps=json.loads(json.dumps(fitted.preprocessing)),
+    )
+    first, second = rows.split(0.5, seed=3)
+    again = second.preprocess(found["steps"]).columns
+    assert found["steps"] == fitted.preprocessing and found["kept"] == 5
+    assert first.columns is not None and found["text"] == first.columns["colour"].tolist()
+    for made, expected in ((found["columns"], fitted.columns), (found["again"], again)):
+        assert expected is not None and list(made) == list(expected)
+        for name, tensor in made.items():
+            assert tensor["type"] == str(expected[name].dtype)
+            assert from_json(tensor).tobytes() == expected[name].tobytes()
+            assert from_json(tensor).shape == expected[name].shape
+
+
+PREPROCESSING_FAULTS = (
+    ('rows.standardize("colour")', lambda rows: rows.standardize("colour")),
+    ('rows.oneHot("numbers")', lambda rows: rows.one_hot("numbers")),
+    ('rows.categories("size")', lambda rows: rows.categories("size")),
+    ('rows.standardize("width")', lambda rows: rows.standardize("width")),
+    ('rows.concat("x", ["numbers", "size"])', lambda rows: rows.concat("x", ["numbers", "size"])),
+    ('rows.concat("size", ["numbers"])', lambda rows: rows.concat("size", ["numbers"])),
+    ("rows.map((row) => row).preprocess([])", lambda rows: rows.map(lambda row: row).preprocess([])),
+    (
+        'rows.preprocess(rows.take(1).oneHot("colour").preprocessing)',
+        lambda rows: rows.preprocess(rows.take(1).one_hot("colour").preprocessing),
+    ),
+    (
+        'rows.preprocess([{ type: "standardize", input: "numbers", mean: [1], std: [1] }])',
+        lambda rows: rows.preprocess([{"type": "standardize", "input": "numbers", "mean": [1], "std": [1]}]),
+    ),
+)
+
+
+def test_faults_of_preprocessing_are_named_as_in_python(js: JsPage) -> None:
+    rows = Dataset.from_csv(io.StringIO(TABLE.lstrip(), newline=""), TABLE_COLUMNS, dtypes=TABLE_DTYPES)
+    options = json.dumps({"dtypes": TABLE_DTYPES})
+    made = f"{json.dumps(TABLE.lstrip())}, {json.dumps(TABLE_COLUMNS)}, {options}"
+    for page, native in PREPROCESSING_FAULTS:
+        with pytest.raises(TrainwebError) as caught:
+            native(rows)
+        found = js.failure(f"const rows = await trainweb.readCsv({made}); {page};")
+        assert (found["name"], found["message"]) == (type(caught.value).__name__, str(caught.value)), page
 
 
 def test_what_is_no_csv_file_or_setting(js: JsPage) -> None:

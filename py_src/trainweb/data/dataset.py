@@ -15,6 +15,7 @@ import numpy as np
 
 from trainweb import messages
 from trainweb.arguments import checks_keywords, texts
+from trainweb.data import table
 from trainweb.data.random import permutation, random_words
 from trainweb.errors import FeedError
 from trainweb.settings import Number, Whole
@@ -56,6 +57,8 @@ class Dataset:
         """True if the items are batches."""
         self.is_padded = False
         """True if the last batch may have been filled up with earlier rows."""
+        self.preprocessing: list[table.Step] = []
+        """Steps of `standardize`, `one_hot`, `categories` and `concat` so far: plain JSON, for `preprocess`."""
         self._skip: Callable[[int], None] = lambda rounds: None
         self._rows: Callable[[], Iterator[Any]]
         if isinstance(source, Mapping):
@@ -79,6 +82,7 @@ class Dataset:
     ) -> Dataset:
         made = Dataset(rows)
         made.is_batched, made.is_padded = is_batched, self.is_padded
+        made.preprocessing = self.preprocessing
         made._skip = self.skip_rounds if skip is None else skip
         return made
 
@@ -226,9 +230,109 @@ class Dataset:
         if self.columns is None:
             raise messages.STREAM_SPLIT()
         try:
-            return Dataset({n: a[indices] for n, a in self.columns.items()})
+            made = Dataset({n: a[indices] for n, a in self.columns.items()})
         except (IndexError, ValueError, TypeError) as error:
             raise FeedError(f"'indices' are not those of rows: {error}") from error
+        made.preprocessing = self.preprocessing
+        return made
+
+    @staticmethod
+    def from_csv(source: Any, columns: Mapping[str, Any], **settings: Any) -> Dataset:
+        """`trainweb.data.from_csv`, with the same arguments."""
+        from trainweb.data.files import from_csv  # made of this class
+
+        return from_csv(source, columns, **settings)
+
+    def standardize(self, *names: str) -> Dataset:
+        """Bring each column of inputs to mean 0 and deviation 1, as `StandardScaler` of scikit-learn does.
+
+        Parameters
+        ----------
+        *names : str
+            Inputs of numbers. float64 stays float64; other types become float32.
+
+        Raises
+        ------
+        FeedError
+            The rows are a stream, there is no such input, or it has another type.
+        """
+        return self._fitted("standardize", names)
+
+    def one_hot(self, *names: str) -> Dataset:
+        """Replace each column of inputs by float32 columns, one for each of its categories in ascending order.
+
+        Parameters
+        ----------
+        *names : str
+            Inputs of text or integers.
+
+        Raises
+        ------
+        FeedError
+            As `standardize`.
+        """
+        return self._fitted("one_hot", names)
+
+    def categories(self, *names: str) -> Dataset:
+        """Replace text by the place of each value among the column's categories, in ascending order: int64 labels.
+
+        Parameters
+        ----------
+        *names : str
+            Inputs of text.
+
+        Raises
+        ------
+        FeedError
+            As `standardize`.
+        """
+        return self._fitted("categories", names)
+
+    def concat(self, name: str, parts: Iterable[str]) -> Dataset:
+        """Join inputs of one type into one, which has their columns side by side.
+
+        Parameters
+        ----------
+        name : str
+            The new input.
+        parts : iterable of str
+            Inputs that it replaces.
+
+        Raises
+        ------
+        FeedError
+            The rows are a stream, there is no such input, or they have several types.
+        """
+        return self.preprocess([{"type": "concat", "input": name, "parts": texts("parts", parts)}])
+
+    def preprocess(self, steps: list[table.Step]) -> Dataset:
+        """Apply the steps that were fitted on other rows; those of inputs that are not there change nothing.
+
+        Parameters
+        ----------
+        steps : list
+            `preprocessing` of the dataset of these rows.
+
+        Raises
+        ------
+        FeedError
+            The rows are a stream, or an input has another type, width or category than the fitted rows.
+        ModelError
+            `steps` are no such steps.
+        """
+        if self.columns is None:
+            raise messages.TABLE_STREAM()
+        given = table.checked_steps(steps)
+        made = Dataset(table.applied(given, self.columns))
+        made.preprocessing = self.preprocessing + given
+        return made
+
+    def _fitted(self, kind: str, names: tuple[str, ...]) -> Dataset:
+        if self.columns is None:
+            raise messages.TABLE_STREAM()
+        if not names:
+            raise TypeError(f"{kind!r} needs the names of inputs; there are {', '.join(self.columns)}.")
+        return self.preprocess([table.fitted(kind, name, self.columns) for name in names])
 
     def take(self, count: int) -> Dataset:
         """The first rows (or batches).

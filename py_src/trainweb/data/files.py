@@ -17,13 +17,15 @@ from trainweb.arguments import checks_keywords, mapping, path_of, texts
 from trainweb.data.dataset import Dataset
 from trainweb.errors import FeedError
 
-DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool")
+DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool", "string")
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]+)?", re.IGNORECASE)
 INTEGER = re.compile(r"[+-]?[0-9]+")
 """As a page reads them: no "nan", no "1_000", no digits of other scripts."""
 QUOTE_FAULTS = ("unexpected end of data", "expected after")
 """Errors of `csv` about misplaced quotes."""
 TRUE, FALSE = ("1", "true"), ("0", "false")
+MISSING_NUMBERS = ("", "na", "n/a", "nan", "null", "?")
+"""Marks of a missing number, in any case. Text and classes lack only an empty value: "NA" may be a name."""
 
 
 @checks_keywords
@@ -34,6 +36,7 @@ def from_csv(
     dtypes: Mapping[str, str] | None = None,
     delimiter: str = ",",
     classes: Mapping[str, Sequence[str]] | None = None,
+    missing: str | Mapping[str, object] = "error",
 ) -> Dataset:
     """A dataset of a CSV file, whose first line has the names of the columns.
 
@@ -43,11 +46,15 @@ def from_csv(
     columns : dict
         For each input its column (one value a row), or several, which become a vector.
     dtypes : dict, optional
-        Types of inputs: float32, unless given, and int64 for those with `classes`.
+        Types of inputs: float32, unless given, and int64 for those with `classes`. Text is "string", which
+        `Dataset.one_hot` and `Dataset.categories` make numbers of.
     delimiter : str
         Between values: one character.
     classes : dict, optional
         For inputs that are classes by name: the names; a value becomes the place of its name.
+    missing : {"error", "drop"} or dict
+        Use of values that are missing: an error, rows without them, or a value for each column that may lack one. A
+        value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case.
 
     Raises
     ------
@@ -55,7 +62,7 @@ def from_csv(
         A column that the file does not have, or more than once; a value that does not have its type, is too large for
         it, or is missing, named by line and column.
     ModelError
-        `delimiter` is no single character, or one that means something else.
+        `delimiter` is no single character, or one that means something else; `missing` is something else.
     """
     mapping("columns", columns)
     mapping("dtypes", dtypes or {})
@@ -70,56 +77,124 @@ def from_csv(
     for name, dtype in kinds.items():
         if dtype not in DTYPES:
             raise messages.CSV_DTYPE(name=name, dtype=dtype, names=", ".join(DTYPES))
+    table = _Table(columns, kinds, names, _fills(missing))
     try:
         if isinstance(source, (str, os.PathLike)):
             with path_of("source", source).open(newline="", encoding="utf-8-sig") as file:
-                return _read(file, columns, kinds, delimiter, names)
+                return table.read(file, delimiter)
         if not isinstance(source, Iterable):
             raise TypeError(f"'source' must be a path or a file, got {source!r:.80}.")
-        return _read(source, columns, kinds, delimiter, names)
+        return table.read(source, delimiter)
     except (csv.Error, UnicodeDecodeError) as error:
         raise FeedError(f"'source', {source!r:.80}, cannot be read as CSV: {error}") from error
 
 
-def _read(
-    file: io.TextIOBase | io.TextIOWrapper,
-    columns: Mapping[str, str | Sequence[str]],
-    kinds: Mapping[str, str],
-    delimiter: str,
-    classes: Mapping[str, Sequence[str]],
-) -> Dataset:
-    reader = csv.reader(file, delimiter=delimiter, strict=True)
-    lines = _lines(reader)
-    _, header = next(lines, (0, []))
-    if not header:
-        raise messages.EMPTY_DATASET()
-    # Of a text file that was opened without "utf-8-sig".
-    header[0] = header[0].removeprefix("\ufeff")
-    known = {column: k for k, column in enumerate(header)}
-    twice = {column for k, column in enumerate(header) if known[column] != k}
-    places: dict[str, list[int]] = {}
-    for name, given in columns.items():
-        wanted = [given] if isinstance(given, str) else texts(f"columns[{name!r:.80}]", given)
-        if not wanted:
-            raise messages.BAD_SETTING(name=f"columns[{name!r:.80}]", value=[], expected="a column, or several")
-        for column in wanted:
-            if column not in known:
-                raise messages.CSV_COLUMN(column=column, names=", ".join(header))
-            if column in twice:
-                raise messages.CSV_COLUMN_TWICE(column=column)
-        places[name] = [known[column] for column in wanted]
-    numbers = {name: {label: k for k, label in reversed(list(enumerate(of)))} for name, of in classes.items()}
-    values: dict[str, list[object]] = {name: [] for name in columns}
-    for line, row in lines:
-        if not row:
-            continue
-        if len(row) != len(header):
-            raise messages.CSV_RAGGED(line=line, given=len(row), expected=len(header))
-        for name, found in places.items():
-            labels = numbers.get(name)
-            parsed = [parse(row[k], kinds[name], labels, line, header[k]) for k in found]
-            values[name].append(parsed[0] if isinstance(columns[name], str) else parsed)
-    return Dataset({name: np.array(column, kinds[name]) for name, column in values.items()})
+def _fills(missing: str | Mapping[str, object]) -> Mapping[str, str] | None:
+    """Texts that stand for missing values by column; None to drop their rows.
+
+    Raises
+    ------
+    ModelError
+        `missing` is something else.
+    """
+    if missing == "error":
+        return {}
+    if missing == "drop":
+        return None
+    if not isinstance(missing, Mapping):
+        raise messages.BAD_SETTING(name="missing", value=missing, expected='"error", "drop", or a value for each column')
+    return {column: _as_text(value) for column, value in missing.items()}
+
+
+def _as_text(value: object) -> str:
+    """A value as a file has it; 1.0 is also an integer."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+class _Table:
+    """Inputs that a file makes.
+
+    Parameters
+    ----------
+    columns, kinds : dict
+        Columns and type of each input.
+    classes : dict
+        Names of classes by input.
+    fills : dict, optional
+        Texts that stand for missing values by column; None drops the rows.
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[str, str | Sequence[str]],
+        kinds: Mapping[str, str],
+        classes: Mapping[str, Sequence[str]],
+        fills: Mapping[str, str] | None,
+    ) -> None:
+        self.kinds, self.fills = kinds, fills
+        self.is_vector = {name: not isinstance(given, str) for name, given in columns.items()}
+        self.wanted = {
+            name: [given] if isinstance(given, str) else texts(f"columns[{name!r:.80}]", given)
+            for name, given in columns.items()
+        }
+        for name, wanted in self.wanted.items():
+            if not wanted:
+                raise messages.BAD_SETTING(name=f"columns[{name!r:.80}]", value=[], expected="a column, or several")
+        self.places = {name: {label: k for k, label in reversed(list(enumerate(of)))} for name, of in classes.items()}
+        taken = [column for wanted in self.wanted.values() for column in wanted]
+        for column in set(fills or {}).difference(taken):
+            raise messages.CSV_FILL(column=column, names=", ".join(taken))
+
+    def read(self, file: io.TextIOBase | io.TextIOWrapper, delimiter: str) -> Dataset:
+        """The dataset of a file."""
+        lines = _lines(csv.reader(file, delimiter=delimiter, strict=True))
+        _, header = next(lines, (0, []))
+        if not header:
+            raise messages.EMPTY_DATASET()
+        # Of a text file that was opened without "utf-8-sig".
+        header[0] = header[0].removeprefix("\ufeff")
+        places = self._find(header)
+        values: dict[str, list[object]] = {name: [] for name in places}
+        for line, row in lines:
+            if not row:
+                continue
+            if len(row) != len(header):
+                raise messages.CSV_RAGGED(line=line, given=len(row), expected=len(header))
+            if self.fills is None and any(self._is_missing(n, row[k].strip()) for n, of in places.items() for k in of):
+                continue
+            for name, found in places.items():
+                parsed = [self._value(name, row[k].strip(), line, header[k]) for k in found]
+                values[name].append(parsed if self.is_vector[name] else parsed[0])
+        return Dataset(
+            {n: np.array(of, str if self.kinds[n] == "string" else self.kinds[n]) for n, of in values.items()}
+        )
+
+    def _find(self, header: list[str]) -> dict[str, list[int]]:
+        """Places of the columns of each input."""
+        known = {column: k for k, column in enumerate(header)}
+        twice = {column for k, column in enumerate(header) if known[column] != k}
+        for wanted in self.wanted.values():
+            for column in wanted:
+                if column not in known:
+                    raise messages.CSV_COLUMN(column=column, names=", ".join(header))
+                if column in twice:
+                    raise messages.CSV_COLUMN_TWICE(column=column)
+        return {name: [known[column] for column in wanted] for name, wanted in self.wanted.items()}
+
+    def _is_missing(self, name: str, value: str) -> bool:
+        labels = self.places.get(name)
+        if labels is not None or self.kinds[name] == "string":
+            return value == "" and "" not in (labels or {})
+        return value.lower() in MISSING_NUMBERS
+
+    def _value(self, name: str, value: str, line: int, column: str) -> object:
+        if self._is_missing(name, value):
+            if column not in (self.fills or {}):
+                raise messages.CSV_MISSING(line=line, column=column, value=value)
+            value = (self.fills or {})[column]
+        if self.kinds[name] == "string" and name not in self.places:
+            return value
+        return parse(value, self.kinds[name], self.places.get(name), line, column)
 
 
 def _lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
@@ -137,9 +212,8 @@ def _lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
         yield line, row
 
 
-def parse(text: str, dtype: str, labels: Mapping[str, int] | None, line: int, column: str) -> object:
+def parse(value: str, dtype: str, labels: Mapping[str, int] | None, line: int, column: str) -> object:
     """A value of a CSV file; `labels` are names of classes, in reverse, and their places."""
-    value = text.strip()
     if labels is not None:
         if value not in labels:
             raise messages.CSV_CLASS(line=line, column=column, value=value, names=", ".join(reversed(list(labels))))

@@ -1,7 +1,7 @@
 // @ts-check
 /** A CSV file as data of a model: one column to predict, the others in the order of the file as its input. */
 
-import { Dataset, readCsv, Tensor } from "trainweb";
+import { Dataset, readCsv } from "trainweb";
 
 /** @import { ModelReport } from "trainweb" */
 
@@ -50,30 +50,14 @@ export async function readTable(file, report, target, isClasses) {
     throw new Error(`${file.name} has ${columns.length} columns besides '${target}', and '${input.name}' takes ${width}.`);
   }
   const classes = isClasses ? { classes: { target: await valuesOf(file, names.indexOf(target)) } } : {};
-  const read = await readCsv(file, { features: columns, target }, classes);
-  const { features, target: values } = read;
+  const { columns: read } = await readCsv(file, { features: columns, target }, classes);
+  const { features, target: values } = Object.fromEntries(read ?? []);
   if (features === undefined || values === undefined) {
     throw new Error(`${file.name} has no rows.`);
   }
   const [count = 0] = features.dims;
-  const scaled = new Tensor("float32", standardized(/** @type {Float32Array} */ (features.data), width), features.dims);
   const labels = isClasses ? values : values.reshape([count, ...label.shape.slice(1)]);
-  const [training, validation] = new Dataset({ [input.name]: scaled, [label.name]: labels }).split(VALIDATION, { seed: 1 });
-  return { training, validation, count };
-}
-
-/** Columns of mean 0 and deviation 1. @param {Float32Array} data @param {number} width */
-function standardized(data, width) {
-  const rows = data.length / width;
-  const sums = new Float64Array(width);
-  const squares = new Float64Array(width);
-  data.forEach((value, i) => {
-    const column = i % width;
-    sums[column] = (sums[column] ?? 0) + value;
-    squares[column] = (squares[column] ?? 0) + value * value;
-  });
-  return data.map((value, i) => {
-    const mean = (sums[i % width] ?? 0) / rows;
-    return (value - mean) / (Math.sqrt((squares[i % width] ?? 0) / rows - mean * mean) || 1);
-  });
+  const [first, validation] = new Dataset({ [input.name]: features, [label.name]: labels }).split(VALIDATION, { seed: 1 });
+  const training = first.standardize(input.name);
+  return { training, validation: validation.preprocess(training.preprocessing), count };
 }

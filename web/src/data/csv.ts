@@ -4,21 +4,32 @@ import { Tensor } from "onnxruntime-common";
 
 import { sessionError } from "../wire/messages.js";
 import { FeedError, shortened } from "../wire/errors.js";
+import { messageOf } from "../wire/fetch-file.js";
+import { otherPlatform } from "../wire/platform.js";
+import { Dataset } from "./dataset.js";
 import { badSetting, describe } from "./given.js";
 import { checkOptions } from "./nearest.js";
 
-const DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool"] as const;
+const DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool", "string"] as const;
 /** Types that values of a CSV file may become. */
 export type CsvDtype = (typeof DTYPES)[number];
 
 /** Options of `readCsv`. */
 export interface CsvOptions {
-  /** Types of inputs. Default: float32, and int64 for inputs with `classes`. */
+  /**
+   * Types of inputs. Default: float32, and int64 for inputs with `classes`. Text is "string", which `oneHot` and
+   * `categories` of `Dataset` make numbers of.
+   */
   readonly dtypes?: Readonly<Record<string, CsvDtype>>;
   /** Between values: one character; a comma. */
   readonly delimiter?: string;
   /** For inputs that are classes by name: the names; a value becomes the place of its name. */
   readonly classes?: Readonly<Record<string, readonly string[]>>;
+  /**
+   * Use of values that are missing: an error (default), rows without them, or a value for each column that may lack one.
+   * A value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case.
+   */
+  readonly missing?: "error" | "drop" | Readonly<Record<string, string | number | bigint | boolean>>;
 }
 
 const NUMBER = /^[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?$/i;
@@ -30,6 +41,8 @@ const SHOWN = { head: 80, tail: 0 };
 const LINE_END = /\r\n|\n|\r/g;
 const TRUE = ["1", "true"];
 const FALSE = ["0", "false"];
+/** Marks of a missing number, in any case. Text and classes lack only an empty value: "NA" may be a name. */
+const MISSING_NUMBERS = ["", "na", "n/a", "nan", "null", "?"];
 const RANGES: Readonly<Record<string, readonly [bigint, bigint]>> = {
   int64: [-(2n ** 63n), 2n ** 63n - 1n],
   int32: [-(2n ** 31n), 2n ** 31n - 1n],
@@ -37,9 +50,9 @@ const RANGES: Readonly<Record<string, readonly [bigint, bigint]>> = {
 };
 
 /**
- * Read the tensors of a CSV file, for `fit` and `Dataset`. The first line has the names of the columns.
+ * Read a CSV file as a dataset. The first line has the names of the columns.
  *
- * @param source - the text, or a file; a path or URL is not read
+ * @param source - the text, or a file; or, in Node, Deno and Bun, a path or URL; pages read no path or URL
  * @param columns - for each input of the model its column (one value a row), or several, which become a vector
  * @throws FeedError for a missing or repeated column; or for a value that is missing, too large or not of its type,
  *   named by line and column. ModelError for an invalid delimiter
@@ -48,9 +61,9 @@ export async function readCsv(
   source: string | Blob | Response,
   columns: Readonly<Record<string, string | readonly string[]>>,
   options: CsvOptions = {},
-): Promise<Record<string, Tensor>> {
-  const known = { dtypes: true, delimiter: true, classes: true } as const;
-  const { dtypes = {}, delimiter = ",", classes = {} } = checkOptions("readCsv", options, known);
+): Promise<Dataset> {
+  const known = { dtypes: true, delimiter: true, classes: true, missing: true } as const;
+  const { dtypes = {}, delimiter = ",", classes = {}, missing = "error" } = checkOptions("readCsv", options, known);
   if (typeof delimiter !== "string" || !/^[^"\r\n]$/.test(delimiter)) {
     throw badSetting("delimiter", delimiter, "one character, and neither a quote nor the end of a line");
   }
@@ -78,12 +91,25 @@ export async function readCsv(
       throw sessionError("CSV_DTYPE", { name, dtype, names: DTYPES.join(", ") });
     }
   }
-  return parseRows(linesOf(await textOf(source), delimiter), inputs);
+  const fills = fillsOf(missing);
+  const taken = inputs.flatMap(({ wanted }) => wanted);
+  for (const column of fills?.keys() ?? []) {
+    if (!taken.includes(column)) {
+      throw sessionError("CSV_FILL", { column, names: taken.join(", ") });
+    }
+  }
+  return parseRows(linesOf(await textOf(source), delimiter), inputs, fills);
 }
 
 async function textOf(source: string | Blob | Response): Promise<string> {
   if (typeof source === "string") {
     if (source !== "" && !/[\r\n]/.test(source)) {
+      const platform = otherPlatform();
+      if (platform !== null) {
+        return textOf(await platform.fetch(source).catch((error: unknown) => {
+          throw new FeedError(`'source', '${shortened(source, SHOWN)}', could not be read: ${messageOf(error)}`);
+        }));
+      }
       throw new FeedError(
         `'source' is text of one line, '${shortened(source, SHOWN)}', and a CSV file has the names of its columns and rows. ` +
           "If it is a path or URL, give its contents: await fetch(url), or a Blob of the file.",
@@ -132,6 +158,8 @@ interface Input {
   readonly wanted: readonly string[];
   readonly isVector: boolean;
 }
+
+type Value = number | bigint | string;
 
 /** A row, and the line that it starts in. */
 interface Line {
@@ -188,14 +216,32 @@ function countLines(text: string): number {
   return /[\r\n]/.test(text) ? (text.match(LINE_END) as string[]).length : 0;
 }
 
-function parseRows(lines: Generator<Line, void>, inputs: readonly Input[]): Record<string, Tensor> {
-  const header = lines.next().value?.values ?? [];
-  if (header.length === 0) {
-    throw sessionError("EMPTY_DATASET", {});
+/** The use of missing values: texts that stand for them by column; null to drop their rows. */
+function fillsOf(missing: NonNullable<CsvOptions["missing"]>): ReadonlyMap<string, string> | null {
+  if (missing === "error") {
+    return new Map();
   }
+  if (missing === "drop") {
+    return null;
+  }
+  if (typeof missing !== "object" || missing === null || Array.isArray(missing)) {
+    throw badSetting("missing", missing, '"error", "drop", or a value for each column');
+  }
+  return new Map(Object.entries(missing).map(([column, value]) => [column, String(value)]));
+}
+
+function isMissing(value: string, { dtype, classes }: Input): boolean {
+  if (classes !== null || dtype === "string") {
+    return value === "" && classes?.has("") !== true;
+  }
+  return MISSING_NUMBERS.includes(value.toLowerCase());
+}
+
+/** The places of the columns of each input. */
+function findPlaces(header: readonly string[], inputs: readonly Input[]): readonly (readonly number[])[] {
   const found = new Map(header.map((column, k) => [column, k]));
   const twice = new Set(header.filter((column, k) => found.get(column) !== k));
-  const places = inputs.map(({ wanted }) =>
+  return inputs.map(({ wanted }) =>
     wanted.map((column) => {
       const place = found.get(column);
       if (place === undefined) {
@@ -207,7 +253,15 @@ function parseRows(lines: Generator<Line, void>, inputs: readonly Input[]): Reco
       return place;
     }),
   );
-  const values = inputs.map((): (number | bigint)[] => []);
+}
+
+function parseRows(lines: Generator<Line, void>, inputs: readonly Input[], fills: ReadonlyMap<string, string> | null): Dataset {
+  const header = lines.next().value?.values ?? [];
+  if (header.length === 0) {
+    throw sessionError("EMPTY_DATASET", {});
+  }
+  const places = findPlaces(header, inputs);
+  const values = inputs.map((): Value[] => []);
   let rows = 0;
   for (const { line, values: row } of lines) {
     if (row.length === 0) {
@@ -216,33 +270,50 @@ function parseRows(lines: Generator<Line, void>, inputs: readonly Input[]): Reco
     if (row.length !== header.length) {
       throw sessionError("CSV_RAGGED", { line, given: row.length, expected: header.length });
     }
+    const texts = places.map((of) => of.map((place) => (row[place] as string).trim()));
+    if (fills === null && inputs.some((input, k) => (texts[k] as string[]).some((value) => isMissing(value, input)))) {
+      continue;
+    }
     inputs.forEach((input, k) => {
-      for (const place of places[k] as number[]) {
-        (values[k] as (number | bigint)[]).push(parse(row[place] as string, input, line, header[place] as string));
-      }
+      (texts[k] as string[]).forEach((value, i) => {
+        (values[k] as Value[]).push(valueOf(value, input, line, input.wanted[i] as string, fills));
+      });
     });
     rows++;
   }
   if (rows === 0) {
     throw sessionError("EMPTY_DATASET", {});
   }
-  return Object.fromEntries(
-    inputs.map(({ name, dtype, wanted, isVector }, k) => {
-      const data = arrayOf(dtype, values[k] as (number | bigint)[]);
-      // The overloads of Tensor go by type; dtype and array agree by construction.
-      return [name, new Tensor(dtype as "float32", data as Float32Array, isVector ? [rows, wanted.length] : [rows])];
-    }),
-  );
+  const columns = inputs.map(({ name, dtype, wanted, isVector }, k) => {
+    const data = arrayOf(dtype, values[k] as Value[]);
+    // The overloads of Tensor go by type; dtype and array agree by construction.
+    return [name, new Tensor(dtype as "float32", data as Float32Array, isVector ? [rows, wanted.length] : [rows])] as const;
+  });
+  return new Dataset(Object.fromEntries(columns));
 }
 
-function arrayOf(dtype: CsvDtype, values: readonly (number | bigint)[]): ArrayBufferView {
+function valueOf(text: string, input: Input, line: number, column: string, fills: ReadonlyMap<string, string> | null): Value {
+  let value = text;
+  if (isMissing(value, input)) {
+    const fill = fills?.get(column);
+    if (fill === undefined) {
+      throw sessionError("CSV_MISSING", { line, column, value });
+    }
+    value = fill;
+  }
+  return input.dtype === "string" && input.classes === null ? value : parse(value, input, line, column);
+}
+
+function arrayOf(dtype: CsvDtype, values: readonly Value[]): ArrayBufferView | readonly string[] {
   switch (dtype) {
+    case "string":
+      return values as readonly string[];
     case "float32":
       return Float32Array.from(values, Number);
     case "float64":
       return Float64Array.from(values, Number);
     case "int64":
-      return BigInt64Array.from(values, BigInt);
+      return BigInt64Array.from(values as readonly bigint[]);
     case "int32":
       return Int32Array.from(values, Number);
     default:
@@ -250,8 +321,7 @@ function arrayOf(dtype: CsvDtype, values: readonly (number | bigint)[]): ArrayBu
   }
 }
 
-function parse(text: string, { dtype, classes }: Input, line: number, column: string): number | bigint {
-  const value = text.trim();
+function parse(value: string, { dtype, classes }: Input, line: number, column: string): number | bigint {
   if (classes !== null) {
     const place = classes.get(value);
     if (place === undefined) {

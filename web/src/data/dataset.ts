@@ -8,11 +8,13 @@
 import { Tensor } from "onnxruntime-common";
 
 import { sessionError } from "../wire/messages.js";
+import { readCsv } from "./csv.js";
 import { badSetting, describe, isTensor } from "./given.js";
 import { checkOptions } from "./nearest.js";
 import type { Remainder } from "../wire/fit.js";
 import { permutation } from "./random.js";
 import { asTensor, batched, bucketed, drawn, liveTensor, type Batch, type Numbers, type Row } from "./rows.js";
+import { applySteps, checkSteps, fittedStep, type Fitted, type PreprocessingStep } from "./table.js";
 
 /** Tensors by input name whose first axis counts rows; nested arrays of numbers, and typed arrays with a value a row. */
 export type Columns = { readonly [name: string]: Tensor | ArrayBufferView | Numbers };
@@ -37,21 +39,33 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   readonly #isBatched: boolean;
   readonly #isPadded: boolean;
   readonly #skip: (rounds: number) => void;
+  #preprocessing: readonly PreprocessingStep[];
 
   /** @throws FeedError when there are no rows, or tensors have different numbers of rows */
   constructor(source: Exclude<DataSource, Dataset>) {
     const [columns, rows] = open(source);
     this.#columns = columns;
     this.#rows = rows;
-    const { isBatched = false, isPadded = false, skip = () => {} } = streams.get(source as object) ?? {};
+    const { isBatched = false, isPadded = false, skip = () => {}, preprocessing = [] } = streams.get(source as object) ?? {};
     this.#isBatched = isBatched;
     this.#isPadded = isPadded;
     this.#skip = skip;
+    this.#preprocessing = preprocessing;
   }
 
   /** `source` itself if it is a dataset, else one made of it. */
   static of(source: DataSource): Dataset {
     return source instanceof Dataset ? source : new Dataset(source);
+  }
+
+  /** `readCsv`, with the same arguments. */
+  static async fromCsv(...given: Parameters<typeof readCsv>): Promise<Dataset> {
+    return readCsv(...given);
+  }
+
+  /** Steps of `standardize`, `oneHot`, `categories` and `concat` so far: plain JSON, for `preprocess`. */
+  get preprocessing(): readonly PreprocessingStep[] {
+    return this.#preprocessing;
   }
 
   /** The tensors, unless the rows are a stream. */
@@ -246,6 +260,78 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     });
   }
 
+  /**
+   * Bring each column of inputs of numbers to mean 0 and deviation 1, as `StandardScaler` of scikit-learn does. float64
+   * stays float64; other types become float32.
+   *
+   * @throws FeedError when the rows are a stream, there is no such input, or it has another type
+   */
+  standardize(...names: string[]): Dataset {
+    return this.#fitted("standardize", names);
+  }
+
+  /**
+   * Replace each column of inputs of text or integers by float32 columns, one for each of its categories in ascending order.
+   *
+   * @throws FeedError as `standardize`
+   */
+  oneHot(...names: string[]): Dataset {
+    return this.#fitted("one_hot", names);
+  }
+
+  /**
+   * Replace text by the place of each value among the column's categories, in ascending order: int64 labels.
+   *
+   * @throws FeedError as `standardize`
+   */
+  categories(...names: string[]): Dataset {
+    return this.#fitted("categories", names);
+  }
+
+  /**
+   * Join inputs of one type into one, which has their columns side by side.
+   *
+   * @param name - the new input
+   * @param parts - inputs that it replaces
+   * @throws FeedError when the rows are a stream, there is no such input, or they have several types
+   */
+  concat(name: string, parts: readonly string[]): Dataset {
+    return this.preprocess([{ type: "concat", input: name, parts }]);
+  }
+
+  /**
+   * Apply the steps that were fitted on other rows; those of inputs that are not there change nothing.
+   *
+   * @param steps - `preprocessing` of the dataset of these rows
+   * @throws FeedError when the rows are a stream, or an input has another type, width or category than the fitted rows;
+   *   ModelError when `steps` are no such steps
+   */
+  preprocess(steps: readonly PreprocessingStep[]): Dataset {
+    if (this.#columns === null) {
+      throw sessionError("TABLE_STREAM", {});
+    }
+    const given = checkSteps(steps);
+    return this.#after(given, applySteps(given, this.#columns));
+  }
+
+  #fitted(type: Fitted, names: readonly string[]): Dataset {
+    const columns = this.#columns;
+    if (columns === null) {
+      throw sessionError("TABLE_STREAM", {});
+    }
+    if (names.length === 0) {
+      throw new TypeError(`'${type}' needs the names of inputs; there are ${[...columns.keys()].join(", ")}.`);
+    }
+    return this.preprocess(names.map((name) => fittedStep(type, name, columns)));
+  }
+
+  /** A dataset of tensors that has had more steps. */
+  #after(steps: readonly PreprocessingStep[], columns: Columns): Dataset {
+    const made = new Dataset(columns);
+    made.#preprocessing = [...this.#preprocessing, ...steps];
+    return made;
+  }
+
   /** Keep the rows or batches in memory once the first iteration has reached its end. */
   cache(): Dataset {
     let kept: (Row | Batch)[] | null = null;
@@ -297,32 +383,38 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     isPadded = this.#isPadded,
   ): Dataset {
     const rows = (): AsyncIterable<Row | Batch> => piped(this, make);
-    streams.set(rows, { isBatched, isPadded, skip });
+    streams.set(rows, { isBatched, isPadded, skip, preprocessing: this.#preprocessing });
     return new Dataset(rows);
   }
 
   #slice(start: number, end: number): Dataset {
-    return this.#columnwise((data, size) => data.subarray(start * size, end * size) as Float32Array, end - start);
+    return this.#columnwise((data, size) => {
+      const bounds = [start * size, end * size] as const;
+      return Array.isArray(data) ? data.slice(...bounds) : (data as Float32Array).subarray(...bounds);
+    }, end - start);
   }
 
   #pick(order: Uint32Array): Dataset {
     return this.#columnwise((data, size) => {
+      if (Array.isArray(data)) {
+        return Array.from(order).flatMap((row) => data.slice(row * size, (row + 1) * size));
+      }
       const Data = data.constructor as new (length: number) => Float32Array;
       const picked = new Data(order.length * size);
-      order.forEach((row, k) => picked.set(data.subarray(row * size, (row + 1) * size), k * size));
+      order.forEach((row, k) => picked.set((data as Float32Array).subarray(row * size, (row + 1) * size), k * size));
       return picked;
     }, order.length);
   }
 
-  #columnwise(pick: (data: Float32Array, rowSize: number) => Float32Array, rows: number): Dataset {
+  #columnwise(pick: (data: Tensor["data"], rowSize: number) => Float32Array | string[], rows: number): Dataset {
     const picked: Record<string, Tensor> = {};
     for (const [name, value] of this.#columns ?? []) {
       const { type, dims, data } = liveTensor(name, value, 0);
       const rest = dims.slice(1);
       const size = rest.reduce((product, dim) => product * dim, 1);
-      picked[name] = new Tensor(type as "float32", pick(data as Float32Array, size), [rows, ...rest]);
+      picked[name] = new Tensor(type as "float32", pick(data, size) as Float32Array, [rows, ...rest]);
     }
-    return new Dataset(picked);
+    return this.#after([], picked);
   }
 }
 
@@ -335,6 +427,7 @@ interface Stream {
   readonly isBatched: boolean;
   readonly isPadded: boolean;
   readonly skip: (rounds: number) => void;
+  readonly preprocessing: readonly PreprocessingStep[];
 }
 
 function open(source: unknown): [ReadonlyMap<string, Tensor> | null, () => AsyncIterable<Row | Batch>] {
@@ -477,7 +570,7 @@ export function datasetOfRounds(make: (round: number) => AsyncIterable<Row>): Da
   const skip = (count: number): void => {
     rounds += count;
   };
-  streams.set(rows, { isBatched: false, isPadded: false, skip });
+  streams.set(rows, { isBatched: false, isPadded: false, skip, preprocessing: [] });
   return new Dataset(rows);
 }
 

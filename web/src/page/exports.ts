@@ -31,6 +31,7 @@ export {
 } from "../wire/errors.js";
 export { readCsv, type CsvDtype, type CsvOptions } from "../data/csv.js";
 export { Dataset } from "../data/dataset.js";
+export type { PreprocessingStep } from "../data/table.js";
 export { example } from "../data/example.js";
 export { listFolder, type FolderSource, type ListedFolder } from "../data/folder.js";
 export { readObjectStore, type ObjectStoreSource } from "../data/indexed-db.js";

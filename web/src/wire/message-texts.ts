@@ -366,6 +366,14 @@ export const MESSAGES = {
     error: "FeedError",
     text: "Line {line} has {given} values; the header has {expected}.",
   },
+  CSV_MISSING: {
+    error: "FeedError",
+    text: "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows out, or to a value for each column that may lack one.",
+  },
+  CSV_FILL: {
+    error: "FeedError",
+    text: "'missing' has a value for the column {column!r}, which no input takes; they take {names}.",
+  },
   CSV_VALUE: {
     error: "FeedError",
     text: "Line {line}, column {column!r}: {value!r} is not a valid {dtype}.",
@@ -373,6 +381,34 @@ export const MESSAGES = {
   CSV_CLASS: {
     error: "FeedError",
     text: "Line {line}, column {column!r}: {value!r} is not one of {names}.",
+  },
+  TABLE_STREAM: {
+    error: "FeedError",
+    text: "A stream of rows cannot be preprocessed: preprocess arrays, before 'map' and 'filter'.",
+  },
+  TABLE_INPUT: {
+    error: "FeedError",
+    text: "The data has no input {name!r}; it has {names}.",
+  },
+  TABLE_TYPE: {
+    error: "FeedError",
+    text: "{name!r} is {given}; the step {step!r} takes {expected}.",
+  },
+  TABLE_MOMENTS: {
+    error: "FeedError",
+    text: "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill or drop such values.",
+  },
+  TABLE_WIDTH: {
+    error: "FeedError",
+    text: "{name!r} has {given} values in a row; the preprocessing was fitted on {expected}.",
+  },
+  TABLE_CATEGORY: {
+    error: "FeedError",
+    text: "Row {row} has {value!r} as {name!r}, and the fitted rows have only {names}. Fit categories before you split the data, or leave such rows out.",
+  },
+  TABLE_CONCAT: {
+    error: "FeedError",
+    text: "{name!r} is {given} and {first!r} is {expected}: inputs of one type can be concatenated.",
   },
   FIT_RUNNING: {
     error: "SessionError",

@@ -1,0 +1,176 @@
+"""Preprocessing of tables: steps that are fitted on rows, and applied to others.
+
+A step is plain JSON, the same in a page (web/src/data/table.ts): `type`, `input`, and the numbers that were fitted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from trainweb import messages
+
+Step = dict[str, Any]
+Columns = dict[str, np.ndarray]
+
+NUMBERS = ("float32", "float64", "int64", "int32", "uint8")
+INTEGERS = ("int64", "int32", "uint8")
+
+
+def _is_list_of(kind: type | tuple[type, ...]) -> Callable[[Any], bool]:
+    return lambda given: isinstance(given, list) and all(isinstance(one, kind) for one in given) and len(given) > 0
+
+
+FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
+    "standardize": {"mean": _is_list_of((int, float)), "std": _is_list_of((int, float))},
+    "one_hot": {"categories": _is_list_of(list)},
+    "categories": {"categories": _is_list_of(list)},
+    "concat": {"parts": _is_list_of(str)},
+}
+"""Fields of each type of step besides `type` and `input`, and what they hold."""
+EPSILON = 2.0**-52
+
+
+def fitted(kind: str, name: str, columns: Columns) -> Step:
+    """A step that is fitted on columns.
+
+    Raises
+    ------
+    FeedError
+        There is no such input, it has another type, or its mean and deviation are not finite.
+    """
+    if name not in columns:
+        raise messages.TABLE_INPUT(name=name, names=", ".join(columns))
+    array = columns[name]
+    _check_type(kind, name, array)
+    rows = _flat(array)
+    if kind != "standardize":
+        return {"type": kind, "input": name, "categories": [np.unique(column).tolist() for column in rows.T]}
+    mean, std = moments(rows.astype(np.float64))
+    if not np.isfinite(mean + std).all():
+        raise messages.TABLE_MOMENTS(name=name)
+    return {"type": kind, "input": name, "mean": mean.tolist(), "std": std.tolist()}
+
+
+def moments(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and population deviation of each column of `(N, C)`, added up in the order of the rows as in a page.
+
+    The deviation of a constant column is 1. Rounding makes a tiny variance of it; the bound is scikit-learn's
+    (`_is_constant_feature` in sklearn/preprocessing/_data.py).
+    """
+    count = len(rows)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = np.cumsum(rows, axis=0)[-1] / count
+        variance = np.cumsum((rows - mean) ** 2, axis=0)[-1] / count
+        bound = count * EPSILON * variance + (count * EPSILON * mean) ** 2
+    return mean, np.where((variance <= bound) & np.isfinite(variance), 1.0, np.sqrt(variance))
+
+
+def applied(steps: Iterable[Mapping[str, Any]], columns: Columns) -> Columns:
+    """Columns after steps. A step whose input is not there changes nothing: rows to predict on have no labels."""
+    made = dict(columns)
+    for step in steps:
+        if step["type"] == "concat":
+            _concat(step, made)
+        elif step["input"] in made:
+            made[step["input"]] = APPLY[step["type"]](step, made[step["input"]])
+    return made
+
+
+def checked_steps(steps: Any) -> list[Step]:
+    """Steps that may come from a file.
+
+    Raises
+    ------
+    ModelError
+        They are no steps.
+    """
+    given = list(steps) if isinstance(steps, (list, tuple)) else [steps]
+    for step in given:
+        kind = step.get("type") if isinstance(step, Mapping) else None
+        fields = FIELDS.get(kind) if isinstance(kind, str) else None
+        if (
+            fields is None
+            or set(step) != {"type", "input", *fields}
+            or not isinstance(step["input"], str)
+            or not all(check(step[name]) for name, check in fields.items())
+        ):
+            raise messages.BAD_SETTING(name="steps", value=step, expected="the 'preprocessing' of a dataset")
+    return [dict(step) for step in given]
+
+
+def _check_type(kind: str, name: str, array: np.ndarray) -> None:
+    dtype = "string" if array.dtype.kind == "U" else str(array.dtype)
+    takes = {"standardize": NUMBERS, "one_hot": ("string", *INTEGERS), "categories": ("string",)}[kind]
+    if dtype not in takes:
+        raise messages.TABLE_TYPE(name=name, given=dtype, step=kind, expected=", ".join(takes))
+
+
+def _flat(array: np.ndarray) -> np.ndarray:
+    """Values of each row, `(N, C)`."""
+    return array.reshape(len(array), math.prod(array.shape[1:]))
+
+
+def _check_width(name: str, given: int, expected: int) -> None:
+    if given != expected:
+        raise messages.TABLE_WIDTH(name=name, given=given, expected=expected)
+
+
+def _standardize(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
+    _check_type("standardize", step["input"], array)
+    rows = _flat(array).astype(np.float64)
+    _check_width(step["input"], rows.shape[1], len(step["mean"]))
+    made = (rows - np.array(step["mean"])) / np.array(step["std"])
+    return made.astype(np.float64 if array.dtype == np.float64 else np.float32).reshape(array.shape)
+
+
+def _places(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
+    """Places of values in their columns' categories, `(N, C)`."""
+    name, categories = step["input"], step["categories"]
+    _check_type(step["type"], name, array)
+    rows = _flat(array)
+    _check_width(name, rows.shape[1], len(categories))
+    places = np.empty(rows.shape, np.int64)
+    for k, known in enumerate(categories):
+        place = {value: at for at, value in enumerate(known)}
+        for row, value in enumerate(rows[:, k].tolist()):
+            if value not in place:
+                raise messages.TABLE_CATEGORY(row=row, name=name, value=value, names=", ".join(map(str, known)))
+            places[row, k] = place[value]
+    return places
+
+
+def _one_hot(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
+    places = _places(step, array)
+    parts = [np.eye(len(known), dtype=np.float32)[places[:, k]] for k, known in enumerate(step["categories"])]
+    return np.concatenate(parts, axis=1)
+
+
+def _categories(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
+    return _places(step, array).reshape(array.shape)
+
+
+APPLY: Mapping[str, Callable[[Mapping[str, Any], np.ndarray], np.ndarray]] = {
+    "standardize": _standardize,
+    "one_hot": _one_hot,
+    "categories": _categories,
+}
+
+
+def _concat(step: Mapping[str, Any], columns: Columns) -> None:
+    first, *_ = parts = step["parts"]
+    for name in parts:
+        if name not in columns:
+            raise messages.TABLE_INPUT(name=name, names=", ".join(columns))
+        if columns[name].dtype != columns[first].dtype:
+            given, expected = str(columns[name].dtype), str(columns[first].dtype)
+            raise messages.TABLE_CONCAT(name=name, given=given, first=first, expected=expected)
+    if step["input"] in set(columns).difference(parts):
+        raise messages.BAD_SETTING(name="name", value=step["input"], expected="a name that no other input has")
+    made = np.concatenate([_flat(columns[name]) for name in parts], axis=1)
+    for name in set(parts):
+        del columns[name]
+    columns[step["input"]] = made

@@ -1,0 +1,123 @@
+"""Missing values, standardisation and categories of tables."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainweb.data import Dataset
+from trainweb.errors import FeedError, ModelError
+
+GAPS = "n,m,k\n1,2,NA\n,3,b\n4, nan ,b\n5,6,\n7,N/A,NA\n"
+
+
+def read(missing: Any, **settings: Any) -> dict[str, list[Any]]:
+    given = {"classes": {"y": ["NA", "b"]}, "missing": missing} | settings
+    columns = Dataset.from_csv(io.StringIO(GAPS, newline=""), {"x": ["n", "m"], "y": "k"}, **given).columns
+    assert columns is not None
+    return {name: array.tolist() for name, array in columns.items()}
+
+
+def test_rows_without_a_value_are_dropped() -> None:
+    assert read("drop") == {"x": [[1, 2]], "y": [0]}
+
+
+def test_missing_values_are_filled() -> None:
+    filled = read({"n": -1.0, "m": 0.5, "k": "b"})
+    assert filled == {"x": [[1, 2], [-1, 3], [4, 0.5], [5, 6], [7, 0.5]], "y": [0, 1, 1, 1, 0]}
+    assert read({"n": -1.0, "m": 9, "k": "b"}, dtypes={"x": "int64"})["x"][1:3] == [[-1, 3], [4, 9]]
+
+
+def test_text_lacks_only_an_empty_value() -> None:
+    text = io.StringIO("c\nNA\n\n?\nnull\n", newline="")
+    columns = Dataset.from_csv(text, {"c": "c"}, dtypes={"c": "string"}).columns
+    assert columns is not None and columns["c"].tolist() == ["NA", "?", "null"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "error", "said"),
+    [
+        ("error", FeedError, r"Line 3, column 'n': the value is missing \(''\). Set 'missing' to \"drop\""),
+        ({"n": 1}, FeedError, r"Line 4, column 'm': the value is missing \('nan'\)"),
+        ({"n": 1, "m": 1, "k": "c"}, FeedError, "Line 5, column 'k': 'c' is not one of NA, b"),
+        ({"z": 1}, FeedError, "'missing' has a value for the column 'z', which no input takes; they take n, m, k"),
+        ("fill", ModelError, "missing is 'fill'"),
+        (3, ModelError, "missing is 3"),
+    ],
+)
+def test_missing_values_that_are_not_treated(missing: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        read(missing)
+
+
+def test_columns_are_standardized_by_the_rows_of_training() -> None:
+    """The oracle is numpy's mean and deviation (of the population, as scikit-learn's StandardScaler)."""
+    draw = np.random.default_rng(5)
+    x = draw.normal([3, -200, 0], [2, 50, 1e-3], (101, 3)).astype(np.float32)
+    y = draw.normal(4, 7, 101)
+    training, test = Dataset({"x": x, "y": y}).split(0.3, seed=1)
+    fitted = training.standardize("x", "y")
+    later = test.preprocess(json.loads(json.dumps(fitted.preprocessing)))
+    for data in (training, test):
+        assert data.columns is not None and data.preprocessing == []
+    for before, after in ((training.columns, fitted.columns), (test.columns, later.columns)):
+        assert training.columns is not None and before is not None and after is not None
+        for name, dtype in (("x", np.float32), ("y", np.float64)):
+            of = training.columns[name].astype(np.float64)
+            expected = ((before[name] - of.mean(0)) / of.std(0)).astype(dtype)
+            assert after[name].dtype == dtype
+            np.testing.assert_allclose(after[name], expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_constant_column_becomes_zeros() -> None:
+    """0.1 does not add up exactly: the deviation is tiny, and the quotient would be large."""
+    columns = Dataset({"x": np.full((1000, 1), 0.1)}).standardize("x").columns
+    assert columns is not None and np.abs(columns["x"]).max() < 1e-12
+
+
+def test_categories_become_columns_in_ascending_order() -> None:
+    """The oracle is a comparison with each category, as scikit-learn's OneHotEncoder has it."""
+    colours, sizes = np.array(["red", "blue", "red", "green"]), np.array([30, 7, 7, 100])
+    rows = Dataset({"colour": colours, "size": sizes, "label": np.array(["z", "a", "a", "z"]), "n": np.zeros(4, "f4")})
+    made = rows.one_hot("colour", "size").categories("label").concat("x", ["n", "colour", "size"])
+    assert made.columns is not None and list(made.columns) == ["label", "x"]
+    expected = [colours == name for name in ("blue", "green", "red")] + [sizes == size for size in (7, 30, 100)]
+    np.testing.assert_array_equal(made.columns["x"], np.stack([np.zeros(4), *expected], axis=1))
+    assert made.columns["x"].dtype == np.float32 and made.columns["label"].tolist() == [1, 0, 0, 1]
+    asked = Dataset({"colour": ["green"], "size": [7], "n": np.ones(1, "f4")}).preprocess(made.preprocessing).columns
+    assert asked is not None and asked["x"].tolist() == [[1, 0, 1, 0, 1, 0, 0]]
+    with pytest.raises(FeedError, match="Row 1 has 'pink' as 'colour', and the fitted rows have only blue, green, red"):
+        Dataset({"colour": ["red", "pink"]}).preprocess(rows.one_hot("colour").preprocessing)
+
+
+def test_steps_are_kept_with_the_rows() -> None:
+    rows = Dataset({"x": np.arange(8.0)}).standardize("x")
+    for derived in (*rows.split(0.5), rows.shuffle(), rows.map(lambda row: row).batch(2), rows.take(2)):
+        assert derived.preprocessing == rows.preprocessing
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        3,
+        [{"type": "scale"}],
+        [{"type": "concat", "input": "x", "parts": []}],
+        [{"type": "standardize", "input": "x", "mean": ["1"], "std": [1]}],
+        [{"type": "one_hot", "input": "x", "categories": [1], "more": 2}],
+    ],
+)
+def test_what_are_no_steps(steps: Any) -> None:
+    with pytest.raises(ModelError, match="it must be the 'preprocessing' of a dataset"):
+        Dataset({"x": np.arange(4.0)}).preprocess(steps)
+
+
+def test_numbers_that_cannot_be_standardized() -> None:
+    for value in (np.nan, np.inf, 1e200):
+        with pytest.raises(FeedError, match="'x' has NaN, infinity, or a number too large to square"):
+            Dataset({"x": np.array([1.0, value])}).standardize("x")
+    with pytest.raises(TypeError, match="'standardize' needs the names of inputs; there are x"):
+        Dataset({"x": np.arange(4.0)}).standardize()

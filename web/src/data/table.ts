@@ -1,0 +1,233 @@
+/** Preprocessing of tables: steps that are fitted on rows, and applied to others; trainweb/data/table.py is the same in Python. */
+
+import { Tensor } from "onnxruntime-common";
+
+import { sessionError } from "../wire/messages.js";
+import { badSetting } from "./given.js";
+import { liveTensor } from "./rows.js";
+
+/** A step of preprocessing: plain JSON, the same in Python. */
+export type PreprocessingStep =
+  | { readonly type: "standardize"; readonly input: string; readonly mean: readonly number[]; readonly std: readonly number[] }
+  | {
+      readonly type: "one_hot" | "categories";
+      readonly input: string;
+      /** Of each column, in ascending order. */
+      readonly categories: readonly (readonly (string | number)[])[];
+    }
+  | { readonly type: "concat"; readonly input: string; readonly parts: readonly string[] };
+
+type Tensors = ReadonlyMap<string, Tensor>;
+type Categorical = Extract<PreprocessingStep, { readonly categories: unknown }>;
+/** Types of steps that are fitted. */
+export type Fitted = "standardize" | "one_hot" | "categories";
+
+const INTEGERS = ["int64", "int32", "uint8"];
+const TAKES: Readonly<Record<Fitted, readonly string[]>> = {
+  standardize: ["float32", "float64", ...INTEGERS],
+  one_hot: ["string", ...INTEGERS],
+  categories: ["string"],
+};
+const isListOf = (type: string) => (given: unknown) =>
+  Array.isArray(given) && given.length > 0 && given.every((one) => (type === "array" ? Array.isArray(one) : typeof one === type));
+
+/** Fields of each type of step besides `type` and `input`, and what they hold. */
+const FIELDS: Readonly<Record<string, Readonly<Record<string, (given: unknown) => boolean>>>> = {
+  standardize: { mean: isListOf("number"), std: isListOf("number") },
+  one_hot: { categories: isListOf("array") },
+  categories: { categories: isListOf("array") },
+  concat: { parts: isListOf("string") },
+};
+
+/**
+ * A step that is fitted on columns.
+ *
+ * @throws FeedError when there is no such input, it has another type, or its mean and deviation are not finite
+ */
+export function fittedStep(type: Fitted, input: string, columns: Tensors): PreprocessingStep {
+  const tensor = inputOf(input, columns);
+  checkType(type, input, tensor);
+  const [rows, width] = flatDims(tensor);
+  if (type !== "standardize") {
+    const values = valuesOf(tensor);
+    const categories = Array.from({ length: width }, (_, k) => {
+      const found = new Set(Array.from({ length: rows }, (_, row) => values[row * width + k] as string | number));
+      return [...found].sort(ascending);
+    });
+    return { type, input, categories };
+  }
+  const [mean, std] = moments(Float64Array.from(valuesOf(tensor), Number), rows, width);
+  if (![...mean, ...std].every(Number.isFinite)) {
+    throw sessionError("TABLE_MOMENTS", { name: input });
+  }
+  return { type, input, mean: [...mean], std: [...std] };
+}
+
+/** Numbers by size, text by its code points as in Python (not by UTF-16). */
+function ascending(a: string | number, b: string | number): number {
+  if (typeof a === "number" || typeof b === "number") {
+    return Number(a) - Number(b);
+  }
+  const [left, right] = [[...a], [...b]];
+  const at = left.findIndex((one, k) => one !== right[k]);
+  if (at < 0 || at >= right.length) {
+    return left.length - right.length;
+  }
+  return (left[at] as string).codePointAt(0)! - (right[at] as string).codePointAt(0)!;
+}
+
+/** Mean and population deviation of each column; a constant column's is 1 (the bound is scikit-learn's). */
+function moments(values: Float64Array, rows: number, width: number): [Float64Array, Float64Array] {
+  const mean = new Float64Array(width);
+  values.forEach((value, i) => {
+    mean[i % width]! += value;
+  });
+  mean.forEach((sum, k) => {
+    mean[k] = sum / rows;
+  });
+  const std = new Float64Array(width);
+  values.forEach((value, i) => {
+    const apart = value - mean[i % width]!;
+    std[i % width]! += apart * apart;
+  });
+  std.forEach((sum, k) => {
+    const variance = sum / rows;
+    const rounding = rows * Number.EPSILON * mean[k]!;
+    const isConstant = Number.isFinite(variance) && variance <= rows * Number.EPSILON * variance + rounding * rounding;
+    std[k] = isConstant ? 1 : Math.sqrt(variance);
+  });
+  return [mean, std];
+}
+
+/** Columns after steps. A step whose input is not there changes nothing: rows to predict on have no labels. */
+export function applySteps(steps: readonly PreprocessingStep[], columns: Tensors): Record<string, Tensor> {
+  const made = new Map(columns);
+  for (const step of steps) {
+    const tensor = made.get(step.input);
+    if (step.type === "concat") {
+      if (made.has(step.input) && !step.parts.includes(step.input)) {
+        throw badSetting("name", step.input, "a name that no other input has");
+      }
+      const joined = concat(step.parts, made);
+      step.parts.forEach((name) => made.delete(name));
+      made.set(step.input, joined);
+    } else if (tensor !== undefined) {
+      checkType(step.type, step.input, tensor);
+      made.set(step.input, step.type === "standardize" ? standardize(step, tensor) : categorize(step, tensor));
+    }
+  }
+  return Object.fromEntries(made);
+}
+
+/**
+ * Steps that may come from a file.
+ *
+ * @throws ModelError when they are no steps
+ */
+export function checkSteps(steps: unknown): readonly PreprocessingStep[] {
+  const given: readonly unknown[] = Array.isArray(steps) ? steps : [steps];
+  for (const step of given) {
+    const of = Object(step) as Readonly<Record<string, unknown>>;
+    const fields = typeof of["type"] === "string" && Object.hasOwn(FIELDS, of["type"]) ? FIELDS[of["type"]] : undefined;
+    if (
+      fields === undefined ||
+      Object.keys(of).length !== Object.keys(fields).length + 2 ||
+      typeof of["input"] !== "string" ||
+      !Object.entries(fields).every(([field, check]) => check(of[field]))
+    ) {
+      throw badSetting("steps", step, "the 'preprocessing' of a dataset");
+    }
+  }
+  return given as readonly PreprocessingStep[];
+}
+
+function inputOf(name: string, columns: Tensors): Tensor {
+  const found = columns.get(name);
+  if (found === undefined) {
+    throw sessionError("TABLE_INPUT", { name, names: [...columns.keys()].join(", ") });
+  }
+  return liveTensor(name, found, 0);
+}
+
+function checkType(step: Fitted, name: string, { type }: Tensor): void {
+  if (!TAKES[step].includes(type)) {
+    throw sessionError("TABLE_TYPE", { name, given: type, step, expected: TAKES[step].join(", ") });
+  }
+}
+
+/** Rows, and values of each. */
+function flatDims({ dims: [rows = 0, ...rest] }: Tensor): [number, number] {
+  return [rows, rest.reduce((product, dim) => product * dim, 1)];
+}
+
+/** Values as text or numbers. */
+function valuesOf({ data }: Tensor): readonly (string | number)[] {
+  return Array.from(data as ArrayLike<string | number | bigint>, (value) => (typeof value === "bigint" ? Number(value) : value));
+}
+
+function checkWidth(name: string, given: number, expected: number): void {
+  if (given !== expected) {
+    throw sessionError("TABLE_WIDTH", { name, given, expected });
+  }
+}
+
+function standardize({ input, mean, std }: Extract<PreprocessingStep, { type: "standardize" }>, tensor: Tensor): Tensor {
+  const [, width] = flatDims(tensor);
+  checkWidth(input, width, mean.length);
+  const scaled = valuesOf(tensor).map((value, i) => (Number(value) - mean[i % width]!) / std[i % width]!);
+  return tensor.type === "float64"
+    ? new Tensor("float64", Float64Array.from(scaled), tensor.dims)
+    : new Tensor("float32", Float32Array.from(scaled), tensor.dims);
+}
+
+function categorize({ type, input, categories }: Categorical, tensor: Tensor): Tensor {
+  const [rows, width] = flatDims(tensor);
+  checkWidth(input, width, categories.length);
+  const known = categories.map((of) => new Map(of.map((value, place) => [value, place] as const)));
+  const places = valuesOf(tensor).map((value, i) => {
+    const place = known[i % width]!.get(value);
+    if (place === undefined) {
+      const names = categories[i % width]!.join(", ");
+      throw sessionError("TABLE_CATEGORY", { row: Math.floor(i / width), name: input, value, names });
+    }
+    return place;
+  });
+  if (type === "categories") {
+    return new Tensor("int64", BigInt64Array.from(places, BigInt), tensor.dims);
+  }
+  const starts: number[] = [];
+  let total = 0;
+  for (const { size } of known) {
+    starts.push(total);
+    total += size;
+  }
+  const data = new Float32Array(rows * total);
+  places.forEach((place, i) => {
+    data[Math.floor(i / width) * total + starts[i % width]! + place] = 1;
+  });
+  return new Tensor("float32", data, [rows, total]);
+}
+
+function concat(names: readonly string[], columns: Tensors): Tensor {
+  const parts = names.map((name) => inputOf(name, columns));
+  const { type: expected, data: sample } = parts[0] as Tensor;
+  parts.forEach(({ type: given }, k) => {
+    if (given !== expected) {
+      throw sessionError("TABLE_CONCAT", { name: names[k], given, first: names[0], expected });
+    }
+  });
+  const [rows] = flatDims(parts[0] as Tensor);
+  const total = parts.reduce((sum, part) => sum + flatDims(part)[1], 0);
+  const data = Array.isArray(sample)
+    ? new Array<string>(rows * total)
+    : new (sample.constructor as new (length: number) => Float32Array)(rows * total);
+  let start = 0;
+  for (const part of parts) {
+    const [, width] = flatDims(part);
+    (part.data as Float32Array).forEach((value, i) => {
+      data[Math.floor(i / width) * total + start + (i % width)] = value;
+    });
+    start += width;
+  }
+  return new Tensor(expected as "float32", data as Float32Array, [rows, total]);
+}

@@ -329,8 +329,8 @@ CSV_QUOTES = Message(
 CSV_RAGGED = Message(errors.FeedError, "Line {line} has {given} values; the header has {expected}.")
 CSV_MISSING = Message(
     errors.FeedError,
-    "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows out, "
-    "or to a value for each column that may lack one.",
+    "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows "
+    "out, or to a value for each column that may lack one.",
 )
 CSV_FILL = Message(
     errors.FeedError, "'missing' has a value for the column {column!r}, which no input takes; they take {names}."
@@ -344,15 +344,16 @@ TABLE_INPUT = Message(errors.FeedError, "The data has no input {name!r}; it has 
 TABLE_TYPE = Message(errors.FeedError, "{name!r} is {given}; the step {step!r} takes {expected}.")
 TABLE_MOMENTS = Message(
     errors.FeedError,
-    "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill or drop such values.",
+    "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill or drop such "
+    "values.",
 )
 TABLE_WIDTH = Message(
     errors.FeedError, "{name!r} has {given} values in a row; the preprocessing was fitted on {expected}."
 )
 TABLE_CATEGORY = Message(
     errors.FeedError,
-    "Row {row} has {value!r} as {name!r}, and the fitted rows have only {names}. Fit categories before you split the data, "
-    "or leave such rows out.",
+    "Row {row} has {value!r} as {name!r}, and the fitted rows have only {names}. Fit categories before you split the "
+    "data, or leave such rows out.",
 )
 TABLE_CONCAT = Message(
     errors.FeedError, "{name!r} is {given} and {first!r} is {expected}: inputs of one type can be concatenated."

@@ -75,6 +75,10 @@ def dataset() -> data.Dataset:
     return data.Dataset(feeds(16))
 
 
+def table() -> data.Dataset:
+    return data.Dataset({"x": np.arange(4.0), "y": np.arange(4.0), "kind": ["a", "b", "a", "b"]})
+
+
 def stored(folder: Path) -> trainweb.CheckpointStore:
     made = trainweb.CheckpointStore(folder)
     made.save(session(), "kept")
@@ -417,12 +421,28 @@ CALLS: dict[str, PublicCall] = {
     "Dataset.of": plain(data.Dataset.of, source=feeds()),
     "Dataset.batch": on(dataset, "batch", size=4, remainder="keep"),
     "Dataset.bucket": on(dataset, "bucket", length=lambda row: 1, bounds=[2, 4], size=2),
+    "Dataset.categories": PublicCall(lambda _: lambda names: table().categories(*names), lambda _: {"names": ["kind"]}),
+    "Dataset.concat": on(table, "concat", name="xy", parts=["x", "y"]),
     "Dataset.filter": on(dataset, "filter", predicate=lambda row: True),
+    "Dataset.from_csv": PublicCall(
+        lambda _: data.Dataset.from_csv,
+        lambda folder: {
+            "source": csv(folder),
+            "columns": {"x": ["a", "b"], "labels": "c"},
+            "dtypes": None,
+            "delimiter": ",",
+            "classes": None,
+            "missing": "error",
+        },
+    ),
     "Dataset.map": on(dataset, "map", function=lambda row: row),
+    "Dataset.one_hot": PublicCall(lambda _: lambda names: table().one_hot(*names), lambda _: {"names": ["kind"]}),
     "Dataset.prefetch": on(dataset, "prefetch", count=1),
+    "Dataset.preprocess": on(table, "preprocess", steps=[{"type": "concat", "input": "xy", "parts": ["x", "y"]}]),
     "Dataset.rows": on(dataset, "rows", indices=np.arange(2)),
     "Dataset.shuffle": on(dataset, "shuffle", buffer=4, seed=0),
     "Dataset.split": on(dataset, "split", share=0.5, seed=None),
+    "Dataset.standardize": PublicCall(lambda _: lambda names: table().standardize(*names), lambda _: {"names": ["x"]}),
     "Dataset.take": on(dataset, "take", count=2),
     "example": plain(data.example, name="first.onnx"),
     "from_csv": PublicCall(
@@ -433,6 +453,7 @@ CALLS: dict[str, PublicCall] = {
             "dtypes": None,
             "delimiter": ",",
             "classes": None,
+            "missing": "error",
         },
     ),
     "from_images": plain(

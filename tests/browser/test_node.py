@@ -145,6 +145,21 @@ def test_what_goes_wrong_is_told_by_its_class() -> None:
     assert "nowhere/worker.js" in nowhere
 
 
+def test_a_csv_file_is_read_from_its_path(tmp_path: Path) -> None:
+    (tmp_path / "a table.csv").write_text("a,b\n1,2\n3,\n", encoding="utf-8")
+    package = (ROOT / "dist" / "npm" / "node.js").as_uri()
+    code = f"""
+    import {{ Dataset, readCsv }} from "{package}";
+    const {{ columns }} = await readCsv("a table.csv", {{ x: ["a", "b"] }}, {{ missing: {{ b: 7 }} }});
+    const read = await Dataset.fromCsv(`file://${{process.cwd()}}/a%20table.csv`, {{ x: "a" }});
+    console.log(JSON.stringify([Array.from(columns.get("x").data), Array.from(read.columns.get("x").data)]));
+    await readCsv("no.csv", {{ x: "a" }}).catch((error) => console.log(`${{error.name}}: ${{error.message}}`));
+    """
+    values, failure = node(code, tmp_path).splitlines()
+    assert json.loads(values) == [[1, 2, 3, 7], [1, 3]]
+    assert failure.startswith("FeedError: 'source', 'no.csv', could not be read: ENOENT")
+
+
 def test_a_download_that_does_not_end_well_is_given_up() -> None:
     """As in pages, where `test_downloads.py` has more of it; afterwards nothing keeps the process."""
     code = """

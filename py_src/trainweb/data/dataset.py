@@ -6,9 +6,11 @@ itself. Others are streams of rows, or, after `batch`, of batches.
 
 from __future__ import annotations
 
+import io
 import itertools
 import math
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -237,11 +239,34 @@ class Dataset:
         return made
 
     @staticmethod
-    def from_csv(source: Any, columns: Mapping[str, Any], **settings: Any) -> Dataset:
-        """`trainweb.data.from_csv`, with the same arguments."""
-        from trainweb.data.files import from_csv  # made of this class
+    def from_csv(
+        source: str | Path | io.TextIOBase,
+        columns: Mapping[str, str | Sequence[str]],
+        *,
+        dtypes: Mapping[str, str] | None = None,
+        delimiter: str = ",",
+        classes: Mapping[str, Sequence[str]] | None = None,
+        missing: str | Mapping[str, object] = "error",
+    ) -> Dataset:
+        """A dataset of a CSV file, whose first line has the names of the columns: `trainweb.data.from_csv`.
 
-        return from_csv(source, columns, **settings)
+        Parameters
+        ----------
+        source : path or text file
+        columns : dict
+            Column of each input, or several columns, which become a vector.
+        dtypes : dict, optional
+            Types of inputs.
+        delimiter : str
+            The character between values.
+        classes : dict, optional
+            Names of the classes of an input.
+        missing : {"error", "drop"} or dict
+            Use of values that are missing: an error, rows without them, or a value for each column.
+        """
+        from trainweb.data.files import from_csv  # that imports this class
+
+        return from_csv(source, columns, dtypes=dtypes, delimiter=delimiter, classes=classes, missing=missing)
 
     def standardize(self, *names: str) -> Dataset:
         """Bring each column of inputs to mean 0 and deviation 1, as `StandardScaler` of scikit-learn does.
@@ -332,7 +357,7 @@ class Dataset:
             raise messages.TABLE_STREAM()
         if not names:
             raise TypeError(f"{kind!r} needs the names of inputs; there are {', '.join(self.columns)}.")
-        return self.preprocess([table.fitted(kind, name, self.columns) for name in names])
+        return self.preprocess([table.fitted(kind, name, self.columns) for name in texts("names", names)])
 
     def take(self, count: int) -> Dataset:
         """The first rows (or batches).

@@ -102,7 +102,8 @@ def _fills(missing: str | Mapping[str, object]) -> Mapping[str, str] | None:
     if missing == "drop":
         return None
     if not isinstance(missing, Mapping):
-        raise messages.BAD_SETTING(name="missing", value=missing, expected='"error", "drop", or a value for each column')
+        expected = '"error", "drop", or a value for each column'
+        raise messages.BAD_SETTING(name="missing", value=missing, expected=expected)
     return {column: _as_text(value) for column, value in missing.items()}
 
 

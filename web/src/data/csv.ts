@@ -313,7 +313,7 @@ function arrayOf(dtype: CsvDtype, values: readonly Value[]): ArrayBufferView | r
     case "float64":
       return Float64Array.from(values, Number);
     case "int64":
-      return BigInt64Array.from(values as readonly bigint[]);
+      return BigInt64Array.from(values as readonly (number | bigint)[], BigInt);
     case "int32":
       return Int32Array.from(values, Number);
     default:

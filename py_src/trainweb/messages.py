@@ -340,7 +340,7 @@ CSV_CLASS = Message(errors.FeedError, "Line {line}, column {column!r}: {value!r}
 TABLE_STREAM = Message(
     errors.FeedError, "A stream of rows cannot be preprocessed: preprocess arrays, before 'map' and 'filter'."
 )
-TABLE_INPUT = Message(errors.FeedError, "The data has no input {name!r}; it has {names}.")
+TABLE_INPUT = Message(errors.FeedError, "The data has no input {name!r}; the names of its inputs are {names}.")
 TABLE_TYPE = Message(errors.FeedError, "{name!r} is {given}; the step {step!r} takes {expected}.")
 TABLE_MOMENTS = Message(
     errors.FeedError,

@@ -123,7 +123,7 @@ def _standardize(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
     _check_type("standardize", step["input"], array)
     rows = _flat(array).astype(np.float64)
     _check_width(step["input"], rows.shape[1], len(step["mean"]))
-    made = (rows - np.array(step["mean"])) / np.array(step["std"])
+    made: np.ndarray = (rows - np.array(step["mean"])) / np.array(step["std"])
     return made.astype(np.float64 if array.dtype == np.float64 else np.float32).reshape(array.shape)
 
 

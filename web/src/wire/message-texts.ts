@@ -388,7 +388,7 @@ export const MESSAGES = {
   },
   TABLE_INPUT: {
     error: "FeedError",
-    text: "The data has no input {name!r}; it has {names}.",
+    text: "The data has no input {name!r}; the names of its inputs are {names}.",
   },
   TABLE_TYPE: {
     error: "FeedError",

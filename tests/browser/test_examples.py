@@ -154,7 +154,7 @@ def test_the_parts_of_a_table_share_no_row(monkeypatch: pytest.MonkeyPatch, tmp_
     assert [len(part) for part in parts] == [101, 33, 44]
     assert len(set.union(*parts)) == 178
     source = (EXAMPLES / "tabular.html").read_text()
-    assert re.findall(r"validationData: scaledRows\((\w+)\)", source) == ["validation"]
+    assert re.findall(r"validationData: (\w+)\.preprocess\(scaling\)", source) == ["validation"]
     assert re.findall(r"validation_data=(\w+)", "\n".join(code)) == ["validation"]
 
 

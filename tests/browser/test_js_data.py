@@ -188,6 +188,7 @@ def test_a_table_is_preprocessed_as_in_python(js: JsPage) -> None:
         return {
           steps: JSON.parse(JSON.stringify(fitted.preprocessing)), columns: told(fitted),
           again: told(second.preprocess(steps)),
+          twice: told(fitted.preprocess(steps)),
           kept: fitted.take(2).map((row) => row).preprocessing.length, text: first.columns.get("colour").data,
         };""",
         text=TABLE.lstrip(),
@@ -199,7 +200,8 @@ def test_a_table_is_preprocessed_as_in_python(js: JsPage) -> None:
     again = second.preprocess(found["steps"]).columns
     assert found["steps"] == fitted.preprocessing and found["kept"] == 5
     assert first.columns is not None and found["text"] == first.columns["colour"].tolist()
-    for made, expected in ((found["columns"], fitted.columns), (found["again"], again)):
+    for key, expected in (("columns", fitted.columns), ("again", again), ("twice", fitted.columns)):
+        made = found[key]
         assert expected is not None and list(made) == list(expected)
         for name, tensor in made.items():
             assert tensor["type"] == str(expected[name].dtype)
@@ -269,12 +271,18 @@ def test_rows_of_a_csv_file_are_trained_on(js: JsPage) -> None:
           loss: "CrossEntropyLoss", optimizer: "AdamW",
         }});
         const columns = {{ x: Array.from({{ length: 10 }}, (_, k) => `f${{k}}`), labels: "label" }};
-        const data = await trainweb.readCsv({json.dumps(text)}, columns, {{ dtypes: {{ labels: "int64" }} }});
+        const rows = await trainweb.readCsv({json.dumps(text)}, columns, {{ dtypes: {{ labels: "int64" }} }});
+        const data = rows.standardize("x");
         const history = await s.fit(data, {{ batchSize: 8, epochs: 2 }});
+        await s.addProperty("preprocessing", JSON.stringify(data.preprocessing));
+        const kept = JSON.parse(await s.getProperty("preprocessing"));
+        const asked = new trainweb.Dataset({{ x: rows.columns.get("x") }}).preprocess(kept);
+        const [one, other] = [await s.predict(asked), await s.predict({{ x: data.columns.get("x") }})];
+        const isSame = Object.keys(one).every((name) => String(one[name].data) === String(other[name].data));
         await s.release();
-        return history.losses.length;"""
+        return [history.losses.length, isSame, Object.keys(one).length];"""
     )
-    assert steps == 6
+    assert steps == [6, True, 1]
 
 
 FOLDER = (

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from trainweb.data import Dataset
+import trainweb
+from trainweb.data import Dataset, example
 from trainweb.errors import FeedError, ModelError
 
 GAPS = "n,m,k\n1,2,NA\n,3,b\n4, nan ,b\n5,6,\n7,N/A,NA\n"
@@ -92,6 +94,34 @@ def test_categories_become_columns_in_ascending_order() -> None:
     assert asked is not None and asked["x"].tolist() == [[1, 0, 1, 0, 1, 0, 0]]
     with pytest.raises(FeedError, match="Row 1 has 'pink' as 'colour', and the fitted rows have only blue, green, red"):
         Dataset({"colour": ["red", "pink"]}).preprocess(rows.one_hot("colour").preprocessing)
+
+
+def test_steps_before_the_split_are_not_applied_again() -> None:
+    rows = Dataset({"c": ["a", "b", "b", "a"], "x": np.arange(4.0, dtype=np.float32)}).one_hot("c")
+    training, test = rows.split(0.5)
+    training = training.standardize("x").concat("y", ["x", "c"])
+    for steps in (training.preprocessing, json.loads(json.dumps(training.preprocessing, sort_keys=True))):
+        made = test.preprocess(steps)
+        assert made.columns is not None and made.columns["y"].tolist() == [[3, 0, 1], [5, 1, 0]]
+        assert made.preprocessing == training.preprocessing
+    with pytest.raises(FeedError, match="'c' is float32; the step 'one_hot' takes string, int64"):
+        Dataset(rows.columns).preprocess(training.preprocessing)
+
+
+def test_steps_are_kept_with_a_checkpoint(tmp_path: Path) -> None:
+    points = np.random.default_rng(0).normal(5, 3, (16, 2)).astype(np.float32)
+    session = trainweb.TrainingSession.from_model(example("first.onnx"), loss="CrossEntropyLoss", optimizer="AdamW")
+    data = Dataset({"points": points, "labels": np.arange(16) % 2}).standardize("points")
+    session.fit(data, epochs=1)
+    assert data.columns is not None
+    expected = session.predict({"points": data.columns["points"]})
+    session.state.properties["preprocessing"] = json.dumps(data.preprocessing)
+    session.save(tmp_path / "kept.ckpt")
+    kept = trainweb.CheckpointState.load_checkpoint(tmp_path / "kept.ckpt").properties["preprocessing"]
+    found = session.predict(Dataset({"points": points}).preprocess(json.loads(str(kept))))
+    assert list(found) == list(expected) and len(found) == 1
+    for name, values in found.items():
+        np.testing.assert_array_equal(values, expected[name])
 
 
 def test_steps_are_kept_with_the_rows() -> None:

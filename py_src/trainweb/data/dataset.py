@@ -328,10 +328,12 @@ class Dataset:
         FeedError
             The rows are a stream, there is no such input, or they have several types.
         """
-        return self.preprocess([{"type": "concat", "input": name, "parts": texts("parts", parts)}])
+        return self._applied([{"type": "concat", "input": name, "parts": texts("parts", parts)}])
 
     def preprocess(self, steps: list[table.Step]) -> Dataset:
-        """Apply the steps that were fitted on other rows; those of inputs that are not there change nothing.
+        """Apply the steps that were fitted on other rows.
+
+        Steps of inputs that are not there change nothing, and the first steps are left out if these rows have had them.
 
         Parameters
         ----------
@@ -345,6 +347,10 @@ class Dataset:
         ModelError
             `steps` are no such steps.
         """
+        given, done = table.checked_steps(steps), self.preprocessing
+        return self._applied(given[len(done) :] if given[: len(done)] == done else given)
+
+    def _applied(self, steps: list[table.Step]) -> Dataset:
         if self.columns is None:
             raise messages.TABLE_STREAM()
         given = table.checked_steps(steps)
@@ -357,7 +363,7 @@ class Dataset:
             raise messages.TABLE_STREAM()
         if not names:
             raise TypeError(f"{kind!r} needs the names of inputs; there are {', '.join(self.columns)}.")
-        return self.preprocess([table.fitted(kind, name, self.columns) for name in texts("names", names)])
+        return self._applied([table.fitted(kind, name, self.columns) for name in texts("names", names)])
 
     def take(self, count: int) -> Dataset:
         """The first rows (or batches).

@@ -116,6 +116,17 @@ class TrainingSession(SessionMethods, SessionTasks):
             raise ReleasedError("This session was released; create a new one.")
         return self._core
 
+    @property
+    def state(self) -> CheckpointState:
+        """The session's checkpoint: its `properties` are saved with the parameters.
+
+        Raises
+        ------
+        ReleasedError
+            After `release`.
+        """
+        return self.core.state
+
     # Steps.
 
     def train_step(

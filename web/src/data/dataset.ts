@@ -14,7 +14,7 @@ import { checkOptions } from "./nearest.js";
 import type { Remainder } from "../wire/fit.js";
 import { permutation } from "./random.js";
 import { asTensor, batched, bucketed, drawn, liveTensor, type Batch, type Numbers, type Row } from "./rows.js";
-import { applySteps, checkSteps, fittedStep, type Fitted, type PreprocessingStep } from "./table.js";
+import { applySteps, areSteps, checkSteps, fittedStep, type Fitted, type PreprocessingStep } from "./table.js";
 
 /** Tensors by input name whose first axis counts rows; nested arrays of numbers, and typed arrays with a value a row. */
 export type Columns = { readonly [name: string]: Tensor | ArrayBufferView | Numbers };
@@ -296,17 +296,24 @@ export class Dataset implements AsyncIterable<Row | Batch> {
    * @throws FeedError when the rows are a stream, there is no such input, or they have several types
    */
   concat(name: string, parts: readonly string[]): Dataset {
-    return this.preprocess([{ type: "concat", input: name, parts }]);
+    return this.#applied([{ type: "concat", input: name, parts }]);
   }
 
   /**
-   * Apply the steps that were fitted on other rows; those of inputs that are not there change nothing.
+   * Apply the steps that were fitted on other rows. Steps of inputs that are not there change nothing, and the first steps
+   * are left out if these rows have had them.
    *
    * @param steps - `preprocessing` of the dataset of these rows
    * @throws FeedError when the rows are a stream, or an input has another type, width or category than the fitted rows;
    *   ModelError when `steps` are no such steps
    */
   preprocess(steps: readonly PreprocessingStep[]): Dataset {
+    const given = checkSteps(steps);
+    const done = this.#preprocessing;
+    return this.#applied(areSteps(given.slice(0, done.length), done) ? given.slice(done.length) : given);
+  }
+
+  #applied(steps: readonly PreprocessingStep[]): Dataset {
     if (this.#columns === null) {
       throw sessionError("TABLE_STREAM", {});
     }
@@ -322,7 +329,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     if (names.length === 0) {
       throw new TypeError(`'${type}' needs the names of inputs; there are ${[...columns.keys()].join(", ")}.`);
     }
-    return this.preprocess(names.map((name) => fittedStep(type, name, columns)));
+    return this.#applied(names.map((name) => fittedStep(type, name, columns)));
   }
 
   /** A dataset of tensors that has had more steps. */

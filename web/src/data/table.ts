@@ -141,6 +141,13 @@ export function checkSteps(steps: unknown): readonly PreprocessingStep[] {
   return given as readonly PreprocessingStep[];
 }
 
+/** True if steps are the same, in any order of their fields. */
+export function areSteps(given: readonly PreprocessingStep[], expected: readonly PreprocessingStep[]): boolean {
+  const text = (steps: readonly PreprocessingStep[]): string =>
+    JSON.stringify(steps.map((step) => Object.entries(step).sort(([a], [b]) => (a < b ? -1 : 1))));
+  return text(given) === text(expected);
+}
+
 function inputOf(name: string, columns: Tensors): Tensor {
   const found = columns.get(name);
   if (found === undefined) {

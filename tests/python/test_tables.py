@@ -119,6 +119,7 @@ def test_steps_are_kept_with_a_checkpoint(tmp_path: Path) -> None:
     session.save(tmp_path / "kept.ckpt")
     kept = trainweb.CheckpointState.load_checkpoint(tmp_path / "kept.ckpt").properties["preprocessing"]
     found = session.predict(Dataset({"points": points}).preprocess(json.loads(str(kept))))
+    session.release()
     assert list(found) == list(expected) and len(found) == 1
     for name, values in found.items():
         np.testing.assert_array_equal(values, expected[name])

@@ -165,7 +165,7 @@ TABLE = """
 height,weight,colour,size,kind
 1.5,10,red,3,😀
 2.25,0,blue,1,ﬁ
-0.1,3.3,red,3,b
+0.1,3.3,re,3,b
 7,-4,green,2,ﬁ
 """
 TABLE_COLUMNS = {"numbers": ["height", "weight"], "colour": "colour", "size": "size", "labels": "kind"}

@@ -64,6 +64,7 @@ CALLS = {
     "inspectModel(sessionOptions)": "inspectModel(model, config, o)",
     "joinFlower(options)": "joinFlower('ws://127.0.0.1:9', session, o)",
     "listFolder(options)": "listFolder([], o)",
+    "Dataset.fromCsv(options)": "Dataset.fromCsv('x\\n1', { x: 'x' }, o)",
     "readCsv(options)": "readCsv('x\\n1', { x: 'x' }, o)",
     "readImage(options)": "readImage(new ImageData(2, 2), o)",
     "readImages(options)": "readImages([new ImageData(2, 2)], o)",

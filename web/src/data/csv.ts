@@ -6,7 +6,6 @@ import { sessionError } from "../wire/messages.js";
 import { FeedError, shortened } from "../wire/errors.js";
 import { messageOf } from "../wire/fetch-file.js";
 import { otherPlatform } from "../wire/platform.js";
-import { Dataset } from "./dataset.js";
 import { badSetting, describe } from "./given.js";
 import { checkOptions } from "./nearest.js";
 
@@ -49,19 +48,18 @@ const RANGES: Readonly<Record<string, readonly [bigint, bigint]>> = {
   uint8: [0n, 255n],
 };
 
-/**
- * Read a CSV file as a dataset. The first line has the names of the columns.
- *
- * @param source - the text, or a file; or, in Node, Deno and Bun, a path or URL; pages read no path or URL
- * @param columns - for each input of the model its column (one value a row), or several, which become a vector
- * @throws FeedError for a missing or repeated column; or for a value that is missing, too large or not of its type,
- *   named by line and column. ModelError for an invalid delimiter
- */
-export async function readCsv(
-  source: string | Blob | Response,
-  columns: Readonly<Record<string, string | readonly string[]>>,
-  options: CsvOptions = {},
-): Promise<Dataset> {
+/** Source of `readCsv`. */
+export type CsvSource = string | Blob | Response;
+
+/** For each input of the model its column (one value a row), or several, which become a vector. */
+export type CsvColumns = Readonly<Record<string, string | readonly string[]>>;
+
+/** Tensors of a CSV file; `readCsv` says more. */
+export async function readColumns(
+  source: CsvSource,
+  columns: CsvColumns,
+  options: CsvOptions,
+): Promise<Record<string, Tensor>> {
   const known = { dtypes: true, delimiter: true, classes: true, missing: true } as const;
   const { dtypes = {}, delimiter = ",", classes = {}, missing = "error" } = checkOptions("readCsv", options, known);
   if (typeof delimiter !== "string" || !/^[^"\r\n]$/.test(delimiter)) {
@@ -101,7 +99,7 @@ export async function readCsv(
   return parseRows(linesOf(await textOf(source), delimiter), inputs, fills);
 }
 
-async function textOf(source: string | Blob | Response): Promise<string> {
+async function textOf(source: CsvSource): Promise<string> {
   if (typeof source === "string") {
     if (source !== "" && !/[\r\n]/.test(source)) {
       const platform = otherPlatform();
@@ -255,7 +253,7 @@ function findPlaces(header: readonly string[], inputs: readonly Input[]): readon
   );
 }
 
-function parseRows(lines: Generator<Line, void>, inputs: readonly Input[], fills: ReadonlyMap<string, string> | null): Dataset {
+function parseRows(lines: Generator<Line, void>, inputs: readonly Input[], fills: ReadonlyMap<string, string> | null): Record<string, Tensor> {
   const header = lines.next().value?.values ?? [];
   if (header.length === 0) {
     throw sessionError("EMPTY_DATASET", {});
@@ -289,7 +287,7 @@ function parseRows(lines: Generator<Line, void>, inputs: readonly Input[], fills
     // The overloads of Tensor go by type; dtype and array agree by construction.
     return [name, new Tensor(dtype as "float32", data as Float32Array, isVector ? [rows, wanted.length] : [rows])] as const;
   });
-  return new Dataset(Object.fromEntries(columns));
+  return Object.fromEntries(columns);
 }
 
 function valueOf(text: string, input: Input, line: number, column: string, fills: ReadonlyMap<string, string> | null): Value {

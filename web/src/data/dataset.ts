@@ -8,7 +8,7 @@
 import { Tensor } from "onnxruntime-common";
 
 import { sessionError } from "../wire/messages.js";
-import { readCsv } from "./csv.js";
+import { readColumns, type CsvColumns, type CsvOptions, type CsvSource } from "./csv.js";
 import { badSetting, describe, isTensor } from "./given.js";
 import { checkOptions } from "./nearest.js";
 import type { Remainder } from "../wire/fit.js";
@@ -58,9 +58,9 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     return source instanceof Dataset ? source : new Dataset(source);
   }
 
-  /** `readCsv`, with the same arguments. */
-  static async fromCsv(...given: Parameters<typeof readCsv>): Promise<Dataset> {
-    return readCsv(...given);
+  /** A dataset of a CSV file: `readCsv`. */
+  static async fromCsv(source: CsvSource, columns: CsvColumns, options: CsvOptions = {}): Promise<Dataset> {
+    return new Dataset(await readColumns(source, columns, options));
   }
 
   /** Steps of `standardize`, `oneHot`, `categories` and `concat` so far: plain JSON, for `preprocess`. */
@@ -423,6 +423,18 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     }
     return this.#after([], picked);
   }
+}
+
+/**
+ * Read a CSV file as a dataset. The first line has the names of the columns.
+ *
+ * @param source - the text, or a file; or, in Node, Deno and Bun, a path or URL; pages read no path or URL
+ * @param columns - for each input of the model its column (one value a row), or several, which become a vector
+ * @throws FeedError for a missing or repeated column; or for a value that is missing, too large or not of its type,
+ *   named by line and column. ModelError for an invalid delimiter
+ */
+export async function readCsv(source: CsvSource, columns: CsvColumns, options: CsvOptions = {}): Promise<Dataset> {
+  return Dataset.fromCsv(source, columns, options);
 }
 
 /**

@@ -29,8 +29,8 @@ export {
   UnsupportedError,
   type TensorRange,
 } from "../wire/errors.js";
-export { readCsv, type CsvDtype, type CsvOptions } from "../data/csv.js";
-export { Dataset } from "../data/dataset.js";
+export type { CsvColumns, CsvDtype, CsvOptions, CsvSource } from "../data/csv.js";
+export { Dataset, readCsv } from "../data/dataset.js";
 export type { PreprocessingStep } from "../data/table.js";
 export { example } from "../data/example.js";
 export { listFolder, type FolderSource, type ListedFolder } from "../data/folder.js";

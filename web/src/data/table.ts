@@ -6,19 +6,42 @@ import { sessionError } from "../wire/messages.js";
 import { badSetting } from "./given.js";
 import { liveTensor } from "./rows.js";
 
+/** A step that was fitted by `standardize`. */
+export interface StandardizeStep {
+  /** The kind of step. */
+  readonly type: "standardize";
+  /** The input that it changes. */
+  readonly input: string;
+  /** Mean of each column. */
+  readonly mean: readonly number[];
+  /** Deviation of each column. */
+  readonly std: readonly number[];
+}
+
+/** A step that was fitted by `oneHot` or `categories`. */
+export interface CategoryStep {
+  /** The kind of step, by its name in Python. */
+  readonly type: "one_hot" | "categories";
+  /** The input that it changes. */
+  readonly input: string;
+  /** Categories of each column, in ascending order. */
+  readonly categories: readonly (readonly (string | number)[])[];
+}
+
+/** A step of `concat`. */
+export interface ConcatStep {
+  /** The kind of step. */
+  readonly type: "concat";
+  /** The input that it makes. */
+  readonly input: string;
+  /** The inputs that it joins. */
+  readonly parts: readonly string[];
+}
+
 /** A step of preprocessing: plain JSON, the same in Python. */
-export type PreprocessingStep =
-  | { readonly type: "standardize"; readonly input: string; readonly mean: readonly number[]; readonly std: readonly number[] }
-  | {
-      readonly type: "one_hot" | "categories";
-      readonly input: string;
-      /** Of each column, in ascending order. */
-      readonly categories: readonly (readonly (string | number)[])[];
-    }
-  | { readonly type: "concat"; readonly input: string; readonly parts: readonly string[] };
+export type PreprocessingStep = StandardizeStep | CategoryStep | ConcatStep;
 
 type Tensors = ReadonlyMap<string, Tensor>;
-type Categorical = Extract<PreprocessingStep, { readonly categories: unknown }>;
 /** Types of steps that are fitted. */
 export type Fitted = "standardize" | "one_hot" | "categories";
 
@@ -178,7 +201,7 @@ function checkWidth(name: string, given: number, expected: number): void {
   }
 }
 
-function standardize({ input, mean, std }: Extract<PreprocessingStep, { type: "standardize" }>, tensor: Tensor): Tensor {
+function standardize({ input, mean, std }: StandardizeStep, tensor: Tensor): Tensor {
   const [, width] = flatDims(tensor);
   checkWidth(input, width, mean.length);
   const scaled = valuesOf(tensor).map((value, i) => (Number(value) - mean[i % width]!) / std[i % width]!);
@@ -187,7 +210,7 @@ function standardize({ input, mean, std }: Extract<PreprocessingStep, { type: "s
     : new Tensor("float32", Float32Array.from(scaled), tensor.dims);
 }
 
-function categorize({ type, input, categories }: Categorical, tensor: Tensor): Tensor {
+function categorize({ type, input, categories }: CategoryStep, tensor: Tensor): Tensor {
   const [rows, width] = flatDims(tensor);
   checkWidth(input, width, categories.length);
   const known = categories.map((of) => new Map(of.map((value, place) => [value, place] as const)));

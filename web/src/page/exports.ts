@@ -31,7 +31,7 @@ export {
 } from "../wire/errors.js";
 export type { CsvColumns, CsvDtype, CsvOptions, CsvSource } from "../data/csv.js";
 export { Dataset, readCsv } from "../data/dataset.js";
-export type { PreprocessingStep } from "../data/table.js";
+export type { CategoryStep, ConcatStep, PreprocessingStep, StandardizeStep } from "../data/table.js";
 export { example } from "../data/example.js";
 export { listFolder, type FolderSource, type ListedFolder } from "../data/folder.js";
 export { readObjectStore, type ObjectStoreSource } from "../data/indexed-db.js";

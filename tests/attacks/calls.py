@@ -325,6 +325,20 @@ CALLS: dict[str, PublicCall] = {
         lora=None,
         options=None,
     ),
+    "TrainingSession.overfit_one_batch": PublicCall(
+        lambda _: session().overfit_one_batch, lambda _: {"batch": feeds(), "steps": 2, "learning_rate": 0.01}
+    ),
+    "TrainingSession.find_learning_rate": PublicCall(
+        lambda _: session().find_learning_rate,
+        lambda _: {"data": feeds(16), "steps": 10, "least": 1e-5, "most": 1.0, "batch_size": 8, "seed": 0},
+    ),
+    "TrainingSession.save": PublicCall(
+        lambda _: session().save, lambda folder: {"path": folder / "saved", "include_optimizer_state": True}
+    ),
+    "TrainingSession.export": PublicCall(
+        lambda _: session().export,
+        lambda folder: {"path": folder / "exported.onnx", "outputs": ["logits"], "ema": False},
+    ),
     "Trainer": PublicCall(lambda _: trainweb.Trainer, lambda _: {"session": session()}),
     "Trainer.overfit_one_batch": PublicCall(
         lambda _: trainweb.Trainer(session()).overfit_one_batch,

@@ -27,9 +27,11 @@ DIVERGED = 4.0
 SKIPPED_START, SKIPPED_END = 10, 5
 """The share of the steps at the start that tell nothing (1 of 10), and how many steps at the end."""
 BUFFER = 1024
+MOST_STEPS = 100_000
+"""More steps find no better rate."""
 
 OPTIONS = {
-    "steps": Field(Whole(least=10), 100, is_optional=False),
+    "steps": Field(Whole(least=10, most=MOST_STEPS), 100, is_optional=False),
     "least": Field(Number(above=0), 1e-7, is_optional=False),
     "most": Field(Number(above=0), 10.0, is_optional=False),
     "batch_size": FIT["batch_size"],

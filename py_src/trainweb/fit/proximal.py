@@ -20,7 +20,7 @@ class ProximalTerm:
     """
 
     def __init__(self, session: TrainingSession, mu: float) -> None:
-        self._host, self._mu = session.core.host, mu
+        self._host, self._mu = session.core.host, float(mu)
         self._host.demand("tw_session_start")
 
     def add(self) -> None:

@@ -282,5 +282,7 @@ class SessionTasks:
             session.core.check_step("eval")
             outputs = session.core.models.own_outputs()
         names = [outputs] if isinstance(outputs, str) else outputs
+        if not isinstance(names, Sequence) or not names or not all(isinstance(name, str) for name in names):
+            raise TypeError(f"'outputs' must be a list of at least one str, got {outputs!r:.80}.")
         found: bytes | None = session.export_model_for_inferencing(path, names, ema=ema)
         return found

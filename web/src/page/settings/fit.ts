@@ -300,7 +300,7 @@ export const EARLY_STOPPING_RULE: Rule = {"value": [">", "bad", ["max", ["-", "p
 export const FIND_RATE: Settings = {
   steps: {
     python: "steps",
-    kind: {"kind": "integer", "expected": "an integer >= 10", "least": 10},
+    kind: {"kind": "integer", "expected": "an integer >= 10 and <= 100000", "least": 10, "most": 100000},
     isOptional: false,
     default: 100,
   },

@@ -217,7 +217,7 @@ def test_flags_and_buffers_are_checked(js: JsPage) -> None:
            const wanted = await s.getContiguousParameters(true);
            const calls = [
              () => s.getContiguousParameters("false"), () => s.getContiguousParameters(true, { ema: 1 }),
-             () => s.getParametersSize({ trainableOnly: false }), () => s.loadParametersBuffer(out, 1),
+             () => s.getParametersSize({ trainableOnly: 0 }), () => s.loadParametersBuffer(out, 1),
              () => s.getContiguousParameters(true, { out: new Float32Array(431) }),
              () => s.getContiguousParameters(true, { out: [] }), () => s.parameterNames({ trainableOnly: "no" }),
              () => s.loadParametersBuffer(new Int32Array(432)),

@@ -175,7 +175,7 @@ def test_without_a_loss_the_first_output_is_it() -> None:
 def test_a_loss_that_is_no_scalar_is_refused() -> None:
     with pytest.raises(ModelError, match=r"'logits' has shape .*must be a scalar"):
         build_artifacts(mlp(), optimizer=OptimType.SGD)
-    with pytest.raises(ModelError, match="There is no loss 'mse'"):
+    with pytest.raises(TypeError, match="There is no loss 'mse'"):
         build_artifacts(mlp(), loss="mse")
 
 

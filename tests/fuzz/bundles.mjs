@@ -14,7 +14,7 @@ import { openSync, readdirSync, readFileSync, writeSync } from "node:fs";
 import { join } from "node:path";
 
 import { Engine } from "../../web/src/engine/engine.ts";
-import { GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE } from "../../web/src/engine/layout.ts";
+import { ARENA, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE } from "../../web/src/engine/layout.ts";
 import { EngineError, TrainwebError } from "../../web/src/wire/errors.ts";
 import { parseBundle, splitBundle } from "../../web/src/worker/bundle.ts";
 import { LazyModels } from "../../web/src/worker/python-models.ts";
@@ -32,6 +32,66 @@ const HEADER_BYTES = 64;
 const LARGEST_BLOCK = 2 ** 24;
 const MOST_FEEDS = 2 ** 16;
 
+/** Calls by which a session in the kernels takes and frees blocks: the walls follow it. */
+const FOLLOWED = {
+  tw_session_reserve(walls, session, [segment, nbytes], act) {
+    const { engine } = walls;
+    const { segments } = walls.of(session);
+    const before = walls.wall();
+    // Too much is refused by the real one, in its words.
+    const status = act(segment, nbytes <= LARGEST_BLOCK ? nbytes : 2 ** 32 - 1);
+    const base = engine.call("tw_session_base", session, segment);
+    const size = engine.call("tw_session_bytes", session, segment);
+    const isSame = segments.get(segment)?.base === base && segments.get(segment).size === size;
+    if (isSame || base === 0) {
+      walls.free(before);
+      return status;
+    }
+    if (segments.has(segment)) {
+      walls.drop(segments.get(segment).base);
+    }
+    segments.set(segment, { base, size });
+    if (segment === ARENA) {
+      engine.u8.fill(FRESH, base, base + size);
+    }
+    walls.blocks.set(base, { nbytes: size, walls: [before, walls.wall()] });
+    return status;
+  },
+  tw_session_trained(walls, session, given, act) {
+    const status = act(...given);
+    if (status === 0) {
+      walls.of(session).tables.push(given[0]);
+    }
+    return status;
+  },
+  tw_session_load(walls, session, given, act) {
+    const status = act(...given);
+    if (status === 0) {
+      walls.of(session).plans.set(given[0], given[1]);
+    }
+    return status;
+  },
+  tw_session_unload(walls, session, given, act) {
+    const status = act(...given);
+    const { plans } = walls.of(session);
+    const constants = plans.get(given[0]);
+    plans.delete(given[0]);
+    walls.drop(given[0]);
+    if (constants && ![...plans.values()].includes(constants)) {
+      walls.drop(constants);
+    }
+    return status;
+  },
+  tw_session_close(walls, session, given, act) {
+    const { segments, plans, tables } = walls.of(session);
+    const status = act(...given);
+    const held = [...segments.values()].map(({ base }) => base);
+    new Set([...held, ...tables, ...plans.keys(), ...plans.values()]).forEach((ptr) => walls.drop(ptr));
+    walls.sessions.delete(session);
+    return status;
+  },
+};
+
 /** Walls around each block, the same fresh bytes in every one, and an eye on who writes where. */
 class Walls {
   constructor(engine) {
@@ -39,7 +99,7 @@ class Walls {
     this.alloc = engine.alloc.bind(engine);
     this.free = engine.free.bind(engine);
     this.blocks = new Map();
-    this.isPlacing = false;
+    this.sessions = new Map();
     this.watch();
     this.fill = WALLS[0];
     engine.alloc = (nbytes, isZero = false) => {
@@ -53,10 +113,7 @@ class Walls {
     };
     engine.free = (ptr) => {
       this.free(ptr);
-      const { walls } = this.blocks.get(ptr) ?? { walls: [] };
-      this.blocks.delete(ptr);
-      this.broken ||= !this.stand(walls);
-      walls.forEach((wall) => this.free(wall));
+      this.drop(ptr);
     };
     this.broken = false;
   }
@@ -64,23 +121,19 @@ class Walls {
   /** Have accesses of the host and runs of plans looked at. */
   watch() {
     const { engine } = this;
-    const { write, view, place, run } = { write: engine.write, view: engine.view, place: engine.place, run: engine.run };
+    const { write, view, call, run } = { write: engine.write, view: engine.view, call: engine.call, run: engine.run };
     engine.write = (ptr, data) => {
-      // The table of segments is the kernels' own.
-      this.broken ||= !this.isPlacing && !this.owns(ptr, data.byteLength);
+      this.broken ||= !this.owns(ptr, data.byteLength);
       write.call(engine, ptr, data);
     };
     engine.view = (ptr, nbytes) => {
       this.broken ||= !this.owns(ptr, nbytes);
       return view.call(engine, ptr, nbytes);
     };
-    engine.place = (...given) => {
-      this.isPlacing = true;
-      try {
-        place.apply(engine, given);
-      } finally {
-        this.isPlacing = false;
-      }
+    engine.call = (name, session, ...given) => {
+      const follow = FOLLOWED[name];
+      const act = (...args) => call.call(engine, name, session, ...args);
+      return follow ? follow(this, session, given, act) : act(...given);
     };
     engine.run = (plan) => {
       const before = this.snapshot();
@@ -96,6 +149,22 @@ class Walls {
       this.broken ||= Buffer.compare(before.subarray(at), after.subarray(at)) !== 0;
       return status;
     };
+  }
+
+  /** Blocks that a session holds. */
+  of(session) {
+    if (!this.sessions.has(session)) {
+      this.sessions.set(session, { segments: new Map(), plans: new Map(), tables: [] });
+    }
+    return this.sessions.get(session);
+  }
+
+  /** A block is gone: its walls must stand, and go, too. */
+  drop(ptr) {
+    const { walls } = this.blocks.get(ptr) ?? { walls: [] };
+    this.blocks.delete(ptr);
+    this.broken ||= !this.stand(walls);
+    walls.forEach((wall) => this.free(wall));
   }
 
   /** The kernels' memory as it is; valid until the next one, for new pages take longer than all else. */

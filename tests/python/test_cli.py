@@ -161,8 +161,8 @@ def test_check_gives_lines_that_train_the_model(capsys: pytest.CaptureFixture[st
     session = told["session"]
     assert isinstance(session, trainweb.TrainingSession)
     assert session.get_step_count() == 100 and "fc1.weight" not in session.parameter_names(trainable_only=True)
-    steps = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
-    assert len(steps) == 100 and steps[-1] < steps[0]
+    losses = json.loads(capsys.readouterr().out)
+    assert len(losses) == 100 and losses[-1] < losses[0]
     exported = told["trained"]
     assert isinstance(exported, bytes) and b"logits" in exported
     session.release()

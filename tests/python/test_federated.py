@@ -138,7 +138,7 @@ def test_averages_are_those_of_numpy() -> None:
 
 
 def test_what_cannot_be_is_refused(session: trainweb.TrainingSession) -> None:
-    with pytest.raises(ModelError, match="no setting 'clip'"):
+    with pytest.raises(TypeError, match="no setting 'clip'"):
         session.federated(clip=1)
     with pytest.raises(ModelError, match="clip_norm is 0"):
         session.federated(clip_norm=0)

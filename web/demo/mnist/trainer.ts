@@ -226,7 +226,7 @@ export class Trainer {
 
   /** A session on these bytes in place of the present one, which goes only once the new one is there. */
   async #replaceSession(checkpoint: Uint8Array): Promise<void> {
-    const files = { ...this.#built(), checkpointState: checkpoint };
+    const files = { ...this.#built(), checkpoint };
     const session = await TrainingSession.create(files);
     const old = this.#session;
     await this.#tail;

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 BUILDS = ("kernels", "kernels.relaxed")
 
 
+MOST_INSTANCES = 2**31 - 1
+"""Each plan with generated functions is one; wasmtime would stop after 10,000."""
+
+
 def _close_at_exit(managed: Any) -> None:
     # wasmtime's own finalizers fail, and print that, once the interpreter has torn down its modules.
     reference = weakref.ref(managed)
@@ -98,7 +102,9 @@ class WasmtimeEngine(Engine):
         self._stack, self._stack_top = stack, stack.value(self._store)
 
     def _new_store(self) -> wt.Store:
-        return wt.Store(_wasmtime_engine())
+        store = wt.Store(_wasmtime_engine())
+        store.set_limits(instances=MOST_INSTANCES)
+        return store
 
     def _instantiate(self, module: wt.Module, imports: dict[tuple[str, str], Any]) -> wt.Instance:
         try:

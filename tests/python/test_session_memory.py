@@ -12,7 +12,7 @@ from tests.python.sessions import artifacts, batch, session, snapshot, warm
 
 import trainweb
 from trainweb.backend.wasm.engine import get_engine
-from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
+from trainweb.backend.wasm.engine.wasmtime import MOST_INSTANCES, WasmtimeEngine
 from trainweb.errors import EngineError, ReleasedError
 
 ALLOCATING = {f"tw_session_{name}" for name in ("open", "reserve", "load", "save", "start")}
@@ -49,7 +49,7 @@ def allocations_fail_from(n: int) -> Iterator[list[int]]:
 
     @contextmanager
     def full_memory(engine: WasmtimeEngine) -> Iterator[None]:
-        engine._store.set_limits(memory_size=engine.memory_size())
+        engine._store.set_limits(memory_size=engine.memory_size(), instances=MOST_INSTANCES)
         taken = []
         for nbytes in (1 << k for k in range(30, 5, -1)):
             while ptr := call("tw_alloc", nbytes):
@@ -57,7 +57,7 @@ def allocations_fail_from(n: int) -> Iterator[list[int]]:
         try:
             yield
         finally:
-            engine._store.set_limits(memory_size=-1)
+            engine._store.set_limits(memory_size=-1, instances=MOST_INSTANCES)
             for ptr in taken:
                 call("tw_free", ptr)
 

@@ -84,7 +84,10 @@ def start_and_pause(page: Page, step: int) -> int:
         [LONG_EPOCHS, step],
     )
     wait_for(page, "p.state === 'paused'")
-    done = progress(page)["step"]
+    done = -1
+    while done != progress(page)["step"]:  # steps that were under way still come in
+        done = progress(page)["step"]
+        page.wait_for_timeout(300)
     page.evaluate(f"demo.trainer.settings.maxSteps = {done + STEPS}")
     return int(done)
 

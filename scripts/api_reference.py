@@ -128,13 +128,13 @@ def docstring(cls: griffe.Object | None, name: str, thing: griffe.Object) -> gri
 
 
 def _rule_of(optimizer: griffe.Object) -> griffe.Object:
-    """The class in `ops/rules.py` that an optimizer is made of."""
-    return optimizer.package[f"ops.rules.{optimizer.name}"]  # type: ignore[no-any-return]
+    """The class in `ops/optim/rules.py` that an optimizer is made of."""
+    return optimizer.package[f"ops.optim.rules.{optimizer.name}"]  # type: ignore[no-any-return]
 
 
 def rule_signature(name: str, optimizer: griffe.Object) -> str:
     """The settings of a rule, with their defaults."""
-    rule = getattr(importlib.import_module("trainweb.ops.rules"), optimizer.name)
+    rule = getattr(importlib.import_module("trainweb.ops.optim.rules"), optimizer.name)
     settings = [f"{setting}={field.default!r}" for setting, field in rule.settings.items()]
     return f"{name}({', '.join([*settings, 'clip_grad=None'])})"
 

@@ -19,9 +19,9 @@ NAMES_IN_PAGE = {"ValueError": "RangeError", "KeyError": "RangeError", "InvalidV
 
 PYTHON_MODULES = {
     "Any": "typing",
-    "DeadUnits": "trainweb.training.units",
+    "DeadUnits": "trainweb.training.debug.units",
     "Mapping": "collections.abc",
-    "NodeArg": "trainweb.training.interface",
+    "NodeArg": "trainweb.training.ort.interface",
     "PropertyValue": "trainweb.training.record",
     "Sequence": "collections.abc",
     "SessionMemory": "trainweb.training.core",

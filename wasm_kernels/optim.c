@@ -1,5 +1,5 @@
 /* Optimizers that need the norm of a parameter, clipping by norms, and the upkeep of moments and of the step; the others are
-   generated functions (ops/rules.py). Formulas are evaluated in float32 per element, with scalar factors (bias corrections,
+   generated functions (ops/optim/rules.py). Formulas are evaluated in float32 per element, with scalar factors (bias corrections,
    clipping) in double. The relative error of an update is below 1e-6, tested against float64. */
 #include "math.h"
 #include "optim.h"

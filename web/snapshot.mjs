@@ -96,7 +96,7 @@ BRIDGE = "trainweb.flower"  # a server, which no page can be
 CALLED_BY_PYTHON = {
     "trainweb.api", "trainweb.compat.older_optimizers", "trainweb.compat.onnxruntime", "trainweb.data.files", "trainweb.data.images",
     "trainweb.federated.privacy", "trainweb.federated.secure", "trainweb.ops.table", "trainweb.torch", "trainweb.training.calls",
-    "trainweb.training.inference_session"}
+    "trainweb.training.ort.inference_session"}
 
 # First, while the heap has large holes: its peak would enlarge a heap that is fuller.
 from trainweb.model.schema import messages

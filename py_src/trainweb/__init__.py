@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from trainweb import api, artifacts, compat, data, errors, federated, fit, lora, onnxblock, schedules
     from trainweb.compat.gradient_graph import GradientGraphBuilder
     from trainweb.fit.trainer import Trainer
-    from trainweb.training.check import check
     from trainweb.training.core import set_seed
-    from trainweb.training.inference_session import InferenceSession
-    from trainweb.training.options import RunOptions, SessionOptions
+    from trainweb.training.debug.check import check
+    from trainweb.training.ort.inference_session import InferenceSession
+    from trainweb.training.ort.options import RunOptions, SessionOptions
     from trainweb.training.session import TrainingSession
     from trainweb.training.state import CheckpointState
     from trainweb.training.store import CheckpointStore
@@ -26,12 +26,12 @@ _HOMES = {
     "CheckpointState": "trainweb.training.state",
     "CheckpointStore": "trainweb.training.store",
     "GradientGraphBuilder": "trainweb.compat.gradient_graph",
-    "InferenceSession": "trainweb.training.inference_session",
-    "RunOptions": "trainweb.training.options",
-    "SessionOptions": "trainweb.training.options",
+    "InferenceSession": "trainweb.training.ort.inference_session",
+    "RunOptions": "trainweb.training.ort.options",
+    "SessionOptions": "trainweb.training.ort.options",
     "Trainer": "trainweb.fit.trainer",
     "TrainingSession": "trainweb.training.session",
-    "check": "trainweb.training.check",
+    "check": "trainweb.training.debug.check",
     "set_seed": "trainweb.training.core",
 }
 _MODULES = ("api", "artifacts", "compat", "data", "errors", "federated", "fit", "lora", "onnxblock", "schedules")

@@ -17,7 +17,7 @@ from trainweb.errors import FeedError, TrainwebError
 
 if TYPE_CHECKING:
     from trainweb.ir.shapes import TensorType
-    from trainweb.training.check import Report
+    from trainweb.training.debug.check import Report
     from trainweb.training.session import TrainingSession
     from trainweb.training.state import CheckpointState
 
@@ -223,7 +223,7 @@ def _artifacts(args: argparse.Namespace) -> None:
     from trainweb.artifacts.builder import describe_missing_loss
     from trainweb.model import read_model
     from trainweb.onnxblock.optim import OPTIMIZERS
-    from trainweb.ops.optim import TRAINWEB
+    from trainweb.ops.optim.operators import TRAINWEB
 
     loss = None if args.loss is None else _member(LossType, "--loss", args.loss)
     optimizer = _member(OptimType, "--optimizer", args.optimizer)
@@ -251,7 +251,7 @@ def _artifacts(args: argparse.Namespace) -> None:
 
 def _check(args: argparse.Namespace) -> int:
     from trainweb.artifacts import LossType, OptimType
-    from trainweb.training.check import check
+    from trainweb.training.debug.check import check
 
     loss = None if args.loss is None else _member(LossType, "--loss", args.loss)
     optimizer = _member(OptimType, "--optimizer", args.optimizer)
@@ -349,7 +349,7 @@ def _inspect_checkpoint(data: bytes) -> None:
 def _inspect_model(data: bytes) -> None:
     from trainweb.model import read_model
     from trainweb.model.graph import Value
-    from trainweb.ops.op import find
+    from trainweb.ops.frame.op import find
 
     graph = read_model(data)
     opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in graph.opsets.items())
@@ -410,7 +410,7 @@ def _export(args: argparse.Namespace) -> None:
 
 def _compile(args: argparse.Namespace) -> None:
     from trainweb.checkpoint import write_file_atomically
-    from trainweb.training.bundle import make_bundle
+    from trainweb.training.page.bundle import make_bundle
 
     state, session, files = _open(args, options={"memory_budget": args.memory_budget})
     models = session.core.models

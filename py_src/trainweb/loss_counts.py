@@ -1,7 +1,7 @@
 """The number by which the loss of a batch was divided, which combines the losses of batches to a loss of all rows.
 
 The mean of two batches is ``(loss_1 n_1 + loss_2 n_2) / (n_1 + n_2)``. Each loss was divided by its n: rows, labels
-that are not ignored, or the sum of their weights. The graph tells which; `web/src/worker/fit.ts` is given the name of
+that are not ignored, or the sum of their weights. The graph tells which; `worker/fit/loop.ts` is given the name of
 the output that has n.
 """
 

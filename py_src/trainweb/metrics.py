@@ -2,7 +2,7 @@
 
 A metric is defined here and nowhere else. It sums up each batch by nodes that are appended to the eval model, so that
 only the sums leave the kernels' memory. A formula gives its value from the sums of all batches. A page gets formulas
-with its plans. It joins sums (`web/src/worker/metrics.ts`), all in float64 and in the same order as `Totals`.
+with its plans. It joins sums (`web/src/worker/fit/metrics.ts`), all in float64 and in the same order as `Totals`.
 """
 
 from __future__ import annotations

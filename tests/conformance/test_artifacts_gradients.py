@@ -18,7 +18,7 @@ from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
 from trainweb.onnxblock.transforms import constants_to_initializers, train_batch_norms
-from trainweb.ops.functions import write_interchangeable
+from trainweb.ops.frame.functions import write_interchangeable
 
 from .golden_artifacts import GOLDEN
 

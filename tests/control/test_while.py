@@ -25,7 +25,7 @@ from trainweb.model.graph import LOOP_ITERATIONS, Graph
 from trainweb.model.reader import read_model
 from trainweb.training.arrays import from_numpy
 from trainweb.training.inference import InferenceCore
-from trainweb.training.inference_session import InferenceSession
+from trainweb.training.ort.inference_session import InferenceSession
 
 NO_MAXIMUM = 2**63 - 1
 START = [0.1, 0.2, 0.05]

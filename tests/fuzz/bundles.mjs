@@ -16,7 +16,7 @@ import { join } from "node:path";
 import { Engine } from "../../web/src/engine/engine.ts";
 import { ARENA, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE } from "../../web/src/engine/layout.ts";
 import { EngineError, TrainwebError } from "../../web/src/wire/errors.ts";
-import { parseBundle, splitBundle } from "../../web/src/worker/bundle.ts";
+import { parseBundle, splitBundle } from "../../web/src/worker/bundle/bundle.ts";
 import { LazyModels } from "../../web/src/worker/python-models.ts";
 import { SessionCore } from "../../web/src/worker/session-core.ts";
 import { feedsOf, mutate, randomOf } from "./bundle-mutations.mjs";

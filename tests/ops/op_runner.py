@@ -11,7 +11,7 @@ import numpy as np
 
 from trainweb.autodiff.gradient import build_gradients
 from trainweb.model.graph import Graph, Node, Tensor, Value
-from trainweb.ops.op import Op, Sample, bind, registry
+from trainweb.ops.frame.op import Op, Sample, bind, registry
 from trainweb.training.arrays import from_numpy, to_numpy
 from trainweb.training.inference import InferenceCore
 

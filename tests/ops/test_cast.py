@@ -9,8 +9,8 @@ from tests.ops.op_runner import feeds_of, run, single_node
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Node
 from trainweb.ops.conversion import Cast
-from trainweb.ops.infer import infer_outputs
-from trainweb.ops.op import bind
+from trainweb.ops.frame.infer import infer_outputs
+from trainweb.ops.frame.op import bind
 
 TYPES = {1: np.float32, 2: np.uint8, 6: np.int32, 7: np.int64, 9: np.bool_, 11: np.float64}
 """ONNX's numbers of types."""

@@ -12,10 +12,10 @@ from trainweb.errors import TrainwebError
 from trainweb.ir.shapes import TensorType
 from trainweb.ir.symbols import SymbolTable
 from trainweb.model.graph import Graph, Value
-from trainweb.ops.infer import initializer_type
-from trainweb.ops.op import bind
-from trainweb.ops.optim import LinearLearningRate, SequenceOp
-from trainweb.ops.shapes import ShapeInference
+from trainweb.ops.frame.infer import initializer_type
+from trainweb.ops.frame.op import bind
+from trainweb.ops.frame.shapes import ShapeInference
+from trainweb.ops.optim.operators import LinearLearningRate, SequenceOp
 
 NAMED_BY_GRADIENT = {"AveragePoolGrad", "MaxPoolGrad"}
 """Operators that find the forward tensor by the name of its gradient: tests/ops/test_symbolic.py has them in graphs."""

@@ -8,8 +8,8 @@ from tests.ops.op_runner import Case, bound, cases, feeds_of, label, materialize
 
 from trainweb.errors import TrainwebError
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.op import Bad, Op, registry
-from trainweb.ops.optim import SequenceOp
+from trainweb.ops.frame.op import Bad, Op, registry
+from trainweb.ops.optim.operators import SequenceOp
 from trainweb.training.arrays import from_numpy
 from trainweb.training.inference import InferenceCore
 

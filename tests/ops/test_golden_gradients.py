@@ -15,7 +15,7 @@ from trainweb.errors import GradientError
 from trainweb.model.graph import Graph
 from trainweb.model.reader import read_model
 from trainweb.onnxblock.transforms import train_batch_norms
-from trainweb.ops.op import find
+from trainweb.ops.frame.op import find
 
 FOLDER = Path(__file__).parents[1] / "golden" / "op_grads"
 ENTRIES: list[dict[str, Any]] = json.loads((FOLDER / "index.json").read_text())

@@ -17,7 +17,7 @@ from tests.ops.op_runner import (
 )
 
 from trainweb.model.graph import Graph
-from trainweb.ops.optim import SequenceOp
+from trainweb.ops.optim.operators import SequenceOp
 
 STEP = 1e-5
 """Central differences in float64: errors of STEP^2 and 1e-16 / STEP, both far below the tolerance."""

@@ -9,7 +9,7 @@ import pytest
 from tests.ops.op_runner import feeds_of, materialize, run, single_node
 
 from trainweb.errors import FeedError
-from trainweb.ops.op import find
+from trainweb.ops.frame.op import find
 
 CASES: dict[str, tuple[list[Any], dict[str, Any], int]] = {
     "Gather": ([(5, 3), (4,)], {}, 1),

@@ -10,7 +10,7 @@ from tests.ops.op_runner import gradients, run, single_node, with_loss
 
 from trainweb.errors import UnsupportedError
 from trainweb.model.graph import Graph
-from trainweb.ops.op import find
+from trainweb.ops.frame.op import find
 
 RNG = np.random.default_rng(3)
 

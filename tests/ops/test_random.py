@@ -8,7 +8,7 @@ from tests.ops.op_runner import feeds_of, gradients, run, single_node, with_loss
 
 from trainweb.autodiff.gradient import build_gradients
 from trainweb.model.graph import Graph, Node, Value
-from trainweb.ops.op import find
+from trainweb.ops.frame.op import find
 from trainweb.training.arrays import from_numpy, to_numpy
 from trainweb.training.inference import InferenceCore
 

@@ -8,8 +8,8 @@ import onnx.defs
 import pytest
 from tests.ops.op_runner import label
 
-from trainweb.ops.composite import Composite
-from trainweb.ops.op import Op, registry
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.op import Op, registry
 from trainweb.ops.selection import Selection
 from trainweb.ops.table import operators_table
 

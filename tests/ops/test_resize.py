@@ -13,8 +13,8 @@ from onnx.reference import ReferenceEvaluator
 import trainweb
 from trainweb.ir.shapes import TensorType
 from trainweb.model.reader import read_model
-from trainweb.ops.op import bind
-from trainweb.ops.shapes import infer_shapes
+from trainweb.ops.frame.op import bind
+from trainweb.ops.frame.shapes import infer_shapes
 
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric")
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")

@@ -26,8 +26,8 @@ from trainweb.ir.layout import (
     STATE_WARMUP,
 )
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.op import registry
-from trainweb.ops.optim import MOMENTS, LinearLearningRate, Optimizer, SequenceOp, scheduler_graph
+from trainweb.ops.frame.op import registry
+from trainweb.ops.optim.operators import MOMENTS, LinearLearningRate, Optimizer, SequenceOp, scheduler_graph
 from trainweb.training.arrays import from_numpy, to_numpy
 from trainweb.training.host import N_SEGMENTS, PlanHost
 

@@ -16,7 +16,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
-from trainweb.ops.shapes import ShapeInference
+from trainweb.ops.frame.shapes import ShapeInference
 from trainweb.training.inference import InferenceCore
 
 MOST = 340

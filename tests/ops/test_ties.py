@@ -11,7 +11,7 @@ import pytest
 from tests.ops.op_runner import gradients, run, with_loss
 
 from trainweb.model.graph import FX_NODE, Graph, Node, Value
-from trainweb.ops.op import registry
+from trainweb.ops.frame.op import registry
 from trainweb.training.arrays import from_numpy
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "ties" / "recorded.json").read_text())

@@ -20,8 +20,8 @@ from trainweb.ir.layout import (
 )
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.model.graph import Sequence as SequenceValue
-from trainweb.ops.op import find
-from trainweb.ops.optim import MS, SCALARS, Optimizer
+from trainweb.ops.frame.op import find
+from trainweb.ops.optim.operators import MS, SCALARS, Optimizer
 from trainweb.training.host import PlanHost
 
 SEGMENTS = (PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from trainweb.model.graph import Graph, Node, Value
-from trainweb.ops.op import bind
+from trainweb.ops.frame.op import bind
 from trainweb.training.arrays import from_numpy
 
 MS = "com.microsoft"

@@ -12,7 +12,7 @@ import trainweb
 from trainweb.artifacts import OptimType, build_artifacts
 from trainweb.errors import UnsupportedError
 from trainweb.training.arrays import to_numpy
-from trainweb.training.inference_session import InferenceSession
+from trainweb.training.ort.inference_session import InferenceSession
 
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(3, 4) / 10
 

@@ -20,7 +20,7 @@ from trainweb.autodiff.gradient import build_gradients
 from trainweb.ir.dims import static
 from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.model.reader import read_model
-from trainweb.ops.shapes import ShapeInference
+from trainweb.ops.frame.shapes import ShapeInference
 
 FOLDER = Path(__file__).parent.parent / "exported"
 RECORD: dict[str, list[dict[str, Any]]] = json.loads((FOLDER / "shapes.json").read_text())

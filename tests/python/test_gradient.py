@@ -18,7 +18,7 @@ from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
 from trainweb.onnxblock.models import build_training_models
-from trainweb.ops import shapes
+from trainweb.ops.frame import shapes
 
 
 def graph_of(

@@ -8,7 +8,7 @@ import pytest
 
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.model.graph import Graph, Node, Tensor, Value
-from trainweb.ops.shapes import ShapeInference, infer_shapes
+from trainweb.ops.frame.shapes import ShapeInference, infer_shapes
 
 
 def graph_of(

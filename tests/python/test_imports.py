@@ -21,7 +21,7 @@ from importlib import import_module
 
 import_module(sys.argv[1])
 if any(m.startswith("trainweb.ops.") for m in sys.modules):  # then the others of them come later, on demand
-    import_module("trainweb.ops.op").find("", "Gemm")
+    import_module("trainweb.ops.frame.op").find("", "Gemm")
 """
 
 

@@ -17,7 +17,7 @@ from trainweb.api import CheckpointState, Module
 from trainweb.compat.onnxruntime import OrtValue
 from trainweb.errors import FeedError, SessionError, UnsupportedError
 from trainweb.training.core import free_abandoned
-from trainweb.training.interface import PROVIDERS
+from trainweb.training.ort.interface import PROVIDERS
 
 MLP = Path(__file__).parent.parent / "golden" / "mlp"
 EXPECTED = json.loads((MLP.parent / "calls" / "expected.json").read_text())

@@ -14,7 +14,7 @@ from trainweb.artifacts import OptimType, build_artifacts
 from trainweb.errors import UnsupportedError
 from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
-from trainweb.training.inference_session import InferenceSession
+from trainweb.training.ort.inference_session import InferenceSession
 from trainweb.training.session import TrainingSession
 from trainweb.training.state import CheckpointState
 

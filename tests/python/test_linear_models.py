@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 import trainweb
 from trainweb.artifacts import build_artifacts
 from trainweb.errors import ModelError, UnsupportedError
-from trainweb.training.inference_session import InferenceSession
+from trainweb.training.ort.inference_session import InferenceSession
 from trainweb.training.session import TrainingSession
 from trainweb.training.state import CheckpointState
 

@@ -24,8 +24,8 @@ from trainweb.ir.layout import GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS
 from trainweb.model.graph import Node
 from trainweb.model.reader import read_model
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
-from trainweb.ops.op import bind, find
-from trainweb.ops.optim import AVERAGES, MOMENTS, TRAINWEB, Subsequence
+from trainweb.ops.frame.op import bind, find
+from trainweb.ops.optim.operators import AVERAGES, MOMENTS, TRAINWEB, Subsequence
 
 ROOT = Path(__file__).parents[2]
 NAMES = list(OPTIMIZERS)

@@ -14,7 +14,7 @@ from tests.python.sessions import artifacts, batch, session, unchanged, warm
 
 import trainweb
 from trainweb.errors import FeedError, ModelError, SessionError, UnsupportedError
-from trainweb.training.options import SessionOptions
+from trainweb.training.ort.options import SessionOptions
 
 EXPECTED = json.loads((Path(__file__).parent.parent / "golden" / "calls" / "expected.json").read_text())
 

@@ -12,9 +12,9 @@ from trainweb.autodiff.gradient import build_gradients
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB, Graph, Node, Value
 from trainweb.model.reader import read_model
-from trainweb.ops.functions import write_interchangeable
-from trainweb.ops.op import Sample
-from trainweb.ops.recurrence import Recurrence
+from trainweb.ops.frame.functions import write_interchangeable
+from trainweb.ops.frame.op import Sample
+from trainweb.ops.recurrent.cell import Recurrence
 from trainweb.training.inference import InferenceCore
 
 STEPS = 5000

@@ -11,7 +11,7 @@ from tests.conformance.models import make_model, normal
 
 from trainweb.artifacts import OptimType, build_artifacts
 from trainweb.errors import ModelError
-from trainweb.training.check import check
+from trainweb.training.debug.check import check
 from trainweb.training.session import TrainingSession
 from trainweb.training.state import CheckpointState
 

@@ -39,7 +39,7 @@ from trainweb.onnxblock.context import ModelAccessor, accessing, restarted_names
 from trainweb.onnxblock.models import TRAINED_DTYPE, TrainingModels, build_training_models, with_outputs
 from trainweb.onnxblock.training import ForwardBlock
 from trainweb.onnxblock.transforms import constants_to_initializers, prune
-from trainweb.ops.functions import write_interchangeable
+from trainweb.ops.frame.functions import write_interchangeable
 from trainweb.settings import Sizes, make
 
 BATCH_NORM = ("train", "as_exported")

@@ -12,7 +12,7 @@ from trainweb.autodiff.gradient import influences
 from trainweb.errors import ModelError
 from trainweb.model.graph import Graph, Tensor
 from trainweb.onnxblock.models import TRAINED_DTYPE
-from trainweb.ops.shapes import ShapeInference
+from trainweb.ops.frame.shapes import ShapeInference
 from trainweb.settings import matching
 
 UNSETTLED = "The file does not settle what is a parameter"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX, build_gradients, influences
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Tensor, Value
-from trainweb.ops.composite import CompositeGradient, Types
+from trainweb.ops.frame.composite import CompositeGradient, Types
 
 
 def differentiate(op: CompositeGradient, types: Types, opsets: dict[str, int]) -> Graph:

@@ -14,11 +14,11 @@ from trainweb.autodiff.fake_quantization import with_straight_gradients
 from trainweb.errors import GradientError, ModelError, UnsupportedError
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Tensor, Value, take_name
-from trainweb.ops.composite import Composite, expand_composites, has_composites
 from trainweb.ops.elementwise import MOST_TERMS
-from trainweb.ops.gradients import GradientBuilder
-from trainweb.ops.op import Op
-from trainweb.ops.shapes import ShapeInference
+from trainweb.ops.frame.composite import Composite, expand_composites, has_composites
+from trainweb.ops.frame.gradients import GradientBuilder
+from trainweb.ops.frame.op import Op
+from trainweb.ops.frame.shapes import ShapeInference
 
 FLOATING = frozenset({"float32", "float64", "float16", "bfloat16"})
 """Only tensors of these dtypes carry gradients."""

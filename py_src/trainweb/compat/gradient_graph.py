@@ -17,7 +17,7 @@ from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Value
 from trainweb.model.reader import read_model
 from trainweb.onnxblock.transforms import constants_to_initializers, train_batch_norms
-from trainweb.ops.functions import write_interchangeable
+from trainweb.ops.frame.functions import write_interchangeable
 
 
 class GradientGraphBuilder:

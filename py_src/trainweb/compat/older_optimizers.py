@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from trainweb.onnxblock import optim
-from trainweb.ops import optim as operators
+from trainweb.ops.optim import operators
 from trainweb.settings import Betas, NotNegative, Number, YesNo, checked
 
 OPTIMIZERS: dict[str, tuple[set[str], set[str]]] = {

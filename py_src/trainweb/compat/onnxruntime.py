@@ -30,13 +30,13 @@ from trainweb.onnxblock import optim
 from trainweb.onnxblock.context import accessing, restarted_names
 from trainweb.onnxblock.models import build_training_models
 from trainweb.onnxblock.transforms import constants_to_initializers
-from trainweb.ops.functions import write_interchangeable
+from trainweb.ops.frame.functions import write_interchangeable
 from trainweb.training.arrays import from_numpy, to_numpy
 from trainweb.training.core import set_seed
 from trainweb.training.inert import warn_without_effect
-from trainweb.training.inference_session import InferenceSession, observe
-from trainweb.training.interface import CPU, PROVIDERS, ModelMetadata, NodeArg, SessionBase, check_providers
-from trainweb.training.options import (
+from trainweb.training.ort.inference_session import InferenceSession, observe
+from trainweb.training.ort.interface import CPU, PROVIDERS, ModelMetadata, NodeArg, SessionBase, check_providers
+from trainweb.training.ort.options import (
     Attributes,
     ExecutionMode,
     ExecutionOrder,
@@ -44,10 +44,10 @@ from trainweb.training.options import (
     RunOptions,
     SessionOptions,
 )
+from trainweb.training.ort.values import IOBinding, OrtValue, as_array
 from trainweb.training.parameters import OptimizerState
 from trainweb.training.session import TrainingSession as Session
 from trainweb.training.state import CheckpointState
-from trainweb.training.values import IOBinding, OrtValue, as_array
 
 MOMENTS = {"momentum0": "Moment_1", "momentum1": "Moment_2"}
 """Moments by their names in checkpoints and in this interface."""

@@ -24,9 +24,9 @@ from trainweb.ir.program import Program, Recomputation
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor
 from trainweb.model.lazy import LARGE, stays_outside
-from trainweb.ops.composite import StaticTypes, expand_composites, has_composites
-from trainweb.ops.infer import infer_outputs, initializer_type
-from trainweb.ops.op import Op, bind
+from trainweb.ops.frame.composite import StaticTypes, expand_composites, has_composites
+from trainweb.ops.frame.infer import infer_outputs, initializer_type
+from trainweb.ops.frame.op import Op, bind
 
 DEFAULT_ARENA_BYTES = 2 << 30
 """Workspace a plan may take unless the session's limits say otherwise."""

@@ -9,7 +9,7 @@ from trainweb.control.repeat import captured_tensors, declared_as, without_weigh
 from trainweb.errors import ModelError
 from trainweb.ir.dims import Symbol, SymbolicDim, static
 from trainweb.model.graph import TRAINWEB, Graph, Node, Tensor, Value
-from trainweb.ops.op import Op, bind
+from trainweb.ops.frame.op import Op, bind
 from trainweb.ops.view import Inquiry
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from trainweb.control.operators import CONTROL_OPERATORS, all_nodes, is_control, subgraphs
 from trainweb.model.graph import Graph, Node
-from trainweb.ops.op import find
+from trainweb.ops.frame.op import find
 from trainweb.ops.view import Inquiry
 
 MOVING = frozenset(

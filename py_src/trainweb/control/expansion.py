@@ -16,9 +16,9 @@ from trainweb.errors import LimitError, ModelError, UnsupportedError
 from trainweb.ir.dims import equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Tensor
-from trainweb.ops.op import bind
-from trainweb.ops.shapes import ShapeInference
-from trainweb.ops.since import domain_of
+from trainweb.ops.frame.op import bind
+from trainweb.ops.frame.shapes import ShapeInference
+from trainweb.ops.frame.since import domain_of
 
 UNROLLED_NODES = 20_000
 """Nodes that all loops and scans of a model may become: a recurrent cell of 15 nodes, 1,000 steps with room.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trainweb.errors import UnsupportedError
 from trainweb.model.graph import Graph, Node
-from trainweb.ops.op import bind
+from trainweb.ops.frame.op import bind
 
 CONTROL_OPERATORS: dict[str, tuple[int, ...]] = {
     "ConcatFromSequence": (),

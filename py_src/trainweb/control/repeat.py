@@ -10,8 +10,8 @@ from trainweb.errors import ModelError, UnsupportedError
 from trainweb.ir.dims import static
 from trainweb.ir.layout import LOOP_TRIPS
 from trainweb.model.graph import TRAINWEB, Graph, Node, Tensor, Value
-from trainweb.ops.infer import infer_outputs
-from trainweb.ops.op import bind
+from trainweb.ops.frame.infer import infer_outputs
+from trainweb.ops.frame.op import bind
 
 OPEN_TRIPS = LOOP_TRIPS - 1
 """Iterations at most of a loop whose end is only known at run time: there must be one more, which leaves it."""

@@ -8,7 +8,7 @@ from trainweb.control.loops import drop_axis, split, stack
 from trainweb.errors import LimitError
 from trainweb.ir.dims import static
 from trainweb.model.graph import Node
-from trainweb.ops.infer import FOLDED_INTEGERS
+from trainweb.ops.frame.infer import FOLDED_INTEGERS
 
 SPLIT_PARTS = FOLDED_INTEGERS
 """Parts of a tensor in a sequence: their sizes are a constant, which is known up to this length."""

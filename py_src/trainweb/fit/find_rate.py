@@ -1,4 +1,4 @@
-"""`find_learning_rate`: losses while the learning rate grows; in a page `web/src/page/find-rate.ts`.
+"""`find_learning_rate`: losses while the learning rate grows; in a page `web/src/page/fit/find-rate.ts`.
 
 Smith, Cyclical learning rates for training neural networks (https://arxiv.org/abs/1506.01186), in the form of fastai's
 `lr_find`, whose smoothing, ends and suggestion ("valley") these are.

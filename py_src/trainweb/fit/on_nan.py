@@ -1,4 +1,4 @@
-"""`on_nan`: the way a fit goes on after a step that made NaN or infinity; in a page `web/src/worker/on-nan.ts`."""
+"""`on_nan`: the way a fit goes on after a step that made NaN or infinity; in a page `web/src/worker/fit/on-nan.ts`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Can a session learn one batch by heart? If it cannot, it will not learn more. In a page `web/src/page/overfit.ts`."""
+"""Can a session learn one batch by heart? If it cannot, it will not learn more. In a page: `page/fit/overfit.ts`."""
 
 from __future__ import annotations
 

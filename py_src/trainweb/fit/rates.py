@@ -1,4 +1,4 @@
-"""The learning rates of a fit; in a page `web/src/page/fit-rates.ts`."""
+"""The learning rates of a fit; in a page `web/src/page/fit/rates.ts`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Trainer`: the loop over epochs and batches; in a page `web/src/page/fit.ts` and `web/src/worker/fit.ts`."""
+"""`Trainer`: the loop over epochs and batches; in a page `web/src/page/fit/run.ts` and `web/src/worker/fit/loop.ts`."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from trainweb.model.graph import Sequence, Value
 from trainweb.onnxblock import context
 from trainweb.onnxblock.blocks import Block
 from trainweb.onnxblock.context import add_node, generate_name
-from trainweb.ops import averages
-from trainweb.ops.optim import AVERAGES
+from trainweb.ops.optim import averages
+from trainweb.ops.optim.operators import AVERAGES
 from trainweb.settings import Fraction, Positive, YesNo, checked, fields_of
 
 

@@ -11,8 +11,8 @@ from trainweb.model.graph import Dim, Graph, Node, Sequence, Tensor, Value
 from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
 from trainweb.onnxblock.protos import ModelView, onnx_package
-from trainweb.ops.shapes import ShapeInference
-from trainweb.ops.since import domain_of
+from trainweb.ops.frame.shapes import ShapeInference
+from trainweb.ops.frame.since import domain_of
 
 EMPTY_BASE_OPSET = 17
 """ai.onnx version of a model that starts empty, unless another one is asked for."""

@@ -16,7 +16,7 @@ from trainweb.onnxblock.transforms import (
     running_statistics,
     train_batch_norms,
 )
-from trainweb.ops.shapes import ShapeInference
+from trainweb.ops.frame.shapes import ShapeInference
 
 BUFFER_SUFFIX = "_grad.accumulation.buffer"
 ACCUMULATED_SUFFIX = "_grad.accumulation.out"

@@ -18,9 +18,8 @@ from trainweb.onnxblock.averages import ExponentialMovingAverage, make_average
 from trainweb.onnxblock.blocks import Block, add_initializer_of
 from trainweb.onnxblock.context import add_node, generate_name
 from trainweb.onnxblock.training import ForwardBlock
-from trainweb.ops import matrix_optim, rules
-from trainweb.ops import optim as operators
-from trainweb.ops.op import Attr
+from trainweb.ops.frame.op import Attr
+from trainweb.ops.optim import matrices, operators, rules
 from trainweb.settings import (
     Betas,
     Choice,
@@ -487,35 +486,35 @@ def _init_of(rule: type[rules.Rule]) -> Callable[..., None]:
 
 @optimizer
 class Lion(_OfRule):
-    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
 
     rule = rules.Lion
 
 
 @optimizer
 class Adam(_OfRule):
-    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
 
     rule = rules.Adam
 
 
 @optimizer
 class RMSProp(_OfRule):
-    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
 
     rule = rules.RMSProp
 
 
 @optimizer
 class Adagrad(_OfRule):
-    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
 
     rule = rules.Adagrad
 
 
 @optimizer
 class Adadelta(_OfRule):
-    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
 
     rule = rules.Adadelta
 
@@ -577,7 +576,7 @@ class Adafactor(Optimizer):
         For example `ClipGradNorm(1.0)`.
     """
 
-    operator = matrix_optim.AdafactorOptimizer
+    operator = matrices.AdafactorOptimizer
 
     @checked
     def __init__(
@@ -624,7 +623,7 @@ class Muon(Optimizer):
         For example `ClipGradNorm(1.0)`.
     """
 
-    operator = matrix_optim.MuonOptimizer
+    operator = matrices.MuonOptimizer
 
     @checked
     def __init__(
@@ -653,49 +652,49 @@ class Muon(Optimizer):
 
 @optimizer
 class Adamax(_OfRule):
-    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
 
     rule = rules.Adamax
 
 
 @optimizer
 class NAdam(_OfRule):
-    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
 
     rule = rules.NAdam
 
 
 @optimizer
 class RAdam(_OfRule):
-    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
 
     rule = rules.RAdam
 
 
 @optimizer
 class AdaBelief(_OfRule):
-    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
 
     rule = rules.AdaBelief
 
 
 @optimizer
 class Adan(_OfRule):
-    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
 
     rule = rules.Adan
 
 
 @optimizer
 class Lookahead(_OfRule):
-    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
 
     rule = rules.Lookahead
 
 
 @optimizer
 class ScheduleFreeAdamW(_OfRule):
-    """The rule of that name in `ops/rules.py`, whose documentation it has."""
+    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
 
     rule = rules.ScheduleFreeAdamW
 

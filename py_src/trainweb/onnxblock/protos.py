@@ -8,7 +8,7 @@ from typing import Any
 
 from trainweb.model.graph import Graph, Tensor
 from trainweb.model.reader import read_model
-from trainweb.ops.functions import write_interchangeable
+from trainweb.ops.frame.functions import write_interchangeable
 
 
 def onnx_package() -> Any:

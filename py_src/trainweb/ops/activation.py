@@ -10,18 +10,18 @@ from trainweb.ir.dims import equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.elementwise import erf64
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import f32, i64, literal
-from trainweb.ops.op import Bad, Float, Sample, Str, register
-from trainweb.ops.pointwise import GradientOp, Names, Pointwise, Unary, reduced
-from trainweb.ops.symbolic import Var
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import f32, i64, literal
+from trainweb.ops.frame.op import Bad, Float, Sample, Str, register
+from trainweb.ops.frame.pointwise import GradientOp, Names, Pointwise, Unary, reduced
+from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trainweb.ir.expr import Emitter, Expr
     from trainweb.model.graph import Node
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 _KINK = (Sample([(3, 4)], away_from=(0.0,)), Sample([(2, 3, 5)], away_from=(0.0,)))
 """Samples of functions whose slope jumps at 0."""

@@ -9,10 +9,10 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.elementwise import Binary
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import bools, f32, i32, i64, literal
-from trainweb.ops.op import FLOATS, INTS, Bad, Int, Op, Sample, Str, register
-from trainweb.ops.pointwise import Pointwise
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import bools, f32, i32, i64, literal
+from trainweb.ops.frame.op import FLOATS, INTS, Bad, Int, Op, Sample, Str, register
+from trainweb.ops.frame.pointwise import Pointwise
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder

@@ -9,14 +9,14 @@ from trainweb.errors import ModelError
 from trainweb.ir.dims import UndecidedError, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB, Graph, Node
-from trainweb.ops.composite import Composite
-from trainweb.ops.infer import infer_outputs, initializer_type
-from trainweb.ops.op import MANY, Attr, Int, Str, bind, register
-from trainweb.ops.symbolic import Var
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.infer import infer_outputs, initializer_type
+from trainweb.ops.frame.op import MANY, Attr, Int, Str, bind, register
+from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
     from trainweb.ir.symbols import SymbolTable
-    from trainweb.ops.emission import Emission
+    from trainweb.ops.frame.emission import Emission
 
 
 class _BodyTypes(dict[str, TensorType]):

@@ -12,17 +12,17 @@ from trainweb.ir.dims import UndecidedError, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import Node
-from trainweb.ops.arguments import checked, integers, is_fed, scalar
-from trainweb.ops.attention import part, places, reshape, unsqueeze
-from trainweb.ops.composite import Composite
+from trainweb.ops.attention.onnx import part, places, reshape, unsqueeze
 from trainweb.ops.conv import patches
 from trainweb.ops.elementwise import NUMBERS
-from trainweb.ops.emission import Emission
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import f32, i32, i64
-from trainweb.ops.op import Bad, Int, Ints, Sample, Str, bind, register
+from trainweb.ops.frame.arguments import checked, integers, is_fed, scalar
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import f32, i32, i64
+from trainweb.ops.frame.op import Bad, Int, Ints, Sample, Str, bind, register
+from trainweb.ops.frame.symbolic import Var
 from trainweb.ops.pool import AveragePool
-from trainweb.ops.symbolic import Var
 
 
 def _one(ins: Sequence[Var | None]) -> Var:

@@ -8,11 +8,11 @@ from typing import Any
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.graph import MS
-from trainweb.ops.composite import Composite
-from trainweb.ops.emission import Emission
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.op import Bad, Float, Int, Ints, Sample, register
-from trainweb.ops.symbolic import Var
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.op import Bad, Float, Int, Ints, Sample, register
+from trainweb.ops.frame.symbolic import Var
 
 
 def _variables(ins: Sequence[Var | None]) -> list[Var]:

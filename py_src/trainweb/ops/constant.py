@@ -10,17 +10,17 @@ from trainweb.ir.dims import at_most, maximum, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.graph import STRUCT_FORMAT, Tensor
-from trainweb.ops.arguments import checked, integers, is_known_later, scalar, unknown
-from trainweb.ops.evaluate import INT_BITS
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import bools, f32, i64
-from trainweb.ops.op import Bad, Float, Floats, Int, Ints, Op, Sample, Str, Strs, TensorAttr, register
-from trainweb.ops.pointwise import MAX_EVALUATED, Names
+from trainweb.ops.frame.arguments import checked, integers, is_known_later, scalar, unknown
+from trainweb.ops.frame.evaluate import INT_BITS
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import bools, f32, i64
+from trainweb.ops.frame.op import Bad, Float, Floats, Int, Ints, Op, Sample, Str, Strs, TensorAttr, register
+from trainweb.ops.frame.pointwise import MAX_EVALUATED, Names
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 @register

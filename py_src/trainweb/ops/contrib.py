@@ -13,15 +13,15 @@ from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, Node
-from trainweb.ops.attention import part, places, reshape, unsqueeze
-from trainweb.ops.composite import Composite
+from trainweb.ops.attention.onnx import part, places, reshape, unsqueeze
 from trainweb.ops.conv import Conv, convolution_of
-from trainweb.ops.emission import Emission
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import i32, literal
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import i32, literal
+from trainweb.ops.frame.op import Bad, Float, Floats, Int, Sample, Str, find, register
+from trainweb.ops.frame.symbolic import Var
 from trainweb.ops.matmul import Gemm
-from trainweb.ops.op import Bad, Float, Floats, Int, Sample, Str, find, register
-from trainweb.ops.symbolic import Var
 
 ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "": (),

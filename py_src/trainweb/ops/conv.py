@@ -11,15 +11,15 @@ from trainweb.ir import calls
 from trainweb.ir.dims import at_most, equal, equal_shapes, maximum, minimum, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, Node
-from trainweb.ops.arguments import unknown
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.op import Bad, Int, Ints, Op, Sample, Str, register
+from trainweb.ops.frame.arguments import unknown
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.op import Bad, Int, Ints, Op, Sample, Str, register
 from trainweb.ops.padding import WindowSizes
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 

@@ -9,14 +9,14 @@ from trainweb.ir.dims import at_most, equal_shapes, maximum, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.conv import AUTO_PADS, Window, _Convolution, counts, unpatch
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.op import Bad, Ints, Sample, register
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.op import Bad, Ints, Sample, register
 from trainweb.ops.padding import WindowSizes
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 @register

@@ -11,18 +11,18 @@ from trainweb.ir.layout import BFLOAT_TO_FLOAT, FLOAT_TO_BFLOAT, FLOAT_TO_HALF, 
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.floats import HALVES
-from trainweb.ops.evaluate import evaluate
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import bools, f16, f32, i32, i64
-from trainweb.ops.op import FLOATS, Bad, Elementwise, Int, Sample, Str, register
-from trainweb.ops.pointwise import Names, Pointwise
-from trainweb.ops.symbolic import Var, names
+from trainweb.ops.frame.evaluate import evaluate
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import bools, f16, f32, i32, i64
+from trainweb.ops.frame.op import FLOATS, Bad, Elementwise, Int, Sample, Str, register
+from trainweb.ops.frame.pointwise import Names, Pointwise
+from trainweb.ops.frame.symbolic import Var, names
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Expr
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 def cast(b: Builder, out: Buf | None, x: Buf) -> None:

@@ -12,14 +12,14 @@ from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.layout import CTC_LABELS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, Node
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import f32, i32, i64
-from trainweb.ops.op import Bad, Int, Op, Sample, register
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import f32, i32, i64
+from trainweb.ops.frame.op import Bad, Int, Op, Sample, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 TARGETS = i64([[1, 2, 2], [3, 0, 0], [1, 1, 3]])
 INPUT_LENGTHS, TARGET_LENGTHS = i64([6, 4, 5]), i64([3, 1, 3])

@@ -10,14 +10,14 @@ from typing import Any
 from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.arguments import checked
-from trainweb.ops.attention import extent, integers, part, places, reshape, unsqueeze
-from trainweb.ops.composite import Composite
+from trainweb.ops.attention.onnx import extent, integers, part, places, reshape, unsqueeze
 from trainweb.ops.conv import window
-from trainweb.ops.emission import Emission
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.op import Bad, Int, Ints, Sample, register
-from trainweb.ops.symbolic import Var
+from trainweb.ops.frame.arguments import checked
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.op import Bad, Int, Ints, Sample, register
+from trainweb.ops.frame.symbolic import Var
 
 
 @register

@@ -8,13 +8,13 @@ from typing import Any
 from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import UndecidedError, equal
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.attention import integers, part, reshape, unsqueeze
-from trainweb.ops.composite import Composite
-from trainweb.ops.emission import Emission
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import f32
-from trainweb.ops.op import Bad, Sample, register
-from trainweb.ops.symbolic import Var
+from trainweb.ops.attention.onnx import integers, part, reshape, unsqueeze
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import f32
+from trainweb.ops.frame.op import Bad, Sample, register
+from trainweb.ops.frame.symbolic import Var
 
 MAX_SIZE = 32
 """Each row and column takes some twenty nodes."""

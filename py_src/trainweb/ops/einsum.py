@@ -12,17 +12,17 @@ from trainweb.ir.dims import equal
 from trainweb.ir.layout import REDUCE_SUM
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.ops.copies import strided_copy, transpose
-from trainweb.ops.evaluate import INT_BITS
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import bools, i32, i64, literal
+from trainweb.ops.frame.evaluate import INT_BITS
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import bools, i32, i64, literal
+from trainweb.ops.frame.op import MANY, Bad, Op, Sample, Str, register
 from trainweb.ops.matmul import lower_matmul
-from trainweb.ops.op import MANY, Bad, Op, Sample, Str, register
 from trainweb.ops.reduce import reduce
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 ELLIPSIS = "..."
 _DTYPES = ("float32", *INT_BITS)

@@ -12,18 +12,18 @@ from trainweb.ir.expr import Emitter
 from trainweb.ir.shapes import TensorType
 from trainweb.model.calls import is_bounded_by_numbers
 from trainweb.model.graph import MS
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import bools, f32, i32, i64
-from trainweb.ops.op import FLOATS, INTS, MANY, Bad, Float, Int, Sample, register
-from trainweb.ops.pointwise import Names, Pointwise, Unary, reduced
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import bools, f32, i32, i64
+from trainweb.ops.frame.op import FLOATS, INTS, MANY, Bad, Float, Int, Sample, register
+from trainweb.ops.frame.pointwise import Names, Pointwise, Unary, reduced
+from trainweb.ops.frame.symbolic import Var, names, when
 from trainweb.ops.squares import is_of_squares
-from trainweb.ops.symbolic import Var, names, when
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Expr
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 NUMBERS = (*FLOATS, *INTS)
 

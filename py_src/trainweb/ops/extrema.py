@@ -10,17 +10,17 @@ from trainweb.ir import calls
 from trainweb.ir.dims import at_most
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, MS
-from trainweb.ops.arguments import scalar
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import bools, f32, i32, i64, literal
-from trainweb.ops.op import INTS, Bad, Int, Op, Sample, register
-from trainweb.ops.pointwise import Names
+from trainweb.ops.frame.arguments import scalar
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import bools, f32, i32, i64, literal
+from trainweb.ops.frame.op import INTS, Bad, Int, Op, Sample, register
+from trainweb.ops.frame.pointwise import Names
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Emitter, Expr
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 ORDERED = ("float32", *INTS)
 """Types with a largest element, after types of floats became float32."""

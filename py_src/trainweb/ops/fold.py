@@ -10,14 +10,14 @@ from typing import Any
 from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import UndecidedError, equal, static
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.arguments import checked, integers
-from trainweb.ops.attention import reshape
-from trainweb.ops.composite import Composite
-from trainweb.ops.emission import Emission
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import i64
-from trainweb.ops.op import Bad, Ints, Sample, register
-from trainweb.ops.symbolic import Var
+from trainweb.ops.attention.onnx import reshape
+from trainweb.ops.frame.arguments import checked, integers
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import i64
+from trainweb.ops.frame.op import Bad, Ints, Sample, register
+from trainweb.ops.frame.symbolic import Var
 
 
 @register

@@ -9,12 +9,12 @@ from typing import Any
 from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.attention import extent, integers, part, reshape, unsqueeze
-from trainweb.ops.composite import Composite
-from trainweb.ops.emission import Emission
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.op import Bad, Int, Sample, Str, register
-from trainweb.ops.symbolic import Var
+from trainweb.ops.attention.onnx import extent, integers, part, reshape, unsqueeze
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.op import Bad, Int, Sample, Str, register
+from trainweb.ops.frame.symbolic import Var
 
 MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic", "bicubic": "cubic"}
 """Opset 16 has the names of two dimensions."""

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from trainweb.ir import calls
 from trainweb.ir.dims import at_most, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.op import Bad, Float, Int, Op, Sample, register
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.op import Bad, Float, Int, Op, Sample, register
 from trainweb.ops.reduce import sum_to
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 class _Groups(TypedDict):

@@ -22,20 +22,20 @@ from trainweb.ir.layout import (
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.model.calls import is_scaled_by_frequency, padding_word
 from trainweb.model.graph import ITEM_SIZE, MS
-from trainweb.ops.arguments import checked, integers, is_known_later, scalar, unknown
 from trainweb.ops.copies import gather_axis, padded
-from trainweb.ops.evaluate import INT_BITS
 from trainweb.ops.extrema import as_int64, from_int64
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import bools, f32, i32, i64, literal
-from trainweb.ops.op import Bad, Int, Op, Sample, Str, register
-from trainweb.ops.pointwise import Names
-from trainweb.ops.symbolic import Var, names
+from trainweb.ops.frame.arguments import checked, integers, is_known_later, scalar, unknown
+from trainweb.ops.frame.evaluate import INT_BITS
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import bools, f32, i32, i64, literal
+from trainweb.ops.frame.op import Bad, Int, Op, Sample, Str, register
+from trainweb.ops.frame.pointwise import Names
+from trainweb.ops.frame.symbolic import Var, names
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 REDUCTIONS = {
     "none": SCATTER_SET,

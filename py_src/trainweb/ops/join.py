@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainweb.ir.dims import at_most, equal, maximum, minimum, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.arguments import checked, integers
 from trainweb.ops.copies import copy_axis
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import bools, i64
-from trainweb.ops.op import MANY, Bad, Int, Ints, Op, Sample, register
-from trainweb.ops.pointwise import Names
+from trainweb.ops.frame.arguments import checked, integers
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import bools, i64
+from trainweb.ops.frame.op import MANY, Bad, Int, Ints, Op, Sample, register
+from trainweb.ops.frame.pointwise import Names
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 @register

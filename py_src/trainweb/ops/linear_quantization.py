@@ -11,14 +11,14 @@ from trainweb.ir.dims import UndecidedError, at_most, equal, equal_shapes, stati
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.checks import DTYPE_CODES, ONNX_DTYPES
 from trainweb.model.graph import TRAINWEB
-from trainweb.ops.attention import integers, reshape
-from trainweb.ops.composite import Composite
+from trainweb.ops.attention.onnx import integers, reshape
 from trainweb.ops.conv import Conv, convolution_of
-from trainweb.ops.emission import Emission
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import f32, i32, literal
-from trainweb.ops.op import Attr, Bad, Int, Op, Sample, register
-from trainweb.ops.symbolic import Var
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import f32, i32, literal
+from trainweb.ops.frame.op import Attr, Bad, Int, Op, Sample, register
+from trainweb.ops.frame.symbolic import Var
 
 RANGES = {"uint8": (0, 255), "int8": (-128, 127), "uint16": (0, 65535), "int16": (-32768, 32767)}
 """Quantized dtypes."""

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import bools, f32, i32, i64
-from trainweb.ops.op import FLOATS, Bad, Int, Sample, register
-from trainweb.ops.pointwise import Names, Pointwise, reduced
-from trainweb.ops.symbolic import Var
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import bools, f32, i32, i64
+from trainweb.ops.frame.op import FLOATS, Bad, Int, Sample, register
+from trainweb.ops.frame.pointwise import Names, Pointwise, reduced
+from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
     from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 from trainweb.ops.elementwise import NUMBERS, Binary
 

@@ -11,16 +11,16 @@ from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.graph import ITEM_SIZE, MS
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import i32, i64, literal
-from trainweb.ops.op import Bad, Float, Int, Op, Sample, register
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import i32, i64, literal
+from trainweb.ops.frame.op import Bad, Float, Int, Op, Sample, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Emitter, Expr
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.emission import Emission
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.emission import Emission
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 GEMM_WITHOUT_C_SINCE = 11
 DTYPES = ("float32", "int32", "int64", "uint32", "uint64")

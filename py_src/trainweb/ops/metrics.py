@@ -11,9 +11,9 @@ from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes, maximum, static
 from trainweb.ir.layout import COUNT_MATRIX, COUNT_PARTS, COUNT_RIGHT, ERROR_SUMS
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import f32, i64
-from trainweb.ops.op import Bad, Int, Op, Sample, Str, register
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import f32, i64
+from trainweb.ops.frame.op import Bad, Int, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder

@@ -8,12 +8,12 @@ from typing import Any
 from trainweb.ir.dims import equal
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ML
-from trainweb.ops.composite import Composite
-from trainweb.ops.emission import Emission
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import f32, i32
-from trainweb.ops.op import Bad, Floats, Sample, Str, register
-from trainweb.ops.symbolic import Var
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import f32, i32
+from trainweb.ops.frame.op import Bad, Floats, Sample, Str, register
+from trainweb.ops.frame.symbolic import Var
 
 
 @register

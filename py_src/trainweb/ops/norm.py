@@ -9,14 +9,14 @@ from trainweb.ir import calls
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.op import Bad, Float, Int, Op, Sample, register
-from trainweb.ops.symbolic import Var
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.op import Bad, Float, Int, Op, Sample, register
+from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 CONSTANT_SEGMENT = 1
 """Statistics that are constants of the model are not updated."""

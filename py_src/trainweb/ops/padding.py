@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trainweb.ops.symbolic import Var
+from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
-    from trainweb.ops.gradients import GradientBuilder
-    from trainweb.ops.op import Op
+    from trainweb.ops.frame.gradients import GradientBuilder
+    from trainweb.ops.frame.op import Op
 
 PADS_ARE_AN_INPUT_SINCE = 11
 """The opset in which Pad takes its pads as a tensor."""

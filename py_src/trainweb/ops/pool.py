@@ -11,15 +11,15 @@ from trainweb.ir.dims import equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.conv import Axes, Window, patches, unpatch, window
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import literal
-from trainweb.ops.op import Bad, Int, Ints, Op, Sample, Str, register
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import literal
+from trainweb.ops.frame.op import Bad, Int, Ints, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Emitter, Expr
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 BYTES = ("int8", "uint8")

@@ -8,16 +8,16 @@ from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import bools, f32, i64
-from trainweb.ops.op import Bad, Int, Op, Sample, register
-from trainweb.ops.pointwise import Names
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import bools, f32, i64
+from trainweb.ops.frame.op import Bad, Int, Op, Sample, register
+from trainweb.ops.frame.pointwise import Names
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Emitter, Expr
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 @register

@@ -12,20 +12,20 @@ from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.graph import MS
-from trainweb.ops.arguments import checked, is_known_later, scalar
-from trainweb.ops.composite import Composite
-from trainweb.ops.emission import Emission
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import bools, f32, i64
-from trainweb.ops.op import Attr, Bad, Float, Int, Ints, Op, Sample, register
-from trainweb.ops.pointwise import Names
-from trainweb.ops.symbolic import Var
+from trainweb.ops.frame.arguments import checked, is_known_later, scalar
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import bools, f32, i64
+from trainweb.ops.frame.op import Attr, Bad, Float, Int, Ints, Op, Sample, register
+from trainweb.ops.frame.pointwise import Names
+from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Emitter, Expr
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 DEFAULT_RATIO = 0.5
 

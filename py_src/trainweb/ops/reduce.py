@@ -26,20 +26,20 @@ from trainweb.ir.layout import (
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.model.calls import takes_the_first
 from trainweb.model.graph import ITEM_SIZE, MS
-from trainweb.ops.arguments import by_unknown_axes, integers, is_fed, scalar, unknown
 from trainweb.ops.copies import strided_copy
 from trainweb.ops.extrema import as_int64, extreme, from_int64
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import bools, f32, i32, i64, literal
-from trainweb.ops.op import FLOATS, INTS, MANY, Bad, Int, Ints, Op, Sample, find, register
-from trainweb.ops.pointwise import Names
-from trainweb.ops.symbolic import Var, names
+from trainweb.ops.frame.arguments import by_unknown_axes, integers, is_fed, scalar, unknown
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import bools, f32, i32, i64, literal
+from trainweb.ops.frame.op import FLOATS, INTS, MANY, Bad, Int, Ints, Op, Sample, find, register
+from trainweb.ops.frame.pointwise import Names
+from trainweb.ops.frame.symbolic import Var, names
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Emitter, Expr
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 Over = Callable[[str, Var], Var]
 """(ONNX reduction, x) -> that reduction of x along the node's axes, kept as ones."""

@@ -9,15 +9,15 @@ from typing import Any
 
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.arguments import checked
-from trainweb.ops.arguments import integers as known_integers
-from trainweb.ops.attention import extent, integers, part, places, reshape, unsqueeze
-from trainweb.ops.composite import Composite
-from trainweb.ops.emission import Emission
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import f32, i64
-from trainweb.ops.op import Bad, Float, Int, Ints, Sample, Str, register
-from trainweb.ops.symbolic import Var
+from trainweb.ops.attention.onnx import extent, integers, part, places, reshape, unsqueeze
+from trainweb.ops.frame.arguments import checked
+from trainweb.ops.frame.arguments import integers as known_integers
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import f32, i64
+from trainweb.ops.frame.op import Bad, Float, Int, Ints, Sample, Str, register
+from trainweb.ops.frame.symbolic import Var
 
 
 @register

@@ -11,14 +11,14 @@ from trainweb.ir.dims import equal_shapes, maximum, static
 from trainweb.ir.layout import LOOP_TRIPS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB, Graph
-from trainweb.ops.arguments import integers
-from trainweb.ops.infer import infer_outputs, initializer_type
-from trainweb.ops.op import MANY, Attr, Int, Ints, Op, bind, register
+from trainweb.ops.frame.arguments import integers
+from trainweb.ops.frame.infer import infer_outputs, initializer_type
+from trainweb.ops.frame.op import MANY, Attr, Int, Ints, Op, bind, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 class _Repeat(Op):

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainweb.ir.dims import at_most, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Node
-from trainweb.ops.arguments import checked, integers, numbers, unknown
 from trainweb.ops.copies import gather_axis
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import f32, i64
+from trainweb.ops.frame.arguments import checked, integers, numbers, unknown
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import f32, i64
+from trainweb.ops.frame.op import Bad, Float, Floats, Int, Ints, Op, Sample, Str, register
 from trainweb.ops.matmul import lower_matmul
-from trainweb.ops.op import Bad, Float, Floats, Int, Ints, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 CROP = "tf_crop_and_resize"
 COORDINATES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", CROP)

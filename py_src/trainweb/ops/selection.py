@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import UndecidedError, at_most, equal, static
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.arguments import checked, is_fed, is_known_later, scalar, unknown
-from trainweb.ops.attention import integers, reshape
-from trainweb.ops.composite import Composite
-from trainweb.ops.emission import Emission
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import bools, f32, i64
-from trainweb.ops.op import Bad, Int, Op, Sample, register
-from trainweb.ops.pointwise import Names
-from trainweb.ops.symbolic import Var
+from trainweb.ops.attention.onnx import integers, reshape
+from trainweb.ops.frame.arguments import checked, is_fed, is_known_later, scalar, unknown
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import bools, f32, i64
+from trainweb.ops.frame.op import Bad, Int, Op, Sample, register
+from trainweb.ops.frame.pointwise import Names
+from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 def values_of(op: Op, t: TensorType, what: str) -> tuple[Any, ...] | None:

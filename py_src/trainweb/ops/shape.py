@@ -9,17 +9,17 @@ from trainweb.errors import LimitError
 from trainweb.ir.dims import at_most, equal, static
 from trainweb.ir.shapes import TensorType, broadcast_shapes, contiguous_strides
 from trainweb.model.graph import MS
-from trainweb.ops.arguments import checked, integers
 from trainweb.ops.copies import transpose
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import bools, f32, i64
-from trainweb.ops.op import Bad, Int, Ints, Op, Sample, Str, register
-from trainweb.ops.pointwise import Names, spread
+from trainweb.ops.frame.arguments import checked, integers
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import bools, f32, i64
+from trainweb.ops.frame.op import Bad, Int, Ints, Op, Sample, Str, register
+from trainweb.ops.frame.pointwise import Names, spread
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 @register

@@ -9,19 +9,19 @@ from trainweb.errors import LimitError
 from trainweb.ir.dims import UndecidedError, at_most, equal, equal_shapes, maximum, minimum, static
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.model.graph import MS
-from trainweb.ops.arguments import by_unknown_axes, checked, integers, is_decided_later, is_known_later, unknown
-from trainweb.ops.composite import gradient_for_sizes
 from trainweb.ops.copies import gather_axis, strided_copy
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import f32, i64
-from trainweb.ops.op import Bad, Float, Ints, Op, Sample, Str, register
-from trainweb.ops.pointwise import Names
-from trainweb.ops.symbolic import Var, when
+from trainweb.ops.frame.arguments import by_unknown_axes, checked, integers, is_decided_later, is_known_later, unknown
+from trainweb.ops.frame.composite import gradient_for_sizes
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import f32, i64
+from trainweb.ops.frame.op import Bad, Float, Ints, Op, Sample, Str, register
+from trainweb.ops.frame.pointwise import Names
+from trainweb.ops.frame.symbolic import Var, when
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 def slice_bounds(

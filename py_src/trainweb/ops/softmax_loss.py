@@ -11,14 +11,14 @@ from trainweb.ir.dims import equal_shapes
 from trainweb.ir.layout import LOSS_EACH, LOSS_MEAN, LOSS_SUM
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import f32, i32, i64
-from trainweb.ops.op import Bad, Int, Op, Sample, Str, register
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import f32, i32, i64
+from trainweb.ops.frame.op import Bad, Int, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 def view_3d(shape: tuple[int, ...], axis: int, flatten: bool) -> tuple[int, int, int]:

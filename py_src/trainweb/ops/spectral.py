@@ -10,14 +10,14 @@ from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import UndecidedError, at_most, equal_shapes, minimum, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import DTYPE_CODES
-from trainweb.ops.arguments import by_unknown_axes, checked, is_fed, scalar, unknown
-from trainweb.ops.attention import integers, part, reshape, unsqueeze
-from trainweb.ops.composite import Composite
-from trainweb.ops.emission import Emission
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import f32, i64
-from trainweb.ops.op import Bad, Int, Sample, register
-from trainweb.ops.symbolic import Var
+from trainweb.ops.attention.onnx import integers, part, reshape, unsqueeze
+from trainweb.ops.frame.arguments import by_unknown_axes, checked, is_fed, scalar, unknown
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import f32, i64
+from trainweb.ops.frame.op import Bad, Int, Sample, register
+from trainweb.ops.frame.symbolic import Var
 
 MAX_MATRIX = 1 << 22
 """Elements of a transform's matrix: 16 MiB, as of 1,024 complex numbers. Longer transforms are two, one by one."""

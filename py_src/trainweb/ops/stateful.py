@@ -7,13 +7,13 @@ from typing import Any
 
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.attention import extent, integers, places, unsqueeze
-from trainweb.ops.composite import Composite
-from trainweb.ops.emission import Emission
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import i64
-from trainweb.ops.op import Bad, Float, Int, Sample, Str, register
-from trainweb.ops.symbolic import Var
+from trainweb.ops.attention.onnx import extent, integers, places, unsqueeze
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import i64
+from trainweb.ops.frame.op import Bad, Float, Int, Sample, Str, register
+from trainweb.ops.frame.symbolic import Var
 
 BEYOND = 2**40
 """No index of any tensor: kernels refuse it."""

@@ -7,7 +7,7 @@ from inspect import signature
 
 from trainweb.ir.layout import LOOP_TRIPS
 from trainweb.model.graph import LOOP_ITERATIONS
-from trainweb.ops.op import Op, registry
+from trainweb.ops.frame.op import Op, registry
 
 DOMAINS = {
     "": "ai.onnx",

@@ -8,14 +8,14 @@ from __future__ import annotations
 from math import pi, tan
 from typing import TYPE_CHECKING, Any
 
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import f32
-from trainweb.ops.op import Sample, register
-from trainweb.ops.pointwise import Unary
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import f32
+from trainweb.ops.frame.op import Sample, register
+from trainweb.ops.frame.pointwise import Unary
 
 if TYPE_CHECKING:
     from trainweb.ir.expr import Emitter, Expr
-    from trainweb.ops.symbolic import Var
+    from trainweb.ops.frame.symbolic import Var
 
 _WITHIN_ONE = (Sample([f32([[-0.9, -0.5, -0.1], [0.0, 0.3, 0.85]])]),)
 

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb.ir.dims import at_most, equal, is_size, static
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.arguments import by_unknown_axes, integers, is_fed, unknown
-from trainweb.ops.lazy_numpy import np
-from trainweb.ops.literals import bools, f32, i64
-from trainweb.ops.op import Bad, Int, Ints, Op, Sample, register
-from trainweb.ops.pointwise import Names
+from trainweb.ops.frame.arguments import by_unknown_axes, integers, is_fed, unknown
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import bools, f32, i64
+from trainweb.ops.frame.op import Bad, Int, Ints, Op, Sample, register
+from trainweb.ops.frame.pointwise import Names
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
-    from trainweb.ops.gradients import GradientBuilder
+    from trainweb.ops.frame.gradients import GradientBuilder
 
 
 class View(Op):

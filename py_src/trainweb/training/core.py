@@ -39,15 +39,15 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value, as_float32
 from trainweb.model.lazy import join_parts
-from trainweb.ops.infer import may_decide
-from trainweb.ops.optim import LIMITS, MOMENTS
+from trainweb.ops.frame.infer import may_decide
+from trainweb.ops.optim.operators import LIMITS, MOMENTS
 from trainweb.training import seed
 from trainweb.training.export import check_export, export_model
 from trainweb.training.forward import PREDICT
 from trainweb.training.host import DEFAULT_MAX_PLANS, LoadedPlan, PlanCache, PlanHost
 from trainweb.training.memory_store import MemoryStore
 from trainweb.training.models import InUse, SessionModels, base_of
-from trainweb.training.options import INFO, VERBOSE, Log, RunOptions, SessionOptions
+from trainweb.training.ort.options import INFO, VERBOSE, Log, RunOptions, SessionOptions
 from trainweb.training.parameters import copied
 from trainweb.training.record import PropertyValue, start_record, write_start
 from trainweb.training.state import CheckpointState
@@ -56,8 +56,8 @@ from trainweb.training.weights import export_weights, load_weights
 if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine
     from trainweb.backend.wasm.plan import Plan
-    from trainweb.training.numerics import NumericsCheck
-    from trainweb.training.units import DeadUnits
+    from trainweb.training.debug.numerics import NumericsCheck
+    from trainweb.training.debug.units import DeadUnits
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class SessionCore:
         state.store = state.latest = self.parameters
         self.numerics: NumericsCheck | None = None
         if check_numerics:
-            from trainweb.training.numerics import NumericsCheck  # not on the way of a page's first step
+            from trainweb.training.debug.numerics import NumericsCheck  # not on the way of a page's first step
 
             self.numerics = NumericsCheck(self)
         _live.add(self)
@@ -513,7 +513,7 @@ class SessionCore:
 
     def dead_units(self, batches: Sequence[Mapping[str, Tensor]]) -> list[DeadUnits]:
         """Units of activations that none of these batches has fire."""
-        from trainweb.training.units import dead_units  # not on the way of a page's first step
+        from trainweb.training.debug.units import dead_units  # not on the way of a page's first step
 
         return dead_units(self, batches)
 

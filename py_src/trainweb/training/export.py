@@ -11,7 +11,7 @@ from trainweb.model.floats import as_noted, with_declared_types
 from trainweb.model.graph import DECLARED_TYPE, Graph, Tensor, Value
 from trainweb.model.lazy import Part
 from trainweb.model.writer import model_parts
-from trainweb.ops.shapes import infer_shapes
+from trainweb.ops.frame.shapes import infer_shapes
 
 if TYPE_CHECKING:
     from trainweb.training.models import SessionModels

@@ -17,8 +17,7 @@ from trainweb.ir.layout import PARAMETERS, STATE
 from trainweb.model.checks import Limits
 from trainweb.model.floats import computed_in_float32
 from trainweb.model.graph import Graph, Tensor, Value
-from trainweb.ops.infer import FOLDED_INTEGERS
-from trainweb.training.bundle import Header, declarations
+from trainweb.ops.frame.infer import FOLDED_INTEGERS
 from trainweb.training.host import (
     DEFAULT_MAX_PLANS,
     N_SEGMENTS,
@@ -31,6 +30,7 @@ from trainweb.training.host import (
     evaluate,
 )
 from trainweb.training.models import Feeds, InUse, check_feeds, signature_of_feeds
+from trainweb.training.page.bundle import Header, declarations
 
 if TYPE_CHECKING:
     from trainweb.backend.wasm.engine.base import Engine

@@ -24,9 +24,9 @@ from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.reader import read_model
-from trainweb.ops.infer import initializer_type
-from trainweb.ops.op import bind
-from trainweb.ops.optim import (
+from trainweb.ops.frame.infer import initializer_type
+from trainweb.ops.frame.op import bind
+from trainweb.ops.optim.operators import (
     AVERAGES,
     GRADS,
     LIMITS,

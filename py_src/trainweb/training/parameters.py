@@ -19,7 +19,7 @@ from trainweb.ir.layout import (
 from trainweb.model.floats import HALVES, OTHER_FLOATS, converted
 from trainweb.model.graph import Tensor
 from trainweb.model.lazy import LazyTensor
-from trainweb.ops.optim import AVERAGES, GRADS, MOMENTS, PARAMS
+from trainweb.ops.optim.operators import AVERAGES, GRADS, MOMENTS, PARAMS
 
 if TYPE_CHECKING:
     from trainweb.checkpoint import Checkpoint

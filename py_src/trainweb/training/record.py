@@ -34,7 +34,7 @@ from trainweb.ir.layout import (
     STATE_WARMUP,
 )
 from trainweb.model.graph import Tensor
-from trainweb.ops.optim import AVERAGES
+from trainweb.ops.optim.operators import AVERAGES
 from trainweb.training import seed
 from trainweb.training.parameters import MOMENT_OF, Layout, OptimizerState, TensorStore, check_same_type
 

@@ -18,13 +18,13 @@ from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.graph import Tensor
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
 from trainweb.training.core import SessionCore
+from trainweb.training.debug.units import DeadUnits
 from trainweb.training.models import read_models
-from trainweb.training.options import Log, RunOptions, SessionOptions
-from trainweb.training.profile import Profile
+from trainweb.training.ort.options import Log, RunOptions, SessionOptions
+from trainweb.training.ort.profile import Profile
 from trainweb.training.session_methods import SessionMethods
 from trainweb.training.session_tasks import SessionTasks
 from trainweb.training.state import CheckpointState
-from trainweb.training.units import DeadUnits
 
 if TYPE_CHECKING:
     from trainweb.federated.client import FederatedClient

@@ -13,9 +13,9 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Tensor, Value
 from trainweb.training.arrays import parameter_bytes, to_numpy
 from trainweb.training.core import SessionMemory
-from trainweb.training.interface import NodeArg
+from trainweb.training.debug.units import DeadUnits
+from trainweb.training.ort.interface import NodeArg
 from trainweb.training.record import PropertyValue
-from trainweb.training.units import DeadUnits
 
 
 class SessionCalls(Protocol):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from trainweb.artifacts.builder import LossLike, OptimizerLike
     from trainweb.metrics import Value
-    from trainweb.training.options import SessionOptions
+    from trainweb.training.ort.options import SessionOptions
     from trainweb.training.reports import LearningRates, OverfitReport
 
 

@@ -9,7 +9,7 @@ export { buildArtifacts, GradientGraphBuilder } from "./build.js";
 export type { ArtifactSet } from "./build.js";
 export type { FileOptions } from "./call-arguments.js";
 export { CheckpointState } from "./checkpoint-state.js";
-export { CheckpointStore, type StorageQuota, type StoredCheckpoint, type StoredSession } from "./checkpoint-store.js";
+export { CheckpointStore, type StorageQuota, type StoredCheckpoint, type StoredSession } from "./fit/checkpoint-store.js";
 export { env } from "./env.js";
 export type { LogLevel } from "../wire/log.js";
 export type { Env, InertFlags, PyodideFlags, Timeouts, WasmFlags } from "./env.js";
@@ -45,17 +45,17 @@ export { addMasked, SecureMember, type MaskedSum, type MaskOptions } from "../fe
 export { addNoise, averageUpdates, clipUpdate, type ClientUpdate, type ClippedUpdate, type NoiseOptions, type WeightedUpdate } from "../federated/updates.js";
 export { joinFlower, type FlowerEvaluation, type FlowerOptions, type FlowerSession, type FlowerTask, type FlowerTraining } from "./flower.js";
 export type * from "./settings/federated.js";
-export type { FitRun } from "./fit.js";
-export type { FindRateOptions, LearningRates } from "./find-rate.js";
-export type { OverfitOptions, OverfitReport } from "./overfit.js";
-export type { EpochEvent, FitControl, FitEvent, History, ProgressEvent } from "./fit-events.js";
+export type { FitRun } from "./fit/run.js";
+export type { FindRateOptions, LearningRates } from "./fit/find-rate.js";
+export type { OverfitOptions, OverfitReport } from "./fit/overfit.js";
+export type { EpochEvent, FitControl, FitEvent, History, ProgressEvent } from "./fit/events.js";
 export type {
   EarlyStoppingSettings,
   FitCallback,
   FitCheckpointSettings,
   FitOptions,
   FitScheduleSettings,
-} from "./fit-options.js";
+} from "./fit/options.js";
 export type { EvaluateOptions, PredictOptions } from "./predict.js";
 export type { MetricFunction, MetricFunctions, Metrics } from "./own-metrics.js";
 export type * from "./settings/fit.js";
@@ -74,7 +74,7 @@ export { Profile } from "../wire/profile.js";
 export type { ProfileEntry, ProfileOptions } from "../wire/profile.js";
 export type { SessionLimits, SnapshotChoice } from "../wire/protocol.js";
 export type { LoadProgress, LoadStage, ProgressListener } from "./progress.js";
-export { type Schedule, schedule } from "./schedule.js";
+export { type Schedule, schedule } from "./fit/schedule.js";
 export { TrainingSession } from "./session.js";
 export type {
   Artifacts,

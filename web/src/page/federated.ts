@@ -7,8 +7,8 @@ import { addNoise, checkVector, clipUpdate, type ClientUpdate } from "../federat
 import { badSetting } from "../data/given.js";
 import { sessionError } from "../wire/messages.js";
 import { checkFields, type Fields } from "./check-settings.js";
-import type { History } from "./fit-events.js";
-import type { FitOptions } from "./fit-options.js";
+import type { History } from "./fit/events.js";
+import type { FitOptions } from "./fit/options.js";
 import { FEDERATED, type FederatedFields } from "./settings/federated.js";
 
 /** Methods of a session that rounds need. */

@@ -38,15 +38,15 @@ import { env } from "./env.js";
 import { frozen } from "./exposed.js";
 import { FederatedClient } from "./federated.js";
 import type { FederatedFields } from "./settings/federated.js";
-import { FitRun, runTrainSteps, type FitHost } from "./fit.js";
-import { checkAverages, type FitOptions } from "./fit-options.js";
+import { FitRun, runTrainSteps, type FitHost } from "./fit/run.js";
+import { checkAverages, type FitOptions } from "./fit/options.js";
 import { evaluate, ownOutputs, predict, type EvaluateOptions, type PredictOptions } from "./predict.js";
 import type { FileName } from "./integrity.js";
 import { checkModel, withModel } from "./load-model.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { ModelInputs } from "./model-inputs.js";
-import { findLearningRate, type FindRateOptions, type LearningRates } from "./find-rate.js";
-import { overfitOneBatch, type OverfitOptions, type OverfitReport, type StateKeeper } from "./overfit.js";
+import { findLearningRate, type FindRateOptions, type LearningRates } from "./fit/find-rate.js";
+import { overfitOneBatch, type OverfitOptions, type OverfitReport, type StateKeeper } from "./fit/overfit.js";
 import { checkTrainingOptions, type SessionFiles } from "./session-files.js";
 import type {
   Artifacts,

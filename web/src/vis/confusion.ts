@@ -1,6 +1,6 @@
 /** A confusion matrix as a table: rows are true classes, columns are predicted classes. */
 
-import type { FitEvent } from "../page/fit-events.js";
+import type { FitEvent } from "../page/fit/events.js";
 import css from "./confusion.css";
 import { make, Panel } from "./panel.js";
 

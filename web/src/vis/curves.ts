@@ -3,7 +3,7 @@
 import uPlot from "uplot";
 import plotStyles from "uplot/dist/uPlot.min.css";
 
-import type { EpochEvent, FitEvent, History, ProgressEvent } from "../page/fit-events.js";
+import type { EpochEvent, FitEvent, History, ProgressEvent } from "../page/fit/events.js";
 import css from "./curves.css";
 import { make, Panel, written } from "./panel.js";
 

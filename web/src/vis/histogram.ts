@@ -1,6 +1,6 @@
 /** Histograms of values: a weight, a gradient, or any others. */
 
-import type { FitEvent } from "../page/fit-events.js";
+import type { FitEvent } from "../page/fit/events.js";
 import type { TrainingSession } from "../page/session.js";
 import css from "./histogram.css";
 import { make, Panel, written } from "./panel.js";

@@ -2,7 +2,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-import type { FitEvent } from "../page/fit-events.js";
+import type { FitEvent } from "../page/fit/events.js";
 import css from "./images.css";
 import { make, Panel } from "./panel.js";
 

@@ -1,6 +1,6 @@
 /** The base of all elements: a shadow root with styles, colours of the theme, and events of a fit. */
 
-import type { FitEvent } from "../page/fit-events.js";
+import type { FitEvent } from "../page/fit/events.js";
 import styles from "./panel.css";
 
 /** Node has no elements; there the module can be imported, as servers that render pages do, but no element made. */

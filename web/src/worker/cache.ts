@@ -15,7 +15,7 @@ import {
   type RawBundle,
   type RawPlan,
   type SegmentSize,
-} from "./bundle.js";
+} from "./bundle/bundle.js";
 import type { ReadFile } from "./plan-memory.js";
 import type { FilledSegments } from "./python-models.js";
 import { hashOf, readChunks, readFile, removeFile, writeChunks, writeFile, type Chunks } from "./store.js";

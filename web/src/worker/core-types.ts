@@ -2,7 +2,7 @@
 
 import type { MaybePromise } from "../wire/protocol.js";
 import type { SessionCalls } from "../wire/session-calls.js";
-import type { BundlePlan, RawPlan } from "./bundle.js";
+import type { BundlePlan, RawPlan } from "./bundle/bundle.js";
 import type { MemoryOptions, ReadFile } from "./plan-memory.js";
 
 /** Options of a session. */

@@ -3,10 +3,10 @@
 import type { Evaluated, WireBatch, WireEvaluation } from "../wire/fit.js";
 import { sessionError } from "../wire/messages.js";
 import type { Feed, Fetch, MaybePromise, NamedTensor, WireTensor } from "../wire/protocol.js";
-import type { PlanMetric } from "./bundle-metrics.js";
-import type { MetricsKind } from "./bundle.js";
+import type { PlanMetric } from "./bundle/metrics.js";
+import type { MetricsKind } from "./bundle/bundle.js";
 import { MeanLoss } from "./loss-counts.js";
-import { fetchesOf, metricsKind, Totals } from "./metrics.js";
+import { fetchesOf, metricsKind, Totals } from "./fit/metrics.js";
 import { located, type FailedBatch } from "./places.js";
 import { withValue } from "./python-models.js";
 import type { SessionCore } from "./session-core.js";

@@ -3,8 +3,8 @@
 import { checkFeedNames } from "../wire/feed-names.js";
 import { sessionError } from "../wire/messages.js";
 import type { Feed, TensorType, WireDtype } from "../wire/protocol.js";
-import { type Declaration, type FeedType } from "./bundle.js";
-import { sizeOf } from "./bundle-reader.js";
+import { type Declaration, type FeedType } from "./bundle/bundle.js";
+import { sizeOf } from "./bundle/reader.js";
 
 /** JavaScript that makes data of a type, of any array of numbers. */
 const CONVERSIONS: Readonly<Record<string, string>> = {

@@ -1,6 +1,6 @@
 /** The kinds of plans that predict. */
 
-import type { ForwardKind, PlanKind } from "./bundle.js";
+import type { ForwardKind, PlanKind } from "./bundle/bundle.js";
 
 /** Return the kind of a plan that predicts, as `kind_of_outputs` does in Python. */
 export function forwardKind(outputs: readonly string[]): ForwardKind {

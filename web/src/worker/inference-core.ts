@@ -2,7 +2,7 @@
 
 import type { Engine } from "../engine/engine.js";
 import type { Feed, Fetch, InferenceInfo, MaybePromise } from "../wire/protocol.js";
-import { parsePlan, type BundlePlan, type Declaration, type FeedType, type InferenceBundle, type PlanKind } from "./bundle.js";
+import { parsePlan, type BundlePlan, type Declaration, type FeedType, type InferenceBundle, type PlanKind } from "./bundle/bundle.js";
 import { checkFeeds } from "./feeds.js";
 import { PlanMemory, type Kernels, type MemoryOptions, type ReadFile } from "./plan-memory.js";
 import type { FilledSegments, PythonModels } from "./python-models.js";

@@ -3,8 +3,8 @@
 import type { Engine } from "../engine/engine.js";
 import { COPY_CHECK, STATE } from "../engine/layout.js";
 import type { DeadUnits } from "../wire/values.js";
-import { planKey, type BundlePlan, type FeedType, type ParameterSlot, type RawPlan } from "./bundle.js";
-import { sizeOf } from "./bundle-reader.js";
+import { planKey, type BundlePlan, type FeedType, type ParameterSlot, type RawPlan } from "./bundle/bundle.js";
+import { sizeOf } from "./bundle/reader.js";
 import type { LoadedPlan, PlanMemory, ReadFile } from "./plan-memory.js";
 import type { InspectedNode, InspectedPlan, LazyModels, PythonModels } from "./python-models.js";
 import type { PlanRunner } from "./runner.js";
@@ -59,7 +59,7 @@ export class InspectedPlans {
     return this.#inspected(plan).nodes;
   }
 
-  /** Run eval steps, and see which units never fire. Nothing changes. training/units.py is the same in Python. */
+  /** Run eval steps, and see which units never fire. Nothing changes. training/debug/units.py is the same in Python. */
   async deadUnits(steps: readonly InspectedStep[]): Promise<readonly DeadUnits[]> {
     const { engine, memory, runner } = this.#host;
     const models = await this.#host.models.get("deadUnits");

@@ -1,5 +1,5 @@
 /**
- * `debug: { checkNumerics: true }`: which node of a step makes the first NaN or infinity. training/numerics.py is the same
+ * `debug: { checkNumerics: true }`: which node of a step makes the first NaN or infinity. training/debug/numerics.py is the same
  * in Python, says how it is done, and has the rules, which it is asked for.
  */
 
@@ -8,8 +8,8 @@ import { COPY_CHECK, GRADIENTS, PARAMETERS, STATE, STATE_LEARNING_RATE, STATE_ST
 import type { TensorRange } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { MaybePromise, StepKind } from "../wire/protocol.js";
-import { type ParameterSlot, type TensorPlace } from "./bundle.js";
-import { sizeOf } from "./bundle-reader.js";
+import { type ParameterSlot, type TensorPlace } from "./bundle/bundle.js";
+import { sizeOf } from "./bundle/reader.js";
 import type { InspectedHost, InspectedPlans, InspectedStep } from "./inspected-plans.js";
 import type { LoadedPlan } from "./plan-memory.js";
 import type { InspectedNode, PythonModels } from "./python-models.js";

@@ -20,7 +20,7 @@ import type { SessionCalls } from "../engine/kernels.js";
 import { streamBlob } from "../python/given-files.js";
 import { EngineError, FeedError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
-import type { BundlePlan, KeptValue, TensorPlace, SegmentStart } from "./bundle.js";
+import type { BundlePlan, KeptValue, TensorPlace, SegmentStart } from "./bundle/bundle.js";
 import { nextTask } from "./tasks.js";
 import { disassemble, type KernelDescription } from "./disassembly.js";
 

@@ -11,7 +11,7 @@ import type { FileData, MaybePromise, ValueMetadata } from "../wire/protocol.js"
 import type { WireModelReport } from "../wire/report.js";
 import type { DeadUnits, FloatType } from "../wire/values.js";
 import { convertFloats, FLOAT_BYTES } from "./floats.js";
-import type { Bundle, FeedType, KeptValue, PlanKind, RawBundle, RawPlan } from "./bundle.js";
+import type { Bundle, FeedType, KeptValue, PlanKind, RawBundle, RawPlan } from "./bundle/bundle.js";
 import type { Property } from "./session-record.js";
 
 /** Segments that are to be filled. */

@@ -5,7 +5,7 @@ import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
 import type { Feed, Fetch, MaybePromise, NamedTensor, TensorType, Workspace } from "../wire/protocol.js";
-import { planKey, type BundlePlan, type Declaration, type FeedType, type PlanKind, type TensorPlace } from "./bundle.js";
+import { planKey, type BundlePlan, type Declaration, type FeedType, type PlanKind, type TensorPlace } from "./bundle/bundle.js";
 import { ofBits, signatureOf } from "./feeds.js";
 import type { LoadedPlan, PlanMemory, ReadFile } from "./plan-memory.js";
 import { withValue } from "./python-models.js";

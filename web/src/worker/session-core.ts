@@ -42,14 +42,14 @@ import type { ArtifactName } from "../wire/session-calls.js";
 import {
   CLIP_INPUTS, parsePlan, baseOf, planKey, type Bundle, type BundlePlan, type Declaration, type FeedType, type ForwardKind,
   type MetricsKind, type ParameterSlot, type PlanKind, type SegmentSize,
-} from "./bundle.js";
-import { sizeOf } from "./bundle-reader.js";
-import type { PlanMetric } from "./bundle-metrics.js";
-import type { StepHost } from "./fast-steps.js";
+} from "./bundle/bundle.js";
+import { sizeOf } from "./bundle/reader.js";
+import type { PlanMetric } from "./bundle/metrics.js";
+import type { StepHost } from "./fit/fast-steps.js";
 import { checkFeeds, checkValuesDecideNothing, fixedTypes, signatureOf, typesOf, type Shapes } from "./feeds.js";
 import { assemble, converting, type ReadPlace } from "./files.js";
 import { InspectedPlans, type InspectedHost, type InspectedStep } from "./inspected-plans.js";
-import { coveringKind } from "./metrics.js";
+import { coveringKind } from "./fit/metrics.js";
 import { NumericsCheck } from "./numerics.js";
 import { PlanMemory, type Kernels, type ParameterRun, type ReadFile } from "./plan-memory.js";
 import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";

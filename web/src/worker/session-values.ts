@@ -3,8 +3,8 @@
 import { ARENA, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, PREPARED } from "../engine/layout.js";
 import { sessionError } from "../wire/messages.js";
 import type { SessionMemory, TensorType } from "../wire/protocol.js";
-import { type ParameterSlot } from "./bundle.js";
-import { sizeOf } from "./bundle-reader.js";
+import { type ParameterSlot } from "./bundle/bundle.js";
+import { sizeOf } from "./bundle/reader.js";
 import type { PlanMemory } from "./plan-memory.js";
 /** True if a segment, which consists of words, is all zeros. */
 export function isZero(data: Uint8Array): boolean {

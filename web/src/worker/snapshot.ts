@@ -3,7 +3,7 @@
 import { GRADIENTS, STATE, STATE_LAZY_RESET, STATE_LEARNING_RATE, STATE_SEED } from "../engine/layout.js";
 import { sessionError } from "../wire/messages.js";
 import type { NamedTensor } from "../wire/values.js";
-import type { ParameterSlot } from "./bundle.js";
+import type { ParameterSlot } from "./bundle/bundle.js";
 import * as fields from "./fields.js";
 import { readSafetensors, type TensorFile } from "./safetensors.js";
 import { checkState, readProperties, SEGMENTS, STATE_KEPT, type Property, type SessionRecord } from "./session-record.js";

@@ -59,12 +59,12 @@ import type {
   WorkerSettings,
   NamedTensor,
 } from "../wire/protocol.js";
-import { parseBundle, parseInference, splitBundle, type Bundle, type RawBundle } from "./bundle.js";
+import { parseBundle, parseInference, splitBundle, type Bundle, type RawBundle } from "./bundle/bundle.js";
 import { BundleCache, cacheName } from "./cache.js";
 import { buildArtifacts, gradientGraph, StateCore } from "./file-calls.js";
 import { Evaluations } from "./evaluation.js";
 import { predictBatch } from "./predict.js";
-import { runTrainSteps, WorkerFit } from "./fit.js";
+import { runTrainSteps, WorkerFit } from "./fit/loop.js";
 import { InferenceCore } from "./inference-core.js";
 import { fillFromFile, type Kernels } from "./plan-memory.js";
 import { LazyModels, originOf, PythonModels, withValue, type Origin } from "./python-models.js";

@@ -13,7 +13,7 @@ from trainweb.model.lazy import identity
 if TYPE_CHECKING:
     from trainweb.compiler.context import Context
     from trainweb.ir.shapes import TensorType
-    from trainweb.ops.op import Op
+    from trainweb.ops.frame.op import Op
 
 
 def computation(op: Op, results: Sequence[TensorType]) -> Hashable:

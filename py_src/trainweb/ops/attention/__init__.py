@@ -1,0 +1,1 @@
+"""Attention: ONNX's operators, Microsoft's, and linear attention."""

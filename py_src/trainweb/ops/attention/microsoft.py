@@ -1,0 +1,660 @@
+"""Attention as exporters of language models write it: the domain com.microsoft of ONNX Runtime.
+
+https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md. Shapes are (batch, heads, length, width)
+where heads stand apart, else (batch, length, heads * width).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, sqrt
+from typing import Any
+
+from trainweb.ir.dims import UndecidedError, equal, equal_shapes, same, static
+from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import MS
+from trainweb.ops.attention.onnx import (
+    extent,
+    join_heads,
+    part,
+    places,
+    reshape,
+    rotate,
+    share_heads,
+    split_heads,
+    unsqueeze,
+)
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import i32, i64
+from trainweb.ops.frame.op import Bad, Float, Int, Ints, Sample, register
+from trainweb.ops.frame.symbolic import Var
+
+Shape = tuple[int, ...]
+
+
+def attend(q: Var, k: Var, v: Var, scale: float, bias: Var | None, softcap: float = 0.0) -> Var:
+    """softmax(scale * q k' + bias) v."""
+    scores = q.op("MatMul", k.op("Transpose", perm=[0, 1, 3, 2])) * scale
+    if softcap:
+        scores = (scores / softcap).op("Tanh") * softcap
+    scores = scores if bias is None else scores + bias
+    return scores.op("Softmax", axis=-1).op("MatMul", v)
+
+
+def total(terms: Sequence[Var | None]) -> Var | None:
+    """Sum of the terms that are not None."""
+    found: Var | None = None
+    for term in terms:
+        if term is not None:
+            found = term if found is None else found + term
+    return found
+
+
+def vector_parts(x: Var, widths: Sequence[int], axis: int = 0) -> list[Var]:
+    """Parts of the given widths along an axis."""
+    ends = [sum(widths[: k + 1]) for k in range(len(widths))]
+    return [part(x, axis, end - width, end) for width, end in zip(widths, ends, strict=True)]
+
+
+def numpy_attend(q: Any, k: Any, v: Any, scale: float, bias: Any) -> Any:
+    """The same in numpy, with the heads joined."""
+    scores = np.einsum("bhid,bhjd->bhij", q, k) * scale + bias
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    y = weights / weights.sum(-1, keepdims=True) @ v
+    return y.swapaxes(1, 2).reshape(y.shape[0], y.shape[2], -1)
+
+
+def numpy_heads(x: Any, heads: int) -> Any:
+    """Heads apart, in numpy."""
+    return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
+
+
+class _Masked(Composite):
+    """Attention whose padding is masked by adding `mask_filter_value`."""
+
+    domain = MS
+
+    def check_mask(self, mask: TensorType | None, batch: int, m: int, n: int, lengths: int) -> None:
+        """A mask is `lengths` numbers for each item, or has a number for each key, or each query and key."""
+        if mask is None:
+            return
+        if mask.dtype != "int32":
+            raise self.error(f"the mask is {mask.dtype}, not int32.")
+        wanted: dict[int, Shape] = {1: (batch,), 2: (batch, n), 3: (batch, m, n)}
+        # `padding` tells one number for each item from two.
+        if mask.rank == 1 and lengths > 1:
+            return
+        if mask.rank not in wanted or not equal_shapes(mask.shape, wanted[mask.rank]):
+            raise self.unsupported(f"a mask of shape {list(mask.shape)} for batch {batch}, {m} queries and {n} keys")
+
+    def check_added(self, added: TensorType | None, shape: Shape) -> None:
+        """Check a tensor that is added to the scores; it may be the same for all items or heads."""
+        if added is None:
+            return
+        fits = added.rank == len(shape) and equal_shapes(added.shape[2:], shape[2:])
+        if not fits or any(static(d, s) and d not in (1, s) for d, s in zip(added.shape[:2], shape[:2], strict=True)):
+            raise self.error(f"the attention bias has shape {list(added.shape)}, the scores have {list(shape)}.")
+
+    def padding(self, mask: Var | None, q: Var, k: Var, lengths: int = 1) -> Var | None:
+        """Return the tensor that is added to the scores of keys that are padding."""
+        if mask is None:
+            return None
+        g, rank = q.g, q.g.rank(mask.name)
+        if rank > 1:
+            keeps = unsqueeze(mask > 0, *((1, 2) if rank == 2 else (1,)))
+        else:
+            ends, column = mask.cast("int64"), places(k, 2)
+            starts = None
+            times = 1 if lengths == 1 else self._numbers(g.size(mask.name), g.shape(q.name)[0])
+            if times == 2:
+                # The mask has the ends of all items, then their starts.
+                ends, starts = Var.of(g, *g.op("Split", [ends.name], axis=0, n_outputs=2))
+            keeps = column < unsqueeze(ends, 1, 2, 3)
+            if starts is not None:
+                keeps = keeps.and_((column < unsqueeze(starts, 1, 2, 3)).not_())
+        return keeps.where(q.lift(0.0), self.mask_filter_value)
+
+    def _numbers(self, size: int, batch: int) -> int:
+        """Return the number of values that a mask of one axis has for each item."""
+        times = next((times for times in (1, 2) if same(size, times * batch)), None)
+        if times is None:
+            if not static(size, batch):
+                raise UndecidedError(f"a mask of {size} numbers for a batch of {batch}")
+            raise self.unsupported(f"a mask of {size} numbers for a batch of {batch}")
+        return times
+
+    def causal(self, q: Var, k: Var) -> Var | None:
+        """Return the tensor that is added to the scores of keys behind a query; the queries are the last keys."""
+        if not self.unidirectional:
+            return None
+        row = unsqueeze(places(q, 2), 1) + (extent(k, 2) - extent(q, 2))
+        return (places(k, 2) - row > 0).not_().where(q.lift(0.0), -inf)
+
+    def numpy_mask(self, mask: Any, batch: int, m: int, n: int) -> Any:
+        """The sum of both in numpy."""
+        bias = np.zeros((batch, 1, m, n))
+        column = np.arange(n)
+        if mask is not None and mask.ndim == 1:
+            keeps = column < mask[:batch, None]
+            if len(mask) == 2 * batch:
+                keeps &= column >= mask[batch:, None]
+            bias += np.where(keeps, 0.0, self.mask_filter_value)[:, None, None]
+        elif mask is not None:
+            shape = (batch, 1, 1, n) if mask.ndim == 2 else (batch, 1, m, n)
+            bias += np.where(mask.reshape(shape) > 0, 0.0, self.mask_filter_value)
+        if self.unidirectional:
+            bias += np.where(column > np.arange(m)[:, None] + n - m, -inf, 0.0)
+        return bias
+
+
+@register
+class MultiHeadAttention(_Masked):
+    """Attention of several heads, with a bias of the projections, a mask of the padding and past keys.
+
+    The query is (batch, length, width), or all three packed, (batch, length, heads, 3, width); keys and values are 3-D,
+    packed as (batch, length, heads, 2, width), or have their heads apart.
+    """
+
+    attrs = {
+        "mask_filter_value": Float(-10000.0),
+        "num_heads": Int(required=True),
+        "scale": Float(0.0),
+        "unidirectional": Int(0),
+    }
+    max_inputs, n_outputs = 8, 3
+    differentiable = (0, 1, 2, 3, 5, 6, 7)
+
+    def infer(self, q: TensorType, *others: TensorType | None) -> tuple[TensorType, ...]:
+        k, v, bias, mask, added, past_k, past_v = others
+        self.need_float32(q, k, v, bias, added, past_k, past_v)
+        (batch, heads, m, d), (_, _, n, dk), (_, _, nv, e) = self._shapes(q, k, v)
+        if not equal(d, dk) or not equal(n, nv):
+            raise self.error(f"heads of the query are {d} wide, of {n} keys {dk}; there are {nv} values.")
+        widths = (heads * d, heads * d, heads * e)
+        if bias is not None and (q.rank != 3 or not equal_shapes(bias.shape, (sum(widths),))):
+            raise self.error(
+                f"the bias has shape {list(bias.shape)}, not {[sum(widths)]} of a query that is not packed."
+            )
+        if (past_k is None) != (past_v is None):
+            raise self.error("past_key and past_value go together.")
+        for past, width in ((past_k, d), (past_v, e)):
+            if past is not None and (
+                past.rank != 4 or not equal_shapes(past.shape, (batch, heads, past.shape[2], width))
+            ):
+                raise self.error(f"past keys or values have shape {list(past.shape)}.")
+        n = n if past_k is None else n + past_k.shape[2]
+        self.check_mask(mask, batch, m, n, 1)
+        self.check_added(added, (batch, heads, m, n))
+        shapes: tuple[Shape, ...] = ((batch, m, heads * e), (batch, heads, n, d), (batch, heads, n, e))
+        return tuple(TensorType("float32", shape) for shape in shapes)
+
+    def _shapes(self, q: TensorType, k: TensorType | None, v: TensorType | None) -> list[Shape]:
+        """Shapes of query, keys and values with their heads apart."""
+        heads = self.num_heads
+        if q.rank == 5 and k is None and v is None and equal_shapes(q.shape[2:4], (heads, 3)):
+            return [(q.shape[0], heads, q.shape[1], q.shape[4])] * 3
+        if q.rank == 3 and k is not None and equal(q.shape[2] % heads, 0):
+            query = (q.shape[0], heads, q.shape[1], q.shape[2] // heads)
+            if k.rank == 5 and v is None and equal_shapes(k.shape[2:4], (heads, 2)):
+                return [query, *[(k.shape[0], heads, k.shape[1], k.shape[4])] * 2]
+            if k.rank == 4 and v is not None and v.rank == 4:
+                return [query, k.shape, v.shape]
+            if k.rank == 3 and v is not None and v.rank == 3 and equal(v.shape[2] % heads, 0):
+                return [query, *((t.shape[0], heads, t.shape[1], t.shape[2] // heads) for t in (k, v))]
+        found = ", ".join("none" if t is None else str(list(t.shape)) for t in (q, k, v))
+        raise self.error(f"query, key and value have the shapes {found} for {heads} heads.")
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        q, k, v, bias, mask, added, past_k, past_v = ins
+        assert q is not None
+        shapes = self._shapes(g.type(q.name), *(None if x is None else g.type(x.name) for x in (k, v)))
+        width = shapes[0][3]
+        if bias is not None and k is not None and v is not None:
+            q, k, v = self._biased(bias, shapes, q, k, v)
+        q, k, v = self._heads(q, k, v)
+        if past_k is not None and past_v is not None:
+            k, v = past_k.op("Concat", k, axis=2), past_v.op("Concat", v, axis=2)
+        masked = total([added, self.padding(mask, q, k), self.causal(q, k)])
+        return [join_heads(attend(q, k, v, self.scale or 1 / sqrt(width), masked)), k, v]
+
+    def _biased(self, bias: Var, shapes: list[Shape], *projections: Var) -> list[Var]:
+        """Query, keys and values with their parts of the bias added."""
+        parts = vector_parts(bias, [self.num_heads * shape[3] for shape in shapes])
+        apart = [x.g.rank(x.name) == 4 for x in projections]
+        return [
+            x + (reshape(b, 1, self.num_heads, 1, -1) if split else b)
+            for x, b, split in zip(projections, parts, apart, strict=True)
+        ]
+
+    def _heads(self, q: Var, k: Var | None, v: Var | None) -> tuple[Var, Var, Var]:
+        def unpacked(x: Var, parts: int) -> list[Var]:
+            rows = [Var(x.g, x.g.squeeze(part(x, 3, i, i + 1).name, [3]), x.dtype) for i in range(parts)]
+            return [row.op("Transpose", perm=[0, 2, 1, 3]) for row in rows]
+
+        if k is None:
+            query, keys, values = unpacked(q, 3)
+            return query, keys, values
+        query = split_heads(q, self.num_heads)
+        if v is None:
+            keys, values = unpacked(k, 2)
+            return query, keys, values
+        keys, values = (x if x.g.rank(x.name) == 4 else split_heads(x, self.num_heads) for x in (k, v))
+        return query, keys, values
+
+    def reference(self, q: Any, *others: Any) -> tuple[Any, ...]:
+        given: list[Any] = [*others, *[None] * (7 - len(others))]
+        k, v, bias, mask, added, past_k, past_v = given
+        if k is None:
+            q, k, v = (q[:, :, :, i].swapaxes(1, 2) for i in range(3))
+        else:
+            q = numpy_heads(q, self.num_heads)
+            if v is None:
+                k, v = (k[:, :, :, i].swapaxes(1, 2) for i in range(2))
+            elif k.ndim == 3:
+                k, v = numpy_heads(k, self.num_heads), numpy_heads(v, self.num_heads)
+        if bias is not None:
+            d = self.num_heads * q.shape[3]
+            parts = (bias[:d], bias[d : 2 * d], bias[2 * d :])
+            q, k, v = (x + b.reshape(self.num_heads, -1)[None, :, None] for x, b in zip((q, k, v), parts, strict=True))
+        if past_k is not None:
+            k, v = np.concatenate([past_k, k], 2), np.concatenate([past_v, v], 2)
+        masked = self.numpy_mask(mask, q.shape[0], q.shape[2], k.shape[2]) + (0 if added is None else added)
+        return numpy_attend(q, k, v, self.scale or q.shape[3] ** -0.5, masked), k, v
+
+    samples = (
+        Sample([(2, 3, 8), (2, 4, 8), (2, 4, 6), (22,)], {"num_heads": 2}),
+        Sample([(2, 3, 8), (2, 3, 8), (2, 3, 8)], {"num_heads": 2, "unidirectional": 1, "scale": 0.3}),
+        Sample([(2, 4, 8), (2, 4, 8), (2, 4, 8), None, i32([4, 2])], {"num_heads": 2, "mask_filter_value": -3.0}),
+        Sample(
+            [(2, 4, 8), (2, 4, 8), (2, 4, 8), None, i32([[1, 1, 1, 1], [0, 1, 1, 0]]), (2, 2, 4, 4)], {"num_heads": 2}
+        ),
+        Sample([(2, 3, 2, 3, 4)], {"num_heads": 2}),
+        Sample([(2, 3, 8), (2, 5, 2, 2, 4)], {"num_heads": 2}),
+        Sample([(2, 3, 8), (2, 2, 5, 4), (2, 2, 5, 4)], {"num_heads": 2}),
+        Sample(
+            [(2, 1, 8), (2, 1, 8), (2, 1, 8), None, None, None, (2, 2, 3, 4), (2, 2, 3, 4)], {"num_heads": 2}, outputs=3
+        ),
+    )
+    bad = (
+        Bad([(2, 3, 8), (2, 4, 8), (2, 4, 8)]),
+        Bad([(2, 3, 8), (2, 4, 8), (2, 4, 8)], {"num_heads": 3}),
+        Bad([(2, 3, 8), (2, 4, 8), (2, 5, 8)], {"num_heads": 2}),
+        Bad([(2, 3, 8), (2, 4, 8), (2, 4, 8), (20,)], {"num_heads": 2}),
+    )
+
+
+@register
+class MicrosoftAttention(_Masked):
+    """The operator Attention of the domain com.microsoft: projections and attention.
+
+    X is (batch, length, features), W (features, widths of query, keys and values beside one another).
+    """
+
+    name = "Attention"
+    attrs = {
+        "do_rotary": Int(0),
+        "mask_filter_value": Float(-10000.0),
+        "num_heads": Int(required=True),
+        "past_present_share_buffer": Int(0),
+        "qkv_hidden_sizes": Ints(),
+        "rotary_embedding_dim": Int(0),
+        "scale": Float(0.0),
+        "unidirectional": Int(0),
+    }
+    min_inputs, max_inputs, n_outputs = 2, 7, 2
+    differentiable = (0, 1, 2, 4, 5)
+
+    def infer(self, x: TensorType, w: TensorType, *others: TensorType | None) -> tuple[TensorType, ...]:
+        bias, mask, past, added, past_length = others
+        self.need_float32(x, w, bias, past, added)
+        if past_length is not None or self.past_present_share_buffer or self.do_rotary:
+            raise self.unsupported("do_rotary, or a past that shares its buffer with the present,")
+        if x.rank != 3 or w.rank != 2 or not equal(x.shape[2], w.shape[0]):
+            raise self.error(f"X and W have the shapes {list(x.shape)} and {list(w.shape)}.")
+        sizes, heads = self._widths(w), self.num_heads
+        if len(sizes) != 3 or not equal(sum(sizes), w.shape[1]) or any(not equal(size % heads, 0) for size in sizes):
+            raise self.error(f"{w.shape[1]} projections are not {sizes} for {heads} heads.")
+        if bias is not None and not equal_shapes(bias.shape, w.shape[1:]):
+            raise self.error(f"the bias has shape {list(bias.shape)}, not {list(w.shape[1:])}.")
+        (batch, m, _), n, width = x.shape, x.shape[1], sizes[0] // heads
+        if past is not None:
+            if past.rank != 5 or not equal_shapes(past.shape, (2, batch, heads, past.shape[3], width)):
+                raise self.error(f"the past has shape {list(past.shape)}.")
+            n = n + past.shape[3]
+        self.check_mask(mask, batch, m, n, 2)
+        self.check_added(added, (batch, heads, m, n))
+        shapes: tuple[Shape, ...] = ((batch, m, sizes[2]), (2, batch, heads, n, width))
+        return tuple(TensorType("float32", shape) for shape in shapes)
+
+    def _widths(self, w: TensorType) -> tuple[int, ...]:
+        return tuple(self.qkv_hidden_sizes or (w.shape[1] // (3 * self.num_heads) * self.num_heads,) * 3)
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, w, bias, mask, past, added, _ = ins
+        assert x is not None and w is not None
+        widths = self._widths(g.type(w.name))
+        projected = x.op("MatMul", w)
+        projected = projected if bias is None else projected + bias
+        q, k, v = (split_heads(p, self.num_heads) for p in vector_parts(projected, widths, axis=2))
+        if past is not None:
+            # `past` has the keys, then the values.
+            k, v = (
+                Var(g, g.squeeze(part(past, 0, i, i + 1).name, [0]), "float32").op("Concat", x, axis=2)
+                for i, x in enumerate((k, v))
+            )
+        masked = total([added, self.padding(mask, q, k, 2), self.causal(q, k)])
+        y = join_heads(attend(q, k, v, self.scale or 1 / sqrt(widths[0] // self.num_heads), masked))
+        if not self.wants_output(1):
+            return [y, None]
+        if not same(widths[0], widths[2]):
+            raise self.unsupported("the present of values that are not as wide as keys")
+        return [y, unsqueeze(k, 0).op("Concat", unsqueeze(v, 0), axis=0)]
+
+    def reference(self, x: Any, w: Any, *others: Any) -> tuple[Any, ...]:
+        given: list[Any] = [*others, *[None] * (4 - len(others))]
+        bias, mask, past, added = given
+        projected = x @ w + (0 if bias is None else bias)
+        sizes = self.qkv_hidden_sizes or (w.shape[1] // 3,) * 3
+        q, k, v = (numpy_heads(p, self.num_heads) for p in np.split(projected, np.cumsum(sizes)[:2], -1))
+        if past is not None:
+            k, v = np.concatenate([past[0], k], 2), np.concatenate([past[1], v], 2)
+        masked = self.numpy_mask(mask, q.shape[0], q.shape[2], k.shape[2]) + (0 if added is None else added)
+        present = np.stack([k, v]) if k.shape == v.shape else None
+        return numpy_attend(q, k, v, self.scale or q.shape[3] ** -0.5, masked), present
+
+    samples = (
+        Sample([(2, 3, 5), (5, 24), (24,)], {"num_heads": 2}),
+        Sample([(2, 3, 5), (5, 24), (24,), i32([3, 2])], {"num_heads": 2, "unidirectional": 1}),
+        Sample([(2, 3, 5), (5, 24), (24,), i32([3, 2, 1, 0])], {"num_heads": 2, "mask_filter_value": -2.0}),
+        Sample(
+            [(2, 3, 5), (5, 20), (20,), i32([[1, 1, 0], [0, 1, 1]])], {"num_heads": 2, "qkv_hidden_sizes": [8, 8, 4]}
+        ),
+        Sample(
+            [(1, 2, 5), (5, 24), (24,), i32([[[1, 1], [0, 1]]]), None, (1, 2, 2, 2)], {"num_heads": 2, "scale": 0.2}
+        ),
+        Sample([(2, 2, 5), (5, 24), (24,), None, (2, 2, 2, 3, 4)], {"num_heads": 2, "unidirectional": 1}, outputs=2),
+    )
+    bad = (
+        Bad([(2, 3, 5), (5, 24), (24,)]),
+        Bad([(2, 3, 5), (4, 24), (24,)], {"num_heads": 2}),
+        Bad([(2, 3, 5), (5, 24), (23,)], {"num_heads": 2}),
+        Bad([(2, 3, 5), (5, 24), (24,)], {"num_heads": 5}),
+    )
+
+
+@register
+class GroupQueryAttention(Composite):
+    """Causal attention whose heads of keys serve several heads of queries; keys and queries may be turned.
+
+    Without keys and values the query has all three side by side. With the new tokens item b has seqlens_k[b] + 1; the
+    past holds the others. The present has the past tokens and the new ones behind them.
+    """
+
+    domain = MS
+    attrs = {
+        "do_rotary": Int(0),
+        "kv_num_heads": Int(required=True),
+        "local_window_size": Int(-1),
+        "num_heads": Int(required=True),
+        "rotary_interleaved": Int(0),
+        "scale": Float(0.0),
+        "smooth_softmax": Int(0),
+        "softcap": Float(0.0),
+    }
+    min_inputs, max_inputs, n_outputs = 7, 9, 3
+    differentiable = (0, 1, 2, 3, 4)
+
+    def infer(self, q: TensorType, *others: TensorType | None) -> tuple[TensorType, ...]:
+        k, v, past_k, past_v, lengths, whole, cos, sin = others
+        self.need_float32(q, k, v, past_k, past_v, cos, sin)
+        if not self.local_window_size:
+            raise self.error("local_window_size is 0: it must be at least 1, or -1 for none.")
+        if self.smooth_softmax > 0:
+            raise self.unsupported("smooth_softmax")
+        if (k is None) != (v is None) or (past_k is None) != (past_v is None) or q.rank != 3:
+            raise self.error("a 3-D query is needed; key and value, and their pasts, go together.")
+        batch, m, _ = q.shape
+        width = self._width(q, k)
+        for t in (k, v):
+            if t is not None and not equal_shapes(t.shape, (batch, m, self.kv_num_heads * width)):
+                raise self.error(f"key or value has shape {list(t.shape)} beside a query of {list(q.shape)}.")
+        if lengths is None or whole is None or not equal(lengths.size, batch):
+            raise self.error("seqlens_k must have a number for each item, and total_sequence_length must be given.")
+        if lengths.dtype != "int32":
+            raise self.error(f"seqlens_k is {lengths.dtype}, not int32.")
+        n = m
+        for past in (past_k, past_v):
+            if past is None:
+                continue
+            if past.rank != 4 or not equal_shapes(past.shape, (batch, self.kv_num_heads, past.shape[2], width)):
+                raise self.error(f"a past has shape {list(past.shape)}.")
+            n = m + past.shape[2]
+        if whole.value is not None and static(n, *whole.value) and n > 0 and whole.value[0] != n:
+            raise self.unsupported(f"total_sequence_length {whole.value[0]} of a past and new tokens of {n}")
+        if self.do_rotary and (cos is None or sin is None):
+            raise self.error("do_rotary needs cos_cache and sin_cache.")
+        shape = (batch, self.kv_num_heads, n, width)
+        return TensorType("float32", (batch, m, self.num_heads * width)), *[TensorType("float32", shape)] * 2
+
+    def _width(self, q: TensorType, k: TensorType | None) -> int:
+        heads = self.num_heads + (2 * self.kv_num_heads if k is None else 0)
+        if not self.kv_num_heads or self.num_heads % self.kv_num_heads or not equal(q.shape[2] % heads, 0):
+            raise self.error(f"{q.shape[2]} features are not those of {self.num_heads} and {self.kv_num_heads} heads.")
+        width: int = q.shape[2] // heads
+        return width
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        q, k, v, past_k, past_v, lengths, _, cos, sin = ins
+        assert q is not None and lengths is not None
+        width = self._width(g.type(q.name), None if k is None else g.type(k.name))
+        groups = self.kv_num_heads
+        if k is None or v is None:
+            q, k, v = vector_parts(q, [self.num_heads * width, groups * width, groups * width], axis=2)
+        q, k, v = split_heads(q, self.num_heads), split_heads(k, groups), split_heads(v, groups)
+        if past_k is not None and equal(g.shape(past_k.name)[2], 0):
+            past_k = past_v = None
+        start = None if past_k is None else self._start(lengths, past_k, q)
+        if self.do_rotary and cos is not None and sin is not None:
+            place = unsqueeze(places(q, 2), 0) if start is None else unsqueeze(start, 1) + places(q, 2)
+            rows = [unsqueeze(t.op("Gather", place, axis=0), 1) for t in (cos, sin)]
+            turned_width = 2 * g.shape(cos.name)[1]
+            q, k = (
+                rotate(x, *rows, interleaved=bool(self.rotary_interleaved), turned_width=turned_width) for x in (q, k)
+            )
+        present = [k, v]
+        if past_k is not None and past_v is not None and start is not None:
+            k, v = past_k.op("Concat", k, axis=2), past_v.op("Concat", v, axis=2)
+            present = [self._packed(x, start, past_k) if self.wants_output(1) else x for x in (k, v)]
+        bias = self._bias(q, k, start, past_k)
+        times = self.num_heads // groups
+        k, v = (x if times == 1 else share_heads(x, times) for x in (k, v))
+        y = attend(q, k, v, self.scale or 1 / sqrt(width), bias, self.softcap)
+        return [join_heads(y), *present]
+
+    def _start(self, lengths: Var, past: Var, q: Var) -> Var:
+        """Return the number of tokens of each item that the past holds."""
+        held = reshape(lengths.cast("int64"), -1) + 1 - extent(q, 2)
+        return held.op("Max", held.lift(0)).op("Min", extent(past, 2))
+
+    def _bias(self, q: Var, k: Var, start: Var | None, past: Var | None) -> Var:
+        """-infinity for keys behind the query, before its window, or in the past behind its end."""
+        column, row = places(k, 2), places(q, 2)
+        if start is None or past is None:
+            ahead = column - unsqueeze(row, 1)
+            seen = (ahead > 0).not_()
+        else:
+            held, first = extent(past, 2), unsqueeze(start, 1)
+            is_new = (column < held).not_()
+            place = is_new.where(column - held + first, column + first - first)
+            ahead = unsqueeze(place, 1, 2) - unsqueeze(unsqueeze(row, 0) + first, 1, 3)
+            seen = (ahead > 0).not_().and_(unsqueeze(is_new.or_(column < first), 1, 2))
+        if self.local_window_size > 0:
+            # The query's own key is one of these; ONNX Runtime 1.19 had one key more.
+            seen = seen.and_(ahead > -self.local_window_size)
+        return seen.where(q.lift(0.0), -inf)
+
+    def _packed(self, x: Var, start: Var, past: Var) -> Var:
+        """Past and new tokens without the gap between them, and zeros behind their end."""
+        g, column, first = x.g, places(x, 2), unsqueeze(start, 1)
+        moved = column + extent(past, 2) - first
+        source = (column < first).where(column + first - first, moved.op("Min", extent(x, 2) - 1))
+        index = g.op("Expand", [unsqueeze(source, 1, 3).name, g.shape_of(x.name)])
+        rows = Var(g, g.op("GatherElements", [x.name, index], axis=2), x.dtype)
+        # Nothing fills the last `extent(past) - start` places.
+        return unsqueeze(column < first + extent(x, 2) - extent(past, 2), 1, 3).where(rows, 0.0)
+
+    def reference(self, q: Any, *others: Any) -> tuple[Any, ...]:
+        given: list[Any] = [*others, *[None] * (8 - len(others))]
+        k, v, past_k, past_v, lengths, _, cos, sin = given
+        groups, m = self.kv_num_heads, q.shape[1]
+        if k is None:
+            width = q.shape[2] // (self.num_heads + 2 * groups)
+            q, k, v = np.split(q, [self.num_heads * width, (self.num_heads + groups) * width], -1)
+        q, k, v = numpy_heads(q, self.num_heads), numpy_heads(k, groups), numpy_heads(v, groups)
+        n = m + (0 if past_k is None else past_k.shape[2])
+        y = np.zeros((len(q), m, q.shape[1] * q.shape[3]))
+        present_k, present_v = (np.zeros((len(q), groups, n, q.shape[3])) for _ in range(2))
+        for b in range(len(q)):
+            start = 0 if past_k is None else int(lengths.ravel()[b]) + 1 - m
+            turned = [x[b] for x in (q, k)]
+            if self.do_rotary:
+                turned = [self._numpy_turned(x, cos[start : start + m], sin[start : start + m]) for x in turned]
+            keys, values = turned[1], v[b]
+            if past_k is not None:
+                keys = np.concatenate([past_k[b, :, :start], keys], 1)
+                values = np.concatenate([past_v[b, :, :start], values], 1)
+            present_k[b, :, : start + m], present_v[b, :, : start + m] = keys, values
+            ahead = np.arange(start + m) - np.arange(start, start + m)[:, None]
+            hidden = (ahead > 0) | ((self.local_window_size > 0) & (ahead <= -self.local_window_size))
+            shared = [x.repeat(self.num_heads // groups, 0)[None] for x in (keys, values)]
+            scale = self.scale or q.shape[3] ** -0.5
+            y[b] = numpy_attend(turned[0][None], shared[0], shared[1], scale, np.where(hidden, -inf, 0.0))[0]
+        return y, present_k, present_v
+
+    def _numpy_turned(self, x: Any, cos: Any, sin: Any) -> Any:
+        half = cos.shape[1]
+        first = slice(0, 2 * half, 2) if self.rotary_interleaved else slice(0, half)
+        second = slice(1, 2 * half, 2) if self.rotary_interleaved else slice(half, 2 * half)
+        turned = (x[..., first] + 1j * x[..., second]) * (cos + 1j * sin)
+        y = x.copy()
+        y[..., first], y[..., second] = turned.real, turned.imag
+        return y
+
+    samples = (
+        Sample(
+            [(2, 3, 32), (2, 3, 16), (2, 3, 16), None, None, i32([2, 2]), i32(3)],
+            {"num_heads": 4, "kv_num_heads": 2},
+            outputs=3,
+        ),
+        Sample(
+            [(2, 3, 64), None, None, None, None, i32([2, 2]), i32(3), (8, 8), (8, 8)],
+            {"num_heads": 2, "kv_num_heads": 1, "do_rotary": 1},
+            outputs=3,
+        ),
+        Sample(
+            [(1, 4, 32), (1, 4, 16), (1, 4, 16), None, None, i32([3]), i32(4), (5, 8), (5, 8)],
+            {"num_heads": 2, "kv_num_heads": 1, "do_rotary": 1, "rotary_interleaved": 1, "scale": 0.4},
+            outputs=3,
+        ),
+        Sample(
+            [(1, 5, 16), (1, 5, 16), (1, 5, 16), None, None, i32([4]), i32(5)],
+            {"num_heads": 2, "kv_num_heads": 2, "local_window_size": 2},
+            outputs=3,
+        ),
+        Sample(
+            [(2, 1, 32), (2, 1, 16), (2, 1, 16), (2, 1, 3, 16), (2, 1, 3, 16), i32([3, 3]), i32(4), (8, 8), (8, 8)],
+            {"num_heads": 2, "kv_num_heads": 1, "do_rotary": 1},
+            outputs=3,
+        ),
+        Sample(
+            [(2, 1, 16), (2, 1, 8), (2, 1, 8), (2, 1, 3, 8), (2, 1, 3, 8), i32([3, 2]), i32(4)],
+            {"num_heads": 2, "kv_num_heads": 1},
+            outputs=3,
+        ),
+    )
+    bad = (
+        Bad([(2, 3, 16), (2, 3, 8), (2, 3, 8), None, None, i32([2, 2]), i32(3)], {"num_heads": 3, "kv_num_heads": 2}),
+        Bad([(2, 3, 16), (2, 3, 8), None, None, None, i32([2, 2]), i32(3)], {"num_heads": 4, "kv_num_heads": 2}),
+        Bad(
+            [(2, 3, 16), (2, 3, 8), (2, 3, 8), None, None, i32([2, 2]), i32(3)],
+            {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1},
+        ),
+    )
+
+
+@register
+class MicrosoftRotaryEmbedding(Composite):
+    """Pairs of features turned by the angles of their position, which a cache has by position.
+
+    X is (batch, heads, length, width) or (batch, length, heads * width); position_ids are the positions of all tokens,
+    or of the first one.
+    """
+
+    name = "RotaryEmbedding"
+    domain = MS
+    attrs = {
+        "interleaved": Int(0),
+        "is_packed_batching": Int(0),
+        "num_heads": Int(0),
+        "rotary_embedding_dim": Int(0),
+        "scale": Float(1.0),
+    }
+    min_inputs = max_inputs = 4
+    differentiable = (0, 2, 3)
+
+    def infer(self, x: TensorType, ids: TensorType, cos: TensorType, sin: TensorType) -> TensorType:
+        self.need_float32(x, cos, sin)
+        if self.scale != 1.0 or self.is_packed_batching:
+            raise self.unsupported("a scale other than 1, or packed batches,")
+        if x.rank not in (3, 4) or cos.rank != 2 or not equal_shapes(cos.shape, sin.shape):
+            raise self.error(f"X and the caches have the shapes {list(x.shape)}, {list(cos.shape)}, {list(sin.shape)}.")
+        if self.rotary_embedding_dim and not self.num_heads:
+            raise self.error("rotary_embedding_dim needs num_heads.")
+        batch, length = x.shape[0], x.shape[1 if x.rank == 3 else 2]
+        if ids.dtype != "int64" or not (equal_shapes(ids.shape, (1,)) or equal_shapes(ids.shape, (batch, length))):
+            raise self.error(f"position_ids are {ids.dtype} {list(ids.shape)}, not int64 [1] or [{batch}, {length}].")
+        turned = 2 * cos.shape[1]
+        if self.rotary_embedding_dim and not equal(turned, self.rotary_embedding_dim):
+            raise self.error(
+                f"the caches are for {turned} features, rotary_embedding_dim is {self.rotary_embedding_dim}."
+            )
+        if x.rank == 3 and not equal(x.shape[2] % (self.num_heads or turned), 0):
+            raise self.error(f"{x.shape[2]} features do not fall into heads.")
+        return x
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, ids, cos, sin = (v for v in ins if v is not None)
+        apart, turned_width = g.rank(x.name) == 4, 2 * g.shape(cos.name)[1]
+        heads = x
+        if not apart:
+            shape = (self.num_heads, -1) if self.num_heads else (-1, turned_width)
+            heads = reshape(x, 0, 0, *shape).op("Transpose", perm=[0, 2, 1, 3])
+        place = ids if g.rank(ids.name) == 2 else unsqueeze(ids + places(heads, 2), 0)
+        rows = [unsqueeze(t.op("Gather", place, axis=0), 1) for t in (cos, sin)]
+        turned = rotate(heads, *rows, interleaved=bool(self.interleaved), turned_width=turned_width)
+        return [turned if apart else join_heads(turned)]
+
+    def reference(self, x: Any, ids: Any, cos: Any, sin: Any) -> Any:
+        turned = 2 * cos.shape[1]
+        rows = x if x.ndim == 4 else numpy_heads(x, self.num_heads or x.shape[2] // turned)
+        place = ids if ids.ndim == 2 else np.broadcast_to(ids + np.arange(rows.shape[2]), (len(x), rows.shape[2]))
+        first = slice(0, turned, 2) if self.interleaved else slice(0, turned // 2)
+        second = slice(1, turned, 2) if self.interleaved else slice(turned // 2, turned)
+        y = rows.copy()
+        pairs = (rows[..., first] + 1j * rows[..., second]) * (cos + 1j * sin)[place][:, None]
+        y[..., first], y[..., second] = pairs.real, pairs.imag
+        return y if x.ndim == 4 else y.swapaxes(1, 2).reshape(x.shape)
+
+    samples = (
+        Sample([(2, 3, 8), i64([[0, 1, 2], [4, 0, 3]]), (5, 2), (5, 2)]),
+        Sample([(2, 3, 8), i64([1]), (5, 2), (5, 2)], {"interleaved": 1}),
+        Sample([(2, 2, 3, 4), i64([0]), (5, 2), (5, 2)]),
+        Sample([(2, 3, 12), i64([0]), (5, 2), (5, 2)], {"num_heads": 2, "rotary_embedding_dim": 4}),
+    )
+    bad = (
+        Bad([(2, 3, 8), i64([[0, 1]]), (5, 2), (5, 2)]),
+        Bad([(2, 3, 7), i64([0]), (5, 2), (5, 2)]),
+        Bad([(2, 3, 8), i64([0]), (5, 2), (5, 3)]),
+    )

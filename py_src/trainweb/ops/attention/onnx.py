@@ -1,0 +1,395 @@
+"""Attention and rotary embeddings, made of products and a softmax that the compiler fuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, sqrt
+from typing import Any
+
+from trainweb.ir.dims import equal
+from trainweb.ir.shapes import TensorType
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.evaluate import INT_BITS
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import bools, i64
+from trainweb.ops.frame.op import Bad, Float, Int, Sample, register
+from trainweb.ops.frame.symbolic import Var
+
+LOWEST = -1e38
+"""A masked score, to which others may be added: a row that is masked whole has a softmax, and its result is dropped."""
+SCORES, CAPPED, BIASED, PROBABILITIES = range(4)
+"""Values of `qk_matmul_output_mode`."""
+
+
+def integers(g: Emission, values: Sequence[int]) -> Var:
+    """A 1-D int64 constant."""
+    return Var(g, g.constant("int64", (len(values),), values), "int64")
+
+
+def extent(x: Var, axis: int) -> Var:
+    """Size of a dim as an int64 scalar."""
+    found = x.g.shape(x.name)[axis]
+    if isinstance(found, int):
+        return Var(x.g, x.g.constant("int64", (), [found]), "int64")
+    sizes = x.g.shape_of(x.name)
+    return Var(x.g, x.g.squeeze(x.g.slice(sizes, 0, axis, axis + 1), [0]), "int64")
+
+
+def places(x: Var, axis: int) -> Var:
+    """0 to the size of a dim less 1."""
+    found = x.g.shape(x.name)[axis]
+    if isinstance(found, int):
+        return integers(x.g, range(found))
+    n = extent(x, axis)
+    return n.lift(0).op("Range", n, n.lift(1))
+
+
+def part(x: Var, axis: int, start: int, end: int) -> Var:
+    """Elements `start` to `end` along an axis."""
+    return Var(x.g, x.g.slice(x.name, axis, start, end), x.dtype)
+
+
+def unsqueeze(x: Var, *axes: int) -> Var:
+    """`x` with dims of size 1 put in."""
+    return Var(x.g, x.g.unsqueeze(x.name, axes), x.dtype)
+
+
+def reshape(x: Var, *shape: int) -> Var:
+    """`x` in another shape; 0 keeps a dim, -1 is the rest."""
+    return x.op("Reshape", integers(x.g, shape))
+
+
+def split_heads(x: Var, heads: int) -> Var:
+    """(batch, length, heads * width) as (batch, heads, length, width)."""
+    return reshape(x, 0, 0, heads, -1).op("Transpose", perm=[0, 2, 1, 3])
+
+
+def join_heads(x: Var) -> Var:
+    """(batch, heads, length, width) as (batch, length, heads * width)."""
+    return reshape(x.op("Transpose", perm=[0, 2, 1, 3]), 0, 0, -1)
+
+
+def share_heads(x: Var, times: int) -> Var:
+    """Each head of keys or values for several heads of queries."""
+    _, groups, _, width = x.g.shape(x.name)
+    spread = unsqueeze(x, 2).op("Expand", integers(x.g, [1, 1, times, 1, 1]))
+    return reshape(spread, 0, groups * times, -1, width)
+
+
+def rotate(x: Var, cos: Var, sin: Var, *, interleaved: bool, turned_width: int) -> Var:
+    """The first `turned_width` features of a tensor of rank 4 turned; `cos` and `sin` of each pair broadcast to it."""
+    g = x.g
+    width = g.shape(x.name)[3]
+    head = x if turned_width == width else part(x, 3, 0, turned_width)
+    if interleaved:
+        pairs = reshape(head, 0, 0, 0, -1, 2)
+        a, b = (Var(g, g.squeeze(part(pairs, 4, k, k + 1).name, [4]), x.dtype) for k in (0, 1))
+    else:
+        half = turned_width // 2
+        a, b = part(head, 3, 0, half), part(head, 3, half, turned_width)
+    real, imaginary = cos * a - sin * b, sin * a + cos * b
+    if interleaved:
+        joined = unsqueeze(real, 4).op("Concat", unsqueeze(imaginary, 4), axis=4)
+        turned = reshape(joined, 0, 0, 0, turned_width)
+    else:
+        turned = real.op("Concat", imaginary, axis=3)
+    return turned if turned_width == width else turned.op("Concat", part(x, 3, turned_width, width), axis=3)
+
+
+@register
+class Attention(Composite):
+    """softmax(scale * Q K' + mask) V of several heads. https://onnx.ai/onnx/operators/onnx__Attention.html
+
+    Inputs of rank 4 are (batch, heads, length, width), of rank 3 (batch, length, heads * width).
+    """
+
+    versions = (23, 24, 25)
+    attrs = {
+        "is_causal": Int(0),
+        "kv_num_heads": Int(),
+        "q_num_heads": Int(),
+        "qk_matmul_output_mode": Int(0),
+        "scale": Float(),
+        "softcap": Float(0.0),
+        "softmax_precision": Int(),
+        "left_window_size": Int(-1),
+        "right_window_size": Int(-1),
+    }
+    min_inputs, max_inputs, n_outputs = 3, 7, 4
+    differentiable = (0, 1, 2, 3, 4, 5)
+
+    def infer(
+        self,
+        q: TensorType,
+        k: TensorType,
+        v: TensorType,
+        mask: TensorType | None,
+        past_k: TensorType | None,
+        past_v: TensorType | None,
+        lengths: TensorType | None,
+    ) -> tuple[TensorType, ...]:
+        self.need_float32(q, k, v, past_k, past_v)
+        if q.rank not in (3, 4) or k.rank != q.rank or v.rank != q.rank:
+            found = ", ".join(str(list(t.shape)) for t in (q, k, v))
+            raise self.error(f"Q, K, V have the shapes {found}: not all 3-D or 4-D.")
+        if (past_k is None) != (past_v is None) or (past_k is not None and lengths is not None):
+            raise self.error("past_key and past_value go together, and without nonpad_kv_seqlen.")
+        if mask is not None and mask.dtype not in ("bool", "float32", *INT_BITS):
+            raise self.unsupported(f"a mask of {mask.dtype}")
+        if not SCORES <= self.qk_matmul_output_mode <= PROBABILITIES:
+            raise self.error(f"qk_matmul_output_mode is {self.qk_matmul_output_mode}, not 0 to 3.")
+        (batch, heads, m, d), (_, groups, n, dk), (_, _, _, e) = self._split(q, k, v)
+        if not equal(d, dk):
+            raise self.error(f"heads of Q are {d} wide, those of K {dk}.")
+        if not equal(heads % groups, 0):
+            raise self.error(f"{heads} heads of Q do not share {groups} heads of K.")
+        n = n if past_k is None else n + past_k.shape[2]
+        y = (batch, heads, m, e) if q.rank == 4 else (batch, m, heads * e)
+        shapes: tuple[tuple[int, ...], ...] = (y, (batch, groups, n, d), (batch, groups, n, e), (batch, heads, m, n))
+        return tuple(TensorType("float32", shape) for shape in shapes)
+
+    def _split(self, *types: TensorType) -> list[tuple[int, ...]]:
+        """Shapes (batch, heads, length, width) of Q, K and V."""
+        if types[0].rank == 4:
+            return [t.shape for t in types]
+        if not self.q_num_heads or not self.kv_num_heads:
+            raise self.error("3-D inputs need q_num_heads and kv_num_heads.")
+        found: list[tuple[int, ...]] = []
+        for t, heads in zip(types, (self.q_num_heads, self.kv_num_heads, self.kv_num_heads), strict=True):
+            if not equal(t.shape[2] % heads, 0):
+                raise self.error(f"{t.shape[2]} features do not fall into {heads} heads.")
+            found.append((t.shape[0], heads, t.shape[1], t.shape[2] // heads))
+        return found
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        q, k, v, mask, past_k, past_v, lengths = ins
+        assert q is not None and k is not None and v is not None
+        (_, heads, _, d), (_, groups, *_), _ = self._split(*(g.type(x.name) for x in (q, k, v)))
+        rank = g.rank(q.name)
+        if rank == 3:
+            q, k, v = split_heads(q, heads), split_heads(k, groups), split_heads(v, groups)
+        if past_k is not None and past_v is not None:
+            k, v = past_k.op("Concat", k, axis=2), past_v.op("Concat", v, axis=2)
+        present = k, v
+        k, v = (x if heads == groups else share_heads(x, heads // groups) for x in (k, v))
+        scores = q.op("MatMul", k.op("Transpose", perm=[0, 1, 3, 2]))
+        scores = scores * (1 / sqrt(d) if self.scale is None else self.scale)
+        capped = (scores / self.softcap).op("Tanh") * self.softcap if self.softcap else scores
+        bias = self._bias(q, k, mask, past_k, lengths)
+        may_mask_rows = mask is not None or lengths is not None or self._window
+        masked = capped if bias is None else capped + (bias.op("Max", bias.lift(LOWEST)) if may_mask_rows else bias)
+        probabilities = masked.op("Softmax", axis=-1)
+        y = probabilities.op("MatMul", v)
+        dropped = None
+        if may_mask_rows and bias is not None:
+            last = integers(g, [-1])
+            attends = bias.op("ReduceMax", last, keepdims=1) if g.opset >= 18 else bias.op("ReduceMax", axes=[-1])
+            dropped = attends.equal(-inf)
+            y = dropped.where(y.lift(0.0), y)
+        if rank == 3:
+            y = join_heads(y)
+        told: Var | None = None
+        if self.wants_output(3):
+            biased = capped if bias is None else capped + bias
+            told = (scores, capped, biased, probabilities)[self.qk_matmul_output_mode]
+            if self.qk_matmul_output_mode == PROBABILITIES and dropped is not None:
+                told = dropped.where(told.lift(0.0), told)
+        return [y, *present, told]
+
+    @property
+    def _window(self) -> bool:
+        return bool(max(self.left_window_size, self.right_window_size) >= 0)
+
+    def _bias(self, q: Var, k: Var, mask: Var | None, past: Var | None, lengths: Var | None) -> Var | None:
+        """Return the tensor that is added to the scores: 0 or -infinity, or the given mask."""
+        zero = q.lift(0.0)
+        terms = []
+        if mask is not None:
+            terms.append(self._full(mask, k))
+        allowed = []
+        if self.is_causal or self._window:
+            # The queries have the last valid positions of the keys.
+            row, column = unsqueeze(places(q, 2), 1), places(k, 2)
+            if past is not None:
+                row = row + extent(past, 2)
+            elif lengths is not None:
+                row = row + unsqueeze(reshape(lengths, -1) - extent(q, 2), 1, 2, 3)
+            ahead = column - row
+            if self.is_causal:
+                allowed.append((ahead > 0).not_())
+            if self.left_window_size >= 0:
+                allowed.append((ahead < -self.left_window_size).not_())
+            if self.right_window_size >= 0:
+                allowed.append((ahead > self.right_window_size).not_())
+        if lengths is not None:
+            allowed.append(places(k, 2) < unsqueeze(reshape(lengths, -1), 1, 2, 3))
+        terms += [seen.where(zero, -inf) for seen in allowed]
+        total = None
+        for term in terms:
+            total = term if total is None else total + term
+        return total
+
+    def _full(self, mask: Var, k: Var) -> Var:
+        """The mask as numbers to add, for all keys: those beyond its end are masked."""
+        g = mask.g
+        if mask.dtype == "bool":
+            zero = Var(g, g.constant("float32", (), [0.0]), "float32")
+            mask = mask.where(zero, -inf)
+        mask = mask.cast("float32")
+        given, keys = g.shape(mask.name)[-1], g.shape(k.name)[2]
+        # A mask that is shorter than the keys is padded: with symbols it must be known whether it is.
+        if given == keys or (given < 2 and given != 0):
+            return mask
+        rank = g.rank(mask.name)
+        missing = reshape(extent(k, 2) - extent(mask, rank - 1), 1)
+        pads = integers(g, [0] * (2 * rank - 1)).op("Concat", missing, axis=0)
+        return mask.op("Pad", pads, mask.lift(-inf))
+
+    # The same in numpy.
+
+    def reference(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        mask: Any = None,
+        past_k: Any = None,
+        past_v: Any = None,
+        lengths: Any = None,
+    ) -> tuple[Any, ...]:
+        rank = q.ndim
+        if rank == 3:
+            q, k, v = (
+                x.reshape(*x.shape[:2], h, -1).swapaxes(1, 2)
+                for x, h in ((q, self.q_num_heads), (k, self.kv_num_heads), (v, self.kv_num_heads))
+            )
+        start = 0 if past_k is None else past_k.shape[2]
+        if past_k is not None:
+            k, v = np.concatenate([past_k, k], 2), np.concatenate([past_v, v], 2)
+        times, (batch, heads, m, d), n = q.shape[1] // k.shape[1], q.shape, k.shape[2]
+        scores = np.einsum("bhid,bhjd->bhij", q, k.repeat(times, 1)) * (self.scale or d**-0.5)
+        capped = np.tanh(scores / self.softcap) * self.softcap if self.softcap else scores
+        bias = np.zeros((batch, heads, m, n))
+        if mask is not None:
+            if mask.dtype == bool:
+                mask = np.where(mask, 0.0, -inf)
+            if 1 < mask.shape[-1] < n:
+                mask = np.concatenate([mask, np.full((*mask.shape[:-1], n - mask.shape[-1]), -inf)], -1)
+            bias = bias + mask
+        for item in range(batch):
+            for i in range(m):
+                at = i + (start if lengths is None else lengths[item] - m)
+                for j in range(n):
+                    hidden = (self.is_causal and j > at) or (lengths is not None and j >= lengths[item])
+                    hidden = hidden or 0 <= self.left_window_size < at - j or 0 <= self.right_window_size < j - at
+                    bias[item, :, i, j] += -inf if hidden else 0.0
+        biased = capped + bias
+        raised = np.exp(biased - np.maximum(biased.max(-1, keepdims=True), -1e300))
+        probabilities = raised / np.maximum(raised.sum(-1, keepdims=True), 1e-300)
+        y = probabilities @ v.repeat(times, 1)
+        y = y if rank == 4 else y.swapaxes(1, 2).reshape(batch, m, -1)
+        return y, k, v, (scores, capped, biased, probabilities)[self.qk_matmul_output_mode]
+
+    samples = (
+        Sample([(2, 3, 4, 8), (2, 3, 6, 8), (2, 3, 6, 8)], opset=23),
+        Sample([(2, 3, 4, 8), (2, 3, 6, 8), (2, 3, 6, 5)], {"is_causal": 1, "scale": 0.3}, opset=23),
+        Sample([(2, 4, 24), (2, 6, 8), (2, 6, 8)], {"q_num_heads": 3, "kv_num_heads": 1}, opset=23, outputs=1),
+        Sample([(1, 4, 3, 4), (1, 2, 5, 4), (1, 2, 5, 4), (3, 5)], {"softcap": 2.0}, opset=24),
+        Sample(
+            [(1, 2, 2, 4), (1, 2, 3, 4), (1, 2, 3, 4), bools([[True, False, True], [False, False, False]])],
+            {"qk_matmul_output_mode": 3},
+            opset=24,
+            outputs=1,
+        ),
+        Sample(
+            [(1, 2, 2, 4), (1, 2, 3, 4), (1, 2, 3, 4), i64([[0, -3, 2], [1, 0, -1]])],
+            opset=24,
+            outputs=1,
+        ),
+        Sample(
+            [(1, 2, 2, 4), (1, 2, 3, 4), (1, 2, 3, 4), None, (1, 2, 2, 4), (1, 2, 2, 4)], {"is_causal": 1}, opset=24
+        ),
+        Sample(
+            [(2, 1, 2, 4), (2, 1, 4, 4), (2, 1, 4, 4), None, None, None, i64([2, 4])],
+            {"is_causal": 1},
+            opset=24,
+            outputs=1,
+        ),
+        Sample([(1, 1, 5, 4), (1, 1, 5, 4), (1, 1, 5, 4)], {"left_window_size": 1, "right_window_size": 2}, opset=25),
+        Sample([(1, 1, 5, 4), (1, 1, 5, 4), (1, 1, 5, 4), (5, 3)], opset=24, outputs=1),
+    )
+    bad = (
+        Bad([(2, 4, 8), (2, 4, 8), (2, 4, 8)], opset=23),
+        Bad([(2, 3, 4, 8), (2, 3, 6, 7), (2, 3, 6, 8)], opset=23),
+        Bad([(2, 3, 4, 8), (2, 2, 6, 8), (2, 2, 6, 8)], opset=23),
+        Bad([(2, 3, 4, 8), (2, 3, 6, 8), (2, 3, 6, 8), None, (2, 3, 1, 8)], opset=23),
+        Bad([(2, 3, 4, 8), (2, 3, 6, 8), (2, 3, 6, 8)], {"qk_matmul_output_mode": 4}, opset=23),
+    )
+
+
+@register
+class RotaryEmbedding(Composite):
+    """Pairs of features turned by the angles of their position. https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html
+
+    Su et al., RoFormer, https://arxiv.org/abs/2104.09864. X is (batch, heads, length, width) or
+    (batch, length, heads * width); the caches are (positions, pairs), or (batch, length, pairs) without position_ids.
+    """
+
+    versions = (23,)
+    attrs = {"interleaved": Int(0), "num_heads": Int(0), "rotary_embedding_dim": Int(0)}
+    min_inputs, max_inputs = 3, 4
+    differentiable = (0, 1, 2)
+
+    def infer(self, x: TensorType, cos: TensorType, sin: TensorType, ids: TensorType | None) -> TensorType:
+        self.need_float32(x, cos, sin)
+        if x.rank not in (3, 4) or (x.rank == 3 and not self.num_heads):
+            raise self.error(f"X has shape {list(x.shape)}: 4-D is needed, or 3-D and num_heads.")
+        if x.rank == 3 and not equal(x.shape[2] % self.num_heads, 0):
+            raise self.error(f"{x.shape[2]} features do not fall into {self.num_heads} heads.")
+        width = x.shape[3] if x.rank == 4 else x.shape[2] // self.num_heads
+        pairs = (self.rotary_embedding_dim or width) // 2
+        for t in (cos, sin):
+            if t.rank != (3 if ids is None else 2) or not equal(t.shape[-1], pairs):
+                raise self.error(f"a cache has shape {list(t.shape)}, not {pairs} numbers for each position.")
+        return x
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, cos, sin, ids = ins
+        assert x is not None and cos is not None and sin is not None
+        given = x
+        rank = g.rank(x.name)
+        if rank == 3:
+            x = reshape(x, 0, 0, self.num_heads, -1)
+        heads = 2 if rank == 3 else 1
+        width = g.shape(x.name)[3]
+        turned_width = self.rotary_embedding_dim or width
+        if ids is not None:
+            cos, sin = (t.op("Gather", ids, axis=0) for t in (cos, sin))
+        cos, sin = unsqueeze(cos, heads), unsqueeze(sin, heads)
+        turned = rotate(x, cos, sin, interleaved=bool(self.interleaved), turned_width=turned_width)
+        return [turned if rank == 4 else Var(g, g.reshape_like(turned.name, given.name), x.dtype)]
+
+    def reference(self, x: Any, cos: Any, sin: Any, ids: Any = None) -> Any:
+        rows = x.swapaxes(1, 2) if x.ndim == 4 else x.reshape(*x.shape[:2], self.num_heads, -1)
+        width = self.rotary_embedding_dim or rows.shape[3]
+        if ids is not None:
+            cos, sin = cos[ids], sin[ids]
+        first = slice(0, width, 2) if self.interleaved else slice(0, width // 2)
+        second = slice(1, width, 2) if self.interleaved else slice(width // 2, width)
+        turned = (rows[..., first] + 1j * rows[..., second]) * (cos + 1j * sin)[:, :, None]
+        y = rows.copy()
+        y[..., first], y[..., second] = turned.real, turned.imag
+        return y.swapaxes(1, 2) if x.ndim == 4 else y.reshape(x.shape)
+
+    samples = (
+        Sample([(2, 3, 4, 6), (2, 4, 3), (2, 4, 3)], opset=23),
+        Sample([(2, 3, 4, 6), (9, 3), (9, 3), i64([[0, 1, 2, 8], [3, 2, 1, 0]])], {"interleaved": 1}, opset=23),
+        Sample([(2, 4, 18), (2, 4, 2), (2, 4, 2)], {"num_heads": 3, "rotary_embedding_dim": 4}, opset=23),
+        Sample([(2, 4, 18), (2, 4, 3), (2, 4, 3)], {"num_heads": 3, "interleaved": 1}, opset=23),
+    )
+    bad = (
+        Bad([(2, 4, 18), (2, 4, 3), (2, 4, 3)], opset=23),
+        Bad([(2, 3, 4, 6), (2, 4, 4), (2, 4, 3)], opset=23),
+        Bad([(2, 3, 4, 6), (9, 3), (9, 3)], opset=23),
+    )

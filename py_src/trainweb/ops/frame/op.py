@@ -1,0 +1,392 @@
+"""The base class of operators and their registry.
+
+An operator lives in one class: versions, attributes, shape inference, gradient, lowering, reference
+implementation, samples to test it on and inputs it must refuse. An instance is the operator bound to one node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from trainweb.errors import ModelError, TrainwebError, UnsupportedError
+from trainweb.ir.shapes import TensorType, broadcast_shapes
+from trainweb.model.graph import TRAINWEB, Node, Tensor
+from trainweb.ops.frame.since import SINCE, load_families
+
+if TYPE_CHECKING:
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.expr import Emitter, Expr
+    from trainweb.ir.instructions import Buf, BufSequence
+    from trainweb.ops.frame.gradients import GradientBuilder
+
+T = TypeVar("T")
+
+MANY = 2**31 - 1
+"""`max_inputs` of an operator that takes any number."""
+
+FLOATS = ("float32", "float64")
+INTS = ("int32", "int64", "uint8", "int8", "int16", "uint16", "uint32", "uint64")
+
+
+@dataclass(frozen=True, slots=True)
+class Attr:
+    """Type of an attribute and its default; `required` where the operator has none."""
+
+    type: type | tuple[type, ...]
+    default: Any = None
+    required: bool = False
+    is_list: bool = False
+
+    def check(self, value: Any) -> bool:
+        """Return whether `value` is of this attribute's type."""
+        if self.is_list:
+            return isinstance(value, (list, tuple)) and all(isinstance(v, self.type) for v in value)
+        return isinstance(value, self.type) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Nodes of ONNX that compute what an operator of ours does, and what they call its inputs and outputs."""
+
+    inputs: list[str]
+    outputs: list[str]
+    nodes: list[Node]
+
+
+def Int(default: int | None = None, *, required: bool = False) -> Attr:
+    """An integer attribute."""
+    return Attr(int, default, required)
+
+
+def Float(default: float | None = None, *, required: bool = False) -> Attr:
+    """A float attribute."""
+    return Attr((float, int), default, required)
+
+
+def Str(default: str | None = None, *, required: bool = False) -> Attr:
+    """A string attribute."""
+    return Attr((str, bytes), default, required)
+
+
+def Ints(default: Sequence[int] | None = None, *, required: bool = False) -> Attr:
+    """A list of integers."""
+    return Attr(int, default, required, is_list=True)
+
+
+def Floats(default: Sequence[float] | None = None, *, required: bool = False) -> Attr:
+    """A list of floats."""
+    return Attr((float, int), default, required, is_list=True)
+
+
+def Strs(default: Sequence[str] | None = None, *, required: bool = False) -> Attr:
+    """A list of strings."""
+    return Attr((str, bytes), default, required, is_list=True)
+
+
+def TensorAttr(default: Tensor | None = None, *, required: bool = False) -> Attr:
+    """A tensor attribute."""
+    return Attr(Tensor, default, required)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Inputs and attributes to test an operator on.
+
+    `inputs` are numpy arrays, shapes (a float32 normal array is made, seeded) or None (absent optional).
+    `grad` limits the inputs whose gradient is checked; None means all of `differentiable`.
+    """
+
+    inputs: Sequence[Any]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    opset: int | None = None
+    grad: Sequence[int] | None = None
+    outputs: int | None = None
+    away_from: Sequence[float] = ()
+    """Float inputs keep a distance from these kinks, where the derivative jumps."""
+    positive: bool = False
+    """Float inputs are made positive (logarithms, roots)."""
+    tolerance: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """Inputs or attributes an operator must refuse with `error`."""
+
+    inputs: Sequence[Any]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    error: type[TrainwebError] = ModelError
+    opset: int | None = None
+
+
+class Op:
+    """An operator; docs/architecture.md describes the members of a subclass."""
+
+    name: ClassVar[str] = ""
+    """The ONNX name of the operator, where it is not that of the class."""
+    domain: ClassVar[str] = ""
+    versions: ClassVar[tuple[int, ...]] = (1,)
+    attrs: ClassVar[dict[str, Attr]] = {}
+    min_inputs: ClassVar[int] = 1
+    max_inputs: ClassVar[int] = 1
+    n_outputs: ClassVar[int] = 1
+    differentiable: ClassVar[Sequence[int]] = ()
+    is_view: ClassVar[bool] = False
+    """Output 0 is input 0's bytes under another shape: nothing is computed."""
+    state_inputs: ClassVar[tuple[int, ...]] = ()
+    """Inputs that the operator updates in place (running statistics, accumulation buffers)."""
+    static_inputs: ClassVar[tuple[int, ...]] = ()
+    """Inputs whose values decide shapes: they must be known at compile time."""
+    stochastic: ClassVar[bool] = False
+    """Output 0 is drawn at random; `reference` is its mean."""
+    accumulates: ClassVar[bool] = False
+    """Input 1 is added to input 0, a gradient buffer: what makes it may do so itself."""
+    tested_through: ClassVar[str] = ""
+    """An operator whose samples test this one, too; it has no samples then."""
+    chooses: ClassVar[bool] = False
+    """It may leave out NaN and infinities on purpose, or look for them."""
+    unit_axis: ClassVar[int | None] = None
+    """The axis of what it makes that counts units: channels of a convolution, columns of a product."""
+    draws: ClassVar[bool] = False
+    """Two nodes with the same inputs give different results: each draws different numbers."""
+    samples: ClassVar[Sequence[Sample]] = ()
+    bad: ClassVar[Sequence[Bad]] = ()
+
+    def is_rectifier(self) -> bool:
+        """Return whether results are zero wherever a unit does not fire: if it never does, it is dead."""
+        return False
+
+    def __init__(self, node: Node, opset: int) -> None:
+        self.node, self.opset = node, opset
+        self.types: Mapping[str, TensorType] = {}
+        n = len(node.inputs)
+        if not self.min_inputs <= n <= self.max_inputs and not self.accepts_inputs(n):
+            raise ModelError(f"{node} has {n} inputs; {self.op_type()} takes {self._arity()}.")
+        given = node.attrs
+        for name, attr in self.attrs.items():
+            setattr(self, name, self._attribute(name, attr) if name in given or attr.required else attr.default)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """The node's attributes, by the names in `attrs`."""
+
+    def derive_sequence(self, given: BufSequence) -> BufSequence | None:
+        """The result where input 0 is a sequence, if that is one of the same tensors."""
+        return None
+
+    def accepts_inputs(self, n: int) -> bool:
+        """Return whether another number of inputs than min_inputs..max_inputs is legal in this opset."""
+        return False
+
+    def complete(self, inputs: Sequence[T | None]) -> list[T | None]:
+        """`inputs` with None for the optional ones that the node leaves out."""
+        n = len(inputs)
+        missing = 0 if n == self.max_inputs or self.max_inputs == MANY else self.max_inputs - n
+        return [*inputs, *[None] * missing]
+
+    def _arity(self) -> str:
+        if self.min_inputs == self.max_inputs:
+            return str(self.min_inputs)
+        return f"{self.min_inputs} to {self.max_inputs}"
+
+    def _attribute(self, name: str, attr: Attr) -> Any:
+        if name not in self.node.attrs:
+            raise ModelError(f"{self.node} lacks the attribute {name!r}.")
+        value = self.node.attrs[name]
+        if not attr.check(value):
+            raise ModelError(f"Attribute {name!r} of {self.node} is {value!r:.80}, which is not of its type.")
+        if isinstance(value, bytes):
+            return value.decode()
+        return tuple(value) if isinstance(value, list) else value
+
+    @classmethod
+    def op_type(cls) -> str:
+        """The operator's ONNX name (the class name unless `name` says otherwise)."""
+        return cls.__dict__.get("name") or cls.__name__
+
+    def error(self, message: str) -> ModelError:
+        """A ModelError that names the node."""
+        return ModelError(f"{self.node}: {message}")
+
+    def unsupported(self, what: str) -> UnsupportedError:
+        """An UnsupportedError that names the operator and the node."""
+        return UnsupportedError(
+            f"{self.node}: {what} is not supported.",
+            op=self.op_type(),
+            domain=self.domain,
+            opset=self.opset,
+            node=self.node.name,
+        )
+
+    def need_float32(self, *types: TensorType | None) -> None:
+        """Raise unless all inputs given are float32, which is what the kernels compute in."""
+        for t in types:
+            if t is not None and t.dtype != "float32":
+                raise self.unsupported(f"dtype {t.dtype}")
+
+    def axis_of(self, axis: int, rank: int) -> int:
+        """`axis` counted from the front, checked against `rank`."""
+        if not -rank <= axis < rank:
+            raise self.error(f"axis {axis} is outside [{-rank}, {rank - 1}].")
+        return axis % rank
+
+    def forward_type(self, index: int = 0) -> TensorType:
+        """Type of the forward tensor whose gradient output `index` is: gradients of pooling name no input that has it.
+
+        The gradient of tensor `t` is called `t_grad`, or `t_grad_<k>` where t has several consumers.
+        """
+        name = self.node.outputs[index]
+        t = self.types.get(re.sub(r"_grad(_\d+)?$", "", name))
+        if t is None:
+            raise self.unsupported(f"an output {name!r} that is not named as the gradient of a known tensor")
+        return t
+
+    def looked_at(self) -> tuple[list[str], list[str]]:
+        """Inputs and outputs whose numbers mean something, all of them: a step may look for NaN there."""
+        return list(self.node.inputs), list(self.node.outputs)
+
+    @property
+    def is_pure(self) -> bool:
+        """Return whether the results depend only on the inputs, and nothing else changes."""
+        return not self.draws and not self.state_inputs
+
+    # What subclasses give.
+
+    def infer(self, *inputs: TensorType | None) -> TensorType | tuple[TensorType, ...]:
+        """Output types for the input types (None for an absent optional input)."""
+        raise self.unsupported("shape inference")
+
+    def rewire(self, consumers: Mapping[str, list[Node]], known: Mapping[str, Any]) -> list[str]:
+        """The node's inputs, or cheaper ones that give the same result and are among the `known` tensors."""
+        return self.node.inputs
+
+    def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:
+        """Elements of output 0 where every input's `value` is known; None where not worth while."""
+        return None
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        """Emit the backward nodes; one gradient name (or None) per input."""
+        raise self.unsupported("differentiation")
+
+    def function(self, opset: int) -> Body | None:
+        """The node in operators of ONNX of this opset, for runtimes that do not have it (`ops/frame/functions.py`)."""
+        return None
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
+        """Emit the kernel calls that compute `outs` from `ins`: a `Buf` or `BufSequence` each, None where absent."""
+        raise self.unsupported("execution")
+
+
+class Elementwise(Op):
+    """An operator that works element by element with NumPy broadcasting.
+
+    A subclass gives `compute(e, *xs)`, and `result(*dtypes)` where the output's dtype is not the first input's.
+    """
+
+    dtypes: ClassVar[tuple[str, ...]] = (*FLOATS, *INTS, "bool")
+
+    def compute(self, e: Emitter, *xs: Expr) -> Expr:
+        """The result as an expression of the inputs."""
+        raise self.unsupported("execution")
+
+    def result(self, *dtypes: str) -> str:
+        """dtype of the output."""
+        return dtypes[0]
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        given = [t for t in inputs if t is not None]
+        for t in given:
+            if t.dtype not in self.dtypes:
+                raise self.unsupported(f"dtype {t.dtype}")
+        return TensorType(self.result(*(t.dtype for t in given)), self.broadcast(given))
+
+    def broadcast(self, types: Sequence[TensorType]) -> tuple[int, ...]:
+        """The broadcast shape of `types`."""
+        try:
+            return broadcast_shapes(*(t.shape for t in types))
+        except ValueError:
+            shapes = " and ".join(str(list(t.shape)) for t in types)
+            raise self.error(f"shapes {shapes} do not broadcast.") from None
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        b.elementwise(outs[:1], [x for x in ins if x is not None], lambda e, *xs: self.compute(e, *xs))
+
+
+_REGISTRY: dict[tuple[str, str], type[Op]] = {}
+_ALIASES = {"ai.onnx": ""}
+
+
+def register(cls: type[Op]) -> type[Op]:
+    """Class decorator that adds an operator to the registry."""
+    key = (cls.domain, cls.op_type())
+    if key in _REGISTRY:
+        raise ValueError(f"{key} is registered twice")
+    _REGISTRY[key] = cls
+    if not cls.domain:
+        SINCE[cls.op_type()] = cls.versions[0]
+    return cls
+
+
+def registry() -> Iterator[type[Op]]:
+    """Every operator class, sorted by domain and name."""
+    load_families()
+    return iter([cls for _, cls in sorted(_REGISTRY.items())])
+
+
+ADVICE = {
+    ("ai.onnx.ml", "LinearClassifier"): " Its labels are text: fit the model with integers as classes, or choose its "
+    "probabilities.",
+    ("ai.onnx.ml", "ZipMap"): " Choose the tensor that it reads, or convert the model with options={'zipmap': False}.",
+}
+"""Operators that will not be supported, and what to do. Of classifiers, only those with text are left as nodes."""
+
+
+def find(domain: str, op_type: str) -> type[Op] | None:
+    """The class of an operator, or None.
+
+    The domain ai.trainweb also has the operators of ai.onnx in their first versions. `Emission.emit` uses them in
+    models that are older than they are.
+    """
+    load_families()
+    found = _REGISTRY.get((_ALIASES.get(domain, domain), op_type))
+    return _REGISTRY.get(("", op_type)) if found is None and domain == TRAINWEB else found
+
+
+def bind(node: Node, opsets: dict[str, int]) -> Op:
+    """The operator of `node`, with its attributes checked.
+
+    Raises
+    ------
+    UnsupportedError
+        No such operator, or not in the opset in force.
+    ModelError
+        Wrong number of inputs or outputs, or a missing or mistyped attribute.
+    """
+    domain = _ALIASES.get(node.domain, node.domain)
+    cls = find(domain, node.op_type)
+    opset = opsets.get(domain, opsets.get("ai.onnx", 1) if domain == "" else 1)
+    if cls is not None and cls.domain != domain:
+        return cls(node, cls.versions[0])
+    if cls is None:
+        raise UnsupportedError(
+            f"{node}: operator {node.op_type!r} of domain {domain or 'ai.onnx'!r} (opset {opset}) is not supported."
+            f"{ADVICE.get((domain, node.op_type), '')}",
+            op=node.op_type,
+            domain=domain,
+            opset=opset,
+            node=node.name,
+        )
+    if opset < cls.versions[0]:
+        raise UnsupportedError(
+            f"{node}: {node.op_type} of opset {opset} is not supported; it is from {cls.versions[0]} on.",
+            op=node.op_type,
+            domain=domain,
+            opset=opset,
+            node=node.name,
+        )
+    return cls(node, opset)

@@ -1,0 +1,80 @@
+"""Bases of the elementwise families."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from trainweb.ir.expr import Emitter
+from trainweb.ir.shapes import TensorType, contiguous_strides
+from trainweb.ops.frame.evaluate import evaluate
+from trainweb.ops.frame.op import Elementwise, Sample
+from trainweb.ops.frame.symbolic import Var, names, when
+
+if TYPE_CHECKING:
+    from trainweb.ops.frame.gradients import GradientBuilder
+
+MAX_EVALUATED = 4096
+"""Larger tensors are left to the engine."""
+
+Names = list[str | None]
+
+
+def spread(value: Sequence[Any], shape: tuple[int, ...], target: tuple[int, ...]) -> list[Any]:
+    """Flat elements of a tensor broadcast to `target`."""
+    steps = [0] * (len(target) - len(shape)) + [
+        step if dim > 1 else 0 for dim, step in zip(shape, contiguous_strides(shape), strict=True)
+    ]
+    return [value[sum(i * s for i, s in zip(index, steps, strict=True))] for index in product(*map(range, target))]
+
+
+class Pointwise(Elementwise):
+    """An elementwise operator that is computed in Python where its inputs are known."""
+
+    def evaluate(self, *inputs: TensorType | None) -> tuple[Any, ...] | None:
+        given = [t for t in inputs if t is not None]
+        shape = self.broadcast(given)
+        if any(t.size > MAX_EVALUATED for t in given):
+            return None
+        e = Emitter()
+        try:
+            root = self.compute(e, *(e.input(k, t.dtype) for k, t in enumerate(given)))
+            columns = [spread(t.value or (), t.shape, shape) for t in given]
+            return tuple(evaluate(root, row) for row in zip(*columns, strict=True))
+        except (ArithmeticError, ValueError, TypeError):
+            return None
+
+
+class Unary(Pointwise):
+    """A differentiable function of one float tensor; `backward` is its gradient."""
+
+    dtypes: ClassVar[tuple[str, ...]] = ("float32",)
+    differentiable: ClassVar[Sequence[int]] = (0,)
+    samples: ClassVar[Sequence[Sample]] = (Sample([(3, 4)]), Sample([(2, 3, 5)]), Sample([()]))
+
+    def backward(self, x: Var, y: Var, dy: Var) -> Var:
+        """Gradient of the input from the input, the output and the output's gradient."""
+        raise self.unsupported("differentiation")
+
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        x, y, dy = Var.of(g, ins[0], outs[0], douts[0])
+        return names(self.backward(x, y, dy))
+
+
+class GradientOp(Pointwise):
+    """A function of (dY, X or Y) that computes an input gradient; not differentiated further."""
+
+    domain: ClassVar[str] = "com.microsoft"
+    min_inputs: ClassVar[int] = 2
+    max_inputs: ClassVar[int] = 2
+    dtypes: ClassVar[tuple[str, ...]] = ("float32",)
+    samples: ClassVar[Sequence[Sample]] = (Sample([(3, 4), (3, 4)]), Sample([(2, 3, 5), (2, 3, 5)]))
+
+
+def reduced(g: GradientBuilder, ins: list[str], out: str, *gradients: Callable[[], Var] | None) -> Names:
+    """Per input: its gradient of the broadcast shape of `out`, made if wanted and summed to the input's shape."""
+    return [
+        g.reduce_to(make().name, name, out) if make and when(g, ins, k) else None
+        for k, (name, make) in enumerate(zip(ins, gradients, strict=False))
+    ]

@@ -1,0 +1,1 @@
+"""Optimizers: their rules, and the operators that update parameters."""

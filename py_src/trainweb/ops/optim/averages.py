@@ -1,0 +1,68 @@
+"""Averages of the parameters over the optimizer's steps, which evaluation and exports can read in their place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainweb.ir.instructions import Buf, BufSequence, flat_runs
+from trainweb.ops.frame.literals import f32, i64
+from trainweb.ops.frame.op import Bad, Float, Sample, register
+from trainweb.ops.optim.operators import FIRST_MOMENTS, PARAMETERS, TRAINWEB, SequenceOp
+from trainweb.ops.optim.update import Formula, exp, is_more, log, smaller, where
+
+if TYPE_CHECKING:
+    from trainweb.ir.builder import Builder
+
+
+@register
+class ExponentialMovingAverage(SequenceOp):
+    """average += (1 - d) * (params - average) over sequences, after the optimizer's update; at the first step params.
+
+    d is `decay`. With a `warmup_power` it is the lesser of `decay` and 1 - (1 + t / warmup_gamma) ** -warmup_power,
+    where t counts the steps before. See timm's ModelEmaV3 and, without warm-up, torch.optim.swa_utils.AveragedModel.
+    """
+
+    domain = TRAINWEB
+    attrs = {"decay": Float(0.999), "warmup_power": Float(0.0), "warmup_gamma": Float(1.0)}
+    min_inputs = max_inputs = 3
+    state_inputs = (2,)
+
+    decay: float
+    warmup_power: float
+    warmup_gamma: float
+
+    def lower(self, b: Builder, outs: list[Buf | None], step: Buf, params: BufSequence, averages: BufSequence) -> None:
+        if not 0 <= self.decay < 1 or self.warmup_power < 0 or not self.warmup_gamma > 0:
+            raise self.error("decay must be in [0, 1), warmup_power at least 0 and warmup_gamma greater than 0.")
+        formula = Formula(b, None, step)
+        w, average = formula.elements(2)
+        formula.emit(
+            {1: self._average(w, average, formula.step)}, [run for run in flat_runs(params, averages) if run[0].size]
+        )
+
+    def _average(self, w: Any, average: Any, step: Any) -> Any:
+        decay: Any = self.decay
+        if self.warmup_power:
+            grown = 1 - exp(log(1 + (step - 1) / self.warmup_gamma) * -self.warmup_power)
+            decay = smaller(grown, self.decay)
+        return where(is_more(step, 1), average + (1 - decay) * (w - average), w)
+
+    def reference(self, step: Any, w: Any, average: Any) -> Any:
+        """The average after step number `step` (1 at the first)."""
+        t = step - 1
+        decay = self.decay
+        if self.warmup_power:
+            decay = min(decay, 1 - (1 + t / self.warmup_gamma) ** -self.warmup_power)
+        return w if t == 0 else decay * average + (1 - decay) * w
+
+    samples = (
+        Sample([i64([1]), PARAMETERS, FIRST_MOMENTS]),
+        Sample([i64([7]), PARAMETERS, FIRST_MOMENTS], {"decay": 0.9}),
+        Sample([i64([4]), PARAMETERS, FIRST_MOMENTS], {"warmup_power": 2 / 3}),
+        Sample([i64([900]), PARAMETERS, FIRST_MOMENTS], {"decay": 0.5, "warmup_power": 0.75, "warmup_gamma": 10.0}),
+    )
+    bad = (
+        Bad([i64([1]), PARAMETERS, FIRST_MOMENTS], {"decay": 1.0}),
+        Bad([i64([1]), PARAMETERS, f32([1.0] * 7)], {"warmup_power": -1.0}),
+        Bad([i64([1]), PARAMETERS, f32([1.0] * 7)], {"warmup_gamma": 0.0}),
+    )

@@ -1,0 +1,585 @@
+"""Optimizers over sequences of parameters, as optimizer models contain them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, nan
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from trainweb.errors import UnsupportedError
+from trainweb.ir import calls
+from trainweb.ir.dims import equal_shapes
+from trainweb.ir.instructions import Buf, BufSequence, flat_runs
+from trainweb.ir.layout import (
+    MOMENTUM0,
+    MOMENTUM1,
+    STATE,
+    STATE_LEARNING_RATE,
+    STATE_WORDS,
+)
+from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import MS, Graph, Node, Value
+from trainweb.model.graph import Sequence as SequenceValue
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import bools, f32, i64
+from trainweb.ops.frame.op import Bad, Float, Int, Ints, Op, Sample, Str, register
+from trainweb.ops.optim.update import Formula, Moments, sqrt
+
+if TYPE_CHECKING:
+    from trainweb.ir.builder import Builder
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A tensor that an optimizer keeps of each trainable parameter, beside its value.
+
+    Attributes
+    ----------
+    input
+        Name of the input of optimizer models.
+    saved
+        Name in checkpoints.
+    segment
+        Its segment in sessions, behind the tensors before it.
+    """
+
+    input: str
+    saved: str
+    segment: int
+
+
+MOMENTS = (
+    Moment("first_order_moments", "momentum0", MOMENTUM0),
+    Moment("second_order_moments", "momentum1", MOMENTUM1),
+    Moment("third_order_moments", "momentum2", MOMENTUM1),
+    Moment("fourth_order_moments", "momentum3", MOMENTUM1),
+)
+"""An optimizer that keeps n of them keeps the first n. ONNX Runtime knows two; all others lie behind the second."""
+
+AVERAGES = Moment("averaged_params", "ema", MOMENTUM1)
+"""The last input of an optimizer model that keeps averages, behind all moments at the end of their segment."""
+
+TRAINWEB = "ai.trainweb"
+
+SCALARS = ("learning_rate", "step")
+PARAMS, GRADS = "params", "gradients"
+OPTIMIZER_INPUTS = (*SCALARS, PARAMS, GRADS)
+"""Inputs that every optimizer model has before its moments, in this order."""
+
+PARAMETERS = f32([1.0, -0.5, 3.0, 0.0, -2.0, 0.25, 1e-3])
+GRADIENTS = f32([0.5, -2.0, 0.0, 0.125, 1.5, -1e-3, -0.75])
+FIRST_MOMENTS = f32([-0.25, 0.5, 0.01, -1.0, 0.0, 0.75, 0.3])
+SECOND_MOMENTS = f32([0.04, 2.25, 0.0, 1e-4, 0.5, 1.0, 0.09])
+THIRD_MOMENTS = f32([0.1, -0.5, 0.0, 0.005, 0.2, -0.9, 0.25])
+FOURTH_MOMENTS = f32([0.4, -1.0, 0.5, 0.25, 1.0, -0.002, -0.5])
+UPDATES = f32([0.02, 1.0, 0.0, 2e-4, 0.3, 0.1, 0.05])
+"""Initial moments of samples at later steps."""
+
+
+class SequenceOp(Op):
+    """An operator on sequences of tensors, which lie in flat runs; it updates them in place.
+
+    In samples each sequence is one tensor. `reference` gives what `state_inputs` are afterwards, in their order.
+    """
+
+    domain = MS
+
+    def infer(self, *inputs: TensorType | None) -> TensorType:
+        return TensorType("bool", (1,))
+
+
+class Optimizer(SequenceOp):
+    """An operator that updates parameters: what an optimizer model consists of, but for clipping and groups.
+
+    A subclass gives `inputs`, `update`, `reference`, and `check` where not all values of its attributes are legal. In
+    the node one more input may follow, a signal not to update, and outputs, what was updated: both are refused.
+    """
+
+    inputs: ClassVar[tuple[str, ...]] = OPTIMIZER_INPUTS
+    """Which inputs of the optimizer model the node takes: some of OPTIMIZER_INPUTS and of MOMENTS."""
+    optional_moments: ClassVar[int] = 0
+    """Number of the last inputs that a node may leave out; `moments` says how many it must have."""
+    per_parameter: ClassVar[bool] = False
+    """True if the update of an element depends on the whole parameter, so that parameters are updated one by one."""
+
+    def __init_subclass__(cls) -> None:
+        kept = (PARAMS, *(m.input for m in (*MOMENTS, AVERAGES)))
+        cls.state_inputs = tuple(k for k, name in enumerate(cls.inputs) if name in kept)
+        cls.min_inputs, cls.max_inputs = len(cls.inputs) - cls.optional_moments, len(cls.inputs) + 1
+        cls.n_outputs = 1 + len(cls.state_inputs)
+
+    @classmethod
+    def most_moments(cls) -> int:
+        """Return the largest number of moments that it keeps of each parameter."""
+        return sum(m.input in cls.inputs for m in (*MOMENTS, AVERAGES))
+
+    @property
+    def moments(self) -> int:
+        """Return the number of moments that it keeps of each parameter with its attributes."""
+        return self.most_moments()
+
+    @classmethod
+    def moment_shape(cls, moment: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a parameter's moment, counted from 0; it is the parameter's shape unless `per_parameter`."""
+        return shape
+
+    def check(self) -> None:
+        """Raise unless the kernel computes what the attributes say."""
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        """The new `w` of an element by its gradient `g`; assign to `s` to change moments. See `ops/optim/update.py`.
+
+        `lr` and `step`, 1 at the first, are the same for all elements.
+        """
+        raise NotImplementedError
+
+    names: ClassVar[tuple[str, ...]] = ("m", "v")
+    """Names of the moments in `update`."""
+
+    def kept(self) -> tuple[str, ...]:
+        """Names of the moments that it keeps, as its attributes are."""
+        return self.names[: self.moments]
+
+    def emit(self, b: Builder, given: Mapping[str, Any], runs: Sequence[tuple[Buf, ...]]) -> None:
+        """Emit the update of runs, each of which is w, g and moments; `given` are the other inputs by name."""
+        formula = Formula(b, given.get("learning_rate"), given.get("step"))
+        w, g, *before = formula.elements(2 + self.moments)
+        s = Moments(dict(zip(self.kept(), before, strict=True)))
+        results = {0: self.update(w, g, s, formula.learning_rate, formula.step)}
+        after = enumerate(zip(before, vars(s).values(), strict=True), 2)
+        results |= {k: new for k, (old, new) in after if new is not old}
+        formula.emit(results, runs)
+        for run in runs:
+            self.flush(b, [run[k] for k in results if k])
+
+    def flush(self, b: Builder, moments: Sequence[Buf]) -> None:
+        """Make 0 of moments of almost nothing; not where epsilon is 0, as a second moment of 0 would divide by 0."""
+        if getattr(self, "epsilon", getattr(self, "eps", 1)) > 0:
+            for x in moments:
+                b.emit(calls.FlushMoments(x=x, state=b.state, n=x.size))
+
+    def reference(self, lr: Any, *inputs: Any) -> tuple[Any, ...]:
+        """(w, moments) after step number `step` (1 at the first), in NumPy."""
+        *step, w, g = inputs[: len(self.inputs) - 1 - self.most_moments()]
+        s = Moments(dict(zip(self.kept(), inputs[len(step) + 2 :], strict=True)))
+        w = self.update(w, g, s, lr.astype(float) if hasattr(lr, "astype") else lr, *step or [None])
+        return (w, *vars(s).values())
+
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Any) -> None:
+        if any(o is not None for o in outs[1:]):
+            raise self.unsupported("an optimizer with outputs besides its flag")
+        *given, signal = ins
+        if signal is not None:
+            raise self.unsupported("an update signal")
+        self.check()
+        named = list(zip(self.inputs, given, strict=True))
+        sequences = [s for name, s in named if name not in SCALARS and s is not None]
+        if len(sequences) != 2 + self.moments:
+            raise self.error(f"{len(sequences) - 2} moments are given; with these attributes there are {self.moments}.")
+        runs = zip(*(s.items for s in sequences), strict=True) if self.per_parameter else flat_runs(*sequences)
+        self.emit(b, dict(named), [run for run in runs if run[0].size])
+        b.takes_step = True
+
+
+class KernelOptimizer(Optimizer):
+    """An optimizer whose update of a whole parameter is a kernel's, or several calls."""
+
+    per_parameter = True
+
+    def emit(self, b: Builder, given: Mapping[str, Any], runs: Sequence[tuple[Buf, ...]]) -> None:
+        state = _state_of(b, given["learning_rate"])
+        for run in runs:
+            self.emit_parameter(b, state, *run)
+
+    def emit_parameter(self, b: Builder, state: Buf, w: Buf, g: Buf, *moments: Buf) -> None:
+        """Emit the update of a parameter; `state` is the session's."""
+        raise NotImplementedError
+
+
+def _state_of(b: Builder, rate: Buf) -> Buf:
+    """The session's state; with another learning rate where `rate` is not the session's own."""
+    if (rate.storage.segment, rate.storage.offset) == (STATE, 4 * STATE_LEARNING_RATE):
+        return b.state
+    changed = b.temp("int32", (STATE_WORDS,))
+    b.emit(calls.StateWithRate(state=b.state, rate=rate, changed=changed))
+    return changed
+
+
+@register
+class AdamWOptimizer(Optimizer):
+    """AdamW over sequences (com.microsoft). adam_mode 0: torch.optim.AdamW; 1: transformers' AdamW.
+
+    Loshchilov & Hutter, Decoupled Weight Decay Regularization, https://arxiv.org/abs/1711.05101.
+    """
+
+    attrs = {
+        "alpha": Float(0.9),
+        "beta": Float(0.999),
+        "epsilon": Float(1e-8),
+        "weight_decay": Float(1e-2),
+        "correct_bias": Int(1),
+        "adam_mode": Int(0),
+    }
+    inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
+
+    alpha: float
+    beta: float
+    epsilon: float
+    weight_decay: float
+    correct_bias: int
+    adam_mode: int
+
+    def check(self) -> None:
+        self._check_mode()
+        if self.adam_mode == 0 and not self.correct_bias:
+            raise self.error("adam_mode 0 needs correct_bias 1.")
+
+    def _check_mode(self) -> None:
+        if self.adam_mode not in (0, 1):
+            raise self.error(f"adam_mode is {self.adam_mode}; it must be 0 or 1.")
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        s.m = self.alpha * s.m + (1 - self.alpha) * g
+        s.v = self.beta * s.v + (1 - self.beta) * g * g
+        first = 1 - self.alpha**step if self.correct_bias else 1
+        second = sqrt(1 - self.beta**step) if self.correct_bias else 1
+        if self.adam_mode == 0:
+            return w * (1 - lr * self.weight_decay) - lr / first * s.m / (sqrt(s.v) * (1 / second) + self.epsilon)
+        return (w - lr * second / first * s.m / (sqrt(s.v) + self.epsilon)) * (1 - lr * self.weight_decay)
+
+    samples: ClassVar[Sequence[Sample]] = (
+        Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS]),
+        Sample(
+            [f32([0.01]), i64([7]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS],
+            {"alpha": 0.8, "beta": 0.95, "adam_mode": 1, "epsilon": 1e-3, "weight_decay": 0.0},
+        ),
+        Sample(
+            [f32([0.1]), i64([1000]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS],
+            {"adam_mode": 1, "correct_bias": 0, "weight_decay": 0.1},
+        ),
+    )
+    bad: ClassVar[Sequence[Bad]] = (
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"adam_mode": 2}),
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"adam_mode": 0, "correct_bias": 0}),
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),
+    )
+
+
+@register
+class OlderAdamOptimizer(AdamWOptimizer):
+    """AdamW over sequences that need not correct its moments with adam_mode 0 either.
+
+    So are both modes of weight decay of AdamOptimizer (com.microsoft), of ONNX Runtime's older interface.
+    """
+
+    domain = TRAINWEB
+
+    def check(self) -> None:
+        self._check_mode()
+
+    samples = (
+        *AdamWOptimizer.samples,
+        Sample(
+            [f32([0.1]), i64([3]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS],
+            {"adam_mode": 0, "correct_bias": 0, "weight_decay": 0.3},
+        ),
+    )
+    bad = (Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"adam_mode": 2}),)
+
+
+@register
+class SGDOptimizerV2(Optimizer):
+    """w -= lr * g over sequences (com.microsoft)."""
+
+    inputs = ("learning_rate", PARAMS, GRADS)
+
+    names = ()
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        return w - lr * g
+
+    samples = (Sample([f32([0.1]), PARAMETERS, GRADIENTS]),)
+    bad = (Bad([f32([0.1]), PARAMETERS, GRADIENTS, bools([True])], error=UnsupportedError),)
+
+
+@register
+class LambOptimizer(KernelOptimizer):
+    """LAMB over sequences: Adam's step plus weight_decay * w, made as long as the parameter is, for each by itself.
+
+    w -= lr * min(max(|w| / |r|, ratio_min), ratio_max) * r, or lr * r where |w| or |r| is 0. You et al., Large Batch
+    Optimization for Deep Learning, https://arxiv.org/abs/1904.00962.
+    """
+
+    domain = TRAINWEB
+    attrs = {
+        "alpha": Float(0.9),
+        "beta": Float(0.999),
+        "epsilon": Float(1e-6),
+        "weight_decay": Float(0.0),
+        "ratio_min": Float(-inf),
+        "ratio_max": Float(inf),
+        "correct_bias": Int(1),
+    }
+    inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
+
+    alpha: float
+    beta: float
+    epsilon: float
+    weight_decay: float
+    ratio_min: float
+    ratio_max: float
+    correct_bias: int
+
+    def check(self) -> None:
+        if not self.ratio_min <= self.ratio_max:
+            raise self.error(f"ratio_min is {self.ratio_min:g}, which is more than ratio_max, {self.ratio_max:g}.")
+
+    def emit_parameter(self, b: Builder, state: Buf, w: Buf, g: Buf, *moments: Buf) -> None:
+        m, v = moments
+        settings = {name: getattr(self, name) for name in self.attrs}
+        b.emit(calls.Lamb(w=w, g=g, m=m, v=v, state=state, n=w.size, **settings))
+        self.flush(b, moments)
+
+    def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
+        m, v = self.alpha * m + (1 - self.alpha) * g, self.beta * v + (1 - self.beta) * g * g
+        first, second = (1 - self.alpha**step, 1 - self.beta**step) if self.correct_bias else (1, 1)
+        r = m / first / (np.sqrt(v / second) + self.epsilon) + self.weight_decay * w
+        norms = np.linalg.norm(w), np.linalg.norm(r)
+        ratio = min(max(norms[0] / norms[1], self.ratio_min), self.ratio_max) if min(norms) > 0 else 1
+        return w - lr * ratio * r, m, v
+
+    samples = (
+        Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS]),
+        Sample(
+            [f32([0.01]), i64([7]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS],
+            {"alpha": 0.8, "beta": 0.95, "epsilon": 1e-3, "weight_decay": 0.2},
+        ),
+        Sample([f32([0.1]), i64([1]), *[f32([0.0, 0.0]), f32([0.5, -1.0])], *[f32([0.0, 0.0])] * 2]),
+        *(
+            Sample([f32([0.1]), i64([7]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS], attrs)
+            for attrs in (
+                {"ratio_max": 0.125, "correct_bias": 0},
+                {"ratio_min": 8.0},
+                {"ratio_min": 0.25, "ratio_max": 0.25, "weight_decay": 0.1},
+            )
+        ),
+    )
+    bad = (
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),
+        Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"ratio_min": 2.0, "ratio_max": 1.0}),
+    )
+
+
+@register
+class Subsequence(SequenceOp):
+    """The items of a sequence at these places: a group of parameters, their gradients or moments, for an optimizer."""
+
+    domain = TRAINWEB
+    attrs = {"indices": Ints(required=True)}
+
+    indices: tuple[int, ...]
+
+    def derive_sequence(self, given: BufSequence) -> BufSequence:
+        """The items themselves, not copies."""
+        for k in self.indices:
+            if not 0 <= k < len(given.items):
+                raise self.error(f"indices has {k}; the sequence has {len(given.items)} items.")
+        return BufSequence([given.items[k] for k in self.indices], given.dtype)
+
+    def lower(self, b: Builder, outs: list[Buf | None], given: BufSequence) -> None:
+        """Nothing is computed."""
+
+    def reference(self, given: Any) -> tuple[Any, ...]:
+        return ()
+
+    samples = (Sample([(37,)], {"indices": [1]}),)
+    bad = (Bad([(37,)]),)
+
+
+def _one_run(op: Op, sequence: BufSequence) -> Buf | None:
+    """All of a sequence that lies one after the other; None where it has no elements."""
+    runs = flat_runs(sequence)
+    if len(runs) > 1:
+        raise op.unsupported("a sequence with gaps")
+    return runs[0][0] if runs else None
+
+
+@register
+class InplaceClipGradValue(SequenceOp):
+    """g = min(max(g, -max_value), max_value) over a sequence, in place."""
+
+    domain = TRAINWEB
+    attrs = {"max_value": Float(1.0)}
+    state_inputs = (0,)
+
+    max_value: float
+
+    def derive_sequence(self, grads: BufSequence) -> BufSequence:
+        """The same, in place."""
+        return grads
+
+    def lower(self, b: Builder, outs: list[Buf | None], grads: BufSequence) -> None:
+        if whole := _one_run(self, grads):
+            low, high = -self.max_value, self.max_value
+            b.elementwise([whole], [whole], lambda e, g: e.min(e.max(g, e.const(low, g.dtype)), e.const(high, g.dtype)))
+
+    def reference(self, g: Any) -> Any:
+        return np.clip(g, -self.max_value, self.max_value)
+
+    samples = (Sample([(37,)], {"max_value": 0.5}), Sample([f32([0.0, inf, -inf, nan])]))
+    bad = ()
+
+
+@register
+class InplaceClipGradNorm(SequenceOp):
+    """g *= min(1, max_norm / (norm of all gradients + 1e-6)) over a sequence, in place (com.microsoft)."""
+
+    attrs = {"max_norm": Float(1.0), "norm_type": Str("fro")}
+    state_inputs = (0,)
+
+    max_norm: float
+    norm_type: str
+
+    def lower(self, b: Builder, outs: list[Buf | None], grads: BufSequence) -> None:
+        if self.norm_type != "fro":
+            raise self.unsupported(f"norm_type {self.norm_type!r}")
+        if whole := _one_run(self, grads):
+            b.emit(calls.ClipGradNorm(g=whole, n=whole.size, max_norm=self.max_norm))
+
+    def derive_sequence(self, grads: BufSequence) -> BufSequence:
+        """The same, in place."""
+        return grads
+
+    def reference(self, g: Any) -> Any:
+        return g * min(1.0, self.max_norm / (np.sqrt((g * g).sum()) + 1e-6))
+
+    samples = (Sample([(37,)]), Sample([(37,)], {"max_norm": 100.0}), Sample([f32([0.0, 0.0])]))
+    bad = (Bad([(37,)], {"norm_type": "inf"}, error=UnsupportedError),)
+
+
+@register
+class ClipGradients(SequenceOp):
+    """Clip a sequence in place by value, then by norm, to limits that are fed: [value, norm]; infinity is none.
+
+    As InplaceClipGradValue and InplaceClipGradNorm, to the last bit. The plan of a fit's own limits is made of it.
+    """
+
+    domain = TRAINWEB
+    min_inputs = max_inputs = 2
+    state_inputs = (1,)
+
+    def lower(self, b: Builder, outs: list[Buf | None], limits: Buf, grads: BufSequence) -> None:
+        if whole := _one_run(self, grads):
+            b.emit(calls.ClipGrads(g=whole, limits=limits, n=whole.size))
+
+    def reference(self, limits: Any, g: Any) -> Any:
+        clipped = np.clip(g, -limits[0], limits[0])
+        return clipped * min(1.0, limits[1] / (np.sqrt((clipped * clipped).sum()) + 1e-6))
+
+    tested_through = "InplaceClipGradNorm"
+
+
+LIMITS = "limits"
+"""The feed of `clip_graph`."""
+
+
+def clip_graph() -> Graph:
+    """The graph of a step that clips the gradients."""
+    node = Node("ClipGradients", [LIMITS, GRADS], ["clipped"], domain=TRAINWEB, name="clip")
+    inputs: list[Value | SequenceValue] = [Value(LIMITS, "float32", (2,)), SequenceValue(GRADS, "float32")]
+    return Graph("clip", [node], inputs, opsets={"": 17, TRAINWEB: 1})
+
+
+@register
+class InPlaceAccumulatorV2(Op):
+    """buffer = value where the flag is set, else buffer += value (com.microsoft). The output says it was updated."""
+
+    domain = MS
+    min_inputs, max_inputs, n_outputs = 2, 3, 2
+    state_inputs = (0,)
+    accumulates = True
+
+    def infer(self, buffer: TensorType, value: TensorType, flag: TensorType | None) -> tuple[TensorType, TensorType]:
+        self.need_float32(buffer, value)
+        if not equal_shapes(buffer.shape, value.shape):
+            raise self.error(f"the buffer has shape {list(buffer.shape)} and the value {list(value.shape)}.")
+        return TensorType("bool", (1,)), buffer
+
+    def lower(self, b: Builder, outs: list[Buf | None], buffer: Buf, value: Buf, flag: Buf | None) -> None:
+        overwrite = b.overwrite
+        if flag is not None and flag.value is not None:
+            overwrite = bool(flag.value[0])
+        elif flag is not None:
+            raise self.unsupported("a flag that is only known at run time")
+        b.accumulate(buffer, value, overwrite)
+        b.fill(outs[0], True)
+        if outs[1] is not None:
+            b.copy(outs[1], buffer)
+
+    def reference(self, buffer: Any, value: Any, flag: Any = None) -> tuple[Any, Any]:
+        return np.ones(1, bool), value if flag is not None and flag.all() else buffer + value
+
+    samples = (
+        Sample([(3, 4), (3, 4)], outputs=2),
+        Sample([(3, 4), (3, 4), bools([True])], outputs=2),
+        Sample([(3, 4), (3, 4), bools([False])], outputs=2),
+    )
+    bad = (Bad([(3, 4), (4, 3)]), Bad([(3,), i64([1, 2, 3])], error=UnsupportedError))
+
+
+@register
+class Assign(Op):
+    """buffer = value, when all that reads the buffer has done so (ai.trainweb). The output is the value."""
+
+    domain = TRAINWEB
+    min_inputs = max_inputs = 2
+    state_inputs = (0,)
+
+    def infer(self, buffer: TensorType, value: TensorType) -> TensorType:
+        self.need_float32(buffer, value)
+        if not equal_shapes(buffer.shape, value.shape):
+            raise self.error(f"the buffer has shape {list(buffer.shape)} and the value {list(value.shape)}.")
+        return buffer
+
+    def lower(self, b: Builder, outs: list[Buf | None], buffer: Buf, value: Buf) -> None:
+        b.copy(buffer, value)
+        if outs[0] is not None:
+            b.copy(outs[0], value)
+
+    def reference(self, buffer: Any, value: Any) -> Any:
+        return value
+
+    samples = (Sample([(3, 4), (3, 4)]), Sample([(5,), (5,)]))
+    bad = (Bad([(3, 4), (4, 3)]), Bad([(3,), i64([1, 2, 3])], error=UnsupportedError))
+
+
+@register
+class LinearLearningRate(Op):
+    """Set the learning rate of the registered linear schedule (ai.trainweb); the scheduler step is a plan of it."""
+
+    domain = TRAINWEB
+    state_inputs = (0,)
+
+    def infer(self, lr: TensorType) -> TensorType:
+        return TensorType("bool", (1,))
+
+    def lower(self, b: Builder, outs: list[Buf | None], lr: Buf) -> None:
+        b.emit(calls.LinearLr(state=b.state))
+
+    def reference(self, step: Any, warmup: Any, total: Any, initial: Any) -> Any:
+        """The rate after `step` optimizer steps; the session keeps what it depends on, not the graph."""
+        if step < warmup:
+            return initial * step / max(1, warmup)
+        return initial * max(0.0, (total - step) / max(1, total - warmup))
+
+    samples = tuple(
+        Sample([i64(step), i64(warmup), i64(total), f32(0.1)])
+        for step, warmup, total in ((0, 2, 6), (1, 2, 6), (3, 2, 6), (6, 2, 6), (7, 2, 6), (2, 0, 5), (4, 10, 4))
+    )
+
+
+def scheduler_graph() -> Graph:
+    """The graph of a scheduler step."""
+    node = Node("LinearLearningRate", ["learning_rate"], ["done"], domain="ai.trainweb", name="scheduler")
+    return Graph("scheduler", [node], [Value("learning_rate", "float32", (1,))], opsets={"": 17, "ai.trainweb": 1})

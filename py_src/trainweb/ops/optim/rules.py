@@ -1,0 +1,552 @@
+"""Optimizers as rules: settings, moments and the update of an element. A class here is all that an optimizer takes.
+
+`Rule` makes the operator of optimizer models of it, and `onnxblock/optim.py` the class that users name. A docstring is
+the documentation of both languages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar
+
+from trainweb.errors import UnsupportedError
+from trainweb.ops.frame.literals import bools, f32, i64
+from trainweb.ops.frame.op import Attr, Bad, Float, Floats, Int, Sample, register
+from trainweb.ops.optim.operators import (
+    AVERAGES,
+    FIRST_MOMENTS,
+    FOURTH_MOMENTS,
+    GRADIENTS,
+    GRADS,
+    MOMENTS,
+    PARAMETERS,
+    PARAMS,
+    SCALARS,
+    SECOND_MOMENTS,
+    THIRD_MOMENTS,
+    TRAINWEB,
+    UPDATES,
+    Optimizer,
+)
+from trainweb.ops.optim.update import Moments, absolute, exp, floor, is_more, larger, sign, sqrt, where
+from trainweb.settings import (
+    Betas,
+    Field,
+    Fraction,
+    NotNegative,
+    Number,
+    Positive,
+    ThreeBetas,
+    Whole,
+    YesNo,
+    fields_of_class,
+)
+
+
+def _attribute(field: Field) -> Attr:
+    """The attribute of a node that holds a setting."""
+    if isinstance(field.default, tuple):
+        return Floats(field.default)
+    return Float(field.default) if isinstance(field.default, float) else Int(int(field.default))
+
+
+class Rule(Optimizer):
+    """An optimizer whose fields are its settings, and the attributes of its operator `ai.trainweb.<class>Optimizer`.
+
+    A subclass gives settings with defaults and annotations that say what they may be (`trainweb/settings.py`), `names`,
+    `update`, and `cases`, which tests try besides the defaults.
+    """
+
+    domain = TRAINWEB
+    cases: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    averages: ClassVar[bool] = False
+    """True if it has averages, `s.average`, which evaluation and exports read in place of the parameters."""
+    values: ClassVar[Sequence[Any]] = (FIRST_MOMENTS, SECOND_MOMENTS, THIRD_MOMENTS, FOURTH_MOMENTS)
+    """Moments that tests start from."""
+    settings: ClassVar[Mapping[str, Field]] = {}
+
+    def __init_subclass__(cls) -> None:
+        cls.settings = fields_of_class(cls)
+        cls.attrs = {name: _attribute(field) for name, field in cls.settings.items()}
+        kept = (*MOMENTS[: len(cls.names)], *[AVERAGES] * cls.averages)
+        cls.inputs = (*SCALARS, PARAMS, GRADS, *(m.input for m in kept))
+        cls.optional_moments = len(cls.names) - len(cls.kept_with({}))
+        cls.name = f"{cls.__name__}Optimizer"
+        super().__init_subclass__()
+        cls.samples = tuple(
+            Sample([f32([rate]), i64([step]), PARAMETERS, GRADIENTS, *cls.sample_moments(case)], dict(case))
+            for case in ({}, *cls.cases)
+            for rate, step in ((0.1, 1), (0.01, 7))
+        )
+        signalled = [f32([0.1]), i64([1]), *[PARAMETERS] * (2 + len(kept)), bools([True])]
+        cls.bad = (Bad(signalled, error=UnsupportedError),)
+
+    @classmethod
+    def sample_moments(cls, case: Mapping[str, Any]) -> Sequence[Any]:
+        """Moments that tests start from with these settings."""
+        return (*cls.values[: len(cls.kept_with(case))], *[PARAMETERS] * cls.averages)
+
+    @classmethod
+    def kept_with(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """The names of the moments that it keeps with these settings: all, unless it says otherwise."""
+        return cls.names
+
+    def kept(self) -> tuple[str, ...]:
+        kept = self.kept_with({name: getattr(self, name) for name in self.settings})
+        return (*kept, *["average"] * self.averages)
+
+    @property
+    def moments(self) -> int:
+        return len(self.kept())
+
+    def check(self) -> None:
+        for name, field in self.settings.items():
+            value = getattr(self, name)
+            field.check(name, value if not isinstance(field.default, bool) else {0: False, 1: True}.get(value, value))
+
+
+RULES: dict[str, type[Rule]] = {}
+"""All rules by their names."""
+
+
+def rule(cls: type[Rule]) -> type[Rule]:
+    """Class decorator that makes a rule known."""
+    RULES[cls.__name__] = cls
+    register(cls)
+    return cls
+
+
+@rule
+class Lion(Rule):
+    """Lion: the sign of an interpolated gradient, https://arxiv.org/abs/2302.06675. ONNX Runtime does not have it.
+
+    Its learning rate should be 3 to 10 times smaller than AdamW's, its weight decay as many times larger.
+
+    Parameters
+    ----------
+    betas : pair of float
+        Share of the moment in the direction of the update, and decay of the moment, each in [0, 1).
+    weight_decay : float
+        Decoupled from the gradient.
+    """
+
+    betas: Betas = (0.9, 0.99)
+    weight_decay: NotNegative = 0.0
+    names = ("m",)
+    cases = ({"betas": [0.85, 0.95], "weight_decay": 0.1},)
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        first, second = self.betas
+        direction = sign(first * s.m + (1 - first) * g)
+        s.m = second * s.m + (1 - second) * g
+        return w * (1 - lr * self.weight_decay) - lr * direction
+
+
+@rule
+class Adam(Rule):
+    """Adam as torch.optim.Adam: weight decay is added to the gradient. ONNX Runtime does not have it.
+
+    Parameters
+    ----------
+    betas : pair of float
+        Decay of the first and the second moment, each in [0, 1).
+    eps : float
+        Added to the root of the corrected second moment.
+    weight_decay : float
+        Times the parameter, added to the gradient.
+    """
+
+    betas: Betas = (0.9, 0.999)
+    eps: NotNegative = 1e-8
+    weight_decay: NotNegative = 0.0
+    names = ("m", "v")
+    cases = ({"betas": [0.8, 0.95], "eps": 1e-3, "weight_decay": 0.2},)
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        first, second = self.betas
+        g = g + self.weight_decay * w
+        s.m = first * s.m + (1 - first) * g
+        s.v = second * s.v + (1 - second) * g * g
+        return w - lr / (1 - first**step) * s.m / (sqrt(s.v) * (1 / sqrt(1 - second**step)) + self.eps)
+
+
+@register
+class Momentum(Rule):
+    """SGD with momentum, as torch.optim.SGD; the first step takes the gradient as the velocity.
+
+    Sutskever et al., On the importance of initialization and momentum in deep learning,
+    https://proceedings.mlr.press/v28/sutskever13.html.
+    """
+
+    momentum: Fraction = 0.9
+    dampening: NotNegative = 0.0
+    weight_decay: NotNegative = 0.0
+    nesterov: YesNo = False
+    names = ("m",)
+    cases = (
+        {"dampening": 0.5},
+        {"momentum": 0.8, "dampening": 0.25, "weight_decay": 0.1},
+        {"nesterov": 1},
+    )
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        g = g + self.weight_decay * w
+        is_later = is_more(step, 1)
+        s.m = self.momentum * is_later * s.m + (1 - self.dampening * is_later) * g
+        return w - lr * (g + self.momentum * s.m if self.nesterov else s.m)
+
+
+@rule
+class RMSProp(Rule):
+    """RMSProp as torch.optim.RMSprop, https://arxiv.org/abs/1308.0850. ONNX Runtime does not have it.
+
+    Parameters
+    ----------
+    alpha : float
+        Decay of the average of squared gradients, in [0, 1).
+    eps : float
+        Added to the root of that average.
+    weight_decay : float
+        Times the parameter, added to the gradient.
+    momentum : float
+        Share of the velocity that is kept from step to step, in [0, 1); 0 keeps no velocity.
+    centered : bool
+        Divide by the deviation of the gradients; their mean is kept, too.
+    """
+
+    alpha: Fraction = 0.99
+    eps: NotNegative = 1e-8
+    weight_decay: NotNegative = 0.0
+    momentum: Fraction = 0.0
+    centered: YesNo = False
+    names = ("s", "velocity", "mean")
+    values = (SECOND_MOMENTS, FIRST_MOMENTS, THIRD_MOMENTS)
+    cases = (
+        {"momentum": 0.8, "alpha": 0.9},
+        {"centered": 1, "weight_decay": 0.1, "eps": 1e-2},
+        {"momentum": 0.9, "centered": 1, "eps": 1e-2},
+    )
+
+    @classmethod
+    def kept_with(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("s", *["velocity"] * bool(settings.get("momentum")), *["mean"] * bool(settings.get("centered")))
+
+    @classmethod
+    def sample_moments(cls, case: Mapping[str, Any]) -> Sequence[Any]:
+        return [dict(zip(cls.names, cls.values, strict=True))[name] for name in cls.kept_with(case)]
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        g = g + self.weight_decay * w
+        variance = s.s = self.alpha * s.s + (1 - self.alpha) * g * g
+        if self.centered:
+            s.mean = self.alpha * s.mean + (1 - self.alpha) * g
+            variance = s.s - s.mean * s.mean
+        direction = g / (sqrt(variance) + self.eps)
+        if self.momentum:
+            direction = s.velocity = self.momentum * s.velocity + direction
+        return w - lr * direction
+
+
+@rule
+class Adagrad(Rule):
+    """Adagrad as torch.optim.Adagrad, https://jmlr.org/papers/v12/duchi11a.html. ONNX Runtime does not have it.
+
+    Parameters
+    ----------
+    lr_decay : float
+        The learning rate is divided by 1 plus this times the steps so far.
+    weight_decay : float
+        Times the parameter, added to the gradient.
+    initial_accumulator_value : float
+        Start of the sum of squared gradients.
+    eps : float
+        Added to the root of that sum.
+    """
+
+    lr_decay: NotNegative = 0.0
+    weight_decay: NotNegative = 0.0
+    initial_accumulator_value: NotNegative = 0.0
+    eps: NotNegative = 1e-10
+    names = ("s",)
+    values = (SECOND_MOMENTS,)
+    cases = (
+        {"initial_accumulator_value": 0.5, "weight_decay": 0.1},
+        {"initial_accumulator_value": 0.5, "lr_decay": 0.1, "eps": 0.01},
+    )
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        g = g + self.weight_decay * w
+        s.s = s.s + self.initial_accumulator_value * (1 - is_more(step, 1)) + g * g
+        return w - lr / (1 + (step - 1) * self.lr_decay) * g / (sqrt(s.s) + self.eps)
+
+
+@rule
+class Adadelta(Rule):
+    """Adadelta as torch.optim.Adadelta, https://arxiv.org/abs/1212.5701. ONNX Runtime does not have it.
+
+    Its usual learning rate is 1.
+
+    Parameters
+    ----------
+    rho : float
+        Decay of the averages of squared gradients and squared updates, in [0, 1).
+    eps : float
+        Added to both averages under the root.
+    weight_decay : float
+        Times the parameter, added to the gradient.
+    """
+
+    rho: Fraction = 0.9
+    eps: NotNegative = 1e-6
+    weight_decay: NotNegative = 0.0
+    names = ("s", "d")
+    values = (SECOND_MOMENTS, UPDATES)
+    cases = ({"rho": 0.7, "eps": 1e-3, "weight_decay": 0.1},)
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        g = g + self.weight_decay * w
+        s.s = self.rho * s.s + (1 - self.rho) * g * g
+        change = sqrt(s.d + self.eps) / sqrt(s.s + self.eps) * g
+        s.d = self.rho * s.d + (1 - self.rho) * change * change
+        return w - lr * change
+
+
+@rule
+class Adamax(Rule):
+    """Adamax as torch.optim.Adamax: Adam with the largest gradient so far, https://arxiv.org/abs/1412.6980.
+
+    Parameters
+    ----------
+    betas : pair of float
+        Decay of the first moment and of the largest gradient, each in [0, 1).
+    eps : float
+        Added to the absolute value of the gradient.
+    weight_decay : float
+        Times the parameter, added to the gradient.
+    """
+
+    betas: Betas = (0.9, 0.999)
+    eps: NotNegative = 1e-8
+    weight_decay: NotNegative = 0.0
+    names = ("m", "u")
+    cases = ({"betas": [0.8, 0.95], "eps": 1e-3, "weight_decay": 0.2},)
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        first, second = self.betas
+        g = g + self.weight_decay * w
+        s.m = first * s.m + (1 - first) * g
+        s.u = larger(second * s.u, absolute(g) + self.eps)
+        return w - lr / (1 - first**step) * s.m / s.u
+
+
+@rule
+class NAdam(Rule):
+    """Adam with Nesterov's momentum, as torch.optim.NAdam, https://openreview.net/forum?id=OM0jvwB8jIp57ZJjtNEZ.
+
+    Parameters
+    ----------
+    betas : pair of float
+        Decay of the first and the second moment, each in [0, 1).
+    eps : float
+        Added to the root of the corrected second moment.
+    weight_decay : float
+        Times the parameter, added to the gradient.
+    momentum_decay : float
+        The momentum of step t is betas[0] * (1 - 0.96 ** (t * momentum_decay) / 2).
+    """
+
+    betas: Betas = (0.9, 0.999)
+    eps: NotNegative = 1e-8
+    weight_decay: NotNegative = 0.0
+    momentum_decay: Positive = 4e-3
+    names = ("m", "v")
+    cases = ({"betas": [0.8, 0.95], "eps": 1e-3, "weight_decay": 0.2, "momentum_decay": 0.1},)
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        first, second = self.betas
+        g = g + self.weight_decay * w
+        s.m = first * s.m + (1 - first) * g
+        s.v = second * s.v + (1 - second) * g * g
+        base = 0.96**self.momentum_decay
+        power = base**step
+        now, later = first * (1 - 0.5 * power), first * (1 - 0.5 * base * power)
+        product = first**step * self._half_product(base, power)
+        root = sqrt(s.v) * (1 / sqrt(1 - second**step)) + self.eps
+        return w - (lr * (1 - now) / (1 - product) * g + lr * later / (1 - product * later) * s.m) / root
+
+    @staticmethod
+    def _half_product(base: float, power: Any) -> Any:
+        """The product of 1 - base ** i / 2 for i = 1 ... t, with `power` = base ** t.
+
+        The sum of the logarithms is minus the sum of geometric series, term by term of their series. Term k is base **
+        k * (1 - power ** k) / (1 - base ** k), divided by k * 2 ** k.
+        """
+        total, powers = 0.0, 1.0
+        for k in range(1, 50):
+            powers = powers * power
+            total = total + base**k / ((1 - base**k) * k * 2**k) * (1 - powers)
+        return exp(-total)
+
+
+@rule
+class RAdam(Rule):
+    """Adam whose step waits for enough gradients, as torch.optim.RAdam, https://arxiv.org/abs/1908.03265.
+
+    Parameters
+    ----------
+    betas : pair of float
+        Decay of the first and the second moment, each in [0, 1).
+    eps : float
+        Added to the root of the second moment.
+    weight_decay : float
+        Times the parameter, added to the gradient.
+    """
+
+    betas: Betas = (0.9, 0.999)
+    eps: NotNegative = 1e-8
+    weight_decay: NotNegative = 0.0
+    names = ("m", "v")
+    cases = ({"betas": [0.8, 0.95], "eps": 1e-3, "weight_decay": 0.2}, {"betas": [0.9, 0.5]})
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        first, second = self.betas
+        g = g + self.weight_decay * w
+        s.m = first * s.m + (1 - first) * g
+        s.v = second * s.v + (1 - second) * g * g
+        most = 2 / (1 - second) - 1
+        length = most - 2 * step * second**step / (1 - second**step)
+        rectified = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)
+        is_long = is_more(length, 5)
+        factor = is_long * sqrt(larger(rectified, 0.0) * (1 - second**step))
+        return w - lr / (1 - first**step) * s.m * (factor / (sqrt(s.v) + self.eps) + (1 - is_long))
+
+
+@rule
+class AdaBelief(Rule):
+    """AdaBelief as optax.adabelief: the second moment is of what the first did not foresee.
+
+    https://arxiv.org/abs/2010.07468. Weight decay is decoupled from the gradient.
+
+    Parameters
+    ----------
+    betas : pair of float
+        Decay of the first and the second moment, each in [0, 1).
+    eps : float
+        Added to the second moment at each step, and to its corrected root.
+    weight_decay : float
+        Decoupled from the gradient.
+    """
+
+    betas: Betas = (0.9, 0.999)
+    eps: NotNegative = 1e-16
+    weight_decay: NotNegative = 0.0
+    names = ("m", "v")
+    cases = ({"betas": [0.8, 0.95], "eps": 1e-3, "weight_decay": 0.2},)
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        first, second = self.betas
+        s.m = first * s.m + (1 - first) * g
+        s.v = second * s.v + (1 - second) * (g - s.m) * (g - s.m) + self.eps
+        root = sqrt(s.v) * (1 / sqrt(1 - second**step)) + self.eps
+        return w * (1 - lr * self.weight_decay) - lr / (1 - first**step) * s.m / root
+
+
+@rule
+class Adan(Rule):
+    """Adan as optax.adan: Nesterov's momentum by differences of gradients, https://arxiv.org/abs/2208.06677.
+
+    Parameters
+    ----------
+    betas : three floats
+        Decay of the averages of gradients, of their differences and of the squares of both, each in [0, 1).
+    eps : float
+        Added to the corrected squares and to their root.
+    weight_decay : float
+        Decoupled from the gradient.
+    """
+
+    betas: ThreeBetas = (0.98, 0.92, 0.99)
+    eps: NotNegative = 1e-8
+    weight_decay: NotNegative = 0.0
+    names = ("m", "d", "n", "before")
+    values = (FIRST_MOMENTS, THIRD_MOMENTS, SECOND_MOMENTS, FOURTH_MOMENTS)
+    cases = ({"betas": [0.8, 0.7, 0.95], "eps": 1e-3, "weight_decay": 0.2},)
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        first, second, third = self.betas
+        change = is_more(step, 1) * (g - s.before)
+        ahead = g + (1 - second) * change
+        s.m = first * s.m + (1 - first) * g
+        s.d = second * s.d + (1 - second) * change
+        s.n = third * s.n + (1 - third) * ahead * ahead
+        s.before = g
+        direction = s.m * (1 / (1 - first**step)) + s.d * ((1 - second) / (1 - second**step))
+        root = sqrt(s.n * (1 / (1 - third**step)) + self.eps) + self.eps
+        return w - lr * (direction / root + self.weight_decay * w)
+
+
+@rule
+class Lookahead(Rule):
+    """SGD with momentum whose parameters return part of the way every few steps, https://arxiv.org/abs/1907.08610.
+
+    As optax.lookahead of optax.sgd.
+
+    Parameters
+    ----------
+    sync_period : int
+        Steps between two returns, at least 1.
+    slow_step_size : float
+        Share of the way that stays, in (0, 1].
+    momentum : float
+        Share of the velocity that is kept from step to step, in [0, 1).
+    weight_decay : float
+        Times the parameter, added to the gradient.
+    """
+
+    sync_period: Annotated[int, Whole(least=1)] = 5
+    slow_step_size: Annotated[float, Number(above=0, most=1)] = 0.5
+    momentum: Fraction = 0.9
+    weight_decay: NotNegative = 0.0
+    names = ("velocity", "slow")
+    cases = ({"sync_period": 7, "slow_step_size": 0.25, "momentum": 0.5, "weight_decay": 0.2},)
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        slow = where(is_more(step, 1), s.slow, w)
+        s.velocity = self.momentum * s.velocity + g + self.weight_decay * w
+        fast = w - lr * s.velocity
+        is_between = is_more(step - self.sync_period * floor(step / self.sync_period), 0)
+        s.slow = where(is_between, slow, slow + self.slow_step_size * (fast - slow))
+        return where(is_between, fast, s.slow)
+
+
+@rule
+class ScheduleFreeAdamW(Rule):
+    """AdamW that needs no schedule, as schedulefree.AdamWScheduleFree, https://arxiv.org/abs/2405.15682.
+
+    All steps count alike (its weight_lr_power is 0). Evaluate, export and save with `ema`: these are the parameters
+    that it trains; those between them are where gradients are taken.
+
+    Parameters
+    ----------
+    betas : pair of float
+        Share of the average where gradients are taken, in (0, 1), and decay of the second moment, in [0, 1).
+    eps : float
+        Added to the root of the corrected second moment.
+    weight_decay : float
+        Times the parameter, added to the normalized gradient.
+    """
+
+    betas: Betas = (0.9, 0.999)
+    eps: NotNegative = 1e-8
+    weight_decay: NotNegative = 0.0
+    names = ("z", "v")
+    cases = ({"betas": [0.8, 0.95], "eps": 1e-3, "weight_decay": 0.2},)
+    averages = True
+
+    def update(self, w: Any, g: Any, s: Moments, lr: Any, step: Any) -> Any:
+        first, second = self.betas
+        s.v = second * s.v + (1 - second) * g * g
+        direction = g / (sqrt(s.v) * (1 / sqrt(1 - second**step)) + self.eps) + self.weight_decay * w
+        s.z = where(is_more(step, 1), s.z, w) - lr * direction
+        s.average = s.average + 1 / step * (s.z - s.average)
+        return first * s.average + (1 - first) * s.z

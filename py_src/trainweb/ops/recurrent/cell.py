@@ -1,0 +1,344 @@
+"""All steps of a recurrent layer as one node, and its gradient: what RNN, GRU and LSTM with the usual gates become."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+
+from trainweb.ir import calls
+from trainweb.ir.dims import equal_shapes, static
+from trainweb.ir.layout import CELL_GRU, CELL_GRU_LINEAR, CELL_LSTM, CELL_RNN_RELU, CELL_RNN_TANH
+from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import TRAINWEB
+from trainweb.ops.attention.onnx import extent, integers, unsqueeze
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import i32
+from trainweb.ops.frame.op import Bad, Body, Int, Op, Sample, Str, register
+from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.matmul import matrix_of_rows, matrix_product
+from trainweb.ops.recurrent.in_onnx import FIRST_OPSET, RecurrenceFunction
+
+if TYPE_CHECKING:
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.instructions import Buf
+    from trainweb.model.graph import Node
+    from trainweb.ops.frame.emission import Emission
+    from trainweb.ops.frame.gradients import GradientBuilder
+
+CELLS = {
+    "rnn_tanh": CELL_RNN_TANH,
+    "rnn_relu": CELL_RNN_RELU,
+    "lstm": CELL_LSTM,
+    "gru": CELL_GRU,
+    "gru_linear": CELL_GRU_LINEAR,
+}
+"""Cells by the attribute `cell`: of the RNN by its activation, of the GRU by `linear_before_reset`."""
+
+
+def weight_gradient(g: Emission, kind: int, flow: str, gates: str, before: str, r: str) -> str:
+    """Return the gradient of R from the products' gradients: one product over all steps, one for a GRU's candidate."""
+    rows, states = matrix_of_rows(g, flow), matrix_of_rows(g, before)
+    if kind != CELL_GRU:
+        return matrix_product(g, [rows, states], (1, 0))
+    reset = gate_columns(g, matrix_of_rows(g, gates), 3, 4, r)
+    both = matrix_product(g, [gate_columns(g, rows, 0, 2, r), states], (1, 0))
+    candidate = matrix_product(g, [gate_columns(g, rows, 2, 3, r), reset], (1, 0))
+    return g.op("Concat", [both, candidate], axis=0)
+
+
+def gate_columns(g: Emission, rows: str, start: int, end: int, r: str) -> str:
+    """The columns of some gates of a matrix; H is that of R."""
+    hidden = g.shape(r)[1]
+    if static(hidden):
+        return g.slice(rows, 1, start * hidden, end * hidden)
+    size = unsqueeze(extent(Var(g, r, "float32"), 1), 0)
+    bounds = [(size * n).name for n in (start, end)]
+    return g.op("Slice", [rows, *bounds, integers(g, [1]).name])
+
+
+class _Sizes(TypedDict):
+    steps: int
+    batch: int
+    hidden: int
+    cell: int
+    reverse: int
+
+
+class _Recurrence(Op):
+    domain = TRAINWEB
+    attrs = {"cell": Str(required=True), "reverse": Int(0)}
+    cell: str
+    reverse: int
+
+    @property
+    def kind(self) -> int:
+        """The cell's number in kernels."""
+        if self.cell not in CELLS:
+            raise self.error(f"cell is {self.cell!r}, not one of {', '.join(CELLS)}.")
+        return CELLS[self.cell]
+
+    @property
+    def gates(self) -> int:
+        """Rows of the weights for each state."""
+        return calls.cell_gates(self.kind)
+
+    function_inputs: ClassVar[tuple[str, ...]]
+    function_outputs: ClassVar[tuple[str, ...]]
+
+    def function(self, opset: int) -> Body | None:
+        if opset < FIRST_OPSET:
+            return None
+        given = {name for name, edge in zip(self.function_inputs, self.node.inputs, strict=False) if edge}
+        body = RecurrenceFunction(self.cell, bool(self.reverse), given)
+        return Body([*self.function_inputs], [*self.function_outputs], self.body_nodes(body))
+
+    def body_nodes(self, body: RecurrenceFunction) -> list[Node]:
+        """Return the nodes of this direction."""
+        raise NotImplementedError
+
+    def sizes(self, y: Buf) -> _Sizes:
+        """Arguments of both kernels; `y` is [steps, batch, hidden]."""
+        steps, batch, hidden = y.shape
+        return {"steps": steps, "batch": batch, "hidden": hidden, "cell": self.kind, "reverse": self.reverse}
+
+
+@register
+class Recurrence(_Recurrence):
+    """All steps of a recurrent layer in one direction (ai.trainweb).
+
+    Inputs are the gates' inputs (steps, batch, gates * H), and the weights of the states (gates * H, H). The bias of
+    their products (gates * H), sequence_lens (batch) and the first states (batch, H) follow: h and, of an LSTM, c.
+    Outputs are the states of all steps (steps, batch, H) and the last ones; for the gradient: the gates, and the states
+    that each step started from.
+    """
+
+    min_inputs, max_inputs, n_outputs = 2, 6, 6
+    differentiable = (0, 1, 2, 4, 5)
+    function_inputs = ("x", "r", "bias", "lengths", "h0", "c0")
+    function_outputs = ("y", "h", "c", "gates", "before", "cells")
+
+    def body_nodes(self, body: RecurrenceFunction) -> list[Node]:
+        return body.forward()
+
+    def infer(
+        self,
+        x: TensorType,
+        r: TensorType,
+        bias: TensorType | None,
+        lengths: TensorType | None,
+        *states: TensorType | None,
+    ) -> tuple[TensorType, ...]:
+        self.need_float32(x, r, bias, *states)
+        if x.rank != 3 or r.rank != 2:
+            raise self.error(f"X and R have shapes {list(x.shape)} and {list(r.shape)}: not 3-D and 2-D.")
+        steps, batch, rows = x.shape
+        hidden = r.shape[1]
+        wanted = [(x, (steps, batch, self.gates * hidden)), (r, (rows, hidden)), (bias, (rows,)), (lengths, (batch,))]
+        for t, shape in [*wanted, *((t, (batch, hidden)) for t in states)]:
+            if t is not None and not equal_shapes(t.shape, shape):
+                raise self.error(f"an input has shape {list(t.shape)}; it must have {list(shape)}.")
+        every, last = TensorType("float32", (steps, batch, hidden)), TensorType("float32", (batch, hidden))
+        kept = TensorType("float32", (steps, batch, calls.cell_kept(self.kind) * hidden))
+        return every, last, last, kept, every, every
+
+    def lower(
+        self,
+        b: Builder,
+        outs: list[Buf | None],
+        x: Buf,
+        r: Buf,
+        bias: Buf | None,
+        lengths: Buf | None,
+        h0: Buf | None,
+        c0: Buf | None,
+    ) -> None:
+        y, h, c, gates, before, cells = outs
+        y = y or b.temp("float32", (*x.shape[:2], r.shape[1]))
+        if not x.size:
+            self._lower_empty(b, [y, h, c], h0, c0)
+            return
+        b.emit(
+            calls.Recurrence(
+                x=x,
+                r=r,
+                bias=bias,
+                lengths=lengths,
+                h0=h0,
+                c0=c0,
+                y=y,
+                h=h,
+                c=c,
+                gates=gates,
+                before=before,
+                cells=cells,
+                **self.sizes(y),
+            )
+        )
+
+    @staticmethod
+    def _lower_empty(b: Builder, outs: list[Buf | None], h0: Buf | None, c0: Buf | None) -> None:
+        """No steps or no items: the last states are the first."""
+        for out, first in zip(outs[1:], (h0, c0), strict=True):
+            if out is not None and out.size:
+                if first is None:
+                    b.fill(out, 0.0)
+                else:
+                    b.copy(out, first)
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        _, r, bias, lengths, h0, c0 = [*ins, *[""] * (6 - len(ins))]
+        dy, dh, dc = [*(name or "" for name in douts), "", ""][:3]
+        gates, before = g.extra_output(3, "_gates"), g.extra_output(4, "_before")
+        cells = g.extra_output(5, "_cells") if self.kind == CELL_LSTM else ""
+        linear = self.kind == CELL_GRU_LINEAR
+        wanted = [True, linear, bool(h0) and g.wants(h0), bool(c0) and g.wants(c0)]
+        dx, dproduct, dh0, dc0 = g.op(
+            "RecurrenceGrad",
+            [r, gates, before, cells, lengths, dy, dh, dc],
+            domain=TRAINWEB,
+            n_outputs=4,
+            wanted=wanted,
+            cell=self.cell,
+            reverse=self.reverse,
+        )
+        flow = dproduct if linear else dx
+        dr = weight_gradient(g, self.kind, flow, gates, before, r) if g.wants(r) else None
+        dbias = g.reduce_sum(flow, [0, 1], False) if bias and g.wants(bias) else None
+        return [dx, dr, dbias, None, dh0 or None, dc0 or None][: len(ins)]
+
+    def reference(
+        self, x: Any, r: Any, bias: Any = None, lengths: Any = None, h0: Any = None, c0: Any = None
+    ) -> tuple[Any, ...]:
+        steps, batch, _ = x.shape
+        hidden = r.shape[1]
+        h, c = (np.zeros((batch, hidden)) if s is None else np.array(s) for s in (h0, c0))
+        y, kept, before, cells = (np.zeros((steps, batch, n * hidden)) for n in (1, calls.cell_kept(self.kind), 1, 1))
+        for t in reversed(range(steps)) if self.reverse else range(steps):
+            before[t], cells[t] = h, c
+            new, new_c, kept[t] = self._numpy_step(x[t], r, 0.0 if bias is None else bias, h, c)
+            runs = np.ones((batch, 1), bool) if lengths is None else (t < lengths)[:, None]
+            h, c = np.where(runs, new, h), np.where(runs, new_c, c)
+            y[t] = np.where(runs, new, 0)
+        return y, h, c, kept, before, cells
+
+    def _numpy_step(self, x: Any, r: Any, bias: Any, h: Any, c: Any) -> tuple[Any, Any, Any]:
+        def sigmoid(v: Any) -> Any:
+            return 1 / (1 + np.exp(-v))
+
+        hidden = r.shape[1]
+        product = h @ r.T + bias
+        if self.kind in (CELL_RNN_TANH, CELL_RNN_RELU):
+            y = np.tanh(x + product) if self.kind == CELL_RNN_TANH else np.maximum(x + product, 0)
+            return y, c, y
+        if self.kind == CELL_LSTM:
+            i, o, f = (sigmoid(v) for v in np.split((x + product)[:, : 3 * hidden], 3, axis=1))
+            g = np.tanh((x + product)[:, 3 * hidden :])
+            c = f * c + i * g
+            return o * np.tanh(c), c, np.concatenate([i, o, f, g], axis=1)
+        z, reset = (sigmoid(v) for v in np.split((x + product)[:, : 2 * hidden], 2, axis=1))
+        own = bias[2 * hidden :] if np.ndim(bias) else bias
+        memory = product[:, 2 * hidden :] if self.kind == CELL_GRU_LINEAR else (reset * h) @ r[2 * hidden :].T + own
+        n = np.tanh(x[:, 2 * hidden :] + (reset * memory if self.kind == CELL_GRU_LINEAR else memory))
+        last = memory if self.kind == CELL_GRU_LINEAR else reset * h
+        return (1 - z) * n + z * h, c, np.concatenate([z, reset, n, last], axis=1)
+
+    # Batches of several chunks and register tiles; state sizes that are multiples of 8, and others.
+    samples = (
+        Sample([(3, 19, 32), (32, 8)], {"cell": "lstm"}),
+        Sample(
+            [(4, 3, 44), (44, 11), (44,), i32([4, 1, 3]), (3, 11), (3, 11)], {"cell": "lstm", "reverse": 1}, outputs=6
+        ),
+        Sample([(3, 7, 39), (39, 13), (39,), None, (7, 13)], {"cell": "gru"}, outputs=6),
+        Sample([(4, 3, 24), (24, 8), (24,), i32([2, 4, 1]), (3, 8)], {"cell": "gru", "reverse": 1}),
+        Sample(
+            [(3, 11, 39), (39, 13), (39,), i32([3, 2, 1] * 3 + [0, 3]), (11, 13)], {"cell": "gru_linear"}, outputs=6
+        ),
+        Sample([(2, 70, 6), (6, 2)], {"cell": "gru_linear", "reverse": 1}),
+        Sample([(3, 5, 9), (9, 9), (9,), i32([3, 2, 1, 3, 2]), (5, 9)], {"cell": "rnn_tanh"}),
+        Sample([(3, 5, 5), (5, 5), None, None, (5, 5)], {"cell": "rnn_relu"}),
+    )
+    bad = (
+        Bad([(3, 5, 20), (16, 4)], {"cell": "lstm"}),
+        Bad([(3, 5, 16), (16, 4)], {"cell": "peephole"}),
+        Bad([(3, 5, 16), (16, 4), None, i32([1])], {"cell": "lstm"}),
+    )
+
+
+@register
+class RecurrenceGrad(_Recurrence):
+    """Gradients of Recurrence from (R, gates, states before, cells before, sequence_lens, dY, dH, dC) (ai.trainweb).
+
+    They are the gradients of the gates' inputs, of the products (of the cell `gru_linear`) and of the first states.
+    """
+
+    min_inputs, max_inputs, n_outputs = 3, 8, 4
+    tested_through = "Recurrence"
+    function_inputs = ("r", "gates", "before", "cells", "lengths", "dy", "dh", "dc")
+    function_outputs = ("dx", "dproduct", "dh0", "dc0")
+
+    def body_nodes(self, body: RecurrenceFunction) -> list[Node]:
+        return body.gradient()
+
+    def infer(
+        self, r: TensorType, gates: TensorType, before: TensorType, *others: TensorType | None
+    ) -> tuple[TensorType, ...]:
+        given: list[TensorType | None] = [*others, *[None] * (5 - len(others))]
+        cells, lengths, dy, dh, dc = given
+        self.need_float32(r, gates, before, cells, dy, dh, dc)
+        if before.rank != 3:
+            raise self.error(f"the states have shape {list(before.shape)}: not 3-D.")
+        steps, batch, hidden = before.shape
+        rows = self.gates * hidden
+        wanted: list[tuple[TensorType | None, tuple[int, ...]]] = [
+            (r, (rows, hidden)),
+            (gates, (steps, batch, calls.cell_kept(self.kind) * hidden)),
+            (cells, (steps, batch, hidden)),
+            (lengths, (batch,)),
+            (dy, (steps, batch, hidden)),
+            (dh, (batch, hidden)),
+            (dc, (batch, hidden)),
+        ]
+        for t, shape in wanted:
+            if t is not None and not equal_shapes(t.shape, shape):
+                raise self.error(f"an input has shape {list(t.shape)}; it must have {list(shape)}.")
+        if self.kind == CELL_LSTM and cells is None:
+            raise self.error("the cell states are left out.")
+        dx, state = TensorType("float32", (steps, batch, rows)), TensorType("float32", (batch, hidden))
+        return dx, dx, state, state
+
+    def lower(
+        self,
+        b: Builder,
+        outs: list[Buf | None],
+        r: Buf,
+        gates: Buf,
+        before: Buf,
+        cells: Buf | None,
+        lengths: Buf | None,
+        dy: Buf | None,
+        dh: Buf | None,
+        dc: Buf | None,
+    ) -> None:
+        dx, dproduct, dh0, dc0 = outs
+        shape = (*before.shape[:2], self.gates * before.shape[2])
+        if not before.size:
+            Recurrence._lower_empty(b, [None, dh0, dc0], dh, dc)
+            return
+        b.emit(
+            calls.RecurrenceGradient(
+                dy=dy,
+                dh=dh,
+                dc=dc,
+                r=r,
+                lengths=lengths,
+                gates=gates,
+                before=before,
+                cells=cells,
+                dx=dx or b.temp("float32", shape),
+                dproduct=(dproduct or b.temp("float32", shape)) if self.kind == CELL_GRU_LINEAR else None,
+                dh0=dh0,
+                dc0=dc0,
+                **self.sizes(before),
+            )
+        )

@@ -1,0 +1,549 @@
+"""Recurrent layers: one product for the inputs of all steps, and one node for the steps (`ops/recurrent/cell.py`).
+
+With other gates than the usual ones the steps are written out, each with one or two small products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
+from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import TRAINWEB
+from trainweb.ops.attention.onnx import extent, integers, part, unsqueeze
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.literals import i32
+from trainweb.ops.frame.op import Attr, Bad, Float, Floats, Int, Sample, Str, Strs, register
+from trainweb.ops.frame.symbolic import Var
+
+MAX_STEPS = 1024
+"""Longer sequences are refused where steps are written out: each is a few nodes of the compiled graph."""
+
+_COMMON: dict[str, Attr] = {
+    "activation_alpha": Floats(),
+    "activation_beta": Floats(),
+    "activations": Strs(),
+    "clip": Float(),
+    "direction": Str("forward"),
+    "hidden_size": Int(),
+    "layout": Int(0),
+}
+
+_DEFAULTS: dict[str, tuple[float | None, float | None]] = {
+    "sigmoid": (None, None),
+    "tanh": (None, None),
+    "relu": (None, None),
+    "softsign": (None, None),
+    "softplus": (None, None),
+    "affine": (1.0, 0.0),
+    "leakyrelu": (0.01, None),
+    "thresholdedrelu": (1.0, None),
+    "scaledtanh": (1.0, 1.0),
+    "hardsigmoid": (0.2, 0.5),
+    "elu": (1.0, None),
+}
+"""Activations, with alpha and beta where they have them."""
+
+_OPERATORS = {
+    "sigmoid": "Sigmoid",
+    "tanh": "Tanh",
+    "relu": "Relu",
+    "softsign": "Softsign",
+    "softplus": "Softplus",
+    "leakyrelu": "LeakyRelu",
+    "thresholdedrelu": "ThresholdedRelu",
+    "elu": "Elu",
+}
+
+Activation = tuple[str, float | None, float | None]
+"""Name, alpha, beta."""
+
+
+def activate(x: Var, activation: Activation) -> Var:
+    """The nodes of an activation."""
+    name, alpha, beta = activation
+    if name == "affine":
+        return x * (alpha or 0.0) + (beta or 0.0)
+    if name == "scaledtanh":
+        return (x * (beta or 0.0)).op("Tanh") * (alpha or 0.0)
+    if name == "hardsigmoid":
+        return x.op("HardSigmoid", alpha=alpha, beta=beta)
+    return x.op(_OPERATORS[name]) if alpha is None else x.op(_OPERATORS[name], alpha=alpha)
+
+
+def activated(x: Any, activation: Activation) -> Any:
+    """An activation in numpy."""
+    name, alpha, beta = activation
+    a, b = alpha or 0.0, beta or 0.0
+    functions: dict[str, Callable[[], Any]] = {
+        "sigmoid": lambda: 1 / (1 + np.exp(-x)),
+        "tanh": lambda: np.tanh(x),
+        "relu": lambda: np.maximum(x, 0),
+        "softsign": lambda: x / (1 + np.abs(x)),
+        "softplus": lambda: np.log1p(np.exp(x)),
+        "affine": lambda: a * x + b,
+        "leakyrelu": lambda: np.where(x < 0, a * x, x),
+        "thresholdedrelu": lambda: np.where(x > a, x, 0),
+        "scaledtanh": lambda: a * np.tanh(b * x),
+        "hardsigmoid": lambda: np.clip(a * x + b, 0, 1),
+        "elu": lambda: np.where(x < 0, a * np.expm1(x), x),
+    }
+    return functions[name]()
+
+
+class RecurrentLayer(Composite):
+    """A layer of X (steps, batch, features), W (directions, gates * H, features) and R (directions, gates * H, H).
+
+    Optional are B (directions, 2 * gates * H), sequence_lens (batch) and initial states (directions, batch, H).
+    """
+
+    attrs = _COMMON
+    min_inputs, max_inputs, n_outputs = 3, 6, 2
+    differentiable: ClassVar[Sequence[int]] = (0, 1, 2, 3, 5)
+    gates: int
+    default_activations: tuple[str, ...]
+    n_states: int = 1
+
+    def infer(self, x: TensorType, w: TensorType, r: TensorType, *others: TensorType | None) -> tuple[TensorType, ...]:
+        bias, lengths, *states = others
+        peepholes = states.pop() if len(states) > self.n_states else None
+        self.need_float32(x, w, r, bias, *states, peepholes)
+        if (x.rank, w.rank, r.rank) != (3, 3, 3):
+            raise self.error(f"X, W, R have the shapes {list(x.shape)}, {list(w.shape)}, {list(r.shape)}: not 3-D.")
+        steps, batch = x.shape[:2] if not self.layout else (x.shape[1], x.shape[0])
+        directions, hidden = len(self._directions), r.shape[2]
+        rows = self.gates * hidden
+        if static(r.shape[1]) and not r.shape[1] % self.gates and r.shape[1] > rows:
+            # As torch's dynamo exporter writes nn.LSTM(proj_size=...), whose projections it drops.
+            cells = r.shape[1] // self.gates
+            raise self.error(
+                f"R has shape {list(r.shape)}: {cells} cells, and a state of {hidden} numbers. ONNX has "
+                "no projected states: export an LSTM without proj_size, or nn.LSTMCell and nn.Linear in a loop."
+            )
+        wanted: list[tuple[str, TensorType | None, tuple[int, ...]]] = [
+            ("W", w, (directions, rows, x.shape[2])),
+            ("R", r, (directions, rows, hidden)),
+            ("B", bias, (directions, 2 * rows)),
+            ("sequence_lens", lengths, (batch,)),
+            ("P", peepholes, (directions, 3 * hidden)),
+        ]
+        state = (directions, batch, hidden) if not self.layout else (batch, directions, hidden)
+        wanted += [("an initial state", t, state) for t in states]
+        for name, t, shape in wanted:
+            if t is not None and not equal_shapes(t.shape, shape):
+                raise self.error(f"{name} has shape {list(t.shape)}; it must have {list(shape)}.")
+        if self.hidden_size is not None and not equal(hidden, self.hidden_size):
+            raise self.error(f"hidden_size is {self.hidden_size}, R is for {hidden}.")
+        if lengths is not None and lengths.dtype != "int32":
+            raise self.error(f"sequence_lens is {lengths.dtype}, not int32.")
+        self._activations()
+        y = (steps, directions, batch, hidden) if not self.layout else (batch, steps, directions, hidden)
+        return TensorType("float32", y), *[TensorType("float32", state)] * self.n_states
+
+    @property
+    def _directions(self) -> tuple[bool, ...]:
+        """For each direction, whether it is reverse."""
+        found = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}.get(self.direction)
+        if found is None:
+            raise self.error(f"direction is {self.direction!r}, not forward, reverse or bidirectional.")
+        return found
+
+    def _activations(self) -> list[list[Activation]]:
+        """Return the activations of each direction."""
+        directions, each = len(self._directions), len(self.default_activations)
+        given = [n if isinstance(n, str) else n.decode() for n in self.activations or ()]
+        given = given or [*self.default_activations * directions]
+        if len(given) != each * directions:
+            raise self.error(f"there are {len(given)} activations; {each} for each direction are needed.")
+        alphas, betas = iter(self.activation_alpha or ()), iter(self.activation_beta or ())
+        found: list[Activation] = []
+        for name in given:
+            if name.lower() not in _DEFAULTS:
+                raise self.unsupported(f"the activation {name!r}")
+            alpha, beta = _DEFAULTS[name.lower()]
+            alpha = alpha if alpha is None else next(alphas, alpha)
+            found.append((name.lower(), alpha, beta if beta is None else next(betas, beta)))
+        return [found[k * each : (k + 1) * each] for k in range(directions)]
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, w, r, bias, lengths, *states = ins
+        assert x is not None and w is not None and r is not None
+        peepholes = states.pop() if len(states) > self.n_states else None
+        if self.layout:
+            x, *states = (None if t is None else t.op("Transpose", perm=[1, 0, 2]) for t in (x, *states))
+            assert x is not None
+        sequences, finals = [], []
+        for k, (reverse, activations) in enumerate(zip(self._directions, self._activations(), strict=True)):
+            own = [None if t is None else self.direction_of(t, k) for t in (w, r, bias, peepholes, *states)]
+            is_usual = peepholes is None and self.clip is None
+            cell = self.usual_cell(activations) if is_usual else None
+            if cell is not None:
+                rows, last = self._run_at_once(g, x, own, cell, lengths, reverse)
+            else:
+                order = range(self._steps(x))[:: -1 if reverse else 1]
+                rows, last = self._run(g, x, own, activations, lengths, order)
+            sequences.append(unsqueeze(rows, 1))
+            finals.append([unsqueeze(t, 0) for t in last])
+        y = _joined(sequences, 1)
+        ends = [_joined([final[k] for final in finals], 0) for k in range(self.n_states)]
+        if self.layout:
+            return [y.op("Transpose", perm=[2, 0, 1, 3]), *(t.op("Transpose", perm=[1, 0, 2]) for t in ends)]
+        return [y, *ends]
+
+    def _steps(self, x: Var) -> int:
+        """Return the number of steps that are written out."""
+        steps = x.g.shape(x.name)[0]
+        if not isinstance(steps, int):
+            raise UndecidedError("the length of the sequence")
+        if steps > MAX_STEPS:
+            raise self.unsupported(
+                f"a sequence of {steps} steps with clip, peepholes, input_forget or "
+                f"activations other than the usual ones (at most {MAX_STEPS})"
+            )
+        return steps
+
+    def usual_cell(self, activations: list[Activation]) -> str | None:
+        """The cell as `Recurrence` names it; None: it has no such cell."""
+        raise NotImplementedError
+
+    def forward_cell(self) -> str:
+        """The cell of a layer that runs forward with the usual gates, as `Recurrence` names it."""
+        cell = self.usual_cell(self._activations()[0])
+        if cell is None or self.clip is not None or self.direction != "forward" or self.layout:
+            raise self.unsupported("any other form than one forward direction with the usual activations, unclipped,")
+        return cell
+
+    def _run_at_once(
+        self, g: Emission, x: Var, own: list[Var | None], cell: str, lengths: Var | None, reverse: bool
+    ) -> tuple[Var, list[Var]]:
+        """The states of all steps in the order of time, and those after the last step."""
+        y, *last = self.at_once(g, x, own, cell, lengths, [True] * (1 + self.n_states), reverse=reverse)
+        return y, last
+
+    def at_once(
+        self,
+        g: Emission,
+        x: Var,
+        own: list[Var | None],
+        cell: str,
+        lengths: Var | None,
+        wanted: list[bool],
+        *,
+        reverse: bool,
+    ) -> list[Var]:
+        """Those outputs of one direction's `Recurrence` that are wanted; `own`: its W, R, B, P and first states."""
+        w, r, bias, _, *given = own
+        assert w is not None and r is not None
+        hidden = g.shape(r.name)[1]
+        inputs = x.op("MatMul", w.op("Transpose", perm=[1, 0]))
+        shared = self._input_bias(bias, hidden)
+        inputs = inputs if shared is None else inputs + shared
+        of_product = self._product_bias(bias, hidden)
+        names = ["" if t is None else t.name for t in (inputs, r, of_product, lengths, *given)]
+        results = g.op(
+            "Recurrence",
+            names,
+            domain=TRAINWEB,
+            n_outputs=len(wanted),
+            wanted=wanted,
+            cell=cell,
+            reverse=int(reverse),
+        )
+        return [Var(g, name, x.dtype) for name in results if name]
+
+    def direction_of(self, x: Var, k: int) -> Var:
+        one = part(x, 0, k, k + 1) if len(self._directions) > 1 else x
+        return Var(x.g, x.g.squeeze(one.name, [0]), x.dtype)
+
+    def _run(
+        self,
+        g: Emission,
+        x: Var,
+        own: list[Var | None],
+        activations: list[Activation],
+        lengths: Var | None,
+        order: Sequence[int],
+    ) -> tuple[Var, list[Var]]:
+        """The states of all steps in the order of time, and those after the last step."""
+        w, r, bias, peepholes, *given = own
+        assert w is not None and r is not None
+        hidden = g.shape(r.name)[1]
+        inputs = x.op("MatMul", w.op("Transpose", perm=[1, 0]))
+        cell = self._cell(r, bias, peepholes, hidden, activations)
+        shared = self._input_bias(bias, hidden)
+        inputs = inputs if shared is None else inputs + shared
+        states = [t if t is not None else zero_state(x, hidden) for t in given]
+        rows: dict[int, Var] = {}
+        for t in order:
+            row = Var(g, g.squeeze(part(inputs, 0, t, t + 1).name, [0]), x.dtype)
+            new = cell(row, states)
+            rows[t] = new[0]
+            if lengths is not None:
+                runs = unsqueeze(lengths > t, 1)
+                rows[t] = runs.where(new[0], 0.0)
+                new = [runs.where(n, s) for n, s in zip(new, states, strict=True)]
+            states = new
+        return _joined([unsqueeze(rows[t], 0) for t in sorted(rows)], 0), states
+
+    def _clipped(self, x: Var) -> Var:
+        if self.clip is None:
+            return x
+        if x.g.opset < 11:
+            return x.op("Clip", min=-self.clip, max=self.clip)
+        return x.op("Clip", -self.clip, self.clip)
+
+    def _gate(self, gates: Var, k: int, hidden: int) -> Var:
+        return gates if self.gates == 1 else part(gates, 1, k * hidden, (k + 1) * hidden)
+
+    def _input_bias(self, bias: Var | None, hidden: int) -> Var | None:
+        """Return the bias of the inputs of all steps: the sum of both biases."""
+        if bias is None:
+            return None
+        rows = self.gates * hidden
+        return part(bias, 0, 0, rows) + part(bias, 0, rows, 2 * rows)
+
+    def _product_bias(self, bias: Var | None, hidden: int) -> Var | None:
+        """Return the bias of the products of all steps with the recurrent weights."""
+        return None
+
+    def _cell(
+        self, r: Var, bias: Var | None, peepholes: Var | None, hidden: int, activations: list[Activation]
+    ) -> Callable[[Var, list[Var]], list[Var]]:
+        """A step: (what comes from the input, states) -> states."""
+        raise NotImplementedError
+
+    # The same in numpy.
+
+    def reference(self, x: Any, w: Any, r: Any, *others: Any) -> tuple[Any, ...]:
+        given: list[Any] = [*others, *[None] * (self.max_inputs - 3 - len(others))]
+        bias, lengths, *states = given
+        peepholes = states.pop() if len(states) > self.n_states else None
+        if self.layout:
+            x = x.swapaxes(0, 1)
+            states = [None if t is None else t.swapaxes(0, 1) for t in states]
+        (steps, batch, _), (directions, _, hidden) = x.shape, r.shape
+        y = np.zeros((steps, directions, batch, hidden))
+        ends = [np.zeros((directions, batch, hidden)) if s is None else np.array(s) for s in states]
+        bias = np.zeros((directions, 2 * self.gates * hidden)) if bias is None else bias
+        peepholes = np.zeros((directions, 3 * hidden)) if peepholes is None else peepholes
+        for k, (reverse, activations) in enumerate(zip(self._directions, self._activations(), strict=True)):
+            for item in range(batch):
+                n = steps if lengths is None else lengths[item]
+                for t in reversed(range(n)) if reverse else range(n):
+                    state = [e[k, item] for e in ends]
+                    new = self.numpy_step(x[t, item], w[k], r[k], bias[k], peepholes[k], state, activations)
+                    for e, s in zip(ends, new, strict=True):
+                        e[k, item] = s
+                    y[t, k, item] = new[0]
+        if self.layout:
+            return y.transpose(2, 0, 1, 3), *(e.swapaxes(0, 1) for e in ends)
+        return y, *ends
+
+    def clip_numpy(self, x: Any) -> Any:
+        """Return the input of an activation."""
+        return x if self.clip is None else np.clip(x, -self.clip, self.clip)
+
+    def numpy_step(
+        self, x: Any, w: Any, r: Any, bias: Any, peepholes: Any, states: list[Any], activations: list[Activation]
+    ) -> list[Any]:
+        """One step of one item."""
+        raise NotImplementedError
+
+
+def _joined(parts: list[Var], axis: int) -> Var:
+    return parts[0] if len(parts) == 1 else parts[0].op("Concat", *parts[1:], axis=axis)
+
+
+def zero_state(x: Var, hidden: int) -> Var:
+    """An initial state for the batch of X."""
+    g, batch = x.g, x.g.shape(x.name)[1]
+    if isinstance(batch, int):
+        return Var(g, g.constant("float32", (batch, hidden), [0.0] * (batch * hidden)), x.dtype)
+    shape = unsqueeze(extent(x, 1), 0).op("Concat", integers(g, [hidden]), axis=0)
+    return Var(g, g.op("Expand", [g.constant("float32", (1, hidden), [0.0] * hidden), shape.name]), x.dtype)
+
+
+def _turned(r: Var) -> Var:
+    return r.op("Transpose", perm=[1, 0])
+
+
+@register
+class RNN(RecurrentLayer):
+    """Elman network: H = f(X W' + H R' + b). https://onnx.ai/onnx/operators/onnx__RNN.html"""
+
+    versions = (7, 14, 22)
+    gates = 1
+    default_activations = ("Tanh",)
+
+    def usual_cell(self, activations: list[Activation]) -> str | None:
+        name = activations[0][0]
+        return f"rnn_{name}" if name in ("tanh", "relu") else None
+
+    def _cell(
+        self, r: Var, bias: Var | None, peepholes: Var | None, hidden: int, activations: list[Activation]
+    ) -> Callable[[Var, list[Var]], list[Var]]:
+        weights = _turned(r)
+        return lambda row, states: [activate(self._clipped(row + states[0].op("MatMul", weights)), activations[0])]
+
+    def numpy_step(
+        self, x: Any, w: Any, r: Any, bias: Any, peepholes: Any, states: list[Any], activations: list[Activation]
+    ) -> list[Any]:
+        return [activated(self.clip_numpy(w @ x + r @ states[0] + bias.reshape(2, -1).sum(0)), activations[0])]
+
+    samples = (
+        Sample([(4, 2, 3), (1, 5, 3), (1, 5, 5)]),
+        Sample([(3, 2, 3), (2, 5, 3), (2, 5, 5), (2, 10), i32([3, 1])], {"direction": "bidirectional"}),
+        Sample([(2, 3, 3), (1, 5, 3), (1, 5, 5)], {"layout": 1, "direction": "reverse"}),
+        Sample(
+            [(3, 2, 3), (1, 4, 3), (1, 4, 4), (1, 8), None, (1, 2, 4)],
+            {"activations": ["Affine"], "activation_alpha": [0.5], "activation_beta": [0.1]},
+        ),
+        Sample([(3, 2, 3), (1, 4, 3), (1, 4, 4)], {"activations": ["ScaledTanh"], "clip": 5.0}),
+    )
+    bad = (
+        Bad([(4, 2, 3), (1, 5, 4), (1, 5, 5)]),
+        Bad([(4, 2, 3), (1, 5, 3), (1, 5, 5)], {"direction": "up"}),
+        Bad([(4, 2, 3), (1, 5, 3), (1, 5, 5)], {"hidden_size": 4}),
+        Bad([(4, 2, 3), (1, 5, 3), (1, 5, 5)], {"activations": ["Tanh", "Tanh"]}),
+    )
+
+
+@register
+class GRU(RecurrentLayer):
+    """Gated recurrent unit (Cho et al. 2014, https://arxiv.org/abs/1406.1078). https://onnx.ai/onnx/operators/onnx__GRU.html"""
+
+    versions: ClassVar[tuple[int, ...]] = (7, 14, 22)
+    attrs = {**_COMMON, "linear_before_reset": Int(0)}
+    gates = 3
+    default_activations = ("Sigmoid", "Tanh")
+
+    def _input_bias(self, bias: Var | None, hidden: int) -> Var | None:
+        if bias is None or not self.linear_before_reset:
+            return super()._input_bias(bias, hidden)
+        # The bias of the recurrent product is multiplied by the reset gate, so it is added there.
+        return part(bias, 0, 0, 3 * hidden)
+
+    def _product_bias(self, bias: Var | None, hidden: int) -> Var | None:
+        return part(bias, 0, 3 * hidden, 6 * hidden) if bias is not None and self.linear_before_reset else None
+
+    def usual_cell(self, activations: list[Activation]) -> str | None:
+        usual = [name for name, _, _ in activations] == ["sigmoid", "tanh"]
+        return ("gru_linear" if self.linear_before_reset else "gru") if usual else None
+
+    def _cell(
+        self, r: Var, bias: Var | None, peepholes: Var | None, hidden: int, activations: list[Activation]
+    ) -> Callable[[Var, list[Var]], list[Var]]:
+        f, g = activations
+        linear = bool(self.linear_before_reset)
+        weights = _turned(r) if linear else _turned(part(r, 0, 0, 2 * hidden))
+        candidate = None if linear else _turned(part(r, 0, 2 * hidden, 3 * hidden))
+        recurrent_bias = self._product_bias(bias, hidden)
+
+        def step(row: Var, states: list[Var]) -> list[Var]:
+            (h,) = states
+            product = h.op("MatMul", weights)
+            if recurrent_bias is not None:
+                product = product + recurrent_bias
+            z, reset = (
+                activate(self._clipped(self._gate(row, k, hidden) + part(product, 1, k * hidden, (k + 1) * hidden)), f)
+                for k in (0, 1)
+            )
+            if candidate is None:
+                memory = reset * part(product, 1, 2 * hidden, 3 * hidden)
+            else:
+                memory = (reset * h).op("MatMul", candidate)
+            new = activate(self._clipped(self._gate(row, 2, hidden) + memory), g)
+            return [(1.0 - z) * new + z * h]
+
+        return step
+
+    def numpy_step(
+        self, x: Any, w: Any, r: Any, bias: Any, peepholes: Any, states: list[Any], activations: list[Activation]
+    ) -> list[Any]:
+        (h,), (f, g) = states, activations
+        (xz, xr, xh), (rz, rr, rh) = (w @ x).reshape(3, -1), r.reshape(3, len(h), -1)
+        bz, br, bh, cz, cr, ch = bias.reshape(6, -1)
+        z = activated(self.clip_numpy(xz + rz @ h + bz + cz), f)
+        reset = activated(self.clip_numpy(xr + rr @ h + br + cr), f)
+        memory = reset * (rh @ h + ch) if self.linear_before_reset else rh @ (reset * h) + ch
+        new = activated(self.clip_numpy(xh + bh + memory), g)
+        return [(1 - z) * new + z * h]
+
+    samples: ClassVar[Sequence[Sample]] = (
+        Sample([(4, 2, 3), (1, 15, 3), (1, 15, 5)]),
+        Sample([(3, 2, 3), (1, 12, 3), (1, 12, 4), (1, 24), None, (1, 2, 4)], {"linear_before_reset": 1}),
+        Sample([(3, 2, 3), (2, 12, 3), (2, 12, 4), (2, 24), i32([3, 2])], {"direction": "bidirectional"}),
+        Sample([(2, 3, 3), (1, 12, 3), (1, 12, 4)], {"layout": 1, "activations": ["HardSigmoid", "Softsign"]}),
+        Sample([(3, 2, 3), (1, 12, 3), (1, 12, 4), (1, 24)], {"clip": 6.0, "direction": "reverse"}),
+    )
+    bad: ClassVar[Sequence[Bad]] = (
+        Bad([(4, 2, 3), (1, 15, 3), (1, 15, 5), (1, 15)]),
+        Bad([(4, 2, 3), (1, 15, 3), (2, 15, 5)]),
+    )
+
+
+@register
+class LSTM(RecurrentLayer):
+    """Long short-term memory (Hochreiter and Schmidhuber 1997). https://onnx.ai/onnx/operators/onnx__LSTM.html"""
+
+    versions: ClassVar[tuple[int, ...]] = (7, 14, 22)
+    attrs = {**_COMMON, "input_forget": Int(0)}
+    max_inputs, n_outputs = 8, 3
+    differentiable: ClassVar[Sequence[int]] = (0, 1, 2, 3, 5, 6, 7)
+    gates = 4
+    n_states = 2
+    default_activations = ("Sigmoid", "Tanh", "Tanh")
+
+    def usual_cell(self, activations: list[Activation]) -> str | None:
+        usual = [name for name, _, _ in activations] == ["sigmoid", "tanh", "tanh"]
+        return "lstm" if usual and not self.input_forget else None
+
+    def _cell(
+        self, r: Var, bias: Var | None, peepholes: Var | None, hidden: int, activations: list[Activation]
+    ) -> Callable[[Var, list[Var]], list[Var]]:
+        f, g, h = activations
+        weights = _turned(r)
+        peeps = None if peepholes is None else [part(peepholes, 0, k * hidden, (k + 1) * hidden) for k in range(3)]
+
+        def step(row: Var, states: list[Var]) -> list[Var]:
+            hidden_state, c = states
+            gates = row + hidden_state.op("MatMul", weights)
+
+            def gate(k: int, cell: Var, peep: int | None, activation: Activation) -> Var:
+                x = self._gate(gates, k, hidden)
+                if peeps is not None and peep is not None:
+                    x = x + peeps[peep] * cell
+                return activate(self._clipped(x), activation)
+
+            i = gate(0, c, 0, f)
+            forget = 1.0 - i if self.input_forget else gate(2, c, 2, f)
+            new = forget * c + i * gate(3, c, None, g)
+            return [gate(1, new, 1, f) * activate(self._clipped(new), h), new]
+
+        return step
+
+    def numpy_step(
+        self, x: Any, w: Any, r: Any, bias: Any, peepholes: Any, states: list[Any], activations: list[Activation]
+    ) -> list[Any]:
+        (hidden, c), (f, g, h) = states, activations
+        i, o, forget, new = (w @ x + r @ hidden + bias.reshape(2, -1).sum(0)).reshape(4, -1)
+        pi, po, pf = peepholes.reshape(3, -1)
+        i = activated(self.clip_numpy(i + pi * c), f)
+        forget = 1 - i if self.input_forget else activated(self.clip_numpy(forget + pf * c), f)
+        c = forget * c + i * activated(self.clip_numpy(new), g)
+        return [activated(self.clip_numpy(o + po * c), f) * activated(self.clip_numpy(c), h), c]
+
+    samples: ClassVar[Sequence[Sample]] = (
+        Sample([(4, 2, 3), (1, 20, 3), (1, 20, 5)]),
+        Sample([(3, 2, 3), (1, 16, 3), (1, 16, 4), (1, 32), None, (1, 2, 4), (1, 2, 4), (1, 12)]),
+        Sample([(3, 2, 3), (2, 16, 3), (2, 16, 4), (2, 32), i32([3, 2])], {"direction": "bidirectional"}),
+        Sample([(2, 3, 3), (1, 16, 3), (1, 16, 4)], {"layout": 1, "direction": "reverse", "input_forget": 1}),
+        Sample([(3, 2, 3), (1, 16, 3), (1, 16, 4)], {"clip": 6.0, "activations": ["Sigmoid", "Elu", "LeakyRelu"]}),
+    )
+    bad: ClassVar[Sequence[Bad]] = (
+        Bad([(4, 2, 3), (1, 20, 3), (1, 20, 5), None, None, (1, 3, 5)]),
+        Bad([(4, 2, 3), (1, 20, 3), (1, 20, 5), None, None, None, None, (1, 10)]),
+    )

@@ -1,0 +1,372 @@
+"""Recurrent layers of onnxruntime-training's artifacts: com.microsoft nodes that keep what their gradients need.
+
+https://github.com/microsoft/onnxruntime/tree/v1.19.2/orttraining/orttraining/training_ops/cpu/rnn. The peer runs them
+forward with the usual gates alone, and so they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from trainweb.errors import UnsupportedError
+from trainweb.ir.dims import equal_shapes
+from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import MS, TRAINWEB
+from trainweb.ops.attention.onnx import part, unsqueeze
+from trainweb.ops.frame.composite import Composite
+from trainweb.ops.frame.emission import Emission
+from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.frame.op import Bad, Sample, register
+from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.matmul import matrix_of_rows, matrix_product
+from trainweb.ops.recurrent.cell import CELLS, weight_gradient
+from trainweb.ops.recurrent.layers import GRU, LSTM, RecurrentLayer, zero_state
+
+ALL = 2**31 - 1
+"""To the end of an axis."""
+
+
+def squeeze(x: Var | None, axis: int) -> Var | None:
+    """`x` without the axis of directions."""
+    return None if x is None else Var(x.g, x.g.squeeze(x.name, [axis]), x.dtype)
+
+
+def shifted(every: Var, first: Var) -> Var:
+    """Return the state before each step, from the states after every step and the first one: (steps, batch, H)."""
+    return unsqueeze(first, 0).op("Concat", part(every, 0, 0, -1), axis=0)
+
+
+def sigmoid(x: Any) -> Any:
+    """In numpy."""
+    return 1 / (1 + np.exp(-x))
+
+
+class _Training(RecurrentLayer):
+    """A layer that gives out more than its states."""
+
+    domain = MS
+    differentiable: ClassVar[Sequence[int]] = ()
+
+    def layer(self, g: Emission, ins: list[Var | None]) -> list[Var]:
+        """Outputs of the `Recurrence`: y, h, c of an LSTM, the gates, the cells before each step of an LSTM."""
+        x, w, r, bias, lengths, *states = ins
+        assert x is not None
+        if len(states) > self.n_states and states.pop() is not None:
+            raise self.unsupported("peepholes")
+        own = [*(squeeze(t, 0) for t in (w, r, bias)), None, *(squeeze(t, 0) for t in states)]
+        has_cells = self.n_states > 1
+        wanted = [True, True, has_cells, True, False, has_cells]
+        return self.at_once(g, x, own, self.forward_cell(), lengths, wanted, reverse=False)
+
+
+@register
+class LSTMTraining(_Training, LSTM):
+    """LSTM; further outputs are the cells after each step and the gates in the order i, o, f, c (com.microsoft)."""
+
+    versions = (1,)
+    n_outputs = 5
+
+    def infer(self, x: TensorType, w: TensorType, r: TensorType, *others: TensorType | None) -> tuple[TensorType, ...]:
+        y, h, c = super().infer(x, w, r, *others)
+        self.forward_cell()
+        return y, h, c, y, TensorType("float32", (*y.shape[:3], 4 * r.shape[2]))
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        y, h, c, gates, before = self.layer(g, ins)
+        after = part(before, 0, 1, ALL).op("Concat", unsqueeze(c, 0), axis=0)
+        return [unsqueeze(y, 1), unsqueeze(h, 0), unsqueeze(c, 0), unsqueeze(after, 1), unsqueeze(gates, 1)]
+
+    def reference(self, x: Any, w: Any, r: Any, *others: Any) -> tuple[Any, ...]:
+        bias, lengths, h, c = [*others, *[None] * 4][:4]
+        y, last, last_cell = super().reference(x, w, r, bias, lengths, h, c)
+        state, cell = (np.zeros(y.shape[2:]) if first is None else first[0] for first in (h, c))
+        shared = 0.0 if bias is None else bias[0].reshape(2, -1).sum(0)
+        cells, gates = [], []
+        for t in range(len(x)):
+            raw = np.split(x[t] @ w[0].T + state @ r[0].T + shared, 4, axis=1)
+            i, o, f, new = (*(sigmoid(v) for v in raw[:3]), np.tanh(raw[3]))
+            state, cell = y[t, 0], f * cell + i * new
+            gates.append(np.concatenate([i, o, f, new], axis=1))
+            cells.append(cell)
+        return y, last, last_cell, np.stack(cells)[:, None], np.stack(gates)[:, None]
+
+    samples = (
+        Sample([(4, 2, 3), (1, 20, 3), (1, 20, 5), (1, 40), None, (1, 2, 5), (1, 2, 5)], outputs=5),
+        Sample([(1, 3, 2), (1, 16, 2), (1, 16, 4)], outputs=5),
+    )
+    bad = (
+        Bad([(4, 2, 3), (1, 20, 3), (1, 20, 5)], {"direction": "reverse"}, error=UnsupportedError),
+        Bad([(4, 2, 3), (1, 20, 3), (1, 20, 5)], {"input_forget": 1}, error=UnsupportedError),
+        Bad([(4, 2, 3), (1, 20, 4), (1, 20, 5)]),
+    )
+
+
+@register
+class GRUTraining(_Training, GRU):
+    """GRU; a further output are the gates in the order z, r, h (com.microsoft)."""
+
+    versions = (1,)
+    n_outputs = 3
+
+    def infer(self, x: TensorType, w: TensorType, r: TensorType, *others: TensorType | None) -> tuple[TensorType, ...]:
+        y, h = super().infer(x, w, r, *others)
+        self.forward_cell()
+        return y, h, TensorType("float32", (*y.shape[:3], 3 * r.shape[2]))
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        y, h, gates = self.layer(g, ins)
+        hidden = g.shape(y.name)[2]
+        return [unsqueeze(y, 1), unsqueeze(h, 0), unsqueeze(part(gates, 2, 0, 3 * hidden), 1)]
+
+    def reference(self, x: Any, w: Any, r: Any, *others: Any) -> tuple[Any, ...]:
+        bias, lengths, h = [*others, *[None] * 3][:3]
+        y, last = super().reference(x, w, r, bias, lengths, h)
+        state, gates = np.zeros(y.shape[2:]) if h is None else h[0], []
+        bz, br, bh, cz, cr, ch = np.zeros((6, r.shape[2])) if bias is None else bias[0].reshape(6, -1)
+        for t in range(len(x)):
+            (xz, xr, xn), (rz, rr, rn) = np.split(x[t] @ w[0].T, 3, axis=1), np.split(r[0], 3)
+            z, reset = sigmoid(xz + state @ rz.T + bz + cz), sigmoid(xr + state @ rr.T + br + cr)
+            memory = reset * (state @ rn.T + ch) if self.linear_before_reset else (reset * state) @ rn.T + ch
+            gates.append(np.concatenate([z, reset, np.tanh(xn + bh + memory)], axis=1))
+            state = y[t, 0]
+        return y, last, np.stack(gates)[:, None]
+
+    samples = (
+        Sample([(4, 2, 3), (1, 15, 3), (1, 15, 5), (1, 30), None, (1, 2, 5)], outputs=3),
+        Sample([(3, 2, 3), (1, 12, 3), (1, 12, 4), (1, 24)], {"linear_before_reset": 1}, outputs=3),
+    )
+    bad = (
+        Bad([(4, 2, 3), (1, 15, 3), (1, 15, 5)], {"clip": 1.0}, error=UnsupportedError),
+        Bad([(4, 2, 3), (1, 15, 3), (1, 15, 5), (1, 15)]),
+    )
+
+
+class _Grad(Composite):
+    """Gradients of X, W, R, B and the first states.
+
+    Between the first states and the gradients of the outputs stand the states of all steps and what the layer kept.
+    """
+
+    domain = MS
+    attrs = dict(LSTM.attrs)
+    forward: ClassVar[type[RecurrentLayer]]
+
+    def forward_cell(self) -> str:
+        """The cell of the forward node."""
+        return self.forward(replace(self.node, inputs=self.node.inputs[:3]), self.opset).forward_cell()
+
+    def gradient_types(
+        self, x: TensorType, w: TensorType, r: TensorType, kept: TensorType, width: int
+    ) -> tuple[TensorType, ...]:
+        """Return the types of all gradients, of first states last. The kept tensor is `width` states wide."""
+        self.need_float32(x, w, r, kept)
+        self.forward_cell()
+        if (x.rank, w.rank, r.rank) != (3, 3, 3):
+            raise self.error(f"X, W, R have the shapes {list(x.shape)}, {list(w.shape)}, {list(r.shape)}: not 3-D.")
+        hidden = r.shape[2]
+        wanted = (*x.shape[:1], 1, x.shape[1], width * hidden)
+        if not equal_shapes(kept.shape, wanted):
+            raise self.error(f"what the layer kept has shape {list(kept.shape)}; it must have {list(wanted)}.")
+        bias, state = (1, 2 * r.shape[1]), (1, x.shape[1], hidden)
+        return tuple(TensorType("float32", shape) for shape in (x.shape, w.shape, r.shape, bias, state))
+
+    def gradients(
+        self, g: Emission, x: Var, w: Var, r: Var, gates: Var, before: Var, others: Sequence[Var | None]
+    ) -> list[Var | None]:
+        """Return the gradients of X, W, R, B and h, and c of an LSTM.
+
+        `others` are the cells before each step, lengths, dY, dH and dC. Nothing given has an axis of directions.
+        """
+        cell = self.forward_cell()
+        given = [r, gates, before, *others]
+        n_states = self.forward.n_states
+        wanted = [
+            True,
+            cell == "gru_linear",
+            *(self.wants_output(4 + k) for k in range(n_states)),
+            *[False] * (2 - n_states),
+        ]
+        names = g.op(
+            "RecurrenceGrad",
+            ["" if t is None else t.name for t in given],
+            domain=TRAINWEB,
+            n_outputs=4,
+            wanted=wanted,
+            cell=cell,
+            reverse=0,
+        )
+        dx, dproduct, *states = (Var(g, name, x.dtype) if name else None for name in names)
+        assert dx is not None
+        flow = dproduct or dx
+        rows = [matrix_of_rows(g, t.name) for t in (dx, x)]
+        dw = Var(g, matrix_product(g, rows, (1, 0)), x.dtype)
+        dr = Var(g, weight_gradient(g, CELLS[cell], flow.name, gates.name, before.name, r.name), x.dtype)
+        biases = [Var(g, g.reduce_sum(t.name, [0, 1], False), x.dtype) for t in (dx, flow)]
+        db = biases[0].op("Concat", biases[1], axis=0)
+        found = [dx.op("MatMul", w), *(unsqueeze(t, 0) for t in (dw, dr, db))]
+        return [*found, *(None if t is None else unsqueeze(t, 0) for t in states[:n_states])]
+
+
+@register
+class LSTMGrad(_Grad):
+    """Gradients of LSTMTraining from (X, W, R, lengths, H, C, Y, cells, gates, dY, dH, dC) (com.microsoft)."""
+
+    min_inputs, max_inputs, n_outputs = 10, 12, 7
+    forward = LSTMTraining
+
+    def infer(self, x: TensorType, w: TensorType, r: TensorType, *others: TensorType | None) -> tuple[TensorType, ...]:
+        y, cells, gates = others[3:6]
+        if y is None or cells is None or gates is None:
+            raise self.error("the states, the cells or the gates of the forward node are left out.")
+        found = self.gradient_types(x, w, r, gates, 4)
+        return *found, found[-1], TensorType("float32", (1, 3 * r.shape[2]))
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, w, r, lengths, h, c, y, cells, gates, dy, dh, dc = ins
+        w, r, h, c, dh, dc = (squeeze(t, 0) for t in (w, r, h, c, dh, dc))
+        y, cells, gates, dy = (squeeze(t, 1) for t in (y, cells, gates, dy))
+        assert x is not None and w is not None and r is not None
+        assert y is not None and cells is not None and gates is not None
+        if self.wants_output(6):
+            raise self.unsupported("a gradient of peepholes")
+        hidden = g.shape(r.name)[1]
+        before, cells_before = (shifted(t, first or zero_state(x, hidden)) for t, first in ((y, h), (cells, c)))
+        return self.gradients(g, x, w, r, gates, before, [cells_before, lengths, dy, dh, dc])
+
+    def reference(self, x: Any, w: Any, r: Any, *others: Any) -> tuple[Any, ...]:
+        _, h, c, y, cells, gates, dy, dh, dc = [*others, *[None] * 9][:9]
+        state, cell = (np.zeros((1, *y.shape[2:])) if first is None else first for first in (h, c))
+        before, cells_before = np.concatenate([state, y[:-1, 0]]), np.concatenate([cell, cells[:-1, 0]])
+        dstate, dcell = (np.zeros(y.shape[2:]) if t is None else t[0] for t in (dh, dc))
+        dx = np.zeros(gates[:, 0].shape)
+        for t in reversed(range(len(x))):
+            i, o, f, new = np.split(gates[t, 0], 4, axis=1)
+            squashed = np.tanh(f * cells_before[t] + i * new)
+            dnow = dstate + (0.0 if dy is None else dy[t, 0])
+            dcell = dcell + dnow * o * (1 - squashed**2)
+            parts = [dcell * new * i * (1 - i), dnow * squashed * o * (1 - o)]
+            parts += [dcell * cells_before[t] * f * (1 - f), dcell * i * (1 - new**2)]
+            dx[t] = np.concatenate(parts, axis=1)
+            dstate, dcell = dx[t] @ r[0], dcell * f
+        dw, dr = (np.einsum("tbg,tbk->gk", dx, t)[None] for t in (x, before))
+        return (
+            dx @ w[0],
+            dw,
+            dr,
+            np.tile(dx.sum((0, 1)), 2)[None],
+            dstate[None],
+            dcell[None],
+            np.zeros((1, 3 * r.shape[2])),
+        )
+
+    samples = (
+        Sample(
+            [
+                *((4, 2, 3), (1, 20, 3), (1, 20, 5), None, (1, 2, 5), (1, 2, 5)),
+                *((4, 1, 2, 5), (4, 1, 2, 5), (4, 1, 2, 20), (4, 1, 2, 5), (1, 2, 5), (1, 2, 5)),
+            ],
+            outputs=6,
+        ),
+        Sample(
+            [
+                *((3, 2, 3), (1, 16, 3), (1, 16, 4), None, None, None),
+                *((3, 1, 2, 4), (3, 1, 2, 4), (3, 1, 2, 16), (3, 1, 2, 4)),
+            ],
+            outputs=4,
+        ),
+    )
+    bad = (
+        Bad(
+            [
+                *((3, 2, 3), (1, 16, 3), (1, 16, 4), None, None, None),
+                *((3, 1, 2, 4), (3, 1, 2, 4), (3, 1, 2, 12), (3, 1, 2, 4)),
+            ]
+        ),
+    )
+
+
+@register
+class GRUGrad(_Grad):
+    """Gradients of GRUTraining from (X, W, R, B, lengths, H, Y, gates, dY, dH) (com.microsoft)."""
+
+    min_inputs, max_inputs, n_outputs = 9, 10, 5
+    attrs = dict(GRU.attrs)
+    forward = GRUTraining
+
+    def infer(self, x: TensorType, w: TensorType, r: TensorType, *others: TensorType | None) -> tuple[TensorType, ...]:
+        y, gates = others[3:5]
+        if y is None or gates is None:
+            raise self.error("the states or the gates of the forward node are left out.")
+        return self.gradient_types(x, w, r, gates, 3)
+
+    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+        x, w, r, bias, lengths, h, y, gates, dy, dh = ins
+        w, r, bias, h, dh = (squeeze(t, 0) for t in (w, r, bias, h, dh))
+        y, gates, dy = (squeeze(t, 1) for t in (y, gates, dy))
+        assert x is not None and w is not None and r is not None and y is not None and gates is not None
+        hidden = g.shape(r.name)[1]
+        before = shifted(y, h or zero_state(x, hidden))
+        kept = gates.op("Concat", self._last(before, gates, r, bias, hidden), axis=2)
+        return self.gradients(g, x, w, r, kept, before, [None, lengths, dy, dh])
+
+    def _last(self, before: Var, gates: Var, r: Var, bias: Var | None, hidden: int) -> Var:
+        """Return the value that the kernel keeps of the candidate: its product, or the states behind the reset gate."""
+        if not self.linear_before_reset:
+            return part(gates, 2, hidden, 2 * hidden) * before
+        product = before.op("MatMul", part(r, 0, 2 * hidden, 3 * hidden).op("Transpose", perm=[1, 0]))
+        return product if bias is None else product + part(bias, 0, 5 * hidden, 6 * hidden)
+
+    def reference(self, x: Any, w: Any, r: Any, *others: Any) -> tuple[Any, ...]:
+        bias, _, h, y, gates, dy, dh = [*others, *[None] * 7][:7]
+        before = np.concatenate([np.zeros((1, *y.shape[2:])) if h is None else h, y[:-1, 0]])
+        dstate = np.zeros(y.shape[2:]) if dh is None else dh[0]
+        rz, rr, rn = np.split(r[0], 3)
+        dx, dproduct = np.zeros(gates[:, 0].shape), np.zeros(gates[:, 0].shape)
+        dr = np.zeros(r[0].shape)
+        for t in reversed(range(len(x))):
+            (z, reset, new), state = np.split(gates[t, 0], 3, axis=1), before[t]
+            dnow = dstate + (0.0 if dy is None else dy[t, 0])
+            dn, dz = dnow * (1 - z) * (1 - new**2), dnow * (state - new) * z * (1 - z)
+            if self.linear_before_reset:
+                memory = state @ rn.T + (0.0 if bias is None else bias[0].reshape(6, -1)[5])
+                dreset, candidate = dn * memory * reset * (1 - reset), dn * reset
+                dstate, source = dnow * z + candidate @ rn, state
+            else:
+                through = dn @ rn
+                dreset, candidate = through * state * reset * (1 - reset), dn
+                dstate, source = dnow * z + through * reset, reset * state
+            dstate = dstate + dz @ rz + dreset @ rr
+            dx[t] = np.concatenate([dz, dreset, dn], axis=1)
+            dproduct[t] = np.concatenate([dz, dreset, candidate], axis=1)
+            dr += np.concatenate([dz.T @ state, dreset.T @ state, candidate.T @ source])
+        dw = np.einsum("tbg,tbk->gk", dx, x)[None]
+        db = np.concatenate([dx.sum((0, 1)), dproduct.sum((0, 1))])[None]
+        return dx @ w[0], dw, dr[None], db, dstate[None]
+
+    samples = (
+        Sample(
+            [
+                *((4, 2, 3), (1, 15, 3), (1, 15, 5), (1, 30), None, (1, 2, 5)),
+                *((4, 1, 2, 5), (4, 1, 2, 15), (4, 1, 2, 5), (1, 2, 5)),
+            ],
+            outputs=5,
+        ),
+        Sample(
+            [
+                *((3, 2, 3), (1, 12, 3), (1, 12, 4), (1, 24), None, None),
+                *((3, 1, 2, 4), (3, 1, 2, 12), (3, 1, 2, 4)),
+            ],
+            {"linear_before_reset": 1},
+            outputs=4,
+        ),
+    )
+    bad = (
+        Bad(
+            [
+                *((3, 2, 3), (1, 12, 3), (1, 12, 4), (1, 24), None, None),
+                *((3, 1, 2, 4), (3, 1, 2, 16), (3, 1, 2, 4)),
+            ]
+        ),
+    )

@@ -1,0 +1,452 @@
+"""The pre-flight report: the trainable parts of a model and the cost of a step, before anything is run."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from trainweb import messages
+from trainweb.arguments import checks_keywords, mapping, warn
+from trainweb.artifacts.builder import (
+    build_artifacts,
+    describe_missing_loss,
+    describe_open_choice,
+    suggest_loss,
+    without_unread,
+)
+from trainweb.artifacts.evidence import Decision, untold
+from trainweb.artifacts.parameters import UNSETTLED, select_parameters
+from trainweb.artifacts.remarks import remark_on_inputs, remark_on_norms, remark_on_smoothing
+from trainweb.backend.wasm.engine import get_engine
+from trainweb.control import expand_control_flow, has_control_flow
+from trainweb.control.operators import unsupported_nodes
+from trainweb.errors import GradientError, ModelError, TrainwebError, UnsupportedError
+from trainweb.ir.layout import PARAMETERS
+from trainweb.ir.shapes import TensorType
+from trainweb.model.dimensions import fix_dimensions
+from trainweb.model.floats import in_float32
+from trainweb.model.graph import Graph, Value
+from trainweb.model.reader import read_model
+from trainweb.onnxblock.context import ModelAccessor
+from trainweb.onnxblock.transforms import constants_to_initializers
+from trainweb.ops.frame.shapes import ShapeInference
+from trainweb.training.feed import Feed
+from trainweb.training.models import SessionModels, check_feed
+
+if TYPE_CHECKING:
+    from trainweb.backend.wasm.engine.base import Engine
+
+Sizes = tuple[Mapping[str, int], Mapping[str, Any]]
+"""Sizes by the name of a symbol, and arrays by the name of an input."""
+
+
+@dataclass(slots=True)
+class Problem:
+    """Why a model cannot be trained, and where."""
+
+    op: str
+    domain: str
+    nodes: list[str]
+    message: str
+
+
+@dataclass(slots=True)
+class Described:
+    """An input or output of the model; dims as it declares them, None where it does not."""
+
+    name: str
+    dtype: str
+    dims: list[int | str | None] | None
+
+
+@dataclass(slots=True)
+class Report:
+    """What `trainweb.check` found.
+
+    Attributes
+    ----------
+    trainable, frozen : dict of str to tuple of int
+        Parameters that a training session would have, with their shapes.
+    decisions : list of Decision
+        What is trained and what is left out, each with the reason; `trained`, `left_out` and `doubtful` are its parts.
+    unsupported : list of Problem
+        Operators that cannot be executed, each with the nodes that use it.
+    missing_gradients : list of Problem
+        Operators on the way from the loss to a parameter that cannot be differentiated.
+    refined : list of str
+        What operators demand of dimensions that the model declares as symbols, with the node: ``n = 4, as ...``.
+    remarks : list of str
+        What `build_artifacts` warns of besides the doubtful tensors: the model trains, but maybe not as its maker
+        means.
+    precision : str or None
+        What of the model is computed in float32 though it was declared as another type of float.
+    untold : str or None
+        What files of the model's exporter never tell, though training depends on it.
+    missing_loss : str or None
+        Which loss to name, where none was and the first output is none, or that outputs must be chosen for it.
+    error : str or None
+        What else is wrong with the model or the arguments.
+    peak_bytes : int
+        Kernel memory of a session for these shapes: workspace, parameters, gradients, moments and constants.
+    flops : int
+        Floating-point operations of products and convolutions in one train step.
+    inputs, outputs : list of Described
+        Of the forward model.
+    operators : dict of str to int
+        How many nodes of the model are of which operator, those of other domains as domain.operator.
+    suggested_loss : str, dict or None
+        A loss that fits the first output where that is no loss, for classes or for numbers: its name, or its "type"
+        with the settings that it needs, as `build_artifacts` takes them.
+    feeds : list of Feed
+        What a train step takes.
+    dims : dict of str to int
+        Sizes that `build_artifacts` must be given, where the model cannot be trained without those of `check`.
+    code : dict of str to str
+        Lines that train the model, "javascript" and "python"; none where an argument is no plain value.
+    model_metadata : dict
+        What the file says of itself: producer_name, graph_name, domain, description, graph_description, version and
+        custom_metadata_map. Empty for a file that is no model.
+    """
+
+    trainable: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    frozen: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    decisions: list[Decision] = field(default_factory=list)
+    unsupported: list[Problem] = field(default_factory=list)
+    missing_gradients: list[Problem] = field(default_factory=list)
+    refined: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    precision: str | None = None
+    untold: str | None = None
+    missing_loss: str | None = None
+    error: str | None = None
+    peak_bytes: int = 0
+    flops: int = 0
+    inputs: list[Described] = field(default_factory=list)
+    outputs: list[Described] = field(default_factory=list)
+    operators: dict[str, int] = field(default_factory=dict)
+    suggested_loss: str | dict[str, Any] | None = None
+    feeds: list[Feed] = field(default_factory=list)
+    dims: dict[str, int] = field(default_factory=dict)
+    code: dict[str, str] = field(default_factory=dict)
+    model_metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """True if the model can be trained as asked."""
+        return not (self.is_refused or self.missing_loss)
+
+    @property
+    def is_refused(self) -> bool:
+        """True if the model cannot be trained with any loss."""
+        return bool(self.unsupported or self.missing_gradients or self.error)
+
+    @property
+    def trained(self) -> list[Decision]:
+        """The tensors that are trained, beyond doubt."""
+        return [d for d in self.decisions if d.trained and not d.doubtful]
+
+    @property
+    def left_out(self) -> list[Decision]:
+        """The tensors that are not trained, beyond doubt."""
+        return [d for d in self.decisions if not d.trained and not d.doubtful]
+
+    @property
+    def doubtful(self) -> list[Decision]:
+        """The tensors that the file leaves open: name them in `requires_grad` or `frozen_params`."""
+        return [d for d in self.decisions if d.doubtful]
+
+    def as_data(self) -> dict[str, Any]:
+        """The report as JSON has it."""
+        return {
+            "ok": self.ok,
+            "trainable": {name: list(shape) for name, shape in self.trainable.items()},
+            "frozen": {name: list(shape) for name, shape in self.frozen.items()},
+            **{key: [asdict(d) for d in getattr(self, key)] for key in ("trained", "left_out", "doubtful")},
+            "unsupported": [asdict(p) for p in self.unsupported],
+            "missing_gradients": [asdict(p) for p in self.missing_gradients],
+            "refined": self.refined,
+            "remarks": self.remarks,
+            "precision": self.precision,
+            "untold": self.untold,
+            "missing_loss": self.missing_loss,
+            "error": self.error,
+            "peak_bytes": self.peak_bytes,
+            "flops": self.flops,
+            **{key: [asdict(one) for one in getattr(self, key)] for key in ("inputs", "outputs", "feeds")},
+            "operators": self.operators,
+            "model_metadata": self.model_metadata,
+            "suggested_loss": self.suggested_loss,
+            "dims": self.dims,
+            "code": self.code,
+        }
+
+    def __str__(self) -> str:
+        lines = ["cannot be trained" if self.is_refused else self.missing_loss or "can be trained"]
+        for kind, values in (("input", self.inputs), ("output", self.outputs)):
+            lines += [f"{kind} {v.name}: {v.dtype}{'' if v.dims is None else v.dims}" for v in values]
+        if self.operators:
+            lines.append("operators: " + ", ".join(f"{name} {n}" for name, n in self.operators.items()))
+        for kind, problems in (("not supported", self.unsupported), ("no gradient", self.missing_gradients)):
+            lines += [f"{kind}: {p.op} at {', '.join(p.nodes)}: {p.message}" for p in problems]
+        lines += [*self.refined, *self.remarks]
+        if self.dims:
+            sizes = ", ".join(f"{name} = {size}" for name, size in self.dims.items())
+            lines.append(f"control flow needs sizes when artifacts are built, dims: {sizes}")
+        lines += [note for note in (self.precision, self.untold) if note]
+        if self.error:
+            lines.append(self.error)
+        if self.ok or self.missing_loss:
+            n = sum(prod(s) for s in self.trainable.values())
+            frozen = f"{len(self.frozen)} frozen ones"
+            lines.append(f"{len(self.trainable)} trainable parameters with {n} elements, {frozen}")
+        if self.ok:
+            lines.append(f"{self.peak_bytes / 2**20:.1f} MiB of kernel memory, {self.flops / 1e6:.1f} MFLOP a step of")
+            lines += [f"  {feed.name}: {feed.dtype}{feed.shape}" for feed in self.feeds]
+        for title, decisions in (
+            ("trained", self.trained),
+            ("left out", self.left_out),
+            ("doubtful", self.doubtful),
+        ):
+            lines += [f"{title}:"] if decisions else []
+            lines += [f"  {d.name}: {_verdict(d)}{d.reason}" for d in decisions]
+        return "\n".join(lines)
+
+
+def _verdict(decision: Decision) -> str:
+    if not decision.doubtful:
+        return ""
+    return "trained; " if decision.trained else "left out; "
+
+
+@checks_keywords
+def check(
+    model: Any,
+    requires_grad: Any = None,
+    frozen_params: Any = None,
+    loss: Any = None,
+    optimizer: Any = None,
+    *,
+    dims: Mapping[str, int] | None = None,
+    feeds: Mapping[str, Any] | None = None,
+    **arguments: Any,
+) -> Report:
+    """Report whether and at what cost a forward model can be trained.
+
+    Parameters
+    ----------
+    model, requires_grad, frozen_params, loss, optimizer, **arguments
+        As for `trainweb.artifacts.build_artifacts`.
+    dims
+        Sizes of symbolic dimensions, e.g. ``{"batch": 32}``. The default is the least size that fits the operators.
+        A model that cannot be trained otherwise is built with them (`Report.dims`). A dimension without a name is
+        called by its place, "x[0]", or by the name that an exporter made up, "unk__5".
+    feeds
+        Arrays for some of the training inputs, labels too, by name. Sizes follow from their shapes. An input whose
+        values decide about shapes needs an array.
+
+    Returns
+    -------
+    Report
+        Faults of the model never raise: the report lists all that can be found.
+    """
+    choices = (requires_grad, frozen_params, loss, optimizer)
+    sizes = mapping("dims", {} if dims is None else dims), mapping("feeds", {} if feeds is None else feeds)
+    return report_on(model, choices, arguments, sizes, get_engine())
+
+
+def report_on(
+    model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], sizes: Sizes, engine: Engine
+) -> Report:
+    """Return the report of `check` with plans of this engine; `choices` are positional in `build_artifacts`."""
+    report = _report(model, choices, arguments, sizes, engine)
+    dims, feeds = sizes
+    if report.is_refused and dims:
+        fixed = _report(model, choices, {**arguments, "dims": dims}, ({}, feeds), engine)
+        fixed.dims = dict(dims)
+        if not fixed.is_refused or len(fixed.unsupported) < len(report.unsupported):
+            return fixed
+    return report
+
+
+def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], sizes: Sizes, engine: Engine) -> Report:
+    report = Report()
+    try:
+        graph = read_model(model, external_data=arguments.get("external_data"))
+        report.model_metadata = graph.about
+        report.remarks += remark_on_smoothing(graph)
+        _describe(graph, report)
+        sizes = graph.placed(sizes[0]), sizes[1]
+        fix_dimensions([graph], graph.placed(arguments.get("dims") or {}))
+        report.untold = untold(graph)
+        asked = arguments.get("loss_input_names"), arguments.get("additional_output_names")
+        graph, declared = in_float32(without_unread(graph, *asked))
+        report.precision = str(declared) or None
+        _find_unsupported(graph, report)
+        _survey(graph, report)
+        if not (report.unsupported or report.error):
+            _try(model, graph, choices, arguments, sizes, engine, report)
+    except GradientError as e:
+        report.missing_gradients += [Problem(x.op or "", "", [x.node or ""], str(x)) for x in (e, *e.others)]
+    except UnsupportedError as e:
+        report.unsupported.append(Problem(e.op or "", e.domain or "", [e.node or ""], str(e)))
+    except TrainwebError as e:
+        report.error = f"{type(e).__name__}: {e}"
+    return report
+
+
+def _describe(graph: Graph, report: Report) -> None:
+    """Report the model's inputs and outputs as the file declares them."""
+    for values, described in ((graph.inputs, report.inputs), (graph.outputs, report.outputs)):
+        for v in values:
+            dims = list(v.shape) if isinstance(v, Value) and v.shape is not None else None
+            described.append(Described(v.name, v.dtype, dims))
+    names = [f"{node.domain}.{node.op_type}" if node.domain else node.op_type for node in graph.nodes]
+    report.operators = dict(sorted(Counter(names).items()))
+
+
+def _find_unsupported(graph: Graph, report: Report) -> None:
+    """Every operator that is not there, not only the first."""
+    found: dict[tuple[str, str], Problem] = {}
+    for node, e in unsupported_nodes(graph):
+        problem = found.setdefault((node.domain, node.op_type), Problem(node.op_type, node.domain, [], str(e)))
+        problem.nodes.append(node.name or node.outputs[0])
+    report.unsupported = list(found.values())
+
+
+def _survey(graph: Graph, report: Report) -> None:
+    """Report faults of single nodes; nodes that read the result of a faulty node are left out."""
+    if has_control_flow(graph):
+        if report.unsupported:
+            return  # what a body holds may not be written out
+        graph = expand_control_flow(graph, differentiable=True)
+    known = {(problem.domain, problem.op) for problem in report.unsupported}
+    header = graph.copy()
+    header.nodes = []
+    inference, errors = ShapeInference(header), []
+    lost: set[str] = set()
+    for node in graph.nodes:
+        if (node.domain, node.op_type) in known or not lost.isdisjoint(node.inputs):
+            lost.update(node.outputs)
+            continue
+        try:
+            inference.add(node)
+        except UnsupportedError as e:
+            report.unsupported.append(Problem(node.op_type, node.domain, [node.name or node.outputs[0]], str(e)))
+            lost.update(node.outputs)
+        except TrainwebError as e:
+            errors.append(f"{type(e).__name__}: {e}")
+            lost.update(node.outputs)
+    report.error = "\n".join(errors) or None
+
+
+def _try(
+    model: Any,
+    graph: Graph,
+    choices: tuple[Any, ...],
+    arguments: Mapping[str, Any],
+    sizes: Sizes,
+    engine: Engine,
+    report: Report,
+) -> None:
+    from trainweb.training.core import SessionCore
+    from trainweb.training.debug.example import example_code
+    from trainweb.training.state import CheckpointState
+
+    names = arguments.get("loss_input_names")
+    too_many = None if names else describe_open_choice(graph, choices[2])
+    if choices[2] is None or too_many:
+        written = expand_control_flow(graph) if has_control_flow(graph) else graph.with_nodes(graph.nodes)
+        ModelAccessor(written).correct_outputs()
+        report.missing_loss = too_many or describe_missing_loss(written, names)
+        report.suggested_loss = suggest_loss(written, names)
+        if report.missing_loss:
+            _select(written, choices, arguments.get("batch_norm"), report)
+            return
+    with _noting(report):
+        built = build_artifacts(model, *choices, **arguments)
+    report.decisions = built.decisions
+    core = SessionCore(CheckpointState(built.contents()), *built.graphs, engine=engine)
+    try:
+        for slot in core.layout.slots.values():
+            (report.trainable if slot.trainable_offset >= 0 else report.frozen)[slot.name] = slot.shape
+        inference = ShapeInference(_as_declared(built.graphs[1], graph))
+        report.refined = inference.table.refinements()
+        types = _signature(core.models, inference, *sizes)
+        plan = core.models.compile_step("train", types, True)
+        if built.graphs[2] is not None:
+            core.models.compile_optimizer()
+        fixed = sum(size for k, size in enumerate(core.host.sizes) if k >= PARAMETERS)
+        report.peak_bytes = plan.arena_bytes + len(plan.constants) + len(plan.words) + fixed
+        report.flops = plan.flops
+        report.feeds = [Feed(name, t.dtype, list(t.shape)) for name, t in types.items()]
+        named = zip(("requires_grad", "frozen_params", "loss", "optimizer"), choices, strict=True)
+        outputs = [v.name for v in graph.outputs]
+        report.code = example_code({**dict(named), **arguments}, report.feeds, outputs, graph.external_files)
+    finally:
+        core.release()
+
+
+def _signature(
+    models: SessionModels, inference: ShapeInference, dims: Mapping[str, int], feeds: Mapping[str, Any]
+) -> dict[str, TensorType]:
+    """Types of the feeds of a train step, by the sizes that are given."""
+    inputs = models.inputs["train"]
+    if feeds:
+        from trainweb.training.arrays import as_feed
+    inference.table.fix(dims)
+    tensors = {}
+    for name, array in feeds.items():
+        if name not in inputs:
+            raise messages.UNKNOWN_FEED(name=name, names=", ".join(inputs))
+        tensors[name] = as_feed(name, array, inputs[name].dtype)
+    given = models.signature("train", tensors)
+    for name, t in given.items():
+        check_feed(inputs[name], t, {})
+        declared = _shape_of(inference, name) if name in inference else t.shape
+        inference.table.node = f"feed {name!r}"
+        if not all(inference.table.unify(dim, size) for dim, size in zip(declared, t.shape, strict=True)):
+            raise ModelError(f"Feed {name!r} of shape {list(t.shape)} does not fit: {inference.table.conflict}.")
+    for name in models.deciding["train"] - given.keys():
+        raise ModelError(f"Input {name!r} decides about shapes by its value: say which, feeds={{{name!r}: ...}}.")
+    # An input that no node reads may have an unknown rank.
+    shapes = {n: tuple(inference.table.evaluated(d, {}) for d in _shape_of(inference, n)) for n in inputs}
+    return {n: given.get(n) or TensorType(v.dtype, shapes[n]) for n, v in inputs.items()}
+
+
+@contextmanager
+def _noting(report: Report) -> Iterator[None]:
+    """Let the report have what is warned of; it lists the tensors that are doubtful already."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    texts = [str(w.message) for w in caught]
+    report.remarks += [text for text in texts if not text.startswith(UNSETTLED)]
+
+
+def _select(graph: Graph, choices: tuple[Any, ...], batch_norm: str | None, report: Report) -> None:
+    """Report which parameters would be trained; an unknown loss is taken to depend on the first output only."""
+    constants = constants_to_initializers(graph).initializers
+    with _noting(report):
+        chosen = select_parameters(graph, graph.initializers, constants, *choices[:2])
+        for remark in (*remark_on_inputs(graph), *remark_on_norms(graph, chosen.trainable, batch_norm)):
+            warn(remark)
+    report.decisions = chosen.decisions
+    report.trainable = {name: constants[name].shape for name in chosen.trainable}
+    report.frozen = {name: constants[name].shape for name in chosen.frozen}
+
+
+def _shape_of(inference: ShapeInference, name: str) -> tuple[int, ...]:
+    return inference[name].shape if name in inference else ()
+
+
+def _as_declared(built: Graph, source: Graph) -> Graph:
+    """A built model whose inputs have the dims of its source again, before operators refined them."""
+    declared = {v.name: v for v in source.inputs}
+    result = built.copy()
+    result.inputs = [declared.get(v.name, v) for v in built.inputs]
+    return result

@@ -1,0 +1,1 @@
+"""ONNX Runtime's interface: TrainingSession's calls, options, values, inference sessions and profiles."""

@@ -1,0 +1,714 @@
+"""Answers to the page's worker: compiled sessions, plans and files, as JSON and bytes, without numpy.
+
+Python runs no session in a page: the worker does, in TypeScript. A handle stands for models that were read, which never
+change; all else that an answer depends on comes with the question.
+
+Every function returns `(json, bytes or None)`; json is `{"ok": value}` or `{"error": {"name", "message", ...}}`,
+and with bytes `{"ok": value, "data": {"format", "nbytes", "crc32", "parts"}}`, by which the worker checks the bytes.
+`parts` lists the parts of the whole file in order. A number stands for that many of the bytes. A list
+[store, index, offset, nbytes] is a range that the worker copies from its store (`Place` of `trainweb.model.lazy`).
+Two types at its end mean that the worker converts floats; nbytes then counts bytes of the second type.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+from zlib import crc32
+
+from trainweb import messages
+from trainweb.backend.wasm.engine import get_engine, use_engine
+from trainweb.checkpoint import Checkpoint, checkpoint_parts, read_checkpoint
+from trainweb.errors import EngineError, ReleasedError, SessionError, TrainwebError
+from trainweb.ir.layout import PARAMETERS
+from trainweb.model.checks import Limits, check_memory_budget
+from trainweb.model.graph import Graph, Tensor, Value
+from trainweb.model.lazy import LARGE, LazyTensor, Part, Place
+from trainweb.model.reader import read_model
+from trainweb.model.remote import FileHost, RemoteFile
+from trainweb.model.writer import model_parts
+from trainweb.settings import camel_case, page_name
+from trainweb.training import weights
+from trainweb.training.export import export_model
+from trainweb.training.forward import PREDICT, kind_of_outputs
+from trainweb.training.host import SegmentMemory
+from trainweb.training.inference import InferenceModel
+from trainweb.training.memory_store import MemoryStore
+from trainweb.training.models import SessionModels, base_of, read_models
+from trainweb.training.page.bundle import (
+    Blobs,
+    plan_json,
+    session_header,
+    signature_of,
+)
+from trainweb.training.parameters import MOMENT_OF, ParameterSlot, TensorStore
+from trainweb.training.record import properties_json, read_properties, start_segments
+from trainweb.training.state import CheckpointState, checkpoint_of
+
+if TYPE_CHECKING:
+    from trainweb.artifacts import Artifacts
+    from trainweb.backend.wasm.plan import Plan
+    from trainweb.lora import LoraModel
+    from trainweb.metrics import Described
+
+Graphs = TypeVar("Graphs", bound="tuple[Graph | None, ...]")
+
+Answer = tuple[str, "bytes | bytearray | memoryview | None"]
+
+SAMPLES, SAMPLE_BYTES = 16, 4096
+"""Blocks of an answer's bytes that its checksum is of, the first at its start and the last at its end."""
+
+COLLECTED_AFTER = 50_000
+"""Objects that are made between two runs of Python's garbage collector, some 10 MB at most of it garbage.
+
+A compilation makes many and few in cycles: with Python's own 2,000 the collector took a tenth of its time."""
+
+Handout = tuple[Any, "list[Part] | Part", str]
+"""A value, and a file in a format: "checkpoint", "onnx" or "blobs"."""
+
+Open: TypeAlias = "Opened | InferenceModel | Artifacts | CheckpointState"
+"""What a handle stands for."""
+
+_files: list[FileHost] = []
+_opened: dict[int, Open] = {}
+_next = [1]
+
+
+@dataclass(slots=True)
+class Opened:
+    """Models of a training session.
+
+    Attributes
+    ----------
+    models : SessionModels
+        What they say.
+    origin : TensorStore
+        Parameters that the session has no segment for, and names of all.
+    artifacts : callable or None
+        Gives what `create_from_model` built.
+    adapted : LoraModel or None
+        The model with its adapters, where it has some.
+    """
+
+    models: SessionModels
+    origin: TensorStore
+    artifacts: Artifacts | None = None
+    adapted: LoraModel | None = None
+
+
+def answered(fn: Callable[..., Any]) -> Callable[..., Answer]:
+    """Turn a result or a TrainwebError into an answer."""
+
+    @wraps(fn)
+    def call(*args: Any) -> Answer:
+        try:
+            result = fn(*args)
+        except MemoryError:
+            return json.dumps({"error": {"name": "MemoryError", "message": "", "nbytes": _size_of(args)}}), None
+        except (TrainwebError, ValueError, TypeError, KeyError) as e:
+            return json.dumps({"error": describe(e)}), None
+        if not isinstance(result, tuple):
+            return json.dumps({"ok": result}), None
+        value, file, kind = result
+        data, parts = _split(file if isinstance(file, list) else [file])
+        announced = {"format": kind, "nbytes": len(data), "crc32": sample_checksum(data), "parts": parts}
+        return json.dumps({"ok": value, "data": announced}), data
+
+    return call
+
+
+def _split(file: list[Part]) -> tuple[Any, list[Any]]:
+    """The bytes of a file that Python holds, and what the file is made of."""
+    held: list[Any] = []
+    parts: list[Any] = []
+    for part in file:
+        if isinstance(part, LazyTensor) and part.place is not None:
+            parts.append([part.place.store, part.place.index, part.place.offset, part.nbytes, *part.place.conversion])
+            continue
+        held.append(part.data if isinstance(part, LazyTensor) else part)
+        if parts and isinstance(parts[-1], int):
+            parts[-1] += len(held[-1])
+        else:
+            parts.append(len(held[-1]))
+    return held[0] if len(held) == 1 else b"".join(held), parts
+
+
+def sample_checksum(data: Any) -> int:
+    """CRC-32 of blocks spread over `data`, or of all of it where that is no more."""
+    view = memoryview(data)
+    if len(view) <= SAMPLES * SAMPLE_BYTES:
+        return crc32(view)
+    checksum, last = 0, len(view) - SAMPLE_BYTES
+    for k in range(SAMPLES):
+        start = k * last // (SAMPLES - 1)
+        checksum = crc32(view[start : start + SAMPLE_BYTES], checksum)
+    return checksum
+
+
+def _size_of(args: tuple[Any, ...]) -> int:
+    """Bytes that a call is about: parameters of the session, or the largest file that it was given."""
+    opened = _opened.get(args[0]) if args and isinstance(args[0], int) else None
+    if isinstance(opened, Opened):
+        return 4 * opened.models.layout.size
+    return max((len(a) if isinstance(a, bytes) else int(getattr(a, "nbytes", 0)) for a in args), default=0)
+
+
+def describe(e: Exception) -> dict[str, Any]:
+    """Name, message and fields of an error."""
+    message = str(e.args[0]) if isinstance(e, KeyError) and e.args else str(e)
+    message = vars(e).get(messages.PAGE_TEXT, message)
+    fields = {k: v for k, v in vars(e).items() if isinstance(v, (str, int, list, type(None))) and not k.startswith("_")}
+    return {"name": type(e).__name__, "message": _in_page(message), **fields}
+
+
+def _in_page(text: str) -> str:
+    """A text with the arguments of `build_artifacts` as a page spells them."""
+    if "trainweb.artifacts.builder" not in sys.modules:
+        return text  # nothing else speaks of them
+    from trainweb.artifacts.config import CONFIG
+
+    return re.sub("|".join(CONFIG), lambda m: camel_case(m[0]), text)
+
+
+class _WorkerFiles:
+    """The files that the page's worker holds (web/src/python/given-files.ts)."""
+
+    def __init__(self, js_files: Any) -> None:
+        self._js = js_files
+
+    def read(self, index: int, offset: int, nbytes: int) -> bytes:
+        return bytes(_done(lambda: self._js.read(index, offset, nbytes).to_bytes()))
+
+    def is_transpose(self, a: Place, b: Place, rows: int, width: int, size: int) -> bool:
+        return bool(_done(lambda: self._js.isTranspose(a.index, a.offset, b.index, b.offset, rows, width, size)))
+
+
+def _done(read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except MemoryError:
+        raise
+    except Exception as error:  # of JavaScript: the Blob's file was changed or removed, say
+        raise EngineError(f"A file that the session was made of cannot be read any more: {error}.") from error
+
+
+def as_source(file: Any) -> Any:
+    """Return a source for readers: a file that the worker holds, as a whole if it is small; bytes and None stay."""
+    if file is None or isinstance(file, bytes):
+        return file
+    remote = RemoteFile(file.index, file.nbytes, _files[0])
+    return remote if len(remote) >= LARGE else remote[:]
+
+
+@answered
+def start(js_engine: Any, js_files: Any) -> None:
+    """Use the worker's engine for everything, and read the files that it holds."""
+    from trainweb.backend.wasm.engine.pyodide import PyodideEngine
+
+    # Modules are never freed: the collector need not traverse them again.
+    gc.freeze()
+    gc.set_threshold(COLLECTED_AFTER)
+    use_engine(PyodideEngine(js_engine))
+    _files[:] = [_WorkerFiles(js_files)]
+
+
+def _open(opened: Open) -> int:
+    handle = _next[0]
+    _next[0] += 1
+    _opened[handle] = opened
+    return handle
+
+
+def _find(handle: int) -> Open:
+    if handle not in _opened:
+        raise ReleasedError("These models were released.")
+    return _opened[handle]
+
+
+def _training(handle: int) -> Opened:
+    opened = _find(handle)
+    if not isinstance(opened, Opened):
+        raise SessionError("An InferenceSession cannot train.")
+    return opened
+
+
+def _settings(options_json: str) -> dict[str, Any]:
+    """The options of a session that its plans depend on."""
+    options = json.loads(options_json or "{}")
+    return {
+        "limits": Limits.of(options.get("limits")),
+        "memory_budget": check_memory_budget(options.get("memory_budget")),
+        "engine": get_engine(),
+    }
+
+
+def _sized(graphs: Graphs, options_json: str) -> Graphs:
+    """The graphs with the sizes that the options give to symbolic dims."""
+    sizes = json.loads(options_json or "{}").get("free_dimension_overrides")
+    if not sizes:
+        return graphs
+    from trainweb.model.dimensions import fix_dimensions
+
+    copies = tuple(None if graph is None else graph.copy() for graph in graphs)
+    fix_dimensions(copies, sizes)
+    return cast("Graphs", copies)
+
+
+def _created(opened: Opened, state: CheckpointState) -> Handout:
+    """The handle, and all of a session but its plans and its weights, which `fill` writes."""
+    blobs = Blobs()
+    header = session_header(opened.models, state.lent(), state.property_values, blobs, with_weights=False)
+    return {"handle": _open(opened), "header": header}, blobs.data, "blobs"
+
+
+@answered
+def fill(handle: int, bases_json: str) -> dict[str, Any]:
+    """Write the weights that a session starts from into its segments, which hold zeros; once.
+
+    The worker copies the weights that are in files: "copies" lists segment, offset, file, offset and bytes of each.
+    Weights of another type of float than float32 have it, too. "files" are the files that may be read later on.
+    """
+    opened, bases = _find(handle), json.loads(bases_json)
+    copies: list[tuple[int | str, ...]] = []
+
+    def write(segment: int, offset: int, tensor: Tensor) -> None:
+        place = tensor.place if isinstance(tensor, LazyTensor) else None
+        if place is not None and place.store == "file":
+            copies.append((segment, offset, place.index, place.offset, place.nbytes, *place.conversion[:1]))
+        elif tensor.nbytes:
+            engine.write(bases[segment] + offset, memoryview(tensor.data))
+
+    if isinstance(opened, InferenceModel):
+        engine = opened.engine
+        for offset, tensor in opened.weights():
+            write(PARAMETERS, offset, tensor)
+        return {"copies": copies, "files": _files_of(opened.constants())}
+    opened = _training(handle)
+    models, origin = opened.models, opened.origin
+    engine = models.engine
+    for segment, pieces in start_segments(models.layout, origin).items():
+        for offset, tensor in pieces:
+            write(segment, offset, tensor)
+    # From here on the segments have them.
+    origin.tensors = {name: t for name, t in origin.tensors.items() if name not in models.layout.slots}
+    if models.graphs["optimizer"] is not None:
+        origin.optimizer.moments.clear()
+    return {"copies": copies, "files": _files_of(_held(opened))}
+
+
+def _held(opened: Opened) -> Iterator[Tensor]:
+    """Tensors that later answers may be made of."""
+    yield from opened.origin.tensors.values()
+    for moments in opened.origin.optimizer.moments.values():
+        yield from moments.values()
+    for graph in opened.models.graphs.values():
+        yield from graph.tensors() if graph is not None else ()
+    if opened.artifacts is not None:
+        contents = opened.artifacts.contents()
+        yield from (*contents.requires_grad, *contents.frozen)
+    if opened.adapted is not None:
+        yield from opened.adapted.base.tensors()
+
+
+def _files_of(tensors: Iterable[Tensor]) -> list[int]:
+    places = (tensor.place for tensor in tensors if isinstance(tensor, LazyTensor))
+    return sorted({place.index for place in places if place is not None and place.store == "file"})
+
+
+@answered
+def create(train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, options_json: str) -> Handout:
+    """A session from artifacts."""
+    settings = _settings(options_json)
+    graphs = _sized(
+        read_models(as_source(train), as_source(evaluation), as_source(optimizer), settings["limits"]), options_json
+    )
+    state = CheckpointState.load_checkpoint(as_source(checkpoint))
+    origin = state.lent()
+    return _created(Opened(SessionModels(origin.trainable, *graphs, **settings), origin), state)
+
+
+@answered
+def open_models(
+    train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, parameters_json: str, options_json: str
+) -> dict[str, Any]:
+    """Open the models of a session that a bundle made; `checkpoint` is the bundle's.
+
+    `parameters_json` has the parameters as the bundle does: the models must have the same in the same places.
+    """
+    settings = _settings(options_json)
+    graphs = _sized(
+        read_models(as_source(train), as_source(evaluation), as_source(optimizer), settings["limits"]), options_json
+    )
+    slots = [
+        ParameterSlot(p["name"], tuple(p["dims"]), p["offset"], p["trainableOffset"])
+        for p in json.loads(parameters_json)
+    ]
+    origin = TensorStore(read_checkpoint(as_source(checkpoint)))
+    origin.trainable = {**origin.trainable, **{s.name: s.trainable_offset >= 0 for s in slots}}
+    models = SessionModels(origin.trainable, *graphs, **settings)
+    if list(models.layout.slots.values()) != slots:
+        raise messages.OTHER_PARAMETERS()
+    return {"handle": _open(Opened(models, origin))}
+
+
+def _external(locations_json: str, files: tuple[Any, ...]) -> dict[str, Any]:
+    """External data by location; a file for each."""
+    return dict(zip(json.loads(locations_json), map(as_source, files), strict=True))
+
+
+@answered
+def create_from_model(
+    model: Any, config_json: str, options_json: str, locations_json: str = "[]", *files: Any
+) -> Handout:
+    """A session from a forward model: its artifacts are built here."""
+    settings = _settings(options_json)
+    external = _external(locations_json, files)
+    built, nominal, adapted = _build(as_source(model), config_json, settings["limits"], external)
+    state = CheckpointState(built.contents(nominal=nominal))
+    origin = state.lent()
+    models = SessionModels(origin.trainable, *_sized(built.graphs, options_json), **settings)
+    return _created(Opened(models, origin, built, adapted), state)
+
+
+def _build(
+    model: Any, config_json: str, limits: Limits, external: Mapping[str, Any]
+) -> tuple[Artifacts, bool, LoraModel | None]:
+    """Artifacts of a forward model, whether the session is to start from the nominal checkpoint, and adapters."""
+    from trainweb.artifacts import build_artifacts
+
+    arguments = _arguments(config_json)
+    settings = arguments.pop("lora", None)
+    nominal = arguments.get("nominal_checkpoint", False)
+    if settings is None:
+        return build_artifacts(model, **arguments, external_data=external, limits=limits), nominal, None
+    from trainweb.lora import Adapter, inject
+
+    peft = settings.pop("adapter_config", None)
+    config = None if peft is None else Adapter.parse_config(peft)
+    adapted = inject(read_model(model, external_data=external, limits=limits), config=config, **settings)
+    return adapted.build_artifacts(**arguments), nominal, adapted
+
+
+def _adapted(handle: int, bases_json: str) -> tuple[LoraModel, MemoryStore]:
+    """The adapters of a session, and its parameters."""
+    opened = _training(handle)
+    if opened.adapted is None:
+        raise messages.NO_ADAPTERS()
+    return opened.adapted, _store(opened, bases_json)
+
+
+@answered
+def export_weights(handle: int, form: str, bases_json: str) -> Handout:
+    """All parameters of a session as a safetensors or npz file."""
+    opened = _training(handle)
+    return None, weights.export_weights(_store(opened, bases_json), opened.models.layout.slots, form), "blobs"
+
+
+@answered
+def load_weights(handle: int, file: Any, strict: bool, bases_json: str) -> None:
+    """Overwrite parameters of a session with the contents of a safetensors or npz file."""
+    opened, source = _training(handle), as_source(file)
+    data = bytes(source[0 : len(source)])
+    weights.load_weights(_store(opened, bases_json), opened.models.layout.slots, data, strict=strict)
+
+
+@answered
+def adapter(handle: int, bases_json: str) -> Handout:
+    """Return the trained adapters of a session as PEFT's two files."""
+    adapted, store = _adapted(handle, bases_json)
+    found = adapted.adapter(store)
+    return found.config_json, found.weights, "blobs"
+
+
+@answered
+def load_adapter(handle: int, file: Any, config_json: str, bases_json: str) -> None:
+    """Write PEFT's two files into the parameters of a session."""
+    from trainweb.lora import Adapter
+
+    adapted, store = _adapted(handle, bases_json)
+    source = as_source(file)
+    adapted.load_adapter(store, Adapter.from_bytes(bytes(source[0 : len(source)]), config_json))
+
+
+@answered
+def merge_adapter(handle: int, bases_json: str) -> Handout:
+    """The forward model with what the adapters of a session learned in its weights."""
+    adapted, store = _adapted(handle, bases_json)
+    return None, model_parts(adapted.merged(store)), "onnx"
+
+
+def _arguments(config_json: str) -> dict[str, Any]:
+    """Arguments of `build_artifacts`: the page has checked them (page/training-config.ts), and names them as Python."""
+    return {name: value for name, value in json.loads(config_json).items() if value is not None}
+
+
+@answered
+def inspect_model(
+    model: Any, config_json: str, dims_json: str, locations_json: str = "[]", *files: Any
+) -> dict[str, Any]:
+    """Return the report of `trainweb.check` as data."""
+    from trainweb.training.debug.check import report_on
+
+    arguments = {**_arguments(config_json), "external_data": _external(locations_json, files)}
+    choices = tuple(arguments.pop(name, None) for name in ("requires_grad", "frozen_params", "loss", "optimizer"))
+    engine = get_engine()
+    report = report_on(as_source(model), choices, arguments, (json.loads(dims_json), {}), engine).as_data()
+    for decision in (*report["trained"], *report["left_out"], *report["doubtful"]):
+        decision["reason"] = _in_page(decision["reason"])
+    report["remarks"] = [_in_page(remark) for remark in report["remarks"]]
+    for key in ("error", "missing_loss"):
+        report[key] = report[key] and _in_page(report[key])
+    if isinstance(report["suggested_loss"], dict):
+        report["suggested_loss"] = {page_name(name): value for name, value in report["suggested_loss"].items()}
+    report["model_metadata"] = _about(report["model_metadata"])
+    return {camel_case(name): value for name, value in report.items()}
+
+
+def _about(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return a model's metadata; its version is a text, as JSON rounds large integers."""
+    if not metadata:
+        return None
+    return {camel_case(name): value for name, value in {**metadata, "version": str(metadata["version"])}.items()}
+
+
+@answered
+def compile_plan(handle: int, kind: str, overwrite: bool, signature_json: str, in_use_json: str) -> Handout:
+    """The plan of a step for feeds of these dtypes and dims, beside plans that keep `in_use_json`."""
+    found = _find(handle)
+    feeds = signature_of(json.loads(signature_json))
+    in_use = {name: (offset, nbytes) for name, offset, nbytes in json.loads(in_use_json)}
+    plan: Plan
+    metrics: list[Described] = []
+    if isinstance(found, InferenceModel):
+        plan = found.compile(feeds, in_use)
+    elif base_of(kind) in ("train", "eval", PREDICT):
+        models = _training(handle).models
+        plan, metrics = models.compile_step(kind, feeds, overwrite, in_use), models.described(kind)
+    else:
+        models = _training(handle).models
+        compilers = {"optimizer": models.compile_optimizer, "clip": models.compile_clip}
+        plan = compilers.get(kind, models.compile_scheduler)()
+    blobs = Blobs()
+    return {**plan_json(plan, kind, overwrite, feeds, blobs, metrics), "text": plan.text}, blobs.data, "blobs"
+
+
+@answered
+def forward_inputs(handle: int, outputs_json: str) -> list[str]:
+    """The inputs of the step that predicts these outputs."""
+    return list(_training(handle).models.inputs_of(kind_of_outputs(json.loads(outputs_json))))
+
+
+@answered
+def compile_inspected(handle: int, kind: str, overwrite: bool, signature_json: str) -> Handout:
+    """The plan of a step that keeps every tensor, its nodes, for `first_fault`, and the units that may be dead."""
+    from dataclasses import asdict
+
+    from trainweb.training.debug.units import rectified_units
+
+    feeds = signature_of(json.loads(signature_json))
+    plan = _training(handle).models.compile_step(kind, feeds, overwrite, keep_all=True)
+    blobs = Blobs()
+    header = {**plan_json(plan, kind, overwrite, feeds, blobs), "text": plan.text}
+    units = [asdict(found) for found in rectified_units(plan)]
+    nodes = [asdict(node) for node in plan.inspected_nodes]
+    return {"header": header, "outputs": [*plan.outputs], "nodes": nodes, "units": units}, blobs.data, "blobs"
+
+
+@answered
+def first_fault(nodes_json: str, counts_json: str, results_json: str) -> list[int | str] | None:
+    """Which node is at fault, and which tensor, by the NaN and infinities of the tensors that have some."""
+    from trainweb.backend.wasm.plan import InspectedNode
+    from trainweb.training.debug import numerics
+
+    nodes = [InspectedNode(**fields) for fields in json.loads(nodes_json)]
+    counts = {name: (nan, infinite) for name, nan, infinite in json.loads(counts_json)}
+    fault = numerics.first_fault(nodes, counts, json.loads(results_json))
+    return None if fault is None else [*fault]
+
+
+@answered
+def optimizer_operator(handle: int) -> str:
+    """The operator of the optimizer model."""
+    return _training(handle).models.optimizer_operator()
+
+
+@answered
+def explain(handle: int, kind: str, overwrite: bool, signature_json: str) -> str:
+    """How the compiler comes to the plan of a train or eval step."""
+    return _training(handle).models.explain(kind, signature_of(json.loads(signature_json)), overwrite)
+
+
+def _store(opened: Opened, bases_json: str) -> MemoryStore:
+    """The parameters of a session whose segments have these addresses."""
+    memory = SegmentMemory(opened.models.engine, json.loads(bases_json))
+    has_optimizer = opened.models.graphs["optimizer"] is not None
+    store = MemoryStore(opened.models.layout, memory, opened.origin, has_optimizer=has_optimizer)
+    store.is_nominal = False
+    return store
+
+
+@answered
+def checkpoint(handle: int, include_optimizer_state: bool, properties_json: str, bases_json: str) -> Handout:
+    """A checkpoint file of a session whose segments have these addresses."""
+    opened = _training(handle)
+    store = _store(opened, bases_json)
+    content: Checkpoint = checkpoint_of(
+        store.contents(),
+        store.trainable,
+        read_properties(json.loads(properties_json)),
+        include_optimizer_state=include_optimizer_state,
+    )
+    return None, checkpoint_parts(content), "checkpoint"
+
+
+@answered
+def export(handle: int, output_names_json: str, bases_json: str) -> Handout:
+    """The inference model of a session whose segments have these addresses."""
+    opened = _training(handle)
+    return None, export_model(opened.models, _store(opened, bases_json), json.loads(output_names_json)), "onnx"
+
+
+ARTIFACT_GRAPHS = {"training_model": 0, "eval_model": 1, "optimizer_model": 2}
+"""Places of models among the graphs of artifacts."""
+
+
+@answered
+def artifact(handle: int, name: str) -> Handout | None:
+    """Return a file that `create_from_model` or `build_files` built; None if there is no optimizer model."""
+    found = _find(handle)
+    built = found.artifacts if isinstance(found, Opened) else found
+    if built is None or isinstance(built, (InferenceModel, CheckpointState)):
+        raise messages.NO_ARTIFACTS()
+    if name in ("checkpoint", "nominal_checkpoint"):
+        contents = built.contents(nominal=name == "nominal_checkpoint")
+        return None, checkpoint_parts(contents, generated=True), "checkpoint"
+    if name not in ARTIFACT_GRAPHS:
+        names = ", ".join((*ARTIFACT_GRAPHS, "checkpoint", "nominal_checkpoint"))
+        raise SessionError(f"There is no artifact {name!r}; there are {names}.")
+    graph = built.graphs[ARTIFACT_GRAPHS[name]]
+    return None if graph is None else (None, model_parts(graph), "onnx")
+
+
+@answered
+def release(handle: int) -> None:
+    """Forget models; harmless when repeated."""
+    _opened.pop(handle, None)
+
+
+@answered
+def create_inference(model: Any, options_json: str = "", locations_json: str = "[]", *files: Any) -> dict[str, Any]:
+    """An inference session, but for its weights, which `fill` writes."""
+    settings = _settings(options_json)
+    external = _external(locations_json, files)
+    graph = read_model(as_source(model), external_data=external, limits=settings["limits"])
+    (graph,) = _sized((graph,), options_json)
+    opened = InferenceModel(graph, **settings)
+    about = {
+        "inputs": [_described(v) for v in opened.inputs.values()],
+        "outputs": [_described(v) for v in graph.outputs if isinstance(v, Value)],
+        "model": _about(graph.about),
+    }
+    return {"handle": _open(opened), "header": opened.header() | {"about": about}}
+
+
+def _described(value: Value) -> dict[str, Any]:
+    """An input or output, as a page describes it."""
+    dims = ["" if d is None else d for d in value.shape or ()]
+    return {"name": value.name, "isTensor": True, "type": value.dtype, "shape": dims}
+
+
+@answered
+def output_metadata(handle: int, training: bool) -> list[dict[str, Any]]:
+    """The outputs of a train (or eval) step, as a page describes them."""
+    models, kind = _training(handle).models, "train" if training else "eval"
+    return [_described(v) for v in models.output_values(kind)]
+
+
+@answered
+def moment_places(handle: int, name: str) -> list[dict[str, Any]]:
+    """Return the places of a parameter's optimizer moments; an empty list for a frozen parameter."""
+    layout = _training(handle).models.layout
+    slot = layout.find(name)
+    found = []
+    for moment in layout.moments if slot.trainable_offset >= 0 else ():
+        offset, shape = layout.moment(moment, slot)
+        segment = MOMENT_OF[moment].segment
+        found.append({"moment": moment, "segment": segment, "offset": offset, "dims": list(shape)})
+    return found
+
+
+# Files without a session.
+
+
+@answered
+def build_files(model: Any, config_json: str, options_json: str, locations_json: str = "[]", *files: Any) -> int:
+    """Build artifacts of a forward model, which `artifact` hands out."""
+    limits = _settings(options_json)["limits"]
+    built, _, _ = _build(as_source(model), config_json, limits, _external(locations_json, files))
+    return _open(built)
+
+
+@answered
+def gradient_graph(
+    model: Any, y_json: str, x_json: str, loss: str, options_json: str, locations_json: str = "[]", *files: Any
+) -> Handout:
+    """A model extended by gradients, as `GradientGraphBuilder` makes it."""
+    from trainweb.compat.gradient_graph import GradientGraphBuilder
+
+    builder = GradientGraphBuilder(
+        as_source(model),
+        json.loads(y_json),
+        json.loads(x_json),
+        loss,
+        external_data=_external(locations_json, files),
+        limits=_settings(options_json)["limits"],
+    )
+    builder.build()
+    return None, builder.get_model(), "onnx"
+
+
+@answered
+def open_state(checkpoint: Any) -> dict[str, Any]:
+    """A checkpoint state apart from sessions: its handle, and all of it but the data of its parameters."""
+    state = CheckpointState.load_checkpoint(as_source(checkpoint))
+    store = state.lent()
+    parameters = []
+    for name, trainable in store.trainable.items():
+        dtype, shape = store.type_of(name)
+        parameters.append({"name": name, "dtype": dtype, "dims": list(shape), "trainable": trainable})
+    return {"handle": _open(state), "parameters": parameters, "properties": properties_json(state.property_values)}
+
+
+def _state(handle: int) -> CheckpointState:
+    state = _find(handle)
+    if not isinstance(state, CheckpointState):
+        raise SessionError("A session is no CheckpointState.")
+    return state
+
+
+@answered
+def state_parameter(handle: int, name: str) -> Handout:
+    """The data of a parameter of a state."""
+    tensor = _state(handle).store.get(name)
+    return None, tensor if isinstance(tensor, LazyTensor) and tensor.place is not None else bytes(tensor.data), "blobs"
+
+
+@answered
+def set_state_parameter(handle: int, name: str, dtype: str, dims_json: str, data: Any) -> None:
+    """Overwrite a parameter of a state."""
+    content = data if isinstance(data, bytes) else RemoteFile(data.index, data.nbytes, _files[0])[:]
+    _state(handle).store.set(Tensor(name, dtype, tuple(json.loads(dims_json)), bytes(content)))
+
+
+@answered
+def save_state(handle: int, include_optimizer_state: bool, properties_text: str) -> Handout:
+    """A checkpoint file of a state with these properties."""
+    state = _state(handle)
+    state.property_values = read_properties(json.loads(properties_text))
+    return None, checkpoint_parts(state.to_checkpoint(include_optimizer_state)), "checkpoint"

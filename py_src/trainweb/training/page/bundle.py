@@ -1,0 +1,306 @@
+"""Bundles: a compiled session in one file, which a page trains from without starting Python.
+
+    bytes 0-7   "TWBUNDLE"
+    8-11        version (2), u32
+    12-15       length of the JSON header, u32
+    16-47       SHA-256 of the bytes from 64 on; above 16 MiB, SHA-256 of the SHA-256s of chunks of 16 MiB
+    48-63       zeros
+    64-         the header, UTF-8 JSON, padded with spaces to a multiple of 64
+    then        blobs, each 64-byte aligned; the header gives their offsets from the first
+
+The header has the facts of `SessionModels` (names, declared inputs, parameters), the segments and the properties.
+For each plan it has signature, words, constants, generated code, inputs, outputs and node names.
+The page makes every session from such data, be it from a file or from Python. `worker/bundle/bundle.ts` reads it.
+A bundle is code: load it from where you load scripts from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
+
+from trainweb import messages
+from trainweb.backend.wasm.plan import Plan, TensorPlace
+from trainweb.checkpoint import Checkpoint, OptimizerGroup, write_checkpoint
+from trainweb.ir.layout import PARAMETERS, STATE, STATE_WORDS
+from trainweb.ir.shapes import TensorType
+from trainweb.metrics import Described, make_metric, request_of
+from trainweb.model.graph import Tensor, Value
+from trainweb.ops.frame.infer import folded_elements
+from trainweb.ops.optim.operators import LIMITS
+from trainweb.training.models import CLIP_LIMITS, Feeds, SessionModels, base_of
+from trainweb.training.parameters import GROUP, TensorStore
+from trainweb.training.record import PropertyValue, properties_json, start_record
+
+MAGIC, VERSION, ALIGNMENT = b"TWBUNDLE", 2, 64
+PREFIX_BYTES = 64
+HASH = slice(16, 48)
+HASHED_BYTES = 2**24
+Header = dict[str, Any]
+
+
+class Blobs:
+    """Byte strings one after the other, equal ones once."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self._places: dict[bytes, list[int]] = {}
+
+    def add(self, data: bytes) -> list[int]:
+        """[offset, length] of `data`."""
+        if data not in self._places:
+            self._places[data] = self.add_pieces([data])
+        return self._places[data]
+
+    def add_pieces(self, pieces: Iterable[bytes | bytearray | memoryview]) -> list[int]:
+        """[offset, length] of pieces that lie without gaps."""
+        self.data += bytes(-len(self.data) % ALIGNMENT)
+        start = len(self.data)
+        for piece in pieces:
+            self.data += piece
+        return [start, len(self.data) - start]
+
+
+def session_header(
+    models: SessionModels,
+    store: TensorStore,
+    properties: Mapping[str, PropertyValue],
+    blobs: Blobs,
+    *,
+    with_weights: bool,
+) -> Header:
+    """Return the header from which a page makes a session, without plans; contents of segments go to `blobs`.
+
+    Without weights, the segments of parameters and moments are zeros, to be filled later.
+    """
+    record = start_record(models.layout, store, properties)
+    pieces = record.segments if with_weights else {}
+    contents = {segment: blobs.add_pieces(tensor.data for _, tensor in parts) for segment, parts in pieces.items()}
+    contents[STATE] = blobs.add_pieces([record.state, bytes(4 * STATE_WORDS - len(record.state))])
+    return {
+        "fingerprint": models.engine.description.fingerprint,
+        "inputs": {k: declarations(models.inputs[k].values(), models.deciding[k]) for k in ("train", "eval")},
+        "outputs": models.outputs,
+        "hasEval": models.graphs["eval"] is not None,
+        "hasOptimizer": models.graphs["optimizer"] is not None,
+        "optimizer": models.layout.optimizer,
+        "hasAverages": models.layout.has_averages,
+        "compared": models.compared(),
+        "lossCounts": {k: {"output": c.output, "isSum": c.is_sum} for k, c in models.counts.items()},
+        "nominal": store.is_nominal,
+        "parameters": [
+            {"name": s.name, "dims": list(s.shape), "offset": s.offset, "trainableOffset": s.trainable_offset}
+            for s in models.layout.slots.values()
+        ],
+        "size": models.layout.size,
+        "trainableSize": models.layout.trainable_size,
+        "segments": [
+            {"bytes": size if PARAMETERS <= k <= STATE else 0, "data": contents.get(k)}
+            for k, size in enumerate(models.segment_bytes)
+        ],
+        "properties": properties_json(record.properties),
+        "models": {},
+        "plans": [],
+    }
+
+
+def declarations(inputs: Iterable[Value], deciding: Container[str]) -> list[Header]:
+    """Inputs as a model declares them: a dim is a number, a symbol or null; no dims at all is null.
+
+    `decides` is the number of elements up to which the value of a deciding input belongs to the signature.
+    """
+    return [
+        {
+            "name": v.name,
+            "dtype": v.dtype,
+            "dims": None if v.shape is None else list(v.shape),
+            "decides": folded_elements(v.dtype) if v.name in deciding else 0,
+        }
+        for v in inputs
+    ]
+
+
+def plan_json(
+    plan: Plan, kind: str, overwrite: bool, feeds: Feeds, blobs: Blobs, metrics: Iterable[Described] = ()
+) -> Header:
+    """A plan for feeds of these types, in the order of the inputs; words, constants and code go to `blobs`."""
+
+    def slots(named: dict[str, TensorPlace]) -> list[Header]:
+        return [
+            {
+                "name": s.name,
+                "segment": s.segment,
+                "offset": s.offset,
+                "nbytes": s.nbytes,
+                "dtype": s.dtype,
+                "dims": list(s.shape),
+            }
+            for s in named.values()
+        ]
+
+    cost = plan.recomputation
+    large = [
+        [offset, place.index, place.offset, place.nbytes]
+        for offset, place in ((offset, tensor.place) for offset, tensor in plan.constants.large)
+        if place is not None
+    ]
+    return {
+        "kind": kind,
+        "overwrite": overwrite,
+        "signature": [_feed_json(n, t) for n, t in feeds.items()],
+        "words": blobs.add(plan.words),
+        "constants": blobs.add(plan.constants.data),
+        # Copied from the session's files; plans for the page may have such constants, plans of a bundle do not.
+        "large": large,
+        "code": blobs.add(plan.code),
+        "arenaBytes": plan.arena_bytes,
+        "preparedBytes": plan.prepared_bytes,
+        "kept": [[name, *place] for name, place in plan.kept.items()],
+        "inputs": slots(plan.inputs),
+        "outputs": slots(plan.outputs),
+        "nodes": plan.nodes,
+        "metrics": [described.as_data() for described in metrics],
+        "recomputation": {
+            "fullBytes": cost.full_bytes,
+            "instructions": cost.instructions,
+            "flops": cost.flops,
+            "share": cost.share,
+        },
+    }
+
+
+def _feed_json(name: str, t: TensorType) -> Header:
+    """The type of a feed; the value of one that decides is the bytes of its elements in hexadecimal."""
+    value = None if t.value is None else Tensor.of(name, t.dtype, t.shape, t.value).data.hex()
+    return {"name": name, "dtype": t.dtype, "dims": list(t.shape), "value": value}
+
+
+def remainder(models: SessionModels, store: TensorStore) -> bytes:
+    """A checkpoint of what the session's segments do not hold: other parameters, and moments without an optimizer."""
+    rest = [t for name, t in store.tensors.items() if name not in models.layout.slots]
+    groups, optimizer = [], store.optimizer
+    if models.graphs["optimizer"] is None and (store.has_optimizer_state or optimizer.step):
+        groups = [OptimizerGroup(GROUP, optimizer.step, optimizer.initial_lr, optimizer.moments)]
+    return write_checkpoint(
+        Checkpoint(
+            [t for t in rest if store.trainable[t.name]],
+            [t for t in rest if not store.trainable[t.name]],
+            store.is_nominal,
+            groups,
+            {},
+        )
+    )
+
+
+def make_bundle(
+    models: SessionModels,
+    store: TensorStore,
+    properties: Mapping[str, PropertyValue],
+    signatures: Iterable[Feeds],
+    files: Mapping[str, bytes] | None = None,
+    metrics: Sequence[str | Mapping[str, Any]] = (),
+) -> bytes:
+    """Bytes of a bundle.
+
+    Parameters
+    ----------
+    models, store, properties
+        The session's models, and what it starts from.
+    signatures
+        Feeds of the steps to compile: train steps (overwriting and accumulating) and, where the names fit and
+        there is an eval model, eval steps.
+    files
+        Artifacts to carry along ("train_model", "eval_model", "optimizer_model"). With them the page can start
+        Python later for other shapes, checkpoints and export, which the plans cannot do.
+    metrics
+        What `fit` may compute of validation data without Python, each as `fit` takes it: eval steps sum it up.
+
+    Raises
+    ------
+    FeedError
+        Some of the feeds do not fit any step.
+    ModelError
+        There is no such metric, or what it should compare is not known.
+    """
+    blobs = Blobs()
+    header = session_header(models, store, properties, blobs, with_weights=True)
+    in_use: dict[str, tuple[int, int]] = {}
+    summed = metrics_kind(models, metrics)
+    for feeds in signatures:
+        _check_names(feeds, models)
+        for kind in ("train", "eval", *([summed] if summed else [])):
+            base = base_of(kind)
+            if models.graphs[base] is None or set(feeds) != set(models.inputs[base]):
+                continue
+            models.key(kind, feeds)
+            ordered = {n: feeds[n] for n in models.inputs[base]}
+            for overwrite in (True, False) if kind == "train" else (True,):
+                plan = models.compile_step(kind, ordered, overwrite, in_use)
+                in_use |= plan.kept
+                described = models.described(kind)
+                header["plans"].append(plan_json(plan, kind, overwrite, ordered, blobs, described))
+    if models.graphs["optimizer"] is not None:
+        for kind, plan in (("optimizer", models.compile_optimizer()), ("scheduler", models.compile_scheduler())):
+            header["plans"].append(plan_json(plan, kind, True, {}, blobs))
+        header["plans"].append(plan_json(models.compile_clip(), "clip", True, {LIMITS: CLIP_LIMITS}, blobs))
+    if files:
+        names = {"train_model": "trainModel", "eval_model": "evalModel", "optimizer_model": "optimizerModel"}
+        header["models"] = {names[name]: blobs.add(data) for name, data in files.items()}
+        header["models"]["checkpoint"] = blobs.add(remainder(models, store))
+    return pack(header, blobs)
+
+
+def _check_names(feeds: Feeds, models: SessionModels) -> None:
+    """That there is a step of these feeds, which would be left out without a word."""
+    if any(set(feeds) == set(models.inputs[kind]) for kind in ("train", "eval") if models.graphs[kind] is not None):
+        return
+    names = models.inputs["train"]
+    missing, others = [n for n in names if n not in feeds], [n for n in feeds if n not in names]
+    if missing and others:
+        raise messages.MISNAMED_FEED(name=missing[0], other=others[0], names=", ".join(names))
+    if missing:
+        raise messages.MISSING_FEED(name=missing[0])
+    raise messages.UNKNOWN_FEED(name=others[0], names=", ".join(names))
+
+
+def metrics_kind(models: SessionModels, metrics: Sequence[str | Mapping[str, Any]]) -> str | None:
+    """The kind of an eval step that sums up metrics; None where none of them needs a sum."""
+    made = [make_metric(given) for given in metrics]
+    if not any(one.reads_outputs for one in made):
+        return None
+    if models.graphs["eval"] is None:
+        raise messages.NO_EVAL_MODEL()
+    predictions = models.predictions()
+    if predictions is None:
+        raise messages.NO_PREDICTIONS(names=", ".join(models.outputs["eval"]))
+    return f"eval {request_of(made, predictions, list(models.inputs['eval'])[-1])}"
+
+
+def pack(header: Header, blobs: Blobs) -> bytes:
+    """The file."""
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    file = bytearray(MAGIC + struct.pack("<II", VERSION, len(text))).ljust(PREFIX_BYTES, b"\0")
+    file += text
+    file += blobs.data
+    file[HASH] = _digest(memoryview(file)[PREFIX_BYTES:])
+    return bytes(file)
+
+
+def _digest(data: memoryview) -> bytes:
+    """As `sha256OfFile` of the page, which need not have all of a file in memory."""
+    hashes = [hashlib.sha256(data[k : k + HASHED_BYTES]).digest() for k in range(0, len(data), HASHED_BYTES)]
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256(b"".join(hashes)).digest()
+
+
+def signature_of(items: Iterable[Mapping[str, Any]]) -> dict[str, TensorType]:
+    """Types of feeds out of JSON."""
+    found = {}
+    for feed in items:
+        name, dtype, shape, value = feed["name"], feed["dtype"], tuple(feed["dims"]), feed.get("value")
+        data = None if value is None else Tensor(name, dtype, shape, bytes.fromhex(value))
+        found[name] = TensorType(dtype, shape, None if data is None else data.values())
+    return found

@@ -1,0 +1,183 @@
+/** `CheckpointStore`: named checkpoints of sessions in the browser's own storage. */
+
+import {
+  findBackend,
+  listCheckpoints,
+  readCheckpoint,
+  removeCheckpoint,
+  withCheckpoint,
+  writeCheckpoint,
+} from "../../storage/checkpoints.js";
+import type { CheckpointFolder } from "../../wire/fit.js";
+import { sessionError } from "../../wire/messages.js";
+import { badSetting, describe } from "../../data/given.js";
+import { checkOptions } from "../../data/nearest.js";
+
+/** What `CheckpointStore.list` says. */
+export interface StoredCheckpoint {
+  /** The name that it was saved under. */
+  readonly name: string;
+  /** Bytes of the checkpoint, without the store's header. */
+  readonly nbytes: number;
+  /** Time of writing. */
+  readonly written: Date;
+}
+
+/** The browser's figures on the storage of this origin, which all of its checkpoints and other data share. */
+export interface StorageQuota {
+  /** Bytes that this origin keeps, of all its storage. */
+  readonly usage: number | null;
+  /** Bytes that it may keep. */
+  readonly quota: number | null;
+  /** True: the browser keeps the data until the user removes it; false: it may go when the disk is full. */
+  readonly isPersistent: boolean;
+}
+
+/** A session, as the store knows it. */
+export interface StoredSession {
+  /** @internal */
+  keepIn(where: CheckpointFolder, name: string): Promise<void>;
+  /** @internal */
+  goOnFrom(where: CheckpointFolder, name: string): Promise<void>;
+}
+
+/**
+ * Named checkpoints, each with all that exact resumption takes. They are in the private file system of this origin, or
+ * in IndexedDB where there is none. A crash during a write leaves the old checkpoint or the new one. Each has a
+ * checksum, and other tabs cannot use it while a fit has it. Its contents are the same file in pages and in Python:
+ * `read` of one and `write` of the other move a training.
+ */
+export class CheckpointStore {
+  readonly #folder: string;
+  readonly #chosen: CheckpointFolder["backend"] | null;
+  #where: Promise<CheckpointFolder> | null = null;
+
+  /**
+   * @param folder - of the origin's checkpoints, for several programs of one origin; default "default"
+   * @param options - `backend`: "opfs" or "indexedDB"; default: the first, where the browser has it
+   * @throws ModelError for a wrong argument; TypeError for an unknown option
+   */
+  constructor(folder = "default", options: { readonly backend?: CheckpointFolder["backend"] | null } = {}) {
+    const { backend = null } = checkOptions("CheckpointStore", options, { backend: true });
+    if (typeof folder !== "string" || folder === "") {
+      throw badSetting("folder", folder, "a text");
+    }
+    if (backend !== null && backend !== "opfs" && backend !== "indexedDB") {
+      throw badSetting("backend", backend, "opfs or indexedDB");
+    }
+    this.#folder = folder;
+    this.#chosen = backend;
+  }
+
+  /** @internal */
+  where(): Promise<CheckpointFolder> {
+    this.#where ??= findBackend(this.#chosen).then((backend) => ({ folder: this.#folder, backend }));
+    return this.#where;
+  }
+
+  /**
+   * Store the current state of a session: parameters, moments, rate, random numbers, accumulated gradients.
+   *
+   * @throws StorageError when there is no room, or a fit has the checkpoint; the previous checkpoint is then intact
+   */
+  async save(session: StoredSession, name: string): Promise<void> {
+    await checkSession(session).keepIn(await this.where(), name);
+  }
+
+  /**
+   * Make a session continue from a checkpoint.
+   *
+   * @throws StorageError when no checkpoint has this name. CheckpointError when it is damaged, or of a session with
+   *   other parameters or another optimizer: nothing was changed
+   */
+  async load(session: StoredSession, name: string): Promise<void> {
+    await checkSession(session).goOnFrom(await this.where(), name);
+  }
+
+  /** List the checkpoints, by name. */
+  async list(): Promise<StoredCheckpoint[]> {
+    const found = await listCheckpoints(await this.where());
+    return found.map(({ name, nbytes, written }) => ({ name, nbytes, written: new Date(written) }));
+  }
+
+  /**
+   * Remove a checkpoint, if there is one of this name.
+   *
+   * @throws StorageError when a fit has it
+   */
+  async delete(name: string): Promise<void> {
+    const where = await this.where();
+    await withCheckpoint(where, name, () => removeCheckpoint(where, name));
+  }
+
+  /**
+   * Call a checkpoint by another name.
+   *
+   * @throws StorageError when there is none, there is one of the other name already, or a fit has one of them
+   */
+  async rename(name: string, to: string): Promise<void> {
+    const where = await this.where();
+    const { folder } = where;
+    const move = async (): Promise<void> => {
+      const contents = await this.#contents(name);
+      if ((await readCheckpoint(where, to)) !== null) {
+        throw sessionError("CHECKPOINT_EXISTS", { name: to, folder });
+      }
+      await writeCheckpoint(where, to, contents);
+      await removeCheckpoint(where, name);
+    };
+    await withCheckpoint(where, name, () => (to === name ? move() : withCheckpoint(where, to, move)));
+  }
+
+  /**
+   * Read the contents of a checkpoint, for `write` of another store.
+   *
+   * @throws StorageError when no checkpoint has this name; CheckpointError when it is damaged
+   */
+  async read(name: string): Promise<Blob> {
+    return new Blob([await this.#contents(name)]);
+  }
+
+  /**
+   * Store contents that `read` of a store returned.
+   *
+   * @throws StorageError when there is no room, or a fit has the checkpoint. Other contents than a checkpoint are
+   *   refused when they are loaded
+   */
+  async write(name: string, contents: Blob | Uint8Array): Promise<void> {
+    const bytes = contents instanceof Blob ? new Uint8Array(await contents.arrayBuffer()) : contents;
+    if (!(bytes instanceof Uint8Array)) {
+      throw badSetting("contents", contents, "a Blob or Uint8Array");
+    }
+    const where = await this.where();
+    await withCheckpoint(where, name, () => writeCheckpoint(where, name, bytes));
+  }
+
+  /** Bytes that this origin uses and may use, as far as the browser says. */
+  async quota(): Promise<StorageQuota> {
+    const storage = globalThis.navigator?.storage;
+    const { usage = null, quota = null } = (await storage?.estimate?.()) ?? {};
+    return { usage, quota, isPersistent: (await storage?.persisted?.()) ?? false };
+  }
+
+  /** Ask the browser to keep the data of this origin until the user removes it. Returns true if it does. */
+  async persist(): Promise<boolean> {
+    return (await globalThis.navigator?.storage?.persist?.()) ?? false;
+  }
+
+  async #contents(name: string): Promise<Uint8Array<ArrayBuffer>> {
+    const where = await this.where();
+    const found = await readCheckpoint(where, name);
+    if (found === null) {
+      throw sessionError("NO_CHECKPOINT", { name, folder: where.folder });
+    }
+    return found;
+  }
+}
+
+function checkSession(session: StoredSession): StoredSession {
+  if (typeof (session as Partial<StoredSession> | null)?.keepIn !== "function") {
+    throw new TypeError(`'session' must be a TrainingSession, got ${describe(session)}.`);
+  }
+  return session;
+}

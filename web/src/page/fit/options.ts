@@ -1,0 +1,364 @@
+/** The options of `fit`, checked. */
+
+import type { DataSource } from "../../data/dataset.js";
+import { Dataset } from "../../data/dataset.js";
+import { countBatches } from "../../data/epoch.js";
+import type { OnNaN, Remainder, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
+import { sessionError } from "../../wire/messages.js";
+import type { SessionInfo } from "../../wire/protocol.js";
+import { badSetting } from "../../data/given.js";
+import { checkFields, resolveKind, type Fields } from "../check-settings.js";
+import {
+  BETTER,
+  CHECKPOINT,
+  DEFAULT_BATCH,
+  EARLY_STOPPING,
+  EARLY_STOPPING_RULE,
+  FIT,
+  METRICS,
+  OF_LOSS,
+  type CheckpointFields,
+  type EarlyStoppingFields,
+  type FitFields,
+  type MetricType,
+} from "../settings/fit.js";
+import { CheckpointStore } from "./checkpoint-store.js";
+import type { FitControl, FitEvent } from "./events.js";
+import { scheduleOf } from "./rates.js";
+import { ModelInputs } from "../model-inputs.js";
+import { hasFunctions, type MetricFunction, type Metrics } from "../own-metrics.js";
+import { splitData } from "../split.js";
+import type { Schedule } from "./schedule.js";
+import type { Settings } from "../settings/kinds.js";
+import type { ScheduleSettings, ScheduleType } from "../settings/schedules.js";
+
+/** Called with each event and the fit, which it can pause and end. The next epoch waits for a promise that it returns. */
+export type FitCallback = (event: FitEvent, fit: FitControl) => unknown;
+
+/** Ends the training when a metric of the validation data stops improving. */
+export interface EarlyStoppingSettings extends EarlyStoppingFields {
+  /** "loss" (the default; without validation data the training loss), or one of the metrics, by name. */
+  readonly metric?: string;
+}
+
+/** The checkpoint of a running fit. */
+export interface FitCheckpointSettings extends CheckpointFields {
+  /** The store. */
+  readonly store: CheckpointStore;
+  /** Its name there. */
+  readonly name: string;
+}
+
+type Without<Settings, Names extends string> = Settings extends unknown
+  ? Omit<Settings, Names> & Partial<Pick<Settings, Names & keyof Settings>>
+  : never;
+
+/** Settings of a schedule in a fit, where `total` has a default, and `learningRate` may be an option of the fit. */
+export type FitScheduleSettings = Without<ScheduleSettings, "total" | "learningRate">;
+
+/** Options of `fit`. */
+export interface FitOptions extends FitFields {
+  /** Evaluated after each epoch with the eval model. */
+  readonly validationData?: DataSource | null;
+  /**
+   * Learning rate of each optimizer step of this fit, from 0 on; by default the rate stays as it is. The default of
+   * `total` is the number of optimizer steps of the fit, with the warm-up. You may give the rate as `learningRate`.
+   */
+  readonly schedule?: ScheduleType | FitScheduleSettings | Schedule | ((step: number) => number) | null;
+  /** Metrics of the validation data. */
+  readonly metrics?: Metrics;
+  /** Output of the eval model for metrics; by default the only one besides the loss, else the tensor that the loss compares. */
+  readonly predictions?: string;
+  /** Input of the eval model that metrics compare it with; by default the last one. */
+  readonly targets?: string;
+  /** End the fit when a metric stops improving; by default it runs all epochs. */
+  readonly earlyStopping?: EarlyStoppingSettings | null;
+  /** A fit with an existing checkpoint continues from it, and ends with the same bytes as one without interruption. */
+  readonly checkpoint?: FitCheckpointSettings | null;
+  /** Called with every event. */
+  readonly callbacks?: FitCallback | readonly FitCallback[];
+  /** Abort it to end the fit within a step; the fit then fails with the signal's reason. */
+  readonly signal?: AbortSignal;
+}
+
+const OTHERS = [
+  "validationData", "schedule", "metrics", "predictions", "targets", "earlyStopping", "callbacks", "signal",
+  "checkpoint",
+];
+
+/** How batches of validation data are made. */
+const VALIDATION = { remainder: "keep", batched: null, ignoresSize: true } as const;
+
+/** Options after the checks. */
+export interface ResolvedFit {
+  readonly train: Dataset;
+  readonly validation: Dataset | null;
+  readonly epochs: number;
+  readonly batchSize: number;
+  readonly remainder: Remainder;
+  /** Of the order of rows; null: they stay in theirs. */
+  readonly seed: number | null;
+  readonly accumulate: number;
+  readonly clip: WireClip | null;
+  readonly ema: boolean;
+  readonly proximal: number;
+  readonly onNaN: OnNaN | null;
+  readonly schedule: Schedule | null;
+  readonly evaluation: WireEvaluation | null;
+  /** True: the training data is evaluated, too. */
+  readonly evaluatesTraining: boolean;
+  /** Metrics that the page computes. */
+  readonly functions: ReadonlyMap<string, MetricFunction>;
+  readonly early: WireEarlyStopping | null;
+  readonly callbacks: readonly FitCallback[];
+  readonly signal: AbortSignal | null;
+  readonly checkpoint: ResolvedCheckpoint | null;
+}
+
+/** A checkpoint after the checks. */
+export interface ResolvedCheckpoint {
+  readonly store: CheckpointStore;
+  readonly name: string;
+  readonly every: number | null;
+  /** The options that determine batches and their order. */
+  readonly options: Readonly<Record<string, unknown>>;
+}
+
+/** @throws ModelError for an option that is wrong; FeedError for data without rows; SessionError without the models */
+export function resolveFit(info: SessionInfo, data: unknown, options: unknown): ResolvedFit {
+  if (typeof options !== "object" || options === null) {
+    throw badSetting("options", options, "an object");
+  }
+  if (!info.hasOptimizer) {
+    throw sessionError("NO_OPTIMIZER_MODEL", {});
+  }
+  const given = options as FitOptions;
+  const plain = checkPlain(options);
+  const inputs = new ModelInputs(info.inputs.train);
+  const [train, validation] = splitData(inputs, info.trainingInputNames.at(-1) as string, data, given.validationData ?? null, plain);
+  const isStream = train.columns === null;
+  if (train.isBatched && (given.batchSize ?? null) !== null) {
+    throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
+  }
+  if (!isStream && plain.batched === true) {
+    throw sessionError("BATCHED_ARRAYS", {});
+  }
+  if (isStream && plain.shuffle === true) {
+    throw sessionError("SHUFFLED_STREAM", {});
+  }
+  const metrics = resolveMetrics(given.metrics ?? []);
+  if (validation === null && !plain.trainMetrics && metrics.metrics.length + metrics.functions.size > 0) {
+    throw sessionError("METRICS_WITHOUT_DATA", {});
+  }
+  if (isStream && plain.trainMetrics) {
+    throw sessionError("TRAIN_METRICS_STREAM", {});
+  }
+  if (validation?.isPadded === true) {
+    throw sessionError("PADDED_VALIDATION", {});
+  }
+  if (plain.ema) {
+    checkAverages(info);
+  }
+  const early = given.earlyStopping ?? null;
+  const signal = given.signal ?? null;
+  if (signal !== null && !(signal instanceof AbortSignal)) {
+    throw badSetting("signal", signal, "an AbortSignal");
+  }
+  if (plain.proximal > 0 && (given.checkpoint ?? null) !== null) {
+    throw sessionError("PROXIMAL_CHECKPOINT", {});
+  }
+  const batchSize = plain.batchSize ?? DEFAULT_BATCH;
+  const batches = train.size === null || train.isBatched ? null : countBatches(train.size, batchSize, plain.remainder);
+  const steps = batches === null ? null : plain.epochs * Math.ceil(batches / plain.accumulate);
+  const seed = isStream || plain.shuffle === false ? null : plain.seed;
+  // The items of a stream may be batches of any size.
+  const hasSize = !train.isBatched && !(isStream && plain.batchSize === null && plain.batched !== false);
+  const kept = {
+    batchSize: hasSize ? batchSize : null,
+    remainder: hasSize ? plain.remainder : null,
+    seed,
+    accumulate: plain.accumulate,
+    clipGradNorm: plain.clipGradNorm,
+    clipGradValue: plain.clipGradValue,
+    ema: plain.ema || null,
+    stratify: plain.stratify || null,
+    rows: train.size,
+    validationRows: validation?.size ?? null,
+  };
+  return {
+    train: isStream ? inputs.batches(train, plain) : train,
+    validation: validation?.columns === null ? inputs.batches(validation, { ...VALIDATION, batchSize: plain.batchSize }) : validation,
+    epochs: plain.epochs,
+    batchSize,
+    remainder: plain.remainder,
+    seed,
+    accumulate: plain.accumulate,
+    clip: clipOf(plain),
+    ema: plain.ema,
+    proximal: plain.proximal,
+    onNaN: plain.onNaN,
+    schedule: scheduleOf(given.schedule, plain.learningRate, steps),
+    evaluation: validation === null && !plain.trainMetrics ? null : resolveEvaluation(info, given, metrics),
+    evaluatesTraining: plain.trainMetrics,
+    functions: metrics.functions,
+    early: early === null ? null : resolveEarlyStopping(early, validation === null ? NO_METRICS : metrics),
+    callbacks: asCallbacks(given.callbacks ?? []),
+    signal,
+    checkpoint: resolveCheckpoint(given.checkpoint ?? null, kept),
+  };
+}
+
+function resolveCheckpoint(given: unknown, options: ResolvedCheckpoint["options"]): ResolvedCheckpoint | null {
+  if (given === null) {
+    return null;
+  }
+  const expected = "an object with 'store' and 'name'";
+  if (typeof given !== "object") {
+    throw badSetting("checkpoint", given, expected);
+  }
+  const { store, name, ...settings } = given as Fields;
+  for (const [key, value] of Object.entries({ store, name })) {
+    if (value === undefined || value === null) {
+      throw sessionError("MISSING_SETTING", { what: "checkpoint", name: key, expected });
+    }
+  }
+  if (!(store instanceof CheckpointStore)) {
+    throw badSetting("checkpoint.store", store, "a CheckpointStore");
+  }
+  const checked = checkFields("checkpoint", "checkpoint.", settings, CHECKPOINT, ["store", "name"]);
+  return { store, name: name as string, every: (checked["every"] as number | undefined) ?? null, options };
+}
+
+type Nullable = "batchSize" | "shuffle" | "validationSplit" | "clipGradNorm" | "clipGradValue" | "learningRate" | "onNaN";
+type Plain = Required<Omit<FitFields, Nullable>> &
+  { readonly [Name in "batchSize" | "validationSplit" | "clipGradNorm" | "clipGradValue" | "learningRate"]: number | null } & {
+    readonly shuffle: boolean | null;
+    readonly onNaN: OnNaN | null;
+  };
+
+/** @throws SessionError where the session keeps no averages of its parameters */
+export function checkAverages({ hasAverages }: Pick<SessionInfo, "hasAverages">): void {
+  if (!hasAverages) {
+    throw sessionError("NO_AVERAGES", {});
+  }
+}
+
+function clipOf({ clipGradNorm: norm, clipGradValue: value }: Plain): WireClip | null {
+  return norm === null && value === null ? null : { norm, value };
+}
+
+/** The plain options by the page's names, with defaults for the missing ones. */
+function checkPlain(options: object): Plain {
+  const plain: Record<string, unknown> = {};
+  for (const [name, value] of Object.entries(options)) {
+    if (!OTHERS.includes(name)) {
+      plain[name] = value;
+    }
+  }
+  return withDefaults(checkFields("fit", "", plain, FIT, OTHERS), FIT) as unknown as Plain;
+}
+
+function withDefaults(checked: Fields, settings: Settings): Fields {
+  return Object.fromEntries(
+    Object.entries(settings).map(([name, { python, default: other }]) => [name, checked[python] ?? other]),
+  );
+}
+
+/** Metrics after the checks. */
+export interface ResolvedMetrics {
+  readonly metrics: readonly WireMetric[];
+  readonly functions: ReadonlyMap<string, MetricFunction>;
+}
+
+const NO_METRICS: ResolvedMetrics = { metrics: [], functions: new Map() };
+
+/** Metrics, checked. */
+export function resolveMetrics(given: unknown): ResolvedMetrics {
+  const isOne = typeof given === "string" || (typeof given === "object" && given !== null && !Array.isArray(given));
+  const listed: unknown = isOne ? [given] : given;
+  if (!Array.isArray(listed)) {
+    throw badSetting("metrics", given, "a list of metrics");
+  }
+  const functions = listed.filter(hasFunctions).flatMap((metric) => Object.entries(metric));
+  const metrics = listed.filter((metric: unknown) => !hasFunctions(metric)).map((metric: unknown): WireMetric => {
+    const fields = resolveKind("metric", metric, METRICS);
+    const type = fields["type"] as MetricType;
+    const settings = Object.values(METRICS[type]).map(({ python, default: other }) => fields[python] ?? other);
+    return { type, settings, formula: OF_LOSS[type] ?? null };
+  });
+  checkNames([...metrics.map(({ type }) => type), ...functions.map(([name]) => name)]);
+  return { metrics, functions: new Map(functions) };
+}
+
+function checkNames(names: readonly string[]): void {
+  names.forEach((name, k) => {
+    if (names.indexOf(name) !== k) {
+      throw sessionError("METRIC_TWICE", { name });
+    }
+    if (name === "loss") {
+      throw badSetting("the name of a metric", name, "a text other than 'loss'");
+    }
+  });
+}
+
+/** The metrics to evaluate, checked against the model. */
+export function resolveEvaluation(
+  info: SessionInfo,
+  { predictions, targets }: Pick<FitOptions, "predictions" | "targets">,
+  { metrics, functions }: ResolvedMetrics,
+): WireEvaluation {
+  const { hasEval, evalInputNames, evalOutputNames, compared } = info;
+  const [loss, ...others] = evalOutputNames;
+  if (!hasEval || loss === undefined) {
+    throw sessionError("NO_EVAL_MODEL", {});
+  }
+  const collects = functions.size > 0;
+  if (!collects && metrics.every(({ formula }) => formula !== null)) {
+    return { loss, metrics, predictions: null, targets: null, collects };
+  }
+  const predicted = predictions ?? (others.length === 1 ? others[0] : compared);
+  if (predicted === undefined || predicted === null || ![...evalOutputNames, compared].includes(predicted)) {
+    throw sessionError("NO_PREDICTIONS", { names: evalOutputNames.join(", ") });
+  }
+  const target = targets ?? (evalInputNames.at(-1) as string);
+  if (!evalInputNames.includes(target)) {
+    throw badSetting("targets", target, `one of ${evalInputNames.join(", ")}`);
+  }
+  return { loss, metrics, predictions: predicted, targets: target, collects };
+}
+
+function asCallbacks(given: FitCallback | readonly FitCallback[]): readonly FitCallback[] {
+  const callbacks: readonly unknown[] = Array.isArray(given) ? given : [given];
+  for (const callback of callbacks) {
+    if (typeof callback !== "function") {
+      throw badSetting("callbacks", callback, "a function of an event and the fit, or a list of them");
+    }
+  }
+  return callbacks as readonly FitCallback[];
+}
+
+function resolveEarlyStopping(given: EarlyStoppingSettings, { metrics, functions }: ResolvedMetrics): WireEarlyStopping {
+  if (typeof given !== "object") {
+    throw badSetting("earlyStopping", given, "an object with 'patience'");
+  }
+  const { metric = "loss", ...settings } = given;
+  const numbers = metrics.filter((one) => !one.settings.includes("none"));
+  const better = new Map<string, "min" | "max" | null>([["loss", "min"]]);
+  numbers.filter(({ type }) => BETTER[type as MetricType] !== null).forEach(({ type }) => better.set(type, BETTER[type as MetricType]));
+  functions.forEach((_, name) => better.set(name, null));
+  if (!better.has(metric)) {
+    throw badSetting("earlyStopping.metric", metric, [...better.keys()].join(" or "));
+  }
+  const checked = checkFields("earlyStopping", "earlyStopping.", settings, EARLY_STOPPING, ["metric"]);
+  const { patience, minDelta, restoreBest, mode } = withDefaults(checked, EARLY_STOPPING);
+  const direction = mode ?? better.get(metric);
+  if (direction === null) {
+    throw sessionError("MISSING_SETTING", { what: "earlyStopping", name: "mode", expected: "min or max" });
+  }
+  return {
+    metric,
+    restoresBest: restoreBest as boolean,
+    rule: EARLY_STOPPING_RULE,
+    settings: { patience: patience as number, min_delta: minDelta as number, sign: direction === "max" ? 1 : -1 },
+  };
+}

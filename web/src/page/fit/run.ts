@@ -1,0 +1,539 @@
+/**
+ * `fit` as the page sees it: it sends the data once and then a call an epoch, tells events, and says pause, stop or abort.
+ * The loop itself is worker/fit/loop.ts; `trainweb/fit/trainer.py` is both in Python.
+ */
+
+import { Tensor } from "onnxruntime-common";
+
+import type { Dataset } from "../../data/dataset.js";
+import { countBatches } from "../../data/epoch.js";
+import { FeedError } from "../../wire/errors.js";
+import { FIT_ORDERS, FIT_TELL } from "../../wire/fit.js";
+import type {
+  EpochAnswer,
+  Evaluated,
+  EvaluatedData,
+  EvalValues,
+  FitCheckpoint,
+  FitOrder,
+  FitProgress,
+  FitSpec,
+  FitStart,
+  TrainAnswer,
+  TrainTask,
+  WireBatch,
+} from "../../wire/fit.js";
+import { sessionError } from "../../wire/messages.js";
+import { canShareMemory } from "../../wire/platform.js";
+import type { Answer, Call, Feed, Method, NamedTensor, SessionInfo } from "../../wire/protocol.js";
+import { callOf } from "../client.js";
+import { FrameGate, Listeners, type EpochEvent, type FitControl, type FitEvent, type History, type ProgressEvent } from "./events.js";
+import { resolveFit, type ResolvedCheckpoint, type ResolvedFit } from "./options.js";
+import { withFunctions } from "../own-metrics.js";
+import { describe, isTensor } from "../../data/given.js";
+import { bytesOf, copyBytes, isOnCpu, packTensor, type SpareBuffers } from "../tensors.js";
+
+/** The fit was stopped or aborted before something came. */
+const ENDED = Symbol("ended");
+
+
+interface MutableHistory extends History {
+  epochs: EpochEvent[];
+  losses: number[];
+  optimizerSteps: number;
+  bestEpoch: number | null;
+  ended: History["ended"];
+}
+
+/** The session's interface for a fit. */
+export interface FitHost {
+  readonly info: SessionInfo;
+  /** Send a call after all earlier ones of the session. */
+  send<M extends Method>(make: () => Call<M>): Promise<Answer<M>>;
+}
+
+/** A fit under way: a promise of its history, and an async iterable of its events. */
+export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<FitEvent> {
+  readonly #host: FitHost;
+  readonly #listeners = new Listeners<FitEvent>();
+  readonly #history: MutableHistory = { epochs: [], losses: [], optimizerSteps: 0, bestEpoch: null, ended: "done" };
+  readonly #done: Promise<History>;
+  readonly #port: MessagePort;
+  readonly #workerPort: MessagePort;
+  /** The last order, where worker and page share memory. */
+  readonly #order = canShareMemory() ? new Int32Array(new SharedArrayBuffer(4)) : null;
+  #aborted: { readonly reason: unknown } | null = null;
+  #isStopping = false;
+  /** End waits for data or callbacks, which may never come. */
+  readonly #waits = new Set<() => void>();
+  /** True if NaN or infinity has ended it. */
+  #isNaN = false;
+  /** Settles when a pause is over. */
+  #paused: Promise<void> | null = null;
+  #endPause: () => void = () => {};
+  #steps: number | null = null;
+  /** The position from which a fit continues: the epoch, from 0, and the number of its finished batches. */
+  #start = { epoch: 0, step: 0 };
+  /** True: early stopping ends the fit. */
+  #isOver = false;
+
+  /** @internal */
+  constructor(host: FitHost, data: unknown, options: unknown) {
+    this.#host = host;
+    const { port1, port2 } = new MessageChannel();
+    this.#port = port1;
+    this.#workerPort = port2;
+    this.#done = this.#run(data, options);
+  }
+
+  /** The course so far. */
+  get history(): History {
+    return this.#history;
+  }
+
+  /** Pause the worker after the current step. */
+  pause(): void {
+    this.#paused ??= new Promise((resolve) => {
+      this.#endPause = resolve;
+    });
+    this.#say("pause");
+  }
+
+  /** Continue a paused fit. */
+  resume(): void {
+    this.#paused = null;
+    this.#endPause();
+    this.#say("resume");
+  }
+
+  /** End after the current step, without waiting for data or callbacks; the history contains the finished part. */
+  stop(): void {
+    this.#isStopping = true;
+    this.#endWaits();
+    this.#say("stop");
+  }
+
+  /** As `stop`, but fail with this reason; the session keeps its progress. */
+  abort(reason: unknown = new DOMException("The fit was aborted.", "AbortError")): void {
+    this.#aborted ??= { reason };
+    this.#endWaits();
+    this.#say("abort");
+  }
+
+  then<A = History, B = never>(
+    onDone?: ((history: History) => A | PromiseLike<A>) | null,
+    onError?: ((reason: unknown) => B | PromiseLike<B>) | null,
+  ): Promise<A | B> {
+    return this.#done.then(onDone, onError);
+  }
+
+  /** As for a promise. A fit fails with the error of its steps, data or callbacks. */
+  catch<B = never>(onError?: ((reason: unknown) => B | PromiseLike<B>) | null): Promise<History | B> {
+    return this.#done.catch(onError);
+  }
+
+  /** As for a promise. */
+  finally(action?: (() => void) | null): Promise<History> {
+    return this.#done.finally(action);
+  }
+
+  /** Later events; of several unread reports of progress only the last. Leaving the loop stops the fit. */
+  [Symbol.asyncIterator](): AsyncIterator<FitEvent> {
+    // The loop receives the error.
+    this.#done.catch(() => {});
+    this.#port.postMessage(FIT_TELL);
+    return this.#listeners.listen(() => this.stop());
+  }
+
+  #endWaits(): void {
+    this.#endPause();
+    this.#waits.forEach((end) => end());
+  }
+
+  /** The result of the user's code, or `ENDED` if the fit ends before. */
+  #orEnded<T>(given: T | PromiseLike<T>): Promise<T | typeof ENDED> {
+    return new Promise((resolve, reject) => {
+      const end = (): void => resolve(ENDED);
+      this.#waits.add(end);
+      Promise.resolve(given)
+        .then(resolve, reject)
+        .finally(() => this.#waits.delete(end));
+      if (this.#isStopping || this.#aborted !== null) {
+        // After the events that are there already.
+        queueMicrotask(end);
+      }
+    });
+  }
+
+  /** The batches of a stream as they are sent, without the first ones, until they or the fit end. */
+  async *#batches(batches: Dataset, inputNames: readonly string[], start = 0): AsyncGenerator<WireBatch> {
+    const iterator = batches[Symbol.asyncIterator]();
+    try {
+      for (let [k, first] = [0, 0]; ; k++) {
+        const next = await this.#orEnded(iterator.next());
+        if (next === ENDED || next.done === true) {
+          return;
+        }
+        const batch = await this.#orEnded(packBatch(next.value, inputNames, k, first));
+        if (batch === ENDED) {
+          return;
+        }
+        first += batch.rows;
+        if (k >= start) {
+          yield batch;
+        }
+      }
+    } finally {
+      // Nobody waits for it: it may itself be waiting for what never comes.
+      iterator.return?.().catch(() => {});
+    }
+  }
+
+  #say(order: FitOrder): void {
+    // A fit that ends does not begin again.
+    if (this.#order !== null && Atomics.load(this.#order, 0) < FIT_ORDERS.indexOf("stop")) {
+      Atomics.store(this.#order, 0, FIT_ORDERS.indexOf(order));
+    }
+    this.#port.postMessage(order);
+  }
+
+  async #run(data: unknown, options: unknown): Promise<History> {
+    let error: unknown = null;
+    try {
+      await this.#fit(resolveFit(this.#host.info, data, options));
+      return this.#history;
+    } catch (reason) {
+      error = reason;
+      throw reason;
+    } finally {
+      this.#port.close();
+      this.#listeners.end(error);
+    }
+  }
+
+  async #fit(plan: ResolvedFit): Promise<void> {
+    const { signal } = plan;
+    signal?.throwIfAborted();
+    const abort = (): void => this.abort(signal?.reason);
+    signal?.addEventListener("abort", abort);
+    const { info } = this.#host;
+    const gate = new FrameGate<FitProgress>((progress) => this.#tellProgress(plan, progress));
+    this.#port.onmessage = ({ data }: MessageEvent<FitProgress>) => gate.push(data);
+    let isStarted = false;
+    let isWhole = false;
+    try {
+      const packed = specOf(info, plan, this.#order);
+      // Only a tensor of the GPU may never come.
+      const spec = await (isOnHand(plan) ? packed : this.#orEnded(packed));
+      this.#throwIfAborted();
+      if (spec === ENDED) {
+        this.#history.ended = "stopped";
+        return;
+      }
+      this.#steps = plan.train.size === null ? null : countBatches(plan.train.size, plan.batchSize, plan.remainder);
+      isStarted = true;
+      this.#begin(
+        plan,
+        await this.#host.send(() => callOf("startFit", [info.handle, spec, this.#workerPort], [this.#workerPort])),
+      );
+      await this.#epochs(plan, gate);
+      isWhole = true;
+    } finally {
+      signal?.removeEventListener("abort", abort);
+      gate.close();
+      if (isStarted) {
+        // A session that is released meanwhile, or a worker that is lost, has no fit either.
+        const end = this.#host.send(() => callOf("endFit", [info.handle, isWhole]));
+        await (isWhole && (plan.checkpoint !== null || plan.early?.restoresBest === true) ? end : end.catch(() => {}));
+      }
+    }
+  }
+
+  /** Have history, schedule and data as they were when the checkpoint was written. */
+  #begin(plan: ResolvedFit, { position, losses, ...answer }: FitStart): void {
+    this.#history.losses = [...losses];
+    this.#history.optimizerSteps = position.optimizerSteps;
+    this.#note(plan, answer);
+    this.#start = position;
+    plan.train.skipRounds(position.epoch);
+    plan.validation?.skipRounds(answer.epochs.length);
+  }
+
+  /** Take note of epochs that are done; their events. */
+  #note({ schedule }: ResolvedFit, { epochs, bestEpoch, isOver }: EpochAnswer): EpochEvent[] {
+    const events = epochs.map((epoch): EpochEvent => ({ type: "epoch", ...epoch }));
+    for (const event of events) {
+      this.#history.epochs.push(event);
+      if (!this.#isStopping) {
+        schedule?.observe((event.validation?.["loss"] as number | undefined) ?? event.loss);
+      }
+    }
+    this.#history.bestEpoch = bestEpoch;
+    this.#isOver = isOver;
+    return events;
+  }
+
+  async #epochs(plan: ResolvedFit, gate: FrameGate<FitProgress>): Promise<void> {
+    for (let number = this.#start.epoch; number < plan.epochs && !this.#isOver; number++) {
+      await this.#epoch(plan, number, gate);
+      if (this.#isStopping) {
+        this.#history.ended = this.#isNaN ? "nan" : "stopped";
+        return;
+      }
+    }
+    this.#history.ended = this.#isOver ? "early" : "done";
+  }
+
+  /** Batches of an epoch that a fit which goes on has done already. */
+  #doneOf(number: number): number {
+    return number === this.#start.epoch ? this.#start.step : 0;
+  }
+
+  async #epoch(plan: ResolvedFit, number: number, gate: FrameGate<FitProgress>): Promise<void> {
+    await this.#paused;
+    this.#throwIfAborted();
+    const start = performance.now();
+    await (plan.train.columns === null ? this.#trainStream(plan, number) : this.#trainRows(plan, number));
+    this.#throwIfAborted();
+    const validation = await this.#values(plan, number, "validation");
+    const training = plan.evaluatesTraining ? await this.#values(plan, number, "training") : null;
+    this.#throwIfAborted();
+    const task = { seconds: (performance.now() - start) / 1e3, validation, training, isStopped: this.#isStopping };
+    const answer = await this.#host.send(() => callOf("fitEpoch", [this.#host.info.handle, task]));
+    for (const epoch of this.#note(plan, answer)) {
+      gate.flush();
+      await this.#tell(plan, epoch);
+      this.#throwIfAborted();
+    }
+  }
+
+  #trainRows(plan: ResolvedFit, number: number): Promise<TrainAnswer> {
+    const count = Math.ceil(((this.#steps as number) - this.#doneOf(number)) / plan.accumulate);
+    const from = this.#history.optimizerSteps;
+    const rates = this.#rates(plan, from, count);
+    return this.#train({ epoch: number, seed: plan.seed, batches: null, rates, from, isLast: true, isStopped: false });
+  }
+
+  /** Batches as they come: one is made while the worker is at the one before. */
+  async #trainStream(plan: ResolvedFit, number: number): Promise<TrainAnswer> {
+    const task = { epoch: number, seed: null, isLast: false, isStopped: false };
+    const first = this.#history.optimizerSteps;
+    let latest: Promise<TrainAnswer> | null = null;
+    let count = 0;
+    const done = this.#doneOf(number);
+    for await (const batch of this.#batches(plan.train, this.#host.info.trainingInputNames, done)) {
+      await this.#paused;
+      this.#throwIfAborted();
+      if (this.#isStopping) {
+        break;
+      }
+      const before = latest;
+      const most = first + Math.floor(count++ / plan.accumulate);
+      // If batches may be skipped, the worker gets the rates of all steps that it may be at.
+      const from = plan.onNaN === null ? most : this.#history.optimizerSteps;
+      latest = this.#train({ ...task, batches: [batch], rates: this.#rates(plan, from, most - from + 1), from });
+      // The code that awaits it may still wait for the batch before.
+      latest.catch(() => {});
+      await before;
+    }
+    await latest;
+    this.#throwIfAborted();
+    if (count === 0 && done === 0 && !this.#isStopping) {
+      throw emptyData(number);
+    }
+    return this.#train({ ...task, batches: [], rates: null, from: 0, isLast: true, isStopped: this.#isStopping });
+  }
+
+  #rates({ schedule }: ResolvedFit, first: number, count: number): Float64Array | null {
+    return schedule === null ? null : Float64Array.from({ length: count }, (_, k) => schedule.rate(first + k));
+  }
+
+  async #train(task: TrainTask): Promise<TrainAnswer> {
+    const { handle } = this.#host.info;
+    const buffers = (task.batches ?? []).flatMap(buffersOf);
+    const answer = await this.#host.send(() => callOf("fitTrain", [handle, task], buffers));
+    // An epoch may have more batches than a call may have arguments.
+    for (const loss of answer.losses) {
+      this.#history.losses.push(loss);
+    }
+    this.#history.optimizerSteps = answer.optimizerSteps;
+    this.#isNaN ||= answer.isNaN;
+    this.#isStopping ||= answer.isNaN;
+    return answer;
+  }
+
+  async #values(plan: ResolvedFit, number: number, of: EvaluatedData): Promise<EvalValues | null> {
+    const { evaluation, functions } = plan;
+    const data = of === "training" ? plan.train : plan.validation;
+    if (data === null || evaluation === null || this.#isStopping) {
+      return null;
+    }
+    const evaluated = await this.#evaluate(data, number, of);
+    this.#throwIfAborted();
+    return evaluated && withFunctions(evaluated, evaluation, functions);
+  }
+
+  async #evaluate(data: Dataset, number: number, of: EvaluatedData): Promise<Evaluated | null> {
+    const { handle, evalInputNames } = this.#host.info;
+    if (data.columns !== null) {
+      return this.#host.send(() => callOf("fitEvaluate", [handle, null, true, of]));
+    }
+    let latest: Promise<Evaluated | null> | null = null;
+    for await (const batch of this.#batches(data, evalInputNames)) {
+      this.#throwIfAborted();
+      const before = latest;
+      latest = this.#host.send(() => callOf("fitEvaluate", [handle, [batch], false, of], buffersOf(batch)));
+      latest.catch(() => {});
+      await before;
+    }
+    this.#throwIfAborted();
+    if (this.#isStopping) {
+      await latest;
+      return null;
+    }
+    if (latest === null) {
+      throw emptyData(number);
+    }
+    await latest;
+    return this.#host.send(() => callOf("fitEvaluate", [handle, [], true, of]));
+  }
+
+  #tellProgress(plan: ResolvedFit, progress: FitProgress): void {
+    const event: ProgressEvent = { type: "progress", ...progress, steps: this.#steps };
+    this.#tell(plan, event).catch((error: unknown) => this.abort(error));
+  }
+
+  async #tell({ callbacks }: ResolvedFit, event: FitEvent): Promise<void> {
+    this.#listeners.push(event);
+    for (const callback of callbacks) {
+      await this.#orEnded(callback(event, this));
+    }
+  }
+
+  #throwIfAborted(): void {
+    if (this.#aborted !== null) {
+      throw this.#aborted.reason;
+    }
+  }
+}
+
+/** The description of a fit for the worker, with the data that lies there. */
+async function specOf(info: SessionInfo, plan: ResolvedFit, order: FitSpec["order"]): Promise<FitSpec> {
+  return {
+    loss: info.trainingOutputNames[0] as string,
+    accumulate: plan.accumulate,
+    clip: plan.clip,
+    ema: plan.ema,
+    proximal: plan.proximal,
+    batchSize: plan.batchSize,
+    remainder: plan.remainder,
+    train: await packColumns(plan.train),
+    validation: plan.validation === null ? null : await packColumns(plan.validation),
+    evaluation: plan.evaluation,
+    early: plan.early,
+    checkpoint: plan.checkpoint === null ? null : await checkpointOf(plan.checkpoint),
+    onNaN: plan.onNaN,
+    order,
+    tells: plan.callbacks.length > 0,
+  };
+}
+
+async function checkpointOf({ store, name, every, options }: ResolvedCheckpoint): Promise<FitCheckpoint> {
+  return { where: await store.where(), name, every, options: JSON.stringify(options) };
+}
+
+/** True if no tensor of the data must be downloaded from the GPU. */
+function isOnHand({ train, validation }: ResolvedFit): boolean {
+  return [train, validation].every((data) => [...(data?.columns?.values() ?? [])].every(isOnCpu));
+}
+
+async function packColumns({ columns }: Dataset): Promise<NamedTensor[] | null> {
+  return columns && Promise.all([...columns].map(([name, tensor]) => packTensor(name, tensor, sentBytes)));
+}
+
+/** Bytes of which a message makes a copy, without more around them; shared ones are shared. */
+function sentBytes(view: ArrayBufferView): Uint8Array {
+  const isWhole = view.byteLength === view.buffer.byteLength || !(view.buffer instanceof ArrayBuffer);
+  return isWhole ? bytesOf(view) : copyBytes(view);
+}
+
+/** No row came in an epoch, which counts from 0. */
+export function emptyData(epoch: number): Error {
+  return epoch === 0 ? sessionError("EMPTY_DATASET", {}) : sessionError("ENDED_DATASET", { epoch: epoch + 1 });
+}
+
+/**
+ * A batch for the worker: the inputs in the order of the model, then inputs that the model does not know.
+ *
+ * @param number - which it is, from 0
+ * @param first - the number of its first row in the data
+ */
+export async function packBatch(batch: unknown, inputNames: readonly string[], number = 0, first = 0): Promise<WireBatch> {
+  if (typeof batch !== "object" || batch === null || isTensor(batch) || ArrayBuffer.isView(batch)) {
+    throw sessionError("NOT_A_BATCH", { position: number, given: describe(batch) });
+  }
+  const tensors = batch as Readonly<Record<string, Tensor>>;
+  const given = Object.keys(tensors);
+  const names = [...inputNames.filter((name) => given.includes(name)), ...given.filter((name) => !inputNames.includes(name))];
+  const feeds = await Promise.all(names.map((name) => packTensor(name, tensors[name] as Tensor, copyBytes)));
+  return { feeds, rows: feeds[0]?.dims[0] ?? 1, first };
+}
+
+/** The buffers of a batch to transfer. */
+export function buffersOf({ feeds }: WireBatch): ArrayBuffer[] {
+  return feeds.flatMap(({ data }) => (data instanceof Uint8Array ? [data.buffer as ArrayBuffer] : []));
+}
+
+/**
+ * Steps on batches, each with its optimizer step, in one message; the losses.
+ *
+ * @param spare - what batches that are all alike are written into
+ */
+export async function runTrainSteps(host: FitHost, batches: unknown, spare: SpareBuffers): Promise<Float32Array> {
+  const { handle, hasOptimizer, trainingInputNames, trainingOutputNames, valuesDecide } = host.info;
+  if (!hasOptimizer) {
+    throw sessionError("NO_OPTIMIZER_MODEL", {});
+  }
+  if (!Array.isArray(batches)) {
+    throw new FeedError(`'batches' must be an array of feeds, got ${describe(batches)}.`);
+  }
+  const loss = trainingOutputNames[0] as string;
+  const stacked = valuesDecide ? null : stackBatches(batches, spare);
+  const packed = stacked ? [] : await Promise.all(batches.map((batch: unknown) => packBatch(batch, trainingInputNames)));
+  const sent = stacked?.map(({ data }) => data.buffer as ArrayBuffer) ?? packed.flatMap(buffersOf);
+  const answer = await host.send(() => callOf("trainSteps", [handle, { batches: packed, stacked }, loss], sent));
+  spare.keep(answer.buffers);
+  return answer.losses;
+}
+
+/** One tensor an input, whose first axis counts batches; null where they are not all alike, on the CPU, and right. */
+function stackBatches(batches: readonly unknown[], spare: SpareBuffers): NamedTensor[] | null {
+  const [first] = batches;
+  if (typeof first !== "object" || first === null || Object.keys(first).length === 0) {
+    return null;
+  }
+  const names = Object.keys(first);
+  const stacked: NamedTensor[] = [];
+  for (const name of names) {
+    const tensors = batches.map((batch) => (batch as Readonly<Record<string, unknown>> | null)?.[name]);
+    const [one] = tensors;
+    if (!isTensor(one) || !isOnCpu(one)) {
+      return null;
+    }
+    const { dtype, data } = packTensor(name, one, bytesOf) as Feed & { readonly data: Uint8Array };
+    const dims = one.dims.join();
+    const all = spare.take(data.length * batches.length);
+    for (const [k, tensor] of tensors.entries()) {
+      if (!isTensor(tensor) || tensor.type !== one.type || !isOnCpu(tensor) || tensor.dims.join() !== dims) {
+        return null;
+      }
+      const bytes = bytesOf(tensor.data as Uint8Array);
+      if (bytes.length !== data.length) {
+        return null;
+      }
+      all.set(bytes, k * data.length);
+    }
+    stacked.push({ name, dtype, dims: [batches.length, ...one.dims], data: all });
+  }
+  return batches.every((batch) => Object.keys(batch as object).length === names.length) ? stacked : null;
+}

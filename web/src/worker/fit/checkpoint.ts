@@ -1,0 +1,98 @@
+/** The checkpoint of a fit in the worker: written beside the steps, read when the fit begins. `trainweb/fit/resume.py` is the same. */
+
+import { holdCheckpoint, readCheckpoint, writeCheckpoint } from "../../storage/checkpoints.js";
+import type { FitCheckpoint } from "../../wire/fit.js";
+import { checkOptions, checkWatched, readFit, writeFit, type FitOptions, type FitRecord } from "./record.js";
+import { writeSafetensors, type TensorFile } from "../safetensors.js";
+import type { SessionCore } from "../session-core.js";
+import { readSnapshot } from "../snapshot.js";
+
+export class CheckpointWriter {
+  readonly #core: SessionCore;
+  readonly #spec: FitCheckpoint;
+  readonly #release: () => void;
+  /** The latest snapshot that waits to be written. */
+  #waiting: TensorFile | null = null;
+  #writing: Promise<void> | null = null;
+  #fault: { readonly error: unknown } | null = null;
+
+  private constructor(core: SessionCore, spec: FitCheckpoint, release: () => void) {
+    this.#core = core;
+    this.#spec = spec;
+    this.#release = release;
+  }
+
+  /** @throws StorageError when another tab has the checkpoint */
+  static async open(core: SessionCore, spec: FitCheckpoint): Promise<CheckpointWriter> {
+    return new CheckpointWriter(core, spec, await holdCheckpoint(spec.where, spec.name));
+  }
+
+  /**
+   * Restore the session from the checkpoint, if there is one.
+   *
+   * @param watched - the metric that early stopping goes by
+   * @throws CheckpointError when it is damaged, was changed, or is of another session or not of a fit. ModelError when
+   *   it is of a fit with other options or metrics. Nothing was changed
+   */
+  async resume(watched: string): Promise<FitRecord | null> {
+    const { where, name, options } = this.#spec;
+    const file = await readCheckpoint(where, name);
+    if (file === null) {
+      return null;
+    }
+    const snapshot = readSnapshot(file);
+    checkOptions(snapshot, name, JSON.parse(options) as FitOptions);
+    const session = this.#core.read(snapshot);
+    const record = readFit(snapshot, JSON.parse(options) as FitOptions, this.#core.getParametersSize(false));
+    checkWatched(record.epochs, name, watched);
+    this.#core.restore(session);
+    return record;
+  }
+
+  /** True if a checkpoint is due after so many optimizer steps. */
+  isDue(optimizerSteps: number): boolean {
+    const { every } = this.#spec;
+    return every !== null && optimizerSteps % every === 0;
+  }
+
+  /**
+   * Write the checkpoint in the background. The next train step must be one that overwrites the gradients.
+   *
+   * @throws the error of the previous write
+   */
+  save(record: FitRecord): void {
+    this.#check();
+    this.#waiting = writeFit(this.#core.snapshot(), this.#spec.options, record);
+    this.#writing ??= this.#write();
+  }
+
+  /** Settles when all is written, or fails with the error of a write. */
+  async end(): Promise<void> {
+    try {
+      await this.#writing;
+      this.#check();
+    } finally {
+      this.#release();
+    }
+  }
+
+  async #write(): Promise<void> {
+    const { where, name } = this.#spec;
+    while (this.#waiting !== null && this.#fault === null) {
+      const file = this.#waiting;
+      this.#waiting = null;
+      try {
+        await writeCheckpoint(where, name, writeSafetensors(file));
+      } catch (error) {
+        this.#fault = { error };
+      }
+    }
+    this.#writing = null;
+  }
+
+  #check(): void {
+    if (this.#fault !== null) {
+      throw this.#fault.error;
+    }
+  }
+}

@@ -1,0 +1,44 @@
+/** The epochs of a fit that are done, early stopping, and the parameters of the best epoch. */
+
+import type { EpochRecord, EpochAnswer, WireEarlyStopping } from "../../wire/fit.js";
+import { Course } from "../../wire/formulas.js";
+
+export class FitEpochs {
+  readonly #early: WireEarlyStopping | null;
+  readonly #course: Course | null;
+  readonly #done: EpochRecord[] = [];
+  #bestEpoch: number | null = null;
+  /** Parameters of the best epoch. */
+  best: Uint8Array | null = null;
+
+  constructor(early: WireEarlyStopping | null) {
+    this.#early = early;
+    this.#course = early === null ? null : new Course(early.rule, early.settings);
+  }
+
+  get done(): readonly EpochRecord[] {
+    return this.#done;
+  }
+
+  /** Answer the page with the latest epochs. */
+  answer(epochs: readonly EpochRecord[]): EpochAnswer {
+    return { epochs, bestEpoch: this.#bestEpoch, isOver: this.#course !== null && this.#course.value() !== 0 };
+  }
+
+  /** Take note of an epoch that a stop ended. */
+  add(epoch: EpochRecord): void {
+    this.#done.push(epoch);
+  }
+
+  /** Take note of a whole epoch; true if its parameters are the best so far, and are to be kept. */
+  observe(epoch: EpochRecord): boolean {
+    this.add(epoch);
+    if (this.#early === null || this.#course === null) {
+      return false;
+    }
+    this.#course.observe({ value: (epoch.validation ?? epoch)[this.#early.metric as "loss"] as number });
+    const isBest = this.#course.get("is_better") !== 0;
+    this.#bestEpoch = isBest ? epoch.epoch : this.#bestEpoch;
+    return isBest && this.#early.restoresBest;
+  }
+}

@@ -1,0 +1,161 @@
+/** Joins the sums that plans make for metrics; trainweb/metrics.py defines the metrics, and its `Totals` is the same. */
+
+import { EngineError } from "../../wire/errors.js";
+import type { CollectedRows, EvalValues, MetricValue, WireEvaluation, WireMetric } from "../../wire/fit.js";
+import { evaluated, numberOf, type Formula } from "../../wire/formulas.js";
+import { sessionError } from "../../wire/messages.js";
+import type { NamedTensor } from "../../wire/protocol.js";
+import type { MetricsKind } from "../bundle/bundle.js";
+import type { PlanMetric } from "../bundle/metrics.js";
+import { Curves, meanOf } from "../curves.js";
+
+/** The name by which a plan collects predictions and targets for functions: `Rows` of trainweb/metrics.py. */
+const ROWS = "rows";
+
+/** A row of sums. */
+type Row = readonly number[];
+
+/** The kind of a plan that sums up metrics. */
+export function metricsKind(
+  predictions: string,
+  targets: string,
+  { metrics, collects }: Pick<WireEvaluation, "metrics" | "collects">,
+): MetricsKind {
+  const own = metrics.filter(({ formula }) => formula === null).map(({ type, settings }) => [type, settings]);
+  const asked = [...own, ...(collects ? [[ROWS, []]] : [])]
+    .sort(([a], [b]) => (String(a) < String(b) ? -1 : 1));
+  return `eval ${JSON.stringify([predictions, targets, asked])}`;
+}
+
+/** Of some kinds of plans the first that sums up all that `wanted` does; else `wanted`. */
+export function coveringKind(kinds: Iterable<string>, wanted: MetricsKind): MetricsKind {
+  const parts = (kind: string): string[] => {
+    const [predictions, targets, asked] = JSON.parse(kind.slice("eval ".length)) as [string, string, unknown[]];
+    return asked.map((metric) => JSON.stringify([predictions, targets, metric]));
+  };
+  const needed = parts(wanted);
+  for (const kind of kinds) {
+    const given = kind.startsWith("eval [") ? parts(kind) : [];
+    if (needed.every((metric) => given.includes(metric))) {
+      return kind as MetricsKind;
+    }
+  }
+  return wanted;
+}
+
+/** Names of the outputs to fetch from a plan. */
+export function fetchesOf(metrics: readonly PlanMetric[]): string[] {
+  return metrics.flatMap(({ sums, faults }) => (faults === "" ? [sums] : [sums, faults]));
+}
+
+/** Sums of all batches. */
+export class Totals {
+  readonly #metrics: readonly PlanMetric[];
+  readonly #sums = new Map<string, Row[]>();
+  readonly #curves = new Map<string, Curves>();
+  /** Predictions and targets of each batch, for functions. */
+  readonly rows: CollectedRows[] = [];
+
+  constructor(metrics: readonly PlanMetric[]) {
+    this.#metrics = metrics;
+  }
+
+  /** @throws SessionError for a target that is not a class */
+  add(results: readonly NamedTensor[]): void {
+    for (const { name, sums, faults, isPooled, isCollected } of this.#metrics) {
+      if (name === ROWS) {
+        this.rows.push([resultOf(results, sums), resultOf(results, faults)]);
+        continue;
+      }
+      if (isCollected) {
+        const curves = this.#curves.get(name) ?? new Curves(name);
+        curves.add(resultOf(results, sums), resultOf(results, faults));
+        this.#curves.set(name, curves);
+        continue;
+      }
+      if (faults !== "") {
+        const [count = 0, value = 0, classes = 0] = rowsOf(results, faults)[0] as Row;
+        if (count > 0) {
+          throw Object.assign(sessionError("METRIC_CLASS", { name, value, count: classes }), { value });
+        }
+      }
+      const before = this.#sums.get(name);
+      const rows = rowsOf(results, sums);
+      this.#sums.set(name, before === undefined ? rows : isPooled ? pooled(before, rows) : added(before, rows));
+    }
+  }
+
+  /** @param loss - the mean loss of the rows */
+  values(metrics: readonly WireMetric[], loss: number): EvalValues {
+    return Object.fromEntries(metrics.map(({ type, formula }) => [type, this.#value(type, formula, loss)]));
+  }
+
+  #value(type: string, formula: Formula | null, loss: number): MetricValue {
+    if (formula !== null) {
+      return numberOf(formula, { loss });
+    }
+    const metric = this.#metrics.find(({ name }) => name === type);
+    const curves = this.#curves.get(type);
+    if (metric !== undefined && curves !== undefined) {
+      return (metric.formula as readonly unknown[]).at(-1) === "none" ? curves.areas() : meanOf(curves.areas());
+    }
+    const sums = this.#sums.get(type);
+    if (metric === undefined || sums === undefined) {
+      throw new EngineError(`the plan does not sum up ${type}.`);
+    }
+    if (metric.rows.length === 0) {
+      return sums;
+    }
+    const names = { ...Object.fromEntries(metric.rows.map((row, k): [string, Row] => [row, sums[k] ?? []])), loss };
+    const { formula: found } = metric;
+    if (typeof found === "object" && found[0] === "each") {
+      const row = evaluated(found[1] as Formula, names);
+      return typeof row === "number" ? [row] : row;
+    }
+    return numberOf(found, names);
+  }
+}
+
+function resultOf(results: readonly NamedTensor[], name: string): NamedTensor {
+  const found = results.find((result) => result.name === name);
+  if (found === undefined) {
+    throw new EngineError(`the plan gives no sums '${name}'.`);
+  }
+  return found;
+}
+
+/** The float64s of a result of one or two axes. */
+function rowsOf(results: readonly NamedTensor[], name: string): Row[] {
+  const { dtype, dims, data } = resultOf(results, name);
+  if (dtype !== "float64") {
+    throw new EngineError(`the plan gives no sums '${name}'.`);
+  }
+  const [rows, columns] = dims.length === 2 ? (dims as [number, number]) : [1, data.length / 8];
+  const values = new Float64Array(data.slice().buffer);
+  return Array.from({ length: rows }, (_, row) => [...values.subarray(row * columns, (row + 1) * columns)]);
+}
+
+function added(a: readonly Row[], b: readonly Row[]): Row[] {
+  return a.map((row, k) => row.map((x, i) => x + (b[k]?.[i] as number)));
+}
+
+/**
+ * Join the rows, means and squared deviations of two parts; the rows after these are added. Means are differences from
+ * a target. Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances.
+ */
+function pooled(a: readonly Row[], b: readonly Row[]): Row[] {
+  if (a[0]?.[0] === 0) {
+    return [...b];
+  }
+  const joined = added(a, b);
+  const [rows, shift, mean, squares] = joined.map((row) => [...row]) as [number[], number[], number[], number[]];
+  rows.forEach((count, c) => {
+    const at = (sums: readonly Row[], row: number): number => sums[row]?.[c] as number;
+    const apart = at(b, 1) - at(a, 1) + (at(b, 2) - at(a, 2));
+    const share = at(b, 0) / count;
+    shift[c] = at(a, 1);
+    mean[c] = at(a, 2) + apart * share;
+    squares[c] = at(a, 3) + at(b, 3) + apart * apart * at(a, 0) * share;
+  });
+  return [rows, shift, mean, squares, ...joined.slice(4)];
+}

@@ -98,6 +98,15 @@ def test_no_files_or_folders_import_each_other_in_a_circle(language: str) -> Non
         TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
+def test_the_core_loads_nothing_that_stands_on_it() -> None:
+    """docs/architecture.md names the packages that stand on the core, which loads them on demand only."""
+    above = ("trainweb.compat", "trainweb.flower", "trainweb.federated", "trainweb.torch", "trainweb.cli")
+    names_of_types = {"trainweb.__init__", "trainweb.training.session"}
+    found = {name for name, targets in python_imports().items() if any(t.startswith(above) for t in targets)}
+    assert {name for name in found if not name.startswith(above)} == names_of_types
+
+
+
 def test_no_file_is_longer_than_a_reader_bears() -> None:
     """CONTRIBUTING says how long a file may be; the table of calls is one, which a generator writes."""
     folders = ("py_src", "web/src", "web/demo", "wasm_kernels", "scripts", "tests", "bench")

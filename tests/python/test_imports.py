@@ -106,7 +106,6 @@ def test_the_core_loads_nothing_that_stands_on_it() -> None:
     assert {name for name in found if not name.startswith(above)} == names_of_types
 
 
-
 def test_no_file_is_longer_than_a_reader_bears() -> None:
     """CONTRIBUTING says how long a file may be; the table of calls is one, which a generator writes."""
     folders = ("py_src", "web/src", "web/demo", "wasm_kernels", "scripts", "tests", "bench")

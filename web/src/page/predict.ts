@@ -148,15 +148,14 @@ function resolve(
 }
 
 /** @throws SessionError where the eval model gives nothing but the loss */
-export function ownOutputs({ hasEval, evalOutputNames, compared }: SessionInfo): readonly string[] {
+export function ownOutputs({ hasEval, evalOutputNames, ownOutputs: names }: SessionInfo): readonly string[] {
   if (!hasEval) {
     throw sessionError("NO_EVAL_MODEL", {});
   }
-  const [, ...others] = evalOutputNames;
-  if (others.length === 0 && compared === null) {
+  if (names.length === 0) {
     throw sessionError("NO_OWN_OUTPUTS", { names: evalOutputNames.join(", ") });
   }
-  return others.length > 0 ? others : [compared as string];
+  return names;
 }
 
 function checkRows({ name, dims }: NamedTensor, rows: number): void {

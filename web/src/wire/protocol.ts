@@ -94,6 +94,8 @@ export interface SessionInfo {
   readonly hasAverages: boolean;
   /** The output that the loss of the eval model compares with its last input, if that is one tensor. */
   readonly compared: string | null;
+  /** What `predict` gives: the outputs besides the loss, else the output that the loss compares. */
+  readonly ownOutputs: readonly string[];
   readonly nominal: boolean;
   /** True if values of feeds select the plan: such feeds travel with their calls. */
   readonly valuesDecide: boolean;

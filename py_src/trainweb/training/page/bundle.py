@@ -89,6 +89,7 @@ def session_header(
         "optimizer": models.layout.optimizer,
         "hasAverages": models.layout.has_averages,
         "compared": models.compared(),
+        "ownOutputs": models.own_outputs_if_any(),
         "lossCounts": {k: {"output": c.output, "isSum": c.is_sum} for k, c in models.counts.items()},
         "nominal": store.is_nominal,
         "parameters": [

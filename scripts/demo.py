@@ -32,8 +32,16 @@ SOURCES = ROOT / "web" / "demo" / "mnist"
 PAGE = BUILD / "demo" / "mnist"
 BUILD_PAGE = ROOT / "web" / "demo" / "build-page.mjs"
 FAMILY_STYLE = ROOT / "examples" / "style.css"
-TEACH_SOURCES = ROOT / "web" / "demo" / "teach"
 TEACH = BUILD / "demo" / "teach"
+WRITES = BUILD / "demo" / "writes"
+#: What the build of each page reads besides its own folder.
+SHARED_SOURCES = [
+    BUILD_PAGE,
+    FAMILY_STYLE,
+    SOURCES / "icon.svg",
+    ROOT / "package-lock.json",
+    ROOT / "THIRD_PARTY_LICENSES",
+]
 TARGET_ACCURACY = 0.97
 DEFAULT_PORT = 8000
 LOAD_TIMEOUT_S = 300
@@ -67,53 +75,52 @@ class DemoError(Exception):
     """The demo did not come to a good end; the message says why."""
 
 
+def build_pages() -> None:
+    """Bundle the pages and make their models and data, as far as their sources changed."""
+    build_page()
+    build_teach_page()
+    build_writes_page()
+
+
 def build_page() -> None:
-    """Bundle the page and make its model and its images, as far as their sources changed."""
-    model_script = ROOT / "scripts" / "make_demo_model.py"
-    run_step(
-        Step(
-            "demo-data",
-            lambda: run("node", SOURCES / "make-data.mjs", PAGE / "mnist.bin"),
-            inputs=[SOURCES / "make-data.mjs", SOURCES / "random.mjs", ROOT / "package-lock.json"],
-            outputs=[PAGE / "mnist.bin"],
-        )
-    )
-    run_step(
-        Step(
-            "demo-model",
-            lambda: run(PYTHON, model_script, PAGE / "digits.onnx"),
-            inputs=[model_script],
-            outputs=[PAGE / "digits.onnx"],
-        )
-    )
-    run_step(
-        Step(
-            "demo-page",
-            lambda: run("node", SOURCES / "build.mjs", PAGE),
-            inputs=[SOURCES, BUILD_PAGE, FAMILY_STYLE, ROOT / "package-lock.json", ROOT / "THIRD_PARTY_LICENSES"],
-            outputs=[PAGE / "index.html", PAGE / "main.js", PAGE / "THIRD_PARTY_LICENSES"],
-        )
-    )
+    """Build the page of digits."""
+    make("mnist-data", [SOURCES / "make-data.mjs", SOURCES / "random.mjs"], PAGE / "mnist.bin")
+    make("mnist-model", [ROOT / "scripts" / "make_demo_model.py"], PAGE / "digits.onnx")
+    bundle_page(PAGE)
 
 
 def build_teach_page() -> None:
-    """Bundle the second demo's page and make its model, as far as their sources changed."""
+    """Build the page that is taught with the camera."""
+    bundle_page(TEACH)
+    teach_backbone.make_model("teach-model", TEACH / "teach.onnx")
+
+
+def build_writes_page() -> None:
+    """Build the page of the language model."""
+    make("writes-text", [ROOT / "web" / "demo" / "writes" / "make-text.mjs"], WRITES / "sonnets.txt")
+    make("writes-model", [ROOT / "scripts" / "make_writer_model.py"], WRITES / "writer.onnx")
+    bundle_page(WRITES)
+
+
+def make(name: str, inputs: list[Path], output: Path) -> None:
+    """Let the first input, a script, write the output."""
+    script = inputs[0]
+    program = PYTHON if script.suffix == ".py" else "node"
+    sources = inputs if script.suffix == ".py" else [*inputs, ROOT / "package-lock.json"]
+    run_step(Step(name, lambda: run(program, script, output), inputs=sources, outputs=[output]))
+
+
+def bundle_page(page: Path) -> None:
+    """Bundle the page of web/demo/ that has this folder's name."""
+    sources = ROOT / "web" / "demo" / page.name
     run_step(
         Step(
-            "teach-page",
-            lambda: run("node", TEACH_SOURCES / "build.mjs", TEACH),
-            inputs=[
-                TEACH_SOURCES,
-                BUILD_PAGE,
-                FAMILY_STYLE,
-                SOURCES / "icon.svg",
-                ROOT / "package-lock.json",
-                ROOT / "THIRD_PARTY_LICENSES",
-            ],
-            outputs=[TEACH / "index.html", TEACH / "main.js", TEACH / "THIRD_PARTY_LICENSES"],
+            f"{page.name}-page",
+            lambda: run("node", sources / "build.mjs", page),
+            inputs=[sources, *SHARED_SOURCES],
+            outputs=[page / "index.html", page / "main.js", page / "THIRD_PARTY_LICENSES"],
         )
     )
-    teach_backbone.make_model("teach-model", TEACH / "teach.onnx")
 
 
 def serve(*, isolated: bool = True, port: int = 0) -> Site:
@@ -121,6 +128,7 @@ def serve(*, isolated: bool = True, port: int = 0) -> Site:
     mounts = {
         "/mnist/": (PAGE,),
         "/teach/": (TEACH,),
+        "/writes/": (WRITES,),
         "/trainweb/": (DIST / "npm",),
     }
     site = Site(isolated=isolated, mounts=mounts, port=port)
@@ -345,8 +353,7 @@ def main() -> int:
     given = {name: getattr(options, name) for name in ("epochs", "threads", "seed")}
     query = urlencode({name: value for name, value in given.items() if value is not None})
     try:
-        build_page()
-        build_teach_page()
+        build_pages()
         site = open_site(isolated=not options.no_isolation, port=0 if options.headless else options.port)
     except (BuildError, OSError) as error:
         print(f"demo: {error}", file=sys.stderr)

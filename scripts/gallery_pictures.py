@@ -22,6 +22,8 @@ QUALITY = 80
 PATIENCE_MS = 180_000
 UNTRAINED = ("camera", "teach")
 """Pages that need pictures of a visitor's."""
+READY = {"mnist": "#start:enabled", "writes": "#train:enabled"}
+WRITTEN = "document.querySelector('#round').textContent.startsWith('After 300 ')"
 DONE = "document.querySelector('#log').textContent.startsWith('done')"
 
 
@@ -29,6 +31,9 @@ def _train(page: Page, name: str) -> None:
     if name == "mnist":
         page.click("#start")
         page.wait_for_function("demo.progress.state === 'finished'", timeout=PATIENCE_MS)
+    elif name == "writes":
+        page.click("#train")
+        page.wait_for_function(WRITTEN, timeout=PATIENCE_MS)
     elif name not in UNTRAINED:
         page.click("#train")
         page.wait_for_function(DONE, timeout=PATIENCE_MS)
@@ -42,10 +47,10 @@ def take(names: list[str]) -> None:
         browser = playwright.chromium.launch(executable_path=os.environ.get("TRAINWEB_CHROMIUM", "/usr/bin/chromium"))
         for name in names:
             page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
-            is_demo = name in ("mnist", "teach")
+            is_demo = name in ("mnist", "teach", "writes")
             path = f"/{name}/index.html" if is_demo else f"/examples/{name}.html"
             page.goto((of_demos if is_demo else of_examples).url(path))
-            page.wait_for_selector("#start:enabled" if name == "mnist" else "h1", timeout=PATIENCE_MS)
+            page.wait_for_selector(READY.get(name, "h1"), timeout=PATIENCE_MS)
             _train(page, name)
             page.screenshot(path=OUT / f"{name}.jpg", type="jpeg", quality=QUALITY)
             page.close()
@@ -56,12 +61,11 @@ def take(names: list[str]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    everything = ["mnist", "teach", *sorted(path.stem for path in examples.EXAMPLES.glob("*.html"))]
+    everything = ["mnist", "teach", "writes", *sorted(path.stem for path in examples.EXAMPLES.glob("*.html"))]
     parser.add_argument("names", nargs="*", default=everything, metavar="NAME", help="default: all")
     examples.make_bundle()
     examples.make_backbone()
-    demo.build_page()
-    demo.build_teach_page()
+    demo.build_pages()
     take(parser.parse_args().names)
     return 0
 

@@ -207,9 +207,9 @@ def _lay_beside() -> None:
     _copy(DIST / "npm", OUT / "trainweb")
     _copy(DIST / "npm" / "isolate.js", OUT / "isolate.js")
     _copy(PYODIDE, OUT / "pyodide")
-    for page in (demo.PAGE, demo.TEACH):
+    for page in (demo.PAGE, demo.TEACH, demo.WRITES):
         _copy(page, OUT / page.name)
-    for name in (*(page.name for page in (demo.PAGE, demo.TEACH)), "check"):
+    for name in (*(page.name for page in (demo.PAGE, demo.TEACH, demo.WRITES)), "check"):
         page = OUT / name / "index.html"
         page.write_text(page.read_text().replace("<head>", ISOLATED, 1))
     _copy(LAB / "site", OUT / "lab")
@@ -233,8 +233,7 @@ def _build_pyodide() -> None:
 def build() -> None:
     """Write dist/site; the package and the tools of pyodide-build must be there."""
     setup()
-    demo.build_page()
-    demo.build_teach_page()
+    demo.build_pages()
     examples.make_bundle()
     examples.make_backbone()
     _build_pyodide()

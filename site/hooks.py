@@ -14,6 +14,7 @@ GUIDE_BOOST, REFERENCE_BOOST = 8, 0.001
 """Weights of pages in the search: guides answer before the reference, whose titles outweigh texts."""
 DEMOS = {
     "mnist": ("Watch a network learn to read", "the demo: draw a digit while it learns"),
+    "writes": ("Watch a network learn to write", "a language model from scratch, character by character"),
     "teach": ("Teach your own classes", "with the camera or pictures"),
 }
 IMPORTS = """

@@ -1,0 +1,98 @@
+"""The demo that learns to write: a language model from scratch, in Chromium with its own text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+from playwright.sync_api import Browser, Page, expect
+
+from .conftest import require_built, watched_page
+from .server import ROOT, Site
+
+# isort: split
+# In scripts/, which conftest puts on the path.
+from demo import build_writes_page, serve
+from make_writer_model import CONTEXT, VOCABULARY
+
+READY_MS = 240_000
+PROVERB = "a rolling stone gathers no moss.\n"
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    require_built(ROOT / "dist" / "npm" / "index.js")
+    build_writes_page()
+    site = serve(isolated=False)
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, site: Site) -> Iterator[Page]:
+    """The page, loaded without isolation; it sends nothing, and logs no error."""
+    page, errors = watched_page(browser)
+    page.set_default_timeout(READY_MS)
+    sent: list[str] = []
+    page.on("request", lambda r: sent.append(r.url) if r.method != "GET" else None)
+    page.goto(site.url("/writes/index.html"))
+    expect(page.locator("#train")).to_be_enabled(timeout=READY_MS)
+    yield page
+    page.context.close()
+    assert sent == []
+    if errors.messages:
+        pytest.fail("errors in the page:\n" + "\n".join(errors.messages), pytrace=False)
+
+
+def train(page: Page, rounds: int) -> None:
+    """Press the button, and again after so many rounds."""
+    steps = 25 * rounds
+    page.click("#train")
+    page.wait_for_function(f"parseInt(document.querySelector('#round').textContent.split(' ')[1]) >= {steps}")
+    page.click("#train")
+    expect(page.locator("#status")).to_have_text("Paused.", timeout=READY_MS)
+
+
+def test_it_says_what_it_takes_and_learns_a_proverb_by_heart(page: Page, tmp_path: Path) -> None:
+    expect(page.locator("#needs")).to_have_text(re.compile(r"some \d+ MB of memory, and about \d+ s for 25 steps"))
+    expect(page.locator("#save")).to_be_disabled()
+    page.fill("#text", PROVERB * 400)
+    page.fill("#beginning", "a rolling")
+    train(page, 4)
+    loss = re.search(r"not read: ([\d.]+)", page.inner_text("#round"))
+    assert loss is not None and float(loss[1]) < 1
+    page.locator("#temperature").fill("0.2")
+    page.click("#write")
+    expect(page.locator("#write")).to_be_enabled(timeout=READY_MS)
+    assert PROVERB in (page.text_content("#sample") or "")
+
+    for button, name in (("#save", "writer.checkpoint"), ("#export", "writer.onnx")):
+        with page.expect_download() as download:
+            page.click(button)
+        download.value.save_as(tmp_path / name)
+    # The exported model continues the proverb in the reference evaluator of onnx, too.
+    ids = np.array([[ord(c) - 32 if c != "\n" else VOCABULARY - 1 for c in PROVERB * 2]])
+    (logits,) = ReferenceEvaluator(onnx.load(tmp_path / "writer.onnx")).run(["logits"], {"ids": ids})
+    right = logits[0, :-1].argmax(-1) == ids[0, 1:]
+    assert ids.shape[1] <= CONTEXT and right[len(PROVERB) :].mean() > 0.9
+
+    page.reload()
+    expect(page.locator("#train")).to_be_enabled(timeout=READY_MS)
+    page.fill("#beginning", "a rolling")
+    page.locator("#temperature").fill("0.2")
+    page.set_input_files("#resume", tmp_path / "writer.checkpoint")
+    expect(page.locator("#status")).to_have_text("writer.checkpoint goes on where it was saved.", timeout=READY_MS)
+    page.click("#write")
+    expect(page.locator("#write")).to_be_enabled(timeout=READY_MS)
+    assert PROVERB in (page.text_content("#sample") or "")
+
+
+def test_a_text_that_is_too_short_is_refused(page: Page) -> None:
+    page.fill("#text", PROVERB)
+    page.click("#train")
+    expect(page.locator("#alert")).to_have_text(re.compile(r"The text has 33 characters. The network needs \d+"))

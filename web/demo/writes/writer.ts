@@ -1,0 +1,133 @@
+/** The network that learns to write: text in, more of such text out. */
+
+import { buildArtifacts, Tensor, TrainingSession, type Artifacts, type EpochEvent, type FitRun, type LoadProgress } from "trainweb";
+
+import { characterOf, numbersOf } from "./alphabet.js";
+
+/** Characters that the model sees at once, as scripts/make_writer_model.py has it. */
+const CONTEXT = 128;
+const BATCH = 8;
+/** Steps between two samples. */
+export const STEPS = 25;
+/** Windows of the end of the text, which are never trained on. */
+const TESTS = 16;
+const ROUNDS = 1_000_000;
+const LEARNING_RATE = 0.002;
+/** A train step takes the time of this many steps that only predict. */
+const STEPS_OF_EVAL = 3;
+
+/** What a round of steps takes here. */
+export interface Needs {
+  readonly megabytes: number;
+  readonly seconds: number;
+}
+
+export interface SampleOptions {
+  readonly length: number;
+  readonly temperature: number;
+  readonly seed: number;
+  readonly signal: AbortSignal;
+}
+
+export class Writer {
+  /** The least text: a few windows to train on, and those to test. */
+  static readonly leastText = 4 * TESTS * CONTEXT;
+
+  readonly #artifacts: Artifacts;
+  #session: TrainingSession;
+  #text: Uint8Array = new Uint8Array();
+
+  private constructor(artifacts: Artifacts, session: TrainingSession) {
+    this.#artifacts = artifacts;
+    this.#session = session;
+  }
+
+  static async load(model: string, onProgress: (progress: LoadProgress) => void): Promise<Writer> {
+    const config = { loss: "CrossEntropyLoss", optimizer: { type: "AdamW", learningRate: LEARNING_RATE }, clipGradNorm: 1 } as const;
+    const artifacts = await buildArtifacts(model, config, { onProgress });
+    return new Writer(artifacts, await TrainingSession.create(artifacts, { onProgress }));
+  }
+
+  /** Learn from this text from now on; returns the number of its characters. */
+  read(text: string): number {
+    this.#text = Uint8Array.from(numbersOf(text));
+    if (this.#text.length < Writer.leastText) {
+      throw new Error(`The text has ${this.#text.length} characters. The network needs ${Writer.leastText} or more.`);
+    }
+    return this.#text.length;
+  }
+
+  /** Memory and time of a round, measured. */
+  async needs(): Promise<Needs> {
+    const session = this.#session;
+    await session.prepare({ ids: [BATCH, CONTEXT], labels: [BATCH, CONTEXT] });
+    const batch = stacked(Array.from({ length: BATCH }, (_, k) => this.#window(k)));
+    await session.runEvalStep(batch);
+    const started = performance.now();
+    await session.runEvalStep(batch);
+    const seconds = ((performance.now() - started) / 1000) * STEPS * STEPS_OF_EVAL;
+    const { parameters, gradients, moments, arena, prepared, plans } = await session.memory();
+    return { megabytes: (parameters + gradients + moments + arena + prepared + plans) / 1e6, seconds };
+  }
+
+  /** Train until it is stopped. The next round waits for the end of `onRound`. */
+  learn(onRound: (event: EpochEvent) => Promise<void>): FitRun {
+    const tests = Array.from({ length: TESTS }, (_, k) => this.#window(this.#trainable + k * CONTEXT));
+    const rows = (): Iterable<Row> => this.#drawn();
+    return this.#session.fit(rows, {
+      epochs: ROUNDS,
+      batchSize: BATCH,
+      validationData: stacked(tests),
+      callbacks: (event) => (event.type === "epoch" ? onRound(event) : undefined),
+    });
+  }
+
+  /** Characters that follow a beginning. */
+  async *write(beginning: string, { length, temperature, seed, signal }: SampleOptions): AsyncGenerator<string> {
+    const ids = numbersOf(beginning).slice(-CONTEXT / 2);
+    for await (const { token } of this.#session.generate(ids, { maxTokens: length, temperature, seed, signal })) {
+      yield characterOf(token);
+    }
+  }
+
+  save(): Promise<Blob> {
+    return this.#session.save({ as: "blob" });
+  }
+
+  /** Go on from a file of `save`. */
+  async resume(file: Blob): Promise<void> {
+    const before = this.#session;
+    this.#session = await TrainingSession.create({ ...this.#artifacts, checkpoint: file });
+    await before.release();
+  }
+
+  export(): Promise<Blob> {
+    return this.#session.export({ as: "blob" });
+  }
+
+  /** Position of the first window that is only tested. */
+  get #trainable(): number {
+    return this.#text.length - TESTS * CONTEXT - 1;
+  }
+
+  *#drawn(): Generator<Row> {
+    for (let k = 0; k < STEPS * BATCH; k++) {
+      yield this.#window(Math.floor(Math.random() * (this.#trainable - CONTEXT)));
+    }
+  }
+
+  /** Characters as input, and as labels those that follow each of them. */
+  #window(start: number): Row {
+    const numbersFrom = (first: number): BigInt64Array =>
+      BigInt64Array.from(this.#text.subarray(first, first + CONTEXT), BigInt);
+    return { ids: numbersFrom(start), labels: numbersFrom(start + 1) };
+  }
+}
+
+type Row = Record<"ids" | "labels", BigInt64Array>;
+
+function stacked(rows: readonly Row[]): Record<keyof Row, Tensor> {
+  const joined = (name: keyof Row): Tensor =>
+    new Tensor("int64", BigInt64Array.from(rows.flatMap((row) => [...row[name]])), [rows.length, CONTEXT]);
+  return { ids: joined("ids"), labels: joined("labels") };
+}

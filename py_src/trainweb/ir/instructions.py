@@ -25,7 +25,6 @@ class Storage:
     data: bytes | memoryview | LazyTensor | None = None
     """Contents of a constant; a large one may stay in its file."""
     is_feed: bool = False
-    is_output: bool = False
 
 
 @dataclass(eq=False, slots=True)

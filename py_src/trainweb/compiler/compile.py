@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import isfinite, prod
 
 from trainweb.autodiff.deferred import differentiate
-from trainweb.backend.wasm.compile import Plan, compile_program, workspace_bytes
-from trainweb.backend.wasm.plan import InspectedNode
+from trainweb.backend.chosen import BACKEND
+from trainweb.backend.plan import InspectedNode, Plan
 from trainweb.compiler.context import Cache, Context
 from trainweb.compiler.explain import requested_dump
 from trainweb.compiler.loops import LoopCompiler
@@ -108,11 +108,11 @@ def compile_model(
     """
     if has_control_flow(graph):
         graph = expand_control_flow(graph, {**feeds, **(known or {})})
-    context = Context(workspace_bytes, memory_budget, cache, cache_trained, saves_little)
+    context = Context(BACKEND.workspace_bytes, memory_budget, cache, cache_trained, saves_little)
     compilation = _Compilation(graph, bindings or {}, sequences or {}, overwrite, CACHING.holds(context))
     program = compilation.program(feeds, outputs, known or {}, evaluate, keep_all=keep_all)
     run_passes(program, context, observe or requested_dump(graph.name))
-    plan = compile_program(program, segment_bytes, arena_limit)
+    plan = BACKEND.compile_program(program, segment_bytes, arena_limit)
     plan.inspected_nodes = compilation.inspected_nodes
     plan.recomputation = context.recomputation or Recomputation(plan.arena_bytes)
     if cache is not None and program.hoisted:
@@ -126,7 +126,7 @@ def _body_program(body: Graph, types: Mapping[str, TensorType], outputs: Sequenc
         if (op := bind(node, body.opsets)).draws or op.state_inputs:
             raise op.unsupported("an operator that draws or updates, in a loop that is not written out,")
     program = _Compilation(body, {}, {}, True, hoists=False).program(types, outputs, {}, None)
-    run_passes(program, Context(workspace_bytes))
+    run_passes(program, Context(BACKEND.workspace_bytes))
     return program
 
 

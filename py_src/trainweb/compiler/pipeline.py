@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trainweb.backend.wasm.passes.methods import select_methods
+from trainweb.backend.chosen import BACKEND
 from trainweb.compiler.context import Context
 from trainweb.compiler.passes.accumulate import accumulate_in_place, accumulate_sums
 from trainweb.compiler.passes.attention import fuse_attention
 from trainweb.compiler.passes.cheap import recompute_cheap
 from trainweb.compiler.passes.eliminate import drop_unread_results
 from trainweb.compiler.passes.epilogue import absorb_factors, fuse_epilogues
-from trainweb.compiler.passes.fuse import fuse_elementwise, fuse_reductions, repeat_cheap
+from trainweb.compiler.passes.fuse import fuse_elementwise, repeat_cheap
 from trainweb.compiler.passes.hoist import hoist, restore_hoisted
 from trainweb.compiler.passes.lowrank import merge_low_rank
 from trainweb.compiler.passes.pooling import mask_maxima
@@ -69,7 +69,7 @@ class Pass:
 
 PASSES: tuple[Pass, ...] = (
     Pass(
-        select_methods,
+        BACKEND.select_methods,
         before={
             "hoist": "weights that Winograd's method transforms are cached",
             "fuse_epilogues": "another kernel may take another epilogue",
@@ -164,7 +164,7 @@ PASSES: tuple[Pass, ...] = (
         repeat_cheap,
         before={"fuse_reductions": "a chain that reduces its result can no longer be merged"},
     ),
-    Pass(fuse_reductions),
+    Pass(BACKEND.fuse_reductions),
     Pass(
         rematerialise,
         after={

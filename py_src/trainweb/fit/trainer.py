@@ -37,7 +37,7 @@ from trainweb.training.reports import OverfitReport
 if TYPE_CHECKING:
     from weakref import WeakSet
 
-    from trainweb.backend.wasm.engine.base import Engine
+    from trainweb.backend.engine import Engine
     from trainweb.metrics import Value
     from trainweb.training.session import TrainingSession
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
-from trainweb.backend.wasm.plan import Plan
+from trainweb.backend.plan import Plan
 from trainweb.compiler import Binding, compile_model
 from trainweb.compiler.context import Cache
 from trainweb.compiler.explain import Explanation
@@ -41,7 +41,7 @@ from trainweb.training.host import N_SEGMENTS, STATE_BYTES, check_segments, eval
 from trainweb.training.parameters import Layout, ParameterSlot, Shape
 
 if TYPE_CHECKING:
-    from trainweb.backend.wasm.engine.base import Engine
+    from trainweb.backend.engine import Engine
     from trainweb.compiler.pipeline import Observer
 
 BUFFER_SUFFIX = "_grad.accumulation.buffer"

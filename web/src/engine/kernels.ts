@@ -60,9 +60,8 @@ export interface ThreadExports extends KernelExports {
   tw_wake_word(): number;
 }
 
-/** Codes that `tw_worker_loop` returns. */
+/** What `tw_worker_loop` returns to a worker that is to load code; any other code ends the worker. */
 export const WORKER_LOAD = 1;
-export const WORKER_EXIT = 2;
 
 const now = (): number => performance.now();
 

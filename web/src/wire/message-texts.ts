@@ -34,10 +34,6 @@ export const MESSAGES = {
     error: "ModelError",
     text: "A fit with 'proximal' cannot go on from a checkpoint: it pulls towards the parameters that it started with.",
   },
-  NEEDS_EXTRA: {
-    error: "UnsupportedError",
-    text: "{what} is not installed: pip install 'trainweb[{extra}]'. It does not run in a page.",
-  },
   BEYOND_BOUND: {
     error: "ModelError",
     text: "The update has an element of magnitude {value}, beyond the bound {bound}: clip it, or let all members take a larger bound.",
@@ -186,25 +182,13 @@ export const MESSAGES = {
     error: "SessionError",
     text: "This session has no adapters: give 'lora' in the config of createFromModel.",
   },
-  CHECKPOINT_TOO_LARGE: {
-    error: "LimitError",
-    text: "The checkpoint would have {nbytes} bytes; one file holds at most {limit}. Take the parameters by getContiguousParameters() or exportWeights().",
-  },
   NOT_IN_BUNDLE: {
     error: "SessionError",
     text: "The bundle was not compiled for {what}, and it carries no models to compile it from. Make the bundle with `trainweb compile`, which includes the models, or create the session from its artifacts.",
   },
-  OTHER_PARAMETERS: {
-    error: "ModelError",
-    text: "The parameters of the models differ from the parameters of the compiled plans.",
-  },
   ARENA_LIMIT: {
     error: "LimitError",
     text: "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}.",
-  },
-  SESSION_TOO_LARGE: {
-    error: "LimitError",
-    text: "The weights of this session take {nbytes} bytes with their gradients and the optimizer's moments; the kernels' memory has {limit} at most. Freeze parameters, or take an optimizer with fewer moments.",
   },
   NOT_A_COUNT: {
     error: "SessionError",
@@ -301,10 +285,6 @@ export const MESSAGES = {
   ROW_TYPE: {
     error: "FeedError",
     text: "Row {position} of the data has {given} as {name!r}; the first row of its batch has {expected}.",
-  },
-  RAGGED_VALUE: {
-    error: "FeedError",
-    text: "Row {position} of the data has no array as {name!r}: {reason}",
   },
   DISPOSED_VALUE: {
     error: "FeedError",
@@ -506,10 +486,6 @@ export const MESSAGES = {
     error: "ModelError",
     text: "Metrics compare an output of the eval model with a target; it has {names}. Name the output among additionalOutputNames in the config of createFromModel, and as 'predictions' where there are several.",
   },
-  METRIC_SHAPES: {
-    error: "FeedError",
-    text: "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}.",
-  },
   METRIC_TYPE: {
     error: "FeedError",
     text: "A metric cannot compare values of type {dtype}: give float32, int64 or int32.",
@@ -662,10 +638,6 @@ export const MESSAGES = {
     error: "BufferSizeError",
     text: "Size of the buffer passed into loadParametersBuffer must match the number of parameters in the model. Please use getParametersSize method to check. Expected: {expected} bytes, Actual: {actual} bytes.",
   },
-  OTHER_WEIGHTS: {
-    error: "CheckpointError",
-    text: "The file {said}. With strict false, only the parameters that the file and the model share are loaded.",
-  },
   PROPERTY_RANGE: {
     error: "RangeError",
     text: "A property may be an integer of at most 64 bits; this one has {bits}. Keep it as a text or as a float.",
@@ -685,10 +657,6 @@ export const MESSAGES = {
   SETTING_TWICE: {
     error: "TypeError",
     text: "{what} takes {name!r} and {other!r} for the same setting: give one of them.",
-  },
-  NO_DECAY: {
-    error: "ModelError",
-    text: "{what} has no setting 'weight_decay'; it has {names}.",
   },
   MISSING_SETTING: {
     error: "ModelError",
@@ -717,13 +685,5 @@ export const MESSAGES = {
   NO_AVERAGES: {
     error: "SessionError",
     text: "The session keeps no averages of its parameters: make it, or its artifacts, with the setting 'ema'.",
-  },
-  UNKNOWN_IN_GROUP: {
-    error: "ModelError",
-    text: "A group names {name!r}, which is not a trained parameter; they are {names}.",
-  },
-  LOSS_INPUTS: {
-    error: "ModelError",
-    text: "{loss} takes {n} of the model's outputs, but these are given: {names}. Choose with 'lossInputNames'.",
   },
 } as const;

@@ -22,7 +22,7 @@ class Packed:
 
 
 def nibbles(rows: np.ndarray) -> np.ndarray:
-    """Two numbers a byte, the first in the lower half; rows start where the last one ends, in the middle of a byte too."""
+    """Two numbers a byte, the first in the lower half; a row may start in the middle of a byte."""
     flat = rows.reshape(-1).astype(np.uint8) & 15
     flat = np.append(flat, np.zeros(flat.size % 2, np.uint8))
     return flat[::2] | flat[1::2] << 4
@@ -43,7 +43,9 @@ def packed(
     args |= {"scale": None, "zero": None, "scale_row": 0, "scale_col": 0, "zero_row": 0, "zero_col": 0}
     args |= {"flip": 0, "center": 0}
     if kind in ("half", "bfloat"):
-        x = (rng.standard_normal((rows, cols + pad)) * 10.0 ** rng.integers(-9, 4, (rows, cols + pad))).astype(np.float32)
+        x = (rng.standard_normal((rows, cols + pad)) * 10.0 ** rng.integers(-9, 4, (rows, cols + pad))).astype(
+            np.float32
+        )
         bits = x.astype(np.float16).view(np.uint16) if kind == "half" else (x.view(np.uint32) >> 16).astype(np.uint16)
         values = bits.view(np.float16) if kind == "half" else (bits.astype(np.uint32) << 16).view(np.float32)
         args |= {"packing": 4 if kind == "half" else 5, "x": bits.reshape(-1).view(np.uint8)}
@@ -127,7 +129,17 @@ PRODUCTS = [
     ("half", (1, 1)),
     ("bfloat", (1, 1)),
 ]
-SIZES = [(1, 1, 1), (1, 70, 96), (1, 1100, 9), (1, 40, 9000), (3, 5, 7), (2, 33, 600), (130, 45, 64), (490, 96, 530), (4, 3, 0)]
+SIZES = [
+    (1, 1, 1),
+    (1, 70, 96),
+    (1, 1100, 9),
+    (1, 40, 9000),
+    (3, 5, 7),
+    (2, 33, 600),
+    (130, 45, 64),
+    (490, 96, 530),
+    (4, 3, 0),
+]
 
 
 @pytest.mark.parametrize("build", BUILDS)

@@ -20,6 +20,7 @@ from trainweb.compiler.passes.epilogue import absorb_factors, fuse_epilogues
 from trainweb.compiler.passes.fuse import fuse_elementwise, repeat_cheap
 from trainweb.compiler.passes.hoist import hoist, restore_hoisted
 from trainweb.compiler.passes.lowrank import merge_low_rank
+from trainweb.compiler.passes.packed import read_packed
 from trainweb.compiler.passes.pooling import mask_maxima
 from trainweb.compiler.passes.recompute import rematerialise
 from trainweb.compiler.passes.strided import absorb_copies
@@ -101,6 +102,11 @@ PASSES: tuple[Pass, ...] = (
             "hoist": "a copy of a parameter would be cached, though a product can read the parameter itself",
             "fuse_attention": "attention is recognised only if products read q, k and v in place",
         },
+    ),
+    Pass(
+        read_packed,
+        after={"absorb_copies": "a transposed weight is recognised where the product reads it in place"},
+        before={"hoist": "a dequantized weight would be cached, though a product can read the weight itself"},
     ),
     Pass(
         accumulate_in_place,

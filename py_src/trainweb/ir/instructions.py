@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias, cast, dataclass_tran
 
 from trainweb.ir.expr import Expr
 from trainweb.ir.layout import CONSTANTS
-from trainweb.model.graph import ITEM_SIZE
+from trainweb.model.graph import ITEM_SIZE, data_bytes
 from trainweb.model.lazy import LazyTensor
 
 
@@ -47,7 +47,7 @@ class Buf:
     @property
     def nbytes(self) -> int:
         """Number of bytes."""
-        return prod(self.shape) * ITEM_SIZE[self.dtype]
+        return data_bytes(self.dtype, prod(self.shape))
 
     def view(self, shape: Sequence[int], shift: int = 0) -> Buf:
         """The same bytes under another shape, from `shift` elements on."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 2213249055
+FINGERPRINT: Final = 3953279646
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -116,6 +116,14 @@ SCATTER_I64: Final = 2
 
 ACTIVATION_NONE: Final = 0
 ACTIVATION_RELU: Final = 1
+
+# How numbers are stored: of 4 bits, the first in the lower half of a byte; of 8, 16 and 32 bits; float16 and bfloat16.
+PACKED_4: Final = 0
+PACKED_8: Final = 1
+PACKED_16: Final = 2
+PACKED_32: Final = 3
+PACKED_HALF: Final = 4
+PACKED_BFLOAT: Final = 5
 
 # Weights [gates*hidden, hidden], gates as ONNX orders them: z r h of a GRU, i o f c of an LSTM. Linear: the reset gate
 # is applied to the product (linear_before_reset).

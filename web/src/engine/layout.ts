@@ -111,6 +111,15 @@ export const SCATTER_I64 = 2;
 export const ACTIVATION_NONE = 0;
 export const ACTIVATION_RELU = 1;
 
+// How numbers are stored: of 4 bits, the first in the lower half of a byte; of 8, 16 and 32 bits;
+// float16 and bfloat16.
+export const PACKED_4 = 0;
+export const PACKED_8 = 1;
+export const PACKED_16 = 2;
+export const PACKED_32 = 3;
+export const PACKED_HALF = 4;
+export const PACKED_BFLOAT = 5;
+
 // Weights [gates*hidden, hidden], gates as ONNX orders them: z r h of a GRU, i o f c of an LSTM.
 // Linear: the reset gate is applied to the product (linear_before_reset).
 export const CELL_RNN_TANH = 0;

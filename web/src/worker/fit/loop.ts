@@ -22,18 +22,15 @@ import type {
   WireClip,
   WireEvaluation,
 } from "../../wire/fit.js";
-import { NumericsError } from "../../wire/errors.js";
 import { sessionError } from "../../wire/messages.js";
 import type { MaybePromise, NamedTensor } from "../../wire/protocol.js";
 import { Evaluation, failedBatch, fetchesOfLoss, scalarOf } from "../evaluation.js";
 import { CheckpointWriter } from "./checkpoint.js";
 import { FitEpochs } from "./epochs.js";
+import { FitSteps } from "./steps.js";
 import { Columns, readLoss, RowSteps, Updates } from "./fast-steps.js";
-import { MeanLoss } from "../loss-counts.js";
-import { NanGuard } from "./on-nan.js";
 import { withValue } from "../python-models.js";
 import { located, type FailedBatch } from "../places.js";
-import { ProximalTerm } from "./proximal.js";
 import type { SessionCore } from "../session-core.js";
 
 /** Steps follow each other for this long before the worker listens, if they are shorter: to listen takes time, too. */
@@ -65,35 +62,19 @@ export class WorkerFit {
   readonly #trainSteps: RowSteps | null;
   #evaluation: Evaluation | null = null;
   readonly #updates: Updates;
-  readonly #proximal: ProximalTerm | null;
-  /** Batches whose gradients no optimizer step took yet. */
-  #waiting = 0;
-  #optimizerSteps = 0;
-  #epoch = 0;
-  #step = 0;
-  /** Batches of the epoch that were not undone. */
-  #kept = 0;
-  #mean: MeanLoss;
+  readonly #steps: FitSteps;
   /** Of all batches so far. */
   #losses: number[] = [];
   readonly #epochs: FitEpochs;
   #checkpoint: CheckpointWriter | null = null;
-  readonly #guard: NanGuard | null;
-  /** How the session was before the fit; null: it is another since. */
-  #before: { readonly overwrites: boolean; readonly rate: number } | null;
-  /** The epoch whose begin can be gone back to. */
-  #goodEpoch = -1;
 
   constructor(core: SessionCore, spec: FitSpec, port: MessagePort) {
     this.#core = core;
     this.#spec = spec;
     this.#control = new Control(port, spec);
     this.#epochs = new FitEpochs(spec.early);
-    this.#mean = new MeanLoss(core.host.lossCounts.train);
-    this.#before = { overwrites: core.overwrites, rate: core.getLearningRate() };
     this.#updates = updatesOf(core, spec.clip);
-    this.#proximal = spec.proximal > 0 ? new ProximalTerm(core, spec.proximal) : null;
-    this.#guard = spec.onNaN === null ? null : new NanGuard(core, spec.onNaN);
+    this.#steps = new FitSteps(core.host, spec);
     this.#train = spec.train === null ? null : new Columns(spec.train);
     this.#validation = spec.validation === null ? null : new Columns(spec.validation);
     const { trainingInputNames, valuesDecide } = core.info;
@@ -107,7 +88,7 @@ export class WorkerFit {
       this.#checkpoint = await CheckpointWriter.open(this.#core, this.#spec.checkpoint);
       await this.#resume(this.#checkpoint);
     }
-    const position = { epoch: this.#epoch, step: this.#step, optimizerSteps: this.#optimizerSteps };
+    const { position } = this.#steps;
     return { ...this.#epochs.answer(this.#epochs.done), position, losses: Float32Array.from(this.#losses) };
   }
 
@@ -117,23 +98,21 @@ export class WorkerFit {
       return;
     }
     const { position, losses } = record;
-    this.#before = null;
     this.#losses = [...losses];
-    this.#optimizerSteps = position.optimizerSteps;
-    this.#begin(position.epoch, position.step, new MeanLoss(this.#core.host.lossCounts.train, position));
-    this.#kept = this.#losses.slice(this.#losses.length - position.step).filter((loss) => !Number.isNaN(loss)).length;
+    const ofEpoch = losses.subarray(losses.length - position.step);
+    this.#steps.resume(position, ofEpoch.filter((loss) => !Number.isNaN(loss)).length);
     record.epochs.forEach((epoch) => this.#epochs.observe(epoch));
     this.#epochs.best = record.best;
   }
 
   /** The page has an epoch end. */
   async endEpoch({ isStopped, ...told }: EpochTask): Promise<EpochAnswer> {
-    if (this.#kept === 0) {
+    const { kept, loss, position } = this.#steps;
+    if (kept === 0) {
       return this.#epochs.answer([]);
     }
     const core = this.#core;
-    const rate = core.getLearningRate();
-    const record = { epoch: this.#epoch + 1, steps: this.#kept, loss: this.#mean.value, learningRate: rate, ...told };
+    const record = { epoch: position.epoch + 1, steps: kept, loss, learningRate: core.getLearningRate(), ...told };
     if (isStopped) {
       this.#epochs.add(record);
     } else {
@@ -141,42 +120,32 @@ export class WorkerFit {
         const { data } = await core.getContiguousParameters(false, this.#spec.ema);
         this.#epochs.best = data;
       }
-      this.#begin(this.#epoch + 1);
+      this.#steps.beginEpoch(position.epoch + 1);
       this.#keep();
     }
     return this.#epochs.answer([record]);
   }
 
-  #begin(epoch: number, step = 0, mean = new MeanLoss(this.#core.host.lossCounts.train)): void {
-    [this.#epoch, this.#step, this.#kept, this.#mean] = [epoch, step, 0, mean];
-  }
-
   #keep(): void {
-    this.#core.setLazyReset(true);
-    const position = { epoch: this.#epoch, step: this.#step, ...this.#mean.position, optimizerSteps: this.#optimizerSteps };
-    const { done: epochs, best } = this.#epochs;
-    this.#checkpoint?.save({ position, epochs, losses: Float32Array.from(this.#losses), best });
-    this.#guard?.keepGood();
+    if (this.#checkpoint !== null) {
+      this.#steps.keep();
+      const { position } = this.#steps;
+      const { done: epochs, best } = this.#epochs;
+      this.#checkpoint.save({ position, epochs, losses: Float32Array.from(this.#losses), best });
+    }
   }
 
   /** Train on an epoch of the rows, or on batches. */
   async train(task: TrainTask): Promise<TrainAnswer> {
-    const core = this.#core;
-    if (task.epoch !== this.#epoch) {
-      this.#begin(task.epoch);
-    }
-    const guard = this.#guard;
-    if (guard !== null && this.#goodEpoch !== task.epoch) {
-      this.#goodEpoch = task.epoch;
-      guard.keepGood();
-    }
+    const steps = this.#steps;
+    steps.beginEpoch(task.epoch);
     const losses: number[] = [];
     let current: Step | null = null;
     try {
-      for (const step of guard?.hasEnded === true ? [] : this.#stepsOf(task)) {
+      for (const step of steps.hasEnded ? [] : this.#stepsOf(task)) {
         current = step;
         const loss = await this.#take(step, task);
-        if (guard?.hasEnded === true) {
+        if (steps.hasEnded) {
           break;
         }
         losses.push(loss);
@@ -184,111 +153,81 @@ export class WorkerFit {
           break;
         }
       }
-      await this.#endTask(task, guard);
+      await this.#endTask(task);
     } catch (error) {
-      // Gradients that no optimizer step has used are dropped, unless the fit was refused: then nothing changes.
-      this.#waiting = 0;
-      core.setLazyReset(this.#before?.overwrites ?? true);
-      if (this.#before !== null) {
-        core.setLearningRate(this.#before.rate);
-      }
-      const place = { epoch: this.#epoch + 1, batch: this.#step + 1 };
-      throw current === null ? error : located(error, current.failed(), place);
+      const { epoch, step } = steps.position;
+      steps.end();
+      throw current === null ? error : located(error, current.failed(), { epoch: epoch + 1, batch: step + 1 });
     }
-    return {
-      losses: Float32Array.from(losses),
-      optimizerSteps: this.#optimizerSteps,
-      isNaN: guard?.hasEnded === true,
-    };
+    const { optimizerSteps } = steps.position;
+    return { losses: Float32Array.from(losses), optimizerSteps, isNaN: steps.hasEnded };
   }
 
-  /** Use gradients that wait, or drop them, where the epoch or the fit ends. */
-  async #endTask(task: TrainTask, guard: NanGuard | null): Promise<void> {
+  /** Use gradients that wait where the epoch or the fit ends. */
+  async #endTask(task: TrainTask): Promise<void> {
+    const steps = this.#steps;
     const isStopping = task.isStopped || this.#control.isStopping;
-    if (this.#control.isAborted || guard?.hasEnded === true) {
-      this.#waiting = 0;
-    } else if (this.#waiting > 0 && (task.isLast || isStopping)) {
-      await this.#lastUpdate();
-    } else if (this.#waiting === 0 && isStopping) {
-      this.#keep();
+    if (this.#control.isAborted || steps.hasEnded) {
+      return;
     }
-    this.#core.setLazyReset(this.#waiting === 0);
-    if (guard?.hasEnded === false && task.isLast && this.#kept === 0 && !isStopping) {
+    if (steps.waiting === 0 && isStopping) {
+      this.#keep();
+    } else if (steps.waiting > 0 && (task.isLast || isStopping)) {
+      await this.#lastUpdate();
+    }
+    if (this.#spec.onNaN !== null && !steps.hasEnded && task.isLast && steps.kept === 0 && !isStopping) {
       throw sessionError("ALL_SKIPPED", { epoch: task.epoch + 1 });
     }
   }
 
   /** Train on a batch, and update the parameters if it is time; the loss, NaN if the batch was undone. */
   async #take(step: Step, { rates, from }: TrainTask): Promise<number> {
-    const waiting = this.#waiting;
-    this.#guard?.begin();
+    const steps = this.#steps;
+    steps.begin();
+    const { waiting, position } = steps;
+    let loss: number;
     try {
       if (waiting === 0 && rates !== null) {
-        this.#core.setLearningRate(rates[this.#optimizerSteps - from] as number);
+        this.#core.setLearningRate(rates[position.optimizerSteps - from] as number);
       }
       const stepped = step.run(waiting === 0);
-      const { loss, weight } = stepped instanceof Promise ? await stepped : stepped;
-      this.#before = null;
-      this.#check(loss, this.#step + 1);
-      this.#waiting++;
-      const isUpdated = this.#waiting === this.#spec.accumulate;
-      if (isUpdated) {
-        await this.#update(loss, this.#step + 1);
+      const { weight, ...done } = stepped instanceof Promise ? await stepped : stepped;
+      ({ loss } = done);
+      if (steps.trained(loss, weight)) {
+        await this.#update(position.step + 1);
       }
-      this.#note(loss, weight);
-      if (isUpdated && this.#checkpoint?.isDue(this.#optimizerSteps) === true) {
-        this.#keep();
-      }
-      return loss;
     } catch (error) {
-      const { action, hasEnded } = this.#undo(error);
-      this.#waiting = action === "restore" ? 0 : waiting;
-      if (!hasEnded) {
-        this.#note(NaN, null);
-      }
-      return NaN;
+      steps.undo(error);
+      loss = NaN;
     }
-  }
-
-  /** @throws TrainwebError for a loss that is NaN or infinite; with `onNaN` NumericsError for gradients and others, too */
-  #check(loss: number, step: number): void {
-    const epoch = this.#epoch + 1;
-    this.#guard?.check(loss, step, epoch);
-    if (!Number.isFinite(loss)) {
-      throw sessionError("NON_FINITE_LOSS", { value: loss, step, epoch });
+    if (!steps.hasEnded) {
+      this.#losses.push(loss);
     }
+    const { optimizerSteps } = steps.position;
+    if (optimizerSteps > position.optimizerSteps && this.#checkpoint?.isDue(optimizerSteps) === true) {
+      this.#keep();
+    }
+    return loss;
   }
 
   /** Use the gradients that wait. */
-  async #update(loss: number, step: number): Promise<void> {
-    this.#proximal?.add();
+  async #update(step: number): Promise<void> {
     const updated = this.#updates.run();
     if (updated instanceof Promise) {
       await updated;
     }
-    this.#check(loss, step);
-    this.#waiting = 0;
-    this.#optimizerSteps++;
+    this.#steps.updated(step);
   }
 
   /** Use the gradients that are left over at the end of an epoch. */
   async #lastUpdate(): Promise<void> {
-    this.#guard?.begin();
     try {
-      await this.#update(0, this.#step);
+      if (this.#steps.rest()) {
+        await this.#update(this.#steps.position.step);
+      }
     } catch (error) {
-      this.#undo(error);
+      this.#steps.undo(error);
     }
-    this.#waiting = 0;
-  }
-
-  /** Undo a batch that made NaN or infinity; throws other errors. */
-  #undo(error: unknown): NanGuard {
-    if (this.#guard === null || !(error instanceof NumericsError)) {
-      throw error;
-    }
-    this.#guard.undo(error, this.#step + 1, this.#epoch + 1);
-    return this.#guard;
   }
 
   /** Evaluate the rows, or batches; the values when the last have come. */
@@ -315,7 +254,7 @@ export class WorkerFit {
           await done;
         }
       } catch (error) {
-        const place = { epoch: this.#epoch + 1, batch: evaluation.batches + 1 };
+        const place = { epoch: this.#steps.position.epoch + 1, batch: evaluation.batches + 1 };
         throw located(error, failedBatch(batch), place, data === "training" ? "the data" : "validation data");
       }
       if (this.#control.isDue && !(await this.#control.listen(null))) {
@@ -333,7 +272,7 @@ export class WorkerFit {
   /** @param isWhole - it did not fail */
   async end(isWhole: boolean): Promise<void> {
     this.#control.end();
-    this.#guard?.end();
+    this.#steps.end();
     await this.#checkpoint?.end();
     if (isWhole && this.#epochs.best !== null) {
       this.#core.loadParametersBuffer(this.#epochs.best, false);
@@ -345,7 +284,7 @@ export class WorkerFit {
     const core = this.#core;
     if (batches !== null) {
       for (const batch of batches) {
-        yield { run: (overwrite) => this.#runBatch(batch, overwrite), failed: () => failedBatch(batch) };
+        yield { run: () => this.#runBatch(batch), failed: () => failedBatch(batch) };
       }
       return;
     }
@@ -354,7 +293,7 @@ export class WorkerFit {
     const order = seed === null ? inOrder(columns.rows) : permutation(columns.rows, seed, epoch);
     const steps = this.#trainSteps;
     // A fit that goes on has done the first ones.
-    let skipped = this.#step;
+    let skipped = this.#steps.position.step;
     for (const rows of epochBatches(order, batchSize, remainder)) {
       if (skipped > 0) {
         skipped--;
@@ -363,7 +302,7 @@ export class WorkerFit {
       const feeds = (): NamedTensor[] => columns.feeds(rows, core.info.trainingInputNames);
       const failed = (): FailedBatch => ({ feeds: feeds(), rows: rows.length, numberOf: (k) => rows[k] as number });
       if (steps === null) {
-        yield { run: (overwrite) => this.#runBatch({ feeds: feeds(), rows: rows.length, first: 0 }, overwrite), failed };
+        yield { run: () => this.#runBatch({ feeds: feeds(), rows: rows.length, first: 0 }), failed };
       } else {
         const run = (overwrite: boolean): MaybePromise<Stepped> =>
           withValue(steps.run(rows, overwrite), (plan) => ({
@@ -375,10 +314,9 @@ export class WorkerFit {
     }
   }
 
-  #runBatch({ feeds, rows }: WireBatch, overwrite: boolean): MaybePromise<Stepped> {
+  #runBatch({ feeds, rows }: WireBatch): MaybePromise<Stepped> {
     const name = this.#spec.loss;
     const { output } = this.#core.host.lossCounts.train;
-    this.#core.setLazyReset(overwrite);
     return withValue(this.#core.step("train", feeds, fetchesOfLoss(name, output)), ({ results: [loss, count] }) => ({
       loss: scalarOf(loss, name),
       weight: output === null ? rows : scalarOf(count, output),
@@ -392,18 +330,9 @@ export class WorkerFit {
     }
   }
 
-  /** @param weight - by what the loss was divided; null: the batch was undone */
-  #note(loss: number, weight: number | null): void {
-    this.#step++;
-    this.#losses.push(loss);
-    if (weight !== null) {
-      this.#kept++;
-      this.#mean.add(loss, weight);
-    }
-  }
-
   #progress(): FitProgress {
-    return { epoch: this.#epoch + 1, step: this.#step, loss: this.#mean.value };
+    const { position, loss } = this.#steps;
+    return { epoch: position.epoch + 1, step: position.step, loss };
   }
 }
 

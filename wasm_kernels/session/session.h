@@ -20,11 +20,11 @@ typedef struct tw_loaded {
 
 /* The steps of a fit: what hosts read of it, `layout fit` of kernels.def, and what it works with. */
 typedef struct {
-    uint32_t next, fault, has_begun, waiting, epoch, step, kept, optimizer_steps;
+    uint32_t next, fault, is_batch, waiting, epoch, step, kept, optimizer_steps;
     double loss_sum, rows;
     uint32_t accumulate, on_nan, is_sum; /* accumulate is 0 while no fit runs */
     uint32_t is_open;                    /* the first epoch has begun */
-    uint32_t is_batch;                   /* a batch is under way, and not the update that an epoch ends with */
+    uint32_t has_begun;                  /* a batch has changed the session */
     uint32_t restores;
     double mu, loss, weight;
     uint32_t lazy_reset; /* of the session before the fit */

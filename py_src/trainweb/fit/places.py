@@ -11,12 +11,11 @@ from trainweb import messages
 from trainweb.errors import FeedError, NumericsError
 
 if TYPE_CHECKING:
-    from trainweb.fit.resume import Position
-    from trainweb.fit.steps import FitState
+    from trainweb.fit.steps import Position
 
 
 def located(
-    error: FeedError | NumericsError, feeds: Mapping[str, Any], rows: Sequence[int], at: Position | FitState, data: str = "data"
+    error: FeedError | NumericsError, feeds: Mapping[str, Any], rows: Sequence[int], at: Position, data: str = "data"
 ) -> Exception:
     """The error of a batch, with epoch, batch and, of a value that is out of range, input and row.
 

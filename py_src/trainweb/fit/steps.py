@@ -1,4 +1,4 @@
-"""The steps of a fit as the kernels count them (`wasm_kernels/session/fit.c`); in a page `web/src/worker/fit/steps.ts`."""
+"""The steps of a fit, which `wasm_kernels/session/fit.c` counts; in a page `web/src/worker/fit/steps.ts`."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ FAULTS = {
 """Names of the loss and of segments in the error for NaN or infinity."""
 
 
-class FitState(NamedTuple):
-    """The position of a fit: `layout fit` of `kernels.def`."""
+class Position(NamedTuple):
+    """The position of a fit: `layout fit` of `kernels.def`, which says what the fields are."""
 
-    next: int
-    fault: int
-    has_begun: int
-    waiting: int
-    epoch: int
-    step: int
-    kept: int
-    optimizer_steps: int
-    loss_sum: float
-    rows: float
+    next: int = 0
+    fault: int = 0
+    is_batch: int = 0
+    waiting: int = 0
+    epoch: int = 0
+    step: int = 0
+    kept: int = 0
+    optimizer_steps: int = 0
+    loss_sum: float = 0.0
+    rows: float = 0.0
 
     @property
     def loss(self) -> float:
@@ -74,14 +74,8 @@ class FitSteps:
         self._host, self.on_nan = host, on_nan
         self.call("start", accumulate, ACTIONS.index(on_nan), is_sum, float(proximal))
 
-    def call(self, name: str, *args: float) -> None:
-        """Call a function of `fit.c` that a position follows."""
-        self._host.check()
-        self._host.demand(f"tw_fit_{name}", *args)
-        self.at = FitState(*WORDS.unpack(self._host.engine.read(self._host.call("tw_fit_at"), 4 * FIT_WORDS)))
-
-    def trained(self, loss: float, weight: float) -> bool:
-        """Note a train step and what its loss was divided by; True if the optimizer step is due.
+    def call(self, name: str, *args: float) -> bool:
+        """Call a function of `fit.c`; True if the optimizer step is due.
 
         Raises
         ------
@@ -91,25 +85,18 @@ class FitSteps:
         TrainwebError
             The loss is, and no `on_nan` says what to do.
         """
-        self.call("trained", loss, weight)
-        if self.at.next == NEXT_FAIL:
-            raise messages.NON_FINITE_LOSS(value=loss, step=self.at.step + 1, epoch=self.at.epoch + 1)
-        self._check(self.at.step + 1)
-        return self.at.next == NEXT_UPDATE
+        self._host.check()
+        self._host.demand(f"tw_fit_{name}", *args)
+        at = self.at = Position(*WORDS.unpack(self._host.engine.read(self._host.call("tw_fit_at"), 4 * FIT_WORDS)))
+        if at.next == NEXT_FAIL and self.on_nan is None:
+            raise messages.NON_FINITE_LOSS(value=args[0], **self._place)
+        if at.next == NEXT_UNDO:
+            raise messages.NOT_A_NUMBER_IN_FIT(what=FAULTS[at.fault], **self._place)
+        return at.next == NEXT_UPDATE
 
-    def rest(self) -> bool:
-        """Whether gradients are left over for an optimizer step, which begins then."""
-        self.call("rest")
-        return self.at.next == NEXT_UPDATE
-
-    def updated(self, step: int) -> None:
-        """Note an optimizer step; raises as `trained`."""
-        self.call("updated")
-        self._check(step)
-
-    def _check(self, step: int) -> None:
-        if self.at.next == NEXT_UNDO:
-            raise messages.NOT_A_NUMBER_IN_FIT(what=FAULTS[self.at.fault], step=step, epoch=self.at.epoch + 1)
+    @property
+    def _place(self) -> dict[str, int]:
+        return {"step": self.at.step + self.at.is_batch, "epoch": self.at.epoch + 1}
 
     def undo(self, error: NumericsError) -> bool:
         """Have the session as before the batch, or as it was when it was good last; True if the fit ends.
@@ -121,11 +108,10 @@ class FitSteps:
         """
         if self.on_nan is None:
             raise error
-        step = self.at.step + 1
+        place = self._place
         self.call("undo")
         if self.at.next == NEXT_FAIL:
-            epoch = self.at.epoch + 1
-            raise messages.RESTORED_TOO_OFTEN(most=MOST_RESTORES, step=step, epoch=epoch, reason=error)
+            raise messages.RESTORED_TOO_OFTEN(most=MOST_RESTORES, reason=error, **place)
         return self.at.next == NEXT_END
 
     def end(self) -> None:

@@ -26,7 +26,7 @@ from trainweb.fit.options import DEFAULT_BATCH, EarlyStopping, checked_options, 
 from trainweb.fit.overfit import overfit_one_batch
 from trainweb.fit.places import located
 from trainweb.fit.rates import schedule_of
-from trainweb.fit.resume import FitCheckpoint, Position
+from trainweb.fit.resume import FitCheckpoint
 from trainweb.fit.split import split_data
 from trainweb.fit.steps import FitSteps
 from trainweb.training.reports import OverfitReport
@@ -434,7 +434,9 @@ class FitPlan:
                 stack.enter_context(self.checkpoint.locked())
                 self._resume(self.checkpoint)
             bar = (
-                make_bar((self.epochs - self.kernel.at.epoch) * self.steps if self.steps else None) if self.progress else None
+                make_bar((self.epochs - self.kernel.at.epoch) * self.steps if self.steps else None)
+                if self.progress
+                else None
             )
             if bar is not None:
                 stack.callback(bar.close)
@@ -464,7 +466,7 @@ class FitPlan:
             return
         at, self.best = found
         kept = at.step - sum(map(math.isnan, history.losses[len(history.losses) - at.step :]))
-        self.kernel.call("resume", at.epoch, at.step, kept, at.optimizer_steps, at.loss_sum, float(at.rows))
+        self.kernel.call("resume", at.epoch, at.step, kept, at.optimizer_steps, at.loss_sum, at.rows)
         for epoch in history.epochs:
             self._learn_of(epoch)
         self.batches.data.skip_rounds(at.epoch)
@@ -474,9 +476,7 @@ class FitPlan:
     def _save(self) -> None:
         if self.checkpoint is not None:
             self.kernel.call("keep")
-            at = self.kernel.at
-            position = Position(at.epoch, at.step, at.loss_sum, at.rows, at.optimizer_steps)
-            self.checkpoint.save(position, self.run.history, self.best)
+            self.checkpoint.save(self.kernel.at, self.run.history, self.best)
 
     def _next(self, source: Dataset, batches: Iterator[NumberedBatch]) -> Generator[Fetch, None, NumberedBatch | None]:
         """The next batch; None where there are no more, or the fit has ended while it waited for one."""
@@ -576,7 +576,7 @@ class FitPlan:
                 self._set_rate()
             loss, is_due = self._train(feeds, len(rows))
             if is_due:
-                self._update(kernel.at.step + 1)
+                self._update()
         except FeedError as error:
             raise located(error, feeds, rows, kernel.at) from None
         except NumericsError as error:
@@ -593,8 +593,8 @@ class FitPlan:
     def _last_update(self) -> None:
         """Use the gradients that are left over at the end of an epoch."""
         try:
-            if self.kernel.rest():
-                self._update(self.kernel.at.step)
+            if self.kernel.call("rest"):
+                self._update()
         except NumericsError as error:
             self._undo(error)
         self.run.history.optimizer_steps = self.kernel.at.optimizer_steps
@@ -604,16 +604,16 @@ class FitPlan:
         results = self.session.train_step(feeds, [self.loss, *filter(None, [self.count.output])])
         result = results[self.loss]
         if result.size != 1:
-            self.kernel.call("trained", math.nan, 0.0)  # the gradients are others now
+            self.session.core.host.demand("tw_fit_trained", math.nan, 0.0)  # the gradients are others now
             raise messages.SCALAR_LOSS(name=self.loss, shape=list(result.shape))
         loss = float(result.reshape(()))
-        return loss, self.kernel.trained(loss, self.count.weight(rows, results))
+        return loss, self.kernel.call("trained", loss, self.count.weight(rows, results))
 
-    def _update(self, step: int) -> None:
+    def _update(self) -> None:
         if self.limits != (None, None):
             self.session.core.clip_gradients(*self.limits)
         self.session.optimizer_step()
-        self.kernel.updated(step)
+        self.kernel.call("updated")
 
     def _observe(self, epoch: Epoch) -> None:
         """Tell schedule and early stopping how the epoch was."""

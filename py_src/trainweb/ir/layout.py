@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 2209882313
+FINGERPRINT: Final = 3207722067
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -239,12 +239,12 @@ RANGE_INFINITE: Final = 3
 RANGE_SQUARES: Final = 4
 RANGE_WORDS: Final = 6
 
-# The position of a fit. `fault`: the segment with NaN or infinity, 0: the loss; `waiting`: batches whose gradients no
-# optimizer step has used yet; `step` and `kept`: batches of the epoch, and those that were not undone; `loss_sum` over
-# `rows` is their mean loss; `has_begun`: a batch has changed the session.
+# The position of a fit. `fault`: the segment with NaN or infinity, 0: the loss; `is_batch`: a batch is under way, and
+# not the update that an epoch ends with; `waiting`: batches whose gradients no optimizer step has used yet; `step` and
+# `kept`: batches of the epoch, and those that were not undone; `loss_sum` over `rows` is their mean loss.
 FIT_NEXT: Final = 0
 FIT_FAULT: Final = 1
-FIT_HAS_BEGUN: Final = 2
+FIT_IS_BATCH: Final = 2
 FIT_WAITING: Final = 3
 FIT_EPOCH: Final = 4
 FIT_STEP: Final = 5

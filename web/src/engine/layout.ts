@@ -235,13 +235,13 @@ export const RANGE_INFINITE = 3;
 export const RANGE_SQUARES = 4;
 export const RANGE_WORDS = 6;
 
-// The position of a fit. `fault`: the segment with NaN or infinity, 0: the loss; `waiting`: batches
-// whose gradients no optimizer step has used yet; `step` and `kept`: batches of the epoch, and
-// those that were not undone; `loss_sum` over `rows` is their mean loss; `has_begun`: a batch has
-// changed the session.
+// The position of a fit. `fault`: the segment with NaN or infinity, 0: the loss; `is_batch`: a
+// batch is under way, and not the update that an epoch ends with; `waiting`: batches whose
+// gradients no optimizer step has used yet; `step` and `kept`: batches of the epoch, and those that
+// were not undone; `loss_sum` over `rows` is their mean loss.
 export const FIT_NEXT = 0;
 export const FIT_FAULT = 1;
-export const FIT_HAS_BEGUN = 2;
+export const FIT_IS_BATCH = 2;
 export const FIT_WAITING = 3;
 export const FIT_EPOCH = 4;
 export const FIT_STEP = 5;

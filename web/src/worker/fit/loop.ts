@@ -27,8 +27,8 @@ import type { MaybePromise, NamedTensor } from "../../wire/protocol.js";
 import { Evaluation, failedBatch, fetchesOfLoss, scalarOf } from "../evaluation.js";
 import { CheckpointWriter } from "./checkpoint.js";
 import { FitEpochs } from "./epochs.js";
-import { FitSteps } from "./steps.js";
 import { Columns, readLoss, RowSteps, Updates } from "./fast-steps.js";
+import { FitSteps } from "./steps.js";
 import { withValue } from "../python-models.js";
 import { located, type FailedBatch } from "../places.js";
 import type { SessionCore } from "../session-core.js";
@@ -88,7 +88,7 @@ export class WorkerFit {
       this.#checkpoint = await CheckpointWriter.open(this.#core, this.#spec.checkpoint);
       await this.#resume(this.#checkpoint);
     }
-    const { position } = this.#steps;
+    const { at: position } = this.#steps;
     return { ...this.#epochs.answer(this.#epochs.done), position, losses: Float32Array.from(this.#losses) };
   }
 
@@ -98,21 +98,22 @@ export class WorkerFit {
       return;
     }
     const { position, losses } = record;
+    const { epoch, step, lossSum, rows, optimizerSteps } = position;
     this.#losses = [...losses];
-    const ofEpoch = losses.subarray(losses.length - position.step);
-    this.#steps.resume(position, ofEpoch.filter((loss) => !Number.isNaN(loss)).length);
+    const kept = losses.subarray(losses.length - step).filter((loss) => !Number.isNaN(loss)).length;
+    this.#steps.call("tw_fit_resume", epoch, step, kept, optimizerSteps, lossSum, rows);
     record.epochs.forEach((epoch) => this.#epochs.observe(epoch));
     this.#epochs.best = record.best;
   }
 
   /** The page has an epoch end. */
   async endEpoch({ isStopped, ...told }: EpochTask): Promise<EpochAnswer> {
-    const { kept, loss, position } = this.#steps;
+    const { kept, loss, epoch } = this.#steps.at;
     if (kept === 0) {
       return this.#epochs.answer([]);
     }
     const core = this.#core;
-    const record = { epoch: position.epoch + 1, steps: kept, loss, learningRate: core.getLearningRate(), ...told };
+    const record = { epoch: epoch + 1, steps: kept, loss, learningRate: core.getLearningRate(), ...told };
     if (isStopped) {
       this.#epochs.add(record);
     } else {
@@ -120,7 +121,7 @@ export class WorkerFit {
         const { data } = await core.getContiguousParameters(false, this.#spec.ema);
         this.#epochs.best = data;
       }
-      this.#steps.beginEpoch(position.epoch + 1);
+      this.#steps.call("tw_fit_epoch", epoch + 1);
       this.#keep();
     }
     return this.#epochs.answer([record]);
@@ -128,8 +129,9 @@ export class WorkerFit {
 
   #keep(): void {
     if (this.#checkpoint !== null) {
-      this.#steps.keep();
-      const { position } = this.#steps;
+      this.#steps.call("tw_fit_keep");
+      const { epoch, step, lossSum, rows, optimizerSteps } = this.#steps.at;
+      const position = { epoch, step, lossSum, rows, optimizerSteps };
       const { done: epochs, best } = this.#epochs;
       this.#checkpoint.save({ position, epochs, losses: Float32Array.from(this.#losses), best });
     }
@@ -138,7 +140,7 @@ export class WorkerFit {
   /** Train on an epoch of the rows, or on batches. */
   async train(task: TrainTask): Promise<TrainAnswer> {
     const steps = this.#steps;
-    steps.beginEpoch(task.epoch);
+    steps.call("tw_fit_epoch", task.epoch);
     const losses: number[] = [];
     let current: Step | null = null;
     try {
@@ -155,11 +157,11 @@ export class WorkerFit {
       }
       await this.#endTask(task);
     } catch (error) {
-      const { epoch, step } = steps.position;
+      const { epoch, step } = steps.at;
       steps.end();
       throw current === null ? error : located(error, current.failed(), { epoch: epoch + 1, batch: step + 1 });
     }
-    const { optimizerSteps } = steps.position;
+    const { optimizerSteps } = steps.at;
     return { losses: Float32Array.from(losses), optimizerSteps, isNaN: steps.hasEnded };
   }
 
@@ -170,12 +172,13 @@ export class WorkerFit {
     if (this.#control.isAborted || steps.hasEnded) {
       return;
     }
-    if (steps.waiting === 0 && isStopping) {
+    const { waiting } = steps.at;
+    if (waiting === 0 && isStopping) {
       this.#keep();
-    } else if (steps.waiting > 0 && (task.isLast || isStopping)) {
+    } else if (waiting > 0 && (task.isLast || isStopping)) {
       await this.#lastUpdate();
     }
-    if (this.#spec.onNaN !== null && !steps.hasEnded && task.isLast && steps.kept === 0 && !isStopping) {
+    if (this.#spec.onNaN !== null && !steps.hasEnded && task.isLast && steps.at.kept === 0 && !isStopping) {
       throw sessionError("ALL_SKIPPED", { epoch: task.epoch + 1 });
     }
   }
@@ -183,18 +186,18 @@ export class WorkerFit {
   /** Train on a batch, and update the parameters if it is time; the loss, NaN if the batch was undone. */
   async #take(step: Step, { rates, from }: TrainTask): Promise<number> {
     const steps = this.#steps;
-    steps.begin();
-    const { waiting, position } = steps;
+    steps.call("tw_fit_batch");
+    const before = steps.at;
     let loss: number;
     try {
-      if (waiting === 0 && rates !== null) {
-        this.#core.setLearningRate(rates[position.optimizerSteps - from] as number);
+      if (before.waiting === 0 && rates !== null) {
+        this.#core.setLearningRate(rates[before.optimizerSteps - from] as number);
       }
-      const stepped = step.run(waiting === 0);
+      const stepped = step.run(before.waiting === 0);
       const { weight, ...done } = stepped instanceof Promise ? await stepped : stepped;
       ({ loss } = done);
-      if (steps.trained(loss, weight)) {
-        await this.#update(position.step + 1);
+      if (steps.call("tw_fit_trained", loss, weight)) {
+        await this.#update();
       }
     } catch (error) {
       steps.undo(error);
@@ -203,27 +206,27 @@ export class WorkerFit {
     if (!steps.hasEnded) {
       this.#losses.push(loss);
     }
-    const { optimizerSteps } = steps.position;
-    if (optimizerSteps > position.optimizerSteps && this.#checkpoint?.isDue(optimizerSteps) === true) {
+    const { optimizerSteps } = steps.at;
+    if (optimizerSteps > before.optimizerSteps && this.#checkpoint?.isDue(optimizerSteps) === true) {
       this.#keep();
     }
     return loss;
   }
 
   /** Use the gradients that wait. */
-  async #update(step: number): Promise<void> {
+  async #update(): Promise<void> {
     const updated = this.#updates.run();
     if (updated instanceof Promise) {
       await updated;
     }
-    this.#steps.updated(step);
+    this.#steps.call("tw_fit_updated");
   }
 
   /** Use the gradients that are left over at the end of an epoch. */
   async #lastUpdate(): Promise<void> {
     try {
-      if (this.#steps.rest()) {
-        await this.#update(this.#steps.position.step);
+      if (this.#steps.call("tw_fit_rest")) {
+        await this.#update();
       }
     } catch (error) {
       this.#steps.undo(error);
@@ -254,7 +257,7 @@ export class WorkerFit {
           await done;
         }
       } catch (error) {
-        const place = { epoch: this.#steps.position.epoch + 1, batch: evaluation.batches + 1 };
+        const place = { epoch: this.#steps.at.epoch + 1, batch: evaluation.batches + 1 };
         throw located(error, failedBatch(batch), place, data === "training" ? "the data" : "validation data");
       }
       if (this.#control.isDue && !(await this.#control.listen(null))) {
@@ -293,7 +296,7 @@ export class WorkerFit {
     const order = seed === null ? inOrder(columns.rows) : permutation(columns.rows, seed, epoch);
     const steps = this.#trainSteps;
     // A fit that goes on has done the first ones.
-    let skipped = this.#steps.position.step;
+    let skipped = this.#steps.at.step;
     for (const rows of epochBatches(order, batchSize, remainder)) {
       if (skipped > 0) {
         skipped--;
@@ -331,8 +334,8 @@ export class WorkerFit {
   }
 
   #progress(): FitProgress {
-    const { position, loss } = this.#steps;
-    return { epoch: position.epoch + 1, step: position.step, loss };
+    const { epoch, step, loss } = this.#steps.at;
+    return { epoch: epoch + 1, step, loss };
   }
 }
 

@@ -1,26 +1,7 @@
 /** The steps of a fit as the kernels count them (`wasm_kernels/session/fit.c`); `trainweb/fit/steps.py` is the same in Python. */
 
-import {
-  FIT_EPOCH,
-  FIT_FAULT,
-  FIT_KEPT,
-  FIT_LOSS_SUM,
-  FIT_NEXT,
-  FIT_OPTIMIZER_STEPS,
-  FIT_ROWS,
-  FIT_STEP,
-  FIT_WAITING,
-  FIT_WORDS,
-  GRADIENTS,
-  MOMENTUM0,
-  MOMENTUM1,
-  MOST_RESTORES,
-  NEXT_END,
-  NEXT_FAIL,
-  NEXT_UNDO,
-  NEXT_UPDATE,
-  PARAMETERS,
-} from "../../engine/layout.js";
+import type { SessionCalls } from "../../engine/kernels.js";
+import * as layout from "../../engine/layout.js";
 import { NumericsError } from "../../wire/errors.js";
 import type { FitPosition, FitSpec } from "../../wire/fit.js";
 import { sessionError } from "../../wire/messages.js";
@@ -31,11 +12,24 @@ const ACTIONS = [null, "stop", "skip", "restore"] as const;
 /** Names of the loss and of segments in the error for NaN or infinity. */
 const FAULTS: Readonly<Record<number, string>> = {
   0: "The loss",
-  [PARAMETERS]: "A parameter",
-  [GRADIENTS]: "A gradient",
-  [MOMENTUM0]: "A moment of the optimizer",
-  [MOMENTUM1]: "A moment of the optimizer",
+  [layout.PARAMETERS]: "A parameter",
+  [layout.GRADIENTS]: "A gradient",
+  [layout.MOMENTUM0]: "A moment of the optimizer",
+  [layout.MOMENTUM1]: "A moment of the optimizer",
 };
+
+/** `layout fit` of `kernels.def`, which says what the fields are. */
+interface Position extends FitPosition {
+  readonly next: number;
+  readonly fault: number;
+  readonly isBatch: number;
+  readonly waiting: number;
+  readonly kept: number;
+  /** Mean loss of the epoch so far. */
+  readonly loss: number;
+}
+
+type FitCall = Extract<keyof SessionCalls, `tw_fit_${string}`>;
 
 /** The batches and updates of a fit, which the session's kernels count, check and undo. */
 export class FitSteps {
@@ -46,95 +40,50 @@ export class FitSteps {
     this.#host = host;
     this.#onNaN = onNaN;
     const { isSum } = host.lossCounts.train;
-    host.memory.demand("tw_fit_start", accumulate, ACTIONS.indexOf(onNaN), Number(isSum), proximal);
+    this.call("tw_fit_start", accumulate, ACTIONS.indexOf(onNaN), Number(isSum), proximal);
   }
 
-  /** Batches whose gradients no optimizer step has used yet. */
-  get waiting(): number {
-    return this.#word(FIT_WAITING);
-  }
-
-  /** Batches of the epoch that were not undone. */
-  get kept(): number {
-    return this.#word(FIT_KEPT);
+  get at(): Position {
+    const { engine, memory } = this.#host;
+    const view = new DataView(engine.u8.buffer, memory.call("tw_fit_at"), 4 * layout.FIT_WORDS);
+    const lossSum = view.getFloat64(4 * layout.FIT_LOSS_SUM, true);
+    const rows = view.getFloat64(4 * layout.FIT_ROWS, true);
+    return {
+      next: view.getUint32(4 * layout.FIT_NEXT, true),
+      fault: view.getUint32(4 * layout.FIT_FAULT, true),
+      isBatch: view.getUint32(4 * layout.FIT_IS_BATCH, true),
+      waiting: view.getUint32(4 * layout.FIT_WAITING, true),
+      epoch: view.getUint32(4 * layout.FIT_EPOCH, true),
+      step: view.getUint32(4 * layout.FIT_STEP, true),
+      kept: view.getUint32(4 * layout.FIT_KEPT, true),
+      optimizerSteps: view.getUint32(4 * layout.FIT_OPTIMIZER_STEPS, true),
+      lossSum,
+      rows,
+      loss: rows === 0 ? 0 : lossSum / rows,
+    };
   }
 
   /** True: NaN or infinity has ended the fit. */
   get hasEnded(): boolean {
-    return this.#word(FIT_NEXT) === NEXT_END;
-  }
-
-  get position(): FitPosition {
-    const view = this.#view;
-    return {
-      epoch: view.getUint32(4 * FIT_EPOCH, true),
-      step: view.getUint32(4 * FIT_STEP, true),
-      lossSum: view.getFloat64(4 * FIT_LOSS_SUM, true),
-      rows: view.getFloat64(4 * FIT_ROWS, true),
-      optimizerSteps: view.getUint32(4 * FIT_OPTIMIZER_STEPS, true),
-    };
-  }
-
-  /** Mean loss of the epoch so far. */
-  get loss(): number {
-    const { lossSum, rows } = this.position;
-    return rows === 0 ? 0 : lossSum / rows;
-  }
-
-  /** Go on from a checkpoint. */
-  resume({ epoch, step, lossSum, rows, optimizerSteps }: FitPosition, kept: number): void {
-    this.#host.memory.demand("tw_fit_resume", epoch, step, kept, optimizerSteps, lossSum, rows);
-  }
-
-  /** Be in an epoch, whose begin may be gone back to. */
-  beginEpoch(epoch: number): void {
-    this.#host.memory.demand("tw_fit_epoch", epoch);
-  }
-
-  /** Drop gradients that wait, and note a state that may be gone back to. */
-  keep(): void {
-    this.#host.memory.demand("tw_fit_keep");
-  }
-
-  /** A batch begins. */
-  begin(): void {
-    this.#host.memory.demand("tw_fit_batch");
+    return this.at.next === layout.NEXT_END;
   }
 
   /**
-   * Note a train step and what its loss was divided by.
+   * Call a function of `fit.c`; true if the optimizer step is due.
    *
-   * @returns whether the optimizer step is due
    * @throws NumericsError if the loss, a gradient, a parameter or a moment is NaN or infinite; TrainwebError if the loss is,
    *   and no `onNaN` says what to do
    */
-  trained(loss: number, weight: number): boolean {
-    this.#host.memory.demand("tw_fit_trained", loss, weight);
-    const { epoch, step } = this.position;
-    if (this.#word(FIT_NEXT) === NEXT_FAIL) {
-      throw sessionError("NON_FINITE_LOSS", { value: loss, step: step + 1, epoch: epoch + 1 });
+  call<Name extends FitCall>(name: Name, ...args: SessionCalls[Name]): boolean {
+    this.#host.memory.demand(name, ...args);
+    const { next, fault, ...at } = this.at;
+    if (next === layout.NEXT_FAIL && this.#onNaN === null) {
+      throw sessionError("NON_FINITE_LOSS", { value: args[0], ...placeOf(at) });
     }
-    this.#check(step + 1);
-    return this.#word(FIT_NEXT) === NEXT_UPDATE;
-  }
-
-  /** Whether gradients are left over for an optimizer step, which begins then. */
-  rest(): boolean {
-    this.#host.memory.demand("tw_fit_rest");
-    return this.#word(FIT_NEXT) === NEXT_UPDATE;
-  }
-
-  /** Note an optimizer step; throws as `trained`. */
-  updated(step: number): void {
-    this.#host.memory.demand("tw_fit_updated");
-    this.#check(step);
-  }
-
-  #check(step: number): void {
-    if (this.#word(FIT_NEXT) === NEXT_UNDO) {
-      const what = FAULTS[this.#word(FIT_FAULT)] as string;
-      throw sessionError("NOT_A_NUMBER_IN_FIT", { what, step, epoch: this.position.epoch + 1 });
+    if (next === layout.NEXT_UNDO) {
+      throw sessionError("NOT_A_NUMBER_IN_FIT", { what: FAULTS[fault] as string, ...placeOf(at) });
     }
+    return next === layout.NEXT_UPDATE;
   }
 
   /**
@@ -146,11 +95,10 @@ export class FitSteps {
     if (this.#onNaN === null || !(error instanceof NumericsError)) {
       throw error;
     }
-    const { epoch, step } = this.position;
-    this.#host.memory.demand("tw_fit_undo");
-    if (this.#word(FIT_NEXT) === NEXT_FAIL) {
-      const place = { step: step + 1, epoch: epoch + 1 };
-      throw sessionError("RESTORED_TOO_OFTEN", { most: MOST_RESTORES, ...place, reason: error.message });
+    const place = placeOf(this.at);
+    this.call("tw_fit_undo");
+    if (this.at.next === layout.NEXT_FAIL) {
+      throw sessionError("RESTORED_TOO_OFTEN", { most: layout.MOST_RESTORES, ...place, reason: error.message });
     }
   }
 
@@ -161,13 +109,9 @@ export class FitSteps {
       memory.demand("tw_fit_end");
     }
   }
+}
 
-  #word(field: number): number {
-    return this.#view.getUint32(4 * field, true);
-  }
-
-  get #view(): DataView {
-    const { engine, memory } = this.#host;
-    return new DataView(engine.u8.buffer, memory.call("tw_fit_at"), 4 * FIT_WORDS);
-  }
+/** The batch under way, or the last one. */
+function placeOf({ step, epoch, isBatch }: Pick<Position, "step" | "epoch" | "isBatch">): { readonly step: number; readonly epoch: number } {
+  return { step: step + isBatch, epoch: epoch + 1 };
 }

@@ -63,11 +63,6 @@ export class FitSteps {
     };
   }
 
-  /** True: NaN or infinity has ended the fit. */
-  get hasEnded(): boolean {
-    return this.at.next === layout.NEXT_END;
-  }
-
   /**
    * Call a function of `fit.c`; true if the optimizer step is due.
    *
@@ -87,27 +82,26 @@ export class FitSteps {
   }
 
   /**
-   * Have the session as before the batch, or as it was when it was good last.
+   * Have the session as before the batch, or as it was when it was good last; true if the fit ends.
    *
    * @throws NumericsError after too many times; what `onNaN` does not say
    */
-  undo(error: unknown): void {
+  undo(error: unknown): boolean {
     if (this.#onNaN === null || !(error instanceof NumericsError)) {
       throw error;
     }
     const place = placeOf(this.at);
     this.call("tw_fit_undo");
-    if (this.at.next === layout.NEXT_FAIL) {
+    const { next } = this.at;
+    if (next === layout.NEXT_FAIL) {
       throw sessionError("RESTORED_TOO_OFTEN", { most: layout.MOST_RESTORES, ...place, reason: error.message });
     }
+    return next === layout.NEXT_END;
   }
 
-  /** The fit ends, once; a session that it did not change is as before. */
+  /** The fit ends; a session that it did not change is as before. */
   end(): void {
-    const { memory } = this.#host;
-    if (memory.call("tw_fit_at") !== 0) {
-      memory.demand("tw_fit_end");
-    }
+    this.#host.memory.demand("tw_fit_end");
   }
 }
 

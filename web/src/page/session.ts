@@ -361,6 +361,11 @@ export class TrainingSession extends SessionMethods {
         const answer = this.#channel.post(null, make).then((value) => ({ value }));
         return this.#follow(answer).then(({ value }) => value);
       },
+      run: (call) => {
+        this.#client.wakeThreads();
+        const answer = this.#client.request(call).then((value) => ({ value }));
+        return this.#follow(answer).then(({ value }) => value);
+      },
     };
   }
 

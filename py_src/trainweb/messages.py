@@ -422,6 +422,20 @@ NO_OWN_OUTPUTS = Message(
     errors.ModelError,
     "The eval model gives {names}, and its loss does not compare one tensor. Name the outputs to predict as 'outputs'.",
 )
+UNKNOWN_COMPANION = Message(
+    errors.ModelError,
+    "generate does not know what to give the input {name!r} ({dtype}, {shape!r}). Export the model with the inputs "
+    "input_ids, and attention_mask and position_ids if needed, without past keys and values (use_cache=False).",
+)
+NOT_INCREMENTAL = Message(
+    errors.UnsupportedError,
+    "{node}: generate cannot compute only the new tokens here, as {why}. It takes models whose tokens meet only in "
+    "products with a causal mask, such as attention.",
+)
+NO_ROWS_TO_DECODE = Message(
+    errors.ModelError,
+    "Output {name!r} does not have a row for each token of {ids!r}. Export the model with the logits of all tokens.",
+)
 NO_ROWS_IN_OUTPUT = Message(
     errors.SessionError,
     "Output {name!r} has shape {shape!r} for {rows} rows; its first axis must count rows. "

@@ -150,7 +150,9 @@ def _along(op: Op, types: Types, result: TensorType) -> Axes:
 def _softmax(op: Op, types: Types, result: TensorType) -> Axes:
     assert isinstance(op, Softmax)
     axis = op.axis_for(result.rank)
-    return Axes([range(result.rank)], range(result.rank), frozenset(range(axis, result.rank if op.flattens else axis + 1)))
+    return Axes(
+        [range(result.rank)], range(result.rank), frozenset(range(axis, result.rank if op.flattens else axis + 1))
+    )
 
 
 def _normalization(op: Op, types: Types, result: TensorType) -> Axes:

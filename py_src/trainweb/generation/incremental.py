@@ -1,6 +1,6 @@
 """From a causal language model to a graph that computes only new tokens, beside a cache of the earlier ones.
 
-The model is inferred at two lengths, T and T + 1. Axes whose size differs are axes of the sequence. A tensor that depends
+The model is inferred at two lengths, T and T - 1. Axes whose size differs are axes of the sequence. A tensor that depends
 on the ids has one such axis of *rows*, one row a token. The decoding graph has only the n new rows of such a tensor.
 Tensors that depend on shapes and constants, such as masks and rotations, stay whole, and the rows at the new positions
 are picked. An operand that is needed at all positions, such as keys and values, is a cache of T rows, into which the new
@@ -9,25 +9,36 @@ rows are written. The causal mask hides the rows that are not written yet.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from math import prod
 
 from trainweb import messages
 from trainweb.control import expand_control_flow, has_control_flow
-from trainweb.errors import ModelError
 from trainweb.generation.axes import Axes, axes_of
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import TRAINWEB, Graph, Node, Tensor, Value, take_name
+from trainweb.model.checks import DTYPE_CODES
+from trainweb.model.graph import ITEM_SIZE, TRAINWEB, Graph, Node, Tensor, Value, take_name
 from trainweb.ops.frame.composite import StaticTypes, expand_composites, has_composites
 from trainweb.ops.frame.infer import infer_outputs, initializer_type
 from trainweb.ops.frame.op import Op, bind
 
+IDS = "trainweb.ids"
+"""Input: the new tokens, (1, n), in the place of the model's input of ids."""
 POSITIONS = "trainweb.positions"
 """Input: the positions of the new rows, int64 (n,)."""
 LAST = "trainweb.last"
 """Input, where there are several new rows: the one that the output is of, int64 (1,)."""
 LAST_POSITION = "trainweb.last_position"
 """Input, where there are several new rows: the position of that row, int64 (1,)."""
+SHORTEST = 3
+"""The least length: axes of both lengths are then longer than 1, which broadcasts."""
+COMPANIONS = "mask", "position", "token_type"
+"""Parts of the names of inputs beside the ids."""
+ADAPTER_B = re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
+"""The factor of an adapter that starts as zeros, by its name in PEFT."""
+MAGNITUDE = ".lora_magnitude_vector"
 CACHE = "trainweb.cache/"
 """What the names of cache inputs start with."""
 
@@ -60,17 +71,15 @@ class _Inferred:
     ops: list[Op] = field(default_factory=list)
 
 
-def decoding_graph(graph: Graph, ids: str, length: int, rows: int) -> Decoding:
+def decoding_graph(graph: Graph, length: int, rows: int) -> Decoding:
     """The decoding graph of a model with one output.
 
     Parameters
     ----------
     graph
         Its inputs are the ids (1, T), other inputs that `_companion` knows, and parameters of static shapes.
-    ids
-        The input with the token ids.
     length
-        T: tokens that the cache holds.
+        T: tokens that the cache holds, at least SHORTEST.
     rows
         New tokens of a run.
 
@@ -81,7 +90,8 @@ def decoding_graph(graph: Graph, ids: str, length: int, rows: int) -> Decoding:
     ModelError
         The model does not fit sequences of this length.
     """
-    inferred = [_infer(graph, ids, size) for size in (length, length + 1)]
+    ids = _ids_of(graph)
+    inferred = [_infer(graph, ids, size) for size in (length, length - 1)]
     first = _Incremental(inferred[0], inferred[1], ids, length, rows)
     first.run()
     if rows == 1:
@@ -89,6 +99,40 @@ def decoding_graph(graph: Graph, ids: str, length: int, rows: int) -> Decoding:
     final = _Incremental(inferred[0], inferred[1], ids, length, rows, first.after_caches())
     final.run()
     return final.result()
+
+
+def without_adapter(graph: Graph) -> Graph:
+    """The model with adapters that add nothing.
+
+    Raises
+    ------
+    UnsupportedError
+        Adapters of DoRA, whose magnitudes are in the place of the norms of the weights.
+    """
+    result = graph.copy()
+    switched = [v for v in graph.inputs if isinstance(v, Value) and ADAPTER_B.search(v.name)]
+    magnitude = next((v.name for v in graph.inputs if v.name.endswith(MAGNITUDE)), None)
+    if magnitude is not None:
+        raise messages.NO_BASE_OF_DORA(name=magnitude)
+    if not switched:
+        raise messages.NO_ADAPTER()
+    for value in switched:
+        shape = tuple(d for d in value.shape or () if isinstance(d, int))
+        zeros = bytes(prod(shape) * ITEM_SIZE[value.dtype])
+        result.initializers[value.name] = Tensor(value.name, value.dtype, shape, zeros)
+    result.inputs = [v for v in graph.inputs if v not in switched]
+    return result
+
+
+def _ids_of(graph: Graph) -> str:
+    """The input with the token ids: input_ids, or the only integers besides those that `_companion` knows."""
+    integers = [v.name for v in graph.inputs if isinstance(v, Value) and v.dtype in ("int64", "int32")]
+    found = [name for name in integers if not any(kind in name.lower() for kind in COMPANIONS)]
+    if "input_ids" in found:
+        return "input_ids"
+    if len(found) != 1:
+        raise messages.NO_IDS(names=", ".join(v.name for v in graph.inputs if v.name in found) or "no such input")
+    return found[0]
 
 
 def _infer(graph: Graph, ids: str, length: int) -> _Inferred:
@@ -111,7 +155,11 @@ def _infer(graph: Graph, ids: str, length: int) -> _Inferred:
         graph = expand_composites(graph, StaticTypes(types, graph.opsets))
         types |= {name: initializer_type(t) for name, t in graph.initializers.items()}
     inferred = _Inferred(graph, types)
-    for node in graph.nodes:
+    for k, node in enumerate(graph.nodes):
+        if node.op_type == "CastLike" and not node.domain:
+            # The other input gives only its type.
+            to = {"to": DTYPE_CODES[types[node.inputs[1]].dtype]}
+            graph.nodes[k] = node = Node("Cast", node.inputs[:1], node.outputs, to, "", node.name)
         op = bind(node, graph.opsets)
         results, _ = infer_outputs(op, types)
         types.update((name, t) for name, t in zip(node.outputs, results, strict=False) if name)
@@ -122,8 +170,8 @@ def _infer(graph: Graph, ids: str, length: int) -> _Inferred:
 def _companion(value: Value, length: int) -> Tensor:
     """The constant that takes the place of an input beside the ids: no token is padding, and positions count up."""
     name = value.name
-    numbers = {"mask": [1] * length, "position": range(length), "token_type": [0] * length}
-    kind = next((kind for kind in numbers if kind in name.lower()), None)
+    numbers = dict(zip(COMPANIONS, ([1] * length, range(length), [0] * length), strict=True))
+    kind = next((kind for kind in COMPANIONS if kind in name.lower()), None)
     rank = -1 if value.shape is None else len(value.shape)
     if kind is None or rank not in (1, 2):
         raise messages.UNKNOWN_COMPANION(name=name, dtype=value.dtype, shape=value.shape and list(value.shape))
@@ -142,9 +190,9 @@ class _Incremental:
     """
 
     def __init__(
-        self, full: _Inferred, longer: _Inferred, ids: str, length: int, rows: int, late: frozenset[int] = frozenset()
+        self, full: _Inferred, shorter: _Inferred, ids: str, length: int, rows: int, late: frozenset[int] = frozenset()
     ) -> None:
-        self.full, self.longer, self.ids, self.length, self.rows, self.late = full, longer, ids, length, rows, late
+        self.full, self.shorter, self.ids, self.length, self.rows, self.late = full, shorter, ids, length, rows, late
         self.axis = {ids: 1}
         self.single: set[str] = set()
         """Tensors with only the last of the new rows."""
@@ -188,11 +236,12 @@ class _Incremental:
         if output.name not in self.axis:
             raise messages.NO_ROWS_TO_DECODE(name=output.name, ids=self.ids)
         assert isinstance(ids, Value)
-        feeds = [Value(self.ids, ids.dtype, (1, self.rows)), Value(POSITIONS, "int64", (self.rows,))]
+        feeds = [Value(IDS, ids.dtype, (1, self.rows)), Value(POSITIONS, "int64", (self.rows,))]
         if self.rows > 1:
             if output.name not in self.single:
                 raise messages.NO_ROWS_TO_DECODE(name=output.name, ids=self.ids)
             feeds += [Value(LAST, "int64", (1,)), Value(LAST_POSITION, "int64", (1,))]
+        graph.nodes.insert(0, Node("Identity", [IDS], [self.ids], {}, "", self.ids))
         caches = [Value(name, t.dtype, t.shape) for name, t in self.caches.items()]
         graph.inputs = [v for v in graph.inputs if v.name != self.ids] + [*feeds, *caches]
         graph.opsets.setdefault(TRAINWEB, 1)
@@ -261,8 +310,8 @@ class _Incremental:
 
     def _grows(self, name: str, axis: int) -> bool:
         """Return whether an axis of a tensor has an element for each token."""
-        shapes = [inferred.types[name].shape for inferred in (self.full, self.longer)]
-        return [shape[axis] for shape in shapes] == [self.length, self.length + 1]
+        shapes = [inferred.types[name].shape for inferred in (self.full, self.shorter)]
+        return [shape[axis] for shape in shapes] == [self.length, self.length - 1]
 
     def _aligned(self, name: str, original: str, labels: tuple[Hashable, ...], chosen: Hashable, is_late: bool) -> str:
         """The operand at the new rows: of the axis that is labelled so; other axes have all positions."""
@@ -311,7 +360,9 @@ class _Incremental:
         self.caches[cache] = TensorType(t.dtype, t.shape)
         self.sources.append(name)
         inputs, axis = [cache, name, POSITIONS], {"axis": self.axis[name]}
-        self.graph.nodes.append(Node("CacheRows", inputs, [take_name(f"{cache}/written", self.used)], axis, TRAINWEB, cache))
+        self.graph.nodes.append(
+            Node("CacheRows", inputs, [take_name(f"{cache}/written", self.used)], axis, TRAINWEB, cache)
+        )
 
     def _once(self, key: tuple[Hashable, ...], name: str, make: Callable[[str], None]) -> str:
         """The tensor of this key; made at first use."""

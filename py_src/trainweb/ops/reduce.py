@@ -204,14 +204,14 @@ class Reduction(Op):
         """The axes, or the name of the tensor that has them."""
         given = ins[1] if len(ins) > 1 else ""
         if not given:
-            return self._axes(None, g.rank(ins[0])), ""
+            return self.reduced_axes(None, g.rank(ins[0])), ""
         axes = g.known(given)
-        return (None if axes is None else self._axes(axes, g.rank(ins[0]))), given
+        return (None if axes is None else self.reduced_axes(axes, g.rank(ins[0]))), given
 
     def numpy_axes(self, x: Any, axes: Any) -> dict[str, Any]:
         """Keyword arguments of numpy's reductions."""
         given = None if axes is None else TensorType("int64", axes.shape, tuple(map(int, axes)))
-        return {"axis": tuple(self._axes(given, x.ndim)), "keepdims": bool(self.keepdims)}
+        return {"axis": tuple(self.reduced_axes(given, x.ndim)), "keepdims": bool(self.keepdims)}
 
 
 def spread_like(g: GradientBuilder, v: Var, x: Var) -> Var:

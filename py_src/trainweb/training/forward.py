@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PREDICT = "predict"
 """The kind of a step that predicts; a space and the names of its outputs follow."""
 GENERATE = "generate"
-"""The kind of a step of new tokens; a space and output, ids, length and rows follow, as `decoding_graph` takes them."""
+"""The kind of a step of new tokens; a space and what `kind_of_tokens` takes follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,19 @@ def kind_of_outputs(outputs: Sequence[str]) -> str:
     return f"{PREDICT} {json.dumps(list(outputs), separators=(',', ':'), ensure_ascii=False)}"
 
 
-def kind_of_tokens(output: str, ids: str, length: int, rows: int) -> str:
-    """The kind of the step that gives `output` of the last of `rows` new tokens, as the page's worker names it, too."""
-    return f"{GENERATE} {json.dumps([output, ids, length, rows], separators=(',', ':'), ensure_ascii=False)}"
+def kind_of_tokens(output: str, length: int, rows: int, *, adapter: bool) -> str:
+    """The kind of the step that gives `output` of the last of `rows` new tokens, as the page's worker names it, too.
+
+    Parameters
+    ----------
+    output
+        The logits.
+    length
+        Tokens that the cache has room for.
+    adapter
+        False leaves out what adapters add.
+    """
+    return f"{GENERATE} {json.dumps([output, length, rows, adapter], separators=(',', ':'), ensure_ascii=False)}"
 
 
 def forward_of(graph: Graph, inputs: Mapping[str, Value], kind: str) -> Forward:
@@ -85,9 +95,10 @@ def forward_of(graph: Graph, inputs: Mapping[str, Value], kind: str) -> Forward:
     return Forward(cut, fed, outputs, frozenset(deciding_inputs(cut, fed)))
 
 
-def _decoding(graph: Graph, output: str, ids: str, length: int, rows: int) -> Forward:
-    from trainweb.generation.incremental import decoding_graph  # not on the way of a page's first step
+def _decoding(graph: Graph, output: str, length: int, rows: int, adapter: bool) -> Forward:
+    from trainweb.generation.incremental import decoding_graph, without_adapter  # not on the way of a first step
     from trainweb.training.export import inference_graph
 
-    decoding = decoding_graph(inference_graph(graph, [output], {}), ids, length, rows)
+    cut = inference_graph(graph, [output], {})
+    decoding = decoding_graph(cut if adapter else without_adapter(cut), length, rows)
     return Forward(decoding.graph, decoding.feeds, [output], frozenset(), decoding.caches)

@@ -12,8 +12,10 @@ from trainweb.compiler import Binding, Plan, compile_model
 from trainweb.compiler.context import Cache
 from trainweb.control.deciding import deciding_inputs
 from trainweb.errors import ModelError
+from trainweb.generation.decoder import Decoder
 from trainweb.ir.arena import align
 from trainweb.ir.layout import PARAMETERS, STATE
+from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.floats import computed_in_float32
 from trainweb.model.graph import Graph, Tensor, Value
@@ -120,12 +122,21 @@ class InferenceCore:
         for offset, tensor in self.model.weights():
             self.host.write_segment(PARAMETERS, offset, memoryview(tensor.data))
         self.plans = PlanCache(self.host, max_plans)
+        self.decoder = Decoder()
 
     def plan(self, feeds: Feeds, kind: str = "") -> LoadedPlan:
         """The plan for these feeds."""
         self.host.check()
         key = (kind, *check_feeds(self.model.forward(kind).inputs, feeds))
         return self.plans.step(key, partial(self.model.compile, feeds, kind=kind))
+
+    def forward(self, kind: str) -> Forward:
+        """The step of a kind."""
+        return self.model.forward(kind)
+
+    def token_plan(self, kind: str, feeds: Mapping[str, Tensor]) -> LoadedPlan:
+        """The plan of a step of new tokens."""
+        return self.plan({name: TensorType(t.dtype, t.shape) for name, t in feeds.items()}, kind)
 
     def run(
         self, feeds: Mapping[str, Tensor], outputs: Sequence[str] | None = None, stop: Stop = None

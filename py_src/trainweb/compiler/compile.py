@@ -117,7 +117,7 @@ def compile_model(
     plan = BACKEND.compile_program(program, segment_bytes, arena_limit)
     plan.inspected_nodes = compilation.inspected_nodes
     plan.recomputation = context.recomputation or Recomputation(plan.arena_bytes)
-    if cache is not None and program.hoisted:
+    if cache is not None and cache.places:
         plan.prepared_bytes, plan.kept = cache.nbytes, cache.places
     return plan
 

@@ -18,6 +18,7 @@ from trainweb import messages
 from trainweb.arguments import mapping
 from trainweb.backend.chosen import BACKEND
 from trainweb.checkpoint import write_checkpoint
+from trainweb.generation.decoder import Decoder
 from trainweb.ir.layout import (
     ARENA,
     COPY_TRIAL,
@@ -43,7 +44,7 @@ from trainweb.ops.frame.infer import may_decide
 from trainweb.ops.optim.operators import LIMITS, MOMENTS
 from trainweb.training import seed
 from trainweb.training.export import check_export, export_model
-from trainweb.training.forward import PREDICT
+from trainweb.training.forward import GENERATE, PREDICT, Forward
 from trainweb.training.host import DEFAULT_MAX_PLANS, LoadedPlan, PlanCache, PlanHost
 from trainweb.training.memory_store import MemoryStore
 from trainweb.training.models import InUse, SessionModels, base_of
@@ -144,6 +145,7 @@ class SessionCore:
             self.host.release()
             raise
         state.store = state.latest = self.parameters
+        self.decoder = Decoder()
         self.numerics: NumericsCheck | None = None
         if check_numerics:
             from trainweb.training.debug.numerics import NumericsCheck  # not on the way of a page's first step
@@ -188,6 +190,15 @@ class SessionCore:
             return plan
 
         return self.plans.step((*key, overwrite), compiled)
+
+    def forward(self, kind: str) -> Forward | None:
+        """The step that predicts or makes tokens, of a kind; None for other kinds."""
+        return self.models.forward(kind)
+
+    def token_plan(self, kind: str, feeds: Mapping[str, Tensor]) -> LoadedPlan:
+        """The plan of a step of new tokens."""
+        self.check_step(GENERATE)
+        return self.plan(kind, self.models.signature(kind, feeds))
 
     def inspected_plan(self, kind: str, types: Mapping[str, TensorType], overwrite: bool) -> LoadedPlan:
         """The plan of a step that keeps every float tensor until its end."""

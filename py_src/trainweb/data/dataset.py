@@ -60,7 +60,7 @@ class Dataset:
         self.is_padded = False
         """True if the last batch may have been filled up with earlier rows."""
         self.preprocessing: list[table.Step] = []
-        """Steps of `standardize`, `one_hot`, `categories` and `concat` so far: plain JSON, for `preprocess`."""
+        """Steps of tables, such as `standardize` and `one_hot`, so far: plain JSON, for `preprocess`."""
         self._skip: Callable[[int], None] = lambda rounds: None
         self._rows: Callable[[], Iterator[Any]]
         if isinstance(source, Mapping):
@@ -261,12 +261,42 @@ class Dataset:
             The character between values.
         classes : dict, optional
             Names of the classes of an input.
-        missing : {"error", "drop"} or dict
-            Use of values that are missing: an error, rows without them, or a value for each column.
+        missing : {"error", "drop", "keep"} or dict
+            Use of values that are missing: an error, rows without them, NaN, or a value for each column.
         """
         from trainweb.data.files import from_csv  # that imports this class
 
         return from_csv(source, columns, dtypes=dtypes, delimiter=delimiter, classes=classes, missing=missing)
+
+    def fill_mean(self, *names: str) -> Dataset:
+        """Replace each NaN by the mean of the numbers in its column.
+
+        Parameters
+        ----------
+        *names : str
+            Inputs of floats.
+
+        Raises
+        ------
+        FeedError
+            As `standardize`; or a column has no number.
+        """
+        return self._fitted("fill_mean", names)
+
+    def fill_median(self, *names: str) -> Dataset:
+        """Replace each NaN by the median of the numbers in its column.
+
+        Parameters
+        ----------
+        *names : str
+            Inputs of floats.
+
+        Raises
+        ------
+        FeedError
+            As `fill_mean`.
+        """
+        return self._fitted("fill_median", names)
 
     def standardize(self, *names: str) -> Dataset:
         """Bring each column of inputs to mean 0 and deviation 1, as `StandardScaler` of scikit-learn does.

@@ -111,6 +111,8 @@ def test_attributes_of_curves(js: JsPage) -> None:
         await frame(); words.push(legend());
         curves.removeAttribute("metrics");
         await frame(); words.push(legend());
+        curves.setAttribute("validation", "test");
+        await frame(); words.push(legend());
         curves.clear();
         await frame(); words.push(legend(), curves.shadowRoot.querySelector(".empty").textContent);
         curves.remove();
@@ -119,8 +121,9 @@ def test_attributes_of_curves(js: JsPage) -> None:
     r2, mae = "validation r2 0.5", "validation mae 2"
     # The epoch of four steps, whose mean is 4, and two steps of 2.
     shown = ["training loss 3.333", "validation loss 3"]
+    tested = [text.replace("validation", "test") for text in (*shown, mae, r2)]
     # A stream tells no length: progress of its first epoch has no place yet.
-    assert found == [[], [*shown, r2], [*shown, mae, r2], [], "The curves appear here with the first steps."]
+    assert found == [[], [*shown, r2], [*shown, mae, r2], tested, [], "The curves appear here with the first steps."]
 
 
 def test_metrics_of_training_data_have_curves(js: JsPage) -> None:

@@ -56,11 +56,11 @@ class RecentMean {
  * `<trainweb-curves>`: curves of a fit, live.
  *
  * Attributes: `log` draws the loss on a logarithmic scale; `metrics="accuracy f1"` names the metrics to draw
- * (default: all metrics with one number).
+ * (default: all metrics with one number); `validation="test"` is the word of the legend for the validation data.
  */
 export class TrainwebCurves extends FitPanel {
   /** Attributes that it follows. */
-  static readonly observedAttributes = ["log", "metrics"];
+  static readonly observedAttributes = ["log", "metrics", "validation"];
 
   readonly #figure = make("figure");
   #progress: [number, number][] = [];
@@ -162,7 +162,8 @@ export class TrainwebCurves extends FitPanel {
 
   /** Values of the ends of epochs. */
   #epochCurve(data: "training" | "validation", name: string): Curve {
-    return { name: `${data} ${name}`, colour: data, points: pointsOf(this.#epochs, data, name), isMarked: true };
+    const word = data === "validation" ? (this.getAttribute("validation") ?? data) : data;
+    return { name: `${word} ${name}`, colour: data, points: pointsOf(this.#epochs, data, name), isMarked: true };
   }
 
   #metricNames(): string[] {

@@ -7,8 +7,6 @@ import type { LearningRates } from "../page/fit/find-rate.js";
 import css from "./curves.css";
 import { axisOf, AXIS_HEIGHT, LOGARITHMIC, make, Panel, written } from "./panel.js";
 
-type FoundRates = Pick<LearningRates, "rates" | "losses" | "suggestion">;
-
 const NEARLY = 1e-6;
 const DASHES = [6, 4];
 const MARK_WIDTH = 2;
@@ -16,7 +14,7 @@ const MARK_WIDTH = 2;
 /** `<trainweb-rates>`: the losses of `findLearningRate` by learning rate, with a line at the suggestion. */
 export class TrainwebRates extends Panel {
   readonly #figure = make("figure");
-  #found: FoundRates | null = null;
+  #found: Pick<LearningRates, "rates" | "losses" | "suggestion"> | null = null;
   #chart: uPlot | null = null;
   #sizes: ResizeObserver | null = null;
 
@@ -31,8 +29,8 @@ export class TrainwebRates extends Panel {
    * @param found - `rates`, their `losses`, and the `suggestion`
    * @throws TypeError for anything else
    */
-  show(found: FoundRates): void {
-    const { rates, losses } = (found ?? {}) as Partial<FoundRates>;
+  show(found: Pick<LearningRates, "rates" | "losses" | "suggestion">): void {
+    const { rates, losses } = (found ?? {}) as Partial<LearningRates>;
     if (!Array.isArray(rates) || !Array.isArray(losses) || rates.length !== losses.length) {
       throw new TypeError("'found' must be what session.findLearningRate gave: { rates, losses, suggestion }.");
     }

@@ -153,6 +153,31 @@ function buildDeclarations() {
   });
 }
 
+/** Names by the lines that import them: `{ "./tensors.js": ["type Tensor"] }`. */
+function importsOf(text) {
+  const found = text.matchAll(/^import (type )?\{ ([^}]*) \} from "([^"]+)";$/gm);
+  return [...found].flatMap(([, , names, from]) =>
+    names.split(", ").map((name) => ({ from, name: `type ${name.replace(/^type /, "")}` })),
+  );
+}
+
+/** Declare the calls of the generated class `SessionMethods` in `TrainingSession`: the former is no public name. */
+async function joinSessionMethods() {
+  const file = join(OUT, "page", "session.d.ts");
+  const [own, generated] = await Promise.all([file, join(OUT, "page", "session-methods.d.ts")].map((one) => readFile(one, "utf8")));
+  const [, body] = /^export declare class SessionMethods \{\n {4}#private;\n {4}constructor\(calls: SessionCaller\);\n([^]*?)^\}/m.exec(generated);
+  const known = new Set(importsOf(own).map(({ name }) => name));
+  const missing = importsOf(generated).filter(({ name }) => !known.has(name) && name !== "type SessionCaller");
+  const imports = missing.map(({ name, from }) => `import { ${name} } from "${from}";\n`).join("");
+  const joined = own
+    .replace('import { SessionMethods } from "./session-methods.js";\n', imports)
+    .replace(" extends SessionMethods {\n    #private;\n", (found) => `${found.replace(" extends SessionMethods", "")}${body}`);
+  if (joined.includes("SessionMethods")) {
+    throw new Error("session.d.ts still names SessionMethods");
+  }
+  await writeFile(file, joined);
+}
+
 /** Drop the declarations that nobody who imports the package comes to. */
 async function dropInnerDeclarations() {
   const { exports } = JSON.parse(await readFile(join(ROOT, "package.json"), "utf8"));
@@ -273,6 +298,7 @@ async function buildAll() {
   await copyPyodide();
   await buildEntries();
   buildDeclarations();
+  await joinSessionMethods();
   await dropInnerDeclarations();
   await buildCommand();
 }

@@ -160,7 +160,7 @@ def test_check_gives_lines_that_train_the_model(capsys: pytest.CaptureFixture[st
     exec(code, told)
     session = told["session"]
     assert isinstance(session, trainweb.TrainingSession)
-    assert session.get_step_count() == 100 and "fc1.weight" not in session.parameter_names(trainable_only=True)
+    assert session.step_count() == 100 and "fc1.weight" not in session.parameter_names(trainable_only=True)
     losses = json.loads(capsys.readouterr().out)
     assert len(losses) == 100 and losses[-1] < losses[0]
     exported = told["trained"]

@@ -474,7 +474,7 @@ class SessionCore:
         self.layout.find(name)
         return {n: copied(t) for n, t in self.parameters.contents().optimizer.moments.get(name, {}).items()}
 
-    def get_step_count(self) -> int:
+    def step_count(self) -> int:
         """Completed optimizer steps."""
         self._check_optimizer()
         return int(self.host.read_state(STATE_STEP))

@@ -95,6 +95,8 @@ async function buildEntries() {
     entryPoints: { node: source("node", "index"), "node-engine": source("node", "engine") },
     external: EXTERNAL,
   });
+  // Behind cli.js; it is no part of a page.
+  await build({ ...ESM, ...SMALL, entryPoints: { command: source("node", "command") }, external: EXTERNAL });
 }
 
 async function buildWorkers() {

@@ -1,12 +1,13 @@
 #!/usr/bin/env node
 /**
- * The command `npx trainweb`. `copy` and `isolate` copy files of the package for a server. The other commands are those
+ * The command `npx trainweb`. `copy`, `isolate` and `kernels` copy files of the package for a server. The other commands are those
  * of the Python package, which runs them in Pyodide.
  */
 
-import { cp, mkdir, readFile, stat } from "node:fs/promises";
+import { cp, mkdir, readFile, stat, writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { gunzipSync } from "node:zlib";
 
 /** @type {Record<string, string>} The commands of the Python package that run in Node, and what each does. */
 const IN_NODE = {
@@ -24,6 +25,7 @@ const USAGE = `usage: npx trainweb <command> ...
 
   copy <folder>     copy the files of a page into a folder that a server serves
   isolate <folder>  copy isolate.js, a service worker for servers whose headers you cannot set
+  kernels <folder>  write the kernels unpacked, for env.wasm.wasmPaths or trainweb/engine
 ${Object.entries(IN_NODE)
   .map(([name, text]) => `  ${`${name} ...`.padEnd(16)}  ${text}`)
   .join("\n")}
@@ -54,17 +56,19 @@ const LICENCES = "THIRD_PARTY_LICENSES";
 
 /** @type {Record<string, string[]>} The files that a command copies. */
 const COPIES = {
-  // With the script for pages that have no bundler.
-  copy: ["index.js", ...ASSETS, LICENCES],
+  // With the scripts for pages that have no bundler.
+  copy: ["index.js", "trainweb.js", ...ASSETS, LICENCES],
   isolate: ["isolate.js"],
+  kernels: ASSETS.filter((name) => name.startsWith("kernels")),
 };
 
-async function copyTo(names, folder) {
+async function copyTo(folder, names, unpacked) {
   let bytes = 0;
   for (const name of names) {
-    const target = join(folder, name);
+    const source = name === LICENCES ? join(PACKAGE, "..", "..", name) : join(PACKAGE, name);
+    const target = join(folder, unpacked ? name.replace(/\.gz$/, "") : name);
     await mkdir(dirname(target), { recursive: true });
-    await cp(name === LICENCES ? join(PACKAGE, "..", "..", name) : join(PACKAGE, name), target);
+    await (unpacked ? writeFile(target, gunzipSync(await readFile(source))) : cp(source, target));
     bytes += (await stat(target)).size;
   }
   console.log(`${names.length} files, ${(bytes / 1e6).toFixed(1)} MB in ${folder}`);
@@ -102,7 +106,7 @@ async function run(words) {
       const { runCommand } = await import("./command.js");
       process.exitCode = await runCommand(words);
     } else {
-      await copyTo(COPIES[command], folder);
+      await copyTo(folder, COPIES[command], command === "kernels");
     }
   } catch (error) {
     console.error(`trainweb ${command}: ${error.message}`);

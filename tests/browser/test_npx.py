@@ -97,11 +97,11 @@ def test_faults_have_the_status_and_the_words_of_python(tmp_path: Path) -> None:
     ],
 )
 def test_paths_of_windows_are_those_of_pyodide(word: str, wanted: str) -> None:
-    """The function alone, out of its source: nothing else of it runs on another system."""
+    """The function alone: nothing else of it runs on another system."""
     code = (
         "import { build } from 'esbuild';"
-        "const { outputFiles: [{ text }] } = await build({ entryPoints: ['web/src/node/command.ts'], bundle: true,"
-        " format: 'esm', external: ['node:*'], write: false, define: { TRAINWEB_NAMES_ASSETS: 'false' } });"
+        "const { outputFiles: [{ text }] } = await build({ entryPoints: ['web/src/node/paths.ts'], bundle: true,"
+        " format: 'esm', write: false });"
         "const { posixPath } = await import(`data:text/javascript,${encodeURIComponent(text)}`);"
         f"console.log(posixPath({json.dumps(word)}, (path) => path.startsWith('there')));"
     )

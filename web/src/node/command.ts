@@ -12,6 +12,7 @@ import { gunzipSync } from "node:zlib";
 import { Engine } from "../engine/engine.js";
 import { EMPTY_INDEX, limitHeap, type Pyodide, type PyProxy } from "../python/boot.js";
 import { setPlatform } from "../wire/platform.js";
+import { posixPath } from "./paths.js";
 import { NODE } from "./platform.js";
 
 /** Pyodide, as Node has it: folders of the machine can be in its file system. */
@@ -37,9 +38,6 @@ const PACKAGES = "/lib/python3.14/site-packages";
 
 /** Variables by which Python decides how a help looks. */
 const LOOKS = ["COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TERM"];
-
-const DRIVE = /^([A-Za-z]:)[\\/]/;
-const STEP = /^\.\.?\\/;
 
 /**
  * Run a command of the Python package.
@@ -104,13 +102,4 @@ async function mounts(): Promise<[where: string, folder: string][]> {
     }
   }
   return found;
-}
-
-/** A path of Windows as Pyodide has it; other words, such as patterns of names, as they are. */
-export function posixPath(word: string, exists: (path: string) => boolean): string {
-  const drive = DRIVE.test(word);
-  if (!drive && !STEP.test(word) && !exists(word)) {
-    return word;
-  }
-  return `${drive ? "/" : ""}${word.replaceAll("\\", "/")}`;
 }

@@ -5,7 +5,7 @@
  *     node web/build.mjs --engine   only the engine as a script, for the Python wheel
  *     node web/build.mjs --scripts  that and the scripts, into the dist/npm that is there; types are not checked
  *
- * dist/npm holds index.js (all in one, for a <script type="module">), module.js (the same with its
+ * dist/npm holds index.js (all in one, to be imported by a page), trainweb.js (the same as a global), module.js (the same with its
  * dependencies as imports and the files beside it named as assets, for bundlers and Node), the two worker scripts,
  * engine.js, the command of npx, declarations, the kernels, and for the worker Pyodide, the standard library and the Python packages: as wheels, compiled
  * in one zip, and imported in a snapshot of Pyodide.
@@ -74,6 +74,9 @@ function source(folder, name) {
   return join(SOURCES, folder, `${name}.ts`);
 }
 
+/** The script's address: of the element in a page, or of the module that runs. */
+const HERE = "globalThis.document?.currentScript?.src ?? /https?:\\/\\/[^\\s)]+/.exec(new Error().stack)?.[0]";
+
 /** What users import. It knows how large the files beside it are. */
 async function buildEntries() {
   const sizes = {};
@@ -86,6 +89,17 @@ async function buildEntries() {
     define: { ...define(namesAssets), TRAINWEB_SIZES: JSON.stringify(sizes) },
   });
   await build({ ...entry(false), ...SMALL, entryPoints: { index: source("page", "index") } });
+  // The same as the global `trainweb`, for <script src> with and without type="module".
+  await build({
+    ...entry(false),
+    ...SMALL,
+    format: "iife",
+    globalName: "trainweb",
+    entryPoints: { trainweb: source("page", "index") },
+    define: { ...entry(false).define, "import.meta.url": "TRAINWEB_HERE" },
+    banner: { js: `globalThis.trainweb = (() => {\n"use strict";\nconst TRAINWEB_HERE = ${HERE};` },
+    footer: { js: "return trainweb;\n})();" },
+  });
   await build({ ...entry(true), ...SMALL, entryPoints: { engine: source("engine", "engine") } });
   await build({ ...entry(true), entryPoints: { module: source("page", "index") }, external: EXTERNAL });
   await build({ ...entry(true), minify: true, entryPoints: { vis: source("vis", "index") }, loader: { ".css": "text" } });
@@ -95,6 +109,8 @@ async function buildEntries() {
     entryPoints: { node: source("node", "index"), "node-engine": source("node", "engine") },
     external: EXTERNAL,
   });
+  // Behind cli.js; it is no part of a page.
+  await build({ ...ESM, ...SMALL, entryPoints: { command: source("node", "command") }, external: EXTERNAL });
 }
 
 async function buildWorkers() {
@@ -206,18 +222,13 @@ async function copyExample() {
   await copyFile(join(ROOT, "docs", "first.onnx"), join(OUT, "first.onnx"));
 }
 
-/** Packed for the package's own workers, as they are for everybody else. */
-async function copyKernels() {
+/** Packed; `npx trainweb kernels` unpacks them. */
+async function packKernels() {
   const names = (await readdir(ENGINE)).filter((name) => name.endsWith(".wasm"));
   if (names.length !== 4) {
     throw new Error(`expected 4 kernel builds in ${ENGINE}, found ${names.length}`);
   }
-  await Promise.all(
-    names.map(async (name) => {
-      await copyFile(join(ENGINE, name), join(OUT, name));
-      await pack(join(ENGINE, name), join(OUT, `${name}.gz`));
-    }),
-  );
+  await Promise.all(names.map((name) => pack(join(ENGINE, name), join(OUT, `${name}.gz`))));
 }
 
 async function findWheel(project) {
@@ -292,7 +303,7 @@ async function buildAll() {
   await rm(OUT, { recursive: true, force: true });
   await mkdir(OUT, { recursive: true });
   await buildWorkers();
-  await copyKernels();
+  await packKernels();
   await copyExample();
   await buildPython();
   await copyPyodide();

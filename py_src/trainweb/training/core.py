@@ -143,6 +143,7 @@ class SessionCore:
         except BaseException:
             self.host.release()
             raise
+        origin.leave(self.layout)
         state.store = state.latest = self.parameters
         self.numerics: NumericsCheck | None = None
         if check_numerics:

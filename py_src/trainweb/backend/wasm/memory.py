@@ -12,7 +12,7 @@ from math import prod
 from trainweb.ir.arena import Arena, align
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
 from trainweb.ir.layout import ARENA, CONSTANTS
-from trainweb.model.lazy import LazyTensor, Place
+from trainweb.model.lazy import LazyTensor, Place, pieces_of
 
 
 @dataclass(eq=False, slots=True)
@@ -50,10 +50,7 @@ class Constants:
         if self.data:
             yield 0, self.data
         for start, tensor in self.large:
-            at = start
-            for piece in tensor.pieces():
-                yield at, piece
-                at += len(piece)
+            yield from ((start + at, piece) for at, piece in pieces_of(tensor))
 
 
 def place(

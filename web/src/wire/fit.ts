@@ -202,14 +202,32 @@ export type FitEnd = "done" | "stopped" | "early" | "nan";
 /** What the worker asks the page for, and what it gets. Null says instead that the fit ends. */
 export interface FitAsks {
   /** Learning rates of optimizer steps. */
-  readonly rates: { readonly about: { readonly from: number; readonly count: number }; readonly answer: Float64Array };
-  /** The next batch of a stream, the first after `start` others; null: there are no more. */
-  readonly batch: { readonly about: { readonly of: "train" | "validation"; readonly start: number }; readonly answer: WireBatch };
+  readonly rates: { readonly about: RateRange; readonly answer: Float64Array };
+  /** The next batch of a stream, the first after `start` others, and learning rates; null: there are no more. */
+  readonly batch: { readonly about: StreamPlace; readonly answer: StreamBatch };
   /** The values of an evaluation with those of the page's functions. */
   readonly values: { readonly about: Evaluated; readonly answer: EvalValues };
   /** The end of callbacks for an epoch. */
   readonly epoch: { readonly about: Pick<FitStart, "bestEpoch"> & { readonly record: EpochRecord }; readonly answer: null };
   readonly end: { readonly about: FitEnd; readonly answer: null };
+}
+
+/** Optimizer steps. */
+export interface RateRange {
+  readonly from: number;
+  readonly count: number;
+}
+
+export interface StreamPlace {
+  readonly of: "train" | "validation";
+  readonly start: number;
+  readonly steps: RateRange | null;
+}
+
+export interface StreamBatch {
+  readonly batch: WireBatch;
+  /** Null: the rate stays as it is. */
+  readonly rates: Float64Array | null;
 }
 
 /** A question, and an answer with the same number. */

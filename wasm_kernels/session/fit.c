@@ -1,6 +1,6 @@
-/* The steps of a fit: what accumulates, what counts, and what happens to a batch that makes NaN or infinity.
+/* The steps of a fit: accumulation, counts, the mean loss, and batches that make NaN or infinity.
 
-   Hosts run the plans, and tell each end of one. What follows is the field `next` of `layout fit`. */
+   Hosts run the plans, and report each. The field `next` of `layout fit` is the next action. */
 #include <stddef.h>
 
 #include "session.h"
@@ -177,7 +177,7 @@ TW_EXPORT(tw_fit_updated) int32_t tw_fit_updated(uint32_t session) {
     return TW_OK;
 }
 
-/* Undo the batch, or the update that an epoch ends with: what was noted of NaN and infinity says how. */
+/* Undo the batch, or the update that an epoch ends with, as `on_nan` has it. */
 TW_EXPORT(tw_fit_undo) int32_t tw_fit_undo(uint32_t session) {
     tw_session *s = fitted(session);
     if (!s) return TW_BAD_POINTER;

@@ -61,7 +61,7 @@ export class WorkerFit {
   readonly #steps: FitSteps;
   /** Of all batches so far. */
   readonly #losses: number[] = [];
-  /** How many of them the page knows. */
+  /** Number of losses that the page knows. */
   #told = 0;
   readonly #epochs: FitEpochs;
   #checkpoint: CheckpointWriter | null = null;

@@ -466,6 +466,58 @@ export const MESSAGES = {
     error: "ModelError",
     text: "The eval model gives {names}, and its loss does not compare one tensor. Name the outputs to predict as 'outputs'.",
   },
+  NO_LOGITS: {
+    error: "ModelError",
+    text: "generate reads the output 'logits', or the only output of the model; it has {names}. Name the output 'logits'.",
+  },
+  NO_IDS: {
+    error: "ModelError",
+    text: "generate feeds tokens to the input 'input_ids', or to the only input of integers; there is {names}. Name the input 'input_ids'.",
+  },
+  NO_ADAPTER: {
+    error: "ModelError",
+    text: "adapter: false leaves out adapters, and the model has no LoRA parameters. Leave the option out.",
+  },
+  NO_BASE_OF_DORA: {
+    error: "UnsupportedError",
+    text: "adapter: false is not possible with DoRA, whose magnitudes replace norms of the weights ({name!r}). Generate with a session of the base model.",
+  },
+  NOT_CAUSAL: {
+    error: "ModelError",
+    text: "Output {name!r} of a token changes with the tokens after it: the model is not causal. generate takes models that predict the next token; export the model with its causal mask.",
+  },
+  SEQUENCE_TOO_LONG: {
+    error: "ModelError",
+    text: "The model does not take {length} tokens, prompt and new ones together: {fault} Give a shorter prompt or less 'maxTokens'.",
+  },
+  LOGITS_NOT_FINITE: {
+    error: "SessionError",
+    text: "Token {position} has a logit that is NaN or infinite, so no next token can be chosen. Check the parameters: training may have diverged.",
+  },
+  EMPTY_PROMPT: {
+    error: "FeedError",
+    text: "The prompt has no tokens; give at least one.",
+  },
+  TEXT_WITHOUT_TOKENIZER: {
+    error: "ModelError",
+    text: "{name!r} is text, which needs a tokenizer: give 'tokenizer', or token ids.",
+  },
+  GREEDY_SETTING: {
+    error: "ModelError",
+    text: "{name!r} changes nothing at temperature 0, which takes the most likely token. Give a temperature above 0.",
+  },
+  UNKNOWN_COMPANION: {
+    error: "ModelError",
+    text: "generate does not know what to give the input {name!r} ({dtype}, {shape!r}). Export the model with the inputs input_ids, and attention_mask and position_ids if needed, without past keys and values (use_cache=False).",
+  },
+  NOT_INCREMENTAL: {
+    error: "UnsupportedError",
+    text: "{node}: generate cannot compute only the new tokens here, as {why}. It takes models whose tokens meet only in products with a causal mask, such as attention.",
+  },
+  NO_ROWS_TO_DECODE: {
+    error: "ModelError",
+    text: "Output {name!r} does not have a row for each token of {ids!r}. Export the model with the logits of all tokens.",
+  },
   NO_ROWS_IN_OUTPUT: {
     error: "SessionError",
     text: "Output {name!r} has shape {shape!r} for {rows} rows; its first axis must count rows. Leave it out, or give all rows in one batch.",

@@ -258,12 +258,6 @@ function checkPlain(options: object): Plain {
   return withDefaults(checkFields("fit", "", plain, FIT, OTHERS), FIT) as unknown as Plain;
 }
 
-function withDefaults(checked: Fields, settings: Settings): Fields {
-  return Object.fromEntries(
-    Object.entries(settings).map(([name, { python, default: other }]) => [name, checked[python] ?? other]),
-  );
-}
-
 /** Metrics after the checks. */
 export interface ResolvedMetrics {
   readonly metrics: readonly WireMetric[];

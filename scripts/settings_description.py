@@ -37,11 +37,13 @@ MADE = "/** Made by scripts/session_description.py of what Python declares: edit
 
 
 def parameter_docs(documented: Any) -> dict[str, str]:
-    """The description of each argument in the docstring."""
-    section = inspect.getdoc(documented) or ""
-    section = section.partition("Parameters\n----------\n")[2]
-    found = re.finditer(r"^(\w+) : .*\n((?:    .*\n?)+)", section, re.MULTILINE)
-    return {m[1]: " ".join(m[2].split()) for m in found}
+    """The description of each argument in the docstring of a function, or of a class and its bases."""
+    docs = {}
+    for each in reversed(getattr(documented, "__mro__", [documented])):
+        section = inspect.cleandoc(each.__doc__ or "").partition("Parameters\n----------\n")[2]
+        found = re.finditer(r"^(\w+) : .*\n((?:    .*\n?)+)", section, re.MULTILINE)
+        docs |= {m[1]: " ".join(m[2].split()) for m in found}
+    return docs
 
 
 def first_sentence(cls: type) -> str:

@@ -442,7 +442,7 @@ def test_frames_are_asked_for_where_somebody_listens(js: JsPage) -> None:
         const heard = Object.getOwnPropertyDescriptor(MessagePort.prototype, "onmessage");
         const set = function (listener) {{
           heard.set.call(this, (event) => {{
-            told++;
+            if ("step" in event.data) told++;
             listener(event);
           }});
         }};

@@ -9,6 +9,7 @@ import pytest
 from onnx import helper
 from playwright.sync_api import Browser
 from tests.conformance.models import make_model, normal
+from tests.python.test_session_tasks import tokens
 
 import trainweb
 
@@ -47,6 +48,20 @@ def page(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
 
 
 GIVEN = {"x": X.ravel().tolist(), "labels": LABELS.tolist()}
+
+
+def test_predicts_the_output_of_the_model_before_the_loss_reshapes_it(page: JsPage, plain_site: Site) -> None:
+    plain_site.add("/tokens.onnx", tokens().SerializeToString())
+    found = page.run("""
+        const s = await TrainingSession.createFromModel("/tokens.onnx", { loss: "CrossEntropyLoss" });
+        const results = await s.predict({ ids: [[0, 1, 2], [3, 4, 5]] });
+        await s.release();
+        return Object.entries(results).map(([name, { dims, data }]) => [name, dims, Array.from(data)]);
+    """)
+    ((name, dims, logits),) = found
+    assert (name, dims) == ("logits", [2, 3, 7])
+    expected = normal(7, 4)[:6].astype(np.float64) @ normal(4, 7, seed=1)
+    np.testing.assert_allclose(np.reshape(logits, (6, 7)), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_predicts_and_evaluates_as_numpy_and_python(page: JsPage) -> None:

@@ -14,7 +14,7 @@ from tests.ops.op_runner import with_loss
 from tests.python import pipelines
 
 from trainweb.autodiff.gradient import build_gradients
-from trainweb.backend.wasm.plan import Plan
+from trainweb.backend.plan import Plan
 from trainweb.ir.layout import HEADER_WORDS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value

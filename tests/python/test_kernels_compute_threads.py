@@ -101,6 +101,29 @@ def products(job: Job) -> None:
         b_batch=[0, 0],
         size=8,
     )
+    blocks = {"block_rows": 1, "block_cols": 32, "scale_row": 20, "scale_col": 1, "zero_row": 20, "zero_col": 1}
+    stored = {"pitch": 640, "packing": 0, "flip": 8, "center": 8, **blocks}
+    numbers = {"scale": draw(300, 20), "zero": None}
+    w = np.arange(300 * 320, dtype=np.uint32).astype(np.uint8)
+    for rows in (1, 130):
+        job.call(
+            "gemm_quantized_f32",
+            a=draw(rows, 640),
+            w=w,
+            bias=None,
+            c=zeros(rows, 300),
+            m=rows,
+            n=300,
+            k=640,
+            turned=1,
+            a_row=640,
+            a_col=1,
+            c_row=300,
+            **{**flags, "bias_col": 0},
+            **numbers,
+            **stored,
+        )
+    job.call("dequantize_f32", x=w, y=zeros(300, 640), rows=300, cols=640, **numbers, **stored)
 
 
 def convolution(job: Job, n: int, c: int, m: int, size: int, kernel: int, stride: int, groups: int = 1) -> None:

@@ -23,6 +23,7 @@ OPERANDS = {
         ("gather", "gather_grad_f32", "gather_elements", "scatter_elements", "gather_nd", "scatter_nd", "one_hot"),
         ("indices",),
     ),
+    "gather_dequantized_f32": ("indices",),
     **dict.fromkeys(("ctc_loss_f32", "ctc_loss_grad_f32"), ("targets", "input_lengths", "target_lengths")),
 }
 """Operands whose contents are places in another operand, from what the kernels do. Attention's `spans` are such, too;

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from tests.conformance.models import make_model, mlp, normal
 
@@ -65,6 +65,27 @@ def test_predicts_with_the_parameters_of_the_moment() -> None:
         again = s.predict(data)["logits"]
         assert np.abs(again - first).max() > 1e-2
         np.testing.assert_allclose(again, forward(s, data["x"]), rtol=1e-4, atol=1e-6)
+
+
+def tokens() -> onnx.ModelProto:
+    """ids[batch, length] -> logits[batch, length, 7]. Its cross entropy compares rows of all positions."""
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["x"], "embedding"),
+        helper.make_node("MatMul", ["x", "w"], ["logits"], "head"),
+    ]
+    weights = {"table": normal(7, 4), "w": normal(4, 7, seed=1)}
+    types = {"ids": TensorProto.INT64}
+    return make_model(nodes, {"ids": ["batch", "n"]}, {"logits": ["batch", "n", 7]}, weights, input_types=types)
+
+
+def test_predicts_the_output_of_the_model_before_the_loss_reshapes_it() -> None:
+    ids = np.arange(15).reshape(3, 5) % 7
+    with trainweb.TrainingSession.from_model(tokens(), loss="CrossEntropyLoss") as s:
+        found = s.predict({"ids": ids})
+        exported = onnx.load_from_string(s.export() or b"")
+    assert [v.name for v in exported.graph.output] == list(found) == ["logits"]
+    expected = normal(7, 4)[ids].astype(np.float64) @ normal(4, 7, seed=1)
+    np.testing.assert_allclose(found["logits"], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_one_plan_is_enough_for_the_last_rows() -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from trainweb import messages
 from trainweb.arguments import checks_keywords, texts
 from trainweb.data import table
+from trainweb.data.files import read_csv
 from trainweb.data.random import permutation, random_words
 from trainweb.errors import FeedError
 from trainweb.settings import Number, Whole
@@ -239,6 +240,7 @@ class Dataset:
         return made
 
     @staticmethod
+    @checks_keywords
     def from_csv(
         source: str | Path | io.TextIOBase,
         columns: Mapping[str, str | Sequence[str]],
@@ -248,25 +250,33 @@ class Dataset:
         classes: Mapping[str, Sequence[str]] | None = None,
         missing: str | Mapping[str, object] = "error",
     ) -> Dataset:
-        """A dataset of a CSV file, whose first line has the names of the columns: `trainweb.data.from_csv`.
+        """A dataset of a CSV file, whose first line has the names of the columns.
 
         Parameters
         ----------
         source : path or text file
         columns : dict
-            Column of each input, or several columns, which become a vector.
+            For each input its column (one value a row), or several, which become a vector.
         dtypes : dict, optional
-            Types of inputs.
+            Types of inputs: float32, unless given, and int64 for those with `classes`. Text is "string", which
+            `Dataset.one_hot` and `Dataset.categories` make numbers of.
         delimiter : str
-            The character between values.
+            Between values: one character.
         classes : dict, optional
-            Names of the classes of an input.
+            For inputs that are classes by name: the names; a value becomes the place of its name.
         missing : {"error", "drop"} or dict
-            Use of values that are missing: an error, rows without them, or a value for each column.
-        """
-        from trainweb.data.files import from_csv  # that imports this class
+            Use of values that are missing: an error, rows without them, or a value for each column that may lack one. A
+            value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case.
 
-        return from_csv(source, columns, dtypes=dtypes, delimiter=delimiter, classes=classes, missing=missing)
+        Raises
+        ------
+        FeedError
+            A column that the file does not have, or has twice. A value that is missing, too large for its type, or of
+            another type; the message names line and column.
+        ModelError
+            `delimiter` is no single character, or one that means something else; `missing` is something else.
+        """
+        return Dataset(read_csv(source, columns, dtypes or {}, delimiter, classes or {}, missing))
 
     def standardize(self, *names: str) -> Dataset:
         """Bring each column of inputs to mean 0 and deviation 1, as `StandardScaler` of scikit-learn does.

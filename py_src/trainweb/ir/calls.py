@@ -908,6 +908,92 @@ class GemmInt(KernelCall, kernel="gemm_int", words=17):
         return 2 * self.m * self.n * self.k * prod(self.batch)
 
 
+class Dequantize(KernelCall, kernel="dequantize_f32", words=16):
+    """y [rows, cols] = ((x ^ flip) - (zero ^ flip)) * scale, where x is [rows, pitch]. Blocks of block_rows x
+    block_cols elements have one scale (1 without) and one zero point (`center` without, flipped already); their strides
+    are between blocks. `flip` is the sign bit of signed numbers, and 0 for 32 bits, which wrap. Floats have neither
+    scale nor zero point.
+    """
+
+    x: In
+    scale: OptionalIn = None
+    zero: OptionalIn = None
+    y: Out
+    rows: int
+    cols: int
+    pitch: int
+    packing: int
+    flip: int
+    center: int
+    block_rows: int
+    block_cols: int
+    scale_row: int
+    scale_col: int
+    zero_row: int
+    zero_col: int
+
+
+class GatherDequantized(KernelCall, kernel="gather_dequantized_f32", words=19, fails=("indices",)):
+    """y [n, cols] = the rows of it that indices of index_size 4 or 8 bytes name."""
+
+    x: In
+    scale: OptionalIn = None
+    zero: OptionalIn = None
+    indices: In
+    y: Out
+    n: int
+    index_size: int
+    rows: int
+    cols: int
+    pitch: int
+    packing: int
+    flip: int
+    center: int
+    block_rows: int
+    block_cols: int
+    scale_row: int
+    scale_col: int
+    zero_row: int
+    zero_col: int
+
+
+class GemmQuantized(KernelCall, kernel="gemm_quantized_f32", words=29, result="c", parts=("c",)):
+    """As gemm_f32 without a batch, where b is w dequantized, as dequantize_f32 does it, and transposed if `turned`."""
+
+    a: In
+    w: In
+    scale: OptionalIn = None
+    zero: OptionalIn = None
+    bias: OptionalIn = None
+    c: Sum
+    m: int
+    n: int
+    k: int
+    turned: int
+    a_row: int
+    a_col: int
+    c_row: int
+    bias_row: int
+    bias_col: int
+    pitch: int
+    packing: int
+    flip: int
+    center: int
+    block_rows: int
+    block_cols: int
+    scale_row: int
+    scale_col: int
+    zero_row: int
+    zero_col: int
+    alpha: float
+    beta: float
+    accumulate: int
+    activation: int
+
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k
+
+
 class Recurrence(KernelCall, kernel="recurrence_f32", words=19):
     """All steps of a layer in one direction, of x, the inputs of the gates with their biases; `bias` is added to the
     products with r. If step t is not below an item's length, y is zero and the states stay. h and c are the last
@@ -1312,11 +1398,11 @@ class ErrorSums(KernelCall, kernel="error_sums_f32", words=5):
     columns: int
 
 
-TakesRelu = Gemm | Conv | ConvDataGradient | WinogradConv | ColumnsConv | ColumnsDataGradient
+TakesRelu = Gemm | GemmQuantized | Conv | ConvDataGradient | WinogradConv | ColumnsConv | ColumnsDataGradient
 """Calls that apply relu to their `result` where `activation` is ACTIVATION_RELU."""
-TakesFactor = Gemm
+TakesFactor = Gemm | GemmQuantized
 """Calls that multiply their `result` by `alpha`."""
-TakesBias = Gemm
+TakesBias = Gemm | GemmQuantized
 """Calls that add `bias`, a vector along the columns of the result where `bias_col` is 1."""
-Accumulates = Gemm | Conv | ConvDataGradient | ConvWeightGradient | WinogradConv | WinogradWeightGradient | ColumnsConv | ColumnsDataGradient | ColumnsWeightGradient
+Accumulates = Gemm | GemmQuantized | Conv | ConvDataGradient | ConvWeightGradient | WinogradConv | WinogradWeightGradient | ColumnsConv | ColumnsDataGradient | ColumnsWeightGradient
 """Calls that add to their `accumulated` results where `accumulate` is 1."""

@@ -17,7 +17,7 @@ from .checks import (
     message_fields,
     varint,
 )
-from .graph import ITEM_SIZE, Tensor
+from .graph import ITEM_SIZE, NIBBLES, Tensor
 from .lazy import LARGE, LazyTensor, Place
 from .schema import messages
 
@@ -34,7 +34,7 @@ GRAPH_INITIALIZER = 5
 TENSOR_DATA_TYPE, TENSOR_RAW_DATA = 2, 9
 PLAIN_FIELDS = {1, TENSOR_DATA_TYPE, 8, TENSOR_RAW_DATA, 12, 16}
 """Fields of a TensorProto that has its data in raw_data; one with others is left for the reader to refuse."""
-DETACHED = {DTYPE_CODES[dtype] for dtype in ITEM_SIZE if dtype != "bool"}
+DETACHED = {DTYPE_CODES[dtype] for dtype in (*ITEM_SIZE, *NIBBLES) if dtype != "bool"}
 """Data types of which nobody looks at every element."""
 LENGTH_DELIMITED = 2
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import LimitError, ModelError
 from .checks import Limits, check_data, check_dtype, check_name, check_shape, check_size
 from .external_data import ExternalData, parse_location
-from .graph import ITEM_SIZE, Tensor
+from .graph import ITEM_SIZE, NIBBLES, Tensor, data_bytes
 from .remote import LOCATION, RemoteRange, tensor_of
 
 EXTERNAL = 1
@@ -30,8 +30,12 @@ TYPED_FIELD = {
     "bool": ("int32_data", "B"),
     "float16": ("int32_data", "H"),
     "bfloat16": ("int32_data", "H"),
+    **dict.fromkeys(NIBBLES, ("int32_data", "B")),
 }
-"""Field of a TensorProto with typed elements, and the `array` code; half floats are bit patterns."""
+"""Field of a TensorProto with typed elements, and the `array` code; half floats are bit patterns.
+
+Two numbers of 4 bits are one element.
+"""
 
 TYPED_FIELDS = (
     "float_data",
@@ -71,7 +75,7 @@ class TensorReader:
 
     def account(self, dtype: str, shape: tuple[int, ...], what: str) -> None:
         """Add a tensor to the bytes of the model, before they are allocated."""
-        self._bytes += prod(shape) * ITEM_SIZE[dtype]
+        self._bytes += data_bytes(dtype, prod(shape))
         if self._bytes > self._limits.arena_bytes:
             raise LimitError(
                 f"{what} of {dtype} {list(shape)} makes the constants of the model exceed "
@@ -86,7 +90,7 @@ class TensorReader:
         location = parse_location(proto.external_data, what)
         if location.name == LOCATION and location.length is not None:
             check_size(dtype, shape, location.length, what)
-        return self._external.read(location, prod(shape) * ITEM_SIZE[dtype], what)
+        return self._external.read(location, data_bytes(dtype, prod(shape)), what)
 
     def _inline_data(self, proto: Any, dtype: str, what: str) -> bytes:
         if len(proto.external_data):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
 from trainweb.arguments import mapping
-from trainweb.backend.wasm.engine import get_engine
+from trainweb.backend.chosen import BACKEND
 from trainweb.checkpoint import write_checkpoint
 from trainweb.generation.decoder import Decoder
 from trainweb.ir.layout import (
@@ -55,8 +55,8 @@ from trainweb.training.state import CheckpointState
 from trainweb.training.weights import export_weights, load_weights
 
 if TYPE_CHECKING:
-    from trainweb.backend.wasm.engine.base import Engine
-    from trainweb.backend.wasm.plan import Plan
+    from trainweb.backend.engine import Engine
+    from trainweb.backend.plan import Plan
     from trainweb.training.debug.numerics import NumericsCheck
     from trainweb.training.debug.units import DeadUnits
 
@@ -123,7 +123,7 @@ class SessionCore:
         free_abandoned()
         origin = state.lent()
         self.state = state
-        self.engine = engine or get_engine(reproducible=reproducible)
+        self.engine = engine or BACKEND.get_engine(reproducible=reproducible)
         self.models = SessionModels(
             origin.trainable,
             train_graph,

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trainweb import messages
-from trainweb.backend.wasm.engine import get_engine
+from trainweb.backend.chosen import BACKEND
 from trainweb.compiler import Binding, Plan, compile_model
 from trainweb.compiler.context import Cache
 from trainweb.control.deciding import deciding_inputs
@@ -36,7 +36,7 @@ from trainweb.training.models import Feeds, InUse, cache_bindings, check_feeds, 
 from trainweb.training.page.bundle import Header, declarations
 
 if TYPE_CHECKING:
-    from trainweb.backend.wasm.engine.base import Engine
+    from trainweb.backend.engine import Engine
 
 
 class InferenceModel:
@@ -115,7 +115,7 @@ class InferenceCore:
         reproducible: bool = False,
         max_plans: int = DEFAULT_MAX_PLANS,
     ) -> None:
-        self.engine = engine or get_engine(reproducible=reproducible)
+        self.engine = engine or BACKEND.get_engine(reproducible=reproducible)
         self.model = InferenceModel(graph, engine=self.engine, limits=limits or Limits(), memory_budget=memory_budget)
         self.inputs, self.outputs = self.model.inputs, self.model.outputs
         self.host = PlanHost(self.engine, self.model.segment_bytes)

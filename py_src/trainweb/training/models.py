@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
-from trainweb.backend.wasm.plan import Plan
+from trainweb.backend.plan import Plan
 from trainweb.compiler import Binding, compile_model
 from trainweb.compiler.context import Cache
 from trainweb.compiler.explain import Explanation
@@ -41,12 +41,13 @@ from trainweb.training.host import N_SEGMENTS, STATE_BYTES, check_segments, eval
 from trainweb.training.parameters import Layout, ParameterSlot, Shape
 
 if TYPE_CHECKING:
-    from trainweb.backend.wasm.engine.base import Engine
+    from trainweb.backend.engine import Engine
     from trainweb.compiler.pipeline import Observer
 
 BUFFER_SUFFIX = "_grad.accumulation.buffer"
 HIDDEN_SUFFIXES = ("_grad", "_grad.accumulation.buffer", "_grad.accumulation.out")
 RESET = "lazy_reset_grad"
+_VIEWS = ("Flatten", "Reshape", "Transpose")
 MODELS = ("train_model", "eval_model", "optimizer_model")
 """The files of a session besides its checkpoint, as `TrainingSession` calls them."""
 
@@ -183,18 +184,31 @@ class SessionModels:
         return others[0] if len(others) == 1 else self.compared()
 
     def own_outputs(self) -> list[str]:
-        """The outputs of a step that predicts: those besides the loss, else the tensors that the loss compares.
+        """The outputs of a step that predicts: those besides the loss, else the output that the loss compares.
 
         Raises
         ------
         ModelError
             The loss compares several tensors, or none with the last input.
         """
+        found = self.own_outputs_if_any()
+        if not found:
+            raise messages.NO_OWN_OUTPUTS(names=", ".join(self.outputs["eval"]))
+        return found
+
+    def own_outputs_if_any(self) -> list[str]:
+        """The same; an empty list where `own_outputs` raises."""
         _, *others = self.outputs["eval"] or [""]
         compared = None if others else self.compared()
-        if not others and compared is None:
-            raise messages.NO_OWN_OUTPUTS(names=", ".join(self.outputs["eval"]))
-        return others or [str(compared)]
+        return others if compared is None else [self._before_loss(compared)]
+
+    def _before_loss(self, compared: str) -> str:
+        """Return the output of the model that a loss brought into the shape that it compares."""
+        graph = self.graphs["eval"]
+        views = {n.outputs[0]: n.inputs[0] for n in graph.nodes if n.op_type in _VIEWS} if graph is not None else {}
+        while compared.startswith("onnx::") and compared in views:
+            compared = views[compared]
+        return compared
 
     def compared(self) -> str | None:
         """Return the tensor that the eval model's loss compares with its last input; None unless it is just one."""

@@ -2,7 +2,7 @@
 
 import { badSetting, isTensor } from "../data/given.js";
 import { sessionError } from "../wire/messages.js";
-import type { SamplingSettings, SessionInfo } from "../wire/protocol.js";
+import type { SamplingSettings, SessionInfo, TokenTask } from "../wire/protocol.js";
 import { checkFields, withDefaults } from "./check-settings.js";
 import { callOf } from "./client.js";
 import type { FitHost } from "./fit/run.js";
@@ -47,20 +47,24 @@ interface Request {
 type Plain = { readonly [Name in keyof GenerateFields]-?: Exclude<GenerateFields[Name], undefined> };
 
 /** See `TrainingSession.generate`. */
-export function generate(host: FitHost, prompt: Prompt, options: GenerateOptions): AsyncGenerator<GeneratedToken, void, undefined> {
-  return tokensOf(host, logitsOf(host.info), requestOf(prompt, options));
+export function generate(
+  info: SessionInfo,
+  send: FitHost["send"],
+  prompt: Prompt,
+  options: GenerateOptions,
+): AsyncGenerator<GeneratedToken, void, undefined> {
+  const output = logitsOf(info);
+  return tokensOf((task) => send(() => callOf("nextToken", [info.handle, { ...task, output }])), requestOf(prompt, options));
 }
 
 async function* tokensOf(
-  host: FitHost,
-  output: string,
+  next: (task: Omit<TokenTask, "output">) => Promise<number>,
   { prompt, maxTokens, sampling, adapter, stopTokens, text, signal }: Request,
 ): AsyncGenerator<GeneratedToken, void, undefined> {
   const tokens = [...prompt];
   for (let place = 0; place < maxTokens; place++) {
     signal?.throwIfAborted();
-    const task = { tokens: [...tokens], place, maxTokens, output, sampling, adapter };
-    const token = await host.send(() => callOf("nextToken", [host.info.handle, task]));
+    const token = await next({ tokens: [...tokens], place, maxTokens, sampling, adapter });
     signal?.throwIfAborted();
     tokens.push(token);
     const isStop = stopTokens.has(token);

@@ -3,6 +3,7 @@
 import type { Tensor } from "onnxruntime-common";
 
 import type { Dataset } from "../data/dataset.js";
+import { emptyData } from "../data/epoch.js";
 import { badSetting } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import type { Evaluated, EvalValues, WireBatch } from "../wire/fit.js";
@@ -10,7 +11,7 @@ import { sessionError } from "../wire/messages.js";
 import type { NamedTensor, SessionInfo } from "../wire/protocol.js";
 import { checkFlag } from "./call-values.js";
 import { callOf } from "./client.js";
-import { buffersOf, emptyData, packBatch, type FitHost } from "./fit/run.js";
+import { buffersOf, packBatch, type FitHost } from "./fit/run.js";
 import { ModelInputs } from "./model-inputs.js";
 import { checkAverages, resolveEvaluation, resolveMetrics } from "./fit/options.js";
 import { withFunctions, type Metrics } from "./own-metrics.js";
@@ -148,15 +149,14 @@ function resolve(
 }
 
 /** @throws SessionError where the eval model gives nothing but the loss */
-export function ownOutputs({ hasEval, evalOutputNames, compared }: SessionInfo): readonly string[] {
+export function ownOutputs({ hasEval, evalOutputNames, ownOutputs: names }: SessionInfo): readonly string[] {
   if (!hasEval) {
     throw sessionError("NO_EVAL_MODEL", {});
   }
-  const [, ...others] = evalOutputNames;
-  if (others.length === 0 && compared === null) {
+  if (names.length === 0) {
     throw sessionError("NO_OWN_OUTPUTS", { names: evalOutputNames.join(", ") });
   }
-  return others.length > 0 ? others : [compared as string];
+  return names;
 }
 
 function checkRows({ name, dims }: NamedTensor, rows: number): void {

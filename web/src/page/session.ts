@@ -327,7 +327,7 @@ export class TrainingSession extends SessionMethods {
    * @throws ModelError or UnsupportedError if the model is not a causal language model; SessionError for logits that are NaN
    */
   generate(prompt: Prompt, options: GenerateOptions = {}): AsyncGenerator<GeneratedToken, void, undefined> {
-    return generate({ info: this.#info, send: (make) => this.#fitHost(this.#fit).send(make) }, prompt, options);
+    return generate(this.#info, (make) => this.#fitHost(this.#fit).send(make), prompt, options);
   }
 
   /**
@@ -370,6 +370,11 @@ export class TrainingSession extends SessionMethods {
         }
         this.#client.wakeThreads();
         const answer = this.#channel.post(null, make).then((value) => ({ value }));
+        return this.#follow(answer).then(({ value }) => value);
+      },
+      run: (call) => {
+        this.#client.wakeThreads();
+        const answer = this.#client.request(call).then((value) => ({ value }));
         return this.#follow(answer).then(({ value }) => value);
       },
     };

@@ -34,10 +34,6 @@ export const MESSAGES = {
     error: "ModelError",
     text: "A fit with 'proximal' cannot go on from a checkpoint: it pulls towards the parameters that it started with.",
   },
-  NEEDS_EXTRA: {
-    error: "UnsupportedError",
-    text: "{what} is not installed: pip install 'trainweb[{extra}]'. It does not run in a page.",
-  },
   BEYOND_BOUND: {
     error: "ModelError",
     text: "The update has an element of magnitude {value}, beyond the bound {bound}: clip it, or let all members take a larger bound.",
@@ -186,25 +182,13 @@ export const MESSAGES = {
     error: "SessionError",
     text: "This session has no adapters: give 'lora' in the config of createFromModel.",
   },
-  CHECKPOINT_TOO_LARGE: {
-    error: "LimitError",
-    text: "The checkpoint would have {nbytes} bytes; one file holds at most {limit}. Take the parameters by getContiguousParameters() or exportWeights().",
-  },
   NOT_IN_BUNDLE: {
     error: "SessionError",
     text: "The bundle was not compiled for {what}, and it carries no models to compile it from. Make the bundle with `trainweb compile`, which includes the models, or create the session from its artifacts.",
   },
-  OTHER_PARAMETERS: {
-    error: "ModelError",
-    text: "The parameters of the models differ from the parameters of the compiled plans.",
-  },
   ARENA_LIMIT: {
     error: "LimitError",
     text: "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}.",
-  },
-  SESSION_TOO_LARGE: {
-    error: "LimitError",
-    text: "The weights of this session take {nbytes} bytes with their gradients and the optimizer's moments; the kernels' memory has {limit} at most. Freeze parameters, or take an optimizer with fewer moments.",
   },
   NOT_A_COUNT: {
     error: "SessionError",
@@ -301,10 +285,6 @@ export const MESSAGES = {
   ROW_TYPE: {
     error: "FeedError",
     text: "Row {position} of the data has {given} as {name!r}; the first row of its batch has {expected}.",
-  },
-  RAGGED_VALUE: {
-    error: "FeedError",
-    text: "Row {position} of the data has no array as {name!r}: {reason}",
   },
   DISPOSED_VALUE: {
     error: "FeedError",
@@ -470,18 +450,6 @@ export const MESSAGES = {
     error: "ModelError",
     text: "generate reads the output 'logits', or the only output of the model; it has {names}. Name the output 'logits'.",
   },
-  NO_IDS: {
-    error: "ModelError",
-    text: "generate feeds tokens to the input 'input_ids', or to the only input of integers; there is {names}. Name the input 'input_ids'.",
-  },
-  NO_ADAPTER: {
-    error: "ModelError",
-    text: "adapter: false leaves out adapters, and the model has no LoRA parameters. Leave the option out.",
-  },
-  NO_BASE_OF_DORA: {
-    error: "UnsupportedError",
-    text: "adapter: false is not possible with DoRA, whose magnitudes replace norms of the weights ({name!r}). Generate with a session of the base model.",
-  },
   NOT_CAUSAL: {
     error: "ModelError",
     text: "Output {name!r} of a token changes with the tokens after it: the model is not causal. generate takes models that predict the next token; export the model with its causal mask.",
@@ -505,18 +473,6 @@ export const MESSAGES = {
   GREEDY_SETTING: {
     error: "ModelError",
     text: "{name!r} changes nothing at temperature 0, which takes the most likely token. Give a temperature above 0.",
-  },
-  UNKNOWN_COMPANION: {
-    error: "ModelError",
-    text: "generate does not know what to give the input {name!r} ({dtype}, {shape!r}). Export the model with the inputs input_ids, and attention_mask and position_ids if needed, without past keys and values (use_cache=False).",
-  },
-  NOT_INCREMENTAL: {
-    error: "UnsupportedError",
-    text: "{node}: generate cannot compute only the new tokens here, as {why}. It takes models whose tokens meet only in products with a causal mask, such as attention.",
-  },
-  NO_ROWS_TO_DECODE: {
-    error: "ModelError",
-    text: "Output {name!r} does not have a row for each token of {ids!r}. Export the model with the logits of all tokens.",
   },
   NO_ROWS_IN_OUTPUT: {
     error: "SessionError",
@@ -557,10 +513,6 @@ export const MESSAGES = {
   NO_PREDICTIONS: {
     error: "ModelError",
     text: "Metrics compare an output of the eval model with a target; it has {names}. Name the output among additionalOutputNames in the config of createFromModel, and as 'predictions' where there are several.",
-  },
-  METRIC_SHAPES: {
-    error: "FeedError",
-    text: "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}.",
   },
   METRIC_TYPE: {
     error: "FeedError",
@@ -714,10 +666,6 @@ export const MESSAGES = {
     error: "BufferSizeError",
     text: "Size of the buffer passed into loadParametersBuffer must match the number of parameters in the model. Please use getParametersSize method to check. Expected: {expected} bytes, Actual: {actual} bytes.",
   },
-  OTHER_WEIGHTS: {
-    error: "CheckpointError",
-    text: "The file {said}. With strict false, only the parameters that the file and the model share are loaded.",
-  },
   PROPERTY_RANGE: {
     error: "RangeError",
     text: "A property may be an integer of at most 64 bits; this one has {bits}. Keep it as a text or as a float.",
@@ -737,10 +685,6 @@ export const MESSAGES = {
   SETTING_TWICE: {
     error: "TypeError",
     text: "{what} takes {name!r} and {other!r} for the same setting: give one of them.",
-  },
-  NO_DECAY: {
-    error: "ModelError",
-    text: "{what} has no setting 'weight_decay'; it has {names}.",
   },
   MISSING_SETTING: {
     error: "ModelError",
@@ -769,13 +713,5 @@ export const MESSAGES = {
   NO_AVERAGES: {
     error: "SessionError",
     text: "The session keeps no averages of its parameters: make it, or its artifacts, with the setting 'ema'.",
-  },
-  UNKNOWN_IN_GROUP: {
-    error: "ModelError",
-    text: "A group names {name!r}, which is not a trained parameter; they are {names}.",
-  },
-  LOSS_INPUTS: {
-    error: "ModelError",
-    text: "{loss} takes {n} of the model's outputs, but these are given: {names}. Choose with 'lossInputNames'.",
   },
 } as const;

@@ -3,7 +3,7 @@
 import type { WireError } from "./errors.js";
 import type { PackageFiles } from "./files.js";
 import type {
-  CheckpointFolder, EpochAnswer, EpochTask, Evaluated, EvaluatedData, FitSpec, FitStart, StepsAnswer, StepsTask, TrainAnswer, TrainTask, WireBatch,
+  CheckpointFolder, Evaluated, FitSpec, FitStart, StepsAnswer, StepsTask, WireBatch,
   WireEvaluation,
 } from "./fit.js";
 import type { GivenImage, ResolvedImageOptions } from "./images.js";
@@ -94,6 +94,8 @@ export interface SessionInfo {
   readonly hasAverages: boolean;
   /** The output that the loss of the eval model compares with its last input, if that is one tensor. */
   readonly compared: string | null;
+  /** What `predict` gives: the outputs besides the loss, else the output that the loss compares. */
+  readonly ownOutputs: readonly string[];
   readonly nominal: boolean;
   /** True if values of feeds select the plan: such feeds travel with their calls. */
   readonly valuesDecide: boolean;
@@ -261,10 +263,11 @@ export interface WorkerApi {
   /**
    * Begin a fit, the only one of its session, or go on from its checkpoint.
    *
-   * @param port - the page sends each `FitOrder` on it, and receives the `FitProgress`
+   * @param port - the page sends each `FitOrder` and `FitAnswer` on it, and receives `FitProgress`, `FitLosses` and `FitAsk`
    */
   startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<FitStart>>;
-  fitTrain(handle: number, task: TrainTask): MaybePromise<Result<TrainAnswer>>;
+  /** Run the fit. Other calls of the session run between its parts. */
+  runFit(handle: number): Promise<Result<null>>;
   /**
    * Evaluate a batch; null: the values, for all batches were there.
    *
@@ -281,21 +284,6 @@ export interface WorkerApi {
     MaybePromise<Result<readonly NamedTensor[]>>;
   /** The next token of a text. */
   nextToken(handle: number, task: TokenTask): MaybePromise<Result<number>>;
-  /** The values once the last batches have come; null before, and when the fit ends early. */
-  fitEvaluate(
-    handle: number,
-    batches: readonly WireBatch[] | null,
-    isLast: boolean,
-    data: EvaluatedData,
-  ): MaybePromise<Result<Evaluated | null>>;
-  /** An epoch is done. The answer has no epoch if all of its batches were undone, or none was trained on. */
-  fitEpoch(handle: number, task: EpochTask): MaybePromise<Result<EpochAnswer>>;
-  /**
-   * Settles when the checkpoint is written.
-   *
-   * @param isWhole - it did not fail: the session gets the best parameters, if they are to be restored
-   */
-  endFit(handle: number, isWhole: boolean): MaybePromise<Result<null>>;
   /** Keep all that a session goes on from. */
   saveSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>>;
   /** Copy the state that sessions on one checkpoint state share. */

@@ -115,7 +115,7 @@ export class SessionCore implements CallTable, PlanSource {
 
   /** The page's view of the session. */
   get info(): Omit<SessionInfo, "handle"> {
-    const { inputs, outputs, hasEval, hasOptimizer, hasAverages, compared } = this.#bundle;
+    const { inputs, outputs, hasEval, hasOptimizer, hasAverages, compared, ownOutputs } = this.#bundle;
     return {
       trainingInputNames: inputs.train.map(({ name }) => name),
       trainingOutputNames: outputs.train,
@@ -126,6 +126,7 @@ export class SessionCore implements CallTable, PlanSource {
       hasOptimizer,
       hasAverages,
       compared,
+      ownOutputs,
       nominal: this.#nominal,
       valuesDecide: [...inputs.train, ...inputs.eval].some(({ decides }) => decides > 0),
     };

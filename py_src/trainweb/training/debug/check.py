@@ -22,7 +22,7 @@ from trainweb.artifacts.builder import (
 from trainweb.artifacts.evidence import Decision, untold
 from trainweb.artifacts.parameters import UNSETTLED, select_parameters
 from trainweb.artifacts.remarks import remark_on_inputs, remark_on_norms, remark_on_smoothing
-from trainweb.backend.wasm.engine import get_engine
+from trainweb.backend.chosen import BACKEND
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import unsupported_nodes
 from trainweb.errors import GradientError, ModelError, TrainwebError, UnsupportedError
@@ -39,7 +39,7 @@ from trainweb.training.feed import Feed
 from trainweb.training.models import SessionModels, check_feed
 
 if TYPE_CHECKING:
-    from trainweb.backend.wasm.engine.base import Engine
+    from trainweb.backend.engine import Engine
 
 Sizes = tuple[Mapping[str, int], Mapping[str, Any]]
 """Sizes by the name of a symbol, and arrays by the name of an input."""
@@ -256,7 +256,7 @@ def check(
     """
     choices = (requires_grad, frozen_params, loss, optimizer)
     sizes = mapping("dims", {} if dims is None else dims), mapping("feeds", {} if feeds is None else feeds)
-    return report_on(model, choices, arguments, sizes, get_engine())
+    return report_on(model, choices, arguments, sizes, BACKEND.get_engine())
 
 
 def report_on(

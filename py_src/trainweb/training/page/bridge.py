@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from zlib import crc32
 
 from trainweb import messages
-from trainweb.backend.wasm.engine import get_engine, use_engine
+from trainweb.backend.chosen import BACKEND
 from trainweb.checkpoint import Checkpoint, checkpoint_parts, read_checkpoint
 from trainweb.errors import EngineError, ReleasedError, SessionError, TrainwebError
 from trainweb.ir.layout import PARAMETERS
@@ -53,7 +53,7 @@ from trainweb.training.state import CheckpointState, checkpoint_of
 
 if TYPE_CHECKING:
     from trainweb.artifacts import Artifacts
-    from trainweb.backend.wasm.plan import Plan
+    from trainweb.backend.plan import Plan
     from trainweb.lora import LoraModel
     from trainweb.metrics import Described
 
@@ -209,12 +209,10 @@ def as_source(file: Any) -> Any:
 @answered
 def start(js_engine: Any, js_files: Any) -> None:
     """Use the worker's engine for everything, and read the files that it holds."""
-    from trainweb.backend.wasm.engine.pyodide import PyodideEngine
-
     # Modules are never freed: the collector need not traverse them again.
     gc.freeze()
     gc.set_threshold(COLLECTED_AFTER)
-    use_engine(PyodideEngine(js_engine))
+    BACKEND.use_worker_engine(js_engine)
     _files[:] = [_WorkerFiles(js_files)]
 
 
@@ -244,7 +242,7 @@ def _settings(options_json: str) -> dict[str, Any]:
     return {
         "limits": Limits.of(options.get("limits")),
         "memory_budget": check_memory_budget(options.get("memory_budget")),
-        "engine": get_engine(),
+        "engine": BACKEND.get_engine(),
     }
 
 
@@ -457,7 +455,7 @@ def inspect_model(
 
     arguments = {**_arguments(config_json), "external_data": _external(locations_json, files)}
     choices = tuple(arguments.pop(name, None) for name in ("requires_grad", "frozen_params", "loss", "optimizer"))
-    engine = get_engine()
+    engine = BACKEND.get_engine()
     report = report_on(as_source(model), choices, arguments, (json.loads(dims_json), {}), engine).as_data()
     for decision in (*report["trained"], *report["left_out"], *report["doubtful"]):
         decision["reason"] = _in_page(decision["reason"])
@@ -526,7 +524,7 @@ def compile_inspected(handle: int, kind: str, overwrite: bool, signature_json: s
 @answered
 def first_fault(nodes_json: str, counts_json: str, results_json: str) -> list[int | str] | None:
     """Which node is at fault, and which tensor, by the NaN and infinities of the tensors that have some."""
-    from trainweb.backend.wasm.plan import InspectedNode
+    from trainweb.backend.plan import InspectedNode
     from trainweb.training.debug import numerics
 
     nodes = [InspectedNode(**fields) for fields in json.loads(nodes_json)]

@@ -23,7 +23,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from trainweb import messages
-from trainweb.backend.wasm.plan import Plan, TensorPlace
+from trainweb.backend.plan import Plan, TensorPlace
 from trainweb.checkpoint import Checkpoint, OptimizerGroup, write_checkpoint
 from trainweb.ir.layout import PARAMETERS, STATE, STATE_WORDS
 from trainweb.ir.shapes import TensorType
@@ -89,6 +89,7 @@ def session_header(
         "optimizer": models.layout.optimizer,
         "hasAverages": models.layout.has_averages,
         "compared": models.compared(),
+        "ownOutputs": models.own_outputs_if_any(),
         "lossCounts": {k: {"output": c.output, "isSum": c.is_sum} for k, c in models.counts.items()},
         "nominal": store.is_nominal,
         "parameters": [

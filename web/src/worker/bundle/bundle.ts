@@ -174,6 +174,8 @@ export interface Bundle {
   readonly hasAverages: boolean;
   /** The output that the loss of the eval model compares with its last input, if that is one tensor. */
   readonly compared: string | null;
+  /** What `predict` gives: the outputs besides the loss, else the output that the loss compares. */
+  readonly ownOutputs: readonly string[];
   /** Divisors of the losses. */
   readonly lossCounts: Readonly<Record<"train" | "eval", LossCount>>;
   readonly nominal: boolean;
@@ -409,6 +411,7 @@ function readStart(reader: Reader, root: Fields): BundleStart {
     optimizer: reader.text(root["optimizer"], "optimizer"),
     hasAverages,
     compared: root["compared"] === null ? null : reader.text(root["compared"], "compared"),
+    ownOutputs: reader.names(root["ownOutputs"], "ownOutputs"),
     lossCounts: readLossCounts(reader, root["lossCounts"]),
     nominal: reader.boolean(root["nominal"], "nominal"),
     ...parameters,

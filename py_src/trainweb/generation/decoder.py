@@ -84,7 +84,7 @@ class Decoder:
             The model is not causal.
         """
         single, several = (_Steps(session, output, length, rows, adapter) for rows in (1, ROWS))
-        taken = several.places() if len(tokens) - len(self._tokens) > FEW and ROWS <= length else None
+        taken = several.places() if len(tokens) - len(self._tokens) > FEW and length >= ROWS else None
         if self._of != self._state(single):
             self._tokens = []
             single.clear()

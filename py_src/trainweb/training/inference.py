@@ -20,6 +20,7 @@ from trainweb.model.checks import Limits
 from trainweb.model.floats import computed_in_float32
 from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.ops.frame.infer import FOLDED_INTEGERS
+from trainweb.training.forward import Forward, forward_of
 from trainweb.training.host import (
     DEFAULT_MAX_PLANS,
     N_SEGMENTS,
@@ -31,7 +32,6 @@ from trainweb.training.host import (
     check_segments,
     evaluate,
 )
-from trainweb.training.forward import Forward, forward_of
 from trainweb.training.models import Feeds, InUse, cache_bindings, check_feeds, signature_of_feeds
 from trainweb.training.page.bundle import Header, declarations
 

@@ -43,6 +43,7 @@ from trainweb.training.memory_store import MemoryStore
 from trainweb.training.models import SessionModels, base_of, read_models
 from trainweb.training.page.bundle import (
     Blobs,
+    declarations,
     plan_json,
     session_header,
     signature_of,

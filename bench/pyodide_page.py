@@ -41,7 +41,7 @@ for (const table of [files.pyodide, files]) {
 
 async function run({ modules, given, values, program }) {
   const started = performance.now();
-  const engine = Engine.create({ wasm: (build) => `/dist/${build}.wasm` });
+  const engine = Engine.create({ wasm: (build) => `/dist/${build}.wasm.gz` });
   const pyodide = await bootPython(files, true, 60_000);
   const [answer] = pyodide.pyimport("trainweb.training.page.bridge").start(await engine, {});
   if (JSON.parse(answer).error) throw new Error(answer);

@@ -1,29 +1,14 @@
 /* Matrix product after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008). A register tile
  * takes up to six rows of A, in place or packed into the second-level cache. It also takes a panel of eight columns of B,
  * packed into the first-level cache. Each block of rows passes all these panels, so that C is written along its rows. */
+#include "gemm.h"
+
 #include "parallel.h"
 #include "tile.h"
 #include "unpack.h"
 
 /* Depth of a block and rows of A used at a time; the depth where steps of a row are apart, and floats of packed rows. */
 enum { GEMM_KC = 512, GEMM_MC = 384, COLUMNS_KC = 128, PACKED_KC = 256, PACKED_FLOATS = 64 << 10 };
-
-/* c(m,n) = activation(alpha * sum_k a(m,k) b(k,n) + beta * bias(m,n) + (accumulate ? c(m,n) : 0)); strides in floats. */
-typedef struct {
-    int32_t m, n, k;
-    const float *a;
-    int32_t a_row, a_col;
-    const float *b;
-    int32_t b_row, b_col;
-    float *c;
-    int32_t c_row, c_col;
-    const float *bias; /* may be null */
-    int32_t bias_row, bias_col;
-    float alpha, beta;
-    int32_t accumulate, activation;
-    const packed_matrix *w; /* not null: b as it is stored, by columns if `turned` */
-    bool turned;
-} gemm_problem;
 
 /* The destination of the tiles of one block of the depth. */
 typedef struct {
@@ -332,7 +317,8 @@ enum { NEIGHBOUR_FLOATS = 4096 };
 /* The thread's workspace: packed panels, one tile, packed rows, what is unpacked. */
 enum { PANEL_FLOATS = 2 * GEMM_KC * TILE_COLS, TILE_FLOATS = 64 };
 _Static_assert(NEIGHBOUR_FLOATS <= PANEL_FLOATS, "packed panels");
-enum { UNPACKED_AT = PANEL_FLOATS + TILE_FLOATS + PACKED_FLOATS };
+_Static_assert(PANEL_FLOATS + TILE_FLOATS + PACKED_FLOATS == GEMM_WORKSPACE_FLOATS, "gemm's workspace");
+enum { UNPACKED_AT = GEMM_WORKSPACE_FLOATS };
 _Static_assert((UNPACKED_AT + UNPACKED_FLOATS) * 4 <= THREAD_SCRATCH_BYTES, "gemm's workspace");
 
 static bool packs_rows(const gemm_problem *p) {
@@ -618,6 +604,14 @@ static void fill_without_product(const gemm_problem *p) {
 }
 
 /* ---- the kernel ---- */
+
+void gemm_tiles(const gemm_problem *given) {
+    gemm_problem q = exchanged(given);
+    const bool exchange = tile_cost(given) > tile_cost(&q) + (double)given->m * given->n;
+    const gemm_problem *p = exchange ? &q : given;
+    const row_split rows = split_rows(p->m);
+    compute_tiles(p, &rows, 0, rows.count, 0, ceil_div(p->n, TILE_COLS));
+}
 
 /* Multiply-adds a chunk should hold at least: 20 us of work against a fork-join of up to 10. */
 enum { CHUNK_WORK = 1 << 19, CHUNKS = 16 };

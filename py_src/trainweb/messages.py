@@ -330,7 +330,7 @@ CSV_RAGGED = Message(errors.FeedError, "Line {line} has {given} values; the head
 CSV_MISSING = Message(
     errors.FeedError,
     "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows "
-    "out, or to a value for each column that may lack one.",
+    "out, to \"keep\" for NaN among floats, or to a value for each column that may lack one.",
 )
 CSV_FILL = Message(
     errors.FeedError, "'missing' has a value for the column {column!r}, which no input takes; they take {names}."
@@ -344,8 +344,15 @@ TABLE_INPUT = Message(errors.FeedError, "The data has no input {name!r}; the nam
 TABLE_TYPE = Message(errors.FeedError, "{name!r} is {given}; the step {step!r} takes {expected}.")
 TABLE_MOMENTS = Message(
     errors.FeedError,
-    "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill or drop such "
-    "values.",
+    "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill NaN by "
+    "'fill_mean' or 'fill_median' ('fillMean' and 'fillMedian' in a page), or drop such rows.",
+)
+TABLE_CENTRE = Message(
+    errors.FeedError, "{name!r} has infinity or numbers too large to add up in column {column}: there is no finite mean."
+)
+TABLE_EMPTY = Message(
+    errors.FeedError,
+    "{name!r} has no number in column {column}, only NaN: there is no value to fill in. Leave the column out.",
 )
 TABLE_WIDTH = Message(
     errors.FeedError, "{name!r} has {given} values in a row; the preprocessing was fitted on {expected}."

@@ -24,9 +24,9 @@ BATCHES = [{n: a[k : k + 8] for n, a in DATA.items()} for k in range(0, 40, 8)]
 
 def test_losses_are_those_of_a_loop_with_growing_rates() -> None:
     with session() as s:
-        before = s.get_contiguous_parameters(False).tobytes(), s.get_learning_rate(), s.get_step_count()
+        before = s.get_contiguous_parameters(False).tobytes(), s.get_learning_rate(), s.step_count()
         found = s.find_learning_rate(BATCHES, steps=30, least=1e-5, most=1.0)
-        assert before == (s.get_contiguous_parameters(False).tobytes(), s.get_learning_rate(), s.get_step_count())
+        assert before == (s.get_contiguous_parameters(False).tobytes(), s.get_learning_rate(), s.step_count())
         np.testing.assert_allclose(found.rates, np.geomspace(1e-5, 1.0, 30), rtol=1e-12)
         raw = []
         for k, rate in enumerate(found.rates):

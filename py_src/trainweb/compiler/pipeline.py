@@ -18,6 +18,7 @@ from trainweb.compiler.passes.cheap import recompute_cheap
 from trainweb.compiler.passes.eliminate import drop_unread_results
 from trainweb.compiler.passes.epilogue import absorb_factors, fuse_epilogues
 from trainweb.compiler.passes.fuse import fuse_elementwise, repeat_cheap
+from trainweb.compiler.passes.head import fuse_head_loss
 from trainweb.compiler.passes.hoist import hoist, restore_hoisted
 from trainweb.compiler.passes.lowrank import merge_low_rank
 from trainweb.compiler.passes.packed import read_packed
@@ -149,6 +150,17 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         fuse_epilogues,
         before={"fuse_elementwise": "a product cannot absorb a bias or relu within a chain"},
+    ),
+    Pass(
+        fuse_head_loss,
+        after={
+            "accumulate_in_place": "the gradient of the weights is added to its buffer by the product that is replaced",
+            "fuse_epilogues": "the product has taken the factor and the bias of the scores",
+        },
+        before={
+            "fuse_elementwise": "the gradient of the head's input becomes part of a chain",
+            "rematerialise": "scores never take room",
+        },
     ),
     Pass(
         recompute_cheap,

@@ -61,7 +61,7 @@ class Dataset:
         self.is_padded = False
         """True if the last batch may have been filled up with earlier rows."""
         self.preprocessing: list[table.Step] = []
-        """Steps of `standardize`, `one_hot`, `categories` and `concat` so far: plain JSON, for `preprocess`."""
+        """Steps of tables, such as `standardize` and `one_hot`, so far: plain JSON, for `preprocess`."""
         self._skip: Callable[[int], None] = lambda rounds: None
         self._rows: Callable[[], Iterator[Any]]
         if isinstance(source, Mapping):
@@ -264,9 +264,10 @@ class Dataset:
             Between values: one character.
         classes : dict, optional
             For inputs that are classes by name: the names; a value becomes the place of its name.
-        missing : {"error", "drop"} or dict
-            Use of values that are missing: an error, rows without them, or a value for each column that may lack one. A
-            value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case.
+        missing : {"error", "drop", "keep"} or dict
+            Use of values that are missing: an error, rows without them, NaN, or a value for each column that may lack
+            one. A value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case. "keep"
+            is of inputs of floats, which `fill_mean` and `fill_median` fill.
 
         Raises
         ------
@@ -277,6 +278,36 @@ class Dataset:
             `delimiter` is no single character, or one that means something else; `missing` is something else.
         """
         return Dataset(read_csv(source, columns, dtypes or {}, delimiter, classes or {}, missing))
+
+    def fill_mean(self, *names: str) -> Dataset:
+        """Replace each NaN by the mean of the numbers in its column.
+
+        Parameters
+        ----------
+        *names : str
+            Inputs of floats.
+
+        Raises
+        ------
+        FeedError
+            As `standardize`; or a column has no number.
+        """
+        return self._fitted("fill_mean", names)
+
+    def fill_median(self, *names: str) -> Dataset:
+        """Replace each NaN by the median of the numbers in its column.
+
+        Parameters
+        ----------
+        *names : str
+            Inputs of floats.
+
+        Raises
+        ------
+        FeedError
+            As `fill_mean`.
+        """
+        return self._fitted("fill_median", names)
 
     def standardize(self, *names: str) -> Dataset:
         """Bring each column of inputs to mean 0 and deviation 1, as `StandardScaler` of scikit-learn does.

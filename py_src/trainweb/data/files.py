@@ -49,7 +49,7 @@ def read_csv(
     for name, dtype in kinds.items():
         if dtype not in DTYPES:
             raise messages.CSV_DTYPE(name=name, dtype=dtype, names=", ".join(DTYPES))
-    table = _Table(columns, kinds, names, _fills(missing))
+    table = _Table(columns, kinds, names, _fills(missing), keeps=missing == "keep")
     try:
         if isinstance(source, (str, os.PathLike)):
             with path_of("source", source).open(newline="", encoding="utf-8-sig") as file:
@@ -69,12 +69,12 @@ def _fills(missing: str | Mapping[str, object]) -> Mapping[str, str] | None:
     ModelError
         `missing` is something else.
     """
-    if missing == "error":
+    if missing in ("error", "keep"):
         return {}
     if missing == "drop":
         return None
     if not isinstance(missing, Mapping):
-        expected = '"error", "drop", or a value for each column'
+        expected = '"error", "drop", "keep", or a value for each column'
         raise messages.BAD_SETTING(name="missing", value=missing, expected=expected)
     return {column: _as_text(value) for column, value in missing.items()}
 
@@ -95,6 +95,8 @@ class _Table:
         Names of classes by input.
     fills : dict, optional
         Texts that stand for missing values by column; None drops the rows.
+    keeps : bool
+        Missing floats are NaN.
     """
 
     def __init__(
@@ -103,8 +105,10 @@ class _Table:
         kinds: Mapping[str, str],
         classes: Mapping[str, Sequence[str]],
         fills: Mapping[str, str] | None,
+        *,
+        keeps: bool,
     ) -> None:
-        self.kinds, self.fills = kinds, fills
+        self.kinds, self.fills, self.keeps = kinds, fills, keeps
         self.is_vector = {name: not isinstance(given, str) for name, given in columns.items()}
         self.wanted = {
             name: [given] if isinstance(given, str) else texts(f"columns[{name!r:.80}]", given)
@@ -160,6 +164,8 @@ class _Table:
 
     def _value(self, name: str, value: str, line: int, column: str) -> object:
         if self._is_missing(name, value):
+            if self.keeps and name not in self.places and self.kinds[name].startswith("float"):
+                return float("nan")
             if column not in (self.fills or {}):
                 raise messages.CSV_MISSING(line=line, column=column, value=value)
             value = (self.fills or {})[column]

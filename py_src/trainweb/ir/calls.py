@@ -284,6 +284,72 @@ class CrossEntropyGrad(KernelCall, kernel="cross_entropy_grad_f32", words=13, fa
     from_log: int
 
 
+class HeadLoss(KernelCall, kernel="head_loss_f32", words=26, fails=("labels",)):
+    """Cross entropy, as cross_entropy_f32 has it, of scores alpha * x w' + bias that are not stored: x [n, d], w [c, d]
+    (turned 1: [d, c]). slope: the gradient by x where that by the loss is 1; log_sum: log(sum(e^score)) of each row, 0
+    where it is ignored. The classes of a block of rows go to `parts` tasks. gradient 1: with slope.
+    """
+
+    x: In
+    w: In
+    bias: OptionalIn = None
+    labels: In
+    weights: OptionalIn = None
+    loss: Out
+    slope: OptionalOut = None
+    log_sum: OptionalOut = None
+    rows: Scratch = scratch("int32", lambda call: call.n)
+    kept: Scratch = scratch("float32", lambda call: call.n * call.d)
+    row_loss: Scratch = scratch("float32", lambda call: call.n)
+    target: Scratch = scratch("float32", lambda call: call.n)
+    top: Scratch = scratch("float32", lambda call: call.parts * call.n)
+    sum: Scratch = scratch("float32", lambda call: call.parts * call.n)
+    partial: Scratch = scratch("float32", lambda call: call.gradient * call.parts * call.n * call.d)
+    n: int
+    c: int
+    d: int
+    turned: int
+    alpha: float
+    label_size: int
+    has_ignore: int
+    ignore_index: int
+    reduction: int
+    parts: int
+    gradient: int
+
+    def flops(self) -> int:
+        return 2 * self.n * self.c * self.d * (1 + self.gradient)
+
+
+class HeadLossWeightGrad(KernelCall, kernel="head_loss_weight_grad_f32", words=20, fails=("labels",)):
+    """dw (+)= its gradient by w, which lies as w does (the product of the scores, made again, is not among its flops).
+    """
+
+    dy: In
+    x: In
+    w: In
+    bias: OptionalIn = None
+    labels: In
+    weights: OptionalIn = None
+    log_sum: In
+    dw: Sum
+    rows: Scratch = scratch("int32", lambda call: call.n)
+    kept: Scratch = scratch("float32", lambda call: call.n * call.d)
+    n: int
+    c: int
+    d: int
+    turned: int
+    alpha: float
+    label_size: int
+    has_ignore: int
+    ignore_index: int
+    reduction: int
+    accumulate: int
+
+    def flops(self) -> int:
+        return 2 * self.n * self.c * self.d
+
+
 class CtcLoss(KernelCall, kernel="ctc_loss_f32", words=14, fails=("targets", "input_lengths", "target_lengths")):
     """loss = -log of the probability of all paths that give the target; alpha[batch, steps, states]: the same logarithm
     for the paths up to a step and a state. Labels outside [0, classes) within a target's length fail with TW_BAD_LABEL,
@@ -1404,5 +1470,5 @@ TakesFactor = Gemm | GemmQuantized
 """Calls that multiply their `result` by `alpha`."""
 TakesBias = Gemm | GemmQuantized
 """Calls that add `bias`, a vector along the columns of the result where `bias_col` is 1."""
-Accumulates = Gemm | GemmQuantized | Conv | ConvDataGradient | ConvWeightGradient | WinogradConv | WinogradWeightGradient | ColumnsConv | ColumnsDataGradient | ColumnsWeightGradient
+Accumulates = HeadLossWeightGrad | Gemm | GemmQuantized | Conv | ConvDataGradient | ConvWeightGradient | WinogradConv | WinogradWeightGradient | ColumnsConv | ColumnsDataGradient | ColumnsWeightGradient
 """Calls that add to their `accumulated` results where `accumulate` is 1."""

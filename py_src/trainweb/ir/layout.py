@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 3399369607
+FINGERPRINT: Final = 753491585
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -35,6 +35,13 @@ ATTENTION_KEYS: Final = 64
 
 # Elements of a head at most.
 ATTENTION_WIDTH: Final = 256
+
+# Rows and classes of a block of the scores of a head, and parts of the classes at most.
+HEAD_ROWS: Final = 128
+
+HEAD_CLASSES: Final = 512
+
+HEAD_PARTS: Final = 16
 
 # Labels of a target at most: rows of its states fit into the scratch of a thread.
 CTC_LABELS: Final = 16384

@@ -144,6 +144,7 @@ class SessionCore:
         except BaseException:
             self.host.release()
             raise
+        origin.leave(self.layout)
         state.store = state.latest = self.parameters
         self.decoder = Decoder()
         self.numerics: NumericsCheck | None = None
@@ -474,7 +475,7 @@ class SessionCore:
         self.layout.find(name)
         return {n: copied(t) for n, t in self.parameters.contents().optimizer.moments.get(name, {}).items()}
 
-    def get_step_count(self) -> int:
+    def step_count(self) -> int:
         """Completed optimizer steps."""
         self._check_optimizer()
         return int(self.host.read_state(STATE_STEP))

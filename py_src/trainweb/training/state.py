@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from trainweb import messages
-from trainweb._names import hides
+from trainweb._names import Hiding
 from trainweb.arguments import checks_keywords, flag
 from trainweb.checkpoint import (
     Checkpoint,
@@ -40,9 +40,11 @@ if TYPE_CHECKING:
 INT64_RANGE = range(-(2**63), 2**63)
 
 
-@hides("store", "latest", "property_values", "lent", "to_checkpoint", "gradient", "optimizer")
 @checks_keywords
-class CheckpointState:
+class CheckpointState(
+    metaclass=Hiding,
+    hidden=("store", "latest", "property_values", "lent", "to_checkpoint", "gradient", "optimizer"),
+):
     """The contents of a checkpoint. While a session uses it, parameters and moments live in kernel memory.
 
     Several sessions on one state share its parameters, moments, step count and learning rate. A call to one of them

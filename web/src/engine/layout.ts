@@ -29,6 +29,13 @@ export const ATTENTION_KEYS = 64;
 // Elements of a head at most.
 export const ATTENTION_WIDTH = 256;
 
+// Rows and classes of a block of the scores of a head, and parts of the classes at most.
+export const HEAD_ROWS = 128;
+
+export const HEAD_CLASSES = 512;
+
+export const HEAD_PARTS = 16;
+
 // Labels of a target at most: rows of its states fit into the scratch of a thread.
 export const CTC_LABELS = 16384;
 

@@ -492,10 +492,10 @@ export class TrainingSession extends SessionMethods {
    *
    * @throws SessionError for a session that was created from artifacts
    */
-  getArtifacts(options: FileOptions & { readonly as: "blob" }): Promise<Artifacts<Blob>>;
-  getArtifacts(options?: FileOptions<"bytes">): Promise<Artifacts>;
-  async getArtifacts(options: FileOptions = {}): Promise<Artifacts<Uint8Array | Blob>> {
-    const form = formOf("getArtifacts", options);
+  artifacts(options: FileOptions & { readonly as: "blob" }): Promise<Artifacts<Blob>>;
+  artifacts(options?: FileOptions<"bytes">): Promise<Artifacts>;
+  async artifacts(options: FileOptions = {}): Promise<Artifacts<Uint8Array | Blob>> {
+    const form = formOf("artifacts", options);
     const names = ["training_model", "checkpoint", "eval_model", "optimizer_model"] as const;
     const [trainModel, checkpoint, evalModel, optimizerModel] = await Promise.all(
       names.map(async (name) => (await this.#calls.call("artifact", name, form))?.data),

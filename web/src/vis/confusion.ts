@@ -2,7 +2,7 @@
 
 import type { FitEvent } from "../page/fit/events.js";
 import css from "./confusion.css";
-import { make, Panel } from "./panel.js";
+import { FitPanel, make } from "./panel.js";
 
 /** Strength of the colour of a cell with a single row of data. */
 const FAINTEST = 0.25;
@@ -15,7 +15,7 @@ const METRIC = "confusionMatrix";
  *
  * Attribute: `labels`, names of the classes, apart by commas (default: their numbers).
  */
-export class TrainwebConfusion extends Panel {
+export class TrainwebConfusion extends FitPanel {
   /** Attributes that it follows. */
   static readonly observedAttributes = ["labels"];
 

@@ -348,7 +348,7 @@ export const MESSAGES = {
   },
   CSV_MISSING: {
     error: "FeedError",
-    text: "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows out, or to a value for each column that may lack one.",
+    text: "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows out, to \"keep\" for NaN among floats, or to a value for each column that may lack one.",
   },
   CSV_FILL: {
     error: "FeedError",
@@ -376,7 +376,15 @@ export const MESSAGES = {
   },
   TABLE_MOMENTS: {
     error: "FeedError",
-    text: "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill or drop such values.",
+    text: "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill NaN by 'fill_mean' or 'fill_median' ('fillMean' and 'fillMedian' in a page), or drop such rows.",
+  },
+  TABLE_CENTRE: {
+    error: "FeedError",
+    text: "{name!r} has infinity or numbers too large to add up in column {column}: there is no finite mean.",
+  },
+  TABLE_EMPTY: {
+    error: "FeedError",
+    text: "{name!r} has no number in column {column}, only NaN: there is no value to fill in. Leave the column out.",
   },
   TABLE_WIDTH: {
     error: "FeedError",

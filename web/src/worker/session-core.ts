@@ -424,7 +424,7 @@ export class SessionCore implements CallTable, PlanSource {
     if (!this.#bundle.hasAverages) {
       throw sessionError("NO_AVERAGES", {});
     }
-    if (this.getStepCount() === 0) {
+    if (this.stepCount() === 0) {
       return action(); // the parameters are all that there is to average
     }
     return whileExchanged(() => this.#memory.demand("tw_session_exchange"), action);
@@ -534,7 +534,7 @@ export class SessionCore implements CallTable, PlanSource {
     return null;
   }
 
-  getStepCount(): number {
+  stepCount(): number {
     this.#checkOptimizer();
     return Number(this.#state.getBigInt64(4 * STATE_STEP, true));
   }
@@ -656,8 +656,8 @@ export class SessionCore implements CallTable, PlanSource {
     }
   }
 
-  getAdapter(): MaybePromise<AdapterFiles> {
-    return withValue(this.#adapted("getAdapter"), (models) => models.adapter(this.#memory.bases));
+  adapter(): MaybePromise<AdapterFiles> {
+    return withValue(this.#adapted("adapter"), (models) => models.adapter(this.#memory.bases));
   }
 
   loadAdapter(adapter: AdapterFiles): MaybePromise<null> {
@@ -686,9 +686,9 @@ export class SessionCore implements CallTable, PlanSource {
     if (!this.#models.hasArtifacts) {
       throw sessionError("NO_ARTIFACTS", {});
     }
-    return withValue(this.#models.get("getArtifacts"), (models) => {
+    return withValue(this.#models.get("artifacts"), (models) => {
       const file = models.artifact(name);
-      return file === null ? null : this.#assembled(models, "getArtifacts", file, form);
+      return file === null ? null : this.#assembled(models, "artifacts", file, form);
     });
   }
 

@@ -13,6 +13,7 @@ from trainweb.federated.options import DOCS as FEDERATED_DOCS
 from trainweb.federated.options import FEDERATED
 from trainweb.fit.find_rate import DOCS as FIND_RATE_DOCS
 from trainweb.fit.find_rate import OPTIONS as FIND_RATE
+from trainweb.generation.options import GENERATE, GENERATE_DOCS
 from trainweb.fit.options import CHECKPOINT, DEFAULT_BATCH, DOCS, EARLY_STOPPING, FIT, EarlyStopping
 from trainweb.metrics import METRICS, make_metric
 from trainweb.onnxblock.averages import EMA, ExponentialMovingAverage
@@ -269,6 +270,17 @@ export const OF_LOSS: Readonly<Partial<Record<MetricType, Formula>>> = {json.dum
 """)
 
 
+def generation() -> str:
+    """The file of the options of generate."""
+    return file(f"""/** The plain options of `generate`. */
+export interface GenerateFields {{
+{members(GENERATE, GENERATE_DOCS)}
+}}
+
+{INTERNAL}{table("export const GENERATE: Settings = ", GENERATE)};
+""")
+
+
 def federated() -> str:
     """The file of federated clients."""
     return file(f"""/** The options of a federated client. */
@@ -317,5 +329,6 @@ FILES = {
     "config": config,
     "fit": fit,
     "federated": federated,
+    "generate": generation,
 }
 """In web/src/page/settings."""

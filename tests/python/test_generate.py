@@ -81,8 +81,8 @@ def predicted(session: TrainingSession, prompt: list[int], count: int) -> list[i
     return tokens[len(prompt) :]
 
 
-def learn(session: TrainingSession, seed: int = 0) -> None:
-    ids = np.random.default_rng(seed).integers(0, 61, (1, 12))
+def learn(session: TrainingSession, ids: Any = None) -> None:
+    ids = np.random.default_rng(0).integers(0, 61, (1, 12)) if ids is None else np.array([ids])
     feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), "labels": np.roll(ids, -1, 1)}
     for _ in range(3):
         session.train_step(feeds)

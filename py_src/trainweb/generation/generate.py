@@ -10,22 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainweb import messages
-from trainweb.fit.options import MAX_SEED
 from trainweb.generation.decoder import length_for
+from trainweb.generation.options import GENERATE
 from trainweb.generation.sampling import Sampling
 from trainweb.generation.text import Text
-from trainweb.settings import Field, Flag, Number, Whole
 
 LOGITS = "logits"
-
-FIELDS = {
-    "max_tokens": Field(Whole(least=1), 100, is_optional=False),
-    "temperature": Field(Number(least=0), 0.0, is_optional=False),
-    "top_k": Field(Whole(least=1), None, is_optional=True),
-    "top_p": Field(Number(above=0, most=1), None, is_optional=True),
-    "seed": Field(Whole(least=0, most=MAX_SEED), None, is_optional=True),
-    "adapter": Field(Flag(), True, is_optional=False),
-}
 
 
 class GeneratedToken(NamedTuple):
@@ -64,7 +54,7 @@ def request_of(prompt: Any, stop: Any, tokenizer: Any, settings: Mapping[str, An
     ModelError, FeedError, TypeError
         An argument is not what it must be.
     """
-    for name, field in FIELDS.items():
+    for name, field in GENERATE.items():
         if settings[name] is not None or not field.is_optional:
             field.kind.check(name, settings[name])
     if settings["temperature"] == 0:

@@ -57,6 +57,9 @@ export type {
   FitScheduleSettings,
 } from "./fit/options.js";
 export type { EvaluateOptions, PredictOptions } from "./predict.js";
+export type { GeneratedToken, GenerateOptions, Prompt } from "./generate.js";
+export type { GenerateFields } from "./settings/generate.js";
+export type { Tokenizer } from "./text.js";
 export type { MetricFunction, MetricFunctions, Metrics } from "./own-metrics.js";
 export type * from "./settings/fit.js";
 export type { EvalValues, MetricValue, Remainder } from "../wire/fit.js";

@@ -40,6 +40,7 @@ import { FederatedClient } from "./federated.js";
 import type { FederatedFields } from "./settings/federated.js";
 import { FitRun, runTrainSteps, type FitHost } from "./fit/run.js";
 import { checkAverages, type FitOptions } from "./fit/options.js";
+import { generate, type GeneratedToken, type GenerateOptions, type Prompt } from "./generate.js";
 import { evaluate, ownOutputs, predict, type EvaluateOptions, type PredictOptions } from "./predict.js";
 import type { FileName } from "./integrity.js";
 import { checkModel, withModel } from "./load-model.js";
@@ -317,6 +318,16 @@ export class TrainingSession extends SessionMethods {
    */
   predict(data: DataSource, options: PredictOptions = {}): Promise<Readonly<Record<string, Tensor>>> {
     return predict(this.#fitHost(this.#fit), data, options);
+  }
+
+  /**
+   * Write tokens after a prompt with a causal language model and the current parameters, one by one.
+   *
+   * @param prompt - text, which needs a tokenizer, or token ids
+   * @throws ModelError or UnsupportedError if the model is not a causal language model; SessionError for logits that are NaN
+   */
+  generate(prompt: Prompt, options: GenerateOptions = {}): AsyncGenerator<GeneratedToken, void, undefined> {
+    return generate(this.#info, (make) => this.#fitHost(this.#fit).send(make), prompt, options);
   }
 
   /**

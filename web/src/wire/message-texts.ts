@@ -454,6 +454,34 @@ export const MESSAGES = {
     error: "ModelError",
     text: "The eval model gives {names}, and its loss does not compare one tensor. Name the outputs to predict as 'outputs'.",
   },
+  NO_LOGITS: {
+    error: "ModelError",
+    text: "generate reads the output 'logits', or the only output of the model; it has {names}. Name the output 'logits'.",
+  },
+  NOT_CAUSAL: {
+    error: "ModelError",
+    text: "Output {name!r} of a token changes with the tokens after it: the model is not causal. generate takes models that predict the next token; export the model with its causal mask.",
+  },
+  SEQUENCE_TOO_LONG: {
+    error: "ModelError",
+    text: "The model does not take {length} tokens, prompt and new ones together: {fault} Give a shorter prompt or less 'maxTokens'.",
+  },
+  LOGITS_NOT_FINITE: {
+    error: "SessionError",
+    text: "Token {position} has a logit that is NaN or infinite, so no next token can be chosen. Check the parameters: training may have diverged.",
+  },
+  EMPTY_PROMPT: {
+    error: "FeedError",
+    text: "The prompt has no tokens; give at least one.",
+  },
+  TEXT_WITHOUT_TOKENIZER: {
+    error: "ModelError",
+    text: "{name!r} is text, which needs a tokenizer: give 'tokenizer', or token ids.",
+  },
+  GREEDY_SETTING: {
+    error: "ModelError",
+    text: "{name!r} changes nothing at temperature 0, which takes the most likely token. Give a temperature above 0.",
+  },
   NO_ROWS_IN_OUTPUT: {
     error: "SessionError",
     text: "Output {name!r} has shape {shape!r} for {rows} rows; its first axis must count rows. Leave it out, or give all rows in one batch.",

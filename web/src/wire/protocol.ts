@@ -181,6 +181,28 @@ export interface Workspace {
   readonly feeds: readonly PlacedBytes[];
 }
 
+/** Settings of the choice of a token, as `Sampling` of trainweb/generation/sampling.py. */
+export interface SamplingSettings {
+  readonly temperature: number;
+  readonly topK: number | null;
+  readonly topP: number | null;
+  readonly seed: number;
+}
+
+/** A text whose next token is asked for. */
+export interface TokenTask {
+  /** The prompt and the tokens that were chosen before. */
+  readonly tokens: readonly number[];
+  /** Number of tokens that were chosen before. */
+  readonly place: number;
+  readonly maxTokens: number;
+  /** The logits. */
+  readonly output: string;
+  readonly sampling: SamplingSettings;
+  /** False leaves out what adapters add. */
+  readonly adapter: boolean;
+}
+
 /** Results of a plan, and the buffers of its feeds, for the page to use again. */
 export interface RunAnswer {
   readonly results: readonly NamedTensor[];
@@ -260,6 +282,8 @@ export interface WorkerApi {
    */
   predict(handle: number, outputs: readonly string[], batch: WireBatch, whole: number, averaged: boolean):
     MaybePromise<Result<readonly NamedTensor[]>>;
+  /** The next token of a text. */
+  nextToken(handle: number, task: TokenTask): MaybePromise<Result<number>>;
   /** Keep all that a session goes on from. */
   saveSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>>;
   /** Copy the state that sessions on one checkpoint state share. */

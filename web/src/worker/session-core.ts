@@ -78,8 +78,8 @@ export class SessionCore implements CallTable, PlanSource {
   readonly #properties: PropertyTable;
   readonly #inspected: InspectedPlans;
   readonly #numerics: NumericsCheck | null;
-  /** Names of the feeds of steps that predict, by their kinds. */
-  readonly #forwards = new Map<ForwardKind, ReadonlySet<string>>();
+  /** Feeds of steps that predict or make tokens, by their kinds. */
+  readonly #forwards = new Map<ForwardKind, readonly Declaration[]>();
   #nominal: boolean;
 
   /** @throws EngineError when the kernels' memory has no room */
@@ -290,23 +290,23 @@ export class SessionCore implements CallTable, PlanSource {
     }
   }
 
-  /** The names of what the step that predicts is fed; Python knows them. */
-  openForward(kind: ForwardKind): MaybePromise<ReadonlySet<string>> {
+  /** The inputs of a step that predicts or makes tokens; Python knows them. */
+  openForward(kind: ForwardKind): MaybePromise<readonly Declaration[]> {
     this.#checkStep("eval");
     const known = this.#forwards.get(kind);
     if (known !== undefined) {
       return known;
     }
-    return withValue(this.#models.get("predict"), (models) => {
-      const names = new Set(models.forwardInputs(outputsOf(kind)));
-      this.#forwards.set(kind, names);
-      return names;
+    return withValue(this.#models.get(kind.slice(0, kind.indexOf(" "))), (models) => {
+      const inputs = models.forwardInputs(kind);
+      this.#forwards.set(kind, inputs);
+      return inputs;
     });
   }
 
   inputsOf(plan: PlanKind): readonly Declaration[] {
     if (isForward(plan)) {
-      return this.#bundle.inputs.eval.filter(({ name }) => this.#forwards.get(plan)?.has(name));
+      return this.#forwards.get(plan) ?? [];
     }
     const kind = baseOf(plan);
     return kind === "train" || kind === "eval" ? this.#bundle.inputs[kind] : kind === "clip" ? CLIP_INPUTS : [];

@@ -49,6 +49,7 @@ import type {
   SessionCall,
   SessionInfo,
   StepKind,
+  TokenTask,
   WorkerApi,
   WorkerInfo,
   WorkerSettings,
@@ -58,6 +59,7 @@ import { parseBundle, parseInference, splitBundle, type Bundle, type RawBundle }
 import { BundleCache, cacheName } from "./cache.js";
 import { buildArtifacts, gradientGraph, StateCore } from "./file-calls.js";
 import { Evaluations } from "./evaluation.js";
+import { Decoder } from "./decoder.js";
 import { predictBatch } from "./predict.js";
 import { runTrainSteps, WorkerFit } from "./fit/loop.js";
 import { InferenceCore } from "./inference-core.js";
@@ -85,6 +87,7 @@ interface TrainingTurns extends Turns<SessionCore> {
   /** The cache of its bundle, if there is one. */
   readonly cache: BundleCache | null;
   readonly evaluations: Evaluations;
+  readonly decoder: Decoder;
   fit: WorkerFit | null;
 }
 
@@ -282,6 +285,10 @@ class SessionWorker implements WorkerApi {
     return this.#perform(handle, ({ core }) =>
       core.withAverages(averaged, () => predictBatch(core, outputs, batch, whole)),
     );
+  }
+
+  nextToken(handle: number, task: TokenTask): MaybePromise<Result<number>> {
+    return this.#perform(handle, ({ core, decoder }) => decoder.next(core, task));
   }
 
   saveSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>> {
@@ -592,7 +599,15 @@ class SessionWorker implements WorkerApi {
     const options = { ...coreOptions(optionsJson), onRefused: () => cache?.discard() };
     const core = new SessionCore(this.#running, kernels, bundle, options, lazy, onPlan);
     const handle = this.#nextHandle++;
-    this.#sessions.set(handle, { core, cache, evaluations: new Evaluations(), fit: null, waiting: 0, turn: Promise.resolve() });
+    this.#sessions.set(handle, {
+      core,
+      cache,
+      evaluations: new Evaluations(),
+      decoder: new Decoder(),
+      fit: null,
+      waiting: 0,
+      turn: Promise.resolve(),
+    });
     return { ...core.info, handle };
   }
 

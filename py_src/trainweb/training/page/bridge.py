@@ -36,13 +36,14 @@ from trainweb.model.writer import model_parts
 from trainweb.settings import camel_case, page_name
 from trainweb.training import weights
 from trainweb.training.export import export_model
-from trainweb.training.forward import PREDICT, kind_of_outputs
+from trainweb.training.forward import GENERATE, PREDICT
 from trainweb.training.host import SegmentMemory
 from trainweb.training.inference import InferenceModel
 from trainweb.training.memory_store import MemoryStore
 from trainweb.training.models import SessionModels, base_of, read_models
 from trainweb.training.page.bundle import (
     Blobs,
+    declarations,
     plan_json,
     session_header,
     signature_of,
@@ -483,8 +484,8 @@ def compile_plan(handle: int, kind: str, overwrite: bool, signature_json: str, i
     plan: Plan
     metrics: list[Described] = []
     if isinstance(found, InferenceModel):
-        plan = found.compile(feeds, in_use)
-    elif base_of(kind) in ("train", "eval", PREDICT):
+        plan = found.compile(feeds, in_use, kind.removeprefix("inference"))
+    elif base_of(kind) in ("train", "eval", PREDICT, GENERATE):
         models = _training(handle).models
         plan, metrics = models.compile_step(kind, feeds, overwrite, in_use), models.described(kind)
     else:
@@ -496,9 +497,12 @@ def compile_plan(handle: int, kind: str, overwrite: bool, signature_json: str, i
 
 
 @answered
-def forward_inputs(handle: int, outputs_json: str) -> list[str]:
-    """The inputs of the step that predicts these outputs."""
-    return list(_training(handle).models.inputs_of(kind_of_outputs(json.loads(outputs_json))))
+def forward_inputs(handle: int, kind: str) -> list[dict[str, Any]]:
+    """The inputs of a step that predicts or makes tokens."""
+    found = _find(handle)
+    forward = (found if isinstance(found, InferenceModel) else _training(handle).models).forward(kind)
+    assert forward is not None
+    return declarations(forward.inputs.values(), forward.deciding)
 
 
 @answered

@@ -72,11 +72,10 @@ def main_in_node(words: Sequence[str], folder: str, engine: object) -> int:
     engine
         An `Engine` of the JavaScript package.
     """
-    from trainweb.backend.wasm.engine import use_engine
-    from trainweb.backend.wasm.engine.pyodide import PyodideEngine
+    from trainweb.backend.chosen import BACKEND
 
     os.chdir(folder)
-    use_engine(PyodideEngine(engine))
+    BACKEND.use_worker_engine(engine)
     try:
         return main(words)
     except SystemExit as end:  # of argparse, after a help or an error
@@ -466,7 +465,7 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _compile(args: argparse.Namespace) -> None:
-    from trainweb.backend.wasm.engine import get_engine
+    from trainweb.backend.chosen import BACKEND
     from trainweb.checkpoint import write_file_atomically
     from trainweb.model.checks import Limits, check_memory_budget
     from trainweb.training.models import SessionModels, read_models
@@ -476,7 +475,7 @@ def _compile(args: argparse.Namespace) -> None:
     models = SessionModels(
         state.lent().trainable,
         *read_models(paths["train_model"], paths.get("eval_model"), paths.get("optimizer_model"), tells_which=True),
-        engine=get_engine(),
+        engine=BACKEND.get_engine(),
         limits=Limits(),
         memory_budget=check_memory_budget(args.memory_budget),
     )

@@ -313,7 +313,7 @@ class _Incremental:
         shapes = [inferred.types[name].shape for inferred in (self.full, self.shorter)]
         return [shape[axis] for shape in shapes] == [self.length, self.length - 1]
 
-    def _aligned(self, name: str, original: str, labels: tuple[Hashable, ...], chosen: Hashable, is_late: bool) -> str:
+    def _aligned(self, name: str, original: str, labels: Sequence[Hashable], chosen: Hashable, is_late: bool) -> str:
         """The operand at the new rows: of the axis that is labelled so; other axes have all positions."""
         if name in self.axis:
             if labels[self.axis[name]] == chosen:

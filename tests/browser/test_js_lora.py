@@ -164,7 +164,8 @@ def test_what_is_wrong_is_told(js: JsPage) -> None:
 def test_adapters_of_quantized_weights_and_diverged_ones_are_not_merged(js: JsPage, plain_site: Site) -> None:
     plain_site.add("/lora/quantized.onnx", quantized("nbits", ("m.head",)))
     error = js.failure(
-        f"{OPEN} const s = await open({{ rank: 2 }}); try {{ await s.mergeAdapter(); }} finally {{ await s.release(); }}",
+        """const s = await TrainingSession.createFromModel(model, { loss: "MSELoss", lora: { rank: 2 } });
+        try { await s.mergeAdapter(); } finally { await s.release(); }""",
         **given("attention") | {"model": "/lora/quantized.onnx"},
     )
     assert error["name"] == "UnsupportedError"

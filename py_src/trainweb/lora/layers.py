@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from trainweb.artifacts.evidence import GENERATED, folded_from, module_of, notes_of
 from trainweb.errors import ModelError
@@ -31,7 +32,7 @@ TURNS = ("Transpose", "Identity")
 _PATH = re.compile(r"/(.+)/[A-Za-z]+(_\d+)?")
 """Names that torch's script exporter gives to nodes: the path of their module and the operator."""
 _ATTRIBUTES = (".weight", ".kernel", "_weight")
-_QUANTIZED_NAME = re.compile(r"(\.MatMul)?(\.weight)?_(Q\d\w*|quantized)$")
+_QUANTIZED_NAME = re.compile(r"(\.MatMul)?(\.weight)?(_DQ)?_(Q\d\w*|quantized)$")
 """Ends that ONNX Runtime's quantizers give to names of weights."""
 NBITS = {"MatMulNBits": LINEAR, "GatherBlockQuantized": EMBEDDING}
 """Operators of com.microsoft whose weight is quantized."""
@@ -47,12 +48,14 @@ def find_layers(graph: Graph) -> list[Layer]:
     found: dict[tuple[str, str, LoraKind, bool], Layer] = {}
     taken: dict[str, tuple[str, str, LoraKind, bool]] = {}
     for node in graph.nodes:
-        if node.domain == "" and node.op_type in (*TURNS, UNPACK):
+        if node.domain == "" and node.op_type in (*TURNS, UNPACK, "Reshape"):
             tensor, weight = graph.initializers.get(node.inputs[0]), weights.get(node.inputs[0])
             if node.op_type == UNPACK:
                 weight = None if tensor is None else _Weight(tensor, stored=f"{BITS[tensor.dtype]} bits, {UNPACK}")
             elif node.op_type == "Transpose" and weight is not None:
                 weight = weight.turned(node)
+            elif node.op_type == "Reshape" and weight is not None and weight.tensor.dtype != "uint8":
+                weight = None  # only rows of a quantized table are put together from their blocks
             if weight is not None:
                 weights[node.outputs[0]] = weight
             continue
@@ -143,8 +146,8 @@ def _of_nbits(kind: LoraKind, node: Node, tensor: Tensor) -> Layer:
     if kind is LINEAR:
         shape = int(node.attrs["N"]), int(node.attrs["K"])
     else:
-        rows, columns = tensor.shape
-        shape = rows, columns * (2 if tensor.dtype == "uint8" and bits == 4 else 1)
+        rows, *columns = tensor.shape
+        shape = rows, prod(columns) * (2 if tensor.dtype == "uint8" and bits == 4 else 1)
     return Layer("", kind, tensor.name, True, shape, stored=f"{bits} bits, {node.op_type}")
 
 

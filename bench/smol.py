@@ -32,7 +32,7 @@ class Writer:
         self.nodes: list[onnx.NodeProto] = []
         self.small: dict[str, onnx.TensorProto] = {}
 
-    def __call__(self, op: str, *inputs: str, **attributes: int | float | list[int]) -> str:
+    def __call__(self, op: str, *inputs: str, **attributes: float | list[int]) -> str:
         name = f"node_{op}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, inputs, [name], name, **attributes))
         return name

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from trainweb.ir.program import Recomputation
-from trainweb.model.lazy import LazyTensor, Place
+from trainweb.model.lazy import LazyTensor, Place, pieces_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,10 +33,7 @@ class Constants:
         if self.data:
             yield 0, self.data
         for start, tensor in self.large:
-            at = start
-            for piece in tensor.pieces():
-                yield at, piece
-                at += len(piece)
+            yield from ((start + at, piece) for at, piece in pieces_of(tensor))
 
 
 @dataclass(frozen=True, slots=True)

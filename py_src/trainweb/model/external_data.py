@@ -15,7 +15,8 @@ from typing import Any, Self
 
 from ..errors import ModelError
 from .checks import check_name
-from .remote import RemoteFile, RemoteRange
+from .local import HELD, STAYS_OPEN, OpenFile
+from .remote import RangedFile, RemoteRange
 
 KEYS = ("location", "offset", "length", "checksum")
 """What ONNX defines. The checksum, of a whole file that need not be read, is not verified."""
@@ -69,7 +70,7 @@ class ExternalData:
     ----------
     directory : Path or None
         The model's directory; None for a model that did not come from a file.
-    given : mapping of str to bytes-like or RemoteFile, or None
+    given : mapping of str to bytes-like or RangedFile, or None
         Data by location, looked up as written; goes before files.
 
     Attributes
@@ -82,6 +83,7 @@ class ExternalData:
         self._directory = directory
         self._given = given or {}
         self._open: dict[str, tuple[int, int]] = {}
+        self._large: dict[str, OpenFile] = {}
         self.names: dict[str, None] = {}
 
     def __enter__(self) -> Self:
@@ -91,7 +93,7 @@ class ExternalData:
         self.close()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, but for large ones, which tensors stay in."""
         for descriptor, _ in self._open.values():
             os.close(descriptor)
         self._open.clear()
@@ -104,7 +106,7 @@ class ExternalData:
         self.names[location.name] = None
         if location.name in self._given:
             source = self._given[location.name]
-            if isinstance(source, RemoteFile):
+            if isinstance(source, RangedFile):
                 check_range(end, len(source), location.name, what)
                 return source.range(location.offset, end)
             try:
@@ -119,13 +121,20 @@ class ExternalData:
                 f"external_data={{location: bytes}} (in a page the option externalData), "
                 "for a model given as bytes reads no files"
             )
-        if location.name not in self._open:
-            if len(self._open) == MAX_OPEN_FILES:
-                self.close()
-            self._open[location.name] = open_beneath(self._directory, location.name, what)
-        descriptor, size = self._open[location.name]
-        check_range(end, size, location.name, what)
-        return read_at(descriptor, location.offset, nbytes, what)
+        if location.name not in self._large:
+            if location.name not in self._open:
+                if len(self._open) == MAX_OPEN_FILES:
+                    self.close()
+                self._open[location.name] = open_beneath(self._directory, location.name, what)
+            descriptor, size = self._open[location.name]
+            check_range(end, size, location.name, what)
+            if not STAYS_OPEN or size < HELD or len(self._large) == MAX_OPEN_FILES:
+                return read_at(descriptor, location.offset, nbytes, what)
+            self._large[location.name] = OpenFile(descriptor, location.name)
+            del self._open[location.name]
+        file = self._large[location.name]
+        check_range(end, len(file), location.name, what)
+        return file.range(location.offset, end)
 
 
 def byte_view(source: Any) -> bytes | memoryview:

@@ -144,6 +144,7 @@ class SessionCore:
         except BaseException:
             self.host.release()
             raise
+        origin.leave(self.layout)
         state.store = state.latest = self.parameters
         self.decoder = Decoder()
         self.numerics: NumericsCheck | None = None

@@ -28,6 +28,7 @@ from trainweb.control.operators import unsupported_nodes
 from trainweb.errors import GradientError, ModelError, TrainwebError, UnsupportedError
 from trainweb.ir.layout import PARAMETERS
 from trainweb.ir.shapes import TensorType
+from trainweb.model.checks import Limits
 from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.floats import in_float32
 from trainweb.model.graph import Graph, Value
@@ -353,8 +354,9 @@ def _try(
     engine: Engine,
     report: Report,
 ) -> None:
-    from trainweb.training.core import SessionCore
     from trainweb.training.debug.example import example_code
+    from trainweb.training.models import SessionModels
+    from trainweb.training.record import start_segments
     from trainweb.training.state import CheckpointState
 
     names = arguments.get("loss_input_names")
@@ -370,25 +372,25 @@ def _try(
     with _noting(report):
         built = build_artifacts(model, *choices, **arguments)
     report.decisions = built.decisions
-    core = SessionCore(CheckpointState(built.contents()), *built.graphs, engine=engine)
-    try:
-        for slot in core.layout.slots.values():
-            (report.trainable if slot.trainable_offset >= 0 else report.frozen)[slot.name] = slot.shape
-        inference = ShapeInference(_as_declared(built.graphs[1], graph))
-        report.refined = inference.table.refinements()
-        types = _signature(core.models, inference, *sizes)
-        plan = core.models.compile_step("train", types, True)
-        if built.graphs[2] is not None:
-            core.models.compile_optimizer()
-        fixed = sum(size for k, size in enumerate(core.host.sizes) if k >= PARAMETERS)
-        report.peak_bytes = plan.arena_bytes + len(plan.constants) + len(plan.words) + fixed
-        report.flops = plan.flops
-        report.feeds = [Feed(name, t.dtype, list(t.shape)) for name, t in types.items()]
-        named = zip(("requires_grad", "frozen_params", "loss", "optimizer"), choices, strict=True)
-        outputs = [v.name for v in graph.outputs]
-        report.code = example_code({**dict(named), **arguments}, report.feeds, outputs, graph.external_files)
-    finally:
-        core.release()
+    origin = CheckpointState(built.contents()).lent()
+    # The models alone: a session would take memory for the weights.
+    models = SessionModels(origin.trainable, *built.graphs, engine=engine, limits=Limits(), memory_budget=None)
+    start_segments(models.layout, origin)
+    for slot in models.layout.slots.values():
+        (report.trainable if slot.trainable_offset >= 0 else report.frozen)[slot.name] = slot.shape
+    inference = ShapeInference(_as_declared(built.graphs[1], graph))
+    report.refined = inference.table.refinements()
+    types = _signature(models, inference, *sizes)
+    plan = models.compile_step("train", types, True)
+    if built.graphs[2] is not None:
+        models.compile_optimizer()
+    fixed = sum(nbytes for k, nbytes in enumerate(models.segment_bytes) if k >= PARAMETERS)
+    report.peak_bytes = plan.arena_bytes + len(plan.constants) + len(plan.words) + fixed
+    report.flops = plan.flops
+    report.feeds = [Feed(name, t.dtype, list(t.shape)) for name, t in types.items()]
+    named = zip(("requires_grad", "frozen_params", "loss", "optimizer"), choices, strict=True)
+    outputs = [v.name for v in graph.outputs]
+    report.code = example_code({**dict(named), **arguments}, report.feeds, outputs, graph.external_files)
 
 
 def _signature(

@@ -293,8 +293,7 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
     for segment, pieces in start_segments(models.layout, origin).items():
         for offset, tensor in pieces:
             write(segment, offset, tensor)
-    # From here on the segments have them.
-    origin.tensors = {name: t for name, t in origin.tensors.items() if name not in models.layout.slots}
+    origin.leave(models.layout)
     if models.graphs["optimizer"] is not None:
         origin.optimizer.moments.clear()
     return {"copies": copies, "files": _files_of(_held(opened))}

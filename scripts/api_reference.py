@@ -69,7 +69,7 @@ class Reference:
     def find(self, path: str) -> griffe.Object:
         """The object of a dotted path, where it is defined."""
         found = self._package[path.removeprefix("trainweb.")] if path != "trainweb" else self._package
-        return found.final_target if found.is_alias else found  # type: ignore[return-value]
+        return _target(found)
 
     def of(self, module: ModuleType, name: str) -> griffe.Object:
         """A public name of a module."""
@@ -97,9 +97,13 @@ def members(cls: griffe.Object) -> Iterator[tuple[str, griffe.Object]]:
     for name, member in cls.all_members.items():
         if name.startswith("_") or member.is_class or (member.is_alias and not _is_ours(member)):
             continue
-        target = member.final_target if member.is_alias else member
+        target = _target(member)
         if target.is_function or "property" in target.labels or target.docstring:
-            yield name, target  # type: ignore[misc]
+            yield name, target
+
+
+def _target(thing: griffe.Object | griffe.Alias) -> griffe.Object:
+    return thing.final_target if isinstance(thing, griffe.Alias) else thing
 
 
 def _is_ours(alias: Any) -> bool:
@@ -111,7 +115,7 @@ def _is_ours(alias: Any) -> bool:
 
 def parameters(function: griffe.Object) -> list[griffe.Parameter]:
     """The parameters that callers pass, without `self`."""
-    found = function.parameters if function.is_function or function.is_class else ()
+    found = function.parameters if isinstance(function, (griffe.Function, griffe.Class)) else ()
     return [parameter for parameter in found if parameter.name not in {"self", "cls"}]
 
 
@@ -150,8 +154,8 @@ def signature(name: str, function: griffe.Object) -> str:
         if positional and parameter.kind is not kinds.positional_only:
             parts.append("/")
         positional = parameter.kind is kinds.positional_only
-        stars = {kinds.var_positional: "*", kinds.var_keyword: "**"}.get(parameter.kind, "")
-        text = stars + parameter.name
+        stars = {kinds.var_positional: "*", kinds.var_keyword: "**"}
+        text = (stars.get(parameter.kind, "") if parameter.kind else "") + parameter.name
         if parameter.annotation is not None:
             text += f": {parameter.annotation}"
         if parameter.default is not None and not stars:
@@ -204,9 +208,9 @@ def entry(name: str, thing: griffe.Object, level: int, inside: griffe.Object | N
     short = name.rpartition(".")[2]
     if thing.is_class and "rule" in thing.members and thing.members["rule"].is_attribute:
         yield f"```python\n{rule_signature(short, thing)}\n```"
-    elif thing.is_function or (thing.is_class and thing.parameters):
+    elif isinstance(thing, (griffe.Function, griffe.Class)) and (thing.is_function or thing.parameters):
         yield f"```python\n{signature(short, thing)}\n```"
-    elif thing.is_attribute and thing.annotation is not None:
+    elif isinstance(thing, griffe.Attribute) and thing.annotation is not None:
         yield f"```python\n{short}: {thing.annotation}\n```"
     yield from sections(docstring(inside, short, thing), level)
     if thing.is_class:

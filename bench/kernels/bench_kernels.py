@@ -181,11 +181,12 @@ def conv_cases(n: int, c: int, m: int, size: int, kernel: int, stride: int, grou
     name = f"{n}x{c}x{size}x{size} -> {m} {kernel}x{kernel}"
     name += f" s{stride}" * (stride > 1) + f" g{groups}" * (groups > 1)
     flops = 2 * n * m * out**2 * c // groups * kernel**2
-    for kind, operands in {
+    kinds: dict[str, dict[str, Any]] = {
         "conv": {"kernel": "conv_f32", "args": {"x": x, "w": w, "bias": 4 * m, "y": y}},
         "conv dx": {"kernel": "conv_data_gradient_f32", "args": {"dy": y, "w": w, "bias": None, "dx": x}},
         "conv dw": {"kernel": "conv_weight_gradient_f32", "args": {"x": x, "dy": y, "dw": w, "db": 4 * m}},
-    }.items():
+    }
+    for kind, operands in kinds.items():
         operands["args"].update(words)
         case = {"name": f"{kind} {name}", "flops": flops, **operands}
         if groups == 1:
@@ -403,7 +404,7 @@ def in_page(origin: str, options: dict[str, Any]) -> list[dict[str, Any]]:
         page.goto(origin + "/index.html")
         result = page.evaluate("async (o) => (await import('/kernels.mjs')).measure(o)", options)
         browser.close()
-        return result
+        return list(result)
 
 
 def run(build: Path, cases: list[dict[str, Any]], rounds: int, milliseconds: float) -> list[dict[str, Any]]:

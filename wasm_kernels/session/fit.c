@@ -81,13 +81,11 @@ TW_EXPORT(tw_fit_keep) int32_t tw_fit_keep(uint32_t session) {
     return s->fit.on_nan == ON_NAN_RESTORE ? tw_session_save(session, COPY_GOOD, ALL_SEGMENTS) : TW_OK;
 }
 
-/* Be at the first batch of an epoch, which may be gone back to, unless the fit is in the epoch already. */
+/* Be in an epoch, at its first batch unless the fit is in the epoch already, and note the state. */
 TW_EXPORT(tw_fit_epoch) int32_t tw_fit_epoch(uint32_t session, uint32_t epoch) {
     tw_session *s = fitted(session);
     if (!s) return TW_BAD_POINTER;
     if (s->fit.epoch != epoch) set_position(&s->fit, epoch, 0, 0, 0, 0);
-    else if (s->fit.is_open) return TW_OK;
-    s->fit.is_open = 1;
     return tw_fit_keep(session);
 }
 

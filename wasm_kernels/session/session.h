@@ -23,7 +23,6 @@ typedef struct {
     uint32_t next, fault, is_batch, waiting, epoch, step, kept, optimizer_steps;
     double loss_sum, rows;
     uint32_t accumulate, on_nan, is_sum; /* accumulate is 0 while no fit runs */
-    uint32_t is_open;                    /* the first epoch has begun */
     uint32_t has_begun;                  /* a batch has changed the session */
     uint32_t restores;
     double mu, loss, weight;

@@ -10,7 +10,7 @@ rows are written. The causal mask hides the rows that are not written yet.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 

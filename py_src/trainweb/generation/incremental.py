@@ -16,7 +16,7 @@ from math import prod
 
 from trainweb import messages
 from trainweb.control import expand_control_flow, has_control_flow
-from trainweb.generation.axes import Axes, axes_of
+from trainweb.generation.axes import Axes, Labels, axes_of
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import ITEM_SIZE, TRAINWEB, Graph, Node, Tensor, Value, take_name
@@ -315,7 +315,7 @@ class _Incremental:
         shapes = [inferred.types[name].shape for inferred in (self.full, self.shorter)]
         return [shape[axis] for shape in shapes] == [self.length, self.length - 1]
 
-    def _aligned(self, name: str, original: str, labels: tuple[Hashable, ...], chosen: Hashable, is_late: bool) -> str:
+    def _aligned(self, name: str, original: str, labels: Labels, chosen: Hashable, is_late: bool) -> str:
         """The operand at the new rows: of the axis that is labelled so; other axes have all positions."""
         if name in self.axis:
             if labels[self.axis[name]] == chosen:

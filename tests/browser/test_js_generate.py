@@ -18,7 +18,8 @@ SHORT, LONG = MODELS["llama"][1], MODELS["llama"][2]
 GIVEN: dict[str, Any] = {"short": SHORT["prompt"], "long": LONG["prompt"], "parameters": PARAMETERS}
 START = """
     const config = { loss: "CrossEntropyLoss", optimizer: { type: "AdamW", learningRate: 0.05 } };
-    const open = (others) => TrainingSession.createFromModel("/llama.onnx", { ...config, ...others }, { reproducible: true });
+    const options = { reproducible: true };
+    const open = (others) => TrainingSession.createFromModel("/llama.onnx", { ...config, ...others }, options);
     const all = async (tokens) => {
       const found = [];
       for await (const { token } of tokens) found.push(token);
@@ -78,7 +79,9 @@ def test_a_page_and_python_draw_the_same_tokens_before_and_after_training(page: 
         const s = await open({ requiresGrad: given.parameters });
         const draw = async () => {
           const texts = [];
-          for (const law of given.laws) texts.push(await all(s.generate(given.short, { maxTokens: 20, seed: 2 ** 40 + 1, ...law })));
+          for (const law of given.laws) {
+            texts.push(await all(s.generate(given.short, { maxTokens: 20, seed: 2 ** 40 + 1, ...law })));
+          }
           return texts;
         };
         const before = await draw();
@@ -145,7 +148,8 @@ def test_text_stops_and_signals(page: JsPage) -> None:
         const s = await open({ requiresGrad: given.parameters });
         const read = async (options) => {
           const found = [];
-          for await (const item of s.generate(letters.decode(given.short), { maxTokens: 24, tokenizer: letters, ...options })) found.push(item);
+          const prompt = letters.decode(given.short);
+          for await (const item of s.generate(prompt, { maxTokens: 24, tokenizer: letters, ...options })) found.push(item);
           return [found.length, found.map(({ text }) => text).join("")];
         };
         const whole = await read({});
@@ -153,16 +157,19 @@ def test_text_stops_and_signals(page: JsPage) -> None:
         const text = await read({ stop: whole[1].slice(4, 6) });
         const controller = new AbortController();
         const aborted = await fault(async () => {
-          for await (const { token } of s.generate(given.short, { signal: controller.signal })) controller.abort(new Error("enough"));
+          const { signal } = controller;
+          for await (const { token } of s.generate(given.short, { signal })) controller.abort(new Error("enough"));
         });
         await s.release();
         return { whole, token, text, aborted };
         """,
         given={**GIVEN, "tokens": SHORT["tokens"]},
     )
-    whole = "".join(
-        "<" if one == 60 else ">" if one == 59 else chr(65 + one) for one in SHORT["tokens"]
-    ).replace("<>", "é").replace("<", "\N{REPLACEMENT CHARACTER}")
+    whole = (
+        "".join("<" if one == 60 else ">" if one == 59 else chr(65 + one) for one in SHORT["tokens"])
+        .replace("<>", "é")
+        .replace("<", "\N{REPLACEMENT CHARACTER}")
+    )
     stop = SHORT["tokens"].index(SHORT["tokens"][9])
     assert found["whole"] == [24, whole]
     assert found["token"] == [stop + 1, whole[:stop]]

@@ -317,6 +317,48 @@ def test_a_model_with_a_causal_mask_is_taken() -> None:
     assert len(tokens_of(session_of(model_of(attention(causal=True))), [1, 2, 3], 5)) == 5
 
 
+def test_quantized_tables_and_products_are_taken() -> None:
+    rng = np.random.default_rng(0)
+    sizes = {"K": 32, "N": 7, "bits": 4, "block_size": 32}
+    values = {
+        "table": rng.integers(0, 255, (7, 16), np.uint8),
+        "table_scale": np.full((7, 1), 0.1, np.float32),
+        "head": rng.integers(0, 255, (7, 1, 16), np.uint8),
+        "head_scale": np.full(7, 0.1, np.float32),
+    }
+    mixing = attention(causal=True)[:-1]
+    graph = helper.make_graph(
+        [
+            helper.make_node(
+                "GatherBlockQuantized",
+                ["table", "input_ids", "table_scale"],
+                ["x"],
+                None,
+                None,
+                "com.microsoft",
+                block_size=32,
+                bits=4,
+            ),
+            *mixing,
+            helper.make_node(
+                "MatMulNBits", ["mixed", "head", "head_scale"], ["logits"], None, None, "com.microsoft", **sizes
+            ),
+        ],
+        "quantized",
+        [helper.make_tensor_value_info("input_ids", TensorProto.INT64, [1, "n"])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in values.items()],
+    )
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    session = session_of(helper.make_model(graph, opset_imports=opsets, ir_version=9))
+    text = [1, 2, 3, 4, 5, 6]
+    found = tokens_of(session, text, 8)
+    for token in found:
+        (logits,) = session.run(["logits"], {"input_ids": np.array([text])})
+        assert token == logits[0, -1].argmax()
+        text.append(token)
+
+
 def test_a_model_without_a_causal_mask_is_refused() -> None:
     with pytest.raises(ModelError, match="the model is not causal"):
         tokens_of(session_of(model_of(attention(causal=False))), [1, 2, 3])

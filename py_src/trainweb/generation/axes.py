@@ -137,6 +137,12 @@ def _gather(op: Op, types: Types, result: TensorType) -> Axes:
     return Axes([range(data), picked], [*range(axis), *picked, *range(axis + 1, data)], frozenset({axis}))
 
 
+def _gather_rows(op: Op, types: Types, result: TensorType) -> Axes:
+    """Rows of a quantized table; its columns are packed."""
+    picked = [("index", k) for k in range(result.rank - 1)]
+    return Axes([["row", "packed"], picked], [*picked, "column"], frozenset({"row"}))
+
+
 def _gather_elements(op: Op, types: Types, result: TensorType) -> Axes:
     return Axes([range(result.rank)] * 2, range(result.rank), frozenset({op.axis % result.rank}))
 
@@ -191,6 +197,7 @@ _RULES: Mapping[tuple[str, str], Callable[[Op, Types, TensorType], Axes | None]]
     ("", "Concat"): _concat,
     ("", "Gather"): _gather,
     ("", "GatherElements"): _gather_elements,
+    (MS, "GatherBlockQuantized"): _gather_rows,
     ("", "Softmax"): _softmax,
     ("", "LogSoftmax"): _softmax,
     ("", "Split"): _along,

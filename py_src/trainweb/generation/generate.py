@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainweb import messages
-from trainweb.generation.decoder import length_for
 from trainweb.generation.options import GENERATE
 from trainweb.generation.sampling import Sampling
 from trainweb.generation.text import Text
@@ -117,7 +116,7 @@ def generate(host: Any, output: str, request: Request) -> Iterator[GeneratedToke
         The arguments.
     """
     tokens, adapter = list(request.prompt), request.adapter
-    length = length_for(host.forward, output, len(tokens) + request.max_tokens, adapter=adapter)
+    length = host.decoder.length_for(host, output, len(tokens) + request.max_tokens, adapter=adapter)
     for place in range(request.max_tokens):
         with host.engine.lock:
             if place == 0:

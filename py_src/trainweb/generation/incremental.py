@@ -1,22 +1,22 @@
 """From a causal language model to a graph that computes only new tokens, beside a cache of the earlier ones.
 
-The model is inferred at two lengths, T and T - 1. Axes whose size differs are axes of the sequence. A tensor that depends
-on the ids has one such axis of *rows*, one row a token. The decoding graph has only the n new rows of such a tensor.
+The model is inferred at two lengths, T and T - 1. Axes whose size differs are axes of the sequence. A tensor that
+depends on the ids has one such axis of *rows*, one row a token. The decoding graph has only the n new rows of it.
 Tensors that depend on shapes and constants, such as masks and rotations, stay whole, and the rows at the new positions
-are picked. An operand that is needed at all positions, such as keys and values, is a cache of T rows, into which the new
-rows are written. The causal mask hides the rows that are not written yet.
+are picked. An operand that is needed at all positions, such as keys, is a cache of T rows, into which the new rows are
+written. The causal mask hides the rows that are not written yet.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from math import prod
 
 from trainweb import messages
 from trainweb.control import expand_control_flow, has_control_flow
-from trainweb.generation.axes import Axes, axes_of
+from trainweb.generation.axes import Axes, Labels, axes_of
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import ITEM_SIZE, TRAINWEB, Graph, Node, Tensor, Value, take_name
@@ -36,6 +36,8 @@ SHORTEST = 3
 """The least length: axes of both lengths are then longer than 1, which broadcasts."""
 COMPANIONS = "mask", "position", "token_type"
 """Parts of the names of inputs beside the ids."""
+COMPANION_TYPES = "int64", "int32", "bool"
+"""Their types. Inputs of other types with static shapes are parameters."""
 ADAPTER_B = re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
 """The factor of an adapter that starts as zeros, by its name in PEFT."""
 MAGNITUDE = ".lora_magnitude_vector"
@@ -125,7 +127,7 @@ def without_adapter(graph: Graph) -> Graph:
 
 
 def _ids_of(graph: Graph) -> str:
-    """The input with the token ids: input_ids, or the only integers besides those that `_companion` knows."""
+    """The input with the token ids: input_ids, or the only integers besides companions of the ids."""
     integers = [v.name for v in graph.inputs if isinstance(v, Value) and v.dtype in ("int64", "int32")]
     found = [name for name in integers if not any(kind in name.lower() for kind in COMPANIONS)]
     if "input_ids" in found:
@@ -143,7 +145,7 @@ def _infer(graph: Graph, ids: str, length: int) -> _Inferred:
         shape = () if value.shape is None else value.shape
         if value.name == ids:
             given[ids] = TensorType(value.dtype, (1, length))
-        elif value.dtype == "float32" and shape and all(isinstance(d, int) for d in shape):
+        elif value.dtype not in COMPANION_TYPES and shape and all(isinstance(d, int) for d in shape):
             given[value.name] = TensorType(value.dtype, tuple(d for d in shape if isinstance(d, int)))
         else:
             graph.inputs.remove(value)
@@ -313,7 +315,7 @@ class _Incremental:
         shapes = [inferred.types[name].shape for inferred in (self.full, self.shorter)]
         return [shape[axis] for shape in shapes] == [self.length, self.length - 1]
 
-    def _aligned(self, name: str, original: str, labels: Sequence[Hashable], chosen: Hashable, is_late: bool) -> str:
+    def _aligned(self, name: str, original: str, labels: Labels, chosen: Hashable, is_late: bool) -> str:
         """The operand at the new rows: of the axis that is labelled so; other axes have all positions."""
         if name in self.axis:
             if labels[self.axis[name]] == chosen:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainweb.fit.options import MAX_SEED
+from trainweb.data.random import MAX_SEED
 from trainweb.settings import Field, Flag, Number, Whole
 
 GENERATE = {

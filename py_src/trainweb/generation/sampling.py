@@ -23,7 +23,7 @@ class Sampling:
     top_p : float, optional
         Take one of the most likely tokens whose probabilities together are at least this.
     seed : int
-        Each place of the text has a random number of its own, which depends only on the seed and the place.
+        The random number of a place of the text depends only on the seed and the place.
     """
 
     temperature: float = 0.0
@@ -46,7 +46,7 @@ class Sampling:
         Raises
         ------
         SessionError
-            A logit is NaN or plus infinity, or none is finite.
+            A logit is NaN or plus infinity, or all are minus infinity.
         """
         if np.isnan(logits).any() or not np.isfinite(logits.max()):
             raise messages.LOGITS_NOT_FINITE(position=position)

@@ -18,7 +18,6 @@ from trainweb import messages
 from trainweb.arguments import mapping
 from trainweb.backend.chosen import BACKEND
 from trainweb.checkpoint import write_checkpoint
-from trainweb.generation.decoder import Decoder
 from trainweb.ir.layout import (
     ARENA,
     COPY_TRIAL,
@@ -43,6 +42,7 @@ from trainweb.model.lazy import join_parts
 from trainweb.ops.frame.infer import may_decide
 from trainweb.ops.optim.operators import LIMITS, MOMENTS
 from trainweb.training import seed
+from trainweb.training.decoder import Decoder
 from trainweb.training.export import check_export, export_model
 from trainweb.training.forward import GENERATE, PREDICT, Forward
 from trainweb.training.host import DEFAULT_MAX_PLANS, LoadedPlan, PlanCache, PlanHost

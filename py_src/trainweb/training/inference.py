@@ -12,7 +12,6 @@ from trainweb.compiler import Binding, Plan, compile_model
 from trainweb.compiler.context import Cache
 from trainweb.control.deciding import deciding_inputs
 from trainweb.errors import ModelError
-from trainweb.generation.decoder import Decoder
 from trainweb.ir.arena import align
 from trainweb.ir.layout import PARAMETERS, STATE
 from trainweb.ir.shapes import TensorType
@@ -20,6 +19,7 @@ from trainweb.model.checks import Limits
 from trainweb.model.floats import computed_in_float32
 from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.ops.frame.infer import FOLDED_INTEGERS
+from trainweb.training.decoder import Decoder
 from trainweb.training.forward import Forward, forward_of
 from trainweb.training.host import (
     DEFAULT_MAX_PLANS,

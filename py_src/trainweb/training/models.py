@@ -359,7 +359,7 @@ class SessionModels:
 
 
 def cache_bindings(forward: Forward, cache: Cache) -> dict[str, Binding]:
-    """Return places of the caches of a step among the values that stay from run to run: one for all steps of a length."""
+    """Return places of a step's caches among the values that stay from run to run: the same for a length of text."""
     bindings: dict[str, Binding] = {}
     for name, t in forward.caches.items():
         offset = cache.place(f"{name} {list(t.shape)}", t.size * ITEM_SIZE[t.dtype])
@@ -368,7 +368,7 @@ def cache_bindings(forward: Forward, cache: Cache) -> dict[str, Binding]:
 
 
 def base_of(kind: str) -> str:
-    """The kind of a step without its request: metrics that it sums up, outputs that it predicts, tokens that it makes."""
+    """The kind of a step without its request, such as the metrics that it sums up."""
     return kind.partition(" ")[0]
 
 

@@ -1,4 +1,4 @@
-/** Logits of the next token: the valid rows of the caches, and steps that compute others; as `generation/decoder.py`. */
+/** Logits of the next token: the valid rows of the caches, and steps that compute others; as `training/decoder.py`. */
 
 import type { Engine } from "../engine/engine.js";
 import { PREPARED, STATE, STATE_LOADS, STATE_UPDATES } from "../engine/layout.js";

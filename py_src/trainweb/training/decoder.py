@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from trainweb import messages
-from trainweb.errors import ModelError
-from trainweb.generation.incremental import CACHE, IDS, LAST, LAST_POSITION, POSITIONS, SHORTEST
+from trainweb.generation.incremental import CACHE, IDS, LAST, LAST_POSITION, POSITIONS
 from trainweb.ir.layout import PREPARED, STATE_LOADS, STATE_UPDATES
 from trainweb.model.graph import Tensor
 from trainweb.training.forward import Forward, kind_of_tokens
@@ -35,30 +34,6 @@ class TokenHost(Protocol):
 
     def token_plan(self, kind: str, feeds: Mapping[str, Tensor]) -> LoadedPlan:
         """The plan of a step of new tokens."""
-
-
-def length_for(forward: Callable[[str], Forward | None], output: str, needed: int, *, adapter: bool) -> int:
-    """Room for `needed` tokens: a multiple of LENGTHS, or just as much where the model takes no more.
-
-    Raises
-    ------
-    ModelError
-        The model does not take so many, or does not make tokens at all.
-    """
-    needed = max(needed, SHORTEST)
-    rounded = -(-needed // LENGTHS) * LENGTHS
-    try:
-        forward(kind_of_tokens(output, rounded, 1, adapter=adapter))
-    except ModelError:
-        try:
-            forward(kind_of_tokens(output, needed, 1, adapter=adapter))
-        except ModelError as error:
-            forward(
-                kind_of_tokens(output, SHORTEST, 1, adapter=adapter)
-            )  # the length is not at fault if this fails, too
-            raise messages.SEQUENCE_TOO_LONG(length=needed, fault=str(error)) from None
-        return needed
-    return rounded
 
 
 class Decoder:

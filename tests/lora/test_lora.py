@@ -302,3 +302,17 @@ def test_modules_to_save_are_saved_as_pytorch_has_them() -> None:
         other = session_of(again)
         again.load_adapter(other, adapted.adapter(session))
         np.testing.assert_array_equal(other.get_parameter("o_proj.weight"), stored)
+
+
+def test_no_gradient_is_computed_below_the_first_adapter() -> None:
+    """The backward pass reads a weight again only to go on to what lies below it."""
+    session = session_of(model_of("llama", "dynamo"))
+    data = truth("llama")
+    lowered = session.explain({"x": data["x"], "labels": data["labels"]}).split("\n\n")[0].splitlines()
+
+    def readers(name: str) -> int:
+        return sum(f"b=inner.model.layers.{name}.weight" in line for line in lowered)
+
+    projections = [f"self_attn.{name}_proj" for name in "qkv"]
+    assert [readers(f"0.{name}") for name in projections] == [1, 1, 1]
+    assert [readers(f"1.{name}") for name in projections] == [2, 2, 2]

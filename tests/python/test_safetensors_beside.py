@@ -102,9 +102,9 @@ def test_other_weights_are_refused(tensors: dict[str, np.ndarray], text: str) ->
 
 def test_files_that_cannot_be_used_are_refused() -> None:
     file = file_of({NAME: WEIGHT})
-    with pytest.raises(ModelError, match="weights 0.*cannot be used"):
+    with pytest.raises(ModelError, match=r"weights 0.*cannot be used"):
         read_model(graph_of(), weights=file[:-1])
-    with pytest.raises(ModelError, match="Two files of weights have a tensor"):
+    with pytest.raises(ModelError, match="Two files of weights"):
         read_model(graph_of(), weights=[file, file])
     with pytest.raises(ModelError, match="pass weights="):
         read_model(graph_of("model.safetensors"))

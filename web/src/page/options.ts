@@ -43,11 +43,6 @@ export interface SessionOptions {
    */
   readonly externalData?: readonly ExternalData[];
   /**
-   * Safetensors files with the data of initializers that have none in the model, by their names: those of a Hugging
-   * Face repository beside a graph without weights. For the same calls as `externalData`.
-   */
-  readonly weights?: Source | readonly Source[];
-  /**
    * Abort it to end the call, which then fails with the signal's reason. Downloads stop, and the session's memory is
    * freed. A worker without other sessions ends.
    */
@@ -131,7 +126,7 @@ export type ExternalData =
     };
 
 const NAMES: Readonly<Record<keyof SessionOptions, true>> = {
-  threads: true, reproducible: true, cache: true, memoryBudget: true, maxPlans: true, externalData: true, weights: true,
+  threads: true, reproducible: true, cache: true, memoryBudget: true, maxPlans: true, externalData: true,
   signal: true, onProgress: true, debug: true, limits: true, integrity: true, executionProviders: true, graphOptimizationLevel: true,
   executionMode: true, logSeverityLevel: true, logVerbosityLevel: true, intraOpNumThreads: true,
   interOpNumThreads: true, enableCpuMemArena: true, enableMemPattern: true, enableProfiling: true,
@@ -204,7 +199,7 @@ export function resolveOptions(options: unknown, more: readonly string[] = []): 
     severity: given.logSeverityLevel,
     checksNumerics: given.debug?.checkNumerics ?? false,
     hasDims: Object.keys(given.freeDimensionOverrides ?? {}).length > 0,
-    externalData: [...resolveExternalData(given.externalData), ...resolveWeights(given.weights)],
+    externalData: resolveExternalData(given.externalData),
     json: JSON.stringify({
       reproducible,
       memory_budget: given.memoryBudget,
@@ -277,17 +272,6 @@ function resolveExternalData(given: readonly ExternalData[] = []): ResolvedOptio
     throw new TypeError("'externalData' has a path twice.");
   }
   return files;
-}
-
-/** Files of weights as external data, at locations of their own: `GIVEN` of model/weights.py. */
-function resolveWeights(given: Source | readonly Source[] | undefined): ResolvedOptions["externalData"] {
-  const files: readonly unknown[] = given === undefined ? [] : Array.isArray(given) ? given : [given];
-  return files.map((data, k) => {
-    if (!isSource(data)) {
-      throw new TypeError("'weights' must be a URL, Uint8Array, ArrayBuffer or Blob, or an array of them.");
-    }
-    return { path: `trainweb:weights/${k}`, data };
-  });
 }
 
 function checkCount(name: string, value: unknown, minimum: number): void {

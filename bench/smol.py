@@ -171,17 +171,15 @@ def write_safetensors(path: Path, weights: Mapping[str, tuple[int, ...]], values
             file.write(values(name, shape).tobytes())
 
 
-def refer(model: onnx.ModelProto, location: str) -> None:
-    """Make weights without data external, one after the other; a repository's safetensors file has their names only."""
+def refer(model: onnx.ModelProto) -> None:
+    """Make weights without data external, one after the other."""
     at = 0
     for tensor in model.graph.initializer:
         if tensor.raw_data:
             continue
         nbytes = 4 * int(np.prod(tensor.dims))
         tensor.data_location = TensorProto.EXTERNAL
-        entries = {"location": location}
-        if location == DATA:
-            entries |= {"offset": str(at), "length": str(nbytes)}
+        entries = {"location": DATA, "offset": str(at), "length": str(nbytes)}
         tensor.external_data.extend(onnx.StringStringEntryProto(key=k, value=v) for k, v in entries.items())
         at += nbytes
 
@@ -191,7 +189,7 @@ def write(directory: Path, layers: int = LAYERS, weights: str = "data") -> Path:
     model = graph_of(layers)
     directory.mkdir(parents=True, exist_ok=True)
     if weights == "data":
-        refer(model, DATA)
+        refer(model)
         with (directory / DATA).open("wb") as file:
             for name, shape in shapes(layers).items():
                 file.write(values_of(name, shape).tobytes())

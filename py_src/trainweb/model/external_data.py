@@ -15,8 +15,9 @@ from typing import Any, Self
 
 from ..errors import ModelError
 from .checks import check_name
-from .local import HELD, STAYS_OPEN, OpenFile
+from .local import HELD, STAYS_OPEN, OpenFile, of_descriptor
 from .remote import RangedFile, RemoteRange
+from .weights import SUFFIX, Weights
 
 KEYS = ("location", "offset", "length", "checksum")
 """What ONNX defines. The checksum, of a whole file that need not be read, is not verified."""
@@ -73,15 +74,22 @@ class ExternalData:
     given : mapping of str to bytes-like or RangedFile, or None
         Data by location, looked up as written; goes before files.
 
+    given_weights : Weights or None
+        Safetensors files that the caller gave for the weights of the model.
+
     Attributes
     ----------
     names : dict of str to None
         The locations that were read, in the order of their first use.
     """
 
-    def __init__(self, directory: Path | None, given: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, directory: Path | None, given: Mapping[str, Any] | None = None, given_weights: Weights | None = None
+    ) -> None:
         self._directory = directory
         self._given = given or {}
+        self.given_weights = given_weights
+        self._weights: dict[str, Weights] = {}
         self._open: dict[str, tuple[int, int]] = {}
         self._large: dict[str, OpenFile] = {}
         self.names: dict[str, None] = {}
@@ -97,6 +105,26 @@ class ExternalData:
         for descriptor, _ in self._open.values():
             os.close(descriptor)
         self._open.clear()
+
+    def weights(self, name: str, what: str) -> Weights | None:
+        """The weights at a location without offset and length; None if it is no safetensors file."""
+        if not name.endswith(SUFFIX):
+            return None
+        if self.given_weights is not None:
+            return self.given_weights
+        self.names[name] = None
+        if name not in self._weights:
+            source = self._given.get(name)
+            if source is None and self._directory is not None:
+                descriptor, _ = open_beneath(self._directory, name, what)
+                source = of_descriptor(descriptor, name)
+            if source is None:
+                raise ModelError(
+                    f"{what} lies in {name[:200]!r}: pass weights=, the file's path or bytes (in a page the option "
+                    "weights), for a model given as bytes reads no files"
+                )
+            self._weights[name] = Weights([(name, source if isinstance(source, RangedFile) else byte_view(source))])
+        return self._weights[name]
 
     def read(self, location: Location, nbytes: int, what: str) -> bytes | memoryview | RemoteRange:
         """Exactly `nbytes` bytes at a location."""

@@ -80,6 +80,14 @@ class OpenFile(_LocalFile):
         return status.st_size, status.st_mtime_ns
 
 
+def of_descriptor(descriptor: int, name: str) -> OpenFile | bytes:
+    """An open file, which is closed where its tensors no longer need it."""
+    if STAYS_OPEN:
+        return OpenFile(descriptor, name)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read()
+
+
 def are_transposes(a: Buffer, b: Buffer, shape: tuple[int, ...], size: int) -> bool:
     """Return whether elements [rows, width] of `size` bytes are bit for bit the transpose of some [width, rows]."""
     rows, width = shape

@@ -7,6 +7,7 @@ import re
 import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ from .schema import messages
 from .smoothing import smooth_labels
 from .split import SplitModel
 from .tensors import TensorReader
+from .weights import GIVEN, Weights
 
 ATTRIBUTE_FIELD = {
     1: "f",
@@ -83,6 +85,7 @@ def read_model(
     external_data: Mapping[str, bytes] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
     integrity: str | None = None,
+    weights: Any = None,
 ) -> Graph:
     """Read a model in ONNX or in ORT format, which its first bytes tell apart.
 
@@ -104,6 +107,9 @@ def read_model(
         `arena_bytes`, `nodes` and `file_bytes` count here.
     integrity : str, optional
         The hash that the file (not its external data) must have, as in HTML: "sha256-" and Base64; also sha384, sha512.
+    weights : bytes-like, str, Path, or a sequence of these, optional
+        Safetensors files with the data of initializers that have none in the model, by their names. Floats of another
+        type than the model declares are converted. An initializer may also name such a file as external data.
 
     Returns
     -------
@@ -127,12 +133,28 @@ def read_model(
     is_ort = is_ort_format(data)
     if is_ort or isinstance(data, RangedFile):
         given[LOCATION] = data
-    with ExternalData(directory, given) as external:
+    beside = _weights(weights, given, limits)
+    with ExternalData(directory, given, beside) as external:
         graph = _Reader(limits, external).model(_split(data, limits))
+        if beside is not None and not beside.is_read:
+            raise ModelError("weights are given, but every initializer of the model has data of its own")
         graph.external_files = tuple(name for name in external.names if name != LOCATION)
         if is_ort:
             graph.initializers = by_use(graph)
         return graph
+
+
+def _weights(given: Any, external: Mapping[str, Any], limits: Limits) -> Weights | None:
+    """Files of weights as the caller gave them, or as a page gives them among external data; None without any."""
+    sources = list(given) if isinstance(given, (list, tuple)) else [] if given is None else [given]
+    sources += [source for location, source in external.items() if location.startswith(GIVEN)]
+    if not sources:
+        return None
+    # Weights count as other external data do, not as a model's file.
+    limits = replace(limits, file_bytes=limits.arena_bytes)
+    paths = (str, os.PathLike)
+    names = [Path(one).name if isinstance(one, paths) else f"weights {k}" for k, one in enumerate(sources)]
+    return Weights((name, _open_model(one, limits)[0]) for name, one in zip(names, sources, strict=True))
 
 
 def _open_model(source: Any, limits: Limits) -> tuple[bytes | memoryview | RangedFile, Path | None]:

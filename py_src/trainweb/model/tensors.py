@@ -12,6 +12,7 @@ from .checks import Limits, check_data, check_dtype, check_name, check_shape, ch
 from .external_data import ExternalData, parse_location
 from .graph import ITEM_SIZE, NIBBLES, Tensor, data_bytes
 from .remote import LOCATION, RemoteRange, tensor_of
+from .weights import Weights
 
 EXTERNAL = 1
 """`TensorProto.DataLocation`."""
@@ -63,6 +64,10 @@ class TensorReader:
         shape = check_shape(proto.dims, what)
         if proto.HasField("segment"):
             raise ModelError(f"{what} is one segment of a tensor: such parts are not supported by ONNX itself")
+        weights = self._weights_of(proto, shape, what)
+        if weights is not None:
+            self.account(dtype, shape, what)
+            return weights.tensor(name, dtype, shape)
         if proto.data_location == EXTERNAL:
             self.account(dtype, shape, what)
             data: bytes | memoryview | RemoteRange = self._external_data(proto, dtype, shape, what)
@@ -72,6 +77,16 @@ class TensorReader:
             check_data(dtype, shape, data, what)
             self.account(dtype, shape, what)
         return tensor_of(name, dtype, shape, data)
+
+    def _weights_of(self, proto: Any, shape: tuple[int, ...], what: str) -> Weights | None:
+        """The files of weights that have the data of a tensor, which is not in the model; None: it is."""
+        if proto.data_location == EXTERNAL:
+            location = parse_location(proto.external_data, what)
+            is_whole = location.length is None and not location.offset
+            return self._external.weights(location.name, what) if is_whole else None
+        given = self._external.given_weights
+        is_empty = given is not None and prod(shape) > 0 and not proto.raw_data and not _typed_fields(proto)
+        return given if is_empty else None
 
     def account(self, dtype: str, shape: tuple[int, ...], what: str) -> None:
         """Add a tensor to the bytes of the model, before they are allocated."""

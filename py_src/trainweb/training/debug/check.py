@@ -277,7 +277,7 @@ def report_on(
 def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], sizes: Sizes, engine: Engine) -> Report:
     report = Report()
     try:
-        graph = read_model(model, external_data=arguments.get("external_data"))
+        graph = read_model(model, external_data=arguments.get("external_data"), weights=arguments.get("weights"))
         report.model_metadata = graph.about
         report.remarks += remark_on_smoothing(graph)
         _describe(graph, report)

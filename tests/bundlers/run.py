@@ -5,8 +5,8 @@
     ./build.sh test-bundlers --lock vite  resolve what the packages of projects.py depend on anew
 
 Every project trains README's first model and runs its ten lines as they stand, in a plain page and in a cross-origin
-isolated one. Without a page it runs with one thread and with two. All come to the same parameters. Needs npm's registry, for the
-bundlers; locks/ pins all that they depend on.
+isolated one. Without a page it runs with one thread and with two. All come to the same parameters. Needs npm's
+registry, for the bundlers; locks/ pins all that they depend on.
 """
 
 from __future__ import annotations

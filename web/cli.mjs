@@ -18,7 +18,7 @@ const IN_NODE = {
 };
 
 /** Commands that only the Python package has. */
-const ONLY_PYTHON = ["export", "train"];
+const ONLY_PYTHON = ["export", "quantize", "train"];
 
 const USAGE = `usage: npx trainweb <command> ...
        npx trainweb --version
@@ -42,7 +42,7 @@ isolate.js belongs into the folder of the page:
 
     <script src="isolate.js"></script>
 
-${ONLY_PYTHON.join(" and ")} are commands of the Python package only:
+${ONLY_PYTHON.join(", ")} are commands of the Python package only:
 
     pip install "trainweb[native]"`;
 

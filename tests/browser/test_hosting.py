@@ -120,7 +120,7 @@ def test_a_script_tag_gives_the_global(
 
 
 def test_a_cdn_that_follows_exports(page: Page, make_site: Callable[..., Site], tmp_path: Path) -> None:
-    """As jsDelivr's `/+esm`: the script of `exports` under another address, its imports by address, from another origin."""
+    """As jsDelivr's `/+esm`: the script of `exports` under another address and origin, with addresses for imports."""
     put_up(tmp_path, package="CDN/npm/trainweb@0.1.0/+esm")
     shutil.rmtree(tmp_path / "trainweb")
     package = json.loads((ROOT / "package.json").read_text())

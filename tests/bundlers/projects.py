@@ -161,7 +161,7 @@ PROJECTS = (
     Project(
         "Parcel {}", "parcel", {"parcel": "2.16.4"},
         (
-            Mode("build", build="npx parcel build index.html --public-url ./ --no-cache"),
+            Mode("build", build="npx parcel build index.html --public-url ./ --no-cache", wrapped=True),
             Mode(
                 "dev", server="npx parcel serve index.html --port PORT --host 127.0.0.1 --no-cache --no-hmr",
                 path="/index.html", wrapped=True,
@@ -205,7 +205,8 @@ PROJECTS = (
         "Angular {}", "angular", {
             "@angular/build": "22.2.7", "@angular/cli": "22.2.7", "@angular/common": "22.2.6",
             "@angular/compiler": "22.2.6", "@angular/compiler-cli": "22.2.6", "@angular/core": "22.2.6",
-            "@angular/platform-browser": "22.2.6", "rxjs": "7.8.2", "tslib": "2.8.1", "typescript": "6.0.3", "node": NODE,
+            "@angular/platform-browser": "22.2.6", "rxjs": "7.8.2", "tslib": "2.8.1", "typescript": "6.0.3",
+            "node": NODE,
         }, (Mode("build", build="npx ng build"),),
         added=(COPY.format(folder="public/trainweb"),), copied="public/trainweb", copies_first=True, sources="src",
     ),

@@ -4,9 +4,9 @@
     ./build.sh test-bundlers vite next    those whose names start so; the table stays
     ./build.sh test-bundlers --lock vite  resolve what the packages of projects.py depend on anew
 
-Every project trains README's first model and runs its ten lines, in a plain page and in a cross-origin isolated one.
-Without a page it runs with one thread and with two. All come to the same parameters. Needs npm's registry, for the
-bundlers; locks/ pins all that they depend on.
+Every project trains README's first model and runs its ten lines as they stand, in a plain page and in a cross-origin
+isolated one. Without a page it runs with one thread and with two. All come to the same parameters. Needs npm's
+registry, for the bundlers; locks/ pins all that they depend on.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def _run(command: str | Sequence[str], cwd: Path, environment: dict[str, str]) -
 
 
 def _environment(project: Project, *, isolated: bool) -> dict[str, str]:
-    telemetry = {"NEXT_TELEMETRY_DISABLED": "1", "CI": "1", "PARCEL_WORKERS": "0"} | dict.fromkeys(("NUXT_TELEMETRY_DISABLED", "ASTRO_TELEMETRY_DISABLED"), "1")
-    telemetry |= {"NG_CLI_ANALYTICS": "false"}
+    quiet = ("NEXT_TELEMETRY_DISABLED", "NUXT_TELEMETRY_DISABLED", "ASTRO_TELEMETRY_DISABLED", "CI")
+    telemetry = {**dict.fromkeys(quiet, "1"), "NG_CLI_ANALYTICS": "false", "PARCEL_WORKERS": "0"}
     isolation = {"ISOLATED": "1"} if isolated else {}
     return {**os.environ, **telemetry, **project.environment, **isolation}
 

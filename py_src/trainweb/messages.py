@@ -330,7 +330,7 @@ CSV_RAGGED = Message(errors.FeedError, "Line {line} has {given} values; the head
 CSV_MISSING = Message(
     errors.FeedError,
     "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows "
-    'out, to "keep" for NaN among floats, or to a value for each column that may lack one.',
+    'out, or to a value for each column that may lack one. Of floats, "keep" makes NaN.',
 )
 CSV_FILL = Message(
     errors.FeedError, "'missing' has a value for the column {column!r}, which no input takes; they take {names}."

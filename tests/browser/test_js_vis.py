@@ -172,11 +172,13 @@ def test_rates_show_the_suggestion_where_it_is(js: JsPage) -> None:
         rates.show({{ ...result, suggestion: null }});
         await frame();
         const without = rates.shadowRoot.querySelector("figcaption").textContent;
-        const errors = [await failure(() => rates.show(3)), await failure(() => rates.show({{ rates: [1], losses: [] }}))];
+        const uneven = {{ rates: [1], losses: [] }};
+        const errors = [await failure(() => rates.show(3)), await failure(() => rates.show(uneven))];
         rates.remove();
         const mean = (all) => all.reduce((a, b) => a + b, 0) / all.length;
         const [first, last] = [Math.min(...places.blue), Math.max(...places.blue)];
-        return {{ empty, at: (mean(places.red) - first) / (last - first), words, without, errors: errors.map((e) => e.name) }};
+        const at = (mean(places.red) - first) / (last - first);
+        return {{ empty, at, words, without, errors: errors.map((e) => e.name) }};
         """
     )
     assert found["at"] == pytest.approx(2 / 3, abs=0.02)

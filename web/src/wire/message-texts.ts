@@ -348,7 +348,7 @@ export const MESSAGES = {
   },
   CSV_MISSING: {
     error: "FeedError",
-    text: "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows out, to \"keep\" for NaN among floats, or to a value for each column that may lack one.",
+    text: "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows out, or to a value for each column that may lack one. Of floats, \"keep\" makes NaN.",
   },
   CSV_FILL: {
     error: "FeedError",

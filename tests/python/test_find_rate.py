@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,9 +13,10 @@ from onnx.reference import ReferenceEvaluator
 from tests.conformance.models import mlp
 
 import trainweb
-from trainweb.errors import ModelError, SessionError
+from trainweb.errors import ModelError, SessionError, UnsupportedError
 from trainweb.fit.find_rate import suggested
 from trainweb.fit.trainer import Trainer
+from trainweb.training.reports import LearningRates
 
 from .sessions import session
 from .test_fit import rows
@@ -95,3 +98,23 @@ def test_save_and_export_are_short_names(tmp_path: Path) -> None:
     without = trainweb.TrainingSession(checkpoint=files.checkpoint, train_model=files.train_model)
     with without, pytest.raises(SessionError, match="no EvalModel"):
         without.export()
+
+
+def test_the_plot_shows_the_rates_with_a_line_at_the_suggestion(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[Any, ...]] = []
+
+    class Axes:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *given, **options: drawn.append((name, *given))
+
+    found = LearningRates([0.1, 0.2], [3.0, 2.0], 0.15)
+    axes = Axes()
+    assert found.plot(axes) is axes
+    assert ("plot", [0.1, 0.2], [3.0, 2.0]) in drawn and ("set_xscale", "log") in drawn
+    assert ("axvline", 0.15) in drawn
+    drawn.clear()
+    LearningRates([0.1], [3.0], None).plot(axes)
+    assert "axvline" not in [name for name, *_ in drawn]
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UnsupportedError, match="pip install matplotlib"):
+        found.plot()

@@ -74,9 +74,8 @@ def be_peer(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**ARCHITECTURE))
     ids, labels = (torch.from_numpy(a) for a in data(options))
-    torch.onnx.export(
-        Logits(model).eval(), (ids,), str(options.peer), dynamo=True, input_names=["input_ids"], verbose=False, external_data=False
-    )
+    kept: dict[str, Any] = {"dynamo": True, "input_names": ["input_ids"], "verbose": False, "external_data": False}
+    torch.onnx.export(Logits(model).eval(), (ids,), str(options.peer), **kept)
     adapted = get_peft_model(model, LoraConfig(r=RANK, lora_alpha=RANK, target_modules=TARGETS)).train()
     optimizer = torch.optim.AdamW([p for p in adapted.parameters() if p.requires_grad], lr=RATE)
     print("ready", flush=True)

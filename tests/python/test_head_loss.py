@@ -179,8 +179,9 @@ def graph_of(case: Case, *, turned: bool) -> tuple[Graph, dict[str, np.ndarray]]
         *([Node("Transpose", ["w"], ["turned"], {"perm": [1, 0]})] if turned else []),
         Node("MatMul", ["x", "turned" if turned else "w"], ["product"]),
         *([Node("Mul", ["product", "alpha"], ["scaled"])] if case.alpha != 1 else []),
-        *([Node("Add", ["scaled" if case.alpha != 1 else "product", "bias"], ["biased"])] if "bias" in constants else []),
     ]
+    if "bias" in constants:
+        graph.nodes.append(Node("Add", [graph.nodes[-1].outputs[0], "bias"], ["biased"]))
     graph.nodes.append(Node("Reshape", [graph.nodes[-1].outputs[0], "rows"], ["scores"]))
     graph.nodes += [
         Node("SoftmaxCrossEntropyLoss", ["scores", *targets], ["each"], attrs),

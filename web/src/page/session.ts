@@ -5,14 +5,12 @@ import type { Tensor } from "onnxruntime-common";
 
 import { sessionError } from "../wire/messages.js";
 import { Profile, type ProfileOptions, type WireProfile } from "../wire/profile.js";
-import { log } from "../wire/log.js";
 import type {
   DeadUnits,
   PropertyKind,
   PropertyValue,
   SessionCall,
   SessionInfo,
-  SessionMemory,
   SharedState,
   StepKind,
 } from "../wire/protocol.js";
@@ -45,6 +43,7 @@ import { evaluate, ownOutputs, predict, type EvaluateOptions, type PredictOption
 import type { FileName } from "./integrity.js";
 import { checkModel, withModel } from "./load-model.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
+import { logCost } from "./memory-cost.js";
 import { ModelInputs } from "./model-inputs.js";
 import { findLearningRate, type FindRateOptions, type LearningRates } from "./fit/find-rate.js";
 import { overfitOneBatch, type OverfitOptions, type OverfitReport, type StateKeeper } from "./fit/overfit.js";
@@ -760,12 +759,6 @@ export class TrainingSession extends SessionMethods {
 /** The compiler finds a call that the class lacks. @internal */
 export const asCalls: (session: TrainingSession) => MethodsByHand = (session) => session;
 
-function logCost(memory: SessionMemory): void {
-  const { arena, arenaWithoutBudget: full, recomputedInstructions: count, recomputedShare: share } = memory;
-  const cost = `${count} instructions run again, for some ${Math.round(100 * share)} % more time`;
-  log("info", `the workspace of a step takes ${arena} bytes instead of ${full}: ${cost}`);
-}
-
 async function createFromArtifacts(
   client: WorkerClient,
   { trainModel, checkpointState, evalModel, optimizerModel }: SessionFiles,
@@ -796,11 +789,7 @@ async function createFromArtifacts(
   return session;
 }
 
-async function createFromBundle(
-  client: WorkerClient,
-  bundle: Source,
-  options: ResolvedOptions,
-): Promise<TrainingSession> {
+async function createFromBundle(client: WorkerClient, bundle: Source, options: ResolvedOptions): Promise<TrainingSession> {
   const file = await loadSource("bundle", bundle, options);
   await client.ready;
   options.progress.compiles();

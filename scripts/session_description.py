@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -37,8 +38,10 @@ export const DOCUMENTATION = {json.dumps(errors.DOCUMENTATION)};
 
 
 def texts() -> str:
-    """Errors in the words of both languages."""
-    entries = "\n".join(call_description.message_entry(*item) for item in messages.table().items())
+    """Errors that the page finds itself, in the words of both languages."""
+    page = "\n".join(p.read_text() for p in (ROOT / "web" / "src").rglob("*.ts") if p.name != "message-texts.ts")
+    names = set(re.findall(r"\b[A-Z_]{3,}\b", page))
+    entries = "\n".join(call_description.message_entry(*item) for item in messages.table().items() if item[0] in names)
     return f"""{MADE}
 
 /** Errors of a session: their class, and a template of their text; `{{x!r}}` is a value as Python shows it. */

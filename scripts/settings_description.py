@@ -14,6 +14,7 @@ from trainweb.federated.options import FEDERATED
 from trainweb.fit.find_rate import DOCS as FIND_RATE_DOCS
 from trainweb.fit.find_rate import OPTIONS as FIND_RATE
 from trainweb.fit.options import CHECKPOINT, DEFAULT_BATCH, DOCS, EARLY_STOPPING, FIT, EarlyStopping
+from trainweb.generation.options import GENERATE, GENERATE_DOCS
 from trainweb.metrics import METRICS, make_metric
 from trainweb.onnxblock.averages import EMA, ExponentialMovingAverage
 from trainweb.onnxblock.loss import LOSSES
@@ -36,11 +37,13 @@ MADE = "/** Made by scripts/session_description.py of what Python declares: edit
 
 
 def parameter_docs(documented: Any) -> dict[str, str]:
-    """The description of each argument in the docstring."""
-    section = inspect.getdoc(documented) or ""
-    section = section.partition("Parameters\n----------\n")[2]
-    found = re.finditer(r"^(\w+) : .*\n((?:    .*\n?)+)", section, re.MULTILINE)
-    return {m[1]: " ".join(m[2].split()) for m in found}
+    """The description of each argument in the docstring of a function, or of a class and its bases."""
+    docs: dict[str, str] = {}
+    for each in reversed(getattr(documented, "__mro__", [documented])):
+        section = inspect.cleandoc(each.__doc__ or "").partition("Parameters\n----------\n")[2]
+        found = re.finditer(r"^(\w+) : .*\n((?:    .*\n?)+)", section, re.MULTILINE)
+        docs |= {m[1]: " ".join(m[2].split()) for m in found}
+    return docs
 
 
 def first_sentence(cls: type) -> str:
@@ -267,6 +270,17 @@ export const OF_LOSS: Readonly<Partial<Record<MetricType, Formula>>> = {json.dum
 """)
 
 
+def generation() -> str:
+    """The file of the options of generate."""
+    return file(f"""/** The plain options of `generate`. */
+export interface GenerateFields {{
+{members(GENERATE, GENERATE_DOCS)}
+}}
+
+{INTERNAL}{table("export const GENERATE: Settings = ", GENERATE)};
+""")
+
+
 def federated() -> str:
     """The file of federated clients."""
     return file(f"""/** The options of a federated client. */
@@ -315,5 +329,6 @@ FILES = {
     "config": config,
     "fit": fit,
     "federated": federated,
+    "generate": generation,
 }
 """In web/src/page/settings."""

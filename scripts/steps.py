@@ -9,9 +9,9 @@ changes nothing costs nothing.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -24,7 +24,9 @@ BUILD = ROOT / ".build"
 STAMPS = BUILD / "stamps"
 DIST = ROOT / "dist"
 VENV = ROOT / ".venv"
-PYTHON = VENV / "bin" / "python"
+PROGRAMS = "Scripts" if os.name == "nt" else "bin"
+"""Folder of a virtual environment's programs."""
+PYTHON = VENV / PROGRAMS / ("python.exe" if os.name == "nt" else "python")
 LOCKS = ROOT / "scripts" / "requirements"
 
 IGNORED_PARTS = {"__pycache__", "node_modules", ".pytest_cache", ".zig-cache", "zig-cache"}
@@ -96,7 +98,7 @@ def say(message: str) -> None:
 def environment() -> dict[str, str]:
     """The environment of every command: the venv first, caches inside the checkout."""
     env = dict(os.environ)
-    env["PATH"] = f"{VENV / 'bin'}{os.pathsep}{env.get('PATH', '')}"
+    env["PATH"] = f"{VENV / PROGRAMS}{os.pathsep}{env.get('PATH', '')}"
     env["VIRTUAL_ENV"] = str(VENV)
     env["ZIG_GLOBAL_CACHE_DIR"] = str(BUILD / "zig-cache")
     env["ZIG_LOCAL_CACHE_DIR"] = str(BUILD / "zig-cache")
@@ -108,6 +110,8 @@ def environment() -> dict[str, str]:
 def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None) -> None:
     """Run a command; a failure becomes a BuildError that names it."""
     words = [str(word) for word in command]
+    # Windows finds npm.cmd only by its whole name.
+    words[0] = shutil.which(words[0], path=environment()["PATH"]) or words[0]
     sys.stdout.flush()
     try:
         done = subprocess.run(words, cwd=cwd, env={**environment(), **(env or {})}, check=False)
@@ -122,14 +126,32 @@ def locked(name: str) -> tuple[str | Path, ...]:
     return ("--require-hashes", "--requirement", LOCKS / f"{name}.txt")
 
 
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(descriptor: int, *, waits: bool) -> None:
+        """Lock the first byte of a file until it is closed. LK_LOCK gives up after ten tries, one a second."""
+        while True:
+            with contextlib.suppress(*([OSError] if waits else [])):
+                msvcrt.locking(descriptor, msvcrt.LK_LOCK if waits else msvcrt.LK_NBLCK, 1)
+                return
+
+else:
+    import fcntl
+
+    def _lock(descriptor: int, *, waits: bool) -> None:
+        """Lock a file until it is closed."""
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+
+
 @contextlib.contextmanager
 def build_lock() -> Iterator[None]:
     """One build at a time in a checkout: a second one waits for the first."""
     BUILD.mkdir(exist_ok=True)
     with (BUILD / "lock").open("w") as handle:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            _lock(handle.fileno(), waits=False)
+        except OSError:
             say("another build runs in this checkout; waiting for it")
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            _lock(handle.fileno(), waits=True)
         yield

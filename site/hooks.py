@@ -17,6 +17,7 @@ DEMOS = {
     "writes": ("Watch a network learn to write", "a language model from scratch, character by character"),
     "teach": ("Teach your own classes", "with the camera or pictures"),
 }
+LANGUAGES = {"javascript": "JavaScript", "python": "Python"}
 IMPORTS = """
 <script type="importmap">{
   "imports": { "trainweb": "./trainweb/index.js", "trainweb/vis": "./trainweb/vis.js" }
@@ -38,7 +39,7 @@ def _entries(folder: Path, root: Path) -> list[Any]:
     for inner in sorted(path for path in folder.iterdir() if path.is_dir()):
         found = _entries(inner, root)
         if found:
-            entries.append({inner.name: found})
+            entries.append({LANGUAGES.get(inner.name, inner.name): found})
     return entries
 
 

@@ -26,7 +26,7 @@ FUNCTIONS = {"max": 2, "min": 2, "ceil4": 1, "prod": 1, "reach_up": 2, "reach_do
 EPILOGUES = {
     "relu": ("activation",),
     "factor": ("alpha",),
-    "bias": ("bias", "beta", "bias_row", "bias_col", "bias_batch"),
+    "bias": ("bias", "beta", "bias_row", "bias_col"),
 }
 """What may be folded into a kernel, and the arguments that say so."""
 ACCUMULATE = "accumulate"

@@ -1,27 +1,14 @@
 /* Matrix product after Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008). A register tile
  * takes up to six rows of A, in place or packed into the second-level cache. It also takes a panel of eight columns of B,
  * packed into the first-level cache. Each block of rows passes all these panels, so that C is written along its rows. */
+#include "gemm.h"
+
 #include "parallel.h"
 #include "tile.h"
-
+#include "unpack.h"
 
 /* Depth of a block and rows of A used at a time; the depth where steps of a row are apart, and floats of packed rows. */
 enum { GEMM_KC = 512, GEMM_MC = 384, COLUMNS_KC = 128, PACKED_KC = 256, PACKED_FLOATS = 64 << 10 };
-
-/* c(m,n) = activation(alpha * sum_k a(m,k) b(k,n) + beta * bias(m,n) + (accumulate ? c(m,n) : 0)); strides in floats. */
-typedef struct {
-    int32_t m, n, k;
-    const float *a;
-    int32_t a_row, a_col;
-    const float *b;
-    int32_t b_row, b_col;
-    float *c;
-    int32_t c_row, c_col;
-    const float *bias; /* may be null */
-    int32_t bias_row, bias_col;
-    float alpha, beta;
-    int32_t accumulate, activation;
-} gemm_problem;
 
 /* The destination of the tiles of one block of the depth. */
 typedef struct {
@@ -89,6 +76,16 @@ static void pack_panels(float *out, const float *src, int32_t panels, int32_t li
         else if (n == 2) pack_columns(2, out, src, step, k);
         else pack_columns(1, out, src, step, k);
     }
+}
+
+/* Floats that are unpacked at a time: panels of the whole depth of a block. */
+enum { UNPACKED_FLOATS = 2 * GEMM_KC * TILE_COLS };
+
+/* Lines of b [k0, k0 + k) x [col, col + cols) as they are stored; returns the floats from line to line. */
+static int32_t unpack_lines(const gemm_problem *p, float *out, int32_t k0, int32_t k, int32_t col, int32_t cols) {
+    const int32_t first = p->turned ? col : k0, count = p->turned ? cols : k, width = p->turned ? k : cols;
+    for (int32_t i = 0; i < count; i++) unpack_row(p->w, first + i, p->turned ? k0 : col, width, out + i * width);
+    return width;
 }
 
 /* out[k][rows] from a block of fewer than eight rows of a. Eight elements are copied at a time; the next step overwrites the
@@ -317,10 +314,12 @@ enum { A_IN_PLACE_STEP = 160 };
 /* Floats of neighbouring panels that stay in the first-level cache while rows of a go by: two panels at least. */
 enum { NEIGHBOUR_FLOATS = 4096 };
 
-/* The thread's workspace: packed panels, one tile, packed rows. */
+/* The thread's workspace: packed panels, one tile, packed rows, what is unpacked. */
 enum { PANEL_FLOATS = 2 * GEMM_KC * TILE_COLS, TILE_FLOATS = 64 };
 _Static_assert(NEIGHBOUR_FLOATS <= PANEL_FLOATS, "packed panels");
-_Static_assert((PANEL_FLOATS + TILE_FLOATS + PACKED_FLOATS) * 4 <= THREAD_SCRATCH_BYTES, "gemm's workspace");
+_Static_assert(PANEL_FLOATS + TILE_FLOATS + PACKED_FLOATS == GEMM_WORKSPACE_FLOATS, "gemm's workspace");
+enum { UNPACKED_AT = GEMM_WORKSPACE_FLOATS };
+_Static_assert((UNPACKED_AT + UNPACKED_FLOATS) * 4 <= THREAD_SCRATCH_BYTES, "gemm's workspace");
 
 static bool packs_rows(const gemm_problem *p) {
     return p->a_col != 1 && (p->a_row != 1 || p->a_col > A_IN_PLACE_STEP);
@@ -332,16 +331,25 @@ static void compute_panels(const gemm_problem *p, tile_run *r, const float *a, b
     const int32_t row = split_start(split, block), most = max_i32(2, NEIGHBOUR_FLOATS / (TILE_COLS * r->k));
     const int32_t rows = split_start(split, end_block) - row;
     const bool few = rows <= B_IN_PLACE_ROWS && rows * r->k <= B_IN_PLACE_ELEMENTS;
-    const bool in_place = p->b_col == 1 && few && (double)p->b_row * r->k <= B_IN_PLACE_FLOATS;
+    const bool in_place = !p->w && p->b_col == 1 && few && (double)p->b_row * r->k <= B_IN_PLACE_FLOATS;
     for (int32_t j = first; j < end; j += r->panels) {
         r->col = j * TILE_COLS;
         r->cols = min_i32(TILE_COLS, p->n - r->col);
         const bool whole = r->cols == TILE_COLS;
         const int32_t kind = r->cols <= 4 ? NARROW : whole && in_place ? WIDE_IN_PLACE : WIDE;
-        r->b = p->b + k0 * p->b_row + r->col * p->b_col;
         r->panel = TILE_COLS;
         r->panels = whole ? min_i32(most, min_i32(end, p->n / TILE_COLS) - j) : 1;
-        if (kind != WIDE_IN_PLACE) {
+        if (p->w) {
+            const int32_t cols = whole ? r->panels * TILE_COLS : r->cols;
+            float *lines = thread_scratch() + UNPACKED_AT;
+            const int32_t width = unpack_lines(p, lines, k0, r->k, r->col, cols);
+            pack_panels(thread_scratch(), lines, r->panels, r->cols, p->turned ? width : 1, p->turned ? 1 : width, r->k);
+            r->b = thread_scratch();
+            r->panel = TILE_COLS * r->k;
+        } else {
+            r->b = p->b + k0 * p->b_row + r->col * p->b_col;
+        }
+        if (!p->w && kind != WIDE_IN_PLACE) {
             pack_panels(thread_scratch(), r->b, r->panels, r->cols, p->b_col, p->b_row, r->k);
             r->b = thread_scratch();
             r->panel = TILE_COLS * r->k;
@@ -459,9 +467,8 @@ static void dot_product(const gemm_problem *p, int32_t first, int32_t end) {
 /* A chunk has as many columns as its work allows: the prefetcher wants long pieces of lines. */
 enum { VECTOR_COLS = 1024, VECTOR_WORK = 1 << 19, VECTOR_LINES = 4, VECTOR_ROWS = 8 };
 
-/* t[n] = sum over k of x[k * step] b[k], rows of b being contiguous: several rows are added at a time. */
+/* t[n] += sum over k of x[k * step] b[k], rows of b being contiguous: several rows are added at a time. */
 static void add_rows(const float *x, int32_t step, const float *b, int32_t b_row, int32_t k, int32_t n, float *t) {
-    for (int32_t j = 0; j < n; j++) t[j] = 0;
     for (int32_t p = 0; p < k; p += VECTOR_ROWS, b += VECTOR_ROWS * b_row) {
         float scale[VECTOR_ROWS] = {0};
         const float *row[VECTOR_ROWS];
@@ -484,7 +491,7 @@ static void add_rows(const float *x, int32_t step, const float *b, int32_t b_row
     }
 }
 
-/* t[i] = sum over k of x[k] b[k * stride 1] for n columns of b that are contiguous along k. */
+/* t[i] += sum over k of x[k] b[k * stride 1] for n columns of b that are contiguous along k. */
 static void dot_columns(const float *x, const float *b, int32_t b_col, int32_t k, int32_t n, float *t) {
     for (int32_t j = 0; j < n; j += VECTOR_LINES) {
         int32_t cols = min_i32(VECTOR_LINES, n - j), p = 0;
@@ -501,7 +508,7 @@ static void dot_columns(const float *x, const float *b, int32_t b_col, int32_t k
         for (int32_t i = 0; i < cols; i++) {
             float total = hsum(sum[i]);
             for (int32_t q = p; q < k; q++) total += x[q] * column[i][q];
-            t[j + i] = total;
+            t[j + i] += total;
         }
     }
 }
@@ -510,6 +517,22 @@ static void dot_columns(const float *x, const float *b, int32_t b_col, int32_t k
 static bool is_vector_product(const gemm_problem *p) {
     return p->m == 1 && (p->b_col == 1 || (p->b_row == 1 && p->a_col == 1));
 }
+
+/* t[n] += the product with columns [col, col + n) of a packed b. */
+static void add_packed(const gemm_problem *p, int32_t col, int32_t n, float *t) {
+    const int32_t depth = p->turned ? min_i32(p->k, UNPACKED_FLOATS) : VECTOR_ROWS * (UNPACKED_FLOATS / (VECTOR_ROWS * n));
+    const int32_t lines = p->turned ? min_i32(n, UNPACKED_FLOATS / depth) : n;
+    float *b = thread_scratch() + UNPACKED_AT;
+    for (int32_t j = 0; j < n; j += lines) {
+        const int32_t cols = min_i32(lines, n - j);
+        for (int32_t k0 = 0; k0 < p->k; k0 += depth) {
+            const int32_t k = min_i32(depth, p->k - k0), width = unpack_lines(p, b, k0, k, col + j, cols);
+            if (p->turned) dot_columns(p->a + k0, b, width, k, cols, t + j);
+            else add_rows(p->a + k0 * p->a_col, p->a_col, b, width, k, cols, t + j);
+        }
+    }
+}
+_Static_assert(VECTOR_ROWS * VECTOR_COLS <= UNPACKED_FLOATS, "rows of a packed b");
 
 static int32_t vector_cols(const gemm_problem *p) {
     int32_t cols = VECTOR_COLS;
@@ -521,7 +544,9 @@ static int32_t vector_cols(const gemm_problem *p) {
 static void vector_product(const gemm_problem *p, int32_t col, int32_t n) {
     float t[VECTOR_COLS];
     const float *b = p->b + col * p->b_col;
-    if (p->b_col == 1) add_rows(p->a, p->a_col, b, p->b_row, p->k, n, t);
+    for (int32_t j = 0; j < n; j++) t[j] = 0;
+    if (p->w) add_packed(p, col, n, t);
+    else if (p->b_col == 1) add_rows(p->a, p->a_col, b, p->b_row, p->k, n, t);
     else dot_columns(p->a, b, p->b_col, p->k, n, t);
     tile_out o = {p->c, p->c_row, p->c_col, p->bias, p->bias_row, p->bias_col, p->alpha, p->beta, p->accumulate != 0,
                   p->activation == ACTIVATION_RELU, false};
@@ -580,6 +605,14 @@ static void fill_without_product(const gemm_problem *p) {
 
 /* ---- the kernel ---- */
 
+void gemm_tiles(const gemm_problem *given) {
+    gemm_problem q = exchanged(given);
+    const bool exchange = tile_cost(given) > tile_cost(&q) + (double)given->m * given->n;
+    const gemm_problem *p = exchange ? &q : given;
+    const row_split rows = split_rows(p->m);
+    compute_tiles(p, &rows, 0, rows.count, 0, ceil_div(p->n, TILE_COLS));
+}
+
 /* Multiply-adds a chunk should hold at least: 20 us of work against a fork-join of up to 10. */
 enum { CHUNK_WORK = 1 << 19, CHUNKS = 16 };
 
@@ -588,6 +621,7 @@ typedef enum { FILL, VECTOR, DOTS, TILES } gemm_method;
 /* How the items of a batch are computed, and cut: several in a chunk, or each in several, by rows and columns. */
 typedef struct {
     const gemm_f32_args *args;
+    const gemm_problem *single; /* the only item, in the place of `args` */
     gemm_method method;
     bool exchange;
     int32_t items, per_chunk, row_chunks, col_chunks, vector_cols;
@@ -601,7 +635,7 @@ static gemm_problem batch_item(const gemm_f32_args *a, int32_t item) {
         a->b + i * a->b_batch[0] + j * a->b_batch[1], a->b_row, a->b_col,
         a->c + i * a->c_batch[0] + j * a->c_batch[1], a->c_row, 1,
         a->bias ? a->bias + i * a->bias_batch[0] + j * a->bias_batch[1] : 0, a->bias_row, a->bias_col,
-        a->alpha, a->beta, a->accumulate, a->activation,
+        a->alpha, a->beta, a->accumulate, a->activation, 0, false,
     };
     return p;
 }
@@ -611,7 +645,7 @@ static void gemm_chunk(const void *args, int32_t chunk) {
     const int32_t parts = g->row_chunks * g->col_chunks, rc = chunk % parts / g->col_chunks, cc = chunk % g->col_chunks;
     const int32_t first = chunk / parts * g->per_chunk, end = min_i32(g->items, first + g->per_chunk);
     for (int32_t item = first; item < end; item++) {
-        gemm_problem p = batch_item(g->args, item);
+        gemm_problem p = g->single ? *g->single : batch_item(g->args, item);
         if (g->exchange) p = exchanged(&p);
         if (g->method == FILL) {
             fill_without_product(&p);
@@ -651,25 +685,43 @@ static void choose_method(gemm_plan *g, const gemm_problem *p, const gemm_proble
     }
 }
 
+/* Cut the items, of which `p` is one with its operands in order, and compute them. */
+static void run_plan(gemm_plan *g, const gemm_problem *p) {
+    const double work = (double)p->m * p->n * p->k;
+    g->per_chunk = g->row_chunks = g->col_chunks = 1;
+    if (g->method == VECTOR) {
+        g->vector_cols = vector_cols(p);
+        g->col_chunks = ceil_div(p->n, g->vector_cols);
+    } else if (!parallel_alone()) {
+        const int32_t want = (int32_t)(work < (double)CHUNKS * CHUNK_WORK ? work / CHUNK_WORK : CHUNKS) / g->items;
+        const int32_t panels = ceil_div(p->n, TILE_COLS) / (packs_rows(p) ? CHUNK_PANELS_PACKING : CHUNK_PANELS);
+        if (g->method == TILES) g->col_chunks = max_i32(1, min_i32(want, panels));
+        g->row_chunks = max_i32(1, min_i32(ceil_div(want, g->col_chunks), p->m / CHUNK_ROWS));
+    }
+    const int32_t parts = g->row_chunks * g->col_chunks;
+    if (parts == 1 && work < CHUNK_WORK) g->per_chunk = (int32_t)min_i64(g->items, (int64_t)(CHUNK_WORK / (work + 1)));
+    parallel_for(gemm_chunk, g, ceil_div(g->items, g->per_chunk) * parts);
+}
+
 int32_t kernel_gemm_f32(const gemm_f32_args *a) {
-    gemm_plan g = {.args = a, .items = a->batch[0] * a->batch[1], .per_chunk = 1, .row_chunks = 1, .col_chunks = 1};
+    gemm_plan g = {.args = a, .items = a->batch[0] * a->batch[1]};
     if (g.items == 0 || a->m == 0 || a->n == 0) return TW_OK;
     gemm_problem p = batch_item(a, 0), q = exchanged(&p);
     choose_method(&g, &p, &q);
-    if (g.exchange) p = q;
-    const double work = (double)a->m * a->n * a->k;
-    if (g.method == VECTOR) {
-        g.vector_cols = vector_cols(&p);
-        g.col_chunks = ceil_div(p.n, g.vector_cols);
-    } else if (!parallel_alone()) {
-        const int32_t want = (int32_t)(work < (double)CHUNKS * CHUNK_WORK ? work / CHUNK_WORK : CHUNKS) / g.items;
-        const int32_t panels = ceil_div(p.n, TILE_COLS) / (packs_rows(&p) ? CHUNK_PANELS_PACKING : CHUNK_PANELS);
-        if (g.method == TILES) g.col_chunks = max_i32(1, min_i32(want, panels));
-        g.row_chunks = max_i32(1, min_i32(ceil_div(want, g.col_chunks), p.m / CHUNK_ROWS));
-    }
-    const int32_t parts = g.row_chunks * g.col_chunks;
-    if (parts == 1 && work < CHUNK_WORK) g.per_chunk = (int32_t)min_i64(g.items, (int64_t)(CHUNK_WORK / (work + 1)));
-    parallel_for(gemm_chunk, &g, ceil_div(g.items, g.per_chunk) * parts);
+    run_plan(&g, g.exchange ? &q : &p);
+    return TW_OK;
+}
+
+int32_t kernel_gemm_quantized_f32(const gemm_quantized_f32_args *a) {
+    const packed_matrix w = PACKED_MATRIX(a, w);
+    const gemm_problem p = {
+        a->m, a->n, a->k, a->a, a->a_row, a->a_col, 0, a->turned ? 1 : a->n, a->turned ? a->k : 1, a->c, a->c_row, 1,
+        a->bias, a->bias_row, a->bias_col, a->alpha, a->beta, a->accumulate, a->activation, &w, a->turned != 0,
+    };
+    if (a->m == 0 || a->n == 0) return TW_OK;
+    gemm_plan g = {.single = &p, .items = 1};
+    g.method = a->k == 0 ? FILL : a->m == 1 && (!a->turned || a->a_col == 1) ? VECTOR : TILES;
+    run_plan(&g, &p);
     return TW_OK;
 }
 

@@ -37,7 +37,7 @@ def emit_python(definition: Definition) -> str:
         lines += [f"{name}: Final = {value}" for name, value in numbers.items()]
     lines += ["", f"SEGMENT_NAMES: Final = ({segment_names(definition)})"]
     for layout in definition.layouts:
-        if any(type_ == "f32" for _, type_, _ in layout.fields):
+        if any(type_ in ("f32", "f64") for _, type_, _ in layout.fields):
             types = ", ".join(f'{at}: "{FORMATS[type_]}"' for name, type_, at in layout.fields if name != "_")
             lines += [
                 "",

@@ -5,13 +5,13 @@
 #include "math.h"
 #include "parallel.h"
 #include "reduce.h"
+#include "softmax.h"
 
 enum { SUM_BLOCK = 512 };
 
 /* ---- rows: inner = 1 ---- */
 
-/* Stores e^(x - shift) where y is not null; returns the sum, added up in blocks. */
-static float exp_row(const float *x, float *y, int32_t n, float shift) {
+float exp_row(const float *x, float *y, int32_t n, float shift) {
     f32x4 m = splat(shift), total = splat(0);
     int32_t i = 0;
     while (i + 4 <= n) {
@@ -180,35 +180,6 @@ int32_t kernel_softmax_grad_f32(const softmax_grad_f32_args *a) {
 }
 
 /* ---- cross entropy ---- */
-
-typedef struct {
-    const uint8_t *labels;
-    const float *weights;
-    int64_t rows;
-    int32_t c, label_size, has_ignore, ignore_index;
-} label_set;
-
-static int32_t check_labels(const label_set *set) {
-    for (int64_t r = 0; r < set->rows; r++) {
-        int64_t label = load_index(set->labels, r, set->label_size);
-        if ((uint64_t)label < (uint64_t)set->c) continue;
-        if (!set->has_ignore || label != set->ignore_index) return tw_fail(TW_BAD_LABEL, label, r);
-    }
-    return TW_OK;
-}
-
-/* Weight of a row, 0 where it is ignored. */
-TW_INLINE float row_weight(const label_set *set, int64_t label) {
-    if (set->has_ignore && label == set->ignore_index) return 0.0f;
-    return set->weights ? set->weights[label] : 1.0f;
-}
-
-static double total_weight(const label_set *set) {
-    double total = 0;
-    for (int64_t r = 0; r < set->rows; r++)
-        total += row_weight(set, load_index(set->labels, r, set->label_size));
-    return total;
-}
 
 static void cross_entropy_rows(const cross_entropy_f32_args *a, const label_set *set, int64_t sample, float *losses) {
     const float *x = a->scores + sample * a->c;

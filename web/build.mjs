@@ -5,7 +5,7 @@
  *     node web/build.mjs --engine   only the engine as a script, for the Python wheel
  *     node web/build.mjs --scripts  that and the scripts, into the dist/npm that is there; types are not checked
  *
- * dist/npm holds index.js (all in one, for a <script type="module">), module.js (the same with its
+ * dist/npm holds index.js (all in one, to be imported by a page), trainweb.js (the same as a global), module.js (the same with its
  * dependencies as imports and the files beside it named as assets, for bundlers and Node), the two worker scripts,
  * engine.js, the command of npx, declarations, the kernels, and for the worker Pyodide, the standard library and the Python packages: as wheels, compiled
  * in one zip, and imported in a snapshot of Pyodide.
@@ -17,7 +17,7 @@ import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { constants, gzipSync } from "node:zlib";
 
-import { build } from "esbuild";
+import { build, transform } from "esbuild";
 
 import { compileLibrary, compilePackages, makeSnapshot } from "./snapshot.mjs";
 
@@ -66,6 +66,8 @@ async function buildEngineScript() {
 
 // Identifiers stay: they are the names of classes and what stack traces show.
 const SMALL = { minifyWhitespace: true, minifySyntax: true };
+/** Of Pyodide's glue, whose functions keep their names for whoever asks. */
+const SMALLEST = { minify: true, keepNames: true, format: "esm", target: COMMON.target, charset: "utf8" };
 const ESM = { ...COMMON, format: "esm", outdir: OUT };
 /** What users have of their own; other packages are bundled. */
 const EXTERNAL = ["onnxruntime-common", "node:*"];
@@ -73,6 +75,9 @@ const EXTERNAL = ["onnxruntime-common", "node:*"];
 function source(folder, name) {
   return join(SOURCES, folder, `${name}.ts`);
 }
+
+/** The script's address: of the element in a page, or of the module that runs. */
+const HERE = "globalThis.document?.currentScript?.src ?? /https?:\\/\\/[^\\s)]+/.exec(new Error().stack)?.[0]";
 
 /** What users import. It knows how large the files beside it are. */
 async function buildEntries() {
@@ -86,6 +91,17 @@ async function buildEntries() {
     define: { ...define(namesAssets), TRAINWEB_SIZES: JSON.stringify(sizes) },
   });
   await build({ ...entry(false), ...SMALL, entryPoints: { index: source("page", "index") } });
+  // The same as the global `trainweb`, for <script src> with and without type="module".
+  await build({
+    ...entry(false),
+    ...SMALL,
+    format: "iife",
+    globalName: "trainweb",
+    entryPoints: { trainweb: source("page", "index") },
+    define: { ...entry(false).define, "import.meta.url": "TRAINWEB_HERE" },
+    banner: { js: `globalThis.trainweb = (() => {\n"use strict";\nconst TRAINWEB_HERE = ${HERE};` },
+    footer: { js: "return trainweb;\n})();" },
+  });
   await build({ ...entry(true), ...SMALL, entryPoints: { engine: source("engine", "engine") } });
   await build({ ...entry(true), entryPoints: { module: source("page", "index") }, external: EXTERNAL });
   await build({ ...entry(true), minify: true, entryPoints: { vis: source("vis", "index") }, loader: { ".css": "text" } });
@@ -95,6 +111,8 @@ async function buildEntries() {
     entryPoints: { node: source("node", "index"), "node-engine": source("node", "engine") },
     external: EXTERNAL,
   });
+  // Behind cli.js; it is no part of a page.
+  await build({ ...ESM, ...SMALL, entryPoints: { command: source("node", "command") }, external: EXTERNAL });
 }
 
 async function buildWorkers() {
@@ -153,6 +171,31 @@ function buildDeclarations() {
   });
 }
 
+/** Names by the lines that import them: `{ "./tensors.js": ["type Tensor"] }`. */
+function importsOf(text) {
+  const found = text.matchAll(/^import (type )?\{ ([^}]*) \} from "([^"]+)";$/gm);
+  return [...found].flatMap(([, , names, from]) =>
+    names.split(", ").map((name) => ({ from, name: `type ${name.replace(/^type /, "")}` })),
+  );
+}
+
+/** Declare the calls of the generated class `SessionMethods` in `TrainingSession`: the former is no public name. */
+async function joinSessionMethods() {
+  const file = join(OUT, "page", "session.d.ts");
+  const [own, generated] = await Promise.all([file, join(OUT, "page", "session-methods.d.ts")].map((one) => readFile(one, "utf8")));
+  const [, body] = /^export declare class SessionMethods \{\n {4}#private;\n {4}constructor\(calls: SessionCaller\);\n([^]*?)^\}/m.exec(generated);
+  const known = new Set(importsOf(own).map(({ name }) => name));
+  const missing = importsOf(generated).filter(({ name }) => !known.has(name) && name !== "type SessionCaller");
+  const imports = missing.map(({ name, from }) => `import { ${name} } from "${from}";\n`).join("");
+  const joined = own
+    .replace('import { SessionMethods } from "./session-methods.js";\n', imports)
+    .replace(" extends SessionMethods {\n    #private;\n", (found) => `${found.replace(" extends SessionMethods", "")}${body}`);
+  if (joined.includes("SessionMethods")) {
+    throw new Error("session.d.ts still names SessionMethods");
+  }
+  await writeFile(file, joined);
+}
+
 /** Drop the declarations that nobody who imports the package comes to. */
 async function dropInnerDeclarations() {
   const { exports } = JSON.parse(await readFile(join(ROOT, "package.json"), "utf8"));
@@ -181,18 +224,13 @@ async function copyExample() {
   await copyFile(join(ROOT, "docs", "first.onnx"), join(OUT, "first.onnx"));
 }
 
-/** Packed for the package's own workers, as they are for everybody else. */
-async function copyKernels() {
+/** Packed; `npx trainweb kernels` unpacks them. */
+async function packKernels() {
   const names = (await readdir(ENGINE)).filter((name) => name.endsWith(".wasm"));
   if (names.length !== 4) {
     throw new Error(`expected 4 kernel builds in ${ENGINE}, found ${names.length}`);
   }
-  await Promise.all(
-    names.map(async (name) => {
-      await copyFile(join(ENGINE, name), join(OUT, name));
-      await pack(join(ENGINE, name), join(OUT, `${name}.gz`));
-    }),
-  );
+  await Promise.all(names.map((name) => pack(join(ENGINE, name), join(OUT, `${name}.gz`))));
 }
 
 async function findWheel(project) {
@@ -237,14 +275,16 @@ async function buildPython() {
 }
 
 /**
- * Pyodide's scripts stay plain, for packed they would need a policy that lets blobs run. Bundlers that read them
+ * Pyodide's scripts are minified, not packed: packed they would need a policy that lets blobs run. Bundlers that read them
  * (Vite's development server does) must not see the npm package that they import in Node alone, nor a map that is not here.
  */
 async function copyPyodide() {
   const folder = join(OUT, "python");
+  await copyFile(join(PYODIDE, "pyodide.mjs"), join(folder, "pyodide.mjs"));
+  const glue = await transform(await readFile(join(PYODIDE, "pyodide.asm.mjs"), "utf8"), SMALLEST);
+  await writeFile(join(folder, "pyodide.asm.mjs"), glue.code);
   for (const name of ["pyodide.mjs", "pyodide.asm.mjs"]) {
     const script = join(folder, name);
-    await copyFile(join(PYODIDE, name), script);
     await change(script, /\bimport\("ws"\)/g, 'import(/* @vite-ignore */ ["ws"].join())', 1);
     // Bun's name cannot be taken away from a worker, as `process` is in node/worker-scope.ts.
     await change(script, /\btypeof Bun<"u"/g, 'typeof process=="object"&&typeof Bun<"u"', 1);
@@ -267,12 +307,13 @@ async function buildAll() {
   await rm(OUT, { recursive: true, force: true });
   await mkdir(OUT, { recursive: true });
   await buildWorkers();
-  await copyKernels();
+  await packKernels();
   await copyExample();
   await buildPython();
   await copyPyodide();
   await buildEntries();
   buildDeclarations();
+  await joinSessionMethods();
   await dropInnerDeclarations();
   await buildCommand();
 }

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
-
-T = TypeVar("T")
+from abc import ABCMeta
+from collections.abc import Mapping
+from typing import Any
 
 
 def public_names(namespace: Mapping[str, Any]) -> list[str]:
@@ -17,16 +16,25 @@ def public_names(namespace: Mapping[str, Any]) -> list[str]:
     )
 
 
-def hides(*names: str) -> Callable[[type[T]], type[T]]:
-    """Decorate a class: `dir`, and with it completion, leaves out these names, which are for trainweb itself."""
+class Hiding(ABCMeta):
+    """Type of classes whose `dir`, and with it completion, leaves out names which are for trainweb itself.
 
-    def hiding(cls: type[T]) -> type[T]:
-        listed = cls.__dir__
+    class Example(metaclass=Hiding, hidden=("core",)): ...
+    """
 
-        def remaining(self: T) -> list[str]:
-            return [name for name in listed(self) if name not in names]
+    _hidden: frozenset[str]
 
-        type.__setattr__(cls, "__dir__", remaining)
-        return cls
+    def __new__(
+        mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], *, hidden: tuple[str, ...] = ()
+    ) -> Hiding:
+        """Make a class that hides these names, and those that its bases hide."""
+        inherited: list[frozenset[str]] = [getattr(base, "_hidden", frozenset()) for base in bases]
+        listed = {"_hidden": frozenset(hidden).union(*inherited), "__dir__": _shown_names}
+        return super().__new__(mcs, name, bases, {**namespace, **listed})
 
-    return hiding
+    def __dir__(cls) -> list[str]:
+        return [name for name in super().__dir__() if name not in cls._hidden]
+
+
+def _shown_names(self: Any) -> list[str]:
+    return [name for name in object.__dir__(self) if name not in type(self)._hidden]

@@ -1,4 +1,4 @@
-"""The command line: `trainweb artifacts | check | inspect | train | export | compile`, each with --help."""
+"""The command line: `trainweb artifacts | check | inspect | train | export | compile | quantize`, each with --help."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import argparse
 import json
 import os
 import re
+import struct
 import sys
 from collections.abc import Sequence
 from enum import Enum
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -16,8 +18,12 @@ from trainweb._version import __version__
 from trainweb.errors import FeedError, TrainwebError
 
 if TYPE_CHECKING:
+    from random import Random
+
     from trainweb.ir.shapes import TensorType
+    from trainweb.model.graph import Tensor
     from trainweb.training.debug.check import Report
+    from trainweb.training.feed import Feed
     from trainweb.training.session import TrainingSession
     from trainweb.training.state import CheckpointState
 
@@ -41,8 +47,43 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (TrainwebError, OSError, ValueError) as e:
-        print(f"trainweb {args.command}: {type(e).__name__}: {e}", file=sys.stderr)
-        return 1
+        return _fail(args.command, f"{type(e).__name__}: {e}")
+    except ModuleNotFoundError as e:
+        return _fail(args.command, f"this needs {e.name}, which is not installed. {IN_PYTHON}")
+
+
+IN_PYTHON = """Run it with the Python package: pip install "trainweb[native]"."""
+
+
+def _fail(command: str, text: str) -> int:
+    print(f"trainweb {command}: {text}", file=sys.stderr)
+    return 1
+
+
+def main_in_node(words: Sequence[str], folder: str, engine: object) -> int:
+    """Run the command line in the Pyodide of `npx trainweb`; the exit status.
+
+    Parameters
+    ----------
+    words
+        The words after `trainweb`.
+    folder
+        The working directory.
+    engine
+        An `Engine` of the JavaScript package.
+    """
+    from trainweb.backend.chosen import BACKEND
+
+    os.chdir(folder)
+    BACKEND.use_worker_engine(engine)
+    try:
+        return main(words)
+    except SystemExit as end:  # of argparse, after a help or an error
+        return int(end.code or 0)
+    except MemoryError:
+        return _fail(words[0], f"the files do not fit into the 2 GiB that Python has in Node. {IN_PYTHON}")
+    finally:
+        sys.stdout.flush()
 
 
 def _names(kinds: type[Enum]) -> str:
@@ -54,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="trainweb", description="Train ONNX models on WebAssembly kernels.")
     parser.add_argument("--version", action="version", version=f"trainweb {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (_add_artifacts_command, _add_check, _add_inspect, _add_train, _add_export, _add_compile):
+    for add in (_add_artifacts_command, _add_check, _add_inspect, _add_train, _add_export, _add_compile, _add_quantize):
         add(commands)
     return parser
 
@@ -70,7 +111,7 @@ def _add_artifacts_command(commands: Commands) -> None:
     p.add_argument(
         "-o", "--output", type=Path, default=Path(), help="output folder; it is created if it does not exist"
     )
-    _add_loss(p, "--loss-output")
+    _add_loss(p)
     p.add_argument("--optimizer", default="AdamW", help=_names(OptimType))
     p.add_argument(
         "--freeze",
@@ -165,6 +206,25 @@ def _add_compile(commands: Commands) -> None:
     p.set_defaults(run=_compile)
 
 
+def _add_quantize(commands: Commands) -> None:
+    p = commands.add_parser("quantize", help="write a forward model whose weights have 4 or 8 bits, to train adapters")
+    p.add_argument("model", help="forward ONNX model in float32")
+    p.add_argument("--bits", type=int, choices=(4, 8), default=4, help="bits of a number (4)")
+    p.add_argument("--all", action="store_true", help="the last product, too, which may be a head that is trained")
+    p.add_argument("--output", "-o", help="file to write (MODEL.q4.onnx or MODEL.q8.onnx)")
+    p.set_defaults(run=_quantize)
+
+
+def _quantize(args: argparse.Namespace) -> None:
+    from trainweb.checkpoint import write_file_atomically
+    from trainweb.lora.quantize import quantize
+
+    path = Path(args.output or f"{args.model.removesuffix('.onnx')}.q{args.bits}.onnx")
+    data = quantize(args.model, args.bits, only_frozen=not args.all)
+    write_file_atomically(path, data)
+    print(f"{path}: {len(data):,} bytes")
+
+
 def _add_dims(p: argparse.ArgumentParser) -> None:
     p.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="size of a symbolic dimension")
 
@@ -176,13 +236,14 @@ def _dims(args: argparse.Namespace) -> dict[str, int]:
     return {name: int(size) for name, size in sizes.items()}
 
 
-def _add_loss(p: argparse.ArgumentParser, output: str) -> None:
+def _add_loss(p: argparse.ArgumentParser, *older: str) -> None:
     from trainweb.artifacts import LossType
     from trainweb.artifacts.builder import BATCH_NORM
 
     p.add_argument("--loss", help=f"{_names(LossType)}; without it the first output is the loss")
     p.add_argument(
-        output,
+        "--loss-output",
+        *older,
         action="append",
         default=[],
         metavar="NAME",
@@ -197,25 +258,25 @@ def _add_artifacts(p: argparse.ArgumentParser) -> None:
     p.add_argument("--checkpoint", type=Path, help="checkpoint to use instead of the folder's")
 
 
-def _open(
-    args: argparse.Namespace, *, optimizer: bool = True, options: dict[str, object] | None = None
-) -> tuple[CheckpointState, TrainingSession, dict[str, bytes]]:
-    from trainweb.training.session import TrainingSession
+def _artifact_paths(args: argparse.Namespace) -> dict[str, Path]:
+    paths = {k: args.artifacts / f for k, f in ARTIFACT_FILES.items()}
+    if not paths["train_model"].exists():
+        raise OSError(f"{paths['train_model']} does not exist; `trainweb artifacts` makes it.")
+    return {k: p for k, p in paths.items() if p.exists()}
+
+
+def _state(args: argparse.Namespace) -> CheckpointState:
     from trainweb.training.state import CheckpointState
 
-    models = {k: args.artifacts / f for k, f in ARTIFACT_FILES.items()}
-    if not models["train_model"].exists():
-        raise OSError(f"{models['train_model']} does not exist; `trainweb artifacts` makes it.")
-    present = {k: p if p.exists() else None for k, p in models.items()}
-    state = CheckpointState.load_checkpoint(args.checkpoint or args.artifacts / "checkpoint")
-    session = TrainingSession(
-        state,
-        present["train_model"],
-        present["eval_model"],
-        present["optimizer_model"] if optimizer else None,
-        options,
-    )
-    return state, session, {k: p.read_bytes() for k, p in present.items() if p is not None}
+    return CheckpointState.load_checkpoint(args.checkpoint or args.artifacts / "checkpoint")
+
+
+def _open(args: argparse.Namespace, *, optimizer: bool = True) -> tuple[CheckpointState, TrainingSession]:
+    from trainweb.training.session import TrainingSession
+
+    paths, state = _artifact_paths(args), _state(args)
+    optimizer_model = paths.get("optimizer_model") if optimizer else None
+    return state, TrainingSession(state, paths["train_model"], paths.get("eval_model"), optimizer_model)
 
 
 def _artifacts(args: argparse.Namespace) -> None:
@@ -270,9 +331,9 @@ def _check(args: argparse.Namespace) -> int:
 
 
 _OPTIONS = {
-    r"loss_input_names=\['([^']*)'\]": r"--output '\1'",
+    r"loss_input_names=\['([^']*)'\]": r"--loss-output '\1'",
     r"batch_norm='(\w+)'": r"--batch-norm \1",
-    "loss_input_names": "--output",
+    "loss_input_names": "--loss-output",
     "requires_grad": "--train",
     "frozen_params": "--freeze",
 }
@@ -295,32 +356,46 @@ def _try_steps(
     args: argparse.Namespace, choices: tuple[Any, ...], others: dict[str, Any], report: Report
 ) -> tuple[list[float], float]:
     """Train on random data, integers of which are 0 and 1: the losses, and the median milliseconds of a step."""
+    from random import Random
     from statistics import median
     from time import perf_counter
 
-    import numpy as np
-
     from trainweb.artifacts import build_artifacts
-    from trainweb.training.arrays import numpy_dtype
-    from trainweb.training.session import TrainingSession
+    from trainweb.training.core import SessionCore
+    from trainweb.training.models import read_models
+    from trainweb.training.state import CheckpointState
 
     files = build_artifacts(args.model, *choices, dims=report.dims, **others)
-    rng = np.random.default_rng(0)
-    data = {}
-    for feed in report.feeds:
-        drawn = rng.standard_normal(feed.shape) if "float" in feed.dtype else rng.integers(0, 2, feed.shape)
-        data[feed.name] = drawn.astype(numpy_dtype(feed.dtype))
+    rng = Random(0)
+    data = {feed.name: _random_tensor(feed, rng) for feed in report.feeds}
+    graphs = read_models(files.training_model, None, files.optimizer_model)
+    core = SessionCore(CheckpointState.load_checkpoint(files.checkpoint), *graphs)
     losses, times = [], []
-    with TrainingSession(**files) as session:
-        session.prepare({feed.name: feed.shape for feed in report.feeds})
+    try:
+        core.prepare({feed.name: feed.shape for feed in report.feeds})
         for _ in range(args.steps):
             start = perf_counter()
-            results = session.train_step(data, session.output_names()[:1])
-            session.optimizer_step()
-            session.lazy_reset_grad()
+            results = core.step("train", data, core.outputs["train"][:1])
+            core.optimizer_step()
+            core.lazy_reset_grad()
             times.append(1e3 * (perf_counter() - start))
-            losses.append(float(next(iter(results.values())).reshape(-1)[0]))
+            losses.append(float(next(iter(results.values())).values()[0]))
+    finally:
+        core.release()
     return losses, median(times)
+
+
+def _random_tensor(feed: Feed, rng: Random) -> Tensor:
+    from trainweb.model.graph import Tensor
+
+    n = prod(feed.shape)
+    if "float" not in feed.dtype:
+        return Tensor.of(feed.name, feed.dtype, feed.shape, (rng.randrange(2) for _ in range(n)))
+    numbers = [rng.gauss(0, 1) for _ in range(n)]
+    if feed.dtype == "bfloat16":  # the upper half of float32
+        halves = struct.unpack(f"<{2 * n}H", struct.pack(f"<{n}f", *numbers))[1::2]
+        return Tensor(feed.name, feed.dtype, tuple(feed.shape), struct.pack(f"<{n}H", *halves))
+    return Tensor.of(feed.name, feed.dtype, feed.shape, numbers)
 
 
 def _inspect(args: argparse.Namespace) -> None:
@@ -373,7 +448,7 @@ def _train(args: argparse.Namespace) -> None:
     from trainweb.training.state import CheckpointState
 
     set_seed(args.seed)
-    state, session, _ = _open(args)
+    state, session = _open(args)
     with session, np.load(args.data) as data:
         names = session.input_names()
         missing = [n for n in names if n not in data.files]
@@ -402,20 +477,29 @@ def _train(args: argparse.Namespace) -> None:
 
 
 def _export(args: argparse.Namespace) -> None:
-    _, session, _ = _open(args, optimizer=False)
+    _, session = _open(args, optimizer=False)
     with session:
         session.export_model_for_inferencing(args.output, args.outputs)
     print(f"Wrote {args.output}.")
 
 
 def _compile(args: argparse.Namespace) -> None:
+    from trainweb.backend.chosen import BACKEND
     from trainweb.checkpoint import write_file_atomically
+    from trainweb.model.checks import Limits, check_memory_budget
+    from trainweb.training.models import SessionModels, read_models
     from trainweb.training.page.bundle import make_bundle
 
-    state, session, files = _open(args, options={"memory_budget": args.memory_budget})
-    models = session.core.models
-    session.release()
+    paths, state = _artifact_paths(args), _state(args)
+    models = SessionModels(
+        state.lent().trainable,
+        *read_models(paths["train_model"], paths.get("eval_model"), paths.get("optimizer_model"), tells_which=True),
+        engine=BACKEND.get_engine(),
+        limits=Limits(),
+        memory_budget=check_memory_budget(args.memory_budget),
+    )
     feeds = dict(parse_feed(text) for text in args.feed)
+    files = {k: p.read_bytes() for k, p in paths.items()}
     metrics = [json.loads(text) if text.startswith("{") else text for text in args.metric]
     bundle = make_bundle(models, state.lent(), state.property_values, [feeds], files, metrics)
     args.output.parent.mkdir(parents=True, exist_ok=True)

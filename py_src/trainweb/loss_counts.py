@@ -42,6 +42,10 @@ class LossCount:
     output: str | None = None
     is_sum: bool = False
 
+    def weight(self, rows: int, results: Mapping[str, Any]) -> float:
+        """What the loss of a batch of so many rows, whose step gave these results, was divided by; of a sum, rows."""
+        return float(rows) if self.output is None else float(results[self.output].reshape(()))
+
 
 class MeanLoss:
     """The loss of several batches.
@@ -52,12 +56,12 @@ class MeanLoss:
         By what each loss was divided.
     """
 
-    def __init__(self, count: LossCount, total: float = 0.0, weight: float = 0) -> None:
-        self.count, self.total, self.weight = count, total, weight
+    def __init__(self, count: LossCount) -> None:
+        self.count, self.total, self.weight = count, 0.0, 0.0
 
     def add(self, loss: float, rows: int, results: Mapping[str, Any]) -> None:
         """Take the loss of a batch of so many rows, whose step gave these results."""
-        weight = rows if self.count.output is None else float(results[self.count.output].reshape(()))
+        weight = self.count.weight(rows, results)
         self.total += loss if self.count.is_sum else loss * weight
         self.weight += weight
 

@@ -330,7 +330,7 @@ CSV_RAGGED = Message(errors.FeedError, "Line {line} has {given} values; the head
 CSV_MISSING = Message(
     errors.FeedError,
     "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows "
-    "out, or to a value for each column that may lack one.",
+    'out, or to a value for each column that may lack one. Of floats, "keep" makes NaN.',
 )
 CSV_FILL = Message(
     errors.FeedError, "'missing' has a value for the column {column!r}, which no input takes; they take {names}."
@@ -344,8 +344,16 @@ TABLE_INPUT = Message(errors.FeedError, "The data has no input {name!r}; the nam
 TABLE_TYPE = Message(errors.FeedError, "{name!r} is {given}; the step {step!r} takes {expected}.")
 TABLE_MOMENTS = Message(
     errors.FeedError,
-    "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill or drop such "
-    "values.",
+    "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill NaN by "
+    "'fill_mean' or 'fill_median' ('fillMean' and 'fillMedian' in a page), or drop such rows.",
+)
+TABLE_CENTRE = Message(
+    errors.FeedError,
+    "{name!r} has infinity or numbers too large to add up in column {column}: there is no finite mean.",
+)
+TABLE_EMPTY = Message(
+    errors.FeedError,
+    "{name!r} has no number in column {column}, only NaN: there is no value to fill in. Leave the column out.",
 )
 TABLE_WIDTH = Message(
     errors.FeedError, "{name!r} has {given} values in a row; the preprocessing was fitted on {expected}."
@@ -421,6 +429,67 @@ METRICS_WITHOUT_DATA = Message(
 NO_OWN_OUTPUTS = Message(
     errors.ModelError,
     "The eval model gives {names}, and its loss does not compare one tensor. Name the outputs to predict as 'outputs'.",
+)
+NO_LOGITS = Message(
+    errors.ModelError,
+    "generate reads the output 'logits', or the only output of the model; it has {names}. Name the output 'logits'.",
+)
+NO_IDS = Message(
+    errors.ModelError,
+    "generate feeds tokens to the input 'input_ids', or to the only input of integers; there is {names}. "
+    "Name the input 'input_ids'.",
+)
+NO_ADAPTER = Message(
+    errors.ModelError,
+    "adapter=False leaves out adapters, and the model has no LoRA parameters. Leave the option out.",
+    "adapter: false leaves out adapters, and the model has no LoRA parameters. Leave the option out.",
+)
+NO_BASE_OF_DORA = Message(
+    errors.UnsupportedError,
+    "adapter=False is not possible with DoRA, whose magnitudes replace norms of the weights ({name!r}). "
+    "Generate with a session of the base model.",
+    "adapter: false is not possible with DoRA, whose magnitudes replace norms of the weights ({name!r}). "
+    "Generate with a session of the base model.",
+)
+NOT_CAUSAL = Message(
+    errors.ModelError,
+    "Output {name!r} of a token changes with the tokens after it: the model is not causal. generate takes models that "
+    "predict the next token; export the model with its causal mask.",
+)
+SEQUENCE_TOO_LONG = Message(
+    errors.ModelError,
+    "The model does not take {length} tokens, prompt and new ones together: {fault} Give a shorter prompt or less "
+    "'max_tokens'.",
+    "The model does not take {length} tokens, prompt and new ones together: {fault} Give a shorter prompt or less "
+    "'maxTokens'.",
+)
+LOGITS_NOT_FINITE = Message(
+    errors.SessionError,
+    "Token {position} has a logit that is NaN or infinite, so no next token can be chosen. Check the parameters: "
+    "training may have diverged.",
+)
+EMPTY_PROMPT = Message(errors.FeedError, "The prompt has no tokens; give at least one.")
+TEXT_WITHOUT_TOKENIZER = Message(
+    errors.ModelError,
+    "{name!r} is text, which needs a tokenizer: give 'tokenizer', or token ids.",
+)
+GREEDY_SETTING = Message(
+    errors.ModelError,
+    "{name!r} changes nothing at temperature 0, which takes the most likely token. Give a temperature above 0.",
+)
+UNKNOWN_COMPANION = Message(
+    errors.ModelError,
+    "generate does not know what to give the input {name!r} ({dtype}, {shape!r}). Export the model with the inputs "
+    "input_ids, and attention_mask and position_ids if needed, without past keys and values (use_cache=False).",
+)
+NOT_INCREMENTAL = Message(
+    errors.UnsupportedError,
+    "{node}: generate cannot compute only the new tokens here, as {why}. It takes models whose tokens meet only in "
+    "products with a causal mask, such as attention.",
+)
+NO_ROWS_TO_DECODE = Message(
+    errors.ModelError,
+    "Output {name!r} does not have a row for each token of {ids!r}. Export the model with the logits of all tokens.",
 )
 NO_ROWS_IN_OUTPUT = Message(
     errors.SessionError,

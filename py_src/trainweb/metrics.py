@@ -105,11 +105,18 @@ def make_metric(given: str | Mapping[str, Any]) -> Metric:
 
 
 class Classified(Metric):
-    """Base class of metrics that compare the class of the highest score with the target."""
+    """Base class of metrics that compare the class of the highest score with the target.
+
+    Parameters
+    ----------
+    ignore_index : int or None
+        Targets of this class do not count.
+    """
 
     count = "parts"
 
-    def __init__(self, ignore_index: int | None = None) -> None:
+    @checked
+    def __init__(self, ignore_index: Ignored = None) -> None:
         self.ignore_index = ignore_index
 
     @property
@@ -124,19 +131,9 @@ class Classified(Metric):
 
 @metric("accuracy")
 class Accuracy(Classified):
-    """Share of places whose highest score is the target's.
-
-    Parameters
-    ----------
-    ignore_index : int or None
-        Targets of this class do not count.
-    """
+    """Share of places whose highest score is the target's."""
 
     count = "right"
-
-    @checked
-    def __init__(self, ignore_index: Ignored = None) -> None:
-        super().__init__(ignore_index)
 
     def formula(self) -> Formula:
         return ["/", "right", "all"]
@@ -156,7 +153,7 @@ class TopK(Classified):
 
     @checked
     def __init__(self, k: Classes = 5, ignore_index: Ignored = None) -> None:
-        super().__init__(ignore_index)
+        self.ignore_index = ignore_index
         self.k = k
 
     def sums(self) -> Sums:
@@ -167,13 +164,22 @@ class TopK(Classified):
 
 
 class OfClasses(Classified):
-    """Base class of scores that each class has: a share of counts."""
+    """Base class of scores that each class has: a share of counts.
+
+    Parameters
+    ----------
+    average : {"macro", "micro", "weighted", "none"}
+        Over classes: each alike, all places together, each by how often it is the target, or a value for each class.
+    ignore_index : int or None
+        Targets of this class do not count.
+    """
 
     score: Formula
     """Numerator and divisor of the score of a class."""
 
-    def __init__(self, average: str, ignore_index: int | None) -> None:
-        super().__init__(ignore_index)
+    @checked
+    def __init__(self, average: Average = "macro", ignore_index: Ignored = None) -> None:
+        self.ignore_index = ignore_index
         self.average = average
         self.better = None if average == "none" else "max"
 
@@ -190,77 +196,31 @@ class OfClasses(Classified):
 
 @metric("f1")
 class F1(OfClasses):
-    """Harmonic mean of precision and recall, of the classes that occur.
-
-    Parameters
-    ----------
-    average : {"macro", "micro", "weighted", "none"}
-        Over classes: each alike, all places together, each by how often it is the target, or a value for each class.
-    ignore_index : int or None
-        Targets of this class do not count.
-    """
+    """Harmonic mean of precision and recall, of the classes that occur."""
 
     score = [["*", 2, "right"], PAIRS]
-
-    @checked
-    def __init__(self, average: Average = "macro", ignore_index: Ignored = None) -> None:
-        super().__init__(average, ignore_index)
 
 
 @metric("precision")
 class Precision(OfClasses):
-    """Share of the places with a predicted class that are right, of the classes that occur.
-
-    Parameters
-    ----------
-    average : {"macro", "micro", "weighted", "none"}
-        Over classes: each alike, all places together, each by how often it is the target, or a value for each class.
-    ignore_index : int or None
-        Targets of this class do not count.
-    """
+    """Share of the places with a predicted class that are right, of the classes that occur."""
 
     score = ["right", "predictions"]
-
-    @checked
-    def __init__(self, average: Average = "macro", ignore_index: Ignored = None) -> None:
-        super().__init__(average, ignore_index)
 
 
 @metric("recall")
 class Recall(OfClasses):
-    """Share of the places with a target class that are predicted, of the classes that occur.
-
-    Parameters
-    ----------
-    average : {"macro", "micro", "weighted", "none"}
-        Over classes: each alike, all places together, each by how often it is the target, or a value for each class.
-    ignore_index : int or None
-        Targets of this class do not count.
-    """
+    """Share of the places with a target class that are predicted, of the classes that occur."""
 
     score = ["right", "targets"]
-
-    @checked
-    def __init__(self, average: Average = "macro", ignore_index: Ignored = None) -> None:
-        super().__init__(average, ignore_index)
 
 
 @metric("confusionMatrix")
 class ConfusionMatrix(Classified):
-    """How often each class was predicted (columns) for each target (rows).
-
-    Parameters
-    ----------
-    ignore_index : int or None
-        Targets of this class do not count.
-    """
+    """How often each class was predicted (columns) for each target (rows)."""
 
     better = None
     count = "matrix"
-
-    @checked
-    def __init__(self, ignore_index: Ignored = None) -> None:
-        super().__init__(ignore_index)
 
     def formula(self) -> Formula:
         return "matrix"
@@ -268,17 +228,7 @@ class ConfusionMatrix(Classified):
 
 @metric("mIoU")
 class MeanIoU(Classified):
-    """Intersection over union of targets and predictions, the mean over the classes that occur.
-
-    Parameters
-    ----------
-    ignore_index : int or None
-        Targets of this class do not count.
-    """
-
-    @checked
-    def __init__(self, ignore_index: Ignored = None) -> None:
-        super().__init__(ignore_index)
+    """Intersection over union of targets and predictions, the mean over the classes that occur."""
 
     def formula(self) -> Formula:
         return ["/", ["sum", ["over", "right", ["-", PAIRS, "right"]]], ["sum", OCCURS]]

@@ -23,6 +23,7 @@ from trainweb.artifacts import LossType, OptimType, build_artifacts
 from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import ModelError
 from trainweb.model.reader import read_model
+from trainweb.settings import OTHER_NAMES
 from trainweb.training.session import TrainingSession
 from trainweb.training.state import CheckpointState
 
@@ -141,6 +142,7 @@ def _loss(loss: LossType | str | Mapping[str, Any] | None) -> dict[str, Any] | N
         raise ModelError(
             f"loss {given.get('type')!r} is none of {', '.join(LOSSES)}: compute it in the module, with loss=None."
         )
+    given = {OTHER_NAMES.get(name, name): value for name, value in given.items()}
     if given["type"] == "CrossEntropyLoss":
         given.setdefault("class_axis", 1)
     return given
@@ -297,8 +299,9 @@ def _torch_loss(kind: Mapping[str, Any], output: torch.Tensor, labels: torch.Ten
     """PyTorch's loss of that name and settings."""
     given = {name: value for name, value in kind.items() if value is not None}
     name, axis = given.pop("type"), given.pop("class_axis", 1)
-    if "weight" in given:
-        given["weight"] = torch.as_tensor(given["weight"], dtype=output.dtype)
+    for factors in ("weight", "pos_weight"):
+        if factors in given:
+            given[factors] = torch.as_tensor(given[factors], dtype=output.dtype)
     result: torch.Tensor = LOSSES[name](**given)(output.movedim(axis, 1) if output.ndim > 1 else output, labels)
     return result
 

@@ -55,7 +55,7 @@ FIT = """
       count: history.losses.length,
       epochs: history.epochs.map(({ seconds, ...epoch }) => epoch),
       rate: await s.getLearningRate(),
-      steps: await s.getStepCount(),
+      steps: await s.stepCount(),
       milliseconds: performance.now() - window.begun,
     };
     await s.release();

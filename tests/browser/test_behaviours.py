@@ -57,7 +57,7 @@ PAGE = """
       get_gradient: async (name) => rounded(await s.getGradient(name)),
       get_moments: async (name) =>
         Object.entries(await s.getMoments(name)).sort().map(([n, found]) => [n, rounded(found)]),
-      get_step_count: () => s.getStepCount(),
+      step_count: () => s.stepCount(),
       memory: async (names) => { const found = await s.memory(); return names.map((name) => found[name]); },
       export_weights: async (form, ema) => (await s.exportWeights(form, { ema })).length,
       load_weights: (data) => nothing(s.loadWeights(Uint8Array.from(data))),

@@ -198,7 +198,7 @@ def test_parameters_are_read_and_written_without_python(browser: Browser, mlp_si
               await failure(() => s.updateParameter("fc1.bias", new Tensor("float32", [1], [1]))),
               await failure(() => s.updateParameter("fc1.bias", new Tensor("int64", [1n], [1]))),
               await failure(() => s.schedulerStep()),
-              await failure(() => s.getArtifacts()),
+              await failure(() => s.artifacts()),
             ].map(({{ name, message }}) => [name, message]);
             return {{ changed: after.filter((v, i) => v !== doubled[i]).length, type, dims, size: bias.size,
                       equal: bias.data.every((v, i) => doubled.includes(v)), errors }};"""
@@ -213,7 +213,7 @@ def test_parameters_are_read_and_written_without_python(browser: Browser, mlp_si
               failure(() => s.updateParameter("fc1.bias", new Tensor("float32", [1], [1]))),
               failure(() => s.updateParameter("fc1.bias", new Tensor("int64", [1n], [1]))),
               failure(() => s.schedulerStep()),
-              failure(() => s.getArtifacts()),
+              failure(() => s.artifacts()),
             ].map(async (error) => {{ const {{ name, message }} = await error; return [name, message]; }}));"""
         )
     assert (outcome["type"], outcome["dims"], outcome["size"]) == ("float32", [16], 16)

@@ -126,7 +126,7 @@ def test_models_are_cached_with_their_configuration(browser: Browser, plain_site
         window.session = s;
         return seen;"""
     artifacts = """
-        const a = await session.getArtifacts();
+        const a = await session.artifacts();
         return Object.values(a).map((data) => Array.from(data).reduce((h, b) => (h * 31 + b) % 4294967291, 7));"""
     with open_page(browser, plain_site) as js:
         for count, nominal in enumerate((False, True), 1):

@@ -47,7 +47,7 @@ def expected_sum(function: Any, n: int) -> float:
 
 @pytest.fixture
 def scenario(page: Page) -> Any:
-    require_built(ROOT / "dist" / "npm" / "engine.js", ROOT / "dist" / "npm" / "kernels.wasm")
+    require_built(ROOT / "dist" / "npm" / "engine.js", ROOT / "dist" / "npm" / "kernels.wasm.gz")
 
     def run(site: Site, name: str, **options: Any) -> Any:
         page.goto(site.url("/tests/engine.html"))

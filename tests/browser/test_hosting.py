@@ -6,7 +6,9 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import json
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from itertools import cycle
@@ -96,6 +98,45 @@ def test_files_may_lie_in_another_folder(page: Page, make_site: Callable[..., Si
     wait_until_trained(page)
     assert site.requests("/sub/app/trainweb/") == ["/sub/app/trainweb/index.js"]
     assert "/sub/shared/trainweb/worker.js" in site.requests()
+
+
+@pytest.mark.parametrize("kind", ["", ' type="module"'], ids=["classic", "module"])
+@pytest.mark.parametrize("policy", [None, STRICT_POLICY], ids=["no policy", "strict policy"])
+def test_a_script_tag_gives_the_global(
+    page: Page, make_site: Callable[..., Site], tmp_path: Path, kind: str, policy: str | None
+) -> None:
+    """`<script src>` of the copy, in another folder than the page: the files lie beside the script."""
+    put_up(tmp_path / "app", head=f'<script{kind} src="/files/trainweb/trainweb.js"></script>')
+    (tmp_path / "app" / "trainweb").rename(tmp_path / "trainweb")
+    main = tmp_path / "app" / "main.js"
+    imports, _, rest = main.read_text().lstrip().partition("\n")
+    names = re.search(r"{.*}", imports)
+    assert names is not None
+    main.write_text(f"const {names[0]} = trainweb;\n{rest}")
+    site = make_site(mounts={"/": (tmp_path / "app",), "/files/": (tmp_path,)}, csp=policy)
+    page.goto(site.url("/index.html"))
+    wait_until_trained(page)
+    assert page.evaluate("trainweb.default.TrainingSession === trainweb.TrainingSession")
+
+
+def test_a_cdn_that_follows_exports(page: Page, make_site: Callable[..., Site], tmp_path: Path) -> None:
+    """As jsDelivr's `/+esm`: the script of `exports` under another address and origin, with addresses for imports."""
+    put_up(tmp_path, package="CDN/npm/trainweb@0.1.0/+esm")
+    shutil.rmtree(tmp_path / "trainweb")
+    package = json.loads((ROOT / "package.json").read_text())
+    cdn = make_site(mounts={"/npm/trainweb@0.1.0/": (ROOT,)})
+    script = (ROOT / package["exports"]["."]["default"]).read_text()
+    common = ROOT / "node_modules" / "onnxruntime-common"
+    path = "/npm/onnxruntime-common@1.30.0/dist/esm/"
+    served = re.sub(r'(from|import) "onnxruntime-common"', rf'\1 "{path}index.js"', script)
+    assert served != script
+    cdn.mounts[path] = (common / "dist" / "esm",)
+    cdn.add("/npm/trainweb@0.1.0/+esm", served, "text/javascript")
+    main = tmp_path / "main.js"
+    main.write_text(main.read_text().replace("CDN", cdn.origin))
+    page.goto(make_site(mounts={"/": (tmp_path,)}).url("/index.html"))
+    wait_until_trained(page)
+    assert "/npm/trainweb@0.1.0/dist/npm/worker.js" in cdn.requests()
 
 
 @pytest.mark.parametrize("policy", [None, STRICT_POLICY], ids=["no policy", "strict policy"])

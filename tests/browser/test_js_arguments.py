@@ -152,7 +152,7 @@ METHOD_RULES = [
     ("s.getProperty('nowhere')", "CheckpointError", "nowhere"),
     ("s.exportModelForInferencing('y')", "TypeError", "'outputNames' must be an array of strings"),
     ("s.exportModelForInferencing(['nowhere'])", "ModelError", "nowhere"),
-    ("s.getArtifacts()", "SessionError", "createFromModel"),
+    ("s.artifacts()", "SessionError", "createFromModel"),
     ("s.runOptimizerStep(5)", "TypeError", "'options' must be an object."),
     ("s.runTrainStep(feeds, {signal: 5})", "TypeError", "'options.signal' must be an AbortSignal."),
     ("s.runTrainStep(feeds, {terminate: 1})", "TypeError", "'options.terminate' must be a boolean, got a number."),

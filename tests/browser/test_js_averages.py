@@ -103,7 +103,7 @@ def test_a_run_that_goes_on_keeps_them(js: JsPage) -> None:
         await s.release();
         const first = await open({{ ema }});
         for (let k = 0; k < 2; k++) await step(first, k);
-        const artifacts = await first.getArtifacts();
+        const artifacts = await first.artifacts();
         const checkpoint = await first.saveCheckpoint({{ includeOptimizerState: true }});
         await first.release();
         const second = await TrainingSession.create({{ ...artifacts, checkpoint }}, {{ reproducible: true }});

@@ -209,7 +209,34 @@ def test_a_table_is_preprocessed_as_in_python(js: JsPage) -> None:
             assert from_json(tensor).shape == expected[name].shape
 
 
+def test_gaps_are_filled_as_in_python(js: JsPage) -> None:
+    text = "a,b,c\n1,0.1,7\n,0.7,3\n4,NA,\n2.5,0.4,?\n"
+    columns = {"x": ["a", "b"], "y": "c"}
+    rows = Dataset.from_csv(io.StringIO(text, newline=""), columns, dtypes={"y": "float64"}, missing="keep")
+    filled = rows.fill_mean("x").fill_median("y")
+    found = js.run(
+        """
+        const rows = await trainweb.readCsv(text, columns, { dtypes: { y: "float64" }, missing: "keep" });
+        const filled = rows.fillMean("x").fillMedian("y");
+        const told = ({ columns }) => mapValues(Object.fromEntries(columns), fromTensor);
+        const steps = JSON.parse(JSON.stringify(filled.preprocessing));
+        return { steps, columns: told(filled), again: told(rows.preprocess(steps)) };""",
+        text=text,
+        columns=columns,
+    )
+    assert found["steps"] == filled.preprocessing and filled.columns is not None
+    for made in (found["columns"], found["again"]):
+        assert {name: from_json(tensor).tobytes() for name, tensor in made.items()} == {
+            name: array.tobytes() for name, array in filled.columns.items()
+        }
+
+
 PREPROCESSING_FAULTS = (
+    ('rows.fillMean("size")', lambda rows: rows.fill_mean("size")),
+    (
+        'new trainweb.Dataset({ numbers: [[NaN], [NaN]] }).fillMedian("numbers")',
+        lambda rows: Dataset({"numbers": np.full((2, 1), np.nan)}).fill_median("numbers"),
+    ),
     ('rows.standardize("colour")', lambda rows: rows.standardize("colour")),
     ('rows.oneHot("numbers")', lambda rows: rows.one_hot("numbers")),
     ('rows.categories("size")', lambda rows: rows.categories("size")),

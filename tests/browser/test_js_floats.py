@@ -54,7 +54,7 @@ STEPS = """
     const blob = await session.saveCheckpoint({ as: "blob" });
     const exported = await session.exportModelForInferencing(["y"]);
     const whole = await session.saveCheckpoint({ includeOptimizerState: true });
-    const files = await session.getArtifacts();
+    const files = await session.artifacts();
     await step(session);
     const after = await session.getContiguousParameters();
     const resumed = await TrainingSession.create({

@@ -98,7 +98,7 @@ def test_its_artifacts_make_the_same_session_again(js: JsPage) -> None:
         f"""{OPEN}
         const s = await open();
         const losses = await train(s, 3);
-        const t = await TrainingSession.create(await s.getArtifacts());
+        const t = await TrainingSession.create(await s.artifacts());
         const again = await train(t, 3);
         await s.release();
         await t.release();

@@ -325,10 +325,10 @@ def test_two_sessions_on_one_state_are_one_training(js: JsPage, more: dict[str, 
         await a.updateParameter("fc2.bias", new Tensor("float32", new Float32Array(12).fill(2), [12]));
         seen.push((await b.getParameter("fc2.bias")).data[0], (await state.getParameter("fc2.bias")).data[0]);
         // Calls that are made at once come in their order.
-        const answers = await Promise.all([a.getStepCount(), b.runOptimizerStep(), a.getStepCount(), b.getStepCount()]);
+        const answers = await Promise.all([a.stepCount(), b.runOptimizerStep(), a.stepCount(), b.stepCount()]);
         seen.push(answers[0], answers[2], answers[3]);
         await a.release();
-        seen.push(await b.getStepCount());
+        seen.push(await b.stepCount());
         await b.setLearningRate(0.5);
         await b.release();
         const end = Array.from(await state.save({ includeOptimizerState: true }));
@@ -380,7 +380,7 @@ def test_a_session_without_an_optimizer_keeps_the_moments_of_the_other(js: JsPag
            const [own] = Object.values(await a.runEvalStep(feeds));
            const [its] = Object.values(await looks.runEvalStep(feeds));
            const after = await a.getMoments("fc1.bias");
-           const steps = await a.getStepCount();
+           const steps = await a.stepCount();
            await a.release(); await looks.release(); await state.release();
            const text = (moments) => String(Object.values(moments).map(({ data }) => data));
            return [own.data[0] === its.data[0], text(before) === text(after), steps];""",

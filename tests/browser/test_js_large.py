@@ -34,7 +34,7 @@ CALLS = {
     "saveCheckpoint": "[await s.saveCheckpoint()]",
     "saveCheckpoint with optimizer state": "[await s.saveCheckpoint({ includeOptimizerState: true })]",
     "exportModelForInferencing": '[await s.exportModelForInferencing(["logits"])]',
-    "getArtifacts": "await s.getArtifacts().then((a) => [a.checkpoint, a.trainModel])",
+    "artifacts": "await s.artifacts().then((a) => [a.checkpoint, a.trainModel])",
 }
 
 LARGE = """
@@ -218,7 +218,7 @@ def test_a_checkpoint_of_nearly_two_gib_is_written_and_read(browser: Browser, pl
             };
             const config = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
             let s = await TrainingSession.createFromModel(model, config, options);
-            const { trainModel, evalModel, optimizerModel } = await s.getArtifacts({ as: "blob" });
+            const { trainModel, evalModel, optimizerModel } = await s.artifacts({ as: "blob" });
             await s.runTrainStep(feeds);
             await s.runOptimizerStep();
             await s.lazyResetGrad();  // gradients that are still to be used would be saved, too

@@ -39,7 +39,7 @@ OPEN = """
         found[`saved ${when}`] = await s.saveCheckpoint({ includeOptimizerState: true, ...more });
         found[`weights ${when}`] = await s.saveCheckpoint(more);
         found[`export ${when}`] = await s.exportModelForInferencing(["logits"], more);
-        const artifacts = await s.getArtifacts(more).catch(() => ({}));
+        const artifacts = await s.artifacts(more).catch(() => ({}));
         for (const [name, file] of Object.entries(artifacts)) found[`${name} ${when}`] = file;
         for (let k = 0; k < 3; k++) {
           await s.runTrainStep({ x, labels });
@@ -109,7 +109,7 @@ def test_a_blob_is_read_again(js: JsPage) -> None:
 
 @pytest.mark.parametrize("value", ["'stream'", "null", "1"])
 def test_other_forms_are_refused(js: JsPage, value: str) -> None:
-    for call in ("saveCheckpoint(", "getArtifacts(", "exportModelForInferencing(['logits'], "):
+    for call in ("saveCheckpoint(", "artifacts(", "exportModelForInferencing(['logits'], "):
         error = js.failure(OPEN + f"await (await fromModel()).{call}{{ as: {value} }});")
         assert error["name"] == "TypeError" and '"bytes" or "blob"' in error["message"]
 
@@ -128,7 +128,7 @@ FROM_SOURCE = """
     const model = new Uint8Array(await (await fetch("/large/model")).arrayBuffer());
     const s = await TrainingSession.createFromModel(SOURCE, config, options);
     const kept = (await s.getContiguousParameters()).data;
-    const { checkpoint } = await s.getArtifacts();
+    const { checkpoint } = await s.artifacts();
     const rows = kept.length / 1024;
     const feeds = {
       x: new Tensor("float32", new Float32Array(rows).fill(1 / 64), [1, rows]),
@@ -137,7 +137,7 @@ FROM_SOURCE = """
     await s.runTrainStep(feeds);
     await s.runOptimizerStep();
     const saved = await s.saveCheckpoint();
-    const again = await s.getArtifacts({ as: "blob" });
+    const again = await s.artifacts({ as: "blob" });
     const files = [kept, checkpoint, await again.checkpoint.arrayBuffer(), saved];
     const result = [];
     for (const file of files) result.push(await hash(file));
@@ -464,7 +464,7 @@ EXTERNAL = """
     const data = (source) => ({ ...options, externalData: [{ path: "w.bin", data: source }] });
     const checkpointOf = async (given, more) => {
       const s = await TrainingSession.createFromModel(given, config, more);
-      const saved = [...await s.saveCheckpoint(), ...(await s.getArtifacts()).checkpoint];
+      const saved = [...await s.saveCheckpoint(), ...(await s.artifacts()).checkpoint];
       await s.release();
       return saved;
     };

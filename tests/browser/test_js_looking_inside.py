@@ -38,7 +38,7 @@ def test_names_gradients_steps_and_inputs(js: JsPage) -> None:
         await s.runOptimizerStep();
         const answer = {
             names: await s.parameterNames(), trained: await s.parameterNames({ trainableOnly: true }),
-            gradient: fromTensor(await s.getGradient("fc2.weight")), steps: await s.getStepCount(),
+            gradient: fromTensor(await s.getGradient("fc2.weight")), steps: await s.stepCount(),
             inputs: await s.inputMetadata(), evalInputs: await s.inputMetadata({ training: false }),
             unknown: await failure(() => s.getGradient("fc9.weight")),
         };
@@ -52,7 +52,7 @@ def test_names_gradients_steps_and_inputs(js: JsPage) -> None:
         s.optimizer_step()
         assert found["names"] == s.parameter_names() and found["trained"] == s.parameter_names(True)
         np.testing.assert_allclose(from_json(found["gradient"]), s.get_gradient("fc2.weight"), rtol=1e-4, atol=1e-6)
-        assert found["steps"] == s.get_step_count() == 1
+        assert found["steps"] == s.step_count() == 1
         for training, key in ((True, "inputs"), (False, "evalInputs")):
             mine = [{"name": v.name, "shape": v.shape} for v in s.input_metadata(training)]
             assert [{"name": v["name"], "shape": v["shape"]} for v in found[key]] == mine

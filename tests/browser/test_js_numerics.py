@@ -60,7 +60,7 @@ def test_the_node_is_named_and_the_session_is_as_before(js: JsPage, what: str) -
         await s.runOptimizerStep();
         const { name, message, op, node, tensor, step, made, inputs } = error;
         const isOurs = error instanceof NumericsError;
-        return [{ isOurs, name, message, op, node, tensor, step, made, inputs }, before, after, await s.getStepCount()];
+        return [{ isOurs, name, message, op, node, tensor, step, made, inputs }, before, after, await s.stepCount()];
         """,
     )
     assert error["isOurs"] and error["name"] == "NumericsError" and error["step"] == 1

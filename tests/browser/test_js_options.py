@@ -39,7 +39,7 @@ CALLS = {
     "TrainingSession.federated(options)": "session.federated(o)",
     "TrainingSession.findLearningRate(options)": "session.findLearningRate(data, o)",
     "TrainingSession.fit(options)": "session.fit(data, o)",
-    "TrainingSession.getArtifacts(options)": "session.getArtifacts(o)",
+    "TrainingSession.artifacts(options)": "session.artifacts(o)",
     "TrainingSession.getContiguousParameters(options)": "session.getContiguousParameters(true, o)",
     "TrainingSession.getContiguousParameters(trainableOnly)": "session.getContiguousParameters(o)",
     "TrainingSession.getParametersSize(trainableOnly)": "session.getParametersSize(o)",

@@ -341,7 +341,7 @@ def test_source_maps_that_are_named_are_there() -> None:
         for script in [*NPM.glob("*.js"), *NPM.glob("python/*.mjs")]
         if (match := re.search(r"sourceMappingURL=(\S+)", script.read_text()))
     }
-    entries = {f"{name}.js" for name in ("index", "module", "engine", "vis", "node", "node-engine")}
+    entries = {f"{name}.js" for name in ("index", "trainweb", "module", "engine", "vis", "node", "node-engine")}
     assert {script.name for script in named} == entries
     assert all((script.parent / target).is_file() for script, target in named.items())
 
@@ -365,7 +365,7 @@ def test_a_copy_serves_everything(browser: Browser, make_site: Callable[..., Sit
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "public" / "trainweb"
     copied = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
-    assert copied == {"index.js", "THIRD_PARTY_LICENSES", *ASSETS}
+    assert copied == {"index.js", "trainweb.js", "THIRD_PARTY_LICENSES", *ASSETS}
     for isolated in (False, True):
         site = make_site(isolated=isolated, mounts={**MOUNTS, "/copy/": (folder,)})
         with open_js_page(browser, site) as js:
@@ -375,8 +375,18 @@ def test_a_copy_serves_everything(browser: Browser, make_site: Callable[..., Sit
         assert ("/copy/pool-worker.js" in site.requests()) == isolated
 
 
+def test_kernels_are_unpacked(tmp_path: Path) -> None:
+    """`npx trainweb kernels`: the four builds as they lie in the wheel."""
+    done = npx("kernels", "here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    engine = ROOT / "py_src" / "trainweb" / "backend" / "wasm" / "engine"
+    builds = {file.name: file.read_bytes() for file in engine.glob("*.wasm")}
+    assert len(builds) == 4
+    assert {file.name: file.read_bytes() for file in (tmp_path / "here").iterdir()} == builds
+
+
 def test_the_command_says_how_it_is_used(tmp_path: Path) -> None:
-    usage = "usage: npx trainweb copy <folder>"
+    usage = "usage: npx trainweb <command> ..."
     for words in ((), ("copy",), ("copy", "x", "y"), ("copy", "--all")):
         done = npx(*words, cwd=tmp_path)
         assert done.returncode == 2
@@ -395,15 +405,16 @@ def test_the_command_tells_its_version() -> None:
     assert npx("--version").stdout.strip() == json.loads((ROOT / "package.json").read_text())["version"]
 
 
-def test_commands_that_only_python_has_say_where_they_are(tmp_path: Path) -> None:
+def test_every_command_of_python_runs_or_says_where_it_is(tmp_path: Path) -> None:
     """Every command of the other package, as its own help lists them."""
     done = subprocess.run([sys.executable, "-m", "trainweb.cli", "--help"], capture_output=True, text=True, check=True)
     (commands,) = re.findall(r"\{([\w,-]+)\}", done.stdout.replace("\n", ""))[:1]
-    assert "compile" in commands
-    for command in commands.split(","):
+    listed = re.findall(r"^  (\w+) \.\.\.", npx("--help").stdout, re.MULTILINE)
+    assert set(listed) < set(commands.split(","))
+    for command in set(commands.split(",")) - set(listed):
         done = npx(command, "model.onnx", cwd=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith(f"'{command}' is a command of the Python package.")
+        assert done.stderr.startswith(f"'{command}' is a command of the Python package only.")
         assert 'pip install "trainweb[native]"' in done.stderr
 
 

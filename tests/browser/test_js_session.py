@@ -311,7 +311,7 @@ def test_released_sessions_refuse_every_call(js: JsPage) -> None:
           () => s.schedulerStep(), () => s.saveCheckpoint(), () => s.exportModelForInferencing(["y"]),
           () => s.getParameter("fc1.bias"), () => s.updateParameter("fc1.bias", x),
           () => s.getParameterTypeAndShape("fc1.bias"), () => s.addProperty("a", 1),
-          () => s.getProperty("a"), () => s.getArtifacts(), () => s.profile(feeds),
+          () => s.getProperty("a"), () => s.artifacts(), () => s.profile(feeds),
         ];
         const errors = [];
         for (const call of calls) errors.push((await failure(call))?.name ?? String(call));

@@ -91,14 +91,14 @@ def test_calls_behind_a_step_in_slices_wait_for_it(js: JsPage) -> None:
         + """
         const { signal } = new AbortController();
         const step = s.runTrainStep({ x, labels }, { signal });
-        const calls = [step, s.runOptimizerStep(), s.lazyResetGrad(), s.getStepCount()];
+        const calls = [step, s.runOptimizerStep(), s.lazyResetGrad(), s.stepCount()];
         const done = [];
         await Promise.all(calls.map((call, k) => call.then(() => done.push(k))));
         const failing = labels.data.slice();
         failing[5] = 9n;
         const wrong = new Tensor("int64", failing, labels.dims);
         const error = await failure(() => s.runTrainStep({ x, labels: wrong }, { signal }));
-        const steps = await s.getStepCount();
+        const steps = await s.stepCount();
         await Promise.all([s.release(), inference.release()]);
         return { first: done.filter((k) => k !== 2)[0], error: error.name, steps };
         """

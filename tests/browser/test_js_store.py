@@ -168,13 +168,13 @@ def test_the_store(js: JsPage, backend: str) -> None:
         const before = await bytes(s);
         await store.save(s, "Größe/1 %");
         await s.fit(data());
-        const [after, count] = [await bytes(s), await s.getStepCount()];
+        const [after, count] = [await bytes(s), await s.stepCount()];
         await store.save(s, "trained");
         await store.load(s, "Größe/1 %");
-        const back = [(await bytes(s)).join() === before.join(), await s.getStepCount()];
+        const back = [(await bytes(s)).join() === before.join(), await s.stepCount()];
         await store.rename("trained", "..");
         await store.load(s, "..");
-        back.push((await bytes(s)).join() === after.join(), await s.getStepCount() === count);
+        back.push((await bytes(s)).join() === after.join(), await s.stepCount() === count);
         const listed = (await store.list()).map((one) => [one.name, one.nbytes > 400, one.written instanceof Date]);
         const copy = new CheckpointStore("other", {{ backend }});
         await copy.write("copy", await store.read(".."));

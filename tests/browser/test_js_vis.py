@@ -111,6 +111,8 @@ def test_attributes_of_curves(js: JsPage) -> None:
         await frame(); words.push(legend());
         curves.removeAttribute("metrics");
         await frame(); words.push(legend());
+        curves.setAttribute("validation", "test");
+        await frame(); words.push(legend());
         curves.clear();
         await frame(); words.push(legend(), curves.shadowRoot.querySelector(".empty").textContent);
         curves.remove();
@@ -119,8 +121,71 @@ def test_attributes_of_curves(js: JsPage) -> None:
     r2, mae = "validation r2 0.5", "validation mae 2"
     # The epoch of four steps, whose mean is 4, and two steps of 2.
     shown = ["training loss 3.333", "validation loss 3"]
+    tested = [text.replace("validation", "test") for text in (*shown, mae, r2)]
     # A stream tells no length: progress of its first epoch has no place yet.
-    assert found == [[], [*shown, r2], [*shown, mae, r2], [], "The curves appear here with the first steps."]
+    assert found == [[], [*shown, r2], [*shown, mae, r2], tested, [], "The curves appear here with the first steps."]
+
+
+def test_metrics_of_training_data_have_curves(js: JsPage) -> None:
+    """Both are in one plot, as values of a real fit."""
+    found = js.run(
+        f"""{OPEN}{EPOCHS}
+        const s = await open();
+        const curves = place("trainweb-curves");
+        const options = {{ epochs: 2, batchSize: 10, validationSplit: 0.4, metrics: ["accuracy"], trainMetrics: true }};
+        const history = await curves.watch(s.fit(data(), options));
+        await frame();
+        const legends = [...curves.shadowRoot.querySelectorAll(".legend")].map((legend) =>
+          [...legend.children].map((item) => item.textContent));
+        await s.release();
+        curves.remove();
+        return {{ last: history.epochs[1], legends }};"""
+    )
+    last, (_, metric) = found["last"], found["legends"]
+    assert [item.rsplit(" ", 1)[0] for item in metric] == ["training accuracy", "validation accuracy"]
+    expected = [last[data]["accuracy"] for data in ("training", "validation")]
+    assert [float(item.rsplit(" ", 1)[1]) for item in metric] == pytest.approx(expected, rel=1e-3)
+
+
+def test_rates_show_the_suggestion_where_it_is(js: JsPage) -> None:
+    """Of 1e-4 to 1e-1 the suggestion 1e-2 lies at two thirds of the plot, on a logarithmic axis."""
+    found = js.run(
+        f"""{EPOCHS}
+        const rates = place("trainweb-rates");
+        const empty = rates.shadowRoot.querySelector(".empty").textContent;
+        rates.style.setProperty("--trainweb-validation", "rgb(255, 0, 0)");
+        rates.style.setProperty("--trainweb-training", "rgb(0, 0, 255)");
+        rates.style.setProperty("--trainweb-line", "rgb(0, 0, 0)");
+        const tried = Array.from({{ length: 31 }}, (_, k) => 10 ** (-4 + k / 10));
+        const result = {{ rates: tried, losses: tried.map((_, k) => 10 - k / 10), suggestion: 0.01 }};
+        rates.show(result);
+        await frame();
+        const canvas = rates.shadowRoot.querySelector("canvas");
+        const {{ data }} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        const places = {{ red: [], blue: [] }};
+        for (let at = 0; at < data.length; at += 4) {{
+          const [red, , blue] = data.slice(at, at + 3);
+          if (red > 200 && blue < 50) places.red.push((at / 4) % canvas.width);
+          if (blue > 200 && red < 50) places.blue.push((at / 4) % canvas.width);
+        }}
+        const words = rates.shadowRoot.querySelector("figcaption").textContent;
+        rates.show({{ ...result, suggestion: null }});
+        await frame();
+        const without = rates.shadowRoot.querySelector("figcaption").textContent;
+        const uneven = {{ rates: [1], losses: [] }};
+        const errors = [await failure(() => rates.show(3)), await failure(() => rates.show(uneven))];
+        rates.remove();
+        const mean = (all) => all.reduce((a, b) => a + b, 0) / all.length;
+        const [first, last] = [Math.min(...places.blue), Math.max(...places.blue)];
+        const at = (mean(places.red) - first) / (last - first);
+        return {{ empty, at, words, without, errors: errors.map((e) => e.name) }};
+        """
+    )
+    assert found["at"] == pytest.approx(2 / 3, abs=0.02)
+    assert found["empty"] == "The losses by learning rate appear here."
+    assert found["words"] == "suggested learning rate 0.01"
+    assert found["without"] == "no suggestion: the loss falls at no rate"
+    assert found["errors"] == ["TypeError"] * 2
 
 
 def test_the_training_loss_is_the_mean_of_the_last_steps(js: JsPage) -> None:
@@ -279,10 +344,11 @@ def test_axe_finds_nothing(js: JsPage, scheme: str) -> None:
         f"""{EPOCHS}
         document.documentElement.style.colorScheme = "light dark";
         document.body.style.background = "Canvas";
-        const all = Object.fromEntries(["curves", "confusion", "histogram", "images"].map((kind) =>
+        const all = Object.fromEntries(["curves", "confusion", "histogram", "images", "rates"].map((kind) =>
           [kind, place(`trainweb-${{kind}}`)]));
         const epochs = [epoch(1, 3, {{ loss: 2, accuracy: 0.5 }}), epoch(2, 2, {{ loss: 2, accuracy: 0.7 }})];
         all.curves.show({{ epochs }});
+        all.rates.show({{ rates: [1e-3, 1e-2, 1e-1], losses: [3, 2, 4], suggestion: 1e-2 }});
         all.confusion.values = [[90, 1], [20, 30]];
         all.histogram.values = [1, 2, 2, 3];
         all.images.items = [{{ image: new Tensor("float32", [1, 2, 3, 4], [2, 2]), label: "a", predicted: "b" }}];

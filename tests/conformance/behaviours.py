@@ -278,11 +278,11 @@ BEHAVIOURS: list[tuple[str, str, list[Any]]] = [
         "gradients and moments",
         "all",
         [
-            *[["get_gradient", "fc1.bias"], ["get_moments", "fc1.bias"], ["get_step_count"]] * 2,
+            *[["get_gradient", "fc1.bias"], ["get_moments", "fc1.bias"], ["step_count"]] * 2,
             TRAIN,
             ["get_gradient", "fc1.bias"],
             ["optimizer"],
-            ["get_step_count"],
+            ["step_count"],
             ["get_moments", "fc1.bias"],
             ["get_gradient", "nope"],
             ["get_moments", "nope"],
@@ -292,7 +292,7 @@ BEHAVIOURS: list[tuple[str, str, list[Any]]] = [
         (
             f"gradients and moments, {kind}",
             kind,
-            [["get_gradient", "fc1.bias"], ["get_moments", "fc1.bias"], ["get_step_count"]],
+            [["get_gradient", "fc1.bias"], ["get_moments", "fc1.bias"], ["step_count"]],
         )
         for kind in ("no optimizer", "nominal")
     ),
@@ -360,7 +360,7 @@ CALLED = {
 }
 """Session calls by the names that behaviours have for them, where these are shorter."""
 ELSEWHERE = {
-    "get_adapter": "tests/browser/test_js_lora.py",
+    "adapter": "tests/browser/test_js_lora.py",
     "load_adapter": "tests/browser/test_js_lora.py",
     "merge_adapter": "tests/browser/test_js_lora.py",
     "artifact": "tests/browser/test_js_from_model.py",
@@ -492,7 +492,7 @@ def perform(session: Any, core: Any, call: list[Any]) -> Any:
         "delete_property": core.delete_property,
         "get_gradient": gradient,
         "get_moments": lambda name: [[n, rounded(t.data)] for n, t in sorted(core.get_moments(name).items())],
-        "get_step_count": core.get_step_count,
+        "step_count": core.step_count,
         "memory": lambda names: [getattr(core.memory(), name) for name in names],
         "export_weights": lambda form, ema: len(core.export_weights(form, ema)),
         "load_weights": lambda data: core.load_weights(bytes(data), True),

@@ -13,8 +13,8 @@ from tests.python.plan_builder import RawPlan, instruction
 
 import trainweb
 from trainweb.artifacts import OptimType, build_artifacts
+from trainweb.backend.engine import MORE
 from trainweb.backend.wasm.engine import get_engine
-from trainweb.backend.wasm.engine.base import MORE
 from trainweb.control import expand_control_flow, repeat
 from trainweb.ir.layout import LOOP_DEPTH, LOOP_NEST_TRIPS, LOOP_TRIPS
 from trainweb.ir.shapes import TensorType

@@ -16,7 +16,7 @@ from tests.control.test_repeat import run_raw
 import trainweb
 from trainweb.artifacts import Artifacts, OptimType, build_artifacts
 from trainweb.autodiff.gradient import build_gradients
-from trainweb.backend.wasm.engine.base import MORE
+from trainweb.backend.engine import MORE
 from trainweb.compiler.compile import compile_model
 from trainweb.control import expand_control_flow, repeat
 from trainweb.errors import LimitError, UnsupportedError

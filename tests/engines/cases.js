@@ -82,7 +82,7 @@ const CASES = {
   async resumption() {
     const session = await TrainingSession.createFromModel(MODEL, CONFIG);
     await steps(session, 3);
-    const files = await session.getArtifacts();
+    const files = await session.artifacts();
     const checkpoint = await session.saveCheckpoint({ includeOptimizerState: true });
     await steps(session, 3);
     const resumed = await TrainingSession.create({ ...files, checkpoint });

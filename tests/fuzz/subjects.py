@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from unittest.mock import patch
 
+import compare_plans
 import numpy as np
-from scripts import compare_plans
 from tests.control.test_control_flow import recurrent
 from tests.control.test_while import counted, growing, nested
 from tests.ops import test_forward, test_gradient
 from tests.ops.op_runner import feeds_of, single_node
 
 from trainweb.autodiff.gradient import build_gradients
+from trainweb.backend.plan import Plan
 from trainweb.backend.wasm.engine import get_engine
-from trainweb.backend.wasm.plan import Plan
 from trainweb.control import expand_control_flow, repeat
 from trainweb.ir.layout import ARENA, CONSTANTS, PREPARED
 from trainweb.ir.shapes import TensorType

@@ -38,7 +38,7 @@ ON_TENSORS = [
     if case.cls.state_inputs and not issubclass(case.cls, SequenceOp) and case.cls is not LinearLearningRate
 ]
 SCHEDULES = [case for case in cases() if case.cls is LinearLearningRate]
-STATE_OUTPUTS = {"Assign": (0,), "BatchNormInternal": (1, 2), "InPlaceAccumulatorV2": (1,)}
+STATE_OUTPUTS = {"Assign": (0,), "BatchNormInternal": (1, 2), "CacheRows": (0,), "InPlaceAccumulatorV2": (1,)}
 """Outputs of the reference that are also what the state inputs hold afterwards."""
 SEGMENT_ELEMENTS = 64
 PLACES = (

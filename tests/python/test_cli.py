@@ -160,7 +160,7 @@ def test_check_gives_lines_that_train_the_model(capsys: pytest.CaptureFixture[st
     exec(code, told)
     session = told["session"]
     assert isinstance(session, trainweb.TrainingSession)
-    assert session.get_step_count() == 100 and "fc1.weight" not in session.parameter_names(trainable_only=True)
+    assert session.step_count() == 100 and "fc1.weight" not in session.parameter_names(trainable_only=True)
     losses = json.loads(capsys.readouterr().out)
     assert len(losses) == 100 and losses[-1] < losses[0]
     exported = told["trained"]
@@ -228,11 +228,11 @@ def test_an_output_is_chosen_for_the_loss(tmp_path: Path, capsys: pytest.Capture
     assert main(["check", model, "--loss", "MSELoss"]) == 1
     shown = capsys.readouterr().out
     assert "MSELoss takes 1 of the model's outputs, but these are given: logits, pooled" in shown.splitlines()[0]
-    assert "Choose with --output" in shown and "  fc1.weight: " in shown, "the parameters are listed all the same"
+    assert "Choose with --loss-output" in shown and "  fc1.weight: " in shown, "the parameters are listed all the same"
     assert main(["check", model, "--loss", "CrossEntropyLoss", "--output", scores, "--steps", "1"]) == 0
     shown = capsys.readouterr().out
-    assert "applies Softmax itself" in shown and "--output 'logits'" in shown and "1 steps on random data" in shown
-    assert main(["check", model, "--loss", "CrossEntropyLoss", "--output", "logits"]) == 0
+    assert "applies Softmax itself" in shown and "--loss-output 'logits'" in shown and "1 steps on random data" in shown
+    assert main(["check", model, "--loss", "CrossEntropyLoss", "--loss-output", "logits"]) == 0
     assert "Softmax itself" not in capsys.readouterr().out
     chosen = ["--loss", "MSELoss", "--loss-output", "logits"]
     assert main(["artifacts", model, *chosen, "-o", str(tmp_path)]) == 0

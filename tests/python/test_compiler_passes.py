@@ -12,8 +12,8 @@ from tests.python import pipelines
 from tests.python.random_graphs import RandomGraph
 
 from trainweb.backend.wasm import memory
+from trainweb.backend.wasm.passes import reductions
 from trainweb.compiler import compile as compiler
-from trainweb.compiler.passes import fuse
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.training.arrays import from_numpy
@@ -249,7 +249,7 @@ def test_chains_reduce_their_results(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In one function, a whole plane of the reduction with the bits of the kernel, a part of one about as exactly."""
-    monkeypatch.setattr(fuse, "CACHED_BYTES", 0)
+    monkeypatch.setattr(reductions, "CACHED_BYTES", 0)
     graph = Graph("chain", chain(*axes, op=op), opsets={"": 17})
     graph.inputs = [Value("x", "float32", x_shape), Value("y", "float32", y_shape)]
     graph.initializers = {"axes": from_numpy("axes", np.array(axes))}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,9 +13,10 @@ from onnx.reference import ReferenceEvaluator
 from tests.conformance.models import mlp
 
 import trainweb
-from trainweb.errors import ModelError, SessionError
+from trainweb.errors import ModelError, SessionError, UnsupportedError
 from trainweb.fit.find_rate import suggested
 from trainweb.fit.trainer import Trainer
+from trainweb.training.reports import LearningRates
 
 from .sessions import session
 from .test_fit import rows
@@ -24,9 +27,9 @@ BATCHES = [{n: a[k : k + 8] for n, a in DATA.items()} for k in range(0, 40, 8)]
 
 def test_losses_are_those_of_a_loop_with_growing_rates() -> None:
     with session() as s:
-        before = s.get_contiguous_parameters(False).tobytes(), s.get_learning_rate(), s.get_step_count()
+        before = s.get_contiguous_parameters(False).tobytes(), s.get_learning_rate(), s.step_count()
         found = s.find_learning_rate(BATCHES, steps=30, least=1e-5, most=1.0)
-        assert before == (s.get_contiguous_parameters(False).tobytes(), s.get_learning_rate(), s.get_step_count())
+        assert before == (s.get_contiguous_parameters(False).tobytes(), s.get_learning_rate(), s.step_count())
         np.testing.assert_allclose(found.rates, np.geomspace(1e-5, 1.0, 30), rtol=1e-12)
         raw = []
         for k, rate in enumerate(found.rates):
@@ -95,3 +98,23 @@ def test_save_and_export_are_short_names(tmp_path: Path) -> None:
     without = trainweb.TrainingSession(checkpoint=files.checkpoint, train_model=files.train_model)
     with without, pytest.raises(SessionError, match="no EvalModel"):
         without.export()
+
+
+def test_the_plot_shows_the_rates_with_a_line_at_the_suggestion(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[Any, ...]] = []
+
+    class Axes:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *given, **options: drawn.append((name, *given))
+
+    found = LearningRates([0.1, 0.2], [3.0, 2.0], 0.15)
+    axes = Axes()
+    assert found.plot(axes) is axes
+    assert ("plot", [0.1, 0.2], [3.0, 2.0]) in drawn and ("set_xscale", "log") in drawn
+    assert ("axvline", 0.15) in drawn
+    drawn.clear()
+    LearningRates([0.1], [3.0], None).plot(axes)
+    assert "axvline" not in [name for name, *_ in drawn]
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UnsupportedError, match="pip install matplotlib"):
+        found.plot()

@@ -106,6 +106,42 @@ def test_the_core_loads_nothing_that_stands_on_it() -> None:
     assert {name for name in found if not name.startswith(above)} == names_of_types
 
 
+def imported_anywhere(path: Path) -> set[str]:
+    """Full names of what a file imports, within its functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+FORMAT_OF_PLANS = (
+    "HEADER_",
+    "PLAN_",
+    "SEGMENT_WORDS",
+    "BUFFER_",
+    "GENERATED_",
+    "POINTER_",
+    "REDUCTION_",
+    "FINGERPRINT",
+)
+
+
+def test_only_the_choice_of_the_back_end_knows_the_kernels() -> None:
+    """Compiler, models and sessions ask `Backend`; the words of plans are the back end's own."""
+    source = ROOT / "py_src" / "trainweb"
+    formats = tuple(f"trainweb.ir.layout.{name}" for name in FORMAT_OF_PLANS)
+    imports = {path.relative_to(source): imported_anywhere(path) for path in source.rglob("*.py")}
+    others = {path: names for path, names in imports.items() if Path("backend/wasm") not in path.parents}
+    assert len(others) > 200
+    kernels = {path for path, names in others.items() if any(n.startswith("trainweb.backend.wasm") for n in names)}
+    assert kernels == {Path("backend/chosen.py")}
+    words = {path for path, names in others.items() if any(n.startswith(formats) for n in names)}
+    assert words == {Path("backend/engine.py"), Path("backend/description.py")}
+
+
 def test_no_file_is_longer_than_a_reader_bears() -> None:
     """CONTRIBUTING says how long a file may be; the table of calls is one, which a generator writes."""
     folders = ("py_src", "web/src", "web/demo", "wasm_kernels", "scripts", "tests", "bench")

@@ -101,6 +101,29 @@ def products(job: Job) -> None:
         b_batch=[0, 0],
         size=8,
     )
+    blocks = {"block_rows": 1, "block_cols": 32, "scale_row": 20, "scale_col": 1, "zero_row": 20, "zero_col": 1}
+    stored = {"pitch": 640, "packing": 0, "flip": 8, "center": 8, **blocks}
+    numbers = {"scale": draw(300, 20), "zero": None}
+    w = np.arange(300 * 320, dtype=np.uint32).astype(np.uint8)
+    for rows in (1, 130):
+        job.call(
+            "gemm_quantized_f32",
+            a=draw(rows, 640),
+            w=w,
+            bias=None,
+            c=zeros(rows, 300),
+            m=rows,
+            n=300,
+            k=640,
+            turned=1,
+            a_row=640,
+            a_col=1,
+            c_row=300,
+            **{**flags, "bias_col": 0},
+            **numbers,
+            **stored,
+        )
+    job.call("dequantize_f32", x=w, y=zeros(300, 640), rows=300, cols=640, **numbers, **stored)
 
 
 def convolution(job: Job, n: int, c: int, m: int, size: int, kernel: int, stride: int, groups: int = 1) -> None:
@@ -150,6 +173,19 @@ def convolution(job: Job, n: int, c: int, m: int, size: int, kernel: int, stride
     )
 
 
+def head_loss(job: Job, n: int, parts: int) -> None:
+    c, d = 1700, 50
+    labels = np.random.default_rng(2).integers(0, c, n)
+    labels[::3] = -100
+    sizes = {"n": n, "c": c, "d": d, "turned": 0, "alpha": 1.0, "label_size": 8, "reduction": 1}
+    ignored = {"has_ignore": 1, "ignore_index": -100}
+    x = {"x": draw(n, d), "w": draw(c, d), "bias": draw(c), "labels": labels, "weights": None}
+    results = {"loss": zeros(1), "slope": zeros(n, d), "log_sum": zeros(n)}
+    job.call("head_loss_f32", **x, **results, **sizes, **ignored, parts=parts, gradient=1)
+    gradient = {"dy": draw(1), "log_sum": draw(n) + 80, "dw": draw(c, d)}
+    job.call("head_loss_weight_grad_f32", **x, **gradient, **sizes, **ignored, accumulate=1)
+
+
 def pooling(job: Job) -> None:
     planes, size, out = 96, 27, 14
     words = {
@@ -197,7 +233,7 @@ def attention(job: Job, items: int, m: int, n: int, d: int, e: int, parts: int) 
     strides |= {f"{x}_strides": [0, rows * width, width] for x, (rows, width) in widths.items()}
     x = {name: draw(items, *shape) for name, shape in widths.items()}
     x["mask"] = np.where(np.tri(m, n, dtype=bool), 0, -np.inf).astype(np.float32)
-    job.call("attention_f32", **x, top=zeros(items, m), inverse=zeros(items, m), **sizes, **strides)
+    job.call("attention_f32", **x, top=zeros(items, m), inverse=zeros(items, m), guarded=0, **sizes, **strides)
     strides |= {f"d{x}_strides": strides[f"{x}_strides"] for x in widths}
     results = {f"d{name}": zeros(items, *widths[name]) for name in "qkv"}
     top, inverse = draw(items, m), np.abs(draw(items, m))
@@ -285,6 +321,8 @@ CASES = {
     "products": products,
     "attention": lambda job: attention(job, 6, 150, 130, 20, 12, 1),
     "attention of one head": lambda job: attention(job, 1, 300, 310, 32, 32, 4),
+    "loss of a head": lambda job: head_loss(job, 90, 4),
+    "loss of a head, many rows": lambda job: head_loss(job, 700, 2),
     "3x3": lambda job: convolution(job, 6, 20, 24, 19, 3, 1),
     "3x3 of stride 2": lambda job: convolution(job, 5, 12, 21, 32, 3, 2),
     "3x3 of stride 3": lambda job: convolution(job, 5, 12, 21, 22, 3, 3),

@@ -26,8 +26,8 @@ from tests.python.plan_builder import (
 )
 from tests.python.random_calls import Call
 
+from trainweb.backend.description import Description
 from trainweb.backend.wasm.engine import Engine
-from trainweb.backend.wasm.engine.description import Description
 from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
 from trainweb.errors import EngineError
 from trainweb.ir import calls

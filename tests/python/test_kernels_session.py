@@ -20,13 +20,31 @@ from trainweb.ir.layout import (
     COPY_GOOD,
     COPY_STEP,
     COPY_TRIAL,
+    FIT_EPOCH,
+    FIT_FAULT,
+    FIT_KEPT,
+    FIT_NEXT,
+    FIT_OPTIMIZER_STEPS,
+    FIT_STEP,
+    FIT_WAITING,
     GRADIENTS,
     MOMENTUM0,
     MOMENTUM1,
+    NEXT_BATCH,
+    NEXT_END,
+    NEXT_FAIL,
+    NEXT_UNDO,
+    NEXT_UPDATE,
+    ON_NAN_FAIL,
+    ON_NAN_RESTORE,
+    ON_NAN_SKIP,
+    ON_NAN_STOP,
     PARAMETERS,
     PREPARED,
     SEGMENT_NAMES,
     STATE,
+    STATE_LAZY_RESET,
+    STATE_LEARNING_RATE,
     STATE_LOADS,
     STATE_WORDS,
 )
@@ -64,6 +82,19 @@ class Yard:
 
     def demand(self, name: str, *args: float) -> None:
         self.engine.demand(f"tw_session_{name}", self.session, *args)
+
+    def start(self, accumulate: int = 1, on_nan: int = ON_NAN_FAIL, is_sum: bool = False, mu: float = 0) -> None:
+        self.engine.demand("tw_fit_start", self.session, accumulate, on_nan, is_sum, float(mu))
+
+    def fit(self, name: str, *args: float) -> dict[str, float]:
+        """Call a function of a fit; where it is then."""
+        self.engine.demand(f"tw_fit_{name}", self.session, *args)
+        at = self.engine.read(self.engine.call("tw_fit_at", self.session), 48)
+        words, (loss_sum, rows) = struct.unpack("<8I", at[:32]), struct.unpack("<2d", at[32:])
+        assert words[FIT_NEXT] in range(5)
+        named = {"next": FIT_NEXT, "fault": FIT_FAULT, "waiting": FIT_WAITING, "epoch": FIT_EPOCH, "step": FIT_STEP}
+        named |= {"kept": FIT_KEPT, "updates": FIT_OPTIMIZER_STEPS}
+        return {name: words[k] for name, k in named.items()} | {"loss_sum": loss_sum, "rows": rows}
 
     def base(self, segment: int) -> int:
         return self.call("base", segment)
@@ -135,7 +166,7 @@ def test_only_the_arena_and_prepared_values_grow(yard: Yard) -> None:
 def test_a_session_gives_back_what_it_took() -> None:
     yard = Yard()
     yard.demand("save", COPY_STEP, 255)
-    yard.demand("start")
+    yard.start(mu=0.5)
     yard.demand("reserve", ARENA, 5000)
     yard.demand("load", yard.plan(), yard.block(bytes(64)), 0, 1)
     yard.demand("close")
@@ -227,11 +258,12 @@ def test_averages_and_trained_parameters_change_places(yard: Yard) -> None:
 def test_gradients_are_drawn_to_the_start(yard: Yard) -> None:
     yard.fill(4)
     start = trained(yard.read(PARAMETERS)).astype(np.float64)
-    yard.demand("start")
+    yard.start(mu=0.3)
     yard.fill(5)
     way = trained(yard.read(PARAMETERS)).astype(np.float64) - start
     gradients = yard.read(GRADIENTS).astype(np.float64)
-    yard.demand("pull", 0.3)
+    yard.fit("batch")
+    assert yard.fit("trained", 1.0, 4.0)["next"] == NEXT_UPDATE
     np.testing.assert_array_equal(yard.read(GRADIENTS), (gradients + 0.3 * way).astype(np.float32))
 
 
@@ -261,10 +293,12 @@ def test_averages_need_their_room() -> None:
     yard.demand("reserve", MOMENTUM1, 396)
     yard.demand("reserve", GRADIENTS, 396)
     yard.demand("trained", yard.block(struct.pack("<2I", 0, 400)))
-    yard.demand("start")
-    for call in (("exchange",), ("pull", 0.5)):
+    yard.demand("reserve", STATE, 4 * STATE_WORDS)
+    yard.start(mu=0.5)
+    yard.fit("batch")
+    for call in ("session_exchange",), ("fit_trained", 1.0, 4.0):
         with pytest.raises(EngineError, match="TW_BAD_SEGMENT"):
-            yard.demand(*call)
+            yard.engine.demand(f"tw_{call[0]}", yard.session, *call[1:])
 
 
 # ---- numbers
@@ -282,15 +316,23 @@ def test_the_first_segment_with_more_numbers_that_are_not_finite_is_found(yard: 
     values = numbers()
     yard.write(PARAMETERS, values)
     yard.write(GRADIENTS, values[:75])
-    yard.demand("usual")
-    assert yard.call("worse") == GRADIENTS, "no gradient is infinite on purpose"
+    yard.start(on_nan=ON_NAN_SKIP)
+
+    def worse(loss: float = 1.0) -> int | None:
+        yard.fit("batch")
+        at = yard.fit("trained", loss, 4.0)
+        assert at["next"] in (NEXT_UPDATE, NEXT_UNDO)
+        return int(at["fault"]) if at["next"] == NEXT_UNDO else None
+
+    assert worse() == GRADIENTS, "no gradient is infinite on purpose"
     yard.write(GRADIENTS, np.zeros(75, np.float32))
-    assert yard.call("worse") == 0
+    assert worse() is None
     for segment, bad in ((STATE - 1, np.inf), (MOMENTUM0, -np.inf), (GRADIENTS, np.nan), (PARAMETERS, np.nan)):
         changed = yard.read(segment).copy()
         changed[np.flatnonzero(np.isfinite(changed))[-1]] = bad
         yard.write(segment, changed)
-        assert yard.call("worse") == segment
+        assert worse() == segment
+    assert worse(np.nan) == worse(-np.inf) == 0, "the loss comes first"
 
 
 def test_what_plans_prepared_is_void_after_going_back(yard: Yard) -> None:
@@ -327,6 +369,124 @@ def test_the_range_of_numbers_is_that_of_numpy(yard: Yard) -> None:
     for ptr, n in ((yard.base(PARAMETERS), 113), (yard.base(PARAMETERS) + 2, 1), (0, 1), (yard.session, 2**30)):
         with pytest.raises(EngineError, match="allocated block"):
             yard.engine.range(ptr, n)
+
+
+# ---- fits
+
+
+def lazy_reset(yard: Yard) -> int:
+    return int(yard.read(STATE).view(np.uint32)[STATE_LAZY_RESET])
+
+
+def test_a_fit_counts_batches_and_divides_their_losses(yard: Yard) -> None:
+    losses, weights = [2.5, 0.1, 4.0, 0.7, 3.0], [4.0, 3.0, 0.5, 4.0, 1.0]
+    for is_sum in (False, True):
+        yard.start(accumulate=2, is_sum=is_sum)
+        yard.fit("epoch", 3)
+        updates = 0
+        for k, (loss, weight) in enumerate(zip(losses, weights, strict=True)):
+            assert yard.fit("batch")["waiting"] == k % 2
+            assert lazy_reset(yard) == (k % 2 == 0), "the first batch of an update overwrites"
+            at = yard.fit("trained", loss, weight)
+            assert at["next"] == (NEXT_UPDATE if k % 2 else NEXT_BATCH)
+            if at["next"] == NEXT_UPDATE:
+                assert at["step"] == k, "it is done after the update"
+                updates += 1
+                at = yard.fit("updated")
+            total = (
+                sum(losses[: k + 1]) if is_sum else sum(a * b for a, b in zip(losses[: k + 1], weights, strict=False))
+            )
+            assert (at["step"], at["kept"], at["updates"], at["epoch"]) == (k + 1, k + 1, updates, 3)
+            assert (at["loss_sum"], at["rows"]) == (pytest.approx(total, rel=1e-15), sum(weights[: k + 1]))
+        assert yard.fit("rest")["next"] == NEXT_UPDATE
+        at = yard.fit("updated")
+        assert (at["updates"], at["step"], at["waiting"]) == (3, 5, 0)
+        assert yard.fit("rest")["next"] == NEXT_BATCH, "nothing is left over"
+        at = yard.fit("epoch", 4)
+        assert (at["step"], at["kept"], at["updates"], at["loss_sum"], at["rows"]) == (0, 0, 3, 0, 0)
+        yard.engine.demand("tw_fit_end", yard.session)
+
+
+@pytest.mark.parametrize("on_nan", [ON_NAN_STOP, ON_NAN_SKIP, ON_NAN_RESTORE])
+def test_a_batch_that_makes_nan_is_undone(yard: Yard, on_nan: int) -> None:
+    yard.start(accumulate=3, on_nan=on_nan)
+    good = yard.fill(11)
+    yard.fit("epoch", 0)
+    yard.fit("batch")
+    yard.fill(12)
+    assert yard.fit("trained", 1.0, 4.0)["next"] == NEXT_BATCH
+    before = yard.fill(13)
+    yard.fit("batch")
+    yard.fill(14)
+    assert yard.fit("trained", np.nan, 4.0)["next"] == NEXT_UNDO
+    at = yard.fit("undo")
+    is_back, is_over = on_nan == ON_NAN_RESTORE, on_nan == ON_NAN_STOP
+    assert yard.contents() | {STATE: b""} == (good if is_back else before) | {STATE: b""}
+    assert at["next"] == (NEXT_END if is_over else NEXT_BATCH)
+    assert (at["waiting"], at["step"], at["kept"], at["rows"]) == (int(on_nan == ON_NAN_SKIP), 2 - is_over, 1, 4)
+    assert lazy_reset(yard) == (on_nan != ON_NAN_SKIP)
+
+
+def test_a_fit_goes_back_three_times(yard: Yard) -> None:
+    yard.start(on_nan=ON_NAN_RESTORE)
+    yard.fit("epoch", 0)
+    for k in range(4):
+        yard.fit("batch")
+        yard.fit("trained", np.inf, 4.0)
+        at = yard.fit("undo")
+        assert (at["next"], at["step"]) == ((NEXT_BATCH, k + 1) if k < 3 else (NEXT_FAIL, 3))
+
+
+@pytest.mark.parametrize("on_nan", [ON_NAN_STOP, ON_NAN_SKIP, ON_NAN_RESTORE])
+def test_the_last_update_of_an_epoch_is_no_batch(yard: Yard, on_nan: int) -> None:
+    yard.start(accumulate=2, on_nan=on_nan)
+    yard.fit("epoch", 0)
+    yard.fit("batch")
+    yard.fit("trained", 1.0, 4.0)
+    before = yard.fill(15)
+    assert yard.fit("rest")["next"] == NEXT_UPDATE
+    yard.write(PARAMETERS, np.full(100, np.nan, np.float32))
+    at = yard.fit("updated")
+    assert (at["next"], at["fault"]) == (NEXT_UNDO, PARAMETERS)
+    at = yard.fit("undo")
+    assert (at["step"], at["kept"], at["updates"], at["waiting"]) == (1, 1, 0, 0)
+    if on_nan != ON_NAN_RESTORE:
+        assert yard.contents()[PARAMETERS] == before[PARAMETERS]
+
+
+def test_a_fit_that_has_not_begun_leaves_flag_and_rate(yard: Yard) -> None:
+    def state() -> np.ndarray:
+        return yard.read(STATE).view(np.uint32)
+
+    for has_begun in (False, True):
+        for flag in (0, 1):
+            words = np.zeros(STATE_WORDS, np.uint32)
+            words[[STATE_LAZY_RESET, STATE_LEARNING_RATE]] = flag, np.float32(0.25).view(np.uint32)
+            yard.write(STATE, words)
+            yard.start(on_nan=ON_NAN_RESTORE)
+            yard.fit("epoch", 0)
+            in_use = yard.engine.bytes_in_use()
+            yard.fit("batch")
+            changed = state().copy()
+            changed[STATE_LEARNING_RATE] = np.float32(0.5).view(np.uint32)
+            yard.write(STATE, changed)
+            if has_begun:
+                yard.fit("trained", 1.0, 4.0)
+            yard.engine.demand("tw_fit_end", yard.session)
+            assert state()[STATE_LAZY_RESET] == (1 if has_begun else flag)
+            assert state()[STATE_LEARNING_RATE].view(np.float32) == (0.5 if has_begun else 0.25)
+            assert yard.engine.bytes_in_use() == in_use - sum(SIZES.values()), "the copies are given back"
+            assert yard.engine.call("tw_fit_at", yard.session) == 0
+
+
+def test_a_fit_goes_on_from_a_position(yard: Yard) -> None:
+    yard.start()
+    at = yard.fit("resume", 2, 5, 4, 17, 1.5, 12.0)
+    assert (at["epoch"], at["step"], at["kept"], at["updates"], at["loss_sum"], at["rows"]) == (2, 5, 4, 17, 1.5, 12)
+    assert yard.fit("epoch", 2) == at, "it is in the epoch already"
+    for name, args in (("resume", (2, 4, 5, 1, 0.0, 0.0)), ("updated", ()), ("trained", (1.0, 1.0)), ("undo", ())):
+        with pytest.raises(EngineError, match="TW_BAD_ARGUMENT"):
+            yard.fit(name, *args)
 
 
 # ---- plans
@@ -389,7 +549,10 @@ NO_SESSION = 64
         (lambda y: y.call("put_back", 5), "TW_BAD_ARGUMENT"),
         (lambda y: y.call("put_back", COPY_STEP), "TW_BAD_ARGUMENT"),
         (lambda y: y.call("forget", 2**31), "TW_BAD_ARGUMENT"),
-        (lambda y: y.call("pull", 0.5), "TW_BAD_POINTER"),
+        (lambda y: y.engine.call("tw_fit_start", y.session, 0, 0, 0, 0.0), "TW_BAD_ARGUMENT"),
+        (lambda y: y.engine.call("tw_fit_start", y.session, 1, 4, 0, 0.0), "TW_BAD_ARGUMENT"),
+        (lambda y: y.engine.call("tw_fit_batch", y.session), "TW_BAD_POINTER"),
+        (lambda y: y.engine.call("tw_fit_end", y.session), "TW_BAD_POINTER"),
         (lambda y: y.call("trained", y.canaries[0]), "TW_BAD_POINTER"),
         (lambda y: y.call("load", y.base(PARAMETERS), 0, 0, 1), "TW_BAD_POINTER"),
         (lambda y: y.call("load", y.session, 0, 0, 1), "TW_BAD_POINTER"),
@@ -408,6 +571,20 @@ def test_wrong_arguments_are_refused_and_change_nothing(yard: Yard, call: Callab
     assert (yard.contents(), yard.engine.bytes_in_use()) == (before, in_use)
 
 
+FIT_NAMES = {
+    "start": (int, int, int, float),
+    "at": (),
+    "resume": (int, int, int, int, float, float),
+    "epoch": (int,),
+    "keep": (),
+    "batch": (),
+    "trained": (float, float),
+    "rest": (),
+    "updated": (),
+    "undo": (),
+    "end": (),
+}
+"""Calls of a fit and their arguments besides the session."""
 NAMES = {
     "reserve": 2,
     "base": 1,
@@ -419,9 +596,6 @@ NAMES = {
     "forget": 1,
     "trained": 1,
     "exchange": 0,
-    "start": 0,
-    "usual": 0,
-    "worse": 0,
     "go_back": 1,
     "load": 4,
     "unload": 1,
@@ -442,6 +616,10 @@ def test_any_calls_in_any_order_do_no_harm(yard: Yard) -> None:
             args[1] %= 2**20  # the memory is not filled up
         session = yard.session if rng.random() < 0.9 else rng.choice(odd)
         statuses.add(yard.engine.call(f"tw_session_{name}", session, *args))
+        call = rng.choice(list(FIT_NAMES))
+        odd += [0, 1, 2, 3]
+        numbers = [kind(rng.choice(odd)) for kind in FIT_NAMES[call]]
+        statuses.add(yard.engine.call(f"tw_fit_{call}", session, *numbers))
         if k % 100 == 0:
             yard.check()
     assert {yard.engine.description.status[f"TW_{s}"] for s in ("OK", "BAD_POINTER", "BAD_SEGMENT")} <= statuses

@@ -130,12 +130,12 @@ def test_a_step_gives_what_it_gave_before_the_export() -> None:
 
 def test_looking_inside_a_session() -> None:
     with session() as s:
-        assert s.get_step_count() == 0 and not s.get_gradient("fc1.weight").any()
+        assert s.step_count() == 0 and not s.get_gradient("fc1.weight").any()
         warm(s)
         state = s.core.state
         assert s.parameter_names() == ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"]
         assert s.parameter_names(trainable_only=True) == ["fc1.weight", "fc2.weight", "fc2.bias"]
-        assert s.get_step_count() == state.optimizer.step == 1
+        assert s.step_count() == state.optimizer.step == 1
         np.testing.assert_array_equal(s.get_gradient("fc2.bias"), state.parameters["fc2.bias"].grad)
         moments = s.get_moments("fc2.bias")
         saved = state.optimizer.moments["fc2.bias"]

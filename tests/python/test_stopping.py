@@ -15,7 +15,7 @@ from tests.python.test_resume import feeds, net
 
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, build_artifacts
-from trainweb.backend.wasm.engine.base import MORE
+from trainweb.backend.engine import MORE
 from trainweb.errors import SessionError
 from trainweb.ir.layout import GRADIENTS, MOMENTUM0, PARAMETERS, STATE
 from trainweb.onnxblock import optim

@@ -167,7 +167,7 @@ def test_sessions_are_saved_and_loaded(kept: tuple[trainweb.CheckpointStore, tra
         for one in (s, other):
             Trainer(one).fit(rows(12, seed=3), batch_size=4, progress=False)
         assert (s.get_contiguous_parameters() == other.get_contiguous_parameters()).all()
-        assert other.get_step_count() == s.get_step_count() == 6
+        assert other.step_count() == s.step_count() == 6
     # It is a file of that format, with the parameters in it.
     tensors = by_format(store.read("one"))
     assert set(tensors) == {"parameters", "momentum0", "momentum1", "state"}

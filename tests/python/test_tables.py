@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def test_text_lacks_only_an_empty_value() -> None:
         ({"n": 1}, FeedError, r"Line 4, column 'm': the value is missing \('nan'\)"),
         ({"n": 1, "m": 1, "k": "c"}, FeedError, "Line 5, column 'k': 'c' is not one of NA, b"),
         ({"z": 1}, FeedError, "'missing' has a value for the column 'z', which no input takes; they take n, m, k"),
+        ("keep", FeedError, "Line 5, column 'k': the value is missing"),
         ("fill", ModelError, "missing is 'fill'"),
         (3, ModelError, "missing is 3"),
     ],
@@ -73,6 +75,43 @@ def test_columns_are_standardized_by_the_rows_of_training() -> None:
             expected = ((before[name] - of.mean(0)) / of.std(0)).astype(dtype)
             assert after[name].dtype == dtype
             np.testing.assert_allclose(after[name], expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("fill_mean", np.nanmean), ("fill_median", np.nanmedian)])
+def test_missing_numbers_are_filled_by_the_rows_of_training(name: str, expected: Callable[..., np.ndarray]) -> None:
+    """The oracle is numpy's mean and median without NaN."""
+    draw = np.random.default_rng(8)
+    x = draw.normal([3, -200], [2, 50], (61, 2)).astype(np.float32)
+    x[draw.random(x.shape) < 0.3] = np.nan
+    training, test = Dataset({"x": x, "y": x[:, 0].astype(np.float64)}).split(0.3, seed=2)
+    fitted = getattr(training, name)("x", "y")
+    later = test.preprocess(json.loads(json.dumps(fitted.preprocessing)))
+    assert training.columns is not None and test.columns is not None
+    for before, after in ((training.columns, fitted.columns), (test.columns, later.columns)):
+        for key, dtype in (("x", np.float32), ("y", np.float64)):
+            value = expected(training.columns[key].astype(np.float64), axis=0)
+            assert after[key].dtype == dtype and np.isnan(before[key]).any()
+            np.testing.assert_allclose(after[key], np.where(np.isnan(before[key]), value, before[key]), rtol=1e-6)
+
+
+def test_missing_floats_are_kept_as_nan() -> None:
+    columns = Dataset.from_csv(io.StringIO(GAPS, newline=""), {"x": ["n", "m"]}, missing="keep").columns
+    nan = np.nan
+    assert columns is not None
+    np.testing.assert_array_equal(columns["x"], [[1, 2], [nan, 3], [4, nan], [5, 6], [7, nan]])
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (np.full((3, 1), np.nan), "'x' has no number in column 0, only NaN"),
+        (np.array([[1.0, np.inf]]), "'x' has infinity or numbers too large to add up in column 1"),
+        (np.array([[1]]), "'x' is int64; the step 'fill' takes float32, float64"),
+    ],
+)
+def test_what_cannot_be_filled(x: np.ndarray, said: str) -> None:
+    with pytest.raises(FeedError, match=said):
+        Dataset({"x": x}).fill_mean("x")
 
 
 def test_a_constant_column_becomes_zeros() -> None:

@@ -131,6 +131,10 @@ CASES = {
     "encoder": lambda: (Encoder(), torch.randint(0, 11, (4, 6)), dict(loss="CrossEntropyLoss")),
     "own loss": lambda: (OwnLoss(), (torch.randn(4, 3), torch.randn(4, 3)), {}),
     "bce": lambda: (nn.Linear(3, 1), torch.randn(4, 3), dict(loss="BCEWithLogitsLoss")),
+    "weighted bce": lambda: (
+        nn.Linear(3, 2), torch.randn(4, 3),
+        dict(loss={"type": "BCEWithLogitsLoss", "positive_weights": [1.0, 3.0], "weights": [0.5, 2.0]}),
+    ),
     "detached": lambda: (Detached(), torch.randn(4, 3), dict(loss="MSELoss")),
     "no_grad": lambda: (NoGrad(), torch.randn(4, 3), dict(loss="MSELoss")),
     "adversary": lambda: (Adversary(), torch.randn(4, 3), dict(loss="MSELoss")),
@@ -181,7 +185,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict[st
     return json.loads((folder / "results.json").read_text()), folder
 
 
-PROVED = ["net", "frozen", "encoder", "own loss", "bce", "detached", "map", "sequence", "huber"]
+PROVED = ["net", "frozen", "encoder", "own loss", "bce", "weighted bce", "detached", "map", "sequence", "huber"]
 
 
 @pytest.mark.parametrize("name", PROVED)

@@ -100,14 +100,13 @@ TW_EXPORT(tw_session_generation) uint32_t tw_session_generation(uint32_t session
     return s ? s->generation : 0;
 }
 
-/* The words of the state, or null. */
-static int32_t *state_of(const tw_session *s) {
+int32_t *tw_state_of(const tw_session *s) {
     return s->segments[STATE].nbytes < STATE_WORDS * sizeof(int32_t) ? NULL : (int32_t *)bytes_at(s->segments[STATE].base);
 }
 
 /* Values that plans prepared of the parameters are void. */
 static void note_load(const tw_session *s) {
-    int32_t *state = state_of(s);
+    int32_t *state = tw_state_of(s);
     if (state) state[STATE_LOADS]++;
 }
 
@@ -167,7 +166,7 @@ TW_EXPORT(tw_session_put_back) int32_t tw_session_put_back(uint32_t session, uin
 TW_EXPORT(tw_session_go_back) int32_t tw_session_go_back(uint32_t session, uint32_t copy) {
     const tw_session *s = tw_session_at(session);
     if (!s) return TW_BAD_POINTER;
-    int32_t *state = state_of(s), loads = state ? state[STATE_LOADS] : 0;
+    int32_t *state = tw_state_of(s), loads = state ? state[STATE_LOADS] : 0;
     int32_t status = tw_session_put_back(session, copy);
     if (status || !state) return status;
     state[STATE_LOADS] = loads;
@@ -242,10 +241,8 @@ TW_EXPORT(tw_session_exchange) int32_t tw_session_exchange(uint32_t session) {
     return TW_OK;
 }
 
-/* Note the trained parameters, which tw_session_pull draws back to. */
-TW_EXPORT(tw_session_start) int32_t tw_session_start(uint32_t session) {
-    tw_session *s = tw_session_at(session);
-    if (!s || !s->runs) return TW_BAD_POINTER;
+int32_t tw_note_start(tw_session *s) {
+    if (!s->runs) return TW_BAD_POINTER;
     if (!s->start && !(s->start = tw_take(s, trained_bytes(s), false))) return TW_NO_MEMORY;
     uint8_t *to = bytes_at(s->start);
     const tw_run_of_parameters *runs = (const tw_run_of_parameters *)bytes_at(s->runs);
@@ -254,10 +251,8 @@ TW_EXPORT(tw_session_start) int32_t tw_session_start(uint32_t session) {
     return TW_OK;
 }
 
-/* Add `mu` times the way from their start to the gradients of the trained parameters; each sum is rounded once. */
-TW_EXPORT(tw_session_pull) int32_t tw_session_pull(uint32_t session, double mu) {
-    const tw_session *s = tw_session_at(session);
-    if (!s || !s->start) return TW_BAD_POINTER;
+int32_t tw_pull(const tw_session *s, double mu) {
+    if (!s->start) return TW_BAD_POINTER;
     if (trained_bytes(s) > s->segments[GRADIENTS].nbytes) return TW_BAD_SEGMENT;
     float *gradient = (float *)bytes_at(s->segments[GRADIENTS].base);
     const float *start = (const float *)bytes_at(s->start);
@@ -281,18 +276,12 @@ static uint32_t count_not_finite(const tw_session *s, uint32_t segment) {
     return count;
 }
 
-/* Count the NaN and infinite elements of parameters and moments: a mask of minus infinity, say, is so on purpose. */
-TW_EXPORT(tw_session_usual) int32_t tw_session_usual(uint32_t session) {
-    tw_session *s = tw_session_at(session);
-    if (!s) return TW_BAD_POINTER;
+void tw_count_usual(tw_session *s) {
     for (uint32_t i = PARAMETERS; i < STATE; i++) s->usual[i] = i == GRADIENTS ? 0 : count_not_finite(s, i);
-    return TW_OK;
 }
 
-/* The first segment of parameters, gradients and moments that has more such elements than usual; 0: there is none. */
-TW_EXPORT(tw_session_worse) uint32_t tw_session_worse(uint32_t session) {
-    const tw_session *s = tw_session_at(session);
-    for (uint32_t i = PARAMETERS; s && i < STATE; i++)
+uint32_t tw_worse(const tw_session *s) {
+    for (uint32_t i = PARAMETERS; i < STATE; i++)
         if (count_not_finite(s, i) > s->usual[i]) return i;
     return 0;
 }

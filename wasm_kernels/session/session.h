@@ -18,6 +18,18 @@ typedef struct tw_loaded {
     bool is_step;
 } tw_loaded;
 
+/* The steps of a fit. Hosts read the first fields: `layout fit` of kernels.def. */
+typedef struct {
+    uint32_t next, fault, is_batch, waiting, epoch, step, kept, optimizer_steps;
+    double loss_sum, rows;
+    uint32_t accumulate, on_nan, is_sum; /* accumulate is 0 while no fit runs */
+    uint32_t has_begun;                  /* a batch has changed the session */
+    uint32_t restores;
+    double mu, loss, weight;
+    uint32_t lazy_reset; /* of the session before the fit */
+    float learning_rate;
+} tw_fit;
+
 typedef struct {
     struct {
         uint32_t base, nbytes;
@@ -29,10 +41,32 @@ typedef struct {
     uint32_t generation;
     uint32_t usual[N_SEGMENTS]; /* numbers that are not finite on purpose */
     tw_loaded *loaded;
+    tw_fit fit;
 } tw_session;
 
 /* The session at an address, or null. */
 tw_session *tw_session_at(uint32_t session);
+
+/* The words of the state, or null. */
+int32_t *tw_state_of(const tw_session *session);
+
+/* Functions of session.c for fits. */
+int32_t tw_session_save(uint32_t session, uint32_t copy, uint32_t segments);
+int32_t tw_session_put_back(uint32_t session, uint32_t copy);
+int32_t tw_session_go_back(uint32_t session, uint32_t copy);
+int32_t tw_session_forget(uint32_t session, uint32_t copy);
+
+/* Note the trained parameters, which tw_pull draws back to. */
+int32_t tw_note_start(tw_session *session);
+
+/* Add `mu` times the way from their start to the gradients of the trained parameters; each sum is rounded once. */
+int32_t tw_pull(const tw_session *session, double mu);
+
+/* Count the NaN and infinite elements of parameters and moments: a mask of minus infinity, say, is so on purpose. */
+void tw_count_usual(tw_session *session);
+
+/* The first segment of parameters, gradients and moments that has more such elements than usual; 0: there is none. */
+uint32_t tw_worse(const tw_session *session);
 
 /* A block of the session, or 0, and then tw_missing gives its size. */
 uint32_t tw_take(const tw_session *session, uint32_t nbytes, bool zeroed);

@@ -183,6 +183,7 @@ def build_artifacts(
     stop_gradient: Sequence[str] | None = None,
     dims: Mapping[str, int] | None = None,
     external_data: Mapping[str, bytes] | None = None,
+    weights: Any = None,
     ort_format: bool = False,
     custom_op_library: Any = None,
     nominal_checkpoint: bool = False,
@@ -232,6 +233,9 @@ def build_artifacts(
         "x[0]". The artifacts take only feeds of these sizes. A model whose control flow depends on a size may need it.
     external_data : mapping of str to bytes, optional
         External data by location, for models given as bytes.
+    weights : bytes, path, or a list of these, optional
+        Safetensors files for a model without weights, such as those of a Hugging Face repository; see
+        `trainweb.model.read_model`.
     ort_format, custom_op_library
         Not supported.
     nominal_checkpoint : bool
@@ -265,7 +269,7 @@ def build_artifacts(
     _refuse_unsupported(ort_format, custom_op_library, batch_norm)
     beside = {"clip_grad_norm": clip_grad_norm, "clip_grad_value": clip_grad_value, "ema": ema}
     _check_beside(optimizer, beside)
-    graph = _forward_graph(model, external_data, limits, integrity, dims)
+    graph = _forward_graph(model, external_data, weights, limits, integrity, dims)
     graph = without_unread(graph, loss_input_names, additional_output_names)
     check_operators(graph)
     graph, declared = in_float32(graph)
@@ -343,17 +347,18 @@ def _check_beside(optimizer: OptimizerLike, beside: Mapping[str, Any]) -> None:
 def _forward_graph(
     model: Any,
     external_data: Mapping[str, bytes] | None,
+    weights: Any,
     limits: Limits | Mapping[str, int] | None,
     integrity: str | None,
     dims: Mapping[str, int] | None,
 ) -> Graph:
     """The forward model with the sizes of `dims`."""
     if not isinstance(model, Graph):
-        graph = read_model(model, external_data=external_data, limits=limits, integrity=integrity)
-    elif external_data is None and limits is None and integrity is None:
+        graph = read_model(model, external_data=external_data, weights=weights, limits=limits, integrity=integrity)
+    elif external_data is None and weights is None and limits is None and integrity is None:
         graph = model
     else:
-        raise TypeError("external_data, limits and integrity are for files, and the model is a Graph.")
+        raise TypeError("external_data, weights, limits and integrity are for files, and the model is a Graph.")
     if dims:
         Sizes().check("dims", dims)
         graph = graph.copy()

@@ -15,7 +15,8 @@ from trainweb.artifacts.evidence import (
     notes_of,
 )
 from trainweb.model.floats import ConvertedTensor
-from trainweb.model.graph import Graph, Node, Tensor
+from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor
+from trainweb.model.local import are_transposes
 from trainweb.model.remote import RemoteTensor
 
 _NORM_ATTRIBUTES = {1: "weight", 2: "bias", 3: "running_mean", 4: "running_var"}
@@ -174,9 +175,7 @@ def _is_transpose(a: Tensor, b: Tensor) -> bool:
     left_source, right_source = (t.source if isinstance(t, ConvertedTensor) else t for t in (a, b))
     if isinstance(left_source, RemoteTensor) and isinstance(right_source, RemoteTensor):
         return left_source.dtype == right_source.dtype and left_source.is_transpose(right_source)
-    rows, width = a.shape
-    left, right = (memoryview(t.data).cast("B").cast("I") for t in (a, b))
-    return all(left[j::width] == right[j * rows : (j + 1) * rows] for j in range(width))
+    return are_transposes(a.data, b.data, a.shape, ITEM_SIZE[a.dtype])
 
 
 def exact_names(*arguments: object) -> set[str]:

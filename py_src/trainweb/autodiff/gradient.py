@@ -266,6 +266,9 @@ class _ReverseWalk(_Paths):
         made = {name for node in kept for name in node.outputs}
         # In an order that is the same in every process: files that are built twice are the same bytes.
         self.graph.value_info.update({name: value for name, value in self.gradient_types.items() if name in made})
+        # The builders know this walk: without the cycle, the model's bytes are given back before the next collection.
+        self.emitted.clear()
+        self.partials.clear()
         return self.graph
 
     # Names on the way from the loss to a wanted tensor.

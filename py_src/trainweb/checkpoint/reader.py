@@ -15,7 +15,7 @@ from ..model.external_data import check_range, open_beneath, read_at
 from ..model.flatbuffer import Buffer, Table
 from ..model.graph import ITEM_SIZE, Tensor
 from ..model.reader import load_bytes
-from ..model.remote import RemoteFile, RemoteRange, tensor_of
+from ..model.remote import RangedFile, RemoteRange, tensor_of
 from .content import Checkpoint, OptimizerGroup, Property, Resume
 
 IDENTIFIER = b"ODTC"
@@ -30,7 +30,7 @@ def read_checkpoint(source: Any, *, limits: Limits | Mapping[str, int] | None = 
 
     Parameters
     ----------
-    source : bytes-like, str, Path or RemoteFile
+    source : bytes-like, str, Path or RangedFile
         A str is a path. Only a checkpoint from a path may have tensors in a file beside it,
         `<path>.data`.
     limits : Limits or dict, optional
@@ -39,7 +39,7 @@ def read_checkpoint(source: Any, *, limits: Limits | Mapping[str, int] | None = 
     Returns
     -------
     Checkpoint
-        Its tensors are views of the bytes of the file; large ones of a RemoteFile stay there.
+        Its tensors are views of the bytes of the file; large ones of a RangedFile stay there.
 
     Raises
     ------
@@ -83,7 +83,7 @@ class _FileBeside:
             os.close(self._descriptor)
 
 
-def _read(data: bytes | memoryview | RemoteFile, beside: _FileBeside | None) -> Checkpoint:
+def _read(data: bytes | memoryview | RangedFile, beside: _FileBeside | None) -> Checkpoint:
     try:
         buffer = Buffer(data, "checkpoint", CheckpointError)
         if buffer.identifier != IDENTIFIER:

@@ -1,40 +1,17 @@
-"""The safetensors format: 8 bytes of length, a JSON header, then the tensors without gaps.
-
-https://huggingface.co/docs/safetensors. Written here because the library of that name is native code, of
-which there is no WebAssembly.
-"""
+"""The safetensors format, written and read whole; model/safetensors.py has its header."""
 
 from __future__ import annotations
 
 import json
 import struct
 from collections.abc import Iterable, Mapping
-from math import prod
-from typing import Any, TypeGuard
+from typing import Any
 
 from trainweb.errors import CheckpointError
-from trainweb.model.checks import MAX_RANK
 from trainweb.model.graph import ITEM_SIZE, Tensor
+from trainweb.model.safetensors import ALIGNMENT, DTYPES, entries_of, header_of
 
-DTYPES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U64": "uint64",
-    "U32": "uint32",
-    "U16": "uint16",
-    "U8": "uint8",
-    "BOOL": "bool",
-}
 CODES = {dtype: code for code, dtype in DTYPES.items()}
-HEADER_LIMIT = 100_000_000
-"""Bytes that a header may have, as in the library."""
-ALIGNMENT = 8
 
 
 def write_safetensors(tensors: Iterable[Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
@@ -59,21 +36,11 @@ def read_safetensors(data: bytes) -> dict[str, Tensor]:
     CheckpointError
         It is no such file, is cut off, or says what does not fit: every byte belongs to one tensor.
     """
-    header, length = _header(data)
-    header.pop("__metadata__", None)
-    body = memoryview(data)[ALIGNMENT + length :]
-    places = {name: _place(name, entry) for name, entry in header.items()}
-    at = 0
-    for name, (start, end, _, _) in sorted(places.items(), key=lambda item: item[1][:2]):
-        if start != at or end > len(body):
-            raise CheckpointError(
-                f"Tensor {name!r:.80} of the safetensors file lies at {[start, end]!r:.80}; it must start at {at} and "
-                f"end within {len(body)} bytes."
-            )
-        at = end
-    if at != len(body):
-        raise CheckpointError(f"The tensors of the safetensors file end at {at}; it has {len(body)} bytes of them.")
-    return {n: Tensor(n, dtype, shape, bytes(body[start:end])) for n, (start, end, dtype, shape) in places.items()}
+    view = memoryview(data)
+    return {
+        name: Tensor(name, entry.dtype, entry.shape, bytes(view[entry.start : entry.stop]))
+        for name, entry in entries_of(data).items()
+    }
 
 
 def read_metadata(data: bytes) -> dict[str, str]:
@@ -84,45 +51,7 @@ def read_metadata(data: bytes) -> dict[str, str]:
     CheckpointError
         It is no such file.
     """
-    found = _header(data)[0].get("__metadata__", {})
+    found = header_of(data)[0].get("__metadata__", {})
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise CheckpointError("The metadata of the safetensors file are no texts.")
     return found
-
-
-def _header(data: bytes) -> tuple[dict[str, Any], int]:
-    """The header of a file, and its bytes."""
-    if len(data) < ALIGNMENT:
-        raise CheckpointError(f"A safetensors file has at least {ALIGNMENT} bytes, this one {len(data)}.")
-    (length,) = struct.unpack_from("<Q", data)
-    if length > HEADER_LIMIT or ALIGNMENT + length > len(data):
-        raise CheckpointError(f"The safetensors file has {len(data)} bytes, and its header would have {length}.")
-    try:
-        header = json.loads(data[ALIGNMENT : ALIGNMENT + length])
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"The header of the safetensors file is no JSON: {error!s:.200}") from error
-    if not isinstance(header, dict):
-        raise CheckpointError("The header of the safetensors file is no object.")
-    return header, length
-
-
-def _place(name: str, entry: Any) -> tuple[int, int, str, tuple[int, ...]]:
-    """Start, end, dtype and shape that a header gives, which fit each other."""
-    fields = (entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")) if isinstance(entry, dict) else ()
-    code, shape, offsets = fields or (None, None, None)
-    if not _naturals(shape) or not _naturals(offsets) or len(offsets) != 2:
-        raise CheckpointError(f"The safetensors header of {name!r:.80} is not what it should be: {entry!r:.80}.")
-    if not isinstance(code, str) or code not in DTYPES:
-        raise CheckpointError(
-            f"Tensor {name!r:.80} of the safetensors file has dtype {code!r:.20}; there are {', '.join(DTYPES)}."
-        )
-    if len(shape) > MAX_RANK or offsets[1] - offsets[0] != prod(shape) * ITEM_SIZE[DTYPES[code]]:
-        raise CheckpointError(
-            f"Tensor {name!r:.80} of the safetensors file lies at {offsets!r:.80}, which is not the size of {code} of "
-            f"shape {shape!r:.80}."
-        )
-    return offsets[0], offsets[1], DTYPES[code], tuple(shape)
-
-
-def _naturals(values: Any) -> TypeGuard[list[int]]:
-    return isinstance(values, list) and all(type(v) is int and v >= 0 for v in values)

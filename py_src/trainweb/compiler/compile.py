@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import isfinite, prod
 
 from trainweb.autodiff.deferred import differentiate
-from trainweb.backend.wasm.compile import Plan, compile_program, workspace_bytes
-from trainweb.backend.wasm.plan import InspectedNode
+from trainweb.backend.chosen import BACKEND
+from trainweb.backend.plan import InspectedNode, Plan
 from trainweb.compiler.context import Cache, Context
 from trainweb.compiler.explain import requested_dump
 from trainweb.compiler.loops import LoopCompiler
@@ -36,6 +36,8 @@ Run = Callable[[Graph, Sequence[str]], Mapping[str, Tensor]]
 
 FOLDED_BYTES = 256 << 10
 """A result of constants is kept if it has no more bytes than this, or than these constants."""
+UNPACKED_BYTES = 4 << 10
+"""Or than this if constants of fewer bits are unpacked for it, which products do themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +110,14 @@ def compile_model(
     """
     if has_control_flow(graph):
         graph = expand_control_flow(graph, {**feeds, **(known or {})})
-    context = Context(workspace_bytes, memory_budget, cache, cache_trained, saves_little)
+    context = Context(BACKEND.workspace_bytes, memory_budget, cache, cache_trained, saves_little)
     compilation = _Compilation(graph, bindings or {}, sequences or {}, overwrite, CACHING.holds(context))
     program = compilation.program(feeds, outputs, known or {}, evaluate, keep_all=keep_all)
     run_passes(program, context, observe or requested_dump(graph.name))
-    plan = compile_program(program, segment_bytes, arena_limit)
+    plan = BACKEND.compile_program(program, segment_bytes, arena_limit)
     plan.inspected_nodes = compilation.inspected_nodes
     plan.recomputation = context.recomputation or Recomputation(plan.arena_bytes)
-    if cache is not None and program.hoisted:
+    if cache is not None and cache.places:
         plan.prepared_bytes, plan.kept = cache.nbytes, cache.places
     return plan
 
@@ -126,7 +128,7 @@ def _body_program(body: Graph, types: Mapping[str, TensorType], outputs: Sequenc
         if (op := bind(node, body.opsets)).draws or op.state_inputs:
             raise op.unsupported("an operator that draws or updates, in a loop that is not written out,")
     program = _Compilation(body, {}, {}, True, hoists=False).program(types, outputs, {}, None)
-    run_passes(program, Context(workspace_bytes))
+    run_passes(program, Context(BACKEND.workspace_bytes))
     return program
 
 
@@ -316,7 +318,7 @@ class _Compilation:
 
     def fold(self, outputs: Sequence[str], evaluate: Callable[[Graph, list[str]], Mapping[str, Tensor]]) -> None:
         """Let `evaluate` compute the constant results that needed nodes read."""
-        members, sizes, outside = self._constant_nodes()
+        members, sizes, outside, unpacked = self._constant_nodes()
         stays = {self.producers.get(self.same.get(name, name), -1) for name in outputs}
         wanted: list[str] = []
         for k in sorted(self.needed, reverse=True):
@@ -326,7 +328,9 @@ class _Compilation:
                 j = self.producers.get(name, -1)
                 if j not in members or j in stays or name in wanted or self.types[name].value is not None:
                     continue
-                if self._worth_folding(name, sizes[name]) and not (name in outside and self._nbytes(name) >= LARGE):
+                most = LARGE if name in outside else None
+                most = UNPACKED_BYTES if name in unpacked else most
+                if self._worth_folding(name, sizes[name]) and (most is None or self._nbytes(name) < most):
                     wanted.append(name)
                 else:
                     stays.add(j)
@@ -341,8 +345,10 @@ class _Compilation:
         self.uses.clear()
         self.mark_needed(outputs)
 
-    def _constant_nodes(self) -> tuple[set[int], dict[str, int], set[str]]:
-        """Return the nodes that read only constants, each tensor's bytes of constants, and the hoisted constants.
+    def _constant_nodes(self) -> tuple[set[int], dict[str, int], set[str], set[str]]:
+        """Return the nodes that read only constants, and of each tensor the bytes of constants that it is made of.
+
+        Then the names of hoisted constants, and those of results for which numbers of fewer bits are unpacked.
 
         A folded result is in Python. A result of constants outside of Python stays outside, too, if the `hoist` pass
         takes its instructions out of the step. It is then computed once in the kernels' memory and kept there.
@@ -351,6 +357,7 @@ class _Compilation:
         sizes = {n: t.nbytes for n, t in constants.items()}
         outside = {n for n, t in constants.items() if self.hoists and stays_outside(t)}
         members: set[int] = set()
+        unpacked: set[str] = set()
         for k in sorted(self.needed):
             inputs = [name for name in self.graph.nodes[k].inputs if name]
             known = [sizes.get(n, 0 if n in self.types and self.types[n].value is not None else None) for n in inputs]
@@ -359,7 +366,9 @@ class _Compilation:
                 sizes.update((name, sum(n or 0 for n in known)) for name in self.graph.nodes[k].outputs if name)
                 if not outside.isdisjoint(inputs):
                     outside.update(self.graph.nodes[k].outputs)
-        return members, sizes, outside
+                if self.ops[k].unpacks or not unpacked.isdisjoint(inputs):
+                    unpacked.update(self.graph.nodes[k].outputs)
+        return members, sizes, outside, unpacked
 
     def _nbytes(self, name: str) -> int:
         t = self.types[name]

@@ -44,7 +44,7 @@ class Explanation:
         if isinstance(i, ElementwiseCall):
             work = text_of(i.roots, [self._buf(b) for b in i.ins])
             if r := i.reduction:
-                work += f" reduced to {r.results} of {r.elements} (op {r.op})"
+                work += f" reduced over {r.n or 'its rows'}, inner={r.inner} (op {r.op})"
             return f"{', '.join(map(self._buf, i.outs))} = {work}  ; {i.node}"
         shown = [f"{name}={self._buf(v) if isinstance(v, Buf) else v}" for name, v in i.arguments()]
         return f"{i.KERNEL}({', '.join(shown)})  ; {i.node}"

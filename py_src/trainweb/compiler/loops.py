@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from trainweb.autodiff.deferred import zero_gradient
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX, build_gradients, influences
-from trainweb.backend.wasm.compile import workspace_bytes
+from trainweb.backend.chosen import BACKEND
 from trainweb.errors import LimitError
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder, Ending, Iterations, LoopGradient
@@ -129,7 +129,7 @@ class _Loop:
         outer = [*self.ins, *(x for x in (*outs, *kept, *given) if x is not None)]
         inner = inner_storages(b.instructions, outer)
         live = [*self.slots, self.counter]
-        nbytes = workspace_bytes(b.instructions, [], live, inner)
+        nbytes = BACKEND.workspace_bytes(b.instructions, [], live, inner)
         workspace = Buf(Storage(ARENA, nbytes), "uint8", (nbytes,), name="temp")
         may_fail = self.ending is not None and self.ending.may_fail
         may_fail |= any(isinstance(i, LoopCall) and i.may_fail for i in self.body)

@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trainweb.backend.wasm.passes.methods import select_methods
+from trainweb.backend.chosen import BACKEND
 from trainweb.compiler.context import Context
 from trainweb.compiler.passes.accumulate import accumulate_in_place, accumulate_sums
 from trainweb.compiler.passes.attention import fuse_attention
 from trainweb.compiler.passes.cheap import recompute_cheap
 from trainweb.compiler.passes.eliminate import drop_unread_results
 from trainweb.compiler.passes.epilogue import absorb_factors, fuse_epilogues
-from trainweb.compiler.passes.fuse import fuse_elementwise, fuse_reductions, repeat_cheap
+from trainweb.compiler.passes.fuse import fuse_elementwise, repeat_cheap
+from trainweb.compiler.passes.head import fuse_head_loss
 from trainweb.compiler.passes.hoist import hoist, restore_hoisted
 from trainweb.compiler.passes.lowrank import merge_low_rank
+from trainweb.compiler.passes.packed import read_packed
 from trainweb.compiler.passes.pooling import mask_maxima
 from trainweb.compiler.passes.recompute import rematerialise
 from trainweb.compiler.passes.strided import absorb_copies
@@ -69,7 +71,7 @@ class Pass:
 
 PASSES: tuple[Pass, ...] = (
     Pass(
-        select_methods,
+        BACKEND.select_methods,
         before={
             "hoist": "weights that Winograd's method transforms are cached",
             "fuse_epilogues": "another kernel may take another epilogue",
@@ -101,6 +103,11 @@ PASSES: tuple[Pass, ...] = (
             "hoist": "a copy of a parameter would be cached, though a product can read the parameter itself",
             "fuse_attention": "attention is recognised only if products read q, k and v in place",
         },
+    ),
+    Pass(
+        read_packed,
+        after={"absorb_copies": "a transposed weight is recognised where the product reads it in place"},
+        before={"hoist": "a dequantized weight would be cached, though a product can read the weight itself"},
     ),
     Pass(
         accumulate_in_place,
@@ -145,6 +152,17 @@ PASSES: tuple[Pass, ...] = (
         before={"fuse_elementwise": "a product cannot absorb a bias or relu within a chain"},
     ),
     Pass(
+        fuse_head_loss,
+        after={
+            "accumulate_in_place": "the gradient of the weights is added to its buffer by the product that is replaced",
+            "fuse_epilogues": "the product has taken the factor and the bias of the scores",
+        },
+        before={
+            "fuse_elementwise": "the gradient of the head's input becomes part of a chain",
+            "rematerialise": "scores never take room",
+        },
+    ),
+    Pass(
         recompute_cheap,
         after={
             "fuse_attention": "attention keeps statistics instead of scores, which need no recomputation",
@@ -164,7 +182,7 @@ PASSES: tuple[Pass, ...] = (
         repeat_cheap,
         before={"fuse_reductions": "a chain that reduces its result can no longer be merged"},
     ),
-    Pass(fuse_reductions),
+    Pass(BACKEND.fuse_reductions),
     Pass(
         rematerialise,
         after={

@@ -14,8 +14,8 @@ from trainweb.ir.dims import equal, static
 from trainweb.ir.layout import LOOP_TRIPS
 from trainweb.model.graph import Graph, Node, Tensor, Value
 
-INPUT_AXES_SINCE, SPLIT_COUNT_SINCE = 13, 18
-"""Opsets in which axes of Squeeze and Unsqueeze became an input, and Split got `num_outputs`."""
+INPUT_AXES_SINCE = 13
+"""The opset in which axes of Squeeze and Unsqueeze became an input."""
 
 
 def write_if(x: Expansion, node: Node, scope: Scope) -> None:

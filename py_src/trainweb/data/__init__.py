@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from trainweb.data.dataset import Dataset, Remainder
 from trainweb.data.examples import example
-from trainweb.data.files import from_csv
 from trainweb.data.images import from_images, list_folder, read_image
+
+from_csv = Dataset.from_csv
 
 __all__ = ["Dataset", "Remainder", "example", "from_csv", "from_images", "list_folder", "read_image"]
 

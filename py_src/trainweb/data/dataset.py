@@ -18,6 +18,7 @@ import numpy as np
 from trainweb import messages
 from trainweb.arguments import checks_keywords, texts
 from trainweb.data import table
+from trainweb.data.files import read_csv
 from trainweb.data.random import permutation, random_words
 from trainweb.errors import FeedError
 from trainweb.settings import Number, Whole
@@ -60,7 +61,7 @@ class Dataset:
         self.is_padded = False
         """True if the last batch may have been filled up with earlier rows."""
         self.preprocessing: list[table.Step] = []
-        """Steps of `standardize`, `one_hot`, `categories` and `concat` so far: plain JSON, for `preprocess`."""
+        """Steps of tables, such as `standardize` and `one_hot`, so far: plain JSON, for `preprocess`."""
         self._skip: Callable[[int], None] = lambda rounds: None
         self._rows: Callable[[], Iterator[Any]]
         if isinstance(source, Mapping):
@@ -239,6 +240,7 @@ class Dataset:
         return made
 
     @staticmethod
+    @checks_keywords
     def from_csv(
         source: str | Path | io.TextIOBase,
         columns: Mapping[str, str | Sequence[str]],
@@ -248,25 +250,64 @@ class Dataset:
         classes: Mapping[str, Sequence[str]] | None = None,
         missing: str | Mapping[str, object] = "error",
     ) -> Dataset:
-        """A dataset of a CSV file, whose first line has the names of the columns: `trainweb.data.from_csv`.
+        """A dataset of a CSV file, whose first line has the names of the columns.
 
         Parameters
         ----------
         source : path or text file
         columns : dict
-            Column of each input, or several columns, which become a vector.
+            For each input its column (one value a row), or several, which become a vector.
         dtypes : dict, optional
-            Types of inputs.
+            Types of inputs: float32, unless given, and int64 for those with `classes`. Text is "string", which
+            `Dataset.one_hot` and `Dataset.categories` make numbers of.
         delimiter : str
-            The character between values.
+            Between values: one character.
         classes : dict, optional
-            Names of the classes of an input.
-        missing : {"error", "drop"} or dict
-            Use of values that are missing: an error, rows without them, or a value for each column.
-        """
-        from trainweb.data.files import from_csv  # that imports this class
+            For inputs that are classes by name: the names; a value becomes the place of its name.
+        missing : {"error", "drop", "keep"} or dict
+            Use of values that are missing: an error, rows without them, NaN, or a value for each column that may lack
+            one. A value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case. "keep"
+            is of inputs of floats, which `fill_mean` and `fill_median` fill.
 
-        return from_csv(source, columns, dtypes=dtypes, delimiter=delimiter, classes=classes, missing=missing)
+        Raises
+        ------
+        FeedError
+            A column that the file does not have, or has twice. A value that is missing, too large for its type, or of
+            another type; the message names line and column.
+        ModelError
+            `delimiter` is no single character, or one that means something else; `missing` is something else.
+        """
+        return Dataset(read_csv(source, columns, dtypes or {}, delimiter, classes or {}, missing))
+
+    def fill_mean(self, *names: str) -> Dataset:
+        """Replace each NaN by the mean of the numbers in its column.
+
+        Parameters
+        ----------
+        *names : str
+            Inputs of floats.
+
+        Raises
+        ------
+        FeedError
+            As `standardize`; or a column has no number.
+        """
+        return self._fitted("fill_mean", names)
+
+    def fill_median(self, *names: str) -> Dataset:
+        """Replace each NaN by the median of the numbers in its column.
+
+        Parameters
+        ----------
+        *names : str
+            Inputs of floats.
+
+        Raises
+        ------
+        FeedError
+            As `fill_mean`.
+        """
+        return self._fitted("fill_median", names)
 
     def standardize(self, *names: str) -> Dataset:
         """Bring each column of inputs to mean 0 and deviation 1, as `StandardScaler` of scikit-learn does.

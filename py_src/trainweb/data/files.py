@@ -1,4 +1,4 @@
-"""CSV files as datasets."""
+"""Columns of CSV files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from trainweb import messages
-from trainweb.arguments import checks_keywords, mapping, path_of, texts
-from trainweb.data.dataset import Dataset
+from trainweb.arguments import mapping, path_of, texts
 from trainweb.errors import FeedError
 
 DTYPES = ("float32", "float64", "int64", "int32", "uint8", "bool", "string")
@@ -28,56 +27,29 @@ MISSING_NUMBERS = ("", "na", "n/a", "nan", "null", "?")
 """Marks of a missing number, in any case. Text and classes lack only an empty value: "NA" may be a name."""
 
 
-@checks_keywords
-def from_csv(
+def read_csv(
     source: str | Path | io.TextIOBase,
     columns: Mapping[str, str | Sequence[str]],
-    *,
-    dtypes: Mapping[str, str] | None = None,
-    delimiter: str = ",",
-    classes: Mapping[str, Sequence[str]] | None = None,
-    missing: str | Mapping[str, object] = "error",
-) -> Dataset:
-    """A dataset of a CSV file, whose first line has the names of the columns.
-
-    Parameters
-    ----------
-    source : path or text file
-    columns : dict
-        For each input its column (one value a row), or several, which become a vector.
-    dtypes : dict, optional
-        Types of inputs: float32, unless given, and int64 for those with `classes`. Text is "string", which
-        `Dataset.one_hot` and `Dataset.categories` make numbers of.
-    delimiter : str
-        Between values: one character.
-    classes : dict, optional
-        For inputs that are classes by name: the names; a value becomes the place of its name.
-    missing : {"error", "drop"} or dict
-        Use of values that are missing: an error, rows without them, or a value for each column that may lack one. A
-        value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case.
-
-    Raises
-    ------
-    FeedError
-        A column that the file does not have, or more than once; a value that does not have its type, is too large for
-        it, or is missing, named by line and column.
-    ModelError
-        `delimiter` is no single character, or one that means something else; `missing` is something else.
-    """
+    dtypes: Mapping[str, str],
+    delimiter: str,
+    classes: Mapping[str, Sequence[str]],
+    missing: str | Mapping[str, object],
+) -> dict[str, np.ndarray]:
+    """Columns of a CSV file: `Dataset.from_csv`."""
     mapping("columns", columns)
-    mapping("dtypes", dtypes or {})
-    names = {name: texts(f"classes[{name!r:.80}]", of) for name, of in mapping("classes", classes or {}).items()}
+    mapping("dtypes", dtypes)
+    names = {name: texts(f"classes[{name!r:.80}]", of) for name, of in mapping("classes", classes).items()}
     if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n':
         expected = "one character, and neither a quote nor the end of a line"
         raise messages.BAD_SETTING(name="delimiter", value=delimiter, expected=expected)
-    kinds = {name: "int64" if name in names else "float32" for name in columns} | dict(dtypes or {})
+    kinds = {name: "int64" if name in names else "float32" for name in columns} | dict(dtypes)
     for name in (*kinds, *names):
         if name not in columns:
             raise messages.CSV_INPUT(name=name, names=", ".join(columns))
     for name, dtype in kinds.items():
         if dtype not in DTYPES:
             raise messages.CSV_DTYPE(name=name, dtype=dtype, names=", ".join(DTYPES))
-    table = _Table(columns, kinds, names, _fills(missing))
+    table = _Table(columns, kinds, names, _fills(missing), keeps=missing == "keep")
     try:
         if isinstance(source, (str, os.PathLike)):
             with path_of("source", source).open(newline="", encoding="utf-8-sig") as file:
@@ -97,12 +69,12 @@ def _fills(missing: str | Mapping[str, object]) -> Mapping[str, str] | None:
     ModelError
         `missing` is something else.
     """
-    if missing == "error":
+    if missing in ("error", "keep"):
         return {}
     if missing == "drop":
         return None
     if not isinstance(missing, Mapping):
-        expected = '"error", "drop", or a value for each column'
+        expected = '"error", "drop", "keep", or a value for each column'
         raise messages.BAD_SETTING(name="missing", value=missing, expected=expected)
     return {column: _as_text(value) for column, value in missing.items()}
 
@@ -123,6 +95,8 @@ class _Table:
         Names of classes by input.
     fills : dict, optional
         Texts that stand for missing values by column; None drops the rows.
+    keeps : bool
+        Missing floats are NaN.
     """
 
     def __init__(
@@ -131,8 +105,10 @@ class _Table:
         kinds: Mapping[str, str],
         classes: Mapping[str, Sequence[str]],
         fills: Mapping[str, str] | None,
+        *,
+        keeps: bool,
     ) -> None:
-        self.kinds, self.fills = kinds, fills
+        self.kinds, self.fills, self.keeps = kinds, fills, keeps
         self.is_vector = {name: not isinstance(given, str) for name, given in columns.items()}
         self.wanted = {
             name: [given] if isinstance(given, str) else texts(f"columns[{name!r:.80}]", given)
@@ -146,8 +122,8 @@ class _Table:
         for column in set(fills or {}).difference(taken):
             raise messages.CSV_FILL(column=column, names=", ".join(taken))
 
-    def read(self, file: io.TextIOBase | io.TextIOWrapper, delimiter: str) -> Dataset:
-        """The dataset of a file."""
+    def read(self, file: io.TextIOBase | io.TextIOWrapper, delimiter: str) -> dict[str, np.ndarray]:
+        """The columns of a file."""
         lines = _lines(csv.reader(file, delimiter=delimiter, strict=True))
         _, header = next(lines, (0, []))
         if not header:
@@ -166,9 +142,7 @@ class _Table:
             for name, found in places.items():
                 parsed = [self._value(name, row[k].strip(), line, header[k]) for k in found]
                 values[name].append(parsed if self.is_vector[name] else parsed[0])
-        return Dataset(
-            {n: np.array(of, str if self.kinds[n] == "string" else self.kinds[n]) for n, of in values.items()}
-        )
+        return {n: np.array(of, str if self.kinds[n] == "string" else self.kinds[n]) for n, of in values.items()}
 
     def _find(self, header: list[str]) -> dict[str, list[int]]:
         """Places of the columns of each input."""
@@ -190,6 +164,8 @@ class _Table:
 
     def _value(self, name: str, value: str, line: int, column: str) -> object:
         if self._is_missing(name, value):
+            if self.keeps and name not in self.places and self.kinds[name].startswith("float"):
+                return float("nan")
             if column not in (self.fills or {}):
                 raise messages.CSV_MISSING(line=line, column=column, value=value)
             value = (self.fills or {})[column]

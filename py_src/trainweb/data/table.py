@@ -16,6 +16,7 @@ from trainweb import messages
 Step = dict[str, Any]
 Columns = dict[str, np.ndarray]
 
+FLOATS = ("float32", "float64")
 NUMBERS = ("float32", "float64", "int64", "int32", "uint8")
 INTEGERS = ("int64", "int32", "uint8")
 
@@ -25,6 +26,7 @@ def _is_list_of(kind: type | tuple[type, ...]) -> Callable[[Any], bool]:
 
 
 FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
+    "fill": {"values": _is_list_of((int, float))},
     "standardize": {"mean": _is_list_of((int, float)), "std": _is_list_of((int, float))},
     "one_hot": {"categories": _is_list_of(list)},
     "categories": {"categories": _is_list_of(list)},
@@ -35,24 +37,48 @@ EPSILON = 2.0**-52
 
 
 def fitted(kind: str, name: str, columns: Columns) -> Step:
-    """A step that is fitted on columns.
+    """A step that is fitted on columns; of kind "fill_mean" or "fill_median" it fills missing values.
 
     Raises
     ------
     FeedError
-        There is no such input, it has another type, or its mean and deviation are not finite.
+        There is no such input, it has another type, or its mean, median or deviation is not finite.
     """
     if name not in columns:
         raise messages.TABLE_INPUT(name=name, names=", ".join(columns))
     array = columns[name]
-    _check_type(kind, name, array)
+    step = "fill" if kind in CENTRES else kind
+    _check_type(step, name, array)
     rows = _flat(array)
+    if step == "fill":
+        return {"type": step, "input": name, "values": _fills(kind, name, rows.astype(np.float64))}
     if kind != "standardize":
         return {"type": kind, "input": name, "categories": [np.unique(column).tolist() for column in rows.T]}
     mean, std = moments(rows.astype(np.float64))
     if not np.isfinite(mean + std).all():
         raise messages.TABLE_MOMENTS(name=name)
     return {"type": kind, "input": name, "mean": mean.tolist(), "std": std.tolist()}
+
+
+def _fills(kind: str, name: str, rows: np.ndarray) -> list[float]:
+    """The mean or median of the numbers that each column of `(N, C)` has."""
+    present = [column[~np.isnan(column)] for column in rows.T]
+    for k, column in enumerate(present):
+        if not column.size:
+            raise messages.TABLE_EMPTY(name=name, column=k)
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = [float(CENTRES[kind](column)) for column in present]
+    for k, value in enumerate(found):
+        if not math.isfinite(value):
+            raise messages.TABLE_CENTRE(name=name, column=k)
+    return found
+
+
+CENTRES: Mapping[str, Callable[[np.ndarray], Any]] = {
+    "fill_mean": lambda column: np.cumsum(column)[-1] / len(column),
+    "fill_median": np.median,
+}
+"""The value that stands for missing ones, by name. A page adds up in the same order."""
 
 
 def moments(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -104,7 +130,7 @@ def checked_steps(steps: Any) -> list[Step]:
 
 def _check_type(kind: str, name: str, array: np.ndarray) -> None:
     dtype = "string" if array.dtype.kind == "U" else str(array.dtype)
-    takes = {"standardize": NUMBERS, "one_hot": ("string", *INTEGERS), "categories": ("string",)}[kind]
+    takes = {"fill": FLOATS, "standardize": NUMBERS, "one_hot": ("string", *INTEGERS), "categories": ("string",)}[kind]
     if dtype not in takes:
         raise messages.TABLE_TYPE(name=name, given=dtype, step=kind, expected=", ".join(takes))
 
@@ -125,6 +151,14 @@ def _standardize(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
     _check_width(step["input"], rows.shape[1], len(step["mean"]))
     made: np.ndarray = (rows - np.array(step["mean"])) / np.array(step["std"])
     return made.astype(np.float64 if array.dtype == np.float64 else np.float32).reshape(array.shape)
+
+
+def _fill(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
+    _check_type("fill", step["input"], array)
+    rows = _flat(array)
+    _check_width(step["input"], rows.shape[1], len(step["values"]))
+    made: np.ndarray = np.where(np.isnan(rows), np.array(step["values"], array.dtype), rows).reshape(array.shape)
+    return made
 
 
 def _places(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
@@ -154,6 +188,7 @@ def _categories(step: Mapping[str, Any], array: np.ndarray) -> np.ndarray:
 
 
 APPLY: Mapping[str, Callable[[Mapping[str, Any], np.ndarray], np.ndarray]] = {
+    "fill": _fill,
     "standardize": _standardize,
     "one_hot": _one_hot,
     "categories": _categories,

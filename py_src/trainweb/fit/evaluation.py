@@ -12,7 +12,7 @@ import numpy as np
 from trainweb import messages
 from trainweb.errors import FeedError
 from trainweb.fit.places import located
-from trainweb.fit.resume import Position
+from trainweb.fit.steps import Position
 from trainweb.loss_counts import MeanLoss
 from trainweb.metrics import Described, Rows, Totals, Value, make_metric, request_of
 
@@ -93,7 +93,7 @@ class Evaluation:
                 totals.add(results)
                 self._check_rows(step, totals, len(rows))
             except FeedError as error:
-                raise located(error, given, rows, Position(epoch, step), source) from None
+                raise located(error, given, rows, Position(epoch=epoch, step=step), source) from None
             loss.add(float(results[self.loss].reshape(())), len(rows), results)
             yield None
         yield {"loss": loss.value, **totals.values(metrics, loss.value), **self._own_values(totals)}

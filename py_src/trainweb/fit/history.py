@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from trainweb.errors import UnsupportedError
 from trainweb.metrics import Value
+from trainweb.training.reports import new_axes
 
 WIDTH, HEIGHT, MARGIN = 420, 180, 34
 COLOURS = ("#1f77b4", "#ff7f0e")
@@ -133,13 +133,7 @@ class History:
             matplotlib is not installed.
         """
         if axes is None:
-            try:
-                from matplotlib import pyplot
-            except ImportError as error:
-                raise UnsupportedError(
-                    "History.plot needs matplotlib: pip install matplotlib, in a notebook %pip install matplotlib."
-                ) from error
-            axes = pyplot.subplots()[1]
+            axes = new_axes("History")
         for name in self.names():
             if name != "learning_rate":
                 axes.plot(*self._points(name), label=name)

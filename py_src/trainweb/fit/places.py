@@ -11,7 +11,7 @@ from trainweb import messages
 from trainweb.errors import FeedError, NumericsError
 
 if TYPE_CHECKING:
-    from trainweb.fit.resume import Position
+    from trainweb.fit.steps import Position
 
 
 def located(

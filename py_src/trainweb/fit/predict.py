@@ -14,7 +14,7 @@ from trainweb.errors import FeedError
 from trainweb.fit.evaluation import Evaluation, joined, metrics_of
 from trainweb.fit.options import DEFAULT_BATCH, FIT
 from trainweb.fit.places import located
-from trainweb.fit.resume import Position
+from trainweb.fit.steps import Position
 from trainweb.fit.trainer import Batches, rows_of
 from trainweb.settings import Flag
 from trainweb.training.forward import kind_of_outputs
@@ -53,7 +53,7 @@ def predict(
             # The last rows go with the plan of the others.
             results = session._step(kind, _filled(feeds, count, whole), None, {"ema": ema})
         except FeedError as error:
-            raise located(error, feeds, range(done, done + count), Position(0, number)) from None
+            raise located(error, feeds, range(done, done + count), Position(step=number)) from None
         parts.append({name: found[:count] if count < whole else found for name, found in results.items()})
         for name, found in parts[-1].items():
             if number and found.shape[:1] != (count,):

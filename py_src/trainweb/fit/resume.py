@@ -16,6 +16,7 @@ from trainweb.arguments import check_settings
 from trainweb.checkpoint import fields
 from trainweb.fit.history import Epoch
 from trainweb.fit.options import CHECKPOINT
+from trainweb.fit.steps import Position
 from trainweb.model.graph import Tensor
 from trainweb.settings import camel_case
 from trainweb.training.snapshot import LONGEST_NAME, Snapshot, read_session, take_snapshot, write_record
@@ -26,31 +27,10 @@ if TYPE_CHECKING:
     from trainweb.metrics import Value
     from trainweb.training.session import TrainingSession
 
+POSITION = ("epoch", "step", "loss_sum", "rows", "optimizer_steps")
+"""What a checkpoint has of a position."""
 NAMES = {math.inf: "inf", -math.inf: "-inf"}
 """JSON has no such numbers."""
-
-
-@dataclass(slots=True)
-class Position:
-    """The position of a fit in its data.
-
-    Attributes
-    ----------
-    epoch : int
-        The epoch that is under way, from 0.
-    step : int
-        Batches of it that are done.
-    loss_sum, rows : float
-        The losses of its rows added up, and what their mean is divided by (`trainweb.loss_counts`).
-    optimizer_steps : int
-        Of the whole fit.
-    """
-
-    epoch: int = 0
-    step: int = 0
-    loss_sum: float = 0.0
-    rows: float = 0
-    optimizer_steps: int = 0
 
 
 class FitCheckpoint:
@@ -91,7 +71,7 @@ class FitCheckpoint:
         snapshot = take_snapshot(self.session.core)
         record = {"options": self.options, "epochs": [epoch_to_json(e) for e in history.epochs]}
         snapshot.metadata["history"] = json.dumps(record, allow_nan=False)
-        snapshot.metadata["position"] = json.dumps({camel_case(n): v for n, v in asdict(position).items()})
+        snapshot.metadata["position"] = json.dumps({camel_case(name): getattr(position, name) for name in POSITION})
         arrays = {"losses": np.array(history.losses, "<f4")} | ({} if best is None else {"best": best})
         for name, array in arrays.items():
             snapshot.tensors[name] = Tensor(name, "float32", array.shape, array.tobytes())
@@ -210,7 +190,8 @@ def read_position(snapshot: Snapshot, options: Mapping[str, Any], epochs: int, l
     loss = fields.number(record.get("lossSum", fields.MISSING), field)
     if not trained and loss:
         fields.refuse(loss, field, "0")
-    return Position(count("epoch", epochs, epochs), step, loss, trained, count("optimizerSteps", most=losses))
+    epoch, updates = count("epoch", epochs, epochs), count("optimizerSteps", most=losses)
+    return Position(epoch=epoch, step=step, loss_sum=loss, rows=float(trained), optimizer_steps=updates)
 
 
 def read_floats(snapshot: Snapshot, name: str, size: int | None) -> np.ndarray:

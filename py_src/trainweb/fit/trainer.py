@@ -22,22 +22,19 @@ from trainweb.fit.bar import Bar, make_bar
 from trainweb.fit.evaluation import Evaluation, metrics_of
 from trainweb.fit.fetch import BatchThread, Fetch, NumberedBatch
 from trainweb.fit.history import Epoch, Event, History, Progress
-from trainweb.fit.on_nan import OnNaN
 from trainweb.fit.options import DEFAULT_BATCH, EarlyStopping, checked_options, make_early_stopping
 from trainweb.fit.overfit import overfit_one_batch
 from trainweb.fit.places import located
-from trainweb.fit.proximal import ProximalTerm
 from trainweb.fit.rates import schedule_of
-from trainweb.fit.resume import FitCheckpoint, Position
+from trainweb.fit.resume import FitCheckpoint
 from trainweb.fit.split import split_data
-from trainweb.ir.layout import STATE_LAZY_RESET
-from trainweb.loss_counts import MeanLoss
+from trainweb.fit.steps import FitSteps
 from trainweb.training.reports import OverfitReport
 
 if TYPE_CHECKING:
     from weakref import WeakSet
 
-    from trainweb.backend.wasm.engine.base import Engine
+    from trainweb.backend.engine import Engine
     from trainweb.metrics import Value
     from trainweb.training.session import TrainingSession
 
@@ -356,19 +353,16 @@ class FitPlan:
         self.loss = session.output_names()[0]
         self.count = session.core.models.counts["train"]
         better = self._evaluations(train, validation, options, others)
-        self.on_nan = None if options["on_nan"] is None else OnNaN(session, options["on_nan"])
+        self.on_nan: str | None = options["on_nan"]
         steps = None if self.steps is None else self.epochs * -(-self.steps // self.accumulate)
         self.schedule = schedule_of(others.get("schedule"), options["learning_rate"], steps)
         early = others.get("early_stopping")
         self.early: EarlyStopping | None = None if early is None else make_early_stopping(early, better)
         self.callbacks = as_callbacks(others.get("callbacks"))
         self.progress = flag("progress", others.get("progress", True))
-        self.proximal = ProximalTerm(session, options["proximal"]) if options["proximal"] else None
-        if self.proximal is not None and others.get("checkpoint") is not None:
+        self.proximal: float = options["proximal"]
+        if self.proximal and others.get("checkpoint") is not None:
             raise messages.PROXIMAL_CHECKPOINT()
-        self.at = Position()
-        self.has_begun = False
-        """Whether the session is another than before the fit; one that is refused changes nothing."""
         self.best: np.ndarray | None = None
         given_checkpoint = others.get("checkpoint")
         self.checkpoint: FitCheckpoint | None = None
@@ -431,18 +425,22 @@ class FitPlan:
     def events(self) -> Generator[Fetch | None, None, None]:
         """Run; yields after each step, and a batch of a stream that is to be made before it goes on."""
         running().add(self.session)
-        reset, rate = self.session.core.host.read_state(STATE_LAZY_RESET), self.session.get_learning_rate()
         with ExitStack() as stack:
-            stack.callback(self._end, reset, rate)
+            stack.callback(self._end)
+            host, is_sum = self.session.core.host, self.count.is_sum
+            self.kernel = FitSteps(host, self.accumulate, self.on_nan, self.proximal, is_sum=is_sum)
+            stack.callback(self.kernel.end)
             if self.checkpoint is not None:
                 stack.enter_context(self.checkpoint.locked())
                 self._resume(self.checkpoint)
             bar = (
-                make_bar((self.epochs - self.at.epoch) * self.steps if self.steps else None) if self.progress else None
+                make_bar((self.epochs - self.kernel.at.epoch) * self.steps if self.steps else None)
+                if self.progress
+                else None
             )
             if bar is not None:
                 stack.callback(bar.close)
-            for number in range(self.at.epoch, self.epochs):
+            for number in range(self.kernel.at.epoch, self.epochs):
                 if self.early and self.early.is_over:
                     break
                 yield from self._epoch(number, bar)
@@ -454,44 +452,31 @@ class FitPlan:
                 self.run.history.ended = "early"
             self._restore()
 
-    def _end(self, reset: float, rate: float) -> None:
+    def _end(self) -> None:
         running().discard(self.session)
         for batches in self.opened.values():
             # Data that a thread still waits for is left alone.
             if getgeneratorstate(batches) != GEN_RUNNING:
                 batches.close()
-        if self.on_nan is not None:
-            self.on_nan.end()
-        if self.session._core is None:
-            return
-        if self.has_begun:
-            # Gradients that no optimizer step has used are dropped.
-            self.session.lazy_reset_grad()
-        else:
-            self.session.core.host.write_state(STATE_LAZY_RESET, reset)
-            self.session.set_learning_rate(rate)
 
     def _resume(self, checkpoint: FitCheckpoint) -> None:
         history = self.run.history
         found = checkpoint.resume(history, "loss" if self.early is None else self.early.metric)
         if found is None:
             return
-        self.has_begun = True
-        self.at, best = found
+        at, self.best = found
+        kept = at.step - sum(map(math.isnan, history.losses[len(history.losses) - at.step :]))
+        self.kernel.call("resume", at.epoch, at.step, kept, at.optimizer_steps, at.loss_sum, at.rows)
         for epoch in history.epochs:
             self._learn_of(epoch)
-        self.best = best
-        self.batches.data.skip_rounds(self.at.epoch)
+        self.batches.data.skip_rounds(at.epoch)
         if self.validation is not None:
             self.validation.data.skip_rounds(len(history.epochs))
 
     def _save(self) -> None:
         if self.checkpoint is not None:
-            self.at.optimizer_steps = self.run.history.optimizer_steps
-            self.session.lazy_reset_grad()
-            self.checkpoint.save(self.at, self.run.history, self.best)
-            if self.on_nan is not None:
-                self.on_nan.keep_good()
+            self.kernel.call("keep")
+            self.checkpoint.save(self.kernel.at, self.run.history, self.best)
 
     def _next(self, source: Dataset, batches: Iterator[NumberedBatch]) -> Generator[Fetch, None, NumberedBatch | None]:
         """The next batch; None where there are no more, or the fit has ended while it waited for one."""
@@ -505,12 +490,11 @@ class FitPlan:
 
     def _epoch(self, number: int, bar: Bar | None) -> Generator[Fetch | None, None, None]:
         start = perf_counter()
-        history, at = self.run.history, self.at
-        if at.epoch != number:
-            at.epoch, at.step, at.loss_sum, at.rows = number, 0, 0.0, 0
+        kernel = self.kernel
+        kernel.call("epoch", number)
         yield from self._train_epoch(bar)
-        skipped = sum(map(math.isnan, history.losses[len(history.losses) - at.step :]))
-        if skipped == at.step:
+        kept = kernel.at.kept
+        if not kept:
             # The fit ended with the first batch, or none was any good.
             if not self.run.is_stopping:
                 raise messages.ALL_SKIPPED(epoch=number + 1)
@@ -518,11 +502,11 @@ class FitPlan:
         values = yield from self._evaluate(number, self.validation, "validation data")
         training = yield from self._evaluate(number, self.trained, "the data")
         rate = self.session.get_learning_rate()
-        epoch = Epoch(number + 1, at.step - skipped, self._loss(), rate, perf_counter() - start, values, training)
-        history.epochs.append(epoch)
+        epoch = Epoch(number + 1, kept, kernel.at.loss, rate, perf_counter() - start, values, training)
+        self.run.history.epochs.append(epoch)
         if not self.run.is_stopping:
             self._observe(epoch)
-            at.epoch, at.step, at.loss_sum, at.rows = number + 1, 0, 0.0, 0
+            kernel.call("epoch", number + 1)
             self._save()
         self._tell(epoch)
 
@@ -545,35 +529,30 @@ class FitPlan:
             yield None
 
     def _train_epoch(self, bar: Bar | None) -> Generator[Fetch | None, None, None]:
-        history, at = self.run.history, self.at
+        history, kernel = self.run.history, self.kernel
         every = self.checkpoint.every if self.checkpoint is not None else None
-        shown, waiting = perf_counter(), 0
-        if self.on_nan is not None:
-            self.session.lazy_reset_grad()
-            self.on_nan.keep_good()
-        batches = self.opened["training"] = self.batches.epoch(at.epoch, at.step)
+        shown = perf_counter()
+        batches = self.opened["training"] = self.batches.epoch(kernel.at.epoch, kernel.at.step)
         while (batch := (yield from self._next(self.batches.data, batches))) is not None:
-            feeds, rows = batch
-            loss, after = self._step(feeds, rows, waiting)
-            if loss is None and self.run.is_stopping:
+            loss = self._step(*batch)
+            if self.run.is_stopping and loss is None:
                 return
-            at.step += 1
             history.losses.append(math.nan if loss is None else loss)
-            if not after and waiting + 1 == self.accumulate and loss is not None:
-                history.optimizer_steps += 1
-                if every is not None and history.optimizer_steps % every == 0:
-                    self._save()
-            waiting = after
+            at = kernel.at
+            is_updated = at.optimizer_steps > history.optimizer_steps
+            history.optimizer_steps = at.optimizer_steps
+            if is_updated and every is not None and at.optimizer_steps % every == 0:
+                self._save()
             now = perf_counter()
             if bar is not None and at.rows:
-                bar.update(loss=self._loss())
+                bar.update(loss=at.loss)
             if now - shown > FRAME_S and at.rows:
                 shown = now
-                self._tell(Progress(at.epoch + 1, at.step, self.steps, self._loss()))
+                self._tell(Progress(at.epoch + 1, at.step, self.steps, at.loss))
             yield None
             if self.run.is_stopping:
                 break
-        if waiting:
+        if kernel.at.waiting:
             self._last_update()
         elif self.run.is_stopping:
             self._save()
@@ -582,88 +561,59 @@ class FitPlan:
         if self.schedule is not None:
             self.session.set_learning_rate(self.schedule.rate(self.run.history.optimizer_steps))
 
-    def _loss(self) -> float:
-        """Of the epoch so far."""
-        return MeanLoss(self.count, self.at.loss_sum, self.at.rows).value
-
-    def _step(self, feeds: Batch, rows: Sequence[int], waiting: int) -> tuple[float | None, int]:
+    def _step(self, feeds: Batch, rows: Sequence[int]) -> float | None:
         """Train on a batch, and update the parameters if it is time.
 
         Returns
         -------
         float or None
             The loss; None: the step made NaN or infinity, and `on_nan` has undone it.
-        int
-            Batches that wait for an update now.
         """
-        step, epoch = self.at.step + 1, self.at.epoch + 1
-        if self.on_nan is not None:
-            self.on_nan.begin()
+        kernel = self.kernel
+        kernel.call("batch")
         try:
-            if not waiting:
-                self.session.lazy_reset_grad()
+            if not kernel.at.waiting:
                 self._set_rate()
-            loss, results = self._train(feeds, epoch, step)
-            if self.on_nan is not None:
-                self.on_nan.check(loss, step, epoch)
-            after = (waiting + 1) % self.accumulate
-            if not after:
+            loss, is_due = self._train(feeds, len(rows))
+            if is_due:
                 self._update()
-                if self.on_nan is not None:
-                    self.on_nan.check(loss, step, epoch)
         except FeedError as error:
-            raise located(error, feeds, rows, self.at) from None
+            raise located(error, feeds, rows, kernel.at) from None
         except NumericsError as error:
-            located(error, feeds, rows, self.at)
-            if self.on_nan is None:
-                raise
-            self._undo(self.on_nan, error)
-            return None, 0 if self.on_nan.action == "restore" else waiting
-        mean = MeanLoss(self.count, self.at.loss_sum, self.at.rows)
-        mean.add(loss, len(rows), results)
-        self.at.loss_sum, self.at.rows = mean.total, mean.weight
-        return loss, after
+            located(error, feeds, rows, kernel.at)
+            self._undo(error)
+            return None
+        return loss
 
-    def _undo(self, on_nan: OnNaN, error: NumericsError) -> None:
-        on_nan.undo(error, self.at.step + 1, self.at.epoch + 1)
-        if on_nan.action == "stop":
+    def _undo(self, error: NumericsError) -> None:
+        if self.kernel.undo(error):
             self.run.stop()
             self.run.history.ended = "nan"
 
     def _last_update(self) -> None:
         """Use the gradients that are left over at the end of an epoch."""
-        if self.on_nan is not None:
-            self.on_nan.begin()
         try:
-            self._update()
-            if self.on_nan is not None:
-                self.on_nan.check(0, self.at.step, self.at.epoch + 1)
+            if self.kernel.call("rest"):
+                self._update()
         except NumericsError as error:
-            if self.on_nan is None:
-                raise
-            self._undo(self.on_nan, error)
-        else:
-            self.run.history.optimizer_steps += 1
+            self._undo(error)
+        self.run.history.optimizer_steps = self.kernel.at.optimizer_steps
 
-    def _train(self, feeds: Batch, epoch: int, step: int) -> tuple[float, Mapping[str, np.ndarray]]:
-        """The loss, and the results of the step."""
+    def _train(self, feeds: Batch, rows: int) -> tuple[float, bool]:
+        """The loss, and whether the optimizer step is due."""
         results = self.session.train_step(feeds, [self.loss, *filter(None, [self.count.output])])
-        self.has_begun = True
         result = results[self.loss]
         if result.size != 1:
-            self.session.lazy_reset_grad()
+            self.session.core.host.demand("tw_fit_trained", math.nan, 0.0)  # the gradients are others now
             raise messages.SCALAR_LOSS(name=self.loss, shape=list(result.shape))
         loss = float(result.reshape(()))
-        if not math.isfinite(loss) and self.on_nan is None:
-            raise messages.NON_FINITE_LOSS(value=loss, step=step, epoch=epoch)
-        return loss, results
+        return loss, self.kernel.call("trained", loss, self.count.weight(rows, results))
 
     def _update(self) -> None:
-        if self.proximal is not None:
-            self.proximal.add()
         if self.limits != (None, None):
             self.session.core.clip_gradients(*self.limits)
         self.session.optimizer_step()
+        self.kernel.call("updated")
 
     def _observe(self, epoch: Epoch) -> None:
         """Tell schedule and early stopping how the epoch was."""

@@ -284,6 +284,72 @@ class CrossEntropyGrad(KernelCall, kernel="cross_entropy_grad_f32", words=13, fa
     from_log: int
 
 
+class HeadLoss(KernelCall, kernel="head_loss_f32", words=26, fails=("labels",)):
+    """Cross entropy, as cross_entropy_f32 has it, of scores alpha * x w' + bias that are not stored: x [n, d], w [c, d]
+    (turned 1: [d, c]). slope: the gradient by x where that by the loss is 1; log_sum: log(sum(e^score)) of each row, 0
+    where it is ignored. The classes of a block of rows go to `parts` tasks. gradient 1: with slope.
+    """
+
+    x: In
+    w: In
+    bias: OptionalIn = None
+    labels: In
+    weights: OptionalIn = None
+    loss: Out
+    slope: OptionalOut = None
+    log_sum: OptionalOut = None
+    rows: Scratch = scratch("int32", lambda call: call.n)
+    kept: Scratch = scratch("float32", lambda call: call.n * call.d)
+    row_loss: Scratch = scratch("float32", lambda call: call.n)
+    target: Scratch = scratch("float32", lambda call: call.n)
+    top: Scratch = scratch("float32", lambda call: call.parts * call.n)
+    sum: Scratch = scratch("float32", lambda call: call.parts * call.n)
+    partial: Scratch = scratch("float32", lambda call: call.gradient * call.parts * call.n * call.d)
+    n: int
+    c: int
+    d: int
+    turned: int
+    alpha: float
+    label_size: int
+    has_ignore: int
+    ignore_index: int
+    reduction: int
+    parts: int
+    gradient: int
+
+    def flops(self) -> int:
+        return 2 * self.n * self.c * self.d * (1 + self.gradient)
+
+
+class HeadLossWeightGrad(KernelCall, kernel="head_loss_weight_grad_f32", words=20, fails=("labels",)):
+    """dw (+)= its gradient by w, which lies as w does (the product of the scores, made again, is not among its flops).
+    """
+
+    dy: In
+    x: In
+    w: In
+    bias: OptionalIn = None
+    labels: In
+    weights: OptionalIn = None
+    log_sum: In
+    dw: Sum
+    rows: Scratch = scratch("int32", lambda call: call.n)
+    kept: Scratch = scratch("float32", lambda call: call.n * call.d)
+    n: int
+    c: int
+    d: int
+    turned: int
+    alpha: float
+    label_size: int
+    has_ignore: int
+    ignore_index: int
+    reduction: int
+    accumulate: int
+
+    def flops(self) -> int:
+        return 2 * self.n * self.c * self.d
+
+
 class CtcLoss(KernelCall, kernel="ctc_loss_f32", words=14, fails=("targets", "input_lengths", "target_lengths")):
     """loss = -log of the probability of all paths that give the target; alpha[batch, steps, states]: the same logarithm
     for the paths up to a step and a state. Labels outside [0, classes) within a target's length fail with TW_BAD_LABEL,
@@ -326,11 +392,12 @@ class CtcLossGrad(KernelCall, kernel="ctc_loss_grad_f32", words=15, fails=("targ
     zero_infinity: int
 
 
-class Attention(KernelCall, kernel="attention_f32", words=35, parts=("y",)):
+class Attention(KernelCall, kernel="attention_f32", words=36, parts=("y",)):
     """y = softmax(scale * q k' + mask) v for every item of the batch: q [m, d], k [n, d], v [n, e], mask [m, n].
     Strides belong to the batch and to rows, whose elements lie side by side. If the mask is -infinity the score is
     `fill`. For the gradient: `top`, the largest score of each row, and `inverse`, 1 / sum(e^(score - top)). With
-    `state` the probabilities go through the Dropout that dropout_f32 does with these numbers, before v.
+    `state` the probabilities go through the Dropout that dropout_f32 does with these numbers, before v. guarded 1: rows
+    whose probabilities are NaN, such as those that the mask hides all of, give zeros.
     """
 
     q: In
@@ -357,6 +424,7 @@ class Attention(KernelCall, kernel="attention_f32", words=35, parts=("y",)):
     ratio: float
     salt: int
     draw: int
+    guarded: int
 
     def flops(self) -> int:
         return 2 * prod(self.batch) * self.m * self.n * (self.d + self.e)
@@ -908,6 +976,92 @@ class GemmInt(KernelCall, kernel="gemm_int", words=17):
         return 2 * self.m * self.n * self.k * prod(self.batch)
 
 
+class Dequantize(KernelCall, kernel="dequantize_f32", words=16):
+    """y [rows, cols] = ((x ^ flip) - (zero ^ flip)) * scale, where x is [rows, pitch]. Blocks of block_rows x
+    block_cols elements have one scale (1 without) and one zero point (`center` without, flipped already); their strides
+    are between blocks. `flip` is the sign bit of signed numbers, and 0 for 32 bits, which wrap. Floats have neither
+    scale nor zero point.
+    """
+
+    x: In
+    scale: OptionalIn = None
+    zero: OptionalIn = None
+    y: Out
+    rows: int
+    cols: int
+    pitch: int
+    packing: int
+    flip: int
+    center: int
+    block_rows: int
+    block_cols: int
+    scale_row: int
+    scale_col: int
+    zero_row: int
+    zero_col: int
+
+
+class GatherDequantized(KernelCall, kernel="gather_dequantized_f32", words=19, fails=("indices",)):
+    """y [n, cols] = the rows of it that indices of index_size 4 or 8 bytes name."""
+
+    x: In
+    scale: OptionalIn = None
+    zero: OptionalIn = None
+    indices: In
+    y: Out
+    n: int
+    index_size: int
+    rows: int
+    cols: int
+    pitch: int
+    packing: int
+    flip: int
+    center: int
+    block_rows: int
+    block_cols: int
+    scale_row: int
+    scale_col: int
+    zero_row: int
+    zero_col: int
+
+
+class GemmQuantized(KernelCall, kernel="gemm_quantized_f32", words=29, result="c", parts=("c",)):
+    """As gemm_f32 without a batch, where b is w dequantized, as dequantize_f32 does it, and transposed if `turned`."""
+
+    a: In
+    w: In
+    scale: OptionalIn = None
+    zero: OptionalIn = None
+    bias: OptionalIn = None
+    c: Sum
+    m: int
+    n: int
+    k: int
+    turned: int
+    a_row: int
+    a_col: int
+    c_row: int
+    bias_row: int
+    bias_col: int
+    pitch: int
+    packing: int
+    flip: int
+    center: int
+    block_rows: int
+    block_cols: int
+    scale_row: int
+    scale_col: int
+    zero_row: int
+    zero_col: int
+    alpha: float
+    beta: float
+    accumulate: int
+    activation: int
+
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k
+
+
 class Recurrence(KernelCall, kernel="recurrence_f32", words=19):
     """All steps of a layer in one direction, of x, the inputs of the gates with their biases; `bias` is added to the
     products with r. If step t is not below an item's length, y is zero and the states stay. h and c are the last
@@ -1312,11 +1466,11 @@ class ErrorSums(KernelCall, kernel="error_sums_f32", words=5):
     columns: int
 
 
-TakesRelu = Gemm | Conv | ConvDataGradient | WinogradConv | ColumnsConv | ColumnsDataGradient
+TakesRelu = Gemm | GemmQuantized | Conv | ConvDataGradient | WinogradConv | ColumnsConv | ColumnsDataGradient
 """Calls that apply relu to their `result` where `activation` is ACTIVATION_RELU."""
-TakesFactor = Gemm
+TakesFactor = Gemm | GemmQuantized
 """Calls that multiply their `result` by `alpha`."""
-TakesBias = Gemm
+TakesBias = Gemm | GemmQuantized
 """Calls that add `bias`, a vector along the columns of the result where `bias_col` is 1."""
-Accumulates = Gemm | Conv | ConvDataGradient | ConvWeightGradient | WinogradConv | WinogradWeightGradient | ColumnsConv | ColumnsDataGradient | ColumnsWeightGradient
+Accumulates = HeadLossWeightGrad | Gemm | GemmQuantized | Conv | ConvDataGradient | ConvWeightGradient | WinogradConv | WinogradWeightGradient | ColumnsConv | ColumnsDataGradient | ColumnsWeightGradient
 """Calls that add to their `accumulated` results where `accumulate` is 1."""

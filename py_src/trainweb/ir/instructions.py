@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias, cast, dataclass_tran
 
 from trainweb.ir.expr import Expr
 from trainweb.ir.layout import CONSTANTS
-from trainweb.model.graph import ITEM_SIZE
+from trainweb.model.graph import ITEM_SIZE, data_bytes
 from trainweb.model.lazy import LazyTensor
 
 
@@ -25,7 +25,6 @@ class Storage:
     data: bytes | memoryview | LazyTensor | None = None
     """Contents of a constant; a large one may stay in its file."""
     is_feed: bool = False
-    is_output: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -48,7 +47,7 @@ class Buf:
     @property
     def nbytes(self) -> int:
         """Number of bytes."""
-        return prod(self.shape) * ITEM_SIZE[self.dtype]
+        return data_bytes(self.dtype, prod(self.shape))
 
     def view(self, shape: Sequence[int], shift: int = 0) -> Buf:
         """The same bytes under another shape, from `shift` elements on."""
@@ -318,26 +317,17 @@ class KernelCall:
         return f"{self.KERNEL}({', '.join(f'{name}={getattr(self, name, None)!r}' for name in self.ARGUMENTS)})"
 
 
-GRAIN_ELEMENTS = 16384
-"""Elements a chunk of an elementwise call works on: 64 KiB of float32, which the second-level cache holds."""
-
-
 @dataclass(frozen=True, slots=True)
 class Reduction:
     """The reduction of a generated function's last result: `op` (REDUCE_...) over the middle axis of [-1, n, inner].
 
-    A chunk of `elements` is whole planes of [n, inner]; where `n` is 0, it is one plane of [-1, inner].
+    The back end computes it in chunks. A chunk is whole planes of [n, inner]. Where `n` is 0, a chunk's rows of [inner]
+    make one partial sum.
     """
 
     op: int
     n: int
     inner: int
-    elements: int
-
-    @property
-    def results(self) -> int:
-        """Values per chunk."""
-        return self.elements // self.n if self.n else self.inner
 
 
 @dataclass(eq=False, slots=True)

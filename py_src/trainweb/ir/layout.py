@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 2213249055
+FINGERPRINT: Final = 1492888145
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -21,6 +21,9 @@ PLAN_NO_BUFFER: Final = 4294967295
 # A bit of a segment's flags.
 PLAN_WRITABLE: Final = 1
 
+# Most restores of the last good state: after so many, the same fault would come again.
+MOST_RESTORES: Final = 3
+
 # Threads at most, the one that calls among them.
 MAX_THREADS: Final = 64
 
@@ -32,6 +35,13 @@ ATTENTION_KEYS: Final = 64
 
 # Elements of a head at most.
 ATTENTION_WIDTH: Final = 256
+
+# Rows and classes of a block of the scores of a head, and parts of the classes at most.
+HEAD_ROWS: Final = 128
+
+HEAD_CLASSES: Final = 512
+
+HEAD_PARTS: Final = 16
 
 # Labels of a target at most: rows of its states fit into the scratch of a thread.
 CTC_LABELS: Final = 16384
@@ -83,6 +93,20 @@ COPY_STEP: Final = 2
 COPY_GOOD: Final = 3
 COPY_TRIAL: Final = 4
 
+# Reaction to a batch that makes NaN or infinity.
+ON_NAN_FAIL: Final = 0
+ON_NAN_STOP: Final = 1
+ON_NAN_SKIP: Final = 2
+ON_NAN_RESTORE: Final = 3
+
+# The next action of a fit: the next batch; the optimizer step; to undo the batch, or to fail, because `fault` is NaN or
+# infinite; the end.
+NEXT_BATCH: Final = 0
+NEXT_UPDATE: Final = 1
+NEXT_UNDO: Final = 2
+NEXT_FAIL: Final = 3
+NEXT_END: Final = 4
+
 # float16 or bfloat16, as their bits, to float32 and back, rounded to nearest even; exact but for the payload of a NaN
 HALF_TO_FLOAT: Final = 0
 BFLOAT_TO_FLOAT: Final = 1
@@ -116,6 +140,14 @@ SCATTER_I64: Final = 2
 
 ACTIVATION_NONE: Final = 0
 ACTIVATION_RELU: Final = 1
+
+# How numbers are stored: of 4 bits, the first in the lower half of a byte; of 8, 16 and 32 bits; float16 and bfloat16.
+PACKED_4: Final = 0
+PACKED_8: Final = 1
+PACKED_16: Final = 2
+PACKED_32: Final = 3
+PACKED_HALF: Final = 4
+PACKED_BFLOAT: Final = 5
 
 # Weights [gates*hidden, hidden], gates as ONNX orders them: z r h of a GRU, i o f c of an LSTM. Linear: the reset gate
 # is applied to the product (linear_before_reset).
@@ -222,6 +254,21 @@ RANGE_INFINITE: Final = 3
 RANGE_SQUARES: Final = 4
 RANGE_WORDS: Final = 6
 
+# The position of a fit. `fault`: the segment with NaN or infinity, 0: the loss; `is_batch`: a batch is under way, and
+# not the update that an epoch ends with; `waiting`: batches whose gradients no optimizer step has used yet; `step` and
+# `kept`: batches of the epoch, and those that were not undone; `loss_sum` over `rows` is their mean loss.
+FIT_NEXT: Final = 0
+FIT_FAULT: Final = 1
+FIT_IS_BATCH: Final = 2
+FIT_WAITING: Final = 3
+FIT_EPOCH: Final = 4
+FIT_STEP: Final = 5
+FIT_KEPT: Final = 6
+FIT_OPTIMIZER_STEPS: Final = 7
+FIT_LOSS_SUM: Final = 8
+FIT_ROWS: Final = 10
+FIT_WORDS: Final = 12
+
 SEGMENT_NAMES: Final = ("arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state", "prepared")
 
 # Types of the words, as `struct` calls them.
@@ -229,3 +276,6 @@ STATE_TYPES: Final = {0: "I", 1: "f", 2: "q", 4: "f", 5: "I", 6: "q", 8: "q", 10
 
 # Types of the words, as `struct` calls them.
 RANGE_TYPES: Final = {0: "f", 1: "f", 2: "I", 3: "I", 4: "d"}
+
+# Types of the words, as `struct` calls them.
+FIT_TYPES: Final = {0: "I", 1: "I", 2: "I", 3: "I", 4: "I", 5: "I", 6: "I", 7: "I", 8: "d", 10: "d"}

@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 from trainweb.ir import calls
 from trainweb.ir.instructions import Buf, Instruction, KernelCall, Storage
-from trainweb.ir.layout import ARENA, CONSTANTS
+from trainweb.ir.layout import ARENA
 
 
 class LoopCall(KernelCall):
@@ -129,8 +129,3 @@ def inner_storages(body: Sequence[Instruction], outer: Sequence[Buf]) -> frozens
     known = {b.storage for b in outer}
     used = {b.storage for i in body for b in (*i.reads, *i.writes)}
     return frozenset(s for s in used if s.segment == ARENA and s not in known)
-
-
-def is_constant(b: Buf) -> bool:
-    """Return whether a buffer holds a constant of the plan."""
-    return b.storage.segment == CONSTANTS

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, Protocol, SupportsBytes, cast, overload
 
 from ..errors import LimitError, ModelError, UnsupportedError
-from .graph import ITEM_SIZE, LOOP_ITERATIONS, Dim, Graph, Node
+from .graph import ITEM_SIZE, LOOP_ITERATIONS, NIBBLES, Dim, Graph, Node, data_bytes
 
 ONNX_DTYPES = {
     1: "float32",
@@ -41,7 +41,7 @@ ONNX_DTYPES = {
     27: "float6e2m3",
     28: "float6e3m2",
 }
-"""Names of the values of `TensorProto.DataType`; those not in `ITEM_SIZE` are refused."""
+"""Names of the values of `TensorProto.DataType`; those neither in `ITEM_SIZE` nor in `NIBBLES` are refused."""
 
 DTYPE_CODES = {name: code for code, name in ONNX_DTYPES.items()}
 
@@ -109,7 +109,7 @@ def check_dtype(code: int, what: str) -> str:
     name = ONNX_DTYPES.get(code)
     if name is None:
         raise ModelError(f"{what} has unknown data type {code}; ONNX has 1 to {max(ONNX_DTYPES)}")
-    if name not in ITEM_SIZE:
+    if name not in ITEM_SIZE and name not in NIBBLES:
         raise UnsupportedError(f"{what} has data type {name}, which is not supported")
     return name
 
@@ -149,7 +149,7 @@ def check_data(
 
 def check_size(dtype: str, shape: tuple[int, ...], nbytes: int, what: str, error: type[Exception] = ModelError) -> None:
     """Check that so many bytes are the elements of the shape."""
-    needed = prod(shape) * ITEM_SIZE[dtype]
+    needed = data_bytes(dtype, prod(shape))
     if nbytes != needed:
         raise error(f"{what} has {nbytes} bytes of data; {dtype} {list(shape)} needs {needed}")
 

@@ -15,7 +15,9 @@ from typing import Any, Self
 
 from ..errors import ModelError
 from .checks import check_name
-from .remote import RemoteFile, RemoteRange
+from .local import HELD, STAYS_OPEN, OpenFile, of_descriptor
+from .remote import RangedFile, RemoteRange
+from .weights import SUFFIX, Weights
 
 KEYS = ("location", "offset", "length", "checksum")
 """What ONNX defines. The checksum, of a whole file that need not be read, is not verified."""
@@ -69,8 +71,11 @@ class ExternalData:
     ----------
     directory : Path or None
         The model's directory; None for a model that did not come from a file.
-    given : mapping of str to bytes-like or RemoteFile, or None
+    given : mapping of str to bytes-like or RangedFile, or None
         Data by location, looked up as written; goes before files.
+
+    given_weights : Weights or None
+        Safetensors files that the caller gave for the weights of the model.
 
     Attributes
     ----------
@@ -78,10 +83,15 @@ class ExternalData:
         The locations that were read, in the order of their first use.
     """
 
-    def __init__(self, directory: Path | None, given: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, directory: Path | None, given: Mapping[str, Any] | None = None, given_weights: Weights | None = None
+    ) -> None:
         self._directory = directory
         self._given = given or {}
+        self.given_weights = given_weights
+        self._weights: dict[str, Weights] = {}
         self._open: dict[str, tuple[int, int]] = {}
+        self._large: dict[str, OpenFile] = {}
         self.names: dict[str, None] = {}
 
     def __enter__(self) -> Self:
@@ -91,10 +101,30 @@ class ExternalData:
         self.close()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, but for large ones, which tensors stay in."""
         for descriptor, _ in self._open.values():
             os.close(descriptor)
         self._open.clear()
+
+    def weights(self, name: str, what: str) -> Weights | None:
+        """The weights at a location without offset and length; None if it is no safetensors file."""
+        if not name.endswith(SUFFIX):
+            return None
+        if self.given_weights is not None:
+            return self.given_weights
+        self.names[name] = None
+        if name not in self._weights:
+            source = self._given.get(name)
+            if source is None and self._directory is not None:
+                descriptor, _ = open_beneath(self._directory, name, what)
+                source = of_descriptor(descriptor, name)
+            if source is None:
+                raise ModelError(
+                    f"{what} lies in {name[:200]!r}: pass weights=, the file's path or bytes (in a page the option "
+                    "weights), for a model given as bytes reads no files"
+                )
+            self._weights[name] = Weights([(name, source if isinstance(source, RangedFile) else byte_view(source))])
+        return self._weights[name]
 
     def read(self, location: Location, nbytes: int, what: str) -> bytes | memoryview | RemoteRange:
         """Exactly `nbytes` bytes at a location."""
@@ -104,7 +134,7 @@ class ExternalData:
         self.names[location.name] = None
         if location.name in self._given:
             source = self._given[location.name]
-            if isinstance(source, RemoteFile):
+            if isinstance(source, RangedFile):
                 check_range(end, len(source), location.name, what)
                 return source.range(location.offset, end)
             try:
@@ -119,13 +149,20 @@ class ExternalData:
                 f"external_data={{location: bytes}} (in a page the option externalData), "
                 "for a model given as bytes reads no files"
             )
-        if location.name not in self._open:
-            if len(self._open) == MAX_OPEN_FILES:
-                self.close()
-            self._open[location.name] = open_beneath(self._directory, location.name, what)
-        descriptor, size = self._open[location.name]
-        check_range(end, size, location.name, what)
-        return read_at(descriptor, location.offset, nbytes, what)
+        if location.name not in self._large:
+            if location.name not in self._open:
+                if len(self._open) == MAX_OPEN_FILES:
+                    self.close()
+                self._open[location.name] = open_beneath(self._directory, location.name, what)
+            descriptor, size = self._open[location.name]
+            check_range(end, size, location.name, what)
+            if not STAYS_OPEN or size < HELD or len(self._large) == MAX_OPEN_FILES:
+                return read_at(descriptor, location.offset, nbytes, what)
+            self._large[location.name] = OpenFile(descriptor, location.name)
+            del self._open[location.name]
+        file = self._large[location.name]
+        check_range(end, len(file), location.name, what)
+        return file.range(location.offset, end)
 
 
 def byte_view(source: Any) -> bytes | memoryview:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import TrainwebError
-from .remote import RemoteFile, RemoteRange
+from .remote import RangedFile, RemoteRange
 
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
@@ -29,7 +29,7 @@ class Buffer:
 
     Parameters
     ----------
-    data : bytes, memoryview or RemoteFile
+    data : bytes, memoryview or RangedFile
         The whole file.
     kind : str
         Name of the file in errors.
@@ -42,8 +42,8 @@ class Buffer:
         The four bytes that tell the kind of file.
     """
 
-    def __init__(self, data: bytes | memoryview | RemoteFile, kind: str, error: type[TrainwebError]) -> None:
-        self.data = data if isinstance(data, RemoteFile) else memoryview(data)
+    def __init__(self, data: bytes | memoryview | RangedFile, kind: str, error: type[TrainwebError]) -> None:
+        self.data = data if isinstance(data, RangedFile) else memoryview(data)
         self.kind, self.error = kind, error
         self.size = len(data)
         if self.size < 8:
@@ -202,4 +202,4 @@ class Table:
         if span is None:
             return None
         (start, count), data = span, self._buffer.data
-        return data.range(start, start + count) if isinstance(data, RemoteFile) else data[start : start + count]
+        return data.range(start, start + count) if isinstance(data, RangedFile) else data[start : start + count]

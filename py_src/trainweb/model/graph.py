@@ -32,6 +32,15 @@ ITEM_SIZE = {
 }
 """Bytes per element of each dtype."""
 
+NIBBLES = ("int4", "uint4")
+"""Dtypes of constants alone, two elements a byte: the first in its lower half."""
+
+
+def data_bytes(dtype: str, count: int) -> int:
+    """Bytes of so many elements one after the other."""
+    return (count + 1) // 2 if dtype in NIBBLES else count * ITEM_SIZE[dtype]
+
+
 STRUCT_FORMAT = {
     "float32": "f",
     "uint8": "B",
@@ -104,7 +113,7 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         """Number of bytes."""
-        return self.size * ITEM_SIZE[self.dtype]
+        return data_bytes(self.dtype, self.size)
 
     def values(self) -> tuple[Any, ...]:
         """All elements, flat, as Python numbers."""

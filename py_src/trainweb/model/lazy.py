@@ -95,6 +95,14 @@ class LazyTensor(Tensor):
         return LazyTensor(name, self.dtype, self.shape, self.read_into, self.place, self.notes)
 
 
+def pieces_of(tensor: Tensor) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
+    """The data of a tensor from its start to its end, not all of it at once where that can be helped, with offsets."""
+    at = 0
+    for piece in tensor.pieces() if isinstance(tensor, LazyTensor) else [memoryview(tensor.data).cast("B")]:
+        yield at, piece
+        at += len(piece)
+
+
 def stays_outside(tensor: Tensor) -> bool:
     """Return whether a tensor's data stays outside of Python: it is large, and others can read it where it lies."""
     return isinstance(tensor, LazyTensor) and tensor.place is not None and tensor.nbytes >= LARGE

@@ -14,7 +14,7 @@ from .checks import INT32_MAX, MAX_RANK, Encoded, Limits, describe_bytes
 from .flatbuffer import Buffer, Table
 from .graph import Graph, Tensor
 from .lazy import LARGE
-from .remote import DETACHED, RemoteFile, refer
+from .remote import DETACHED, RangedFile, refer
 from .schema import messages
 
 IDENTIFIER = b"ORTM"
@@ -38,12 +38,12 @@ def is_ort_format(data: Encoded) -> bool:
     return bytes(data[4:8]) == IDENTIFIER
 
 
-def onnx_of_ort(data: bytes | memoryview | RemoteFile, limits: Limits) -> bytes:
+def onnx_of_ort(data: bytes | memoryview | RangedFile, limits: Limits) -> bytes:
     """The ONNX model that an ORT format model holds.
 
     Parameters
     ----------
-    data : bytes, memoryview or RemoteFile
+    data : bytes, memoryview or RangedFile
         The whole file.
     limits : Limits
         `nodes` counts here.
@@ -77,7 +77,7 @@ def by_use(graph: Graph) -> dict[str, Tensor]:
 class _Converter:
     """State of converting one model."""
 
-    def __init__(self, data: bytes | memoryview | RemoteFile, limits: Limits) -> None:
+    def __init__(self, data: bytes | memoryview | RangedFile, limits: Limits) -> None:
         self._data, self._limits = data, limits
         self._nodes = self._depth = 0
 

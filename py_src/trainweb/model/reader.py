@@ -6,6 +6,8 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,10 @@ from .functions import Frame, Function, Key, function_key
 from .graph import ITEM_SIZE, TORCH, TRAINWEB, Graph, Node, Sequence, Tensor, Value
 from .integrity import check_integrity
 from .linear import write_out_linear
+from .local import HELD, STAYS_OPEN, HeldFile, OpenFile
 from .ort_format import by_use, is_ort_format, onnx_of_ort
 from .plain import PlainAttribute, plain_attribute
-from .remote import LOCATION, RemoteFile
+from .remote import LOCATION, RangedFile
 from .repairs import (
     add_where_indices_meet,
     check_newer,
@@ -43,6 +46,7 @@ from .schema import messages
 from .smoothing import smooth_labels
 from .split import SplitModel
 from .tensors import TensorReader
+from .weights import GIVEN, Weights
 
 ATTRIBUTE_FIELD = {
     1: "f",
@@ -81,6 +85,7 @@ def read_model(
     external_data: Mapping[str, bytes] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
     integrity: str | None = None,
+    weights: Any = None,
 ) -> Graph:
     """Read a model in ONNX or in ORT format, which its first bytes tell apart.
 
@@ -92,8 +97,9 @@ def read_model(
 
     Parameters
     ----------
-    source : bytes-like, str, Path, onnx.ModelProto or RemoteFile
-        A str is a path. Large initializers of a RemoteFile stay there.
+    source : bytes-like, str, Path, onnx.ModelProto or RangedFile
+        A str is a path. Large initializers stay in the file or the bytes. The file must not be changed while the graph,
+        or something made of it, is in use; it stays open for as long (on Windows it is read at once).
     external_data : mapping of str to bytes-like, optional
         Data of external tensors by location. A model from a path may also have them in files below
         its directory; a model given as bytes reads no files.
@@ -101,6 +107,9 @@ def read_model(
         `arena_bytes`, `nodes` and `file_bytes` count here.
     integrity : str, optional
         The hash that the file (not its external data) must have, as in HTML: "sha256-" and Base64; also sha384, sha512.
+    weights : bytes-like, str, Path, or a sequence of these, optional
+        Safetensors files with the data of initializers that have none in the model, by their names. Floats of another
+        type than the model declares are converted. An initializer may also name such a file as external data.
 
     Returns
     -------
@@ -117,19 +126,49 @@ def read_model(
         It exceeds `limits`.
     """
     limits = Limits.of(limits)
-    data, directory = load_bytes(source, limits)
+    data, directory = _open_model(source, limits)
     if integrity is not None:
         check_integrity(data[0 : len(data)], integrity, "the model")
     given: dict[str, Any] = dict(mapping("external_data", external_data or {}))
     is_ort = is_ort_format(data)
-    if is_ort or isinstance(data, RemoteFile):
+    if is_ort or isinstance(data, RangedFile):
         given[LOCATION] = data
-    with ExternalData(directory, given) as external:
+    beside = _weights(weights, given, limits)
+    with ExternalData(directory, given, beside) as external:
         graph = _Reader(limits, external).model(_split(data, limits))
+        if beside is not None and not beside.is_read:
+            raise ModelError("weights are given, but every initializer of the model has data of its own")
         graph.external_files = tuple(name for name in external.names if name != LOCATION)
         if is_ort:
             graph.initializers = by_use(graph)
         return graph
+
+
+def _weights(given: Any, external: Mapping[str, Any], limits: Limits) -> Weights | None:
+    """Files of weights as the caller gave them, or as a page gives them among external data; None without any."""
+    sources = list(given) if isinstance(given, (list, tuple)) else [] if given is None else [given]
+    sources += [source for location, source in external.items() if location.startswith(GIVEN)]
+    if not sources:
+        return None
+    # Weights count as other external data do, not as a model's file.
+    limits = replace(limits, file_bytes=limits.arena_bytes)
+    paths = (str, os.PathLike)
+    names = [Path(one).name if isinstance(one, paths) else f"weights {k}" for k, one in enumerate(sources)]
+    return Weights((name, _open_model(one, limits)[0]) for name, one in zip(names, sources, strict=True))
+
+
+def _open_model(source: Any, limits: Limits) -> tuple[bytes | memoryview | RangedFile, Path | None]:
+    """A model, whose large tensors stay in its file or bytes, and its directory."""
+    if isinstance(source, (str, os.PathLike)) and STAYS_OPEN:
+        path = Path(source)
+        with suppress(OSError, ValueError):  # load_bytes says what is wrong
+            status = path.stat()
+            if stat.S_ISREG(status.st_mode) and HELD <= status.st_size <= limits.file_bytes:
+                return OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path)), path.parent
+    data, directory = load_bytes(source, limits)
+    if isinstance(data, RangedFile) or len(data) < HELD:
+        return data, directory
+    return HeldFile(bytes(data)), directory
 
 
 def read_metadata(source: Any) -> dict[str, Any]:
@@ -159,14 +198,14 @@ def _about(proto: Any) -> dict[str, Any]:
 
 def load_bytes(
     source: Any, limits: Limits, what: str = "model", error: type[Exception] = ModelError
-) -> tuple[bytes | memoryview | RemoteFile, Path | None]:
+) -> tuple[bytes | memoryview | RangedFile, Path | None]:
     """Load the bytes of a model or checkpoint; also its directory, None where it is no file."""
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         return _load_file(path, limits, what, error), path.parent
     if hasattr(source, "SerializeToString"):
         source = source.SerializeToString()
-    if isinstance(source, RemoteFile):
+    if isinstance(source, RangedFile):
         _check_file_size(len(source), limits, what)
         return source, None
     try:
@@ -198,10 +237,10 @@ def _check_file_size(nbytes: int, limits: Limits, what: str) -> None:
         raise LimitError(f"the {what} has {nbytes} bytes; the limit is {limits.file_bytes}")
 
 
-def _split(data: bytes | memoryview | RemoteFile, limits: Limits) -> SplitModel:
+def _split(data: bytes | memoryview | RangedFile, limits: Limits) -> SplitModel:
     if is_ort_format(data):
         return SplitModel(onnx_of_ort(data, limits), limits)
-    return SplitModel(data if isinstance(data, RemoteFile) else bytes(data), limits)
+    return SplitModel(data if isinstance(data, RangedFile) else bytes(data), limits)
 
 
 class _Reader:

@@ -1,4 +1,4 @@
-"""Files that somebody else holds, in a page its worker: read by ranges, so that large tensors never are in Python.
+"""Files that are read by ranges, so that large tensors are not in Python: in a page its worker holds them.
 
 `detach` gives a part of a model without the data of its large tensors. In their place are references to external data,
 in ONNX's own words, at a location that stands for the file itself.
@@ -6,6 +6,7 @@ in ONNX's own words, at a location that stands for the file itself.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Protocol, overload
 
@@ -17,7 +18,7 @@ from .checks import (
     message_fields,
     varint,
 )
-from .graph import ITEM_SIZE, Tensor
+from .graph import ITEM_SIZE, NIBBLES, Tensor
 from .lazy import LARGE, LazyTensor, Place
 from .schema import messages
 
@@ -31,10 +32,12 @@ LONG_READ = 4 * 1024 * 1024
 """Bytes that are read at once where all of them are looked at."""
 
 GRAPH_INITIALIZER = 5
-TENSOR_DATA_TYPE, TENSOR_RAW_DATA = 2, 9
+TENSOR_DATA_TYPE, TENSOR_RAW_DATA, TENSOR_DATA_LOCATION = 2, 9, 14
+IN_FILE = b"\0"
+"""The location of data in the model itself: `onnx.load` writes it out where the data lay in another file before."""
 PLAIN_FIELDS = {1, TENSOR_DATA_TYPE, 8, TENSOR_RAW_DATA, 12, 16}
 """Fields of a TensorProto that has its data in raw_data; one with others is left for the reader to refuse."""
-DETACHED = {DTYPE_CODES[dtype] for dtype in ITEM_SIZE if dtype != "bool"}
+DETACHED = {DTYPE_CODES[dtype] for dtype in (*ITEM_SIZE, *NIBBLES) if dtype != "bool"}
 """Data types of which nobody looks at every element."""
 LENGTH_DELIMITED = 2
 
@@ -62,23 +65,30 @@ class FileHost(Protocol):
         """Return whether elements [rows, width] of `size` bytes are bit for bit the transpose of some [width, rows]."""
 
 
-class RemoteFile:
+class RangedFile(ABC):
     """A file that is read by ranges.
 
     Parameters
     ----------
-    index : int
-        The host's name for it.
     nbytes : int
         Its size.
-    host : FileHost
-        Who holds it.
     """
 
-    def __init__(self, index: int, nbytes: int, host: FileHost) -> None:
-        self.index, self.host = index, host
+    def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
         self._start, self._window = 0, b""
+
+    @abstractmethod
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Bytes of the file, which lie in it."""
+
+    @abstractmethod
+    def place(self, offset: int, nbytes: int) -> Place | None:
+        """The place of bytes of the file for others than Python; None if they cannot read it."""
+
+    @abstractmethod
+    def is_transpose(self, a: RemoteTensor, b: RemoteTensor) -> bool:
+        """Return whether a matrix in files of this kind is the transpose of another of its type, bit for bit."""
 
     def __len__(self) -> int:
         return self._nbytes
@@ -97,59 +107,87 @@ class RemoteFile:
         start, stop, _ = key.indices(self._nbytes)
         if not self._start <= start <= stop <= self._start + len(self._window):
             if stop - start > WINDOW:
-                return self.host.read(self.index, start, stop - start)
+                return self.read(start, stop - start)
             self._look(start)
         return self._window[start - self._start : stop - self._start]
 
     def _look(self, start: int) -> None:
         self._start = start
-        self._window = self.host.read(self.index, start, min(WINDOW, self._nbytes - start))
+        self._window = self.read(start, min(WINDOW, self._nbytes - start))
 
     def range(self, start: int, stop: int) -> bytes | RemoteRange:
         """Bytes of the file; a large range stays in it."""
         return self[start:stop] if stop - start < LARGE else RemoteRange(self, start, stop - start)
 
 
+class RemoteFile(RangedFile):
+    """A file that somebody else holds.
+
+    Parameters
+    ----------
+    index : int
+        The host's name for it.
+    nbytes : int
+        Its size.
+    host : FileHost
+        Who holds it.
+    """
+
+    def __init__(self, index: int, nbytes: int, host: FileHost) -> None:
+        super().__init__(nbytes)
+        self.index, self.host = index, host
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        return self.host.read(self.index, offset, nbytes)
+
+    def place(self, offset: int, nbytes: int) -> Place:
+        return Place("file", self.index, offset, nbytes)
+
+    def is_transpose(self, a: RemoteTensor, b: RemoteTensor) -> bool:
+        rows, width = a.shape
+        assert a.place is not None and b.place is not None
+        return self.host.is_transpose(a.place, b.place, rows, width, ITEM_SIZE[a.dtype])
+
+
 class RemoteRange:
     """A range of a file."""
 
-    def __init__(self, file: RemoteFile, offset: int, nbytes: int) -> None:
+    def __init__(self, file: RangedFile, offset: int, nbytes: int) -> None:
         self.file, self.offset, self._nbytes = file, offset, nbytes
 
     def __len__(self) -> int:
         return self._nbytes
 
     def __bytes__(self) -> bytes:
-        return self.file.host.read(self.file.index, self.offset, self._nbytes)
+        return self.file.read(self.offset, self._nbytes)
+
+    def read_into(self, out: memoryview) -> None:
+        """Fill a buffer of as many bytes."""
+        out[:] = bytes(self)
 
 
 class RemoteTensor(LazyTensor):
-    """A tensor whose data lies in a file that somebody else holds."""
+    """A tensor whose data lies in a file that is read by ranges."""
 
-    __slots__ = ("file",)
+    __slots__ = ("file", "offset")
 
     def __init__(
         self, name: str, dtype: str, shape: tuple[int, ...], data: RemoteRange, notes: dict[str, str] | None = None
     ) -> None:
-        place = Place("file", data.file.index, data.offset, len(data))
-        super().__init__(name, dtype, shape, self._read_into, place, notes)
-        self.file = data.file
-
-    def _read_into(self, out: memoryview) -> None:
-        out[:] = self.read(0, len(out))
+        place = data.file.place(data.offset, len(data))
+        super().__init__(name, dtype, shape, data.read_into, place, notes)
+        self.file, self.offset = data.file, data.offset
 
     def read(self, start: int, nbytes: int) -> bytes:
         """Bytes of its data."""
-        assert self.place is not None
-        return self.file.host.read(self.file.index, self.place.offset + start, nbytes)
+        return self.file.read(self.offset + start, nbytes)
 
     def pieces(self) -> Iterator[bytes]:
         for start in range(0, self.nbytes, LONG_READ):
             yield self.read(start, min(LONG_READ, self.nbytes - start))
 
     def renamed(self, name: str) -> Tensor:
-        assert self.place is not None
-        data = RemoteRange(self.file, self.place.offset, self.place.nbytes)
+        data = RemoteRange(self.file, self.offset, self.nbytes)
         return RemoteTensor(name, self.dtype, self.shape, data, self.notes)
 
     def is_uniform(self) -> bool:
@@ -166,9 +204,7 @@ class RemoteTensor(LazyTensor):
 
     def is_transpose(self, other: RemoteTensor) -> bool:
         """Return whether this matrix is the transpose of another of its type, bit for bit."""
-        rows, width = self.shape
-        assert self.place is not None and other.place is not None
-        return self.file.host.is_transpose(self.place, other.place, rows, width, ITEM_SIZE[self.dtype])
+        return self.file.is_transpose(self, other)
 
 
 def tensor_of(name: str, dtype: str, shape: tuple[int, ...], data: bytes | memoryview | RemoteRange) -> Tensor:
@@ -178,7 +214,7 @@ def tensor_of(name: str, dtype: str, shape: tuple[int, ...], data: bytes | memor
     return Tensor(name, dtype, shape, data)
 
 
-def detach(file: RemoteFile, start: int, stop: int, form: Form) -> bytes:
+def detach(file: RangedFile, start: int, stop: int, form: Form) -> bytes:
     """A message with references instead of the data of its large tensors: initializers, and values of attributes."""
     if stop - start < LARGE:
         return file[start:stop]
@@ -189,7 +225,7 @@ def detach(file: RemoteFile, start: int, stop: int, form: Form) -> bytes:
     return file[start:stop] if found is None else found
 
 
-def _detached(file: RemoteFile, start: int, stop: int, form: Form, depth: int) -> bytes:
+def _detached(file: RangedFile, start: int, stop: int, form: Form, depth: int) -> bytes:
     """A message without the data of the large tensors in it."""
     found, kept = bytearray(), start
     for field, kind, begin, at, end in message_fields(file, start, stop):
@@ -207,11 +243,13 @@ def _detached(file: RemoteFile, start: int, stop: int, form: Form, depth: int) -
     return bytes(found + file[kept:stop])
 
 
-def _detached_tensor(file: RemoteFile, start: int, stop: int) -> bytes | None:
+def _detached_tensor(file: RangedFile, start: int, stop: int) -> bytes | None:
     """A TensorProto without its data; None where there is too little of it, or anything unusual."""
     others, raw, dtype = bytearray(), None, 0
     try:
         for field, kind, begin, at, end in message_fields(file, start, stop):
+            if field == TENSOR_DATA_LOCATION and file[at:end] == IN_FILE:
+                continue
             if field not in PLAIN_FIELDS or (field == TENSOR_RAW_DATA and (raw or kind != LENGTH_DELIMITED)):
                 return None
             if field == TENSOR_RAW_DATA:

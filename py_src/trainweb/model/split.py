@@ -22,7 +22,7 @@ from .checks import (
 )
 from .encoded import parse
 from .plain import plain_node, plain_tensor
-from .remote import FUNCTION, GRAPH_INITIALIZER, NODE, TENSOR, Form, RemoteFile, detach
+from .remote import FUNCTION, GRAPH_INITIALIZER, NODE, TENSOR, Form, RangedFile, detach
 from .schema import messages
 
 ENTRIES_PER_NODE = 8
@@ -38,8 +38,8 @@ class SplitModel:
 
     Parameters
     ----------
-    data : bytes or RemoteFile
-        The file. Large tensors of a RemoteFile stay there, references are in their places.
+    data : bytes or RangedFile
+        The file. Large tensors of a RangedFile stay there, references are in their places.
     limits : Limits
         `nodes` counts here: a graph of 2-byte empty nodes would grow a thousandfold once decoded, so the entries are
         counted before.
@@ -57,7 +57,7 @@ class SplitModel:
         There are too many nodes.
     """
 
-    def __init__(self, data: bytes | RemoteFile, limits: Limits) -> None:
+    def __init__(self, data: bytes | RangedFile, limits: Limits) -> None:
         self._data = data
         self._where = f"; {describe_bytes(data)}"
         self._parts: dict[int, list[Range]] = {GRAPH_NODE: [], GRAPH_INITIALIZER: [], GRAPH_VALUE_INFO: []}
@@ -102,7 +102,7 @@ class SplitModel:
 
     def _cut(self, start: int, stop: int, form: Form) -> bytes:
         data = self._data
-        return detach(data, start, stop, form) if isinstance(data, RemoteFile) else data[start:stop]
+        return detach(data, start, stop, form) if isinstance(data, RangedFile) else data[start:stop]
 
     def _split(self, limits: Limits) -> bytes:
         """Find the parts; returns the rest."""

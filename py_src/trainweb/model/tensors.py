@@ -10,8 +10,9 @@ from typing import Any
 from ..errors import LimitError, ModelError
 from .checks import Limits, check_data, check_dtype, check_name, check_shape, check_size
 from .external_data import ExternalData, parse_location
-from .graph import ITEM_SIZE, Tensor
+from .graph import ITEM_SIZE, NIBBLES, Tensor, data_bytes
 from .remote import LOCATION, RemoteRange, tensor_of
+from .weights import Weights
 
 EXTERNAL = 1
 """`TensorProto.DataLocation`."""
@@ -30,8 +31,12 @@ TYPED_FIELD = {
     "bool": ("int32_data", "B"),
     "float16": ("int32_data", "H"),
     "bfloat16": ("int32_data", "H"),
+    **dict.fromkeys(NIBBLES, ("int32_data", "B")),
 }
-"""Field of a TensorProto with typed elements, and the `array` code; half floats are bit patterns."""
+"""Field of a TensorProto with typed elements, and the `array` code; half floats are bit patterns.
+
+Two numbers of 4 bits are one element.
+"""
 
 TYPED_FIELDS = (
     "float_data",
@@ -59,6 +64,10 @@ class TensorReader:
         shape = check_shape(proto.dims, what)
         if proto.HasField("segment"):
             raise ModelError(f"{what} is one segment of a tensor: such parts are not supported by ONNX itself")
+        weights = self._weights_of(proto, shape, what)
+        if weights is not None:
+            self.account(dtype, shape, what)
+            return weights.tensor(name, dtype, shape)
         if proto.data_location == EXTERNAL:
             self.account(dtype, shape, what)
             data: bytes | memoryview | RemoteRange = self._external_data(proto, dtype, shape, what)
@@ -69,9 +78,19 @@ class TensorReader:
             self.account(dtype, shape, what)
         return tensor_of(name, dtype, shape, data)
 
+    def _weights_of(self, proto: Any, shape: tuple[int, ...], what: str) -> Weights | None:
+        """The files of weights that have the data of a tensor, which is not in the model; None: it is."""
+        if proto.data_location == EXTERNAL:
+            location = parse_location(proto.external_data, what)
+            is_whole = location.length is None and not location.offset
+            return self._external.weights(location.name, what) if is_whole else None
+        given = self._external.given_weights
+        is_empty = given is not None and prod(shape) > 0 and not proto.raw_data and not _typed_fields(proto)
+        return given if is_empty else None
+
     def account(self, dtype: str, shape: tuple[int, ...], what: str) -> None:
         """Add a tensor to the bytes of the model, before they are allocated."""
-        self._bytes += prod(shape) * ITEM_SIZE[dtype]
+        self._bytes += data_bytes(dtype, prod(shape))
         if self._bytes > self._limits.arena_bytes:
             raise LimitError(
                 f"{what} of {dtype} {list(shape)} makes the constants of the model exceed "
@@ -86,7 +105,7 @@ class TensorReader:
         location = parse_location(proto.external_data, what)
         if location.name == LOCATION and location.length is not None:
             check_size(dtype, shape, location.length, what)
-        return self._external.read(location, prod(shape) * ITEM_SIZE[dtype], what)
+        return self._external.read(location, data_bytes(dtype, prod(shape)), what)
 
     def _inline_data(self, proto: Any, dtype: str, what: str) -> bytes:
         if len(proto.external_data):

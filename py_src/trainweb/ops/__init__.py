@@ -36,6 +36,7 @@ FAMILIES = (
     "attention.onnx",
     "attention.microsoft",
     "contrib",
+    "packed",
     "recurrent.layers",
     "recurrent.ort_training",
     "attention.linear",

@@ -6,19 +6,18 @@ https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, Node
-from trainweb.ops.attention.onnx import part, places, reshape, unsqueeze
+from trainweb.ops.attention.onnx import places, unsqueeze
 from trainweb.ops.conv import Conv, convolution_of
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.literals import i32, literal
+from trainweb.ops.frame.literals import i32
 from trainweb.ops.frame.op import Bad, Float, Floats, Int, Sample, Str, find, register
 from trainweb.ops.frame.symbolic import Var
 from trainweb.ops.matmul import Gemm
@@ -40,14 +39,6 @@ GEMM_ACTIVATIONS = (
 """Activations of FusedGemm, whose attributes it has with "activation_" before their names."""
 CLIP_INPUTS_SINCE = 11
 """The opset from which on Clip has its limits as inputs."""
-
-
-def _bytes(*shape: int) -> Any:
-    """Bytes of all kinds as nested lists, for samples."""
-    rows: list[Any] = [k * 73 % 256 for k in range(prod(shape))]
-    for size in reversed(shape[1:]):
-        rows = [rows[k : k + size] for k in range(0, len(rows), size)]
-    return rows
 
 
 @register
@@ -246,114 +237,3 @@ class EmbedLayerNormalization(Composite):
         y = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + self.epsilon) * gamma + beta
         counts = np.zeros(len(ids), np.int32) if mask is None else mask.sum(1, dtype=np.int32)
         return y, counts, rows
-
-
-@register
-class MatMulNBits(Composite):
-    """The product with a matrix of 4-bit or 8-bit numbers, each block of which has a scale and a zero point.
-
-    A is (..., K); B packs (N, blocks, bytes of a block), low bits first; scales are (N, blocks) or flat. The matrix is
-    frozen: no gradient goes to it, one goes through the product.
-    """
-
-    domain = MS
-    attrs = {
-        "K": Int(required=True),
-        "N": Int(required=True),
-        "accuracy_level": Int(0),
-        "bits": Int(required=True),
-        "block_size": Int(required=True),
-    }
-    min_inputs, max_inputs = 3, 6
-    differentiable = (0, 5)
-    samples = (
-        Sample([(2, 3, 32), literal("uint8", _bytes(3, 2, 8)), (6,)], {"K": 32, "N": 3, "bits": 4, "block_size": 16}),
-        Sample(
-            [(2, 20), literal("uint8", _bytes(2, 2, 8)), (4,), literal("uint8", [0x4A, 0xF1])],
-            {"K": 20, "N": 2, "bits": 4, "block_size": 16},
-        ),
-    )
-    bad = (
-        Bad([(2, 30), literal("uint8", _bytes(2, 2, 8)), (4,)], {"K": 32, "N": 2, "bits": 4, "block_size": 16}),
-        Bad([(2, 32), literal("uint8", _bytes(2, 2, 8)), (3,)], {"K": 32, "N": 2, "bits": 4, "block_size": 16}),
-        Bad(
-            [(2, 32), literal("uint8", _bytes(2, 2, 8)), (4,)],
-            {"K": 32, "N": 2, "bits": 2, "block_size": 16},
-            UnsupportedError,
-        ),
-    )
-
-    def infer(self, a: TensorType, packed: TensorType, scales: TensorType, *others: TensorType | None) -> TensorType:
-        zeros, order, bias = others
-        self.need_float32(a, scales, bias)
-        if self.bits not in (4, 8) or order is not None:
-            raise self.unsupported(f"{self.bits} bits, or g_idx,")
-        blocks = self._blocks
-        shape = (self.N, blocks, self.block_size * self.bits // 8)
-        if packed.dtype != "uint8" or not equal_shapes(packed.shape, shape):
-            raise self.error(f"B is {packed.dtype} {list(packed.shape)}, not uint8 {list(shape)}.")
-        if not equal(scales.size, self.N * blocks):
-            raise self.error(f"there are {scales.size} scales for {self.N} * {blocks} blocks.")
-        if zeros is not None and zeros.dtype not in ("uint8", "float32"):
-            raise self.unsupported(f"a zero point of {zeros.dtype}")
-        count = self.N * (blocks if zeros is not None and zeros.dtype == "float32" else self._row_bytes)
-        if zeros is not None and not equal(zeros.size, count):
-            raise self.error(f"there are {zeros.size} numbers of zero points, not {count}.")
-        if not equal(a.shape[-1], self.K):
-            raise self.error(f"A has rows of {a.shape[-1]}, K is {self.K}.")
-        if bias is not None and not equal_shapes(bias.shape, (self.N,)):
-            raise self.error(f"the bias has shape {list(bias.shape)}, not {[self.N]}.")
-        return TensorType("float32", (*a.shape[:-1], self.N))
-
-    @property
-    def _blocks(self) -> int:
-        return -(-int(self.K) // int(self.block_size))
-
-    @property
-    def _row_bytes(self) -> int:
-        """Bytes of the zero points of a row of blocks."""
-        return -(-self._blocks * int(self.bits) // 8)
-
-    def _unpacked(self, x: Var) -> Var:
-        """Numbers of the last axis, which is one longer, as floats."""
-        wide = x.cast("float32")
-        if self.bits == 8:
-            return unsqueeze(wide, x.g.rank(x.name))
-        rank = x.g.rank(x.name)
-        high = (wide / 16.0).op("Floor")
-        return unsqueeze(wide - high * 16.0, rank).op("Concat", unsqueeze(high, rank), axis=rank)
-
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        a, packed, scales, zeros, _, bias = ins
-        assert a is not None and packed is not None and scales is not None
-        rows = reshape(self._unpacked(packed), self.N, self._blocks, self.block_size)
-        scale = reshape(scales, self.N, self._blocks, 1)
-        if zeros is None:
-            rows = rows - float(2 ** (self.bits - 1))
-        elif zeros.dtype == "float32":
-            rows = rows - reshape(zeros, self.N, self._blocks, 1)
-        else:
-            points = reshape(self._unpacked(reshape(zeros, self.N, self._row_bytes)), self.N, -1, 1)
-            rows = rows - part(points, 1, 0, self._blocks)
-        matrix = part(reshape(rows * scale, self.N, -1), 1, 0, self.K)
-        y = a.op("MatMul", matrix.op("Transpose", perm=[1, 0]))
-        return [y if bias is None else y + bias]
-
-    def reference(
-        self, a: Any, packed: Any, scales: Any, zeros: Any = None, order: Any = None, bias: Any = None
-    ) -> Any:
-        def unpacked(x: Any) -> Any:
-            if self.bits == 8:
-                return x.astype(float)
-            return np.stack([x & 15, x >> 4], -1).reshape(*x.shape[:-1], -1).astype(float)
-
-        blocks = self._blocks
-        rows = unpacked(packed)
-        if zeros is None:
-            points = np.full((self.N, blocks), 2.0 ** (self.bits - 1))
-        elif zeros.dtype == np.uint8:
-            points = unpacked(zeros.reshape(self.N, -1))[:, :blocks]
-        else:
-            points = zeros.reshape(self.N, blocks)
-        matrix = ((rows - points[..., None]) * scales.reshape(self.N, blocks, 1)).reshape(self.N, -1)[:, : self.K]
-        return a @ matrix.T + (0 if bias is None else bias)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from trainweb.ir import calls
 from trainweb.ir.dims import at_most, equal, equal_shapes, maximum, minimum, static
 from trainweb.ir.shapes import TensorType
+from trainweb.ir.windows import Axes, Ends
 from trainweb.model.graph import MS, Node
 from trainweb.ops.frame.arguments import unknown
 from trainweb.ops.frame.lazy_numpy import np
@@ -22,25 +23,6 @@ if TYPE_CHECKING:
     from trainweb.ops.frame.gradients import GradientBuilder
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
-
-
-class Axes(TypedDict):
-    """Kernel arguments of a window: numbers for depth, height and width."""
-
-    size: tuple[int, ...]
-    kernel: tuple[int, ...]
-    out: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-    pad: tuple[int, ...]
-
-
-class Ends(TypedDict):
-    """Kernel arguments of the tensors: images, input channels of the convolution, and its outputs."""
-
-    n: int
-    c: int
-    m: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
+from trainweb.ir import calls
 from trainweb.ir.dims import UndecidedError, at_most, equal, equal_shapes, static
+from trainweb.ir.instructions import Buf
+from trainweb.ir.layout import CONSTANTS, PACKED_4, PACKED_8, PACKED_16, PACKED_32, PARAMETERS
 from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.checks import DTYPE_CODES, ONNX_DTYPES
-from trainweb.model.graph import TRAINWEB
+from trainweb.model.graph import NIBBLES, TRAINWEB, Tensor, data_bytes
 from trainweb.ops.attention.onnx import integers, reshape
 from trainweb.ops.conv import Conv, convolution_of
 from trainweb.ops.frame.composite import Composite
@@ -20,6 +24,11 @@ from trainweb.ops.frame.literals import f32, i32, literal
 from trainweb.ops.frame.op import Attr, Bad, Int, Op, Sample, register
 from trainweb.ops.frame.symbolic import Var
 
+if TYPE_CHECKING:
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.expr import Emitter, Expr
+    from trainweb.ops.frame.gradients import GradientBuilder
+
 RANGES = {"uint8": (0, 255), "int8": (-128, 127), "uint16": (0, 65535), "int16": (-32768, 32767)}
 """Quantized dtypes."""
 NIBBLE = 16
@@ -27,6 +36,70 @@ NIBBLE = 16
 MAX_SUMMED = 4096
 ROUND_SINCE = 11
 """The opset that brought Round."""
+PACKINGS = {
+    **dict.fromkeys(NIBBLES, PACKED_4),
+    **dict.fromkeys(("uint8", "int8"), PACKED_8),
+    **dict.fromkeys(("uint16", "int16"), PACKED_16),
+    "int32": PACKED_32,
+}
+"""Kernels' names of the dtypes of quantized numbers."""
+SIGN_BITS = {"int4": 1 << 3, "int8": 1 << 7, "int16": 1 << 15}
+"""Signed dtypes; kernels compute with the number whose sign bit is flipped. Numbers of 32 bits wrap instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A matrix [rows, cols], stored with `pitch` numbers a row, and its blocks, which have a scale each.
+
+    Attributes
+    ----------
+    block_rows, block_cols : int
+        Elements of a block.
+    scale_row, scale_col : int
+        Distance of the scales of neighbouring blocks.
+    zero_row : int, optional
+        Distance of the zero points of blocks one below the other, if it is another.
+    center : int, optional
+        The number that stands for zero without zero points; 0 unless it is given.
+    """
+
+    rows: int
+    cols: int
+    pitch: int
+    block_rows: int
+    block_cols: int
+    scale_row: int
+    scale_col: int
+    zero_row: int | None = None
+    center: int = 0
+
+
+def dequantize(m: Blocks, y: Buf, x: Buf, scale: Buf | None, zero: Buf | None) -> calls.Dequantize:
+    """The call that makes y [rows, cols] of the numbers x, which are of the dtype that PACKINGS names."""
+    dtype = x.dtype
+    flip = SIGN_BITS.get(dtype, 0)
+    return calls.Dequantize(
+        x=_bytes_of(x),
+        scale=scale,
+        zero=zero and _bytes_of(zero),
+        y=y,
+        rows=m.rows,
+        cols=m.cols,
+        pitch=m.pitch,
+        packing=PACKINGS[dtype],
+        flip=flip,
+        center=m.center ^ flip,
+        block_rows=m.block_rows,
+        block_cols=m.block_cols,
+        scale_row=m.scale_row,
+        scale_col=m.scale_col,
+        zero_row=m.scale_row if m.zero_row is None else m.zero_row,
+        zero_col=m.scale_col,
+    )
+
+
+def _bytes_of(x: Buf) -> Buf:
+    return Buf(x.storage, "uint8", (x.nbytes,), None, x.shift, x.name)
 
 
 def rounded(x: Var) -> Var:
@@ -38,7 +111,7 @@ def rounded(x: Var) -> Var:
     return up - (up - x).equal(0.5).and_(is_odd).cast("float32")
 
 
-class _Linear(Composite):
+class _Linear(Op):
     attrs = {"axis": Int(1), "block_size": Int(0), "output_dtype": Int(0)}
     min_inputs, max_inputs = 2, 3
 
@@ -86,7 +159,7 @@ class _Linear(Composite):
 
 
 @register
-class QuantizeLinear(_Linear):
+class QuantizeLinear(_Linear, Composite):
     """round(x / scale) + zero point, within the range of its dtype. https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html"""
 
     versions = (10, 13, 19, 21, 23, 24, 25, 28)
@@ -144,10 +217,11 @@ class DequantizeLinear(_Linear):
 
     versions = (10, 13, 19, 21, 23, 24, 25, 28)
     differentiable = (1,)
+    takes_nibbles = unpacks = True
 
     def infer(self, x: TensorType, scale: TensorType, zero: TensorType | None) -> TensorType:
         self.check(x, scale, zero)
-        if x.dtype not in (*RANGES, "int32"):
+        if x.dtype not in PACKINGS:
             raise self.unsupported(f"dtype {x.dtype}")
         if zero is not None and zero.dtype != x.dtype:
             raise self.error(f"x is {x.dtype}, the zero point {zero.dtype}.")
@@ -155,13 +229,72 @@ class DequantizeLinear(_Linear):
             raise self.unsupported(f"output_dtype {self.output_dtype}")
         return TensorType("float32", x.shape)
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, scale, zero = ins
-        assert x is not None and scale is not None
-        places = x.cast("int32")
-        if zero is not None:
-            places = places - self.spread(x, zero.cast("int32"))
-        return [places.cast("float32") * self.spread(x, scale)]
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, zero: Buf | None) -> None:
+        out = outs[0]
+        if out is None or not out.size:
+            return
+        if self.block_size or x.dtype in NIBBLES or x.storage.segment in (CONSTANTS, PARAMETERS):
+            self._of_constant(b, out, x, scale, zero)
+            return
+        axis = self.axis % max(1, len(x.shape))
+        shape = () if scale.size == 1 else tuple(d if k == axis else 1 for k, d in enumerate(x.shape))
+
+        def compute(e: Emitter, number: Expr, factor: Expr, *zero: Expr) -> Expr:
+            number = e.cast(number, "int32")
+            difference = e.sub(number, e.cast(zero[0], "int32")) if zero else number
+            return e.mul(e.cast(difference, "float32"), factor)
+
+        b.elementwise([out], [x, scale.view(shape), *([zero.view(shape)] if zero else [])], compute)
+
+    def _of_constant(self, b: Builder, out: Buf, x: Buf, scale: Buf, zero: Buf | None) -> None:
+        """Matrices of rows, which a product may read as they are stored."""
+        shape = x.shape or (1,)
+        axis = self.axis % len(shape) if scale.size > 1 else len(shape) - 1
+        outer, dim, inner = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+        blocks = scale.shape[axis] if self.block_size else 1
+        size = self.block_size or (dim if scale.size == 1 else 1)
+        if inner == 1:
+            columns = Blocks(outer, dim, dim, 1 if self.block_size else outer, size, blocks, int(scale.size > 1))
+            b.emit(dequantize(columns, out, x, scale, zero))
+            return
+        rows = Blocks(dim, inner, inner, 1, inner, 1, 0)
+        if self.block_size:
+            rows = Blocks(dim, inner, inner, size, 1, inner, 1)
+        step, at = dim * inner, blocks * inner if self.block_size else 0
+        for k in range(outer):
+            factors = scale.view((scale.size - k * at,), k * at)
+            points = None if zero is None else self._numbers(zero, k * at)
+            b.emit(dequantize(rows, out.view((step,), k * step), self._numbers(x, k * step), factors, points))
+
+    def _numbers(self, x: Buf, first: int) -> Buf:
+        """The numbers of x from one on."""
+        if x.dtype in NIBBLES and first % 2:
+            raise self.unsupported(f"{x.dtype} along an axis whose parts start within a byte")
+        return Buf(x.storage, x.dtype, (x.size - first,), None, x.shift + data_bytes(x.dtype, first), x.name)
+
+    def gradient(
+        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
+    ) -> list[str | None]:
+        x, scale, *zero = ins
+        shape, of_x, dy = g.shape(scale), g.shape(x), douts[0]
+        ones = g.op("ConstantOfShape", [g.shape_of(scale)], value=Tensor.of("", "float32", (1,), (1.0,)))
+        attrs = {name: value for name, value in self.node.attrs.items() if name in self.attrs}
+        places = g.op("DequantizeLinear", [x, ones, *zero], **attrs)
+        terms = g.op("Mul", [str(dy), places])
+        rank, axis = len(of_x), self.axis % max(1, len(of_x))
+        if self.block_size:
+            if not static(*shape, *of_x):
+                raise self.unsupported(
+                    "the gradient of scales of blocks, of which run time decides how many there are,"
+                )
+            missing = shape[axis] * self.block_size - of_x[axis]
+            pads = [0] * rank + [missing if k == axis else 0 for k in range(rank)]
+            terms = g.op("Pad", [terms, g.constant("int64", (2 * rank,), pads)]) if missing else terms
+            parted = (*of_x[:axis], shape[axis], self.block_size, *of_x[axis + 1 :])
+            terms = g.op("Reshape", [terms, g.constant("int64", (rank + 1,), parted)])
+            return [None, g.reduce_sum(terms, [axis + 1], keepdims=False), *[None for _ in zero]]
+        axes = [k for k in range(rank) if prod(shape) == 1 or k != axis]
+        return [None, g.reshape_like(g.reduce_sum(terms, axes, keepdims=False), scale), *[None for _ in zero]]
 
     def reference(self, x: Any, scale: Any, zero: Any = None) -> Any:
         places = x.astype(float) - (0 if zero is None else self.numpy_spread(x, zero).astype(float))
@@ -172,12 +305,27 @@ class DequantizeLinear(_Linear):
         Sample([literal("int8", [[0, 3, -128], [1, 2, 4]]), f32([0.5, 2.0, 3.0])]),
         Sample([i32([2**20, -5]), f32(2.0)]),
         Sample([literal("int16", [[1, 2, 3]]), f32([[0.5, 2.0]])], {"block_size": 2}, opset=21),
+        Sample(
+            [
+                literal("int8", [[[1, 2], [3, 4], [5, 6]], [[7, 8], [-9, 1], [2, 3]]]),
+                f32([[[0.5, 2.0], [1.5, 3.0]], [[2.5, 0.1], [4.0, 0.2]]]),
+                literal("int8", [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]),
+            ],
+            {"block_size": 2, "axis": 1},
+            opset=21,
+        ),
+        Sample(
+            [literal("int8", [[0, 3, -128], [1, 2, 4]]), f32([0.5, 2.0]), literal("int8", [3, -7])],
+            {"axis": -2},
+            opset=21,
+        ),
+        Sample([literal("uint8", [[0, 3, 8], [1, 2, 4]]), f32([[0.5, 2.0], [0.1, 3.0]])], {"block_size": 2}, opset=21),
     )
     bad = (Bad([(3,), f32(1.0)], error=UnsupportedError), Bad([literal("int8", [1]), f32(1.0), literal("uint8", 1)]))
 
 
 @register
-class Unclipped(_Linear):
+class Unclipped(_Linear, Composite):
     """Which values QuantizeLinear left within the range of what became of them: (X, scale, quantized, zero point)."""
 
     domain = TRAINWEB

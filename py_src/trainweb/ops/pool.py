@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainweb.ir import calls
 from trainweb.ir.dims import equal_shapes, static
 from trainweb.ir.shapes import TensorType
+from trainweb.ir.windows import Axes
 from trainweb.model.graph import MS
-from trainweb.ops.conv import Axes, Window, patches, unpatch, window
+from trainweb.ops.conv import Window, patches, unpatch, window
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import literal
 from trainweb.ops.frame.op import Bad, Int, Ints, Op, Sample, Str, register

@@ -142,7 +142,7 @@ class Reduction(Op):
         Bad([(2, 3), i64([-(2**63)])], opset=18),
     )
 
-    def _axes(self, axes: TensorType | None, rank: int) -> list[int]:
+    def reduced_axes(self, axes: TensorType | None, rank: int) -> list[int]:
         given = self.axes if axes is None else integers(self, axes, "axes")
         if not given:
             return [] if self.noop_with_empty_axes else list(range(rank))
@@ -159,7 +159,7 @@ class Reduction(Op):
             return TensorType(x.dtype, tuple(unknown(self, k, axes.size) for k in range(x.rank)))
         if axes is not None and is_fed(axes):
             return TensorType(x.dtype, by_unknown_axes(self, x.rank if self.keepdims else x.rank - axes.size, axes))
-        gone = self._axes(axes, x.rank)
+        gone = self.reduced_axes(axes, x.rank)
         if self.keepdims:
             return TensorType(x.dtype, tuple(1 if k in gone else d for k, d in enumerate(x.shape)))
         return TensorType(x.dtype, tuple(d for k, d in enumerate(x.shape) if k not in gone))
@@ -169,7 +169,7 @@ class Reduction(Op):
         if outs[0] is None or x is None:
             return
         given = None if axes is None else TensorType(axes.dtype, axes.shape, axes.value)
-        reduce(b, outs[0], x, self._axes(given, len(x.shape)), self.kernel)
+        reduce(b, outs[0], x, self.reduced_axes(given, len(x.shape)), self.kernel)
 
     # Gradients.
 
@@ -204,14 +204,14 @@ class Reduction(Op):
         """The axes, or the name of the tensor that has them."""
         given = ins[1] if len(ins) > 1 else ""
         if not given:
-            return self._axes(None, g.rank(ins[0])), ""
+            return self.reduced_axes(None, g.rank(ins[0])), ""
         axes = g.known(given)
-        return (None if axes is None else self._axes(axes, g.rank(ins[0]))), given
+        return (None if axes is None else self.reduced_axes(axes, g.rank(ins[0]))), given
 
     def numpy_axes(self, x: Any, axes: Any) -> dict[str, Any]:
         """Keyword arguments of numpy's reductions."""
         given = None if axes is None else TensorType("int64", axes.shape, tuple(map(int, axes)))
-        return {"axis": tuple(self._axes(given, x.ndim)), "keepdims": bool(self.keepdims)}
+        return {"axis": tuple(self.reduced_axes(given, x.ndim)), "keepdims": bool(self.keepdims)}
 
 
 def spread_like(g: GradientBuilder, v: Var, x: Var) -> Var:
@@ -241,7 +241,7 @@ class NumberReduction(Reduction):
     def evaluate(self, x: TensorType, axes: TensorType | None = None) -> tuple[Any, ...] | None:
         if self.kernel not in _FOLDS or x.size == 0:
             return None
-        gone = self._axes(axes, x.rank)
+        gone = self.reduced_axes(axes, x.rank)
         kept = [1 if k in gone else d for k, d in enumerate(x.shape)]
         steps = [0 if k in gone else s for k, s in enumerate(contiguous_strides(kept))]
         rows: list[list[Any]] = [[] for _ in range(prod(kept))]

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from math import prod
+from typing import TYPE_CHECKING, Any
 
+from trainweb.ir import calls
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
+from trainweb.ir.layout import SCATTER_F32, SCATTER_SET
 from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import ITEM_SIZE, TRAINWEB
 from trainweb.ops.attention.onnx import extent, integers, places, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import i64
-from trainweb.ops.frame.op import Bad, Float, Int, Sample, Str, register
+from trainweb.ops.frame.op import Bad, Float, Int, Op, Sample, Str, register
 from trainweb.ops.frame.symbolic import Var
+from trainweb.ops.index import check_range
+
+if TYPE_CHECKING:
+    from trainweb.ir.builder import Builder
+    from trainweb.ir.instructions import Buf
 
 BEYOND = 2**40
 """No index of any tensor: kernels refuse it."""
@@ -172,3 +181,65 @@ class TensorScatter(Composite):
                 place = k + (0 if at is None else int(at[item]))
                 y[item, place % y.shape[1] if self.mode == "circular" else place] = new[item, k]
         return np.moveaxis(y, 1, axis)
+
+
+@register
+class CacheRows(Op):
+    """Write rows into a cache that the session keeps, at these positions along an axis (ai.trainweb).
+
+    The cache is (..., length, ...), the rows are (..., n, ...) and the positions n int64. The output is the cache.
+    """
+
+    domain = TRAINWEB
+    attrs = {"axis": Int(required=True)}
+    min_inputs = max_inputs = 3
+    state_inputs = (0,)
+    samples = (
+        Sample([(5, 3), (2, 3), i64([3, 1])], {"axis": 0}),
+        Sample([(2, 3, 5, 2), (2, 3, 1, 2), i64([4])], {"axis": 2}),
+        Sample([(2, 4), (2, 3), i64([0, 1, 2])], {"axis": 1}),
+    )
+    bad = (
+        Bad([(5, 3), (2, 4), i64([0, 1])], {"axis": 0}),
+        Bad([(5, 3), (2, 3), i64([0])], {"axis": 0}),
+        Bad([(5, 3), (2, 3), i64([0, 5])], {"axis": 0}),
+        Bad([(5, 3), i64([[1, 2, 3]]), i64([0])], {"axis": 0}),
+    )
+
+    def infer(self, cache: TensorType, rows: TensorType, positions: TensorType) -> TensorType:
+        axis = self.axis_of(self.axis, cache.rank)
+        wanted = (*cache.shape[:axis], *positions.shape, *cache.shape[axis + 1 :])
+        if rows.dtype != cache.dtype or positions.dtype != "int64" or not equal_shapes(rows.shape, wanted):
+            raise self.error(
+                f"rows are {rows.dtype} {list(rows.shape)} at {positions.dtype} {list(positions.shape)} positions of a "
+                f"cache that is {cache.dtype} {list(cache.shape)}."
+            )
+        check_range(self, positions, cache.shape[axis])
+        return cache
+
+    def lower(self, b: Builder, outs: list[Buf | None], cache: Buf, rows: Buf, positions: Buf) -> None:
+        length, n, inner = cache.shape[self.axis], rows.shape[self.axis], prod(cache.shape[self.axis + 1 :])
+        b.check_index(positions, length)
+        for k in range(prod(cache.shape[: self.axis])):
+            b.emit(
+                calls.ScatterNd(
+                    updates=rows.view((n, inner), k * n * inner),
+                    indices=positions,
+                    y=cache.view((length, inner), k * length * inner),
+                    batch=1,
+                    n=n,
+                    k=1,
+                    dims=(length,) + (1,) * 7,
+                    slice=inner * ITEM_SIZE[cache.dtype],
+                    index_size=ITEM_SIZE[positions.dtype],
+                    reduction=SCATTER_SET,
+                    type=SCATTER_F32,
+                )
+            )
+        if outs[0] is not None:
+            b.copy(outs[0], cache)
+
+    def reference(self, cache: Any, rows: Any, positions: Any) -> Any:
+        found = np.moveaxis(cache.copy(), self.axis, 0)
+        found[positions] = np.moveaxis(rows, self.axis, 0)
+        return np.moveaxis(found, 0, self.axis)

@@ -55,9 +55,10 @@ class ValueKind:
 
 NOTHING = ValueKind("None", "void", wire="null")
 FLAG = ValueKind("bool", "boolean", to_core='flag("$name", $)', check='checkFlag("$name", $)')
-BY_NAME = ValueKind(
+TRAINABLE = ValueKind(
     "bool", "boolean | TrainableOnly", "bool", "boolean", to_core='flag("$name", $)', to_wire="trainableOnlyOf($)"
 )
+STRICT = ValueKind("bool", "boolean | Strict", "bool", "boolean", to_core='flag("$name", $)', to_wire="strictOf($)")
 NAME = ValueKind("str", "string")
 NAMES = ValueKind("list[str]", "readonly string[]")
 NUMBER = ValueKind("float", "number", check='checkNumber("$name", $)')
@@ -177,7 +178,7 @@ class Call:
     page_name: str = ""
 
 
-TRAINABLE_ONLY = Argument("trainable_only", BY_NAME, "Leave out the frozen ones.", default=True)
+TRAINABLE_ONLY = Argument("trainable_only", TRAINABLE, "Leave out the frozen ones.", default=True)
 PARAMETER = Argument("name", NAME, "The parameter's name.")
 PROPERTY_NAME = Argument("name", NAME, "The property's name.")
 TRAINING = Argument("training", FLAG, "False: of an eval step.", default=True, in_options=True)
@@ -313,7 +314,7 @@ CALLS = (
         python=Public.BY_HAND,
         page=Public.BY_HAND,
     ),
-    Call("get_step_count", "Completed optimizer steps.", result=COUNT, needs_optimizer=True),
+    Call("step_count", "Completed optimizer steps.", result=COUNT, needs_optimizer=True),
     Call(
         "input_metadata",
         "Name, type and dims, with symbols, of the inputs of a train (or eval) step.",
@@ -441,7 +442,7 @@ CALLS = (
         "Overwrite parameters with the contents of a safetensors or npz file. Gradients and moments stay.",
         (
             Argument("weights", WEIGHTS, "The contents of the file."),
-            Argument("strict", FLAG, "Whether the file must have all parameters, and no others.", default=True),
+            Argument("strict", STRICT, "Whether the file must have all parameters, and no others.", default=True),
         ),
         raises={
             "CheckpointError": "The file has neither format, other parameters though `strict`, or a wrong type or "
@@ -449,7 +450,7 @@ CALLS = (
         },
     ),
     Call(
-        "get_adapter",
+        "adapter",
         "The trained adapters of a session made with `lora`, as PEFT's two files.",
         result=ADAPTER,
         raises={"SessionError": "The session has no adapters."},
@@ -458,7 +459,7 @@ CALLS = (
     Call(
         "load_adapter",
         "Go on with another adapter of the same targets and rank; nothing is compiled again, and moments stay.",
-        (Argument("adapter", ADAPTER, "PEFT's two files, as `get_adapter` gives them."),),
+        (Argument("adapter", ADAPTER, "PEFT's two files, as `adapter` gives them."),),
         raises={
             "CheckpointError": "It has other modules, another rank or another scaling.",
             "SessionError": "The session has no adapters.",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
 from trainweb.arguments import mapping
-from trainweb.backend.wasm.engine import get_engine
+from trainweb.backend.chosen import BACKEND
 from trainweb.checkpoint import write_checkpoint
 from trainweb.ir.layout import (
     ARENA,
@@ -42,8 +42,9 @@ from trainweb.model.lazy import join_parts
 from trainweb.ops.frame.infer import may_decide
 from trainweb.ops.optim.operators import LIMITS, MOMENTS
 from trainweb.training import seed
+from trainweb.training.decoder import Decoder
 from trainweb.training.export import check_export, export_model
-from trainweb.training.forward import PREDICT
+from trainweb.training.forward import GENERATE, PREDICT, Forward
 from trainweb.training.host import DEFAULT_MAX_PLANS, LoadedPlan, PlanCache, PlanHost
 from trainweb.training.memory_store import MemoryStore
 from trainweb.training.models import InUse, SessionModels, base_of
@@ -54,8 +55,8 @@ from trainweb.training.state import CheckpointState
 from trainweb.training.weights import export_weights, load_weights
 
 if TYPE_CHECKING:
-    from trainweb.backend.wasm.engine.base import Engine
-    from trainweb.backend.wasm.plan import Plan
+    from trainweb.backend.engine import Engine
+    from trainweb.backend.plan import Plan
     from trainweb.training.debug.numerics import NumericsCheck
     from trainweb.training.debug.units import DeadUnits
 
@@ -122,7 +123,7 @@ class SessionCore:
         free_abandoned()
         origin = state.lent()
         self.state = state
-        self.engine = engine or get_engine(reproducible=reproducible)
+        self.engine = engine or BACKEND.get_engine(reproducible=reproducible)
         self.models = SessionModels(
             origin.trainable,
             train_graph,
@@ -143,7 +144,9 @@ class SessionCore:
         except BaseException:
             self.host.release()
             raise
+        origin.leave(self.layout)
         state.store = state.latest = self.parameters
+        self.decoder = Decoder()
         self.numerics: NumericsCheck | None = None
         if check_numerics:
             from trainweb.training.debug.numerics import NumericsCheck  # not on the way of a page's first step
@@ -188,6 +191,15 @@ class SessionCore:
             return plan
 
         return self.plans.step((*key, overwrite), compiled)
+
+    def forward(self, kind: str) -> Forward | None:
+        """The step that predicts or makes tokens, of a kind; None for other kinds."""
+        return self.models.forward(kind)
+
+    def token_plan(self, kind: str, feeds: Mapping[str, Tensor]) -> LoadedPlan:
+        """The plan of a step of new tokens."""
+        self.check_step(GENERATE)
+        return self.plan(kind, self.models.signature(kind, feeds))
 
     def inspected_plan(self, kind: str, types: Mapping[str, TensorType], overwrite: bool) -> LoadedPlan:
         """The plan of a step that keeps every float tensor until its end."""
@@ -463,7 +475,7 @@ class SessionCore:
         self.layout.find(name)
         return {n: copied(t) for n, t in self.parameters.contents().optimizer.moments.get(name, {}).items()}
 
-    def get_step_count(self) -> int:
+    def step_count(self) -> int:
         """Completed optimizer steps."""
         self._check_optimizer()
         return int(self.host.read_state(STATE_STEP))

@@ -8,10 +8,13 @@ from typing import Any
 
 from trainweb import messages
 from trainweb.arguments import check_settings, unknown
+from trainweb.model.reader import read_model
 from trainweb.settings import Number
 from trainweb.training.state import CheckpointState
 
 RATE = Number(least=0)
+FILES = ("external_data", "weights", "limits", "integrity")
+"""Arguments about the files of a model."""
 
 
 def session_of_model(
@@ -42,7 +45,8 @@ def session_of_model(
         peft = adapters.pop("adapter_config", None)
         config = None if peft is None else Adapter.parse_config(peft)
         check_settings("lora", adapters, [*signature(inject).parameters, "adapter_config"])
-        adapted = inject(model, config=config, **adapters)
+        files = {name: settings.pop(name) for name in FILES if name in settings}
+        adapted = inject(read_model(model, **files) if files else model, config=config, **adapters)
         built = adapted.build_artifacts(loss=loss, optimizer=optimizer, **settings)
     state = CheckpointState(built.contents(nominal=settings.get("nominal_checkpoint", False)))
     session = cls(state, *built.graphs, options)

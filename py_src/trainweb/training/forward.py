@@ -1,10 +1,10 @@
-"""The part of an eval model that makes predictions: without the loss, over the parameters of the session."""
+"""The part of an eval model that makes predictions or tokens: without the loss, over the parameters of the session."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from trainweb.control.deciding import deciding_inputs
@@ -13,13 +13,17 @@ from trainweb.model.graph import Graph, Value
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from trainweb.ir.shapes import TensorType
+
 PREDICT = "predict"
 """The kind of a step that predicts; a space and the names of its outputs follow."""
+GENERATE = "generate"
+"""The kind of a step of new tokens; a space and what `kind_of_tokens` takes follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """A step that predicts.
+    """A step that predicts, or one of new tokens.
 
     Attributes
     ----------
@@ -31,17 +35,35 @@ class Forward:
         Tensors that it gives.
     deciding : frozenset of str
         Inputs whose values decide about shapes.
+    caches : dict of str to TensorType
+        Inputs that last from run to run, which the step updates.
     """
 
     graph: Graph
     inputs: dict[str, Value]
     outputs: list[str]
     deciding: frozenset[str]
+    caches: Mapping[str, TensorType] = field(default_factory=dict)
 
 
 def kind_of_outputs(outputs: Sequence[str]) -> str:
     """The kind of the step that gives these outputs, as the page's worker names it, too."""
     return f"{PREDICT} {json.dumps(list(outputs), separators=(',', ':'), ensure_ascii=False)}"
+
+
+def kind_of_tokens(output: str, length: int, rows: int, *, adapter: bool) -> str:
+    """The kind of the step that gives `output` of the last of `rows` new tokens, as the page's worker names it, too.
+
+    Parameters
+    ----------
+    output
+        The logits.
+    length
+        Tokens that the cache has room for.
+    adapter
+        False leaves out what adapters add.
+    """
+    return f"{GENERATE} {json.dumps([output, length, rows, adapter], separators=(',', ':'), ensure_ascii=False)}"
 
 
 def forward_of(graph: Graph, inputs: Mapping[str, Value], kind: str) -> Forward:
@@ -54,7 +76,7 @@ def forward_of(graph: Graph, inputs: Mapping[str, Value], kind: str) -> Forward:
     inputs
         What is fed to it.
     kind
-        As `kind_of_outputs` gives it.
+        As `kind_of_outputs` or `kind_of_tokens` gives it.
 
     Raises
     ------
@@ -63,8 +85,20 @@ def forward_of(graph: Graph, inputs: Mapping[str, Value], kind: str) -> Forward:
     """
     from trainweb.training.export import inference_graph  # which knows the models
 
-    outputs: list[str] = json.loads(kind.partition(" ")[2])
+    base, _, request = kind.partition(" ")
+    if base == GENERATE:
+        return _decoding(graph, *json.loads(request))
+    outputs: list[str] = json.loads(request)
     cut = inference_graph(graph, outputs, {})
     needed: Container[str] = {v.name for v in cut.inputs}
     fed = {name: value for name, value in inputs.items() if name in needed}
     return Forward(cut, fed, outputs, frozenset(deciding_inputs(cut, fed)))
+
+
+def _decoding(graph: Graph, output: str, length: int, rows: int, adapter: bool) -> Forward:
+    from trainweb.generation.incremental import decoding_graph, without_adapter  # not on the way of a first step
+    from trainweb.training.export import inference_graph
+
+    cut = inference_graph(graph, [output], {})
+    decoding = decoding_graph(cut if adapter else without_adapter(cut), length, rows)
+    return Forward(decoding.graph, decoding.feeds, [output], frozenset(), decoding.caches)

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainweb import messages
-from trainweb.backend.wasm.engine.base import MORE
-from trainweb.backend.wasm.memory import Constants
-from trainweb.backend.wasm.plan import Plan, TensorPlace
+from trainweb.backend.engine import MORE
+from trainweb.backend.plan import Constants, Plan, TensorPlace
 from trainweb.compiler.context import SEEN
 from trainweb.errors import FeedError
 from trainweb.ir.layout import (
@@ -29,7 +28,7 @@ from trainweb.ir.layout import (
 from trainweb.model.graph import Tensor
 
 if TYPE_CHECKING:
-    from trainweb.backend.wasm.engine.base import Engine
+    from trainweb.backend.engine import Engine
 
 Stop = Callable[[], bool] | None
 """Whether a run that is under way is to end."""

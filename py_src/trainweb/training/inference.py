@@ -7,17 +7,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trainweb import messages
-from trainweb.backend.wasm.engine import get_engine
+from trainweb.backend.chosen import BACKEND
 from trainweb.compiler import Binding, Plan, compile_model
 from trainweb.compiler.context import Cache
 from trainweb.control.deciding import deciding_inputs
 from trainweb.errors import ModelError
 from trainweb.ir.arena import align
 from trainweb.ir.layout import PARAMETERS, STATE
+from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.floats import computed_in_float32
 from trainweb.model.graph import Graph, Tensor, Value
 from trainweb.ops.frame.infer import FOLDED_INTEGERS
+from trainweb.training.decoder import Decoder
+from trainweb.training.forward import Forward, forward_of
 from trainweb.training.host import (
     DEFAULT_MAX_PLANS,
     N_SEGMENTS,
@@ -29,11 +32,11 @@ from trainweb.training.host import (
     check_segments,
     evaluate,
 )
-from trainweb.training.models import Feeds, InUse, check_feeds, signature_of_feeds
+from trainweb.training.models import Feeds, InUse, cache_bindings, check_feeds, signature_of_feeds
 from trainweb.training.page.bundle import Header, declarations
 
 if TYPE_CHECKING:
-    from trainweb.backend.wasm.engine.base import Engine
+    from trainweb.backend.engine import Engine
 
 
 class InferenceModel:
@@ -56,6 +59,7 @@ class InferenceModel:
         if not self.outputs:
             raise ModelError(f"The graph {graph.name!r} has no outputs: there is nothing to compute.")
         self.deciding = deciding_inputs(graph, self.inputs)
+        self._forwards = {"": Forward(graph, self.inputs, self.outputs, self.deciding)}
 
     def weights(self) -> Iterator[tuple[int, Tensor]]:
         """Offsets of the initializers in the segment of parameters, and what they are."""
@@ -75,18 +79,26 @@ class InferenceModel:
             "segments": [{"bytes": size, "data": None} for size in self.segment_bytes],
         }
 
-    def compile(self, feeds: Feeds, in_use: InUse | None = None) -> Plan:
+    def forward(self, kind: str) -> Forward:
+        """The step of a kind that `training/forward.py` names, or the whole model for ""."""
+        if kind not in self._forwards:
+            self._forwards[kind] = forward_of(self.graph, self.inputs, kind)
+        return self._forwards[kind]
+
+    def compile(self, feeds: Feeds, in_use: InUse | None = None, kind: str = "") -> Plan:
         """Compile a run for these feeds beside plans that keep `in_use`."""
+        forward = self.forward(kind)
+        cache = Cache({binding.offset for binding in self.bindings.values()}, in_use)
         return compile_model(
-            self.graph,
-            {n: feeds[n] for n in self.inputs},
-            self.outputs,
-            bindings=self.bindings,
+            forward.graph,
+            {n: feeds[n] for n in forward.inputs},
+            forward.outputs,
+            bindings=self.bindings | cache_bindings(forward, cache),
             evaluate=partial(evaluate, self.engine),
             segment_bytes=self.segment_bytes,
             arena_limit=self.limits.arena_bytes,
             memory_budget=self.memory_budget,
-            cache=Cache({binding.offset for binding in self.bindings.values()}, in_use),
+            cache=cache,
         )
 
 
@@ -103,18 +115,28 @@ class InferenceCore:
         reproducible: bool = False,
         max_plans: int = DEFAULT_MAX_PLANS,
     ) -> None:
-        self.engine = engine or get_engine(reproducible=reproducible)
+        self.engine = engine or BACKEND.get_engine(reproducible=reproducible)
         self.model = InferenceModel(graph, engine=self.engine, limits=limits or Limits(), memory_budget=memory_budget)
         self.inputs, self.outputs = self.model.inputs, self.model.outputs
         self.host = PlanHost(self.engine, self.model.segment_bytes)
         for offset, tensor in self.model.weights():
             self.host.write_segment(PARAMETERS, offset, memoryview(tensor.data))
         self.plans = PlanCache(self.host, max_plans)
+        self.decoder = Decoder()
 
-    def plan(self, feeds: Feeds) -> LoadedPlan:
+    def plan(self, feeds: Feeds, kind: str = "") -> LoadedPlan:
         """The plan for these feeds."""
         self.host.check()
-        return self.plans.step(check_feeds(self.inputs, feeds), partial(self.model.compile, feeds))
+        key = (kind, *check_feeds(self.model.forward(kind).inputs, feeds))
+        return self.plans.step(key, partial(self.model.compile, feeds, kind=kind))
+
+    def forward(self, kind: str) -> Forward:
+        """The step of a kind."""
+        return self.model.forward(kind)
+
+    def token_plan(self, kind: str, feeds: Mapping[str, Tensor]) -> LoadedPlan:
+        """The plan of a step of new tokens."""
+        return self.plan({name: TensorType(t.dtype, t.shape) for name, t in feeds.items()}, kind)
 
     def run(
         self, feeds: Mapping[str, Tensor], outputs: Sequence[str] | None = None, stop: Stop = None

@@ -10,18 +10,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
-from trainweb.backend.wasm.plan import Plan
+from trainweb.backend.plan import Plan
 from trainweb.compiler import Binding, compile_model
 from trainweb.compiler.context import Cache
 from trainweb.compiler.explain import Explanation
 from trainweb.control.deciding import deciding_inputs
 from trainweb.errors import CheckpointError, ModelError, TrainwebError, UnsupportedError
-from trainweb.ir.layout import GRADIENTS, PARAMETERS, STATE, STATE_LEARNING_RATE, STATE_STEP
+from trainweb.ir.layout import GRADIENTS, PARAMETERS, PREPARED, STATE, STATE_LEARNING_RATE, STATE_STEP
 from trainweb.ir.shapes import TensorType
 from trainweb.loss_counts import LossCount, counted_loss
 from trainweb.metrics import Described, compared_with, with_metrics
 from trainweb.model.checks import Limits
-from trainweb.model.graph import Graph, Tensor, Value
+from trainweb.model.graph import ITEM_SIZE, Graph, Tensor, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.reader import read_model
 from trainweb.ops.frame.infer import initializer_type
@@ -36,12 +36,12 @@ from trainweb.ops.optim.operators import (
     clip_graph,
     scheduler_graph,
 )
-from trainweb.training.forward import PREDICT, Forward, forward_of
+from trainweb.training.forward import GENERATE, PREDICT, Forward, forward_of
 from trainweb.training.host import N_SEGMENTS, STATE_BYTES, check_segments, evaluate
 from trainweb.training.parameters import Layout, ParameterSlot, Shape
 
 if TYPE_CHECKING:
-    from trainweb.backend.wasm.engine.base import Engine
+    from trainweb.backend.engine import Engine
     from trainweb.compiler.pipeline import Observer
 
 BUFFER_SUFFIX = "_grad.accumulation.buffer"
@@ -151,8 +151,8 @@ class SessionModels:
         return signature_of_feeds(deciding, feeds)
 
     def forward(self, kind: str) -> Forward | None:
-        """The step that predicts, of a kind that `kind_of_outputs` gives; None for other kinds."""
-        if base_of(kind) != PREDICT:
+        """The step that predicts or makes tokens, of a kind that `training/forward.py` names; None for other kinds."""
+        if base_of(kind) not in (PREDICT, GENERATE):
             return None
         if kind not in self._forwards:
             graph = self.graphs["eval"]
@@ -242,13 +242,13 @@ class SessionModels:
         *,
         keep_all: bool = False,
     ) -> Plan:
-        """Compile a "train", "eval" or "predict" step.
+        """Compile a "train", "eval", "predict" or "generate" step.
 
         Parameters
         ----------
         kind
             "eval" may be followed by a space and the metrics that are to be summed up, as `request_of` names them;
-            "predict" is followed by its outputs, as `kind_of_outputs` names them.
+            "predict" and "generate" are followed by what `training/forward.py` writes there.
         overwrite
             Gradients overwrite instead of adding.
         in_use
@@ -266,6 +266,10 @@ class SessionModels:
         for s in self.layout.trained():
             bindings[s.name + BUFFER_SUFFIX] = Binding(GRADIENTS, 4 * s.trainable_offset, "float32", s.shape)
         known = {RESET: TensorType("bool", (1,), (overwrite,))} if RESET in names else {}
+        cache = None if keep_all else Cache(self._fixed, in_use)
+        forward = self.forward(kind)
+        if forward is not None and cache is not None:
+            bindings |= cache_bindings(forward, cache)
         plan = compile_model(
             graph,
             {n: feeds[n] for n in self.inputs_of(kind)},
@@ -277,7 +281,7 @@ class SessionModels:
             segment_bytes=self.segment_bytes,
             arena_limit=self.limits.arena_bytes,
             memory_budget=None if keep_all else self.memory_budget,
-            cache=None if keep_all else Cache(self._fixed, in_use),
+            cache=cache,
             # Results of parameters that change between two runs would be invalid in the second.
             cache_trained=base != "train" or not overwrite,
             saves_little=self._is_mostly_frozen() and not keep_all,
@@ -291,7 +295,7 @@ class SessionModels:
     def count_of(self, kind: str) -> str | None:
         """The result of a step that its loss was divided by, where there is one."""
         base = base_of(kind)
-        return None if base == PREDICT else self.counts[base].output
+        return None if base in (PREDICT, GENERATE) else self.counts[base].output
 
     def _graph_of(self, kind: str) -> Graph:
         base, _, request = kind.partition(" ")
@@ -354,8 +358,17 @@ class SessionModels:
         )
 
 
+def cache_bindings(forward: Forward, cache: Cache) -> dict[str, Binding]:
+    """Return places of a step's caches among the values that stay from run to run: the same for a length of text."""
+    bindings: dict[str, Binding] = {}
+    for name, t in forward.caches.items():
+        offset = cache.place(f"{name} {list(t.shape)}", t.size * ITEM_SIZE[t.dtype])
+        bindings[name] = Binding(PREPARED, offset, t.dtype, t.shape)
+    return bindings
+
+
 def base_of(kind: str) -> str:
-    """The kind of a step without the metrics that it sums up, or the outputs that it predicts."""
+    """The kind of a step without its request, such as the metrics that it sums up."""
     return kind.partition(" ")[0]
 
 

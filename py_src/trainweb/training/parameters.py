@@ -214,6 +214,11 @@ class TensorStore(ParameterStore):
             resume = Resume(learning_rate=rate, schedule=schedule, optimizer=kind)
         return Contents(dict(self.tensors), optimizer, self.has_optimizer_state, resume, self.declared)
 
+    def leave(self, layout: Layout) -> None:
+        """Let go of the parameters that a session has in its memory from now on."""
+        if not self.is_nominal:
+            self.tensors = {name: tensor for name, tensor in self.tensors.items() if name not in layout.slots}
+
     def take(self, contents: Contents, *, is_nominal: bool) -> None:
         """Hold these from now on."""
         self.tensors, self.optimizer = contents.tensors, contents.optimizer

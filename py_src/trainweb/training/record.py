@@ -34,6 +34,7 @@ from trainweb.ir.layout import (
     STATE_WARMUP,
 )
 from trainweb.model.graph import Tensor
+from trainweb.model.lazy import pieces_of
 from trainweb.ops.optim.operators import AVERAGES
 from trainweb.training import seed
 from trainweb.training.parameters import MOMENT_OF, Layout, OptimizerState, TensorStore, check_same_type
@@ -101,7 +102,8 @@ def write_segments(host: SegmentMemory, segments: Mapping[int, Pieces]) -> None:
     """Write the contents of segments."""
     for segment, pieces in segments.items():
         for offset, tensor in pieces:
-            host.write_segment(segment, offset, memoryview(tensor.data))
+            for start, piece in pieces_of(tensor):
+                host.write_segment(segment, offset + start, piece)
 
 
 def start_segments(layout: Layout, store: TensorStore) -> dict[int, Pieces]:

@@ -8,6 +8,23 @@ from typing import Any
 from trainweb.errors import UnsupportedError
 
 
+def new_axes(of: str) -> Any:
+    """Return axes of matplotlib for the method `plot` of a class.
+
+    Raises
+    ------
+    UnsupportedError
+        matplotlib is not installed.
+    """
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise UnsupportedError(
+            f"{of}.plot needs matplotlib: pip install matplotlib, in a notebook %pip install matplotlib."
+        ) from error
+    return pyplot.subplots()[1]
+
+
 @dataclass(frozen=True)
 class LearningRates:
     """What `find_learning_rate` found.
@@ -38,11 +55,7 @@ class LearningRates:
             matplotlib is not installed.
         """
         if axes is None:
-            try:
-                from matplotlib import pyplot
-            except ImportError as error:
-                raise UnsupportedError("LearningRates.plot needs matplotlib: pip install matplotlib.") from error
-            axes = pyplot.subplots()[1]
+            axes = new_axes("LearningRates")
         axes.plot(self.rates, self.losses)
         axes.set_xscale("log")
         axes.set_xlabel("learning rate")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from trainweb._names import hides
+from trainweb._names import Hiding
 from trainweb.arguments import checks_keywords, flag, mapping, only_one, texts
 from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import BufferSizeError, FeedError, ModelError, ReleasedError, UnsupportedError
@@ -33,9 +33,8 @@ Model = Any
 """bytes, a path, or an onnx.ModelProto."""
 
 
-@hides("core")
 @checks_keywords
-class TrainingSession(SessionMethods, SessionTasks):
+class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("core",)):
     """Trains a model from its artifacts.
 
     Parameters

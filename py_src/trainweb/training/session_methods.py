@@ -53,7 +53,7 @@ class SessionCalls(Protocol):
 
     def dead_units(self, batches: Sequence[Mapping[str, Tensor]]) -> list[DeadUnits]: ...
 
-    def get_step_count(self) -> int: ...
+    def step_count(self) -> int: ...
 
     def input_metadata(self, training: bool) -> list[Value]: ...
 
@@ -285,7 +285,7 @@ class SessionMethods(ABC):
         """
         return self.core.gradient_norms()
 
-    def get_step_count(self) -> int:
+    def step_count(self) -> int:
         """Completed optimizer steps.
 
         Raises
@@ -293,7 +293,7 @@ class SessionMethods(ABC):
         SessionError
             The session has no optimizer model.
         """
-        return self.core.get_step_count()
+        return self.core.step_count()
 
     def input_metadata(self, training: bool = True) -> list[NodeArg]:
         """Name, type and dims, with symbols, of the inputs of a train (or eval) step.

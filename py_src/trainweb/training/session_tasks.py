@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from trainweb.arguments import checks_keywords, flag, path_of
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from trainweb.artifacts.builder import LossLike, OptimizerLike
+    from trainweb.generation.generate import GeneratedToken
     from trainweb.metrics import Value
     from trainweb.training.ort.options import SessionOptions
     from trainweb.training.reports import LearningRates, OverfitReport
@@ -187,6 +188,69 @@ class SessionTasks:
 
         options = {"batch_size": batch_size, "batched": batched}
         return predict(cast(Any, self), data, outputs, options, ema=ema)
+
+    def generate(
+        self,
+        prompt: Any,
+        *,
+        max_tokens: int = 100,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: Any = (),
+        tokenizer: Any = None,
+        adapter: bool = True,
+    ) -> Iterator[GeneratedToken]:
+        """Tokens that a causal language model writes after a prompt, with the current parameters, one by one.
+
+        Keys and values of earlier tokens are cached. Training between two tokens is allowed; all tokens are then
+        computed again with the new parameters.
+
+        Parameters
+        ----------
+        prompt : str or array_like of int
+            Text, which needs a tokenizer, or token ids.
+        max_tokens : int
+            Most tokens to write.
+        temperature : float
+            Divisor of the logits; 0 takes the most likely token.
+        top_k : int, optional
+            Choose among so many most likely tokens.
+        top_p : float, optional
+            Choose among the most likely tokens whose probabilities together are at least this.
+        seed : int, optional
+            Of the random numbers, 0 by default: the same seed gives the same tokens, also in a page.
+        stop : int, str or sequence of them
+            Token ids and texts that end it. A stop token is given as the last one, without its text.
+        tokenizer : optional
+            An object with `encode` and `decode`: of tokenizers or transformers.
+        adapter : bool
+            False leaves out what LoRA adapters add.
+
+        Yields
+        ------
+        GeneratedToken
+            `token` and the `text` that it completes.
+
+        Raises
+        ------
+        SessionError
+            There is no eval model, or logits are NaN.
+        ModelError
+            The model is not a causal language model, or does not take so many tokens.
+        UnsupportedError
+            The model mixes tokens in a way that needs all of them at once.
+        FeedError
+            The prompt is empty.
+        """
+        from trainweb.generation.generate import generate, logits_of, request_of
+
+        given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+        request = request_of(prompt, stop, tokenizer, {**given, "adapter": adapter})
+        core = cast(Any, self).core
+        core.check_step("eval")
+        return generate(core, logits_of(core.models.own_outputs()), request)
 
     def overfit_one_batch(self, batch: Any, *, steps: int = 100, learning_rate: float | None = None) -> OverfitReport:
         """See whether the session can learn one batch by heart; afterwards it is as before.

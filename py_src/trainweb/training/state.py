@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from trainweb import messages
-from trainweb._names import hides
+from trainweb._names import Hiding
 from trainweb.arguments import checks_keywords, flag
 from trainweb.checkpoint import (
     Checkpoint,
@@ -40,27 +40,22 @@ if TYPE_CHECKING:
 INT64_RANGE = range(-(2**63), 2**63)
 
 
-@hides("store", "latest", "property_values", "lent", "to_checkpoint", "gradient", "optimizer")
 @checks_keywords
-class CheckpointState:
+class CheckpointState(
+    metaclass=Hiding,
+    hidden=("store", "latest", "property_values", "lent", "to_checkpoint", "gradient", "optimizer"),
+):
     """The contents of a checkpoint. While a session uses it, parameters and moments live in kernel memory.
 
     Several sessions on one state share its parameters, moments, step count and learning rate. A call to one of them
     first moves these to its memory, so alternating between two costs a copy each time. Each session has separate
     gradients, reset flag and random numbers.
-
-    Attributes
-    ----------
-    store : ParameterStore
-        The parameters, wherever they are; a session puts its own here until it is released or another has them.
-    latest : MemoryStore or None
-        The parameters of the session that was made last, which has the gradients to be seen.
-    property_values : dict of str to int, float or str
-        The properties.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
+        # A session puts its own here, until it is released or another session takes them.
         self.store: ParameterStore = TensorStore(checkpoint)
+        # The session that was made last has the gradients to be seen.
         self.latest: MemoryStore | None = None
         self.property_values: dict[str, PropertyValue] = dict(checkpoint.properties)
 

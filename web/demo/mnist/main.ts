@@ -16,6 +16,8 @@ import { type Settings, Trainer, type TrainerState } from "./trainer.js";
 
 const MAX_THREADS = 4;
 const MORE_EPOCHS = 3;
+/** Below it the accuracy has no colour of success; guessing reaches 10 %. */
+const GOOD_ACCURACY = 0.8;
 /** The drawing is read again so often while the network changes, in milliseconds. */
 const REPREDICT_MS = 150;
 /** A prediction below this probability is called unsure. */
@@ -153,6 +155,7 @@ function dashboard(trainer: Trainer, curves: Curves): { state(): void; numbers()
     const { lastTest } = trainer.history;
     const { epochs } = trainer.settings;
     texts.accuracy.textContent = lastTest ? percent(lastTest.accuracy) : "–";
+    texts.accuracy.classList.toggle("low", lastTest !== undefined && lastTest.accuracy < GOOD_ACCURACY);
     texts.epoch.textContent = `${Math.min(trainer.epoch, epochs).toFixed(1)} / ${epochs}`;
     texts.loss.textContent = trainer.history.loss?.toFixed(3) ?? "–";
     texts.speed.textContent = trainer.stepsPerSecond > 0 ? trainer.stepsPerSecond.toFixed(1) : "–";

@@ -105,7 +105,7 @@ export class Trainer {
       } as const;
       const onProgress = this.#observer.loading.bind(this.#observer);
       this.#session = await TrainingSession.createFromModel(modelUrl, config, { onProgress });
-      this.#artifacts = await this.#session.getArtifacts();
+      this.#artifacts = await this.#session.artifacts();
       await this.#evaluate();
       this.#setState("ready");
     });

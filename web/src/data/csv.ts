@@ -25,10 +25,11 @@ export interface CsvOptions {
   /** For inputs that are classes by name: the names; a value becomes the place of its name. */
   readonly classes?: Readonly<Record<string, readonly string[]>>;
   /**
-   * Use of values that are missing: an error (default), rows without them, or a value for each column that may lack one.
-   * A value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case.
+   * Use of values that are missing: an error (default), rows without them, NaN, or a value for each column that may lack
+   * one. A value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case. "keep" is of
+   * inputs of floats, which `fillMean` and `fillMedian` of `Dataset` fill.
    */
-  readonly missing?: "error" | "drop" | Readonly<Record<string, string | number | bigint | boolean>>;
+  readonly missing?: "error" | "drop" | "keep" | Readonly<Record<string, string | number | bigint | boolean>>;
 }
 
 const NUMBER = /^[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?$/i;
@@ -90,13 +91,14 @@ export async function readColumns(
     }
   }
   const fills = fillsOf(missing);
+  const keeps = missing === "keep";
   const taken = inputs.flatMap(({ wanted }) => wanted);
   for (const column of fills?.keys() ?? []) {
     if (!taken.includes(column)) {
       throw sessionError("CSV_FILL", { column, names: taken.join(", ") });
     }
   }
-  return parseRows(linesOf(await textOf(source), delimiter), inputs, fills);
+  return parseRows(linesOf(await textOf(source), delimiter), inputs, fills, keeps);
 }
 
 async function textOf(source: CsvSource): Promise<string> {
@@ -216,14 +218,14 @@ function countLines(text: string): number {
 
 /** The use of missing values: texts that stand for them by column; null to drop their rows. */
 function fillsOf(missing: NonNullable<CsvOptions["missing"]>): ReadonlyMap<string, string> | null {
-  if (missing === "error") {
+  if (missing === "error" || missing === "keep") {
     return new Map();
   }
   if (missing === "drop") {
     return null;
   }
   if (typeof missing !== "object" || missing === null || Array.isArray(missing)) {
-    throw badSetting("missing", missing, '"error", "drop", or a value for each column');
+    throw badSetting("missing", missing, '"error", "drop", "keep", or a value for each column');
   }
   return new Map(Object.entries(missing).map(([column, value]) => [column, String(value)]));
 }
@@ -253,7 +255,12 @@ function findPlaces(header: readonly string[], inputs: readonly Input[]): readon
   );
 }
 
-function parseRows(lines: Generator<Line, void>, inputs: readonly Input[], fills: ReadonlyMap<string, string> | null): Record<string, Tensor> {
+function parseRows(
+  lines: Generator<Line, void>,
+  inputs: readonly Input[],
+  fills: ReadonlyMap<string, string> | null,
+  keeps: boolean,
+): Record<string, Tensor> {
   const header = lines.next().value?.values ?? [];
   if (header.length === 0) {
     throw sessionError("EMPTY_DATASET", {});
@@ -274,7 +281,8 @@ function parseRows(lines: Generator<Line, void>, inputs: readonly Input[], fills
     }
     inputs.forEach((input, k) => {
       (texts[k] as string[]).forEach((value, i) => {
-        (values[k] as Value[]).push(valueOf(value, input, line, input.wanted[i] as string, fills));
+        const isKept = keeps && input.classes === null && input.dtype.startsWith("float") && isMissing(value, input);
+        (values[k] as Value[]).push(isKept ? NaN : valueOf(value, input, line, input.wanted[i] as string, fills));
       });
     });
     rows++;

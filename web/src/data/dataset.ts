@@ -63,7 +63,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     return new Dataset(await readColumns(source, columns, options));
   }
 
-  /** Steps of `standardize`, `oneHot`, `categories` and `concat` so far: plain JSON, for `preprocess`. */
+  /** Steps of tables, such as `standardize` and `oneHot`, so far: plain JSON, for `preprocess`. */
   get preprocessing(): readonly PreprocessingStep[] {
     return this.#preprocessing;
   }
@@ -258,6 +258,24 @@ export class Dataset implements AsyncIterable<Row | Batch> {
         }
       }
     });
+  }
+
+  /**
+   * Replace each NaN of inputs of floats by the mean of the numbers in its column.
+   *
+   * @throws FeedError as `standardize`, or when a column has no number
+   */
+  fillMean(...names: string[]): Dataset {
+    return this.#fitted("fill_mean", names);
+  }
+
+  /**
+   * Replace each NaN of inputs of floats by the median of the numbers in its column.
+   *
+   * @throws FeedError as `fillMean`
+   */
+  fillMedian(...names: string[]): Dataset {
+    return this.#fitted("fill_median", names);
   }
 
   /**

@@ -8,6 +8,11 @@ export function countBatches(rows: number, size: number, remainder: Remainder): 
   return remainder === "drop" ? Math.floor(rows / size) : Math.ceil(rows / size);
 }
 
+/** No row came in an epoch, which counts from 0. */
+export function emptyData(epoch: number): Error {
+  return epoch === 0 ? sessionError("EMPTY_DATASET", {}) : sessionError("ENDED_DATASET", { epoch: epoch + 1 });
+}
+
 /**
  * The rows of each batch; an epoch has at least one batch.
  *

@@ -6,6 +6,16 @@ import { sessionError } from "../wire/messages.js";
 import { badSetting } from "./given.js";
 import { liveTensor } from "./rows.js";
 
+/** A step that was fitted by `fillMean` or `fillMedian`. */
+export interface FillStep {
+  /** The kind of step. */
+  readonly type: "fill";
+  /** The input that it changes. */
+  readonly input: string;
+  /** The value of each column that takes the place of NaN. */
+  readonly values: readonly number[];
+}
+
 /** A step that was fitted by `standardize`. */
 export interface StandardizeStep {
   /** The kind of step. */
@@ -39,14 +49,16 @@ export interface ConcatStep {
 }
 
 /** A step of preprocessing: plain JSON, the same in Python. */
-export type PreprocessingStep = StandardizeStep | CategoryStep | ConcatStep;
+export type PreprocessingStep = FillStep | StandardizeStep | CategoryStep | ConcatStep;
 
 type Tensors = ReadonlyMap<string, Tensor>;
 /** Types of steps that are fitted. */
-export type Fitted = "standardize" | "one_hot" | "categories";
+export type Fitted = "fill_mean" | "fill_median" | "standardize" | "one_hot" | "categories";
+type Applied = Exclude<PreprocessingStep, ConcatStep>;
 
 const INTEGERS = ["int64", "int32", "uint8"];
-const TAKES: Readonly<Record<Fitted, readonly string[]>> = {
+const TAKES: Readonly<Record<Applied["type"], readonly string[]>> = {
+  fill: ["float32", "float64"],
   standardize: ["float32", "float64", ...INTEGERS],
   one_hot: ["string", ...INTEGERS],
   categories: ["string"],
@@ -56,6 +68,7 @@ const isListOf = (type: string) => (given: unknown) =>
 
 /** Fields of each type of step besides `type` and `input`, and what they hold. */
 const FIELDS: Readonly<Record<string, Readonly<Record<string, (given: unknown) => boolean>>>> = {
+  fill: { values: isListOf("number") },
   standardize: { mean: isListOf("number"), std: isListOf("number") },
   one_hot: { categories: isListOf("array") },
   categories: { categories: isListOf("array") },
@@ -63,14 +76,17 @@ const FIELDS: Readonly<Record<string, Readonly<Record<string, (given: unknown) =
 };
 
 /**
- * A step that is fitted on columns.
+ * A step that is fitted on columns; of type "fill_mean" or "fill_median" it fills missing values.
  *
- * @throws FeedError when there is no such input, it has another type, or its mean and deviation are not finite
+ * @throws FeedError when there is no such input, it has another type, or its mean, median or deviation is not finite
  */
 export function fittedStep(type: Fitted, input: string, columns: Tensors): PreprocessingStep {
   const tensor = inputOf(input, columns);
-  checkType(type, input, tensor);
+  checkType(type === "fill_mean" || type === "fill_median" ? "fill" : type, input, tensor);
   const [rows, width] = flatDims(tensor);
+  if (type === "fill_mean" || type === "fill_median") {
+    return { type: "fill", input, values: fillsOf(type, input, tensor) };
+  }
   if (type !== "standardize") {
     const values = valuesOf(tensor);
     const categories = Array.from({ length: width }, (_, k) => {
@@ -97,6 +113,29 @@ function ascending(a: string | number, b: string | number): number {
     return left.length - right.length;
   }
   return (left[at] as string).codePointAt(0)! - (right[at] as string).codePointAt(0)!;
+}
+
+/** The mean or median of the numbers that each column has. */
+function fillsOf(type: "fill_mean" | "fill_median", name: string, tensor: Tensor): number[] {
+  const [, width] = flatDims(tensor);
+  const values = Array.from(tensor.data as Float32Array);
+  return Array.from({ length: width }, (_, column) => {
+    const present = values.filter((value, i) => i % width === column && !Number.isNaN(value));
+    if (present.length === 0) {
+      throw sessionError("TABLE_EMPTY", { name, column });
+    }
+    const found = type === "fill_mean" ? present.reduce((sum, value) => sum + value, 0) / present.length : medianOf(present);
+    if (!Number.isFinite(found)) {
+      throw sessionError("TABLE_CENTRE", { name, column });
+    }
+    return found;
+  });
+}
+
+function medianOf(values: readonly number[]): number {
+  const sorted = Float64Array.from(values).sort();
+  const [left, right] = [sorted[(sorted.length - 1) >> 1], sorted[sorted.length >> 1]] as [number, number];
+  return left === right ? left : (left + right) / 2;
 }
 
 /** Mean and population deviation of each column; a constant column's is 1 (the bound is scikit-learn's). */
@@ -136,10 +175,21 @@ export function applySteps(steps: readonly PreprocessingStep[], columns: Tensors
       made.set(step.input, joined);
     } else if (tensor !== undefined) {
       checkType(step.type, step.input, tensor);
-      made.set(step.input, step.type === "standardize" ? standardize(step, tensor) : categorize(step, tensor));
+      made.set(step.input, changed(step, tensor));
     }
   }
   return Object.fromEntries(made);
+}
+
+function changed(step: Applied, tensor: Tensor): Tensor {
+  switch (step.type) {
+    case "fill":
+      return fill(step, tensor);
+    case "standardize":
+      return standardize(step, tensor);
+    default:
+      return categorize(step, tensor);
+  }
 }
 
 /**
@@ -179,7 +229,7 @@ function inputOf(name: string, columns: Tensors): Tensor {
   return liveTensor(name, found, 0);
 }
 
-function checkType(step: Fitted, name: string, { type }: Tensor): void {
+function checkType(step: Applied["type"], name: string, { type }: Tensor): void {
   if (!TAKES[step].includes(type)) {
     throw sessionError("TABLE_TYPE", { name, given: type, step, expected: TAKES[step].join(", ") });
   }
@@ -199,6 +249,13 @@ function checkWidth(name: string, given: number, expected: number): void {
   if (given !== expected) {
     throw sessionError("TABLE_WIDTH", { name, given, expected });
   }
+}
+
+function fill({ input, values }: FillStep, tensor: Tensor): Tensor {
+  const [, width] = flatDims(tensor);
+  checkWidth(input, width, values.length);
+  const data = (tensor.data as Float32Array).map((value, i) => (Number.isNaN(value) ? values[i % width]! : value));
+  return new Tensor(tensor.type as "float32", data, tensor.dims);
 }
 
 function standardize({ input, mean, std }: StandardizeStep, tensor: Tensor): Tensor {

@@ -9,9 +9,6 @@ import { canShareMemory } from "../wire/platform.js";
 
 const HEADER = [0x00, 0x61, 0x73, 0x6d, 0x01, 0x00, 0x00, 0x00];
 
-// () -> v128: i32.const 0, i8x16.splat, i8x16.popcnt
-const SIMD = [1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253, 15, 253, 98, 11];
-
 // () -> v128: two splats, i8x16.relaxed_swizzle
 const RELAXED_SIMD = [
   1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 15, 1, 13, 0, 65, 1, 253, 15, 65, 2, 253, 15, 253, 128, 2,
@@ -25,11 +22,6 @@ const THREADS = [
 
 function validates(sections: readonly number[]): boolean {
   return WebAssembly.validate(new Uint8Array([...HEADER, ...sections]));
-}
-
-/** True if the browser has 128-bit SIMD. Without it trainweb cannot run. */
-export function hasSimd(): boolean {
-  return validates(SIMD);
 }
 
 /** True if the browser has relaxed SIMD (fused multiply-add). */

@@ -14,13 +14,20 @@ export interface SessionCalls {
   readonly tw_session_forget: [copy: number];
   readonly tw_session_trained: [table: number];
   readonly tw_session_exchange: [];
-  readonly tw_session_start: [];
-  readonly tw_session_pull: [mu: number];
-  readonly tw_session_usual: [];
-  readonly tw_session_worse: [];
   readonly tw_session_load: [plan: number, constants: number, codeBase: number, isStep: number];
   readonly tw_session_unload: [plan: number];
   readonly tw_session_excess: [most: number];
+  readonly tw_fit_start: [accumulate: number, onNaN: number, isSum: number, mu: number];
+  readonly tw_fit_at: [];
+  readonly tw_fit_resume: [epoch: number, step: number, kept: number, optimizerSteps: number, lossSum: number, rows: number];
+  readonly tw_fit_epoch: [epoch: number];
+  readonly tw_fit_keep: [];
+  readonly tw_fit_batch: [];
+  readonly tw_fit_trained: [loss: number, weight: number];
+  readonly tw_fit_rest: [];
+  readonly tw_fit_updated: [];
+  readonly tw_fit_undo: [];
+  readonly tw_fit_end: [];
 }
 
 type SessionExports = Readonly<Record<keyof SessionCalls, (session: number, ...args: number[]) => number>>;
@@ -60,9 +67,8 @@ export interface ThreadExports extends KernelExports {
   tw_wake_word(): number;
 }
 
-/** Codes that `tw_worker_loop` returns. */
+/** What `tw_worker_loop` returns to a worker that is to load code; any other code ends the worker. */
 export const WORKER_LOAD = 1;
-export const WORKER_EXIT = 2;
 
 const now = (): number => performance.now();
 

@@ -14,6 +14,9 @@ export const PLAN_NO_BUFFER = 4294967295;
 // A bit of a segment's flags.
 export const PLAN_WRITABLE = 1;
 
+// Most restores of the last good state: after so many, the same fault would come again.
+export const MOST_RESTORES = 3;
+
 // Threads at most, the one that calls among them.
 export const MAX_THREADS = 64;
 
@@ -25,6 +28,13 @@ export const ATTENTION_KEYS = 64;
 
 // Elements of a head at most.
 export const ATTENTION_WIDTH = 256;
+
+// Rows and classes of a block of the scores of a head, and parts of the classes at most.
+export const HEAD_ROWS = 128;
+
+export const HEAD_CLASSES = 512;
+
+export const HEAD_PARTS = 16;
 
 // Labels of a target at most: rows of its states fit into the scratch of a thread.
 export const CTC_LABELS = 16384;
@@ -76,6 +86,20 @@ export const COPY_STEP = 2;
 export const COPY_GOOD = 3;
 export const COPY_TRIAL = 4;
 
+// Reaction to a batch that makes NaN or infinity.
+export const ON_NAN_FAIL = 0;
+export const ON_NAN_STOP = 1;
+export const ON_NAN_SKIP = 2;
+export const ON_NAN_RESTORE = 3;
+
+// The next action of a fit: the next batch; the optimizer step; to undo the batch, or to fail,
+// because `fault` is NaN or infinite; the end.
+export const NEXT_BATCH = 0;
+export const NEXT_UPDATE = 1;
+export const NEXT_UNDO = 2;
+export const NEXT_FAIL = 3;
+export const NEXT_END = 4;
+
 // float16 or bfloat16, as their bits, to float32 and back, rounded to nearest even; exact but for
 // the payload of a NaN
 export const HALF_TO_FLOAT = 0;
@@ -110,6 +134,15 @@ export const SCATTER_I64 = 2;
 
 export const ACTIVATION_NONE = 0;
 export const ACTIVATION_RELU = 1;
+
+// How numbers are stored: of 4 bits, the first in the lower half of a byte; of 8, 16 and 32 bits;
+// float16 and bfloat16.
+export const PACKED_4 = 0;
+export const PACKED_8 = 1;
+export const PACKED_16 = 2;
+export const PACKED_32 = 3;
+export const PACKED_HALF = 4;
+export const PACKED_BFLOAT = 5;
 
 // Weights [gates*hidden, hidden], gates as ONNX orders them: z r h of a GRU, i o f c of an LSTM.
 // Linear: the reset gate is applied to the product (linear_before_reset).
@@ -217,5 +250,21 @@ export const RANGE_NAN = 2;
 export const RANGE_INFINITE = 3;
 export const RANGE_SQUARES = 4;
 export const RANGE_WORDS = 6;
+
+// The position of a fit. `fault`: the segment with NaN or infinity, 0: the loss; `is_batch`: a
+// batch is under way, and not the update that an epoch ends with; `waiting`: batches whose
+// gradients no optimizer step has used yet; `step` and `kept`: batches of the epoch, and those that
+// were not undone; `loss_sum` over `rows` is their mean loss.
+export const FIT_NEXT = 0;
+export const FIT_FAULT = 1;
+export const FIT_IS_BATCH = 2;
+export const FIT_WAITING = 3;
+export const FIT_EPOCH = 4;
+export const FIT_STEP = 5;
+export const FIT_KEPT = 6;
+export const FIT_OPTIMIZER_STEPS = 7;
+export const FIT_LOSS_SUM = 8;
+export const FIT_ROWS = 10;
+export const FIT_WORDS = 12;
 
 export const SEGMENT_NAMES: readonly string[] = ["arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state", "prepared"];

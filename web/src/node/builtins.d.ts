@@ -20,19 +20,49 @@ declare module "node:worker_threads" {
   export const workerData: unknown;
 }
 
+declare module "node:fs" {
+  export function existsSync(path: string): boolean;
+}
+
 declare module "node:fs/promises" {
+  export function mkdtemp(prefix: string): Promise<string>;
+  export function readdir(folder: string): Promise<string[]>;
   export function readFile(file: URL): Promise<Uint8Array<ArrayBuffer>>;
+  export function realpath(path: string): Promise<string>;
+  export function stat(path: string): Promise<{ isDirectory(): boolean }>;
+  export function rm(path: string, options: { readonly recursive: true }): Promise<void>;
+  export function writeFile(path: string, data: Uint8Array): Promise<void>;
+}
+
+declare module "node:module" {
+  export function createRequire(script: string): unknown;
+}
+
+declare module "node:path" {
+  export function join(...parts: readonly string[]): string;
+}
+
+declare module "node:zlib" {
+  export function gunzipSync(data: Uint8Array): Uint8Array;
 }
 
 declare module "node:url" {
+  export function fileURLToPath(url: URL): string;
   export function pathToFileURL(path: string): URL;
 }
 
 declare module "node:os" {
   export function availableParallelism(): number;
+  export function tmpdir(): string;
 }
 
 declare module "node:process" {
   export function cwd(): string;
   export function exit(): never;
+  const process: {
+    readonly env: Readonly<Record<string, string>>;
+    readonly platform: string;
+    cwd(): string;
+  };
+  export default process;
 }

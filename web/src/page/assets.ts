@@ -80,6 +80,12 @@ function assetsIn(folder: string): Record<Asset, URL> {
 const PREBUNDLED = /\/node_modules\/\.vite\/(?:[^?]*\/)?deps[^/?]*\/[^/]*$/;
 const INSTALLED = "/node_modules/trainweb/dist/npm/";
 
+/**
+ * A CDN that follows `exports` sends the script under an address of its own, such as `/npm/trainweb@0.1.0/+esm`. The
+ * other files of the package stay in their folder.
+ */
+const ON_CDN = /(\/trainweb@[^/]+\/)(?!dist\/npm\/)[^?]*$/;
+
 /** The scripts of the package that name their assets, for pages and for Node. Under another name they are a part of a bundle. */
 const OWN_NAMES = /\/(?:module|node)\.js$/;
 
@@ -106,7 +112,7 @@ function assetsOfModule(here: string | undefined): Record<Asset, URL | string> {
   if (here === undefined) {
     return assetsIn(besideBundle(scriptOnStack()));
   }
-  const folder = here.replace(PREBUNDLED, INSTALLED);
+  const folder = here.replace(PREBUNDLED, INSTALLED).replace(ON_CDN, "$1dist/npm/");
   if (folder !== here) {
     return assetsIn(folder);
   }

@@ -35,15 +35,28 @@ export interface TrainableOnly {
   readonly trainableOnly?: boolean;
 }
 
+/** How exact `loadWeights` is. */
+export interface Strict {
+  /** The file must have all parameters, and no others. Default true. */
+  readonly strict?: boolean;
+}
+
 /** The flag, which is given as itself or by its name. */
 export function trainableOnlyOf(given: unknown): boolean {
-  if (typeof given !== "object" || given === null) {
-    checkFlag("trainableOnly", given);
-    return given as boolean;
-  }
-  const { trainableOnly = true } = checkOptions("the call", given as TrainableOnly, { trainableOnly: true });
-  checkFlag("trainableOnly", trainableOnly);
-  return trainableOnly;
+  return flagOf("trainableOnly", given);
+}
+
+/** The flag, which is given as itself or by its name. */
+export function strictOf(given: unknown): boolean {
+  return flagOf("strict", given);
+}
+
+function flagOf<Name extends string>(name: Name, given: unknown): boolean {
+  const isNamed = typeof given === "object" && given !== null;
+  const options = checkOptions("the call", (isNamed ? given : {}) as Partial<Record<Name, unknown>>, { [name]: true } as Record<Name, true>);
+  const value = isNamed ? (options[name] ?? true) : given;
+  checkFlag(name, value);
+  return value as boolean;
 }
 
 /** @throws TypeError when an argument is not a buffer of parameters */

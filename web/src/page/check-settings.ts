@@ -73,6 +73,13 @@ export function checkFields(
   return resolved;
 }
 
+/** Checked values by the page's names, with the defaults of the others. */
+export function withDefaults(checked: Fields, settings: Settings): Fields {
+  return Object.fromEntries(
+    Object.entries(settings).map(([name, { python, default: other }]) => [name, checked[python] ?? other]),
+  );
+}
+
 /** The value as JSON can have it. */
 function checkValue(name: string, value: unknown, kind: Kind): unknown {
   if (kind.kind === "several") {

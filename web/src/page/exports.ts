@@ -4,7 +4,7 @@ export { registerBackend, Tensor, type TypedTensor } from "onnxruntime-common";
 
 export type { FeedsType, FetchesType, ReturnType } from "./arguments.js";
 export type { RunOptions } from "./run-options.js";
-export type { ParameterTypeAndShape, TrainableOnly } from "./call-values.js";
+export type { ParameterTypeAndShape, Strict, TrainableOnly } from "./call-values.js";
 export { buildArtifacts, GradientGraphBuilder } from "./build.js";
 export type { ArtifactSet } from "./build.js";
 export type { FileOptions } from "./call-arguments.js";
@@ -31,7 +31,7 @@ export {
 } from "../wire/errors.js";
 export type { CsvColumns, CsvDtype, CsvOptions, CsvSource } from "../data/csv.js";
 export { Dataset, readCsv } from "../data/dataset.js";
-export type { CategoryStep, ConcatStep, PreprocessingStep, StandardizeStep } from "../data/table.js";
+export type { CategoryStep, ConcatStep, FillStep, PreprocessingStep, StandardizeStep } from "../data/table.js";
 export { example } from "../data/example.js";
 export { listFolder, type FolderSource, type ListedFolder } from "../data/folder.js";
 export { readObjectStore, type ObjectStoreSource } from "../data/indexed-db.js";
@@ -57,6 +57,9 @@ export type {
   FitScheduleSettings,
 } from "./fit/options.js";
 export type { EvaluateOptions, PredictOptions } from "./predict.js";
+export type { GeneratedToken, GenerateOptions, Prompt } from "./generate.js";
+export type { GenerateFields } from "./settings/generate.js";
+export type { Tokenizer } from "./text.js";
 export type { MetricFunction, MetricFunctions, Metrics } from "./own-metrics.js";
 export type * from "./settings/fit.js";
 export type { EvalValues, MetricValue, Remainder } from "../wire/fit.js";

@@ -3,6 +3,7 @@
 import type { Tensor } from "onnxruntime-common";
 
 import type { Dataset } from "../data/dataset.js";
+import { emptyData } from "../data/epoch.js";
 import { badSetting } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import type { Evaluated, EvalValues, WireBatch } from "../wire/fit.js";
@@ -10,7 +11,7 @@ import { sessionError } from "../wire/messages.js";
 import type { NamedTensor, SessionInfo } from "../wire/protocol.js";
 import { checkFlag } from "./call-values.js";
 import { callOf } from "./client.js";
-import { buffersOf, emptyData, packBatch, type FitHost } from "./fit/run.js";
+import { buffersOf, packBatch, type FitHost } from "./fit/run.js";
 import { ModelInputs } from "./model-inputs.js";
 import { checkAverages, resolveEvaluation, resolveMetrics } from "./fit/options.js";
 import { withFunctions, type Metrics } from "./own-metrics.js";

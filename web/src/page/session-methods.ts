@@ -3,7 +3,7 @@
 import type { Tensor } from "onnxruntime-common";
 
 import type { PropertyKind, PropertyValue, SessionMemory, ValueMetadata, AdapterFiles } from "../wire/protocol.js";
-import { checkAdapter, checkBuffer, checkBytes, checkFlag, checkNumber, trainableOnlyOf, type TrainableOnly, typeAndShape, type ParameterTypeAndShape } from "./call-values.js";
+import { checkAdapter, checkBuffer, checkBytes, checkFlag, checkNumber, strictOf, trainableOnlyOf, type Strict, type TrainableOnly, typeAndShape, type ParameterTypeAndShape } from "./call-values.js";
 import { checkOptions } from "../data/nearest.js";
 import { copyBytes, unpackNamed, unpackTensor } from "./tensors.js";
 import type { SessionCaller } from "./session-caller.js";
@@ -154,9 +154,9 @@ export class SessionMethods {
    *
    * @throws SessionError: the session has no optimizer model
    */
-  async getStepCount(): Promise<number> {
+  async stepCount(): Promise<number> {
     this.#calls.checkOptimizer();
-    return this.#calls.call("getStepCount");
+    return this.#calls.call("stepCount");
   }
 
   /**
@@ -246,10 +246,9 @@ export class SessionMethods {
    * @throws CheckpointError: the file has neither format, other parameters though `strict`, or a wrong type or shape.
    *   Nothing was changed
    */
-  async loadWeights(weights: Uint8Array, strict = true): Promise<void> {
+  async loadWeights(weights: Uint8Array, strict: boolean | Strict = true): Promise<void> {
     checkBytes(weights);
-    checkFlag("strict", strict);
-    await this.#calls.call("loadWeights", copyBytes(weights), strict);
+    await this.#calls.call("loadWeights", copyBytes(weights), strictOf(strict));
   }
 
   /**
@@ -257,14 +256,14 @@ export class SessionMethods {
    *
    * @throws SessionError: the session has no adapters
    */
-  async getAdapter(): Promise<AdapterFiles> {
-    return this.#calls.call("getAdapter");
+  async adapter(): Promise<AdapterFiles> {
+    return this.#calls.call("adapter");
   }
 
   /**
    * Go on with another adapter of the same targets and rank; nothing is compiled again, and moments stay.
    *
-   * @param adapter - PEFT's two files, as `getAdapter` gives them
+   * @param adapter - PEFT's two files, as `adapter` gives them
    * @throws CheckpointError: it has other modules, another rank or another scaling
    * @throws SessionError: the session has no adapters
    */

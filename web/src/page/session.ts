@@ -5,14 +5,12 @@ import type { Tensor } from "onnxruntime-common";
 
 import { sessionError } from "../wire/messages.js";
 import { Profile, type ProfileOptions, type WireProfile } from "../wire/profile.js";
-import { log } from "../wire/log.js";
 import type {
   DeadUnits,
   PropertyKind,
   PropertyValue,
   SessionCall,
   SessionInfo,
-  SessionMemory,
   SharedState,
   StepKind,
 } from "../wire/protocol.js";
@@ -40,10 +38,12 @@ import { FederatedClient } from "./federated.js";
 import type { FederatedFields } from "./settings/federated.js";
 import { FitRun, runTrainSteps, type FitHost } from "./fit/run.js";
 import { checkAverages, type FitOptions } from "./fit/options.js";
+import { generate, type GeneratedToken, type GenerateOptions, type Prompt } from "./generate.js";
 import { evaluate, ownOutputs, predict, type EvaluateOptions, type PredictOptions } from "./predict.js";
 import type { FileName } from "./integrity.js";
 import { checkModel, withModel } from "./load-model.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
+import { logCost } from "./memory-cost.js";
 import { ModelInputs } from "./model-inputs.js";
 import { findLearningRate, type FindRateOptions, type LearningRates } from "./fit/find-rate.js";
 import { overfitOneBatch, type OverfitOptions, type OverfitReport, type StateKeeper } from "./fit/overfit.js";
@@ -320,6 +320,16 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
+   * Write tokens after a prompt with a causal language model and the current parameters, one by one.
+   *
+   * @param prompt - text, which needs a tokenizer, or token ids
+   * @throws ModelError or UnsupportedError if the model is not a causal language model; SessionError for logits that are NaN
+   */
+  generate(prompt: Prompt, options: GenerateOptions = {}): AsyncGenerator<GeneratedToken, void, undefined> {
+    return generate(this.#info, (make) => this.#fitHost(this.#fit).send(make), prompt, options);
+  }
+
+  /**
    * Call `runTrainStep`, `runOptimizerStep` and `lazyResetGrad` for each batch, in one message to the worker.
    *
    * @returns the losses
@@ -359,6 +369,11 @@ export class TrainingSession extends SessionMethods {
         }
         this.#client.wakeThreads();
         const answer = this.#channel.post(null, make).then((value) => ({ value }));
+        return this.#follow(answer).then(({ value }) => value);
+      },
+      run: (call) => {
+        this.#client.wakeThreads();
+        const answer = this.#client.request(call).then((value) => ({ value }));
         return this.#follow(answer).then(({ value }) => value);
       },
     };
@@ -476,10 +491,10 @@ export class TrainingSession extends SessionMethods {
    *
    * @throws SessionError for a session that was created from artifacts
    */
-  getArtifacts(options: FileOptions & { readonly as: "blob" }): Promise<Artifacts<Blob>>;
-  getArtifacts(options?: FileOptions<"bytes">): Promise<Artifacts>;
-  async getArtifacts(options: FileOptions = {}): Promise<Artifacts<Uint8Array | Blob>> {
-    const form = formOf("getArtifacts", options);
+  artifacts(options: FileOptions & { readonly as: "blob" }): Promise<Artifacts<Blob>>;
+  artifacts(options?: FileOptions<"bytes">): Promise<Artifacts>;
+  async artifacts(options: FileOptions = {}): Promise<Artifacts<Uint8Array | Blob>> {
+    const form = formOf("artifacts", options);
     const names = ["training_model", "checkpoint", "eval_model", "optimizer_model"] as const;
     const [trainModel, checkpoint, evalModel, optimizerModel] = await Promise.all(
       names.map(async (name) => (await this.#calls.call("artifact", name, form))?.data),
@@ -744,12 +759,6 @@ export class TrainingSession extends SessionMethods {
 /** The compiler finds a call that the class lacks. @internal */
 export const asCalls: (session: TrainingSession) => MethodsByHand = (session) => session;
 
-function logCost(memory: SessionMemory): void {
-  const { arena, arenaWithoutBudget: full, recomputedInstructions: count, recomputedShare: share } = memory;
-  const cost = `${count} instructions run again, for some ${Math.round(100 * share)} % more time`;
-  log("info", `the workspace of a step takes ${arena} bytes instead of ${full}: ${cost}`);
-}
-
 async function createFromArtifacts(
   client: WorkerClient,
   { trainModel, checkpointState, evalModel, optimizerModel }: SessionFiles,
@@ -780,11 +789,7 @@ async function createFromArtifacts(
   return session;
 }
 
-async function createFromBundle(
-  client: WorkerClient,
-  bundle: Source,
-  options: ResolvedOptions,
-): Promise<TrainingSession> {
+async function createFromBundle(client: WorkerClient, bundle: Source, options: ResolvedOptions): Promise<TrainingSession> {
   const file = await loadSource("bundle", bundle, options);
   await client.ready;
   options.progress.compiles();

@@ -23,7 +23,8 @@ export interface Pyodide {
   readonly FS: FileSystem;
   /** Emscripten's module object, with its memory. */
   readonly _module: object;
-  unpackArchive(buffer: ArrayBuffer, format: string): void;
+  toPy(value: unknown): PyProxy;
+  unpackArchive(buffer: ArrayBuffer, format: string, options?: { readonly extractDir: string }): void;
   pyimport(name: string): PyProxy;
   runPython(code: string): unknown;
 }
@@ -73,7 +74,7 @@ interface PyodideModule {
 }
 
 /** An index of packages with none in it: nothing else is ever loaded. */
-const EMPTY_INDEX = {
+export const EMPTY_INDEX = {
   info: { arch: "wasm32", platform: "emscripten", version: PYODIDE_VERSION, abi_version: PYODIDE_ABI },
   packages: {},
 };
@@ -265,7 +266,7 @@ async function load(
 }
 
 /** Let Python run out of memory, which it survives, where the glue would go wrong. */
-function limitHeap({ version, _module }: Pyodide): void {
+export function limitHeap({ version, _module }: Pyodide): void {
   const memory = Object.values(_module).find((value) => value instanceof WebAssembly.Memory);
   if (memory === undefined) {
     throw new EngineError(`the memory of Pyodide ${version} cannot be limited; use version ${PYODIDE_VERSION}.`);

@@ -122,7 +122,7 @@ function megabytes(nbytes: number): string {
 }
 
 const PUBLIC_NAMES: Readonly<Record<string, string>> = {
-  artifact: "getArtifacts",
+  artifact: "artifacts",
   checkpoint: "saveCheckpoint",
   export: "exportModelForInferencing",
   compile_plan: "a step",

@@ -2,7 +2,7 @@
 
 import type { FitEvent } from "../page/fit/events.js";
 import css from "./confusion.css";
-import { make, Panel } from "./panel.js";
+import { FitPanel, make } from "./panel.js";
 
 /** Strength of the colour of a cell with a single row of data. */
 const FAINTEST = 0.25;
@@ -15,7 +15,7 @@ const METRIC = "confusionMatrix";
  *
  * Attribute: `labels`, names of the classes, apart by commas (default: their numbers).
  */
-export class TrainwebConfusion extends Panel {
+export class TrainwebConfusion extends FitPanel {
   /** Attributes that it follows. */
   static readonly observedAttributes = ["labels"];
 
@@ -53,7 +53,7 @@ export class TrainwebConfusion extends Panel {
   /** @internal */
   protected override render(): void {
     if (this.#values.length === 0) {
-      this.#figure.replaceChildren(make("p", { className: "empty", textContent: "The matrix appears here with the first validation." }));
+      this.#figure.replaceChildren(make("p", { className: "empty", textContent: "The matrix appears here after the first epoch." }));
       return;
     }
     const given = this.getAttribute("labels")?.split(",").map((label) => label.trim());

@@ -5,18 +5,13 @@ import plotStyles from "uplot/dist/uPlot.min.css";
 
 import type { EpochEvent, FitEvent, History, ProgressEvent } from "../page/fit/events.js";
 import css from "./curves.css";
-import { make, Panel, written } from "./panel.js";
+import { axisOf, AXIS_HEIGHT, FitPanel, LOGARITHMIC, make, written } from "./panel.js";
 
-const LOGARITHMIC = 3;
 const LOSS = "loss";
 /** The training loss is drawn as the mean of so many steps, or of an epoch where it has fewer. */
 const SMOOTHED_STEPS = 20;
 /** First digits of the values that a logarithmic axis names. */
 const NAMED_DIGITS = [1, 2, 5];
-const FONT = "12px system-ui, sans-serif";
-const AXIS_WIDTH = 46;
-const AXIS_HEIGHT = 26;
-const LABEL_SIZE = 20;
 
 interface Curve {
   readonly name: string;
@@ -60,12 +55,12 @@ class RecentMean {
 /**
  * `<trainweb-curves>`: curves of a fit, live.
  *
- * Attributes: `log` draws the loss on a logarithmic scale; `metrics="accuracy f1"` names the metrics of the validation
- * data to draw (default: all metrics with one number).
+ * Attributes: `log` draws the loss on a logarithmic scale; `metrics="accuracy f1"` names the metrics to draw
+ * (default: all metrics with one number); `validation="test"` is the word of the legend for the validation data.
  */
-export class TrainwebCurves extends Panel {
+export class TrainwebCurves extends FitPanel {
   /** Attributes that it follows. */
-  static readonly observedAttributes = ["log", "metrics"];
+  static readonly observedAttributes = ["log", "metrics", "validation"];
 
   readonly #figure = make("figure");
   #progress: [number, number][] = [];
@@ -153,20 +148,27 @@ export class TrainwebCurves extends Panel {
     const training = this.#progress.length > 0 ? this.#progress : this.#epochs.map(({ epoch, loss }) => [epoch, loss] as const);
     const curves: Curve[] = [
       { name: "training loss", colour: "training", points: training, isMarked: false },
-      { name: "validation loss", colour: "validation", points: pointsOf(this.#epochs, LOSS), isMarked: true },
+      this.#epochCurve("validation", LOSS),
     ];
     return curves.filter(({ points }) => points.length > 0);
   }
 
-  /** A plot for each metric: their scales differ. */
+  /** A plot for each metric: their scales differ. It has training data where `trainMetrics` asked for them. */
   #metricCurves(): Curve[][] {
-    return this.#metricNames().map((name) => [
-      { name: `validation ${name}`, colour: "validation", points: pointsOf(this.#epochs, name), isMarked: true },
-    ]);
+    return this.#metricNames().map((name) =>
+      (["training", "validation"] as const).map((data) => this.#epochCurve(data, name)).filter(({ points }) => points.length > 0),
+    );
+  }
+
+  /** Values of the ends of epochs. */
+  #epochCurve(data: "training" | "validation", name: string): Curve {
+    const word = data === "validation" ? (this.getAttribute("validation") ?? data) : data;
+    return { name: `${word} ${name}`, colour: data, points: pointsOf(this.#epochs, data, name), isMarked: true };
   }
 
   #metricNames(): string[] {
-    const found = Object.entries(this.#epochs.at(-1)?.validation ?? {})
+    const last = this.#epochs.at(-1);
+    const found = Object.entries({ ...last?.training, ...last?.validation })
       .filter(([name, value]) => name !== LOSS && typeof value === "number")
       .map(([name]) => name);
     const wanted = this.getAttribute("metrics")?.split(/[\s,]+/).filter(Boolean);
@@ -175,14 +177,7 @@ export class TrainwebCurves extends Panel {
 
   #options(curves: readonly Curve[], box: HTMLElement, isLogarithmic: boolean): uPlot.Options {
     const end = Math.max(1, Math.ceil(this.#progress.at(-1)?.[0] ?? this.#epochs.length));
-    const axis = {
-      stroke: this.colour("muted"),
-      font: FONT,
-      grid: { stroke: this.colour("line"), width: 1 },
-      ticks: { show: false },
-      labelSize: LABEL_SIZE,
-      labelFont: FONT,
-    };
+    const axis = axisOf((name) => this.colour(name));
     const [{ name }] = curves as [Curve];
     return {
       width: box.clientWidth,
@@ -195,8 +190,7 @@ export class TrainwebCurves extends Panel {
         { ...axis, size: AXIS_HEIGHT, label: "epoch", incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] },
         {
           ...axis,
-          size: AXIS_WIDTH,
-          label: curves.length > 1 ? LOSS : name,
+          label: curves.length > 1 ? name.replace(/^training /, "") : name,
           values: (_plot, ticks) => ticks.map((tick) => (tick === null ? "" : written(tick))),
           ...(isLogarithmic ? { filter: namedOnly, grid: { ...axis.grid, filter: namedOnly } } : {}),
         },
@@ -248,10 +242,10 @@ function namedOnly(_plot: uPlot, values: readonly number[]): (number | null)[] {
   return values.map((value) => (NAMED_DIGITS.includes(Number(value.toExponential()[0])) ? value : null));
 }
 
-function pointsOf(epochs: readonly EpochEvent[], name: string): [number, number][] {
-  return epochs.flatMap(({ epoch, validation }) => {
-    const value = validation?.[name];
-    return typeof value === "number" ? [[epoch, value] as [number, number]] : [];
+function pointsOf(epochs: readonly EpochEvent[], data: "training" | "validation", name: string): [number, number][] {
+  return epochs.flatMap((event) => {
+    const value = event[data]?.[name];
+    return typeof value === "number" ? [[event.epoch, value] as [number, number]] : [];
   });
 }
 

@@ -3,7 +3,7 @@
 import type { FitEvent } from "../page/fit/events.js";
 import type { TrainingSession } from "../page/session.js";
 import css from "./histogram.css";
-import { make, Panel, written } from "./panel.js";
+import { FitPanel, make, written } from "./panel.js";
 
 const BINS = 40;
 const MOST_BINS = 1000;
@@ -74,7 +74,7 @@ export function histogramOf(values: ArrayLike<number>, bins: number = BINS): His
  *
  * Attributes: `bins` (default 40), `label` (a name for the values).
  */
-export class TrainwebHistogram extends Panel {
+export class TrainwebHistogram extends FitPanel {
   /** Attributes that it follows. */
   static readonly observedAttributes = ["bins", "label"];
 

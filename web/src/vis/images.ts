@@ -2,7 +2,6 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-import type { FitEvent } from "../page/fit/events.js";
 import css from "./images.css";
 import { make, Panel } from "./panel.js";
 
@@ -45,9 +44,6 @@ export class TrainwebImages extends Panel {
     this.#items = items;
     this.#figure.replaceChildren(make("ul", {}, ...drawn));
   }
-
-  /** Events of a fit have no images. */
-  override add(_event: FitEvent): void {}
 
   /** @internal */
   protected override render(): void {}

@@ -17,11 +17,12 @@ import { TrainwebConfusion } from "./confusion.js";
 import { TrainwebCurves } from "./curves.js";
 import { TrainwebHistogram } from "./histogram.js";
 import { TrainwebImages } from "./images.js";
+import { TrainwebRates } from "./rates.js";
 
-export { TrainwebConfusion, TrainwebCurves, TrainwebHistogram, TrainwebImages };
+export { TrainwebConfusion, TrainwebCurves, TrainwebHistogram, TrainwebImages, TrainwebRates };
 export { histogramOf, type Histogram } from "./histogram.js";
 export type { ImageItem } from "./images.js";
-export type { Panel } from "./panel.js";
+export type { FitPanel, Panel } from "./panel.js";
 
 declare global {
   interface HTMLElementTagNameMap {
@@ -29,6 +30,7 @@ declare global {
     "trainweb-curves": TrainwebCurves;
     "trainweb-histogram": TrainwebHistogram;
     "trainweb-images": TrainwebImages;
+    "trainweb-rates": TrainwebRates;
   }
 }
 
@@ -37,6 +39,7 @@ const ELEMENTS = {
   "trainweb-curves": TrainwebCurves,
   "trainweb-histogram": TrainwebHistogram,
   "trainweb-images": TrainwebImages,
+  "trainweb-rates": TrainwebRates,
 };
 
 // Servers that render pages import this, too.

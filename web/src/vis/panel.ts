@@ -1,5 +1,7 @@
 /** The base of all elements: a shadow root with styles, colours of the theme, and events of a fit. */
 
+import type uPlot from "uplot";
+
 import type { FitEvent } from "../page/fit/events.js";
 import styles from "./panel.css";
 
@@ -8,7 +10,14 @@ const Base = (globalThis as { HTMLElement?: typeof HTMLElement }).HTMLElement ??
 
 export type ColourName = "ink" | "muted" | "line" | "training" | "validation" | "right" | "wrong";
 
-/** An element that can be given the events of a fit. */
+/** The number by which uPlot knows logarithmic scales. */
+export const LOGARITHMIC = 3;
+export const AXIS_HEIGHT = 26;
+const AXIS_WIDTH = 46;
+const FONT = "12px system-ui, sans-serif";
+const LABEL_SIZE = 20;
+
+/** An element that draws. */
 export abstract class Panel extends Base {
   /** @internal */
   protected readonly root: ShadowRoot;
@@ -23,27 +32,6 @@ export abstract class Panel extends Base {
     const sheet = new CSSStyleSheet();
     sheet.replaceSync(styles + css);
     this.root.adoptedStyleSheets = [sheet];
-  }
-
-  /** A callback of `fit` that shows its events here: `session.fit(data, { callbacks: [panel.listener] })`. */
-  readonly listener = (event: FitEvent): void => this.add(event);
-
-  /** Show an event of a fit. */
-  abstract add(event: FitEvent): void;
-
-  /**
-   * Show the events of a fit as they come.
-   *
-   * @param fit - the result of `session.fit`, or another async iterable of such events
-   * @returns the same fit, to be awaited: a failure is thrown there, not here
-   * @throws TypeError for anything else
-   */
-  watch<T extends AsyncIterable<FitEvent>>(fit: T): T {
-    if (typeof (fit as Partial<T> | null)?.[Symbol.asyncIterator] !== "function") {
-      throw new TypeError("'fit' must be what session.fit returned, or another async iterable of its events.");
-    }
-    this.#follow(fit).catch(() => {});
-    return fit;
   }
 
   /** Called by the browser: it is in a page. */
@@ -85,12 +73,49 @@ export abstract class Panel extends Base {
     probe.remove();
     return color;
   }
+}
+
+/** An element that can be given the events of a fit. */
+export abstract class FitPanel extends Panel {
+  /** A callback of `fit` that shows its events here: `session.fit(data, { callbacks: [panel.listener] })`. */
+  readonly listener = (event: FitEvent): void => this.add(event);
+
+  /** Show an event of a fit. */
+  abstract add(event: FitEvent): void;
+
+  /**
+   * Show the events of a fit as they come.
+   *
+   * @param fit - the result of `session.fit`, or another async iterable of such events
+   * @returns the same fit, to be awaited: a failure is thrown there, not here
+   * @throws TypeError for anything else
+   */
+  watch<T extends AsyncIterable<FitEvent>>(fit: T): T {
+    if (typeof (fit as Partial<T> | null)?.[Symbol.asyncIterator] !== "function") {
+      throw new TypeError("'fit' must be what session.fit returned, or another async iterable of its events.");
+    }
+    this.#follow(fit).catch(() => {});
+    return fit;
+  }
 
   async #follow(fit: AsyncIterable<FitEvent>): Promise<void> {
     for await (const event of fit) {
       this.add(event);
     }
   }
+}
+
+/** Settings that all axes share. */
+export function axisOf(colour: (name: ColourName) => string): uPlot.Axis & { grid: uPlot.Axis.Grid } {
+  return {
+    stroke: colour("muted"),
+    font: FONT,
+    grid: { stroke: colour("line"), width: 1 },
+    ticks: { show: false },
+    labelSize: LABEL_SIZE,
+    labelFont: FONT,
+    size: AXIS_WIDTH,
+  };
 }
 
 /** An HTML element with properties and children. */

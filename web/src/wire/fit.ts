@@ -82,26 +82,11 @@ export interface EpochRecord {
   readonly training: EvalValues | null;
 }
 
-/** An epoch that the page has the worker end. */
-export interface EpochTask {
-  readonly seconds: number;
-  readonly validation: EvalValues | null;
-  readonly training: EvalValues | null;
-  /** True: the fit was stopped, and may have left out batches and validation. */
-  readonly isStopped: boolean;
-}
-
-/** Epochs that are done since the last answer, and what early stopping says of all. */
-export interface EpochAnswer {
+/** The state that a fit begins with: the state of its checkpoint, if it has one. */
+export interface FitStart {
+  readonly position: Pick<FitPosition, "epoch" | "optimizerSteps">;
   readonly epochs: readonly EpochRecord[];
   readonly bestEpoch: number | null;
-  /** True: the fit is to end. */
-  readonly isOver: boolean;
-}
-
-/** The state that a fit begins with: the state of its checkpoint, if it has one. */
-export interface FitStart extends EpochAnswer {
-  readonly position: Pick<FitPosition, "epoch" | "step" | "optimizerSteps">;
   /** Of all batches. */
   readonly losses: Float32Array;
 }
@@ -114,6 +99,7 @@ export interface WireClip {
 
 /** A fit as the worker knows it. */
 export interface FitSpec {
+  readonly epochs: number;
   /** The first output of the training model. */
   readonly loss: string;
   readonly accumulate: number;
@@ -125,9 +111,15 @@ export interface FitSpec {
   /** Rows of a batch, for data that lies in the worker. */
   readonly batchSize: number;
   readonly remainder: Remainder;
-  /** Tensors whose first axis counts rows; null: batches come with the calls. */
+  /** Seed of the order of rows; null: they stay in theirs. */
+  readonly seed: number | null;
+  /** True: the page says the learning rates. */
+  readonly hasSchedule: boolean;
+  /** Tensors whose first axis counts rows; null: the page has a stream of batches. */
   readonly train: readonly NamedTensor[] | null;
   readonly validation: readonly NamedTensor[] | null;
+  readonly hasValidation: boolean;
+  readonly evaluatesTraining: boolean;
   readonly evaluation: WireEvaluation | null;
   readonly early: WireEarlyStopping | null;
   readonly checkpoint: FitCheckpoint | null;
@@ -164,32 +156,6 @@ export interface StepsAnswer {
   readonly buffers: readonly ArrayBuffer[];
 }
 
-/** The next training data: an epoch of the rows in the worker, or batches. */
-export interface TrainTask {
-  readonly epoch: number;
-  /** Seed of the order of rows; null: they stay in theirs. */
-  readonly seed: number | null;
-  /** Null: the rows in the worker. */
-  readonly batches: readonly WireBatch[] | null;
-  /** Learning rates of the optimizer steps; null: the rate stays as it is. */
-  readonly rates: Float64Array | null;
-  /** The optimizer step of the fit that the first rate belongs to. */
-  readonly from: number;
-  /** True: the epoch ends, and with it the accumulation. */
-  readonly isLast: boolean;
-  /** True: the fit ends here. Messages on its port may arrive later than this. */
-  readonly isStopped: boolean;
-}
-
-/** What was trained. */
-export interface TrainAnswer {
-  /** One loss per batch; NaN for a batch that was undone. */
-  readonly losses: Float32Array;
-  readonly optimizerSteps: number;
-  /** True if NaN or infinity has ended the fit. */
-  readonly isNaN: boolean;
-}
-
 /** A number, a number for each class, or rows of numbers: a confusion matrix has a row for each true class. */
 export type MetricValue = number | readonly number[] | readonly (readonly number[])[];
 
@@ -202,9 +168,6 @@ export interface Evaluated {
   /** Predictions and targets of each batch, if the evaluation collects them. */
   readonly rows: readonly CollectedRows[];
 }
-
-/** The data of a fit that is evaluated. */
-export type EvaluatedData = "validation" | "training";
 
 /** Predictions and targets of a batch. */
 export type CollectedRows = readonly [predictions: NamedTensor, targets: NamedTensor];
@@ -222,4 +185,59 @@ export interface FitProgress {
   readonly epoch: number;
   readonly step: number;
   readonly loss: number;
+}
+
+/** Batches that are done since the last such message. */
+export interface FitLosses {
+  /** NaN for a batch that was undone. */
+  readonly losses: Float32Array;
+  readonly optimizerSteps: number;
+  /** True if NaN or infinity has ended the fit. */
+  readonly isNaN: boolean;
+}
+
+/** The end of a fit that did not fail. */
+export type FitEnd = "done" | "stopped" | "early" | "nan";
+
+/** Questions of the worker to the page, with their answers. The answer is null where the fit ends. */
+export interface FitAsks {
+  /** Learning rates of optimizer steps. */
+  readonly rates: { readonly about: RateRange; readonly answer: Float64Array };
+  /** The next batch of a stream, the first after `start` others, and learning rates; null: there are no more. */
+  readonly batch: { readonly about: StreamPlace; readonly answer: StreamBatch };
+  /** Values of an evaluation, the page's functions among them. */
+  readonly values: { readonly about: Evaluated; readonly answer: EvalValues };
+  /** The end of callbacks for an epoch. */
+  readonly epoch: { readonly about: Pick<FitStart, "bestEpoch"> & { readonly record: EpochRecord }; readonly answer: null };
+  readonly end: { readonly about: FitEnd; readonly answer: null };
+}
+
+/** Optimizer steps. */
+export interface RateRange {
+  readonly from: number;
+  readonly count: number;
+}
+
+export interface StreamPlace {
+  readonly of: "train" | "validation";
+  readonly start: number;
+  readonly steps: RateRange | null;
+}
+
+export interface StreamBatch {
+  readonly batch: WireBatch;
+  /** Null: the rate stays as it is. */
+  readonly rates: Float64Array | null;
+}
+
+/** A question, and an answer with the same number. */
+export interface FitAsk<Name extends keyof FitAsks = keyof FitAsks> {
+  readonly id: number;
+  readonly ask: Name;
+  readonly about: FitAsks[Name]["about"];
+}
+/** The answer to a question. */
+export interface FitAnswer {
+  readonly id: number;
+  readonly answer: unknown;
 }

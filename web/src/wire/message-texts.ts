@@ -34,10 +34,6 @@ export const MESSAGES = {
     error: "ModelError",
     text: "A fit with 'proximal' cannot go on from a checkpoint: it pulls towards the parameters that it started with.",
   },
-  NEEDS_EXTRA: {
-    error: "UnsupportedError",
-    text: "{what} is not installed: pip install 'trainweb[{extra}]'. It does not run in a page.",
-  },
   BEYOND_BOUND: {
     error: "ModelError",
     text: "The update has an element of magnitude {value}, beyond the bound {bound}: clip it, or let all members take a larger bound.",
@@ -186,25 +182,13 @@ export const MESSAGES = {
     error: "SessionError",
     text: "This session has no adapters: give 'lora' in the config of createFromModel.",
   },
-  CHECKPOINT_TOO_LARGE: {
-    error: "LimitError",
-    text: "The checkpoint would have {nbytes} bytes; one file holds at most {limit}. Take the parameters by getContiguousParameters() or exportWeights().",
-  },
   NOT_IN_BUNDLE: {
     error: "SessionError",
     text: "The bundle was not compiled for {what}, and it carries no models to compile it from. Make the bundle with `trainweb compile`, which includes the models, or create the session from its artifacts.",
   },
-  OTHER_PARAMETERS: {
-    error: "ModelError",
-    text: "The parameters of the models differ from the parameters of the compiled plans.",
-  },
   ARENA_LIMIT: {
     error: "LimitError",
     text: "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}.",
-  },
-  SESSION_TOO_LARGE: {
-    error: "LimitError",
-    text: "The weights of this session take {nbytes} bytes with their gradients and the optimizer's moments; the kernels' memory has {limit} at most. Freeze parameters, or take an optimizer with fewer moments.",
   },
   NOT_A_COUNT: {
     error: "SessionError",
@@ -302,10 +286,6 @@ export const MESSAGES = {
     error: "FeedError",
     text: "Row {position} of the data has {given} as {name!r}; the first row of its batch has {expected}.",
   },
-  RAGGED_VALUE: {
-    error: "FeedError",
-    text: "Row {position} of the data has no array as {name!r}: {reason}",
-  },
   DISPOSED_VALUE: {
     error: "FeedError",
     text: "Row {position} of the data has a tensor as {name!r} that is disposed: keep tensors until the fit has ended.",
@@ -368,7 +348,7 @@ export const MESSAGES = {
   },
   CSV_MISSING: {
     error: "FeedError",
-    text: "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows out, or to a value for each column that may lack one.",
+    text: "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows out, or to a value for each column that may lack one. Of floats, \"keep\" makes NaN.",
   },
   CSV_FILL: {
     error: "FeedError",
@@ -396,7 +376,15 @@ export const MESSAGES = {
   },
   TABLE_MOMENTS: {
     error: "FeedError",
-    text: "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill or drop such values.",
+    text: "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill NaN by 'fill_mean' or 'fill_median' ('fillMean' and 'fillMedian' in a page), or drop such rows.",
+  },
+  TABLE_CENTRE: {
+    error: "FeedError",
+    text: "{name!r} has infinity or numbers too large to add up in column {column}: there is no finite mean.",
+  },
+  TABLE_EMPTY: {
+    error: "FeedError",
+    text: "{name!r} has no number in column {column}, only NaN: there is no value to fill in. Leave the column out.",
   },
   TABLE_WIDTH: {
     error: "FeedError",
@@ -466,6 +454,34 @@ export const MESSAGES = {
     error: "ModelError",
     text: "The eval model gives {names}, and its loss does not compare one tensor. Name the outputs to predict as 'outputs'.",
   },
+  NO_LOGITS: {
+    error: "ModelError",
+    text: "generate reads the output 'logits', or the only output of the model; it has {names}. Name the output 'logits'.",
+  },
+  NOT_CAUSAL: {
+    error: "ModelError",
+    text: "Output {name!r} of a token changes with the tokens after it: the model is not causal. generate takes models that predict the next token; export the model with its causal mask.",
+  },
+  SEQUENCE_TOO_LONG: {
+    error: "ModelError",
+    text: "The model does not take {length} tokens, prompt and new ones together: {fault} Give a shorter prompt or less 'maxTokens'.",
+  },
+  LOGITS_NOT_FINITE: {
+    error: "SessionError",
+    text: "Token {position} has a logit that is NaN or infinite, so no next token can be chosen. Check the parameters: training may have diverged.",
+  },
+  EMPTY_PROMPT: {
+    error: "FeedError",
+    text: "The prompt has no tokens; give at least one.",
+  },
+  TEXT_WITHOUT_TOKENIZER: {
+    error: "ModelError",
+    text: "{name!r} is text, which needs a tokenizer: give 'tokenizer', or token ids.",
+  },
+  GREEDY_SETTING: {
+    error: "ModelError",
+    text: "{name!r} changes nothing at temperature 0, which takes the most likely token. Give a temperature above 0.",
+  },
   NO_ROWS_IN_OUTPUT: {
     error: "SessionError",
     text: "Output {name!r} has shape {shape!r} for {rows} rows; its first axis must count rows. Leave it out, or give all rows in one batch.",
@@ -505,10 +521,6 @@ export const MESSAGES = {
   NO_PREDICTIONS: {
     error: "ModelError",
     text: "Metrics compare an output of the eval model with a target; it has {names}. Name the output among additionalOutputNames in the config of createFromModel, and as 'predictions' where there are several.",
-  },
-  METRIC_SHAPES: {
-    error: "FeedError",
-    text: "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}.",
   },
   METRIC_TYPE: {
     error: "FeedError",
@@ -662,10 +674,6 @@ export const MESSAGES = {
     error: "BufferSizeError",
     text: "Size of the buffer passed into loadParametersBuffer must match the number of parameters in the model. Please use getParametersSize method to check. Expected: {expected} bytes, Actual: {actual} bytes.",
   },
-  OTHER_WEIGHTS: {
-    error: "CheckpointError",
-    text: "The file {said}. With strict false, only the parameters that the file and the model share are loaded.",
-  },
   PROPERTY_RANGE: {
     error: "RangeError",
     text: "A property may be an integer of at most 64 bits; this one has {bits}. Keep it as a text or as a float.",
@@ -685,10 +693,6 @@ export const MESSAGES = {
   SETTING_TWICE: {
     error: "TypeError",
     text: "{what} takes {name!r} and {other!r} for the same setting: give one of them.",
-  },
-  NO_DECAY: {
-    error: "ModelError",
-    text: "{what} has no setting 'weight_decay'; it has {names}.",
   },
   MISSING_SETTING: {
     error: "ModelError",
@@ -717,13 +721,5 @@ export const MESSAGES = {
   NO_AVERAGES: {
     error: "SessionError",
     text: "The session keeps no averages of its parameters: make it, or its artifacts, with the setting 'ema'.",
-  },
-  UNKNOWN_IN_GROUP: {
-    error: "ModelError",
-    text: "A group names {name!r}, which is not a trained parameter; they are {names}.",
-  },
-  LOSS_INPUTS: {
-    error: "ModelError",
-    text: "{loss} takes {n} of the model's outputs, but these are given: {names}. Choose with 'lossInputNames'.",
   },
 } as const;

@@ -3,7 +3,7 @@
 import type { WireError } from "./errors.js";
 import type { PackageFiles } from "./files.js";
 import type {
-  CheckpointFolder, EpochAnswer, EpochTask, Evaluated, EvaluatedData, FitSpec, FitStart, StepsAnswer, StepsTask, TrainAnswer, TrainTask, WireBatch,
+  CheckpointFolder, Evaluated, FitSpec, FitStart, StepsAnswer, StepsTask, WireBatch,
   WireEvaluation,
 } from "./fit.js";
 import type { GivenImage, ResolvedImageOptions } from "./images.js";
@@ -181,6 +181,28 @@ export interface Workspace {
   readonly feeds: readonly PlacedBytes[];
 }
 
+/** Settings of the choice of a token, as `Sampling` of trainweb/generation/sampling.py. */
+export interface SamplingSettings {
+  readonly temperature: number;
+  readonly topK: number | null;
+  readonly topP: number | null;
+  readonly seed: number;
+}
+
+/** A text whose next token is asked for. */
+export interface TokenTask {
+  /** The prompt and the tokens that were chosen before. */
+  readonly tokens: readonly number[];
+  /** Number of tokens that were chosen before. */
+  readonly place: number;
+  readonly maxTokens: number;
+  /** The logits. */
+  readonly output: string;
+  readonly sampling: SamplingSettings;
+  /** False leaves out what adapters add. */
+  readonly adapter: boolean;
+}
+
 /** Results of a plan, and the buffers of its feeds, for the page to use again. */
 export interface RunAnswer {
   readonly results: readonly NamedTensor[];
@@ -241,10 +263,11 @@ export interface WorkerApi {
   /**
    * Begin a fit, the only one of its session, or go on from its checkpoint.
    *
-   * @param port - the page sends each `FitOrder` on it, and receives the `FitProgress`
+   * @param port - the page sends each `FitOrder` and `FitAnswer` on it, and receives `FitProgress`, `FitLosses` and `FitAsk`
    */
   startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<FitStart>>;
-  fitTrain(handle: number, task: TrainTask): MaybePromise<Result<TrainAnswer>>;
+  /** Run the fit. Other calls of the session run between its parts. */
+  runFit(handle: number): Promise<Result<null>>;
   /**
    * Evaluate a batch; null: the values, for all batches were there.
    *
@@ -259,21 +282,8 @@ export interface WorkerApi {
    */
   predict(handle: number, outputs: readonly string[], batch: WireBatch, whole: number, averaged: boolean):
     MaybePromise<Result<readonly NamedTensor[]>>;
-  /** The values once the last batches have come; null before, and when the fit ends early. */
-  fitEvaluate(
-    handle: number,
-    batches: readonly WireBatch[] | null,
-    isLast: boolean,
-    data: EvaluatedData,
-  ): MaybePromise<Result<Evaluated | null>>;
-  /** An epoch is done. The answer has no epoch if all of its batches were undone, or none was trained on. */
-  fitEpoch(handle: number, task: EpochTask): MaybePromise<Result<EpochAnswer>>;
-  /**
-   * Settles when the checkpoint is written.
-   *
-   * @param isWhole - it did not fail: the session gets the best parameters, if they are to be restored
-   */
-  endFit(handle: number, isWhole: boolean): MaybePromise<Result<null>>;
+  /** The next token of a text. */
+  nextToken(handle: number, task: TokenTask): MaybePromise<Result<number>>;
   /** Keep all that a session goes on from. */
   saveSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>>;
   /** Copy the state that sessions on one checkpoint state share. */

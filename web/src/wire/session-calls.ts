@@ -45,7 +45,7 @@ export interface SessionCalls {
   /** Units of ReLU, ThresholdedRelu, and Clip from 0 that are 0 for every row of some batches. */
   readonly deadUnits: Call<[batches: readonly (readonly Feed[])[]], readonly DeadUnits[]>;
   /** Completed optimizer steps. */
-  readonly getStepCount: Call<[], number>;
+  readonly stepCount: Call<[], number>;
   /** Name, type and dims, with symbols, of the inputs of a train (or eval) step. */
   readonly inputMetadata: Call<[training: boolean], readonly ValueMetadata[]>;
   /** Name, type and dims, with symbols, of the outputs of a train (or eval) step. */
@@ -83,7 +83,7 @@ export interface SessionCalls {
   /** Overwrite parameters with the contents of a safetensors or npz file. Gradients and moments stay. */
   readonly loadWeights: Call<[weights: Uint8Array, strict: boolean], null>;
   /** The trained adapters of a session made with `lora`, as PEFT's two files. */
-  readonly getAdapter: Call<[], AdapterFiles>;
+  readonly adapter: Call<[], AdapterFiles>;
   /** Go on with another adapter of the same targets and rank; nothing is compiled again, and moments stay. */
   readonly loadAdapter: Call<[adapter: AdapterFiles], null>;
   /** The forward model with the adapters merged into its weights. */

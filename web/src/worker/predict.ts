@@ -20,7 +20,7 @@ export async function predictBatch(
 ): Promise<readonly NamedTensor[]> {
   const kind = forwardKind(outputs);
   const needed = await core.openForward(kind);
-  const isUnused = ({ name }: Feed): boolean => core.inputsOf("eval").some((one) => one.name === name) && !needed.has(name);
+  const isUnused = ({ name }: Feed): boolean => core.inputsOf("eval").some((one) => one.name === name) && !needed.some((one) => one.name === name);
   const { rows } = batch;
   try {
     const given = batch.feeds.filter((feed) => !isUnused(feed)).map((feed) => filled(feed, rows, whole));

@@ -11,7 +11,7 @@ import type { FileData, MaybePromise, ValueMetadata } from "../wire/protocol.js"
 import type { WireModelReport } from "../wire/report.js";
 import type { DeadUnits, FloatType } from "../wire/values.js";
 import { convertFloats, FLOAT_BYTES } from "./floats.js";
-import type { Bundle, FeedType, KeptValue, PlanKind, RawBundle, RawPlan } from "./bundle/bundle.js";
+import type { Bundle, Declaration, FeedType, ForwardKind, KeptValue, PlanKind, RawBundle, RawPlan } from "./bundle/bundle.js";
 import type { Property } from "./session-record.js";
 
 /** Segments that are to be filled. */
@@ -170,9 +170,9 @@ export class PythonModels {
     return { header: value as RawPlan["header"], blobs: file?.data ?? new Uint8Array() };
   }
 
-  /** The inputs of the step that predicts these outputs. */
-  forwardInputs(outputs: readonly string[]): readonly string[] {
-    return this.#bridge.call("forward_inputs", this.#handle, JSON.stringify(outputs)).value as readonly string[];
+  /** The inputs of a step that predicts or makes tokens. */
+  forwardInputs(kind: ForwardKind): readonly Declaration[] {
+    return this.#bridge.call("forward_inputs", this.#handle, kind).value as readonly Declaration[];
   }
 
   /** The plan of a step that keeps every tensor, and its nodes. */

@@ -78,8 +78,8 @@ export class SessionCore implements CallTable, PlanSource {
   readonly #properties: PropertyTable;
   readonly #inspected: InspectedPlans;
   readonly #numerics: NumericsCheck | null;
-  /** Names of the feeds of steps that predict, by their kinds. */
-  readonly #forwards = new Map<ForwardKind, ReadonlySet<string>>();
+  /** Feeds of steps that predict or make tokens, by their kinds. */
+  readonly #forwards = new Map<ForwardKind, readonly Declaration[]>();
   #nominal: boolean;
 
   /** @throws EngineError when the kernels' memory has no room */
@@ -290,23 +290,23 @@ export class SessionCore implements CallTable, PlanSource {
     }
   }
 
-  /** The names of what the step that predicts is fed; Python knows them. */
-  openForward(kind: ForwardKind): MaybePromise<ReadonlySet<string>> {
+  /** The inputs of a step that predicts or makes tokens; Python knows them. */
+  openForward(kind: ForwardKind): MaybePromise<readonly Declaration[]> {
     this.#checkStep("eval");
     const known = this.#forwards.get(kind);
     if (known !== undefined) {
       return known;
     }
-    return withValue(this.#models.get("predict"), (models) => {
-      const names = new Set(models.forwardInputs(outputsOf(kind)));
-      this.#forwards.set(kind, names);
-      return names;
+    return withValue(this.#models.get(kind.slice(0, kind.indexOf(" "))), (models) => {
+      const inputs = models.forwardInputs(kind);
+      this.#forwards.set(kind, inputs);
+      return inputs;
     });
   }
 
   inputsOf(plan: PlanKind): readonly Declaration[] {
     if (isForward(plan)) {
-      return this.#bundle.inputs.eval.filter(({ name }) => this.#forwards.get(plan)?.has(name));
+      return this.#forwards.get(plan) ?? [];
     }
     const kind = baseOf(plan);
     return kind === "train" || kind === "eval" ? this.#bundle.inputs[kind] : kind === "clip" ? CLIP_INPUTS : [];
@@ -424,7 +424,7 @@ export class SessionCore implements CallTable, PlanSource {
     if (!this.#bundle.hasAverages) {
       throw sessionError("NO_AVERAGES", {});
     }
-    if (this.getStepCount() === 0) {
+    if (this.stepCount() === 0) {
       return action(); // the parameters are all that there is to average
     }
     return whileExchanged(() => this.#memory.demand("tw_session_exchange"), action);
@@ -534,7 +534,7 @@ export class SessionCore implements CallTable, PlanSource {
     return null;
   }
 
-  getStepCount(): number {
+  stepCount(): number {
     this.#checkOptimizer();
     return Number(this.#state.getBigInt64(4 * STATE_STEP, true));
   }
@@ -656,8 +656,8 @@ export class SessionCore implements CallTable, PlanSource {
     }
   }
 
-  getAdapter(): MaybePromise<AdapterFiles> {
-    return withValue(this.#adapted("getAdapter"), (models) => models.adapter(this.#memory.bases));
+  adapter(): MaybePromise<AdapterFiles> {
+    return withValue(this.#adapted("adapter"), (models) => models.adapter(this.#memory.bases));
   }
 
   loadAdapter(adapter: AdapterFiles): MaybePromise<null> {
@@ -686,9 +686,9 @@ export class SessionCore implements CallTable, PlanSource {
     if (!this.#models.hasArtifacts) {
       throw sessionError("NO_ARTIFACTS", {});
     }
-    return withValue(this.#models.get("getArtifacts"), (models) => {
+    return withValue(this.#models.get("artifacts"), (models) => {
       const file = models.artifact(name);
-      return file === null ? null : this.#assembled(models, "getArtifacts", file, form);
+      return file === null ? null : this.#assembled(models, "artifacts", file, form);
     });
   }
 

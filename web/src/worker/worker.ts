@@ -6,7 +6,7 @@ import { STATE } from "../engine/layout.js";
 import { bootPython } from "../python/boot.js";
 import { Bridge } from "../python/bridge.js";
 import type { PulseTask } from "../engine/pool.js";
-import { EngineError, toWire } from "../wire/errors.js";
+import { EngineError, fromWire, toWire } from "../wire/errors.js";
 import { readCheckpoint, withCheckpoint, writeCheckpoint } from "../storage/checkpoints.js";
 import { startWorker } from "../wire/start-worker.js";
 import { messageOf } from "../wire/fetch-file.js";
@@ -15,16 +15,11 @@ import { setLogLevel, type LogLevel } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
 import type {
   CheckpointFolder,
-  EpochAnswer,
-  EpochTask,
   Evaluated,
-  EvaluatedData,
   FitSpec,
   FitStart,
   StepsAnswer,
   StepsTask,
-  TrainAnswer,
-  TrainTask,
   WireBatch,
   WireEvaluation,
 } from "../wire/fit.js";
@@ -54,6 +49,7 @@ import type {
   SessionCall,
   SessionInfo,
   StepKind,
+  TokenTask,
   WorkerApi,
   WorkerInfo,
   WorkerSettings,
@@ -63,6 +59,7 @@ import { parseBundle, parseInference, splitBundle, type Bundle, type RawBundle }
 import { BundleCache, cacheName } from "./cache.js";
 import { buildArtifacts, gradientGraph, StateCore } from "./file-calls.js";
 import { Evaluations } from "./evaluation.js";
+import { Decoder } from "./decoder.js";
 import { predictBatch } from "./predict.js";
 import { runTrainSteps, WorkerFit } from "./fit/loop.js";
 import { InferenceCore } from "./inference-core.js";
@@ -90,6 +87,7 @@ interface TrainingTurns extends Turns<SessionCore> {
   /** The cache of its bundle, if there is one. */
   readonly cache: BundleCache | null;
   readonly evaluations: Evaluations;
+  readonly decoder: Decoder;
   fit: WorkerFit | null;
 }
 
@@ -242,27 +240,27 @@ class SessionWorker implements WorkerApi {
   }
 
   startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<FitStart>> {
-    return this.#perform(handle, (session) => {
-      session.fit = new WorkerFit(session.core, spec, port);
-      return session.fit.start();
+    return this.#perform(handle, async (session) => {
+      const fit = new WorkerFit(session.core, spec, port);
+      const start = await fit.start();
+      session.fit = fit;
+      return start;
     });
   }
 
-  fitEpoch(handle: number, task: EpochTask): MaybePromise<Result<EpochAnswer>> {
-    return this.#perform(handle, (session) => fitOf(session).endEpoch(task));
-  }
-
-  fitTrain(handle: number, task: TrainTask): MaybePromise<Result<TrainAnswer>> {
-    return this.#perform(handle, (session) => fitOf(session).train(task));
-  }
-
-  fitEvaluate(
-    handle: number,
-    batches: readonly WireBatch[] | null,
-    isLast: boolean,
-    data: EvaluatedData,
-  ): MaybePromise<Result<Evaluated | null>> {
-    return this.#perform(handle, (session) => fitOf(session).evaluate(batches, isLast, data));
+  runFit(handle: number): Promise<Result<null>> {
+    return attemptAsync(async () => {
+      const session = this.#sessions.get(handle);
+      if (session === undefined) {
+        throw sessionError("RELEASED", {});
+      }
+      try {
+        await session.fit?.run((action) => this.#part(handle, action));
+        return null;
+      } finally {
+        session.fit = null;
+      }
+    });
   }
 
   evaluate(
@@ -289,13 +287,8 @@ class SessionWorker implements WorkerApi {
     );
   }
 
-  endFit(handle: number, isWhole: boolean): MaybePromise<Result<null>> {
-    return this.#perform(handle, async (session) => {
-      const { fit } = session;
-      session.fit = null;
-      await fit?.end(isWhole);
-      return null;
-    });
+  nextToken(handle: number, task: TokenTask): MaybePromise<Result<number>> {
+    return this.#perform(handle, ({ core, decoder }) => decoder.next(core, task));
   }
 
   saveSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>> {
@@ -606,7 +599,15 @@ class SessionWorker implements WorkerApi {
     const options = { ...coreOptions(optionsJson), onRefused: () => cache?.discard() };
     const core = new SessionCore(this.#running, kernels, bundle, options, lazy, onPlan);
     const handle = this.#nextHandle++;
-    this.#sessions.set(handle, { core, cache, evaluations: new Evaluations(), fit: null, waiting: 0, turn: Promise.resolve() });
+    this.#sessions.set(handle, {
+      core,
+      cache,
+      evaluations: new Evaluations(),
+      decoder: new Decoder(),
+      fit: null,
+      waiting: 0,
+      turn: Promise.resolve(),
+    });
     return { ...core.info, handle };
   }
 
@@ -615,6 +616,23 @@ class SessionWorker implements WorkerApi {
   }
 
   /** Do something with a session: at once, or in turn where an earlier call waits for Python. */
+  /** A part of a fit, while no other call of the session runs. */
+  async #part<T>(handle: number, action: () => MaybePromise<T>): Promise<T> {
+    let reason: unknown = null;
+    const result = await this.#perform(handle, async () => {
+      try {
+        return await action();
+      } catch (error) {
+        reason = error;
+        throw error;
+      }
+    });
+    if ("error" in result) {
+      throw reason ?? fromWire(result.error);
+    }
+    return result.ok;
+  }
+
   #perform<T>(handle: number, action: (session: TrainingTurns) => MaybePromise<T>): MaybePromise<Result<T>> {
     this.#lastUse = performance.now();
     const session = this.#sessions.get(handle);
@@ -646,13 +664,6 @@ function inTurn<S extends Turns<unknown>, T>(
   });
   session.turn = done;
   return done;
-}
-
-function fitOf({ fit }: TrainingTurns): WorkerFit {
-  if (fit === null) {
-    throw new EngineError("the session has no fit.");
-  }
-  return fit;
 }
 
 interface PythonOptions {

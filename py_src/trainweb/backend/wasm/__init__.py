@@ -1,1 +1,15 @@
-"""The WebAssembly back end: memory plan, encoding, code generation, engines."""
+"""The back end for the WebAssembly kernels: a `Backend`."""
+
+from trainweb.backend.wasm.compile import compile_program, workspace_bytes
+from trainweb.backend.wasm.engine import get_engine, use_worker_engine
+from trainweb.backend.wasm.passes.methods import select_methods
+from trainweb.backend.wasm.passes.reductions import fuse_reductions
+
+__all__ = [
+    "compile_program",
+    "fuse_reductions",
+    "get_engine",
+    "select_methods",
+    "use_worker_engine",
+    "workspace_bytes",
+]

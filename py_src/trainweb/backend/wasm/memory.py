@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate
 from math import prod
 
+from trainweb.backend.plan import Constants
 from trainweb.ir.arena import Arena, align
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
 from trainweb.ir.layout import ARENA, CONSTANTS
-from trainweb.model.lazy import LazyTensor, Place
+from trainweb.model.lazy import LazyTensor
 
 
 @dataclass(eq=False, slots=True)
@@ -24,36 +25,6 @@ class _Allocation:
     first: int
     last: int
     offset: int = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Constants:
-    """The segment of constants: bytes, and behind them, at their offsets, tensors that lie in files."""
-
-    data: bytes
-    large: tuple[tuple[int, LazyTensor], ...]
-
-    def __len__(self) -> int:
-        return max((offset + tensor.nbytes for offset, tensor in self.large), default=len(self.data))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Constants) and (self.data, self._places()) == (other.data, other._places())
-
-    def __hash__(self) -> int:
-        return hash((self.data, tuple(self._places())))
-
-    def _places(self) -> list[tuple[int, Place | None]]:
-        return [(offset, tensor.place) for offset, tensor in self.large]
-
-    def pieces(self) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
-        """All that is to be written, with its offsets."""
-        if self.data:
-            yield 0, self.data
-        for start, tensor in self.large:
-            at = start
-            for piece in tensor.pieces():
-                yield at, piece
-                at += len(piece)
 
 
 def place(

@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from trainweb.compiler.passes.epilogue import added_operand
-from trainweb.ir.calls import Accumulates, Gemm, TakesRelu
+from trainweb.ir.calls import Accumulates, TakesBias, TakesRelu
 from trainweb.ir.expr import Expr
 from trainweb.ir.instructions import Buf, ElementwiseCall
 from trainweb.ir.layout import ARENA, GRADIENTS
@@ -75,7 +75,7 @@ def _summands(root: Expr) -> list[Expr]:
 
 def _sum_products(program: Program, e: ElementwiseCall, summands: list[Expr]) -> None:
     """Let the first summands of `e` that are products add to the one of them that comes first."""
-    calls: list[Gemm] = []
+    calls: list[TakesBias] = []
     for x in summands:
         call = _summand(program, e, *_bufs(e, [x]))
         # Only the first two may change their order.
@@ -110,11 +110,11 @@ def _sum(program: Program, e: ElementwiseCall, summands: list[Buf]) -> Elementwi
     return ElementwiseCall(e.shape, [summands[0].view(e.shape), *summands[1:]], e.outs, [root], e.node)
 
 
-def _summand(program: Program, e: ElementwiseCall, b: Buf) -> Gemm | None:
+def _summand(program: Program, e: ElementwiseCall, b: Buf) -> TakesBias | None:
     """The product whose result `b` only `e` reads, element by element."""
     users = program.users(b.storage)
     once = sum(x.storage is b.storage for x in e.ins) == 1
     call = users[0] if once and len(users) == 2 and users[1] is e else None
-    if not isinstance(call, Gemm) or call.activation or call.accumulate or not program.is_temporary(b.storage):
+    if not isinstance(call, TakesBias) or call.activation or call.accumulate or not program.is_temporary(b.storage):
         return None
     return call if call.c.same_place(b) and b.size == prod(e.shape) else None

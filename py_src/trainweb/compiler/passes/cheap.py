@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from trainweb.compiler.passes.eliminate import drop_unread_results
 from trainweb.compiler.passes.recompute import work_of
-from trainweb.ir.calls import Gemm
+from trainweb.ir.calls import TakesBias
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall, Storage
 from trainweb.ir.layout import ARENA
 from trainweb.ir.program import POSITION, Program
@@ -123,7 +123,7 @@ class _Recomputation:
         """Let `i` read the recomputed values."""
         new = i.moved(self._place, i.node)
         self.program.replace(i, new)
-        if isinstance(new, Gemm):
+        if isinstance(new, TakesBias):
             self._wait(new, {w for b in i.reads if b.storage in self.again for w in self._chain(b.storage)})
 
     def _chain(self, s: Storage) -> set[Storage]:
@@ -131,7 +131,7 @@ class _Recomputation:
         maker = self.again[s]
         return {self._place(b).storage for b in (*maker.reads, *maker.writes)} if _is_elementwise(maker) else set()
 
-    def _wait(self, product: Gemm, chain: set[Storage]) -> None:
+    def _wait(self, product: TakesBias, chain: set[Storage]) -> None:
         """Move a product behind the next elementwise calls if they read what its operand is made of.
 
         They become one call with what makes the operand, which runs where they stand.

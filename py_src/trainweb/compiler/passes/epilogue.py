@@ -120,7 +120,9 @@ def _absorbed(program: Program, terms: list[Product], e: ElementwiseCall, b: Buf
         # A bias is a vector along the columns, and is read where the product is.
         if other.size != new.n or other.shape[-1:] != (new.n,) or _changes(program, other, call, e):
             return None
-        new.bias, new.beta, new.bias_row, new.bias_col, new.bias_batch = other, 1.0, 0, 1, (0, 0)
+        new.bias, new.beta, new.bias_row, new.bias_col = other, 1.0, 0, 1
+        if isinstance(new, Gemm):
+            new.bias_batch = (0, 0)
     new.result = _at(e.outs[0], call)
     return new
 

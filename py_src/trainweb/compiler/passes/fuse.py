@@ -1,21 +1,16 @@
-"""Fusion of elementwise calls: a producer that only elementwise calls read is computed inside its consumer.
-
-A sum or mean of the result of a chain is computed by the chain, chunk by chunk, while it is in the cache.
-"""
+"""Fusion of elementwise calls: a producer that only elementwise calls read is computed inside its consumer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import lcm, prod
+from math import prod
 from typing import TYPE_CHECKING
 
-from trainweb.ir.calls import Reduce
 from trainweb.ir.expr import MATH, Expr, inputs_of, walk
-from trainweb.ir.instructions import GRAIN_ELEMENTS, Buf, ElementwiseCall, Instruction, Reduction
-from trainweb.ir.layout import ARENA, REDUCE_MEAN, REDUCE_SUM
+from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction
+from trainweb.ir.layout import ARENA
 from trainweb.ir.program import Program
-from trainweb.ir.shapes import collapse
 
 if TYPE_CHECKING:
     from trainweb.compiler.context import Context
@@ -26,10 +21,6 @@ MAX_OPERATIONS = 48
 """Operations of a fused function."""
 CHEAP_OPERATIONS = 4
 """Operations, no functions among them, that take less time than it takes to store a result and to read it again."""
-CACHED_BYTES = 4 << 20
-"""A result that the cache holds is read again in less time than many partial sums take."""
-MIN_ROWS = (64, 4)
-"""Rows of a chunk that are worth a partial sum, of such a result and of a bigger one."""
 
 
 def fuse_elementwise(program: Program, _: Context) -> None:
@@ -285,46 +276,3 @@ def _is_cheap(root: Expr) -> bool:
         if operations > CHEAP_OPERATIONS:
             return False
     return reads
-
-
-def fuse_reductions(program: Program, _: Context) -> None:
-    """Let elementwise calls reduce their results; `reduce_f32` combines partial sums of several chunks."""
-    for call in program:
-        if not isinstance(call, Reduce):
-            continue
-        before = [w for w in program.writers(call.x.storage) if w.position < call.position]
-        source = before[-1] if before else None
-        if isinstance(source, ElementwiseCall) and not program.is_used_from(call.y.storage, source, call):
-            stored = program.users(call.x.storage) != [source, call] or not program.is_temporary(call.x.storage)
-            _reduce_inside(program, source, call, stored)
-
-
-def _reduce_inside(program: Program, source: ElementwiseCall, call: Reduce, stored: bool) -> None:
-    """Let `source`, which makes the operand of `call`, reduce it, if it can. `call` adds up the rest."""
-    x, y, n, inner, op = call.x, call.y, call.n, call.inner, call.op
-    number = next((k for k, out in enumerate(source.outs) if out.same_place(x)), None)
-    if number is None or source.reduction or op not in (REDUCE_SUM, REDUCE_MEAN):
-        return
-    if n < 2 or prod(source.shape) != x.size:
-        return
-    dims, _ = collapse(source.shape, [b.shape for b in source.ins])
-    unit = dims[-1] if len(dims) > 1 else 1
-    plane, row, is_big = lcm(unit, n * inner), lcm(unit, inner), x.nbytes >= CACHED_BYTES
-    builder = program.build(call.node)
-    if plane <= GRAIN_ELEMENTS:
-        reduction, target = Reduction(op, n, inner, GRAIN_ELEMENTS // plane * plane), y
-    elif call.outer == 1 and row <= GRAIN_ELEMENTS // MIN_ROWS[is_big] and (is_big or not stored):
-        reduction = Reduction(REDUCE_SUM, 0, inner, GRAIN_ELEMENTS // row * row)
-        n_chunks = -(-x.size // reduction.elements)
-        target = builder.temp("float32", (n_chunks, inner))
-        total = y if op == REDUCE_SUM else builder.temp("float32", (inner,))
-        builder.emit(Reduce(x=target, y=total, outer=1, n=n_chunks, inner=inner, op=REDUCE_SUM))
-        if op == REDUCE_MEAN:
-            builder.elementwise([y.view((inner,))], [total], lambda e, a: e.div(a, e.const(n, "float32")))
-    else:
-        return
-    outs, roots = list(source.outs), list(source.roots)
-    out, root = outs.pop(number), roots.pop(number)
-    outs += [out, target] if stored else [target]
-    program.replace(call, *builder.instructions)
-    program.replace(source, ElementwiseCall(source.shape, source.ins, outs, [*roots, root], source.node, reduction))

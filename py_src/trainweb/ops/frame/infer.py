@@ -9,7 +9,7 @@ from typing import Any
 from trainweb.errors import ModelError, TrainwebError
 from trainweb.ir.dims import UndecidedError, static
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import STRUCT_FORMAT, Tensor
+from trainweb.model.graph import NIBBLES, STRUCT_FORMAT, Tensor
 from trainweb.ops.frame.op import Op
 
 FOLDED_INTEGERS, FOLDED_FLOATS = 4096, 64
@@ -48,6 +48,9 @@ def infer_outputs(op: Op, types: Mapping[str, TensorType]) -> tuple[list[TensorT
     except KeyError as e:
         raise ModelError(f"{op.node} reads {e.args[0]!r}, which nothing defines.") from None
     op.types = types
+    for t in inputs:
+        if t is not None and t.dtype in NIBBLES and not op.takes_nibbles:
+            raise op.unsupported(f"dtype {t.dtype}")
     try:
         found = op.infer(*inputs)
     except TrainwebError:

@@ -149,6 +149,10 @@ class Op:
     """It may leave out NaN and infinities on purpose, or look for them."""
     unit_axis: ClassVar[int | None] = None
     """The axis of what it makes that counts units: channels of a convolution, columns of a product."""
+    takes_nibbles: ClassVar[bool] = False
+    """Inputs may be constants of 4-bit numbers."""
+    unpacks: ClassVar[bool] = False
+    """The result is a weight in more bits than the input has; products read the input itself."""
     draws: ClassVar[bool] = False
     """Two nodes with the same inputs give different results: each draws different numbers."""
     samples: ClassVar[Sequence[Sample]] = ()

@@ -22,12 +22,13 @@ from trainweb.artifacts.builder import (
 from trainweb.artifacts.evidence import Decision, untold
 from trainweb.artifacts.parameters import UNSETTLED, select_parameters
 from trainweb.artifacts.remarks import remark_on_inputs, remark_on_norms, remark_on_smoothing
-from trainweb.backend.wasm.engine import get_engine
+from trainweb.backend.chosen import BACKEND
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import unsupported_nodes
 from trainweb.errors import GradientError, ModelError, TrainwebError, UnsupportedError
 from trainweb.ir.layout import PARAMETERS
 from trainweb.ir.shapes import TensorType
+from trainweb.model.checks import Limits
 from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.floats import in_float32
 from trainweb.model.graph import Graph, Value
@@ -39,7 +40,7 @@ from trainweb.training.feed import Feed
 from trainweb.training.models import SessionModels, check_feed
 
 if TYPE_CHECKING:
-    from trainweb.backend.wasm.engine.base import Engine
+    from trainweb.backend.engine import Engine
 
 Sizes = tuple[Mapping[str, int], Mapping[str, Any]]
 """Sizes by the name of a symbol, and arrays by the name of an input."""
@@ -256,7 +257,7 @@ def check(
     """
     choices = (requires_grad, frozen_params, loss, optimizer)
     sizes = mapping("dims", {} if dims is None else dims), mapping("feeds", {} if feeds is None else feeds)
-    return report_on(model, choices, arguments, sizes, get_engine())
+    return report_on(model, choices, arguments, sizes, BACKEND.get_engine())
 
 
 def report_on(
@@ -276,7 +277,7 @@ def report_on(
 def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], sizes: Sizes, engine: Engine) -> Report:
     report = Report()
     try:
-        graph = read_model(model, external_data=arguments.get("external_data"))
+        graph = read_model(model, external_data=arguments.get("external_data"), weights=arguments.get("weights"))
         report.model_metadata = graph.about
         report.remarks += remark_on_smoothing(graph)
         _describe(graph, report)
@@ -353,8 +354,9 @@ def _try(
     engine: Engine,
     report: Report,
 ) -> None:
-    from trainweb.training.core import SessionCore
     from trainweb.training.debug.example import example_code
+    from trainweb.training.models import SessionModels
+    from trainweb.training.record import start_segments
     from trainweb.training.state import CheckpointState
 
     names = arguments.get("loss_input_names")
@@ -370,25 +372,25 @@ def _try(
     with _noting(report):
         built = build_artifacts(model, *choices, **arguments)
     report.decisions = built.decisions
-    core = SessionCore(CheckpointState(built.contents()), *built.graphs, engine=engine)
-    try:
-        for slot in core.layout.slots.values():
-            (report.trainable if slot.trainable_offset >= 0 else report.frozen)[slot.name] = slot.shape
-        inference = ShapeInference(_as_declared(built.graphs[1], graph))
-        report.refined = inference.table.refinements()
-        types = _signature(core.models, inference, *sizes)
-        plan = core.models.compile_step("train", types, True)
-        if built.graphs[2] is not None:
-            core.models.compile_optimizer()
-        fixed = sum(size for k, size in enumerate(core.host.sizes) if k >= PARAMETERS)
-        report.peak_bytes = plan.arena_bytes + len(plan.constants) + len(plan.words) + fixed
-        report.flops = plan.flops
-        report.feeds = [Feed(name, t.dtype, list(t.shape)) for name, t in types.items()]
-        named = zip(("requires_grad", "frozen_params", "loss", "optimizer"), choices, strict=True)
-        outputs = [v.name for v in graph.outputs]
-        report.code = example_code({**dict(named), **arguments}, report.feeds, outputs, graph.external_files)
-    finally:
-        core.release()
+    origin = CheckpointState(built.contents()).lent()
+    # The models alone: a session would take memory for the weights.
+    models = SessionModels(origin.trainable, *built.graphs, engine=engine, limits=Limits(), memory_budget=None)
+    start_segments(models.layout, origin)
+    for slot in models.layout.slots.values():
+        (report.trainable if slot.trainable_offset >= 0 else report.frozen)[slot.name] = slot.shape
+    inference = ShapeInference(_as_declared(built.graphs[1], graph))
+    report.refined = inference.table.refinements()
+    types = _signature(models, inference, *sizes)
+    plan = models.compile_step("train", types, True)
+    if built.graphs[2] is not None:
+        models.compile_optimizer()
+    fixed = sum(nbytes for k, nbytes in enumerate(models.segment_bytes) if k >= PARAMETERS)
+    report.peak_bytes = plan.arena_bytes + len(plan.constants) + len(plan.words) + fixed
+    report.flops = plan.flops
+    report.feeds = [Feed(name, t.dtype, list(t.shape)) for name, t in types.items()]
+    named = zip(("requires_grad", "frozen_params", "loss", "optimizer"), choices, strict=True)
+    outputs = [v.name for v in graph.outputs]
+    report.code = example_code({**dict(named), **arguments}, report.feeds, outputs, graph.external_files)
 
 
 def _signature(

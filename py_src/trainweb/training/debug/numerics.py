@@ -27,8 +27,8 @@ from trainweb.training.host import LoadedPlan
 from trainweb.training.parameters import MOMENT_OF
 
 if TYPE_CHECKING:
-    from trainweb.backend.wasm.engine.base import Engine
-    from trainweb.backend.wasm.plan import InspectedNode
+    from trainweb.backend.engine import Engine
+    from trainweb.backend.plan import InspectedNode
     from trainweb.model.graph import Tensor
     from trainweb.training.parts import SessionParts
 

@@ -10,7 +10,7 @@ from trainweb import messages
 from trainweb.ir.layout import COPY_CHECK, STATE
 
 if TYPE_CHECKING:
-    from trainweb.backend.wasm.plan import InspectedNode, Plan
+    from trainweb.backend.plan import InspectedNode, Plan
     from trainweb.model.graph import Tensor
     from trainweb.training.parts import SessionParts
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from trainweb.training.ort.options import VERBOSE, Log, RunOptions, SessionOptio
 from trainweb.training.ort.profile import Profile, Trace
 from trainweb.training.ort.values import as_array
 from trainweb.training.session import check_feeds
+
+if TYPE_CHECKING:
+    from trainweb.generation.generate import GeneratedToken
 
 
 @checks_keywords
@@ -117,6 +120,32 @@ class InferenceSession(SessionBase):
             results = self._core.run(converted, names, options.stop)
             self._log(VERBOSE, options, f"run: {1e3 * (perf_counter() - start):.3f} ms")
             return [to_numpy(results[n]) for n in names]
+
+    def generate(
+        self,
+        prompt: Any,
+        *,
+        max_tokens: int = 100,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        stop: Any = (),
+        tokenizer: Any = None,
+    ) -> Iterator[GeneratedToken]:
+        """Tokens that a causal language model writes after a prompt: as `TrainingSession.generate`.
+
+        Parameters
+        ----------
+        prompt, max_tokens, temperature, top_k, top_p, seed, stop, tokenizer
+            As of `TrainingSession.generate`.
+        """
+        from trainweb.generation.generate import generate, logits_of, request_of
+
+        given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+        request = request_of(prompt, stop, tokenizer, {**given, "adapter": True})
+        self._core.host.check()
+        return generate(self._core, logits_of(self._core.outputs), request)
 
     def release(self) -> None:
         """Give kernel memory back."""

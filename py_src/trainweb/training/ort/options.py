@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Any, Self
 
 from trainweb import messages
-from trainweb._names import hides
+from trainweb._names import Hiding
 from trainweb.arguments import instance_of, texts, unknown
 from trainweb.errors import SessionError, UnknownNameError, UnsupportedError
 from trainweb.ir.layout import MAX_THREADS
@@ -62,7 +62,7 @@ class GraphOptimizationLevel(IntEnum):
     ORT_ENABLE_ALL = 99
 
 
-class Attributes:
+class Attributes(metaclass=Hiding, hidden=("of", "named", "check")):
     """Refuses unknown attributes, so that no attribute is set in vain."""
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -94,9 +94,8 @@ class Attributes:
         return cls(**given)
 
 
-@hides("of", "named", "check", "stop", "noted", "refuse_ema", "check_terminate")
 @dataclass
-class RunOptions(Attributes):
+class RunOptions(Attributes, hidden=("stop", "noted", "refuse_ema", "check_terminate")):
     """Options of one step or run.
 
     Attributes
@@ -236,9 +235,8 @@ class RunOptions(Attributes):
             raise
 
 
-@hides("of", "named", "check", "core_settings", "checks_numerics")
 @dataclass
-class SessionOptions(Attributes):
+class SessionOptions(Attributes, hidden=("core_settings", "checks_numerics", "entries")):
     """Options of a session: the first five are trainweb's own, the others onnxruntime's.
 
     Attributes

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from zlib import crc32
 
 from trainweb import messages
-from trainweb.backend.wasm.engine import get_engine, use_engine
+from trainweb.backend.chosen import BACKEND
 from trainweb.checkpoint import Checkpoint, checkpoint_parts, read_checkpoint
 from trainweb.errors import EngineError, ReleasedError, SessionError, TrainwebError
 from trainweb.ir.layout import PARAMETERS
@@ -36,13 +36,14 @@ from trainweb.model.writer import model_parts
 from trainweb.settings import camel_case, page_name
 from trainweb.training import weights
 from trainweb.training.export import export_model
-from trainweb.training.forward import PREDICT, kind_of_outputs
+from trainweb.training.forward import GENERATE, PREDICT
 from trainweb.training.host import SegmentMemory
 from trainweb.training.inference import InferenceModel
 from trainweb.training.memory_store import MemoryStore
 from trainweb.training.models import SessionModels, base_of, read_models
 from trainweb.training.page.bundle import (
     Blobs,
+    declarations,
     plan_json,
     session_header,
     signature_of,
@@ -53,7 +54,7 @@ from trainweb.training.state import CheckpointState, checkpoint_of
 
 if TYPE_CHECKING:
     from trainweb.artifacts import Artifacts
-    from trainweb.backend.wasm.plan import Plan
+    from trainweb.backend.plan import Plan
     from trainweb.lora import LoraModel
     from trainweb.metrics import Described
 
@@ -209,12 +210,10 @@ def as_source(file: Any) -> Any:
 @answered
 def start(js_engine: Any, js_files: Any) -> None:
     """Use the worker's engine for everything, and read the files that it holds."""
-    from trainweb.backend.wasm.engine.pyodide import PyodideEngine
-
     # Modules are never freed: the collector need not traverse them again.
     gc.freeze()
     gc.set_threshold(COLLECTED_AFTER)
-    use_engine(PyodideEngine(js_engine))
+    BACKEND.use_worker_engine(js_engine)
     _files[:] = [_WorkerFiles(js_files)]
 
 
@@ -244,7 +243,7 @@ def _settings(options_json: str) -> dict[str, Any]:
     return {
         "limits": Limits.of(options.get("limits")),
         "memory_budget": check_memory_budget(options.get("memory_budget")),
-        "engine": get_engine(),
+        "engine": BACKEND.get_engine(),
     }
 
 
@@ -295,8 +294,7 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
     for segment, pieces in start_segments(models.layout, origin).items():
         for offset, tensor in pieces:
             write(segment, offset, tensor)
-    # From here on the segments have them.
-    origin.tensors = {name: t for name, t in origin.tensors.items() if name not in models.layout.slots}
+    origin.leave(models.layout)
     if models.graphs["optimizer"] is not None:
         origin.optimizer.moments.clear()
     return {"copies": copies, "files": _files_of(_held(opened))}
@@ -457,7 +455,7 @@ def inspect_model(
 
     arguments = {**_arguments(config_json), "external_data": _external(locations_json, files)}
     choices = tuple(arguments.pop(name, None) for name in ("requires_grad", "frozen_params", "loss", "optimizer"))
-    engine = get_engine()
+    engine = BACKEND.get_engine()
     report = report_on(as_source(model), choices, arguments, (json.loads(dims_json), {}), engine).as_data()
     for decision in (*report["trained"], *report["left_out"], *report["doubtful"]):
         decision["reason"] = _in_page(decision["reason"])
@@ -486,8 +484,8 @@ def compile_plan(handle: int, kind: str, overwrite: bool, signature_json: str, i
     plan: Plan
     metrics: list[Described] = []
     if isinstance(found, InferenceModel):
-        plan = found.compile(feeds, in_use)
-    elif base_of(kind) in ("train", "eval", PREDICT):
+        plan = found.compile(feeds, in_use, kind.removeprefix("inference"))
+    elif base_of(kind) in ("train", "eval", PREDICT, GENERATE):
         models = _training(handle).models
         plan, metrics = models.compile_step(kind, feeds, overwrite, in_use), models.described(kind)
     else:
@@ -499,9 +497,12 @@ def compile_plan(handle: int, kind: str, overwrite: bool, signature_json: str, i
 
 
 @answered
-def forward_inputs(handle: int, outputs_json: str) -> list[str]:
-    """The inputs of the step that predicts these outputs."""
-    return list(_training(handle).models.inputs_of(kind_of_outputs(json.loads(outputs_json))))
+def forward_inputs(handle: int, kind: str) -> list[dict[str, Any]]:
+    """The inputs of a step that predicts or makes tokens."""
+    found = _find(handle)
+    forward = (found if isinstance(found, InferenceModel) else _training(handle).models).forward(kind)
+    assert forward is not None
+    return declarations(forward.inputs.values(), forward.deciding)
 
 
 @answered
@@ -523,7 +524,7 @@ def compile_inspected(handle: int, kind: str, overwrite: bool, signature_json: s
 @answered
 def first_fault(nodes_json: str, counts_json: str, results_json: str) -> list[int | str] | None:
     """Which node is at fault, and which tensor, by the NaN and infinities of the tensors that have some."""
-    from trainweb.backend.wasm.plan import InspectedNode
+    from trainweb.backend.plan import InspectedNode
     from trainweb.training.debug import numerics
 
     nodes = [InspectedNode(**fields) for fields in json.loads(nodes_json)]

@@ -23,7 +23,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from trainweb import messages
-from trainweb.backend.wasm.plan import Plan, TensorPlace
+from trainweb.backend.plan import Plan, TensorPlace
 from trainweb.checkpoint import Checkpoint, OptimizerGroup, write_checkpoint
 from trainweb.ir.layout import PARAMETERS, STATE, STATE_WORDS
 from trainweb.ir.shapes import TensorType

@@ -7,7 +7,7 @@ import type { OnNaN, Remainder, WireClip, WireEarlyStopping, WireEvaluation, Wir
 import { sessionError } from "../../wire/messages.js";
 import type { SessionInfo } from "../../wire/protocol.js";
 import { badSetting } from "../../data/given.js";
-import { checkFields, resolveKind, type Fields } from "../check-settings.js";
+import { checkFields, resolveKind, withDefaults, type Fields } from "../check-settings.js";
 import {
   BETTER,
   CHECKPOINT,
@@ -29,7 +29,6 @@ import { ModelInputs } from "../model-inputs.js";
 import { hasFunctions, type MetricFunction, type Metrics } from "../own-metrics.js";
 import { splitData } from "../split.js";
 import type { Schedule } from "./schedule.js";
-import type { Settings } from "../settings/kinds.js";
 import type { ScheduleSettings, ScheduleType } from "../settings/schedules.js";
 
 /** Called with each event and the fit, which it can pause and end. The next epoch waits for a promise that it returns. */
@@ -256,12 +255,6 @@ function checkPlain(options: object): Plain {
     }
   }
   return withDefaults(checkFields("fit", "", plain, FIT, OTHERS), FIT) as unknown as Plain;
-}
-
-function withDefaults(checked: Fields, settings: Settings): Fields {
-  return Object.fromEntries(
-    Object.entries(settings).map(([name, { python, default: other }]) => [name, checked[python] ?? other]),
-  );
 }
 
 /** Metrics after the checks. */

@@ -1,6 +1,6 @@
 /**
- * `fit` as the page sees it: it sends the data once and then a call an epoch, tells events, and says pause, stop or abort.
- * The loop itself is worker/fit/loop.ts; `trainweb/fit/trainer.py` is both in Python.
+ * `fit` as the page sees it: it sends the data once, answers questions of the worker, tells events, and says pause, stop or
+ * abort. The loop itself is worker/fit/loop.ts; `trainweb/fit/trainer.py` is both in Python.
  */
 
 import { Tensor } from "onnxruntime-common";
@@ -10,22 +10,25 @@ import { countBatches } from "../../data/epoch.js";
 import { FeedError } from "../../wire/errors.js";
 import { FIT_ORDERS, FIT_TELL } from "../../wire/fit.js";
 import type {
-  EpochAnswer,
-  Evaluated,
-  EvaluatedData,
-  EvalValues,
+  EpochRecord,
+  FitAnswer,
+  FitAsk,
+  FitAsks,
   FitCheckpoint,
+  FitLosses,
   FitOrder,
   FitProgress,
   FitSpec,
   FitStart,
-  TrainAnswer,
-  TrainTask,
+  RateRange,
+  StreamBatch,
+  StreamPlace,
   WireBatch,
+  WireEvaluation,
 } from "../../wire/fit.js";
 import { sessionError } from "../../wire/messages.js";
 import { canShareMemory } from "../../wire/platform.js";
-import type { Answer, Call, Feed, Method, NamedTensor, SessionInfo } from "../../wire/protocol.js";
+import type { Answer, Call, Feed, MaybePromise, Method, NamedTensor, SessionInfo } from "../../wire/protocol.js";
 import { callOf } from "../client.js";
 import { FrameGate, Listeners, type EpochEvent, type FitControl, type FitEvent, type History, type ProgressEvent } from "./events.js";
 import { resolveFit, type ResolvedCheckpoint, type ResolvedFit } from "./options.js";
@@ -50,7 +53,13 @@ export interface FitHost {
   readonly info: SessionInfo;
   /** Send a call after all earlier ones of the session. */
   send<M extends Method>(make: () => Call<M>): Promise<Answer<M>>;
+  /** Send a call that other calls of the session do not wait for. */
+  run<M extends Method>(call: Call<M>): Promise<Answer<M>>;
 }
+
+type Answers = {
+  readonly [Name in keyof FitAsks]: (about: FitAsks[Name]["about"]) => MaybePromise<FitAsks[Name]["answer"] | null>;
+};
 
 /** A fit under way: a promise of its history, and an async iterable of its events. */
 export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<FitEvent> {
@@ -66,16 +75,9 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   #isStopping = false;
   /** End waits for data or callbacks, which may never come. */
   readonly #waits = new Set<() => void>();
-  /** True if NaN or infinity has ended it. */
-  #isNaN = false;
-  /** Settles when a pause is over. */
-  #paused: Promise<void> | null = null;
-  #endPause: () => void = () => {};
   #steps: number | null = null;
-  /** The position from which a fit continues: the epoch, from 0, and the number of its finished batches. */
-  #start = { epoch: 0, step: 0 };
-  /** True: early stopping ends the fit. */
-  #isOver = false;
+  /** The batches of streams that the worker is at. */
+  readonly #streams = new Map<StreamPlace["of"], AsyncGenerator<WireBatch>>();
 
   /** @internal */
   constructor(host: FitHost, data: unknown, options: unknown) {
@@ -93,16 +95,11 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
 
   /** Pause the worker after the current step. */
   pause(): void {
-    this.#paused ??= new Promise((resolve) => {
-      this.#endPause = resolve;
-    });
     this.#say("pause");
   }
 
   /** Continue a paused fit. */
   resume(): void {
-    this.#paused = null;
-    this.#endPause();
     this.#say("resume");
   }
 
@@ -146,7 +143,6 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   }
 
   #endWaits(): void {
-    this.#endPause();
     this.#waits.forEach((end) => end());
   }
 
@@ -191,7 +187,8 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
 
   #say(order: FitOrder): void {
     // A fit that ends does not begin again.
-    if (this.#order !== null && Atomics.load(this.#order, 0) < FIT_ORDERS.indexOf("stop")) {
+    const isFinal = this.#order !== null && Atomics.load(this.#order, 0) >= FIT_ORDERS.indexOf("stop");
+    if (this.#order !== null && (!isFinal || order === "abort")) {
       Atomics.store(this.#order, 0, FIT_ORDERS.indexOf(order));
     }
     this.#port.postMessage(order);
@@ -218,9 +215,18 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     signal?.addEventListener("abort", abort);
     const { info } = this.#host;
     const gate = new FrameGate<FitProgress>((progress) => this.#tellProgress(plan, progress));
-    this.#port.onmessage = ({ data }: MessageEvent<FitProgress>) => gate.push(data);
-    let isStarted = false;
-    let isWhole = false;
+    this.#port.onmessage = ({ data }: MessageEvent<FitProgress | FitLosses | FitAsk>) => {
+      if ("ask" in data) {
+        if (data.ask === "epoch") {
+          gate.flush();
+        }
+        void this.#answer(plan, data);
+      } else if ("losses" in data) {
+        this.#noteLosses(data);
+      } else {
+        gate.push(data);
+      }
+    };
     try {
       const packed = specOf(info, plan, this.#order);
       // Only a tensor of the GPU may never come.
@@ -231,171 +237,83 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
         return;
       }
       this.#steps = plan.train.size === null ? null : countBatches(plan.train.size, plan.batchSize, plan.remainder);
-      isStarted = true;
-      this.#begin(
-        plan,
-        await this.#host.send(() => callOf("startFit", [info.handle, spec, this.#workerPort], [this.#workerPort])),
-      );
-      await this.#epochs(plan, gate);
-      isWhole = true;
+      const make = (): Call<"startFit"> => callOf("startFit", [info.handle, spec, this.#workerPort], [this.#workerPort]);
+      this.#begin(plan, await this.#host.send(make));
+      await this.#host.run(callOf("runFit", [info.handle]));
+      this.#throwIfAborted();
     } finally {
       signal?.removeEventListener("abort", abort);
       gate.close();
-      if (isStarted) {
-        // A session that is released meanwhile, or a worker that is lost, has no fit either.
-        const end = this.#host.send(() => callOf("endFit", [info.handle, isWhole]));
-        await (isWhole && (plan.checkpoint !== null || plan.early?.restoresBest === true) ? end : end.catch(() => {}));
-      }
+      // A source that nobody reads any more is left.
+      this.#isStopping = true;
+      this.#endWaits();
+      this.#streams.forEach((batches) => void batches.return(undefined).catch(() => {}));
     }
   }
 
   /** Have history, schedule and data as they were when the checkpoint was written. */
-  #begin(plan: ResolvedFit, { position, losses, ...answer }: FitStart): void {
-    this.#history.losses = [...losses];
-    this.#history.optimizerSteps = position.optimizerSteps;
-    this.#note(plan, answer);
-    this.#start = position;
-    plan.train.skipRounds(position.epoch);
-    plan.validation?.skipRounds(answer.epochs.length);
-  }
-
-  /** Take note of epochs that are done; their events. */
-  #note({ schedule }: ResolvedFit, { epochs, bestEpoch, isOver }: EpochAnswer): EpochEvent[] {
-    const events = epochs.map((epoch): EpochEvent => ({ type: "epoch", ...epoch }));
-    for (const event of events) {
-      this.#history.epochs.push(event);
-      if (!this.#isStopping) {
-        schedule?.observe((event.validation?.["loss"] as number | undefined) ?? event.loss);
-      }
-    }
+  #begin(plan: ResolvedFit, { position, losses, epochs, bestEpoch }: FitStart): void {
+    this.#noteLosses({ losses, optimizerSteps: position.optimizerSteps, isNaN: false });
+    epochs.forEach((epoch) => this.#noteEpoch(plan, epoch));
     this.#history.bestEpoch = bestEpoch;
-    this.#isOver = isOver;
-    return events;
+    plan.train.skipRounds(position.epoch);
+    plan.validation?.skipRounds(epochs.length);
   }
 
-  async #epochs(plan: ResolvedFit, gate: FrameGate<FitProgress>): Promise<void> {
-    for (let number = this.#start.epoch; number < plan.epochs && !this.#isOver; number++) {
-      await this.#epoch(plan, number, gate);
-      if (this.#isStopping) {
-        this.#history.ended = this.#isNaN ? "nan" : "stopped";
-        return;
-      }
-    }
-    this.#history.ended = this.#isOver ? "early" : "done";
-  }
-
-  /** Batches of an epoch that a fit which goes on has done already. */
-  #doneOf(number: number): number {
-    return number === this.#start.epoch ? this.#start.step : 0;
-  }
-
-  async #epoch(plan: ResolvedFit, number: number, gate: FrameGate<FitProgress>): Promise<void> {
-    await this.#paused;
-    this.#throwIfAborted();
-    const start = performance.now();
-    await (plan.train.columns === null ? this.#trainStream(plan, number) : this.#trainRows(plan, number));
-    this.#throwIfAborted();
-    const validation = await this.#values(plan, number, "validation");
-    const training = plan.evaluatesTraining ? await this.#values(plan, number, "training") : null;
-    this.#throwIfAborted();
-    const task = { seconds: (performance.now() - start) / 1e3, validation, training, isStopped: this.#isStopping };
-    const answer = await this.#host.send(() => callOf("fitEpoch", [this.#host.info.handle, task]));
-    for (const epoch of this.#note(plan, answer)) {
-      gate.flush();
-      await this.#tell(plan, epoch);
-      this.#throwIfAborted();
-    }
-  }
-
-  #trainRows(plan: ResolvedFit, number: number): Promise<TrainAnswer> {
-    const count = Math.ceil(((this.#steps as number) - this.#doneOf(number)) / plan.accumulate);
-    const from = this.#history.optimizerSteps;
-    const rates = this.#rates(plan, from, count);
-    return this.#train({ epoch: number, seed: plan.seed, batches: null, rates, from, isLast: true, isStopped: false });
-  }
-
-  /** Batches as they come: one is made while the worker is at the one before. */
-  async #trainStream(plan: ResolvedFit, number: number): Promise<TrainAnswer> {
-    const task = { epoch: number, seed: null, isLast: false, isStopped: false };
-    const first = this.#history.optimizerSteps;
-    let latest: Promise<TrainAnswer> | null = null;
-    let count = 0;
-    const done = this.#doneOf(number);
-    for await (const batch of this.#batches(plan.train, this.#host.info.trainingInputNames, done)) {
-      await this.#paused;
-      this.#throwIfAborted();
-      if (this.#isStopping) {
-        break;
-      }
-      const before = latest;
-      const most = first + Math.floor(count++ / plan.accumulate);
-      // If batches may be skipped, the worker gets the rates of all steps that it may be at.
-      const from = plan.onNaN === null ? most : this.#history.optimizerSteps;
-      latest = this.#train({ ...task, batches: [batch], rates: this.#rates(plan, from, most - from + 1), from });
-      // The code that awaits it may still wait for the batch before.
-      latest.catch(() => {});
-      await before;
-    }
-    await latest;
-    this.#throwIfAborted();
-    if (count === 0 && done === 0 && !this.#isStopping) {
-      throw emptyData(number);
-    }
-    return this.#train({ ...task, batches: [], rates: null, from: 0, isLast: true, isStopped: this.#isStopping });
-  }
-
-  #rates({ schedule }: ResolvedFit, first: number, count: number): Float64Array | null {
-    return schedule === null ? null : Float64Array.from({ length: count }, (_, k) => schedule.rate(first + k));
-  }
-
-  async #train(task: TrainTask): Promise<TrainAnswer> {
-    const { handle } = this.#host.info;
-    const buffers = (task.batches ?? []).flatMap(buffersOf);
-    const answer = await this.#host.send(() => callOf("fitTrain", [handle, task], buffers));
+  #noteLosses({ losses, optimizerSteps, isNaN }: FitLosses): void {
     // An epoch may have more batches than a call may have arguments.
-    for (const loss of answer.losses) {
-      this.#history.losses.push(loss);
-    }
-    this.#history.optimizerSteps = answer.optimizerSteps;
-    this.#isNaN ||= answer.isNaN;
-    this.#isStopping ||= answer.isNaN;
-    return answer;
+    losses.forEach((loss) => this.#history.losses.push(loss));
+    this.#history.optimizerSteps = optimizerSteps;
+    this.#isStopping ||= isNaN;
   }
 
-  async #values(plan: ResolvedFit, number: number, of: EvaluatedData): Promise<EvalValues | null> {
-    const { evaluation, functions } = plan;
-    const data = of === "training" ? plan.train : plan.validation;
-    if (data === null || evaluation === null || this.#isStopping) {
-      return null;
+  #noteEpoch({ schedule }: ResolvedFit, record: EpochRecord): EpochEvent {
+    const event: EpochEvent = { type: "epoch", ...record };
+    this.#history.epochs.push(event);
+    if (!this.#isStopping) {
+      schedule?.observe((event.validation?.["loss"] as number | undefined) ?? event.loss);
     }
-    const evaluated = await this.#evaluate(data, number, of);
-    this.#throwIfAborted();
-    return evaluated && withFunctions(evaluated, evaluation, functions);
+    return event;
   }
 
-  async #evaluate(data: Dataset, number: number, of: EvaluatedData): Promise<Evaluated | null> {
-    const { handle, evalInputNames } = this.#host.info;
-    if (data.columns !== null) {
-      return this.#host.send(() => callOf("fitEvaluate", [handle, null, true, of]));
+  /** Answer the worker; what fails here fails the fit. */
+  async #answer(plan: ResolvedFit, { id, ask, about }: FitAsk): Promise<void> {
+    const answers: Answers = {
+      rates: (steps) => ratesOf(plan, steps),
+      batch: (stream) => this.#nextBatch(plan, stream),
+      values: (evaluated) => withFunctions(evaluated, plan.evaluation as WireEvaluation, plan.functions),
+      epoch: async ({ record, bestEpoch }) => {
+        this.#history.bestEpoch = bestEpoch;
+        await this.#tell(plan, this.#noteEpoch(plan, record));
+        return null;
+      },
+      end: (ended) => {
+        this.#history.ended = ended;
+        return null;
+      },
+    };
+    let answer: FitAsks[keyof FitAsks]["answer"] | null = null;
+    try {
+      answer = await answers[ask](about as never);
+    } catch (error) {
+      this.abort(error);
     }
-    let latest: Promise<Evaluated | null> | null = null;
-    for await (const batch of this.#batches(data, evalInputNames)) {
-      this.#throwIfAborted();
-      const before = latest;
-      latest = this.#host.send(() => callOf("fitEvaluate", [handle, [batch], false, of], buffersOf(batch)));
-      latest.catch(() => {});
-      await before;
-    }
-    this.#throwIfAborted();
-    if (this.#isStopping) {
-      await latest;
+    const buffers = ask === "batch" && answer !== null ? buffersOf((answer as StreamBatch).batch) : [];
+    this.#port.postMessage({ id, answer } satisfies FitAnswer, buffers);
+  }
+
+  /** The next batch of a stream; null: there are no more. */
+  async #nextBatch(plan: ResolvedFit, { of, start, steps }: StreamPlace): Promise<StreamBatch | null> {
+    const { trainingInputNames, evalInputNames } = this.#host.info;
+    const [data, names] = of === "train" ? [plan.train, trainingInputNames] : [plan.validation as Dataset, evalInputNames];
+    const batches = this.#streams.get(of) ?? this.#batches(data, names, start);
+    this.#streams.set(of, batches);
+    const next = await batches.next();
+    if (next.done === true) {
+      this.#streams.delete(of);
       return null;
     }
-    if (latest === null) {
-      throw emptyData(number);
-    }
-    await latest;
-    return this.#host.send(() => callOf("fitEvaluate", [handle, [], true, of]));
+    return { batch: next.value, rates: steps && ratesOf(plan, steps) };
   }
 
   #tellProgress(plan: ResolvedFit, progress: FitProgress): void {
@@ -417,9 +335,14 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   }
 }
 
+function ratesOf({ schedule }: ResolvedFit, { from, count }: RateRange): Float64Array {
+  return Float64Array.from({ length: count }, (_, k) => schedule?.rate(from + k) as number);
+}
+
 /** The description of a fit for the worker, with the data that lies there. */
 async function specOf(info: SessionInfo, plan: ResolvedFit, order: FitSpec["order"]): Promise<FitSpec> {
   return {
+    epochs: plan.epochs,
     loss: info.trainingOutputNames[0] as string,
     accumulate: plan.accumulate,
     clip: plan.clip,
@@ -427,8 +350,12 @@ async function specOf(info: SessionInfo, plan: ResolvedFit, order: FitSpec["orde
     proximal: plan.proximal,
     batchSize: plan.batchSize,
     remainder: plan.remainder,
+    seed: plan.seed,
+    hasSchedule: plan.schedule !== null,
     train: await packColumns(plan.train),
     validation: plan.validation === null ? null : await packColumns(plan.validation),
+    hasValidation: plan.validation !== null,
+    evaluatesTraining: plan.evaluatesTraining,
     evaluation: plan.evaluation,
     early: plan.early,
     checkpoint: plan.checkpoint === null ? null : await checkpointOf(plan.checkpoint),
@@ -455,11 +382,6 @@ async function packColumns({ columns }: Dataset): Promise<NamedTensor[] | null> 
 function sentBytes(view: ArrayBufferView): Uint8Array {
   const isWhole = view.byteLength === view.buffer.byteLength || !(view.buffer instanceof ArrayBuffer);
   return isWhole ? bytesOf(view) : copyBytes(view);
-}
-
-/** No row came in an epoch, which counts from 0. */
-export function emptyData(epoch: number): Error {
-  return epoch === 0 ? sessionError("EMPTY_DATASET", {}) : sessionError("ENDED_DATASET", { epoch: epoch + 1 });
 }
 
 /**

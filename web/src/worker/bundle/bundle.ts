@@ -37,13 +37,14 @@ const PLAN_KINDS = ["train", "eval", "optimizer", "scheduler", "clip", "inferenc
 type BaseKind = (typeof PLAN_KINDS)[number];
 /** An eval step that sums up metrics: they are named behind it, as `request_of` of trainweb/metrics.py does. */
 export type MetricsKind = `eval ${string}`;
-/** A step that predicts: its outputs are named behind it. */
-export type ForwardKind = `predict ${string}`;
+/** A step that predicts, whose outputs are named behind it, or one of new tokens (`forward-kind.ts`). */
+export type ForwardKind = `predict ${string}` | `generate ${string}`;
 export type PlanKind = BaseKind | MetricsKind | ForwardKind;
 
 /** The kind of a step without its metrics or outputs. */
 export function baseOf<Kind extends BaseKind>(kind: Kind | MetricsKind | ForwardKind): Kind | "eval" | "predict" {
-  return kind.startsWith("eval ") ? "eval" : kind.startsWith("predict ") ? "predict" : (kind as Kind);
+  const isForward = kind.startsWith("predict ") || kind.startsWith("generate ");
+  return kind.startsWith("eval ") ? "eval" : isForward ? "predict" : (kind as Kind);
 }
 
 /** An input, with the facts about it that a plan depends on. */

@@ -1,6 +1,6 @@
 /** The epochs of a fit that are done, early stopping, and the parameters of the best epoch. */
 
-import type { EpochRecord, EpochAnswer, WireEarlyStopping } from "../../wire/fit.js";
+import type { EpochRecord, WireEarlyStopping } from "../../wire/fit.js";
 import { Course } from "../../wire/formulas.js";
 
 export class FitEpochs {
@@ -20,9 +20,13 @@ export class FitEpochs {
     return this.#done;
   }
 
-  /** Answer the page with the latest epochs. */
-  answer(epochs: readonly EpochRecord[]): EpochAnswer {
-    return { epochs, bestEpoch: this.#bestEpoch, isOver: this.#course !== null && this.#course.value() !== 0 };
+  get bestEpoch(): number | null {
+    return this.#bestEpoch;
+  }
+
+  /** True: by early stopping the fit is to end. */
+  get areOver(): boolean {
+    return this.#course !== null && this.#course.value() !== 0;
   }
 
   /** Take note of an epoch that a stop ended. */

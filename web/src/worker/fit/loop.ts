@@ -1,45 +1,37 @@
 /**
- * Many steps at once: an epoch of rows that lie in the worker, or batches as they come. `trainweb/fit/trainer.py` is the
- * same in Python. Between steps, at times, the worker receives the page's messages and reports its progress.
+ * Fits: epochs of rows that lie in the worker, or of batches as the page has them. `trainweb/fit/trainer.py` is the same in
+ * Python. Between steps, at times, the worker receives the page's messages and reports its progress.
  */
 
-import { epochBatches } from "../../data/epoch.js";
+import { countBatches, emptyData, epochBatches } from "../../data/epoch.js";
 import { permutation } from "../../data/random.js";
-import { FIT_ORDERS, FIT_TELL } from "../../wire/fit.js";
 import type {
-  EpochAnswer,
-  EpochTask,
-  Evaluated,
-  EvaluatedData,
-  FitOrder,
+  EpochRecord,
+  EvalValues,
+  FitEnd,
   FitProgress,
   FitSpec,
   FitStart,
   StepsTask,
-  TrainAnswer,
-  TrainTask,
+  StreamBatch,
   WireBatch,
   WireClip,
   WireEvaluation,
 } from "../../wire/fit.js";
-import { NumericsError } from "../../wire/errors.js";
 import { sessionError } from "../../wire/messages.js";
 import type { MaybePromise, NamedTensor } from "../../wire/protocol.js";
 import { Evaluation, failedBatch, fetchesOfLoss, scalarOf } from "../evaluation.js";
 import { CheckpointWriter } from "./checkpoint.js";
+import { Control } from "./control.js";
 import { FitEpochs } from "./epochs.js";
 import { Columns, readLoss, RowSteps, Updates } from "./fast-steps.js";
-import { MeanLoss } from "../loss-counts.js";
-import { NanGuard } from "./on-nan.js";
+import { FitSteps } from "./steps.js";
 import { withValue } from "../python-models.js";
 import { located, type FailedBatch } from "../places.js";
-import { ProximalTerm } from "./proximal.js";
 import type { SessionCore } from "../session-core.js";
 
-/** Steps follow each other for this long before the worker listens, if they are shorter: to listen takes time, too. */
-const SLICE_MS = 4;
-/** The least time between two words on the progress: a frame. */
-const FRAME_MS = 16;
+/** Runs a part of a fit while no other call of its session runs. */
+type Turn = <T>(action: () => MaybePromise<T>) => Promise<T>;
 
 /** The result of a step. */
 interface Stepped {
@@ -55,6 +47,8 @@ interface Step {
   failed(): FailedBatch;
 }
 
+type EvaluatedData = "validation" | "training";
+
 /** A fit of one session. */
 export class WorkerFit {
   readonly #core: SessionCore;
@@ -63,37 +57,25 @@ export class WorkerFit {
   readonly #train: Columns | null;
   readonly #validation: Columns | null;
   readonly #trainSteps: RowSteps | null;
-  #evaluation: Evaluation | null = null;
   readonly #updates: Updates;
-  readonly #proximal: ProximalTerm | null;
-  /** Batches whose gradients no optimizer step took yet. */
-  #waiting = 0;
-  #optimizerSteps = 0;
-  #epoch = 0;
-  #step = 0;
-  /** Batches of the epoch that were not undone. */
-  #kept = 0;
-  #mean: MeanLoss;
+  readonly #steps: FitSteps;
   /** Of all batches so far. */
-  #losses: number[] = [];
+  readonly #losses: number[] = [];
+  /** Number of losses that the page knows. */
+  #told = 0;
   readonly #epochs: FitEpochs;
   #checkpoint: CheckpointWriter | null = null;
-  readonly #guard: NanGuard | null;
-  /** How the session was before the fit; null: it is another since. */
-  #before: { readonly overwrites: boolean; readonly rate: number } | null;
-  /** The epoch whose begin can be gone back to. */
-  #goodEpoch = -1;
+  /** True if NaN or infinity has ended it. */
+  #isNaN = false;
+  #hasEnded = false;
 
   constructor(core: SessionCore, spec: FitSpec, port: MessagePort) {
     this.#core = core;
     this.#spec = spec;
     this.#control = new Control(port, spec);
     this.#epochs = new FitEpochs(spec.early);
-    this.#mean = new MeanLoss(core.host.lossCounts.train);
-    this.#before = { overwrites: core.overwrites, rate: core.getLearningRate() };
     this.#updates = updatesOf(core, spec.clip);
-    this.#proximal = spec.proximal > 0 ? new ProximalTerm(core, spec.proximal) : null;
-    this.#guard = spec.onNaN === null ? null : new NanGuard(core, spec.onNaN);
+    this.#steps = new FitSteps(core.host, spec);
     this.#train = spec.train === null ? null : new Columns(spec.train);
     this.#validation = spec.validation === null ? null : new Columns(spec.validation);
     const { trainingInputNames, valuesDecide } = core.info;
@@ -103,12 +85,18 @@ export class WorkerFit {
 
   /** Go on from the checkpoint, if there is one. */
   async start(): Promise<FitStart> {
-    if (this.#spec.checkpoint !== null) {
-      this.#checkpoint = await CheckpointWriter.open(this.#core, this.#spec.checkpoint);
-      await this.#resume(this.#checkpoint);
+    try {
+      if (this.#spec.checkpoint !== null) {
+        this.#checkpoint = await CheckpointWriter.open(this.#core, this.#spec.checkpoint);
+        await this.#resume(this.#checkpoint);
+      }
+    } catch (error) {
+      await this.end(false).catch(() => {});
+      throw error;
     }
-    const position = { epoch: this.#epoch, step: this.#step, optimizerSteps: this.#optimizerSteps };
-    return { ...this.#epochs.answer(this.#epochs.done), position, losses: Float32Array.from(this.#losses) };
+    const { epoch, optimizerSteps } = this.#steps.at;
+    const { done: epochs, bestEpoch } = this.#epochs;
+    return { position: { epoch, optimizerSteps }, epochs, bestEpoch, losses: Float32Array.from(this.#losses) };
   }
 
   async #resume(checkpoint: CheckpointWriter): Promise<void> {
@@ -117,244 +105,308 @@ export class WorkerFit {
       return;
     }
     const { position, losses } = record;
-    this.#before = null;
-    this.#losses = [...losses];
-    this.#optimizerSteps = position.optimizerSteps;
-    this.#begin(position.epoch, position.step, new MeanLoss(this.#core.host.lossCounts.train, position));
-    this.#kept = this.#losses.slice(this.#losses.length - position.step).filter((loss) => !Number.isNaN(loss)).length;
+    const { epoch, step, lossSum, rows, optimizerSteps } = position;
+    losses.forEach((loss) => this.#losses.push(loss));
+    this.#told = losses.length;
+    const kept = losses.subarray(losses.length - step).filter((loss) => !Number.isNaN(loss)).length;
+    this.#steps.call("tw_fit_resume", epoch, step, kept, optimizerSteps, lossSum, rows);
     record.epochs.forEach((epoch) => this.#epochs.observe(epoch));
     this.#epochs.best = record.best;
   }
 
-  /** The page has an epoch end. */
-  async endEpoch({ isStopped, ...told }: EpochTask): Promise<EpochAnswer> {
-    if (this.#kept === 0) {
-      return this.#epochs.answer([]);
+  /** All epochs, and the end. */
+  async run(turn: Turn): Promise<void> {
+    let isWhole = false;
+    try {
+      await this.#control.listen(null);
+      const ended = await this.#runEpochs(turn);
+      isWhole = !this.#control.isAborted;
+      await this.#control.ask("end", ended);
+    } finally {
+      const end = turn(() => this.end(isWhole));
+      // A session that was released meanwhile has no fit either.
+      const matters = isWhole && (this.#checkpoint !== null || this.#epochs.best !== null);
+      await (matters ? end : end.catch(() => {}));
     }
-    const core = this.#core;
-    const rate = core.getLearningRate();
-    const record = { epoch: this.#epoch + 1, steps: this.#kept, loss: this.#mean.value, learningRate: rate, ...told };
-    if (isStopped) {
-      this.#epochs.add(record);
-    } else {
-      if (this.#epochs.observe(record)) {
-        const { data } = await core.getContiguousParameters(false, this.#spec.ema);
-        this.#epochs.best = data;
-      }
-      this.#begin(this.#epoch + 1);
-      this.#keep();
-    }
-    return this.#epochs.answer([record]);
   }
 
-  #begin(epoch: number, step = 0, mean = new MeanLoss(this.#core.host.lossCounts.train)): void {
-    [this.#epoch, this.#step, this.#kept, this.#mean] = [epoch, step, 0, mean];
+  async #runEpochs(turn: Turn): Promise<FitEnd> {
+    const { epochs } = this.#spec;
+    for (let number = this.#steps.at.epoch; number < epochs && !this.#epochs.areOver; number++) {
+      await this.#control.unpaused();
+      await this.#epoch(number, turn);
+      if (this.#isOver) {
+        return this.#isNaN ? "nan" : "stopped";
+      }
+    }
+    return this.#epochs.areOver ? "early" : "done";
+  }
+
+  /** True: the epoch does not go on. */
+  get #isOver(): boolean {
+    return this.#isNaN || this.#control.isStopping;
+  }
+
+  async #epoch(number: number, turn: Turn): Promise<void> {
+    const start = performance.now();
+    await turn(() => this.#steps.call("tw_fit_epoch", number));
+    await (this.#train === null ? this.#trainStream(number, turn) : this.#trainRows(this.#train, number, turn));
+    const { hasValidation, evaluatesTraining } = this.#spec;
+    const validation = hasValidation ? await this.#values("validation", number, turn) : null;
+    const training = evaluatesTraining ? await this.#values("training", number, turn) : null;
+    if (this.#control.isAborted) {
+      return;
+    }
+    const values = { seconds: (performance.now() - start) / 1e3, validation, training };
+    const record = await turn(() => this.#endEpoch(values));
+    if (record !== null) {
+      await this.#control.ask("epoch", { record, bestEpoch: this.#epochs.bestEpoch });
+    }
+  }
+
+  async #trainRows(columns: Columns, number: number, turn: Turn): Promise<void> {
+    const { batchSize, remainder, accumulate, hasSchedule } = this.#spec;
+    const { step, optimizerSteps: from } = this.#steps.at;
+    const count = Math.ceil((countBatches(columns.rows, batchSize, remainder) - step) / accumulate);
+    const rates = hasSchedule ? await this.#control.ask("rates", { from, count }) : null;
+    if (this.#control.isAborted) {
+      return;
+    }
+    await turn(async () => {
+      await this.#trainOn(this.#stepsOf(columns, number), rates, from);
+      await this.#endTraining(number);
+    });
+    this.#tell();
+  }
+
+  /** Batches as they come: the page makes one while the worker is at the one before. */
+  async #trainStream(number: number, turn: Turn): Promise<void> {
+    const control = this.#control;
+    const { step: start, optimizerSteps: first } = this.#steps.at;
+    const { accumulate, onNaN, hasSchedule } = this.#spec;
+    const ask = async (count: number): Promise<(StreamBatch & { readonly from: number }) | null> => {
+      // If batches may be skipped, the worker gets the rates of all steps that it may be at.
+      const most = first + Math.floor(count / accumulate);
+      const from = onNaN === null ? most : this.#steps.at.optimizerSteps;
+      const steps = hasSchedule ? { from, count: most - from + 1 } : null;
+      const next = await control.ask("batch", { of: "train", start, steps });
+      return next && { ...next, from };
+    };
+    let count = 0;
+    for (let next = ask(count); ; ) {
+      const found = await next;
+      await control.unpaused();
+      if (found === null || this.#isOver) {
+        break;
+      }
+      const { batch, rates, from } = found;
+      next = ask(++count);
+      const run = (): MaybePromise<Stepped> => this.#runBatch(batch);
+      await turn(() => this.#trainOn([{ run, failed: () => failedBatch(batch) }], rates, from));
+      this.#tell();
+    }
+    if (count === 0 && start === 0 && !this.#isOver) {
+      throw emptyData(number);
+    }
+    await turn(() => this.#endTraining(number));
+    this.#tell();
+  }
+
+  /** Tell the page of batches that it does not know. */
+  #tell(): void {
+    const losses = Float32Array.from(this.#losses.slice(this.#told));
+    this.#told = this.#losses.length;
+    this.#control.tell({ losses, optimizerSteps: this.#steps.at.optimizerSteps, isNaN: this.#isNaN });
+  }
+
+  /** Take note of the epoch; null if all of its batches were undone, or none was trained on. */
+  async #endEpoch(values: Pick<EpochRecord, "seconds" | "validation" | "training">): Promise<EpochRecord | null> {
+    const { kept, loss, epoch } = this.#steps.at;
+    if (kept === 0) {
+      return null;
+    }
+    const core = this.#core;
+    const record = { epoch: epoch + 1, steps: kept, loss, learningRate: core.getLearningRate(), ...values };
+    if (this.#isOver) {
+      this.#epochs.add(record);
+      return record;
+    }
+    if (this.#epochs.observe(record)) {
+      const { data } = await core.getContiguousParameters(false, this.#spec.ema);
+      this.#epochs.best = data;
+    }
+    this.#steps.call("tw_fit_epoch", epoch + 1);
+    this.#keep();
+    return record;
   }
 
   #keep(): void {
-    this.#core.setLazyReset(true);
-    const position = { epoch: this.#epoch, step: this.#step, ...this.#mean.position, optimizerSteps: this.#optimizerSteps };
-    const { done: epochs, best } = this.#epochs;
-    this.#checkpoint?.save({ position, epochs, losses: Float32Array.from(this.#losses), best });
-    this.#guard?.keepGood();
+    if (this.#checkpoint !== null) {
+      this.#steps.call("tw_fit_keep");
+      const { epoch, step, lossSum, rows, optimizerSteps } = this.#steps.at;
+      const position = { epoch, step, lossSum, rows, optimizerSteps };
+      const { done: epochs, best } = this.#epochs;
+      this.#checkpoint.save({ position, epochs, losses: Float32Array.from(this.#losses), best });
+    }
   }
 
-  /** Train on an epoch of the rows, or on batches. */
-  async train(task: TrainTask): Promise<TrainAnswer> {
-    const core = this.#core;
-    if (task.epoch !== this.#epoch) {
-      this.#begin(task.epoch);
-    }
-    const guard = this.#guard;
-    if (guard !== null && this.#goodEpoch !== task.epoch) {
-      this.#goodEpoch = task.epoch;
-      guard.keepGood();
-    }
-    const losses: number[] = [];
-    let current: Step | null = null;
-    try {
-      for (const step of guard?.hasEnded === true ? [] : this.#stepsOf(task)) {
-        current = step;
-        const loss = await this.#take(step, task);
-        if (guard?.hasEnded === true) {
-          break;
-        }
-        losses.push(loss);
-        if (this.#control.isDue && !(await this.#control.listen(this.#progress()))) {
-          break;
-        }
+  /**
+   * Train on batches, until an order ends it.
+   *
+   * @param rates - learning rates of the optimizer steps from `from` on; null: the rate stays as it is
+   */
+  async #trainOn(batches: Iterable<Step>, rates: Float64Array | null, from: number): Promise<void> {
+    for (const step of batches) {
+      try {
+        await this.#take(step, rates, from);
+      } catch (error) {
+        const at = this.#steps.at;
+        throw located(error, step.failed(), { epoch: at.epoch + 1, batch: at.step + 1 });
       }
-      await this.#endTask(task, guard);
-    } catch (error) {
-      // Gradients that no optimizer step has used are dropped, unless the fit was refused: then nothing changes.
-      this.#waiting = 0;
-      core.setLazyReset(this.#before?.overwrites ?? true);
-      if (this.#before !== null) {
-        core.setLearningRate(this.#before.rate);
+      if (this.#isNaN || (this.#control.isDue && !(await this.#control.listen(this.#progress())))) {
+        return;
       }
-      const place = { epoch: this.#epoch + 1, batch: this.#step + 1 };
-      throw current === null ? error : located(error, current.failed(), place);
     }
-    return {
-      losses: Float32Array.from(losses),
-      optimizerSteps: this.#optimizerSteps,
-      isNaN: guard?.hasEnded === true,
-    };
   }
 
-  /** Use gradients that wait, or drop them, where the epoch or the fit ends. */
-  async #endTask(task: TrainTask, guard: NanGuard | null): Promise<void> {
-    const isStopping = task.isStopped || this.#control.isStopping;
-    if (this.#control.isAborted || guard?.hasEnded === true) {
-      this.#waiting = 0;
-    } else if (this.#waiting > 0 && (task.isLast || isStopping)) {
+  /** Use gradients that wait where the epoch or the fit ends. */
+  async #endTraining(number: number): Promise<void> {
+    const { isStopping, isAborted } = this.#control;
+    if (isAborted || this.#isNaN) {
+      return;
+    }
+    if (this.#steps.at.waiting > 0) {
       await this.#lastUpdate();
-    } else if (this.#waiting === 0 && isStopping) {
+    } else if (isStopping) {
       this.#keep();
     }
-    this.#core.setLazyReset(this.#waiting === 0);
-    if (guard?.hasEnded === false && task.isLast && this.#kept === 0 && !isStopping) {
-      throw sessionError("ALL_SKIPPED", { epoch: task.epoch + 1 });
+    if (this.#spec.onNaN !== null && this.#steps.at.kept === 0 && !this.#isOver) {
+      throw sessionError("ALL_SKIPPED", { epoch: number + 1 });
     }
   }
 
-  /** Train on a batch, and update the parameters if it is time; the loss, NaN if the batch was undone. */
-  async #take(step: Step, { rates, from }: TrainTask): Promise<number> {
-    const waiting = this.#waiting;
-    this.#guard?.begin();
+  /** Train on a batch, and update the parameters if it is time. */
+  async #take(step: Step, rates: Float64Array | null, from: number): Promise<void> {
+    const steps = this.#steps;
+    steps.call("tw_fit_batch");
+    const before = steps.at;
+    let loss: number;
     try {
-      if (waiting === 0 && rates !== null) {
-        this.#core.setLearningRate(rates[this.#optimizerSteps - from] as number);
+      if (before.waiting === 0 && rates !== null) {
+        this.#core.setLearningRate(rates[before.optimizerSteps - from] as number);
       }
-      const stepped = step.run(waiting === 0);
-      const { loss, weight } = stepped instanceof Promise ? await stepped : stepped;
-      this.#before = null;
-      this.#check(loss, this.#step + 1);
-      this.#waiting++;
-      const isUpdated = this.#waiting === this.#spec.accumulate;
-      if (isUpdated) {
-        await this.#update(loss, this.#step + 1);
+      const stepped = step.run(before.waiting === 0);
+      const { weight, ...done } = stepped instanceof Promise ? await stepped : stepped;
+      ({ loss } = done);
+      if (steps.call("tw_fit_trained", loss, weight)) {
+        await this.#update();
       }
-      this.#note(loss, weight);
-      if (isUpdated && this.#checkpoint?.isDue(this.#optimizerSteps) === true) {
-        this.#keep();
-      }
-      return loss;
     } catch (error) {
-      const { action, hasEnded } = this.#undo(error);
-      this.#waiting = action === "restore" ? 0 : waiting;
-      if (!hasEnded) {
-        this.#note(NaN, null);
-      }
-      return NaN;
+      this.#isNaN = steps.undo(error);
+      loss = NaN;
     }
-  }
-
-  /** @throws TrainwebError for a loss that is NaN or infinite; with `onNaN` NumericsError for gradients and others, too */
-  #check(loss: number, step: number): void {
-    const epoch = this.#epoch + 1;
-    this.#guard?.check(loss, step, epoch);
-    if (!Number.isFinite(loss)) {
-      throw sessionError("NON_FINITE_LOSS", { value: loss, step, epoch });
+    if (!this.#isNaN) {
+      this.#losses.push(loss);
+    }
+    const { optimizerSteps } = steps.at;
+    if (optimizerSteps > before.optimizerSteps && this.#checkpoint?.isDue(optimizerSteps) === true) {
+      this.#keep();
     }
   }
 
   /** Use the gradients that wait. */
-  async #update(loss: number, step: number): Promise<void> {
-    this.#proximal?.add();
+  async #update(): Promise<void> {
     const updated = this.#updates.run();
     if (updated instanceof Promise) {
       await updated;
     }
-    this.#check(loss, step);
-    this.#waiting = 0;
-    this.#optimizerSteps++;
+    this.#steps.call("tw_fit_updated");
   }
 
   /** Use the gradients that are left over at the end of an epoch. */
   async #lastUpdate(): Promise<void> {
-    this.#guard?.begin();
     try {
-      await this.#update(0, this.#step);
+      if (this.#steps.call("tw_fit_rest")) {
+        await this.#update();
+      }
     } catch (error) {
-      this.#undo(error);
+      this.#isNaN = this.#steps.undo(error);
     }
-    this.#waiting = 0;
   }
 
-  /** Undo a batch that made NaN or infinity; throws other errors. */
-  #undo(error: unknown): NanGuard {
-    if (this.#guard === null || !(error instanceof NumericsError)) {
-      throw error;
+  /** The values of data; null where the fit ends before. */
+  async #values(of: EvaluatedData, number: number, turn: Turn): Promise<EvalValues | null> {
+    if (this.#isOver) {
+      return null;
     }
-    this.#guard.undo(error, this.#step + 1, this.#epoch + 1);
-    return this.#guard;
+    const evaluation = new Evaluation(this.#core, this.#spec.evaluation as WireEvaluation);
+    const add = (batches: Iterable<WireBatch>): Promise<void> =>
+      turn(() => this.#core.withAverages(this.#spec.ema, () => this.#evaluate(evaluation, batches, of)));
+    const columns = of === "training" ? this.#train : this.#validation;
+    if (columns !== null) {
+      await add(this.#batchesInOrder(columns));
+    } else {
+      const ask = (): Promise<StreamBatch | null> =>
+        this.#control.ask("batch", { of: "validation", start: 0, steps: null });
+      for (let next = ask(); ; ) {
+        const found = await next;
+        if (found === null) {
+          break;
+        }
+        next = ask();
+        await add([found.batch]);
+      }
+      if (evaluation.batches === 0 && !this.#isOver) {
+        throw emptyData(number);
+      }
+    }
+    if (this.#isOver) {
+      return null;
+    }
+    const evaluated = evaluation.result();
+    return this.#spec.evaluation?.collects !== true ? evaluated.values : this.#control.ask("values", evaluated);
   }
 
-  /** Evaluate the rows, or batches; the values when the last have come. */
-  async evaluate(
-    batches: readonly WireBatch[] | null,
-    isLast: boolean,
-    data: EvaluatedData,
-  ): Promise<Evaluated | null> {
-    return this.#core.withAverages(this.#spec.ema, () => this.#evaluate(batches, isLast, data));
-  }
-
-  async #evaluate(
-    batches: readonly WireBatch[] | null,
-    isLast: boolean,
-    data: EvaluatedData,
-  ): Promise<Evaluated | null> {
-    const spec = this.#spec.evaluation as WireEvaluation;
-    this.#evaluation ??= new Evaluation(this.#core, spec);
-    const evaluation = this.#evaluation;
-    for (const batch of batches ?? this.#batchesInOrder(data)) {
+  /** Evaluate batches, until an order ends it. */
+  async #evaluate(evaluation: Evaluation, batches: Iterable<WireBatch>, of: EvaluatedData): Promise<void> {
+    for (const batch of batches) {
       try {
         const done = evaluation.add(batch);
         if (done instanceof Promise) {
           await done;
         }
       } catch (error) {
-        const place = { epoch: this.#epoch + 1, batch: evaluation.batches + 1 };
-        throw located(error, failedBatch(batch), place, data === "training" ? "the data" : "validation data");
+        const place = { epoch: this.#steps.at.epoch + 1, batch: evaluation.batches + 1 };
+        throw located(error, failedBatch(batch), place, of === "training" ? "the data" : "validation data");
       }
       if (this.#control.isDue && !(await this.#control.listen(null))) {
-        this.#evaluation = null;
-        return null;
+        return;
       }
     }
-    if (!isLast) {
-      return null;
-    }
-    this.#evaluation = null;
-    return evaluation.result();
   }
 
-  /** @param isWhole - it did not fail */
+  /** End, once. @param isWhole - it did not fail */
   async end(isWhole: boolean): Promise<void> {
+    if (this.#hasEnded) {
+      return;
+    }
+    this.#hasEnded = true;
     this.#control.end();
-    this.#guard?.end();
+    this.#steps.end();
     await this.#checkpoint?.end();
     if (isWhole && this.#epochs.best !== null) {
       this.#core.loadParametersBuffer(this.#epochs.best, false);
     }
   }
 
-  *#stepsOf({ batches, seed, epoch }: TrainTask): Generator<Step> {
-    const { batchSize, remainder, loss: name } = this.#spec;
+  *#stepsOf(columns: Columns, epoch: number): Generator<Step> {
+    const { batchSize, remainder, seed, loss: name } = this.#spec;
     const core = this.#core;
-    if (batches !== null) {
-      for (const batch of batches) {
-        yield { run: (overwrite) => this.#runBatch(batch, overwrite), failed: () => failedBatch(batch) };
-      }
-      return;
-    }
     const { output } = core.host.lossCounts.train;
-    const columns = this.#train as Columns;
     const order = seed === null ? inOrder(columns.rows) : permutation(columns.rows, seed, epoch);
     const steps = this.#trainSteps;
     // A fit that goes on has done the first ones.
-    let skipped = this.#step;
+    let skipped = this.#steps.at.step;
     for (const rows of epochBatches(order, batchSize, remainder)) {
       if (skipped > 0) {
         skipped--;
@@ -363,7 +415,7 @@ export class WorkerFit {
       const feeds = (): NamedTensor[] => columns.feeds(rows, core.info.trainingInputNames);
       const failed = (): FailedBatch => ({ feeds: feeds(), rows: rows.length, numberOf: (k) => rows[k] as number });
       if (steps === null) {
-        yield { run: (overwrite) => this.#runBatch({ feeds: feeds(), rows: rows.length, first: 0 }, overwrite), failed };
+        yield { run: () => this.#runBatch({ feeds: feeds(), rows: rows.length, first: 0 }), failed };
       } else {
         const run = (overwrite: boolean): MaybePromise<Stepped> =>
           withValue(steps.run(rows, overwrite), (plan) => ({
@@ -375,110 +427,24 @@ export class WorkerFit {
     }
   }
 
-  #runBatch({ feeds, rows }: WireBatch, overwrite: boolean): MaybePromise<Stepped> {
+  #runBatch({ feeds, rows }: WireBatch): MaybePromise<Stepped> {
     const name = this.#spec.loss;
     const { output } = this.#core.host.lossCounts.train;
-    this.#core.setLazyReset(overwrite);
     return withValue(this.#core.step("train", feeds, fetchesOfLoss(name, output)), ({ results: [loss, count] }) => ({
       loss: scalarOf(loss, name),
       weight: output === null ? rows : scalarOf(count, output),
     }));
   }
 
-  *#batchesInOrder(data: EvaluatedData): Generator<WireBatch> {
-    const columns = (data === "training" ? this.#train : this.#validation) as Columns;
+  *#batchesInOrder(columns: Columns): Generator<WireBatch> {
     for (const rows of epochBatches(inOrder(columns.rows), this.#spec.batchSize, "keep")) {
       yield { feeds: columns.feeds(rows, this.#core.info.evalInputNames), rows: rows.length, first: rows[0] as number };
     }
   }
 
-  /** @param weight - by what the loss was divided; null: the batch was undone */
-  #note(loss: number, weight: number | null): void {
-    this.#step++;
-    this.#losses.push(loss);
-    if (weight !== null) {
-      this.#kept++;
-      this.#mean.add(loss, weight);
-    }
-  }
-
   #progress(): FitProgress {
-    return { epoch: this.#epoch + 1, step: this.#step, loss: this.#mean.value };
-  }
-}
-
-/** Messages of the page, and reports to it. */
-class Control {
-  readonly #port: MessagePort;
-  readonly #self = new MessageChannel();
-  readonly #shared: FitSpec["order"];
-  /** Whether anybody wants to know of the progress: what nobody hears takes time of the page. */
-  #tells: boolean;
-  #heard: FitOrder = "resume";
-  #resumed: (() => void) | null = null;
-  #listened = performance.now();
-  #told = 0;
-
-  constructor(port: MessagePort, { order, tells }: Pick<FitSpec, "order" | "tells">) {
-    this.#port = port;
-    this.#shared = order;
-    this.#tells = tells;
-    port.onmessage = ({ data }: MessageEvent<FitOrder | typeof FIT_TELL>) => {
-      if (data === FIT_TELL) {
-        this.#tells = true;
-        return;
-      }
-      // A fit that ends does not begin again.
-      this.#heard = this.isStopping ? this.#heard : data;
-      this.#resumed?.();
-    };
-  }
-
-  get #order(): FitOrder {
-    return this.#shared === null ? this.#heard : (FIT_ORDERS[Atomics.load(this.#shared, 0)] as FitOrder);
-  }
-
-  get isStopping(): boolean {
-    const order = this.#order;
-    return order === "stop" || order === "abort";
-  }
-
-  get isAborted(): boolean {
-    return this.#order === "abort";
-  }
-
-  /** Whether it is time to listen: for a while nobody did, or something is there to hear. */
-  get isDue(): boolean {
-    return this.#order !== "resume" || performance.now() - this.#listened > SLICE_MS;
-  }
-
-  /** Tell the progress, if it is time, and hear what there is to hear; false: end here. */
-  async listen(progress: FitProgress | null): Promise<boolean> {
-    if (this.#tells && progress !== null && performance.now() - this.#told > FRAME_MS) {
-      this.#told = performance.now();
-      this.#port.postMessage(progress);
-    }
-    await this.#turn();
-    while (this.#order === "pause") {
-      await new Promise<void>((resolve) => {
-        this.#resumed = resolve;
-      });
-    }
-    this.#listened = performance.now();
-    return !this.isStopping;
-  }
-
-  end(): void {
-    this.#port.close();
-    this.#self.port1.close();
-  }
-
-  /** A turn of the event loop, in which the worker receives waiting messages. */
-  #turn(): Promise<void> {
-    return new Promise((resolve) => {
-      this.#self.port1.onmessage = () => resolve();
-      this.#self.port2.postMessage(null);
-    });
+    const { epoch, step, loss } = this.#steps.at;
+    return { epoch: epoch + 1, step, loss };
   }
 }
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import sys
 from functools import cache
+from typing import Any
 
-from trainweb.backend.wasm.engine.base import Engine
-from trainweb.backend.wasm.engine.description import Description
+from trainweb.backend.engine import Engine
 
-__all__ = ["Description", "Engine", "get_engine", "use_engine"]
-
+__all__ = ["Engine", "get_engine", "use_worker_engine"]
 
 _own: list[Engine] = []
 
 
-def use_engine(engine: Engine) -> None:
-    """Take this engine for all that asks for none, whatever build it has."""
-    _own[:] = [engine]
+def use_worker_engine(js_engine: Any) -> None:
+    """Take the engine of a page's worker for all that asks for none, whatever build it has."""
+    from trainweb.backend.wasm.engine.pyodide import PyodideEngine
+
+    _own[:] = [PyodideEngine(js_engine)]
 
 
 def get_engine(*, reproducible: bool = False) -> Engine:

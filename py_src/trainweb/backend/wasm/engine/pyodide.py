@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyodide.code import run_js  # type: ignore[import-not-found]
 from pyodide.ffi import JsException  # type: ignore[import-not-found]
 
-from trainweb.backend.wasm.engine.base import Engine
-from trainweb.backend.wasm.engine.description import Description
+from trainweb.backend.description import Description
+from trainweb.backend.engine import Engine
 from trainweb.errors import EngineError, LimitError
 
 if TYPE_CHECKING:

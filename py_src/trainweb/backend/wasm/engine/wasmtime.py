@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import wasmtime as wt
 
-from trainweb.backend.wasm.engine.base import Engine
-from trainweb.backend.wasm.engine.description import Description
+from trainweb.backend.description import Description
+from trainweb.backend.engine import Engine
 from trainweb.errors import EngineError
 from trainweb.ir.arena import Arena
 

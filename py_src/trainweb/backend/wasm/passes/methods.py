@@ -5,9 +5,10 @@ Operators emit direct sums. `pays` in kernels.def says at which sizes another ke
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 from trainweb.ir import calls
+from trainweb.ir.windows import Ends, Sizes
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -17,26 +18,9 @@ if TYPE_CHECKING:
 Convolution = calls.Conv | calls.ConvDataGradient | calls.ConvWeightGradient
 
 
-class Sizes(TypedDict):
-    """Arguments of a convolution without groups: images, channels, and the window over depth, height and width."""
+class Tiles(Ends):
+    """Arguments of Winograd's kernels, with the window over height and width."""
 
-    n: int
-    c: int
-    m: int
-    size: tuple[int, ...]
-    kernel: tuple[int, ...]
-    out: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-    pad: tuple[int, ...]
-
-
-class Tiles(TypedDict):
-    """Arguments of Winograd's kernels: images, channels, and the window over height and width."""
-
-    n: int
-    c: int
-    m: int
     size: tuple[int, ...]
     out: tuple[int, ...]
     stride: int

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING
 
-from trainweb.backend.wasm.engine.description import Description
+from trainweb.backend.description import Description
 from trainweb.errors import EngineError
 from trainweb.ir.layout import HEADER_POSITION, HEADER_STATUS, RANGE_WORDS, TW_NO_MEMORY
 

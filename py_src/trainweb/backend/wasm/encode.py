@@ -1,16 +1,16 @@
-"""Plans: the flat words that the executor runs, and their encoding (docs/architecture-plan.md)."""
+"""The encoding of plans: the flat words that the executor runs (docs/architecture-plan.md)."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import prod
 
+from trainweb.backend.plan import Constants, Plan, TensorPlace
+from trainweb.backend.wasm.chunks import GRAIN_ELEMENTS, chunk_elements
 from trainweb.backend.wasm.codegen import FunctionSpec, emit_module
-from trainweb.backend.wasm.memory import Constants
 from trainweb.ir.expr import text_of
-from trainweb.ir.instructions import GRAIN_ELEMENTS, Buf, ElementwiseCall, Instruction, KernelCall
+from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, KernelCall
 from trainweb.ir.layout import (
     BUFFER_WORDS,
     CONSTANTS,
@@ -35,89 +35,10 @@ from trainweb.ir.layout import (
     SEGMENT_WORDS,
 )
 from trainweb.ir.loop import written_out
-from trainweb.ir.program import Recomputation
 from trainweb.ir.shapes import collapse
 
 GENERATED = 0
 REDUCTIONS = {REDUCE_SUM: "sum", REDUCE_MEAN: "mean"}
-
-
-@dataclass(frozen=True, slots=True)
-class TensorPlace:
-    """Place of a named tensor in a plan's segments."""
-
-    name: str
-    segment: int
-    offset: int
-    nbytes: int
-    dtype: str
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class InspectedNode:
-    """A node of a plan that keeps every float tensor.
-
-    Attributes
-    ----------
-    name, op : str
-        The node as errors name it, and its operator.
-    inputs, outputs : list of str
-        Its float tensors, which are among the plan's outputs.
-    is_chosen : bool
-        True if one of its attributes is infinite, which makes its results intended.
-    is_state : bool
-        True if it updates gradients or parameters.
-    chooses : bool
-        True if it may leave out NaN and infinities on purpose.
-    is_rectifier : bool
-        True if its result is zero where a unit does not fire.
-    unit_axis : int or None
-        The axis of its result that counts units, where the operator says so.
-    """
-
-    name: str
-    op: str
-    inputs: list[str]
-    outputs: list[str]
-    is_chosen: bool
-    is_state: bool
-    chooses: bool
-    is_rectifier: bool
-    unit_axis: int | None
-
-
-@dataclass(slots=True)
-class Plan:
-    """A compiled graph for one input signature: relocatable and free of Python objects.
-
-    `words` has segment bases 0: a session fills them in. `code` is the module of generated functions
-    (empty without any).
-    """
-
-    words: bytes
-    constants: Constants
-    code: bytes
-    n_functions: int
-    arena_bytes: int
-    inputs: dict[str, TensorPlace]
-    outputs: dict[str, TensorPlace]
-    nodes: list[str] = field(default_factory=list)
-    """Per instruction, the node it came from."""
-    text: list[str] = field(default_factory=list)
-    flops: int = 0
-    """Operations of products and convolutions, two for each multiplication."""
-    recomputation: Recomputation = field(default_factory=lambda: Recomputation(0))
-    prepared_bytes: int = 0
-    """Size of the segment of kept values; new, it holds zeros."""
-    kept: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Values that the plan keeps in that segment: offset and bytes by key."""
-    inspected_nodes: list[InspectedNode] = field(default_factory=list)
-    """Of a plan that keeps all: what it computes, in order."""
-
-    def disassemble(self) -> str:
-        """One line per instruction: number, kernel, operands as segment+offset, node."""
-        return "\n".join(f"{k:4d}  {line}" for k, line in enumerate(self.text))
 
 
 def encode(
@@ -250,9 +171,10 @@ class _Encoder:
         reduced = ""
         if r := call.reduction:
             unit = inner if outer else 1
-            grain = r.elements // unit
-            words += [grain, unit, r.results, r.n, r.inner, r.op]
-            rows = f"{r.n}" if r.n else f"{r.elements // r.inner} at a time"
+            elements = chunk_elements(unit, r)
+            grain = elements // unit
+            words += [grain, unit, elements // r.n if r.n else r.inner, r.n, r.inner, r.op]
+            rows = f"{r.n}" if r.n else f"{elements // r.inner} at a time"
             reduced = f" -> {REDUCTIONS[r.op]} over {rows}, inner={r.inner}"
         bufs = [(b, 0) for b in call.ins] + [(b, 1) for b in call.outs]
         args: list[int] = [number, n, grain, len(bufs), len(words)]

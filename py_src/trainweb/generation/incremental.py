@@ -1,0 +1,378 @@
+"""From a causal language model to a graph that computes only new tokens, beside a cache of the earlier ones.
+
+The model is inferred at two lengths, T and T - 1. Axes whose size differs are axes of the sequence. A tensor that
+depends on the ids has one such axis of *rows*, one row a token. The decoding graph has only the n new rows of it.
+Tensors that depend on shapes and constants, such as masks and rotations, stay whole, and the rows at the new positions
+are picked. An operand that is needed at all positions, such as keys, is a cache of T rows, into which the new rows are
+written. The causal mask hides the rows that are not written yet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from math import prod
+
+from trainweb import messages
+from trainweb.control import expand_control_flow, has_control_flow
+from trainweb.generation.axes import Axes, Labels, axes_of
+from trainweb.ir.shapes import TensorType
+from trainweb.model.checks import DTYPE_CODES
+from trainweb.model.graph import ITEM_SIZE, TRAINWEB, Graph, Node, Tensor, Value, take_name
+from trainweb.ops.frame.composite import StaticTypes, expand_composites, has_composites
+from trainweb.ops.frame.infer import infer_outputs, initializer_type
+from trainweb.ops.frame.op import Op, bind
+
+IDS = "trainweb.ids"
+"""Input: the new tokens, (1, n), in the place of the model's input of ids."""
+POSITIONS = "trainweb.positions"
+"""Input: the positions of the new rows, int64 (n,)."""
+LAST = "trainweb.last"
+"""Input, where there are several new rows: the one that the output is of, int64 (1,)."""
+LAST_POSITION = "trainweb.last_position"
+"""Input, where there are several new rows: the position of that row, int64 (1,)."""
+SHORTEST = 3
+"""The least length: axes of both lengths are then longer than 1, which broadcasts."""
+COMPANIONS = "mask", "position", "token_type"
+"""Parts of the names of inputs beside the ids."""
+COMPANION_TYPES = "int64", "int32", "bool"
+"""Their types. Inputs of other types with static shapes are parameters."""
+ADAPTER_B = re.compile(r"\.lora_(embedding_)?B(\.weight)?$")
+"""The factor of an adapter that starts as zeros, by its name in PEFT."""
+MAGNITUDE = ".lora_magnitude_vector"
+CACHE = "trainweb.cache/"
+"""What the names of cache inputs start with."""
+
+
+@dataclass(slots=True)
+class Decoding:
+    """A decoding graph.
+
+    Attributes
+    ----------
+    graph : Graph
+        Its inputs are parameters, `feeds` and `caches`.
+    feeds : dict of str to Value
+        The ids (1, n), then the positions.
+    caches : dict of str to TensorType
+        State that lasts from run to run. It depends on the model and T, not on n.
+    """
+
+    graph: Graph
+    feeds: dict[str, Value]
+    caches: dict[str, TensorType]
+
+
+@dataclass(slots=True)
+class _Inferred:
+    """A model without composites and control flow, with all its types."""
+
+    graph: Graph
+    types: dict[str, TensorType]
+    ops: list[Op] = field(default_factory=list)
+
+
+def decoding_graph(graph: Graph, length: int, rows: int) -> Decoding:
+    """The decoding graph of a model with one output.
+
+    Parameters
+    ----------
+    graph
+        Its inputs are the ids (1, T), other inputs that `_companion` knows, and parameters of static shapes.
+    length
+        T: tokens that the cache holds, at least SHORTEST.
+    rows
+        New tokens of a run.
+
+    Raises
+    ------
+    UnsupportedError
+        The model mixes tokens in another way than by products with all of them.
+    ModelError
+        The model does not fit sequences of this length.
+    """
+    ids = _ids_of(graph)
+    inferred = [_infer(graph, ids, size) for size in (length, length - 1)]
+    first = _Incremental(inferred[0], inferred[1], ids, length, rows)
+    first.run()
+    if rows == 1:
+        return first.result()
+    final = _Incremental(inferred[0], inferred[1], ids, length, rows, first.after_caches())
+    final.run()
+    return final.result()
+
+
+def without_adapter(graph: Graph) -> Graph:
+    """The model with adapters that add nothing.
+
+    Raises
+    ------
+    UnsupportedError
+        Adapters of DoRA, whose magnitudes are in the place of the norms of the weights.
+    """
+    result = graph.copy()
+    switched = [v for v in graph.inputs if isinstance(v, Value) and ADAPTER_B.search(v.name)]
+    magnitude = next((v.name for v in graph.inputs if v.name.endswith(MAGNITUDE)), None)
+    if magnitude is not None:
+        raise messages.NO_BASE_OF_DORA(name=magnitude)
+    if not switched:
+        raise messages.NO_ADAPTER()
+    for value in switched:
+        shape = tuple(d for d in value.shape or () if isinstance(d, int))
+        zeros = bytes(prod(shape) * ITEM_SIZE[value.dtype])
+        result.initializers[value.name] = Tensor(value.name, value.dtype, shape, zeros)
+    result.inputs = [v for v in graph.inputs if v not in switched]
+    return result
+
+
+def _ids_of(graph: Graph) -> str:
+    """The input with the token ids: input_ids, or the only integers besides companions of the ids."""
+    integers = [v.name for v in graph.inputs if isinstance(v, Value) and v.dtype in ("int64", "int32")]
+    found = [name for name in integers if not any(kind in name.lower() for kind in COMPANIONS)]
+    if "input_ids" in found:
+        return "input_ids"
+    if len(found) != 1:
+        raise messages.NO_IDS(names=", ".join(v.name for v in graph.inputs if v.name in found) or "no such input")
+    return found[0]
+
+
+def _infer(graph: Graph, ids: str, length: int) -> _Inferred:
+    graph = graph.copy()
+    given: dict[str, TensorType] = {}
+    for value in list(graph.inputs):
+        assert isinstance(value, Value)
+        shape = () if value.shape is None else value.shape
+        if value.name == ids:
+            given[ids] = TensorType(value.dtype, (1, length))
+        elif value.dtype not in COMPANION_TYPES and shape and all(isinstance(d, int) for d in shape):
+            given[value.name] = TensorType(value.dtype, tuple(d for d in shape if isinstance(d, int)))
+        else:
+            graph.inputs.remove(value)
+            graph.initializers[value.name] = _companion(value, length)
+    if has_control_flow(graph):
+        graph = expand_control_flow(graph, given)
+    types = given | {name: initializer_type(t) for name, t in graph.initializers.items()}
+    if has_composites(graph):
+        graph = expand_composites(graph, StaticTypes(types, graph.opsets))
+        types |= {name: initializer_type(t) for name, t in graph.initializers.items()}
+    inferred = _Inferred(graph, types)
+    for k, node in enumerate(graph.nodes):
+        if node.op_type == "CastLike" and not node.domain:
+            # The other input gives only its type.
+            to = {"to": DTYPE_CODES[types[node.inputs[1]].dtype]}
+            graph.nodes[k] = node = Node("Cast", node.inputs[:1], node.outputs, to, "", node.name)
+        op = bind(node, graph.opsets)
+        results, _ = infer_outputs(op, types)
+        types.update((name, t) for name, t in zip(node.outputs, results, strict=False) if name)
+        inferred.ops.append(op)
+    return inferred
+
+
+def _companion(value: Value, length: int) -> Tensor:
+    """The constant that takes the place of an input beside the ids: no token is padding, and positions count up."""
+    name = value.name
+    numbers = dict(zip(COMPANIONS, ([1] * length, range(length), [0] * length), strict=True))
+    kind = next((kind for kind in COMPANIONS if kind in name.lower()), None)
+    rank = -1 if value.shape is None else len(value.shape)
+    if kind is None or rank not in (1, 2):
+        raise messages.UNKNOWN_COMPANION(name=name, dtype=value.dtype, shape=value.shape and list(value.shape))
+    return Tensor.of(name, value.dtype, (length,) if rank == 1 else (1, length), numbers[kind])
+
+
+class _Incremental:
+    """The walk over the nodes.
+
+    Attributes
+    ----------
+    axis : dict of str to int
+        The axis of the rows, of each tensor that depends on the ids.
+    late : set of int
+        Nodes that no cache depends on: they compute only the last of the new rows.
+    """
+
+    def __init__(
+        self, full: _Inferred, shorter: _Inferred, ids: str, length: int, rows: int, late: frozenset[int] = frozenset()
+    ) -> None:
+        self.full, self.shorter, self.ids, self.length, self.rows, self.late = full, shorter, ids, length, rows, late
+        self.axis = {ids: 1}
+        self.single: set[str] = set()
+        """Tensors with only the last of the new rows."""
+        self.caches: dict[str, TensorType] = {}
+        self.sources: list[str] = []
+        """Tensors whose rows are cached."""
+        self.made: dict[tuple[Hashable, ...], str] = {}
+        self.producers = {name: k for k, node in enumerate(full.graph.nodes) for name in node.outputs if name}
+        self.graph = full.graph.with_nodes([])
+        self.used = set(full.graph.names())
+        self.axes: dict[int, Axes] = {}
+
+    def run(self) -> None:
+        """Make the nodes of the decoding graph."""
+        for k, (node, op) in enumerate(zip(self.full.graph.nodes, self.full.ops, strict=True)):
+            if not any(name in self.axis for name in node.inputs):
+                self.graph.nodes.append(node)
+            elif all(self.full.types[name].value is not None for name in node.outputs if name):
+                for name in filter(None, node.outputs):
+                    self._constant(name, self.full.types[name])
+            else:
+                self._node(k, op)
+
+    def after_caches(self) -> frozenset[int]:
+        """Nodes that depend on the ids and that no cache depends on."""
+        nodes = self.full.graph.nodes
+        early: set[int] = set()
+        stack = list(self.sources)
+        while stack:
+            k = self.producers.get(stack.pop())
+            if k is not None and k not in early:
+                early.add(k)
+                stack += nodes[k].inputs
+        return frozenset(k for k, node in enumerate(nodes) if k not in early and self.axis.keys() & {*node.outputs})
+
+    def result(self) -> Decoding:
+        """The decoding graph, whose output has one row."""
+        graph = self.graph
+        ids = next(v for v in graph.inputs if v.name == self.ids)
+        (output,) = graph.outputs
+        if output.name not in self.axis:
+            raise messages.NO_ROWS_TO_DECODE(name=output.name, ids=self.ids)
+        assert isinstance(ids, Value)
+        feeds = [Value(IDS, ids.dtype, (1, self.rows)), Value(POSITIONS, "int64", (self.rows,))]
+        if self.rows > 1:
+            if output.name not in self.single:
+                raise messages.NO_ROWS_TO_DECODE(name=output.name, ids=self.ids)
+            feeds += [Value(LAST, "int64", (1,)), Value(LAST_POSITION, "int64", (1,))]
+        graph.nodes.insert(0, Node("Identity", [IDS], [self.ids], {}, "", self.ids))
+        caches = [Value(name, t.dtype, t.shape) for name, t in self.caches.items()]
+        graph.inputs = [v for v in graph.inputs if v.name != self.ids] + [*feeds, *caches]
+        graph.opsets.setdefault(TRAINWEB, 1)
+        graph.value_info = {}
+        return Decoding(graph, {v.name: v for v in feeds}, self.caches)
+
+    # One node.
+
+    def _node(self, k: int, op: Op) -> None:
+        node = op.node
+        is_late = k in self.late
+        names = [self._last(name) if is_late and name in self.axis else name for name in node.inputs]
+        axes = self._axes(k, op)
+        followed = [*axes.inputs, *[None] * (len(names) - len(axes.inputs))]
+        own: set[Hashable] = set()
+        for name, original, labels in zip(names, node.inputs, followed, strict=True):
+            if name in self.axis:
+                if labels is None:
+                    raise self._refused(op, f"its input {original!r} depends on the tokens")
+                own.add(labels[self.axis[name]])
+        chosen = next((label for label in axes.output if label in own and label not in axes.mixed), None)
+        if chosen is None:
+            raise self._refused(op, "it mixes tokens")
+        inputs = [
+            name if labels is None or not name else self._aligned(name, original, labels, chosen, is_late)
+            for name, original, labels in zip(names, node.inputs, followed, strict=True)
+        ]
+        axis = list(axes.output).index(chosen)
+        for name in filter(None, node.outputs):
+            if not self._grows(name, axis):
+                raise self._refused(op, f"its output {name!r} does not have a row for each token")
+            self.axis[name] = axis
+            if is_late:
+                self.single.add(name)
+        if axes.shape_input is not None:
+            self._resized(op, inputs[0], axis, is_late)
+        else:
+            self.graph.nodes.append(Node(node.op_type, inputs, node.outputs, node.attrs, node.domain, node.name))
+
+    def _axes(self, k: int, op: Op) -> Axes:
+        if k not in self.axes:
+            types = self.full.types
+            inputs = [types[name] if name else None for name in op.node.inputs]
+            output = next(name for name in op.node.outputs if name)
+            axes = axes_of(op, inputs, types[output])
+            if axes is None:
+                raise self._refused(op, "its effect on a sequence is not known")
+            self.axes[k] = axes
+        return self.axes[k]
+
+    def _resized(self, op: Op, source: str, axis: int, is_late: bool) -> None:
+        """A Reshape or Expand to the shape with fewer rows."""
+        shape = list(self.full.types[op.node.outputs[0]].shape)
+        shape[axis] = 1 if is_late else self.rows
+        wanted = self._once(("shape", *shape), "trainweb.shape", lambda name: self._shape(name, shape))
+        kind = "Reshape" if op.is_view else op.op_type()
+        self.graph.nodes.append(Node(kind, [source, wanted], op.node.outputs, {}, "", op.node.name))
+
+    def _shape(self, name: str, shape: list[int]) -> None:
+        self.graph.initializers[name] = Tensor.of(name, "int64", (len(shape),), shape)
+
+    def _refused(self, op: Op, why: str) -> Exception:
+        return messages.NOT_INCREMENTAL(node=str(op.node), why=why)
+
+    # Operands.
+
+    def _grows(self, name: str, axis: int) -> bool:
+        """Return whether an axis of a tensor has an element for each token."""
+        shapes = [inferred.types[name].shape for inferred in (self.full, self.shorter)]
+        return [shape[axis] for shape in shapes] == [self.length, self.length - 1]
+
+    def _aligned(self, name: str, original: str, labels: Labels, chosen: Hashable, is_late: bool) -> str:
+        """The operand at the new rows: of the axis that is labelled so; other axes have all positions."""
+        if name in self.axis:
+            if labels[self.axis[name]] == chosen:
+                return name
+            name = self._everywhere(original)
+        for axis, label in enumerate(labels):
+            if label == chosen and self._grows(original, axis):
+                places = LAST_POSITION if is_late else POSITIONS
+                return self._picked(name, places, axis)
+        return name
+
+    def _last(self, name: str) -> str:
+        """The last of the new rows."""
+        if name in self.single:
+            return name
+        axis = self.axis[name]
+        picked = self._picked(name, LAST, axis)
+        self.axis[picked] = axis
+        self.single.add(picked)
+        return picked
+
+    def _picked(self, name: str, places: str, axis: int) -> str:
+        def pick(made: str) -> None:
+            self.graph.nodes.append(Node("Gather", [name, places], [made], {"axis": axis}, "", made))
+
+        return self._once((name, places, axis), f"{name}/{places}", pick)
+
+    def _everywhere(self, name: str) -> str:
+        """A tensor at all positions: a cache, or such moved elements of one."""
+        k = self.producers.get(name)
+        axes = None if k is None else self._axes(k, self.full.ops[k])
+        if k is not None and axes is not None and axes.moves:
+            node = self.full.graph.nodes[k]
+
+            def move(made: str) -> None:
+                inputs = [self._everywhere(node.inputs[0]), *node.inputs[1:]]
+                self.graph.nodes.append(Node(node.op_type, inputs, [made], node.attrs, node.domain, made))
+
+            return self._once((name, "everywhere"), f"{name}/everywhere", move)
+        return self._once((name, "everywhere"), CACHE + name, lambda made: self._cache(made, name))
+
+    def _cache(self, cache: str, name: str) -> None:
+        t = self.full.types[name]
+        self.caches[cache] = TensorType(t.dtype, t.shape)
+        self.sources.append(name)
+        inputs, axis = [cache, name, POSITIONS], {"axis": self.axis[name]}
+        self.graph.nodes.append(
+            Node("CacheRows", inputs, [take_name(f"{cache}/written", self.used)], axis, TRAINWEB, cache)
+        )
+
+    def _once(self, key: tuple[Hashable, ...], name: str, make: Callable[[str], None]) -> str:
+        """The tensor of this key; made at first use."""
+        if key not in self.made:
+            self.made[key] = take_name(name, self.used)
+            make(self.made[key])
+        return self.made[key]
+
+    def _constant(self, name: str, t: TensorType) -> None:
+        assert t.value is not None
+        self.graph.initializers[name] = Tensor.of(name, t.dtype, t.shape, t.value)

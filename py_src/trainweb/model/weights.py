@@ -1,0 +1,79 @@
+"""Weights of a graph without weights: tensors of safetensors files, by the names of its initializers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from ..errors import CheckpointError, ModelError
+from .floats import converted
+from .graph import Tensor
+from .remote import RangedFile, tensor_of
+from .safetensors import Entry, entries_of
+
+GIVEN = "trainweb:weights"
+"""What the locations of weights among external data start with, where a page gives them."""
+SUFFIX = ".safetensors"
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+"""Types that a file may have instead of each other."""
+
+
+class Weights:
+    """Tensors of files; no data is read before it is needed.
+
+    Parameters
+    ----------
+    files : iterable of (str, bytes or RangedFile)
+        With the name of each in errors. A tensor is in one of them.
+
+    Raises
+    ------
+    ModelError
+        One is no safetensors file, or two have the same tensor.
+    """
+
+    def __init__(self, files: Iterable[tuple[str, bytes | memoryview | RangedFile]]) -> None:
+        self._found: dict[str, tuple[Entry, bytes | memoryview | RangedFile]] = {}
+        self.names: list[str] = []
+        self.is_read = False
+        for name, data in files:
+            self.names.append(name)
+            try:
+                entries = entries_of(data)
+            except CheckpointError as error:
+                raise ModelError(f"The weights {name!r:.200} cannot be used: {error}") from error
+            for tensor, entry in entries.items():
+                if tensor in self._found:
+                    raise ModelError(f"Two files of weights have a tensor {tensor!r:.200}: give each tensor once.")
+                self._found[tensor] = entry, data
+
+    def tensor(self, name: str, dtype: str, shape: tuple[int, ...]) -> Tensor:
+        """The tensor of an initializer, in the type that the graph declares.
+
+        Raises
+        ------
+        ModelError
+            There is no such tensor, or it has another shape or kind of type.
+        """
+        files = ", ".join(self.names)
+        if name not in self._found:
+            near = get_close_matches(name, self._found, 1)
+            like = f" The nearest is {near[0]!r:.200}." if near else ""
+            raise ModelError(
+                f"Initializer {name!r:.200} has no data in the model, and the weights ({files:.200}) have no tensor of "
+                f"that name.{like} Export the graph so that its initializers keep the names of the module's parameters."
+            )
+        entry, data = self._found[name]
+        if entry.shape != shape:
+            raise ModelError(
+                f"Tensor {name!r:.200} of the weights ({files:.200}) has shape {list(entry.shape)}; the model declares "
+                f"{list(shape)}. The weights must be those of this model."
+            )
+        if entry.dtype != dtype and not {entry.dtype, dtype} <= set(FLOATS):
+            raise ModelError(
+                f"Tensor {name!r:.200} of the weights ({files:.200}) is {entry.dtype}; the model declares {dtype}."
+            )
+        self.is_read = True
+        start, stop = entry.start, entry.stop
+        found = data.range(start, stop) if isinstance(data, RangedFile) else memoryview(data)[start:stop]
+        return converted(tensor_of(name, entry.dtype, shape, found), dtype)

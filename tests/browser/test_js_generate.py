@@ -1,0 +1,225 @@
+"""`generate` of a page: recordings of transformers, and the same draws as CPython."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+from tests.python.test_generate import GOLDEN, MODELS, OPENED, PARAMETERS, learn, release, tokens_of, training
+
+from .js_session import JsPage, open_js_page
+from .server import Site
+
+__all__ = ["release"]  # the fixture
+
+SHORT, LONG = MODELS["llama"][1], MODELS["llama"][2]
+GIVEN: dict[str, Any] = {"short": SHORT["prompt"], "long": LONG["prompt"], "parameters": PARAMETERS}
+START = """
+    const config = { loss: "CrossEntropyLoss", optimizer: { type: "AdamW", learningRate: 0.05 } };
+    const options = { reproducible: true };
+    const open = (others) => TrainingSession.createFromModel("/llama.onnx", { ...config, ...others }, options);
+    const all = async (tokens) => {
+      const found = [];
+      for await (const { token } of tokens) found.push(token);
+      return found;
+    };
+    const fault = async (action) => {
+      try { await action(); } catch (error) { return `${error.name}: ${error.message.split("\\n")[0]}`; }
+      return "no error";
+    };
+    const learn = async (s, ids) => {
+      const tensor = (values) => new Tensor("int64", BigInt64Array.from(values, BigInt), [1, values.length]);
+      const labels = [...ids.slice(1), ids[0]];
+      const feeds = { input_ids: tensor(ids), attention_mask: tensor(ids.map(() => 1)), labels: tensor(labels) };
+      for (let step = 0; step < 3; step++) {
+        await s.runTrainStep(feeds);
+        await s.runOptimizerStep();
+        await s.lazyResetGrad();
+      }
+    };
+    const letters = {
+      encode: (text) => Array.from(text, (letter) => letter.charCodeAt(0) - 65),
+      decode: (ids) => ids.map((id) => id === 60 ? "<" : id === 59 ? ">" : String.fromCharCode(65 + id)).join("")
+        .replaceAll("<>", "é").replaceAll("<", "\\ufffd"),
+    };
+"""
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    plain_site.add("/llama.onnx", (GOLDEN / "llama.onnx").read_bytes())
+    with open_js_page(browser, plain_site) as js:
+        yield js
+
+
+def test_the_most_likely_tokens_are_those_of_transformers(page: JsPage) -> None:
+    found = page.run(
+        START
+        + """
+        const s = await open({ requiresGrad: given.parameters });
+        const short = await all(s.generate(given.short, { maxTokens: 24 }));
+        const long = await all(s.generate(BigInt64Array.from(given.long, BigInt), { maxTokens: 24 }));
+        await s.release();
+        return { short, long };
+        """,
+        given=GIVEN,
+    )
+    assert found == {"short": SHORT["tokens"], "long": LONG["tokens"]}
+
+
+def test_a_page_and_python_draw_the_same_tokens_before_and_after_training(page: JsPage) -> None:
+    laws = [{"temperature": 1.3}, {"temperature": 0.8, "top_k": 7}, {"temperature": 1.1, "top_k": 30, "top_p": 0.7}]
+    names = {"temperature": "temperature", "top_k": "topK", "top_p": "topP"}
+    ids = [int(one) for one in SHORT["prompt"] * 6]
+    found = page.run(
+        START
+        + """
+        const s = await open({ requiresGrad: given.parameters });
+        const draw = async () => {
+          const texts = [];
+          for (const law of given.laws) {
+            texts.push(await all(s.generate(given.short, { maxTokens: 20, seed: 2 ** 40 + 1, ...law })));
+          }
+          return texts;
+        };
+        const before = await draw();
+        await learn(s, given.ids);
+        const after = await draw();
+        await s.release();
+        return { before, after };
+        """,
+        given={**GIVEN, "ids": ids, "laws": [{names[name]: value for name, value in law.items()} for law in laws]},
+    )
+    session = training(options={"reproducible": True})
+    drawn = [tokens_of(session, SHORT["prompt"], 20, seed=2**40 + 1, **law) for law in laws]
+    assert found["before"] == drawn
+    learn(session, ids=ids)
+    learned = [tokens_of(session, SHORT["prompt"], 20, seed=2**40 + 1, **law) for law in laws]
+    assert found["after"] == learned != drawn
+
+
+def test_training_between_tokens_and_texts_by_turns(page: JsPage) -> None:
+    ids = [int(one) for one in SHORT["prompt"] * 6]
+    found = page.run(
+        START
+        + """
+        const s = await open({ requiresGrad: given.parameters });
+        const [one, other] = [given.short, given.long].map((prompt) => s.generate(prompt, { maxTokens: 10 }));
+        const turns = [[], []];
+        for (let k = 0; k < 5; k++) {
+          turns[0].push((await one.next()).value.token);
+          turns[1].push((await other.next()).value.token);
+        }
+        await learn(s, given.ids);
+        turns[0].push(...await all(one));
+        const whole = await all(s.generate([...given.short, ...turns[0].slice(0, 5)], { maxTokens: 5 }));
+        await s.release();
+        return { turns, whole };
+        """,
+        given={**GIVEN, "ids": ids},
+    )
+    assert found["turns"][0][:5] == SHORT["tokens"][:5]
+    assert found["turns"][1] == LONG["tokens"][:5]
+    assert found["turns"][0][5:] == found["whole"] != SHORT["tokens"][5:10]
+
+
+def test_an_adapter_is_left_out_when_asked(page: JsPage) -> None:
+    found = page.run(
+        START
+        + """
+        const s = await open({ lora: { rank: 2 } });
+        await learn(s, given.ids);
+        const base = await all(s.generate(given.short, { maxTokens: 12, adapter: false }));
+        const adapted = await all(s.generate(given.short, { maxTokens: 12 }));
+        await s.release();
+        return { base, adapted };
+        """,
+        given={**GIVEN, "ids": [int(one) for one in SHORT["prompt"] * 6]},
+    )
+    assert found["base"] == SHORT["tokens"][:12] != found["adapted"]
+
+
+def test_text_stops_and_signals(page: JsPage) -> None:
+    found = page.run(
+        START
+        + """
+        const s = await open({ requiresGrad: given.parameters });
+        const read = async (options) => {
+          const found = [];
+          const prompt = letters.decode(given.short);
+          const all = { maxTokens: 24, tokenizer: letters, ...options };
+          for await (const item of s.generate(prompt, all)) found.push(item);
+          return [found.length, found.map(({ text }) => text).join("")];
+        };
+        const whole = await read({});
+        const token = await read({ stop: given.tokens[9] });
+        const text = await read({ stop: whole[1].slice(4, 6) });
+        const controller = new AbortController();
+        const aborted = await fault(async () => {
+          const { signal } = controller;
+          for await (const { token } of s.generate(given.short, { signal })) controller.abort(new Error("enough"));
+        });
+        await s.release();
+        return { whole, token, text, aborted };
+        """,
+        given={**GIVEN, "tokens": SHORT["tokens"]},
+    )
+    whole = (
+        "".join("<" if one == 60 else ">" if one == 59 else chr(65 + one) for one in SHORT["tokens"])
+        .replace("<>", "é")
+        .replace("<", "\N{REPLACEMENT CHARACTER}")
+    )
+    stop = SHORT["tokens"].index(SHORT["tokens"][9])
+    assert found["whole"] == [24, whole]
+    assert found["token"] == [stop + 1, whole[:stop]]
+    assert found["text"] == [whole.index(whole[4:6]) + 2, whole[: whole.index(whole[4:6])]]
+    assert found["aborted"] == "Error: enough"
+
+
+def test_faults_are_those_of_python(page: JsPage) -> None:
+    found = page.run(
+        START
+        + """
+        const s = await open({ requiresGrad: given.parameters });
+        const first = (prompt, options) => fault(() => s.generate(prompt, options).next());
+        const faults = [
+          await first([1], { maxTokens: 0 }),
+          await first([1], { topK: 3 }),
+          await first([1], { temperature: 1, topP: 2 }),
+          await first([1], { stop: "x" }),
+          await first([1], { stop: [0.5] }),
+          await first("x", {}),
+          await first([], {}),
+          await first([0.5], {}),
+          await first([61], {}),
+          await first([1], { adapter: false }),
+          await first([1], { maxToken: 3 }),
+        ];
+        const tokens = s.generate([1, 2]);
+        await tokens.next();
+        await s.release();
+        faults.push(await fault(() => tokens.next()));
+        return faults;
+        """,
+        given=GIVEN,
+    )
+    expected = [
+        ("ModelError", "maxTokens is 0; it must be an integer >= 1."),
+        ("ModelError", "'topK' changes nothing at temperature 0"),
+        ("ModelError", "topP is 2; it must be a number greater than 0 and at most 1."),
+        ("ModelError", "'stop' is text, which needs a tokenizer"),
+        ("ModelError", "stop is"),
+        ("ModelError", "'prompt' is text, which needs a tokenizer"),
+        ("FeedError", "The prompt has no tokens"),
+        ("ModelError", "prompt is"),
+        ("FeedError", "61"),
+        ("ModelError", "adapter: false leaves out adapters"),
+        ("TypeError", "did you mean 'maxTokens'?"),
+        ("ReleasedError", "released"),
+    ]
+    for given, (name, text) in zip(found, expected, strict=True):
+        assert given.startswith(f"{name}: "), given
+        assert text in given
+    assert not OPENED

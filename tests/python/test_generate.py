@@ -1,0 +1,416 @@
+"""`generate` against recordings of transformers (tests/golden/generate) and against predictions of whole texts."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from trainweb import InferenceSession, TrainingSession
+from trainweb.artifacts import build_artifacts
+from trainweb.errors import FeedError, ModelError, ReleasedError, SessionError, UnsupportedError
+from trainweb.generation.sampling import Sampling
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "generate"
+EXPECTED: dict[str, Any] = json.loads((GOLDEN / "expected.json").read_text())
+MODELS = EXPECTED["models"]
+CASES = [(name, k) for name in MODELS for k in range(3)]
+DRAWS = 3000
+
+
+OPENED: list[TrainingSession | InferenceSession] = []
+PARAMETERS = [
+    "model.lm_head.weight",
+    "model.model.norm.weight",
+    *(
+        f"model.model.layers.{layer}.{part}.weight"
+        for layer in range(2)
+        for part in (
+            *(f"self_attn.{letter}_proj" for letter in "qkvo"),
+            *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
+            *("input_layernorm", "post_attention_layernorm"),
+        )
+    ),
+]
+"""Of llama, whose head is the table of embeddings, too."""
+
+
+@pytest.fixture(autouse=True)
+def release() -> Iterator[None]:
+    """Release the sessions of a test."""
+    yield
+    while OPENED:
+        OPENED.pop().release()
+
+
+def session_of(model: Any, **options: Any) -> InferenceSession:
+    OPENED.append(session := InferenceSession(model, options))
+    return session
+
+
+def inference(name: str, **options: Any) -> InferenceSession:
+    return session_of(GOLDEN / f"{name}.onnx", **options)
+
+
+def training(**settings: Any) -> TrainingSession:
+    if "lora" not in settings:
+        settings["requires_grad"] = PARAMETERS
+    session = TrainingSession.from_model(GOLDEN / "llama.onnx", loss="CrossEntropyLoss", learning_rate=0.05, **settings)
+    OPENED.append(session)
+    return session
+
+
+def tokens_of(session: TrainingSession | InferenceSession, prompt: Any, count: int = 24, **settings: Any) -> list[int]:
+    return [one.token for one in session.generate(prompt, max_tokens=count, **settings)]
+
+
+def predicted(session: TrainingSession, prompt: list[int], count: int) -> list[int]:
+    """The most likely tokens by predictions of the whole text, token by token."""
+    tokens = list(prompt)
+    for _ in range(count):
+        ids = np.array([tokens])
+        (logits,) = session.predict({"input_ids": ids, "attention_mask": np.ones_like(ids)}).values()
+        tokens.append(int(logits.reshape(len(tokens), -1)[-1].argmax()))
+    return tokens[len(prompt) :]
+
+
+def learn(session: TrainingSession, ids: Any = None) -> None:
+    ids = np.random.default_rng(0).integers(0, 61, (1, 12)) if ids is None else np.array([ids])
+    feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), "labels": np.roll(ids, -1, 1)}
+    for _ in range(3):
+        session.train_step(feeds)
+        session.optimizer_step()
+        session.lazy_reset_grad()
+
+
+@pytest.mark.parametrize(("name", "k"), CASES)
+def test_the_most_likely_tokens_are_those_of_transformers(name: str, k: int) -> None:
+    case = MODELS[name][k]
+    session = inference(name)
+    assert tokens_of(session, case["prompt"]) == case["tokens"]
+
+
+@pytest.mark.parametrize(("name", "k"), CASES)
+def test_logits_after_a_prompt_are_those_of_transformers(name: str, k: int) -> None:
+    case = MODELS[name][k]
+    core = inference(name)._core
+    logits = np.frombuffer(core.decoder.logits(core, case["prompt"], "logits", 96, adapter=True), np.float32)
+    np.testing.assert_allclose(logits, case["logits"], atol=2e-5)
+
+
+def test_a_training_session_generates_with_what_it_learned() -> None:
+    session = training()
+    prompt = MODELS["llama"][0]["prompt"]
+    assert tokens_of(session, prompt) == MODELS["llama"][0]["tokens"]
+    learn(session)
+    learned = tokens_of(session, prompt, 12)
+    assert learned != MODELS["llama"][0]["tokens"][:12]
+    assert learned == predicted(session, prompt, 12)
+
+
+def test_training_between_two_tokens_counts_for_all_tokens() -> None:
+    session = training()
+    prompt = MODELS["llama"][1]["prompt"]
+    steps = session.generate(prompt, max_tokens=16)
+    before = [next(steps).token for _ in range(6)]
+    learn(session)
+    after = [one.token for one in steps]
+    assert after == predicted(session, [*prompt, *before], 10)
+
+
+def test_texts_that_are_generated_by_turns_do_not_mix() -> None:
+    session = inference("qwen3")
+    cases = MODELS["qwen3"]
+    texts: list[Iterator[Any]] = [session.generate(case["prompt"], max_tokens=12) for case in cases]
+    found = [[next(text).token for text in texts] for _ in range(12)]
+    assert [list(text) for text in zip(*found, strict=True)] == [case["tokens"][:12] for case in cases]
+
+
+def test_a_session_with_room_for_one_plan_gives_the_same_tokens() -> None:
+    case = MODELS["phi"][2]
+    assert tokens_of(inference("phi", max_plans=1), case["prompt"]) == case["tokens"]
+
+
+def test_adapters_can_be_left_out() -> None:
+    session = training(lora={"rank": 2})
+    prompt, tokens = MODELS["llama"][0]["prompt"], MODELS["llama"][0]["tokens"]
+    assert tokens_of(session, prompt) == tokens
+    learn(session)
+    adapted = tokens_of(session, prompt, 12)
+    assert adapted == predicted(session, prompt, 12) != tokens[:12]
+    assert tokens_of(session, prompt, adapter=False) == tokens
+    assert tokens_of(session, prompt, 12) == adapted
+
+
+@pytest.mark.parametrize("law", EXPECTED["sampling"]["laws"], ids=lambda law: str(law["settings"]))
+def test_draws_have_the_probabilities_of_transformers(law: dict[str, Any]) -> None:
+    logits = np.array(EXPECTED["sampling"]["logits"], np.float32)
+    sampling = Sampling(**law["settings"], seed=5)
+    counts = Counter(sampling.choose(logits, place, 0) for place in range(DRAWS))
+    expected = np.array(law["probabilities"])
+    drawn = np.array([counts[k] for k in range(len(logits))])
+    assert not drawn[expected == 0].any()
+    deviation = np.sqrt(DRAWS * expected * (1 - expected))
+    assert (np.abs(drawn - DRAWS * expected) <= 4 * deviation + 1e-9).all()
+
+
+def test_a_seed_decides_the_tokens() -> None:
+    session = inference("gpt2")
+    prompt = MODELS["gpt2"][0]["prompt"]
+    first, again, other = (tokens_of(session, prompt, temperature=1.5, top_k=20, seed=seed) for seed in (3, 3, 4))
+    assert first == again != other
+    assert tokens_of(session, prompt, temperature=1.5, top_k=1, seed=3) == MODELS["gpt2"][0]["tokens"]
+
+
+class Letters:
+    """A tokenizer of one letter a token; 60 and 59 together are one character, as bytes of UTF-8 are."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) - 65 for letter in text]
+
+    def decode(self, ids: list[int]) -> str:
+        text = "".join("<" if one == 60 else ">" if one == 59 else chr(65 + one) for one in ids)
+        return text.replace("<>", "é").replace("<", "\N{REPLACEMENT CHARACTER}")
+
+
+def test_text_comes_with_the_tokens() -> None:
+    case = MODELS["qwen3"][0]
+    given = list(inference("qwen3").generate(Letters().decode(case["prompt"]), max_tokens=24, tokenizer=Letters()))
+    assert [one.token for one in given] == case["tokens"]
+    assert "".join(one.text or "" for one in given) == Letters().decode(case["tokens"])
+
+
+def test_a_stop_token_is_the_last_one_and_has_no_text() -> None:
+    case = MODELS["gpt2"][0]
+    stop = case["tokens"][7]
+    count = case["tokens"].index(stop) + 1
+    given = list(inference("gpt2").generate(case["prompt"], max_tokens=24, stop=[stop], tokenizer=Letters()))
+    assert [one.token for one in given] == case["tokens"][:count]
+    assert "".join(one.text or "" for one in given) == Letters().decode(case["tokens"][: count - 1])
+
+
+def test_a_stop_text_ends_the_text_before_it() -> None:
+    case = MODELS["qwen3"][2]
+    whole = Letters().decode(case["tokens"])
+    stop = whole[5:8]
+    given = list(inference("qwen3").generate(case["prompt"], max_tokens=24, stop=stop, tokenizer=Letters()))
+    assert "".join(one.text or "" for one in given) == whole[: whole.index(stop)]
+    assert len(given) == whole.index(stop) + 3
+
+
+def test_a_beginning_of_a_stop_text_is_held_back_until_it_is_none() -> None:
+    case = MODELS["qwen3"][2]
+    whole = Letters().decode(case["tokens"])
+    given = list(inference("qwen3").generate(case["prompt"], max_tokens=24, stop=whole[0] + "!!", tokenizer=Letters()))
+    assert given[0].text == ""
+    assert "".join(one.text or "" for one in given) == whole
+
+
+def test_a_model_has_as_much_room_as_it_has_positions() -> None:
+    session = inference("gpt2")
+    assert len(tokens_of(session, MODELS["gpt2"][0]["prompt"], 87)) == 87
+    with pytest.raises(ModelError, match="does not take 97 tokens, prompt and new ones together"):
+        tokens_of(session, MODELS["gpt2"][0]["prompt"], 88)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "text"),
+    [
+        ({"max_tokens": 0}, ModelError, "max_tokens is 0"),
+        ({"temperature": -1}, ModelError, "temperature is -1"),
+        ({"temperature": 1, "top_k": 0}, ModelError, "top_k is 0"),
+        ({"temperature": 1, "top_p": 1.5}, ModelError, "top_p is 1.5"),
+        ({"temperature": 1, "seed": -1}, ModelError, "seed is -1"),
+        ({"top_k": 3}, ModelError, "'top_k' changes nothing at temperature 0"),
+        ({"seed": 3}, ModelError, "'seed' changes nothing at temperature 0"),
+        ({"stop": "x"}, ModelError, "'stop' is text, which needs a tokenizer"),
+        ({"stop": [1.5]}, ModelError, "stop is"),
+        ({"prompt": "x"}, ModelError, "'prompt' is text, which needs a tokenizer"),
+        ({"prompt": []}, FeedError, "has no tokens"),
+        ({"prompt": [0.5]}, ModelError, "prompt is"),
+        ({"prompt": [[1, 2], [3, 4]]}, ModelError, "prompt is"),
+        ({"prompt": [61]}, FeedError, "61"),
+        ({"adapter": 1}, ModelError, "adapter is 1"),
+        ({"adapter": False}, ModelError, "has no LoRA parameters"),
+        ({"max_token": 3}, TypeError, "max_tokens"),
+    ],
+)
+def test_arguments_are_checked(settings: dict[str, Any], error: type[Exception], text: str) -> None:
+    session = training()
+    with pytest.raises(error, match=text):
+        list(session.generate(**{"prompt": [1, 2], **settings}))
+
+
+def test_a_released_session_does_not_go_on() -> None:
+    session = training()
+    steps = session.generate([1, 2])
+    next(steps)
+    session.release()
+    with pytest.raises(ReleasedError):
+        next(steps)
+
+
+def test_a_session_without_an_eval_model_does_not_generate() -> None:
+    artifacts = build_artifacts((GOLDEN / "llama.onnx").read_bytes(), loss="CrossEntropyLoss", requires_grad=PARAMETERS)
+    session = TrainingSession(checkpoint=artifacts.checkpoint, train_model=artifacts.training_model)
+    OPENED.append(session)
+    with pytest.raises(SessionError, match="no EvalModel"):
+        session.generate([1, 2])
+
+
+def test_logits_that_are_not_finite_are_an_error_and_spoil_nothing() -> None:
+    session = training()
+    prompt = MODELS["llama"][0]["prompt"]
+    name = next(n for n in session.parameter_names() if "norm" in n)
+    kept = session.get_parameter(name)
+    session.update_parameter(name, np.full_like(kept, np.nan))
+    with pytest.raises(SessionError, match=r"Token 8 has a logit that is NaN"):
+        next(session.generate(prompt))
+    session.update_parameter(name, kept)
+    assert tokens_of(session, prompt) == MODELS["llama"][0]["tokens"]
+
+
+# Models that are not causal language models.
+
+
+def model_of(nodes: list[Any], *inputs: str, output: str = "logits") -> bytes:
+    rng = np.random.default_rng(0)
+    values = {"table": rng.normal(size=(7, 4)), "head": rng.normal(size=(4, 7))}
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "input_ids"], ["x"]), *nodes],
+        "small",
+        [helper.make_tensor_value_info(name, TensorProto.INT64, [1, "n"]) for name in ("input_ids", *inputs)],
+        [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in values.items()],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return made.SerializeToString()
+
+
+def attention(*, causal: bool) -> list[Any]:
+    """Attention of one head whose values are the tokens."""
+    size = [
+        helper.make_node("Shape", ["x"], ["n"], start=1, end=2),
+        helper.make_node("Concat", ["n", "n"], ["square"], axis=0),
+        helper.make_node("ConstantOfShape", ["square"], ["lows"], value=numpy_helper.from_array(np.array([-1e9], "f"))),
+        helper.make_node("Constant", [], ["one"], value=numpy_helper.from_array(np.array(1))),
+        helper.make_node("Trilu", ["lows", "one"], ["mask"], upper=1),
+    ]
+    return [
+        *size,
+        helper.make_node("Einsum", ["x", "x"], ["scores"], equation="bqd,bkd->bqk"),
+        helper.make_node("Add" if causal else "Identity", ["scores", "mask"] if causal else ["scores"], ["masked"]),
+        helper.make_node("Softmax", ["masked"], ["weights"], axis=-1),
+        helper.make_node("MatMul", ["weights", "x"], ["mixed"]),
+        helper.make_node("MatMul", ["mixed", "head"], ["logits"]),
+    ]
+
+
+def test_a_model_with_a_causal_mask_is_taken() -> None:
+    assert len(tokens_of(session_of(model_of(attention(causal=True))), [1, 2, 3], 5)) == 5
+
+
+def test_quantized_tables_and_products_are_taken() -> None:
+    rng = np.random.default_rng(0)
+    sizes = {"K": 32, "N": 7, "bits": 4, "block_size": 32}
+    values = {
+        "table": rng.integers(0, 255, (7, 16), np.uint8),
+        "table_scale": np.full((7, 1), 0.1, np.float32),
+        "head": rng.integers(0, 255, (7, 1, 16), np.uint8),
+        "head_scale": np.full(7, 0.1, np.float32),
+    }
+    mixing = attention(causal=True)[:-1]
+    graph = helper.make_graph(
+        [
+            helper.make_node(
+                "GatherBlockQuantized",
+                ["table", "input_ids", "table_scale"],
+                ["x"],
+                None,
+                None,
+                "com.microsoft",
+                block_size=32,
+                bits=4,
+            ),
+            *mixing,
+            helper.make_node(
+                "MatMulNBits", ["mixed", "head", "head_scale"], ["logits"], None, None, "com.microsoft", **sizes
+            ),
+        ],
+        "quantized",
+        [helper.make_tensor_value_info("input_ids", TensorProto.INT64, [1, "n"])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in values.items()],
+    )
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    session = session_of(helper.make_model(graph, opset_imports=opsets, ir_version=9))
+    text = [1, 2, 3, 4, 5, 6]
+    found = tokens_of(session, text, 8)
+    for token in found:
+        (logits,) = session.run(["logits"], {"input_ids": np.array([text])})
+        assert token == logits[0, -1].argmax()
+        text.append(token)
+
+
+def test_a_model_without_a_causal_mask_is_refused() -> None:
+    with pytest.raises(ModelError, match="the model is not causal"):
+        tokens_of(session_of(model_of(attention(causal=False))), [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "text"),
+    [
+        ([("ReduceMean", ["x"], {"keepdims": 1}, "y"), ("Add", ["x", "y"], {}, "z")], "it mixes tokens"),
+        ([("Softmax", ["x"], {"axis": 1}, "z")], "it mixes tokens"),
+        ([("Transpose", ["x"], {"perm": [0, 2, 1]}, "y"), ("MatMul", ["y", "x"], {}, "z")], "it mixes tokens"),
+        ([("CumSum", ["x", "axis"], {}, "z")], "its effect on a sequence is not known"),
+    ],
+)
+def test_operators_that_mix_tokens_are_refused(nodes: list[Any], text: str) -> None:
+    axis = helper.make_node("Constant", [], ["axis"], value=numpy_helper.from_array(np.array(1)))
+    made = [helper.make_node(kind, inputs, [output], **attrs) for kind, inputs, attrs, output in nodes]
+    session = session_of(model_of([axis, *made, helper.make_node("MatMul", ["z", "head"], ["logits"])]))
+    with pytest.raises(UnsupportedError, match=text):
+        tokens_of(session, [1, 2, 3])
+
+
+def test_an_output_without_rows_of_tokens_is_refused() -> None:
+    nodes = [helper.make_node("Shape", ["x"], ["n"]), helper.make_node("Cast", ["n"], ["logits"], to=TensorProto.FLOAT)]
+    with pytest.raises(ModelError, match="does not have a row for each token"):
+        tokens_of(session_of(model_of(nodes)), [1, 2, 3])
+
+
+def test_an_input_that_is_not_known_is_refused() -> None:
+    nodes = [
+        helper.make_node("Gather", ["table", "speakers"], ["y"]),
+        helper.make_node("Add", ["x", "y"], ["z"]),
+        helper.make_node("MatMul", ["z", "head"], ["logits"]),
+    ]
+    with pytest.raises(ModelError, match="does not know what to give the input 'speakers'"):
+        tokens_of(session_of(model_of(nodes, "speakers")), [1, 2, 3])
+
+
+def test_two_outputs_of_which_none_is_called_logits_are_refused() -> None:
+    made = onnx.load_from_string(model_of([helper.make_node("MatMul", ["x", "head"], ["y"])], output="y"))
+    made.graph.output.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, None))
+    with pytest.raises(ModelError, match="Name the output 'logits'"):
+        session_of(made).generate([1, 2])
+
+
+def test_two_inputs_of_integers_need_a_name() -> None:
+    made = onnx.load_from_string(model_of([helper.make_node("MatMul", ["x", "head"], ["logits"])], "other"))
+    made.graph.input[0].name = "first"
+    made.graph.node[0].input[1] = "first"
+    made.graph.node.append(helper.make_node("Gather", ["table", "other"], ["z"]))
+    made.graph.node[1].input[0] = "sum"
+    made.graph.node.insert(1, helper.make_node("Add", ["x", "z"], ["sum"]))
+    made.graph.node.insert(1, made.graph.node.pop())
+    with pytest.raises(ModelError, match="there is first, other"):
+        tokens_of(session_of(made), [1, 2])

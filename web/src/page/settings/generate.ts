@@ -1,0 +1,59 @@
+/** Made by scripts/session_description.py of what Python declares: edit that. */
+
+import type { Settings } from "./kinds.js";
+
+/** The plain options of `generate`. */
+export interface GenerateFields {
+  /** Most tokens to write. Default 100. */
+  readonly maxTokens?: number;
+  /** Divisor of the logits; 0 takes the most likely token. Default 0.0. */
+  readonly temperature?: number;
+  /** Choose among so many most likely tokens. */
+  readonly topK?: number | null;
+  /** Choose among the most likely tokens whose probabilities together are at least this. */
+  readonly topP?: number | null;
+  /** Seed of the random numbers, 0 by default. The same seed gives the same tokens in Python and in a page. */
+  readonly seed?: number | null;
+  /** False leaves out what LoRA adapters add. Default true. */
+  readonly adapter?: boolean;
+}
+
+/** @internal */
+export const GENERATE: Settings = {
+  maxTokens: {
+    python: "max_tokens",
+    kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+    isOptional: false,
+    default: 100,
+  },
+  temperature: {
+    python: "temperature",
+    kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+    isOptional: false,
+    default: 0.0,
+  },
+  topK: {
+    python: "top_k",
+    kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+    isOptional: true,
+    default: null,
+  },
+  topP: {
+    python: "top_p",
+    kind: {"kind": "number", "expected": "a number greater than 0 and at most 1", "above": 0, "most": 1},
+    isOptional: true,
+    default: null,
+  },
+  seed: {
+    python: "seed",
+    kind: {"kind": "integer", "expected": "an integer >= 0 and <= 9007199254740991", "least": 0, "most": 9007199254740991},
+    isOptional: true,
+    default: null,
+  },
+  adapter: {
+    python: "adapter",
+    kind: {"kind": "flag", "expected": "true or false"},
+    isOptional: false,
+    default: true,
+  },
+};

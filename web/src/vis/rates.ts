@@ -1,0 +1,123 @@
+/** Losses by learning rate, as `findLearningRate` found them. */
+
+import uPlot from "uplot";
+import plotStyles from "uplot/dist/uPlot.min.css";
+
+import type { LearningRates } from "../page/fit/find-rate.js";
+import css from "./curves.css";
+import { axisOf, AXIS_HEIGHT, LOGARITHMIC, make, Panel, written } from "./panel.js";
+
+const NEARLY = 1e-6;
+const DASHES = [6, 4];
+const MARK_WIDTH = 2;
+
+/** `<trainweb-rates>`: the losses of `findLearningRate` by learning rate, with a line at the suggestion. */
+export class TrainwebRates extends Panel {
+  readonly #figure = make("figure");
+  #found: Pick<LearningRates, "rates" | "losses" | "suggestion"> | null = null;
+  #chart: uPlot | null = null;
+  #sizes: ResizeObserver | null = null;
+
+  constructor() {
+    super(plotStyles + css);
+    this.root.append(this.#figure);
+  }
+
+  /**
+   * Show the result of `session.findLearningRate`.
+   *
+   * @param found - `rates`, their `losses`, and the `suggestion`
+   * @throws TypeError for anything else
+   */
+  show(found: Pick<LearningRates, "rates" | "losses" | "suggestion">): void {
+    const { rates, losses } = (found ?? {}) as Partial<LearningRates>;
+    if (!Array.isArray(rates) || !Array.isArray(losses) || rates.length !== losses.length) {
+      throw new TypeError("'found' must be what session.findLearningRate gave: { rates, losses, suggestion }.");
+    }
+    this.#found = found;
+    this.update();
+  }
+
+  /** Called by the browser: it is in a page. */
+  override connectedCallback(): void {
+    super.connectedCallback();
+    this.#sizes = new ResizeObserver(() => this.#resize());
+    this.#sizes.observe(this);
+  }
+
+  /** Called by the browser: it is in no page any more. */
+  override disconnectedCallback(): void {
+    super.disconnectedCallback();
+    this.#sizes?.disconnect();
+  }
+
+  /** @internal */
+  protected override render(): void {
+    this.#chart?.destroy();
+    this.#chart = null;
+    if (this.#found === null || this.#found.rates.length === 0) {
+      this.#figure.replaceChildren(make("p", { className: "plot empty", textContent: "The losses by learning rate appear here." }));
+      return;
+    }
+    const { rates, losses, suggestion } = this.#found;
+    const box = make("div", { className: "plot" });
+    const words = suggestion === null ? "no suggestion: the loss falls at no rate" : `suggested learning rate ${shortly(suggestion)}`;
+    this.#figure.replaceChildren(box, make("figcaption", { textContent: words }));
+    this.#chart = new uPlot(this.#options(box, suggestion), [[...rates], [...losses]], box);
+  }
+
+  #options(box: HTMLElement, suggestion: number | null): uPlot.Options {
+    const axis = axisOf((name) => this.colour(name));
+    const values = (_plot: uPlot, ticks: readonly (number | null)[]): string[] =>
+      ticks.map((tick) => (tick === null ? "" : shortly(tick)));
+    const mark = this.colour("validation");
+    return {
+      width: box.clientWidth,
+      height: box.clientHeight,
+      legend: { show: false },
+      cursor: { show: false },
+      scales: { x: { time: false, distr: LOGARITHMIC } },
+      series: [{}, { stroke: this.colour("training"), width: 2, points: { show: false } }],
+      axes: [
+        { ...axis, size: AXIS_HEIGHT, label: "learning rate", values, filter: onlyPowers, grid: { ...axis.grid, filter: onlyPowers } },
+        { ...axis, label: "loss", values: (_plot, ticks) => ticks.map(written) },
+      ],
+      padding: [8, 8, 0, 0],
+      hooks: suggestion === null ? {} : { draw: [(plot) => drawMark(plot, suggestion, mark)] },
+    };
+  }
+
+  #resize(): void {
+    const box = this.#figure.querySelector(".plot");
+    if (this.#chart !== null && box !== null && box.clientWidth !== this.#chart.width) {
+      this.#chart.setSize({ width: box.clientWidth, height: box.clientHeight });
+    }
+  }
+}
+
+function drawMark({ ctx, bbox, valToPos }: uPlot, rate: number, colour: string): void {
+  const x = Math.round(valToPos(rate, "x", true));
+  ctx.save();
+  ctx.strokeStyle = colour;
+  ctx.lineWidth = MARK_WIDTH;
+  ctx.setLineDash(DASHES);
+  ctx.beginPath();
+  ctx.moveTo(x, bbox.top);
+  ctx.lineTo(x, bbox.top + bbox.height);
+  ctx.stroke();
+  ctx.restore();
+}
+
+/** The powers of ten. */
+function onlyPowers(_plot: uPlot, rates: readonly number[]): (number | null)[] {
+  return rates.map((rate) => {
+    const power = Math.log10(rate);
+    return Math.abs(power - Math.round(power)) < NEARLY ? rate : null;
+  });
+}
+
+/** Two digits of a rate. */
+function shortly(rate: number): string {
+  const digits = Number(rate.toPrecision(2));
+  return digits < 1e-3 ? digits.toExponential() : String(digits);
+}

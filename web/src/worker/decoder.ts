@@ -1,0 +1,208 @@
+/** Logits of the next token: the valid rows of the caches, and steps that compute others; as `training/decoder.py`. */
+
+import type { Engine } from "../engine/engine.js";
+import { PREPARED, STATE, STATE_LOADS, STATE_UPDATES } from "../engine/layout.js";
+import { ModelError } from "../wire/errors.js";
+import { sessionError } from "../wire/messages.js";
+import type { MaybePromise, NamedTensor, TokenTask } from "../wire/protocol.js";
+import type { Declaration, ForwardKind } from "./bundle/bundle.js";
+import { signatureOf } from "./feeds.js";
+import { tokensKind } from "./forward-kind.js";
+import type { LoadedPlan, PlanMemory } from "./plan-memory.js";
+import type { PlanRunner } from "./runner.js";
+import { chooseToken } from "./sampling.js";
+
+/** Tokens of a prompt that one step takes. */
+const ROWS = 32;
+/** So many tokens are taken one by one. */
+const FEW = 4;
+/** Room in the cache comes in multiples of this. */
+const LENGTHS = 128;
+/** The least room. */
+const SHORTEST = 3;
+const CACHE = "trainweb.cache/";
+
+/** A session as the decoder sees it. */
+export interface TokenHost {
+  readonly host: { readonly engine: Engine; readonly memory: PlanMemory; readonly runner: PlanRunner };
+  /** The inputs of a step of new tokens. */
+  openForward(kind: ForwardKind): MaybePromise<readonly Declaration[]>;
+}
+
+/** All else that the rows of a text depend on. */
+interface Circumstances {
+  readonly plan: LoadedPlan;
+  readonly adapter: boolean;
+  readonly generation: number;
+  readonly parameters: string;
+}
+
+/** The caches of a session, which one text fills at a time. */
+export class Decoder {
+  #tokens: number[] = [];
+  #of: Circumstances | null = null;
+  readonly #checked = new Set<string>();
+
+  /** The next token of a text. */
+  async next(session: TokenHost, task: TokenTask): Promise<number> {
+    const { tokens, place, maxTokens, output, sampling, adapter } = task;
+    if (place === 0) {
+      // A text does not depend on the ones before.
+      this.#tokens = [];
+    }
+    const length = await lengthFor(session, output, tokens.length - place + maxTokens, adapter);
+    const logits = await this.#logits(session, tokens, output, length, adapter);
+    return chooseToken(logits, sampling, place, tokens.length - 1);
+  }
+
+  async #logits(
+    session: TokenHost,
+    tokens: readonly number[],
+    output: string,
+    length: number,
+    adapter: boolean,
+  ): Promise<Float32Array> {
+    const single = new Steps(session, output, length, 1, adapter);
+    const several = new Steps(session, output, length, ROWS, adapter);
+    const taken = tokens.length - this.#tokens.length > FEW && ROWS <= length ? await several.places() : null;
+    if (!isSame(this.#of, await single.circumstances())) {
+      this.#tokens = [];
+      await single.clear();
+    }
+    const key = JSON.stringify([output, adapter]);
+    if (!this.#checked.has(key)) {
+      await checkCausal(single, tokens[0] as number, output);
+      this.#checked.add(key);
+    }
+    while (this.#tokens.some((token, k) => token !== tokens[k]) || this.#tokens.length >= tokens.length) {
+      this.#tokens.pop();
+    }
+    let logits: Float32Array = new Float32Array();
+    while (this.#tokens.length < tokens.length) {
+      const start = this.#tokens.length;
+      const fits = tokens.length - start > FEW && start + ROWS <= length;
+      const isShared = fits && JSON.stringify(taken) === JSON.stringify(await single.places());
+      const part = tokens.slice(start, start + (isShared ? ROWS : 1));
+      logits = await (isShared ? several : single).run(part, start);
+      this.#tokens.push(...part);
+    }
+    this.#of = await single.circumstances();
+    return logits;
+  }
+}
+
+/** Room for so many tokens: a multiple of LENGTHS, or just as much where the model takes no more. */
+async function lengthFor(session: TokenHost, output: string, count: number, adapter: boolean): Promise<number> {
+  const needed = Math.max(count, SHORTEST);
+  const rounded = Math.ceil(needed / LENGTHS) * LENGTHS;
+  const open = async (length: number): Promise<number> => {
+    await session.openForward(tokensKind(output, length, 1, adapter));
+    return length;
+  };
+  return open(rounded).catch((error: unknown) => {
+    if (!(error instanceof ModelError)) {
+      throw error;
+    }
+    return open(needed).catch(async (fault: unknown) => {
+      // The length is not at fault if this fails, too.
+      await open(SHORTEST);
+      throw fault instanceof ModelError ? sessionError("SEQUENCE_TOO_LONG", { length: needed, fault: fault.message }) : fault;
+    });
+  });
+}
+
+/** @throws ModelError unless logits of a token stay the same bytes with another token behind it */
+async function checkCausal(single: Steps, token: number, output: string): Promise<void> {
+  const first = await single.run([token], 0);
+  await single.run([token], 1);
+  const again = await single.run([token], 0);
+  await single.clear();
+  if (first.some((logit, k) => !Object.is(logit, again[k]))) {
+    throw sessionError("NOT_CAUSAL", { name: output });
+  }
+}
+
+function isSame(a: Circumstances | null, b: Circumstances): boolean {
+  return (
+    a !== null &&
+    a.plan === b.plan &&
+    a.adapter === b.adapter &&
+    a.generation === b.generation &&
+    a.parameters === b.parameters
+  );
+}
+
+/** Steps of so many new tokens. */
+class Steps {
+  readonly #session: TokenHost;
+  readonly #kind: ForwardKind;
+  readonly #output: string;
+  readonly #rows: number;
+  readonly #adapter: boolean;
+
+  constructor(session: TokenHost, output: string, length: number, rows: number, adapter: boolean) {
+    this.#session = session;
+    this.#output = output;
+    this.#rows = rows;
+    this.#adapter = adapter;
+    this.#kind = tokensKind(output, length, rows, adapter);
+  }
+
+  /** Missing tokens are zeros: no token sees them, and their rows are overwritten before a later one does. */
+  async #feeds(tokens: readonly number[], start: number): Promise<NamedTensor[]> {
+    const inputs = await this.#session.openForward(this.#kind);
+    const values: Readonly<Record<string, readonly number[]>> = {
+      "trainweb.ids": Array.from({ length: this.#rows }, (_, k) => tokens[k] ?? 0),
+      "trainweb.positions": Array.from({ length: this.#rows }, (_, k) => start + k),
+      "trainweb.last": [tokens.length - 1],
+      "trainweb.last_position": [start + tokens.length - 1],
+    };
+    return inputs.map(({ name, dtype, dims }) => ({
+      name,
+      dtype,
+      dims: (dims ?? []) as number[],
+      data: integers(dtype, values[name] as readonly number[]),
+    }));
+  }
+
+  async #plan(): Promise<LoadedPlan> {
+    const feeds = await this.#feeds([0], 0);
+    const inputs = await this.#session.openForward(this.#kind);
+    const signature = signatureOf(inputs, feeds, ({ data }) => data as Uint8Array);
+    return (await this.#session.host.runner.prepare(this.#kind, true, signature)).loaded;
+  }
+
+  /** Names, offsets and bytes of the caches; steps of the same places share them. */
+  async places(): Promise<readonly (readonly [string, number, number])[]> {
+    return (await this.#plan()).plan.kept.filter(([name]) => name.startsWith(CACHE));
+  }
+
+  async circumstances(): Promise<Circumstances> {
+    const { memory } = this.#session.host;
+    const plan = await this.#plan();
+    const bytes = memory.view(STATE);
+    const words = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+    const parameters = [STATE_LOADS, STATE_UPDATES].map((word) => words.getUint32(4 * word, true)).join(" ");
+    return { plan, adapter: this.#adapter, generation: memory.generation, parameters };
+  }
+
+  /** Write the rows of these tokens, from position `start` on; logits of the last. */
+  async run(tokens: readonly number[], start: number): Promise<Float32Array> {
+    const feeds = await this.#feeds(tokens, start);
+    const { results } = await this.#session.host.runner.run(this.#kind, true, feeds, [{ name: this.#output }]);
+    const { data } = results[0] as NamedTensor;
+    return new Float32Array(data.slice().buffer);
+  }
+
+  /** Fill the caches with zeros: a NaN in a row would spread even to tokens that do not see it. */
+  async clear(): Promise<void> {
+    for (const [, offset, nbytes] of await this.places()) {
+      this.#session.host.memory.range(PREPARED, offset, nbytes).fill(0);
+    }
+  }
+}
+
+function integers(dtype: string, values: readonly number[]): Uint8Array {
+  const array = dtype === "int64" ? BigInt64Array.from(values, BigInt) : Int32Array.from(values);
+  return new Uint8Array(array.buffer);
+}

@@ -1,0 +1,111 @@
+/** The steps of a fit as the kernels count them (`wasm_kernels/session/fit.c`); `trainweb/fit/steps.py` is the same in Python. */
+
+import type { SessionCalls } from "../../engine/kernels.js";
+import * as layout from "../../engine/layout.js";
+import { NumericsError } from "../../wire/errors.js";
+import type { FitPosition, FitSpec } from "../../wire/fit.js";
+import { sessionError } from "../../wire/messages.js";
+import type { StepHost } from "./fast-steps.js";
+
+/** The option `onNaN` in the order of the kernels' enumeration. */
+const ACTIONS = [null, "stop", "skip", "restore"] as const;
+/** Names of the loss and of segments in the error for NaN or infinity. */
+const FAULTS: Readonly<Record<number, string>> = {
+  0: "The loss",
+  [layout.PARAMETERS]: "A parameter",
+  [layout.GRADIENTS]: "A gradient",
+  [layout.MOMENTUM0]: "A moment of the optimizer",
+  [layout.MOMENTUM1]: "A moment of the optimizer",
+};
+
+/** `layout fit` of `kernels.def`, which says what the fields are. */
+interface Position extends FitPosition {
+  readonly next: number;
+  readonly fault: number;
+  readonly isBatch: number;
+  readonly waiting: number;
+  readonly kept: number;
+  /** Mean loss of the epoch so far. */
+  readonly loss: number;
+}
+
+type FitCall = Extract<keyof SessionCalls, `tw_fit_${string}`>;
+
+/** The batches and updates of a fit, which the session's kernels count, check and undo. */
+export class FitSteps {
+  readonly #host: StepHost;
+  readonly #onNaN: FitSpec["onNaN"];
+
+  constructor(host: StepHost, { accumulate, onNaN, proximal }: FitSpec) {
+    this.#host = host;
+    this.#onNaN = onNaN;
+    const { isSum } = host.lossCounts.train;
+    this.call("tw_fit_start", accumulate, ACTIONS.indexOf(onNaN), Number(isSum), proximal);
+  }
+
+  get at(): Position {
+    const { engine, memory } = this.#host;
+    const view = new DataView(engine.u8.buffer, memory.call("tw_fit_at"), 4 * layout.FIT_WORDS);
+    const lossSum = view.getFloat64(4 * layout.FIT_LOSS_SUM, true);
+    const rows = view.getFloat64(4 * layout.FIT_ROWS, true);
+    return {
+      next: view.getUint32(4 * layout.FIT_NEXT, true),
+      fault: view.getUint32(4 * layout.FIT_FAULT, true),
+      isBatch: view.getUint32(4 * layout.FIT_IS_BATCH, true),
+      waiting: view.getUint32(4 * layout.FIT_WAITING, true),
+      epoch: view.getUint32(4 * layout.FIT_EPOCH, true),
+      step: view.getUint32(4 * layout.FIT_STEP, true),
+      kept: view.getUint32(4 * layout.FIT_KEPT, true),
+      optimizerSteps: view.getUint32(4 * layout.FIT_OPTIMIZER_STEPS, true),
+      lossSum,
+      rows,
+      loss: rows === 0 ? 0 : lossSum / rows,
+    };
+  }
+
+  /**
+   * Call a function of `fit.c`; true if the optimizer step is due.
+   *
+   * @throws NumericsError if the loss, a gradient, a parameter or a moment is NaN or infinite; TrainwebError if the loss is,
+   *   and no `onNaN` says what to do
+   */
+  call<Name extends FitCall>(name: Name, ...args: SessionCalls[Name]): boolean {
+    this.#host.memory.demand(name, ...args);
+    const { next, fault, ...at } = this.at;
+    if (next === layout.NEXT_FAIL && this.#onNaN === null) {
+      throw sessionError("NON_FINITE_LOSS", { value: args[0], ...placeOf(at) });
+    }
+    if (next === layout.NEXT_UNDO) {
+      throw sessionError("NOT_A_NUMBER_IN_FIT", { what: FAULTS[fault] as string, ...placeOf(at) });
+    }
+    return next === layout.NEXT_UPDATE;
+  }
+
+  /**
+   * Have the session as before the batch, or as it was when it was good last; true if the fit ends.
+   *
+   * @throws NumericsError after too many times; what `onNaN` does not say
+   */
+  undo(error: unknown): boolean {
+    if (this.#onNaN === null || !(error instanceof NumericsError)) {
+      throw error;
+    }
+    const place = placeOf(this.at);
+    this.call("tw_fit_undo");
+    const { next } = this.at;
+    if (next === layout.NEXT_FAIL) {
+      throw sessionError("RESTORED_TOO_OFTEN", { most: layout.MOST_RESTORES, ...place, reason: error.message });
+    }
+    return next === layout.NEXT_END;
+  }
+
+  /** The fit ends; a session that it did not change is as before. */
+  end(): void {
+    this.#host.memory.demand("tw_fit_end");
+  }
+}
+
+/** The batch under way, or the last one. */
+function placeOf({ step, epoch, isBatch }: Pick<Position, "step" | "epoch" | "isBatch">): { readonly step: number; readonly epoch: number } {
+  return { step: step + isBatch, epoch: epoch + 1 };
+}

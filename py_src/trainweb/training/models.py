@@ -21,7 +21,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.loss_counts import LossCount, counted_loss
 from trainweb.metrics import Described, compared_with, with_metrics
 from trainweb.model.checks import Limits
-from trainweb.model.graph import ITEM_SIZE, Graph, Tensor, Value
+from trainweb.model.graph import ITEM_SIZE, NIBBLES, Graph, Tensor, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.reader import read_model
 from trainweb.ops.frame.infer import initializer_type
@@ -134,9 +134,15 @@ class SessionModels:
         return set(fixed.values())
 
     def _is_mostly_frozen(self) -> bool:
-        """True if most parameters are frozen, as with adapters, which are chosen to save memory."""
+        """True if most parameters are frozen, as with adapters, which are chosen to save memory.
+
+        Quantized weights are frozen, too: they are constants.
+        """
+        graph = self.graphs["train"]
+        constants = graph.initializers.values() if graph is not None else ()
+        quantized = sum(t.size for t in constants if t.dtype in ("int8", "uint8", *NIBBLES))
         slots = self.layout.slots.values()
-        return 2 * sum(s.size for s in self.layout.trained()) < sum(s.size for s in slots)
+        return 2 * sum(s.size for s in self.layout.trained()) < sum(s.size for s in slots) + quantized
 
     def output_values(self, kind: str) -> list[Value]:
         """The outputs of a "train" or "eval" step, in the order of `outputs`."""

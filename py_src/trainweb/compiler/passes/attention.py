@@ -1,8 +1,8 @@
 """Softmax attention becomes two kernels that never store the scores (wasm_kernels/attention.c).
 
 The pattern is found among lowered calls, where all ways to write it look alike. It is a product q k', elementwise calls
-that scale and mask it, softmax along its rows, a guard against NaN, dropout, and a product with v. With gradients, it includes
-their four products, with dropout and the softmax gradient between them. Anything else that reads scores or
+that scale and mask it, softmax along its rows, a guard against NaN, dropout, and a product with v. With gradients, it
+includes their four products, with dropout and the softmax gradient between them. Anything else that reads scores or
 probabilities keeps them stored.
 """
 
@@ -233,7 +233,9 @@ class _Fusion:
         e = _need_a(ElementwiseCall, call)
         found, step = self._step(e)
         _need(isinstance(step, MaskCondition) and found.same_place(x) and e.outs[0].size == x.size)
-        _need(isinstance(step, MaskCondition) and step.same(MaskCondition(is_nan, keeps=False, fill=0)) and step.fill == 0)
+        _need(
+            isinstance(step, MaskCondition) and step.same(MaskCondition(is_nan, keeps=False, fill=0)) and step.fill == 0
+        )
         return e.outs[0]
 
     def _dropout(self, call: Instruction, x: Buf) -> tuple[Buf, DropoutDraw]:

@@ -70,7 +70,8 @@ def fuse_head_loss(program: Program, _: Context) -> None:
                 continue
             readers = program.readers(log_prob.storage)
         gradient = _gradient(program, head, readers[0]) if len(readers) == 1 else None
-        if len(readers) == (gradient is not None) and _is_worth_it(head, gradient) and _may_move(program, head, gradient):
+        is_whole = len(readers) == (gradient is not None)
+        if is_whole and _is_worth_it(head, gradient) and _may_move(program, head, gradient):
             _replace(program, head, gradient)
 
 
@@ -83,7 +84,9 @@ def _find(program: Program, loss: CrossEntropy) -> _Head | None:
     g = users[0]
     if not isinstance(g, Gemm) or loss.inner != 1 or loss.from_log or not _is_whole(g, loss.n, loss.c):
         return None
-    if g.activation or g.accumulate or not g.c.same_place(scores) or not g.k or not _is_dense(g.a_row, g.a_col, g.m, g.k):
+    if g.activation or g.accumulate or not g.c.same_place(scores):
+        return None
+    if not g.k or not _is_dense(g.a_row, g.a_col, g.m, g.k):
         return None
     if g.bias is not None and (g.beta, g.bias_row, g.bias_col) != (1, 0, 1):
         return None

@@ -156,7 +156,7 @@ class ContenderPage:
 
     def run(self, n: int) -> list[float]:
         """Milliseconds of n steps."""
-        return self.page.evaluate(f"bench.run({n})")
+        return list(self.page.evaluate(f"bench.run({n})"))
 
     def close(self) -> None:
         """End the page and its processes."""

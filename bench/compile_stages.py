@@ -10,7 +10,7 @@ import importlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 STAGES: dict[str, str] = {
@@ -81,11 +81,11 @@ def instrument(watch: Stopwatch) -> tuple[list[Callable[[], None]], list[str]]:
             gone.append(where)
             continue
         setattr(owner, name, watch.timed(stage, original))
-        undo.append(lambda owner=owner, name=name, original=original: setattr(owner, name, original))
+        undo.append(partial(setattr, owner, name, original))
     pipeline: Any = importlib.import_module("trainweb.compiler.pipeline")
     passes = pipeline.PASSES
     pipeline.PASSES = tuple(replace(each, run=watch.timed(each.name, each.run)) for each in passes)
-    undo.append(lambda: setattr(pipeline, "PASSES", passes))
+    undo.append(partial(setattr, pipeline, "PASSES", passes))
     return undo, gone
 
 

@@ -8,12 +8,14 @@ Run by `bench/compile.py --exported`, in the environment of `./build.sh record-z
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torchvision.models as tv
 
-MODELS = {
+MODELS: dict[str, tuple[Callable[[], Any], bool]] = {
     "swin_tiny": (lambda: tv.swin_t(weights=None, num_classes=10), True),
     "mobilenet_v2": (lambda: tv.mobilenet_v2(weights=None, num_classes=10), False),
 }

@@ -31,7 +31,7 @@ def profile(built: models.Built, runs: int, native: bool) -> dict[str, Any]:
     files = {n: (built.folder / f).read_bytes() for n, f in FILES.items()}
     if native:
         return step_profile.measure(files, built.manifest, runs)
-    return pyodide_page.call("step_profile", "measure", files, [built.manifest, runs])[0]
+    return dict(pyodide_page.call("step_profile", "measure", files, [built.manifest, runs])[0])
 
 
 def report(built: models.Built, found: dict[str, Any], top: int) -> None:

@@ -18,7 +18,7 @@ from trainweb.lora import inject
 
 BARS = {"time": 0.75, "memory": 0.5}
 """Shares of a full step that one with adapters takes at most."""
-SETTINGS = {"loss": "CrossEntropyLoss", "optimizer": "AdamW"}
+SETTINGS: dict[str, Any] = {"loss": "CrossEntropyLoss", "optimizer": "AdamW"}
 
 
 def session_of(made: Artifacts) -> trainweb.TrainingSession:

@@ -141,8 +141,10 @@ class Network:
         if bias:
             inputs.append(self.parameter(f"{name}.bias", self.rng.uniform(-bound, bound, (n_out,)), trainable))
         self.count(out_pixels * n_in // group * n_out * kernel**2, trainable=trainable, needs_dx=needs_dx)
-        attributes = dict(kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[kernel // 2] * 4)
-        return self.op("Conv", inputs, **attributes, **({"group": group} if group > 1 else {}))
+        attributes: dict[str, Any] = dict(kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[kernel // 2] * 4)
+        if group > 1:
+            attributes["group"] = group
+        return self.op("Conv", inputs, **attributes)
 
     def count(self, multiply_adds: float, *, trainable: bool, needs_dx: bool) -> None:
         """Add the FLOPs of a product: forward, and in backward one for each gradient wanted."""

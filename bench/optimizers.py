@@ -73,13 +73,13 @@ def one_call(engine: Engine, name: str, buffers: dict[str, int], **args: Any) ->
     plan = RawPlan(engine.description.fingerprint)
     for nbytes in buffers.values():
         address = engine.alloc(nbytes)
-        engine.write(address, np.ones(nbytes // 4, np.float32))
+        engine.write(address, np.ones(nbytes // 4, np.float32).data)
         plan.buffers.append([len(plan.segments), 0, nbytes])
         plan.segments.append([address, nbytes, 1])
     plan.code = [instruction(kernel, words_of(kernel, args, {n: k for k, n in enumerate(buffers)}))]
     encoded = plan.encode()
     address = engine.alloc(encoded.nbytes)
-    engine.write(address, encoded)
+    engine.write(address, encoded.data)
     plan.place(engine, address)
 
     def run() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from chrome import HERE, ROOT, open_browser, open_site
@@ -76,7 +77,7 @@ json.dumps(function(files, *values["arguments"]))
 def boot_script() -> bytes:
     """The script that starts only Python in the worker of the JavaScript package."""
     esbuild, source = ROOT / "node_modules" / ".bin" / "esbuild", ROOT / "web" / "src" / "python" / "boot.ts"
-    command = [esbuild, source, "--bundle", "--format=esm", "--define:TRAINWEB_VERSION='bench'"]
+    command: list[str | Path] = [esbuild, source, "--bundle", "--format=esm", "--define:TRAINWEB_VERSION='bench'"]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
 
 

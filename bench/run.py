@@ -28,7 +28,6 @@ from chrome import (
     BUILD,
     ContenderError,
     ContenderPage,
-    Site,
     build_peak,
     install_peers,
     machine,
@@ -40,6 +39,7 @@ from networks import MODELS
 from playwright.sync_api import Browser
 from playwright.sync_api import Error as PlaywrightError
 from tables import print_model
+from tests.browser.server import Site
 
 QUICK_MODELS = ("A", "C", "E")
 RESULTS = BUILD / "results"
@@ -71,7 +71,7 @@ class Turn:
             self._run(min(self.steps, 200))
 
     def _slow_already(self) -> bool:
-        return self.page.evaluate("bench.marks.firstStep - bench.marks.created") > 4 * SLOW_STEP_MS
+        return bool(self.page.evaluate("bench.marks.firstStep - bench.marks.created") > 4 * SLOW_STEP_MS)
 
     def _run(self, n: int) -> list[float]:
         return self.page.run(n)

@@ -42,7 +42,8 @@ def measure_one(model: bytes, feeds: Mapping[str, Any]) -> dict[str, Any]:
     core = SessionCore(CheckpointState(built.contents()), *built.graphs)
     types = {n: TensorType(dtype, tuple(shape)) for n, (dtype, shape) in feeds.items()}
     for name, value in core.inputs["train"].items():
-        types.setdefault(name, TensorType(value.dtype, tuple(value.shape or ())))
+        shape: Any = value.shape or ()
+        types.setdefault(name, TensorType(value.dtype, tuple(shape)))
     plans = [core.plan("train", types), core.optimizer_plan()]
     compile_ms = 1e3 * (time.perf_counter() - begin)
     zeros = {n: _zeros(n, t) for n, t in types.items()}

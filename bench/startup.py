@@ -26,11 +26,13 @@ from typing import Any
 
 import models
 import quiet
-from chrome import BUILD, FLAGS, ContenderError, ContenderPage, Site, find_chromium, install_peers, machine, open_site
+from chrome import BUILD, FLAGS, ContenderError, ContenderPage, install_peers, machine, open_site
+from chromium import find_chromium
 from contenders import CONTENDERS, Contender, select
 from networks import MODELS
 from playwright.sync_api import BrowserType, sync_playwright
 from tables import startup_times
+from tests.browser.server import Site
 
 DEFAULT = ("trainweb", "trainweb-cache", "trainweb-bundle", "ort", "ort-t2", "tfjs", "jax")
 DEFAULT_MODELS = ("A", "E")

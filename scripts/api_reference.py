@@ -13,7 +13,7 @@ import inspect
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from importlib import import_module
 from types import ModuleType
@@ -21,6 +21,7 @@ from typing import Any
 
 import griffe
 import typedoc
+from api_examples import EXAMPLES
 from steps import ROOT, BuildError
 
 OUT = ROOT / "docs" / "api"
@@ -30,13 +31,29 @@ NEEDS_TORCH = "trainweb.torch"
 LINE = 100
 OPTIONS: griffe.NumpyOptions = {"warn_unknown_params": False}
 """Of docstrings: what is taken as `**options` is explained by its names."""
-INDEX = """# API reference
+INDEX = """---
+hide: [navigation, toc]
+---
 
-Made by `./build.sh api` of docstrings and TSDoc: public names alone.
+# API: the main calls
 
-- [Python](python/index.md)
-- [JavaScript and TypeScript](javascript/index.md)
+Both languages have the same calls, with the same defaults and results: Python in snake_case, JavaScript in camelCase.
+The blocks below run one after the other. All public names are in the references of [Python](python/index.md) and of
+[JavaScript and TypeScript](javascript/index.md).
+
+```py
+import io
+import numpy as np
+import trainweb
+```
+
+```ts
+import { Dataset, example, InferenceSession, Tensor, TrainingSession } from "trainweb";
+```
 """
+JAVASCRIPT = OUT / "javascript"
+INNER_CLASS = "SessionMethods"
+"""The generated base of the page's `TrainingSession`, which is no public name."""
 
 
 def public_modules() -> dict[str, ModuleType]:
@@ -69,7 +86,7 @@ class Reference:
     def find(self, path: str) -> griffe.Object:
         """The object of a dotted path, where it is defined."""
         found = self._package[path.removeprefix("trainweb.")] if path != "trainweb" else self._package
-        return found.final_target if found.is_alias else found  # type: ignore[return-value]
+        return _target(found)
 
     def of(self, module: ModuleType, name: str) -> griffe.Object:
         """A public name of a module."""
@@ -94,12 +111,17 @@ class Reference:
 
 def members(cls: griffe.Object) -> Iterator[tuple[str, griffe.Object]]:
     """Public methods and properties of a class, inherited ones as well, and its constants that are explained."""
+    hidden = getattr(getattr(sys.modules.get(cls.module.path), cls.name, None), "_hidden", ())
     for name, member in cls.all_members.items():
-        if name.startswith("_") or member.is_class or (member.is_alias and not _is_ours(member)):
+        if name.startswith("_") or name in hidden or member.is_class or (member.is_alias and not _is_ours(member)):
             continue
-        target = member.final_target if member.is_alias else member
+        target = _target(member)
         if target.is_function or "property" in target.labels or target.docstring:
-            yield name, target  # type: ignore[misc]
+            yield name, target
+
+
+def _target(thing: griffe.Object | griffe.Alias) -> griffe.Object:
+    return thing.final_target if isinstance(thing, griffe.Alias) else thing
 
 
 def _is_ours(alias: Any) -> bool:
@@ -111,7 +133,7 @@ def _is_ours(alias: Any) -> bool:
 
 def parameters(function: griffe.Object) -> list[griffe.Parameter]:
     """The parameters that callers pass, without `self`."""
-    found = function.parameters if function.is_function or function.is_class else ()
+    found = function.parameters if isinstance(function, (griffe.Function, griffe.Class)) else ()
     return [parameter for parameter in found if parameter.name not in {"self", "cls"}]
 
 
@@ -150,8 +172,8 @@ def signature(name: str, function: griffe.Object) -> str:
         if positional and parameter.kind is not kinds.positional_only:
             parts.append("/")
         positional = parameter.kind is kinds.positional_only
-        stars = {kinds.var_positional: "*", kinds.var_keyword: "**"}.get(parameter.kind, "")
-        text = stars + parameter.name
+        stars = {kinds.var_positional: "*", kinds.var_keyword: "**"}
+        text = (stars.get(parameter.kind, "") if parameter.kind else "") + parameter.name
         if parameter.annotation is not None:
             text += f": {parameter.annotation}"
         if parameter.default is not None and not stars:
@@ -204,11 +226,16 @@ def entry(name: str, thing: griffe.Object, level: int, inside: griffe.Object | N
     short = name.rpartition(".")[2]
     if thing.is_class and "rule" in thing.members and thing.members["rule"].is_attribute:
         yield f"```python\n{rule_signature(short, thing)}\n```"
-    elif thing.is_function or (thing.is_class and thing.parameters):
+    elif isinstance(thing, (griffe.Function, griffe.Class)) and (thing.is_function or thing.parameters):
         yield f"```python\n{signature(short, thing)}\n```"
-    elif thing.is_attribute and thing.annotation is not None:
+    elif isinstance(thing, griffe.Attribute) and thing.annotation is not None:
         yield f"```python\n{short}: {thing.annotation}\n```"
     yield from sections(docstring(inside, short, thing), level)
+    yield from (
+        f"**Example**\n\n```python\n{example.python_code.strip()}\n```"
+        for example in EXAMPLES
+        if example.python.split()[1] == name
+    )
     if thing.is_class:
         for member, target in members(thing):
             yield from entry(f"{short}.{member}", target, level + 1, thing)
@@ -236,15 +263,57 @@ def python_pages() -> dict[str, str]:
     return {"index.md": head + "\n".join(rows) + "\n", **pages}
 
 
+def both_languages(pages: Mapping[str, str]) -> str:
+    """The main calls, in both languages beside each other; `pages` are those of Python."""
+    parts = [INDEX.strip()]
+    for example in EXAMPLES:
+        module, name = example.python.split()
+        text = pages[f"{module}.md"]
+        head = next(line for line in text.splitlines() if re.fullmatch(rf"#+ {re.escape(name)}", line)).lstrip("# ")
+        cls, member = example.page.split()
+        links = (
+            f"[`{head}`](python/{module}.md#{re.sub(r'[^a-z0-9_]', '', head.lower())}) in Python, "
+            f"[`{cls}.{member}`](javascript/trainweb/classes/{cls}.md#{member.lower()}) in JavaScript"
+        )
+        codes = {"JavaScript": ("ts", example.page_code), "Python": ("py", example.python_code)}
+        columns = [
+            f"<div markdown>\n\n{language}\n\n```{kind}\n{code.strip()}\n```\n\n</div>"
+            for language, (kind, code) in codes.items()
+        ]
+        parts += [f"## {example.title}", "<div class=both markdown>", *columns, "</div>", f"Reference: {links}."]
+    return "\n\n".join(parts) + "\n"
+
+
+def finish_javascript() -> None:
+    """Put the examples to their calls, and take out the name of a class that is not public."""
+    for path in JAVASCRIPT.rglob("*.md"):
+        text = path.read_text()
+        text = text.replace(f"## Extends\n\n- `{INNER_CLASS}`\n\n", "")
+        text = re.sub(rf"#+ Inherited from\n\n`{INNER_CLASS}\.\w+`\n\n?", "", text)
+        path.write_text(re.sub(r"^# \w+(?: \w+)?: (.*)$", r"# \1", text, count=1, flags=re.MULTILINE))
+    for example in EXAMPLES:
+        cls, member = example.page.split()
+        path = JAVASCRIPT / "trainweb" / "classes" / f"{cls}.md"
+        heading = "### Constructor\n" if member == "constructor" else f"### {member}()\n"
+        before, found, after = path.read_text().partition(f"\n{heading}")
+        if not found:
+            raise BuildError(f"{path} has no heading {heading!r}")
+        at = min(k for k in (after.find("\n#### "), after.find("\n***\n"), len(after)) if k >= 0)
+        block = f"\n**Example**\n\n```ts\n{example.page_code.strip()}\n```\n"
+        path.write_text(before + found + after[:at] + block + after[at:])
+
+
 def main() -> int:
     """Write everything anew."""
     shutil.rmtree(OUT, ignore_errors=True)
     (OUT / "python").mkdir(parents=True)
-    (OUT / "index.md").write_text(INDEX)
-    for name, text in python_pages().items():
+    pages = python_pages()
+    (OUT / "index.md").write_text(both_languages(pages))
+    for name, text in pages.items():
         (OUT / "python" / name).write_text(text)
     try:
-        warnings = typedoc.run_typedoc(OUT / "javascript")
+        warnings = typedoc.run_typedoc(JAVASCRIPT)
+        finish_javascript()
     except BuildError as error:
         warnings = [str(error)]
     print("\n".join(warnings), file=sys.stderr, end="\n" if warnings else "")

@@ -6,7 +6,7 @@ import inspect
 import json
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from trainweb.settings import camel_case
@@ -252,7 +252,8 @@ export interface SessionCalls {{
 
 def in_page(text: str, call: Call) -> str:
     """A text with the names in backticks as the page spells them."""
-    names: Mapping[str, str] = {w.name: page_name(w) for w in (*CALLS, *call.arguments)}
+    words: tuple[Call | Argument, ...] = (*CALLS, *call.arguments)
+    names = {w.name: page_name(w) for w in words}
     return re.sub(r"`(\w+)`", lambda m: f"`{names.get(m[1], camel_case(m[1]))}`", text)
 
 
@@ -265,7 +266,7 @@ def lower_first(text: str) -> str:
 def page_docs(call: Call) -> str:
     """The comment of a public method."""
     paragraphs = [in_page(p, call) for p in call.does.split("\n\n")]
-    tags = []
+    tags: list[str] = []
     for a in call.arguments:
         if a.in_options and not any("options." in tag for tag in tags):
             tags.append("@param options - settings by name")

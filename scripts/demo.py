@@ -124,9 +124,9 @@ def serve(*, isolated: bool = True, port: int = 0) -> Site:
         "/trainweb/": (DIST / "npm",),
     }
     site = Site(isolated=isolated, mounts=mounts, port=port)
+    to_page = Reply(b"", "text/plain", 302, {"Location": "/mnist/index.html"})
     for path in ("/", "/mnist/"):
-        to_page = Reply(b"", "text/plain", 302, {"Location": "/mnist/index.html"})
-        site.add_dynamic(path, lambda reply=to_page: reply)
+        site.add_dynamic(path, lambda: to_page)
     # Browsers ask for it by themselves.
     site.add("/favicon.ico", (SOURCES / "icon.svg").read_bytes(), "image/svg+xml")
     return site

@@ -44,8 +44,8 @@ def write_bundle(
             artifact_directory=folder,
         )
         state = trainweb.CheckpointState.load_checkpoint(folder / "checkpoint")
-        models = (folder / f"{kind}_model.onnx" for kind in ("training", "eval", "optimizer"))
-        with trainweb.TrainingSession(state, *models) as session:
+        training, evaluation, optimizer = (folder / f"{kind}_model.onnx" for kind in ("training", "eval", "optimizer"))
+        with trainweb.TrainingSession(state, training, evaluation, optimizer) as session:
             train(session)
             trainweb.CheckpointState.save_checkpoint(state, folder / "checkpoint")
         given = [word for feed in feeds for word in ("--feed", feed)]

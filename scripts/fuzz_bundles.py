@@ -87,7 +87,7 @@ def fuzz(seed: str, first: int, count: int, seconds: float) -> Counter[str]:
         at, last = first, first + count
         while at < last and (left := end - time.monotonic()) > 0:
             now.write_text("")
-            arguments = [KERNELS, folder, seed, str(at), str(last - at), str(left), now]
+            arguments: list[str | Path] = [KERNELS, folder, seed, str(at), str(last - at), str(left), now]
             lines, hung = watched(["node", script, *arguments], now)
             for line in lines:
                 if line.startswith("counts "):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -46,7 +47,7 @@ def build_model() -> onnx.ModelProto:
         bias = np.zeros(shape[0], np.float32)
         initializers.append(numpy_helper.from_array(bias, f"{name}.bias"))
 
-    def node(op_type: str, inputs: str, output: str, **attributes: object) -> onnx.NodeProto:
+    def node(op_type: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
         return helper.make_node(op_type, inputs.split(), [output], name=output, **attributes)
 
     conv = {"kernel_shape": [KERNEL, KERNEL], "pads": [1, 1, 1, 1]}

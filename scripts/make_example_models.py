@@ -8,8 +8,9 @@ They are tracked in examples/models; a test holds the files to this script.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -54,7 +55,7 @@ class Network:
     def ints(self, *values: int) -> str:
         return self.constant(np.array(values, np.int64))
 
-    def node(self, op_type: str, *inputs: str, name: str = "", **attributes: object) -> str:
+    def node(self, op_type: str, *inputs: str, name: str = "", **attributes: Any) -> str:
         output = name or f"{op_type.lower()}{len(self._nodes)}"
         self._nodes.append(helper.make_node(op_type, list(inputs), [output], name=output, **attributes))
         return output
@@ -102,9 +103,7 @@ class Network:
         wide = self.node("Relu", self.rows(f"{name}.up", normed, width, 4 * width))
         return self.node("Add", value, self.rows(f"{name}.down", wide, 4 * width, width))
 
-    def model(
-        self, inputs: dict[str, tuple[int, Sequence[str | int]]], output: str, dims: Sequence[str | int]
-    ) -> onnx.ModelProto:
+    def model(self, inputs: Mapping[str, tuple[int, Dims]], output: str, dims: Dims) -> onnx.ModelProto:
         graph = helper.make_graph(
             self._nodes,
             self.name,
@@ -195,7 +194,7 @@ def writer() -> onnx.ModelProto:
     for k in range(2):
         value = net.block(f"blocks.{k}", value, width, heads, mask)
     net.rows("output", net.norm("norm", value, width), width, vocabulary, "logits")
-    letters = (TensorProto.INT64, ["batch", length])
+    letters: tuple[int, Dims] = (TensorProto.INT64, ["batch", length])
     return net.model({"letters": letters}, "logits", ["batch", length, vocabulary])
 
 

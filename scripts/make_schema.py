@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import onnx
 from google.protobuf import descriptor_pb2
@@ -24,7 +25,7 @@ def make_schema() -> bytes:
     files = descriptor_pb2.FileDescriptorSet()
     seen: set[str] = set()
 
-    def add(descriptor) -> None:
+    def add(descriptor: Any) -> None:
         if descriptor.name in seen:
             return
         seen.add(descriptor.name)

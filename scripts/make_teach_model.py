@@ -168,8 +168,8 @@ def _strides() -> Iterator[tuple[int, int, bool]]:
 def build_model(weights: dict[str, np.ndarray]) -> onnx.ModelProto:
     """The network: images (batch, 3, SIDE, SIDE) to logits (batch, CLASSES)."""
     b = Builder(weights)
-    b.constant("zero", np.float32(0).reshape(()))
-    b.constant("six", np.float32(6).reshape(()))
+    b.constant("zero", np.array(0, np.float32))
+    b.constant("six", np.array(6, np.float32))
     x, size = b.conv("image", SIDE, ("_conv_stem", "_bn0"), 2)
     for k, (stride, expansion, is_added) in enumerate(_strides()):
         y, after = b.block(x, size, f"_blocks.{k}", stride, expansion)

@@ -237,7 +237,7 @@ def train(module: nn.Module, x: torch.Tensor, labels: torch.Tensor, kind: str) -
     for _ in range(STEPS):
         y = module(x)
         loss = F.cross_entropy(y.reshape(-1, y.shape[-1]), labels.reshape(-1))
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         losses.append(float(loss.detach()))

@@ -28,7 +28,7 @@ LABELS = np.array([0, 1, 2, 1])
 def save(name: str, x: np.ndarray, losses: list[float]) -> None:
     """Keep what was fed, under the name in the file, and what the framework's training came to."""
     model = onnx.load(TARGET / f"{name}.onnx")
-    feeds = {model.graph.input[0].name: x, "labels": LABELS}
+    feeds: dict[str, Any] = {model.graph.input[0].name: x, "labels": LABELS}
     np.savez(TARGET / f"{name}.npz", losses=np.array(losses), **feeds)
     print(name, losses)
 

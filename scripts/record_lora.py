@@ -130,7 +130,7 @@ def record(name: str, module: nn.Module, x: torch.Tensor, labels: torch.Tensor, 
     losses = []
     for _ in range(STEPS):
         loss = F.cross_entropy(model(x), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         losses.append(float(loss.detach()))
@@ -157,7 +157,7 @@ def record_converted() -> None:
     config.init_lora_weights = "pissa"
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=RATE)
     for _ in range(STEPS):
-        F.cross_entropy(model(x), labels).backward()  # type: ignore[no-untyped-call]
+        F.cross_entropy(model(x), labels).backward()
         optimizer.step()
         optimizer.zero_grad()
     np.savez_compressed(target / "truth.npz", x=x.numpy(), adapted=model.eval()(x).detach().numpy())

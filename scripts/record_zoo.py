@@ -202,7 +202,7 @@ def record(name: str) -> None:
     about["numbers"] = sum(p.numel() for p in case.module.parameters())
     about["aliases"] = aliases(case.module)
     about["frozen"] = [name for name, p in case.module.named_parameters() if not p.requires_grad]
-    arrays = truth(case, about)
+    arrays: dict[str, Any] = truth(case, about)
     files = exported(case, about)
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)

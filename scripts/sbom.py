@@ -97,11 +97,12 @@ def make(version: str, released: Iterable[Path]) -> str:
     pins = _pins()
     locked = json.loads((ROOT / "package-lock.json").read_text())["packages"]
     cpython = json.loads((pyodide_dist.OUT / "pyodide-lock.json").read_text())["info"]["python"]
+    wheels = [(name, version) for name, _, version in (w.partition("==") for w in pyodide_dist.PURE_WHEELS)]
     runtime = [pyodide_dist.OUT / name for name in pyodide_dist.RUNTIME]
     parts = [
         _component("npm", "pyodide", pyodide_dist.VERSION, runtime),
         _component("generic", "cpython", cpython),
-        *(_component("pypi", *pin.split("==")) for pin in pyodide_dist.PURE_WHEELS),
+        *(_component("pypi", *wheel) for wheel in wheels),
         _component("pypi", "onnx", pins["onnx"]),
         *(_component("npm", name, locked[f"node_modules/{name}"]["version"]) for name in BUNDLED),
     ]

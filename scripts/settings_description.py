@@ -38,7 +38,7 @@ MADE = "/** Made by scripts/session_description.py of what Python declares: edit
 
 def parameter_docs(documented: Any) -> dict[str, str]:
     """The description of each argument in the docstring of a function, or of a class and its bases."""
-    docs = {}
+    docs: dict[str, str] = {}
     for each in reversed(getattr(documented, "__mro__", [documented])):
         section = inspect.cleandoc(each.__doc__ or "").partition("Parameters\n----------\n")[2]
         found = re.finditer(r"^(\w+) : .*\n((?:    .*\n?)+)", section, re.MULTILINE)

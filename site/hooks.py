@@ -16,6 +16,7 @@ DEMOS = {
     "mnist": ("Watch a network learn to read", "the demo: draw a digit while it learns"),
     "teach": ("Teach your own classes", "with the camera or pictures"),
 }
+LANGUAGES = {"javascript": "JavaScript", "python": "Python"}
 IMPORTS = """
 <script type="importmap">{
   "imports": { "trainweb": "./trainweb/index.js", "trainweb/vis": "./trainweb/vis.js" }
@@ -37,7 +38,7 @@ def _entries(folder: Path, root: Path) -> list[Any]:
     for inner in sorted(path for path in folder.iterdir() if path.is_dir()):
         found = _entries(inner, root)
         if found:
-            entries.append({inner.name: found})
+            entries.append({LANGUAGES.get(inner.name, inner.name): found})
     return entries
 
 

@@ -465,9 +465,15 @@ static void attend_block(const forward_task *task, int32_t item, int32_t block) 
         const row_state *state = state_of(states, row - first);
         int32_t i = row % ROWS % TILE_ROWS;
         float inverse = 1 / state->sum[i];
-        float *out = (float *)row_at(y, row);
-        if (a->n > KEYS) scale_row(out, out, a->e, inverse);
-        if (a->top) a->top[item * a->m + row] = state->top[i];
+        float *out = (float *)row_at(y, row), top = state->top[i];
+        if (a->guarded && !(state->sum[i] > 0)) {
+            /* The gradient then has probabilities of zero, too. */
+            zero_row(out, a->e);
+            top = inverse = 0;
+        } else if (a->n > KEYS) {
+            scale_row(out, out, a->e, inverse);
+        }
+        if (a->top) a->top[item * a->m + row] = top;
         if (a->inverse) a->inverse[item * a->m + row] = inverse;
     }
 }

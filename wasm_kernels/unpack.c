@@ -91,16 +91,16 @@ TW_INLINE f32x4 halves4(v128_t bits) {
     return wasm_v128_or(wasm_v128_or(value, ones), wasm_v128_or(sign, wasm_v128_and(special, rest)));
 }
 
-static void unpack_floats(const packed_matrix *m, int64_t at, int32_t count, float *out) {
-    const uint16_t *x = (const uint16_t *)m->x + at;
-    for (int32_t i = 0; i < count; i += 4) {
-        const int32_t n = min_i32(4, count - i);
-        v128_t bits = wasm_i32x4_splat(0);
-        if (n == 4) bits = wasm_u32x4_load16x4(x + i);
-        else for (int32_t j = 0; j < n; j++) ((uint32_t *)&bits)[j] = x[i + j];
-        const f32x4 value = m->packing == PACKED_HALF ? halves4(bits) : wasm_i32x4_shl(bits, 16);
-        if (n == 4) store4(out + i, value);
-        else for (int32_t j = 0; j < n; j++) out[i + j] = ((const float *)&value)[j];
+/* All are packed alike; what is left over is read and stored by itself. */
+TW_INLINE void unpack_floats(const uint16_t *x, int32_t count, const bool is_half, float *out) {
+    int32_t i = 0;
+    for (; i + 4 <= count; i += 4) {
+        const v128_t bits = wasm_u32x4_load16x4(x + i);
+        store4(out + i, is_half ? halves4(bits) : wasm_i32x4_shl(bits, 16));
+    }
+    for (; i < count; i++) {
+        const v128_t bits = wasm_i32x4_splat(x[i]);
+        wasm_v128_store32_lane(out + i, is_half ? halves4(bits) : wasm_i32x4_shl(bits, 16), 0);
     }
 }
 
@@ -109,7 +109,9 @@ static void unpack_floats(const packed_matrix *m, int64_t at, int32_t count, flo
 void unpack_row(const packed_matrix *m, int32_t row, int32_t first, int32_t count, float *out) {
     const int64_t start = (int64_t)row * m->pitch;
     if (m->packing >= PACKED_HALF) {
-        unpack_floats(m, start + first, count, out);
+        const uint16_t *x = (const uint16_t *)m->x + start + first;
+        if (m->packing == PACKED_HALF) unpack_floats(x, count, true, out);
+        else unpack_floats(x, count, false, out);
         return;
     }
     const bool is_byte = m->packing == PACKED_8, is_nibble = m->packing == PACKED_4;

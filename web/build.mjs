@@ -17,7 +17,7 @@ import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { constants, gzipSync } from "node:zlib";
 
-import { build } from "esbuild";
+import { build, transform } from "esbuild";
 
 import { compileLibrary, compilePackages, makeSnapshot } from "./snapshot.mjs";
 
@@ -66,6 +66,8 @@ async function buildEngineScript() {
 
 // Identifiers stay: they are the names of classes and what stack traces show.
 const SMALL = { minifyWhitespace: true, minifySyntax: true };
+/** Of Pyodide's glue, whose functions keep their names for whoever asks. */
+const SMALLEST = { minify: true, keepNames: true, format: "esm", target: COMMON.target, charset: "utf8" };
 const ESM = { ...COMMON, format: "esm", outdir: OUT };
 /** What users have of their own; other packages are bundled. */
 const EXTERNAL = ["onnxruntime-common", "node:*"];
@@ -273,14 +275,16 @@ async function buildPython() {
 }
 
 /**
- * Pyodide's scripts stay plain, for packed they would need a policy that lets blobs run. Bundlers that read them
+ * Pyodide's scripts are minified, not packed: packed they would need a policy that lets blobs run. Bundlers that read them
  * (Vite's development server does) must not see the npm package that they import in Node alone, nor a map that is not here.
  */
 async function copyPyodide() {
   const folder = join(OUT, "python");
+  await copyFile(join(PYODIDE, "pyodide.mjs"), join(folder, "pyodide.mjs"));
+  const glue = await transform(await readFile(join(PYODIDE, "pyodide.asm.mjs"), "utf8"), SMALLEST);
+  await writeFile(join(folder, "pyodide.asm.mjs"), glue.code);
   for (const name of ["pyodide.mjs", "pyodide.asm.mjs"]) {
     const script = join(folder, name);
-    await copyFile(join(PYODIDE, name), script);
     await change(script, /\bimport\("ws"\)/g, 'import(/* @vite-ignore */ ["ws"].join())', 1);
     // Bun's name cannot be taken away from a worker, as `process` is in node/worker-scope.ts.
     await change(script, /\btypeof Bun<"u"/g, 'typeof process=="object"&&typeof Bun<"u"', 1);

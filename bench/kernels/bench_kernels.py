@@ -23,7 +23,7 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from trainweb.ir import calls
-from trainweb.ir.layout import STATE_LEARNING_RATE, STATE_STEP, STATE_WORDS
+from trainweb.ir.layout import PACKED_4, PACKED_8, PACKED_HALF, STATE_LEARNING_RATE, STATE_STEP, STATE_WORDS
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
@@ -43,6 +43,8 @@ FLAGS = [
     "--js-flags=--no-liftoff --no-wasm-dynamic-tiering",
 ]
 SQUARES = [(64, 64, 32), (128, 128, 128), (256, 256, 256), (512, 512, 512), (1024, 1024, 1024)]
+# Layers (rows, outputs, inputs) of SmolLM2-135M, whose weights may be quantized; one row is a token that is generated.
+PACKED = [(rows, *shape) for rows in (128, 1) for shape in ((576, 576), (1536, 576), (576, 1536))]
 # Layers (rows, inputs, outputs) of the model benchmarks: forward NT, gradient by the data NN, by the weights TN.
 LAYERS = [
     (64, 784, 256),
@@ -129,6 +131,29 @@ def gemm_case(layout: str, m: int, n: int, k: int) -> dict[str, Any]:
     return {"name": f"gemm {layout} {m}x{n}x{k}", "flops": 2 * m * n * k, "kernel": "gemm_f32", "args": args}
 
 
+def packed_cases(m: int, outputs: int, inputs: int) -> Iterator[dict[str, Any]]:
+    """A product with a weight (outputs, inputs) in blocks of 32, forward and by the input, beside float32."""
+    for turned, (n, k) in ((1, (outputs, inputs)), (0, (inputs, outputs))):
+        layout, blocks = "NT" if turned else "NN", inputs // 32
+        yield gemm_case(layout, m, n, k)
+        for name, packing, halves in (("4", PACKED_4, 1), ("8", PACKED_8, 2), ("half", PACKED_HALF, 4)):
+            other = ("b", "b_row", "b_col", "batch", "a_batch", "b_batch", "c_batch", "bias_batch")
+            args = {key: value for key, value in gemm_case(layout, m, n, k)["args"].items() if key not in other}
+            args |= {
+                "w": outputs * inputs * halves // 2,
+                "scale": None,
+                "zero": None,
+                "turned": turned,
+                "pitch": inputs,
+            }
+            args |= {"packing": packing, "flip": 0, "center": 8, "block_rows": 1, "block_cols": 32}
+            args |= dict.fromkeys(("scale_row", "zero_row"), blocks) | dict.fromkeys(("scale_col", "zero_col"), 1)
+            if packing != PACKED_HALF:
+                args["scale"] = 4 * outputs * blocks
+            title = f"packed {name} {layout} {m}x{n}x{k}"
+            yield {"name": title, "flops": 2 * m * n * k, "kernel": "gemm_quantized_f32", "args": args}
+
+
 def conv_cases(n: int, c: int, m: int, size: int, kernel: int, stride: int, groups: int) -> Iterator[dict[str, Any]]:
     """Forward, data and weight gradient of one convolution."""
     pad = kernel // 2
@@ -156,11 +181,12 @@ def conv_cases(n: int, c: int, m: int, size: int, kernel: int, stride: int, grou
     name = f"{n}x{c}x{size}x{size} -> {m} {kernel}x{kernel}"
     name += f" s{stride}" * (stride > 1) + f" g{groups}" * (groups > 1)
     flops = 2 * n * m * out**2 * c // groups * kernel**2
-    for kind, operands in {
+    kinds: dict[str, dict[str, Any]] = {
         "conv": {"kernel": "conv_f32", "args": {"x": x, "w": w, "bias": 4 * m, "y": y}},
         "conv dx": {"kernel": "conv_data_gradient_f32", "args": {"dy": y, "w": w, "bias": None, "dx": x}},
         "conv dw": {"kernel": "conv_weight_gradient_f32", "args": {"x": x, "dy": y, "dw": w, "db": 4 * m}},
-    }.items():
+    }
+    for kind, operands in kinds.items():
         operands["args"].update(words)
         case = {"name": f"{kind} {name}", "flops": flops, **operands}
         if groups == 1:
@@ -316,6 +342,8 @@ def all_cases() -> list[dict[str, Any]]:
         cases.append(gemm_case("TN", outputs, inputs, rows))
         # The weights of MatMul lie the other way.
         cases.append(gemm_case("TN", inputs, outputs, rows))
+    for shape in PACKED:
+        cases += packed_cases(*shape)
     cases += [gemm_case("NN", 1, 1024, 1024), gemm_case("NT", 1, 1024, 1024), gemm_case("NN", 1024, 1, 1024)]
     for shape in CONV_SHAPES:
         cases += conv_cases(*shape)
@@ -376,7 +404,7 @@ def in_page(origin: str, options: dict[str, Any]) -> list[dict[str, Any]]:
         page.goto(origin + "/index.html")
         result = page.evaluate("async (o) => (await import('/kernels.mjs')).measure(o)", options)
         browser.close()
-        return result
+        return list(result)
 
 
 def run(build: Path, cases: list[dict[str, Any]], rounds: int, milliseconds: float) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trainweb import api, artifacts, compat, data, errors, federated, fit, lora, onnxblock, schedules
     from trainweb.compat.gradient_graph import GradientGraphBuilder
     from trainweb.fit.trainer import Trainer
+    from trainweb.lora.quantize import quantize
     from trainweb.training.core import set_seed
     from trainweb.training.debug.check import check
     from trainweb.training.ort.inference_session import InferenceSession
@@ -32,6 +33,7 @@ _HOMES = {
     "Trainer": "trainweb.fit.trainer",
     "TrainingSession": "trainweb.training.session",
     "check": "trainweb.training.debug.check",
+    "quantize": "trainweb.lora.quantize",
     "set_seed": "trainweb.training.core",
 }
 _MODULES = ("api", "artifacts", "compat", "data", "errors", "federated", "fit", "lora", "onnxblock", "schedules")
@@ -56,6 +58,7 @@ __all__ = [
     "fit",
     "lora",
     "onnxblock",
+    "quantize",
     "schedules",
     "set_seed",
 ]

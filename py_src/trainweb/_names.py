@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABCMeta
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 
 def public_names(namespace: Mapping[str, Any]) -> list[str]:
@@ -26,9 +26,9 @@ class Hiding(ABCMeta):
 
     def __new__(
         mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], *, hidden: tuple[str, ...] = ()
-    ) -> Self:
+    ) -> Hiding:
         """Make a class that hides these names, and those that its bases hide."""
-        inherited = (getattr(base, "_hidden", frozenset()) for base in bases)
+        inherited: list[frozenset[str]] = [getattr(base, "_hidden", frozenset()) for base in bases]
         listed = {"_hidden": frozenset(hidden).union(*inherited), "__dir__": _shown_names}
         return super().__new__(mcs, name, bases, {**namespace, **listed})
 

@@ -1,4 +1,4 @@
-"""The command line: `trainweb artifacts | check | inspect | train | export | compile`, each with --help."""
+"""The command line: `trainweb artifacts | check | inspect | train | export | compile | quantize`, each with --help."""
 
 from __future__ import annotations
 
@@ -72,11 +72,10 @@ def main_in_node(words: Sequence[str], folder: str, engine: object) -> int:
     engine
         An `Engine` of the JavaScript package.
     """
-    from trainweb.backend.wasm.engine import use_engine
-    from trainweb.backend.wasm.engine.pyodide import PyodideEngine
+    from trainweb.backend.chosen import BACKEND
 
     os.chdir(folder)
-    use_engine(PyodideEngine(engine))
+    BACKEND.use_worker_engine(engine)
     try:
         return main(words)
     except SystemExit as end:  # of argparse, after a help or an error
@@ -96,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="trainweb", description="Train ONNX models on WebAssembly kernels.")
     parser.add_argument("--version", action="version", version=f"trainweb {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    for add in (_add_artifacts_command, _add_check, _add_inspect, _add_train, _add_export, _add_compile):
+    for add in (_add_artifacts_command, _add_check, _add_inspect, _add_train, _add_export, _add_compile, _add_quantize):
         add(commands)
     return parser
 
@@ -205,6 +204,25 @@ def _add_compile(commands: Commands) -> None:
     )
     p.add_argument("-o", "--output", type=Path, required=True, help="output bundle")
     p.set_defaults(run=_compile)
+
+
+def _add_quantize(commands: Commands) -> None:
+    p = commands.add_parser("quantize", help="write a forward model whose weights have 4 or 8 bits, to train adapters")
+    p.add_argument("model", help="forward ONNX model in float32")
+    p.add_argument("--bits", type=int, choices=(4, 8), default=4, help="bits of a number (4)")
+    p.add_argument("--all", action="store_true", help="the last product, too, which may be a head that is trained")
+    p.add_argument("--output", "-o", help="file to write (MODEL.q4.onnx or MODEL.q8.onnx)")
+    p.set_defaults(run=_quantize)
+
+
+def _quantize(args: argparse.Namespace) -> None:
+    from trainweb.checkpoint import write_file_atomically
+    from trainweb.lora.quantize import quantize
+
+    path = Path(args.output or f"{args.model.removesuffix('.onnx')}.q{args.bits}.onnx")
+    data = quantize(args.model, args.bits, only_frozen=not args.all)
+    write_file_atomically(path, data)
+    print(f"{path}: {len(data):,} bytes")
 
 
 def _add_dims(p: argparse.ArgumentParser) -> None:
@@ -466,7 +484,7 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _compile(args: argparse.Namespace) -> None:
-    from trainweb.backend.wasm.engine import get_engine
+    from trainweb.backend.chosen import BACKEND
     from trainweb.checkpoint import write_file_atomically
     from trainweb.model.checks import Limits, check_memory_budget
     from trainweb.training.models import SessionModels, read_models
@@ -476,7 +494,7 @@ def _compile(args: argparse.Namespace) -> None:
     models = SessionModels(
         state.lent().trainable,
         *read_models(paths["train_model"], paths.get("eval_model"), paths.get("optimizer_model"), tells_which=True),
-        engine=get_engine(),
+        engine=BACKEND.get_engine(),
         limits=Limits(),
         memory_budget=check_memory_budget(args.memory_budget),
     )

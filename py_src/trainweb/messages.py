@@ -330,7 +330,7 @@ CSV_RAGGED = Message(errors.FeedError, "Line {line} has {given} values; the head
 CSV_MISSING = Message(
     errors.FeedError,
     "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows "
-    "out, to \"keep\" for NaN among floats, or to a value for each column that may lack one.",
+    'out, to "keep" for NaN among floats, or to a value for each column that may lack one.',
 )
 CSV_FILL = Message(
     errors.FeedError, "'missing' has a value for the column {column!r}, which no input takes; they take {names}."
@@ -348,7 +348,8 @@ TABLE_MOMENTS = Message(
     "'fill_mean' or 'fill_median' ('fillMean' and 'fillMedian' in a page), or drop such rows.",
 )
 TABLE_CENTRE = Message(
-    errors.FeedError, "{name!r} has infinity or numbers too large to add up in column {column}: there is no finite mean."
+    errors.FeedError,
+    "{name!r} has infinity or numbers too large to add up in column {column}: there is no finite mean.",
 )
 TABLE_EMPTY = Message(
     errors.FeedError,

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from chromium import find_chromium
 from playwright.sync_api import Browser, Page, sync_playwright
+from steps import BuildError
 
 from .kernel import Kernel
 from .server import ROOT, Site
-
-sys.path.insert(0, str(ROOT / "scripts"))
-from chromium import find_chromium
-from steps import BuildError
 
 CHROMIUM_FLAGS = [
     "--no-sandbox",  # the tests run as root in containers

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import examples
+import make_example_models
 import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -18,10 +19,6 @@ from .conftest import PageErrors, watched_page
 from .server import ROOT, Site
 from .test_readme import wait_for_log
 from .test_teach_page import stripes
-
-sys.path.insert(0, str(ROOT / "scripts"))
-import examples
-import make_example_models
 
 EXAMPLES = ROOT / "examples"
 MOST_LINES = 150

@@ -181,6 +181,34 @@ def test_a_fit_is_events_callbacks_and_a_promise(js: JsPage) -> None:
 
 
 @pytest.mark.parametrize("where", ["js", "isolated"])
+def test_callbacks_use_the_session(request: pytest.FixtureRequest, where: str) -> None:
+    """Calls come between the parts of a fit, also those that wait for all earlier ones."""
+    page: JsPage = request.getfixturevalue(where)
+    losses, is_same = page.run(
+        f"""{OPEN}
+        const results = [];
+        for (const isUsed of [false, true]) {{
+          const s = await open();
+          const losses = [];
+          const callbacks = async (event) => {{
+            if (!isUsed || event.type !== "epoch") return;
+            const {{ signal }} = new AbortController();
+            const found = await s.runEvalStep(data(), {{ signal }});
+            losses.push([found[s.evalOutputNames[0]].data[0], event.validation.loss]);
+          }};
+          const options = {{ epochs: 3, batchSize: 10, validationData: data(), callbacks }};
+          for (const source of [data(), new Dataset(data())]) await s.fit(source, options);
+          results.push([losses, await bytes(s)]);
+          await s.release();
+        }}
+        const [[, alone], [losses, used]] = results;
+        return [losses, String(alone) === String(used)];"""
+    )
+    assert len(losses) == 6 and is_same
+    np.testing.assert_allclose(*np.transpose(losses), rtol=1e-6)
+
+
+@pytest.mark.parametrize("where", ["js", "isolated"])
 def test_pause_stop_and_abort(request: pytest.FixtureRequest, where: str) -> None:
     page: JsPage = request.getfixturevalue(where)
     found = page.run(

@@ -161,11 +161,15 @@ def test_what_is_wrong_is_told(js: JsPage) -> None:
         assert len(error["message"]) < 2500
 
 
-def test_quantized_attention_is_named_and_diverged_adapters_are_not_merged(js: JsPage, plain_site: Site) -> None:
+def test_adapters_of_quantized_weights_and_diverged_ones_are_not_merged(js: JsPage, plain_site: Site) -> None:
     plain_site.add("/lora/quantized.onnx", quantized("nbits", ("m.head",)))
-    error = js.failure(f"{OPEN} await open({{}});", **given("attention") | {"model": "/lora/quantized.onnx"})
+    error = js.failure(
+        """const s = await TrainingSession.createFromModel(model, { loss: "MSELoss", lora: { rank: 2 } });
+        try { await s.mergeAdapter(); } finally { await s.release(); }""",
+        **given("attention") | {"model": "/lora/quantized.onnx"},
+    )
     assert error["name"] == "UnsupportedError"
-    assert "have none: m.q_proj (4 bits, MatMulNBits), m.v_proj (4 bits, MatMulNBits)." in error["message"]
+    assert ": m.q_proj (4 bits, MatMulNBits), m.v_proj (4 bits, MatMulNBits). Merge it" in error["message"]
     error = js.failure(
         f"""{OPEN}
         const s = await open({{ targets: ["q_proj"] }});

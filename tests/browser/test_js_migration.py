@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from typing import Any
 
+import migration
 import pytest
 from playwright.sync_api import Browser
 from tests.conformance.test_migration import check_recorded
 
 from .js_session import JsPage, open_js_page
-from .server import ROOT, Site
-
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import migration
+from .server import Site
 
 DOCUMENTS = migration.documents()
 

@@ -6,7 +6,6 @@ import contextlib
 import io
 import re
 import subprocess
-import sys
 import tarfile
 import time
 import zipfile
@@ -138,7 +137,6 @@ def test_first_notebook_cell_trains_in_native_python() -> None:
 
 
 def test_first_model_is_what_its_script_writes() -> None:
-    sys.path.insert(0, str(ROOT / "scripts"))
     from make_first_model import MODULE, TARGETS, build_model, module_of
 
     data = build_model().SerializeToString(deterministic=True)
@@ -175,7 +173,6 @@ def test_links_of_the_readme_hold_in_registries() -> None:
 
 def test_commands_of_workflows_exist() -> None:
     """Workflows do what ./build.sh does, so that nothing works on a server alone."""
-    sys.path.insert(0, str(ROOT / "scripts"))
     from build import COMMANDS
 
     text = "".join(file.read_text() for file in sorted((ROOT / ".github" / "workflows").glob("*.yml")))
@@ -201,7 +198,6 @@ def test_workflows_build_with_the_python_that_they_name(name: str, tmp_path: Pat
 
 
 def test_commands_of_the_readme_exist() -> None:
-    sys.path.insert(0, str(ROOT / "scripts"))
     from build import COMMANDS
 
     named = set(re.findall(r"\./build\.sh ([a-z][a-z-]*)", README))

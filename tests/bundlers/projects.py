@@ -7,6 +7,12 @@ from dataclasses import dataclass, field
 
 COPY = "npx trainweb copy {folder}"
 
+FUNCTION = "async function main() { ... }"
+"""Around the README's lines, where a mode needs it."""
+
+NODE = "22.23.3"
+"""Of projects that want a newer one than the package does."""
+
 
 @dataclass(frozen=True)
 class Mode:
@@ -26,6 +32,8 @@ class Mode:
         Where the page lies on the server.
     program
         Command that trains by itself, without a browser.
+    wrapped
+        The README's lines are in a function, for there is no `await` outside of one.
     """
 
     name: str
@@ -34,6 +42,7 @@ class Mode:
     folder: str = "dist"
     path: str = "/index.html"
     program: str | None = None
+    wrapped: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,8 @@ class Project:
         Those lines where they go: file, what stands there, what stands there then.
     copied
         Folder for `npx trainweb copy`, if that is among the lines.
+    copies_first
+        That comes before the build, which takes the folder along.
     script
         Script of app/index.html.
     public
@@ -71,6 +82,7 @@ class Project:
     added: tuple[str, ...] = ()
     edits: tuple[tuple[str, str, str], ...] = ()
     copied: str | None = None
+    copies_first: bool = False
     script: str = "main.js"
     public: str = "public"
     sources: str = "."
@@ -89,12 +101,16 @@ class Project:
         return self.title.format(*self.packages.values())
 
 
-def _vite(version: str) -> Project:
+def _vite(version: str, *, is_old: bool = False) -> Project:
+    target = 'build: { target: "es2022" }'
     return Project(
         "Vite {}", "vite", {"vite": version}, (
             Mode("dev", server="npx vite --port PORT --strictPort --host 127.0.0.1", path="/sub/app/"),
             Mode("build", build="npx vite build", path="/sub/app/index.html"),
         ),
+        # Those of the first modes need nothing, but a project has one configuration.
+        added=(target,) if is_old else (),
+        edits=(("vite.config.js", 'base: "/sub/app/",', f'base: "/sub/app/",\n  {target},'),) if is_old else (),
     )  # fmt: skip
 
 
@@ -115,7 +131,8 @@ def _runtime(title: str, version: str, command: str) -> Project:
 PROJECTS = (
     _vite("8.3.8"),
     _vite("7.3.8"),
-    _vite("6.4.6"),
+    _vite("6.4.6", is_old=True),
+    _vite("5.4.21", is_old=True),
     Project(
         "webpack {}", "webpack", {"webpack": "5.112.2", "webpack-cli": "7.3.1"}, (
             Mode("development", build="npx webpack --mode development"),
@@ -137,13 +154,19 @@ PROJECTS = (
         "esbuild {}", "esbuild", {"esbuild": "0.28.2"},
         (
             Mode("ESM", build="npx esbuild main.js --bundle --minify --format=esm --outdir=dist"),
-            Mode("script", build="npx esbuild main.js --bundle --minify --outdir=dist"),
+            Mode("script", build="npx esbuild main.js --bundle --minify --outdir=dist", wrapped=True),
         ),
         added=(STATIC_COPY,), copied="dist/trainweb", public="dist",
     ),
     Project(
         "Parcel {}", "parcel", {"parcel": "2.16.4"},
-        (Mode("build", build="npx parcel build index.html --public-url ./ --no-cache"),),
+        (
+            Mode("build", build="npx parcel build index.html --public-url ./ --no-cache"),
+            Mode(
+                "dev", server="npx parcel serve index.html --port PORT --host 127.0.0.1 --no-cache --no-hmr",
+                path="/index.html", wrapped=True,
+            ),
+        ),
         added=(STATIC_COPY,), copied="dist/trainweb", public="dist",
     ),
     Project(
@@ -166,6 +189,25 @@ PROJECTS = (
             Mode("dev", server="npx vite --port PORT --strictPort --host 127.0.0.1", path="/"),
             Mode("build", build="npx vite build", folder="build"),
         ), public="static", sources="src",
+    ),
+    Project(
+        "Nuxt {}", "nuxt", {"nuxt": "4.5.2", "vue": "3.5.45", "node": NODE},
+        (Mode("build", build="npx nuxt build", server="npx nuxt preview --port PORT", path="/"),),
+        sources="app",
+    ),
+    Project(
+        "Astro {}", "astro", {"astro": "7.3.5", "node": NODE}, (
+            Mode("dev", server="npx astro dev --port PORT --host 127.0.0.1", path="/"),
+            Mode("build", build="npx astro build"),
+        ), sources="src",
+    ),
+    Project(
+        "Angular {}", "angular", {
+            "@angular/build": "22.2.7", "@angular/cli": "22.2.7", "@angular/common": "22.2.6",
+            "@angular/compiler": "22.2.6", "@angular/compiler-cli": "22.2.6", "@angular/core": "22.2.6",
+            "@angular/platform-browser": "22.2.6", "rxjs": "7.8.2", "tslib": "2.8.1", "typescript": "6.0.3", "node": NODE,
+        }, (Mode("build", build="npx ng build"),),
+        added=(COPY.format(folder="public/trainweb"),), copied="public/trainweb", copies_first=True, sources="src",
     ),
     Project(
         "no bundler, `<script type=\"module\">`", "plain", {},

@@ -34,7 +34,7 @@ from playwright.sync_api import Browser, sync_playwright
 from tests.browser.conftest import CHROMIUM_FLAGS, find_chromium
 from tests.browser.server import ROOT, Site
 from tests.browser.test_readme import check_ten_lines, code_block
-from tests.bundlers.projects import PROJECTS, Mode, Project
+from tests.bundlers.projects import FUNCTION, PROJECTS, Mode, Project
 
 HERE = Path(__file__).resolve().parent
 LOCKS = HERE / "locks"
@@ -84,7 +84,8 @@ def _run(command: str | Sequence[str], cwd: Path, environment: dict[str, str]) -
 
 
 def _environment(project: Project, *, isolated: bool) -> dict[str, str]:
-    telemetry = {"NEXT_TELEMETRY_DISABLED": "1", "CI": "1", "PARCEL_WORKERS": "0"}
+    telemetry = {"NEXT_TELEMETRY_DISABLED": "1", "CI": "1", "PARCEL_WORKERS": "0"} | dict.fromkeys(("NUXT_TELEMETRY_DISABLED", "ASTRO_TELEMETRY_DISABLED"), "1")
+    telemetry |= {"NG_CLI_ANALYTICS": "false"}
     isolation = {"ISOLATED": "1"} if isolated else {}
     return {**os.environ, **telemetry, **project.environment, **isolation}
 
@@ -140,10 +141,12 @@ def install(project: Project, folder: Path, *more: str) -> None:
     _npm(project, folder, "install", "--no-save", *more)
 
 
-def ten_lines() -> str:
-    """The README's ten lines as a function, which older bundlers need for `await`; it prints into what it is given."""
+def ten_lines(*, wrapped: bool) -> str:
+    """The README's ten lines as they stand; `wrapped` in a function where a bundler knows no `await` outside of one."""
+    if not wrapped:
+        return f"{code_block('js')}\nexport const done = true;\n"
     head, _, rest = code_block("js").partition("\n")
-    return f"{head}\n\nexport async function tenLines(console) {{{rest}}}\n"
+    return f"{head}\n\nasync function main() {{{rest}}}\nexport const done = main();\n"
 
 
 def prepare(project: Project, folder: Path) -> None:
@@ -153,7 +156,7 @@ def prepare(project: Project, folder: Path) -> None:
     for name in ("main.js", "train.js"):
         (folder / project.sources).mkdir(exist_ok=True)
         shutil.copy(HERE / "app" / name, folder / project.sources / name)
-    (folder / project.sources / "ten.js").write_text(ten_lines())
+    (folder / project.sources / "ten.js").write_text(ten_lines(wrapped=False))
     page = (HERE / "app" / "index.html").read_text().replace("SCRIPT", project.script)
     (folder / "index.html").write_text(page)
     (folder / project.public).mkdir(exist_ok=True)
@@ -170,10 +173,11 @@ def prepare(project: Project, folder: Path) -> None:
 def build(project: Project, mode: Mode, folder: Path, *, isolated: bool) -> None:
     """Run the build, and lay down beside its output what it does not carry along."""
     environment = _environment(project, isolated=isolated)
-    if mode.build is not None:
-        _run(mode.build, folder, environment)
-    if project.copied is not None:
-        _run(f"npx trainweb copy {project.copied}", folder, environment)
+    copy = [] if project.copied is None else [f"npx trainweb copy {project.copied}"]
+    built = [] if mode.build is None else [mode.build]
+    # A folder of the sources is part of the build.
+    for command in (*copy, *built) if project.copies_first else (*built, *copy):
+        _run(command, folder, environment)
     page = folder / mode.folder / "index.html"
     if mode.server is None and not page.exists():
         # The bundler made scripts alone.
@@ -290,6 +294,8 @@ def attempt(browser: Browser, project: Project, mode: Mode, folder: Path, *, iso
     what = f"{project.heading}, {mode.name}, {'isolated' if isolated else 'plain'}"
     started = time.monotonic()
     try:
+        if mode.wrapped:
+            (folder / project.sources / "ten.js").write_text(ten_lines(wrapped=True))
         # Next.js keeps the headers in its build; the static server of others sends them.
         if mode.program is None and (not isolated or mode.server is not None):
             build(project, mode, folder, isolated=isolated)
@@ -313,6 +319,11 @@ class Line:
     mode: Mode
     plain: Outcome
     isolated: Outcome
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The lines that a user adds."""
+        return (*self.project.added, *([FUNCTION] if self.mode.wrapped else []))
 
 
 def run_project(browser: Browser, project: Project) -> list[Line]:
@@ -342,7 +353,7 @@ def table(lines: Sequence[Line]) -> str:
 
     rows = [
         f"| {line.project.heading} | {line.mode.name} | {cell(line.plain)} | {cell(line.isolated)} | "
-        f"{'; '.join(f'`{text}`' for text in line.project.added) or 'nothing'} |"
+        f"{'; '.join(f'`{text}`' for text in line.added) or 'nothing'} |"
         for line in lines
     ]
     head = "| project | mode | plain page, 1 thread | isolated page, 2 threads | lines to add |\n|---|---|---|---|---|"

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import migration
 import numpy as np
 import pytest
 from tests.golden.calls.scenarios import X, Y, loss_model
@@ -19,9 +20,6 @@ import trainweb
 from trainweb.training.core import free_abandoned
 
 ROOT = Path(__file__).parent.parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import migration  # noqa: E402
 
 DOCUMENTS = migration.documents()
 MLP = ROOT / "tests" / "golden" / "mlp"

@@ -17,6 +17,7 @@ import { Engine } from "../../web/src/engine/engine.ts";
 import { ARENA, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE } from "../../web/src/engine/layout.ts";
 import { EngineError, TrainwebError } from "../../web/src/wire/errors.ts";
 import { parseBundle, splitBundle } from "../../web/src/worker/bundle/bundle.ts";
+import { WorkerFit } from "../../web/src/worker/fit/loop.ts";
 import { LazyModels } from "../../web/src/worker/python-models.ts";
 import { SessionCore } from "../../web/src/worker/session-core.ts";
 import { feedsOf, mutate, randomOf } from "./bundle-mutations.mjs";
@@ -227,11 +228,37 @@ function feedsFor({ plans }, kind, given) {
 
 const textOf = (result) => JSON.stringify(result, (_, value) => (ArrayBuffer.isView(value) ? [...value] : value));
 
+/** Fits three batches, of which two make a step, on a port whose page has no more; the losses. */
+async function fitted(core, bundle, given) {
+  const feeds = feedsFor(bundle, "train", given);
+  const batches = [1, 2, 3].map(() => ({ batch: { feeds, rows: 1, first: 0 }, rates: null }));
+  const losses = [];
+  const port = {
+    close() {},
+    postMessage(told) {
+      losses.push(...(told.losses ?? []));
+      if (told.ask !== undefined) {
+        const answer = told.ask === "batch" ? (batches.shift() ?? null) : null;
+        queueMicrotask(() => this.onmessage({ data: { id: told.id, answer } }));
+      }
+    },
+  };
+  const none = { clip: null, seed: null, train: null, validation: null, evaluation: null, early: null, checkpoint: null };
+  const fit = new WorkerFit(core, {
+    ...{ ...none, epochs: 1, loss: bundle.outputs.train[0], accumulate: 2, ema: false, proximal: 0.5, batchSize: 1 },
+    ...{ remainder: "keep", hasSchedule: false, hasValidation: false, evaluatesTraining: false, onNaN: "restore" },
+    ...{ order: null, tells: false },
+  }, port);
+  await fit.start();
+  await fit.run(async (action) => action());
+  return losses;
+}
+
 /** Runs steps of the session and reads all its results; what they leave, or the class of the error that they end with.
 */
 async function steps({ engine, kernels }, bundle, given) {
   const options = { arenaLimit: LARGEST_BLOCK, memoryBudget: Infinity, maxPlans: 2, onRefused: () => {} };
-  const models = new LazyModels(() => Promise.reject(new Error("there is no Python here")), null, null);
+  const models = new LazyModels(() => Promise.reject(new EngineError("there is no Python here")), null, null);
   const core = new SessionCore(engine, kernels, bundle, options, models, () => {});
   try {
     const results = [];
@@ -245,6 +272,7 @@ async function steps({ engine, kernels }, bundle, given) {
       }
       results.push(textOf(run.results));
     }
+    results.push(textOf(await fitted(core, bundle, given)));
     const { text, nodes } = await core.profile("eval", feedsFor(bundle, "eval", given), 1);
     results.push(textOf([text, nodes, core.info, core.memory(), core.getContiguousParameters(true)]));
     results.push(textOf(core.parameterNames(true).map((name) => [core.getParameter(name), core.getGradient(name)])));

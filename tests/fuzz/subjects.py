@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from unittest.mock import patch
 
+import compare_plans
 import numpy as np
-from scripts import compare_plans
 from tests.control.test_control_flow import recurrent
 from tests.control.test_while import counted, growing, nested
 from tests.ops import test_forward, test_gradient

@@ -88,7 +88,7 @@ def place(engine: Engine, plan: int, segments: Sequence[tuple[int, int]], code_b
     table = engine.call("tw_place_table", len(segments))
     if not table:
         raise EngineError(f"No plan can have {len(segments)} segments.")
-    engine.write(table, np.array(segments, np.uint32))
+    engine.write(table, np.array(segments, np.uint32).data)
     status = engine.call("tw_place", plan, len(segments), code_base)
     if status:
         raise EngineError(f"No plan can be placed at {plan:#x}: {engine.description.status_name(status)}.")
@@ -145,7 +145,7 @@ def run_kernel(engine: Engine, name: str, repeat: int = 1, **args: Any) -> dict[
         nbytes = array.nbytes
         block = engine.alloc(nbytes + 128)
         engine.write(block, bytes([GUARD]) * (nbytes + 128))
-        engine.write(block + 64, array.reshape(-1).view(np.uint8) if nbytes else b"")
+        engine.write(block + 64, array.tobytes())
         buffers[arg.name] = len(plan.segments)
         plan.segments.append([block + 64, nbytes, int(arg.kind != "in")])
         plan.buffers.append([buffers[arg.name], 0, nbytes])
@@ -153,7 +153,7 @@ def run_kernel(engine: Engine, name: str, repeat: int = 1, **args: Any) -> dict[
     plan.code = [instruction(kernel, words_of(kernel, args, buffers))] * repeat
     encoded = plan.encode()
     address = engine.alloc(encoded.nbytes)
-    engine.write(address, encoded)
+    engine.write(address, encoded.data)
     results = {}
     try:
         plan.place(engine, address)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import api_reference
 import numpy as np
 import pytest
+import typedoc
 from tests.python.test_public_names import public_modules
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import api_reference  # noqa: E402
-import typedoc  # noqa: E402
 
 
 def public_names() -> Iterator[tuple[str, str, Any]]:

@@ -85,7 +85,15 @@ class Attention:
             self.split_heads(v, n, e, (0, 2, 1, 3)),
         )
 
-    def build(self, layout: str = "separate", scale: str = "mul", mask: str = "none", dropout: float = 0) -> Attention:
+    def build(
+        self,
+        layout: str = "separate",
+        scale: str = "mul",
+        mask: str = "none",
+        dropout: float = 0,
+        *,
+        guard: bool = False,
+    ) -> Attention:
         batch, heads, m, _, d, e = self.sizes
         q, k, v = self.operands(layout)
         factor = np.float32(1 / math.sqrt(d))
@@ -99,6 +107,8 @@ class Attention:
         if scale == "div":
             s = self.op("Div", s, self.constant(1 / factor))
         p = self.op("Softmax", MASKS[mask](self, s), axis=-1)
+        if guard:  # torch's dynamo exporter
+            p = self.op("Where", self.op("IsNaN", p), self.constant(np.float32(0)), p)
         if dropout:
             p = self.op("Dropout", p, self.constant(np.float32(dropout)), self.constant(np.array(True)))
         y = self.op("MatMul", p, v)
@@ -280,6 +290,13 @@ def test_only_some_gradients_are_wanted(trained: list[str], dropout: float) -> N
         assert np.abs(results[name] - value).max() < TOLERANCE * max(1, np.abs(value).max()), name
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dropout", [0, 0.3])
+def test_guarded_probabilities(shape: tuple[int, ...], dropout: float) -> None:
+    plan = check(Attention(*shape).build(mask="causal", dropout=dropout, guard=True))
+    assert not any("select" in line or "ne(" in line for line in plan.text)
+
+
 def masked_rows(value: float) -> Mask:
     def rows(a: Attention) -> np.ndarray:
         mask = np.where(a.causal, 0, value)
@@ -302,6 +319,36 @@ def test_rows_without_any_key(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     check(a)
     y = results_of(a)[0][a.graph.outputs[0].name]
     assert np.isnan(y[:, [0, 3, 69]]).all() == value.endswith("inf") and np.isfinite(y[:, [1, 2, 4, 68]]).all()
+
+
+@pytest.mark.parametrize("n", [40, 70])
+def test_guarded_rows_without_any_key_are_zeros_and_have_no_gradient(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in PyTorch. Stored probabilities have NaN in these gradients."""
+    monkeypatch.setitem(MASKS, "some", masked_rows(-math.inf))
+    a = Attention(2, 2, n, n, 8).build("heads", mask="some", guard=True)
+    results, plan = results_of(a)
+    assert kernels(plan).count("attention_f32") == kernels(plan).count("attention_gradient_f32") == 1
+    q, k, v = (a.feeds[x].astype(np.float64) for x in "qkv")
+    kept = a.causal.copy()
+    kept[[0, 3, n - 1]] = False
+    e = np.exp(q @ k.swapaxes(2, 3) / math.sqrt(8)) * kept
+    p = e / np.where(kept.any(1), 1, np.inf)[:, None] / np.maximum(e.sum(-1, keepdims=True), 1e-300)
+    dy = np.random.default_rng(9).standard_normal(q.shape)
+    dp = dy @ v.swapaxes(2, 3)
+    ds = p * (dp - (p * dp).sum(-1, keepdims=True)) / math.sqrt(8)
+    expected = {"q_grad": ds @ k, "k_grad": ds.swapaxes(2, 3) @ q, "v_grad": p.swapaxes(2, 3) @ dy}
+    for name, value in {a.graph.outputs[0].name: p @ v, **expected}.items():
+        assert np.abs(results[name] - value).max() < TOLERANCE * max(1, np.abs(value).max()), name
+
+
+def test_a_guard_that_is_read_elsewhere_stays() -> None:
+    a = Attention(1, 2, 40, 40, 8).build(guard=True)
+    (is_nan,) = [node.outputs[0] for node in a.graph.nodes if node.op_type == "IsNaN"]
+    count = a.op("Cast", is_nan, to=1)
+    y = a.graph.outputs[0].name
+    results, plan = compute(a.graph, a.feeds, [y, count])
+    assert "softmax_f32" in kernels(plan) and "attention_f32" not in kernels(plan)
+    assert not results[count].any()
 
 
 @pytest.mark.parametrize(("size", "mask"), [(30.0, "causal"), (1e4, "causal"), (1e4, "sink and window")])

@@ -11,14 +11,12 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import build
+import lock_requirements
 import pytest
+import steps
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import build  # noqa: E402
-import lock_requirements  # noqa: E402
-import steps  # noqa: E402
 
 
 @pytest.fixture

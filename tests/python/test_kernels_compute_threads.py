@@ -173,6 +173,19 @@ def convolution(job: Job, n: int, c: int, m: int, size: int, kernel: int, stride
     )
 
 
+def head_loss(job: Job, n: int, parts: int) -> None:
+    c, d = 1700, 50
+    labels = np.random.default_rng(2).integers(0, c, n)
+    labels[::3] = -100
+    sizes = {"n": n, "c": c, "d": d, "turned": 0, "alpha": 1.0, "label_size": 8, "reduction": 1}
+    ignored = {"has_ignore": 1, "ignore_index": -100}
+    x = {"x": draw(n, d), "w": draw(c, d), "bias": draw(c), "labels": labels, "weights": None}
+    results = {"loss": zeros(1), "slope": zeros(n, d), "log_sum": zeros(n)}
+    job.call("head_loss_f32", **x, **results, **sizes, **ignored, parts=parts, gradient=1)
+    gradient = {"dy": draw(1), "log_sum": draw(n) + 80, "dw": draw(c, d)}
+    job.call("head_loss_weight_grad_f32", **x, **gradient, **sizes, **ignored, accumulate=1)
+
+
 def pooling(job: Job) -> None:
     planes, size, out = 96, 27, 14
     words = {
@@ -220,7 +233,7 @@ def attention(job: Job, items: int, m: int, n: int, d: int, e: int, parts: int) 
     strides |= {f"{x}_strides": [0, rows * width, width] for x, (rows, width) in widths.items()}
     x = {name: draw(items, *shape) for name, shape in widths.items()}
     x["mask"] = np.where(np.tri(m, n, dtype=bool), 0, -np.inf).astype(np.float32)
-    job.call("attention_f32", **x, top=zeros(items, m), inverse=zeros(items, m), **sizes, **strides)
+    job.call("attention_f32", **x, top=zeros(items, m), inverse=zeros(items, m), guarded=0, **sizes, **strides)
     strides |= {f"d{x}_strides": strides[f"{x}_strides"] for x in widths}
     results = {f"d{name}": zeros(items, *widths[name]) for name in "qkv"}
     top, inverse = draw(items, m), np.abs(draw(items, m))
@@ -308,6 +321,8 @@ CASES = {
     "products": products,
     "attention": lambda job: attention(job, 6, 150, 130, 20, 12, 1),
     "attention of one head": lambda job: attention(job, 1, 300, 310, 32, 32, 4),
+    "loss of a head": lambda job: head_loss(job, 90, 4),
+    "loss of a head, many rows": lambda job: head_loss(job, 700, 2),
     "3x3": lambda job: convolution(job, 6, 20, 24, 19, 3, 1),
     "3x3 of stride 2": lambda job: convolution(job, 5, 12, 21, 32, 3, 2),
     "3x3 of stride 3": lambda job: convolution(job, 5, 12, 21, 22, 3, 3),

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 
+import mutants
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import mutants  # noqa: E402
 
 FEWEST = 40
 LIST = mutants.read_list()

@@ -1,6 +1,6 @@
-/* The steps of a fit: what accumulates, what counts, and what happens to a batch that makes NaN or infinity.
+/* The steps of a fit: accumulation, counts, the mean loss, and batches that make NaN or infinity.
 
-   Hosts run the plans, and tell each end of one. What follows is the field `next` of `layout fit`. */
+   Hosts run the plans, and report each. The field `next` of `layout fit` is the next action. */
 #include <stddef.h>
 
 #include "session.h"
@@ -81,13 +81,11 @@ TW_EXPORT(tw_fit_keep) int32_t tw_fit_keep(uint32_t session) {
     return s->fit.on_nan == ON_NAN_RESTORE ? tw_session_save(session, COPY_GOOD, ALL_SEGMENTS) : TW_OK;
 }
 
-/* Be at the first batch of an epoch, which may be gone back to, unless the fit is in the epoch already. */
+/* Be in an epoch, at its first batch unless the fit is in the epoch already, and note the state. */
 TW_EXPORT(tw_fit_epoch) int32_t tw_fit_epoch(uint32_t session, uint32_t epoch) {
     tw_session *s = fitted(session);
     if (!s) return TW_BAD_POINTER;
     if (s->fit.epoch != epoch) set_position(&s->fit, epoch, 0, 0, 0, 0);
-    else if (s->fit.is_open) return TW_OK;
-    s->fit.is_open = 1;
     return tw_fit_keep(session);
 }
 
@@ -177,7 +175,7 @@ TW_EXPORT(tw_fit_updated) int32_t tw_fit_updated(uint32_t session) {
     return TW_OK;
 }
 
-/* Undo the batch, or the update that an epoch ends with: what was noted of NaN and infinity says how. */
+/* Undo the batch, or the update that an epoch ends with, as `on_nan` has it. */
 TW_EXPORT(tw_fit_undo) int32_t tw_fit_undo(uint32_t session) {
     tw_session *s = fitted(session);
     if (!s) return TW_BAD_POINTER;

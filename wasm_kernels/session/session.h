@@ -18,12 +18,11 @@ typedef struct tw_loaded {
     bool is_step;
 } tw_loaded;
 
-/* The steps of a fit: what hosts read of it, `layout fit` of kernels.def, and what it works with. */
+/* The steps of a fit. Hosts read the first fields: `layout fit` of kernels.def. */
 typedef struct {
     uint32_t next, fault, is_batch, waiting, epoch, step, kept, optimizer_steps;
     double loss_sum, rows;
     uint32_t accumulate, on_nan, is_sum; /* accumulate is 0 while no fit runs */
-    uint32_t is_open;                    /* the first epoch has begun */
     uint32_t has_begun;                  /* a batch has changed the session */
     uint32_t restores;
     double mu, loss, weight;
@@ -51,7 +50,7 @@ tw_session *tw_session_at(uint32_t session);
 /* The words of the state, or null. */
 int32_t *tw_state_of(const tw_session *session);
 
-/* What fits use of a session (session.c). */
+/* Functions of session.c for fits. */
 int32_t tw_session_save(uint32_t session, uint32_t copy, uint32_t segments);
 int32_t tw_session_put_back(uint32_t session, uint32_t copy);
 int32_t tw_session_go_back(uint32_t session, uint32_t copy);

@@ -392,11 +392,12 @@ class CtcLossGrad(KernelCall, kernel="ctc_loss_grad_f32", words=15, fails=("targ
     zero_infinity: int
 
 
-class Attention(KernelCall, kernel="attention_f32", words=35, parts=("y",)):
+class Attention(KernelCall, kernel="attention_f32", words=36, parts=("y",)):
     """y = softmax(scale * q k' + mask) v for every item of the batch: q [m, d], k [n, d], v [n, e], mask [m, n].
     Strides belong to the batch and to rows, whose elements lie side by side. If the mask is -infinity the score is
     `fill`. For the gradient: `top`, the largest score of each row, and `inverse`, 1 / sum(e^(score - top)). With
-    `state` the probabilities go through the Dropout that dropout_f32 does with these numbers, before v.
+    `state` the probabilities go through the Dropout that dropout_f32 does with these numbers, before v. guarded 1: rows
+    whose probabilities are NaN, such as those that the mask hides all of, give zeros.
     """
 
     q: In
@@ -423,6 +424,7 @@ class Attention(KernelCall, kernel="attention_f32", words=35, parts=("y",)):
     ratio: float
     salt: int
     draw: int
+    guarded: int
 
     def flops(self) -> int:
         return 2 * prod(self.batch) * self.m * self.n * (self.d + self.e)

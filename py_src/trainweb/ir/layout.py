@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 753491585
+FINGERPRINT: Final = 1492888145
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -99,8 +99,8 @@ ON_NAN_STOP: Final = 1
 ON_NAN_SKIP: Final = 2
 ON_NAN_RESTORE: Final = 3
 
-# What follows a call of a fit: the next batch; the optimizer step; `fault` is NaN or infinite, so undo the batch or
-# fail; or the fit ends.
+# The next action of a fit: the next batch; the optimizer step; to undo the batch, or to fail, because `fault` is NaN or
+# infinite; the end.
 NEXT_BATCH: Final = 0
 NEXT_UPDATE: Final = 1
 NEXT_UNDO: Final = 2

@@ -52,6 +52,8 @@ class Layer:
         Groups of a convolution.
     sites : list of Node
         The nodes.
+    stored : str
+        Bits of the weight, and the operator that makes floats of them; "" for a weight in float32.
     """
 
     module: str
@@ -61,6 +63,7 @@ class Layer:
     shape: Shape
     group: int = 1
     sites: list[Node] = field(default_factory=list)
+    stored: str = ""
 
 
 class LoraKind:
@@ -97,6 +100,11 @@ class LoraKind:
             raise UnsupportedError(
                 f"The adapter of {layer.module!r} cannot learn magnitudes: use_dora is for products, and this is a "
                 f"{self.name}."
+            )
+        if config.use_dora and layer.stored:
+            raise UnsupportedError(
+                f"The adapter of {layer.module!r} cannot learn magnitudes: use_dora needs the norms of a weight in "
+                f"float32, and this one is stored in {layer.stored}."
             )
 
     def shape(self, layer: Layer, rank: int) -> dict[str, Shape]:

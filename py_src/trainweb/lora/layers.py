@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from trainweb.artifacts.evidence import GENERATED, folded_from, module_of, notes_of
 from trainweb.errors import ModelError
-from trainweb.lora.config import listed, shown
+from trainweb.lora.config import shown
 from trainweb.lora.kinds import EMBEDDING, KINDS, LINEAR, Layer, LoraKind
-from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor
+from trainweb.model.graph import ITEM_SIZE, MS, NIBBLES, Graph, Node, Tensor
 
 DEFAULT_TARGETS = (
     ("q_proj", "v_proj"),
@@ -31,33 +32,37 @@ TURNS = ("Transpose", "Identity")
 _PATH = re.compile(r"/(.+)/[A-Za-z]+(_\d+)?")
 """Names that torch's script exporter gives to nodes: the path of their module and the operator."""
 _ATTRIBUTES = (".weight", ".kernel", "_weight")
-_QUANTIZED_NAME = re.compile(r"(\.MatMul)?(\.weight)?_(Q\d\w*|quantized)$")
+_QUANTIZED_NAME = re.compile(r"(\.MatMul)?(\.weight)?(_DQ)?_(Q\d\w*|quantized)$")
 """Ends that ONNX Runtime's quantizers give to names of weights."""
-_NBITS = {"MatMulNBits": LINEAR, "GatherBlockQuantized": EMBEDDING}
+NBITS = {"MatMulNBits": LINEAR, "GatherBlockQuantized": EMBEDDING}
 """Operators of com.microsoft whose weight is quantized."""
-_MAKE_FLOATS = ("Cast", "DequantizeLinear", "QuantizeLinear")
-"""Operators that may stand between stored numbers and the weight that a node uses."""
+UNPACK = "DequantizeLinear"
+"""The operator that makes floats of a quantized weight."""
+BITS = {"int4": 4, "uint4": 4} | {name: 8 * size for name, size in ITEM_SIZE.items()}
+"""By the dtype of a weight."""
 
 
 def find_layers(graph: Graph) -> list[Layer]:
     """All layers of the main graph, in its order."""
-    weights = {name: (t, False) for name, t in graph.initializers.items() if t.dtype == "float32"}
+    weights = {name: _Weight(t) for name, t in graph.initializers.items() if t.dtype in (*NIBBLES, "float32", "uint8")}
     found: dict[tuple[str, str, LoraKind, bool], Layer] = {}
     taken: dict[str, tuple[str, str, LoraKind, bool]] = {}
     for node in graph.nodes:
-        if node.domain == "" and node.op_type in TURNS and node.inputs[0] in weights:
-            tensor, flipped = weights[node.inputs[0]]
-            if node.op_type == "Identity":
-                weights[node.outputs[0]] = tensor, flipped
-            elif len(tensor.shape) == 2 and node.attrs.get("perm", [1, 0]) == [1, 0]:
-                weights[node.outputs[0]] = tensor, not flipped
+        if node.domain == "" and node.op_type in (*TURNS, UNPACK, "Reshape"):
+            tensor, weight = graph.initializers.get(node.inputs[0]), weights.get(node.inputs[0])
+            if node.op_type == UNPACK:
+                weight = None if tensor is None else _Weight(tensor, stored=f"{BITS[tensor.dtype]} bits, {UNPACK}")
+            elif node.op_type == "Transpose" and weight is not None:
+                weight = weight.turned(node)
+            elif node.op_type == "Reshape" and weight is not None and weight.tensor.dtype != "uint8":
+                weight = None  # only rows of a quantized table are put together from their blocks
+            if weight is not None:
+                weights[node.outputs[0]] = weight
             continue
         made = _layer(node, weights)
         if made is None:
             continue
-        named = _module_of_weight(made.weight)
-        # A weight may be tied: its other uses are modules of their own.
-        for module in (named, _module_of_node(node), f"{named}.{made.kind.name}"):
+        for module in _modules(graph, made, node):
             key = (module, made.weight, made.kind, made.rows_first)
             if module and taken.setdefault(module, key) == key:
                 made.module = module
@@ -67,74 +72,34 @@ def find_layers(graph: Graph) -> list[Layer]:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantized:
-    """A module without an adapter, as its weight is stored in fewer bits than float32 has.
+class _Weight:
+    """The tensor that a weight is stored as, whether a node turns it, and in what it is stored, if not as floats."""
 
-    Attributes
-    ----------
-    module : str
-    kind : LoraKind
-        How its adapter would be put beside it.
-    stored : str
-        The bits, and the operator that makes numbers of them.
-    site : Node
-        The node that uses the weight.
-    """
+    tensor: Tensor
+    is_turned: bool = False
+    stored: str = ""
 
-    module: str
-    kind: LoraKind
-    stored: str
-    site: Node
+    def turned(self, node: Node) -> _Weight | None:
+        """What a Transpose makes of it."""
+        if len(self.tensor.shape) != 2 or node.attrs.get("perm", [1, 0]) != [1, 0]:
+            return None
+        return replace(self, is_turned=not self.is_turned)
 
 
-def quantized_layers(graph: Graph, layers: Sequence[Layer]) -> list[Quantized]:
-    """The modules whose weights are stored in fewer bits than float32 has, in the order of the graph."""
-    producers, adapted = graph.producers(), {layer.module for layer in layers}
-    found: dict[str, Quantized] = {}
-    for node in graph.nodes:
-        kind = {"": KINDS, "com.microsoft": _NBITS}.get(node.domain, {}).get(node.op_type)
-        if kind is None:
-            continue
-        weight, behind = node.inputs[kind.weight_at], node.op_type
-        if not node.domain:
-            weight, behind = _stored(graph, producers, weight)
-        tensor = graph.initializers.get(weight)
-        if tensor is None or not behind or len(tensor.shape) < 2:
-            continue
-        bits = node.attrs.get("bits", 4) if node.domain else ITEM_SIZE[tensor.dtype] * 8
-        name, path = (_QUANTIZED_NAME.sub("", text) for text in (weight, node.name))
+def _modules(graph: Graph, layer: Layer, node: Node) -> list[str]:
+    """Names that the module of a node may have, the best one first."""
+    name, path = layer.weight, node
+    if layer.stored:
+        name, path = _QUANTIZED_NAME.sub("", name), replace(node, name=_QUANTIZED_NAME.sub("", node.name))
         # A quantizer keeps the value info of the weight that it replaces, with the exporter's notes.
         noted = folded_from(graph.value_info[name].notes) if name in graph.value_info else []
-        module = _module_of_weight(noted[0] if noted else name) or _module_of_node(replace(node, name=path))
-        module = module or path or name
-        if module not in adapted:
-            found.setdefault(module, Quantized(module, kind, f"{bits} bits, {behind}", node))
-    return list(found.values())
+        name = noted[0] if noted else name
+    named = _module_of_weight(name)
+    # A weight may be tied: its other uses are modules of their own.
+    return [named, _module_of_node(path), f"{named}.{layer.kind.name}"]
 
 
-def _stored(graph: Graph, producers: dict[str, Node], name: str) -> tuple[str, str]:
-    """The initializer that a weight is made of, and the last operator between that changes its numbers, if any."""
-    behind = ""
-    while name not in graph.initializers:
-        node = producers.get(name)
-        if node is None or node.domain or node.op_type not in (*TURNS, *_MAKE_FLOATS):
-            return "", ""
-        if node.op_type in _MAKE_FLOATS and not behind:
-            behind = node.op_type
-        name = node.inputs[0]
-    return name, behind
-
-
-def refusal(quantized: Sequence[Quantized]) -> str:
-    """Why these modules have no adapter, and what to do."""
-    said = listed([f"{q.module} ({q.stored})" for q in quantized])
-    return (
-        f"Adapters lie beside weights in float32. Weights in fewer bits have none: {said}. Export the model with "
-        "weights in float32, and quantize the file that `merge` gives."
-    )
-
-
-def default_targets(graph: Graph, layers: Sequence[Layer], quantized: Sequence[Quantized]) -> list[str]:
+def default_targets(graph: Graph, layers: Sequence[Layer]) -> list[str]:
     """Choose the modules to adapt: attention's projections as PEFT chooses them, else every product but the last.
 
     Raises
@@ -144,7 +109,6 @@ def default_targets(graph: Graph, layers: Sequence[Layer], quantized: Sequence[Q
     """
     order = {id(node): k for k, node in enumerate(graph.nodes)}
     places = {layer.module: order[id(layer.sites[0])] for layer in layers if layer.kind is LINEAR}
-    places |= {q.module: order[id(q.site)] for q in quantized if q.kind is LINEAR}
     modules = sorted(places, key=lambda module: places[module])
     tails = {module.rpartition(".")[2] for module in modules}
     for family in DEFAULT_TARGETS:
@@ -160,12 +124,31 @@ def default_targets(graph: Graph, layers: Sequence[Layer], quantized: Sequence[Q
     return modules[:-1]
 
 
-def _layer(node: Node, weights: dict[str, tuple[Tensor, bool]]) -> Layer | None:
+def _layer(node: Node, weights: dict[str, _Weight]) -> Layer | None:
     """Make the layer of a node, without its module."""
-    kind = None if node.domain else KINDS.get(node.op_type)
-    if kind is None or node.inputs[kind.weight_at] not in weights:
+    kind = {"": KINDS, MS: NBITS}.get(node.domain, {}).get(node.op_type)
+    weight = None if kind is None else weights.get(node.inputs[kind.weight_at])
+    if kind is None or weight is None:
         return None
-    return kind.find(node, *weights[node.inputs[kind.weight_at]])
+    if node.domain:
+        return _of_nbits(kind, node, weight.tensor)
+    if weight.tensor.dtype != "float32" and not weight.stored:
+        return None
+    layer = kind.find(node, weight.tensor, weight.is_turned)
+    if layer is not None:
+        layer.stored = weight.stored
+    return layer
+
+
+def _of_nbits(kind: LoraKind, node: Node, tensor: Tensor) -> Layer:
+    """The layer of an operator that dequantizes its weight itself: (N, K), or a table."""
+    bits = node.attrs.get("bits", 4)
+    if kind is LINEAR:
+        shape = int(node.attrs["N"]), int(node.attrs["K"])
+    else:
+        rows, *columns = tensor.shape
+        shape = rows, prod(columns) * (2 if tensor.dtype == "uint8" and bits == 4 else 1)
+    return Layer("", kind, tensor.name, True, shape, stored=f"{bits} bits, {node.op_type}")
 
 
 def is_stored_by_columns(graph: Graph, layer: Layer) -> bool:

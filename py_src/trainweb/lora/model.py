@@ -10,18 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from trainweb.arguments import checks_keywords, instance_of, warn
+from trainweb.arguments import checks_keywords, instance_of
 from trainweb.artifacts import Artifacts, build_artifacts
 from trainweb.artifacts.evidence import Evidence
 from trainweb.artifacts.recover import recover_parameters
 from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import CheckpointError, ModelError, UnsupportedError
 from trainweb.lora.adapter import Adapter
-from trainweb.lora.config import INITS, LoraConfig, chosen, shown
+from trainweb.lora.config import INITS, LoraConfig, chosen, listed, shown
 from trainweb.lora.inject import add_adapter, check_layer, start_values
 from trainweb.lora.kinds import LINEAR, Layer
-from trainweb.lora.layers import default_targets, find_layers, is_stored_by_columns, quantized_layers, refusal
+from trainweb.lora.layers import default_targets, find_layers, is_stored_by_columns
 from trainweb.lora.merge import column_norms, merged_weights
+from trainweb.model.floats import computed_in_float32
 from trainweb.model.graph import Graph, Tensor
 from trainweb.model.reader import read_model
 from trainweb.model.writer import write_model
@@ -94,10 +95,8 @@ def inject(
     if init not in INITS:
         raise ModelError(f"init is {shown(init)}; it must be one of {', '.join(INITS)}.")
     graph = model if isinstance(model, Graph) else read_model(model)
-    base = recover_parameters(constants_to_initializers(graph))
+    base = recover_parameters(constants_to_initializers(computed_in_float32(graph)))
     layers = find_layers(base)
-    quantized = quantized_layers(base, layers)
-    every = [*(layer.module for layer in layers), *(q.module for q in quantized)]
     if config is None:
         whole = chosen(modules_to_save, _owners(base), "modules_to_save") if modules_to_save else []
         alpha = rank if alpha is None else alpha
@@ -106,13 +105,9 @@ def inject(
         raise TypeError("'config' says what the targets and modules_to_save are: give it or them.")
     else:
         targets = instance_of(LoraConfig, "config", config).targets or None
-    wanted = default_targets(base, layers, quantized) if targets is None else chosen(targets, every, "targets")
-    refused = [q for q in quantized if q.module in wanted]
+    every = [layer.module for layer in layers]
+    wanted = default_targets(base, layers) if targets is None else chosen(targets, every, "targets")
     used = [layer for layer in layers if layer.module in wanted]
-    if refused and not used:
-        raise UnsupportedError(refusal(refused))
-    if refused:
-        warn(refusal(refused))
     by_columns = config.fan_in_fan_out or any(is_stored_by_columns(base, layer) for layer in used)
     names = config.targets or tuple(layer.module for layer in used)
     config = replace(config, targets=names, fan_in_fan_out=by_columns)
@@ -273,6 +268,8 @@ class LoraModel:
         ------
         CheckpointError
             The adapter is not one of this model, as `load_adapter` says it, or a number is NaN or infinity.
+        UnsupportedError
+            An adapted weight is quantized.
         """
         data = write_model(self.merged(source))
         if path is None:
@@ -294,6 +291,12 @@ class LoraModel:
             held = {n: self._read(n, source) for n in self.parameter_names}
             for tensor in held.values():
                 _check_finite(tensor, "of the session")
+        packed = [f"{x.module} ({x.stored})" for x in self.layers if x.stored]
+        if packed:
+            raise UnsupportedError(
+                f"An adapter cannot be merged into a weight of fewer bits than float32 has: {listed(packed)}. Merge it "
+                "into the model in float32, inject(model, config=adapter.config).merge(adapter), and quantize that."
+            )
         return merged_weights(self.base, self._base_layers, self.config, held)
 
     def _start(self, name: str) -> Tensor:

@@ -11,6 +11,7 @@ import struct
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ..errors import UnsupportedError
@@ -56,14 +57,16 @@ class ConvertedTensor(LazyTensor):
     def __init__(self, source: Tensor, dtype: str, notes: dict[str, str] | None = None) -> None:
         place = source.place if isinstance(source, LazyTensor) and not isinstance(source, ConvertedTensor) else None
         moved = None if place is None else replace(place, conversion=(source.dtype, dtype))
-        super().__init__(source.name, dtype, source.shape, self._read_into, moved, notes or source.notes)
+        read_into = partial(_read_into, source, dtype)
+        super().__init__(source.name, dtype, source.shape, read_into, moved, notes or source.notes)
         self.source = source
-
-    def _read_into(self, out: memoryview) -> None:
-        convert(memoryview(self.source.data).cast("B"), self.source.dtype, out, self.dtype)
 
     def renamed(self, name: str) -> Tensor:
         return ConvertedTensor(self.source.renamed(name), self.dtype, self.notes)
+
+
+def _read_into(source: Tensor, dtype: str, out: memoryview) -> None:
+    convert(memoryview(source.data).cast("B"), source.dtype, out, dtype)
 
 
 def convert(source: memoryview, dtype: str, out: memoryview, wanted: str) -> None:

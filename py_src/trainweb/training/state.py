@@ -50,19 +50,12 @@ class CheckpointState(
     Several sessions on one state share its parameters, moments, step count and learning rate. A call to one of them
     first moves these to its memory, so alternating between two costs a copy each time. Each session has separate
     gradients, reset flag and random numbers.
-
-    Attributes
-    ----------
-    store : ParameterStore
-        The parameters, wherever they are; a session puts its own here until it is released or another has them.
-    latest : MemoryStore or None
-        The parameters of the session that was made last, which has the gradients to be seen.
-    property_values : dict of str to int, float or str
-        The properties.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
+        # A session puts its own here, until it is released or another session takes them.
         self.store: ParameterStore = TensorStore(checkpoint)
+        # The session that was made last has the gradients to be seen.
         self.latest: MemoryStore | None = None
         self.property_values: dict[str, PropertyValue] = dict(checkpoint.properties)
 

@@ -92,8 +92,8 @@ export const ON_NAN_STOP = 1;
 export const ON_NAN_SKIP = 2;
 export const ON_NAN_RESTORE = 3;
 
-// What follows a call of a fit: the next batch; the optimizer step; `fault` is NaN or infinite, so
-// undo the batch or fail; or the fit ends.
+// The next action of a fit: the next batch; the optimizer step; to undo the batch, or to fail,
+// because `fault` is NaN or infinite; the end.
 export const NEXT_BATCH = 0;
 export const NEXT_UPDATE = 1;
 export const NEXT_UNDO = 2;

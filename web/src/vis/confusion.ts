@@ -53,7 +53,7 @@ export class TrainwebConfusion extends FitPanel {
   /** @internal */
   protected override render(): void {
     if (this.#values.length === 0) {
-      this.#figure.replaceChildren(make("p", { className: "empty", textContent: "The matrix appears here with the first validation." }));
+      this.#figure.replaceChildren(make("p", { className: "empty", textContent: "The matrix appears here after the first epoch." }));
       return;
     }
     const given = this.getAttribute("labels")?.split(",").map((label) => label.trim());

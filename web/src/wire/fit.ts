@@ -199,17 +199,35 @@ export interface FitLosses {
 /** The end of a fit that did not fail. */
 export type FitEnd = "done" | "stopped" | "early" | "nan";
 
-/** What the worker asks the page for, and what it gets. Null says instead that the fit ends. */
+/** Questions of the worker to the page, with their answers. The answer is null where the fit ends. */
 export interface FitAsks {
   /** Learning rates of optimizer steps. */
-  readonly rates: { readonly about: { readonly from: number; readonly count: number }; readonly answer: Float64Array };
-  /** The next batch of a stream, the first after `start` others; null: there are no more. */
-  readonly batch: { readonly about: { readonly of: "train" | "validation"; readonly start: number }; readonly answer: WireBatch };
-  /** The values of an evaluation with those of the page's functions. */
+  readonly rates: { readonly about: RateRange; readonly answer: Float64Array };
+  /** The next batch of a stream, the first after `start` others, and learning rates; null: there are no more. */
+  readonly batch: { readonly about: StreamPlace; readonly answer: StreamBatch };
+  /** Values of an evaluation, the page's functions among them. */
   readonly values: { readonly about: Evaluated; readonly answer: EvalValues };
   /** The end of callbacks for an epoch. */
   readonly epoch: { readonly about: Pick<FitStart, "bestEpoch"> & { readonly record: EpochRecord }; readonly answer: null };
   readonly end: { readonly about: FitEnd; readonly answer: null };
+}
+
+/** Optimizer steps. */
+export interface RateRange {
+  readonly from: number;
+  readonly count: number;
+}
+
+export interface StreamPlace {
+  readonly of: "train" | "validation";
+  readonly start: number;
+  readonly steps: RateRange | null;
+}
+
+export interface StreamBatch {
+  readonly batch: WireBatch;
+  /** Null: the rate stays as it is. */
+  readonly rates: Float64Array | null;
 }
 
 /** A question, and an answer with the same number. */

@@ -1,7 +1,7 @@
 """Softmax attention becomes two kernels that never store the scores (wasm_kernels/attention.c).
 
 The pattern is found among lowered calls, where all ways to write it look alike. It is a product q k', elementwise calls
-that scale and mask it, softmax along its rows, dropout, and a product with v. With gradients, it includes
+that scale and mask it, softmax along its rows, a guard against NaN, dropout, and a product with v. With gradients, it includes
 their four products, with dropout and the softmax gradient between them. Anything else that reads scores or
 probabilities keeps them stored.
 """
@@ -87,6 +87,8 @@ class Forward:
     weights: Buf
     """Factor of v: the probabilities after dropout."""
     dropout: DropoutDraw | None
+    is_nan: Buf | None
+    """Condition of a guard that makes probabilities zero where they are NaN."""
     members: list[Instruction]
     """In order: the product of the scores first, that with v last."""
 
@@ -143,6 +145,9 @@ class _Fusion:
         try:
             forward = self._forward(softmax)
             backward = self._backward(forward)
+            if forward.is_nan is not None:
+                members = {*forward.members, *(backward.members if backward else ())}
+                _need(members.issuperset(self._readers(forward.is_nan)))
             self._check_order(forward, backward)
             mask, mask_strides = self._mask(forward)
         except _MismatchError:
@@ -176,11 +181,13 @@ class _Fusion:
         p = _need_a(Gemm, made)
         m, n, width = p.m, p.n, p.k
         _need(_is_plain(p) and p.c.same_place(scores) and n == softmax.n and m * n > 1)
-        probabilities = weights = softmax.y
-        dropped = [r for r in self._readers(probabilities) if isinstance(r, calls.Dropout)]
+        probabilities = softmax.y
+        weights, is_nan, guard = self._guard(probabilities)
+        members += guard
+        dropped = [r for r in self._readers(weights) if isinstance(r, calls.Dropout)]
         dropout = None
         if dropped:
-            weights, dropout = self._dropout(dropped[0], probabilities)
+            weights, dropout = self._dropout(dropped[0], weights)
             members.append(dropped[0])
         weighted = [r for r in self._readers(weights) if _multiplies(r, weights, m, n, False)]
         _need(bool(weighted))
@@ -205,8 +212,29 @@ class _Fusion:
             probabilities,
             weights,
             dropout,
+            is_nan,
             [*members, w],
         )
+
+    def _guard(self, p: Buf) -> tuple[Buf, Buf | None, list[Instruction]]:
+        """Return the weights without NaN, its condition and its calls, where torch's exporter wrote such a guard."""
+        for call in self._readers(p):
+            if isinstance(call, ElementwiseCall) and [root.op for root in call.roots] == ["ne"]:
+                is_nan = call.outs[0]
+                _need(all(a.op == "input" and call.ins[int(a.imm or 0)].same_place(p) for a in call.roots[0].args))
+                _need(is_nan.size == p.size and len(call.roots[0].args) == 2)
+                guard = [r for r in self._readers(is_nan) if r in self._readers(p)]
+                _need(len(guard) == 1)
+                return self._guarded(guard[0], is_nan, p), is_nan, [call, *guard]
+        return p, None, []
+
+    def _guarded(self, call: Instruction, is_nan: Buf, x: Buf) -> Buf:
+        """Return the result of `call`, x with zeros where `is_nan` is True."""
+        e = _need_a(ElementwiseCall, call)
+        found, step = self._step(e)
+        _need(isinstance(step, MaskCondition) and found.same_place(x) and e.outs[0].size == x.size)
+        _need(isinstance(step, MaskCondition) and step.same(MaskCondition(is_nan, keeps=False, fill=0)) and step.fill == 0)
+        return e.outs[0]
 
     def _dropout(self, call: Instruction, x: Buf) -> tuple[Buf, DropoutDraw]:
         """Return the result of `call`, dropout on all of x, and the elements that it keeps. Its mask is not read."""
@@ -236,10 +264,17 @@ class _Fusion:
     def _score_gradient(self, f: Forward, call: SoftmaxGrad, found: Backward | None) -> Backward:
         made, dw = self._maker(call.dy, call), call.dy
         members: list[Instruction] = [call]
+        if f.is_nan is not None:
+            guard, after = _need_a(ElementwiseCall, made), dw
+            dw = self._step(guard)[0]
+            _need(self._guarded(guard, f.is_nan, dw).same_place(after))
+            members.append(made)
+            made = self._maker(dw, made)
         if f.dropout:
+            after = dw
             dw = _need_a(calls.Dropout, made).x
             dropped, dropout = self._dropout(made, dw)
-            _need(dropped.same_place(call.dy) and dropout == f.dropout)
+            _need(dropped.same_place(after) and dropout == f.dropout)
             members.append(made)
             made = self._maker(dw, made)
         p = _need_a(Gemm, made)
@@ -399,6 +434,7 @@ class _Fusion:
             ratio=ratio,
             salt=salt,
             draw=draw,
+            guarded=int(f.is_nan is not None),
         )
         builder.emit(forward)
         _replace(program, f.members, f.members[-1], builder.instructions)
@@ -475,7 +511,7 @@ def _score_product(f: Forward, result: Backward, call: Instruction, ds: Buf, sca
         result.dk = made
 
 
-Call = TypeVar("Call", Gemm, calls.Dropout)
+Call = TypeVar("Call", Gemm, calls.Dropout, ElementwiseCall)
 
 
 def _need_a(kind: type[Call], i: Instruction) -> Call:

@@ -20,6 +20,9 @@ import type {
   FitProgress,
   FitSpec,
   FitStart,
+  RateRange,
+  StreamBatch,
+  StreamPlace,
   WireBatch,
   WireEvaluation,
 } from "../../wire/fit.js";
@@ -54,7 +57,6 @@ export interface FitHost {
   run<M extends Method>(call: Call<M>): Promise<Answer<M>>;
 }
 
-type Stream = FitAsks["batch"]["about"];
 type Answers = {
   readonly [Name in keyof FitAsks]: (about: FitAsks[Name]["about"]) => MaybePromise<FitAsks[Name]["answer"] | null>;
 };
@@ -75,7 +77,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   readonly #waits = new Set<() => void>();
   #steps: number | null = null;
   /** The batches of streams that the worker is at. */
-  readonly #streams = new Map<Stream["of"], AsyncGenerator<WireBatch>>();
+  readonly #streams = new Map<StreamPlace["of"], AsyncGenerator<WireBatch>>();
 
   /** @internal */
   constructor(host: FitHost, data: unknown, options: unknown) {
@@ -277,7 +279,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
   /** Answer the worker; what fails here fails the fit. */
   async #answer(plan: ResolvedFit, { id, ask, about }: FitAsk): Promise<void> {
     const answers: Answers = {
-      rates: ({ from, count }) => Float64Array.from({ length: count }, (_, k) => plan.schedule?.rate(from + k) as number),
+      rates: (steps) => ratesOf(plan, steps),
       batch: (stream) => this.#nextBatch(plan, stream),
       values: (evaluated) => withFunctions(evaluated, plan.evaluation as WireEvaluation, plan.functions),
       epoch: async ({ record, bestEpoch }) => {
@@ -296,12 +298,12 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
     } catch (error) {
       this.abort(error);
     }
-    const buffers = ask === "batch" && answer !== null ? buffersOf(answer as WireBatch) : [];
+    const buffers = ask === "batch" && answer !== null ? buffersOf((answer as StreamBatch).batch) : [];
     this.#port.postMessage({ id, answer } satisfies FitAnswer, buffers);
   }
 
   /** The next batch of a stream; null: there are no more. */
-  async #nextBatch(plan: ResolvedFit, { of, start }: Stream): Promise<WireBatch | null> {
+  async #nextBatch(plan: ResolvedFit, { of, start, steps }: StreamPlace): Promise<StreamBatch | null> {
     const { trainingInputNames, evalInputNames } = this.#host.info;
     const [data, names] = of === "train" ? [plan.train, trainingInputNames] : [plan.validation as Dataset, evalInputNames];
     const batches = this.#streams.get(of) ?? this.#batches(data, names, start);
@@ -311,7 +313,7 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
       this.#streams.delete(of);
       return null;
     }
-    return next.value;
+    return { batch: next.value, rates: steps && ratesOf(plan, steps) };
   }
 
   #tellProgress(plan: ResolvedFit, progress: FitProgress): void {
@@ -331,6 +333,10 @@ export class FitRun implements FitControl, PromiseLike<History>, AsyncIterable<F
       throw this.#aborted.reason;
     }
   }
+}
+
+function ratesOf({ schedule }: ResolvedFit, { from, count }: RateRange): Float64Array {
+  return Float64Array.from({ length: count }, (_, k) => schedule?.rate(from + k) as number);
 }
 
 /** The description of a fit for the worker, with the data that lies there. */

@@ -42,7 +42,7 @@ export class Control {
     };
   }
 
-  /** Ask the page; null: the fit ends, or as the question has it. */
+  /** Ask the page; null: the fit ends, or `FitAsks` says the meaning. */
   ask<Name extends keyof FitAsks>(ask: Name, about: FitAsks[Name]["about"]): Promise<FitAsks[Name]["answer"] | null> {
     const id = this.#asks++;
     if (this.#hasEnded) {
@@ -101,7 +101,7 @@ export class Control {
     }
   }
 
-  /** No more is heard: who waits goes on, and ends. */
+  /** Close the port. Waits and questions are over, and the fit ends. */
   end(): void {
     this.#hasEnded = true;
     this.#resumed?.();

@@ -13,6 +13,7 @@ import type {
   FitSpec,
   FitStart,
   StepsTask,
+  StreamBatch,
   WireBatch,
   WireClip,
   WireEvaluation,
@@ -46,12 +47,6 @@ interface Step {
   failed(): FailedBatch;
 }
 
-/** Learning rates of optimizer steps, from one of them on. */
-interface Rates {
-  readonly from: number;
-  readonly rates: Float64Array;
-}
-
 type EvaluatedData = "validation" | "training";
 
 /** A fit of one session. */
@@ -66,7 +61,7 @@ export class WorkerFit {
   readonly #steps: FitSteps;
   /** Of all batches so far. */
   readonly #losses: number[] = [];
-  /** How many of them the page knows. */
+  /** Number of losses that the page knows. */
   #told = 0;
   readonly #epochs: FitEpochs;
   #checkpoint: CheckpointWriter | null = null;
@@ -170,15 +165,15 @@ export class WorkerFit {
   }
 
   async #trainRows(columns: Columns, number: number, turn: Turn): Promise<void> {
-    const { batchSize, remainder, accumulate } = this.#spec;
-    const { step } = this.#steps.at;
+    const { batchSize, remainder, accumulate, hasSchedule } = this.#spec;
+    const { step, optimizerSteps: from } = this.#steps.at;
     const count = Math.ceil((countBatches(columns.rows, batchSize, remainder) - step) / accumulate);
-    const rates = await this.#rates(this.#steps.at.optimizerSteps, count);
+    const rates = hasSchedule ? await this.#control.ask("rates", { from, count }) : null;
     if (this.#control.isAborted) {
       return;
     }
     await turn(async () => {
-      await this.#trainOn(this.#stepsOf(columns, number), rates);
+      await this.#trainOn(this.#stepsOf(columns, number), rates, from);
       await this.#endTraining(number);
     });
     this.#tell();
@@ -188,22 +183,26 @@ export class WorkerFit {
   async #trainStream(number: number, turn: Turn): Promise<void> {
     const control = this.#control;
     const { step: start, optimizerSteps: first } = this.#steps.at;
-    const ask = (count: number): Promise<[WireBatch | null, Rates | null]> => {
+    const { accumulate, onNaN, hasSchedule } = this.#spec;
+    const ask = async (count: number): Promise<(StreamBatch & { readonly from: number }) | null> => {
       // If batches may be skipped, the worker gets the rates of all steps that it may be at.
-      const most = first + Math.floor(count / this.#spec.accumulate);
-      const from = this.#spec.onNaN === null ? most : this.#steps.at.optimizerSteps;
-      return Promise.all([control.ask("batch", { of: "train", start }), this.#rates(from, most - from + 1)]);
+      const most = first + Math.floor(count / accumulate);
+      const from = onNaN === null ? most : this.#steps.at.optimizerSteps;
+      const steps = hasSchedule ? { from, count: most - from + 1 } : null;
+      const next = await control.ask("batch", { of: "train", start, steps });
+      return next && { ...next, from };
     };
     let count = 0;
     for (let next = ask(count); ; ) {
-      const [batch, rates] = await next;
+      const found = await next;
       await control.unpaused();
-      if (batch === null || this.#isOver) {
+      if (found === null || this.#isOver) {
         break;
       }
+      const { batch, rates, from } = found;
       next = ask(++count);
       const run = (): MaybePromise<Stepped> => this.#runBatch(batch);
-      await turn(() => this.#trainOn([{ run, failed: () => failedBatch(batch) }], rates));
+      await turn(() => this.#trainOn([{ run, failed: () => failedBatch(batch) }], rates, from));
       this.#tell();
     }
     if (count === 0 && start === 0 && !this.#isOver) {
@@ -211,12 +210,6 @@ export class WorkerFit {
     }
     await turn(() => this.#endTraining(number));
     this.#tell();
-  }
-
-  /** Rates from an optimizer step on; null: the rate stays as it is. */
-  async #rates(from: number, count: number): Promise<Rates | null> {
-    const rates = this.#spec.hasSchedule ? await this.#control.ask("rates", { from, count }) : null;
-    return rates && { from, rates };
   }
 
   /** Tell the page of batches that it does not know. */
@@ -257,11 +250,15 @@ export class WorkerFit {
     }
   }
 
-  /** Train on batches, until an order ends it. */
-  async #trainOn(batches: Iterable<Step>, rates: Rates | null): Promise<void> {
+  /**
+   * Train on batches, until an order ends it.
+   *
+   * @param rates - learning rates of the optimizer steps from `from` on; null: the rate stays as it is
+   */
+  async #trainOn(batches: Iterable<Step>, rates: Float64Array | null, from: number): Promise<void> {
     for (const step of batches) {
       try {
-        await this.#take(step, rates);
+        await this.#take(step, rates, from);
       } catch (error) {
         const at = this.#steps.at;
         throw located(error, step.failed(), { epoch: at.epoch + 1, batch: at.step + 1 });
@@ -289,14 +286,14 @@ export class WorkerFit {
   }
 
   /** Train on a batch, and update the parameters if it is time. */
-  async #take(step: Step, rates: Rates | null): Promise<void> {
+  async #take(step: Step, rates: Float64Array | null, from: number): Promise<void> {
     const steps = this.#steps;
     steps.call("tw_fit_batch");
     const before = steps.at;
     let loss: number;
     try {
       if (before.waiting === 0 && rates !== null) {
-        this.#core.setLearningRate(rates.rates[before.optimizerSteps - rates.from] as number);
+        this.#core.setLearningRate(rates[before.optimizerSteps - from] as number);
       }
       const stepped = step.run(before.waiting === 0);
       const { weight, ...done } = stepped instanceof Promise ? await stepped : stepped;
@@ -349,14 +346,15 @@ export class WorkerFit {
     if (columns !== null) {
       await add(this.#batchesInOrder(columns));
     } else {
-      const ask = (): Promise<WireBatch | null> => this.#control.ask("batch", { of: "validation", start: 0 });
+      const ask = (): Promise<StreamBatch | null> =>
+        this.#control.ask("batch", { of: "validation", start: 0, steps: null });
       for (let next = ask(); ; ) {
-        const batch = await next;
-        if (batch === null) {
+        const found = await next;
+        if (found === null) {
           break;
         }
         next = ask();
-        await add([batch]);
+        await add([found.batch]);
       }
       if (evaluation.batches === 0 && !this.#isOver) {
         throw emptyData(number);

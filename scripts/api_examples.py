@@ -1,0 +1,215 @@
+"""Examples of the main calls in both languages, which the API reference shows at the call and beside each other.
+
+They run one after the other; tests run them all.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Example(NamedTuple):
+    """A call in both languages.
+
+    Attributes
+    ----------
+    title : str
+        Its task.
+    python, page : str
+        Module or class of the reference's page, and the name there.
+    python_code, page_code : str
+        The same in both languages.
+    """
+
+    title: str
+    python: str
+    page: str
+    python_code: str
+    page_code: str
+
+
+EXAMPLES = (
+    Example(
+        "Create a session of a model",
+        "trainweb TrainingSession.from_model",
+        "TrainingSession createFromModel",
+        """
+model = trainweb.data.example("first.onnx")
+session = trainweb.TrainingSession.from_model(model, loss="CrossEntropyLoss", optimizer="AdamW", learning_rate=0.02)
+""",
+        """
+const model = example("first.onnx");
+const session = await TrainingSession.createFromModel(model, {
+  loss: "CrossEntropyLoss",
+  optimizer: "AdamW",
+  learningRate: 0.02,
+});
+""",
+    ),
+    Example(
+        "Make data of arrays",
+        "trainweb.data Dataset",
+        "Dataset constructor",
+        """
+points = np.random.default_rng(0).uniform(-1, 1, (500, 2)).astype(np.float32)
+labels = (np.hypot(points[:, 0], points[:, 1]) < 0.8).astype(np.int64)
+data, test = trainweb.data.Dataset({"points": points, "labels": labels}).split(0.2, seed=1)
+""",
+        """
+const points = Array.from({ length: 500 }, () => [2 * Math.random() - 1, 2 * Math.random() - 1]);
+const labels = points.map(([x, y]) => Number(Math.hypot(x, y) < 0.8));
+const [data, test] = new Dataset({ points, labels }).split(0.2, { seed: 1 });
+""",
+    ),
+    Example(
+        "Read a table",
+        "trainweb.data Dataset.from_csv",
+        "Dataset fromCsv",
+        """
+file = io.StringIO("x,y,kind\\n0.1,0.4,inside\\n0.9,,outside\\n")
+columns = {"points": ["x", "y"], "labels": "kind"}
+table = trainweb.data.Dataset.from_csv(file, columns, classes={"labels": ["outside", "inside"]}, missing="keep")
+table = table.fill_mean("points")
+""",
+        """
+const file = "x,y,kind\\n0.1,0.4,inside\\n0.9,,outside\\n";
+const columns = { points: ["x", "y"], labels: "kind" };
+const classes = { labels: ["outside", "inside"] };
+const table = (await Dataset.fromCsv(file, columns, { classes, missing: "keep" })).fillMean("points");
+""",
+    ),
+    Example(
+        "Find a learning rate",
+        "trainweb TrainingSession.find_learning_rate",
+        "TrainingSession findLearningRate",
+        """
+found = session.find_learning_rate(data)
+rate = found.suggestion or 0.02
+""",
+        """
+const found = await session.findLearningRate(data);
+const rate = found.suggestion ?? 0.02;
+""",
+    ),
+    Example(
+        "Overfit one batch",
+        "trainweb TrainingSession.overfit_one_batch",
+        "TrainingSession overfitOneBatch",
+        """
+report = session.overfit_one_batch({"points": points[:8], "labels": labels[:8]})
+print(report.has_fallen, report.suspicions)
+""",
+        """
+const report = await session.overfitOneBatch({ points: points.slice(0, 8), labels: labels.slice(0, 8) });
+console.log(report.hasFallen, report.suspicions);
+""",
+    ),
+    Example(
+        "Train",
+        "trainweb TrainingSession.fit",
+        "TrainingSession fit",
+        """
+history = session.fit(
+    data,
+    epochs=20,
+    batch_size=40,
+    validation_split=0.2,
+    schedule={"type": "Cosine", "learning_rate": 0.02},
+    metrics=["accuracy"],
+)
+print(history["val_accuracy"][-1])
+""",
+        """
+const history = await session.fit(data, {
+  epochs: 20,
+  batchSize: 40,
+  validationSplit: 0.2,
+  schedule: { type: "Cosine", learningRate: 0.02 },
+  metrics: ["accuracy"],
+});
+console.log(history.epochs.at(-1).validation.accuracy);
+""",
+    ),
+    Example(
+        "Evaluate",
+        "trainweb TrainingSession.evaluate",
+        "TrainingSession evaluate",
+        """
+values = session.evaluate(test, metrics=["accuracy", "auc"])
+print(values["loss"], values["accuracy"])
+""",
+        """
+const values = await session.evaluate(test, { metrics: ["accuracy", "auc"] });
+console.log(values.loss, values.accuracy);
+""",
+    ),
+    Example(
+        "Predict",
+        "trainweb TrainingSession.predict",
+        "TrainingSession predict",
+        """
+logits = session.predict({"points": [[0.0, 0.0], [1.0, 1.0]]})["logits"]
+print(logits.argmax(axis=1))
+""",
+        """
+const { logits } = await session.predict({ points: [[0, 0], [1, 1]] });
+console.log(...logits.data);
+""",
+    ),
+    Example(
+        "Train step by step",
+        "trainweb TrainingSession.train_step",
+        "TrainingSession runTrainStep",
+        """
+loss, *_ = session.train_step({"points": points[:40], "labels": labels[:40]}).values()
+session.optimizer_step()
+session.lazy_reset_grad()
+""",
+        """
+const batch = {
+  points: new Tensor("float32", points.slice(0, 40).flat(), [40, 2]),
+  labels: new Tensor("int64", labels.slice(0, 40).map(BigInt), [40]),
+};
+const [loss] = Object.values(await session.runTrainStep(batch));
+await session.runOptimizerStep();
+await session.lazyResetGrad();
+""",
+    ),
+    Example(
+        "Save a checkpoint",
+        "trainweb TrainingSession.save",
+        "TrainingSession save",
+        """
+checkpoint = session.save()
+""",
+        """
+const checkpoint = await session.save();
+""",
+    ),
+    Example(
+        "Go on from a checkpoint",
+        "trainweb TrainingSession",
+        "TrainingSession create",
+        """
+artifacts = trainweb.artifacts.build_artifacts(model, loss="CrossEntropyLoss", optimizer="AdamW")
+again = trainweb.TrainingSession(**{**artifacts, "checkpoint": checkpoint})
+""",
+        """
+const artifacts = await session.artifacts();
+const again = await TrainingSession.create({ ...artifacts, checkpoint });
+""",
+    ),
+    Example(
+        "Export for inference",
+        "trainweb TrainingSession.export",
+        "TrainingSession export",
+        """
+trained = trainweb.InferenceSession(session.export())
+scores, *_ = trained.run(["logits"], {"points": points[:3]})
+""",
+        """
+const trained = await InferenceSession.create(await session.export());
+const scores = await trained.run({ points: new Tensor("float32", points.slice(0, 3).flat(), [3, 2]) });
+""",
+    ),
+)

@@ -1,0 +1,137 @@
+"""Files of quantizers compute here what they compute in ONNX Runtime, and what `trainweb.quantize` writes is near."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import trainweb
+from trainweb.cli import main
+from trainweb.errors import ModelError
+from trainweb.lora import inject
+from trainweb.model.reader import read_model
+from trainweb.training.arrays import from_numpy, to_numpy
+from trainweb.training.inference import InferenceCore
+
+RECORDED = Path(__file__).parents[1] / "golden" / "quantized"
+CASES = sorted(path.stem for path in RECORDED.glob("*.onnx"))
+
+
+def results(model: bytes | Path, **feeds: np.ndarray) -> np.ndarray:
+    core = InferenceCore(read_model(model))
+    try:
+        return to_numpy(core.run({name: from_numpy(name, x) for name, x in feeds.items()})["y"])
+    finally:
+        core.host.release()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_are_those_of_onnx_runtime(case: str) -> None:
+    with np.load(RECORDED / f"{case}.npz") as data:
+        np.testing.assert_allclose(results(RECORDED / f"{case}.onnx", ids=data["ids"]), data["y"], rtol=1e-4, atol=1e-5)
+
+
+def test_all_kinds_were_recorded() -> None:
+    assert len(CASES) == 9
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_adapters_have_the_names_of_the_modules(case: str) -> None:
+    """As the exporter's names say them, whatever a quantizer makes of these."""
+    adapted = inject(RECORDED / f"{case}.onnx", rank=2)
+    assert adapted.config.targets == ("q_proj", "v_proj")
+    assert inject(RECORDED / f"{case}.onnx", ["embed"], rank=2).config.targets == ("embed",)
+
+
+def network(*, turned: bool, gemm: bool, width: int = 100) -> tuple[onnx.ModelProto, np.ndarray]:
+    """One product whose weight, (width, 70), is stored as it is or turned, and a head."""
+    rng = np.random.default_rng(width)
+    weight = rng.standard_normal((width, 70)).astype(np.float32)
+    weight[:16, 3] = 0  # a block of zeros has no scale
+    stored = np.ascontiguousarray(weight.T if turned else weight)
+    product = helper.make_node("MatMul", ["x", "fc.weight"], ["h"], "/fc/MatMul")
+    nodes = [product]
+    if gemm:
+        nodes = [helper.make_node("Gemm", ["x", "fc.weight", "bias"], ["h"], "/fc/Gemm", transB=int(turned))]
+    elif turned:
+        product.input[1] = "turned"
+        nodes.insert(0, helper.make_node("Transpose", ["fc.weight"], ["turned"], perm=[1, 0]))
+    nodes.append(helper.make_node("MatMul", ["h", "head.weight"], ["y"], "/head/MatMul"))
+    initializers = {"fc.weight": stored, "head.weight": rng.standard_normal((70, 60)).astype(np.float32)}
+    if gemm:
+        initializers["bias"] = rng.standard_normal(70).astype(np.float32)
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", width])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 60])],
+        [numpy_helper.from_array(value, name) for name, value in initializers.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), weight
+
+
+def unpacked(model: onnx.ModelProto, weight: str, bits: int) -> np.ndarray:
+    """The weight (N, K) of a MatMulNBits by its definition, in float64."""
+    held = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    packed, scales = held[f"{weight}_Q{bits}"], held[f"{weight}_scales"].astype(np.float64)
+    numbers = packed if bits == 8 else np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:2], -1)
+    rows = (numbers.astype(np.float64) - (1 << bits - 1)) * scales[..., None]
+    return rows.reshape(len(packed), -1)
+
+
+@pytest.mark.parametrize("gemm", [False, True])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_no_number_moves_by_more_than_a_step(bits: int, turned: bool, gemm: bool) -> None:
+    model, weight = network(turned=turned, gemm=gemm)
+    data = trainweb.quantize(model, bits)
+    made = onnx.ModelProto.FromString(data)
+    found = unpacked(made, "fc.weight", bits)[:, : len(weight)]
+    size = 16
+    padded = np.pad(weight.T, ((0, 0), (0, -len(weight) % size)))
+    largest = abs(padded.reshape(len(padded), -1, size)).max(2).repeat(size, 1)[:, : len(weight)]
+    step = largest / (1 << bits - 1)
+    # Half a step, or a whole one where the number above the greatest is missing.
+    assert (abs(found - weight.T) <= step * (1 + 1e-5)).all()
+    assert (abs(found - weight.T) <= step * 0.5 * (1 + 1e-5)).mean() > 0.95
+    x = np.random.default_rng(1).standard_normal((5, len(weight))).astype(np.float32)
+    held = {t.name: numpy_helper.to_array(t).astype(np.float64) for t in model.graph.initializer}
+    expected = (x @ found.T + held.get("bias", 0)) @ held["head.weight"]
+    np.testing.assert_allclose(results(data, x=x), expected, rtol=1e-4, atol=1e-3)
+    kinds = [node.op_type for node in made.graph.node]
+    assert kinds.count("MatMulNBits") == 1 and "fc.weight" not in {t.name for t in made.graph.initializer}
+
+
+def test_the_last_product_is_quantized_if_asked_for() -> None:
+    model, _ = network(turned=False, gemm=False)
+    kinds = [
+        node.op_type for node in onnx.ModelProto.FromString(trainweb.quantize(model, only_frozen=False)).graph.node
+    ]
+    assert kinds == ["MatMulNBits", "MatMulNBits"]
+
+
+def test_what_cannot_be_quantized_is_told() -> None:
+    model, _ = network(turned=False, gemm=False)
+    wrong: list[Any] = [2, 16, True, "4"]
+    for bits in wrong:
+        with pytest.raises(ModelError, match=r"bits is .*; it must be 4 or 8"):
+            trainweb.quantize(model, bits)
+    small, _ = network(turned=False, gemm=False, width=20)
+    with pytest.raises(ModelError, match="no weight of a product or a table to quantize"):
+        trainweb.quantize(small, 4)
+
+
+def test_the_command_line_writes_the_same_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, _ = network(turned=True, gemm=True)
+    path = tmp_path / "net.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert main(["quantize", str(path), "--bits", "8"]) == 0
+    assert (tmp_path / "net.q8.onnx").read_bytes() == trainweb.quantize(model, 8)
+    assert main(["quantize", str(path), "-o", str(tmp_path / "all.onnx"), "--all"]) == 0
+    assert (tmp_path / "all.onnx").read_bytes() == trainweb.quantize(model, 4, only_frozen=False)
+    assert "net.q8.onnx: " in capsys.readouterr().out

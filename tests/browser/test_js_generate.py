@@ -149,7 +149,8 @@ def test_text_stops_and_signals(page: JsPage) -> None:
         const read = async (options) => {
           const found = [];
           const prompt = letters.decode(given.short);
-          for await (const item of s.generate(prompt, { maxTokens: 24, tokenizer: letters, ...options })) found.push(item);
+          const all = { maxTokens: 24, tokenizer: letters, ...options };
+          for await (const item of s.generate(prompt, all)) found.push(item);
           return [found.length, found.map(({ text }) => text).join("")];
         };
         const whole = await read({});

@@ -62,20 +62,19 @@ def be_peer(options: argparse.Namespace) -> None:
     import transformers
     from peft import LoraConfig, get_peft_model
 
-    class Logits(torch.nn.Module):
-        def __init__(self, inner: Any) -> None:
-            super().__init__()
-            self.inner = inner
-
-        def forward(self, input_ids: Any) -> Any:
-            return self.inner(input_ids=input_ids, use_cache=False).logits
-
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**ARCHITECTURE))
     ids, labels = (torch.from_numpy(a) for a in data(options))
-    kept: dict[str, Any] = {"dynamo": True, "input_names": ["input_ids"], "verbose": False, "external_data": False}
-    torch.onnx.export(Logits(model).eval(), (ids,), str(options.peer), **kept)
+    torch.onnx.export(
+        model.eval(),
+        (ids,),
+        str(options.peer),
+        dynamo=True,
+        input_names=["input_ids"],
+        verbose=False,
+        external_data=False,
+    )
     adapted = get_peft_model(model, LoraConfig(r=RANK, lora_alpha=RANK, target_modules=TARGETS)).train()
     optimizer = torch.optim.AdamW([p for p in adapted.parameters() if p.requires_grad], lr=RATE)
     print("ready", flush=True)

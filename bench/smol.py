@@ -13,6 +13,7 @@ import json
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -32,14 +33,14 @@ class Writer:
         self.nodes: list[onnx.NodeProto] = []
         self.small: dict[str, onnx.TensorProto] = {}
 
-    def __call__(self, op: str, *inputs: str, **attributes: float | list[int]) -> str:
+    def __call__(self, op: str, *inputs: str, **attributes: Any) -> str:
         name = f"node_{op}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, inputs, [name], name, **attributes))
         return name
 
     def constant(self, value: object, dtype: type = np.int64) -> str:
         """A small initializer, which is there once."""
-        array = np.asarray(value, dtype)
+        array: np.ndarray = np.asarray(value, dtype)
         name = f"value_{array.dtype}_" + "_".join(str(v) for v in array.shape + tuple(array.ravel().tolist()))
         self.small.setdefault(name, numpy_helper.from_array(array, name))
         return name

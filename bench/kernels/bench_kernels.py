@@ -342,8 +342,8 @@ def all_cases() -> list[dict[str, Any]]:
         cases.append(gemm_case("TN", outputs, inputs, rows))
         # The weights of MatMul lie the other way.
         cases.append(gemm_case("TN", inputs, outputs, rows))
-    for shape in PACKED:
-        cases += packed_cases(*shape)
+    for packed in PACKED:
+        cases += packed_cases(*packed)
     cases += [gemm_case("NN", 1, 1024, 1024), gemm_case("NT", 1, 1024, 1024), gemm_case("NN", 1024, 1, 1024)]
     for shape in CONV_SHAPES:
         cases += conv_cases(*shape)

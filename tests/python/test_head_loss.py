@@ -95,7 +95,7 @@ def assert_near(found: np.ndarray, expected: np.ndarray, tolerance: float = TOLE
     assert error <= tolerance * max(1e-3, np.abs(expected).max(initial=0)), error
 
 
-CASES = {
+CASES: dict[str, dict[str, Any]] = {
     "few classes": {"n": 5, "c": 10, "d": 3, "weighted": True, "reduction": "sum"},
     "one row": {"n": 1, "c": 513, "d": 8},
     "two blocks of rows": {"n": 130, "c": 1030, "d": 17, "ignored": 0.2, "bias": True},
@@ -125,8 +125,8 @@ def test_kernels(name: str, turned: int, build: str) -> None:
         expected = case.dw.T if turned else case.dw
         before = np.random.default_rng(1).standard_normal(expected.shape).astype(np.float32)
         for accumulate in (0, 1):
-            given |= {"dw": before.copy() if accumulate else np.full_like(before, np.nan), "accumulate": accumulate}
-            dw = runner(build).run("head_loss_weight_grad_f32", numbers | given, "dw")["dw"]
+            more = {"dw": before.copy() if accumulate else np.full_like(before, np.nan), "accumulate": accumulate}
+            dw = runner(build).run("head_loss_weight_grad_f32", numbers | given | more, "dw")["dw"]
             assert_near(dw, expected + accumulate * before)
 
 
@@ -166,10 +166,13 @@ def graph_of(case: Case, *, turned: bool) -> tuple[Graph, dict[str, np.ndarray]]
     """The loss as exporters write it, and its feeds; with reduction "none", the sum of the rows times `dy`."""
     n, _ = case.x.shape
     graph = Graph("head", opsets={"": 17, "com.microsoft": 1})
-    feeds = {"x": case.x.reshape(1, n, -1), "w": case.w if turned else np.ascontiguousarray(case.w.T)}
+    feeds: dict[str, np.ndarray] = {
+        "x": case.x.reshape(1, n, -1),
+        "w": case.w if turned else np.ascontiguousarray(case.w.T),
+    }
     feeds |= {"labels": case.labels, "dy": case.dy}
     graph.inputs = [Value(name, from_numpy(name, a).dtype, a.shape) for name, a in feeds.items()]
-    constants = {"rows": np.array([n, len(case.w)]), "alpha": np.float32(case.alpha)}
+    constants: dict[str, Any] = {"rows": np.array([n, len(case.w)]), "alpha": np.float32(case.alpha)}
     optional = {"bias": case.bias, "weights": case.weights}
     constants |= {name: a for name, a in optional.items() if a is not None}
     graph.initializers |= {name: from_numpy(name, np.asarray(a)) for name, a in constants.items()}
@@ -179,9 +182,12 @@ def graph_of(case: Case, *, turned: bool) -> tuple[Graph, dict[str, np.ndarray]]
         *([Node("Transpose", ["w"], ["turned"], {"perm": [1, 0]})] if turned else []),
         Node("MatMul", ["x", "turned" if turned else "w"], ["product"]),
         *([Node("Mul", ["product", "alpha"], ["scaled"])] if case.alpha != 1 else []),
+        *(
+            [Node("Add", ["scaled" if case.alpha != 1 else "product", "bias"], ["biased"])]
+            if "bias" in constants
+            else []
+        ),
     ]
-    if "bias" in constants:
-        graph.nodes.append(Node("Add", [graph.nodes[-1].outputs[0], "bias"], ["biased"]))
     graph.nodes.append(Node("Reshape", [graph.nodes[-1].outputs[0], "rows"], ["scores"]))
     graph.nodes += [
         Node("SoftmaxCrossEntropyLoss", ["scores", *targets], ["each"], attrs),
@@ -270,7 +276,7 @@ def left(*order: str, shared: dict[str, str] | None = None, outputs: tuple[str, 
     for name, other in (shared or {}).items():
         b[name] = b[other]
     numbers = {"n": N, "c": C, "inner": 1, "label_size": 4, "has_ignore": 0, "ignore_index": 0, "from_log": 0}
-    cross_entropy = {"log_prob": b["log_prob"], "reduction": 1, **numbers}
+    cross_entropy: dict[str, Any] = {"log_prob": b["log_prob"], "reduction": 1, **numbers}
     steps: dict[str, Callable[[], None]] = {
         "scores": lambda: w.product("scores", "x", "w", b_turned=True),
         "loss": lambda: w.builder.emit(

@@ -233,8 +233,9 @@ class _Fusion:
         e = _need_a(ElementwiseCall, call)
         found, step = self._step(e)
         _need(isinstance(step, MaskCondition) and found.same_place(x) and e.outs[0].size == x.size)
-        zeros = MaskCondition(is_nan, keeps=False, fill=0)
-        _need(isinstance(step, MaskCondition) and step.same(zeros) and step.fill == 0)
+        _need(
+            isinstance(step, MaskCondition) and step.same(MaskCondition(is_nan, keeps=False, fill=0)) and step.fill == 0
+        )
         return e.outs[0]
 
     def _dropout(self, call: Instruction, x: Buf) -> tuple[Buf, DropoutDraw]:

@@ -70,8 +70,8 @@ def fuse_head_loss(program: Program, _: Context) -> None:
                 continue
             readers = program.readers(log_prob.storage)
         gradient = _gradient(program, head, readers[0]) if len(readers) == 1 else None
-        is_alone = len(readers) == (gradient is not None)
-        if is_alone and _is_worth_it(head, gradient) and _may_move(program, head, gradient):
+        is_whole = len(readers) == (gradient is not None)
+        if is_whole and _is_worth_it(head, gradient) and _may_move(program, head, gradient):
             _replace(program, head, gradient)
 
 

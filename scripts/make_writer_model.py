@@ -102,8 +102,9 @@ def build_model() -> onnx.ModelProto:
     g.constant("three", [WIDTH] * 3)
     g.constant("zero", [0])
     g.constant("above", 1)
-    for name, value in {"one": 1.0, "half": 0.5, "root2": math.sqrt(2), "scale": math.sqrt(HEADS / WIDTH)}.items():
+    for name, value in {"one": 1.0, "half": 0.5, "root2": math.sqrt(2)}.items():
         g.constant(name, value, np.float32)
+    g.nodes.append(helper.make_node("Constant", [], ["scale"], name="scale", value_float=math.sqrt(HEADS / WIDTH)))
     g.constant("hidden", -1e9, np.float32)
     g.positions()
     g.node("Gather", "token.weight ids", "tokens")

@@ -184,9 +184,10 @@ def test_a_fit_is_events_callbacks_and_a_promise(js: JsPage) -> None:
 def test_callbacks_use_the_session(request: pytest.FixtureRequest, where: str) -> None:
     """Calls come between the parts of a fit, also those that wait for all earlier ones."""
     page: JsPage = request.getfixturevalue(where)
-    losses, is_same = page.run(
+    losses, is_same, predictions = page.run(
         f"""{OPEN}
         const results = [];
+        const predictions = [];
         for (const isUsed of [false, true]) {{
           const s = await open();
           const losses = [];
@@ -195,6 +196,7 @@ def test_callbacks_use_the_session(request: pytest.FixtureRequest, where: str) -
             const {{ signal }} = new AbortController();
             const found = await s.runEvalStep(data(), {{ signal }});
             losses.push([found[s.evalOutputNames[0]].data[0], event.validation.loss]);
+            predictions.push(Object.values(await s.predict(data()))[0].data.length);
           }};
           const options = {{ epochs: 3, batchSize: 10, validationData: data(), callbacks }};
           for (const source of [data(), new Dataset(data())]) await s.fit(source, options);
@@ -202,9 +204,10 @@ def test_callbacks_use_the_session(request: pytest.FixtureRequest, where: str) -
           await s.release();
         }}
         const [[, alone], [losses, used]] = results;
-        return [losses, String(alone) === String(used)];"""
+        return [losses, String(alone) === String(used), predictions];"""
     )
-    assert len(losses) == 6 and is_same
+    assert len(losses) == len(predictions) == 6 and is_same
+    assert min(predictions) == max(predictions) > 0
     np.testing.assert_allclose(*np.transpose(losses), rtol=1e-6)
 
 

@@ -100,9 +100,13 @@ async function write(author: Writer, length: number): Promise<void> {
 }
 
 function onRound(author: Writer): (event: EpochEvent) => Promise<void> {
-  return async (event) => {
+  return async ({ validation }) => {
+    // A round that is stopped has no validation.
+    if (validation === null) {
+      return;
+    }
     rounds += 1;
-    const loss = Number(event.validation?.["loss"]).toFixed(2);
+    const loss = Number(validation["loss"]).toFixed(2);
     ui.round.textContent = `After ${rounds * STEPS} steps. Loss of lines that it has not read: ${loss}.`;
     await write(author, GLIMPSE);
   };
@@ -139,7 +143,7 @@ function download(file: Blob, name: string): void {
 async function measure(author: Writer): Promise<void> {
   const { megabytes, seconds } = await author.needs();
   ui.needs.textContent = `It takes some ${Math.round(megabytes)} MB of memory, and about ${Math.max(1, Math.round(seconds))} s ` +
-    `for ${STEPS} steps on this machine. Words appear after some 300 steps.`;
+    `for ${STEPS} steps on this machine. Words appear after some 1,000 steps.`;
 }
 
 async function readFile(file: File | undefined): Promise<void> {

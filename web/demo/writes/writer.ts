@@ -43,7 +43,7 @@ export class Writer {
   }
 
   static async load(model: string, onProgress: (progress: LoadProgress) => void): Promise<Writer> {
-    const config = { loss: "CrossEntropyLoss", optimizer: { type: "AdamW", learningRate: LEARNING_RATE }, clipGradNorm: 1 } as const;
+    const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", clipGradNorm: 1 } as const;
     const artifacts = await buildArtifacts(model, config, { onProgress });
     return new Writer(artifacts, await TrainingSession.create(artifacts, { onProgress }));
   }
@@ -77,6 +77,7 @@ export class Writer {
     return this.#session.fit(rows, {
       epochs: ROUNDS,
       batchSize: BATCH,
+      learningRate: LEARNING_RATE,
       validationData: stacked(tests),
       callbacks: (event) => (event.type === "epoch" ? onRound(event) : undefined),
     });
@@ -84,9 +85,15 @@ export class Writer {
 
   /** Characters that follow a beginning. */
   async *write(beginning: string, { length, temperature, seed, signal }: SampleOptions): AsyncGenerator<string> {
-    const ids = numbersOf(beginning).slice(-CONTEXT / 2);
-    for await (const { token } of this.#session.generate(ids, { maxTokens: length, temperature, seed, signal })) {
-      yield characterOf(token);
+    const ids = numbersOf(beginning);
+    const end = ids.length + length;
+    while (ids.length < end) {
+      const seen = ids.slice(-CONTEXT / 2);
+      const options = { maxTokens: Math.min(CONTEXT - seen.length, end - ids.length), temperature, signal };
+      for await (const { token } of this.#session.generate(seen, { ...options, seed: seed + ids.length })) {
+        ids.push(token);
+        yield characterOf(token);
+      }
     }
   }
 

@@ -316,7 +316,7 @@ export class TrainingSession extends SessionMethods {
    *   FeedError for data that does not fit the model or has no rows; ModelError for an unknown output
    */
   predict(data: DataSource, options: PredictOptions = {}): Promise<Readonly<Record<string, Tensor>>> {
-    return predict(this.#fitHost(this.#fit), data, options);
+    return predict(this.#fitHost(null), data, options);
   }
 
   /**
@@ -326,7 +326,7 @@ export class TrainingSession extends SessionMethods {
    * @throws ModelError or UnsupportedError if the model is not a causal language model; SessionError for logits that are NaN
    */
   generate(prompt: Prompt, options: GenerateOptions = {}): AsyncGenerator<GeneratedToken, void, undefined> {
-    return generate(this.#info, (make) => this.#fitHost(this.#fit).send(make), prompt, options);
+    return generate(this.#info, this.#fitHost(null).send, prompt, options);
   }
 
   /**

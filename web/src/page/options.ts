@@ -11,7 +11,7 @@ import { env, kernelsPrefix, resolveThreads } from "./env.js";
 import { entriesOf, warnWithoutEffect } from "./inert.js";
 import { checkIntegrity, type FileName, type Integrity } from "./integrity.js";
 import { LoadTracker, type ProgressListener } from "./progress.js";
-import { isSource, type Source } from "./sources.js";
+import { isSource, type ExternalSource, type Source } from "./sources.js";
 import type { RunOptions } from "./run-options.js";
 
 /** Options of a session, from trainweb and from onnxruntime-web. */
@@ -42,6 +42,11 @@ export interface SessionOptions {
    * `InferenceSession.create`.
    */
   readonly externalData?: readonly ExternalData[];
+  /**
+   * Safetensors files with the data of the tensors that have none in the model, by their names: one, or an array of
+   * shards. For `createFromModel` and `InferenceSession.create`.
+   */
+  readonly weights?: Source | readonly Source[];
   /**
    * Abort it to end the call, which then fails with the signal's reason. Downloads stop, and the session's memory is
    * freed. A worker without other sessions ends.
@@ -126,7 +131,7 @@ export type ExternalData =
     };
 
 const NAMES: Readonly<Record<keyof SessionOptions, true>> = {
-  threads: true, reproducible: true, cache: true, memoryBudget: true, maxPlans: true, externalData: true,
+  threads: true, reproducible: true, cache: true, memoryBudget: true, maxPlans: true, externalData: true, weights: true,
   signal: true, onProgress: true, debug: true, limits: true, integrity: true, executionProviders: true, graphOptimizationLevel: true,
   executionMode: true, logSeverityLevel: true, logVerbosityLevel: true, intraOpNumThreads: true,
   interOpNumThreads: true, enableCpuMemArena: true, enableMemPattern: true, enableProfiling: true,
@@ -142,6 +147,8 @@ const MAX_SEVERITY = 4;
 /** As of Python (`Limits` of model/checks.py). */
 const FILE_BYTES = 2 ** 31 - 1;
 const ARENA_BYTES = 2 ** 32;
+/** What locations of weights start with, as Python knows them (`GIVEN` of model/weights.py). */
+const WEIGHTS = "trainweb:weights";
 
 /** Options after the checks, as the worker and Python want them. */
 export interface ResolvedOptions {
@@ -158,7 +165,8 @@ export interface ResolvedOptions {
   readonly checksNumerics: boolean;
   /** True if sizes are given to symbolic dims. */
   readonly hasDims: boolean;
-  readonly externalData: readonly { readonly path: string; readonly data: Source }[];
+  /** External data, and weights behind them. */
+  readonly externalData: readonly ExternalSource[];
   /** Keyword arguments of the Python session. */
   readonly json: string;
 }
@@ -199,7 +207,7 @@ export function resolveOptions(options: unknown, more: readonly string[] = []): 
     severity: given.logSeverityLevel,
     checksNumerics: given.debug?.checkNumerics ?? false,
     hasDims: Object.keys(given.freeDimensionOverrides ?? {}).length > 0,
-    externalData: resolveExternalData(given.externalData),
+    externalData: [...resolveExternalData(given.externalData), ...resolveWeights(given.weights)],
     json: JSON.stringify({
       reproducible,
       memory_budget: given.memoryBudget,
@@ -271,7 +279,19 @@ function resolveExternalData(given: readonly ExternalData[] = []): ResolvedOptio
   if (new Set(files.map(({ path }) => path)).size !== files.length) {
     throw new TypeError("'externalData' has a path twice.");
   }
-  return files;
+  return files.map(({ path, data }) => ({ what: `externalData of '${path}'`, path, data }));
+}
+
+function resolveWeights(given: unknown): ResolvedOptions["externalData"] {
+  const files: readonly unknown[] = given === undefined ? [] : Array.isArray(given) ? given : [given];
+  return files.map((data, k) => {
+    if (!isSource(data)) {
+      throw new TypeError(
+        `'weights' must be a URL, Uint8Array, ArrayBuffer or Blob, or an array of these, got ${describe(data)}.`,
+      );
+    }
+    return { what: `weights ${k}`, path: `${WEIGHTS}${k}`, data };
+  });
 }
 
 function checkCount(name: string, value: unknown, minimum: number): void {

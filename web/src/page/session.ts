@@ -141,7 +141,7 @@ export class TrainingSession extends SessionMethods {
       throw new TypeError("'freeDimensionOverrides' is of models; a bundle has the sizes that it was compiled for.");
     }
     if (options.externalData.length > 0) {
-      throw new TypeError("'externalData' is of models for createFromModel; artifacts and bundles have none.");
+      throw new TypeError("'externalData' and 'weights' are of models for createFromModel; artifacts and bundles have none.");
     }
     options.integrity.expect(FILES.filter((name) => (files as Partial<Record<FileName, unknown>>)[name]));
     // The worker starts while the files are on their way.

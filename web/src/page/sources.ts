@@ -85,15 +85,24 @@ function readSource(
   );
 }
 
+/** A file of external data or of weights. */
+export interface ExternalSource {
+  /** Its name in errors. */
+  readonly what: string;
+  /** Its path in the model. */
+  readonly path: string;
+  readonly data: Source;
+}
+
 /** The files of external data, as the worker takes them. */
 export function loadExternalData(
-  files: readonly { readonly path: string; readonly data: Source }[],
+  files: readonly ExternalSource[],
   options: LoadOptions,
 ): Promise<(ExternalFile & { readonly data: Uint8Array<ArrayBuffer> | Blob })[]> {
   return Promise.all(
-    files.map(async ({ path, data }) => ({
+    files.map(async ({ what, path, data }) => ({
       path,
-      data: await readSource(`externalData of '${path}'`, data, downloadOptions(options, "arenaBytes")),
+      data: await readSource(what, data, downloadOptions(options, "arenaBytes")),
     })),
   );
 }

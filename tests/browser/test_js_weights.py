@@ -1,0 +1,95 @@
+"""A page takes a graph's weights from safetensors files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from playwright.sync_api import Browser
+
+from tests.python.test_safetensors_beside import NAME, SHAPE, WEIGHT, file_of, graph_of
+
+from .js_session import JsPage, open_js_page
+from .server import Site
+
+OTHER = {"model.norm.weight": np.ones(3, np.float32)}
+LARGE = {"lm_head.weight": np.ones(10 << 20, np.float32)}
+"""Makes a file that the page leaves with the browser (from 32 MiB on)."""
+
+RUN = """
+const bytes = async (url) => new Uint8Array(await (await fetch(url)).arrayBuffer());
+const form = {
+  url: async () => files[0],
+  bytes: () => bytes(files[0]),
+  blob: async () => new Blob([await bytes(files[0])]),
+  shards: () => Promise.all(files.map(async (url, k) => (k ? url : bytes(url)))),
+}[kind];
+const session = await InferenceSession.create(model, { weights: await form() });
+const { y } = await session.run({ x: new Tensor("float32", new Float32Array(128).fill(1), [1, 128]) });
+await session.release();
+return [...y.data];
+"""
+
+TRAIN = """
+const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", lora: { rank: 2, targets: ["up_proj"] } };
+const session = await TrainingSession.createFromModel(model, config, { weights });
+const given = [new Tensor("float32", new Float32Array(3 * 128).fill(1), [3, 128]),
+  new Tensor("int64", BigInt64Array.of(0n, 5n, 191n), [3])];
+const feeds = Object.fromEntries(session.trainingInputNames.map((name, k) => [name, given[k]]));
+const found = await session.runTrainStep(feeds);
+const loss = found[session.trainingOutputNames[0]].data[0];
+await session.release();
+return loss;
+"""
+
+FAIL = "return failure(() => InferenceSession.create(model, options));"
+
+
+@pytest.fixture
+def js(browser: Browser, site: Site) -> Iterator[JsPage]:
+    with open_js_page(browser, site, expected=(r"status of 404",)) as page:
+        yield page
+
+
+def served(site: Site, name: str, tensors: dict[str, Any]) -> str:
+    return site.add(f"/w/{name}.safetensors", file_of(tensors))
+
+
+@pytest.mark.parametrize("form", ["url", "bytes", "blob", "shards"])
+@pytest.mark.parametrize("rest", [OTHER, LARGE], ids=["small", "large"])
+def test_weights_are_found_by_name(js: JsPage, form: str, rest: dict[str, Any]) -> None:
+    model = js.site.add("/w/model.onnx", graph_of())
+    half = WEIGHT.astype(ml_dtypes.bfloat16)
+    one = form == "shards"
+    files = [served(js.site, "a", rest if one else {**rest, NAME: half}), served(js.site, "b", {NAME: half})]
+    found = js.run(RUN, model=model, files=files, kind=form)
+    np.testing.assert_allclose(found, half.astype(np.float64).sum(1), atol=1e-4)
+
+
+def test_adapters_train_beside_weights_of_a_file(js: JsPage) -> None:
+    model = js.site.add("/w/model.onnx", graph_of())
+    loss = js.run(TRAIN, model=model, weights=served(js.site, "a", {NAME: WEIGHT, **LARGE}))
+    logits = WEIGHT.astype(np.float64).sum(1)
+    assert loss == pytest.approx(np.log(np.exp(logits).sum()) - logits[[0, 5, 191]].mean(), rel=1e-5)
+
+
+def test_other_weights_are_refused(js: JsPage) -> None:
+    model = js.site.add("/w/model.onnx", graph_of())
+    wrong = served(js.site, "a", {NAME: WEIGHT.T.copy()})
+    for options, name, text in (
+        ({}, "ModelError", "has 0 bytes of data"),
+        ({"weights": wrong}, "ModelError", f"the model declares {list(SHAPE)}"),
+        ({"weights": js.site.url("/w/absent")}, "ModelError", "weights 0: http"),
+        ({"weights": [1]}, "TypeError", "'weights' must be a URL, Uint8Array, ArrayBuffer or Blob, or an array"),
+    ):
+        error = js.run(FAIL, model=model, options=options)
+        assert error["name"] == name and text in error["message"], error
+
+
+def test_artifacts_have_no_weights_beside_them(js: JsPage) -> None:
+    body = "return failure(() => TrainingSession.create(golden('mlp'), { weights: new Uint8Array(1) }));"
+    error = js.run(body)
+    assert error["name"] == "TypeError" and "artifacts and bundles have none" in error["message"]

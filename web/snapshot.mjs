@@ -69,7 +69,7 @@ def without_test_material(source):
                     lines[start : member.end_lineno] = [" " * member.col_offset + "pass", *[""] * (member.end_lineno - start - 1)]
     return "\\n".join(lines)
 
-for path in root.glob("trainweb/ops/*.py"):
+for path in root.glob("trainweb/ops/**/*.py"):
     if path.name != "op.py":  # which declares them
         path.write_text(without_test_material(path.read_text()))
 compile_folder(root, "")

@@ -69,7 +69,7 @@ def without_test_material(source):
                     lines[start : member.end_lineno] = [" " * member.col_offset + "pass", *[""] * (member.end_lineno - start - 1)]
     return "\\n".join(lines)
 
-for path in root.glob("trainweb/ops/*.py"):
+for path in root.glob("trainweb/ops/**/*.py"):
     if path.name != "op.py":  # which declares them
         path.write_text(without_test_material(path.read_text()))
 compile_folder(root, "")
@@ -95,7 +95,8 @@ BRIDGE = "trainweb.flower"  # a server, which no page can be
 # What only somebody's own Python calls, and no worker of a page.
 CALLED_BY_PYTHON = {
     "trainweb.api", "trainweb.compat.older_optimizers", "trainweb.compat.onnxruntime", "trainweb.data.files", "trainweb.data.images",
-    "trainweb.federated.privacy", "trainweb.federated.secure", "trainweb.ops.table", "trainweb.torch", "trainweb.training.calls",
+    "trainweb.federated.privacy", "trainweb.federated.secure", "trainweb.generation.generate", "trainweb.generation.text",
+    "trainweb.lora.quantize", "trainweb.ops.table", "trainweb.torch", "trainweb.training.calls",
     "trainweb.training.ort.inference_session"}
 
 # First, while the heap has large holes: its peak would enlarge a heap that is fuller.

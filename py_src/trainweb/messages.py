@@ -454,7 +454,7 @@ NO_BASE_OF_DORA = Message(
 NOT_CAUSAL = Message(
     errors.ModelError,
     "Output {name!r} of a token changes with the tokens after it: the model is not causal. generate takes models that "
-    "predict the next token; export the model with its causal mask.",
+    "predict the next token. Export the model with its causal mask.",
 )
 SEQUENCE_TOO_LONG = Message(
     errors.ModelError,

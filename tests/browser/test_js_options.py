@@ -40,12 +40,14 @@ CALLS = {
     "TrainingSession.findLearningRate(options)": "session.findLearningRate(data, o)",
     "TrainingSession.fit(options)": "session.fit(data, o)",
     "TrainingSession.artifacts(options)": "session.artifacts(o)",
+    "TrainingSession.generate(options)": "session.generate([1], o).next()",
     "TrainingSession.getContiguousParameters(options)": "session.getContiguousParameters(true, o)",
     "TrainingSession.getContiguousParameters(trainableOnly)": "session.getContiguousParameters(o)",
     "TrainingSession.getParametersSize(trainableOnly)": "session.getParametersSize(o)",
     "TrainingSession.inputMetadata(options)": "session.inputMetadata(o)",
     "TrainingSession.loadAdapter(adapter)": "session.loadAdapter(o)",
     "TrainingSession.loadParametersBuffer(trainableOnly)": "session.loadParametersBuffer(new Float32Array(432), o)",
+    "TrainingSession.loadWeights(strict)": "session.loadWeights(new Uint8Array(1), o)",
     "TrainingSession.mergeAdapter(options)": "session.mergeAdapter(o)",
     "TrainingSession.outputMetadata(options)": "session.outputMetadata(o)",
     "TrainingSession.overfitOneBatch(options)": "session.overfitOneBatch(data, o)",
@@ -118,6 +120,8 @@ EXEMPT = (
     r"^averageUpdates\(updates\)",
     # Steps that datasets fit; they are checked by field.
     r"^Dataset\.preprocess\(steps\)",
+    # A tensor that a tokenizer gives.
+    r"^TrainingSession\.generate\(prompt\)",
     # Events, which fits make.
     r"^Trainweb\w+\.(add|listener)\(_?event\)",
 )

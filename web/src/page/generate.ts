@@ -13,7 +13,14 @@ import { GrowingText, type Tokenizer } from "./text.js";
 const LOGITS = "logits";
 
 /** A prompt: text, or token ids as numbers, as a typed array, or as the tensor that a tokenizer gives. */
-export type Prompt = string | ArrayLike<number> | ArrayLike<bigint> | { readonly data: unknown };
+export type Prompt =
+  | string
+  | ArrayLike<number>
+  | ArrayLike<bigint>
+  | {
+      /** The token ids of a tensor. */
+      readonly data: unknown;
+    };
 
 /** Options of `generate`. */
 export interface GenerateOptions extends GenerateFields {
@@ -27,6 +34,7 @@ export interface GenerateOptions extends GenerateFields {
 
 /** A token that `generate` gives. */
 export interface GeneratedToken {
+  /** Its id. */
   readonly token: number;
   /**
    * The text that it completes, "" while a character or a possible stop text is incomplete; null without a tokenizer.
@@ -53,8 +61,9 @@ export function generate(
   prompt: Prompt,
   options: GenerateOptions,
 ): AsyncGenerator<GeneratedToken, void, undefined> {
+  const request = requestOf(prompt, options);
   const output = logitsOf(info);
-  return tokensOf((task) => send(() => callOf("nextToken", [info.handle, { ...task, output }])), requestOf(prompt, options));
+  return tokensOf((task) => send(() => callOf("nextToken", [info.handle, { ...task, output }])), request);
 }
 
 async function* tokensOf(

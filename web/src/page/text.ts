@@ -2,7 +2,9 @@
 
 /** Makes text of tokens, as tokenizers of `@huggingface/transformers` do. */
 export interface Tokenizer {
+  /** The token ids of a text. */
   encode(text: string): readonly number[];
+  /** The text of token ids. */
   decode(tokens: number[]): string;
 }
 

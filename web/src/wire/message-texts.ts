@@ -460,7 +460,7 @@ export const MESSAGES = {
   },
   NOT_CAUSAL: {
     error: "ModelError",
-    text: "Output {name!r} of a token changes with the tokens after it: the model is not causal. generate takes models that predict the next token; export the model with its causal mask.",
+    text: "Output {name!r} of a token changes with the tokens after it: the model is not causal. generate takes models that predict the next token. Export the model with its causal mask.",
   },
   SEQUENCE_TOO_LONG: {
     error: "ModelError",

@@ -473,6 +473,48 @@ TEXT_WITHOUT_TOKENIZER = Message(
     errors.ModelError,
     "{name!r} is text, which needs a tokenizer: give 'tokenizer', or token ids.",
 )
+NOT_A_TOKENIZER = Message(
+    errors.ModelError,
+    "'tokenizer' is {given}, which has no function encode. Give a tokenizer whose encode makes token ids of a text.",
+)
+NOT_TOKEN_IDS = Message(
+    errors.ModelError,
+    "The tokenizer's encode returned {given}; it must return a list of token ids, or an object with 'ids'.",
+)
+NOT_TEXTS = Message(
+    errors.FeedError, "'texts' is {given}; it must be a list of texts, or of pairs with 'prompt' and 'completion'."
+)
+NOT_A_TEXT = Message(
+    errors.FeedError,
+    "Text {position} is {given}; it must be a text, or have the texts 'prompt' and 'completion' and nothing else.",
+)
+EMPTY_TEXT = Message(errors.FeedError, "Text {position} is empty, or has an empty completion: leave it out.")
+NO_PROMPT = Message(
+    errors.FeedError,
+    "Text {position} has no prompt that 'mask_prompt' could mask: give 'prompt' and 'completion'.",
+    "Text {position} has no prompt that 'maskPrompt' could mask: give 'prompt' and 'completion'.",
+)
+NO_END_TOKEN = Message(
+    errors.ModelError,
+    "The tokenizer has no 'eos_token_id', so nothing ends one text and begins the next: give 'end_token'.",
+    "The tokenizer has no 'eos_token_id', so nothing ends one text and begins the next: give 'endToken'.",
+)
+NO_FULL_ROW = Message(
+    errors.FeedError,
+    "The {count} tokens of the texts fill no row of length {length} that has a token to learn. Give more text, "
+    "less 'length', or pack=False.",
+    "The {count} tokens of the texts fill no row of length {length} that has a token to learn. Give more text, "
+    "less 'length', or pack: false.",
+)
+TEXT_TOO_LONG = Message(
+    errors.FeedError,
+    "Text {position} has {count} tokens; a row of length {length} has room for {most}. Give more 'length', cut the "
+    "text, or pack the texts.",
+)
+TEXT_TOO_SHORT = Message(
+    errors.FeedError,
+    "Text {position} has {count} tokens and none to learn: each is predicted from those before it. Leave the text out.",
+)
 GREEDY_SETTING = Message(
     errors.ModelError,
     "{name!r} changes nothing at temperature 0, which takes the most likely token. Give a temperature above 0.",

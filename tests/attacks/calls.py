@@ -50,6 +50,13 @@ def state() -> trainweb.CheckpointState:
     return trainweb.CheckpointState.load_checkpoint(CHECKPOINT)
 
 
+class Letters:
+    """A tokenizer by letters."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(one) for one in text]
+
+
 def feeds(rows: int = 8) -> dict[str, np.ndarray]:
     return {"x": np.ones((rows, 10), np.float32), "labels": np.zeros(rows, np.int64)}
 
@@ -448,6 +455,16 @@ CALLS: dict[str, PublicCall] = {
             "classes": None,
             "missing": "error",
         },
+    ),
+    "Dataset.from_text": plain(
+        data.Dataset.from_text,
+        texts=[{"prompt": "ab", "completion": "cd"}, {"prompt": "e", "completion": "fg"}],
+        tokenizer=Letters(),
+        length=2,
+        pack=True,
+        mask_prompt=False,
+        end_token=9,
+        inputs=["input_ids", "labels"],
     ),
     "Dataset.map": on(dataset, "map", function=lambda row: row),
     "Dataset.one_hot": PublicCall(lambda _: lambda names: table().one_hot(names), lambda _: {"names": "kind"}),

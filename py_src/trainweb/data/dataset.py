@@ -279,6 +279,54 @@ class Dataset:
         """
         return Dataset(read_csv(source, columns, dtypes or {}, delimiter, classes or {}, missing))
 
+    @staticmethod
+    @checks_keywords
+    def from_text(
+        texts: Iterable[str | Mapping[str, str]],
+        tokenizer: Any,
+        *,
+        length: int,
+        pack: bool = True,
+        mask_prompt: bool = False,
+        end_token: int | None = None,
+        inputs: Sequence[str] = ("input_ids", "labels"),
+    ) -> Dataset:
+        """Rows of `length` token ids for a language model, with the next token of each as its label.
+
+        Labels where nothing is learned are -100: give the loss ``ignore_index=-100``.
+
+        Parameters
+        ----------
+        texts : iterable of str or dict
+            Texts, or dicts with "prompt" and "completion", which are joined.
+        tokenizer
+            An object whose ``encode`` makes ids of a text, as of `transformers` and `tokenizers`.
+        length : int
+            Tokens of a row, at least 2.
+        pack : bool
+            True joins all texts and cuts full rows; the last tokens, which fill none, are left out, and so are rows
+            without a token to learn. False makes a row of each text, with zeros behind it.
+        mask_prompt : bool
+            True learns no token of a prompt.
+        end_token : int, optional
+            Id behind each text, by default the tokenizer's ``eos_token_id``. A single text needs none.
+        inputs : list of str
+            Of input_ids, attention_mask, position_ids and labels those that the model has, such as ``input_names()``
+            of a session.
+
+        Raises
+        ------
+        FeedError
+            There is no text, or one is empty, too long for a row or too short to learn from.
+        ModelError
+            A setting is wrong, or the tokenizer is none or has no end token.
+        """
+        from trainweb.data.text import columns_of
+
+        return Dataset(
+            columns_of(texts, tokenizer, length, pack=pack, mask_prompt=mask_prompt, end_token=end_token, inputs=inputs)
+        )
+
     def fill_mean(self, *names: str) -> Dataset:
         """Replace each NaN by the mean of the numbers in its column.
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainweb import messages
+from trainweb.data.text import encoded
 from trainweb.generation.options import GENERATE
 from trainweb.generation.sampling import Sampling
 from trainweb.generation.text import Text
@@ -82,8 +83,7 @@ def tokens_of(prompt: Any, tokenizer: Any) -> list[int]:
     if isinstance(prompt, str):
         if tokenizer is None:
             raise messages.TEXT_WITHOUT_TOKENIZER(name="prompt")
-        encoded = tokenizer.encode(prompt)
-        ids = np.asarray(getattr(encoded, "ids", encoded), np.int64)
+        ids = encoded(tokenizer, prompt)
     else:
         ids = np.asarray(prompt)
         ids = ids[0] if ids.ndim == 2 and len(ids) == 1 else ids

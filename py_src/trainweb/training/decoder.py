@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from trainweb import messages
-from trainweb.generation.incremental import CACHE, IDS, LAST, LAST_POSITION, POSITIONS
+from trainweb.errors import ModelError
+from trainweb.generation.incremental import CACHE, IDS, LAST, LAST_POSITION, POSITIONS, SHORTEST
 from trainweb.ir.layout import PREPARED, STATE_LOADS, STATE_UPDATES
 from trainweb.model.graph import Tensor
 from trainweb.training.forward import Forward, kind_of_tokens
@@ -49,6 +50,30 @@ class Decoder:
     def start(self) -> None:
         """Forget the rows, so that a text does not depend on the ones before."""
         self._tokens = []
+
+    @staticmethod
+    def length_for(session: TokenHost, output: str, count: int, *, adapter: bool) -> int:
+        """Room for so many tokens: a multiple of LENGTHS, or just as much where the model takes no more.
+
+        Raises
+        ------
+        ModelError
+            The model does not take so many, or does not make tokens at all.
+        """
+
+        def open_length(length: int) -> int:
+            session.forward(kind_of_tokens(output, length, 1, adapter=adapter))
+            return length
+
+        needed = max(count, SHORTEST)
+        try:
+            return open_length(-(-needed // LENGTHS) * LENGTHS)
+        except ModelError:
+            try:
+                return open_length(needed)
+            except ModelError as error:
+                open_length(SHORTEST)  # the length is not at fault if this fails, too
+                raise messages.SEQUENCE_TOO_LONG(length=needed, fault=str(error)) from None
 
     def logits(self, session: TokenHost, tokens: Sequence[int], output: str, length: int, *, adapter: bool) -> bytes:
         """float32 logits after these tokens; only rows that are not in the caches are computed.

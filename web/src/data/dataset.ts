@@ -15,6 +15,7 @@ import type { Remainder } from "../wire/fit.js";
 import { permutation } from "./random.js";
 import { asTensor, batched, bucketed, drawn, liveTensor, type Batch, type Numbers, type Row } from "./rows.js";
 import { applySteps, areSteps, checkSteps, fittedStep, type Fitted, type PreprocessingStep } from "./table.js";
+import { textColumns, type TextTokenizer, type TextItem, type TextOptions } from "./text.js";
 
 /** Tensors by input name whose first axis counts rows; nested arrays of numbers, and typed arrays with a value a row. */
 export type Columns = { readonly [name: string]: Tensor | ArrayBufferView | Numbers };
@@ -61,6 +62,18 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   /** A dataset of a CSV file: `readCsv`. */
   static async fromCsv(source: CsvSource, columns: CsvColumns, options: CsvOptions = {}): Promise<Dataset> {
     return new Dataset(await readColumns(source, columns, options));
+  }
+
+  /**
+   * Rows of `length` token ids for a language model, with the next token of each as its label. Labels where nothing is
+   * learned are -100: give the loss `ignoreIndex: -100`.
+   *
+   * @param texts - texts, or prompts and completions, which are joined
+   * @throws FeedError when there is no text, or one is empty, too long for a row or too short to learn from; ModelError
+   *   when a setting is wrong, or the tokenizer is none or has no end token
+   */
+  static fromText(texts: Iterable<TextItem>, tokenizer: TextTokenizer, options: TextOptions): Dataset {
+    return new Dataset(textColumns(texts, tokenizer, options));
   }
 
   /** Steps of tables, such as `standardize` and `oneHot`, so far: plain JSON, for `preprocess`. */

@@ -1,6 +1,7 @@
 /** The loop over tokens behind `generate`; `trainweb/generation/generate.py` is the same in Python. */
 
 import { badSetting, isTensor } from "../data/given.js";
+import { encodedText } from "../data/text.js";
 import { sessionError } from "../wire/messages.js";
 import type { SamplingSettings, SessionInfo, TokenTask } from "../wire/protocol.js";
 import { checkFields, withDefaults } from "./check-settings.js";
@@ -118,7 +119,8 @@ function promptTokens(prompt: Prompt, tokenizer: Tokenizer | undefined): readonl
   if (typeof prompt === "string" && tokenizer === undefined) {
     throw sessionError("TEXT_WITHOUT_TOKENIZER", { name: "prompt" });
   }
-  const given: unknown = typeof prompt === "string" ? tokenizer?.encode(prompt) : isTensor(prompt) ? prompt.data : prompt;
+  const ids = typeof prompt === "string" && tokenizer !== undefined ? encodedText(tokenizer, prompt) : prompt;
+  const given: unknown = isTensor(ids) ? ids.data : ids;
   if (!Array.isArray(given) && !ArrayBuffer.isView(given)) {
     throw badSetting("prompt", prompt, "text or a list of token ids");
   }

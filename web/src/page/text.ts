@@ -1,9 +1,9 @@
 /** Text of tokens that come one after the other; `trainweb/generation/text.py` does the same. */
 
-/** Makes text of tokens, as tokenizers of `@huggingface/transformers` do. */
-export interface Tokenizer {
-  /** The token ids of a text. */
-  encode(text: string): readonly number[];
+import type { TextTokenizer } from "../data/text.js";
+
+/** Makes tokens of text and back, as tokenizers of `@huggingface/transformers` do. */
+export interface Tokenizer extends Pick<TextTokenizer, "encode"> {
   /** The text of token ids. */
   decode(tokens: number[]): string;
 }

@@ -478,6 +478,46 @@ export const MESSAGES = {
     error: "ModelError",
     text: "{name!r} is text, which needs a tokenizer: give 'tokenizer', or token ids.",
   },
+  NOT_A_TOKENIZER: {
+    error: "ModelError",
+    text: "'tokenizer' is {given}, which has no function encode. Give a tokenizer whose encode makes token ids of a text.",
+  },
+  NOT_TOKEN_IDS: {
+    error: "ModelError",
+    text: "The tokenizer's encode returned {given}; it must return a list of token ids, or an object with 'ids'.",
+  },
+  NOT_TEXTS: {
+    error: "FeedError",
+    text: "'texts' is {given}; it must be a list of texts, or of pairs with 'prompt' and 'completion'.",
+  },
+  NOT_A_TEXT: {
+    error: "FeedError",
+    text: "Text {position} is {given}; it must be a text, or have the texts 'prompt' and 'completion' and nothing else.",
+  },
+  EMPTY_TEXT: {
+    error: "FeedError",
+    text: "Text {position} is empty, or has an empty completion: leave it out.",
+  },
+  NO_PROMPT: {
+    error: "FeedError",
+    text: "Text {position} has no prompt that 'maskPrompt' could mask: give 'prompt' and 'completion'.",
+  },
+  NO_END_TOKEN: {
+    error: "ModelError",
+    text: "The tokenizer has no 'eos_token_id', so nothing ends one text and begins the next: give 'endToken'.",
+  },
+  NO_FULL_ROW: {
+    error: "FeedError",
+    text: "The {count} tokens of the texts fill no row of length {length} that has a token to learn. Give more text, less 'length', or pack: false.",
+  },
+  TEXT_TOO_LONG: {
+    error: "FeedError",
+    text: "Text {position} has {count} tokens; a row of length {length} has room for {most}. Give more 'length', cut the text, or pack the texts.",
+  },
+  TEXT_TOO_SHORT: {
+    error: "FeedError",
+    text: "Text {position} has {count} tokens and none to learn: each is predicted from those before it. Leave the text out.",
+  },
   GREEDY_SETTING: {
     error: "ModelError",
     text: "{name!r} changes nothing at temperature 0, which takes the most likely token. Give a temperature above 0.",

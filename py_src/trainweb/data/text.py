@@ -1,0 +1,149 @@
+"""Texts as rows of token ids and labels; `web/src/data/text.ts` makes the same rows in a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trainweb import messages
+from trainweb.arguments import flag
+from trainweb.settings import Whole
+
+IGNORED = -100
+"""Label of a token that is not learned, as in PyTorch."""
+LENGTH = Whole(least=2)
+TOKEN = Whole(least=0)
+INPUTS = ("input_ids", "attention_mask", "position_ids", "labels")
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The ids of a text and, for each, the label of the token before it; both have shape (N,)."""
+
+    ids: np.ndarray
+    labels: np.ndarray
+
+
+def encoded(tokenizer: Any, text: str) -> np.ndarray:
+    """The ids of a text, int64 of shape (N,).
+
+    Parameters
+    ----------
+    tokenizer
+        Anything whose `encode` gives a list of ids, or an object that has them as `ids`.
+
+    Raises
+    ------
+    ModelError
+        It is no tokenizer.
+    """
+    encode = getattr(tokenizer, "encode", None)
+    if not callable(encode):
+        raise messages.NOT_A_TOKENIZER(given=type(tokenizer).__name__)
+    found = encode(text)
+    ids = np.asarray(getattr(found, "ids", found))
+    if ids.size == 0:
+        return np.zeros(0, np.int64)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise messages.NOT_TOKEN_IDS(given=type(found).__name__)
+    return ids.astype(np.int64)
+
+
+def columns_of(
+    given: Any,
+    tokenizer: Any,
+    length: int,
+    *,
+    pack: bool,
+    mask_prompt: bool,
+    end_token: int | None,
+    inputs: Sequence[str],
+) -> dict[str, np.ndarray]:
+    """The columns of `Dataset.from_text`, each int64 of shape (rows, length).
+
+    Raises
+    ------
+    ModelError, FeedError, TypeError
+        An argument is not what it must be.
+    """
+    LENGTH.check("length", length)
+    pack, mask_prompt = flag("pack", pack), flag("mask_prompt", mask_prompt)
+    if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
+        raise messages.NOT_TEXTS(given=type(given).__name__)
+    names = list(inputs) if isinstance(inputs, Iterable) and not isinstance(inputs, str) else []
+    if any(name not in INPUTS for name in names) or "input_ids" not in names or "labels" not in names:
+        raise messages.BAD_SETTING(
+            name="inputs", value=inputs, expected="input_ids and labels, and if needed attention_mask and position_ids"
+        )
+    items = list(given)
+    if not items:
+        raise messages.EMPTY_DATASET()
+    end = _end_token(tokenizer, end_token, len(items))
+    texts = [_tokens(tokenizer, item, k, end, is_masked=mask_prompt) for k, item in enumerate(items)]
+    made = _packed(texts, length) if pack else _padded(texts, length)
+    return {name: made[name] for name in INPUTS if name in names}
+
+
+def _end_token(tokenizer: Any, given: int | None, texts: int) -> int | None:
+    end = getattr(tokenizer, "eos_token_id", None) if given is None else given
+    if end is not None:
+        TOKEN.check("end_token", end)
+    elif texts > 1:
+        raise messages.NO_END_TOKEN()
+    return end
+
+
+def _tokens(tokenizer: Any, item: Any, position: int, end: int | None, *, is_masked: bool) -> Tokens:
+    """A text or pair; `position` is for errors."""
+    prompt, completion = "", item
+    if isinstance(item, Mapping) and {*item} == {"prompt", "completion"}:
+        prompt, completion = item["prompt"], item["completion"]
+    elif isinstance(item, str) and is_masked:
+        raise messages.NO_PROMPT(position=position)
+    if not isinstance(prompt, str) or not isinstance(completion, str):
+        raise messages.NOT_A_TEXT(position=position, given=type(item).__name__)
+    if completion == "":
+        raise messages.EMPTY_TEXT(position=position)
+    ids = encoded(tokenizer, prompt + completion)
+    if end is not None and ids[-1:].tolist() != [end]:
+        ids = np.append(ids, end)
+    labels = ids.copy()
+    if is_masked and prompt:
+        # A token of both is learned, so the prompt ends where its own ids differ from those of the whole.
+        own = encoded(tokenizer, prompt)[: len(ids)]
+        labels[: np.argmin(np.append(own == ids[: len(own)], False))] = IGNORED
+    return Tokens(ids, labels)
+
+
+def _packed(texts: list[Tokens], length: int) -> dict[str, np.ndarray]:
+    """Full rows of all texts behind each other; rows without a token to learn are left out."""
+    ids = np.concatenate([one.ids for one in texts])
+    rows = max(len(ids) - 1, 0) // length
+    labels = np.concatenate([one.labels for one in texts])[1 : rows * length + 1].reshape(rows, length)
+    learned = (labels != IGNORED).any(axis=1)
+    if not learned.any():
+        raise messages.NO_FULL_ROW(count=len(ids), length=length)
+    return _columns(ids[: rows * length].reshape(rows, length)[learned], labels[learned], np.ones_like(labels[learned]))
+
+
+def _padded(texts: list[Tokens], length: int) -> dict[str, np.ndarray]:
+    """A row for each text, with zeros behind it."""
+    ids, labels = np.zeros((len(texts), length), np.int64), np.full((len(texts), length), IGNORED)
+    mask = np.zeros_like(ids)
+    for row, one in enumerate(texts):
+        count = len(one.ids) - 1
+        if count > length:
+            raise messages.TEXT_TOO_LONG(position=row, count=count + 1, length=length, most=length + 1)
+        labels[row, : max(count, 0)] = one.labels[1:]
+        if (labels[row] == IGNORED).all():
+            raise messages.TEXT_TOO_SHORT(position=row, count=count + 1)
+        ids[row, :count], mask[row, :count] = one.ids[:-1], 1
+    return _columns(ids, labels, mask)
+
+
+def _columns(ids: np.ndarray, labels: np.ndarray, mask: np.ndarray) -> dict[str, np.ndarray]:
+    positions = np.broadcast_to(np.arange(ids.shape[1]), ids.shape).copy()
+    return dict(zip(INPUTS, (ids, mask, positions, labels), strict=True))

@@ -1,0 +1,58 @@
+"""`Dataset.fromText` of a page: the rows and errors of Python (tests/python/test_text_data.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser
+from tests.python.test_text_data import FAULTS, TABLE, Letters
+
+from trainweb.settings import camel_case
+
+from .js_session import JsPage, open_js_page
+from .server import Site
+
+RUN = """
+    const encode = (text) => Array.from(text.replaceAll("yy", "\\n"), (one) => one === "\\n" ? 99 : one.charCodeAt(0) - 97);
+    const letters = { encode, eos_token_id: given.end };
+    const forms = [letters, { ...letters, encode: (text) => ({ ids: encode(text) }) },
+      { ...letters, encode: (text) => BigInt64Array.from(encode(text), BigInt) }];
+    return given.cases.map(([texts, options]) => forms.map((tokenizer) => {
+      try {
+        const { columns } = trainweb.Dataset.fromText(texts, tokenizer, options);
+        return Object.fromEntries([...columns].map(([name, { type, dims: [rows, length], data }]) => {
+          if (type !== "int64") throw new Error(type);
+          return [name, Array.from({ length: rows }, (_, k) => Array.from(data.subarray(k * length, (k + 1) * length), Number))];
+        }));
+      } catch (error) {
+        return `${error.name}: ${error.message}`;
+      }
+    }));
+"""
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    with open_js_page(browser, plain_site) as js:
+        yield js
+
+
+def test_rows_and_errors_are_those_of_python(page: JsPage) -> None:
+    cases = [
+        [texts, {camel_case(name): value for name, value in options.items()}] for texts, options, _ in [*TABLE, *FAULTS]
+    ]
+    found = page.run(RUN, given={"cases": cases, "end": Letters.eos_token_id})
+    for rows, (texts, _, expected) in zip(found, TABLE, strict=False):
+        assert rows == [expected] * 3, texts
+    for errors, (texts, options, part) in zip(found[len(TABLE) :], FAULTS, strict=True):
+        assert all(isinstance(error, str) and part in error for error in errors), (texts, options, errors)
+
+
+def test_several_texts_need_an_end_and_a_tokenizer(page: JsPage) -> None:
+    given = "['ab', 'c'], { encode: () => [1, 2] }"
+    assert "'endToken'" in page.failure(f"trainweb.Dataset.fromText({given}, {{ length: 2 }});")["message"]
+    for tokenizer, part in (("undefined", "no function encode"), ("{ encode: String }", "'ids'")):
+        call = f"trainweb.Dataset.fromText(['abc'], {tokenizer}, {{ length: 2 }});"
+        found = page.failure(call)
+        assert found["name"] == "ModelError" and part in found["message"]

@@ -1,0 +1,195 @@
+"""`Dataset.from_text` against a recorded table and a second formula, and in a training."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.python.test_generate import GOLDEN, OPENED, PARAMETERS, release, tokens_of
+
+from trainweb import TrainingSession
+from trainweb.data import Dataset
+from trainweb.errors import TrainwebError
+
+__all__ = ["release"]  # the fixture
+
+END = 9
+PAIRS = [{"prompt": "ab", "completion": "c"}, {"prompt": "d", "completion": "ef"}]
+BOTH = ["input_ids", "attention_mask", "position_ids", "labels"]
+TABLE: list[tuple[list[Any], dict[str, Any], dict[str, list[list[int]]]]] = [
+    (
+        ["abc", "de", "fgh"],
+        {"length": 4},
+        {"input_ids": [[0, 1, 2, 9], [3, 4, 9, 5]], "labels": [[1, 2, 9, 3], [4, 9, 5, 6]]},
+    ),
+    (
+        ["abc", "d"],
+        {"length": 4, "pack": False, "inputs": BOTH},
+        {
+            "input_ids": [[0, 1, 2, 0], [3, 0, 0, 0]],
+            "attention_mask": [[1, 1, 1, 0], [1, 0, 0, 0]],
+            "position_ids": [[0, 1, 2, 3], [0, 1, 2, 3]],
+            "labels": [[1, 2, 9, -100], [9, -100, -100, -100]],
+        },
+    ),
+    (
+        PAIRS,
+        {"length": 3, "mask_prompt": True, "inputs": BOTH},
+        {
+            "input_ids": [[0, 1, 2], [9, 3, 4]],
+            "attention_mask": [[1, 1, 1], [1, 1, 1]],
+            "position_ids": [[0, 1, 2], [0, 1, 2]],
+            "labels": [[-100, 2, 9], [-100, 4, 5]],
+        },
+    ),
+    (
+        PAIRS,
+        {"length": 4, "pack": False, "mask_prompt": True, "end_token": 7},
+        {"input_ids": [[0, 1, 2, 0], [3, 4, 5, 0]], "labels": [[-100, 2, 7, -100], [4, 5, 7, -100]]},
+    ),
+    (  # the rows between, of a prompt alone, have nothing to learn
+        [{"prompt": "a", "completion": "b"}, {"prompt": "abcdefg", "completion": "h"}],
+        {"length": 2, "mask_prompt": True},
+        {"input_ids": [[0, 1], [5, 6]], "labels": [[1, 9], [-100, 7]]},
+    ),
+    (
+        [{"prompt": "xy", "completion": "yz"}],
+        {"length": 3, "mask_prompt": True},
+        {"input_ids": [[23, 99, 25]], "labels": [[99, 25, 9]]},
+    ),
+]
+"""Written by hand: a is 0, b 1; the letters yy are the token 99."""
+
+FAULTS: list[tuple[Any, dict[str, Any], str]] = [
+    ([], {"length": 4}, "The data has no rows."),
+    ("abc", {"length": 4}, "must be a list of texts"),
+    (["abc", 3], {"length": 4}, "Text 1 is"),
+    ([{"prompt": "a"}], {"length": 4}, "Text 0 is"),
+    ([{"prompt": "a", "completion": "b", "system": "c"}], {"length": 4}, "Text 0 is"),
+    (["abc", ""], {"length": 4}, "Text 1 is empty"),
+    ([{"prompt": "a", "completion": ""}], {"length": 4}, "Text 0 is empty"),
+    (["abc"], {"length": 4, "mask_prompt": True}, "Text 0 has no prompt"),
+    (["abc"], {"length": 4}, "The 4 tokens of the texts fill no row of length 4"),
+    (["a", "abcde"], {"length": 4, "pack": False}, "Text 1 has 6 tokens; a row of length 4 has room for 5"),
+    ([{"prompt": "ab", "completion": "c"}], {"length": 1}, "an integer >= 2"),
+    (["abc"], {"length": 2, "end_token": -1}, "an integer >= 0"),
+    (["abc"], {"length": 2, "inputs": ["input_ids"]}, "input_ids and labels"),
+    (["abc"], {"length": 2, "inputs": ["input_ids", "labels", "x"]}, "input_ids and labels"),
+]
+"""Texts, options and a part of the error."""
+
+
+class Letters:
+    """A tokenizer by letters, with one token of two."""
+
+    eos_token_id: int | None = END
+
+    def encode(self, text: str) -> Any:
+        return [99 if one == "\n" else ord(one) - 97 for one in text.replace("yy", "\n")]
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(chr(97 + one) for one in ids)
+
+
+class Encoding:
+    """The result of a tokenizer of `tokenizers`."""
+
+    def __init__(self, ids: list[int]) -> None:
+        self.ids = ids
+
+
+class Objects(Letters):
+    eos_token_id = None
+
+    def encode(self, text: str) -> Encoding:
+        return Encoding(super().encode(text))
+
+
+class Echo(Letters):
+    """No tokenizer, as it gives text."""
+
+    def encode(self, text: str) -> str:
+        return text
+
+
+def model() -> TrainingSession:
+    """The small llama of test_generate, whose inputs are input_ids and attention_mask."""
+    loss = {"type": "CrossEntropyLoss", "ignore_index": -100}
+    session = TrainingSession.from_model(GOLDEN / "llama.onnx", loss=loss, learning_rate=0.05, requires_grad=PARAMETERS)
+    OPENED.append(session)
+    return session
+
+
+def lists_of(data: Dataset) -> dict[str, list[list[int]]]:
+    assert data.columns is not None
+    assert {str(array.dtype) for array in data.columns.values()} == {"int64"}
+    return {name: array.tolist() for name, array in data.columns.items()}
+
+
+@pytest.mark.parametrize(("texts", "options", "expected"), TABLE)
+def test_texts_become_these_rows(texts: list[Any], options: dict[str, Any], expected: Any) -> None:
+    assert lists_of(Dataset.from_text(texts, Letters(), **options)) == expected
+
+
+def test_packed_rows_are_each_token_and_the_next() -> None:
+    """The labels by the place of each token in the whole text."""
+    draw = random.Random(3)
+    for _ in range(50):
+        texts = ["".join(draw.choices("abcdefgh", k=draw.randrange(1, 30))) for _ in range(draw.randrange(1, 9))]
+        length = draw.randrange(2, 8)
+        stream = "".join(text + "j" for text in texts)
+        expected = [
+            [stream[k : k + length], stream[k + 1 : k + length + 1]]
+            for k in range(0, len(stream), length)
+            if k + length < len(stream)
+        ]
+        if expected:
+            columns = lists_of(Dataset.from_text(texts, Letters(), length=length))
+            words = {name: ["".join(chr(97 + k) for k in row) for row in rows] for name, rows in columns.items()}
+            assert [list(pair) for pair in zip(words["input_ids"], words["labels"], strict=True)] == expected
+
+
+@pytest.mark.parametrize(("texts", "options", "part"), FAULTS)
+def test_wrong_texts_and_options_are_named(texts: Any, options: dict[str, Any], part: str) -> None:
+    with pytest.raises(TrainwebError) as caught:
+        Dataset.from_text(texts, Letters(), **options)
+    assert part in str(caught.value)
+
+
+def test_end_tokens_and_tokenizers() -> None:
+    assert lists_of(Dataset.from_text(["abc"], Objects(), length=2))["labels"] == [[1, 2]]
+    assert lists_of(Dataset.from_text(["ab", "c"], Objects(), length=2, end_token=5))["labels"] == [[1, 5], [2, 5]]
+    with pytest.raises(TrainwebError, match="has no 'eos_token_id'"):
+        Dataset.from_text(["ab", "c"], Objects(), length=2)
+    with pytest.raises(TrainwebError, match="Text 0 has 1 tokens and none to learn"):
+        Dataset.from_text(["a"], Objects(), length=2, pack=False)
+    with pytest.raises(TrainwebError, match="'tokenizer' is object, which has no function encode"):
+        Dataset.from_text(["a"], object(), length=2)
+    with pytest.raises(TrainwebError, match="encode returned str"):
+        Dataset.from_text(["a"], Echo(), length=2)
+
+
+def test_a_model_learns_texts_and_writes_them() -> None:
+    session = model()
+    data = Dataset.from_text(
+        [{"prompt": "ab", "completion": "cdefg"}, {"prompt": "hi", "completion": "hgf"}],
+        Letters(),
+        length=12,
+        pack=False,
+        mask_prompt=True,
+        inputs=session.input_names(),
+    )
+    session.fit(data, epochs=40, batch_size=2)
+    assert tokens_of(session, "ab", 6, tokenizer=Letters(), stop=END) == [2, 3, 4, 5, 6, END]
+    assert tokens_of(session, "hi", 6, tokenizer=Letters(), stop=END) == [7, 6, 5, END]
+
+
+def test_labels_of_padding_change_no_loss() -> None:
+    session = model()
+    losses = []
+    for length in (6, 16):
+        data = Dataset.from_text(["abcdef"], Letters(), length=length, pack=False, inputs=session.input_names())
+        losses.append(session.evaluate(data)["loss"])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-6)

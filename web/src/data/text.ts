@@ -1,0 +1,193 @@
+/** Texts as rows of token ids and labels; `trainweb/data/text.py` makes the same rows. */
+
+import { Tensor } from "onnxruntime-common";
+
+import { sessionError } from "../wire/messages.js";
+import { badSetting, describe } from "./given.js";
+import { checkOptions } from "./nearest.js";
+
+/** Token ids as tokenizers give them. */
+export type TokenIds = readonly number[] | ArrayLike<bigint>;
+
+/** Makes token ids of text, as tokenizers of `@huggingface/transformers` do. */
+export interface TextTokenizer {
+  encode(text: string): TokenIds | { readonly ids: TokenIds };
+  readonly eos_token_id?: number | null;
+}
+
+/** A text, or a prompt and the text that follows it. */
+export type TextItem = string | { readonly prompt: string; readonly completion: string };
+
+/** Columns that `Dataset.fromText` makes. */
+export type TextInput = "input_ids" | "attention_mask" | "position_ids" | "labels";
+
+/** Options of `Dataset.fromText`. */
+export interface TextOptions {
+  /** Tokens of a row, at least 2. */
+  readonly length: number;
+  /**
+   * True, the default, joins all texts and cuts full rows. The last tokens, which fill no row, and rows without a token
+   * to learn are left out. False makes a row of each text, with zeros behind it.
+   */
+  readonly pack?: boolean;
+  /** True learns no token of a prompt. */
+  readonly maskPrompt?: boolean;
+  /** Id behind each text, by default the tokenizer's `eos_token_id`. A single text needs none. */
+  readonly endToken?: number | null;
+  /** The inputs that the model has, such as `trainingInputNames` of a session; by default `input_ids` and `labels`. */
+  readonly inputs?: readonly (TextInput | string)[];
+}
+
+interface Tokens {
+  readonly ids: readonly number[];
+  /** For each token the label of the token before it. */
+  readonly labels: readonly number[];
+}
+
+interface Row extends Tokens {
+  /** Tokens that are not padding. */
+  readonly count: number;
+}
+
+/** Label of a token that is not learned, as in PyTorch. */
+const IGNORED = -100;
+const SHORTEST = 2;
+const OPTIONS = { length: true, pack: true, maskPrompt: true, endToken: true, inputs: true } as const;
+
+/**
+ * The ids of a text.
+ *
+ * @throws ModelError when it is no tokenizer
+ */
+export function encodedText(tokenizer: Pick<TextTokenizer, "encode">, text: string): readonly number[] {
+  if (typeof (tokenizer as Partial<TextTokenizer> | null | undefined)?.encode !== "function") {
+    throw sessionError("NOT_A_TOKENIZER", { given: describe(tokenizer) });
+  }
+  const found: unknown = tokenizer.encode(text);
+  const given: unknown = typeof found === "object" && found !== null && "ids" in found ? found.ids : found;
+  if (Array.isArray(given) || ArrayBuffer.isView(given)) {
+    const ids = Array.from(given as ArrayLike<unknown>, (one) => (typeof one === "bigint" ? Number(one) : one));
+    if (ids.every((one): one is number => Number.isSafeInteger(one))) {
+      return ids;
+    }
+  }
+  throw sessionError("NOT_TOKEN_IDS", { given: describe(found) });
+}
+
+/**
+ * The columns of `Dataset.fromText`, each int64 of shape [rows, length].
+ *
+ * @throws ModelError, FeedError or TypeError when an argument is not what it must be
+ */
+export function textColumns(
+  given: Iterable<TextItem>,
+  tokenizer: TextTokenizer,
+  options: TextOptions,
+): Record<string, Tensor> {
+  const checked = checkOptions("fromText", options, OPTIONS);
+  const { length, pack = true, maskPrompt = false, endToken = null, inputs = ["input_ids", "labels"] } = checked;
+  if (!Number.isSafeInteger(length) || length < SHORTEST) {
+    throw badSetting("length", length, `an integer >= ${SHORTEST}`);
+  }
+  for (const [name, value] of Object.entries({ pack, maskPrompt })) {
+    if (typeof value !== "boolean") {
+      throw badSetting(name, value, "true or false");
+    }
+  }
+  if (typeof given !== "object" || given === null || !(Symbol.iterator in given)) {
+    throw sessionError("NOT_TEXTS", { given: describe(given) });
+  }
+  const needed = (name: string): boolean => inputs.includes(name);
+  const isList = Array.isArray(inputs) && inputs.every((name) => Object.hasOwn(VALUES, name));
+  if (!isList || !needed("input_ids") || !needed("labels")) {
+    throw badSetting("inputs", inputs, "input_ids and labels, and if needed attention_mask and position_ids");
+  }
+  const items = [...given];
+  if (items.length === 0) {
+    throw sessionError("EMPTY_DATASET", {});
+  }
+  const end = endOf(tokenizer, endToken, items.length);
+  const texts = items.map((item, k) => tokensOf(tokenizer, item, k, end, maskPrompt));
+  const rows = pack ? packedRows(texts, length) : texts.map((text, k) => paddedRow(text, length, k));
+  return Object.fromEntries(Object.keys(VALUES).filter(needed).map((name) => [name, columnOf(name, rows, length)]));
+}
+
+function endOf(tokenizer: TextTokenizer, given: number | null, texts: number): number | null {
+  const end = given ?? (tokenizer as Partial<TextTokenizer> | null | undefined)?.eos_token_id ?? null;
+  if (end === null) {
+    if (texts > 1) {
+      throw sessionError("NO_END_TOKEN", {});
+    }
+  } else if (!Number.isSafeInteger(end) || end < 0) {
+    throw badSetting("endToken", end, "an integer >= 0");
+  }
+  return end;
+}
+
+function tokensOf(tokenizer: TextTokenizer, item: TextItem, position: number, end: number | null, isMasked: boolean): Tokens {
+  if (typeof item === "string" && isMasked) {
+    throw sessionError("NO_PROMPT", { position });
+  }
+  const { prompt, completion, ...others } = typeof item === "string" ? { prompt: "", completion: item } : { ...item };
+  if (typeof prompt !== "string" || typeof completion !== "string" || Object.keys(others).length > 0) {
+    throw sessionError("NOT_A_TEXT", { position, given: describe(item) });
+  }
+  if (completion === "") {
+    throw sessionError("EMPTY_TEXT", { position });
+  }
+  const ids = [...encodedText(tokenizer, prompt + completion)];
+  if (end !== null && ids[ids.length - 1] !== end) {
+    ids.push(end);
+  }
+  let masked = 0;
+  if (isMasked && prompt !== "") {
+    // A token of both is learned, so the prompt ends where its own ids differ from those of the whole.
+    const own = encodedText(tokenizer, prompt).slice(0, ids.length);
+    const differs = own.findIndex((id, k) => id !== ids[k]);
+    masked = differs < 0 ? own.length : differs;
+  }
+  return { ids, labels: ids.map((id, k) => (k < masked ? IGNORED : id)) };
+}
+
+/** Full rows of all texts behind each other; rows without a token to learn are left out. */
+function packedRows(texts: readonly Tokens[], length: number): Row[] {
+  const ids = texts.flatMap((text) => text.ids);
+  const labels = texts.flatMap((text) => text.labels);
+  const rows: Row[] = [];
+  for (let start = 0; start + length < ids.length; start += length) {
+    const row = { ids: ids.slice(start, start + length), labels: labels.slice(start + 1, start + length + 1), count: length };
+    if (row.labels.some((label) => label !== IGNORED)) {
+      rows.push(row);
+    }
+  }
+  if (rows.length === 0) {
+    throw sessionError("NO_FULL_ROW", { count: ids.length, length });
+  }
+  return rows;
+}
+
+function paddedRow({ ids, labels }: Tokens, length: number, position: number): Row {
+  const count = ids.length - 1;
+  if (count > length) {
+    throw sessionError("TEXT_TOO_LONG", { position, count: ids.length, length, most: length + 1 });
+  }
+  if (labels.slice(1).every((label) => label === IGNORED)) {
+    throw sessionError("TEXT_TOO_SHORT", { position, count: ids.length });
+  }
+  return { ids: ids.slice(0, -1), labels: labels.slice(1), count };
+}
+
+const VALUES: Readonly<Record<string, (row: Row, k: number) => number>> = {
+  input_ids: ({ ids }, k) => ids[k] ?? 0,
+  attention_mask: ({ count }, k) => Number(k < count),
+  position_ids: (_, k) => k,
+  labels: ({ labels }, k) => labels[k] ?? IGNORED,
+};
+
+function columnOf(name: string, rows: readonly Row[], length: number): Tensor {
+  const value = VALUES[name] as (row: Row, k: number) => number;
+  const data = BigInt64Array.from({ length: rows.length * length }, (_, k) =>
+    BigInt(value(rows[Math.floor(k / length)] as Row, k % length)),
+  );
+  return new Tensor("int64", data, [rows.length, length]);
+}

@@ -14,7 +14,8 @@ from .js_session import JsPage, open_js_page
 from .server import Site
 
 RUN = """
-    const encode = (text) => Array.from(text.replaceAll("yy", "\\n"), (one) => one === "\\n" ? 99 : one.charCodeAt(0) - 97);
+    const id = (letter) => letter === "\\n" ? 99 : letter.charCodeAt(0) - 97;
+    const encode = (text) => Array.from(text.replaceAll("yy", "\\n"), id);
     const letters = { encode, eos_token_id: given.end };
     const forms = [letters, { ...letters, encode: (text) => ({ ids: encode(text) }) },
       { ...letters, encode: (text) => BigInt64Array.from(encode(text), BigInt) }];
@@ -23,7 +24,8 @@ RUN = """
         const { columns } = trainweb.Dataset.fromText(texts, tokenizer, options);
         return Object.fromEntries([...columns].map(([name, { type, dims: [rows, length], data }]) => {
           if (type !== "int64") throw new Error(type);
-          return [name, Array.from({ length: rows }, (_, k) => Array.from(data.subarray(k * length, (k + 1) * length), Number))];
+          const row = (k) => Array.from(data.subarray(k * length, (k + 1) * length), Number);
+          return [name, Array.from({ length: rows }, (_, k) => row(k))];
         }));
       } catch (error) {
         return `${error.name}: ${error.message}`;

@@ -63,7 +63,7 @@ TABLE: list[tuple[list[Any], dict[str, Any], dict[str, list[list[int]]]]] = [
 """Written by hand: a is 0, b 1; the letters yy are the token 99."""
 
 FAULTS: list[tuple[Any, dict[str, Any], str]] = [
-    ([], {"length": 4}, "The data has no rows."),
+    ([], {"length": 4}, "'texts' is empty"),
     ("abc", {"length": 4}, "must be a list of texts"),
     (["abc", 3], {"length": 4}, "Text 1 is"),
     ([{"prompt": "a"}], {"length": 4}, "Text 0 is"),

@@ -80,7 +80,7 @@ def columns_of(
         )
     items = list(given)
     if not items:
-        raise messages.EMPTY_DATASET()
+        raise messages.NOT_TEXTS(given="empty")
     end = _end_token(tokenizer, end_token, len(items))
     texts = [_tokens(tokenizer, item, k, end, is_masked=mask_prompt) for k, item in enumerate(items)]
     made = _packed(texts, length) if pack else _padded(texts, length)

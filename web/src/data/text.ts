@@ -104,7 +104,7 @@ export function textColumns(
   }
   const items = [...given];
   if (items.length === 0) {
-    throw sessionError("EMPTY_DATASET", {});
+    throw sessionError("NOT_TEXTS", { given: "empty" });
   }
   const end = endOf(tokenizer, endToken, items.length);
   const texts = items.map((item, k) => tokensOf(tokenizer, item, k, end, maskPrompt));

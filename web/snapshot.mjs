@@ -95,7 +95,8 @@ BRIDGE = "trainweb.flower"  # a server, which no page can be
 # What only somebody's own Python calls, and no worker of a page.
 CALLED_BY_PYTHON = {
     "trainweb.api", "trainweb.compat.older_optimizers", "trainweb.compat.onnxruntime", "trainweb.data.files", "trainweb.data.images",
-    "trainweb.federated.privacy", "trainweb.federated.secure", "trainweb.ops.table", "trainweb.torch", "trainweb.training.calls",
+    "trainweb.federated.privacy", "trainweb.federated.secure", "trainweb.generation.generate", "trainweb.generation.text",
+    "trainweb.lora.quantize", "trainweb.ops.table", "trainweb.torch", "trainweb.training.calls",
     "trainweb.training.ort.inference_session"}
 
 # First, while the heap has large holes: its peak would enlarge a heap that is fuller.

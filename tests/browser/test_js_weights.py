@@ -9,7 +9,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from playwright.sync_api import Browser
-
 from tests.python.test_safetensors_beside import NAME, SHAPE, WEIGHT, file_of, graph_of
 
 from .js_session import JsPage, open_js_page
@@ -63,8 +62,8 @@ def served(site: Site, name: str, tensors: dict[str, Any]) -> str:
 def test_weights_are_found_by_name(js: JsPage, form: str, rest: dict[str, Any]) -> None:
     model = js.site.add("/w/model.onnx", graph_of())
     half = WEIGHT.astype(ml_dtypes.bfloat16)
-    one = form == "shards"
-    files = [served(js.site, "a", rest if one else {**rest, NAME: half}), served(js.site, "b", {NAME: half})]
+    first = {NAME: half} if form == "shards" else {**rest, NAME: half}
+    files = [served(js.site, "a", first), served(js.site, "b", rest)]
     found = js.run(RUN, model=model, files=files, kind=form)
     np.testing.assert_allclose(found, half.astype(np.float64).sum(1), atol=1e-4)
 

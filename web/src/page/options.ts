@@ -147,7 +147,7 @@ const MAX_SEVERITY = 4;
 /** As of Python (`Limits` of model/checks.py). */
 const FILE_BYTES = 2 ** 31 - 1;
 const ARENA_BYTES = 2 ** 32;
-/** What locations of weights start with, as Python knows them (`GIVEN` of model/weights.py). */
+/** Prefix of the locations of weights: `GIVEN` of model/weights.py. */
 const WEIGHTS = "trainweb:weights";
 
 /** Options after the checks, as the worker and Python want them. */

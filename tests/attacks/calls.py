@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from onnx import helper
+from tests.conformance.models import make_model
 
 import trainweb
 from trainweb import artifacts, data, federated, lora, onnxblock, schedules
@@ -55,6 +57,38 @@ class Letters:
 
     def encode(self, text: str) -> list[int]:
         return [ord(one) for one in text]
+
+
+TOKENS = MLP.parent / "generate" / "gpt2.onnx"
+GENERATE = {
+    "prompt": [1, 2, 3],
+    "max_tokens": 2,
+    "temperature": 1.0,
+    "top_k": 5,
+    "top_p": 0.9,
+    "seed": 1,
+    "stop": (),
+    "tokenizer": None,
+    "adapter": True,
+}
+
+
+def two_products() -> bytes:
+    """A model whose weights are large enough to be quantized."""
+    square = np.eye(64, dtype=np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "a"], ["h"]), helper.make_node("MatMul", ["h", "b"], ["y"])]
+    made = make_model(nodes, {"x": ["n", 64]}, {"y": ["n", 64]}, {"a": square, "b": square})
+    return bytes(made.SerializeToString())
+
+
+@cache
+def trained_on_tokens() -> trainweb.TrainingSession:
+    return trainweb.TrainingSession.from_model(TOKENS, loss="CrossEntropyLoss")
+
+
+def tokens_of(session: Any) -> Callable[..., Any]:
+    """All tokens of `generate`, which an iterator makes."""
+    return lambda **given: list(session.generate(**given))
 
 
 def feeds(rows: int = 8) -> dict[str, np.ndarray]:
@@ -339,6 +373,11 @@ CALLS: dict[str, PublicCall] = {
         lambda _: session().find_learning_rate,
         lambda _: {"data": feeds(16), "steps": 10, "least": 1e-5, "most": 1.0, "batch_size": 8, "seed": 0},
     ),
+    "TrainingSession.generate": PublicCall(lambda _: tokens_of(trained_on_tokens()), lambda _: GENERATE),
+    "InferenceSession.generate": PublicCall(
+        lambda _: tokens_of(opened(trainweb.InferenceSession(TOKENS))),
+        lambda _: {name: value for name, value in GENERATE.items() if name != "adapter"},
+    ),
     "TrainingSession.save": PublicCall(
         lambda _: session().save, lambda folder: {"path": folder / "saved", "include_optimizer_state": True}
     ),
@@ -466,6 +505,9 @@ CALLS: dict[str, PublicCall] = {
         end_token=9,
         inputs=["input_ids", "labels"],
     ),
+    "Dataset.fill_mean": PublicCall(lambda _: lambda names: table().fill_mean(names), lambda _: {"names": "x"}),
+    "Dataset.fill_median": PublicCall(lambda _: lambda names: table().fill_median(names), lambda _: {"names": "x"}),
+    "quantize": plain(trainweb.quantize, model=two_products(), bits=8, only_frozen=True),
     "Dataset.map": on(dataset, "map", function=lambda row: row),
     "Dataset.one_hot": PublicCall(lambda _: lambda names: table().one_hot(names), lambda _: {"names": "kind"}),
     "Dataset.prefetch": on(dataset, "prefetch", count=1),

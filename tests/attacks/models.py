@@ -273,8 +273,6 @@ def tensors() -> dict[str, Case]:
         "complex64": 14,
         "complex128": 15,
         "float8e4m3fn": 17,
-        "uint4": 21,
-        "int4": 22,
         "float4e2m1": 23,
     }
     cases: dict[str, Case] = {

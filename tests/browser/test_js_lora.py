@@ -196,7 +196,7 @@ def test_weights_are_the_files_that_python_writes(js: JsPage) -> None:
         const errors = [];
         for (const action of [
           () => s.exportWeights("h5"), () => s.loadWeights(3), () => s.loadWeights(new Uint8Array(20)),
-          () => s.loadWeights(files[0], {{ strict: false }}),
+          () => s.loadWeights(files[0], {{ strict: 3 }}),
         ]) errors.push((await failure(action)).name);
         await s.release();
         return [files.map(asText), back, errors];""",

@@ -66,7 +66,7 @@ def test_a_plan_is_made_once_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
     session = InferenceSession(windowed())
     compiled: list[object] = []
     make = session._core.model.compile
-    monkeypatch.setattr(session._core.model, "compile", lambda *a: (compiled.append(a[0]), make(*a))[1])
+    monkeypatch.setattr(session._core.model, "compile", lambda *a, **k: (compiled.append(a[0]), make(*a, **k))[1])
     x = np.ones((4, 3), np.float32)
     losses = [float(session.run(None, {"x": x, "count": np.array([n])})[0]) for n in (1, 3, 1, 3, 3)]
     assert len(compiled) == 2 and len(set(losses)) == 1

@@ -14,8 +14,8 @@ from trainweb.settings import Whole
 
 IGNORED = -100
 """Label of a token that is not learned, as in PyTorch."""
-LENGTH = Whole(least=2)
-TOKEN = Whole(least=0)
+LENGTH = Whole(least=2, most=2**31 - 1)
+TOKEN = Whole(least=0, most=2**31 - 1)
 INPUTS = ("input_ids", "attention_mask", "position_ids", "labels")
 
 
@@ -70,6 +70,8 @@ def columns_of(
         An argument is not what it must be.
     """
     LENGTH.check("length", length)
+    if isinstance(tokenizer, (str, bytes)):
+        raise messages.NOT_A_TOKENIZER(given=type(tokenizer).__name__)
     pack, mask_prompt = flag("pack", pack), flag("mask_prompt", mask_prompt)
     if isinstance(given, (str, bytes, Mapping)) or not isinstance(given, Iterable):
         raise messages.NOT_TEXTS(given=type(given).__name__)

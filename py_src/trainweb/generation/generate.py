@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -61,7 +61,10 @@ def request_of(prompt: Any, stop: Any, tokenizer: Any, settings: Mapping[str, An
         for name in ("top_k", "top_p", "seed"):
             if settings[name] is not None:
                 raise messages.GREEDY_SETTING(name=name)
-    stops = [stop] if isinstance(stop, str | Integral) else list(stop)
+    lacks = tokenizer is not None and not all(hasattr(tokenizer, name) for name in ("encode", "decode"))
+    if lacks or isinstance(tokenizer, (str, bytes)):
+        raise messages.NOT_A_TOKENIZER(given=type(tokenizer).__name__)
+    stops = list(stop) if isinstance(stop, Iterable) and not isinstance(stop, str) else [stop]
     strings = [one for one in stops if isinstance(one, str)]
     if any(not isinstance(one, str | Integral) or isinstance(one, bool) for one in stops) or "" in strings:
         raise messages.BAD_SETTING(name="stop", value=stop, expected="token ids and texts that are not empty")
@@ -78,6 +81,9 @@ def request_of(prompt: Any, stop: Any, tokenizer: Any, settings: Mapping[str, An
     )
 
 
+EXPECTED_PROMPT = "text or a list of token ids"
+
+
 def tokens_of(prompt: Any, tokenizer: Any) -> list[int]:
     """The ids of a prompt, which is text, ids, or a row of ids as tokenizers give it."""
     if isinstance(prompt, str):
@@ -85,12 +91,15 @@ def tokens_of(prompt: Any, tokenizer: Any) -> list[int]:
             raise messages.TEXT_WITHOUT_TOKENIZER(name="prompt")
         ids = encoded(tokenizer, prompt)
     else:
-        ids = np.asarray(prompt)
+        try:
+            ids = np.asarray(prompt)
+        except ValueError:  # lists of different lengths
+            raise messages.BAD_SETTING(name="prompt", value=prompt, expected=EXPECTED_PROMPT) from None
         ids = ids[0] if ids.ndim == 2 and len(ids) == 1 else ids
     if ids.size == 0:
         raise messages.EMPTY_PROMPT()
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise messages.BAD_SETTING(name="prompt", value=prompt, expected="text or a list of token ids")
+        raise messages.BAD_SETTING(name="prompt", value=prompt, expected=EXPECTED_PROMPT)
     return [int(one) for one in ids]
 
 

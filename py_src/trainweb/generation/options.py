@@ -6,7 +6,7 @@ from trainweb.data.random import MAX_SEED
 from trainweb.settings import Field, Flag, Number, Whole
 
 GENERATE = {
-    "max_tokens": Field(Whole(least=1), 100, is_optional=False),
+    "max_tokens": Field(Whole(least=1, most=2**31 - 1), 100, is_optional=False),
     "temperature": Field(Number(least=0), 0.0, is_optional=False),
     "top_k": Field(Whole(least=1), None, is_optional=True),
     "top_p": Field(Number(above=0, most=1), None, is_optional=True),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainweb.arguments import checks_keywords
+from trainweb.arguments import checks_keywords, flag
 from trainweb.artifacts.recover import recover_parameters
 from trainweb.errors import ModelError
 from trainweb.lora.kinds import CONV, EMBEDDING, LINEAR, Layer
@@ -55,7 +55,8 @@ def quantize(model: bytes | str | Path | onnx.ModelProto | Graph, bits: int = 4,
     ModelError
         `bits` is neither 4 nor 8, or no weight in float32 is large enough.
     """
-    if bits not in BLOCK_SIZES or isinstance(bits, bool):
+    only_frozen = flag("only_frozen", only_frozen)
+    if not isinstance(bits, int) or isinstance(bits, bool) or bits not in BLOCK_SIZES:
         raise ModelError(f"bits is {bits!r:.40}; it must be 4 or 8.")
     graph = model if isinstance(model, Graph) else read_model(model)
     graph = recover_parameters(constants_to_initializers(graph)).copy()

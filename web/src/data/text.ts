@@ -16,7 +16,15 @@ export interface TextTokenizer {
 }
 
 /** A text, or a prompt and the text that follows it. */
-export type TextItem = string | { readonly prompt: string; readonly completion: string };
+export type TextItem = string | PromptedText;
+
+/** A prompt, and the text that follows it. */
+export interface PromptedText {
+  /** What is given. */
+  readonly prompt: string;
+  /** What is to be learned. */
+  readonly completion: string;
+}
 
 /** Columns that `Dataset.fromText` makes. */
 export type TextInput = "input_ids" | "attention_mask" | "position_ids" | "labels";
@@ -52,6 +60,7 @@ interface Row extends Tokens {
 /** Label of a token that is not learned, as in PyTorch. */
 const IGNORED = -100;
 const SHORTEST = 2;
+const LONGEST = 2_147_483_647;
 const OPTIONS = { length: true, pack: true, maskPrompt: true, endToken: true, inputs: true } as const;
 
 /**
@@ -86,8 +95,8 @@ export function textColumns(
 ): Record<string, Tensor> {
   const checked = checkOptions("fromText", options, OPTIONS);
   const { length, pack = true, maskPrompt = false, endToken = null, inputs = ["input_ids", "labels"] } = checked;
-  if (!Number.isSafeInteger(length) || length < SHORTEST) {
-    throw badSetting("length", length, `an integer >= ${SHORTEST}`);
+  if (!Number.isSafeInteger(length) || length < SHORTEST || length > LONGEST) {
+    throw badSetting("length", length, `an integer >= ${SHORTEST} and <= ${LONGEST}`);
   }
   for (const [name, value] of Object.entries({ pack, maskPrompt })) {
     if (typeof value !== "boolean") {
@@ -118,8 +127,8 @@ function endOf(tokenizer: TextTokenizer, given: number | null, texts: number): n
     if (texts > 1) {
       throw sessionError("NO_END_TOKEN", {});
     }
-  } else if (!Number.isSafeInteger(end) || end < 0) {
-    throw badSetting("endToken", end, "an integer >= 0");
+  } else if (!Number.isSafeInteger(end) || end < 0 || end > LONGEST) {
+    throw badSetting("endToken", end, `an integer >= 0 and <= ${LONGEST}`);
   }
   return end;
 }

@@ -116,7 +116,7 @@ export class Engine {
    * Load the kernels and start their threads.
    *
    * @param options - with a function or URL for `wasm`, the fastest build that runs here is fetched;
-   *   a URL is the folder of the builds
+   *   a URL is the folder of the packed builds, as the package has them (`kernels.wasm.gz`)
    * @throws EngineError when a build cannot be fetched or does not compile; TypeError for an unknown option
    */
   static async create(options: EngineOptions): Promise<Engine> {
@@ -531,7 +531,7 @@ async function fetchKernels(options: EngineOptions): Promise<FetchedKernels> {
     return { bytes: copyOf(wasm), build: "", source: "the WebAssembly given" };
   }
   const build = pickBuild(canBlock(), options.reproducible ?? false);
-  const url = wasm instanceof URL ? new URL(`${build}.wasm`, wasm) : wasm(build);
+  const url = wasm instanceof URL ? new URL(`${build}.wasm.gz`, wasm) : wasm(build);
   const stallMs = options.stallMs ?? STALL_MS;
   const bytes = await fetchFile(String(url), WEBASSEMBLY, stallMs);
   if (!isPacked(bytes)) {

@@ -22,7 +22,7 @@ export interface GenerateFields {
 export const GENERATE: Settings = {
   maxTokens: {
     python: "max_tokens",
-    kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+    kind: {"kind": "integer", "expected": "an integer >= 1 and <= 2147483647", "least": 1, "most": 2147483647},
     isOptional: false,
     default: 100,
   },

@@ -81,9 +81,8 @@ def two_products() -> bytes:
     return bytes(made.SerializeToString())
 
 
-@cache
 def trained_on_tokens() -> trainweb.TrainingSession:
-    return trainweb.TrainingSession.from_model(TOKENS, loss="CrossEntropyLoss")
+    return opened(trainweb.TrainingSession.from_model(TOKENS, loss="CrossEntropyLoss"))
 
 
 def tokens_of(session: Any) -> Callable[..., Any]:

@@ -9,9 +9,17 @@ import { checkOptions } from "./nearest.js";
 /** Token ids as tokenizers give them. */
 export type TokenIds = readonly number[] | ArrayLike<bigint>;
 
+/** An object with token ids, as some tokenizers give it. */
+export interface EncodedText {
+  /** The token ids of the text. */
+  readonly ids: TokenIds;
+}
+
 /** Makes token ids of text, as tokenizers of `@huggingface/transformers` do. */
 export interface TextTokenizer {
-  encode(text: string): TokenIds | { readonly ids: TokenIds };
+  /** The token ids of a text, or an object that has them. */
+  encode(text: string): TokenIds | EncodedText;
+  /** The token that ends a text. */
   readonly eos_token_id?: number | null;
 }
 

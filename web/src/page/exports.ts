@@ -59,7 +59,7 @@ export type {
 export type { EvaluateOptions, PredictOptions } from "./predict.js";
 export type { GeneratedToken, GenerateOptions, Prompt } from "./generate.js";
 export type { GenerateFields } from "./settings/generate.js";
-export type { TextInput, TextItem, TextOptions, TextTokenizer, TokenIds } from "../data/text.js";
+export type { EncodedText, PromptedText, TextInput, TextItem, TextOptions, TextTokenizer, TokenIds } from "../data/text.js";
 export type { Tokenizer } from "./text.js";
 export type { MetricFunction, MetricFunctions, Metrics } from "./own-metrics.js";
 export type * from "./settings/fit.js";

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -38,7 +39,7 @@ class Decoder:
         self.weights.append(numpy_helper.from_array(np.asarray(value, dtype), name))
         return name
 
-    def node(self, op_type: str, inputs: str, output: str, **attributes: object) -> str:
+    def node(self, op_type: str, inputs: str, output: str, **attributes: Any) -> str:
         self.nodes.append(helper.make_node(op_type, inputs.split(), [output], name=output, **attributes))
         return output
 

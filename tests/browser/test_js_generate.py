@@ -206,7 +206,7 @@ def test_faults_are_those_of_python(page: JsPage) -> None:
         given=GIVEN,
     )
     expected = [
-        ("ModelError", "maxTokens is 0; it must be an integer >= 1."),
+        ("ModelError", "maxTokens is 0; it must be an integer >= 1 and <= 2147483647."),
         ("ModelError", "'topK' changes nothing at temperature 0"),
         ("ModelError", "topP is 2; it must be a number greater than 0 and at most 1."),
         ("ModelError", "'stop' is text, which needs a tokenizer"),

@@ -76,8 +76,10 @@ def test_predicts_and_evaluates_as_numpy_and_python(page: JsPage) -> None:
           const { y } = await s.predict({ x }, { batchSize });
           predicted.push([y.dims, Array.from(y.data)]);
         }
-        const { y } = await s.predict({ x, labels });
-        predicted.push([y.dims, Array.from(y.data)]);
+        for (const data of [{ x, labels }, [x], x]) {
+          const { y } = await s.predict(data);
+          predicted.push([y.dims, Array.from(y.data)]);
+        }
         const values = await s.evaluate({ x, labels }, { metrics: ["accuracy"], batchSize: 8 });
         await s.release();
         return { rate, w: Array.from(w.data), b: Array.from(b.data), predicted, values };

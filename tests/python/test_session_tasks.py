@@ -52,6 +52,7 @@ def test_predicts_as_the_reference_with_the_exported_model(batch_size: int | Non
         assert list(found) == ["logits"]
         np.testing.assert_allclose(found["logits"], forward(s, data["x"]), rtol=1e-4, atol=1e-6)
         assert s.get_contiguous_parameters(False).tobytes() == before
+        np.testing.assert_array_equal(s.predict(data["x"], batch_size=batch_size)["logits"], found["logits"])
         plans = len(s.core.host.loaded)
         s.predict(data, batch_size=batch_size)
         assert len(s.core.host.loaded) == plans

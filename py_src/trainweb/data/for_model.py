@@ -34,13 +34,15 @@ class ModelInputs:
         self.values = dict(inputs)
 
     def dataset(self, source: Any) -> Dataset:
-        """`source` as a data set; a tuple of arrays has one for each input, in their order.
+        """`source` as a data set; a tuple of arrays has one for each input, in their order, and an array is the first.
 
         Raises
         ------
         FeedError
             It is no data, or an array has a shape or values that its input does not take.
         """
+        if isinstance(source, np.ndarray) and source.dtype.kind in "biuf":
+            source = (source,)
         if isinstance(source, tuple) and not any(isinstance(one, Mapping) for one in source):
             source = self.named(source, "The data")
         data = Dataset.of(source)

@@ -158,8 +158,8 @@ class SessionTasks:
 
         Parameters
         ----------
-        data : dict of str to array_like, Dataset, or what one is made of
-            The inputs of the model; labels that are there are left out.
+        data : dict of str to array_like, ndarray, Dataset, or what one is made of
+            The inputs of the model, an array for the first; labels that are there are left out.
         outputs : sequence of str, optional
             Tensors of the eval model; by default the outputs of the model.
         ema : bool

@@ -38,12 +38,14 @@ export class ModelInputs {
   }
 
   /**
-   * `source` as a dataset. An array of tensors has one for each input, in their order.
+   * `given` as a dataset. An array of tensors has one for each input, in their order. One tensor is the first input.
    *
    * @throws FeedError when it is no data, or a tensor has dims or values that its input does not take
    */
-  dataset(source: unknown): Dataset {
-    const isTuple = Array.isArray(source) && source.length > 0 && source.every((one) => isTensor(one) || ArrayBuffer.isView(one));
+  dataset(given: unknown): Dataset {
+    const isValue = (one: unknown): boolean => isTensor(one) || ArrayBuffer.isView(one);
+    const source = isValue(given) ? [given] : given;
+    const isTuple = Array.isArray(source) && source.length > 0 && source.every(isValue);
     const named = isTuple ? this.#named(source, "The data") : source;
     const data = Dataset.of((isColumns(named) ? this.#fitAll(named, "the data", true) : named) as DataSource);
     if (data.columns === null || isColumns(named)) {

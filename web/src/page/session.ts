@@ -310,12 +310,12 @@ export class TrainingSession extends SessionMethods {
   /**
    * Compute the outputs of the model for data, with the current parameters. Labels are not needed, and nothing changes.
    *
-   * @param data - the inputs of the model; labels in it are ignored
+   * @param data - the inputs of the model, or a tensor for the first; labels are ignored
    * @returns each output for all rows
    * @throws SessionError without an eval model or averages, or for an output without a row axis in several batches;
    *   FeedError for data that does not fit the model or has no rows; ModelError for an unknown output
    */
-  predict(data: DataSource, options: PredictOptions = {}): Promise<Readonly<Record<string, Tensor>>> {
+  predict(data: DataSource | Tensor, options: PredictOptions = {}): Promise<Readonly<Record<string, Tensor>>> {
     return predict(this.#fitHost(null), data, options);
   }
 

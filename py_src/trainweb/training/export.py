@@ -65,9 +65,10 @@ def inference_graph(graph: Graph, outputs: Sequence[str], parameters: dict[str, 
         if not name:
             raise ModelError("Name of graph output cannot be empty.")
         if name not in known:
+            given = [v.name for v in graph.outputs]
             raise ModelError(
                 f"Expected graph output for inference graph {name} could not be found. The eval model gives "
-                f"{', '.join(v.name for v in graph.outputs)}; other tensors of it are {_some_of(producers)}."
+                f"{', '.join(given)}; other tensors of it are {_some_of(n for n in producers if n not in given)}."
             )
     needed: set[str] = set()
     kept: set[int] = set()

@@ -557,7 +557,7 @@ def command_lint(_: list[str]) -> None:
     folders = ("py_src", "tests", "scripts", "bench", "site", "wasm_kernels")
     run(PYTHON, "-m", "ruff", "check", *folders)
     run(PYTHON, "-m", "ruff", "format", "--check", *folders)
-    for checked in ((), ("scripts",), ("bench",)):
+    for checked in ((), ("scripts",), ("bench",), ("-p", "tests.fuzz", "-p", "tests.lora", "-p", "tests.ops")):
         run(PYTHON, "-m", "mypy", *checked)
     for folder in ("web", "site"):
         project = f"{folder}/tsconfig.json"

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 from playwright.sync_api import Browser
 from tests.conformance.models import make_model, normal
 from tests.python import test_loss_counts as losses
 
+from trainweb.artifacts import build_artifacts
 from trainweb.errors import FeedError
 
 from .js_session import JsPage, open_js_page
 from .server import Site
-from .test_js_fit import OPEN, arrays, native
+from .test_js_fit import BASE, OPEN, arrays, native
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,74 @@ def test_losses_of_epochs_do_not_depend_on_the_batch_size(js: JsPage, reduction:
         assert [epoch["loss"], epoch["validation"]["loss"]] == pytest.approx([expected] * 2, rel=2e-6)
         if reduction == "mean":
             assert round(epoch["validation"]["perplexity"], 3) == losses.TORCH_PERPLEXITY
+
+
+@pytest.mark.parametrize("weight", [None, losses.WEIGHTS.tolist()], ids=["labels", "weights"])
+def test_a_fit_goes_on_within_an_epoch(js: JsPage, weight: list[float] | None) -> None:
+    """The checkpoint has the sum of what losses were divided by: labels, or weights that are no integers."""
+    js.site.add("/padded.onnx", losses.model().SerializeToString())
+    whole, resumed = js.run(
+        """const store = new CheckpointStore("weighted");
+        await store.delete("fit");
+        const tensor = (rows) =>
+          new Tensor("int64", BigInt64Array.from(rows.flat(), BigInt), [rows.length, rows[0].length]);
+        const fit = async (given, more) => {
+          const s = await TrainingSession.createFromModel("/padded.onnx", {
+            loss: { type: "CrossEntropyLoss", ignoreIndex: -100, ...(weight === null ? {} : { weight }) },
+            optimizer: "SGD",
+          });
+          try {
+            const data = { tokens: tensor(tokens), labels: tensor(given) };
+            const { losses, epochs } = await s.fit(data, { batchSize: 8, shuffle: false, ...more });
+            return [losses, epochs[0].loss, [...(await s.getContiguousParameters(false)).data]];
+          } finally {
+            await s.release();
+          }
+        };
+        const whole = await fit(labels, {});
+        // The fit fails at the fifth and last batch.
+        const bad = labels.map((row, k) => (k === 39 ? row.map(() => 99) : row));
+        const error = await failure(() => fit(bad, { checkpoint: { store, name: "fit", every: 1 } }));
+        if (!error.message.includes("99")) throw error;
+        return [whole, await fit(labels, { checkpoint: { store, name: "fit" } })];""",
+        tokens=losses.TOKENS.tolist(),
+        labels=losses.LABELS.tolist(),
+        weight=weight,
+    )
+    assert resumed == whole
+
+
+def test_a_loss_that_is_not_one_number(js: JsPage) -> None:
+    """The gradients of its step are not used: the next train step overwrites them."""
+    built = build_artifacts(BASE, loss="CrossEntropyLoss", optimizer="AdamW", additional_output_names=["logits"])
+    odd = onnx.load_model_from_string(built.training_model)
+    loss, logits, *others = odd.graph.output
+    del odd.graph.output[:]
+    odd.graph.output.extend([logits, loss, *others])
+    files = {"train": odd.SerializeToString(), "eval": built.eval_model, "optimizer": built.optimizer_model}
+    for name, file in {**files, "checkpoint": built.checkpoint}.items():
+        js.site.add(f"/odd/{name}", file)
+    found = js.run(
+        f"""{OPEN}
+        const trained = async (fits, options) => {{
+          const s = await TrainingSession.create({{
+            trainModel: "/odd/train", evalModel: "/odd/eval", optimizerModel: "/odd/optimizer",
+            checkpointState: "/odd/checkpoint",
+          }});
+          await s.runTrainStep(data(4));
+          const error = fits ? await failure(() => s.fit(data(5), options)) : await s.lazyResetGrad();
+          await s.runTrainStep(data(8));
+          await s.runOptimizerStep();
+          const result = [error?.message ?? null, await bytes(s)];
+          await s.release();
+          return result;
+        }};
+        return [await trained(false), await trained(true, {{}}), await trained(true, {{ onNaN: "restore" }})];"""
+    )
+    (_, expected), *refused = found
+    for message, parameters in refused:
+        assert "fit needs a loss that is one number; 'logits' has shape [5, 4]. Set its reduction." in message
+        assert parameters == expected
 
 
 def test_labels_that_are_all_ignored_make_a_loss_of_0(js: JsPage) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from fuzz_bundles import NO_HARM, fuzz
 
 BUNDLES = 500
 
 
-def test_mutated_bundles_do_no_harm(capsys) -> None:
+def test_mutated_bundles_do_no_harm(capsys: pytest.CaptureFixture[str]) -> None:
     counts = fuzz("suite", 0, BUNDLES, 3600)
     assert set(counts) <= set(NO_HARM), capsys.readouterr().out
     # Enough of each kind: bundles that pass every check, too.

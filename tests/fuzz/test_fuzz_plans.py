@@ -71,7 +71,7 @@ def test_walls_notice_harm(walled: WalledEngine, body: str, at_end: bool) -> Non
     plan.code = [[11 << 16, 0, 1, 1, 2, 0, 0, 4, 0, 1, 4, 1]]
     encoded = plan.encode()
     address = walled.alloc(encoded.nbytes)
-    walled.write(address, encoded)
+    walled.write(address, encoded.tobytes())
     plan.place(walled, address)
     outcome, text = walled.try_plan(address)
     walled.free(address)

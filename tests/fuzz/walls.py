@@ -106,11 +106,11 @@ class WalledEngine(WasmtimeEngine):
         except EngineError as error:
             trap = error.__cause__
             code = trap.trap_code if isinstance(trap, wasmtime.Trap) else None
-            outcome = {
+            outcomes: dict[wasmtime.TrapCode | None, Outcome] = {
                 wasmtime.TrapCode.OUT_OF_FUEL: Outcome.HANGS,
                 wasmtime.TrapCode.MEMORY_OUT_OF_BOUNDS: Outcome.OUTSIDE,
-            }.get(code, Outcome.TRAPPED)
-            return outcome, str(error)
+            }
+            return outcomes.get(code, Outcome.TRAPPED), str(error)
         finally:
             self._store.set_fuel(1 << 62)
         for start, nbytes in self._slack:

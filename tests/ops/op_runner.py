@@ -123,7 +123,7 @@ def reference(op: Op, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
     """The operator's own numpy implementation, in float64."""
     wide = [x.astype(np.float64) if x is not None and x.dtype == np.float32 else x for x in arrays]
     with np.errstate(all="ignore"):
-        result = op.reference(*wide)  # type: ignore[attr-defined]
+        result = op.reference(*wide)
     return [np.asarray(y) for y in (result if isinstance(result, tuple) else (result,))]
 
 

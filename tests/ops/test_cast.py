@@ -28,7 +28,7 @@ def test_every_pair_of_types(source: int, to: int) -> None:
     values = np.concatenate([np.arange(0 if unsigned else -20, 41), [100, 127, 200, 255]]).astype(np.float64)
     if source in (1, 11):
         values += 0.75
-    x = values.astype(TYPES[source])
+    x: np.ndarray = values.astype(TYPES[source])
     for n in (x.size, 1):
         np.testing.assert_array_equal(cast(x[:n], to), x[:n].astype(TYPES[to]))
 

@@ -46,7 +46,8 @@ def test_its_gradient_is_fused() -> None:
 
 def test_sizes_that_may_broadcast_have_no_gradient() -> None:
     node = Node("Einsum", ["a", "b"], ["y"], {"equation": "...i,...i->..."}, name="dot")
-    for dims, fits in ((("n", "n"), True), (("n", "m"), False), ((1, "n"), True)):
+    cases: list[tuple[tuple[int | str, int | str], bool]] = [(("n", "n"), True), (("n", "m"), False), ((1, "n"), True)]
+    for dims, fits in cases:
         graph = Graph("g", [node, Node("ReduceSum", ["y"], ["loss"], {"keepdims": 0}, "", "sum")], opsets={"": 17})
         graph.inputs = [Value(x, "float32", (dim, 4)) for x, dim in zip("ab", dims, strict=True)]
         graph.outputs = [Value("loss", "float32", ())]

@@ -60,7 +60,8 @@ def test_negative_indices_count_from_the_end(name: str) -> None:
         arrays[at] = np.full(shapes[at], index, np.int64)
         graph = single_node(cls, arrays, attrs, 17)
         results.append(run(graph, feeds_of(graph, arrays))["y0"])
-    np.testing.assert_array_equal(*results)
+    last, from_the_end = results
+    np.testing.assert_array_equal(last, from_the_end)
 
 
 def test_a_write_beyond_the_end_of_a_cache_is_refused() -> None:

@@ -18,9 +18,10 @@ ONE = [(), (1,)]
 def result(operator: str, x: np.ndarray, scale: np.ndarray, zero: np.ndarray) -> np.ndarray:
     feeds = {"x": x, "scale": scale, "zero": zero}
     node = Node(operator, list(feeds), ["y"], {"axis": 0})
-    inputs = [Value(name, array.dtype.name, array.shape) for name, array in feeds.items()]
     y = Value("y", "float32" if operator == "DequantizeLinear" else "int8", x.shape)
-    return run(Graph("g", [node], inputs, [y], opsets={"": 17}), feeds)["y"]
+    graph = Graph("g", [node], [], [y], opsets={"": 17})
+    graph.inputs = [Value(name, array.dtype.name, array.shape) for name, array in feeds.items()]
+    return run(graph, feeds)["y"]
 
 
 @pytest.mark.parametrize("scale", ONE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from onnx import TensorProto, helper
 
@@ -12,7 +14,7 @@ SAMPLES = 20_000
 SIGMAS = 5
 
 
-def model(**attrs: object) -> bytes:
+def model(**attrs: Any) -> bytes:
     node = helper.make_node("Multinomial", ["x"], ["y"], sample_size=SAMPLES, **attrs)
     inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4])]
     graph = helper.make_graph([node], "draws", inputs, [helper.make_tensor_value_info("y", TensorProto.INT32, None)])

@@ -46,7 +46,7 @@ def test_gradients_in_an_old_model(
 
 
 def test_max_unpool_and_hardmax_of_old_models() -> None:
-    places = np.arange(X.size).reshape(SHAPE)[..., ::2, ::2]
+    places: np.ndarray = np.arange(X.size).reshape(SHAPE)[..., ::2, ::2]
     nodes = [
         node("Slice", ["x"], ["part"], starts=[0, 0], ends=[2, 3], axes=[2, 3]),
         node("Mul", ["part", "w"], ["weighted"]),
@@ -56,11 +56,12 @@ def test_max_unpool_and_hardmax_of_old_models() -> None:
         *LOSS,
     ]
     made = [info("loss", FLOAT, []), info("y", FLOAT, None)]
-    constants = {"w": np.float32([1, 2, 3]), "at": places}
+    weight = np.array([1, 2, 3], np.float32)
+    constants = {"w": weight, "at": places}
     proto = model(nodes, [info("x", FLOAT, ["n", "c", "h", "w_"])], made, constants, 9)
     newer = onnx.ModelProto.FromString(proto.SerializeToString())
     y = np.zeros(X.size, np.float32)
-    y[places] = X[..., :2, :3] * constants["w"]
+    y[places] = X[..., :2, :3] * weight
     flat = X.reshape(2, -1)
     hot = (flat == flat.max(axis=1, keepdims=True)).astype(np.float32)
     y = y.reshape(SHAPE) + hot.reshape(SHAPE)
@@ -71,7 +72,7 @@ def test_max_unpool_and_hardmax_of_old_models() -> None:
 
 
 def test_both_branches_run_in_a_model_older_than_where() -> None:
-    branches = {
+    branches: dict[str, Any] = {
         f"{which}_branch": body([node(op_type, ["x"], ["a"])], [], [info("a", FLOAT, [3])])
         for which, op_type in (("then", "Tanh"), ("else", "Exp"))
     }
@@ -82,8 +83,8 @@ def test_both_branches_run_in_a_model_older_than_where() -> None:
         node("Mul", ["r", "w"], ["y"]),
         *LOSS,
     ]
-    constants = {"w": np.float32([1, 2, 3]), "nought": np.float32(0)}
+    constants = {"w": np.array([1, 2, 3], np.float32), "nought": np.array(0, np.float32)}
     proto = model(nodes, [info("x", FLOAT, [3])], [info("loss", FLOAT, [])], constants, 8)
-    for x in (np.float32([0.3, 0.2, 0.1]), np.float32([-0.3, 0.2, -0.1])):
+    for x in (np.array(values, np.float32) for values in ([0.3, 0.2, 0.1], [-0.3, 0.2, -0.1])):
         agree(proto, {"x": x})
         gradient_agrees(proto, {"x": x}, ["x", "w"])

@@ -190,7 +190,7 @@ def test_tensors(case: Case) -> None:
 def test_schedules(case: Case) -> None:
     step, warmup, total, initial = (x for x in inputs(case) if x is not None)
     graph = scheduler_graph()
-    expected = bound(graph).reference(int(step), int(warmup), int(total), float(initial))  # type: ignore[attr-defined]
+    expected = bound(graph).reference(int(step), int(warmup), int(total), float(initial))
     host = new_host()
     try:
         host.write_state(STATE_STEP, int(step))

@@ -27,7 +27,9 @@ def symbolic(graph: Graph) -> Graph:
     """The same graph where every size of an input but 1 is a symbol, equal sizes the same one."""
     graph = graph.copy()
     graph.inputs = [
-        Value(v.name, v.dtype, tuple(f"size_{dim}" if dim != 1 else 1 for dim in v.shape or ())) for v in graph.inputs
+        Value(v.name, v.dtype, tuple(f"size_{dim}" if dim != 1 else 1 for dim in v.shape or ()))
+        for v in graph.inputs
+        if isinstance(v, Value)
     ]
     return graph
 
@@ -166,9 +168,10 @@ def test_a_recurrent_layer_is_differentiated_for_each_length() -> None:
     waiting, rng = lstm("steps"), np.random.default_rng(1)
     assert [n.op_type for n in waiting.nodes if n.domain == "ai.trainweb"] == ["CompositeGradient"]
     for steps in (1, 4):
+        shapes = {"x": (steps, 2, 3), "w": (1, 20, 3), "r": (1, 20, 5), "h": (1, 2, 5), "c": (1, 2, 5)}
         unrolled = lstm(steps)
         assert not [n for n in unrolled.nodes if n.domain == "ai.trainweb"]
-        shapes = {v.name: v.shape for v in unrolled.inputs if isinstance(v, Value)}
+        assert {v.name: v.shape for v in unrolled.inputs if isinstance(v, Value)} == shapes
         feeds = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
         expected = run(unrolled, feeds)
         for name, value in run(waiting, feeds).items():
@@ -176,7 +179,7 @@ def test_a_recurrent_layer_is_differentiated_for_each_length() -> None:
 
 
 def test_a_gradient_that_waited_computes_no_more_than_another() -> None:
-    def plan(graph: Graph) -> str:
+    def plan(graph: Graph) -> list[str]:
         core = InferenceCore(graph)
         shapes = {"x": (4, 2, 3), "w": (1, 20, 3), "r": (1, 20, 5), "h": (1, 2, 5), "c": (1, 2, 5)}
         text = core.model.compile({name: TensorType("float32", shape) for name, shape in shapes.items()}).text

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import onnx
 import pytest
+from tests.conformance.models import mlp
 
 import trainweb
+from trainweb.artifacts import build_artifacts
 from trainweb.data import Dataset
 from trainweb.errors import FeedError, ModelError, ReleasedError, SessionError, TrainwebError, UnsupportedError
 from trainweb.fit import Epoch, History, Progress, Run, Trainer
@@ -279,6 +282,32 @@ def test_without_an_optimizer_or_eval_model() -> None:
         pytest.raises(SessionError, match="EvalModel"),
     ):
         Trainer(s).fit(rows(), validation_split=0.5)
+
+
+@pytest.mark.parametrize("on_nan", [None, "skip", "restore"])
+def test_a_loss_that_is_not_one_number(on_nan: str | None) -> None:
+    """The gradients of its step are not used: the next train step overwrites them."""
+    built = build_artifacts(mlp(), loss="CrossEntropyLoss", optimizer="AdamW", additional_output_names=["logits"])
+    odd = onnx.load_model_from_string(built.training_model)
+    loss, logits, *others = odd.graph.output
+    del odd.graph.output[:]
+    odd.graph.output.extend([logits, loss, *others])
+
+    def trained(*, fits: bool) -> bytes:
+        state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
+        models = odd.SerializeToString(), built.eval_model, built.optimizer_model
+        with trainweb.TrainingSession(state, *models) as s:
+            s.train_step(batch(n=4))
+            if fits:
+                with pytest.raises(SessionError, match=r"fit needs a loss .* 'logits' has shape \[5, 3\]. Set its"):
+                    Trainer(s).fit(batch(n=5), on_nan=on_nan, progress=False)
+            else:
+                s.lazy_reset_grad()
+            s.train_step(batch(n=8))
+            s.optimizer_step()
+            return s.get_contiguous_parameters(False).tobytes()
+
+    assert trained(fits=True) == trained(fits=False)
 
 
 X = rows(8)["x"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -102,6 +103,37 @@ def test_losses_of_epochs_do_not_depend_on_the_batch_size(loss: str) -> None:
         assert epoch.loss == pytest.approx(formula(), rel=2e-6), size
     streamed = fitted(settings, Dataset(data).map(dict), shuffle=None, batch_size=7)
     assert streamed.epochs[0].loss == pytest.approx(formula(), rel=2e-6)
+
+
+class Ended(BaseException):
+    """A process that is killed."""
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_fit_goes_on_within_an_epoch(loss: str, tmp_path: Path) -> None:
+    """The checkpoint has the sum of what losses were divided by: labels, rows, or weights that are no integers."""
+    built = build_artifacts(model(), loss=LOSSES[loss][0], optimizer="SGD")
+    models = built.training_model, built.eval_model, built.optimizer_model
+    options = {"batch_size": 8, "epochs": 2, "seed": 4, "progress": False}
+
+    def outcome(kept: dict[str, Any] | None, steps: int | None = None) -> Any:
+        state = trainweb.CheckpointState.load_checkpoint(built.checkpoint)
+        with trainweb.TrainingSession(state, *models) as s:
+            update, calls = s.optimizer_step, list[None]()
+
+            def step() -> None:
+                if len(calls) == steps:
+                    raise Ended
+                calls.append(update())
+
+            s.optimizer_step = step  # type: ignore[method-assign, assignment]
+            history = Trainer(s).fit({"tokens": TOKENS, "labels": LABELS}, checkpoint=kept, **options)
+            return s.get_contiguous_parameters(False).tobytes(), history.losses, [e.loss for e in history.epochs]
+
+    whole = outcome(None)
+    with pytest.raises(Ended):
+        outcome({"store": tmp_path, "name": "fit", "every": 1}, 8)
+    assert outcome({"store": tmp_path, "name": "fit"}, 2) == whole
 
 
 def test_perplexity_is_that_of_all_tokens() -> None:

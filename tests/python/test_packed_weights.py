@@ -229,13 +229,14 @@ def test_a_table_and_the_head_that_is_tied_to_it_read_one_tensor(dtype: int, op:
     assert len(plan.constants) < N * K  # the numbers of 4 bits and their scales, once
 
 
-def test_numbers_of_4_bits_are_only_dequantized() -> None:
+@pytest.mark.parametrize("op", ["Cast", "Identity", "Transpose", "Flatten"])
+def test_numbers_of_4_bits_are_only_dequantized(op: str) -> None:
     tensor = helper.make_tensor("w", TensorProto.INT4, (4, 5), [1] * 20)
-    node = helper.make_node("Cast", ["w"], ["y"], "cast", to=1)
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, (4, 5))
+    node = helper.make_node(op, ["w"], ["y"], "only", **({"to": 1} if op == "Cast" else {}))
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT if op == "Cast" else TensorProto.INT4, None)
     graph = helper.make_graph([node], "g", [], [y], [tensor])
     stored = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    with pytest.raises(UnsupportedError, match=r"Cast node 'cast': dtype int4 is not supported"):
+    with pytest.raises(UnsupportedError, match=rf"{op} node 'only': dtype int4 is not supported"):
         artifacts_of(stored.SerializeToString())
 
 

@@ -99,6 +99,9 @@ def test_no_number_moves_by_more_than_a_step(bits: int, turned: bool, gemm: bool
     # Half a step, or a whole one where the number above the greatest is missing.
     assert (abs(found - weight.T) <= step * (1 + 1e-5)).all()
     assert (abs(found - weight.T) <= step * 0.5 * (1 + 1e-5)).mean() > 0.95
+    held = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
+    zeros = held[f"fc.weight_Q{bits}"][3, 0]
+    assert (zeros == (0x88 if bits == 4 else 0x80)).all(), "a block of zeros has the numbers that stand for zero"
     x = np.random.default_rng(1).standard_normal((5, len(weight))).astype(np.float32)
     held = {t.name: numpy_helper.to_array(t).astype(np.float64) for t in model.graph.initializer}
     expected = (x @ found.T + held.get("bias", 0)) @ held["head.weight"]

@@ -105,7 +105,8 @@ class FitCheckpoint:
         snapshot, core = Snapshot.from_bytes(contents), self.session.core
         self._check_options(snapshot)
         session = read_session(core, snapshot)
-        record = read_fit(snapshot, self.options, core.get_parameters_size(False))
+        by_rows = core.models.counts["train"].output is None
+        record = read_fit(snapshot, self.options, core.get_parameters_size(False), by_rows=by_rows)
         for epoch in record.epochs:
             self._check_watched(epoch, watched)
         write_record(core, session)
@@ -155,16 +156,17 @@ class FitRecord:
     best: np.ndarray | None
 
 
-def read_fit(snapshot: Snapshot, options: Mapping[str, Any], size: int) -> FitRecord:
+def read_fit(snapshot: Snapshot, options: Mapping[str, Any], size: int, *, by_rows: bool) -> FitRecord:
     """Check everything that a fit takes of a snapshot which a fit with these options wrote.
 
-    `size` is the number of elements of the parameters. Raises CheckpointError for values that no fit leaves.
+    `size` is the number of elements of the parameters; `by_rows`: losses were divided by the number of rows. Raises
+    CheckpointError for values that no fit leaves.
     """
     record = fields.parse(snapshot.metadata, "history")
     epochs = fields.array(record.get("epochs", fields.MISSING), "history.epochs")
     done = [read_epoch(epoch, k) for k, epoch in enumerate(epochs)]
     losses = read_floats(snapshot, "losses", None)
-    position = read_position(snapshot, options, len(done), len(losses))
+    position = read_position(snapshot, options, len(done), len(losses), by_rows=by_rows)
     before = losses[: len(losses) - position.step]
     # Batches that on_nan undid have NaN as loss, and are no steps.
     steps = sum(epoch.steps for epoch in done)
@@ -173,7 +175,9 @@ def read_fit(snapshot: Snapshot, options: Mapping[str, Any], size: int) -> FitRe
     return FitRecord(position, done, losses, best)
 
 
-def read_position(snapshot: Snapshot, options: Mapping[str, Any], epochs: int, losses: int) -> Position:
+def read_position(
+    snapshot: Snapshot, options: Mapping[str, Any], epochs: int, losses: int, *, by_rows: bool
+) -> Position:
     """Return the position of the fit, which has this many epochs and losses."""
     record = fields.mapping(fields.parse(snapshot.metadata, "position"), "position")
     rows, size = options["rows"], options["batchSize"]
@@ -185,13 +189,16 @@ def read_position(snapshot: Snapshot, options: Mapping[str, Any], epochs: int, l
         return fields.count(record.get(name, fields.MISSING), f"position.{name}", least, most)
 
     step = count("step", most=batches)
-    trained = count("rows", most=(fields.MOST if step else 0) if size is None else step * size)
+    # Weights of labels may be any numbers.
+    trained = fields.number(record.get("rows", fields.MISSING), "position.rows")
+    if by_rows or not step:
+        count("rows", most=0 if not step else fields.MOST if size is None else step * size)
     field = "position.lossSum"
     loss = fields.number(record.get("lossSum", fields.MISSING), field)
     if not trained and loss:
         fields.refuse(loss, field, "0")
     epoch, updates = count("epoch", epochs, epochs), count("optimizerSteps", most=losses)
-    return Position(epoch=epoch, step=step, loss_sum=loss, rows=float(trained), optimizer_steps=updates)
+    return Position(epoch=epoch, step=step, loss_sum=loss, rows=trained, optimizer_steps=updates)
 
 
 def read_floats(snapshot: Snapshot, name: str, size: int | None) -> np.ndarray:

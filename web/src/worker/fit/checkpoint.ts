@@ -43,7 +43,9 @@ export class CheckpointWriter {
     const snapshot = readSnapshot(file);
     checkOptions(snapshot, name, JSON.parse(options) as FitOptions);
     const session = this.#core.read(snapshot);
-    const record = readFit(snapshot, JSON.parse(options) as FitOptions, this.#core.getParametersSize(false));
+    const byRows = this.#core.host.lossCounts.train.output === null;
+    const size = this.#core.getParametersSize(false);
+    const record = readFit(snapshot, JSON.parse(options) as FitOptions, size, byRows);
     checkWatched(record.epochs, name, watched);
     this.#core.restore(session);
     return record;

@@ -419,7 +419,7 @@ export class WorkerFit {
       } else {
         const run = (overwrite: boolean): MaybePromise<Stepped> =>
           withValue(steps.run(rows, overwrite), (plan) => ({
-            loss: readLoss(core.host, plan, name),
+            loss: this.#lossOf(() => readLoss(core.host, plan, name)),
             weight: output === null ? rows.length : readLoss(core.host, plan, output),
           }));
         yield { run, failed };
@@ -431,9 +431,19 @@ export class WorkerFit {
     const name = this.#spec.loss;
     const { output } = this.#core.host.lossCounts.train;
     return withValue(this.#core.step("train", feeds, fetchesOfLoss(name, output)), ({ results: [loss, count] }) => ({
-      loss: scalarOf(loss, name),
+      loss: this.#lossOf(() => scalarOf(loss, name)),
       weight: output === null ? rows : scalarOf(count, output),
     }));
+  }
+
+  /** The loss of a step; where it is not one number, the fit has begun nevertheless: the gradients are others now. */
+  #lossOf(read: () => number): number {
+    try {
+      return read();
+    } catch (error) {
+      this.#core.host.memory.demand("tw_fit_trained", NaN, 0);
+      throw error;
+    }
   }
 
   *#batchesInOrder(columns: Columns): Generator<WireBatch> {

@@ -86,14 +86,15 @@ export function checkWatched(epochs: readonly EpochRecord[], name: string, watch
  * Read the state that a fit with these options resumes from.
  *
  * @param size - elements of the parameters
+ * @param byRows - losses were divided by the number of rows
  * @throws CheckpointError for values that no fit leaves
  */
-export function readFit(snapshot: TensorFile, options: FitOptions, size: number): FitRecord {
+export function readFit(snapshot: TensorFile, options: FitOptions, size: number, byRows: boolean): FitRecord {
   const told = fields.mapping(fields.parse(snapshot.metadata, "history"), "history");
   const epochs = fields.array(told["epochs"], "history.epochs").map(readEpoch);
   const steps = epochs.reduce((sum, epoch) => sum + epoch.steps, 0);
   const losses = new Float32Array(readFloats(snapshot, "losses", null).buffer);
-  const position = readPosition(snapshot, options, epochs.length, losses.length);
+  const position = readPosition(snapshot, options, epochs.length, losses.length, byRows);
   // Batches that onNaN undid have a loss of NaN, and do not count as steps.
   const before = losses.subarray(0, losses.length - position.step).filter((loss) => !Number.isNaN(loss));
   fields.count(before.length, "number of losses of epochs that are done", steps, steps);
@@ -102,14 +103,24 @@ export function readFit(snapshot: TensorFile, options: FitOptions, size: number)
 }
 
 /** Check how far the fit was, which has so many epochs and losses. */
-function readPosition({ metadata }: TensorFile, options: FitOptions, epochs: number, losses: number): FitPosition {
+function readPosition(
+  { metadata }: TensorFile,
+  options: FitOptions,
+  epochs: number,
+  losses: number,
+  byRows: boolean,
+): FitPosition {
   const record = fields.mapping(fields.parse(metadata, "position"), "position");
   const { rows: given, batchSize: size, remainder } = options;
   const batches = given === null || size === null ? Infinity : countBatches(given, size, remainder ?? "keep");
   const count = (name: keyof FitPosition, least = 0, most?: number): number =>
     fields.count(record[name], `position.${name}`, least, most);
   const step = count("step", 0, Math.min(losses, batches));
-  const rows = count("rows", 0, size !== null ? step * size : step === 0 ? 0 : undefined);
+  // Weights of labels may be any numbers.
+  const rows = fields.number(record["rows"], "position.rows");
+  if (byRows || step === 0) {
+    count("rows", 0, step === 0 ? 0 : size === null ? undefined : step * size);
+  }
   const lossSum = fields.number(record["lossSum"], "position.lossSum");
   if (rows === 0 && lossSum !== 0) {
     fields.refuse(lossSum, "position.lossSum", "0");

@@ -52,7 +52,7 @@ def test_the_camera_can_be_used_in_the_site(camera_browser: Browser, address: st
     page.goto(f"{address}examples/camera.html")
     frame = shown(page)
     frame.locator(".record").first.click()
-    expect(frame.locator(".record + output").first).to_have_text("20", timeout=60_000)
+    expect(frame.locator(".count output").first).to_have_text("20", timeout=60_000)
     files = [{"name": f"{k}.png", "mimeType": "image/png", "buffer": stripes(k)} for k in range(20)]
     frame.locator(".files").nth(1).set_input_files(files)  # type: ignore[arg-type]
     frame.locator("#train").click()

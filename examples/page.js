@@ -44,5 +44,7 @@ export function progressOf(epochs) {
   };
 }
 
-env.onProgress = ({ stage, percent }) =>
+env.onProgress = ({ stage, percent }) => {
   show(stage === "compile" ? "Compiling the training step …" : `Loading ${stage}, ${percent} %`, percent / 100);
+  if (stage === "compile") $("#bar").removeAttribute("value"); // it has no known length
+};

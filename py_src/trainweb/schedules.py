@@ -18,7 +18,7 @@ from inspect import getdoc
 from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
 
 from trainweb import messages
-from trainweb._names import public_names
+from trainweb._names import Hiding, public_names
 from trainweb.formulas import Course, Formula, Rule
 from trainweb.settings import Choice, Kind, NotNegative, Number, Positive, Whole, checked, fields_of, make
 
@@ -68,7 +68,7 @@ class Schedule:
 
 
 @dataclass(eq=False, repr=False)
-class ByFormula(Schedule):
+class ByFormula(Schedule, metaclass=Hiding, hidden=("changes", "factor", "rule", "settings", "state")):
     """Base class: a subclass has its settings as fields, and formulas of them, which pages compute, too.
 
     Names in formulas are settings, the state, and "step", the optimizer steps that were done before. A setting that is

@@ -107,6 +107,24 @@ def test_its_artifacts_make_the_same_session_again(js: JsPage) -> None:
     assert first == second
 
 
+def test_built_artifacts_keep_the_rate(js: JsPage) -> None:
+    """Given in either place; and the configuration of a check has the same settings."""
+    rates, code = js.run(
+        f"""{OPEN}
+        const rates = [];
+        for (const given of [{{}}, {{ learningRate: 0.25 }}, {{ optimizer: {{ type: "SGD", learningRate: 0.5 }} }}]) {{
+            const made = {{ ...config, ...given }};
+            const s = await TrainingSession.create(await buildArtifacts(url, made));
+            rates.push(await s.getLearningRate());
+            await s.release();
+        }}
+        const checked = {{ ...config, optimizer: {{ type: "SGD", learningRate: 0.5 }} }};
+        return [rates, (await inspectModel(url, checked)).code.javascript];"""
+    )
+    assert rates == [float(np.float32(0.001)), 0.25, 0.5]
+    assert "learningRate: 0.5" in code
+
+
 def test_frozen_parameters_stay(js: JsPage) -> None:
     sizes, moved = js.run(
         f"""{OPEN}
@@ -146,7 +164,10 @@ ADAMW = "type: 'AdamW'"
         (
             "open({ learningRates: 1 })",
             "TypeError",
-            ["config has no setting 'learningRates'; did you mean 'learningRate'?", "loss, optimizer, lora, ema, "],
+            [
+                "config has no setting 'learningRates'; did you mean 'learningRate'?",
+                "loss, optimizer, learningRate, lora, ema, ",
+            ],
         ),
         ("open({ loss: undefined })", "ModelError", ["config needs the setting 'loss'"]),
         (f"open({{ optimizer: {{ {ADAMW}, epsilom: 1 }} }})", "TypeError", ["AdamW has no setting 'epsilom'"]),

@@ -305,6 +305,10 @@ def test_images_show_pixels_and_mark_mistakes(js: JsPage) -> None:
     found = js.run(
         f"""{EPOCHS}
         const images = place("trainweb-images");
+        const shown = () => images.shadowRoot.textContent;
+        const empty = [shown()];
+        images.items = [];
+        empty.push(shown());
         const image = new Tensor("float32", Float32Array.of(0, 1, 2, 4), [1, 2, 2]);
         const [label, predicted] = ["cat", "dog"];
         images.items = [{{ image, label, predicted }}, {{ image, label, predicted: label }}, {{ image }}];
@@ -314,8 +318,9 @@ def test_images_show_pixels_and_mark_mistakes(js: JsPage) -> None:
         const pixels = [...canvas.getContext("2d").getImageData(0, 0, 2, 2).data];
         const error = await failure(() => {{ images.items = [{{ image: new Tensor("float32", [1, 2], [2]) }}]; }});
         images.remove();
-        return {{ texts, pixels, error: error.message }};"""
+        return {{ texts, pixels, empty, error: error.message }};"""
     )
+    assert found["empty"] == ["The images appear here.", "There are no such images."]
     assert found["texts"] == [["wrong", "cat → dog"], ["", "cat"], ["", ""]]
     grey = [0, 64, 128, 255]
     assert found["pixels"] == [value for g in grey for value in (g, g, g, 255)]

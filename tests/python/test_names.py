@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import trainweb
+from trainweb import schedules
 from trainweb.arguments import nearest
 from trainweb.artifacts import build_artifacts
 from trainweb.data import Dataset, from_csv
@@ -112,4 +113,12 @@ def test_completion_leaves_out_internals() -> None:
             (state, "parameters", ["lent", "to_checkpoint", "gradient", "optimizer", "store", "latest"]),
         ):
             assert public in dir(value) and not set(internal) & set(dir(value))
+    for made, public, internal in (
+        (optim.AdamW(), "group", ["add_update", "fields", "flag", "moments", "operator", "settings"]),
+        (optim.Lookahead(), "average", ["rule"]),
+        (CrossEntropyLoss(), "build", ["n_inputs", "settings"]),
+        (schedules.Plateau(0.1), "patience", ["changes", "factor", "rule", "settings", "state"]),
+    ):
+        for shown in (dir(made), dir(type(made))):
+            assert public in shown and not set(internal) & set(shown)
     assert not {"Pairs", "Result"} & set(dir(trainweb.api))

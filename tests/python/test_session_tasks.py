@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from tests.conformance.models import make_model, mlp, normal
 
 import trainweb
-from trainweb.artifacts import build_artifacts
+from trainweb.artifacts import build_artifacts, generate_artifacts
 from trainweb.data import Dataset
 from trainweb.errors import FeedError, ModelError, SessionError
 
@@ -197,6 +198,23 @@ def test_from_model_trains_adapters() -> None:
 def test_the_rate_may_stand_in_two_places(settings: dict[str, Any], rate: float) -> None:
     with opened(**settings) as s:
         assert s.get_learning_rate() == np.float32(rate)
+    built = build_artifacts(mlp(), **{"loss": "CrossEntropyLoss", "optimizer": "AdamW", **settings})
+    with trainweb.TrainingSession(**built) as s:
+        assert s.get_learning_rate() == np.float32(rate)
+
+
+def test_files_of_artifacts_keep_the_rate(tmp_path: Path) -> None:
+    """A step of SGD moves each parameter by its gradient times the rate."""
+    optimizer = {"type": "SGD", "learning_rate": 0.3}
+    generate_artifacts(mlp(), loss="CrossEntropyLoss", optimizer=optimizer, artifact_directory=tmp_path)
+    files = [str(tmp_path / f"{name}_model.onnx") for name in ("training", "eval", "optimizer")]
+    state = trainweb.CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    with trainweb.TrainingSession(state, *files) as s:
+        s.train_step(rows(8))
+        before = s.get_parameter("fc1.weight")
+        gradient = s.get_gradient("fc1.weight")
+        s.optimizer_step()
+        np.testing.assert_allclose(s.get_parameter("fc1.weight"), before - 0.3 * gradient, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize(

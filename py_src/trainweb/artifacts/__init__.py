@@ -31,6 +31,7 @@ def generate_artifacts(
     clip_grad_norm: float | None = None,
     clip_grad_value: float | None = None,
     ema: Mapping[str, Any] | None = None,
+    learning_rate: float | None = None,
 ) -> None:
     """Write training_model.onnx, eval_model.onnx, optimizer_model.onnx and checkpoint.
 
@@ -43,7 +44,8 @@ def generate_artifacts(
     nominal_checkpoint : bool
         Also write nominal_checkpoint.
     model, requires_grad, frozen_params, loss, optimizer, ort_format, custom_op_library, \
-additional_output_names, loss_input_names, batch_norm, dims, external_data, clip_grad_norm, clip_grad_value, ema
+additional_output_names, loss_input_names, batch_norm, dims, external_data, clip_grad_norm, clip_grad_value, ema, \
+learning_rate
         See `build_artifacts`, also for the errors.
 
     Raises
@@ -72,6 +74,7 @@ additional_output_names, loss_input_names, batch_norm, dims, external_data, clip
         clip_grad_norm=clip_grad_norm,
         clip_grad_value=clip_grad_value,
         ema=ema,
+        learning_rate=learning_rate,
     )
     built.write(directory, prefix, nominal=nominal_checkpoint)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum, EnumMeta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from trainweb.artifacts.evidence import SCALE, Decision
 from trainweb.artifacts.parameters import select_parameters
 from trainweb.artifacts.recover import exact_names, recover_parameters
 from trainweb.artifacts.remarks import remark_on_inputs, remark_on_loss, remark_on_norms
-from trainweb.checkpoint import Checkpoint, write_checkpoint, write_file_atomically
+from trainweb.checkpoint import Checkpoint, Resume, write_checkpoint, write_file_atomically
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import all_nodes, unsupported_nodes
 from trainweb.errors import ModelError, UnknownNameError, UnsupportedError
@@ -40,9 +41,11 @@ from trainweb.onnxblock.models import TRAINED_DTYPE, TrainingModels, build_train
 from trainweb.onnxblock.training import ForwardBlock
 from trainweb.onnxblock.transforms import constants_to_initializers, prune
 from trainweb.ops.frame.functions import write_interchangeable
-from trainweb.settings import Sizes, make
+from trainweb.settings import Number, Sizes, make
 
 BATCH_NORM = ("train", "as_exported")
+RATE = Number(least=0, most=float.fromhex("0x1.fffffep127"))
+"""A learning rate is a float32."""
 QUANTIZED = " Its weights have fewer bits than float32: train the model before it is quantized."
 
 
@@ -90,7 +93,14 @@ class Artifacts:
         Trained and untrained tensors, with reasons.
     """
 
-    def __init__(self, models: TrainingModels, optimizer: Graph | None, decisions: Sequence[Decision] = ()) -> None:
+    def __init__(
+        self,
+        models: TrainingModels,
+        optimizer: Graph | None,
+        decisions: Sequence[Decision] = (),
+        learning_rate: float | None = None,
+    ) -> None:
+        self._resume = None if learning_rate is None else Resume(learning_rate=learning_rate)
         self.decisions = list(decisions)
         self.graphs: tuple[Graph, Graph, Graph | None] = (models.training, models.evaluation, optimizer)
         self._parameters = models.trainable, models.frozen
@@ -139,7 +149,7 @@ class Artifacts:
 
     def contents(self, *, nominal: bool = False) -> Checkpoint:
         """Return the contents of the (nominal) checkpoint."""
-        return generated_checkpoint(*self._parameters, nominal=nominal)
+        return replace(generated_checkpoint(*self._parameters, nominal=nominal), resume=self._resume)
 
     def write(self, directory: Any, prefix: str = "", *, nominal: bool = False) -> None:
         """Write the files under their usual names after `prefix` into a directory that exists.
@@ -192,6 +202,7 @@ def build_artifacts(
     clip_grad_value: float | None = None,
     ema: Mapping[str, Any] | None = None,
     integrity: str | None = None,
+    learning_rate: float | None = None,
 ) -> Artifacts:
     """Build training artifacts in memory.
 
@@ -213,10 +224,10 @@ def build_artifacts(
         arguments of the class.
     optimizer : OptimType, Block, str or dict, optional
         None: there is no optimizer model. A str is the name of a class of `onnxblock.optim`. A dict has that name as
-        "type", the arguments of the class and two more. "groups" is a list of dicts of the arguments of
+        "type", the arguments of the class and three more. "groups" is a list of dicts of the arguments of
         `Optimizer.group`. With "decay_biases_and_norms" False, weight decay leaves out parameters of fewer than two
-        axes. docs/operators.md lists all. Optimizer models with nodes of ai.trainweb run only in trainweb, because ONNX
-        Runtime training has only AdamW and plain SGD.
+        axes. "learning_rate" is the argument of that name. docs/operators.md lists all. Optimizer models with nodes of
+        ai.trainweb run only in trainweb, because ONNX Runtime training has only AdamW and plain SGD.
     additional_output_names : list of str, optional
         Tensors that the training and the eval model return after the loss.
     loss_input_names : list of str, optional
@@ -251,6 +262,9 @@ def build_artifacts(
         that is a Block has `average` instead.
     integrity : str, optional
         The hash that the file of the model must have; see `trainweb.model.read_model`.
+    learning_rate : float, optional
+        The rate that sessions of trainweb start from; 0.001 by default. The checkpoint keeps it in a field that ONNX
+        Runtime does not read.
 
     Returns
     -------
@@ -268,6 +282,7 @@ def build_artifacts(
     flag("nominal_checkpoint", nominal_checkpoint)
     _refuse_unsupported(ort_format, custom_op_library, batch_norm)
     beside = {"clip_grad_norm": clip_grad_norm, "clip_grad_value": clip_grad_value, "ema": ema}
+    optimizer, rate = rate_of(optimizer, learning_rate)
     _check_beside(optimizer, beside)
     graph = _forward_graph(model, external_data, weights, limits, integrity, dims)
     graph = without_unread(graph, loss_input_names, additional_output_names)
@@ -320,7 +335,7 @@ def build_artifacts(
         models.evaluation = cast_outputs(models.evaluation, declared.outputs)
         models.evaluation = note_outputs(models.evaluation, given, declared.outputs)
         made = None if optimizer is None else build_optimizer(_optimizer_block(optimizer, beside), models, graph)
-        return Artifacts(models, made, chosen.decisions)
+        return Artifacts(models, made, chosen.decisions, rate)
 
 
 def _refuse_unsupported(ort_format: bool, custom_op_library: Any, batch_norm: str | None) -> None:
@@ -342,6 +357,28 @@ def _check_beside(optimizer: OptimizerLike, beside: Mapping[str, Any]) -> None:
         raise messages.CLIP_WITHOUT_OPTIMIZER()
     if optimizer is None and beside["ema"] is not None:
         raise messages.EMA_WITHOUT_OPTIMIZER()
+
+
+def rate_of(optimizer: Any, learning_rate: float | None) -> tuple[Any, float | None]:
+    """The optimizer without its learning rate, and the rate of the session; None: the default.
+
+    Raises
+    ------
+    ModelError
+        There are two different rates, an invalid one, or one without an optimizer.
+    """
+    if isinstance(optimizer, Mapping) and "learning_rate" in optimizer:
+        optimizer = dict(optimizer)
+        own = optimizer.pop("learning_rate")
+        RATE.check("optimizer.learning_rate", own)
+        if learning_rate is not None and learning_rate != own:
+            raise messages.TWO_RATES(first=learning_rate, where="optimizer", second=own)
+        learning_rate = own
+    if learning_rate is not None:
+        RATE.check("learning_rate", learning_rate)
+        if optimizer is None:
+            raise messages.RATE_WITHOUT_OPTIMIZER()
+    return optimizer, learning_rate
 
 
 def _forward_graph(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from trainweb._names import public_names
+from trainweb._names import Hiding, public_names
 from trainweb.errors import ModelError
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import Value
@@ -44,7 +44,7 @@ def _weights_of(labels: str, weight: str, counts: str | None) -> str:
     return block.add_node("Gather", [weight, labels])
 
 
-class Loss(Block):
+class Loss(Block, metaclass=Hiding, hidden=("n_inputs", "settings")):
     """A loss that is known by its name. Its settings are the arguments of `__init__`: see `trainweb.settings`."""
 
     n_inputs: ClassVar[int] = 1

@@ -9,7 +9,7 @@ from inspect import Parameter, Signature, get_annotations
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from trainweb import messages
-from trainweb._names import public_names
+from trainweb._names import Hiding, public_names
 from trainweb.errors import ModelError
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.graph import Value
@@ -91,7 +91,11 @@ class Group:
     learning_rate_factor: float
 
 
-class Optimizer(ForwardBlock):
+class Optimizer(
+    ForwardBlock,
+    metaclass=Hiding,
+    hidden=("add_update", "fields", "flag", "moments", "operator", "rule", "settings"),
+):
     """An optimizer model with the inputs that sessions feed. A subclass is one optimizer.
 
     An optimizer is its name, its operator with the kernel, its moments and the arguments of `__init__`. The arguments
@@ -339,7 +343,7 @@ def make_optimizer(
     settings = named_settings("optimizer", given)
     groups: Sequence[Mapping[str, Any]] = settings.pop("groups", [])
     decays = settings.pop("decay_biases_and_norms", True)
-    made = make("optimizer", OPTIMIZERS, settings, ("groups", "decay_biases_and_norms"))
+    made = make("optimizer", OPTIMIZERS, settings, ("learning_rate", "groups", "decay_biases_and_norms"))
     if clip_grad_value is not None:
         made.clip(ClipGradValue(clip_grad_value))
     if clip_grad_norm is not None:

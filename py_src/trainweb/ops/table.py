@@ -103,8 +103,9 @@ configuration. There are two ways to give settings:
 - members of `{"type": "AdamW", ...}`, for `build_artifacts` and `createFromModel`. A page writes them in camelCase, as
   `weightDecay`, and `epsilon` for `eps`.
 
-All optimizers also take `decay_biases_and_norms` and `groups`. A group has `parameters`, `learning_rate_factor` and
-other settings. `clip_grad_norm`, `clip_grad_value` and `ema` are arguments beside the optimizer.
+These members also take `learning_rate`, `decay_biases_and_norms` and `groups`. A group has `parameters`,
+`learning_rate_factor` and other settings. `learning_rate`, `clip_grad_norm`, `clip_grad_value` and `ema` are arguments
+beside the optimizer.
 
 *Moments* are state tensors of each trainable parameter. Checkpoints call them momentum0, momentum1 and so on. Some
 exist only with certain settings.

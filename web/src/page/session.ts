@@ -164,7 +164,7 @@ export class TrainingSession extends SessionMethods {
   ): Promise<TrainingSession> {
     checkModel(model);
     const [artifacts, rate] = takeRate(config);
-    const configJson = resolveConfig(artifacts, ["learningRate"]);
+    const configJson = resolveConfig(artifacts);
     requireLoss(config);
     const options = resolveOptions(sessionOptions);
     const session = await withModel(

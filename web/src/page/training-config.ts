@@ -60,12 +60,10 @@ export interface TrainingConfig {
  * @throws TypeError when it is no object; ModelError when a name is unknown or a value is not allowed
  */
 export function resolveConfig(config: unknown, more: readonly string[] = []): string {
-  if (typeof config !== "object" || config === null || Array.isArray(config)) {
-    throw new TypeError("'config' must be an object that names at least a 'loss'.");
-  }
-  const own = Object.entries(config as Fields).filter(([name]) => !more.includes(name));
+  const [given, rate] = takeRate(config);
+  const own = Object.entries(given).filter(([name]) => !more.includes(name));
   const { loss, optimizer, lora, ema, ...others } = Object.fromEntries(own) as Fields;
-  const resolved = checkFields("config", "", others, CONFIG, ["loss", "optimizer", "lora", "ema", ...more]);
+  const resolved = checkFields("config", "", others, CONFIG, ["loss", "optimizer", "learningRate", "lora", "ema", ...more]);
   if (lora !== undefined && lora !== null) {
     resolved["lora"] = resolveLora(lora, others);
   }
@@ -82,6 +80,9 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
     resolved["optimizer"] = resolveOptimizer(optimizer);
   } else if (others["clipGradNorm"] || others["clipGradValue"]) {
     throw sessionError("CLIP_WITHOUT_OPTIMIZER", {});
+  }
+  if (rate !== null) {
+    resolved["learning_rate"] = rate;
   }
   return JSON.stringify(resolved);
 }
@@ -123,7 +124,7 @@ function resolveLora(given: unknown, others: Fields): Fields {
 
 function resolveOptimizer(given: unknown): Record<string, unknown> {
   const { groups, decayBiasesAndNorms, ...settings } = asFields("optimizer", given);
-  const resolved = resolveKind("optimizer", settings, OPTIMIZERS, ["groups", "decayBiasesAndNorms"]);
+  const resolved = resolveKind("optimizer", settings, OPTIMIZERS, ["learningRate", "groups", "decayBiasesAndNorms"]);
   const name = resolved["type"] as OptimizerType;
   if (decayBiasesAndNorms !== undefined) {
     if (typeof decayBiasesAndNorms !== "boolean") {
@@ -149,13 +150,14 @@ function resolveOptimizer(given: unknown): Record<string, unknown> {
 /**
  * The configuration without its learning rate, and that; null: the default.
  *
- * @throws ModelError when there are two different rates, an invalid one, or one without an optimizer
+ * @throws TypeError when it is no object; ModelError when there are two different rates, an invalid one, or one without
+ *   an optimizer
  */
-export function takeRate(config: TrainingConfig): readonly [config: TrainingConfig, rate: number | null] {
+export function takeRate(config: unknown): readonly [config: TrainingConfig, rate: number | null] {
   if (typeof config !== "object" || config === null || Array.isArray(config)) {
-    return [config, null];
+    throw new TypeError("'config' must be an object that names at least a 'loss'.");
   }
-  const { learningRate = null, ...given } = config;
+  const { learningRate = null, ...given } = config as TrainingConfig;
   const others: { -readonly [Name in keyof TrainingConfig]: TrainingConfig[Name] } = given;
   const { optimizer } = others;
   let rate = learningRate;
@@ -179,7 +181,7 @@ export function takeRate(config: TrainingConfig): readonly [config: TrainingConf
 }
 
 function checkRate(name: string, rate: unknown): void {
-  if (typeof rate !== "number" || !Number.isFinite(rate) || rate < 0) {
-    throw badSetting(name, rate, "a number at least 0");
+  if (typeof rate !== "number" || !Number.isFinite(Math.fround(rate)) || rate < 0) {
+    throw badSetting(name, rate, "a number at least 0 and at most 3.40282e+38");
   }
 }

@@ -27,6 +27,7 @@ export class TrainwebImages extends Panel {
   constructor() {
     super(css);
     this.root.append(this.#figure);
+    this.#figure.replaceChildren(make("p", { className: "empty", textContent: "The images appear here." }));
   }
 
   /** What is shown. */
@@ -42,7 +43,8 @@ export class TrainwebImages extends Panel {
     // Drawn once here, so that errors of items are thrown here.
     const drawn = items.map(itemOf);
     this.#items = items;
-    this.#figure.replaceChildren(make("ul", {}, ...drawn));
+    const none = make("p", { className: "empty", textContent: "There are no such images." });
+    this.#figure.replaceChildren(drawn.length > 0 ? make("ul", {}, ...drawn) : none);
   }
 
   /** @internal */

@@ -48,6 +48,7 @@ LOOP_IN_PYTHON = [
 IN_PAGE = {
     "loss": "loss",
     "optimizer": "optimizer",
+    "learning_rate": "learningRate",
     "requires_grad": "requiresGrad",
     "frozen_params": "frozenParams",
     "loss_input_names": "lossInputNames",

@@ -14,7 +14,7 @@ from trainweb.federated.options import FEDERATED
 from trainweb.fit.find_rate import DOCS as FIND_RATE_DOCS
 from trainweb.fit.find_rate import OPTIONS as FIND_RATE
 from trainweb.fit.options import CHECKPOINT, DEFAULT_BATCH, DOCS, EARLY_STOPPING, FIT, EarlyStopping
-from trainweb.generation.options import GENERATE, GENERATE_DOCS
+from trainweb.generation.options import GENERATE, GENERATE_DOCS, NEUTRAL, SAMPLED
 from trainweb.metrics import METRICS, make_metric
 from trainweb.onnxblock.averages import EMA, ExponentialMovingAverage
 from trainweb.onnxblock.loss import LOSSES
@@ -278,6 +278,10 @@ export interface GenerateFields {{
 }}
 
 {INTERNAL}{table("export const GENERATE: Settings = ", GENERATE)};
+
+{INTERNAL}export const SAMPLED = {json.dumps({camel_case(name): value for name, value in SAMPLED.items()})};
+
+{INTERNAL}export const NEUTRAL: Readonly<Record<string, unknown>> = {json.dumps(NEUTRAL)};
 """)
 
 

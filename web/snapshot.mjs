@@ -94,10 +94,14 @@ COMMAND_LINE = {"trainweb.__main__", "trainweb.cli"}  # takes megabytes of the s
 BRIDGE = "trainweb.flower"  # a server, which no page can be
 # What only somebody's own Python calls, and no worker of a page.
 CALLED_BY_PYTHON = {
-    "trainweb.api", "trainweb.compat.older_optimizers", "trainweb.compat.onnxruntime", "trainweb.data.files", "trainweb.data.images",
-    "trainweb.federated.privacy", "trainweb.federated.secure", "trainweb.generation.generate", "trainweb.generation.text",
-    "trainweb.lora.quantize", "trainweb.ops.table", "trainweb.torch", "trainweb.training.calls",
-    "trainweb.training.ort.inference_session"}
+    "trainweb.api", "trainweb.checkpoint.store", "trainweb.compat.older_optimizers", "trainweb.compat.onnxruntime",
+    "trainweb.data.files", "trainweb.data.images",
+    "trainweb.federated.privacy", "trainweb.federated.secure", "trainweb.generation.generate",
+    "trainweb.generation.pretrained", "trainweb.generation.text", "trainweb.lora.quantize", "trainweb.ops.table",
+    "trainweb.torch", "trainweb.training.calls", "trainweb.training.core", "trainweb.training.creation",
+    "trainweb.training.inert", "trainweb.training.ort.inference_session", "trainweb.training.ort.options",
+    "trainweb.training.ort.profile", "trainweb.training.reports", "trainweb.training.session_tasks",
+    "trainweb.training.snapshot", "trainweb.training.store"}
 
 # First, while the heap has large holes: its peak would enlarge a heap that is fuller.
 from trainweb.model.schema import messages

@@ -473,6 +473,14 @@ TEXT_WITHOUT_TOKENIZER = Message(
     errors.ModelError,
     "{name!r} is text, which needs a tokenizer: give 'tokenizer', or token ids.",
 )
+NO_GRAPH_FILE = Message(
+    errors.ModelError,
+    "{folder!r} has no {names}. Export the model to ONNX into this folder, or name the path of its graph with 'file'.",
+)
+NOT_JSON = Message(
+    errors.ModelError,
+    "{name} cannot be read as JSON: {fault}.",
+)
 NOT_A_TOKENIZER = Message(
     errors.ModelError,
     "'tokenizer' is {given}, which has no function encode. Give a tokenizer whose encode makes token ids of a text.",
@@ -483,6 +491,17 @@ NOT_TOKEN_IDS = Message(
 )
 NOT_TEXTS = Message(
     errors.FeedError, "'texts' is {given}; it must be a list of texts, or of pairs with 'prompt' and 'completion'."
+)
+NO_CHAT_TEMPLATE = Message(
+    errors.ModelError,
+    "Text {position} is a chat, and the tokenizer has no function apply_chat_template. Give the tokenizer of "
+    "transformers.",
+    page="Text {position} is a chat, and the tokenizer has no function apply_chat_template. Give the tokenizer of "
+    "@huggingface/transformers.",
+)
+NO_ANSWER = Message(
+    errors.FeedError,
+    "Text {position} is a chat whose 'messages' do not end with one of the role 'assistant': nothing is to be learned.",
 )
 NOT_A_TEXT = Message(
     errors.FeedError,

@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser
-from tests.python.test_generate import GOLDEN, MODELS, OPENED, PARAMETERS, learn, release, tokens_of, training
+from tests.python.test_generate import (
+    GOLDEN,
+    MODELS,
+    OPENED,
+    PARAMETERS,
+    inference,
+    learn,
+    release,
+    tokens_of,
+    training,
+)
 
 from .js_session import JsPage, open_js_page
 from .server import Site
@@ -223,3 +233,42 @@ def test_faults_are_those_of_python(page: JsPage) -> None:
         assert given.startswith(f"{name}: "), given
         assert text in given
     assert not OPENED
+
+
+def test_an_inference_session_generates_between_runs(page: JsPage) -> None:
+    found = page.run(
+        START
+        + """
+        const { InferenceSession } = trainweb;
+        const s = await InferenceSession.create("/llama.onnx", { reproducible: true });
+        const tensor = (values) => new Tensor("int64", BigInt64Array.from(values, BigInt), [1, values.length]);
+        const feeds = { input_ids: tensor(given.short), attention_mask: tensor(given.short.map(() => 1)) };
+        const before = Array.from((await s.run(feeds)).logits.data);
+        const [one, other] = [given.short, given.long].map((prompt) => s.generate(prompt, { maxTokens: 10 }));
+        const turns = [[], []];
+        for (let k = 0; k < 10; k++) {
+          turns[0].push((await one.next()).value.token);
+          await s.run(feeds);
+          turns[1].push((await other.next()).value.token);
+        }
+        const after = Array.from((await s.run(feeds)).logits.data);
+        const drawn = await all(s.generate(given.short, { maxTokens: 12, temperature: 1.3, seed: 4 }));
+        const faults = [
+          await fault(() => s.generate([1], { adapter: false })),
+          await fault(() => s.generate([1], { topK: 3 }).next()),
+          await fault(() => s.generate([61]).next()),
+        ];
+        const tokens = s.generate([1, 2]);
+        await tokens.next();
+        await s.release();
+        faults.push(await fault(() => tokens.next()), await fault(() => s.generate([1]).next()));
+        return { turns, same: String(before) === String(after), drawn, faults };
+        """,
+        given=GIVEN,
+    )
+    assert found["turns"] == [SHORT["tokens"][:10], LONG["tokens"][:10]] and found["same"]
+    session = inference("llama", reproducible=True)
+    assert found["drawn"] == tokens_of(session, SHORT["prompt"], 12, temperature=1.3, seed=4)
+    parts = ["TypeError: 'adapter' is of", "ModelError: 'topK' changes", "FeedError: ", *["ReleasedError"] * 2]
+    for given, part in zip(found["faults"], parts, strict=True):
+        assert given.startswith(part), given

@@ -25,12 +25,15 @@ CALLS = {
     "FederatedClient.round(options)": "session.federated().round(new Float32Array(432).fill(0.1), data, o)",
     "GradientGraphBuilder.build(sessionOptions)": "new GradientGraphBuilder(model, ['logits'], ['x']).build(o)",
     "InferenceSession.create(options)": "InferenceSession.create(model, o)",
+    "InferenceSession.generate(options)": "inference.generate([1], o).next()",
     "InferenceSession.run(options)": "inference.run({ x: data.x }, o)",
     "SecureMember.mask(options)": "(await SecureMember.create('a', 'r')).mask(new Float32Array(2), {}, o)",
     "TrainingSession.create(sessionOptions)": "TrainingSession.create(files, o)",
     "TrainingSession.create(trainingOptions)": "TrainingSession.create(o)",
     "TrainingSession.createFromModel(config)": "TrainingSession.createFromModel(model, o)",
     "TrainingSession.createFromModel(sessionOptions)": "TrainingSession.createFromModel(model, config, o)",
+    "TrainingSession.createFromPretrained(config)": "TrainingSession.createFromPretrained(folder, o)",
+    "TrainingSession.createFromPretrained(sessionOptions)": "TrainingSession.createFromPretrained(folder, {}, o)",
     "TrainingSession.evaluate(options)": "session.evaluate(data, o)",
     "TrainingSession.explain(options)": "session.explain(data, o)",
     "TrainingSession.export(options)": "session.export(o)",
@@ -123,7 +126,7 @@ EXEMPT = (
     # Steps that datasets fit; they are checked by field.
     r"^Dataset\.preprocess\(steps\)",
     # A tensor that a tokenizer gives.
-    r"^TrainingSession\.generate\(prompt\)",
+    r"^(Training|Inference)Session\.generate\(prompt\)",
     # Events, which fits make.
     r"^Trainweb\w+\.(add|listener)\(_?event\)",
 )
@@ -137,6 +140,7 @@ const data = {
 };
 Object.assign(window, {
   model, files, config, data,
+  folder: [new File([await (await fetch(model)).arrayBuffer()], "model.onnx")],
   session: await TrainingSession.createFromModel(model, config),
   state: await CheckpointState.load(files.checkpointState),
   inference: await InferenceSession.create(model),

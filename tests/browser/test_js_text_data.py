@@ -15,10 +15,17 @@ from .server import Site
 
 RUN = """
     const id = (letter) => letter === "\\n" ? 99 : letter.charCodeAt(0) - 97;
-    const encode = (text) => Array.from(text.replaceAll("yy", "\\n"), id);
-    const letters = { encode, eos_token_id: given.end };
-    const forms = [letters, { ...letters, encode: (text) => ({ ids: encode(text) }) },
-      { ...letters, encode: (text) => BigInt64Array.from(encode(text), BigInt) }];
+    const encode = (text, { add_special_tokens = true } = {}) => {
+      if (add_special_tokens === text.startsWith("i")) throw new Error("special tokens");
+      return Array.from(text.replaceAll("yy", "\\n"), id);
+    };
+    const apply_chat_template = (chat, { tokenize, add_generation_prompt = false }) => {
+      if (tokenize !== false) throw new Error("tokenize");
+      return chat.map(({ content }) => `i${content}j`).join("") + (add_generation_prompt ? "i" : "");
+    };
+    const letters = { encode, eos_token_id: given.end, apply_chat_template };
+    const forms = [letters, { ...letters, encode: (...given) => ({ ids: encode(...given) }) },
+      { ...letters, encode: (...given) => BigInt64Array.from(encode(...given), BigInt) }];
     return given.cases.map(([texts, options]) => forms.map((tokenizer) => {
       try {
         const { columns } = trainweb.Dataset.fromText(texts, tokenizer, options);
@@ -58,3 +65,6 @@ def test_several_texts_need_an_end_and_a_tokenizer(page: JsPage) -> None:
         call = f"trainweb.Dataset.fromText(['abc'], {tokenizer}, {{ length: 2 }});"
         found = page.failure(call)
         assert found["name"] == "ModelError" and part in found["message"]
+    chat = "{ messages: [{ role: 'user', content: 'a' }, { role: 'assistant', content: 'b' }] }"
+    call = f"trainweb.Dataset.fromText([{chat}], {{ encode: () => [1, 2] }}, {{ length: 2 }});"
+    assert "@huggingface/transformers" in page.failure(call)["message"]

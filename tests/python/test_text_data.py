@@ -16,6 +16,13 @@ from trainweb.errors import TrainwebError
 __all__ = ["release"]  # the fixture
 
 END = 9
+
+
+def chat(*turns: str) -> dict[str, Any]:
+    """A chat of a user and an assistant."""
+    return {"messages": [{"role": ("user", "assistant")[k % 2], "content": text} for k, text in enumerate(turns)]}
+
+
 PAIRS = [{"prompt": "ab", "completion": "c"}, {"prompt": "d", "completion": "ef"}]
 BOTH = ["input_ids", "attention_mask", "position_ids", "labels"]
 TABLE: list[tuple[list[Any], dict[str, Any], dict[str, list[list[int]]]]] = [
@@ -59,6 +66,22 @@ TABLE: list[tuple[list[Any], dict[str, Any], dict[str, list[list[int]]]]] = [
         {"length": 3, "mask_prompt": True},
         {"input_ids": [[23, 99, 25]], "labels": [[99, 25, 9]]},
     ),
+    (  # the template has the letter i before a turn and j after it, and the tokens around texts are its own
+        [chat("ab", "c"), "ab"],
+        {"length": 7, "pack": False},
+        {
+            "input_ids": [[8, 0, 1, 9, 8, 2, 0], [0, 1, 0, 0, 0, 0, 0]],
+            "labels": [[0, 1, 9, 8, 2, 9, -100], [1, 9, -100, -100, -100, -100, -100]],
+        },
+    ),
+    (
+        [chat("ab", "c", "d", "e")],
+        {"length": 12, "pack": False, "mask_prompt": True},
+        {
+            "input_ids": [[8, 0, 1, 9, 8, 2, 9, 8, 3, 9, 8, 4]],
+            "labels": [[*[-100] * 10, 4, 9]],
+        },
+    ),
 ]
 """Written by hand: a is 0, b 1; the letters yy are the token 99."""
 
@@ -68,6 +91,9 @@ FAULTS: list[tuple[Any, dict[str, Any], str]] = [
     (["abc", 3], {"length": 4}, "Text 1 is"),
     ([{"prompt": "a"}], {"length": 4}, "Text 0 is"),
     ([{"prompt": "a", "completion": "b", "system": "c"}], {"length": 4}, "Text 0 is"),
+    ([chat("a", "b"), chat("a")], {"length": 4}, "Text 1 is a chat whose 'messages' do not end with one of the role"),
+    ([{"messages": []}], {"length": 4}, "Text 0 is a chat whose 'messages' do not end"),
+    ([{"messages": "ab"}], {"length": 4}, "Text 0 is a chat whose 'messages' do not end"),
     (["abc", ""], {"length": 4}, "Text 1 is empty"),
     ([{"prompt": "a", "completion": ""}], {"length": 4}, "Text 0 is empty"),
     (["abc"], {"length": 4, "mask_prompt": True}, "Text 0 has no prompt"),
@@ -86,8 +112,13 @@ class Letters:
 
     eos_token_id: int | None = END
 
-    def encode(self, text: str) -> Any:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> Any:
+        assert add_special_tokens is not text.startswith("i")
         return [99 if one == "\n" else ord(one) - 97 for one in text.replace("yy", "\n")]
+
+    def apply_chat_template(self, chat: list[Any], *, tokenize: bool, add_generation_prompt: bool = False) -> str:
+        assert not tokenize
+        return "".join(f"i{one['content']}j" for one in chat) + "i" * add_generation_prompt
 
     def decode(self, ids: list[int]) -> str:
         return "".join(chr(97 + one) for one in ids)
@@ -102,6 +133,7 @@ class Encoding:
 
 class Objects(Letters):
     eos_token_id = None
+    apply_chat_template = None
 
     def encode(self, text: str) -> Encoding:
         return Encoding(super().encode(text))
@@ -167,6 +199,8 @@ def test_end_tokens_and_tokenizers() -> None:
         Dataset.from_text(["a"], Objects(), length=2, pack=False)
     with pytest.raises(TrainwebError, match="'tokenizer' is object, which has no function encode"):
         Dataset.from_text(["a"], object(), length=2)
+    with pytest.raises(TrainwebError, match="Text 0 is a chat, and the tokenizer has no function apply_chat_template"):
+        Dataset.from_text([chat("a", "b")], Objects(), length=2)
     with pytest.raises(TrainwebError, match="encode returned str"):
         Dataset.from_text(["a"], Echo(), length=2)
 

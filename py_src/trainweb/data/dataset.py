@@ -282,7 +282,7 @@ class Dataset:
     @staticmethod
     @checks_keywords
     def from_text(
-        texts: Iterable[str | Mapping[str, str]],
+        texts: Iterable[str | Mapping[str, Any]],
         tokenizer: Any,
         *,
         length: int,
@@ -298,7 +298,8 @@ class Dataset:
         Parameters
         ----------
         texts : iterable of str or dict
-            Texts, or dicts with "prompt" and "completion", which are joined.
+            Texts, or dicts with "prompt" and "completion", which are joined, or with the "messages" of a chat. The
+            tokenizer's ``apply_chat_template`` makes it text. The prompt of a chat is all before the last answer.
         tokenizer
             An object whose ``encode`` makes ids of a text, as of `transformers` and `tokenizers`.
         length : int

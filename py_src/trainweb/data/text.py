@@ -27,13 +27,17 @@ class Tokens:
     labels: np.ndarray
 
 
-def encoded(tokenizer: Any, text: str) -> np.ndarray:
+def encoded(tokenizer: Any, text: str, **settings: bool) -> np.ndarray:
     """The ids of a text, int64 of shape (N,).
 
     Parameters
     ----------
     tokenizer
         Anything whose `encode` gives a list of ids, or an object that has them as `ids`.
+    text
+        The text.
+    **settings
+        Arguments of `encode`.
 
     Raises
     ------
@@ -43,7 +47,7 @@ def encoded(tokenizer: Any, text: str) -> np.ndarray:
     encode = getattr(tokenizer, "encode", None)
     if not callable(encode):
         raise messages.NOT_A_TOKENIZER(given=type(tokenizer).__name__)
-    found = encode(text)
+    found = encode(text, **settings)
     ids = np.asarray(getattr(found, "ids", found))
     if ids.size == 0:
         return np.zeros(0, np.int64)
@@ -99,7 +103,27 @@ def _end_token(tokenizer: Any, given: int | None, texts: int) -> int | None:
 
 
 def _tokens(tokenizer: Any, item: Any, position: int, end: int | None, *, is_masked: bool) -> Tokens:
-    """A text or pair; `position` is for errors."""
+    """A text, a pair or a chat; `position` is for errors."""
+    settings = {}
+    if isinstance(item, Mapping) and {*item} == {"messages"}:
+        prompt, whole = _chat(tokenizer, item["messages"], position)
+        # The template has the tokens around the text, and the one at the end.
+        settings["add_special_tokens"], end = False, None
+    else:
+        prompt, whole = _pair(item, position, is_masked=is_masked)
+    ids = encoded(tokenizer, whole, **settings)
+    if end is not None and ids[-1:].tolist() != [end]:
+        ids = np.append(ids, end)
+    labels = ids.copy()
+    if is_masked and prompt:
+        # A token of both is learned, so the prompt ends where its own ids differ from those of the whole.
+        own = encoded(tokenizer, prompt, **settings)[: len(ids)]
+        labels[: np.argmin(np.append(own == ids[: len(own)], False))] = IGNORED
+    return Tokens(ids, labels)
+
+
+def _pair(item: Any, position: int, *, is_masked: bool) -> tuple[str, str]:
+    """The prompt, and the whole text."""
     prompt, completion = "", item
     if isinstance(item, Mapping) and {*item} == {"prompt", "completion"}:
         prompt, completion = item["prompt"], item["completion"]
@@ -109,15 +133,18 @@ def _tokens(tokenizer: Any, item: Any, position: int, end: int | None, *, is_mas
         raise messages.NOT_A_TEXT(position=position, given=type(item).__name__)
     if completion == "":
         raise messages.EMPTY_TEXT(position=position)
-    ids = encoded(tokenizer, prompt + completion)
-    if end is not None and ids[-1:].tolist() != [end]:
-        ids = np.append(ids, end)
-    labels = ids.copy()
-    if is_masked and prompt:
-        # A token of both is learned, so the prompt ends where its own ids differ from those of the whole.
-        own = encoded(tokenizer, prompt)[: len(ids)]
-        labels[: np.argmin(np.append(own == ids[: len(own)], False))] = IGNORED
-    return Tokens(ids, labels)
+    return prompt, prompt + completion
+
+
+def _chat(tokenizer: Any, chat: Any, position: int) -> tuple[str, str]:
+    """The text before the last answer, and the whole text, by the tokenizer's template."""
+    template = getattr(tokenizer, "apply_chat_template", None)
+    if not callable(template):
+        raise messages.NO_CHAT_TEMPLATE(position=position)
+    last = chat[-1] if isinstance(chat, Sequence) and chat else None
+    if not isinstance(last, Mapping) or last.get("role") != "assistant":
+        raise messages.NO_ANSWER(position=position)
+    return template(chat[:-1], tokenize=False, add_generation_prompt=True), template(chat, tokenize=False)
 
 
 def _packed(texts: list[Tokens], length: int) -> dict[str, np.ndarray]:

@@ -46,21 +46,34 @@ class Request:
     text: Text | None
 
 
-def request_of(prompt: Any, stop: Any, tokenizer: Any, settings: Mapping[str, Any]) -> Request:
+def request_of(prompt: Any, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Request:
     """Check the arguments of `generate`.
+
+    Parameters
+    ----------
+    prompt
+        Text or token ids.
+    given
+        The other arguments by name; None: not given.
+    defaults
+        The session's own defaults, which go before those of `GENERATE`.
 
     Raises
     ------
     ModelError, FeedError, TypeError
         An argument is not what it must be.
     """
+    settings = {name: field.default for name, field in GENERATE.items()} | {"stop": (), "tokenizer": None}
+    for found in (defaults, given):
+        settings |= {name: value for name, value in found.items() if value is not None}
     for name, field in GENERATE.items():
-        if settings[name] is not None or not field.is_optional:
+        if settings[name] is not None:
             field.kind.check(name, settings[name])
     if settings["temperature"] == 0:
         for name in ("top_k", "top_p", "seed"):
-            if settings[name] is not None:
+            if given.get(name) is not None:
                 raise messages.GREEDY_SETTING(name=name)
+    stop, tokenizer = settings["stop"], settings["tokenizer"]
     lacks = tokenizer is not None and not all(hasattr(tokenizer, name) for name in ("encode", "decode"))
     if lacks or isinstance(tokenizer, (str, bytes)):
         raise messages.NOT_A_TOKENIZER(given=type(tokenizer).__name__)

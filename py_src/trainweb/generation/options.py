@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from trainweb.data.random import MAX_SEED
 from trainweb.settings import Field, Flag, Number, Whole
 
@@ -14,6 +17,27 @@ GENERATE = {
     "adapter": Field(Flag(), True, is_optional=False),
 }
 """The plain ones; stop, tokenizer and, in a page, signal come besides."""
+
+SAMPLED = {"temperature": 1.0, "top_k": 50}
+"""Defaults of transformers where a repository samples."""
+NEUTRAL: Mapping[str, Any] = {
+    "num_beams": 1,
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "bad_words_ids": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "sequence_bias": None,
+}
+"""Settings of transformers that `generate` does not have, with the values at which they change nothing."""
 
 GENERATE_DOCS = {
     "max_tokens": "Most tokens to write.",

@@ -46,7 +46,7 @@ from .schema import messages
 from .smoothing import smooth_labels
 from .split import SplitModel
 from .tensors import TensorReader
-from .weights import GIVEN, Weights
+from .weights import GIVEN, SPARE, Weights
 
 ATTRIBUTE_FIELD = {
     1: "f",
@@ -136,7 +136,8 @@ def read_model(
     beside = _weights(weights, given, limits)
     with ExternalData(directory, given, beside) as external:
         graph = _Reader(limits, external).model(_split(data, limits))
-        if beside is not None and not beside.is_read:
+        is_spare = weights is None and any(location.startswith(SPARE) for location in given)
+        if beside is not None and not beside.is_read and not is_spare:
             raise ModelError("weights are given, but every initializer of the model has data of its own")
         graph.external_files = tuple(name for name in external.names if name != LOCATION)
         if is_ort:

@@ -13,6 +13,8 @@ from .safetensors import Entry, entries_of
 
 GIVEN = "trainweb:weights"
 """What the locations of weights among external data start with, where a page gives them."""
+SPARE = f"{GIVEN}/spare"
+"""What they start with where a graph may have data of its own, so that they are not needed."""
 SUFFIX = ".safetensors"
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 """Types that a file may have instead of each other."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from trainweb.arguments import checks_keywords, flag, path_of
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
 @checks_keywords
 class SessionTasks:
     """The calls of `TrainingSession` that take a whole model or whole data."""
+
+    tokenizer: Any = None
+    """Tokenizer of `generate` where none is given."""
+    generation_config: Mapping[str, Any] = MappingProxyType({})
+    """Arguments of `generate`, by name, where none are given."""
 
     @classmethod
     def from_model(
@@ -68,6 +74,57 @@ class SessionTasks:
         from trainweb.training.creation import session_of_model
 
         return cast("Self", session_of_model(cls, model, loss, optimizer, learning_rate, lora, options, settings))
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        folder: str | Path,
+        *,
+        loss: LossLike = MappingProxyType({"type": "CrossEntropyLoss", "ignore_index": -100}),
+        file: str | None = None,
+        bits: int | None = None,
+        tokenizer: Any = None,
+        **options: Any,
+    ) -> Self:
+        """A session of a folder with a model, as the Hugging Face hub has them. Nothing is downloaded.
+
+        The graph is ``model.onnx`` or ``onnx/model.onnx``. Initializers without data get it from
+        ``model.safetensors`` or its shards in the same folder. ``generation_config.json`` and ``config.json`` give
+        the defaults of `generate`. ``tokenizer.json`` is read by the package tokenizers.
+
+        Parameters
+        ----------
+        folder : path
+            The folder.
+        loss
+            As of `from_model`; by default cross entropy that ignores the label -100.
+        file : str, optional
+            The path of the graph in the folder.
+        bits : {4, 8}, optional
+            Quantize the weights first, as `trainweb.quantize` does; for adapters on a frozen model.
+        tokenizer : optional
+            The tokenizer, in the place of the one of the folder.
+        **options
+            The other arguments of `from_model`.
+
+        Raises
+        ------
+        ModelError
+            The folder has no graph, or a file of it cannot be read; as `from_model`.
+        """
+        from trainweb.generation.pretrained import Pretrained
+
+        found = Pretrained(folder, file)
+        generation = found.generation()
+        words = found.tokenizer() if tokenizer is None else tokenizer
+        model = found.model(options.get("limits"))
+        if bits is not None:
+            from trainweb.lora.quantize import quantize
+
+            model = quantize(model, bits)
+        session = cls.from_model(model, loss=loss, **options)
+        session.generation_config, session.tokenizer = generation, words
+        return session
 
     def fit(self, data: Any, **options: Any) -> Any:
         """Train on all rows of the data, `epochs` times: `trainweb.Trainer(session).fit`.
@@ -193,28 +250,29 @@ class SessionTasks:
         self,
         prompt: Any,
         *,
-        max_tokens: int = 100,
-        temperature: float = 0.0,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int | None = None,
-        stop: Any = (),
+        stop: Any = None,
         tokenizer: Any = None,
         adapter: bool = True,
     ) -> Iterator[GeneratedToken]:
         """Tokens that a causal language model writes after a prompt, with the current parameters, one by one.
 
         Keys and values of earlier tokens are cached. Training between two tokens is allowed; all tokens are then
-        computed again with the new parameters.
+        computed again with the new parameters. Arguments that are not given come from `generation_config` and
+        `tokenizer` of the session, which `from_pretrained` sets.
 
         Parameters
         ----------
         prompt : str or array_like of int
             Text, which needs a tokenizer, or token ids.
-        max_tokens : int
-            Most tokens to write.
-        temperature : float
-            Divisor of the logits; 0 takes the most likely token.
+        max_tokens : int, optional
+            Most tokens to write; 100 by default.
+        temperature : float, optional
+            Divisor of the logits; 0, the default, takes the most likely token.
         top_k : int, optional
             Choose among so many most likely tokens.
         top_p : float, optional
@@ -247,7 +305,8 @@ class SessionTasks:
         from trainweb.generation.generate import generate, logits_of, request_of
 
         given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-        request = request_of(prompt, stop, tokenizer, {**given, "adapter": adapter})
+        given |= {"stop": stop, "tokenizer": tokenizer, "adapter": adapter}
+        request = request_of(prompt, given, {"tokenizer": self.tokenizer, **self.generation_config})
         core = cast(Any, self).core
         core.check_step("eval")
         return generate(core, logits_of(core.models.own_outputs()), request)

@@ -68,7 +68,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
    * Rows of `length` token ids for a language model, with the next token of each as its label. Labels where nothing is
    * learned are -100: give the loss `ignoreIndex: -100`.
    *
-   * @param texts - texts, or prompts and completions, which are joined
+   * @param texts - texts, prompts and completions, which are joined, or chats, whose prompt is all before the last answer
    * @throws FeedError when there is no text, or one is empty, too long for a row or too short to learn from; ModelError
    *   when a setting is wrong, or the tokenizer is none or has no end token
    */

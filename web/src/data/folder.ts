@@ -20,7 +20,9 @@ export interface ListedFolder {
   readonly classes: readonly string[];
 }
 
-interface Listed {
+/** A file of a folder. */
+export interface Listed {
+  /** Folders and name, from the folder on. */
   readonly path: readonly string[];
   readonly file: File;
 }
@@ -36,13 +38,10 @@ export async function listFolder(
   options: { readonly classes?: readonly string[] } = {},
 ): Promise<ListedFolder> {
   const { classes } = checkOptions("listFolder", options, { classes: true });
-  if (typeof source !== "object" || source === null || !(isHandle(source) || Symbol.iterator in source)) {
-    throw sessionError("NOT_A_DATASET", { given: describe(source) });
-  }
   if (classes !== undefined && !(Array.isArray(classes) && classes.every((name) => typeof name === "string"))) {
     throw badSetting("classes", classes, "an array of names");
   }
-  const all = isHandle(source) ? await listed(source, []) : [...source].map(pathOf);
+  const all = await folderFiles(source);
   const files = all.filter(({ path }) => !path.some((part) => part.startsWith("."))).sort(byPath);
   if (files.length === 0) {
     throw sessionError("EMPTY_DATASET", {});
@@ -63,6 +62,18 @@ export async function listFolder(
   }
   const labels = BigInt64Array.from(files, ({ path }) => BigInt(names.indexOf(path[0] as string)));
   return { files: files.map(({ file }) => file), labels, classes: [...names] };
+}
+
+/**
+ * All files of a folder.
+ *
+ * @throws FeedError when it is no folder
+ */
+export async function folderFiles(source: FolderSource): Promise<readonly Listed[]> {
+  if (typeof source !== "object" || source === null || !(isHandle(source) || Symbol.iterator in source)) {
+    throw sessionError("NOT_A_DATASET", { given: describe(source) });
+  }
+  return isHandle(source) ? listed(source, []) : [...source].map(pathOf);
 }
 
 function isHandle(source: object): source is FileSystemDirectoryHandle {

@@ -15,16 +15,46 @@ export interface EncodedText {
   readonly ids: TokenIds;
 }
 
+/** Options of a tokenizer's `encode`. */
+export interface EncodeOptions {
+  /** Add the tokens that the tokenizer puts around texts. */
+  readonly add_special_tokens?: boolean;
+}
+
+/** Options of a tokenizer's `apply_chat_template`. */
+export interface TemplateOptions {
+  /** Whether ids are wanted. */
+  readonly tokenize: false;
+  /** Begin an answer at the end. */
+  readonly add_generation_prompt?: boolean;
+}
+
 /** Makes token ids of text, as tokenizers of `@huggingface/transformers` do. */
 export interface TextTokenizer {
   /** The token ids of a text, or an object that has them. */
-  encode(text: string): TokenIds | EncodedText;
+  encode(text: string, options?: EncodeOptions): TokenIds | EncodedText;
+  /** The text of a chat; only chats need it. */
+  apply_chat_template?(chat: readonly ChatMessage[], options: TemplateOptions): unknown;
   /** The token that ends a text. */
   readonly eos_token_id?: number | null;
 }
 
-/** A text, or a prompt and the text that follows it. */
-export type TextItem = string | PromptedText;
+/** A text, a prompt and the text that follows it, or a chat. */
+export type TextItem = string | PromptedText | Chat;
+
+/** A chat, of which the last answer is to be learned; the tokenizer's template makes it text. */
+export interface Chat {
+  /** The turns, the last of the role "assistant". */
+  readonly messages: readonly ChatMessage[];
+}
+
+/** A turn of a chat. */
+export interface ChatMessage {
+  /** The speaker, such as "user" or "assistant". */
+  readonly role: string;
+  /** The text. */
+  readonly content: string;
+}
 
 /** A prompt, and the text that follows it. */
 export interface PromptedText {
@@ -76,11 +106,15 @@ const OPTIONS = { length: true, pack: true, maskPrompt: true, endToken: true, in
  *
  * @throws ModelError when it is no tokenizer
  */
-export function encodedText(tokenizer: Pick<TextTokenizer, "encode">, text: string): readonly number[] {
+export function encodedText(
+  tokenizer: Pick<TextTokenizer, "encode">,
+  text: string,
+  options?: EncodeOptions,
+): readonly number[] {
   if (typeof (tokenizer as Partial<TextTokenizer> | null | undefined)?.encode !== "function") {
     throw sessionError("NOT_A_TOKENIZER", { given: describe(tokenizer) });
   }
-  const found: unknown = tokenizer.encode(text);
+  const found: unknown = tokenizer.encode(text, options);
   const given: unknown = typeof found === "object" && found !== null && "ids" in found ? found.ids : found;
   if (Array.isArray(given) || ArrayBuffer.isView(given)) {
     const ids = Array.from(given as ArrayLike<unknown>, (one) => (typeof one === "bigint" ? Number(one) : one));
@@ -142,6 +176,29 @@ function endOf(tokenizer: TextTokenizer, given: number | null, texts: number): n
 }
 
 function tokensOf(tokenizer: TextTokenizer, item: TextItem, position: number, end: number | null, isMasked: boolean): Tokens {
+  const isChat = isChatItem(item);
+  const { prompt, whole } = isChat ? chatText(tokenizer, item.messages, position) : pairText(item, position, isMasked);
+  // The template has the tokens around the text, and the one at the end.
+  const options = isChat ? { add_special_tokens: false } : undefined;
+  const ids = [...encodedText(tokenizer, whole, options)];
+  if (!isChat && end !== null && ids[ids.length - 1] !== end) {
+    ids.push(end);
+  }
+  let masked = 0;
+  if (isMasked && prompt !== "") {
+    // A token of both is learned, so the prompt ends where its own ids differ from those of the whole.
+    const own = encodedText(tokenizer, prompt, options).slice(0, ids.length);
+    const differs = own.findIndex((id, k) => id !== ids[k]);
+    masked = differs < 0 ? own.length : differs;
+  }
+  return { ids, labels: ids.map((id, k) => (k < masked ? IGNORED : id)) };
+}
+
+function isChatItem(item: TextItem): item is Chat {
+  return typeof item === "object" && item !== null && Object.keys(item).join() === "messages";
+}
+
+function pairText(item: Exclude<TextItem, Chat>, position: number, isMasked: boolean): { prompt: string; whole: string } {
   if (typeof item === "string" && isMasked) {
     throw sessionError("NO_PROMPT", { position });
   }
@@ -152,18 +209,22 @@ function tokensOf(tokenizer: TextTokenizer, item: TextItem, position: number, en
   if (completion === "") {
     throw sessionError("EMPTY_TEXT", { position });
   }
-  const ids = [...encodedText(tokenizer, prompt + completion)];
-  if (end !== null && ids[ids.length - 1] !== end) {
-    ids.push(end);
+  return { prompt, whole: prompt + completion };
+}
+
+/** The text before the last answer, and the whole text, by the tokenizer's template. */
+function chatText(tokenizer: TextTokenizer, chat: readonly ChatMessage[], position: number): { prompt: string; whole: string } {
+  if (typeof tokenizer.apply_chat_template !== "function") {
+    throw sessionError("NO_CHAT_TEMPLATE", { position });
   }
-  let masked = 0;
-  if (isMasked && prompt !== "") {
-    // A token of both is learned, so the prompt ends where its own ids differ from those of the whole.
-    const own = encodedText(tokenizer, prompt).slice(0, ids.length);
-    const differs = own.findIndex((id, k) => id !== ids[k]);
-    masked = differs < 0 ? own.length : differs;
+  if (!Array.isArray(chat) || (chat as readonly ChatMessage[]).at(-1)?.role !== "assistant") {
+    throw sessionError("NO_ANSWER", { position });
   }
-  return { ids, labels: ids.map((id, k) => (k < masked ? IGNORED : id)) };
+  const before = (chat as readonly ChatMessage[]).slice(0, -1);
+  return {
+    prompt: String(tokenizer.apply_chat_template(before, { tokenize: false, add_generation_prompt: true })),
+    whole: String(tokenizer.apply_chat_template(chat, { tokenize: false })),
+  };
 }
 
 /** Full rows of all texts behind each other; rows without a token to learn are left out. */

@@ -29,7 +29,7 @@ declare module "node:fs/promises" {
   export function readdir(folder: string): Promise<string[]>;
   export function readFile(file: URL): Promise<Uint8Array<ArrayBuffer>>;
   export function realpath(path: string): Promise<string>;
-  export function stat(path: string): Promise<{ isDirectory(): boolean }>;
+  export function stat(path: string | URL): Promise<{ isDirectory(): boolean; readonly size: number }>;
   export function rm(path: string, options: { readonly recursive: true }): Promise<void>;
   export function writeFile(path: string, data: Uint8Array): Promise<void>;
 }

@@ -1,6 +1,6 @@
 /** `fetch` that reads files, too. */
 
-import { readFile } from "node:fs/promises";
+import { readFile, stat } from "node:fs/promises";
 import { cwd } from "node:process";
 import { pathToFileURL } from "node:url";
 
@@ -23,6 +23,10 @@ export function withFiles(own: typeof fetch): (source: string | URL | Request, i
     const url = typeof source === "string" && !SCHEME.test(source) ? pathToFileURL(source) : new URL(source);
     if (url.protocol !== "file:") {
       return own(url, init);
+    }
+    if (init?.method === "HEAD") {
+      const { size } = await stat(url);
+      return new Response(null, { headers: { "Content-Length": String(size) } });
     }
     const bytes = await readFile(url);
     const type = SCRIPT.test(url.pathname) ? "text/javascript" : "application/octet-stream";

@@ -57,9 +57,22 @@ export type {
   FitScheduleSettings,
 } from "./fit/options.js";
 export type { EvaluateOptions, PredictOptions } from "./predict.js";
+export type { PretrainedConfig, Repository } from "./pretrained.js";
 export type { GeneratedToken, GenerateOptions, Prompt } from "./generate.js";
 export type { GenerateFields } from "./settings/generate.js";
-export type { EncodedText, PromptedText, TextInput, TextItem, TextOptions, TextTokenizer, TokenIds } from "../data/text.js";
+export type {
+  Chat,
+  ChatMessage,
+  EncodedText,
+  EncodeOptions,
+  PromptedText,
+  TemplateOptions,
+  TextInput,
+  TextItem,
+  TextOptions,
+  TextTokenizer,
+  TokenIds,
+} from "../data/text.js";
 export type { Tokenizer } from "./text.js";
 export type { MetricFunction, MetricFunctions, Metrics } from "./own-metrics.js";
 export type * from "./settings/fit.js";

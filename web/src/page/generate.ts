@@ -3,11 +3,8 @@
 import { badSetting, isTensor } from "../data/given.js";
 import { encodedText } from "../data/text.js";
 import { sessionError } from "../wire/messages.js";
-import type { SamplingSettings, SessionInfo, TokenTask } from "../wire/protocol.js";
+import type { SamplingSettings, TokenTask } from "../wire/protocol.js";
 import { checkFields, withDefaults } from "./check-settings.js";
-import { callOf } from "./client.js";
-import type { FitHost } from "./fit/run.js";
-import { ownOutputs } from "./predict.js";
 import { GENERATE, type GenerateFields } from "./settings/generate.js";
 import { GrowingText, type Tokenizer } from "./text.js";
 
@@ -55,16 +52,23 @@ interface Request {
 
 type Plain = { readonly [Name in keyof GenerateFields]-?: Exclude<GenerateFields[Name], undefined> };
 
-/** See `TrainingSession.generate`. */
+/**
+ * See `TrainingSession.generate`.
+ *
+ * @param outputs - names of the outputs of the model
+ * @param next - asks the worker for the next token
+ * @param defaults - options where none are given
+ */
 export function generate(
-  info: SessionInfo,
-  send: FitHost["send"],
+  outputs: readonly string[],
+  next: (task: TokenTask) => Promise<number>,
   prompt: Prompt,
   options: GenerateOptions,
+  defaults: GenerateOptions = {},
 ): AsyncGenerator<GeneratedToken, void, undefined> {
-  const request = requestOf(prompt, options);
-  const output = logitsOf(info);
-  return tokensOf((task) => send(() => callOf("nextToken", [info.handle, { ...task, output }])), request);
+  const request = requestOf(prompt, options, defaults);
+  const output = logitsOf(outputs);
+  return tokensOf((task) => next({ ...task, output }), request);
 }
 
 async function* tokensOf(
@@ -86,15 +90,16 @@ async function* tokensOf(
   }
 }
 
-function requestOf(given: Prompt, options: GenerateOptions): Request {
-  const { stop = [], tokenizer, signal, ...plain } = options;
+function requestOf(given: Prompt, options: GenerateOptions, defaults: GenerateOptions): Request {
+  const isGiven = (name: string): boolean => (options[name as keyof GenerateOptions] ?? null) !== null;
+  const kept = Object.fromEntries(Object.entries(defaults).filter(([name]) => !isGiven(name)));
+  const { stop = [], tokenizer, signal, ...plain }: GenerateOptions = { ...options, ...kept };
   const others = ["stop", "tokenizer", "signal"];
   const checked = withDefaults(checkFields("generate", "", plain, GENERATE, others), GENERATE) as unknown as Plain;
   const { maxTokens, temperature, topK, topP, seed, adapter } = checked;
-  for (const [name, value] of Object.entries({ topK, topP, seed })) {
-    if (temperature === 0 && value !== null) {
-      throw sessionError("GREEDY_SETTING", { name });
-    }
+  const useless = ["topK", "topP", "seed"].find(isGiven);
+  if (temperature === 0 && useless !== undefined) {
+    throw sessionError("GREEDY_SETTING", { name: useless });
   }
   const stops: readonly unknown[] = Array.isArray(stop) ? stop : [stop];
   if (stops.some((one) => !Number.isSafeInteger(one) && (typeof one !== "string" || one === ""))) {
@@ -135,8 +140,7 @@ function promptTokens(prompt: Prompt, tokenizer: Tokenizer | undefined): readonl
 }
 
 /** The output that generate reads. */
-function logitsOf(info: SessionInfo): string {
-  const names = ownOutputs(info);
+function logitsOf(names: readonly string[]): string {
   if (names.includes(LOGITS)) {
     return LOGITS;
   }

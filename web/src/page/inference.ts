@@ -2,7 +2,7 @@
 /** `InferenceSession`: runs forward models on the same kernels, such as exports of a training session. */
 
 import { log } from "../wire/log.js";
-import type { InferenceInfo, ModelMetadata, ValueMetadata } from "../wire/protocol.js";
+import type { InferenceInfo, ModelMetadata, TokenTask, ValueMetadata, Workspace } from "../wire/protocol.js";
 import { modelMetadata } from "./call-values.js";
 import { frozen } from "./exposed.js";
 import {
@@ -16,6 +16,7 @@ import {
 } from "./arguments.js";
 import { Channel } from "./channel.js";
 import { callOf, type WorkerClient } from "./client.js";
+import { generate, type GeneratedToken, type GenerateOptions, type Prompt } from "./generate.js";
 import { withModel } from "./load-model.js";
 import { UnsupportedError } from "../wire/errors.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
@@ -128,6 +129,26 @@ export class InferenceSession {
     const args = parseRunArguments(inputs, outputNames, feeds, arg1, arg2);
     withoutAverages(args.options);
     return tagged("run", args.options, this.#severity, () => this.#measured(args));
+  }
+
+  /**
+   * Write tokens after a prompt with a causal language model, one by one: as `TrainingSession.generate`, without adapters.
+   *
+   * @param prompt - text, which needs a tokenizer, or token ids
+   * @throws ModelError or UnsupportedError if the model is not a causal language model; SessionError for logits that are NaN
+   */
+  generate(prompt: Prompt, options: GenerateOptions = {}): AsyncGenerator<GeneratedToken, void, undefined> {
+    this.#channel.check();
+    if ("adapter" in options) {
+      throw new TypeError("'adapter' is of TrainingSession.generate: an inference session has no adapters.");
+    }
+    const next = async (task: TokenTask): Promise<number> => {
+      this.#client.wakeThreads();
+      const call = this.#channel.post(null, () => callOf("nextToken", [this.#info.handle, task]));
+      const answer: Promise<{ value: number; workspace?: Workspace }> = call.then((value) => ({ value }));
+      return (await (this.#shared?.follow(answer) ?? answer)).value;
+    };
+    return generate(this.outputNames, next, prompt, options);
   }
 
   /**

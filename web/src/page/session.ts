@@ -13,6 +13,7 @@ import type {
   SessionInfo,
   SharedState,
   StepKind,
+  TokenTask,
 } from "../wire/protocol.js";
 import type { CheckpointFolder, EvalValues } from "../wire/fit.js";
 import type { BatchSource, DataSource } from "../data/dataset.js";
@@ -42,6 +43,7 @@ import { generate, type GeneratedToken, type GenerateOptions, type Prompt } from
 import { evaluate, ownOutputs, predict, type EvaluateOptions, type PredictOptions } from "./predict.js";
 import type { FileName } from "./integrity.js";
 import { checkModel, withModel } from "./load-model.js";
+import { readPretrained, type PretrainedConfig, type Repository } from "./pretrained.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { logCost } from "./memory-cost.js";
 import { ModelInputs } from "./model-inputs.js";
@@ -95,6 +97,8 @@ export class TrainingSession extends SessionMethods {
   #state: CheckpointState | null = null;
   /** The fit under way. */
   #fit: FitRun | null = null;
+  /** Options of `generate` where none are given; `createFromPretrained` sets those of the folder. */
+  generationConfig: GenerateOptions = {};
 
   private constructor(key: symbol, client: WorkerClient, info: SessionInfo) {
     if (key !== KEY) {
@@ -179,6 +183,29 @@ export class TrainingSession extends SessionMethods {
     if (rate !== null) {
       await session.setLearningRate(rate);
     }
+    return session;
+  }
+
+  /**
+   * Create a session from a folder with a model, as the Hugging Face hub has them.
+   *
+   * The graph is `model.onnx` or `onnx/model.onnx`, with external data beside it. If there are none, initializers
+   * without data get it from `model.safetensors` or its shards in the same folder. `generation_config.json` and
+   * `config.json` give `generationConfig`.
+   *
+   * @param folder - a prefix of URLs (in Node also a path), a handle of a folder, or the files of a folder
+   * @throws ModelError when the folder has no graph, or a file cannot be read; and as `createFromModel`
+   */
+  static async createFromPretrained(
+    folder: Repository,
+    config: PretrainedConfig = {},
+    sessionOptions: SessionOptions = {},
+  ): Promise<TrainingSession> {
+    const { file, tokenizer, loss = { type: "CrossEntropyLoss", ignoreIndex: -100 }, ...others } = config;
+    const { model, externalData, generation } = await readPretrained(folder, file);
+    const given = { ...sessionOptions, externalData: [...externalData, ...(sessionOptions.externalData ?? [])] };
+    const session = await TrainingSession.createFromModel(model, { loss, ...others }, given);
+    session.generationConfig = { ...generation, ...(tokenizer === undefined ? {} : { tokenizer }) };
     return session;
   }
 
@@ -320,13 +347,16 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
-   * Write tokens after a prompt with a causal language model and the current parameters, one by one.
+   * Write tokens after a prompt with a causal language model and the current parameters, one by one. Options that are
+   * not given come from `generationConfig`.
    *
    * @param prompt - text, which needs a tokenizer, or token ids
    * @throws ModelError or UnsupportedError if the model is not a causal language model; SessionError for logits that are NaN
    */
   generate(prompt: Prompt, options: GenerateOptions = {}): AsyncGenerator<GeneratedToken, void, undefined> {
-    return generate(this.#info, this.#fitHost(null).send, prompt, options);
+    const { send } = this.#fitHost(null);
+    const next = (task: TokenTask): Promise<number> => send(() => callOf("nextToken", [this.#info.handle, task]));
+    return generate(ownOutputs(this.#info), next, prompt, options, this.generationConfig);
   }
 
   /**

@@ -478,6 +478,14 @@ export const MESSAGES = {
     error: "ModelError",
     text: "{name!r} is text, which needs a tokenizer: give 'tokenizer', or token ids.",
   },
+  NO_GRAPH_FILE: {
+    error: "ModelError",
+    text: "{folder!r} has no {names}. Export the model to ONNX into this folder, or name the path of its graph with 'file'.",
+  },
+  NOT_JSON: {
+    error: "ModelError",
+    text: "{name} cannot be read as JSON: {fault}.",
+  },
   NOT_A_TOKENIZER: {
     error: "ModelError",
     text: "'tokenizer' is {given}, which has no function encode. Give a tokenizer whose encode makes token ids of a text.",
@@ -489,6 +497,14 @@ export const MESSAGES = {
   NOT_TEXTS: {
     error: "FeedError",
     text: "'texts' is {given}; it must be a list of texts, or of pairs with 'prompt' and 'completion'.",
+  },
+  NO_CHAT_TEMPLATE: {
+    error: "ModelError",
+    text: "Text {position} is a chat, and the tokenizer has no function apply_chat_template. Give the tokenizer of @huggingface/transformers.",
+  },
+  NO_ANSWER: {
+    error: "FeedError",
+    text: "Text {position} is a chat whose 'messages' do not end with one of the role 'assistant': nothing is to be learned.",
   },
   NOT_A_TEXT: {
     error: "FeedError",

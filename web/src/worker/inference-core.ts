@@ -2,18 +2,23 @@
 
 import type { Engine } from "../engine/engine.js";
 import type { Feed, Fetch, InferenceInfo, MaybePromise } from "../wire/protocol.js";
-import { parsePlan, type BundlePlan, type Declaration, type FeedType, type InferenceBundle, type PlanKind } from "./bundle/bundle.js";
+import { parsePlan, type BundlePlan, type Declaration, type FeedType, type ForwardKind, type InferenceBundle, type PlanKind } from "./bundle/bundle.js";
+import type { TokenHost } from "./decoder.js";
 import { checkFeeds } from "./feeds.js";
+import { isForward, outputsOf } from "./forward-kind.js";
 import { PlanMemory, type Kernels, type MemoryOptions, type ReadFile } from "./plan-memory.js";
 import type { FilledSegments, PythonModels } from "./python-models.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 
-export class InferenceCore implements PlanSource {
+export class InferenceCore implements PlanSource, TokenHost {
   readonly #kernels: Kernels;
   readonly #bundle: InferenceBundle;
   readonly #memory: PlanMemory;
   readonly #runner: PlanRunner;
   readonly #models: PythonModels;
+  readonly #engine: Engine;
+  /** Feeds of steps that make tokens, by their kinds. */
+  readonly #forwards = new Map<ForwardKind, readonly Declaration[]>();
 
   /** @throws EngineError when the kernels' memory has no room */
   constructor(
@@ -24,6 +29,7 @@ export class InferenceCore implements PlanSource {
     models: PythonModels,
   ) {
     const { segments } = bundle;
+    this.#engine = engine;
     this.#kernels = kernels;
     this.#models = models;
     this.#bundle = { ...bundle, segments: segments.map(({ bytes }) => ({ bytes, data: null })) };
@@ -47,18 +53,30 @@ export class InferenceCore implements PlanSource {
     return this.#runner.run("inference", true, feeds, fetches, stop);
   }
 
-  check(_: PlanKind, signature: readonly FeedType[]): void {
-    checkFeeds(this.#bundle.inputs, signature, true);
+  get host(): TokenHost["host"] {
+    return { engine: this.#engine, memory: this.#memory, runner: this.#runner };
   }
 
-  inputsOf(): readonly Declaration[] {
-    return this.#bundle.inputs;
+  openForward(kind: ForwardKind): readonly Declaration[] {
+    const inputs = this.#forwards.get(kind) ?? this.#models.forwardInputs(kind);
+    this.#forwards.set(kind, inputs);
+    return inputs;
+  }
+
+  check(kind: PlanKind, signature: readonly FeedType[]): void {
+    checkFeeds(this.inputsOf(kind), signature, true);
+  }
+
+  inputsOf(kind: PlanKind): readonly Declaration[] {
+    return isForward(kind) ? this.openForward(kind) : this.#bundle.inputs;
   }
 
   make(kind: PlanKind, overwrite: boolean, signature: readonly FeedType[]): BundlePlan {
     const { inputs, outputs, segments } = this.#bundle;
     const raw = this.#models.compile(kind, overwrite, signature, this.#memory.kept);
-    const owner = { segments, inputs: { inference: inputs }, outputs: { inference: outputs } };
+    const owner = isForward(kind)
+      ? { segments, inputs: { predict: this.openForward(kind) }, outputs: { predict: outputsOf(kind) } }
+      : { segments, inputs: { inference: inputs }, outputs: { inference: outputs } };
     return parsePlan(raw, owner, this.#kernels.fingerprint);
   }
 

@@ -83,6 +83,10 @@ interface Turns<Core> {
   turn: Promise<unknown>;
 }
 
+interface InferenceTurns extends Turns<InferenceCore> {
+  readonly decoder: Decoder;
+}
+
 interface TrainingTurns extends Turns<SessionCore> {
   /** The cache of its bundle, if there is one. */
   readonly cache: BundleCache | null;
@@ -106,7 +110,7 @@ class SessionWorker implements WorkerApi {
   #lastUse = 0;
   readonly #written = new Set<Promise<void>>();
   readonly #sessions = new Map<number, TrainingTurns>();
-  readonly #inference = new Map<number, Turns<InferenceCore>>();
+  readonly #inference = new Map<number, InferenceTurns>();
   readonly #states = new Map<number, StateCore>();
   /** Of the last steps that may be stopped. */
   readonly #stops = new Map<number, AbortController>();
@@ -288,7 +292,10 @@ class SessionWorker implements WorkerApi {
   }
 
   nextToken(handle: number, task: TokenTask): MaybePromise<Result<number>> {
-    return this.#perform(handle, ({ core, decoder }) => decoder.next(core, task));
+    const inference = this.#inference.get(handle);
+    return inference === undefined
+      ? this.#perform(handle, ({ core, decoder }) => decoder.next(core, task))
+      : inTurn(inference, ({ core, decoder }) => decoder.next(core, task));
   }
 
   saveSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>> {
@@ -383,7 +390,7 @@ class SessionWorker implements WorkerApi {
         throw error;
       }
       const handle = this.#nextHandle++;
-      this.#inference.set(handle, { core, waiting: 0, turn: Promise.resolve() });
+      this.#inference.set(handle, { core, decoder: new Decoder(), waiting: 0, turn: Promise.resolve() });
       return { ...core.info, handle, about: (raw.header as { readonly about: InferenceAbout }).about };
     });
   }

@@ -143,7 +143,7 @@ class InferenceSession(SessionBase):
         from trainweb.generation.generate import generate, logits_of, request_of
 
         given = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-        request = request_of(prompt, stop, tokenizer, {**given, "adapter": True})
+        request = request_of(prompt, {**given, "stop": stop, "tokenizer": tokenizer}, {})
         self._core.host.check()
         return generate(self._core, logits_of(self._core.outputs), request)
 

@@ -1,0 +1,139 @@
+"""Folders of models as the Hugging Face hub has them; a page reads them with `web/src/page/pretrained.ts`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainweb import messages
+from trainweb.arguments import path_of, warn
+from trainweb.generation.options import NEUTRAL, SAMPLED
+from trainweb.model.reader import read_model
+from trainweb.model.weights import SPARE
+
+GRAPHS = ("model.onnx", "onnx/model.onnx")
+"""Paths of the graph, in the order in which they are looked for."""
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+class Pretrained:
+    """The files of a folder.
+
+    Parameters
+    ----------
+    folder : path
+        With ``model.onnx`` or ``onnx/model.onnx``.
+    file : str, optional
+        The path of another graph in it.
+
+    Raises
+    ------
+    ModelError
+        The folder has no graph.
+    """
+
+    def __init__(self, folder: Any, file: str | None = None) -> None:
+        self.folder = path_of("folder", folder)
+        names = GRAPHS if file is None else (str(path_of("file", file)),)
+        found = [self.folder / name for name in names if (self.folder / name).is_file()]
+        if not found:
+            raise messages.NO_GRAPH_FILE(folder=str(folder), names=" or ".join(names))
+        self.graph_path = found[0]
+
+    def model(self, limits: Any = None) -> Any:
+        """The graph. Initializers without data get it from safetensors files beside it."""
+        folder = self.graph_path.parent
+        shards = sorted({*self._json(folder / INDEX).get("weight_map", {}).values()})
+        names = shards or [name for name in (WEIGHTS,) if (folder / name).is_file()]
+        spare: Any = {f"{SPARE}{k}": str(folder / name) for k, name in enumerate(names)}
+        return read_model(self.graph_path, external_data=spare, limits=limits)
+
+    def generation(self) -> dict[str, Any]:
+        """What `generate` does by default, of ``generation_config.json`` and ``config.json``."""
+        config = {**self._json(self.folder / "config.json"), **self._json(self.folder / "generation_config.json")}
+        return generation_of(config)
+
+    def tokenizer(self) -> RepositoryTokenizer | None:
+        """The tokenizer of ``tokenizer.json``; None without such a file or, with a warning, without tokenizers."""
+        path = self.folder / "tokenizer.json"
+        if not path.is_file():
+            return None
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            warn("tokenizer.json is not read: tokenizers is not installed. Install that package, or give 'tokenizer'.")
+            return None
+        made = Tokenizer.from_file(str(path))
+        end = self._json(self.folder / "tokenizer_config.json").get("eos_token")
+        text = end.get("content") if isinstance(end, dict) else end
+        return RepositoryTokenizer(made, None if text is None else made.token_to_id(text))
+
+    def _json(self, path: Path) -> dict[str, Any]:
+        """The contents of a file, which need not exist."""
+        if not path.is_file():
+            return {}
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise messages.NOT_JSON(name=path.name, fault=str(error)) from error
+        if not isinstance(found, dict):
+            raise messages.NOT_JSON(name=path.name, fault=f"it has {type(found).__name__}, not an object")
+        return found
+
+
+def generation_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults of `generate` that a configuration of transformers means; warns of settings that are not obeyed."""
+    end = config.get("eos_token_id")
+    found: dict[str, Any] = {}
+    if end is not None:
+        found["stop"] = list(end) if isinstance(end, list) else [end]
+    if config.get("max_new_tokens") is not None:
+        found["max_tokens"] = config["max_new_tokens"]
+    if config.get("do_sample"):
+        given = {name: config.get(name) for name in ("temperature", "top_k", "top_p")}
+        found["temperature"] = SAMPLED["temperature"] if given["temperature"] is None else given["temperature"]
+        found["top_k"] = (SAMPLED["top_k"] if given["top_k"] is None else given["top_k"]) or None
+        found["top_p"] = given["top_p"]
+    ignored = [name for name, value in NEUTRAL.items() if config.get(name) not in (None, value)]
+    if ignored:
+        warn(f"generation_config.json has {', '.join(ignored)}, which generate of trainweb does not have.")
+    return found
+
+
+class RepositoryTokenizer:
+    """A tokenizer of the package tokenizers, as `generate` and `Dataset.from_text` take it.
+
+    Parameters
+    ----------
+    tokenizer : tokenizers.Tokenizer
+        The tokenizer.
+    eos_token_id
+        The id of the token that ends a text, or None.
+    """
+
+    def __init__(self, tokenizer: Any, eos_token_id: int | None) -> None:
+        self.tokenizer, self.eos_token_id = tokenizer, eos_token_id
+
+    def encode(self, text: str) -> list[int]:
+        """The token ids of a text.
+
+        Parameters
+        ----------
+        text
+            The text.
+        """
+        ids: list[int] = self.tokenizer.encode(text).ids
+        return ids
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of token ids, without special tokens.
+
+        Parameters
+        ----------
+        ids
+            Token ids.
+        """
+        text: str = self.tokenizer.decode(ids)
+        return text

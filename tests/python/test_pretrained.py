@@ -1,0 +1,164 @@
+"""`from_pretrained` against a folder and tokens of transformers (tests/golden/pretrained)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from trainweb import TrainingSession
+from trainweb.checkpoint.safetensors import read_safetensors
+from trainweb.data import Dataset
+from trainweb.errors import ModelError
+from trainweb.generation.pretrained import generation_of
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "pretrained"
+FOLDER = GOLDEN / "folder"
+EXPECTED: dict[str, Any] = json.loads((GOLDEN / "expected.json").read_text())
+
+
+class Words:
+    """The recorded tokenizer, by its vocabulary: what the package tokenizers has of it."""
+
+    def __init__(self, path: str) -> None:
+        self.vocabulary: dict[str, int] = json.loads(Path(path).read_text())["model"]["vocab"]
+        self.words = {k: word for word, k in self.vocabulary.items()}
+
+    def encode(self, text: str) -> Any:
+        return type("Encoding", (), {"ids": [self.vocabulary[word] for word in text.split()]})
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(self.words[k] for k in ids if k > 1)  # the others are special
+
+    def token_to_id(self, token: str) -> int | None:
+        return self.vocabulary.get(token)
+
+
+@pytest.fixture(autouse=True)
+def package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the package tokenizers there, with what the recorded file needs."""
+    module = ModuleType("tokenizers")
+    module.Tokenizer = type("Tokenizer", (), {"from_file": staticmethod(Words)})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tokenizers", module)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the recorded folder."""
+    return Path(shutil.copytree(FOLDER, tmp_path / "folder"))
+
+
+def text_of(session: TrainingSession, **settings: Any) -> tuple[list[int], str]:
+    found = list(session.generate(EXPECTED["prompt"], **settings))
+    return [one.token for one in found], "".join(one.text or "" for one in found)
+
+
+def tokens_of(session: TrainingSession, **settings: Any) -> list[int]:
+    return [one.token for one in session.generate(EXPECTED["ids"], **settings)]
+
+
+def test_a_folder_of_transformers_gives_its_tokens_and_texts() -> None:
+    with TrainingSession.from_pretrained(FOLDER, lora={"rank": 2}) as session:
+        assert text_of(session) == (EXPECTED["tokens"], EXPECTED["text"])
+        assert session.tokenizer.eos_token_id == 0
+        data = Dataset.from_text(["the cat", "a dog likes"], session.tokenizer, length=4)
+        assert data.columns["labels"].tolist() == [[4, 0, 3, 5]]
+        session.fit(data, epochs=1, batch_size=1)
+
+
+def with_weights(folder: Path) -> onnx.ModelProto:
+    """The graph with the weights of the folder."""
+    found = read_safetensors((folder / "model.safetensors").read_bytes())
+    model = onnx.load(folder / "model.onnx")
+    for tensor in model.graph.initializer:
+        if tensor.name in found:
+            array = np.frombuffer(found[tensor.name].data, np.float32).reshape(tuple(tensor.dims))
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    return model
+
+
+def test_a_graph_with_its_own_weights_reads_no_others(folder: Path) -> None:
+    model = with_weights(folder)
+    (folder / "onnx").mkdir()
+    onnx.save(model, folder / "onnx" / "model.onnx")
+    (folder / "model.onnx").unlink()
+    (folder / "model.safetensors").write_bytes(b"not read")
+    with TrainingSession.from_pretrained(folder, lora={"rank": 2}) as session:
+        assert tokens_of(session) == EXPECTED["tokens"]
+    shutil.copy(FOLDER / "model.safetensors", folder)
+    onnx.save(model, folder / "model.onnx")
+    with TrainingSession.from_pretrained(folder, lora={"rank": 2}) as session:
+        assert tokens_of(session) == EXPECTED["tokens"]
+
+
+def test_shards_and_another_graph(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    index = {"weight_map": dict.fromkeys(["lm_head.weight", "model.norm.weight"], "model-00001-of-00001.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "model.onnx").rename(folder / "other.onnx")
+    with TrainingSession.from_pretrained(folder, file="other.onnx", lora={"rank": 2}) as session:
+        assert tokens_of(session) == EXPECTED["tokens"]
+
+
+def test_arguments_go_before_the_configuration(folder: Path) -> None:
+    with TrainingSession.from_pretrained(folder, lora={"rank": 2}) as session:
+        tokens = EXPECTED["tokens"]
+        assert tokens_of(session, max_tokens=3) == tokens[:3]
+        assert len(tokens_of(session, stop=())) == 24
+        assert tokens_of(session, stop=tokens[1])[-1] == tokens[1]
+        session.generation_config = generation_of({"do_sample": True, "top_k": 4, "max_new_tokens": 20})
+        drawn = tokens_of(session)
+        assert drawn == tokens_of(session, temperature=1.0, top_k=4, max_tokens=20) != tokens_of(session, temperature=0)
+        assert tokens_of(session, temperature=0)[: len(tokens)] == tokens
+        with pytest.raises(ModelError, match="'top_k' changes nothing at temperature 0"):
+            session.generate([1], temperature=0, top_k=2)
+
+
+def test_the_configuration_of_transformers() -> None:
+    assert generation_of({}) == {}
+    assert generation_of({"eos_token_id": [2, 7], "temperature": 0.6}) == {"stop": [2, 7]}
+    sampled = {"do_sample": True, "eos_token_id": 2, "temperature": 0.6, "top_p": 0.9}
+    assert generation_of(sampled) == {"stop": [2], "temperature": 0.6, "top_k": 50, "top_p": 0.9}
+    assert generation_of({"do_sample": True, "top_k": 0}) == {"temperature": 1.0, "top_k": None, "top_p": None}
+    with pytest.warns(UserWarning, match="has repetition_penalty, which generate of trainweb does not have"):
+        generation_of({"repetition_penalty": 1.1, "num_beams": 1})
+
+
+def test_bits_quantize_the_weights(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainweb.lora.quantize.LEAST_ELEMENTS", 128)
+    with TrainingSession.from_pretrained(folder, bits=8, lora={"rank": 2}) as session:
+        found = sorted(session.parameter_names())
+    assert "lm_head.weight" in found and not any("q_proj.weight" in name for name in found)
+
+
+def test_what_a_folder_lacks_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.warns(UserWarning, match="tokenizers is not installed. Install that package, or give 'tokenizer'"):
+        session = TrainingSession.from_pretrained(folder, lora={"rank": 2})
+    with session:
+        with pytest.raises(ModelError, match="'prompt' is text, which needs a tokenizer"):
+            session.generate("the cat")
+        assert tokens_of(session) == EXPECTED["tokens"]
+    words = Words(str(folder / "tokenizer.json"))
+    with TrainingSession.from_pretrained(folder, lora={"rank": 2}, tokenizer=words) as session:
+        assert text_of(session) == (EXPECTED["tokens"], EXPECTED["text"])
+    (folder / "tokenizer.json").unlink()
+    (folder / "generation_config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"generation_config\.json cannot be read as JSON: Expecting"):
+        TrainingSession.from_pretrained(folder, lora={"rank": 2})
+    (folder / "generation_config.json").write_text("[]")
+    with pytest.raises(ModelError, match="it has list, not an object"):
+        TrainingSession.from_pretrained(folder, lora={"rank": 2})
+    (folder / "model.onnx").unlink()
+    with pytest.raises(ModelError, match=r"has no model\.onnx or onnx/model\.onnx\. Export"):
+        TrainingSession.from_pretrained(folder)
+    with pytest.raises(ModelError, match=r"has no third\.onnx"):
+        TrainingSession.from_pretrained(folder, file="third.onnx")

@@ -546,6 +546,11 @@ def command_record_lora(arguments: list[str]) -> None:
     _record("record_lora.py", arguments)
 
 
+def command_record_voice(arguments: list[str]) -> None:
+    """Train the model of the demo of voices anew with PyTorch, and record PEFT's adapter of it."""
+    _record("record_voice.py", arguments)
+
+
 def command_record_zoo(arguments: list[str]) -> None:
     """Record tests/zoo/recorded anew with PyTorch [names]."""
     _record("record_zoo.py", arguments)
@@ -599,6 +604,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "pyodide-dist": command_pyodide_dist,
     "record-exports": command_record_exports,
     "record-lora": command_record_lora,
+    "record-voice": command_record_voice,
     "record-zoo": command_record_zoo,
     "api": command_api,
     "lint": command_lint,

@@ -34,10 +34,12 @@ BUILD_PAGE = ROOT / "web" / "demo" / "build-page.mjs"
 FAMILY_STYLE = ROOT / "examples" / "style.css"
 TEACH = BUILD / "demo" / "teach"
 WRITES = BUILD / "demo" / "writes"
+VOICE = BUILD / "demo" / "voice"
 #: What the build of each page reads besides its own folder.
 SHARED_SOURCES = [
     BUILD_PAGE,
     FAMILY_STYLE,
+    *(BUILD_PAGE.parent / name for name in ("head.html", "page.ts")),
     SOURCES / "icon.svg",
     ROOT / "package-lock.json",
     ROOT / "THIRD_PARTY_LICENSES",
@@ -80,6 +82,7 @@ def build_pages() -> None:
     build_page()
     build_teach_page()
     build_writes_page()
+    build_voice_page()
 
 
 def build_page() -> None:
@@ -100,6 +103,11 @@ def build_writes_page() -> None:
     make("writes-text", [ROOT / "web" / "demo" / "writes" / "make-text.mjs"], WRITES / "sonnets.txt")
     make("writes-model", [ROOT / "scripts" / "make_writer_model.py"], WRITES / "writer.onnx")
     bundle_page(WRITES)
+
+
+def build_voice_page() -> None:
+    """Build the page that teaches a language model a voice."""
+    bundle_page(VOICE)
 
 
 def make(name: str, inputs: list[Path], output: Path) -> None:
@@ -129,6 +137,7 @@ def serve(*, isolated: bool = True, port: int = 0) -> Site:
         "/mnist/": (PAGE,),
         "/teach/": (TEACH,),
         "/writes/": (WRITES,),
+        "/voice/": (VOICE,),
         "/trainweb/": (DIST / "npm",),
     }
     site = Site(isolated=isolated, mounts=mounts, port=port)

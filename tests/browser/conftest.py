@@ -127,6 +127,16 @@ def watched_page(browser: Browser) -> tuple[Page, PageErrors]:
     return page, PageErrors(page)
 
 
+def axe_violations(page: Page) -> list[str]:
+    """Run all rules of axe-core, WCAG 2.2 AA and best practices."""
+    page.add_script_tag(path=ROOT / "node_modules" / "axe-core" / "axe.min.js")
+    found: list[str] = page.evaluate("""async () => {
+        const { violations } = await axe.run(document);
+        return violations.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).slice(0, 3).join("; ")}`);
+    }""")
+    return found
+
+
 @pytest.fixture
 def watched(browser: Browser, request: pytest.FixtureRequest) -> Iterator[tuple[Page, PageErrors]]:
     """A fresh page and what it complains about; see `page`."""

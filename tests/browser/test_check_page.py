@@ -6,7 +6,6 @@ import json
 import re
 import struct
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import onnx
@@ -21,7 +20,7 @@ from trainweb.checkpoint.safetensors import write_safetensors
 from trainweb.model.graph import Tensor
 from trainweb.model.reader import read_model
 
-from .conftest import require_built, watched_page
+from .conftest import axe_violations, require_built, watched_page
 from .server import ROOT, Site
 
 READY_MS = 120_000
@@ -327,11 +326,7 @@ def test_axe_finds_nothing(page: Page, scheme: str) -> None:
     verdict(page, "first.onnx trains.")
     expect(page.locator("#costs")).to_contain_text("Time of a step")
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-    page.add_script_tag(path=ROOT / "node_modules" / "axe-core" / "axe.min.js")
-    found: list[Any] = page.evaluate("""async () => {
-        const { violations } = await axe.run(document);
-        return violations.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).slice(0, 3).join("; ")}`);
-    }""")
+    found = axe_violations(page)
     assert found == [], json.dumps(found, indent=2)
 
 

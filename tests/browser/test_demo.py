@@ -16,7 +16,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 from playwright.sync_api import Browser, Page, TimeoutError, expect
 
-from .conftest import require_built, watched_page
+from .conftest import axe_violations, require_built, watched_page
 from .server import ROOT
 
 # isort: split
@@ -391,11 +391,7 @@ def test_axe_finds_nothing(trained: Page, scheme: str) -> None:
     """All rules of axe-core, WCAG 2.2 AA and best practices, on a page with a matrix and a gallery."""
     trained.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     try:
-        trained.add_script_tag(path=ROOT / "node_modules" / "axe-core" / "axe.min.js")
-        found = trained.evaluate("""async () => {
-            const { violations } = await axe.run(document);
-            return violations.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).slice(0, 3).join("; ")}`);
-        }""")
+        found = axe_violations(trained)
     finally:
         trained.emulate_media(color_scheme=None)
     assert found == []

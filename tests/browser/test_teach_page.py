@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.browser.test_demo import png
 
-from .conftest import require_built, watched_page
+from .conftest import axe_violations, require_built, watched_page
 from .server import ROOT, Site
 
 # isort: split
@@ -138,12 +138,7 @@ def test_classes_are_added_up_to_what_the_model_has(page: Page) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(page: Page, scheme: str) -> None:
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-    page.add_script_tag(path=ROOT / "node_modules" / "axe-core" / "axe.min.js")
-    found = page.evaluate("""async () => {
-        const { violations } = await axe.run(document);
-        return violations.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).slice(0, 3).join("; ")}`);
-    }""")
-    assert found == []
+    assert axe_violations(page) == []
 
 
 def test_nothing_is_wider_than_a_phone(page: Page) -> None:

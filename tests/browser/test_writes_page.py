@@ -12,12 +12,12 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 from playwright.sync_api import Browser, Page, expect
 
-from .conftest import require_built, watched_page
+from .conftest import axe_violations, require_built, watched_page
 from .server import ROOT, Site
 
 # isort: split
 # In scripts/, which conftest puts on the path.
-from demo import build_writes_page, serve
+from demo import PHONE, build_writes_page, serve
 from make_writer_model import CONTEXT, VOCABULARY
 
 READY_MS = 240_000
@@ -96,3 +96,14 @@ def test_a_text_that_is_too_short_is_refused(page: Page) -> None:
     page.fill("#text", PROVERB)
     page.click("#train")
     expect(page.locator("#alert")).to_have_text(re.compile(r"The text has 33 characters. The network needs \d+"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(page: Page, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    assert axe_violations(page) == []
+
+
+def test_nothing_is_wider_than_a_phone(page: Page) -> None:
+    page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]

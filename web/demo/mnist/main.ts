@@ -4,6 +4,7 @@ import { env, type LoadProgress } from "trainweb";
 import type { TrainwebConfusion, TrainwebCurves } from "trainweb/vis";
 import "trainweb/vis";
 
+import { download, element } from "../page.js";
 import { probabilityBars } from "./bars.js";
 import { Curves } from "./curves.js";
 import { type Digits, loadDigits } from "./data.js";
@@ -42,14 +43,6 @@ declare global {
   interface Window {
     demo: { readonly progress: Progress; readonly trainer: Trainer | undefined };
   }
-}
-
-function element<T extends HTMLElement>(id: string): T {
-  const found = document.getElementById(id);
-  if (!found) {
-    throw new Error(`the page has no element ${id}`);
-  }
-  return found as T;
 }
 
 const ui = {
@@ -121,16 +114,6 @@ function configureBackend(): void {
       return chip;
     }),
   );
-}
-
-function download(bytes: Uint8Array, name: string): void {
-  const url = URL.createObjectURL(new Blob([bytes as Uint8Array<ArrayBuffer>]));
-  const link = document.createElement("a");
-  link.href = url;
-  link.download = name;
-  link.click();
-  // The download has started by then; revoking at once would cancel it in some browsers.
-  setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 
 function percent(share: number): string {

@@ -1,7 +1,8 @@
 /** The page: camera and files in, a taught network out. */
 
-import { type ImageSource, type LoadProgress } from "trainweb";
+import { type ImageSource } from "trainweb";
 
+import { download, showLoading } from "../page.js";
 import { drawingOf, type Lesson, MOST_CLASSES, Teacher } from "./teacher.js";
 
 /** Frames that a press on "Record" takes, and milliseconds between them. */
@@ -212,9 +213,7 @@ async function train(): Promise<void> {
 async function save(): Promise<void> {
   const file = await teacher?.export();
   if (file !== undefined) {
-    const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(file), download: "classes.onnx" });
-    link.click();
-    URL.revokeObjectURL(link.href);
+    download(file, "classes.onnx");
     const names = views.map(({ name }, label) => `${label} ${name.value}`).join(", ");
     ui.result.textContent = `The model takes float32 [batch, 3, 96, 96], (pixel - 127) / 128, and gives logits: ${names}.`;
   }
@@ -256,12 +255,6 @@ async function watch(): Promise<void> {
   }
 }
 
-function showLoading({ stage, loaded, total, percent }: LoadProgress): void {
-  ui.status.textContent = stage === "compile" ? "Compiling …"
-    : `Loading ${stage}: ${(loaded / 1e6).toFixed(1)} of ${(total / 1e6).toFixed(1)} MB`;
-  ui.progress.value = percent / 100;
-}
-
 async function main(): Promise<void> {
   for (let label = 0; label < FIRST_CLASSES; label++) {
     addClass();
@@ -277,7 +270,7 @@ async function main(): Promise<void> {
     }
   });
   try {
-    teacher = await Teacher.load("teach.onnx", showLoading);
+    teacher = await Teacher.load("teach.onnx", (progress) => showLoading(ui.status, ui.progress, progress));
     ui.progress.value = 0;
     ui.status.textContent = "Ready: take pictures of two classes or more.";
   } catch (error) {

@@ -1,22 +1,15 @@
 /** The page: a text in, a network that writes more of it out. */
 
-import type { EpochEvent, FitRun, LoadProgress } from "trainweb";
+import type { EpochEvent, FitRun } from "trainweb";
 import type { TrainwebCurves } from "trainweb/vis";
 import "trainweb/vis";
 
+import { download, element, onDrop, showLoading } from "../page.js";
 import { STEPS, Writer } from "./writer.js";
 
 /** Characters of a sample while it learns, and of one that is asked for. */
 const GLIMPSE = 200;
 const SAMPLE = 500;
-
-function element<T extends Element>(id: string): T {
-  const found = document.querySelector<T>(`#${id}`);
-  if (found === null) {
-    throw new Error(`the page has no element ${id}`);
-  }
-  return found;
-}
 
 const ui = {
   alert: element<HTMLElement>("alert"),
@@ -134,12 +127,6 @@ async function train(author: Writer): Promise<void> {
   }
 }
 
-function download(file: Blob, name: string): void {
-  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(file), download: name });
-  link.click();
-  URL.revokeObjectURL(link.href);
-}
-
 async function measure(author: Writer): Promise<void> {
   const { megabytes, seconds } = await author.needs();
   ui.needs.textContent = `It takes some ${Math.round(megabytes)} MB of memory, and about ${Math.max(1, Math.round(seconds))} s ` +
@@ -150,12 +137,6 @@ async function readFile(file: File | undefined): Promise<void> {
   if (file !== undefined) {
     ui.text.value = await file.text();
   }
-}
-
-function showLoading({ stage, loaded, total, percent }: LoadProgress): void {
-  ui.status.textContent = stage === "compile" ? "Compiling …"
-    : `Loading ${stage}: ${(loaded / 1e6).toFixed(1)} of ${(total / 1e6).toFixed(1)} MB`;
-  ui.progress.value = percent / 100;
 }
 
 function showTemperature(): void {
@@ -186,18 +167,7 @@ function listen(): void {
   ui.temperature.addEventListener("input", showTemperature);
   ui.file.addEventListener("change", () => void readFile(ui.file.files?.[0]));
   const card = ui.text.closest("section") as HTMLElement;
-  card.addEventListener("dragover", (event) => {
-    event.preventDefault();
-    card.classList.add("over");
-  });
-  card.addEventListener("dragleave", () => card.classList.remove("over"));
-  card.addEventListener("drop", (event) => {
-    event.preventDefault();
-    card.classList.remove("over");
-    if (fit === null) {
-      void readFile(event.dataTransfer?.files[0]);
-    }
-  });
+  onDrop(card, () => fit === null, (data) => void readFile(data.files[0]));
 }
 
 async function main(): Promise<void> {
@@ -206,7 +176,7 @@ async function main(): Promise<void> {
   try {
     const text = await fetch("sonnets.txt");
     ui.text.value = await text.text();
-    const loaded = await Writer.load("writer.onnx", showLoading);
+    const loaded = await Writer.load("writer.onnx", (progress) => showLoading(ui.status, ui.progress, progress));
     loaded.read(ui.text.value);
     await measure(loaded);
     writer = loaded;

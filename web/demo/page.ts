@@ -1,0 +1,50 @@
+/** Parts that the pages of the demos share. */
+
+import type { LoadProgress } from "trainweb";
+
+/** The element of the page with this id. */
+export function element<T extends Element = HTMLElement>(id: string): T {
+  const found = document.querySelector<T>(`#${id}`);
+  if (found === null) {
+    throw new Error(`the page has no element ${id}`);
+  }
+  return found;
+}
+
+/** Let the browser save a file. */
+export function download(file: Blob | Uint8Array, name: string): void {
+  const blob = file instanceof Blob ? file : new Blob([file as Uint8Array<ArrayBuffer>]);
+  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  // The download has started by then; revoking at once would cancel it in some browsers.
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+/** Bytes in words. */
+export function megabytes(bytes: number): string {
+  return `${bytes < 1e7 ? (bytes / 1e6).toFixed(1) : Math.round(bytes / 1e6)} MB`;
+}
+
+/** Tell how far loading is. */
+export function showLoading(status: HTMLElement, bar: HTMLProgressElement, progress: LoadProgress): void {
+  const { stage, loaded, total, percent } = progress;
+  status.textContent = stage === "compile" ? "Compiling …"
+    : `Loading ${stage}: ${(loaded / 1e6).toFixed(1)} of ${(total / 1e6).toFixed(1)} MB`;
+  bar.value = percent / 100;
+}
+
+/** Take files that are dropped on a card; `isTaken` says if it takes any now. */
+export function onDrop(card: HTMLElement, isTaken: () => boolean, take: (data: DataTransfer) => void): void {
+  card.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    card.classList.add("over");
+  });
+  card.addEventListener("dragleave", () => card.classList.remove("over"));
+  card.addEventListener("drop", (event) => {
+    event.preventDefault();
+    card.classList.remove("over");
+    if (event.dataTransfer !== null && isTaken()) {
+      take(event.dataTransfer);
+    }
+  });
+}

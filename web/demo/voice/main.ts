@@ -1,0 +1,278 @@
+/** The page: a model and a text in, an adapter that continues texts in the same voice out. */
+
+import type { FitRun } from "trainweb";
+import type { TrainwebCurves } from "trainweb/vis";
+import "trainweb/vis";
+
+import { download, element, megabytes, onDrop, showLoading } from "../page.js";
+import { filesOf, modelOf, ourModel, type ModelFiles } from "./files.js";
+import { Voice, type Needs } from "./voice.js";
+
+/** Memory of the page and of Python in it, beside the session's. */
+const PAGE_BYTES = 115e6;
+/** Bytes of trainweb, which the browser keeps. */
+const RUNTIME_BYTES = 10e6;
+const ADAPTER = "adapter_model.safetensors";
+const SETTINGS = "adapter_config.json";
+
+const ui = {
+  alert: element<HTMLElement>("alert"),
+  takes: element<HTMLElement>("takes"),
+  load: element<HTMLButtonElement>("load"),
+  folder: element<HTMLInputElement>("folder"),
+  files: element<HTMLInputElement>("files"),
+  status: element<HTMLElement>("status"),
+  progress: element<HTMLProgressElement>("progress"),
+  trainingStatus: element<HTMLElement>("training-status"),
+  trainingProgress: element<HTMLProgressElement>("training-progress"),
+  text: element<HTMLTextAreaElement>("text"),
+  file: element<HTMLInputElement>("file"),
+  count: element<HTMLElement>("count"),
+  step: element<HTMLElement>("step"),
+  loss: element<HTMLElement>("loss"),
+  time: element<HTMLElement>("time"),
+  memory: element<HTMLElement>("memory"),
+  passes: element<HTMLInputElement>("passes"),
+  train: element<HTMLButtonElement>("train"),
+  needs: element<HTMLElement>("needs"),
+  curves: element<TrainwebCurves>("curves"),
+  save: element<HTMLButtonElement>("save"),
+  saveConfig: element<HTMLButtonElement>("save-config"),
+  resume: element<HTMLInputElement>("resume"),
+  prompt: element<HTMLInputElement>("prompt"),
+  temperature: element<HTMLInputElement>("temperature"),
+  temperatureValue: element<HTMLOutputElement>("temperature-value"),
+  before: element<HTMLElement>("before"),
+  after: element<HTMLElement>("after"),
+  write: element<HTMLButtonElement>("write"),
+};
+
+/** What the button loads; null stands for the small model. */
+let chosen: ModelFiles | null = null;
+let voice: Voice | null = null;
+/** The training that runs; null while it does not. */
+let fit: FitRun | null = null;
+let isBusy = false;
+/** The adapter is not as it started. */
+let hasLearned = false;
+/** What training takes; null before it was measured. */
+let needs: Needs | null = null;
+
+function update(): void {
+  const isFree = !isBusy && fit === null;
+  ui.load.classList.toggle("primary", voice === null || chosen !== null);
+  ui.load.textContent = `Load ${chosen?.name ?? "the small model"}`;
+  [ui.load, ui.folder, ui.files, ui.file, ui.passes].forEach((one) => { one.disabled = !isFree; });
+  ui.text.readOnly = !isFree;
+  ui.train.textContent = fit === null ? (hasLearned ? "Go on" : "Teach it") : "Stop";
+  ui.train.disabled = voice === null || (isBusy && fit === null);
+  [ui.write, ui.resume].forEach((one) => { one.disabled = voice === null || !isFree; });
+  [ui.save, ui.saveConfig].forEach((one) => { one.disabled = !hasLearned || !isFree; });
+}
+
+/** Perform an action of the user, one at a time. */
+async function perform(action: () => Promise<void>): Promise<void> {
+  if (isBusy) {
+    return;
+  }
+  ui.alert.hidden = true;
+  isBusy = true;
+  update();
+  try {
+    await action();
+  } catch (error) {
+    ui.alert.textContent = error instanceof Error ? error.message : String(error);
+    ui.alert.hidden = false;
+  } finally {
+    isBusy = false;
+    update();
+  }
+}
+
+function loaded(): Voice {
+  if (voice === null) {
+    throw new Error("There is no model yet. Load one first.");
+  }
+  return voice;
+}
+
+/** Say what loading takes, before it is done. */
+async function choose(files: readonly File[]): Promise<void> {
+  if (files.length === 0) {
+    return;
+  }
+  chosen = await modelOf(files);
+  ui.takes.textContent = `${chosen.name} is read from your disk: ${megabytes(chosen.size)}. ` +
+    `trainweb itself takes ${megabytes(RUNTIME_BYTES)} to download, once. The page needs some ` +
+    `${megabytes(chosen.size + PAGE_BYTES)} of memory or more.`;
+}
+
+async function load(): Promise<void> {
+  const files = chosen ?? (await ourModel());
+  await voice?.release();
+  voice = null;
+  needs = null;
+  hasLearned = false;
+  [ui.before, ui.after].forEach((pane) => { pane.textContent = ""; });
+  ui.status.textContent = `Loading ${files.name} …`;
+  try {
+    voice = await Voice.load(files, (progress) => showLoading(ui.status, ui.progress, progress));
+    ui.status.textContent = `${files.name} is ready.`;
+  } catch (error) {
+    ui.status.textContent = `${files.name} could not be loaded.`;
+    throw error;
+  } finally {
+    ui.progress.value = 0;
+  }
+  await measure();
+  await write(ui.before, false);
+}
+
+async function measure(): Promise<void> {
+  const pupil = loaded();
+  ui.count.textContent = `${pupil.read(ui.text.value).toLocaleString("en")} tokens`;
+  ui.trainingStatus.textContent = "Measuring a step …";
+  needs = await pupil.needs();
+  ui.trainingStatus.textContent = "Ready.";
+  tellNeeds();
+}
+
+/** Say what training takes, before it is done. */
+function tellNeeds(): void {
+  if (needs === null) {
+    return;
+  }
+  const { bytes, parameters, secondsPerStep, stepsPerPass } = needs;
+  const steps = stepsPerPass * passesOf();
+  ui.memory.textContent = megabytes(bytes);
+  ui.needs.textContent = `The model has ${(parameters / 4e6).toFixed(1)} million parameters. Training takes ` +
+    `${megabytes(bytes)} of memory beside the page's ${megabytes(PAGE_BYTES)}, and about ` +
+    `${duration(secondsPerStep * steps)} for ${steps} steps on this machine.`;
+}
+
+function passesOf(): number {
+  return Math.max(1, Math.round(ui.passes.valueAsNumber) || 1);
+}
+
+function duration(seconds: number): string {
+  return seconds < 100 ? `${Math.max(1, Math.round(seconds))} s` : `${Math.round(seconds / 60)} min`;
+}
+
+async function train(): Promise<void> {
+  await measure();
+  const pupil = loaded();
+  const passes = passesOf();
+  const running = pupil.learn(passes);
+  fit = running;
+  update();
+  ui.curves.watch(running);
+  const started = performance.now();
+  try {
+    for await (const event of running) {
+      hasLearned = true;
+      if (event.type === "progress" && event.steps !== null) {
+        const last = (event.epoch - 1) * event.steps + event.step;
+        const total = passes * event.steps;
+        const seconds = (performance.now() - started) / 1000;
+        ui.trainingProgress.value = last / total;
+        ui.step.textContent = `${last} of ${total}`;
+        ui.loss.textContent = event.loss.toFixed(2);
+        ui.time.textContent = duration(seconds);
+        ui.trainingStatus.textContent = `Training: some ${duration((seconds / last) * (total - last))} to go.`;
+      }
+    }
+    const { ended, losses } = await running;
+    ui.step.textContent = losses.length.toLocaleString("en");
+    ui.trainingStatus.textContent = ended === "stopped" ? "Stopped." : "It has learned.";
+  } finally {
+    fit = null;
+    ui.trainingProgress.value = 0;
+  }
+  needs = await pupil.needs();
+  tellNeeds();
+  await writeBoth();
+}
+
+/** Show what the model writes, as it comes. */
+async function write(pane: HTMLElement, adapter: boolean): Promise<void> {
+  const prompt = ui.prompt.value || "\n";
+  const temperature = Number(ui.temperature.value);
+  pane.textContent = prompt;
+  for await (const piece of loaded().write({ prompt, adapter, temperature, seed: 1 })) {
+    pane.append(piece);
+  }
+}
+
+async function writeBoth(): Promise<void> {
+  await write(ui.before, false);
+  await write(ui.after, true);
+}
+
+async function save(name: string): Promise<void> {
+  const { weights, config } = await loaded().adapter();
+  download(name === SETTINGS ? new Blob([config]) : weights, name);
+}
+
+/** Go on with an adapter of before, from both of its files. */
+async function resume(): Promise<void> {
+  const files = [...(ui.resume.files ?? [])];
+  ui.resume.value = "";
+  const weights = files.find(({ name }) => name.endsWith(".safetensors"));
+  const config = files.find(({ name }) => name.endsWith(".json"));
+  if (weights === undefined || config === undefined) {
+    throw new Error(`An adapter has two files, ${ADAPTER} and ${SETTINGS}: choose both.`);
+  }
+  await loaded().loadAdapter({ weights: new Uint8Array(await weights.arrayBuffer()), config: await config.text() });
+  hasLearned = true;
+  await writeBoth();
+}
+
+async function readText(file: File | undefined): Promise<void> {
+  if (file !== undefined) {
+    ui.text.value = await file.text();
+    ui.count.textContent = "";
+  }
+}
+
+function showTemperature(): void {
+  ui.temperatureValue.textContent = Number(ui.temperature.value).toFixed(1);
+}
+
+function listen(): void {
+  ui.load.addEventListener("click", () => void perform(load));
+  for (const input of [ui.folder, ui.files]) {
+    input.addEventListener("change", () => {
+      const files = [...(input.files ?? [])];
+      input.value = "";
+      void perform(() => choose(files));
+    });
+  }
+  ui.train.addEventListener("click", () => (fit === null ? void perform(train) : fit.stop()));
+  ui.passes.addEventListener("input", tellNeeds);
+  ui.write.addEventListener("click", () => void perform(writeBoth));
+  ui.save.addEventListener("click", () => void perform(() => save(ADAPTER)));
+  ui.saveConfig.addEventListener("click", () => void perform(() => save(SETTINGS)));
+  ui.resume.addEventListener("change", () => void perform(resume));
+  ui.temperature.addEventListener("input", showTemperature);
+  ui.file.addEventListener("change", () => void perform(() => readText(ui.file.files?.[0])));
+  const isFree = (): boolean => !isBusy && fit === null;
+  const card = (inner: Element): HTMLElement => inner.closest("section") as HTMLElement;
+  onDrop(card(ui.text), isFree, (data) => void perform(() => readText(data.files[0])));
+  onDrop(card(ui.load), isFree, (data) => {
+    const files = filesOf(data);
+    void perform(async () => choose(await files));
+  });
+}
+
+async function main(): Promise<void> {
+  listen();
+  showTemperature();
+  ui.takes.textContent = `The small model takes 0.7 MB to download, and trainweb ${megabytes(RUNTIME_BYTES)}, once. ` +
+    `The page needs some ${megabytes(PAGE_BYTES + 25e6)} of memory.`;
+  await perform(async () => {
+    const example = await fetch("example.txt");
+    ui.text.value = await example.text();
+  });
+}
+
+void main();

@@ -1,0 +1,190 @@
+/** A language model whose adapter learns the voice of a text. */
+
+import { Tokenizer } from "@huggingface/tokenizers";
+import { Dataset, ModelError, Tensor, TrainingSession, type AdapterFiles, type FitRun, type LoadProgress } from "trainweb";
+
+import type { ModelFiles } from "./files.js";
+
+/** An adapter beside each product in the numbered layers, not beside the head. */
+const LORA = { rank: 8, alpha: 16, targets: [String.raw`.*\.\d+\..*`] } as const;
+const LEARNING_RATE = 3e-3;
+/** Inputs that rows of a text have. */
+const INPUTS: readonly string[] = ["input_ids", "attention_mask", "position_ids", "labels"];
+const EXPECTED = "this page teaches models that take input_ids, with attention_mask and position_ids or without.";
+/** Tokens of a row, unless the model reads fewer. */
+const LENGTH = 128;
+/** Below this the text is no text to learn from: a row, and one to test. */
+const LEAST_ROWS = 2;
+/** From so many rows on, a part of them is only tested. */
+const TESTED_FROM = 8;
+const TESTED = 0.125;
+/** Tokens that it writes. */
+const SAMPLE = 80;
+/** Bounds of the steps that are measured before training. */
+const MEASURED_MS = 1000;
+const MEASURED_STEPS = 20;
+
+/** What training takes here. */
+export interface Needs {
+  /** Of weights, adapter and a step. */
+  readonly bytes: number;
+  /** Of weights and adapter. */
+  readonly parameters: number;
+  readonly secondsPerStep: number;
+  readonly stepsPerPass: number;
+}
+
+export interface WriteOptions {
+  readonly prompt: string;
+  /** With or without what it has learned. */
+  readonly adapter: boolean;
+  readonly temperature: number;
+  readonly seed: number;
+}
+
+interface TextCoder {
+  encode(text: string): number[];
+  decode(ids: number[]): string;
+  readonly eos_token_id: number | null;
+}
+
+export class Voice {
+  readonly #session: TrainingSession;
+  readonly #tokenizer: TextCoder;
+  readonly #length: number;
+  #train: Dataset | null = null;
+  /** Rows that are only tested. */
+  #test: Dataset | null = null;
+  #secondsPerStep = 0;
+
+  private constructor(session: TrainingSession, tokenizer: TextCoder, context: number | null) {
+    this.#session = session;
+    this.#tokenizer = tokenizer;
+    this.#length = Math.min(LENGTH, context ?? LENGTH);
+  }
+
+  static async load(files: ModelFiles, onProgress: (progress: LoadProgress) => void): Promise<Voice> {
+    const tokenizer = coderOf(files);
+    const config = {
+      loss: { type: "CrossEntropyLoss", ignoreIndex: -100 },
+      optimizer: { type: "AdamW", weightDecay: 0 },
+      clipGradNorm: 1,
+      lora: LORA,
+    } as const;
+    const session = await TrainingSession.createFromModel(files.graph, config, { ...files.beside, onProgress })
+      .catch((error: unknown) => {
+        throw error instanceof ModelError ? new Error(`${files.name} cannot be taught here: ${error.message}`) : error;
+      });
+    const names = session.trainingInputNames;
+    if (!names.includes("input_ids") || names.some((name) => !INPUTS.includes(name))) {
+      await session.release();
+      throw new Error(`${files.name} takes ${names.filter((name) => name !== "labels").join(", ")}, but ${EXPECTED}`);
+    }
+    return new Voice(session, tokenizer, files.context);
+  }
+
+  /** Learn from this text from now on; returns the number of its tokens. */
+  read(text: string): number {
+    const { length } = this.#tokenizer.encode(text);
+    if (length <= LEAST_ROWS * this.#length) {
+      throw new Error(`The text has ${length} tokens. This model needs more than ${LEAST_ROWS * this.#length}.`);
+    }
+    const inputs = this.#session.trainingInputNames;
+    const rows = Dataset.fromText([text], this.#tokenizer, { length: this.#length, inputs });
+    [this.#train, this.#test] = (rows.size ?? 0) < TESTED_FROM ? [rows, null] : rows.split(TESTED);
+    return length;
+  }
+
+  /** Memory and time of training, measured with a step that changes nothing. */
+  async needs(): Promise<Needs> {
+    const session = this.#session;
+    if (this.#secondsPerStep === 0) {
+      this.#secondsPerStep = await this.#measured();
+    }
+    const { parameters, gradients, moments, arena, prepared, plans } = await session.memory();
+    const bytes = parameters + gradients + moments + arena + prepared + plans;
+    return { bytes, parameters, secondsPerStep: this.#secondsPerStep, stepsPerPass: this.#given.size ?? 0 };
+  }
+
+  /** Train the adapter until it is stopped, or for so many passes over the text. */
+  learn(passes: number): FitRun {
+    return this.#session.fit(this.#given, {
+      epochs: passes,
+      batchSize: 1,
+      learningRate: LEARNING_RATE,
+      validationData: this.#test,
+    });
+  }
+
+  /** What the model writes after a prompt, piece by piece. */
+  async *write({ prompt, temperature, seed, adapter }: WriteOptions): AsyncGenerator<string> {
+    const stop = this.#tokenizer.eos_token_id ?? [];
+    const sampling = temperature === 0 ? {} : { temperature, seed };
+    const options = { ...sampling, maxTokens: SAMPLE, tokenizer: this.#tokenizer, stop, adapter };
+    for await (const { text } of this.#session.generate(prompt, options)) {
+      yield text ?? "";
+    }
+  }
+
+  /** PEFT's two files. */
+  adapter(): Promise<AdapterFiles> {
+    return this.#session.adapter();
+  }
+
+  loadAdapter(files: AdapterFiles): Promise<void> {
+    return this.#session.loadAdapter(files);
+  }
+
+  release(): Promise<void> {
+    return this.#session.release();
+  }
+
+  /** Time of the fastest of some steps: the first ones run in code that the browser has not optimized yet. */
+  async #measured(): Promise<number> {
+    const row = this.#firstRow();
+    const started = performance.now();
+    const times: number[] = [];
+    while (times.length < 2 || (performance.now() - started < MEASURED_MS && times.length < MEASURED_STEPS)) {
+      const before = performance.now();
+      await this.#session.runTrainStep(row);
+      times.push((performance.now() - before) / 1000);
+      // The next gradients replace these, as they do in `fit`.
+      await this.#session.lazyResetGrad();
+    }
+    return Math.min(...times.slice(1));
+  }
+
+  #firstRow(): Record<string, Tensor> {
+    const columns = [...(this.#given.columns ?? [])];
+    const cut = ([name, { data, dims }]: [string, Tensor]): [string, Tensor] =>
+      [name, new Tensor("int64", (data as BigInt64Array).slice(0, dims[1]), [1, dims[1] as number])];
+    return Object.fromEntries(columns.map(cut));
+  }
+
+  get #given(): Dataset {
+    if (this.#train === null) {
+      throw new Error("There is no text yet.");
+    }
+    return this.#train;
+  }
+}
+
+function coderOf({ tokenizer: json, tokenizerConfig }: ModelFiles): TextCoder {
+  let tokenizer: Tokenizer;
+  try {
+    tokenizer = new Tokenizer(json as object, tokenizerConfig);
+  } catch (error) {
+    throw new Error(`tokenizer.json is no tokenizer that this page reads: ${String(error)}`);
+  }
+  return {
+    encode: (text) => tokenizer.encode(text).ids,
+    decode: (ids) => tokenizer.decode(ids, { skip_special_tokens: true }),
+    eos_token_id: endOf(tokenizer, tokenizerConfig["eos_token"]),
+  };
+}
+
+/** The id of the token that ends a text, if the tokenizer has one. */
+function endOf(tokenizer: Tokenizer, end: unknown): number | null {
+  const text = typeof end === "object" && end !== null ? (end as { readonly content?: unknown }).content : end;
+  return typeof text === "string" ? (tokenizer.token_to_id(text) ?? null) : null;
+}

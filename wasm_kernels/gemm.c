@@ -84,7 +84,8 @@ enum { UNPACKED_FLOATS = 2 * GEMM_KC * TILE_COLS };
 /* Lines of b [k0, k0 + k) x [col, col + cols) as they are stored; returns the floats from line to line. */
 static int32_t unpack_lines(const gemm_problem *p, float *out, int32_t k0, int32_t k, int32_t col, int32_t cols) {
     const int32_t first = p->turned ? col : k0, count = p->turned ? cols : k, width = p->turned ? k : cols;
-    for (int32_t i = 0; i < count; i++) unpack_row(p->w, first + i, p->turned ? k0 : col, width, out + i * width);
+    const int32_t line = p->w_line + first, place = p->w_place + (p->turned ? k0 : col);
+    for (int32_t i = 0; i < count; i++) unpack_row(p->w, line + i, place, width, out + i * width);
     return width;
 }
 
@@ -317,9 +318,8 @@ enum { NEIGHBOUR_FLOATS = 4096 };
 /* The thread's workspace: packed panels, one tile, packed rows, what is unpacked. */
 enum { PANEL_FLOATS = 2 * GEMM_KC * TILE_COLS, TILE_FLOATS = 64 };
 _Static_assert(NEIGHBOUR_FLOATS <= PANEL_FLOATS, "packed panels");
-_Static_assert(PANEL_FLOATS + TILE_FLOATS + PACKED_FLOATS == GEMM_WORKSPACE_FLOATS, "gemm's workspace");
-enum { UNPACKED_AT = GEMM_WORKSPACE_FLOATS };
-_Static_assert((UNPACKED_AT + UNPACKED_FLOATS) * 4 <= THREAD_SCRATCH_BYTES, "gemm's workspace");
+enum { UNPACKED_AT = PANEL_FLOATS + TILE_FLOATS + PACKED_FLOATS };
+_Static_assert(UNPACKED_AT + UNPACKED_FLOATS == GEMM_WORKSPACE_FLOATS, "gemm's workspace");
 
 static bool packs_rows(const gemm_problem *p) {
     return p->a_col != 1 && (p->a_row != 1 || p->a_col > A_IN_PLACE_STEP);
@@ -607,7 +607,7 @@ static void fill_without_product(const gemm_problem *p) {
 
 void gemm_tiles(const gemm_problem *given) {
     gemm_problem q = exchanged(given);
-    const bool exchange = tile_cost(given) > tile_cost(&q) + (double)given->m * given->n;
+    const bool exchange = !given->w && tile_cost(given) > tile_cost(&q) + (double)given->m * given->n;
     const gemm_problem *p = exchange ? &q : given;
     const row_split rows = split_rows(p->m);
     compute_tiles(p, &rows, 0, rows.count, 0, ceil_div(p->n, TILE_COLS));
@@ -635,7 +635,7 @@ static gemm_problem batch_item(const gemm_f32_args *a, int32_t item) {
         a->b + i * a->b_batch[0] + j * a->b_batch[1], a->b_row, a->b_col,
         a->c + i * a->c_batch[0] + j * a->c_batch[1], a->c_row, 1,
         a->bias ? a->bias + i * a->bias_batch[0] + j * a->bias_batch[1] : 0, a->bias_row, a->bias_col,
-        a->alpha, a->beta, a->accumulate, a->activation, 0, false,
+        a->alpha, a->beta, a->accumulate, a->activation, 0, false, 0, 0,
     };
     return p;
 }
@@ -716,7 +716,7 @@ int32_t kernel_gemm_quantized_f32(const gemm_quantized_f32_args *a) {
     const packed_matrix w = PACKED_MATRIX(a, w);
     const gemm_problem p = {
         a->m, a->n, a->k, a->a, a->a_row, a->a_col, 0, a->turned ? 1 : a->n, a->turned ? a->k : 1, a->c, a->c_row, 1,
-        a->bias, a->bias_row, a->bias_col, a->alpha, a->beta, a->accumulate, a->activation, &w, a->turned != 0,
+        a->bias, a->bias_row, a->bias_col, a->alpha, a->beta, a->accumulate, a->activation, &w, a->turned != 0, 0, 0,
     };
     if (a->m == 0 || a->n == 0) return TW_OK;
     gemm_plan g = {.single = &p, .items = 1};

@@ -18,12 +18,13 @@ typedef struct {
     int32_t bias_row, bias_col;
     float alpha, beta;
     int32_t accumulate, activation;
-    const packed_matrix *w; /* not null: b as it is stored, by columns if `turned` */
+    const packed_matrix *w; /* not null: b as it is stored, by columns if `turned`, from line `w_line` and place `w_place` on */
     bool turned;
+    int32_t w_line, w_place;
 } gemm_problem;
 
-/* The part of a thread's workspace that a product takes; the rest is its caller's, unless b is stored otherwise. */
-enum { GEMM_WORKSPACE_FLOATS = 73792 };
+/* The part of a thread's workspace that a product takes; the rest is its caller's. */
+enum { GEMM_WORKSPACE_FLOATS = 81984 };
 _Static_assert(GEMM_WORKSPACE_FLOATS * 4 <= THREAD_SCRATCH_BYTES, "gemm's workspace");
 
 /* A product with k > 0, on the calling thread. */

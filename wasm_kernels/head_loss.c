@@ -10,6 +10,7 @@
 #include "math.h"
 #include "parallel.h"
 #include "reduce.h"
+#include "unpack.h"
 
 /* Rows and classes of a block of scores, which stays in the second-level cache; rows of scores lie LINE apart, so that they
    do not meet in one set of the first. */
@@ -20,6 +21,7 @@ _Static_assert(4 * (GEMM_WORKSPACE_FLOATS + ROWS * LINE) <= THREAD_SCRATCH_BYTES
 /* Scores of rows x [kept, d], each with its place `rows` among all rows. */
 typedef struct {
     const float *x, *w, *bias;
+    const packed_matrix *packed; /* not null: in the place of w */
     const int32_t *rows;
     int32_t kept, c, d, w_row, w_col; /* strides of w by class and by depth */
     float alpha;
@@ -36,12 +38,20 @@ static int32_t keep_rows(const label_set *set, const float *x, int32_t d, int32_
     return count;
 }
 
+/* Let b of a product start at the rows of w from `class` on. */
+static void read_classes(const head *h, int32_t class, gemm_problem *p) {
+    if (!h->packed) p->b = h->w + (int64_t)class * h->w_row;
+    else if (h->w_col == 1) p->w_line = class;
+    else p->w_place = class;
+}
+
 /* scores[i * LINE + j] for m rows from `first` on and the classes [class, class + n). */
 static void score_block(const head *h, int32_t first, int32_t m, int32_t class, int32_t n, float *scores) {
-    const gemm_problem p = {
-        m, n, h->d, h->x + (int64_t)first * h->d, h->d, 1, h->w + (int64_t)class * h->w_row, h->w_col, h->w_row,
-        scores, LINE, 1, h->bias ? h->bias + class : 0, 0, 1, h->alpha, 1, 0, ACTIVATION_NONE, 0, false,
+    gemm_problem p = {
+        m, n, h->d, h->x + (int64_t)first * h->d, h->d, 1, 0, h->w_col, h->w_row,
+        scores, LINE, 1, h->bias ? h->bias + class : 0, 0, 1, h->alpha, 1, 0, ACTIVATION_NONE, h->packed, h->w_col == 1, 0, 0,
     };
+    read_classes(h, class, &p);
     gemm_tiles(&p);
 }
 
@@ -61,6 +71,9 @@ TW_INLINE void add_row(float *y, const float *x, int32_t n, float factor) {
 }
 
 /* ---- loss, and gradient by x ---- */
+
+/* Numbers of a row of packed weights at a time. */
+enum { UNPACKED = 256 };
 
 typedef struct {
     const head_loss_f32_args *a;
@@ -105,11 +118,31 @@ static void loss_chunk(const void *args, int32_t chunk) {
         score_block(h, first, m, class, n, scores);
         exp_block(task, scores, first, m, class, n, a->top + at, a->sum + at, sums_of_w);
         if (!task->graded) continue;
-        const gemm_problem p = {
-            m, a->d, n, scores, LINE, 1, h->w + (int64_t)class * h->w_row, h->w_row, h->w_col,
-            sums_of_w, a->d, 1, 0, 0, 0, 1, 0, class > start, ACTIVATION_NONE, 0, false,
+        gemm_problem p = {
+            m, a->d, n, scores, LINE, 1, 0, h->w_row, h->w_col,
+            sums_of_w, a->d, 1, 0, 0, 0, 1, 0, class > start, ACTIVATION_NONE, h->packed, h->w_col != 1, 0, 0,
         };
+        read_classes(h, class, &p);
         gemm_tiles(&p);
+    }
+}
+
+/* y[d] -= the row of w of one class. */
+static void subtract_class(const head *h, int32_t class, float *y) {
+    if (h->packed && h->w_col == 1) {
+        float row[UNPACKED];
+        for (int32_t at = 0; at < h->d; at += UNPACKED) {
+            const int32_t n = min_i32(UNPACKED, h->d - at);
+            unpack_row(h->packed, class, at, n, row);
+            add_row(y + at, row, n, -1);
+        }
+        return;
+    }
+    for (int32_t j = 0; j < h->d; j++) {
+        float w;
+        if (h->packed) unpack_row(h->packed, j, class, 1, &w);
+        else w = h->w[(int64_t)class * h->w_row + (int64_t)j * h->w_col];
+        y[j] -= w;
     }
 }
 
@@ -140,8 +173,8 @@ static void finish_row(const loss_task *task, int32_t i) {
         const int64_t at = (int64_t)s * a->n + i;
         add_row(y, a->partial + at * a->d, a->d, exp1(a->top[at] - top) / sum);
     }
-    const float *w = h->w + label * h->w_row;
-    for (int32_t j = 0; j < a->d; j++) y[j] = (y[j] - w[(int64_t)j * h->w_col]) * scale;
+    subtract_class(h, (int32_t)label, y);
+    scale_row(y, a->d, scale);
 }
 
 static void finish_chunk(const void *args, int32_t chunk) {
@@ -162,12 +195,12 @@ static void clear_ignored_rows(const loss_task *task) {
     }
 }
 
-int32_t kernel_head_loss_f32(const head_loss_f32_args *a) {
+static int32_t head_loss(const head_loss_f32_args *a, const packed_matrix *packed) {
     const label_set set = {a->labels, a->weights, a->n, a->c, a->label_size, a->has_ignore, a->ignore_index};
     const int32_t status = check_labels(&set);
     if (status) return status;
     loss_task task = {.a = a, .set = &set, .graded = a->gradient && a->slope, .grain = units_per_chunk((int64_t)a->parts * a->d)};
-    task.h = (head){.w = a->w, .bias = a->bias, .rows = a->rows, .c = a->c, .d = a->d, .alpha = a->alpha};
+    task.h = (head){.w = a->w, .packed = packed, .bias = a->bias, .rows = a->rows, .c = a->c, .d = a->d, .alpha = a->alpha};
     task.h.w_row = a->turned ? 1 : a->d;
     task.h.w_col = a->turned ? a->c : 1;
     task.h.kept = keep_rows(&set, a->x, a->d, a->rows, a->kept, &task.h.x);
@@ -184,6 +217,20 @@ int32_t kernel_head_loss_f32(const head_loss_f32_args *a) {
     for (int32_t r = 0; r < a->n; r++) total += a->row_loss[r];
     a->loss[0] = (float)(weight == 0 ? total : total / weight);
     return TW_OK;
+}
+
+int32_t kernel_head_loss_f32(const head_loss_f32_args *a) { return head_loss(a, 0); }
+
+int32_t kernel_head_loss_quantized_f32(const head_loss_quantized_f32_args *a) {
+    const packed_matrix w = PACKED_MATRIX(a, w);
+    const head_loss_f32_args others = {
+        .x = a->x, .bias = a->bias, .labels = a->labels, .weights = a->weights, .loss = a->loss, .slope = a->slope,
+        .rows = a->rows, .kept = a->kept, .row_loss = a->row_loss, .target = a->target, .top = a->top, .sum = a->sum,
+        .partial = a->partial, .n = a->n, .c = a->c, .d = a->d, .turned = a->turned, .alpha = a->alpha,
+        .label_size = a->label_size, .has_ignore = a->has_ignore, .ignore_index = a->ignore_index,
+        .reduction = a->reduction, .parts = a->parts, .gradient = a->gradient,
+    };
+    return head_loss(&others, &w);
 }
 
 /* ---- gradient by w ---- */
@@ -222,7 +269,7 @@ static void weight_chunk(const void *args, int32_t chunk) {
         grade_block(task, scores, first, m, class, n);
         const gemm_problem p = {
             n, a->d, m, scores, 1, LINE, h->x + (int64_t)first * a->d, a->d, 1,
-            dw, h->w_row, h->w_col, 0, 0, 0, 1, 0, a->accumulate || first, ACTIVATION_NONE, 0, false,
+            dw, h->w_row, h->w_col, 0, 0, 0, 1, 0, a->accumulate || first, ACTIVATION_NONE, 0, false, 0, 0,
         };
         gemm_tiles(&p);
     }

@@ -10,6 +10,7 @@ import pytest
 from tests.python import pipelines
 from tests.python.kernel_cases import BUILDS, runner
 from tests.python.test_attention import compute, kernels
+from tests.python.test_kernels_unpack import Packed, packed
 from tests.python.test_pass_guards import Written
 from tests.python.test_program import check_index
 
@@ -43,9 +44,11 @@ class Case:
         weighted: bool = False,
         ignored: float = 0.0,
         reduction: str = "mean",
+        w: np.ndarray | None = None,
     ) -> None:
         rng = np.random.default_rng(n + c)
-        self.x, self.w = (rng.standard_normal(shape).astype(np.float32) for shape in ((n, d), (c, d)))
+        self.x, drawn = (rng.standard_normal(shape).astype(np.float32) for shape in ((n, d), (c, d)))
+        self.w = drawn if w is None else w
         self.bias = rng.standard_normal(c).astype(np.float32) if bias else None
         self.weights = rng.random(c).astype(np.float32) if weighted else None
         self.labels = rng.integers(0, c, n)
@@ -128,6 +131,31 @@ def test_kernels(name: str, turned: int, build: str) -> None:
             more = {"dw": before.copy() if accumulate else np.full_like(before, np.nan), "accumulate": accumulate}
             dw = runner(build).run("head_loss_weight_grad_f32", numbers | given | more, "dw")["dw"]
             assert_near(dw, expected + accumulate * before)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("turned", [0, 1])
+@pytest.mark.parametrize("name", [name for name in CASES if name != "all ignored"])
+@pytest.mark.parametrize("kind", ["4", "8", "half"])
+def test_the_kernel_of_quantized_weights(kind: str, name: str, turned: int, build: str) -> None:
+    options = CASES[name]
+    shape = (options["d"], options["c"]) if turned else (options["c"], options["d"])
+    weights = packed(kind, shape, (1, 16), True)
+    if kind == "half":
+        bits = np.random.default_rng(3).standard_normal(shape).astype(np.float16)
+        weights = Packed(weights.args | {"x": bits.reshape(-1).view(np.uint8)}, bits.astype(np.float64))
+    else:
+        factor = np.float32(2.0 ** (-3 if kind == "4" else -7))
+        weights = Packed(weights.args | {"scale": weights.args["scale"] * factor}, weights.values * float(factor))
+    case = Case(**options, w=weights.values.T if turned else weights.values)
+    n, d = case.x.shape
+    args = {key: value for key, value in weights.args.items() if key != "x"} | {"w": weights.args["x"]}
+    numbers = case.numbers(8, turned) | args | {"parts": min(3, -(-len(case.w) // 512)), "gradient": 1}
+    given = {"loss": np.zeros(case.loss.shape, np.float32), "slope": np.full((n, d), np.nan, np.float32)}
+    found = runner(build).run("head_loss_quantized_f32", numbers | given, "slope")
+    assert_near(found["loss"], case.loss, 4e-6)
+    assert_near(found["slope"], case.slope)
+    assert not found["slope"][~case.kept].any()
 
 
 def test_rows_that_are_ignored_are_not_read() -> None:
@@ -218,6 +246,53 @@ def test_graphs(name: str, turned: bool, names: list[str]) -> None:
     expected = {"x_grad": case.dx, "w_grad": case.dw if turned else case.dw.T}
     for each in found.keys() - {"loss"}:
         assert_near(found[each], expected[each])
+
+
+def quantized(case: Case, *, turned: bool) -> tuple[Case, Graph, dict[str, np.ndarray]]:
+    """A case whose weights are int8 with a scale for each class, and its graph."""
+    scale = (abs(case.w).max(1) / 127).astype(np.float32)
+    numbers = np.rint(case.w / scale[:, None]).astype(np.int8)
+    options = {"alpha": case.alpha, "bias": case.bias is not None, "weighted": case.weights is not None}
+    n, d = case.x.shape
+    made = Case(n, len(numbers), d, **options, reduction=case.reduction, w=numbers * scale[:, None].astype(np.float64))
+    graph, feeds = graph_of(made, turned=turned)
+    graph.opsets[""] = 21
+    graph.inputs = [value for value in graph.inputs if value.name != "w"]
+    stored = {"numbers": np.ascontiguousarray(numbers if turned else numbers.T), "scale": scale}
+    graph.initializers |= {name: from_numpy(name, a) for name, a in stored.items()}
+    graph.nodes.insert(0, Node("DequantizeLinear", ["numbers", "scale"], ["w"], {"axis": 0 if turned else 1}))
+    del feeds["w"]
+    return made, graph, feeds
+
+
+@pytest.mark.parametrize("names", [[], ["x"]], ids=["forward", "x"])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("name", ["two blocks of rows", "many classes", "depth in blocks"])
+def test_quantized_heads(name: str, turned: bool, names: list[str]) -> None:
+    case, graph, feeds = quantized(Case(**{**CASES[name], "ignored": 0.0}), turned=turned)
+    graph = build_gradients(graph, "loss", names) if names else graph
+    found, plan = compute(graph, feeds, ["loss", *(f"{name}_grad" for name in names)])
+    assert kernels(plan).count("head_loss_quantized_f32") == 1
+    assert not {*STORED, "gemm_quantized_f32", "dequantize_f32", "head_loss_f32"} & set(kernels(plan))
+    expected = (case.loss * case.dy).sum()
+    assert abs(found["loss"] - expected) <= 4e-6 * np.abs(case.loss * case.dy).sum()
+    if names:
+        assert_near(found["x_grad"], case.dx)
+
+
+def test_other_scales_of_the_same_numbers_stay() -> None:
+    """Products by the same numbers with other scales are not one head."""
+    _, graph, feeds = quantized(Case(20, 600, 6), turned=True)
+    graph = build_gradients(graph, "loss", ["x"])
+    other = from_numpy("others", np.ones(600, np.float32))
+    graph.initializers["others"] = other
+    again = Node("DequantizeLinear", ["numbers", "others"], ["w others"], {"axis": 0})
+    graph.nodes.insert(0, again)
+    product = next(node for node in graph.nodes if node.outputs == ["x_grad"])
+    assert product.inputs[1] == "turned" and product.attrs["transB"] == 1
+    product.inputs[1], product.attrs["transB"] = "w others", 0
+    _, plan = compute(graph, feeds, ["loss", "x_grad"])
+    assert "head_loss_quantized_f32" not in kernels(plan)
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -1062,6 +1062,51 @@ class GemmQuantized(KernelCall, kernel="gemm_quantized_f32", words=29, result="c
         return 2 * self.m * self.n * self.k
 
 
+class HeadLossQuantized(KernelCall, kernel="head_loss_quantized_f32", words=37, fails=("labels",)):
+    """As head_loss_f32, where w is dequantized as dequantize_f32 does it."""
+
+    x: In
+    w: In
+    scale: OptionalIn = None
+    zero: OptionalIn = None
+    bias: OptionalIn = None
+    labels: In
+    weights: OptionalIn = None
+    loss: Out
+    slope: OptionalOut = None
+    rows: Scratch = scratch("int32", lambda call: call.n)
+    kept: Scratch = scratch("float32", lambda call: call.n * call.d)
+    row_loss: Scratch = scratch("float32", lambda call: call.n)
+    target: Scratch = scratch("float32", lambda call: call.n)
+    top: Scratch = scratch("float32", lambda call: call.parts * call.n)
+    sum: Scratch = scratch("float32", lambda call: call.parts * call.n)
+    partial: Scratch = scratch("float32", lambda call: call.gradient * call.parts * call.n * call.d)
+    n: int
+    c: int
+    d: int
+    turned: int
+    alpha: float
+    label_size: int
+    has_ignore: int
+    ignore_index: int
+    reduction: int
+    parts: int
+    gradient: int
+    pitch: int
+    packing: int
+    flip: int
+    center: int
+    block_rows: int
+    block_cols: int
+    scale_row: int
+    scale_col: int
+    zero_row: int
+    zero_col: int
+
+    def flops(self) -> int:
+        return 2 * self.n * self.c * self.d * (1 + self.gradient)
+
+
 class Recurrence(KernelCall, kernel="recurrence_f32", words=19):
     """All steps of a layer in one direction, of x, the inputs of the gates with their biases; `bias` is added to the
     products with r. If step t is not below an item's length, y is zero and the states stay. h and c are the last

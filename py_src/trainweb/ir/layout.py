@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 1492888145
+FINGERPRINT: Final = 4232462865
 """Of the kernels that this package compiles for."""
 
 # "TWPL"

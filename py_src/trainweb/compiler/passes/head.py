@@ -2,15 +2,24 @@
 
 The pattern is a product whose result only cross entropy reads. With gradients, it includes the gradient of the cross
 entropy, and its products with the weights and with the rows of the head's input. Scores that anything else reads, such
-as an output or a metric, stay stored.
+as an output or a metric, stay stored. Weights may be quantized: the kernel then reads them as they are stored.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from trainweb.ir.calls import CrossEntropy, CrossEntropyGrad, Gemm, HeadLoss, HeadLossWeightGrad
+from trainweb.ir.calls import (
+    CrossEntropy,
+    CrossEntropyGrad,
+    Dequantize,
+    Gemm,
+    GemmQuantized,
+    HeadLoss,
+    HeadLossQuantized,
+    HeadLossWeightGrad,
+)
 from trainweb.ir.instructions import Buf, Instruction
 from trainweb.ir.layout import HEAD_CLASSES, HEAD_PARTS, HEAD_ROWS, LOSS_EACH
 from trainweb.ir.program import POSITION, Program
@@ -23,13 +32,17 @@ SCORES_BYTES = 4 << 20
 """Scores of fewer bytes stay stored: they fit into caches, and other kernels cut them into more tasks."""
 TRAINED_SCORES_BYTES = 64 << 20
 """The same where the weights are trained: for their gradient the scores are made once more, a third of the work."""
+PACKED = tuple(name for name in Dequantize.ARGUMENTS if name not in ("x", "y", "rows", "cols"))
+"""Arguments beside the numbers that say how quantized weights are stored."""
+
+_Product = Gemm | GemmQuantized
 
 
 @dataclass(frozen=True, slots=True)
 class _Head:
     """scores [n, c] = alpha * x w' + bias, of x [n, d] and w [c, d], or [d, c] if `turned`."""
 
-    product: Gemm
+    product: _Product
     loss: CrossEntropy
     turned: bool
 
@@ -41,7 +54,9 @@ class _Head:
     @property
     def operands(self) -> list[Buf]:
         """Buffers that the scores and the loss are made from."""
-        return [b for b in (self.product.a, self.product.b, self.product.bias, *_targets(self.loss)) if b is not None]
+        g = self.product
+        weights = [g.b] if isinstance(g, Gemm) else [g.w, g.scale, g.zero]
+        return [b for b in (g.a, g.bias, *weights, *_targets(self.loss)) if b is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +64,11 @@ class _Gradient:
     """The gradient of the scores, and the products that read it."""
 
     call: CrossEntropyGrad
-    by_x: Gemm | None
+    by_x: _Product | None
     by_w: Gemm | None
 
     @property
-    def products(self) -> list[Gemm]:
+    def products(self) -> list[_Product]:
         """The products that are wanted."""
         return [g for g in (self.by_x, self.by_w) if g is not None]
 
@@ -82,7 +97,7 @@ def _find(program: Program, loss: CrossEntropy) -> _Head | None:
     if len(users) != 2 or users[1] is not loss or not program.is_temporary(scores.storage):
         return None
     g = users[0]
-    if not isinstance(g, Gemm) or loss.inner != 1 or loss.from_log or not _is_whole(g, loss.n, loss.c):
+    if not isinstance(g, _Product) or loss.inner != 1 or loss.from_log or not _is_whole(g, loss.n, loss.c):
         return None
     if g.activation or g.accumulate or not g.c.same_place(scores):
         return None
@@ -90,6 +105,8 @@ def _find(program: Program, loss: CrossEntropy) -> _Head | None:
         return None
     if g.bias is not None and (g.beta, g.bias_row, g.bias_col) != (1, 0, 1):
         return None
+    if isinstance(g, GemmQuantized):
+        return _Head(g, loss, not g.turned)
     rows_of_w = _is_dense(g.b_col, g.b_row, g.n, g.k)
     if not rows_of_w and not _is_dense(g.b_row, g.b_col, g.k, g.n):
         return None
@@ -103,16 +120,16 @@ def _gradient(program: Program, head: _Head, call: Instruction) -> _Gradient | N
     dx = call.dx
     if program.writers(dx.storage) != (call,) or not program.is_temporary(dx.storage):
         return None
-    by_x: Gemm | None = None
+    by_x: _Product | None = None
     by_w: Gemm | None = None
     for reader in program.readers(dx.storage):
-        if not isinstance(reader, Gemm) or reader.bias is not None or reader.activation:
+        if not isinstance(reader, _Product) or reader.bias is not None or reader.activation:
             return None
         if reader.alpha != head.product.alpha:
             return None
         if by_x is None and _is_by_x(head, dx, reader):
             by_x = reader
-        elif by_w is None and _is_by_w(head, dx, reader):
+        elif by_w is None and isinstance(reader, Gemm) and _is_by_w(head, dx, reader):
             by_w = reader
         else:
             return None
@@ -127,17 +144,25 @@ def _is_alike(call: CrossEntropyGrad, loss: CrossEntropy) -> bool:
     return all(a is b if a is None or b is None else a.same_place(b) for a, b in pairs)
 
 
-def _is_by_x(head: _Head, dx: Buf, g: Gemm) -> bool:
+def _is_by_x(head: _Head, dx: Buf, g: _Product) -> bool:
     """Return whether a product is dx w."""
     n, c, d = head.shape
-    w = head.product
-    return (
-        g.a.same_place(dx)
-        and g.b.same_place(w.b)
-        and (g.k, g.b_row, g.b_col) == (c, w.b_col, w.b_row)
-        and _is_dense(g.a_row, g.a_col, n, c)
-        and _is_whole(g, n, d)
-    )
+    operands = g.a.same_place(dx) and _reads_transpose(g, head.product)
+    return operands and g.k == c and _is_dense(g.a_row, g.a_col, n, c) and _is_whole(g, n, d)
+
+
+def _reads_transpose(g: _Product, other: _Product) -> bool:
+    """Return whether the right operand of a product is that of the other, transposed."""
+    if isinstance(g, Gemm) and isinstance(other, Gemm):
+        return g.b.same_place(other.b) and (g.b_row, g.b_col) == (other.b_col, other.b_row)
+    if isinstance(g, GemmQuantized) and isinstance(other, GemmQuantized):
+        alike = all(_is_same(getattr(g, name), getattr(other, name)) for name in ("w", *PACKED))
+        return alike and g.turned != other.turned
+    return False
+
+
+def _is_same(a: Buf | int | None, b: Buf | int | None) -> bool:
+    return a.same_place(b) if isinstance(a, Buf) and isinstance(b, Buf) else a == b
 
 
 def _is_by_w(head: _Head, dx: Buf, g: Gemm) -> bool:
@@ -157,9 +182,10 @@ def _is_dense(row: int, col: int, rows: int, cols: int) -> bool:
     return (row == cols or rows == 1) and (col == 1 or cols == 1)
 
 
-def _is_whole(g: Gemm, rows: int, cols: int) -> bool:
+def _is_whole(g: _Product, rows: int, cols: int) -> bool:
     """Return whether the result of a product is one matrix without gaps."""
-    return g.batch == (1, 1) and (g.m, g.n) == (rows, cols) and (g.c_row == cols or rows == 1)
+    single = isinstance(g, GemmQuantized) or g.batch == (1, 1)
+    return single and (g.m, g.n) == (rows, cols) and (g.c_row == cols or rows == 1)
 
 
 def _is_worth_it(head: _Head, gradient: _Gradient | None) -> bool:
@@ -179,38 +205,43 @@ def _may_move(program: Program, head: _Head, gradient: _Gradient | None) -> bool
     return not any(b.storage in written or program.is_written_between(b.storage, since, last) for b, since in read)
 
 
+def _call(head: _Head, slope: Buf | None, log_sum: Buf | None) -> HeadLoss | HeadLossQuantized:
+    n, c, d = head.shape
+    g, loss = head.product, head.loss
+    tasks = -(-n // HEAD_ROWS)
+    own: dict[str, Any] = {
+        "x": g.a,
+        "bias": g.bias,
+        "labels": loss.labels,
+        "weights": loss.weights,
+        "loss": loss.loss,
+        "slope": slope,
+        "n": n,
+        "c": c,
+        "d": d,
+        "turned": int(head.turned),
+        "alpha": g.alpha,
+        "label_size": loss.label_size,
+        "has_ignore": loss.has_ignore,
+        "ignore_index": loss.ignore_index,
+        "reduction": loss.reduction,
+        "parts": min(-(-HEAD_PARTS // tasks), -(-c // HEAD_CLASSES)),
+        "gradient": int(slope is not None),
+    }
+    if isinstance(g, Gemm):
+        return HeadLoss(**own, w=g.b, log_sum=log_sum)
+    return HeadLossQuantized(**own, w=g.w, **{name: getattr(g, name) for name in PACKED})
+
+
 def _replace(program: Program, head: _Head, gradient: _Gradient | None) -> None:
     """Put the kernel where the loss was, and the gradients where their products were."""
-    n, c, d = head.shape
+    n, _, d = head.shape
     g, loss = head.product, head.loss
     by_x, by_w = (None, None) if gradient is None else (gradient.by_x, gradient.by_w)
     builder = program.build(loss.node)
     slope = None if by_x is None else builder.temp("float32", (n, d))
     log_sum = None if by_w is None else builder.temp("float32", (n,))
-    tasks = -(-n // HEAD_ROWS)
-    builder.emit(
-        HeadLoss(
-            x=g.a,
-            w=g.b,
-            bias=g.bias,
-            labels=loss.labels,
-            weights=loss.weights,
-            loss=loss.loss,
-            slope=slope,
-            log_sum=log_sum,
-            n=n,
-            c=c,
-            d=d,
-            turned=int(head.turned),
-            alpha=g.alpha,
-            label_size=loss.label_size,
-            has_ignore=loss.has_ignore,
-            ignore_index=loss.ignore_index,
-            reduction=loss.reduction,
-            parts=min(-(-HEAD_PARTS // tasks), -(-c // HEAD_CLASSES)),
-            gradient=int(by_x is not None),
-        )
-    )
+    builder.emit(_call(head, slope, log_sum))
     program.remove(g)
     program.replace(loss, *builder.instructions)
     if gradient is None:
@@ -222,7 +253,7 @@ def _replace(program: Program, head: _Head, gradient: _Gradient | None) -> None:
     program.remove(gradient.call)
 
 
-def _scale(program: Program, call: CrossEntropyGrad, by_x: Gemm, slope: Buf) -> None:
+def _scale(program: Program, call: CrossEntropyGrad, by_x: _Product, slope: Buf) -> None:
     """The gradient by x is that of a loss whose gradient is 1, times the gradient of the loss."""
     builder = program.build(by_x.node)
     dy = call.dy.view((call.n, 1) if call.reduction == LOSS_EACH else ())
@@ -237,6 +268,7 @@ def _scale(program: Program, call: CrossEntropyGrad, by_x: Gemm, slope: Buf) -> 
 
 def _weight_gradient(program: Program, head: _Head, call: CrossEntropyGrad, by_w: Gemm, log_sum: Buf) -> None:
     n, c, d = head.shape
+    assert isinstance(head.product, Gemm)  # quantized weights have no gradient
     builder = program.build(call.node)
     builder.emit(
         HeadLossWeightGrad(

@@ -10,6 +10,7 @@ import { EngineError, fromWire, toWire } from "../wire/errors.js";
 import { readCheckpoint, withCheckpoint, writeCheckpoint } from "../storage/checkpoints.js";
 import { startWorker } from "../wire/start-worker.js";
 import { messageOf } from "../wire/fetch-file.js";
+import type { GivenData } from "../wire/pieces.js";
 import { followFiles } from "../wire/progress.js";
 import { setLogLevel, type LogLevel } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
@@ -182,7 +183,7 @@ class SessionWorker implements WorkerApi {
   }
 
   createFromModel(
-    model: FileData,
+    model: GivenData,
     external: readonly ExternalFile[],
     configJson: string,
     optionsJson: string,
@@ -350,7 +351,7 @@ class SessionWorker implements WorkerApi {
   }
 
   inspectModel(
-    model: FileData,
+    model: GivenData,
     external: readonly ExternalFile[],
     configJson: string,
     dimsJson: string,
@@ -362,7 +363,7 @@ class SessionWorker implements WorkerApi {
   }
 
   createInference(
-    model: FileData,
+    model: GivenData,
     external: readonly ExternalFile[],
     optionsJson: string,
   ): Promise<Result<InferenceInfo>> {
@@ -413,7 +414,7 @@ class SessionWorker implements WorkerApi {
   }
 
   buildArtifacts(
-    model: FileData,
+    model: GivenData,
     external: readonly ExternalFile[],
     configJson: string,
     optionsJson: string,
@@ -424,7 +425,7 @@ class SessionWorker implements WorkerApi {
   }
 
   gradientGraph(
-    model: FileData,
+    model: GivenData,
     external: readonly ExternalFile[],
     y: readonly string[],
     x: readonly string[],
@@ -435,7 +436,7 @@ class SessionWorker implements WorkerApi {
     return attemptAsync(async () => gradientGraph(await this.#bootPython(), args));
   }
 
-  openState(file: FileData): Promise<Result<number>> {
+  openState(file: GivenData): Promise<Result<number>> {
     return attemptAsync(async () => {
       const state = new StateCore(await this.#bootPython(), file);
       const handle = this.#nextHandle++;
@@ -644,7 +645,7 @@ class SessionWorker implements WorkerApi {
 }
 
 /** External data as Python takes it: the paths, and a file for each. */
-function externalArgs(external: readonly ExternalFile[]): (string | FileData)[] {
+function externalArgs(external: readonly ExternalFile[]): (string | GivenData)[] {
   return [JSON.stringify(external.map(({ path }) => path)), ...external.map(({ data }) => data)];
 }
 

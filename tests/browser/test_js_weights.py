@@ -68,6 +68,16 @@ def test_weights_are_found_by_name(js: JsPage, form: str, rest: dict[str, Any]) 
     np.testing.assert_allclose(found, half.astype(np.float64).sum(1), atol=1e-4)
 
 
+def test_weights_may_be_larger_than_the_room_for_blobs(js: JsPage) -> None:
+    """Chromium starts with room for 500 MB of Blobs."""
+    huge = np.zeros(135 << 20, np.float32)
+    model = js.site.add("/w/model.onnx", graph_of())
+    files = [served(js.site, "huge", {"a": huge, NAME: WEIGHT})]
+    found = js.run(RUN, model=model, files=files, kind="url")
+    js.site.remove("/w/huge.safetensors")
+    np.testing.assert_allclose(found, WEIGHT.astype(np.float64).sum(1), atol=1e-4)
+
+
 def test_adapters_train_beside_weights_of_a_file(js: JsPage) -> None:
     model = js.site.add("/w/model.onnx", graph_of())
     loss = js.run(TRAIN, model=model, weights=served(js.site, "a", {NAME: WEIGHT, **LARGE}))

@@ -11,7 +11,7 @@ import { checkFlag, typeAndShape, type ParameterTypeAndShape } from "./call-valu
 import { Channel } from "./channel.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
-import { buffersOf, isSource, loadSource, type Source } from "./sources.js";
+import { buffersOf, isSource, loadSource, type Loaded, type Source } from "./sources.js";
 import { describe, isTensor } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import { copyBytes, packTensor, unpackTensor } from "./tensors.js";
@@ -27,7 +27,7 @@ class StateHandle {
     this.#handle = handle;
   }
 
-  static async open(owner: object, file: Uint8Array<ArrayBuffer> | Blob, options: ResolvedOptions): Promise<StateHandle> {
+  static async open(owner: object, file: Loaded, options: ResolvedOptions): Promise<StateHandle> {
     return withWorker(options, async (client) => {
       const python = client.startPython();
       await client.ready;

@@ -3,10 +3,14 @@
 import { CheckpointError, FeedError, LimitError, ModelError } from "../wire/errors.js";
 import { messageOf } from "../wire/fetch-file.js";
 import { otherPlatform } from "../wire/platform.js";
+import { concatenate, isPieces, PIECE_BYTES, type Pieces } from "../wire/pieces.js";
 import type { LoadTracker } from "./progress.js";
 
-/** Bytes from which on a file stays with the browser, as a Blob: the worker reads the parts that it needs. */
+/** Bytes from which on a file is not in one buffer. */
 export const LARGE_FILE = 2 ** 25;
+
+/** A file that came; a large one in pieces. */
+export type Downloaded = Uint8Array<ArrayBuffer> | Pieces;
 
 /** How errors call an image. */
 export const IMAGE = "image";
@@ -27,7 +31,7 @@ export function keepsBlobs(): boolean {
 }
 
 /**
- * The bytes of a file, or a Blob if it is large.
+ * Fetch a file.
  *
  * @param what - how errors call it, e.g. "trainModel"
  * @throws ModelError (of a checkpoint CheckpointError, of an image FeedError) when it cannot be fetched, breaks off or
@@ -37,7 +41,7 @@ export async function download(
   what: string,
   url: string | URL,
   options: DownloadOptions,
-): Promise<Uint8Array<ArrayBuffer> | Blob> {
+): Promise<Downloaded> {
   const { signal } = options;
   signal?.throwIfAborted();
   const end = new AbortController();
@@ -58,7 +62,7 @@ export async function download(
 
 /** One file on its way. All that ends it early aborts `end`, whose reason is the error. */
 class Download {
-  readonly result: Promise<Uint8Array<ArrayBuffer> | Blob>;
+  readonly result: Promise<Downloaded>;
   readonly #what: string;
   readonly #options: DownloadOptions;
   readonly #end: AbortController;
@@ -93,7 +97,7 @@ class Download {
     clearTimeout(this.#timer);
   }
 
-  async #read(url: string | URL): Promise<Uint8Array<ArrayBuffer> | Blob> {
+  async #read(url: string | URL): Promise<Downloaded> {
     const { progress } = this.#options;
     const settings = { signal: this.#end.signal };
     const response = await (otherPlatform()?.fetch(url, settings) ?? fetch(url, settings));
@@ -137,13 +141,10 @@ class Download {
   }
 }
 
-/** Bytes that the page reads before it hands them to the browser. */
-const PART_BYTES = 2 ** 20;
-
 /** A file as it comes. It is read into one buffer: chunks of their own would wait for the garbage collector. */
 class Received {
-  readonly #parts: Blob[] = [];
-  #room = new Uint8Array(PART_BYTES);
+  readonly #pieces: Uint8Array<ArrayBuffer>[] = [];
+  #room = new Uint8Array(PIECE_BYTES);
   #filled = 0;
 
   /** Read it, and yield the number of bytes whenever some came. */
@@ -161,25 +162,49 @@ class Received {
         return;
       }
       this.#filled += value.length;
-      if (this.#filled === PART_BYTES) {
-        this.#parts.push(new Blob([this.#room]));
-        this.#filled = 0;
-      }
+      this.#leaveFull();
       yield value.length;
     }
   }
 
   async *#fromChunks(reader: ReadableStreamDefaultReader<Uint8Array<ArrayBuffer>>): AsyncGenerator<number> {
     for (let next = await reader.read(); !next.done; next = await reader.read()) {
-      this.#parts.push(new Blob([next.value]));
-      yield next.value.length;
+      const { value } = next;
+      for (let at = 0; at < value.length; ) {
+        const part = value.subarray(at, at + PIECE_BYTES - this.#filled);
+        this.#room.set(part, this.#filled);
+        this.#filled += part.length;
+        at += part.length;
+        this.#leaveFull();
+      }
+      yield value.length;
     }
   }
 
-  /** All of it; a Blob if it is large. */
-  async file(): Promise<Uint8Array<ArrayBuffer> | Blob> {
-    const blob = new Blob([...this.#parts, this.#room.subarray(0, this.#filled)]);
-    return keepsBlobs() && blob.size >= LARGE_FILE ? readable(blob) : new Uint8Array(await blob.arrayBuffer());
+  #leaveFull(): void {
+    if (this.#filled === PIECE_BYTES) {
+      this.#pieces.push(this.#room);
+      this.#room = new Uint8Array(PIECE_BYTES);
+      this.#filled = 0;
+    }
+  }
+
+  /** All of it. */
+  file(): Downloaded {
+    const pieces = [...this.#pieces, this.#room.slice(0, this.#filled)];
+    return pieces.length > LARGE_FILE / PIECE_BYTES ? pieces : concatenate(pieces);
+  }
+}
+
+/** A file in one, in memory or where the browser has room for it. */
+export async function whole(file: Downloaded | Blob): Promise<Uint8Array<ArrayBuffer> | Blob> {
+  if (!isPieces(file)) {
+    return file;
+  }
+  try {
+    return keepsBlobs() ? await readable(new Blob([...file])) : concatenate(file);
+  } catch {
+    return concatenate(file);
   }
 }
 

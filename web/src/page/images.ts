@@ -11,7 +11,7 @@ import { FeedError } from "../wire/errors.js";
 import type { GivenImage, ImageOptions, ResolvedImageOptions } from "../wire/images.js";
 import { absolute } from "./assets.js";
 import { callOf, withWorker } from "./client.js";
-import { download, IMAGE } from "./download.js";
+import { download, whole, IMAGE } from "./download.js";
 import { resolveOptions } from "./options.js";
 
 /**
@@ -145,7 +145,7 @@ async function portable(source: ImageSource): Promise<GivenImage> {
 async function fetchImage(url: string): Promise<Blob> {
   const { settings, progress, limits } = resolveOptions({ threads: 1 });
   const limit = { name: "the default of limits.fileBytes", nbytes: limits.fileBytes };
-  const file = await download(IMAGE, url, { stallMs: settings.stallMs, progress, signal: undefined, limit });
+  const file = await whole(await download(IMAGE, url, { stallMs: settings.stallMs, progress, signal: undefined, limit }));
   return file instanceof Blob ? file : new Blob([file]);
 }
 

@@ -1,14 +1,15 @@
 /** The first steps of every call that takes a forward model: load it with its external data, and start the worker. */
 
 import { describe } from "../data/given.js";
-import type { ExternalFile, FileData } from "../wire/protocol.js";
+import type { GivenData } from "../wire/pieces.js";
+import type { ExternalFile } from "../wire/protocol.js";
 import { withWorker, type WorkerClient } from "./client.js";
 import type { ResolvedOptions } from "./options.js";
 import { buffersOf, isSource, loadExternalData, loadSource, type Source } from "./sources.js";
 
 /** A model and its external data, and the buffers that go over to the worker with them. */
 export interface LoadedModel {
-  readonly file: FileData;
+  readonly file: GivenData;
   readonly external: readonly ExternalFile[];
   readonly buffers: ArrayBuffer[];
 }

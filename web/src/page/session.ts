@@ -33,6 +33,7 @@ import { checkForm, checkKind, type FileOptions, formOf } from "./call-arguments
 import { CheckpointState } from "./checkpoint-state.js";
 import { Channel } from "./channel.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
+import { whole } from "./download.js";
 import { env } from "./env.js";
 import { frozen } from "./exposed.js";
 import { FederatedClient } from "./federated.js";
@@ -820,7 +821,7 @@ async function createFromArtifacts(
 }
 
 async function createFromBundle(client: WorkerClient, bundle: Source, options: ResolvedOptions): Promise<TrainingSession> {
-  const file = await loadSource("bundle", bundle, options);
+  const file = await whole(await loadSource("bundle", bundle, options));
   await client.ready;
   options.progress.compiles();
   const info = await client.request(callOf("createFromBundle", [file, options.json], buffersOf(file)));

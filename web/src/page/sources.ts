@@ -3,13 +3,17 @@
 import { describe } from "../data/given.js";
 import { messageOf } from "../wire/fetch-file.js";
 import type { ExternalFile, WorkerSettings } from "../wire/protocol.js";
-import { download, keepsBlobs, LARGE_FILE, loadError, readable, type DownloadOptions } from "./download.js";
+import { isPieces } from "../wire/pieces.js";
+import { download, keepsBlobs, LARGE_FILE, loadError, readable, whole, type Downloaded, type DownloadOptions } from "./download.js";
 import { findFault, type FileName, type Integrity } from "./integrity.js";
 import type { LoadTracker } from "./progress.js";
 import { copyBytes } from "./tensors.js";
 
 /** The source of a model or checkpoint. A string is a URL, relative to the page; in Node it may be a path. */
 export type Source = string | URL | Uint8Array | ArrayBuffer | Blob;
+
+/** A file as the worker takes it. */
+export type Loaded = Downloaded | Blob;
 
 /** Options that loading depends on. */
 interface LoadOptions {
@@ -33,8 +37,7 @@ export function isSource(value: unknown): value is Source {
 }
 
 /**
- * Load the bytes of a source into a new buffer, or a Blob if it is large and not in memory yet. Bytes are copied at the
- * time of the call.
+ * Load the bytes of a source into new buffers. A large Blob stays as it is. Bytes are copied at the time of the call.
  *
  * @param what - name of the file in errors, e.g. "trainModel"
  * @throws as `download`; ModelError or CheckpointError when it has another hash
@@ -43,11 +46,12 @@ export async function loadSource(
   what: FileName,
   source: Source,
   options: LoadOptions,
-): Promise<Uint8Array<ArrayBuffer> | Blob> {
+): Promise<Loaded> {
   const file = await readSource(what, source, downloadOptions(options, "fileBytes"));
   const hashes = options.integrity.of(what);
   if (hashes !== null) {
-    const bytes = file instanceof Blob ? new Uint8Array(await file.arrayBuffer()) : file;
+    const one = await whole(file);
+    const bytes = one instanceof Blob ? new Uint8Array(await one.arrayBuffer()) : one;
     const fault = await findFault(bytes, hashes);
     if (fault !== null) {
       throw loadError(what, fault);
@@ -67,7 +71,7 @@ function readSource(
   what: string,
   source: Source,
   options: DownloadOptions,
-): Promise<Uint8Array<ArrayBuffer> | Blob> {
+): Promise<Loaded> {
   if (source instanceof Uint8Array) {
     return Promise.resolve(copyBytes(source));
   }
@@ -98,7 +102,7 @@ export interface ExternalSource {
 export function loadExternalData(
   files: readonly ExternalSource[],
   options: LoadOptions,
-): Promise<(ExternalFile & { readonly data: Uint8Array<ArrayBuffer> | Blob })[]> {
+): Promise<(ExternalFile & { readonly data: Loaded })[]> {
   return Promise.all(
     files.map(async ({ what, path, data }) => ({
       path,
@@ -108,8 +112,13 @@ export function loadExternalData(
 }
 
 /** Buffers to transfer to the worker instead of copying. */
-export function buffersOf(...files: readonly (Uint8Array<ArrayBuffer> | Blob | null)[]): ArrayBuffer[] {
-  return files.flatMap((file) => (file instanceof Uint8Array ? [file.buffer] : []));
+export function buffersOf(...files: readonly (Loaded | null)[]): ArrayBuffer[] {
+  return files.flatMap((file) => {
+    if (file === null || file instanceof Blob) {
+      return [];
+    }
+    return isPieces(file) ? file.map(({ buffer }) => buffer) : [file.buffer];
+  });
 }
 
 async function readBlob(what: string, blob: Blob): Promise<Uint8Array<ArrayBuffer> | Blob> {

@@ -3,8 +3,13 @@
  * session starts from goes right into the kernels' memory. A Blob takes none of this worker's memory.
  */
 
-/** Bytes from which on a file that is kept is kept as a Blob. */
+import { concatenate, discard, isPieces, partsOf, PIECE_BYTES, sizeOf, type GivenData } from "../wire/pieces.js";
+import type { FileData } from "../wire/values.js";
+
+/** Bytes from which on a file that is kept is kept as a Blob, */
 const LARGE_FILE = 2 ** 25;
+/** and up to which: browsers have some room for all their Blobs, and need a part of it to read one. */
+const MOST_OF_A_BLOB = 2 ** 28;
 
 /** Bytes that are read of a Blob at once. */
 const CHUNK_BYTES = 2 ** 22;
@@ -27,46 +32,62 @@ export function readBlob(blob: Blob): Uint8Array<ArrayBuffer> {
 }
 
 export class GivenFiles {
-  readonly #files = new Map<number, Uint8Array | Blob>();
+  readonly #files = new Map<number, { readonly data: GivenData; readonly nbytes: number }>();
   #next = 1;
 
-  add(data: Uint8Array | Blob): GivenFile {
+  add(data: GivenData): GivenFile {
     const index = this.#next++;
-    this.#files.set(index, data);
-    return { index, nbytes: data instanceof Blob ? data.size : data.length };
+    const nbytes = sizeOf(data);
+    this.#files.set(index, { data, nbytes });
+    return { index, nbytes };
   }
 
   drop(index: number): void {
     this.#files.delete(index);
   }
 
+  /** Free the pieces of a file that end before an offset: nobody reads them again. */
+  leave(index: number, offset: number): void {
+    const data = this.#files.get(index)?.data ?? [];
+    if (isPieces(data)) {
+      data.slice(0, Math.floor(offset / PIECE_BYTES)).forEach(discard);
+    }
+  }
+
   /** Keep a file for long: outside of this worker's memory, if it is large and there is a browser that has room. */
   async settle(index: number): Promise<void> {
-    const data = this.#files.get(index);
-    if (!(data instanceof Uint8Array) || data.length < LARGE_FILE || typeof FileReaderSync === "undefined") {
+    const { data, nbytes } = this.#find(index);
+    const isMovable = nbytes >= LARGE_FILE && nbytes <= MOST_OF_A_BLOB && typeof FileReaderSync !== "undefined";
+    if (data instanceof Blob || !isMovable) {
       return;
     }
-    const blob = new Blob(chunksOf(data.length, (start, target) => copyOut(data, start, target)));
+    const blob = new Blob(chunksOf(nbytes, (start, target) => this.copy(index, start, target)));
     try {
       await blob.slice(-1).arrayBuffer();
     } catch {
       return;
     }
     if (this.#files.has(index)) {
-      this.#files.set(index, blob);
+      this.#files.set(index, { data: blob, nbytes });
     }
   }
 
   /** Bytes of a file, perhaps in place. */
   read(index: number, offset: number, nbytes: number): Uint8Array {
-    const data = this.#files.get(index);
-    const size = data === undefined ? 0 : data instanceof Blob ? data.size : data.length;
-    if (data === undefined || !(offset >= 0 && nbytes >= 0 && offset + nbytes <= size)) {
+    const parts = this.#parts(index, offset, nbytes).map((part) => (part instanceof Blob ? readBlob(part) : part));
+    return parts.length === 1 ? (parts[0] as Uint8Array) : concatenate(parts);
+  }
+
+  #find(index: number): { readonly data: GivenData; readonly nbytes: number } {
+    return this.#files.get(index) ?? { data: new Uint8Array(), nbytes: 0 };
+  }
+
+  #parts(index: number, offset: number, nbytes: number): FileData[] {
+    const { data, nbytes: size } = this.#find(index);
+    if (!(this.#files.has(index) && offset >= 0 && nbytes >= 0 && offset + nbytes <= size)) {
       throw new RangeError(`bytes [${offset}, ${offset + nbytes}) lie outside file ${index} of ${size} bytes`);
     }
-    return data instanceof Blob
-      ? readBlob(data.slice(offset, offset + nbytes))
-      : data.subarray(offset, offset + nbytes);
+    return [...partsOf(data, offset, nbytes)];
   }
 
   /** Fill a target with bytes of a file. */
@@ -88,11 +109,15 @@ export class GivenFiles {
     nbytes: number,
     write: (start: number, data: Uint8Array) => void,
   ): Promise<void> {
-    const data = this.#files.get(index);
-    if (data instanceof Blob) {
-      await streamBlob(data.slice(offset, offset + nbytes), nbytes, write);
-    } else {
-      write(0, this.read(index, offset, nbytes));
+    let at = 0;
+    for (const part of this.#parts(index, offset, nbytes)) {
+      const start = at;
+      if (part instanceof Blob) {
+        await streamBlob(part, part.size, (from, data) => write(start + from, data));
+      } else {
+        write(start, part);
+      }
+      at += sizeOf(part);
     }
   }
 
@@ -166,10 +191,6 @@ function byteReader(blob: Blob): ReadableStreamBYOBReader | null {
   } catch {
     return null;
   }
-}
-
-function copyOut(data: Uint8Array, start: number, target: Uint8Array): void {
-  target.set(data.subarray(start, start + target.length));
 }
 
 /** Blobs of bytes that need not be in this worker's memory all at once. */

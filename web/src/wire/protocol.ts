@@ -8,6 +8,7 @@ import type {
 } from "./fit.js";
 import type { GivenImage, ResolvedImageOptions } from "./images.js";
 import type { LogLevel } from "./log.js";
+import type { GivenData } from "./pieces.js";
 import type { FileProgress } from "./progress.js";
 import type { WireProfile } from "./profile.js";
 import type { WireModelReport } from "./report.js";
@@ -128,15 +129,15 @@ export interface InferenceAbout {
 /** A file that a model has tensors in, by the path that the model has of it. */
 export interface ExternalFile {
   readonly path: string;
-  readonly data: FileData;
+  readonly data: GivenData;
 }
 
 /** The files of a training session. */
 export interface ArtifactFiles {
-  readonly trainModel: FileData;
-  readonly checkpoint: FileData;
-  readonly evalModel: FileData | null;
-  readonly optimizerModel: FileData | null;
+  readonly trainModel: GivenData;
+  readonly checkpoint: GivenData;
+  readonly evalModel: GivenData | null;
+  readonly optimizerModel: GivenData | null;
 }
 
 /** A call of a session besides its steps. */
@@ -239,7 +240,7 @@ export interface WorkerApi {
   /** With `cache`, from the bundle of an earlier visit if there is one. */
   createTraining(artifacts: ArtifactFiles, optionsJson: string, cache: boolean): Promise<Result<SessionInfo>>;
   createFromModel(
-    model: FileData,
+    model: GivenData,
     external: readonly ExternalFile[],
     configJson: string,
     optionsJson: string,
@@ -299,15 +300,15 @@ export interface WorkerApi {
   /** Run a call of `SessionCalls`, and return its result. */
   call(handle: number, call: SessionCall): MaybePromise<Result<unknown>>;
   release(handle: number): MaybePromise<Result<null>>;
-  inspectModel(model: FileData, external: readonly ExternalFile[], configJson: string, dimsJson: string):
+  inspectModel(model: GivenData, external: readonly ExternalFile[], configJson: string, dimsJson: string):
     Promise<Result<WireModelReport>>;
-  createInference(model: FileData, external: readonly ExternalFile[], optionsJson: string): Promise<Result<InferenceInfo>>;
+  createInference(model: GivenData, external: readonly ExternalFile[], optionsJson: string): Promise<Result<InferenceInfo>>;
   runInference(handle: number, feeds: readonly Feed[], fetches: readonly Fetch[], mayStop: boolean):
     MaybePromise<Result<RunAnswer>>;
   releaseInference(handle: number): Result<null>;
   /** Build the training artifacts of a forward model. */
   buildArtifacts(
-    model: FileData,
+    model: GivenData,
     external: readonly ExternalFile[],
     configJson: string,
     optionsJson: string,
@@ -315,7 +316,7 @@ export interface WorkerApi {
   ): Promise<Result<BuiltArtifacts>>;
   /** Extend a model by gradients of `y` for `x`. `loss` is the member of `y` whose gradient is 1, or "". */
   gradientGraph(
-    model: FileData,
+    model: GivenData,
     external: readonly ExternalFile[],
     y: readonly string[],
     x: readonly string[],
@@ -323,7 +324,7 @@ export interface WorkerApi {
     optionsJson: string,
   ): Promise<Result<FileBytes>>;
   /** Read a checkpoint; the handle is for `callState`. */
-  openState(file: FileData): Promise<Result<number>>;
+  openState(file: GivenData): Promise<Result<number>>;
   callState(handle: number, call: SessionCall): Result<unknown>;
   releaseState(handle: number): Result<null>;
   /** The numbers of an image; a bitmap is closed. */

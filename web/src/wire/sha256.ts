@@ -1,5 +1,7 @@
 /** SHA-256: the browser's, or our own where a page is not secure and the browser keeps its to itself. */
 
+import { concatenate, partsOf, PIECE_BYTES, sizeOf, type GivenData } from "./pieces.js";
+
 const BLOCK_BYTES = 64;
 const HASH_BYTES = 32;
 
@@ -42,28 +44,29 @@ export async function sha256(bytes: Uint8Array): Promise<Uint8Array<ArrayBuffer>
     : new Uint8Array(await subtle.digest("SHA-256", bytes as Uint8Array<ArrayBuffer>));
 }
 
-/** Of larger files the hash is made of hashes of chunks. */
-const CHUNK_BYTES = 2 ** 24;
-
 /**
- * Hash a file. The hash of a file with more than 16 MiB is the hash of the hashes of its chunks of 16 MiB, in order.
+ * Hash a file. The hash of a file with more than 16 MiB is the hash of the hashes of its pieces of 16 MiB, in order.
  * Browsers only hash data in memory as a whole, and a Blob need not be in memory.
  */
-export async function sha256OfFile(file: Uint8Array | Blob): Promise<Uint8Array<ArrayBuffer>> {
-  const nbytes = file instanceof Blob ? file.size : file.length;
-  if (nbytes <= CHUNK_BYTES) {
+export async function sha256OfFile(file: GivenData): Promise<Uint8Array<ArrayBuffer>> {
+  const nbytes = sizeOf(file);
+  if (nbytes <= PIECE_BYTES) {
     return sha256(await bytesOf(file, 0, nbytes));
   }
-  const hashes = new Uint8Array(HASH_BYTES * Math.ceil(nbytes / CHUNK_BYTES));
-  for (let start = 0; start < nbytes; start += CHUNK_BYTES) {
-    const end = Math.min(nbytes, start + CHUNK_BYTES);
-    hashes.set(await sha256(await bytesOf(file, start, end)), (HASH_BYTES * start) / CHUNK_BYTES);
+  const hashes = new Uint8Array(HASH_BYTES * Math.ceil(nbytes / PIECE_BYTES));
+  for (let start = 0; start < nbytes; start += PIECE_BYTES) {
+    const end = Math.min(nbytes, start + PIECE_BYTES);
+    hashes.set(await sha256(await bytesOf(file, start, end)), (HASH_BYTES * start) / PIECE_BYTES);
   }
   return sha256(hashes);
 }
 
-async function bytesOf(file: Uint8Array | Blob, start: number, end: number): Promise<Uint8Array> {
-  return file instanceof Blob ? new Uint8Array(await file.slice(start, end).arrayBuffer()) : file.subarray(start, end);
+async function bytesOf(file: GivenData, start: number, end: number): Promise<Uint8Array> {
+  const parts: Uint8Array[] = [];
+  for (const part of partsOf(file, start, end - start)) {
+    parts.push(part instanceof Blob ? new Uint8Array(await part.arrayBuffer()) : part);
+  }
+  return parts.length === 1 ? (parts[0] as Uint8Array) : concatenate(parts);
 }
 
 /** FIPS 180-4, section 6.2. */

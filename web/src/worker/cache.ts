@@ -3,7 +3,7 @@
  * Python.
  */
 
-import type { FileData } from "../wire/protocol.js";
+import type { GivenData } from "../wire/pieces.js";
 import { VERSION } from "../wire/version.js";
 import {
   joinBundle,
@@ -31,7 +31,7 @@ const PATIENCE_MS = 5_000;
 /** The name of the bundle for a session made of these; null where nothing can be kept. */
 export function cacheName(
   fingerprint: number,
-  sources: readonly (string | FileData | null)[],
+  sources: readonly (string | GivenData | null)[],
 ): Promise<string | null> {
   return hashOf([`trainweb ${VERSION}`, String(fingerprint), ...sources]);
 }

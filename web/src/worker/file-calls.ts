@@ -4,6 +4,7 @@ import type { Bridge } from "../python/bridge.js";
 import type { GivenFile } from "../python/given-files.js";
 import type { Handout } from "../python/handout.js";
 import { sessionError } from "../wire/messages.js";
+import type { GivenData } from "../wire/pieces.js";
 import type {
   BuiltArtifacts,
   FileBytes,
@@ -20,7 +21,7 @@ import type { Property } from "./session-record.js";
 import { assemble } from "./files.js";
 import { PropertyTable } from "./properties.js";
 
-type Argument = FileData | string | number;
+type Argument = GivenData | string | number;
 
 /** Call a function of the bridge with files, which are dropped afterwards, and use its result. */
 function withFiles<T>(
@@ -53,7 +54,7 @@ function dataOf(bridge: Bridge, call: string, file: Handout | null, form: FileFo
 }
 
 /** Build the training artifacts of a forward model. */
-export function buildArtifacts(bridge: Bridge, args: readonly (FileData | string)[], form: FileForm): BuiltArtifacts {
+export function buildArtifacts(bridge: Bridge, args: readonly (GivenData | string)[], form: FileForm): BuiltArtifacts {
   return withFiles(bridge, "build_files", args, ({ value: handle }) => {
     try {
       const read = (name: string): FileData | null => {
@@ -73,7 +74,7 @@ export function buildArtifacts(bridge: Bridge, args: readonly (FileData | string
 }
 
 /** Extend a model by gradients. */
-export function gradientGraph(bridge: Bridge, args: readonly (FileData | string)[]): FileBytes {
+export function gradientGraph(bridge: Bridge, args: readonly (GivenData | string)[]): FileBytes {
   return withFiles(bridge, "gradient_graph", args, ({ file }) => ({
     data: dataOf(bridge, "GradientGraphBuilder", file, "bytes") as FileData,
   }));
@@ -100,7 +101,7 @@ export class StateCore implements StateCalls {
   readonly #properties: PropertyTable;
 
   /** @throws CheckpointError for any other file */
-  constructor(bridge: Bridge, file: FileData) {
+  constructor(bridge: Bridge, file: GivenData) {
     const given = bridge.files.add(file);
     try {
       const { handle, parameters, properties } = bridge.call("open_state", given).value as OpenedState;

@@ -1,5 +1,6 @@
 /** The models of a session in Python, which compiles plans and writes files; it keeps nothing of the session itself. */
 
+import type { GivenData } from "../wire/pieces.js";
 import type { AdapterFiles } from "../wire/values.js";
 import type { Bridge } from "../python/bridge.js";
 import type { GivenFile } from "../python/given-files.js";
@@ -7,7 +8,7 @@ import type { Handout } from "../python/handout.js";
 import type { ArtifactName } from "../wire/session-calls.js";
 import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
-import type { FileData, MaybePromise, ValueMetadata } from "../wire/protocol.js";
+import type { MaybePromise, ValueMetadata } from "../wire/protocol.js";
 import type { WireModelReport } from "../wire/report.js";
 import type { DeadUnits, FloatType } from "../wire/values.js";
 import { convertFloats, FLOAT_BYTES } from "./floats.js";
@@ -25,7 +26,7 @@ export interface FilledSegments {
 /** The call that opens the models of a session in Python: a function of the bridge, and its arguments. */
 export interface Origin {
   readonly call: "create" | "create_from_model" | "open_models";
-  readonly args: readonly (FileData | string | null)[];
+  readonly args: readonly (GivenData | string | null)[];
 }
 
 /**
@@ -121,7 +122,11 @@ export class PythonModels {
   async fill(segments: FilledSegments): Promise<void> {
     const { value } = this.#bridge.call("fill", this.#handle, JSON.stringify(segments.bases));
     const { copies, files } = value as Filling;
-    for (const [segment, at, file, offset, nbytes, from] of copies) {
+    // In the order of files, so that what was copied can go.
+    for (const [segment, at, file, offset, nbytes, from] of [...copies].sort((a, b) => a[2] - b[2] || a[3] - b[3])) {
+      if (!files.includes(file)) {
+        this.#bridge.files.leave(file, offset);
+      }
       if (from !== undefined) {
         this.#fillConverted(segments, [segment, at, file, offset, nbytes], from);
         continue;

@@ -15,8 +15,8 @@ import {
   type WorkerFileHandle,
 } from "../storage/slots.js";
 import { log } from "../wire/log.js";
+import { concatenate, type GivenData } from "../wire/pieces.js";
 import { sha256, sha256OfFile } from "../wire/sha256.js";
-import type { FileData } from "../wire/values.js";
 
 const FOLDERS = ["trainweb", "bundles"];
 
@@ -174,7 +174,7 @@ function hexOf(bytes: Uint8Array): string {
 }
 
 /** SHA-256 as hexadecimal digits, of parts that cannot be mistaken for each other; null where the browser has none. */
-export async function hashOf(parts: readonly (string | FileData | null)[]): Promise<string | null> {
+export async function hashOf(parts: readonly (string | GivenData | null)[]): Promise<string | null> {
   if (globalThis.crypto?.subtle === undefined) {
     return null;
   }
@@ -205,14 +205,4 @@ async function removeOldest(folder: FileSystemDirectoryHandle): Promise<void> {
     return !SLOTS.some((slot) => kept.has(slotName(owner, slot))) && written < Date.now() - ORPHAN_MS;
   });
   await Promise.all(abandoned.map(({ name }) => removeEntry(folder, name)));
-}
-
-function concatenate(parts: readonly Uint8Array[]): Uint8Array {
-  const result = new Uint8Array(parts.reduce((total, { length }) => total + length, 0));
-  let at = 0;
-  for (const part of parts) {
-    result.set(part, at);
-    at += part.length;
-  }
-  return result;
 }

@@ -10,6 +10,7 @@ import { EngineError, fromWire, toWire } from "../wire/errors.js";
 import { readCheckpoint, withCheckpoint, writeCheckpoint } from "../storage/checkpoints.js";
 import { startWorker } from "../wire/start-worker.js";
 import { messageOf } from "../wire/fetch-file.js";
+import type { GivenData } from "../wire/pieces.js";
 import { followFiles } from "../wire/progress.js";
 import { setLogLevel, type LogLevel } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
@@ -186,7 +187,7 @@ class SessionWorker implements WorkerApi {
   }
 
   createFromModel(
-    model: FileData,
+    model: GivenData,
     external: readonly ExternalFile[],
     configJson: string,
     optionsJson: string,
@@ -357,7 +358,7 @@ class SessionWorker implements WorkerApi {
   }
 
   inspectModel(
-    model: FileData,
+    model: GivenData,
     external: readonly ExternalFile[],
     configJson: string,
     dimsJson: string,
@@ -369,7 +370,7 @@ class SessionWorker implements WorkerApi {
   }
 
   createInference(
-    model: FileData,
+    model: GivenData,
     external: readonly ExternalFile[],
     optionsJson: string,
   ): Promise<Result<InferenceInfo>> {
@@ -420,7 +421,7 @@ class SessionWorker implements WorkerApi {
   }
 
   buildArtifacts(
-    model: FileData,
+    model: GivenData,
     external: readonly ExternalFile[],
     configJson: string,
     optionsJson: string,
@@ -431,7 +432,7 @@ class SessionWorker implements WorkerApi {
   }
 
   gradientGraph(
-    model: FileData,
+    model: GivenData,
     external: readonly ExternalFile[],
     y: readonly string[],
     x: readonly string[],
@@ -442,7 +443,7 @@ class SessionWorker implements WorkerApi {
     return attemptAsync(async () => gradientGraph(await this.#bootPython(), args));
   }
 
-  openState(file: FileData): Promise<Result<number>> {
+  openState(file: GivenData): Promise<Result<number>> {
     return attemptAsync(async () => {
       const state = new StateCore(await this.#bootPython(), file);
       const handle = this.#nextHandle++;
@@ -651,7 +652,7 @@ class SessionWorker implements WorkerApi {
 }
 
 /** External data as Python takes it: the paths, and a file for each. */
-function externalArgs(external: readonly ExternalFile[]): (string | FileData)[] {
+function externalArgs(external: readonly ExternalFile[]): (string | GivenData)[] {
   return [JSON.stringify(external.map(({ path }) => path)), ...external.map(({ data }) => data)];
 }
 

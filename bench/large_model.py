@@ -1,0 +1,187 @@
+"""From the files of a 135M model to its first step in Chromium: processor seconds by phase, and the tab's peak memory.
+
+    .venv/bin/python bench/large_model.py [--weights url|cached] [--bits 32|8|4] [--stages]
+
+The model is that of bench/smol.py with LoRA, 1 x 128 tokens, one thread. Processor seconds and memory are those of the
+tab's process: the unshared memory of `smaps_rollup`, sampled every 100 ms. "cached" measures the second visit of a page
+with the option `cache`. `--stages` adds the stages of Python's part, measured in a page of its own that holds no weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyodide_page
+import smol
+from chrome import BUILD, open_profile, open_site
+from playwright.sync_api import Page
+from tests.browser.processes import PROC, processes
+from tests.browser.server import Site
+
+TIMEOUT_MS = 600_000
+SAMPLE_S = 0.1
+SETTLE_MS = 8000
+"""Until a visit has stored what it keeps."""
+LENGTH = 128
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+PAGE = """
+async ({ model, weights, cache, length }) => {
+  const { env, Tensor, TrainingSession } = await import("/dist/index.js");
+  env.wasm.numThreads = 1;
+  await mark("page");
+  let files = null;
+  const onProgress = ({ stage }) => {
+    if (stage === "compile") files = mark("files and start of Python");
+  };
+  const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", lora: { rank: 8, targets: ["q_proj", "v_proj"] } };
+  const options = { onProgress, ...(cache && { cache }), ...(weights && { weights }) };
+  const session = await TrainingSession.createFromModel(model, config, options);
+  await files;
+  await mark("createFromModel");
+  const ids = () => new Tensor("int64", BigInt64Array.from({ length }, (_, k) => BigInt((37 * k) % 49152)), [1, length]);
+  const feeds = Object.fromEntries(session.trainingInputNames.map((name) => [name, ids()]));
+  const losses = [];
+  for (const step of ["first step", "second step", "third step"]) {
+    const found = await session.runTrainStep(feeds);
+    losses.push(found[session.trainingOutputNames[0]].data[0]);
+    await session.runOptimizerStep();
+    await session.lazyResetGrad();
+    await mark(step);
+  }
+  return losses;
+}
+"""
+
+
+def processor_seconds(pid: int) -> float:
+    """Time that a process has computed."""
+    fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) * TICK_S
+
+
+def unshared_bytes(pid: int) -> int:
+    """Memory that would be free without the process."""
+    lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+class Watch:
+    """Processor time, time and peak memory of a tab by phase."""
+
+    def __init__(self, page: Page) -> None:
+        # Chromium has a process in reserve: the page's is the one that computes.
+        before = {pid: processor_seconds(pid) for pid in processes()}
+        page.evaluate("() => { for (const end = performance.now() + 300; performance.now() < end; ); }")
+        self.pid = max(before, key=lambda pid: processor_seconds(pid) - before[pid])
+        self.rows: list[tuple[str, float, float, int]] = []
+        self.peak = self._peak_of_phase = 0
+        self._last = processor_seconds(self.pid), time.perf_counter()
+
+    def mark(self, phase: str) -> None:
+        """End a phase."""
+        now = processor_seconds(self.pid), time.perf_counter()
+        self.sample()
+        self.rows.append((phase, now[0] - self._last[0], now[1] - self._last[1], self._peak_of_phase))
+        self._last, self._peak_of_phase = now, 0
+
+    def sample(self) -> None:
+        """Look at the memory."""
+        nbytes = unshared_bytes(self.pid)
+        self.peak, self._peak_of_phase = max(self.peak, nbytes), max(self._peak_of_phase, nbytes)
+
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Look at the memory again and again."""
+        over = threading.Event()
+
+        def run() -> None:
+            while not over.wait(SAMPLE_S):
+                self.sample()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+def visit(page: Page, url: str, job: dict[str, Any]) -> tuple[Watch, list[float]]:
+    """Make a session in a page and take steps."""
+    page.set_default_timeout(TIMEOUT_MS)
+    page.goto(url)
+    watch = Watch(page)
+    page.expose_function("mark", watch.mark)
+    with watch.sampling():
+        losses = page.evaluate(PAGE, job)
+    page.wait_for_timeout(SETTLE_MS if job["cache"] else 0)
+    return watch, losses
+
+
+def files_of(bits: int) -> dict[str, Path]:
+    """The model's files, made when they are not there."""
+    folder = BUILD / "smol"
+    if not (folder / smol.SAFETENSORS).is_file():
+        smol.write(folder, weights="safetensors")
+    found = {"model": folder / "model.onnx", "weights": folder / smol.SAFETENSORS}
+    if bits == 32:
+        return found
+    quantized = folder / f"model.{bits}.onnx"
+    if not quantized.is_file():
+        from trainweb.lora.quantize import quantize
+        from trainweb.model.reader import read_model
+
+        quantized.write_bytes(quantize(read_model(found["model"], weights=found["weights"]), bits))
+    return {"model": quantized}
+
+
+def served(site: Site, files: dict[str, Path]) -> dict[str, str]:
+    """Addresses of files, which a browser may keep only with a question."""
+    headers = {"Cache-Control": "no-cache", "Last-Modified": "Tue, 24 Nov 2026 12:00:00 GMT"}
+    return {name: site.add(f"/given/{path.name}", path.read_bytes(), headers=headers) for name, path in files.items()}
+
+
+def stages() -> None:
+    """Print Python's stages in Pyodide."""
+    files = {"model": smol.graph_of().SerializeToString()}
+    found, _ = pyodide_page.call("large_model_stages", "measure", files, [smol.shapes(), LENGTH])
+    for name, ms in sorted(found.items(), key=lambda item: -item[1]):
+        print(f"  {ms / 1e3:6.2f} s  {name}")
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weights", choices=("url", "cached"), default="url")
+    parser.add_argument("--bits", type=int, choices=(32, 8, 4), default=32)
+    parser.add_argument("--stages", action="store_true")
+    options = parser.parse_args()
+    with open_profile() as context, open_site(cacheable=True) as site:
+        url = site.add("/large/", "<!doctype html>", "text/html")
+        cache = options.weights == "cached"
+        job = {"weights": None, **served(site, files_of(options.bits)), "cache": cache, "length": LENGTH}
+        for _ in range(1 + cache):
+            page = context.new_page()
+            watch, losses = visit(page, url, job)
+            page.close()
+    print(f"{options.bits} bits, {options.weights}: losses {', '.join(f'{loss:.6f}' for loss in losses)}")
+    for phase, processor, seconds, peak in watch.rows:
+        print(f"  {processor:6.2f} s of processor, {seconds:6.2f} s, up to {peak / 1e6:6.0f} MB: {phase}")
+    print(f"  peak {watch.peak / 1e6:.0f} MB")
+    if options.stages:
+        stages()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

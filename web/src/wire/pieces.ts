@@ -1,0 +1,64 @@
+/**
+ * Large files in pieces of memory. Each piece can be freed as soon as nobody needs it. Blobs are no place for them:
+ * Chromium starts with room for 500 MB, which all pages share and which reading a part of a Blob takes, too.
+ */
+
+import type { FileData } from "./values.js";
+
+/** Bytes of a piece; the last one may have fewer. */
+export const PIECE_BYTES = 2 ** 24;
+
+export type Pieces = readonly Uint8Array<ArrayBuffer>[];
+
+/** A file that a session is made of. */
+export type GivenData = FileData | Pieces;
+
+/** True for a file in pieces. */
+export function isPieces(file: GivenData): file is Pieces {
+  return Array.isArray(file);
+}
+
+/** Number of bytes. */
+export function sizeOf(file: GivenData): number {
+  if (isPieces(file)) {
+    return file.reduce((sum, piece) => sum + sizeOf(piece), 0);
+  }
+  return file instanceof Blob ? file.size : file.length;
+}
+
+/** Bytes of a file, in order: of each of its pieces the part that belongs to them. */
+export function* partsOf(file: GivenData, offset: number, nbytes: number): Generator<FileData> {
+  if (file instanceof Blob) {
+    yield file.slice(offset, offset + nbytes);
+    return;
+  }
+  if (!isPieces(file)) {
+    yield file.subarray(offset, offset + nbytes);
+    return;
+  }
+  for (let at = offset; at < offset + nbytes; ) {
+    const start = at % PIECE_BYTES;
+    const part = file[(at - start) / PIECE_BYTES]?.subarray(start, start + offset + nbytes - at);
+    if (part === undefined || part.length === 0) {
+      throw new RangeError(`byte ${at} of a file is not in memory any more`);
+    }
+    yield part;
+    at += part.length;
+  }
+}
+
+/** Free the memory of some bytes at once. Where the browser cannot, the garbage collector does it later. */
+export function discard({ buffer }: Uint8Array<ArrayBuffer>): void {
+  (buffer as { transfer?(length: number): ArrayBuffer }).transfer?.(0);
+}
+
+/** Parts behind each other. */
+export function concatenate(parts: readonly Uint8Array[]): Uint8Array<ArrayBuffer> {
+  const result = new Uint8Array(parts.reduce((total, { length }) => total + length, 0));
+  let at = 0;
+  for (const part of parts) {
+    result.set(part, at);
+    at += part.length;
+  }
+  return result;
+}

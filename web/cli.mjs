@@ -15,10 +15,11 @@ const IN_NODE = {
   artifacts: "make training artifacts from a forward model",
   compile: "compile a bundle from which a page trains without Python",
   inspect: "show the contents of a model or a checkpoint",
+  quantize: "write a forward model whose weights have 4 or 8 bits, to train adapters",
 };
 
 /** Commands that only the Python package has. */
-const ONLY_PYTHON = ["export", "quantize", "train"];
+const ONLY_PYTHON = ["export", "train"];
 
 const USAGE = `usage: npx trainweb <command> ...
        npx trainweb --version

@@ -97,7 +97,7 @@ CALLED_BY_PYTHON = {
     "trainweb.api", "trainweb.checkpoint.store", "trainweb.compat.older_optimizers", "trainweb.compat.onnxruntime",
     "trainweb.data.files", "trainweb.data.images",
     "trainweb.federated.privacy", "trainweb.federated.secure", "trainweb.generation.generate",
-    "trainweb.generation.pretrained", "trainweb.generation.text", "trainweb.lora.quantize", "trainweb.ops.table",
+    "trainweb.generation.pretrained", "trainweb.generation.text", "trainweb.ops.table",
     "trainweb.torch", "trainweb.training.calls", "trainweb.training.core", "trainweb.training.creation",
     "trainweb.training.inert", "trainweb.training.ort.inference_session", "trainweb.training.ort.options",
     "trainweb.training.ort.profile", "trainweb.training.reports", "trainweb.training.session_tasks",

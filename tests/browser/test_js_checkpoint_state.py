@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from playwright.sync_api import Browser
 from tests.golden.calls.scenarios import X, Y
+from tests.python.test_quantize import network
 from tests.python.test_resume import feeds, net
 
 import trainweb
@@ -193,6 +195,28 @@ def test_artifacts_and_gradient_graphs(js: JsPage) -> None:
     builder.build()
     assert bytes(found["graph"]) == builder.get_model()
     assert found["errors"] == ["SessionError", "ModelError"]
+
+
+def test_quantized_files_are_those_of_python(js: JsPage) -> None:
+    model = network(turned=True, gemm=True)[0].SerializeToString()
+    found = js.run(
+        f"""
+        const model = new Uint8Array({json.dumps(list(model))});
+        const whole = await quantize(model, 8, {{ onlyFrozen: false, as: "blob" }});
+        const wrong = [[5], [4, {{ onlyFrozen: 1 }}], [4, {{ all: true }}]];
+        return {{
+            frozen: Array.from(await quantize(model)), whole: Array.from(new Uint8Array(await whole.arrayBuffer())),
+            errors: await Promise.all(wrong.map((args) => failure(() => quantize(model, ...args)))),
+        }};"""
+    )
+    assert bytes(found["frozen"]) == trainweb.quantize(model, 4)
+    assert bytes(found["whole"]) == trainweb.quantize(model, 8, only_frozen=False)
+    assert found["frozen"] != found["whole"]
+    assert [(error["name"], error["message"]) for error in found["errors"][:2]] == [
+        ("ModelError", "bits is 5; it must be 4 or 8."),
+        ("TypeError", "'onlyFrozen' must be true or false, got number 1."),
+    ]
+    assert found["errors"][2]["name"] == "TypeError" and "all" in found["errors"][2]["message"]
 
 
 RESUME = """

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.python.test_quantize import network
 
 from trainweb.cli import main
 
@@ -62,6 +63,17 @@ def test_artifacts_and_bundles_are_those_of_python(tmp_path: Path, monkeypatch: 
     for file in (MODEL, mine / "made" / "training_model.onnx", mine / "made" / "checkpoint"):
         done = npx("inspect", str(file))
         assert (done.returncode, done.stdout) == (0, in_python("inspect", str(file)))
+
+
+def test_quantized_files_are_those_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(network(turned=True, gemm=True)[0].SerializeToString())
+    done = npx("quantize", "model.onnx", "--bits", "8", "--all", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    written = (tmp_path / "model.q8.onnx").read_bytes()
+    monkeypatch.chdir(tmp_path)
+    assert done.stdout == in_python("quantize", "model.onnx", "--bits", "8", "--all")
+    assert written == (tmp_path / "model.q8.onnx").read_bytes()
 
 
 def test_check_is_that_of_python() -> None:

@@ -8,6 +8,8 @@ import { resolveOptions, type SessionOptions } from "./options.js";
 import { checkModel, withModel } from "./load-model.js";
 import type { Source } from "./sources.js";
 import { describe } from "../data/given.js";
+import { brief } from "../data/nearest.js";
+import { ModelError } from "../wire/errors.js";
 import { requireLoss, resolveConfig, type TrainingConfig } from "./training-config.js";
 
 /** The result of `buildArtifacts`: files as `TrainingSession.create` and onnxruntime-training take them. */
@@ -55,6 +57,57 @@ export async function buildArtifacts(
     const built = await client.request(callOf("buildArtifacts", [file, external, configJson, options.json, form], buffers));
     client.leave();
     return built;
+  });
+}
+
+/** Options of `quantize`. */
+export interface QuantizeOptions {
+  /**
+   * Keep the last product in float32, unless it is tied to a table: a head that may be trained whole.
+   *
+   * @defaultValue `true`
+   */
+  readonly onlyFrozen?: boolean;
+}
+
+/**
+ * Make a file whose weights have 4 or 8 bits of a file in float32: `trainweb.quantize` of Python, which writes the same bytes.
+ *
+ * @param model - a forward model: a URL, bytes or a Blob
+ * @param bits - bits of a number: 4 or 8
+ * @param options - `onlyFrozen`, options of a session that matter here (limits, integrity, externalData), and `as`
+ * @throws ModelError if `bits` is neither 4 nor 8, or no weight in float32 is large enough
+ */
+export function quantize(
+  model: Source,
+  bits: 4 | 8 | undefined,
+  options: QuantizeOptions & SessionOptions & { readonly as: "blob" },
+): Promise<Blob>;
+export function quantize(
+  model: Source,
+  bits?: 4 | 8,
+  options?: QuantizeOptions & SessionOptions & FileOptions<"bytes">,
+): Promise<Uint8Array>;
+export async function quantize(
+  model: Source,
+  bits: 4 | 8 = 4,
+  given: QuantizeOptions & SessionOptions & FileOptions = {},
+): Promise<Uint8Array | Blob> {
+  checkModel(model);
+  if (![4, 8].includes(bits)) {
+    throw new ModelError(`bits is ${brief(bits)}; it must be 4 or 8.`);
+  }
+  const options = resolveOptions(given, ["as", "onlyFrozen"]);
+  const form = checkForm(given.as);
+  const { onlyFrozen = true } = given;
+  if (typeof onlyFrozen !== "boolean") {
+    throw new TypeError(`'onlyFrozen' must be true or false, got ${describe(onlyFrozen)}.`);
+  }
+  return withModel(model, options, async (client, { file, external, buffers }) => {
+    const call = callOf("quantize", [file, external, bits, onlyFrozen, options.json, form], buffers);
+    const { data } = await client.request(call);
+    client.leave();
+    return data as Uint8Array | Blob;
   });
 }
 

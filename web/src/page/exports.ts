@@ -5,7 +5,7 @@ export { registerBackend, Tensor, type TypedTensor } from "onnxruntime-common";
 export type { FeedsType, FetchesType, ReturnType } from "./arguments.js";
 export type { RunOptions } from "./run-options.js";
 export type { ParameterTypeAndShape, Strict, TrainableOnly } from "./call-values.js";
-export { buildArtifacts, GradientGraphBuilder } from "./build.js";
+export { buildArtifacts, GradientGraphBuilder, quantize, type QuantizeOptions } from "./build.js";
 export type { ArtifactSet } from "./build.js";
 export type { FileOptions } from "./call-arguments.js";
 export { CheckpointState } from "./checkpoint-state.js";

@@ -323,6 +323,15 @@ export interface WorkerApi {
     loss: string,
     optionsJson: string,
   ): Promise<Result<FileBytes>>;
+  /** Write a forward model with weights of fewer bits. */
+  quantize(
+    model: GivenData,
+    external: readonly ExternalFile[],
+    bits: number,
+    onlyFrozen: boolean,
+    optionsJson: string,
+    form: FileForm,
+  ): Promise<Result<FileBytes>>;
   /** Read a checkpoint; the handle is for `callState`. */
   openState(file: GivenData): Promise<Result<number>>;
   callState(handle: number, call: SessionCall): Result<unknown>;

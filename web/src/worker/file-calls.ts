@@ -80,6 +80,13 @@ export function gradientGraph(bridge: Bridge, args: readonly (GivenData | string
   }));
 }
 
+/** Quantize the weights of a model. */
+export function quantize(bridge: Bridge, args: readonly Argument[], form: FileForm): FileBytes {
+  return withFiles(bridge, "quantize", args, ({ file }) => ({
+    data: dataOf(bridge, "quantize", file, form) as FileData,
+  }));
+}
+
 interface StateParameter extends TensorType {
   readonly name: string;
   readonly trainable: boolean;

@@ -58,7 +58,7 @@ import type {
 } from "../wire/protocol.js";
 import { parseBundle, parseInference, splitBundle, type Bundle, type RawBundle } from "./bundle/bundle.js";
 import { BundleCache, cacheName } from "./cache.js";
-import { buildArtifacts, gradientGraph, StateCore } from "./file-calls.js";
+import { buildArtifacts, gradientGraph, quantize, StateCore } from "./file-calls.js";
 import { Evaluations } from "./evaluation.js";
 import { Decoder } from "./decoder.js";
 import { predictBatch } from "./predict.js";
@@ -441,6 +441,18 @@ class SessionWorker implements WorkerApi {
   ): Promise<Result<FileBytes>> {
     const args = [model, JSON.stringify(y), JSON.stringify(x), loss, optionsJson, ...externalArgs(external)];
     return attemptAsync(async () => gradientGraph(await this.#bootPython(), args));
+  }
+
+  quantize(
+    model: GivenData,
+    external: readonly ExternalFile[],
+    bits: number,
+    onlyFrozen: boolean,
+    optionsJson: string,
+    form: FileForm,
+  ): Promise<Result<FileBytes>> {
+    const args = [model, JSON.stringify(bits), Number(onlyFrozen), optionsJson, ...externalArgs(external)];
+    return attemptAsync(async () => quantize(await this.#bootPython(), args, form));
   }
 
   openState(file: GivenData): Promise<Result<number>> {

@@ -1,8 +1,8 @@
 """LoRA on weights in fewer bits trains as PEFT on the same weights in float32, and PEFT loads its adapters.
 
-`quantized/record.py` made the models of torch's exporter, and PEFT's adapters, losses and logits. The folders that end
-in `.own` are adapters of trainweb, which `python -m tests.lora.test_quantized_peft` writes; `record.py --own` then
-records the logits of PEFT with them.
+`scripts/record_quantized_lora.py` made the models of torch's exporter, and PEFT's adapters, losses and logits. Folders
+that end in `.own` are adapters of trainweb, which `python -m tests.lora.test_quantized_peft` writes. With `--own`, the
+script records the logits of PEFT with them.
 """
 
 from __future__ import annotations

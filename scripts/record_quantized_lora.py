@@ -1,7 +1,7 @@
 """Record PEFT on tiny Llama and GPT-2 models whose frozen weights are rounded to fewer bits.
 
-    python tests/lora/quantized/record.py [MODEL]    base models, PEFT's adapters, losses and logits
-    python tests/lora/quantized/record.py --own      logits of PEFT with the adapters that trainweb saved
+    python scripts/record_quantized_lora.py [MODEL]  base models, PEFT's adapters, losses and logits
+    python scripts/record_quantized_lora.py --own    logits of PEFT with the adapters that trainweb saved
 
 Needs torch, transformers, peft, onnx and onnxscript. `python -m tests.lora.test_quantized_peft` saves adapters for the
 second call. PEFT trains on the weights in float32 that numpy makes of the rounded numbers, which `NAME.onnx` holds.
@@ -19,14 +19,12 @@ import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from peft import LoraConfig, PeftModel, get_peft_model
+from recording import export
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional as F  # noqa: N812
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[2] / "scripts"))
-from recording import export  # noqa: E402
-
+HERE = Path(__file__).parents[1] / "tests" / "lora" / "quantized"
 STEPS, RATE, BLOCK = 5, 0.01, 32
 Stored = tuple[list[Any], list[Any], np.ndarray]
 """Nodes that make a weight (or a product's node, for MatMulNBits), initializers, and values in float32."""
@@ -89,6 +87,7 @@ def float16(name: str, w: np.ndarray) -> Stored:
 
 def linear(name: str, w: np.ndarray, block: int) -> Stored:
     """int8: a scale for each column of (in, out), or for each block of rows of it."""
+    attrs: dict[str, Any]
     if block:
         scale = scales(abs(w.reshape(-1, block, w.shape[1])).max(1), 127)
         spread, attrs = scale.repeat(block, 0), {"axis": 0, "block_size": block}
@@ -135,7 +134,8 @@ def rounded(path: Path, kind: str, state: dict[str, torch.Tensor]) -> None:
     graph = model.graph
     tensors = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
     turned = {n.output[0]: n.input[0] for n in graph.node if n.op_type == "Transpose" and n.input[0] in tensors}
-    nodes, made = [], {}
+    nodes: list[Any] = []
+    made: dict[str, Any] = {}
     for node in graph.node:
         weight = node.input[1] if node.op_type in ("MatMul", "Gemm") else ""
         name = turned.get(weight, weight)

@@ -64,7 +64,10 @@ async ({ model, weights, cache, length }) => {
 
 def processor_seconds(pid: int) -> float:
     """Time that a process has computed."""
-    fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    try:
+        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:  # it has ended
+        return 0.0
     return (int(fields[11]) + int(fields[12])) * TICK_S
 
 

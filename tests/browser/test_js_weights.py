@@ -8,10 +8,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from bench import smol
 from playwright.sync_api import Browser
 from tests.python.test_safetensors_beside import NAME, SHAPE, WEIGHT, file_of, graph_of
-
-from bench import smol
 
 from .js_session import JsPage, open_js_page
 from .processes import processes, resident_bytes

@@ -69,6 +69,9 @@ export class GivenFiles {
     }
     if (this.#files.has(index)) {
       this.#files.set(index, { data: blob, nbytes });
+      if (isPieces(data)) {
+        data.forEach(free);
+      }
     }
   }
 

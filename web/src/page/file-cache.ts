@@ -5,7 +5,7 @@
 
 import { openFolder } from "../storage/slots.js";
 import { log } from "../wire/log.js";
-import { PIECE_BYTES, sizeOf, type Pieces } from "../wire/pieces.js";
+import { free, PIECE_BYTES, sizeOf, type Pieces } from "../wire/pieces.js";
 import { sha256 } from "../wire/sha256.js";
 
 const FOLDER = "trainweb";
@@ -64,10 +64,11 @@ async function readKept(file: File, validators: FileRecord["validators"]): Promi
     }
     const data = file.slice(0, record.nbytes);
     for (const [k, hash] of record.hashes.entries()) {
-      const piece = await data.slice(k * PIECE_BYTES, (k + 1) * PIECE_BYTES).arrayBuffer();
-      if ((await hexOf(new Uint8Array(piece))) !== hash) {
+      const piece = new Uint8Array(await data.slice(k * PIECE_BYTES, (k + 1) * PIECE_BYTES).arrayBuffer());
+      if ((await hexOf(piece)) !== hash) {
         return "damaged";
       }
+      free(piece);
     }
     return data.size === record.nbytes && record.nbytes === end - length ? data : "damaged";
   } catch {

@@ -314,7 +314,7 @@ def _rebind(opened: Opened, places: Mapping[Place, int], memory: SegmentMemory) 
         Offsets in the session's parameters, by where the weights were before.
     """
     for tensor in _held(opened):
-        if isinstance(tensor, LazyTensor) and tensor.place in places:
+        if isinstance(tensor, LazyTensor) and tensor.place is not None and tensor.place in places:
             offset = places[tensor.place]
             tensor.place = Place("segment", PARAMETERS, offset, tensor.nbytes)
             tensor.read_into = partial(memory.read_segment_into, PARAMETERS, offset)

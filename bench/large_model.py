@@ -1,10 +1,10 @@
 """From the files of a 135M model to its first step in Chromium: processor seconds by phase, and the tab's peak memory.
 
-    .venv/bin/python bench/large_model.py [--weights url|cached] [--bits 32|8|4] [--stages]
+    .venv/bin/python bench/large_model.py [--weights url|cached] [--bits 32|8|4]
 
 The model is that of bench/smol.py with LoRA, 1 x 128 tokens, one thread. Processor seconds and memory are those of the
 tab's process: the unshared memory of `smaps_rollup`, sampled every 100 ms. "cached" measures the second visit of a page
-with the option `cache`. `--stages` adds the stages of Python's part, measured in a page of its own that holds no weights.
+with the option `cache`. `bench/compile_stages.py` has the stages of Python's part.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyodide_page
 import smol
 from chrome import BUILD, open_profile, open_site
 from playwright.sync_api import Page
@@ -47,7 +46,8 @@ async ({ model, weights, cache, length }) => {
   const session = await TrainingSession.createFromModel(model, config, options);
   await files;
   await mark("createFromModel");
-  const ids = () => new Tensor("int64", BigInt64Array.from({ length }, (_, k) => BigInt((37 * k) % 49152)), [1, length]);
+  const ids = () =>
+    new Tensor("int64", BigInt64Array.from({ length }, (_, k) => BigInt((37 * k) % 49152)), [1, length]);
   const feeds = Object.fromEntries(session.trainingInputNames.map((name) => [name, ids()]));
   const losses = [];
   for (const step of ["first step", "second step", "third step"]) {
@@ -64,7 +64,10 @@ async ({ model, weights, cache, length }) => {
 
 def processor_seconds(pid: int) -> float:
     """Time that a process has computed."""
-    fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    try:
+        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:  # it has ended
+        return 0.0
     return (int(fields[11]) + int(fields[12])) * TICK_S
 
 
@@ -151,20 +154,11 @@ def served(site: Site, files: dict[str, Path]) -> dict[str, str]:
     return {name: site.add(f"/given/{path.name}", path.read_bytes(), headers=headers) for name, path in files.items()}
 
 
-def stages() -> None:
-    """Print Python's stages in Pyodide."""
-    files = {"model": smol.graph_of().SerializeToString()}
-    found, _ = pyodide_page.call("large_model_stages", "measure", files, [smol.shapes(), LENGTH])
-    for name, ms in sorted(found.items(), key=lambda item: -item[1]):
-        print(f"  {ms / 1e3:6.2f} s  {name}")
-
-
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", choices=("url", "cached"), default="url")
     parser.add_argument("--bits", type=int, choices=(32, 8, 4), default=32)
-    parser.add_argument("--stages", action="store_true")
     options = parser.parse_args()
     with open_profile() as context, open_site(cacheable=True) as site:
         url = site.add("/large/", "<!doctype html>", "text/html")
@@ -178,8 +172,6 @@ def main() -> int:
     for phase, processor, seconds, peak in watch.rows:
         print(f"  {processor:6.2f} s of processor, {seconds:6.2f} s, up to {peak / 1e6:6.0f} MB: {phase}")
     print(f"  peak {watch.peak / 1e6:.0f} MB")
-    if options.stages:
-        stages()
     return 0
 
 

@@ -8,10 +8,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from bench import smol
 from playwright.sync_api import Browser
 from tests.python.test_safetensors_beside import NAME, SHAPE, WEIGHT, file_of, graph_of
 
 from .js_session import JsPage, open_js_page
+from .processes import processes, resident_bytes
 from .server import Site
 
 OTHER = {"model.norm.weight": np.ones(3, np.float32)}
@@ -83,6 +85,36 @@ def test_adapters_train_beside_weights_of_a_file(js: JsPage) -> None:
     loss = js.run(TRAIN, model=model, weights=served(js.site, "a", {NAME: WEIGHT, **LARGE}))
     logits = WEIGHT.astype(np.float64).sum(1)
     assert loss == pytest.approx(np.log(np.exp(logits).sum()) - logits[[0, 5, 191]].mean(), rel=1e-5)
+
+
+KEEP = """
+const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", lora: { rank: 2, targets: ["q_proj"] } };
+globalThis.kept = await TrainingSession.createFromModel(model, config, { weights });
+"""
+
+ARTIFACTS = """
+const { checkpoint } = await kept.artifacts();
+await kept.release();
+const state = await CheckpointState.load(checkpoint);
+return [...new Float32Array((await state.getParameter("model.norm.weight")).data.slice(0, 4)),
+  ...(await state.getParameter("model.embed_tokens.weight")).data.slice(-4)];
+"""
+
+
+def test_a_page_holds_frozen_weights_once(js: JsPage) -> None:
+    js.run(TRAIN, model=js.site.add("/w/model.onnx", graph_of()), weights=served(js.site, "a", {NAME: WEIGHT}))
+    shapes = smol.shapes(1)
+    weights = {name: smol.values_of(name, shape) for name, shape in shapes.items()}
+    nbytes = sum(weight.nbytes for weight in weights.values())
+    given = {
+        "model": js.site.add("/w/smol.onnx", smol.graph_of(1).SerializeToString()),
+        "weights": served(js.site, "smol", weights),
+    }
+    before = resident_bytes(processes())
+    js.run(KEEP, **given)
+    assert resident_bytes(processes()) - before < 1.6 * nbytes
+    found = js.run(ARTIFACTS)
+    assert found == [1.0] * 4 + weights["model.embed_tokens.weight"].ravel()[-4:].tolist()
 
 
 def test_other_weights_are_refused(js: JsPage) -> None:

@@ -4,13 +4,14 @@ import { CheckpointError, FeedError, LimitError, ModelError } from "../wire/erro
 import { messageOf } from "../wire/fetch-file.js";
 import { otherPlatform } from "../wire/platform.js";
 import { concatenate, isPieces, PIECE_BYTES, type Pieces } from "../wire/pieces.js";
+import { findKept, keepFile } from "./file-cache.js";
 import type { LoadTracker } from "./progress.js";
 
 /** Bytes from which on a file is not in one buffer. */
 export const LARGE_FILE = 2 ** 25;
 
-/** A file that came; a large one in pieces. */
-export type Downloaded = Uint8Array<ArrayBuffer> | Pieces;
+/** A file that came; a large one in pieces, or as a Blob that was kept. */
+export type Downloaded = Uint8Array<ArrayBuffer> | Blob | Pieces;
 
 /** How errors call an image. */
 export const IMAGE = "image";
@@ -23,6 +24,8 @@ export interface DownloadOptions {
   /** Bytes that may come, and the option that says so. */
   readonly limit: { readonly name: string; readonly nbytes: number };
   readonly signal: AbortSignal | undefined;
+  /** True: a large file is kept for the next visit. */
+  readonly cache: boolean;
 }
 
 /** True if workers can read Blobs while they compute: only in browsers. */
@@ -98,7 +101,7 @@ class Download {
   }
 
   async #read(url: string | URL): Promise<Downloaded> {
-    const { progress } = this.#options;
+    const { progress, cache } = this.#options;
     const settings = { signal: this.#end.signal };
     const response = await (otherPlatform()?.fetch(url, settings) ?? fetch(url, settings));
     this.#isAnswered = true;
@@ -110,6 +113,13 @@ class Download {
     const length = Number(response.headers.get("Content-Length"));
     this.#check(length);
     progress.model(this.#url, 0, length);
+    const kept = cache ? await this.#keeping(findKept(this.#url, response)) : null;
+    if (kept !== null) {
+      this.stop();
+      this.#check(kept.size);
+      progress.model(this.#url, kept.size, kept.size);
+      return kept;
+    }
     const received = new Received();
     for await (const nbytes of response.body === null ? [] : received.from(response.body)) {
       this.#wait();
@@ -119,7 +129,19 @@ class Download {
     }
     this.stop();
     progress.model(this.#url, this.#received, this.#received);
-    return received.file();
+    const file = received.file();
+    if (cache && isPieces(file)) {
+      await keepFile(this.#url, response, file);
+    }
+    return file;
+  }
+
+  /** Let the storage work, which is no silence of the server. */
+  async #keeping<T>(work: Promise<T>): Promise<T> {
+    this.stop();
+    const result = await work;
+    this.#wait();
+    return result;
   }
 
   /** Begin to wait for the next bytes. */
@@ -190,14 +212,14 @@ class Received {
   }
 
   /** All of it. */
-  file(): Downloaded {
+  file(): Uint8Array<ArrayBuffer> | Pieces {
     const pieces = [...this.#pieces, this.#room.slice(0, this.#filled)];
     return pieces.length > LARGE_FILE / PIECE_BYTES ? pieces : concatenate(pieces);
   }
 }
 
 /** A file in one, in memory or where the browser has room for it. */
-export async function whole(file: Downloaded | Blob): Promise<Uint8Array<ArrayBuffer> | Blob> {
+export async function whole(file: Downloaded): Promise<Uint8Array<ArrayBuffer> | Blob> {
   if (!isPieces(file)) {
     return file;
   }

@@ -79,6 +79,7 @@ export type * from "./settings/fit.js";
 export type { EvalValues, MetricValue, Remainder } from "../wire/fit.js";
 export { InferenceSession } from "./inference.js";
 export type { InferenceSessionFactory, NonTensorType, OnnxValue, TrainingSessionFactory } from "./common.js";
+export { clearCache } from "./file-cache.js";
 export type { FileName } from "./integrity.js";
 export { inspectModel } from "./inspect.js";
 export type { InspectConfig } from "./inspect.js";

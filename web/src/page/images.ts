@@ -145,7 +145,7 @@ async function portable(source: ImageSource): Promise<GivenImage> {
 async function fetchImage(url: string): Promise<Blob> {
   const { settings, progress, limits } = resolveOptions({ threads: 1 });
   const limit = { name: "the default of limits.fileBytes", nbytes: limits.fileBytes };
-  const file = await whole(await download(IMAGE, url, { stallMs: settings.stallMs, progress, signal: undefined, limit }));
+  const file = await whole(await download(IMAGE, url, { stallMs: settings.stallMs, progress, signal: undefined, limit, cache: false }));
   return file instanceof Blob ? file : new Blob([file]);
 }
 

@@ -22,7 +22,8 @@ export interface SessionOptions {
   readonly reproducible?: boolean;
   /**
    * Keep the compiled session in this origin's storage. The next session of the same files (and the same feeds) starts
-   * from there, without Python. Default false.
+   * from there, without Python. Files of 32 MiB and more that are fetched are kept, too, while their servers answer with
+   * the same ETag and Last-Modified. `clearCache()` empties the storage. Default false.
    */
   readonly cache?: boolean;
   /**

@@ -13,7 +13,7 @@ import { copyBytes } from "./tensors.js";
 export type Source = string | URL | Uint8Array | ArrayBuffer | Blob;
 
 /** A file as the worker takes it. */
-export type Loaded = Downloaded | Blob;
+export type Loaded = Downloaded;
 
 /** Options that loading depends on. */
 interface LoadOptions {
@@ -22,6 +22,7 @@ interface LoadOptions {
   readonly integrity: Integrity;
   readonly limits: { readonly fileBytes: number; readonly arenaBytes: number };
   readonly signal: AbortSignal | undefined;
+  readonly cache: boolean;
 }
 
 /** True for a value that `loadSource` can read. */
@@ -61,10 +62,10 @@ export async function loadSource(
 }
 
 function downloadOptions(
-  { settings, progress, limits, signal }: Omit<LoadOptions, "integrity">,
+  { settings, progress, limits, signal, cache }: Omit<LoadOptions, "integrity">,
   limit: keyof LoadOptions["limits"],
 ): DownloadOptions {
-  return { stallMs: settings.stallMs, progress, signal, limit: { name: `limits.${limit}`, nbytes: limits[limit] } };
+  return { stallMs: settings.stallMs, progress, signal, cache, limit: { name: `limits.${limit}`, nbytes: limits[limit] } };
 }
 
 function readSource(

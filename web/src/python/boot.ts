@@ -1,7 +1,6 @@
 /** Starting Python: Pyodide, and the packages that trainweb needs to load and step. */
 
 import { EngineError } from "../wire/errors.js";
-import { discard } from "../wire/pieces.js";
 import {
   ARCHIVE,
   fetchFile,
@@ -178,7 +177,6 @@ async function bootFromSnapshot(
 ): Promise<Pyodide> {
   const snapshot = fetchSnapshot(files.snapshot, stallMs);
   const pyodide = await load(loader, files, Promise.resolve(new Response()), snapshot, stallMs);
-  // Pyodide keeps a reference to it for good.
   discard(await snapshot);
   pyodide.FS.unlink(`${LIBRARY.folder}/${LIBRARY.name}`);
   if (typeof XMLHttpRequest === "undefined") {
@@ -206,6 +204,11 @@ async function readAll(stream: ReadableStream<Uint8Array>): Promise<Uint8Array<A
     length += read.value.length;
   }
   return bytes.subarray(0, length);
+}
+
+/** Free memory that Pyodide keeps a reference to for good; where the browser cannot, it stays. */
+function discard({ buffer }: Uint8Array<ArrayBuffer>): void {
+  (buffer as { transfer?(length: number): ArrayBuffer }).transfer?.(0);
 }
 
 /**

@@ -3,7 +3,7 @@
  * session starts from goes right into the kernels' memory. A Blob takes none of this worker's memory.
  */
 
-import { concatenate, discard, isPieces, partsOf, PIECE_BYTES, sizeOf, type GivenData } from "../wire/pieces.js";
+import { concatenate, free, isPieces, partsOf, PIECE_BYTES, sizeOf, type GivenData } from "../wire/pieces.js";
 import type { FileData } from "../wire/values.js";
 
 /** Bytes from which on a file that is kept is kept as a Blob, */
@@ -48,9 +48,9 @@ export class GivenFiles {
 
   /** Free the pieces of a file that end before an offset: nobody reads them again. */
   leave(index: number, offset: number): void {
-    const data = this.#files.get(index)?.data ?? [];
+    const { data } = this.#find(index);
     if (isPieces(data)) {
-      data.slice(0, Math.floor(offset / PIECE_BYTES)).forEach(discard);
+      data.slice(0, Math.floor(offset / PIECE_BYTES)).filter(({ length }) => length > 0).forEach(free);
     }
   }
 
@@ -69,6 +69,9 @@ export class GivenFiles {
     }
     if (this.#files.has(index)) {
       this.#files.set(index, { data: blob, nbytes });
+      if (isPieces(data)) {
+        data.forEach(free);
+      }
     }
   }
 

@@ -47,9 +47,15 @@ export function* partsOf(file: GivenData, offset: number, nbytes: number): Gener
   }
 }
 
-/** Free the memory of some bytes at once. Where the browser cannot, the garbage collector does it later. */
-export function discard({ buffer }: Uint8Array<ArrayBuffer>): void {
-  (buffer as { transfer?(length: number): ArrayBuffer }).transfer?.(0);
+/**
+ * Free the memory of some bytes at once. `ArrayBuffer.transfer` would leave bytes that came with a message to the garbage
+ * collector, because Chromium refers to them besides. A message that nobody takes frees them.
+ */
+export function free({ buffer }: Uint8Array<ArrayBuffer>): void {
+  const { port1, port2 } = new MessageChannel();
+  port1.postMessage(null, [buffer]);
+  port1.close();
+  port2.close();
 }
 
 /** Parts behind each other. */

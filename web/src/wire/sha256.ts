@@ -1,6 +1,6 @@
 /** SHA-256: the browser's, or our own where a page is not secure and the browser keeps its to itself. */
 
-import { concatenate, partsOf, PIECE_BYTES, sizeOf, type GivenData } from "./pieces.js";
+import { concatenate, free, partsOf, PIECE_BYTES, sizeOf, type GivenData } from "./pieces.js";
 
 const BLOCK_BYTES = 64;
 const HASH_BYTES = 32;
@@ -56,7 +56,11 @@ export async function sha256OfFile(file: GivenData): Promise<Uint8Array<ArrayBuf
   const hashes = new Uint8Array(HASH_BYTES * Math.ceil(nbytes / PIECE_BYTES));
   for (let start = 0; start < nbytes; start += PIECE_BYTES) {
     const end = Math.min(nbytes, start + PIECE_BYTES);
-    hashes.set(await sha256(await bytesOf(file, start, end)), (HASH_BYTES * start) / PIECE_BYTES);
+    const bytes = await bytesOf(file, start, end);
+    hashes.set(await sha256(bytes), (HASH_BYTES * start) / PIECE_BYTES);
+    if (file instanceof Blob) {
+      free(bytes as Uint8Array<ArrayBuffer>);
+    }
   }
   return sha256(hashes);
 }

@@ -135,6 +135,7 @@ export class PythonModels {
         segments.range(segment, at + start, data.length).set(data),
       );
     }
+    this.#files.filter((index) => !files.includes(index)).forEach((index) => this.#bridge.files.leave(index, Infinity));
     this.#keepFiles(files);
   }
 

@@ -15,7 +15,7 @@ import {
   type WorkerFileHandle,
 } from "../storage/slots.js";
 import { log } from "../wire/log.js";
-import { concatenate, type GivenData } from "../wire/pieces.js";
+import { concatenate, free, type GivenData } from "../wire/pieces.js";
 import { sha256, sha256OfFile } from "../wire/sha256.js";
 
 const FOLDERS = ["trainweb", "bundles"];
@@ -153,6 +153,7 @@ export async function readChunks<R extends Run>(
       throw new Error(`the stored ${name}${LARGE} is damaged at byte ${at} or after it`);
     }
     write(run, offset, data);
+    free(data);
   }
 }
 

@@ -18,7 +18,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from zlib import crc32
 
@@ -291,13 +291,33 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
     opened = _training(handle)
     models, origin = opened.models, opened.origin
     engine = models.engine
+    frozen = {4 * slot.offset for slot in models.layout.slots.values() if slot.trainable_offset < 0}
+    places: dict[Place, int] = {}
     for segment, pieces in start_segments(models.layout, origin).items():
         for offset, tensor in pieces:
             write(segment, offset, tensor)
+            if segment == PARAMETERS and offset in frozen and isinstance(tensor, LazyTensor) and tensor.place:
+                places[tensor.place] = offset
     origin.leave(models.layout)
     if models.graphs["optimizer"] is not None:
         origin.optimizer.moments.clear()
+    _rebind(opened, places, SegmentMemory(engine, bases))
     return {"copies": copies, "files": _files_of(_held(opened))}
+
+
+def _rebind(opened: Opened, places: Mapping[Place, int], memory: SegmentMemory) -> None:
+    """Read frozen weights from the session, which does not change them, so that their files can go.
+
+    Parameters
+    ----------
+    places
+        Offsets in the session's parameters, by where the weights were before.
+    """
+    for tensor in _held(opened):
+        if isinstance(tensor, LazyTensor) and tensor.place is not None and tensor.place in places:
+            offset = places[tensor.place]
+            tensor.place = Place("segment", PARAMETERS, offset, tensor.nbytes)
+            tensor.read_into = partial(memory.read_segment_into, PARAMETERS, offset)
 
 
 def _held(opened: Opened) -> Iterator[Tensor]:

@@ -1,0 +1,102 @@
+"""Large files that a page fetched stay in its private file system while their server says that they are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser
+from tests.python.test_safetensors_beside import NAME, WEIGHT, file_of, graph_of
+
+from .js_session import JsPage, open_js_page
+from .server import Site
+
+PATH = "/w/cached.safetensors"
+REST = {"lm_head.weight": np.ones(10 << 20, np.float32)}
+"""Makes a file of more than 32 MiB, in three pieces."""
+
+SUM = """
+const warnings = [];
+const warn = console.warn;
+console.warn = (...texts) => warnings.push(texts.join(" "));
+try {
+  const session = await InferenceSession.create(model, { weights, cache: true });
+  const { y } = await session.run({ x: new Tensor("float32", new Float32Array(128).fill(1), [1, 128]) });
+  await session.release();
+  return [y.data[0], warnings.join("\\n")];
+} finally {
+  console.warn = warn;
+}
+"""
+
+DAMAGE = """
+let folder = await navigator.storage.getDirectory();
+for (const name of ["trainweb", "files"]) folder = await folder.getDirectoryHandle(name);
+for await (const handle of folder.values()) {
+  const writable = await handle.createWritable({ keepExistingData: true });
+  if (how === "cut") await writable.truncate(2 ** 25);
+  else await writable.write({ type: "write", position: at, data: new Uint8Array([77]) });
+  await writable.close();
+}
+"""
+
+
+@pytest.fixture
+def js(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    with open_js_page(browser, plain_site) as page:
+        yield page
+    plain_site.remove(PATH)
+
+
+def load(js: JsPage, scale: float, **headers: str) -> tuple[float, str]:
+    """The first result with the weights of the server, which are `scale` times WEIGHT; and the warnings."""
+    names = {"etag": "ETag", "modified": "Last-Modified"}
+    given = {names[name]: value for name, value in headers.items()}
+    weights = js.site.add(PATH, file_of({**REST, NAME: scale * WEIGHT}), headers=given)
+    first, warnings = js.run(SUM, model=js.site.add("/w/model.onnx", graph_of()), weights=weights)
+    return first / WEIGHT.astype(np.float64)[0].sum(), warnings
+
+
+@pytest.mark.parametrize("validator", [{"etag": '"1"'}, {"modified": "Tue, 24 Nov 2026 12:00:00 GMT"}])
+def test_a_file_is_kept_while_its_server_says_so(js: JsPage, validator: dict[str, str]) -> None:
+    assert load(js, 1, **validator) == (pytest.approx(1, abs=1e-4), "")
+    # A server that lies shows where the bytes come from.
+    assert load(js, 2, **validator) == (pytest.approx(1, abs=1e-4), "")
+    other = {name: value.replace("1", "2") for name, value in validator.items()}
+    assert load(js, 3, **other) == (pytest.approx(3, abs=1e-4), "")
+    assert load(js, 4, **other) == (pytest.approx(3, abs=1e-4), "")
+    js.run("await (await import('/dist/index.js')).clearCache();")
+    assert load(js, 5, **other) == (pytest.approx(5, abs=1e-4), "")
+
+
+@pytest.mark.parametrize(("how", "at"), [("byte", 0), ("byte", 2**25 + 5), ("cut", 0)])
+def test_damage_is_noticed(js: JsPage, how: str, at: int) -> None:
+    load(js, 1, etag='"1"')
+    js.run(DAMAGE, how=how, at=at)
+    ratio, warnings = load(js, 2, etag='"1"')
+    assert ratio == pytest.approx(2, abs=1e-4)
+    assert f"{PATH} is damaged in the cache, and is fetched again." in warnings
+    assert load(js, 3, etag='"1"') == (pytest.approx(2, abs=1e-4), "")
+
+
+FULL = "navigator.storage.estimate = async () => ({ quota: 50e6, usage: 20e6 });"
+ABSENT = "delete FileSystemFileHandle.prototype.createWritable;"
+
+
+@pytest.mark.parametrize(
+    ("prepare", "headers", "text"),
+    [
+        ("", {}, "its server sends neither ETag nor Last-Modified"),
+        (FULL, {"etag": '"1"'}, "the browser gives this origin 30000000 more"),
+        (ABSENT, {"etag": '"1"'}, "createWritable is not a function"),
+    ],
+    ids=["no validators", "no room", "no storage"],
+)
+def test_a_file_that_cannot_be_kept_is_said(js: JsPage, prepare: str, headers: dict[str, Any], text: str) -> None:
+    js.run(prepare)
+    for scale in (1, 2):
+        ratio, warnings = load(js, scale, **headers)
+        assert ratio == pytest.approx(scale, abs=1e-4)
+        assert f"{PATH} is not kept, and the next visit fetches it again" in warnings and text in warnings

@@ -1,0 +1,129 @@
+/**
+ * Large files that were fetched, in this origin's private file system (OPFS), for the option `cache`. A file counts while
+ * its server answers with the same ETag and Last-Modified. Behind its bytes it has a record with the hash of each piece.
+ */
+
+import { openFolder } from "../storage/slots.js";
+import { log } from "../wire/log.js";
+import { free, PIECE_BYTES, sizeOf, type Pieces } from "../wire/pieces.js";
+import { sha256 } from "../wire/sha256.js";
+
+const FOLDER = "trainweb";
+const FOLDERS = [FOLDER, "files"];
+/** Bytes of the number at the end of a file, which says how many the record before it has. */
+const LENGTH_BYTES = 4;
+
+/** Headers by which a server says that its file is another one. */
+const VALIDATORS = ["ETag", "Last-Modified"];
+
+interface FileRecord {
+  readonly validators: readonly (string | null)[];
+  readonly nbytes: number;
+  readonly hashes: readonly string[];
+}
+
+function validatorsOf({ headers }: Response): FileRecord["validators"] {
+  return VALIDATORS.map((name) => headers.get(name));
+}
+
+async function hexOf(text: string | Uint8Array): Promise<string> {
+  const hash = await sha256(typeof text === "string" ? new TextEncoder().encode(text) : text);
+  return [...hash].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/**
+ * Find a file that was kept.
+ *
+ * @param response - the server's answer, of which only the headers are read
+ * @returns null: there is none, the server has another one, or it is damaged, which is logged
+ */
+export async function findKept(url: string, response: Response): Promise<Blob | null> {
+  let file: File;
+  const name = await hexOf(url);
+  try {
+    file = await (await (await openFolder(FOLDERS)).getFileHandle(name)).getFile();
+  } catch (error) {
+    log("info", `${url} is not in the cache: ${String(error)}`);
+    return null;
+  }
+  const kept = await readKept(file, validatorsOf(response));
+  if (kept === "damaged") {
+    log("warning", `${url} is damaged in the cache, and is fetched again.`);
+    return null;
+  }
+  return kept;
+}
+
+async function readKept(file: File, validators: FileRecord["validators"]): Promise<Blob | "damaged" | null> {
+  try {
+    const end = file.size - LENGTH_BYTES;
+    const length = new DataView(await file.slice(Math.max(end, 0)).arrayBuffer()).getUint32(0, true);
+    const record = JSON.parse(await file.slice(end - length, end).text()) as FileRecord;
+    if (String(record.validators) !== String(validators)) {
+      return null;
+    }
+    const data = file.slice(0, record.nbytes);
+    for (const [k, hash] of record.hashes.entries()) {
+      const piece = new Uint8Array(await data.slice(k * PIECE_BYTES, (k + 1) * PIECE_BYTES).arrayBuffer());
+      if ((await hexOf(piece)) !== hash) {
+        return "damaged";
+      }
+      free(piece);
+    }
+    return data.size === record.nbytes && record.nbytes === end - length ? data : "damaged";
+  } catch {
+    return "damaged";
+  }
+}
+
+/** Keep a file. If that is impossible, a warning says why, and the next visit fetches it again. */
+export async function keepFile(url: string, response: Response, pieces: Pieces): Promise<void> {
+  try {
+    const validators = validatorsOf(response);
+    if (validators.every((value) => value === null)) {
+      throw new Error(`its server sends neither ${VALIDATORS.join(" nor ")} (from another origin it must expose one)`);
+    }
+    const nbytes = sizeOf(pieces);
+    const hashes = await Promise.all(pieces.map(hexOf));
+    const record = new TextEncoder().encode(JSON.stringify({ validators, nbytes, hashes } satisfies FileRecord));
+    const length = new DataView(new ArrayBuffer(LENGTH_BYTES));
+    length.setUint32(0, record.length, true);
+    const folder = await openFolder(FOLDERS);
+    await checkRoom(nbytes);
+    const handle = await folder.getFileHandle(await hexOf(url), { create: true });
+    const file = await handle.createWritable();
+    try {
+      for (const part of [...pieces, record, length.buffer]) {
+        await file.write(part);
+      }
+    } catch (error) {
+      await file.abort();
+      throw error;
+    }
+    // The file is replaced as a whole, now.
+    await file.close();
+  } catch (error) {
+    log("warning", `${url} is not kept, and the next visit fetches it again: ${String(error)}.`);
+  }
+}
+
+async function checkRoom(nbytes: number): Promise<void> {
+  const { quota = Infinity, usage = 0 } = await navigator.storage.estimate();
+  if (quota - usage < nbytes) {
+    throw new Error(`it has ${nbytes} bytes, and the browser gives this origin ${quota - usage} more (clearCache() frees some)`);
+  }
+}
+
+/**
+ * Empty the cache: files and compiled sessions that the option `cache` keeps. Checkpoints stay.
+ *
+ * @throws the errors of the storage
+ */
+export async function clearCache(): Promise<void> {
+  for (const name of ["files", "bundles"]) {
+    const folder = await openFolder([FOLDER, name]);
+    for await (const entry of folder.keys()) {
+      await folder.removeEntry(entry);
+    }
+  }
+}

@@ -3,13 +3,15 @@
     .venv/bin/python bench/language_model.py PYTHON [--batch 1] [--length 128] [--ignored 0.0] [--rounds 3]
 
 PYTHON runs in an environment with torch, transformers and peft. It exports the model with random weights, and takes the
-steps of PyTorch. Both sides compute on one thread. The table has the median of processor seconds of a step.
+steps of PyTorch. trainweb runs natively on one thread, and in Chromium and PyTorch with one and two. The table has the
+median of processor seconds of a step. The share is of the peak of SIMD128, which a page measures between the steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -31,6 +33,7 @@ ARCHITECTURE = {
 }
 TARGETS, RANK = ["q_proj", "v_proj"], 8
 RATE, IGNORED = 1e-3, -100
+THREADS = (1, 2)
 MIB = 1 << 20
 
 
@@ -57,13 +60,12 @@ def data(options: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def be_peer(options: argparse.Namespace) -> None:
-    """Export the model to `options.peer`; then take a step of PyTorch for each line of standard input."""
+    """Export the model to `options.peer`; then take a step of PyTorch with as many threads as each line says."""
     import torch
     import transformers
     from peft import LoraConfig, get_peft_model
 
     torch.manual_seed(0)
-    torch.set_num_threads(1)
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**ARCHITECTURE))
     ids, labels = (torch.from_numpy(a) for a in data(options))
     torch.onnx.export(
@@ -78,7 +80,8 @@ def be_peer(options: argparse.Namespace) -> None:
     adapted = get_peft_model(model, LoraConfig(r=RANK, lora_alpha=RANK, target_modules=TARGETS)).train()
     optimizer = torch.optim.AdamW([p for p in adapted.parameters() if p.requires_grad], lr=RATE)
     print("ready", flush=True)
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        torch.set_num_threads(int(line))
         start = process_time()
         logits = adapted(input_ids=ids, use_cache=False).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
@@ -112,39 +115,108 @@ def step(session: Any, feeds: dict[str, Any]) -> tuple[float, float]:
     return process_time() - start, float(next(iter(outputs.values())))
 
 
-def main() -> None:
-    """Measure and print."""
-    options = arguments()
-    if options.peer:
-        be_peer(options)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        command = [options.python, *sys.argv, "--peer", str(path)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
-            assert peer.stdin is not None and peer.stdout is not None
-            while (line := peer.stdout.readline()) != "ready\n":
-                if not line:
-                    raise SystemExit("PyTorch's side ended; its error is above.")
-            session = session_of(path)
-            feeds = dict(zip(session.input_names(), data(options), strict=True))
-            rows: dict[str, list[tuple[float, float]]] = {"trainweb": [], "torch": []}
-            for _ in range(1 + options.rounds):
-                rows["trainweb"].append(step(session, feeds))
-                peer.stdin.write("step\n")
-                peer.stdin.flush()
-                rows["torch"].append(tuple(json.loads(peer.stdout.readline())))
-            peer.stdin.close()
+def move_weights(path: Path) -> None:
+    """Move the weights of a model to a file beside it."""
+    import onnx
+
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights.data")
+
+
+class Peer:
+    """PyTorch in another process; it has exported the model to `path` when this is made."""
+
+    def __init__(self, python: str, path: Path) -> None:
+        command = [python, *sys.argv, "--peer", str(path)]
+        # Threads that wait for others on a busy machine must not count as work.
+        environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process: subprocess.Popen[str] = subprocess.Popen(command, env=environment, **pipes)
+        while (line := self._line()) != "ready\n":
+            if not line:
+                raise SystemExit("PyTorch's side ended; its error is above.")
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def step(self, threads: int) -> tuple[float, float]:
+        """Processor seconds and the loss of a step."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{threads}\n")
+        self.process.stdin.flush()
+        seconds, loss = json.loads(self._line())
+        return seconds, loss
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.communicate()
+
+
+def flops_of(session: Any, feeds: dict[str, Any]) -> int:
+    """Operations of the products of a train step."""
+    from trainweb.ir.shapes import TensorType
+
+    types = {name: TensorType("int64", a.shape) for name, a in feeds.items()}
+    return int(session.core.plan("train", types).plan.flops)
+
+
+def measure(options: argparse.Namespace, folder: Path) -> None:
+    """Take the steps in turns, and print the table."""
+    from language_page import open_pages  # PyTorch's environment has no browser
+
+    path = folder / "model.onnx"
+    peer = Peer(options.python, path)
+    move_weights(path)
+    session = session_of(path)
+    arrays = data(options)
+    feeds = dict(zip(session.input_names(), arrays, strict=True))
+    config = {
+        "loss": {"type": "CrossEntropyLoss", "ignoreIndex": IGNORED},
+        "optimizer": "AdamW",
+        "lora": {"rank": RANK, "targets": TARGETS},
+    }
+    rows: dict[str, list[tuple[float, float]]] = {}
+    peaks = []
+    with open_pages(folder, config, arrays, THREADS) as pages:
+        for _ in range(1 + options.rounds):
+            rows.setdefault("trainweb, native, 1 thread", []).append(step(session, feeds))
+            for threads, page in zip(THREADS, pages, strict=True):
+                peaks.append(page.peak())
+                rows.setdefault(f"trainweb, Chromium, {threads} thread(s)", []).append(page.step())
+                rows.setdefault(f"PyTorch, {threads} thread(s)", []).append(peer.step(threads))
+    peer.close()
+    report(options, rows, flops_of(session, feeds), max(peaks))
+    report_memory(session)
+
+
+def report(options: argparse.Namespace, rows: dict[str, list[tuple[float, float]]], flops: int, peak: float) -> None:
+    """Print processor seconds of each side, without its first step. PyTorch's steps all train the same weights."""
     print(f"{options.batch} x {options.length} tokens, {options.ignored:.0%} of the labels ignored")
+    print(f"{flops / 1e9:.1f} GFLOP a step; peak of SIMD128 {peak:.1f} GFLOP/s")
     for name, results in rows.items():
         seconds = statistics.median(time for time, _ in results[1:])
-        print(f"{name}: {seconds:.2f} s of processor time a step; losses {', '.join(f'{x:.6f}' for _, x in results)}")
+        share = f"; {flops / seconds / peak / 1e9:.0%} of the peak" if name.startswith("trainweb") else ""
+        print(f"{name}: {seconds:.2f} s of processor time a step{share}; first loss {results[0][1]:.6f}")
+
+
+def report_memory(session: Any) -> None:
+    """Print the memory of the native session."""
     memory = session.memory()
     trained = memory.gradients + memory.moments
     print(
         f"parameters {memory.parameters / MIB:.0f} MiB, gradients and moments {trained / MIB:.1f} MiB, workspace "
         f"{memory.arena / MIB:.0f} MiB, cached {memory.prepared / MIB:.0f} MiB"
     )
+
+
+def main() -> None:
+    """Measure, or be the other side."""
+    options = arguments()
+    if options.peer:
+        be_peer(options)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        measure(options, Path(folder))
 
 
 if __name__ == "__main__":

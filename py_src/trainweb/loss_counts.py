@@ -90,13 +90,15 @@ def counted_loss(graph: Graph, loss: str, inputs: Iterable[Value]) -> tuple[Grap
     if node is None or node.domain not in ("", "ai.onnx"):
         return graph, LossCount()
     if node.op_type in CROSS_ENTROPIES:
-        return _of_labels(graph, node, fed.values())
+        return _of_labels(_Maker(graph, loss), node, fed.values())
     divisor = producers.get(node.inputs[-1])
     if node.op_type == "Div" and divisor is not None and divisor.op_type == "ReduceSum":
         return graph, LossCount(node.inputs[-1] if _has_rows(divisor.inputs[0], producers, fed) else None)
     if node.op_type not in ("ReduceMean", "ReduceSum") or not _has_rows(node.inputs[0], producers, fed):
         return graph, LossCount()
-    return (graph, LossCount(is_sum=True)) if node.op_type == "ReduceSum" else _of(node.inputs[0], graph, fed.values())
+    if node.op_type == "ReduceSum":
+        return graph, LossCount(is_sum=True)
+    return _of(node.inputs[0], _Maker(graph, loss), fed.values())
 
 
 def _has_rows(name: str, producers: Mapping[str, Node], fed: Container[str]) -> bool:
@@ -114,23 +116,21 @@ def _has_rows(name: str, producers: Mapping[str, Node], fed: Container[str]) -> 
     return False
 
 
-def _of(name: str, graph: Graph, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
+def _of(name: str, made: _Maker, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
     """Count the elements of a tensor, unless there are as many in each row."""
     if all(v.shape is not None and all(isinstance(dim, int) for dim in v.shape[1:]) for v in inputs):
-        return graph, LossCount()
-    made = _Maker(graph)
+        return made.given, LossCount()
     return made.graph, LossCount(made.node("Cast", [made.node("Size", [name])], to=FLOAT))
 
 
-def _of_labels(graph: Graph, node: Node, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
+def _of_labels(made: _Maker, node: Node, inputs: Iterable[Value]) -> tuple[Graph, LossCount]:
     """Count the labels of a cross entropy that are not ignored, times their weights."""
     ignored, (_, labels, *weights) = node.attrs.get("ignore_index"), node.inputs
     weight = weights[0] if weights else ""
     if (reduction := node.attrs.get("reduction", "mean")) != "mean":
-        return graph, LossCount(is_sum=reduction == "sum")
+        return made.given, LossCount(is_sum=reduction == "sum")
     if ignored is None and not weight:
-        return _of(labels, graph, inputs)
-    made = _Maker(graph)
+        return _of(labels, made, inputs)
     labels = made.node("Cast", [labels], to=INT64)
     counted = None
     if ignored is not None:
@@ -145,16 +145,18 @@ def _of_labels(graph: Graph, node: Node, inputs: Iterable[Value]) -> tuple[Graph
 
 
 class _Maker:
-    """Appends nodes to a copy of a graph."""
+    """Adds nodes to a copy of a graph before its loss: for the compiler, the forward pass ends with the last output."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph.with_nodes(graph.nodes)
+    def __init__(self, graph: Graph, loss: str) -> None:
+        self.given, self.graph = graph, graph.with_nodes(graph.nodes)
         self._used = set(graph.names())
+        self._at = next(k for k, node in enumerate(graph.nodes) if loss in node.outputs)
 
     def node(self, op_type: str, inputs: list[str], **attrs: Any) -> str:
         """The result of a new node."""
         name = take_name("loss.count", self._used)
-        self.graph.nodes.append(Node(op_type, inputs, [name], attrs, name=name))
+        self.graph.nodes.insert(self._at, Node(op_type, inputs, [name], attrs, name=name))
+        self._at += 1
         return name
 
     def constant(self, value: int) -> str:

@@ -77,6 +77,16 @@ def test_adapters_keep_neither_gelu_nor_normalized_rows(monkeypatch: pytest.Monk
     assert full - arena >= 4 * ROWS * 4 * WIDTH
 
 
+def test_labels_that_are_ignored_and_counted_change_nothing_about_that() -> None:
+    adapted, loss = inject(block(), rank=1), {"type": "CrossEntropyLoss", "ignore_index": -100}
+    _, arena, grads = plan_and_bytes(adapted.build_artifacts(**SETTINGS))
+    text, counted, found = plan_and_bytes(adapted.build_artifacts(loss=loss, optimizer="AdamW"))
+    assert any("loss.count" in line for line in text)
+    assert sum("erf(" in line for line in text) == 4
+    assert found == grads
+    assert counted - arena < ROWS * 4 * WIDTH, "less than one result of GELU"
+
+
 def test_a_step_that_trains_all_keeps_what_it_made() -> None:
     text, _, _ = plan_and_bytes(build_artifacts(block(), **SETTINGS))
     assert not any(line.endswith(", again") for line in text)

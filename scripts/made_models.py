@@ -1,4 +1,4 @@
-"""What the scripts that make models have in common: the version of their files, the check, and the command line."""
+"""Parts of the scripts that make models: the version of their files, the check, and the command line."""
 
 from __future__ import annotations
 

@@ -31,10 +31,12 @@ from tests.browser.server import Reply, Site
 SOURCES = ROOT / "web" / "demo" / "mnist"
 PAGE = BUILD / "demo" / "mnist"
 BUILD_PAGE = ROOT / "web" / "demo" / "build-page.mjs"
+MADE_MODELS = ROOT / "scripts" / "made_models.py"
 FAMILY_STYLE = ROOT / "examples" / "style.css"
 TEACH = BUILD / "demo" / "teach"
 WRITES = BUILD / "demo" / "writes"
 VOICE = BUILD / "demo" / "voice"
+PAGES = (PAGE, WRITES, VOICE, TEACH)
 #: What the build of each page reads besides its own folder.
 SHARED_SOURCES = [
     BUILD_PAGE,
@@ -88,7 +90,7 @@ def build_pages() -> None:
 def build_page() -> None:
     """Build the page of digits."""
     make("mnist-data", [SOURCES / "make-data.mjs", SOURCES / "random.mjs"], PAGE / "mnist.bin")
-    make("mnist-model", [ROOT / "scripts" / "make_demo_model.py"], PAGE / "digits.onnx")
+    make("mnist-model", [ROOT / "scripts" / "make_demo_model.py", MADE_MODELS], PAGE / "digits.onnx")
     bundle_page(PAGE)
 
 
@@ -101,7 +103,7 @@ def build_teach_page() -> None:
 def build_writes_page() -> None:
     """Build the page of the language model."""
     make("writes-text", [ROOT / "web" / "demo" / "writes" / "make-text.mjs"], WRITES / "sonnets.txt")
-    make("writes-model", [ROOT / "scripts" / "make_writer_model.py"], WRITES / "writer.onnx")
+    make("writes-model", [ROOT / "scripts" / "make_writer_model.py", MADE_MODELS], WRITES / "writer.onnx")
     bundle_page(WRITES)
 
 
@@ -133,13 +135,7 @@ def bundle_page(page: Path) -> None:
 
 def serve(*, isolated: bool = True, port: int = 0) -> Site:
     """Start a server of the page, the package and Pyodide; `/` leads to the page."""
-    mounts = {
-        "/mnist/": (PAGE,),
-        "/teach/": (TEACH,),
-        "/writes/": (WRITES,),
-        "/voice/": (VOICE,),
-        "/trainweb/": (DIST / "npm",),
-    }
+    mounts = {f"/{page.name}/": (page,) for page in PAGES} | {"/trainweb/": (DIST / "npm",)}
     site = Site(isolated=isolated, mounts=mounts, port=port)
     to_page = Reply(b"", "text/plain", 302, {"Location": "/mnist/index.html"})
     for path in ("/", "/mnist/"):

@@ -20,9 +20,10 @@ OUT = ROOT / "site" / "pages" / "gallery"
 WIDTH, HEIGHT = 960, 640
 QUALITY = 80
 PATIENCE_MS = 180_000
+DEMOS = [page.name for page in demo.PAGES]
 UNTRAINED = ("camera", "teach")
 """Pages that need pictures of a visitor's."""
-READY = {"mnist": "#start:enabled", "writes": "#train:enabled"}
+READY = {"mnist": "#start:enabled", "writes": "#train:enabled", "voice": "#load:enabled"}
 WRITTEN = "document.querySelector('#round').textContent.startsWith('After 300 ')"
 DONE = "document.querySelector('#log').textContent.startsWith('done')"
 
@@ -34,6 +35,11 @@ def _train(page: Page, name: str) -> None:
     elif name == "writes":
         page.click("#train")
         page.wait_for_function(WRITTEN, timeout=PATIENCE_MS)
+    elif name == "voice":
+        page.click("#load")
+        page.click("#train", timeout=PATIENCE_MS)
+        page.wait_for_selector("#save:enabled", timeout=PATIENCE_MS)
+        page.locator(".learn").scroll_into_view_if_needed()
     elif name not in UNTRAINED:
         page.click("#train")
         page.wait_for_function(DONE, timeout=PATIENCE_MS)
@@ -47,7 +53,7 @@ def take(names: list[str]) -> None:
         browser = playwright.chromium.launch(executable_path=os.environ.get("TRAINWEB_CHROMIUM", "/usr/bin/chromium"))
         for name in names:
             page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
-            is_demo = name in ("mnist", "teach", "writes")
+            is_demo = name in DEMOS
             path = f"/{name}/index.html" if is_demo else f"/examples/{name}.html"
             page.goto((of_demos if is_demo else of_examples).url(path))
             page.wait_for_selector(READY.get(name, "h1"), timeout=PATIENCE_MS)
@@ -61,7 +67,7 @@ def take(names: list[str]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    everything = ["mnist", "teach", "writes", *sorted(path.stem for path in examples.EXAMPLES.glob("*.html"))]
+    everything = [*DEMOS, *sorted(path.stem for path in examples.EXAMPLES.glob("*.html"))]
     parser.add_argument("names", nargs="*", default=everything, metavar="NAME", help="default: all")
     examples.make_bundle()
     examples.make_backbone()

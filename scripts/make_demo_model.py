@@ -7,18 +7,15 @@ Only the forward pass; the page builds training, eval and optimizer models from 
 
 from __future__ import annotations
 
-import argparse
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from made_models import checked_model, write_model
 from onnx import TensorProto, helper, numpy_helper
 
 SEED = 7
-OPSET = 17
-IR_VERSION = 8  # the one that came with opset 17, so that older readers take the exported model
 SIDE = 28
 CLASSES = 10
 CONV1, CONV2, HIDDEN = 16, 32, 128
@@ -71,19 +68,8 @@ def build_model() -> onnx.ModelProto:
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", CLASSES])],
         initializers,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="trainweb-demo")
-    model.ir_version = IR_VERSION
-    onnx.checker.check_model(model, full_check=True)
-    return model
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("output", type=Path)
-    output = parser.parse_args().output
-    output.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(build_model(), output)
+    return checked_model(graph, producer_name="trainweb-demo")
 
 
 if __name__ == "__main__":
-    main()
+    write_model(__doc__, build_model)

@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 import onnx
+from made_models import checked_model
 from onnx import TensorProto, helper, numpy_helper
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples" / "models"
-OPSET = 17
-IR_VERSION = 8  # the one that came with opset 17, so that older readers take the exported model
 SEED = 11
 #: Initial spread of embeddings and of the products of transformers (Radford et al. 2019).
 SPREAD = 0.02
@@ -111,10 +110,7 @@ class Network:
             [helper.make_tensor_value_info(output, TensorProto.FLOAT, list(dims))],
             self._weights,
         )
-        opsets = [helper.make_opsetid("", OPSET)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="trainweb-examples")
-        onnx.checker.check_model(model, full_check=True)
-        return model
+        return checked_model(graph, producer_name="trainweb-examples")
 
 
 def digits() -> onnx.ModelProto:

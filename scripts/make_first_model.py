@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from made_models import checked_model
 from onnx import TensorProto, helper, numpy_helper
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -18,8 +19,6 @@ TARGETS = (ROOT / "docs" / "first.onnx", ROOT / "py_src" / "trainweb" / "data" /
 MODULE = ROOT / "web" / "src" / "data" / "first-model.ts"
 WIDTH = 100  # of the lines of MODULE
 SEED = 1
-OPSET = 17
-IR_VERSION = 8
 HIDDEN = 16
 
 
@@ -43,8 +42,7 @@ def build_model() -> onnx.ModelProto:
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 2])],
         [numpy_helper.from_array(value.astype(np.float32), name) for name, value in parameters.items()],
     )
-    opsets = [helper.make_opsetid("", OPSET)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+    return checked_model(graph)
 
 
 def module_of(data: bytes) -> str:
@@ -58,9 +56,7 @@ def module_of(data: bytes) -> str:
 
 
 def main() -> None:
-    model = build_model()
-    onnx.checker.check_model(model, full_check=True)
-    data = model.SerializeToString(deterministic=True)
+    data = build_model().SerializeToString(deterministic=True)
     for target in TARGETS:
         target.write_bytes(data)
     MODULE.write_text(module_of(data))

@@ -207,9 +207,9 @@ def _lay_beside() -> None:
     _copy(DIST / "npm", OUT / "trainweb")
     _copy(DIST / "npm" / "isolate.js", OUT / "isolate.js")
     _copy(PYODIDE, OUT / "pyodide")
-    for page in (demo.PAGE, demo.TEACH, demo.WRITES):
+    for page in demo.PAGES:
         _copy(page, OUT / page.name)
-    for name in (*(page.name for page in (demo.PAGE, demo.TEACH, demo.WRITES)), "check"):
+    for name in (*(page.name for page in demo.PAGES), "check"):
         page = OUT / name / "index.html"
         page.write_text(page.read_text().replace("<head>", ISOLATED, 1))
     _copy(LAB / "site", OUT / "lab")

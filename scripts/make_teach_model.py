@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import onnx
+from made_models import checked_model
 from onnx import TensorProto, helper, numpy_helper
 
 SIDE = 96
@@ -189,9 +190,7 @@ def build_model(weights: dict[str, np.ndarray]) -> onnx.ModelProto:
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", CLASSES])],
         b.initializers,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.checker.check_model(model, full_check=True)
-    return model
+    return checked_model(graph)
 
 
 def main() -> None:

@@ -25,5 +25,6 @@ def wheel() -> Path:
 
 def make_model(name: str, output: Path) -> None:
     """Write the network with a fresh last layer, under the name of a build step."""
-    script, source = ROOT / "scripts" / "make_teach_model.py", wheel()
-    run_step(Step(name, lambda: run(PYTHON, script, source, output), inputs=[script, source], outputs=[output]))
+    script, shared = (ROOT / "scripts" / file for file in ("make_teach_model.py", "made_models.py"))
+    source = wheel()
+    run_step(Step(name, lambda: run(PYTHON, script, source, output), inputs=[script, shared, source], outputs=[output]))

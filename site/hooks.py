@@ -15,6 +15,7 @@ GUIDE_BOOST, REFERENCE_BOOST = 8, 0.001
 DEMOS = {
     "mnist": ("Watch a network learn to read", "the demo: draw a digit while it learns"),
     "writes": ("Watch a network learn to write", "a language model from scratch, character by character"),
+    "voice": ("Teach a language model your voice", "an adapter learns from a text of yours"),
     "teach": ("Teach your own classes", "with the camera or pictures"),
 }
 LANGUAGES = {"javascript": "JavaScript", "python": "Python"}

@@ -210,6 +210,31 @@ def test_a_text_that_is_too_short_is_refused(page: Page) -> None:
     page.fill("#text", text)
 
 
+def test_files_are_dropped(page: Page) -> None:
+    """A text on its card, and a folder with a folder in it on the model's."""
+    page.evaluate("""() => {
+        const drop = (id, data) => {
+            const event = new DragEvent("drop", { bubbles: true, cancelable: true });
+            Object.defineProperty(event, "dataTransfer", { value: data });
+            document.getElementById(id).dispatchEvent(event);
+        };
+        const text = new DataTransfer();
+        text.items.add(new File(["A dropped text."], "text.txt"));
+        drop("text", text);
+        const fileOf = (name) => ({ isFile: true, file: (take) => take(new File(["{}"], name)) });
+        const folderOf = (...inner) => {
+            const portions = [inner.slice(0, 1), inner.slice(1), []];
+            return { isFile: false, createReader: () => ({ readEntries: (take) => take(portions.shift()) }) };
+        };
+        const folder = folderOf(folderOf(fileOf("model.onnx")), fileOf("tokenizer.json"));
+        window.dropped = () => drop("load", { items: [{ webkitGetAsEntry: () => folder }] });
+    }""")
+    expect(page.locator("#text")).to_have_value("A dropped text.")
+    page.wait_for_function("!document.querySelector('#load').disabled")
+    page.evaluate("dropped()")
+    expect(page.locator("#takes")).to_contain_text("model.onnx is read from your disk")
+
+
 TOKENIZER = ("tokenizer.json", (MODEL / "tokenizer.json").read_bytes())
 REFUSED: dict[str, tuple[list[tuple[str, bytes]], str]] = {
     "text": (
@@ -271,4 +296,5 @@ def test_axe_finds_nothing(page: Page, scheme: str) -> None:
 
 def test_nothing_is_wider_than_a_phone(page: Page) -> None:
     page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+    # Curves follow the width with the next frames.
+    page.wait_for_function(f"document.documentElement.scrollWidth <= {PHONE[0]}")

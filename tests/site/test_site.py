@@ -237,6 +237,8 @@ KINDS = (
     "check/index",
     "mnist/index",
     "teach/index",
+    "writes/index",
+    "voice/index",
 )
 """A page of each kind."""
 

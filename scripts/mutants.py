@@ -150,7 +150,7 @@ def by_language(mutants: Sequence[Mutant]) -> Iterator[list[Mutant]]:
     groups: dict[str, list[Mutant]] = {".py": [], ".c": [], ".ts": []}
     for mutant in mutants:
         suffix = Path(mutant.file).suffix
-        groups[".c" if suffix in (".h", ".def") else suffix].append(mutant)
+        groups.setdefault(".c" if suffix in (".h", ".def") else suffix, []).append(mutant)
     return (group for group in groups.values() if group)
 
 

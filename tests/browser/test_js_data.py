@@ -255,6 +255,29 @@ PREPROCESSING_FAULTS = (
 )
 
 
+def test_streams_are_filtered_and_cut_as_in_python(js: JsPage) -> None:
+    """Whether the function is async or not; what was cut off is not made."""
+    found = js.run(
+        """
+        let made = 0;
+        const rows = new Dataset(function* () { for (let k = 0; k < 50; k++) { made++; yield { k }; } });
+        const found = [];
+        const few = rows.filter(({ k }) => k % 3 === 0).filter(async ({ k }) => k > 4).take(4);
+        for await (const { k } of few) found.push(k);
+        return [found, made];"""
+    )
+    made = []
+
+    def rows() -> Iterator[dict[str, int]]:
+        for k in range(50):
+            made.append(k)
+            yield {"k": k}
+
+    data = Dataset(rows).filter(lambda row: row["k"] % 3 == 0).filter(lambda row: row["k"] > 4).take(4)
+    assert found == [[row["k"] for row in data], len(made)]
+    assert found == [[6, 9, 12, 15], 16]
+
+
 def test_faults_of_preprocessing_are_named_as_in_python(js: JsPage) -> None:
     rows = Dataset.from_csv(io.StringIO(TABLE.lstrip(), newline=""), TABLE_COLUMNS, dtypes=TABLE_DTYPES)
     options = json.dumps({"dtypes": TABLE_DTYPES})

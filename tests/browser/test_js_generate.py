@@ -79,6 +79,29 @@ def test_the_most_likely_tokens_are_those_of_transformers(page: JsPage) -> None:
     assert found == {"short": SHORT["tokens"], "long": LONG["tokens"]}
 
 
+def test_a_callback_of_a_fit_generates(page: JsPage) -> None:
+    """Between the epochs, whose rate of 0 leaves the model as it is."""
+    found = page.run(
+        START
+        + """
+        const s = await open({ requiresGrad: given.parameters });
+        await s.setLearningRate(0);
+        const tensor = () => new Tensor("int64", BigInt64Array.from(given.short, BigInt), [1, given.short.length]);
+        const data = { input_ids: tensor(), attention_mask: tensor(), labels: tensor() };
+        data.attention_mask.data.fill(1n);
+        const texts = [];
+        const callbacks = async (event) => {
+          if (event.type === "epoch") texts.push(await all(s.generate(given.short, { maxTokens: 24 })));
+        };
+        await s.fit(data, { epochs: 2, callbacks });
+        await s.release();
+        return texts;
+        """,
+        given=GIVEN,
+    )
+    assert found == [SHORT["tokens"]] * 2
+
+
 def test_a_page_and_python_draw_the_same_tokens_before_and_after_training(page: JsPage) -> None:
     laws = [{"temperature": 1.3}, {"temperature": 0.8, "top_k": 7}, {"temperature": 1.1, "top_k": 30, "top_p": 0.7}]
     names = {"temperature": "temperature", "top_k": "topK", "top_p": "topP"}

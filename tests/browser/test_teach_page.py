@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,13 @@ def test_axe_finds_nothing(page: Page, scheme: str) -> None:
 def test_nothing_is_wider_than_a_phone(page: Page) -> None:
     page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+    cards = page.evaluate(
+        """[...document.querySelectorAll(".card")].map((card) => card.getBoundingClientRect().toJSON())"""
+    )
+    shown = sorted((card for card in cards if card["height"] > 0), key=lambda card: card["top"])
+    assert len(shown) > 3
+    for above, below in pairwise(shown):
+        assert above["bottom"] <= below["top"], "cards lie one below the other"
 
 
 def test_without_a_camera_the_page_says_so(browser: Browser, site: Site) -> None:

@@ -72,7 +72,7 @@ def node(code: str, *arguments: str, cwd: Path = ROOT) -> str:
 
 
 def test_the_guide_tells_the_size_of_the_charts() -> None:
-    (told,) = re.findall(r"loads its\s+(\d+) KiB", (ROOT / "docs" / "vis.md").read_text())
+    (told,) = re.findall(r"load its\s+(\d+) KiB", (ROOT / "docs" / "vis.md").read_text())
     assert int(told) * 1024 == pytest.approx((NPM / "vis.js").stat().st_size, rel=0.05)
 
 

@@ -35,7 +35,9 @@ EXAMPLES = (
         "TrainingSession createFromModel",
         """
 model = trainweb.data.example("first.onnx")
-session = trainweb.TrainingSession.from_model(model, loss="CrossEntropyLoss", optimizer="AdamW", learning_rate=0.02)
+session = trainweb.TrainingSession.from_model(
+    model, loss="CrossEntropyLoss", optimizer="AdamW", learning_rate=0.02
+)
 """,
         """
 const model = example("first.onnx");

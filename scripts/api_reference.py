@@ -40,17 +40,12 @@ hide: [navigation, toc]
 Both languages have the same calls, with the same defaults and results: Python in snake_case, JavaScript in camelCase.
 The blocks below run one after the other. All public names are in the references of [Python](python/index.md) and of
 [JavaScript and TypeScript](javascript/index.md).
-
-```py
-import io
-import numpy as np
-import trainweb
-```
-
-```ts
-import { Dataset, example, InferenceSession, Tensor, TrainingSession } from "trainweb";
-```
 """
+IMPORTS = (
+    'import {\n  Dataset, example, InferenceSession, Tensor, TrainingSession,\n} from "trainweb";',
+    "import io\nimport numpy as np\nimport trainweb",
+)
+"""Of the blocks in JavaScript, and of those in Python."""
 JAVASCRIPT = OUT / "javascript"
 INNER_CLASS = "SessionMethods"
 """The generated base of the page's `TrainingSession`, which is no public name."""
@@ -263,9 +258,18 @@ def python_pages() -> dict[str, str]:
     return {"index.md": head + "\n".join(rows) + "\n", **pages}
 
 
+def _beside(javascript: str, python: str) -> list[str]:
+    """Two blocks of code, beside each other where there is room."""
+    blocks = (("JavaScript", "ts", javascript), ("Python", "py", python))
+    columns = [
+        f"<div markdown>\n\n{language}\n\n```{kind}\n{code.strip()}\n```\n\n</div>" for language, kind, code in blocks
+    ]
+    return ["<div class=both markdown>", *columns, "</div>"]
+
+
 def both_languages(pages: Mapping[str, str]) -> str:
     """The main calls, in both languages beside each other; `pages` are those of Python."""
-    parts = [INDEX.strip()]
+    parts = [INDEX.strip(), *_beside(*IMPORTS)]
     for example in EXAMPLES:
         module, name = example.python.split()
         text = pages[f"{module}.md"]
@@ -275,12 +279,8 @@ def both_languages(pages: Mapping[str, str]) -> str:
             f"[`{head}`](python/{module}.md#{re.sub(r'[^a-z0-9_]', '', head.lower())}) in Python, "
             f"[`{cls}.{member}`](javascript/trainweb/classes/{cls}.md#{member.lower()}) in JavaScript"
         )
-        codes = {"JavaScript": ("ts", example.page_code), "Python": ("py", example.python_code)}
-        columns = [
-            f"<div markdown>\n\n{language}\n\n```{kind}\n{code.strip()}\n```\n\n</div>"
-            for language, (kind, code) in codes.items()
-        ]
-        parts += [f"## {example.title}", "<div class=both markdown>", *columns, "</div>", f"Reference: {links}."]
+        columns = _beside(example.page_code, example.python_code)
+        parts += [f"## {example.title}", *columns, f"Reference: {links}."]
     return "\n\n".join(parts) + "\n"
 
 

@@ -404,6 +404,10 @@ def command_setup(_: list[str]) -> None:
         typedoc.setup()
 
 
+PROGRAMS_OF_TESTS = {"PYTHONPATH": str(ROOT / "scripts")}
+"""For `python -m tests...`, which shares fixtures with pytest: pyproject.toml gives that the same path."""
+
+
 def _exec(*command: str | Path, **variables: str) -> None:
     words = [str(word) for word in command]
     sys.stdout.flush()
@@ -452,7 +456,8 @@ def command_test_attacks(arguments: list[str]) -> None:
 def command_test_closed_tabs(arguments: list[str]) -> None:
     """Kill the renderer of a page that trains at random moments, and open it again; [--kills N] [--seed N]."""
     build_all()
-    run(PYTHON, "-m", "tests.browser.closed_tabs", *arguments, env={"TRAINWEB_CHROMIUM": setup_chromium()})
+    variables = {"TRAINWEB_CHROMIUM": setup_chromium(), **PROGRAMS_OF_TESTS}
+    run(PYTHON, "-m", "tests.browser.closed_tabs", *arguments, env=variables)
 
 
 def command_test_federated(arguments: list[str]) -> None:
@@ -461,28 +466,28 @@ def command_test_federated(arguments: list[str]) -> None:
     with build_lock():
         python = flower_environment.setup()
     variables = {"TRAINWEB_CHROMIUM": setup_chromium(), "TRAINWEB_FLOWER_PYTHON": python}
-    _exec(PYTHON, "-m", "tests.federated.run", *arguments, **variables)
+    _exec(PYTHON, "-m", "tests.federated.run", *arguments, **variables, **PROGRAMS_OF_TESTS)
 
 
 def command_test_bundlers(arguments: list[str]) -> None:
     """Train with the tarball in projects of bundlers; needs npm's registry."""
     build_all()
     browser = setup_chromium()
-    _exec(PYTHON, "-m", "tests.bundlers.run", *arguments, TRAINWEB_CHROMIUM=browser)
+    _exec(PYTHON, "-m", "tests.bundlers.run", *arguments, TRAINWEB_CHROMIUM=browser, **PROGRAMS_OF_TESTS)
 
 
 def command_test_browsers(arguments: list[str]) -> None:
     """Run pages in Chromium, Firefox and WebKit; needs npm's registry."""
     build_all()
     browser = setup_chromium()
-    _exec(PYTHON, "-m", "tests.engines.run", *arguments, TRAINWEB_CHROMIUM=browser)
+    _exec(PYTHON, "-m", "tests.engines.run", *arguments, TRAINWEB_CHROMIUM=browser, **PROGRAMS_OF_TESTS)
 
 
 def command_test_notebooks(arguments: list[str]) -> None:
     """Run the README's cell in releases of Pyodide, PyScript and marimo; needs npm's and PyPI's registries."""
     build_all()
     browser = setup_chromium()
-    _exec(PYTHON, "-m", "tests.notebooks.run", *arguments, TRAINWEB_CHROMIUM=browser)
+    _exec(PYTHON, "-m", "tests.notebooks.run", *arguments, TRAINWEB_CHROMIUM=browser, **PROGRAMS_OF_TESTS)
 
 
 def command_demo(arguments: list[str]) -> None:

@@ -84,7 +84,9 @@ NOISE_AND_WEIGHTS = Message(
 UPDATE_SIZE = Message(errors.BufferSizeError, "{name} has {actual} numbers, expected {expected}.")
 UPDATE_NOT_FINITE = Message(errors.ModelError, "{name} has numbers that are not finite.")
 UNCOUNTED_ROWS = Message(
-    errors.FeedError, "A client trains on rows that can be counted, not on a stream: their number is a weight."
+    errors.FeedError,
+    "A client trains on rows that can be counted, because their number is its weight. "
+    "Give arrays by the names of the inputs, not rows one by one.",
 )
 PROXIMAL_CHECKPOINT = Message(
     errors.ModelError,

@@ -71,6 +71,11 @@ def node(code: str, *arguments: str, cwd: Path = ROOT) -> str:
     return done.stdout
 
 
+def test_the_guide_tells_the_size_of_the_charts() -> None:
+    (told,) = re.findall(r"load its\s+(\d+) KiB", (ROOT / "docs" / "vis.md").read_text())
+    assert int(told) * 1024 == pytest.approx((NPM / "vis.js").stat().st_size, rel=0.05)
+
+
 def test_scripts_are_built_alone_as_with_all_else(tmp_path: Path) -> None:
     """For the mutants of TypeScript, `node web/build.mjs --scripts` in a copy of the tree."""
     require_built(NPM / "index.js")

@@ -91,6 +91,8 @@ class Artifacts:
         Their names only, for pages that load the weights as a buffer.
     decisions : list of Decision
         Trained and untrained tensors, with reasons.
+    learning_rate : float or None
+        The rate that the checkpoints keep; None: the default.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class Artifacts:
         decisions: Sequence[Decision] = (),
         learning_rate: float | None = None,
     ) -> None:
-        self._resume = None if learning_rate is None else Resume(learning_rate=learning_rate)
+        self.learning_rate = learning_rate
         self.decisions = list(decisions)
         self.graphs: tuple[Graph, Graph, Graph | None] = (models.training, models.evaluation, optimizer)
         self._parameters = models.trainable, models.frozen
@@ -149,7 +151,8 @@ class Artifacts:
 
     def contents(self, *, nominal: bool = False) -> Checkpoint:
         """Return the contents of the (nominal) checkpoint."""
-        return replace(generated_checkpoint(*self._parameters, nominal=nominal), resume=self._resume)
+        resume = None if self.learning_rate is None else Resume(learning_rate=self.learning_rate)
+        return replace(generated_checkpoint(*self._parameters, nominal=nominal), resume=resume)
 
     def write(self, directory: Any, prefix: str = "", *, nominal: bool = False) -> None:
         """Write the files under their usual names after `prefix` into a directory that exists.

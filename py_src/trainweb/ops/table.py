@@ -15,9 +15,11 @@ DOMAINS = {
     "ai.onnx.ml": "ai.onnx.ml: preprocessing of scikit-learn",
     "ai.trainweb": "ai.trainweb: operators that ONNX Runtime does not have",
 }
-HEADER = """# Operators
+HEADER = """<!-- `python -m trainweb.ops.table` prints this page from the registry; do not edit it. -->
 
-`python -m trainweb.ops.table` prints this page from the registry; do not edit it. Inputs count from 0.
+# Operators
+
+These are the operators that a model may have. Inputs count from 0.
 
 - *Since* is the oldest opset that trainweb accepts. Models start from opset 7.
 - *Changed* lists the opsets in which the definition changed since.

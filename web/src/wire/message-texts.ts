@@ -28,7 +28,7 @@ export const MESSAGES = {
   },
   UNCOUNTED_ROWS: {
     error: "FeedError",
-    text: "A client trains on rows that can be counted, not on a stream: their number is a weight.",
+    text: "A client trains on rows that can be counted, because their number is its weight. Give arrays by the names of the inputs, not rows one by one.",
   },
   PROXIMAL_CHECKPOINT: {
     error: "ModelError",

@@ -1,4 +1,8 @@
-/** SHA-256: the browser's, or our own where a page is not secure and the browser keeps its to itself. */
+/**
+ * SHA-256: the browser's, or our own where a page is not secure and the browser keeps its to itself.
+ *
+ * Only insecure pages run the code below. For them alone, @noble/hashes would be a dependency of every page.
+ */
 
 import { concatenate, free, partsOf, PIECE_BYTES, sizeOf, type GivenData } from "./pieces.js";
 

@@ -4,7 +4,7 @@
 
 The model is that of bench/smol.py with LoRA, 1 x 128 tokens, one thread. Processor seconds and memory are those of the
 tab's process: the unshared memory of `smaps_rollup`, sampled every 100 ms. "cached" measures the second visit of a page
-with the option `cache`. `--stages` adds the stages of Python's part, measured in a page of its own that holds no weights.
+with the option `cache`. `--stages` adds the stages of Python's part, measured in a page of its own without weights.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ async ({ model, weights, cache, length }) => {
   const session = await TrainingSession.createFromModel(model, config, options);
   await files;
   await mark("createFromModel");
-  const ids = () => new Tensor("int64", BigInt64Array.from({ length }, (_, k) => BigInt((37 * k) % 49152)), [1, length]);
+  const words = () => BigInt64Array.from({ length }, (_, k) => BigInt((37 * k) % 49152));
+  const ids = () => new Tensor("int64", words(), [1, length]);
   const feeds = Object.fromEntries(session.trainingInputNames.map((name) => [name, ids()]));
   const losses = [];
   for (const step of ["first step", "second step", "third step"]) {

@@ -595,9 +595,9 @@ class CTCLoss(Loss):
 class DPOLoss(Loss):
     """Direct preference optimization of scores (B, S, V) of tokens: rows are chosen and rejected texts by turns.
 
-    It is TRL's "sigmoid" loss. The inputs "labels" (B, S), int64, -100 where a token does not count, and "reference"
-    (B,), the log-probabilities of the texts under the reference model, are added. `Dataset.from_preferences` makes them.
-    The eval model has the log-probabilities of the texts as "log_probabilities".
+    It is TRL's "sigmoid" loss. It adds the inputs "labels" (B, S), int64, with -100 where a token does not count, and
+    "reference" (B,), the log-probabilities of the texts under the reference model. `Dataset.from_preferences` makes
+    them. The eval model has the log-probabilities of the texts as "log_probabilities".
 
     Parameters
     ----------

@@ -633,8 +633,8 @@ class DPOLoss(Loss):
         if not accessor.has(labels_name):
             add_input_like(scores, labels_name, "int64", drop_axis=2)
         rows = _flat_rows(scores, labels_name, 2, rank)
-        attrs = {"reduction": "none", "ignore_index": IGNORED}
-        each, _ = self.add_node("SoftmaxCrossEntropyLoss", rows, 2, **attrs)
+        given: dict[str, Any] = {"reduction": "none", "ignore_index": IGNORED}
+        each = self.add_node("SoftmaxCrossEntropyLoss", rows, 2, **given)[0]
         first = blocks.add_initializer_of("int64", "first_axes", [0, 1])
         shape = self.add_node("Gather", [self.add_node("Shape", [scores]), first])
         each = self.add_node("Reshape", [each, shape])

@@ -501,6 +501,10 @@ NO_CHAT_TEMPLATE = Message(
     page="Text {position} is a chat, and the tokenizer has no function apply_chat_template. Give the tokenizer of "
     "@huggingface/transformers.",
 )
+NOT_A_PAIR = Message(
+    errors.FeedError,
+    "Pair {position} must have the texts 'prompt', 'chosen' and 'rejected' and nothing else.",
+)
 NO_ANSWER = Message(
     errors.FeedError,
     "Text {position} is a chat whose 'messages' do not end with one of the role 'assistant': nothing is to be learned.",

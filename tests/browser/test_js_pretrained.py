@@ -71,7 +71,8 @@ def test_external_data_shards_and_another_name(page: JsPage, plain_site: Site, t
     onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="model.onnx_data", size_threshold=0)
     for name in ("model.onnx", "model.onnx_data"):
         plain_site.add(f"/hub/onnx/{name}", (tmp_path / name).read_bytes())
-    plain_site.add("/hub/model.safetensors", b"not read")
+    for place in ("/hub", "/hub/onnx"):
+        plain_site.add(f"{place}/model.safetensors", b"not read")
     plain_site.add("/hub/config.json", (FOLDER / "config.json").read_bytes())
     index = {"weight_map": {"lm_head.weight": "one.safetensors", "model.norm.weight": "one.safetensors"}}
     plain_site.add("/shards/other.onnx", (FOLDER / "model.onnx").read_bytes())

@@ -138,6 +138,13 @@ def test_a_session_with_room_for_one_plan_gives_the_same_tokens() -> None:
     assert tokens_of(inference("phi", max_plans=1), case["prompt"]) == case["tokens"]
 
 
+def test_adapters_of_dora_cannot_be_left_out() -> None:
+    session = training(lora={"rank": 2, "use_dora": True})
+    assert tokens_of(session, MODELS["llama"][0]["prompt"], 3) == MODELS["llama"][0]["tokens"][:3]
+    with pytest.raises(UnsupportedError, match="DoRA"):
+        tokens_of(session, MODELS["llama"][0]["prompt"], 3, adapter=False)
+
+
 def test_adapters_can_be_left_out() -> None:
     session = training(lora={"rank": 2})
     prompt, tokens = MODELS["llama"][0]["prompt"], MODELS["llama"][0]["tokens"]

@@ -76,7 +76,7 @@ TABLE: list[tuple[list[Any], dict[str, Any], dict[str, list[list[int]]]]] = [
     ),
     (
         [chat("ab", "c", "d", "e")],
-        {"length": 12, "pack": False, "mask_prompt": True},
+        {"length": 12, "pack": False, "mask_prompt": True, "end_token": 7},
         {
             "input_ids": [[8, 0, 1, 9, 8, 2, 9, 8, 3, 9, 8, 4]],
             "labels": [[*[-100] * 10, 4, 9]],

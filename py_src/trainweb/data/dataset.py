@@ -328,6 +328,47 @@ class Dataset:
             columns_of(texts, tokenizer, length, pack=pack, mask_prompt=mask_prompt, end_token=end_token, inputs=inputs)
         )
 
+    @staticmethod
+    def from_preferences(
+        pairs: Iterable[Mapping[str, str]],
+        tokenizer: Any,
+        *,
+        length: int,
+        reference: Any,
+        batch_size: int = 4,
+        end_token: int | None = None,
+        seed: int = 0,
+    ) -> Dataset:
+        """Batches of preferred texts for a session with `DPOLoss`: in rows, chosen and rejected texts by turns.
+
+        Each iteration has another order. The log-probabilities of the reference are computed once, here.
+
+        Parameters
+        ----------
+        pairs : iterable of dict
+            Texts "prompt", "chosen" and "rejected".
+        tokenizer, length, end_token
+            As of `from_text`; each text is a row, and tokens of prompts do not count.
+        reference : TrainingSession
+            Its current parameters are the reference model: as a rule the session to be trained, before its first step.
+        batch_size : int
+            Pairs of a batch, which has twice as many rows.
+        seed : int
+            Of the order.
+
+        Raises
+        ------
+        FeedError
+            A pair is malformed, or a text does not fit into a row.
+        ModelError
+            The session has no `DPOLoss`, or an argument is wrong.
+        """
+        from trainweb.data.text import joined, preferences_of
+
+        columns = preferences_of(pairs, tokenizer, length, reference, end_token)
+        rows = len(next(iter(columns.values())))
+        return Dataset(columns).shuffle(rows, seed).batch(batch_size).map(joined)
+
     def fill_mean(self, *names: str) -> Dataset:
         """Replace each NaN by the mean of the numbers in its column.
 

@@ -16,6 +16,9 @@ IGNORED = -100
 """Label of a token that is not learned, as in PyTorch."""
 LENGTH = Whole(least=2, most=2**31 - 1)
 TOKEN = Whole(least=0, most=2**31 - 1)
+REFERENCE, LOG_PROBABILITIES = "reference", "log_probabilities"
+"""Input of DPOLoss, and the tensor of its eval model."""
+ANSWERS = ("chosen", "rejected")
 INPUTS = ("input_ids", "attention_mask", "position_ids", "labels")
 
 
@@ -91,6 +94,35 @@ def columns_of(
     texts = [_tokens(tokenizer, item, k, end, is_masked=mask_prompt) for k, item in enumerate(items)]
     made = _packed(texts, length) if pack else _padded(texts, length)
     return {name: made[name] for name in INPUTS if name in names}
+
+
+def preferences_of(
+    pairs: Any, tokenizer: Any, length: int, reference: Any, end_token: int | None
+) -> dict[str, np.ndarray]:
+    """The columns of `Dataset.from_preferences`, each of shape (pairs, 2, ...): chosen and rejected.
+
+    Raises
+    ------
+    ModelError, FeedError, TypeError
+        An argument is not what it must be.
+    """
+    if isinstance(pairs, (str, bytes, Mapping)) or not isinstance(pairs, Iterable):
+        raise messages.NOT_TEXTS(given=type(pairs).__name__)
+    texts = []
+    for k, pair in enumerate(pairs):
+        if not isinstance(pair, Mapping) or {*pair} != {"prompt", *ANSWERS}:
+            raise messages.NOT_A_PAIR(position=k)
+        texts += [{"prompt": pair["prompt"], "completion": pair[name]} for name in ANSWERS]
+    names = [name for name in reference.input_names() if name != REFERENCE]
+    columns = columns_of(texts, tokenizer, length, pack=False, mask_prompt=True, end_token=end_token, inputs=names)
+    columns[REFERENCE] = np.zeros(len(texts), np.float32)
+    columns[REFERENCE] = reference.predict(columns, outputs=[LOG_PROBABILITIES])[LOG_PROBABILITIES]
+    return {name: array.reshape(-1, 2, *array.shape[1:]) for name, array in columns.items()}
+
+
+def joined(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A batch of pairs as a batch of texts."""
+    return {name: array.reshape(-1, *array.shape[2:]) for name, array in batch.items()}
 
 
 def _end_token(tokenizer: Any, given: int | None, texts: int) -> int | None:

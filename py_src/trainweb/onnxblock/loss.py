@@ -15,6 +15,10 @@ from trainweb.settings import Choice, NotNegative, Number, Positive, Weights, Wh
 
 FLOAT, INT64 = DTYPE_CODES["float32"], DTYPE_CODES["int64"]
 Reduction = Annotated[str, Choice(("mean", "sum", "none"))]
+IGNORED = -100
+"""Label of a token that does not count."""
+LOG_PROBABILITIES = "log_probabilities"
+"""Tensor of the eval model of DPOLoss."""
 LEAST_REST = 1e-7
 """Of 1 - p: less than what 1 - p is in float32, if it is not 0."""
 
@@ -42,6 +46,29 @@ def _weights_of(labels: str, weight: str, counts: str | None) -> str:
     if counts is not None:
         labels = block.add_node("Mul", [labels, block.add_node("Cast", [counts], to=INT64)])
     return block.add_node("Gather", [weight, labels])
+
+
+def _batch_dim(scores: str, name: str, axis: int) -> int | str:
+    """The dim of the items; where it has no name it gets one."""
+    accessor = context.current()
+    value = accessor.tensor_value(scores)
+    dims = list(value.shape or ())
+    if dims[axis] is None:
+        dims[axis] = f"{name}_dim_0"
+        accessor.graph.value_info[scores] = Value(scores, value.dtype, tuple(dims))
+    dim = dims[axis]
+    assert dim is not None
+    return dim
+
+
+def _flat_rows(scores: str, labels: str, axis: int, rank: int) -> list[str]:
+    """Scores as [rows, classes] and their labels."""
+    if axis != rank - 1:
+        last = [k for k in range(rank) if k != axis] + [axis]
+        scores = Block().add_node("Transpose", [scores], perm=last)
+    flat = blocks.add_initializer_of("int64", "row_shape", [-1])
+    rows = Block().add_node("Flatten", [scores], axis=rank - 1)
+    return [rows, Block().add_node("Reshape", [labels, flat])]
 
 
 class Loss(Block, metaclass=Hiding, hidden=("n_inputs", "settings")):
@@ -149,20 +176,11 @@ class CrossEntropyLoss(Loss):
 
     def _rows(self, scores: str, labels: str, axis: int, rank: int) -> list[str]:
         """Scores and labels as the operator takes them: classes in dim 1."""
-        return [scores, labels] if axis == 1 else self._flat_rows(scores, labels, axis, rank)
-
-    def _flat_rows(self, scores: str, labels: str, axis: int, rank: int) -> list[str]:
-        """Scores as [rows, classes] and their labels."""
-        if axis != rank - 1:
-            last = [k for k in range(rank) if k != axis] + [axis]
-            scores = self.add_node("Transpose", [scores], perm=last)
-        flat = blocks.add_initializer_of("int64", "row_shape", [-1])
-        rows = self.add_node("Flatten", [scores], axis=rank - 1)
-        return [rows, self.add_node("Reshape", [labels, flat])]
+        return [scores, labels] if axis == 1 else _flat_rows(scores, labels, axis, rank)
 
     def _smoothed(self, scores: str, labels: str, axis: int, rank: int, weight: str) -> str:
         """(1 - s) * (-w[label] log p[label]) + s * mean of -w log p over the classes, as torch has it."""
-        rows, targets = self._flat_rows(scores, labels, axis, rank)
+        rows, targets = _flat_rows(scores, labels, axis, rank)
         weights = [] if self._weight is None else [array_initializer(weight, self._weight)]
         attrs: dict[str, Any] = {} if self._ignore_index is None else {"ignore_index": self._ignore_index}
         given = [rows, targets, *weights]
@@ -555,11 +573,11 @@ class CTCLoss(Loss):
             raise ModelError(f"Scores {scores!r} have {rank} axes; CTCLoss takes steps, items and classes.")
         items = 0 if self._batch_first else 1
         if not accessor.has(targets_name):
-            batch = self._batch_dim(scores, targets_name, items)
+            batch = _batch_dim(scores, targets_name, items)
             accessor.add_input(Value(targets_name, "int64", (batch, f"{targets_name}_length")))
         for name in (input_lengths_name, target_lengths_name):
             if not accessor.has(name):
-                accessor.add_input(Value(name, "int64", (self._batch_dim(scores, name, items),)))
+                accessor.add_input(Value(name, "int64", (_batch_dim(scores, name, items),)))
         # Of log-probabilities it is themselves, and the gradient is that of torch for both.
         log_probs = self.add_node("LogSoftmax", [scores], axis=2)
         if self._batch_first:
@@ -572,17 +590,64 @@ class CTCLoss(Loss):
             each = blocks.Div()(each, self.add_node("Max", [lengths, blocks.Constant(1.0)()]))
         return str(_reduction(self._reduction)(each))
 
-    def _batch_dim(self, scores: str, name: str, axis: int) -> int | str:
-        """The dim of the items; where it has no name it gets one."""
+
+@loss
+class DPOLoss(Loss):
+    """Direct preference optimization of scores (B, S, V) of tokens: rows are chosen and rejected texts by turns.
+
+    It is TRL's "sigmoid" loss. It adds the inputs "labels" (B, S), int64, with -100 where a token does not count, and
+    "reference" (B,), the log-probabilities of the texts under the reference model. `Dataset.from_preferences` makes
+    them. The eval model has the log-probabilities of the texts as "log_probabilities".
+
+    Parameters
+    ----------
+    beta : float
+        How close the model stays to the reference.
+    label_smoothing : float
+        Share of pairs whose labels are wrong, below 0.5.
+    """
+
+    @checked
+    def __init__(
+        self, beta: Positive = 0.1, label_smoothing: Annotated[float, Number(least=0, below=0.5)] = 0.0
+    ) -> None:
+        self._beta, self._smoothing = float(beta), float(label_smoothing)
+
+    def build(self, scores: str, labels_name: str = "labels", reference_name: str = "reference") -> str:
+        """Name of the loss of `scores` against two inputs, which are added if missing.
+
+        Parameters
+        ----------
+        scores : str
+            Of shape (B, S, V); B is even.
+        labels_name, reference_name : str
+            Names of the inputs (B, S) and (B,).
+        """
         accessor = context.current()
-        value = accessor.tensor_value(scores)
-        dims = list(value.shape or ())
-        if dims[axis] is None:
-            dims[axis] = f"{name}_dim_0"
-            accessor.graph.value_info[scores] = Value(scores, value.dtype, tuple(dims))
-        dim = dims[axis]
-        assert dim is not None
-        return dim
+        rank = len(accessor.tensor_value(scores).shape or ())
+        if rank != 3:
+            raise ModelError(f"Scores {scores!r} have {rank} axes; DPOLoss takes texts, tokens and the vocabulary.")
+        # The labels come last, and only the scores are compared with them: predictions are what the last input meets.
+        if not accessor.has(reference_name):
+            accessor.add_input(Value(reference_name, "float32", (_batch_dim(scores, reference_name, 0),)))
+        if not accessor.has(labels_name):
+            add_input_like(scores, labels_name, "int64", drop_axis=2)
+        rows = _flat_rows(scores, labels_name, 2, rank)
+        given: dict[str, Any] = {"reduction": "none", "ignore_index": IGNORED}
+        each = self.add_node("SoftmaxCrossEntropyLoss", rows, 2, **given)[0]
+        first = blocks.add_initializer_of("int64", "first_axes", [0, 1])
+        shape = self.add_node("Gather", [self.add_node("Shape", [scores]), first])
+        each = self.add_node("Reshape", [each, shape])
+        add_node("Neg", [blocks.over_last_axis("ReduceSum", each)], [LOG_PROBABILITIES])
+        pairs = blocks.add_initializer_of("int64", "pair_shape", [-1, 2])
+        changes = self.add_node("Reshape", [blocks.Sub()(LOG_PROBABILITIES, reference_name), pairs])
+        difference = array_initializer(generate_name("dpo.difference"), [[self._beta], [-self._beta]])
+        margin = self.add_node("MatMul", [changes, difference])
+        loss = blocks.Softplus()(blocks.Neg()(margin))
+        if self._smoothing:
+            rest = blocks.Mul()(blocks.Softplus()(margin), blocks.Constant(self._smoothing)())
+            loss = blocks.Add()(blocks.Mul()(loss, blocks.Constant(1 - self._smoothing)()), rest)
+        return str(_reduction("mean")(loss))
 
 
 def __dir__() -> list[str]:

@@ -128,6 +128,34 @@ def record_ctc(arrays: dict, cases: dict) -> None:
         cases[title] = {"type": "CTCLoss", **settings}
 
 
+PREFERENCES = {"DPOLoss": {}, "DPOLoss smoothed": {"beta": 0.3, "label_smoothing": 0.2}}
+
+
+def record_preferences(arrays: dict, cases: dict) -> None:
+    """TRL's loss "sigmoid" (Rafailov et al., equation 7); rows are chosen and rejected texts by turns."""
+    labels = torch.tensor([[1, 4, -100], [0, 2, 5], [-100, 3, -100], [-100, 1, 1]])
+    for title, settings in PREFERENCES.items():
+        rng = np.random.default_rng(len(title))
+        scores, reference = rng.standard_normal((4, 3, 6)), rng.standard_normal(4) - 5
+        scores, reference = scores.astype(np.float32), reference.astype(np.float32)
+        x = torch.from_numpy(scores.astype(np.float64)).requires_grad_()
+        counts = labels != -100
+        each = torch.log_softmax(x, -1).gather(-1, (labels * counts)[..., None])[..., 0]
+        policy, given = (each * counts).sum(-1), torch.from_numpy(reference.astype(np.float64))
+        margin = (policy[0::2] - policy[1::2]) - (given[0::2] - given[1::2])
+        beta, smoothing = settings.get("beta", 0.1), settings.get("label_smoothing", 0.0)
+        losses = -F.logsigmoid(beta * margin) * (1 - smoothing) - F.logsigmoid(-beta * margin) * smoothing
+        losses.mean().backward()
+        arrays |= {
+            f"{title}/loss": losses.mean().detach().numpy(),
+            f"{title}/output0": scores,
+            f"{title}/gradient0": x.grad.numpy(),
+            f"{title}/feed/labels": labels.numpy(),
+            f"{title}/feed/reference": reference,
+        }
+        cases[title] = {"type": "DPOLoss", **settings}
+
+
 def main() -> None:
     arrays, cases = {}, {}
     for title, (function, settings, shapes, target) in CASES.items():
@@ -150,6 +178,7 @@ def main() -> None:
             arrays[f"{title}/target"] = np.asarray(target)
         cases[title] = {"type": title.split()[0], **settings}
     record_ctc(arrays, cases)
+    record_preferences(arrays, cases)
     np.savez_compressed(HERE / "expected.npz", **arrays)
     (HERE / "expected.json").write_text(json.dumps(cases, indent=1) + "\n")
 

@@ -15,7 +15,16 @@ import type { Remainder } from "../wire/fit.js";
 import { permutation } from "./random.js";
 import { asTensor, batched, bucketed, drawn, liveTensor, type Batch, type Numbers, type Row } from "./rows.js";
 import { applySteps, areSteps, checkSteps, fittedStep, type Fitted, type PreprocessingStep } from "./table.js";
-import { textColumns, type TextTokenizer, type TextItem, type TextOptions } from "./text.js";
+import {
+  joinedPairs,
+  type Preference,
+  preferenceColumns,
+  type PreferenceOptions,
+  textColumns,
+  type TextItem,
+  type TextOptions,
+  type TextTokenizer,
+} from "./text.js";
 
 /** Tensors by input name whose first axis counts rows; nested arrays of numbers, and typed arrays with a value a row. */
 export type Columns = { readonly [name: string]: Tensor | ArrayBufferView | Numbers };
@@ -74,6 +83,25 @@ export class Dataset implements AsyncIterable<Row | Batch> {
    */
   static fromText(texts: Iterable<TextItem>, tokenizer: TextTokenizer, options: TextOptions): Dataset {
     return new Dataset(textColumns(texts, tokenizer, options));
+  }
+
+  /**
+   * Batches of preferred texts for a session with `DPOLoss`: in rows, chosen and rejected texts by turns. Each iteration
+   * has another order. The log-probabilities of the reference are computed once, here.
+   *
+   * @throws FeedError when a pair is malformed, or a text does not fit into a row; ModelError when the session has no
+   *   `DPOLoss`, or an option is wrong
+   */
+  static async fromPreferences(
+    pairs: Iterable<Preference>,
+    tokenizer: TextTokenizer,
+    options: PreferenceOptions,
+  ): Promise<Dataset> {
+    const known = { length: true, endToken: true, reference: true, batchSize: true, seed: true } as const;
+    const { batchSize = 4, seed = 0, ...others } = checkOptions("fromPreferences", options, known);
+    const columns = await preferenceColumns(pairs, tokenizer, others);
+    const buffer = (columns["labels"] as Tensor).dims[0] as number;
+    return new Dataset(columns).shuffle({ buffer, seed }).batch(batchSize).map(joinedPairs);
   }
 
   /** Steps of tables, such as `standardize` and `oneHot`, so far: plain JSON, for `preprocess`. */

@@ -269,3 +269,80 @@ function columnOf(name: string, rows: readonly Row[], length: number): Tensor {
   );
   return new Tensor("int64", data, [rows.length, length]);
 }
+
+/** A prompt with a better and a worse answer. */
+export interface Preference {
+  /** What is given. */
+  readonly prompt: string;
+  /** The better answer. */
+  readonly chosen: string;
+  /** The worse answer. */
+  readonly rejected: string;
+}
+
+/** A training session with `DPOLoss`, whose current parameters are the reference. */
+export interface ReferenceSession {
+  /** The inputs of its training model. */
+  readonly trainingInputNames: readonly string[];
+  /** As of `TrainingSession.predict`. */
+  predict(
+    data: Record<string, Tensor>,
+    options: { readonly outputs: readonly string[] },
+  ): Promise<Readonly<Record<string, Tensor>>>;
+}
+
+/** Options of `Dataset.fromPreferences`. */
+export interface PreferenceOptions extends Pick<TextOptions, "length" | "endToken"> {
+  /** As a rule the session to be trained, before its first step. */
+  readonly reference: ReferenceSession;
+  /** Pairs of a batch, which has twice as many rows; default 4. */
+  readonly batchSize?: number;
+  /** Seed of the order; default 0. */
+  readonly seed?: number;
+}
+
+const ANSWERS = ["chosen", "rejected"] as const;
+const REFERENCE = "reference";
+const LOG_PROBABILITIES = "log_probabilities";
+
+/**
+ * The columns of `Dataset.fromPreferences`, each of shape [pairs, 2, ...]: chosen and rejected.
+ *
+ * @throws ModelError, FeedError or TypeError when an argument is not what it must be
+ */
+export async function preferenceColumns(
+  pairs: Iterable<Preference>,
+  tokenizer: TextTokenizer,
+  { length, endToken = null, reference }: PreferenceOptions,
+): Promise<Record<string, Tensor>> {
+  if (typeof pairs !== "object" || pairs === null || !(Symbol.iterator in pairs)) {
+    throw sessionError("NOT_TEXTS", { given: describe(pairs) });
+  }
+  const texts = [...pairs].flatMap((pair, position) => {
+    const names = typeof pair === "object" && pair !== null ? Object.keys(pair).sort().join() : "";
+    if (names !== "chosen,prompt,rejected") {
+      throw sessionError("NOT_A_PAIR", { position });
+    }
+    return ANSWERS.map((name) => ({ prompt: pair.prompt, completion: pair[name] }));
+  });
+  const inputs = reference.trainingInputNames.filter((name) => name !== REFERENCE);
+  const made = textColumns(texts, tokenizer, { length, endToken, pack: false, maskPrompt: true, inputs });
+  const columns = { ...made, [REFERENCE]: new Tensor("float32", new Float32Array(texts.length), [texts.length]) };
+  const found = await reference.predict(columns, { outputs: [LOG_PROBABILITIES] });
+  const all = { ...columns, [REFERENCE]: found[LOG_PROBABILITIES] as Tensor };
+  return reshaped(all, ([rows = 0, ...rest]) => [rows / 2, 2, ...rest]);
+}
+
+/** A batch of pairs as a batch of texts. */
+export function joinedPairs(batch: Readonly<Record<string, Tensor>>): Record<string, Tensor> {
+  return reshaped(batch, ([pairs = 0, two = 0, ...rest]) => [pairs * two, ...rest]);
+}
+
+function reshaped(
+  tensors: Readonly<Record<string, Tensor>>,
+  dimsOf: (dims: readonly number[]) => number[],
+): Record<string, Tensor> {
+  return Object.fromEntries(
+    Object.entries(tensors).map(([name, tensor]) => [name, tensor.reshape(dimsOf(tensor.dims))]),
+  );
+}

@@ -33,7 +33,6 @@ import { checkForm, checkKind, type FileOptions, formOf } from "./call-arguments
 import { CheckpointState } from "./checkpoint-state.js";
 import { Channel } from "./channel.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
-import { whole } from "./download.js";
 import { env } from "./env.js";
 import { frozen } from "./exposed.js";
 import { FederatedClient } from "./federated.js";
@@ -50,7 +49,7 @@ import { logCost } from "./memory-cost.js";
 import { ModelInputs } from "./model-inputs.js";
 import { findLearningRate, type FindRateOptions, type LearningRates } from "./fit/find-rate.js";
 import { overfitOneBatch, type OverfitOptions, type OverfitReport, type StateKeeper } from "./fit/overfit.js";
-import { checkTrainingOptions, type SessionFiles } from "./session-files.js";
+import { checkTrainingOptions } from "./session-files.js";
 import type {
   Artifacts,
   ContiguousOptions,
@@ -63,7 +62,8 @@ import type {
 import { SessionCaller } from "./session-caller.js";
 import { SessionMethods, type MethodsByHand } from "./session-methods.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
-import { buffersOf, loadSource, type Source } from "./sources.js";
+import { openArtifacts, openBundle } from "./open-session.js";
+import type { Source } from "./sources.js";
 import { describe, isTensor } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import { copiedInto, copyBytes, describeFetch, ownBytes, packFeeds, packTensor, SpareBuffers, unpackResults, unpackTensor } from "./tensors.js";
@@ -152,8 +152,8 @@ export class TrainingSession extends SessionMethods {
     // The worker starts while the files are on their way.
     return withWorker(options, (client) =>
       "bundle" in files
-        ? createFromBundle(client, files.bundle, options)
-        : createFromArtifacts(client, files, options),
+        ? openBundle(client, files.bundle, options, TrainingSession.open)
+        : openArtifacts(client, files, options, TrainingSession.open),
     );
   }
 
@@ -789,41 +789,3 @@ export class TrainingSession extends SessionMethods {
 
 /** The compiler finds a call that the class lacks. @internal */
 export const asCalls: (session: TrainingSession) => MethodsByHand = (session) => session;
-
-async function createFromArtifacts(
-  client: WorkerClient,
-  { trainModel, checkpointState, evalModel, optimizerModel }: SessionFiles,
-  options: ResolvedOptions,
-): Promise<TrainingSession> {
-  const { json, cache, progress } = options;
-  // A cached session needs no Python; it starts later if nothing is cached.
-  const python = cache ? null : client.startPython();
-  const isState = checkpointState instanceof CheckpointState;
-  const [train, checkpoint, evaluate, optimizer] = await Promise.all([
-    loadSource("trainModel", trainModel, options),
-    loadSource("checkpointState", isState ? await checkpointState.lend() : checkpointState, options),
-    evalModel ? loadSource("evalModel", evalModel, options) : null,
-    optimizerModel ? loadSource("optimizerModel", optimizerModel, options) : null,
-  ]);
-  await client.ready;
-  await python;
-  if (!cache) {
-    progress.compiles();
-  }
-  const artifacts = { trainModel: train, checkpoint, evalModel: evaluate, optimizerModel: optimizer };
-  const buffers = buffersOf(train, checkpoint, evaluate, optimizer);
-  const info = await client.request(callOf("createTraining", [artifacts, json, cache], buffers));
-  const session = await TrainingSession.open(client, info, options);
-  if (isState) {
-    await session.workOn(checkpointState);
-  }
-  return session;
-}
-
-async function createFromBundle(client: WorkerClient, bundle: Source, options: ResolvedOptions): Promise<TrainingSession> {
-  const file = await whole(await loadSource("bundle", bundle, options));
-  await client.ready;
-  options.progress.compiles();
-  const info = await client.request(callOf("createFromBundle", [file, options.json], buffersOf(file)));
-  return TrainingSession.open(client, info, options);
-}

@@ -502,6 +502,10 @@ export const MESSAGES = {
     error: "ModelError",
     text: "Text {position} is a chat, and the tokenizer has no function apply_chat_template. Give the tokenizer of @huggingface/transformers.",
   },
+  NOT_A_PAIR: {
+    error: "FeedError",
+    text: "Pair {position} must have the texts 'prompt', 'chosen' and 'rejected' and nothing else.",
+  },
   NO_ANSWER: {
     error: "FeedError",
     text: "Text {position} is a chat whose 'messages' do not end with one of the role 'assistant': nothing is to be learned.",

@@ -17,7 +17,8 @@ export type LossType =
   | "CosineEmbeddingLoss"
   | "ContrastiveLoss"
   | "TripletMarginLoss"
-  | "CTCLoss";
+  | "CTCLoss"
+  | "DPOLoss";
 
 /** Squared error: the mean, the sum or each ("none"). */
 export interface MSELossFields {
@@ -137,6 +138,14 @@ export interface CTCLossFields {
   readonly batchFirst?: boolean;
 }
 
+/** Direct preference optimization of scores (B, S, V) of tokens: rows are chosen and rejected texts by turns. */
+export interface DPOLossFields {
+  /** How close the model stays to the reference. Default 0.1. */
+  readonly beta?: number;
+  /** Share of pairs whose labels are wrong, below 0.5. Default 0.0. */
+  readonly labelSmoothing?: number;
+}
+
 /** A loss with its settings. */
 export type LossSettings =
   | Of<"MSELoss", MSELossFields>
@@ -150,7 +159,8 @@ export type LossSettings =
   | Of<"CosineEmbeddingLoss", CosineEmbeddingLossFields>
   | Of<"ContrastiveLoss", ContrastiveLossFields>
   | Of<"TripletMarginLoss", TripletMarginLossFields>
-  | Of<"CTCLoss", CTCLossFields>;
+  | Of<"CTCLoss", CTCLossFields>
+  | Of<"DPOLoss", DPOLossFields>;
 
 /** @internal */
 export const LOSSES: Readonly<Record<LossType, Settings>> = {
@@ -366,6 +376,20 @@ export const LOSSES: Readonly<Record<LossType, Settings>> = {
       kind: {"kind": "flag", "expected": "true or false"},
       isOptional: false,
       default: false,
+    },
+  },
+  DPOLoss: {
+    beta: {
+      python: "beta",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+      default: 0.1,
+    },
+    labelSmoothing: {
+      python: "label_smoothing",
+      kind: {"kind": "number", "expected": "a number at least 0 and less than 0.5", "least": 0, "below": 0.5},
+      isOptional: false,
+      default: 0.0,
     },
   },
 };

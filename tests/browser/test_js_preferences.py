@@ -1,0 +1,80 @@
+"""`Dataset.fromPreferences` of a page: the batches, losses and errors of Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+from tests.python.test_preferences import BETA, GOLDEN, LENGTH, PAIRS, preferences, release, session_of
+
+from .js_session import JsPage, open_js_page
+from .server import Site
+
+__all__ = ["release"]  # the fixture
+
+START = """
+    const loss = { type: "DPOLoss", beta: given.beta };
+    const config = { loss, optimizer: "AdamW", learningRate: 0.02, lora: { rank: 2 } };
+    const session = await TrainingSession.createFromModel("/llama.onnx", config, { reproducible: true });
+    const letters = { encode: (text) => Array.from(text, (letter) => letter.charCodeAt(0) - 97), eos_token_id: 9 };
+    const open = (pairs, options) =>
+      trainweb.Dataset.fromPreferences(pairs, letters, { length: given.length, reference: session, ...options });
+"""
+GIVEN: dict[str, Any] = {"beta": BETA, "length": LENGTH, "pairs": PAIRS}
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, plain_site: Site) -> Iterator[JsPage]:
+    plain_site.add("/llama.onnx", (GOLDEN / "llama.onnx").read_bytes())
+    with open_js_page(browser, plain_site) as js:
+        yield js
+
+
+def test_batches_and_losses_are_those_of_python(page: JsPage) -> None:
+    found = page.run(
+        START
+        + """
+        const data = await open(given.pairs, { batchSize: 2, seed: 3 });
+        const batches = [];
+        for await (const batch of data) {
+          batches.push(Object.fromEntries(Object.entries(batch).map(([name, { data, dims }]) =>
+            [name, [[...dims], Array.from(data, Number)]])));
+        }
+        const before = (await session.evaluate(data)).loss;
+        const history = await session.fit(await open(given.pairs, { batchSize: 2, seed: 3 }), { epochs: 3 });
+        await session.release();
+        return { batches, before, losses: history.epochs.map(({ loss }) => loss) };
+        """,
+        given=GIVEN,
+    )
+    session = session_of(options={"reproducible": True})
+    data = preferences(session, size=2, seed=3)
+    for batch, expected in zip(found["batches"], data, strict=True):
+        assert batch == {name: [[*array.shape], array.ravel().tolist()] for name, array in expected.items()}
+    assert found["before"] == session.evaluate(data)["loss"]
+    history = session.fit(preferences(session, size=2, seed=3), epochs=3)
+    assert found["losses"] == [epoch.loss for epoch in history.epochs]
+
+
+def test_wrong_pairs_and_sessions_are_named(page: JsPage) -> None:
+    found = page.run(
+        START
+        + """
+        const [first] = given.pairs;
+        const faults = [];
+        for (const pairs of [[first, { prompt: "a", chosen: "b" }], [{ ...first, rejected: "" }], 3, [null]]) {
+          faults.push((await failure(() => open(pairs, {}))).message);
+        }
+        const other = await TrainingSession.createFromModel("/llama.onnx", { ...config, loss: "CrossEntropyLoss" });
+        faults.push((await failure(() => open(given.pairs, { reference: other }))).message);
+        await session.release();
+        await other.release();
+        return faults;
+        """,
+        given=GIVEN,
+    )
+    parts = ["Pair 1 must have", "Text 1 is empty", "must be a list of texts", "Pair 0 must have", "log_probabilities"]
+    for message, part in zip(found, parts, strict=True):
+        assert part in message

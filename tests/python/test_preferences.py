@@ -1,0 +1,110 @@
+"""Direct preference optimization of a tiny Llama: the loss by TRL's formula in float64, and what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.python.test_generate import GOLDEN, OPENED, release
+from tests.python.test_text_data import Letters
+
+from trainweb import TrainingSession
+from trainweb.data import Dataset
+from trainweb.errors import FeedError, ModelError
+
+__all__ = ["release"]  # the fixture
+
+PAIRS = [
+    {"prompt": "abc", "chosen": "de", "rejected": "fghi"},
+    {"prompt": "b", "chosen": "cdefg", "rejected": "c"},
+    {"prompt": "xyz", "chosen": "ab", "rejected": "ba"},
+]
+LENGTH, BETA = 8, 0.3
+
+
+def session_of(**settings: Any) -> TrainingSession:
+    loss = {"type": "DPOLoss", "beta": BETA}
+    session = TrainingSession.from_model(
+        GOLDEN / "llama.onnx", loss=loss, lora={"rank": 2}, learning_rate=0.02, **settings
+    )
+    OPENED.append(session)
+    return session
+
+
+def log_probability(session: TrainingSession, prompt: str, answer: str) -> float:
+    """Of an answer and its end, token by token, from the logits of the whole text."""
+    ids = [*Letters().encode(prompt + answer), Letters.eos_token_id]
+    given = np.array([ids[:-1]])
+    (logits,) = session.predict({"input_ids": given, "attention_mask": np.ones_like(given)}).values()
+    rows = logits.reshape(len(ids) - 1, -1).astype(np.float64)
+    rows -= np.log(np.exp(rows).sum(-1, keepdims=True))
+    return float(sum(rows[k - 1, ids[k]] for k in range(len(prompt), len(ids))))
+
+
+def margins(session: TrainingSession, reference: list[list[float]]) -> np.ndarray:
+    found = []
+    for pair, given in zip(PAIRS, reference, strict=True):
+        chosen, rejected = (log_probability(session, pair["prompt"], pair[name]) for name in ("chosen", "rejected"))
+        found.append((chosen - rejected) - (given[0] - given[1]))
+    return np.array(found)
+
+
+def preferences(session: TrainingSession, size: int = 4, seed: int = 0) -> Dataset:
+    return Dataset.from_preferences(PAIRS, Letters(), length=LENGTH, reference=session, batch_size=size, seed=seed)
+
+
+def test_the_loss_of_a_fit_is_that_of_the_formula_and_margins_grow() -> None:
+    session = session_of()
+    reference = [[log_probability(session, p["prompt"], p[name]) for name in ("chosen", "rejected")] for p in PAIRS]
+    data = preferences(session)
+    (batch,) = data
+    assert {name: array.shape for name, array in batch.items()} == {
+        "input_ids": (6, LENGTH),
+        "attention_mask": (6, LENGTH),
+        "labels": (6, LENGTH),
+        "reference": (6,),
+    }
+    assert np.sort(batch["reference"]) == pytest.approx(np.sort(np.ravel(reference)), rel=1e-5)
+    assert session.evaluate(data)["loss"] == pytest.approx(np.log(2), rel=1e-5)
+    session.fit(data, epochs=6)
+    found = margins(session, reference)
+    assert (found > 0.1).all()
+    assert len(list(session.generate([1, 2], max_tokens=4))) == 4
+    assert session.evaluate(data)["loss"] == pytest.approx(np.log1p(np.exp(-BETA * found)).mean(), rel=1e-4)
+
+
+def orders(data: Dataset) -> Iterator[list[float]]:
+    for _ in range(4):
+        yield [float(x) for batch in data for x in batch["reference"]]
+
+
+def test_each_epoch_has_another_order_of_whole_pairs() -> None:
+    session = session_of()
+    data = preferences(session, size=2)
+    found = list(orders(data))
+    assert {len(batch["labels"]) for batch in data} == {4, 2}
+    pairs = {tuple(order[k : k + 2]) for order in found for k in (0, 2, 4)}
+    assert len(pairs) == 3 and len({tuple(order) for order in found}) > 1
+    assert found == list(orders(preferences(session, size=2))) != list(orders(preferences(session, size=2, seed=5)))
+
+
+def test_wrong_pairs_and_sessions_are_named() -> None:
+    session = session_of()
+    faults: list[tuple[Any, str]] = [
+        ([PAIRS[0], {"prompt": "a", "chosen": "b"}], "Pair 1 must have"),
+        ([{**PAIRS[0], "system": "a"}], "Pair 0 must have"),
+        (["abc"], "Pair 0 must have"),
+        ([{**PAIRS[0], "rejected": ""}], "Text 1 is empty"),
+        ([{**PAIRS[0], "chosen": "a" * 20}], "Text 0 has 24 tokens"),
+        ([], "'texts' is empty"),
+        ("abc", "must be a list of texts"),
+    ]
+    for pairs, part in faults:
+        with pytest.raises((FeedError, ModelError), match=part):
+            Dataset.from_preferences(pairs, Letters(), length=LENGTH, reference=session)
+    other = TrainingSession.from_model(GOLDEN / "llama.onnx", loss="CrossEntropyLoss", lora={"rank": 2})
+    OPENED.append(other)
+    with pytest.raises(ModelError, match="log_probabilities"):
+        Dataset.from_preferences(PAIRS, Letters(), length=LENGTH, reference=other)

@@ -1,0 +1,59 @@
+/** The first steps of training sessions of artifacts and bundles: load the files, and open them in the worker. */
+
+import type { SessionInfo } from "../wire/protocol.js";
+import { CheckpointState } from "./checkpoint-state.js";
+import { callOf, type WorkerClient } from "./client.js";
+import { whole } from "./download.js";
+import type { ResolvedOptions } from "./options.js";
+import type { SessionFiles } from "./session-files.js";
+import type { TrainingSession } from "./session.js";
+import { buffersOf, loadSource, type Source } from "./sources.js";
+
+/** Makes a session of what the worker opened. */
+type Open = (client: WorkerClient, info: SessionInfo, options: ResolvedOptions) => Promise<TrainingSession>;
+
+/** Open a session of training artifacts. */
+export async function openArtifacts(
+  client: WorkerClient,
+  { trainModel, checkpointState, evalModel, optimizerModel }: SessionFiles,
+  options: ResolvedOptions,
+  open: Open,
+): Promise<TrainingSession> {
+  const { json, cache, progress } = options;
+  // A cached session needs no Python; it starts later if nothing is cached.
+  const python = cache ? null : client.startPython();
+  const isState = checkpointState instanceof CheckpointState;
+  const [train, checkpoint, evaluate, optimizer] = await Promise.all([
+    loadSource("trainModel", trainModel, options),
+    loadSource("checkpointState", isState ? await checkpointState.lend() : checkpointState, options),
+    evalModel ? loadSource("evalModel", evalModel, options) : null,
+    optimizerModel ? loadSource("optimizerModel", optimizerModel, options) : null,
+  ]);
+  await client.ready;
+  await python;
+  if (!cache) {
+    progress.compiles();
+  }
+  const artifacts = { trainModel: train, checkpoint, evalModel: evaluate, optimizerModel: optimizer };
+  const buffers = buffersOf(train, checkpoint, evaluate, optimizer);
+  const info = await client.request(callOf("createTraining", [artifacts, json, cache], buffers));
+  const session = await open(client, info, options);
+  if (isState) {
+    await session.workOn(checkpointState);
+  }
+  return session;
+}
+
+/** Open a session of a bundle. */
+export async function openBundle(
+  client: WorkerClient,
+  bundle: Source,
+  options: ResolvedOptions,
+  open: Open,
+): Promise<TrainingSession> {
+  const file = await whole(await loadSource("bundle", bundle, options));
+  await client.ready;
+  options.progress.compiles();
+  const info = await client.request(callOf("createFromBundle", [file, options.json], buffersOf(file)));
+  return open(client, info, options);
+}

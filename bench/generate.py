@@ -12,6 +12,7 @@ import argparse
 import statistics
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from time import process_time
@@ -43,16 +44,17 @@ def seconds_of(tokens: Iterator[Any], count: int) -> float:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--layers", type=int, default=smol.LAYERS)
+    parser.add_argument("--layers", type=int, default=smol.SMOLLM2_135M.layers)
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     import trainweb
 
-    weights = 4 * sum(prod(shape) for shape in smol.shapes(given.layers).values())
-    prompt = np.random.default_rng(0).integers(0, smol.VOCABULARY, PROMPT).tolist()
+    size = replace(smol.SMOLLM2_135M, layers=given.layers)
+    weights = 4 * sum(prod(shape) for shape in smol.shapes(size).values())
+    prompt = np.random.default_rng(0).integers(0, size.vocabulary, PROMPT).tolist()
     with tempfile.TemporaryDirectory() as folder:
-        session = trainweb.InferenceSession(smol.write(Path(folder), given.layers))
+        session = trainweb.InferenceSession(smol.write(Path(folder), size))
     array = np.ones(weights // 4, np.float32)
     rates, seconds = [], []
     for k in range(1 + given.rounds):

@@ -131,11 +131,11 @@ def visit(page: Page, url: str, job: dict[str, Any]) -> tuple[Watch, list[float]
     return watch, losses
 
 
-def files_of(bits: int) -> dict[str, Path]:
-    """The model's files, made when they are not there."""
-    folder = BUILD / "smol"
+def files_of(bits: int, size: str = "135M") -> dict[str, Path]:
+    """The files of a model, made when they are not there."""
+    folder = BUILD / "smol" / size
     if not (folder / smol.SAFETENSORS).is_file():
-        smol.write(folder, weights="safetensors")
+        smol.write(folder, smol.SIZES[size], "safetensors")
     found = {"model": folder / "model.onnx", "weights": folder / smol.SAFETENSORS}
     if bits == 32:
         return found

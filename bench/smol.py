@@ -1,9 +1,9 @@
-"""The architecture of SmolLM2-135M with random weights: a graph and its weights, without torch.
+"""The architecture of SmolLM2 in several sizes with random weights: a graph and its weights, without torch.
 
 The nodes are those that PyTorch's exporter writes for `LlamaForCausalLM`: composed RMSNorm, rotary positions, grouped
 attention by Expand, tied embedding, weights as [out, in] behind a Transpose. Initializers have Hugging Face's names.
 
-.venv/bin/python bench/smol.py DIRECTORY [--layers 30] [--weights data|safetensors]
+.venv/bin/python bench/smol.py DIRECTORY [--size 135M] [--layers 30] [--weights data|safetensors]
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import json
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,36 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-VOCABULARY, WIDTH, HEADS, KEY_HEADS, HIDDEN, LAYERS = 49_152, 576, 9, 3, 1536, 30
 THETA, EPSILON = 1e5, 1e-5
 DATA, SAFETENSORS = "model.onnx_data", "model.safetensors"
 EMBEDDING = "model.embed_tokens.weight"
 OPSET = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Widths and counts of a model."""
+
+    layers: int = 30
+    width: int = 576
+    heads: int = 9
+    key_heads: int = 3
+    hidden: int = 1536
+    vocabulary: int = 49_152
+
+    @property
+    def head(self) -> int:
+        """Width of a head."""
+        return self.width // self.heads
+
+
+SIZES = {
+    "4M": Size(layers=6, width=192, heads=3, hidden=512, vocabulary=8192),
+    "25M": Size(layers=12, width=384, heads=6, key_heads=2, hidden=1024, vocabulary=16_384),
+    "135M": Size(),
+    "360M": Size(layers=32, width=960, heads=15, key_heads=5, hidden=2560),
+}
+SMOLLM2_135M = SIZES["135M"]
 
 
 class Writer:
@@ -46,30 +72,31 @@ class Writer:
         return name
 
 
-def shapes(layers: int = LAYERS) -> dict[str, tuple[int, ...]]:
+def shapes(size: Size = SMOLLM2_135M) -> dict[str, tuple[int, ...]]:
     """The weights by their names in the repository of the model; the head is the embedding."""
-    key = WIDTH // HEADS * KEY_HEADS
-    found: dict[str, tuple[int, ...]] = {EMBEDDING: (VOCABULARY, WIDTH)}
-    for layer in range(layers):
+    width, key, hidden = size.width, size.head * size.key_heads, size.hidden
+    found: dict[str, tuple[int, ...]] = {EMBEDDING: (size.vocabulary, width)}
+    for layer in range(size.layers):
         at = f"model.layers.{layer}."
-        found[at + "input_layernorm.weight"] = (WIDTH,)
-        for name, out in (("q", WIDTH), ("k", key), ("v", key), ("o", WIDTH)):
-            found[f"{at}self_attn.{name}_proj.weight"] = (out, WIDTH)
-        found[at + "post_attention_layernorm.weight"] = (WIDTH,)
-        for name, shape in (("gate", (HIDDEN, WIDTH)), ("up", (HIDDEN, WIDTH)), ("down", (WIDTH, HIDDEN))):
+        found[at + "input_layernorm.weight"] = (width,)
+        for name, out in (("q", width), ("k", key), ("v", key), ("o", width)):
+            found[f"{at}self_attn.{name}_proj.weight"] = (out, width)
+        found[at + "post_attention_layernorm.weight"] = (width,)
+        for name, shape in (("gate", (hidden, width)), ("up", (hidden, width)), ("down", (width, hidden))):
             found[f"{at}mlp.{name}_proj.weight"] = shape
-    return found | {"model.norm.weight": (WIDTH,)}
+    return found | {"model.norm.weight": (width,)}
 
 
-def graph_of(layers: int = LAYERS) -> onnx.ModelProto:
+def graph_of(size: Size = SMOLLM2_135M) -> onnx.ModelProto:
     """The model; its weights are named and shaped, but have no data."""
     g = Writer()
     ids = "input_ids"
     hidden = g("Gather", EMBEDDING, ids)
-    cos, sin, mask = _positions(g, ids)
-    for layer in range(layers):
+    cos, sin, mask = _positions(g, ids, size)
+    for layer in range(size.layers):
         at = f"model.layers.{layer}."
-        hidden = g("Add", hidden, _attention(g, at, _norm(g, hidden, at + "input_layernorm.weight"), cos, sin, mask))
+        normed = _norm(g, hidden, at + "input_layernorm.weight")
+        hidden = g("Add", hidden, _attention(g, size, at, normed, cos, sin, mask))
         normed = _norm(g, hidden, at + "post_attention_layernorm.weight")
         gate = _linear(g, normed, at + "mlp.gate_proj.weight")
         up = g("Mul", g("Mul", gate, g("Sigmoid", gate)), _linear(g, normed, at + "mlp.up_proj.weight"))
@@ -78,26 +105,24 @@ def graph_of(layers: int = LAYERS) -> onnx.ModelProto:
     g.nodes[-1].output[0] = "logits"
     assert logits == g.nodes[-1].name
     dims = ["batch", "sequence"]
-    weights = [
-        TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape) for name, shape in shapes(layers).items()
-    ]
+    weights = [TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape) for name, shape in shapes(size).items()]
     graph = helper.make_graph(
         g.nodes,
         "main_graph",
         [helper.make_tensor_value_info(ids, TensorProto.INT64, dims)],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [*dims, VOCABULARY])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [*dims, size.vocabulary])],
         [*weights, *g.small.values()],
     )
     opsets = [helper.make_opsetid("", OPSET)]
     return helper.make_model(graph, producer_name="pytorch", opset_imports=opsets, ir_version=10)
 
 
-def _positions(g: Writer, ids: str) -> tuple[str, str, str]:
+def _positions(g: Writer, ids: str, size: Size) -> tuple[str, str, str]:
     """Cosines and sines of the rotary positions, and the causal mask."""
     length = g("Shape", ids, start=1, end=2)
-    size = g("Squeeze", length, g.constant([0]))
-    index = g("Range", g.constant(0), size, g.constant(1))
-    half = WIDTH // HEADS // 2
+    count = g("Squeeze", length, g.constant([0]))
+    index = g("Range", g.constant(0), count, g.constant(1))
+    half = size.head // 2
     frequencies = g.constant((THETA ** -(np.arange(half) / half)).reshape(1, half), np.float32)
     angles = g("MatMul", g("Unsqueeze", g("Cast", index, to=1), g.constant([1])), frequencies)
     angles = g("Unsqueeze", g("Concat", angles, angles, axis=-1), g.constant([0, 1]))
@@ -117,32 +142,31 @@ def _linear(g: Writer, x: str, weight: str) -> str:
     return g("MatMul", x, g("Transpose", weight, perm=[1, 0]))
 
 
-def _rotated(g: Writer, x: str, cos: str, sin: str) -> str:
-    half = WIDTH // HEADS // 2
+def _rotated(g: Writer, x: str, half: int, cos: str, sin: str) -> str:
     axis, end = g.constant([3]), g.constant([np.iinfo(np.int64).max])
     first = g("Slice", x, g.constant([0]), g.constant([half]), axis, g.constant([1]))
     second = g("Slice", x, g.constant([half]), end, axis, g.constant([1]))
     return g("Add", g("Mul", x, cos), g("Mul", g("Concat", g("Neg", second), first, axis=-1), sin))
 
 
-def _attention(g: Writer, at: str, x: str, cos: str, sin: str, mask: str) -> str:
-    size = WIDTH // HEADS
-
+def _attention(g: Writer, size: Size, at: str, x: str, cos: str, sin: str, mask: str) -> str:
     def heads(name: str, count: int) -> str:
-        rows = g("Reshape", _linear(g, x, f"{at}self_attn.{name}_proj.weight"), g.constant([0, 0, count, size]))
+        rows = g("Reshape", _linear(g, x, f"{at}self_attn.{name}_proj.weight"), g.constant([0, 0, count, size.head]))
         return g("Transpose", rows, perm=[0, 2, 1, 3])
 
     def repeated(keys: str) -> str:
-        wide = g("Expand", g("Unsqueeze", keys, g.constant([2])), g.constant([1, 1, HEADS // KEY_HEADS, 1, 1]))
-        flat = g("Concat", g("Shape", x, start=0, end=1), g.constant([HEADS]), g.constant([-1, size]), axis=0)
+        wide = g(
+            "Expand", g("Unsqueeze", keys, g.constant([2])), g.constant([1, 1, size.heads // size.key_heads, 1, 1])
+        )
+        flat = g("Concat", g("Shape", x, start=0, end=1), g.constant([size.heads]), g.constant([-1, size.head]), axis=0)
         return g("Reshape", wide, flat)
 
-    query = _rotated(g, heads("q", HEADS), cos, sin)
-    key = repeated(_rotated(g, heads("k", KEY_HEADS), cos, sin))
+    query = _rotated(g, heads("q", size.heads), size.head // 2, cos, sin)
+    key = repeated(_rotated(g, heads("k", size.key_heads), size.head // 2, cos, sin))
     scores = g("MatMul", query, g("Transpose", key, perm=[0, 1, 3, 2]))
-    scores = g("Add", g("Mul", scores, g.constant(size**-0.5, np.float32)), mask)
-    mixed = g("MatMul", g("Softmax", scores, axis=-1), repeated(heads("v", KEY_HEADS)))
-    rows = g("Reshape", g("Transpose", mixed, perm=[0, 2, 1, 3]), g.constant([0, 0, WIDTH]))
+    scores = g("Add", g("Mul", scores, g.constant(size.head**-0.5, np.float32)), mask)
+    mixed = g("MatMul", g("Softmax", scores, axis=-1), repeated(heads("v", size.key_heads)))
+    rows = g("Reshape", g("Transpose", mixed, perm=[0, 2, 1, 3]), g.constant([0, 0, size.width]))
     return _linear(g, rows, f"{at}self_attn.o_proj.weight")
 
 
@@ -185,17 +209,17 @@ def refer(model: onnx.ModelProto) -> None:
         at += nbytes
 
 
-def write(directory: Path, layers: int = LAYERS, weights: str = "data") -> Path:
+def write(directory: Path, size: Size = SMOLLM2_135M, weights: str = "data") -> Path:
     """Write the model and its weights; the path of the model."""
-    model = graph_of(layers)
+    model = graph_of(size)
     directory.mkdir(parents=True, exist_ok=True)
     if weights == "data":
         refer(model)
         with (directory / DATA).open("wb") as file:
-            for name, shape in shapes(layers).items():
+            for name, shape in shapes(size).items():
                 file.write(values_of(name, shape).tobytes())
     else:
-        write_safetensors(directory / SAFETENSORS, shapes(layers))
+        write_safetensors(directory / SAFETENSORS, shapes(size))
     path = directory / "model.onnx"
     path.write_bytes(model.SerializeToString())
     return path
@@ -205,10 +229,12 @@ def main() -> None:
     """Write the files."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument("--size", choices=SIZES, default="135M")
+    parser.add_argument("--layers", type=int)
     parser.add_argument("--weights", choices=("data", "safetensors"), default="data")
     given = parser.parse_args()
-    print(write(given.directory, given.layers, given.weights))
+    size = SIZES[given.size]
+    print(write(given.directory, replace(size, layers=given.layers or size.layers), given.weights))
 
 
 if __name__ == "__main__":

@@ -103,11 +103,12 @@ return [...new Float32Array((await state.getParameter("model.norm.weight")).data
 
 def test_a_page_holds_frozen_weights_once(js: JsPage) -> None:
     js.run(TRAIN, model=js.site.add("/w/model.onnx", graph_of()), weights=served(js.site, "a", {NAME: WEIGHT}))
-    shapes = smol.shapes(1)
+    size = smol.Size(layers=1)
+    shapes = smol.shapes(size)
     weights = {name: smol.values_of(name, shape) for name, shape in shapes.items()}
     nbytes = sum(weight.nbytes for weight in weights.values())
     given = {
-        "model": js.site.add("/w/smol.onnx", smol.graph_of(1).SerializeToString()),
+        "model": js.site.add("/w/smol.onnx", smol.graph_of(size).SerializeToString()),
         "weights": served(js.site, "smol", weights),
     }
     before = resident_bytes(processes())

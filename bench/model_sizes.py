@@ -78,9 +78,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", default=ROWS)
-    print(
-        "| parameters | bits | tokens of a step | peak of the tab | until the first step is done | step | tokens a second |"
-    )
+    print("| parameters | bits | tokens of a step | peak of the tab | start and first step | step | tokens a second |")
     print("|---|---|---|---|---|---|---|")
     for row in parser.parse_args().rows:
         print(measure(row), flush=True)

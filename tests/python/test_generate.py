@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from bench import smol
 from onnx import TensorProto, helper, numpy_helper
 
 from trainweb import InferenceSession, TrainingSession
@@ -421,3 +422,16 @@ def test_two_inputs_of_integers_need_a_name() -> None:
     made.graph.node.insert(1, made.graph.node.pop())
     with pytest.raises(ModelError, match="there is first, other"):
         tokens_of(session_of(made), [1, 2])
+
+
+def test_a_session_that_trains_scalars_writes_tokens(tmp_path: Path) -> None:
+    """The mask's numbers are parameters of no axes here. The oracle predicts whole texts."""
+    size = smol.Size(layers=1, width=32, heads=2, key_heads=1, hidden=64, vocabulary=50)
+    session = TrainingSession.from_model(smol.write(tmp_path, size), loss="CrossEntropyLoss")
+    OPENED.append(session)
+    assert any(session.get_parameter(name).ndim == 0 for name in session.parameter_names())
+    text = [3, 1, 4]
+    for _ in range(8):
+        logits = session.predict({"input_ids": [text]})["logits"]
+        text.append(int(np.argmax(logits[0, -1])))
+    assert tokens_of(session, text[:3], 8) == text[3:]

@@ -142,11 +142,11 @@ def _infer(graph: Graph, ids: str, length: int) -> _Inferred:
     given: dict[str, TensorType] = {}
     for value in list(graph.inputs):
         assert isinstance(value, Value)
-        shape = () if value.shape is None else value.shape
+        shape = None if value.shape is None else tuple(d for d in value.shape if isinstance(d, int))
         if value.name == ids:
             given[ids] = TensorType(value.dtype, (1, length))
-        elif value.dtype not in COMPANION_TYPES and shape and all(isinstance(d, int) for d in shape):
-            given[value.name] = TensorType(value.dtype, tuple(d for d in shape if isinstance(d, int)))
+        elif value.dtype not in COMPANION_TYPES and shape is not None and shape == tuple(value.shape or ()):
+            given[value.name] = TensorType(value.dtype, shape)
         else:
             graph.inputs.remove(value)
             graph.initializers[value.name] = _companion(value, length)

@@ -47,22 +47,26 @@ Stored = tuple[list[Any], list[Any], np.ndarray]
 """Nodes that make a weight (or a product's node, for MatMulNBits), initializers, and values in float32."""
 
 
-class Logits(nn.Module):
-    """The logits of a causal language model."""
+class Network(nn.Module):
+    """A model of transformers as a function of tensors that returns its logits."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model: Any = model
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.model(input_ids=x, use_cache=False).logits
-
     def loss(self, labels: torch.Tensor, **feeds: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(self(**feeds).flatten(0, 1), labels.flatten())
 
 
-class MaskedLogits(Logits):
-    """The logits of an encoder that is given which words are padding."""
+class Logits(Network):
+    """A language model that predicts the next word."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids=x, use_cache=False).logits
+
+
+class MaskedLogits(Network):
+    """An encoder that is given which words are padding."""
 
     def forward(self, x: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         return self.model(input_ids=x, attention_mask=attention_mask).logits
@@ -71,8 +75,8 @@ class MaskedLogits(Logits):
         return self.model(input_ids=feeds["x"], attention_mask=feeds["attention_mask"], labels=labels).loss
 
 
-class DecoderLogits(Logits):
-    """The logits of a decoder that reads an encoder."""
+class DecoderLogits(Network):
+    """An encoder, and a decoder that reads it."""
 
     def forward(self, x: torch.Tensor, decoder_input_ids: torch.Tensor) -> torch.Tensor:
         return self.model(input_ids=x, decoder_input_ids=decoder_input_ids, use_cache=False).logits
@@ -96,7 +100,7 @@ SMALL = {
 }
 
 
-def llama() -> tuple[Logits, dict[str, Any]]:
+def llama() -> tuple[Network, dict[str, Any]]:
     config = LlamaConfig(
         vocab_size=96,
         hidden_size=64,
@@ -109,7 +113,7 @@ def llama() -> tuple[Logits, dict[str, Any]]:
     return Logits(LlamaForCausalLM(config)), {"target_modules": ["q_proj", "v_proj"], "r": 4, "lora_alpha": 8}
 
 
-def gpt2() -> tuple[Logits, dict[str, Any]]:
+def gpt2() -> tuple[Network, dict[str, Any]]:
     config = GPT2Config(
         vocab_size=96, n_positions=16, n_embd=64, n_layer=1, n_head=4, attn_pdrop=0, embd_pdrop=0, resid_pdrop=0
     )
@@ -121,24 +125,24 @@ def gpt2() -> tuple[Logits, dict[str, Any]]:
     }
 
 
-def qwen3() -> tuple[Logits, dict[str, Any]]:
+def qwen3() -> tuple[Network, dict[str, Any]]:
     config = Qwen3Config(**SMALL, num_key_value_heads=2, head_dim=8)
     return Logits(Qwen3ForCausalLM(config)), {"target_modules": ["q_proj", "v_proj"], "r": 4, "lora_alpha": 8}
 
 
-def gemma3() -> tuple[Logits, dict[str, Any]]:
+def gemma3() -> tuple[Network, dict[str, Any]]:
     """A layer with a window of 4 words before one without; the head is tied to the table."""
     layers = ["sliding_attention", "full_attention"]
     config = Gemma3TextConfig(**SMALL, num_key_value_heads=1, head_dim=8, sliding_window=4, layer_types=layers)
     return Logits(Gemma3ForCausalLM(config)), {"target_modules": ["q_proj", "v_proj"], "r": 4, "lora_alpha": 8}
 
 
-def phi() -> tuple[Logits, dict[str, Any]]:
+def phi() -> tuple[Network, dict[str, Any]]:
     targets = ["q_proj", "v_proj", "fc1", "fc2"]
     return Logits(PhiForCausalLM(PhiConfig(**SMALL))), {"target_modules": targets, "r": 4, "lora_alpha": 8}
 
 
-def modernbert() -> tuple[Logits, dict[str, Any]]:
+def modernbert() -> tuple[Network, dict[str, Any]]:
     """Masked words; the second layer sees 3 words to each side."""
     settings = SMALL | {"pad_token_id": 0, "cls_token_id": None, "sep_token_id": None}
     del settings["use_cache"]
@@ -146,7 +150,7 @@ def modernbert() -> tuple[Logits, dict[str, Any]]:
     return MaskedLogits(ModernBertForMaskedLM(config)), {"target_modules": ["Wqkv", "Wo"], "r": 4, "lora_alpha": 8}
 
 
-def t5() -> tuple[Logits, dict[str, Any]]:
+def t5() -> tuple[Network, dict[str, Any]]:
     config = T5Config(
         vocab_size=96,
         d_model=32,
@@ -164,7 +168,7 @@ def t5() -> tuple[Logits, dict[str, Any]]:
     return DecoderLogits(model), {"target_modules": ["q", "v"], "r": 4, "lora_alpha": 8}
 
 
-def drawn(model: str, module: Logits) -> Data:
+def drawn(model: str, module: Network) -> Data:
     """Words, and what the network learns to say to them."""
     x, labels = torch.randint(0, 96, (3, 12)), torch.randint(0, 96, (3, 12))
     if model == "modernbert":
@@ -300,7 +304,7 @@ def rounded(path: Path, kind: str, state: dict[str, torch.Tensor]) -> None:
     onnx.save(model, path)
 
 
-def base(model: str, kind: str) -> tuple[Logits, dict[str, Any], Data]:
+def base(model: str, kind: str) -> tuple[Network, dict[str, Any], Data]:
     """The network with the values of the stored weights, which `NAME.onnx` has."""
     torch.manual_seed(5)
     module, settings = MODELS[model][0]()

@@ -1,4 +1,4 @@
-"""Record PEFT on tiny Llama and GPT-2 models whose frozen weights are rounded to fewer bits.
+"""Record PEFT on tiny language models whose frozen weights are float32 or rounded to fewer bits.
 
     python scripts/record_quantized_lora.py [MODEL]  base models, PEFT's adapters, losses and logits
     python scripts/record_quantized_lora.py --own    logits of PEFT with the adapters that trainweb saved
@@ -22,26 +22,85 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from recording import export
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    PhiConfig,
+    PhiForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 HERE = Path(__file__).parents[1] / "tests" / "lora" / "quantized"
-STEPS, RATE, BLOCK = 5, 0.01, 32
+STEPS, RATE, BLOCK, IGNORED = 5, 0.01, 32, -100
+Data = tuple[dict[str, torch.Tensor], torch.Tensor]
+"""Inputs and labels."""
 Stored = tuple[list[Any], list[Any], np.ndarray]
 """Nodes that make a weight (or a product's node, for MatMulNBits), initializers, and values in float32."""
 
 
-class Logits(nn.Module):
-    """The logits of a causal language model."""
+class Network(nn.Module):
+    """A model of transformers as a function of tensors that returns its logits."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model = model
+        self.model: Any = model
+
+    def loss(self, labels: torch.Tensor, **feeds: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(self(**feeds).flatten(0, 1), labels.flatten())
+
+
+class Logits(Network):
+    """A language model that predicts the next word."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.model(input_ids=x, use_cache=False).logits
 
 
-def llama() -> tuple[nn.Module, dict[str, Any]]:
+class MaskedLogits(Network):
+    """An encoder that is given which words are padding."""
+
+    def forward(self, x: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids=x, attention_mask=attention_mask).logits
+
+    def loss(self, labels: torch.Tensor, **feeds: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids=feeds["x"], attention_mask=feeds["attention_mask"], labels=labels).loss
+
+
+class DecoderLogits(Network):
+    """An encoder, and a decoder that reads it."""
+
+    def forward(self, x: torch.Tensor, decoder_input_ids: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids=x, decoder_input_ids=decoder_input_ids, use_cache=False).logits
+
+    def loss(self, labels: torch.Tensor, **feeds: torch.Tensor) -> torch.Tensor:
+        """transformers makes the decoder's words of the labels itself."""
+        return self.model(input_ids=feeds["x"], labels=labels, use_cache=False).loss
+
+
+SMALL = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 32,
+    "use_cache": False,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+
+
+def llama() -> tuple[Network, dict[str, Any]]:
     config = LlamaConfig(
         vocab_size=96,
         hidden_size=64,
@@ -54,7 +113,7 @@ def llama() -> tuple[nn.Module, dict[str, Any]]:
     return Logits(LlamaForCausalLM(config)), {"target_modules": ["q_proj", "v_proj"], "r": 4, "lora_alpha": 8}
 
 
-def gpt2() -> tuple[nn.Module, dict[str, Any]]:
+def gpt2() -> tuple[Network, dict[str, Any]]:
     config = GPT2Config(
         vocab_size=96, n_positions=16, n_embd=64, n_layer=1, n_head=4, attn_pdrop=0, embd_pdrop=0, resid_pdrop=0
     )
@@ -66,9 +125,66 @@ def gpt2() -> tuple[nn.Module, dict[str, Any]]:
     }
 
 
+def qwen3() -> tuple[Network, dict[str, Any]]:
+    config = Qwen3Config(**SMALL, num_key_value_heads=2, head_dim=8)
+    return Logits(Qwen3ForCausalLM(config)), {"target_modules": ["q_proj", "v_proj"], "r": 4, "lora_alpha": 8}
+
+
+def gemma3() -> tuple[Network, dict[str, Any]]:
+    """A layer with a window of 4 words before one without; the head is tied to the table."""
+    layers = ["sliding_attention", "full_attention"]
+    config = Gemma3TextConfig(**SMALL, num_key_value_heads=1, head_dim=8, sliding_window=4, layer_types=layers)
+    return Logits(Gemma3ForCausalLM(config)), {"target_modules": ["q_proj", "v_proj"], "r": 4, "lora_alpha": 8}
+
+
+def phi() -> tuple[Network, dict[str, Any]]:
+    targets = ["q_proj", "v_proj", "fc1", "fc2"]
+    return Logits(PhiForCausalLM(PhiConfig(**SMALL))), {"target_modules": targets, "r": 4, "lora_alpha": 8}
+
+
+def modernbert() -> tuple[Network, dict[str, Any]]:
+    """Masked words; the second layer sees 3 words to each side."""
+    settings = SMALL | {"pad_token_id": 0, "cls_token_id": None, "sep_token_id": None}
+    del settings["use_cache"]
+    config = ModernBertConfig(**settings, local_attention=6, global_attn_every_n_layers=2)
+    return MaskedLogits(ModernBertForMaskedLM(config)), {"target_modules": ["Wqkv", "Wo"], "r": 4, "lora_alpha": 8}
+
+
+def t5() -> tuple[Network, dict[str, Any]]:
+    config = T5Config(
+        vocab_size=96,
+        d_model=32,
+        d_kv=8,
+        d_ff=64,
+        num_layers=1,
+        num_heads=4,
+        dropout_rate=0,
+        relative_attention_num_buckets=8,
+        relative_attention_max_distance=16,
+        decoder_start_token_id=0,
+    )
+    # The dynamo exporter cannot translate a reshape behind T5's default attention.
+    model = T5ForConditionalGeneration._from_config(config, attn_implementation="eager")
+    return DecoderLogits(model), {"target_modules": ["q", "v"], "r": 4, "lora_alpha": 8}
+
+
+def drawn(model: str, module: Network) -> Data:
+    """Words, and what the network learns to say to them."""
+    x, labels = torch.randint(0, 96, (3, 12)), torch.randint(0, 96, (3, 12))
+    if model == "modernbert":
+        mask = torch.ones_like(x)
+        mask[1, 9:] = 0  # a word that sees only padding has other logits in PyTorch than in its export
+        return {"x": x, "attention_mask": mask}, labels.where((torch.rand(3, 12) < 0.5) & (mask == 1), IGNORED)
+    if model == "t5":
+        labels = labels[:, :9].contiguous()
+        labels[2, 6:] = IGNORED
+        return {"x": x, "decoder_input_ids": module.model.prepare_decoder_input_ids_from_labels(labels)}, labels
+    return {"x": x}, labels
+
+
 def is_by_columns(name: str) -> bool:
     """True for Conv1D of GPT-2, whose weight is (in, out)."""
-    return ".attn." in name or ".mlp.c_" in name
+    return ".c_" in name
 
 
 def scales(largest: np.ndarray, most: int) -> np.ndarray:
@@ -124,7 +240,17 @@ KINDS: dict[str, Callable[[str, np.ndarray], Stored]] = {
     "int8_blocks": lambda name, w: linear(name, w, BLOCK),
     "nbits": nbits,
 }
-MODELS = {"llama": llama, "gpt2": gpt2}
+EVERY = ("float32", *KINDS)
+MODELS = {
+    "llama": (llama, KINDS),
+    "gpt2": (gpt2, KINDS),
+    "qwen3": (qwen3, ["float32"]),
+    "gemma3": (gemma3, ["float32"]),
+    "phi": (phi, ["float32"]),
+    "modernbert": (modernbert, EVERY),
+    "t5": (t5, EVERY),
+}
+"""Functions that make a network and settings of PEFT, and the kinds of weights that are recorded."""
 
 
 def rounded(path: Path, kind: str, state: dict[str, torch.Tensor]) -> None:
@@ -178,55 +304,52 @@ def rounded(path: Path, kind: str, state: dict[str, torch.Tensor]) -> None:
     onnx.save(model, path)
 
 
-def base(model: str, kind: str) -> tuple[nn.Module, dict[str, Any], torch.Tensor]:
+def base(model: str, kind: str) -> tuple[Network, dict[str, Any], Data]:
     """The network with the values of the stored weights, which `NAME.onnx` has."""
     torch.manual_seed(5)
-    module, settings = MODELS[model]()
-    x = torch.randint(0, 96, (3, 12))
-    if model == "gpt2":  # the head is tied to the table, which stays in float32
-        module.model.lm_head.weight = nn.Parameter(module.model.lm_head.weight.detach().clone())
+    module, settings = MODELS[model][0]()
+    feeds, labels = drawn(model, module)
+    head = module.model.get_output_embeddings()
+    if kind != "float32" and head.weight is module.model.get_input_embeddings().weight:
+        head.weight = nn.Parameter(head.weight.detach().clone())  # the table stays in float32
     path = HERE / f"{model}_{kind}.onnx"
-    export(module, {"x": x}, ["y"], path, "dynamo")
-    rounded(path, kind, module.state_dict())
-    return module, settings, x
+    export(module, feeds, ["y"], path, "dynamo")
+    if kind != "float32":
+        rounded(path, kind, module.state_dict())
+    return module, settings, (feeds, labels)
 
 
 def record(model: str, kind: str) -> None:
     name = f"{model}_{kind}"
-    module, settings, x = base(model, kind)
-    labels = torch.randint(0, 96, (3, 12))
+    module, settings, (feeds, labels) = base(model, kind)
     torch.manual_seed(6)
     adapted: Any = get_peft_model(module, LoraConfig(**settings))
     adapted.save_pretrained(HERE / f"{name}.start")
     optimizer = torch.optim.AdamW([p for p in adapted.parameters() if p.requires_grad], lr=RATE)
     losses = []
     for _ in range(STEPS):
-        loss = F.cross_entropy(adapted(x).flatten(0, 1), labels.flatten())
+        loss = module.loss(labels, **feeds)  # PEFT put the adapters into the module itself
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         losses.append(float(loss.detach()))
-    np.savez_compressed(
-        HERE / f"{name}.npz",
-        x=x.numpy(),
-        labels=labels.numpy(),
-        losses=np.array(losses),
-        end=adapted(x).detach().numpy(),
-    )
+    arrays = {key: feed.numpy() for key, feed in feeds.items()} | {"labels": labels.numpy()}
+    end = adapted(**feeds).detach().numpy()
+    np.savez_compressed(HERE / f"{name}.npz", **arrays, losses=np.array(losses), end=end)
     (HERE / f"{name}.start" / "README.md").unlink(missing_ok=True)
 
 
 def record_own(model: str, kind: str) -> None:
     """PEFT loads the adapter that trainweb saved."""
     name = f"{model}_{kind}"
-    module, _, x = base(model, kind)
+    module, _, (feeds, _) = base(model, kind)
     adapted = PeftModel.from_pretrained(module, HERE / f"{name}.own").eval()
-    np.savez_compressed(HERE / f"{name}.own.npz", y=adapted(x).detach().numpy())
+    np.savez_compressed(HERE / f"{name}.own.npz", y=adapted(**feeds).detach().numpy())
 
 
 def main() -> None:
     for model in [name for name in MODELS if name in sys.argv] or MODELS:
-        for kind in KINDS:
+        for kind in MODELS[model][1]:
             (record_own if "--own" in sys.argv else record)(model, kind)
             print(model, kind)
 

@@ -1,4 +1,4 @@
-"""LoRA on weights in fewer bits trains as PEFT on the same weights in float32, and PEFT loads its adapters.
+"""LoRA on language models trains as PEFT, whose weights are float32 always, and PEFT loads its adapters.
 
 `scripts/record_quantized_lora.py` made the models of torch's exporter, and PEFT's adapters, losses and logits. Folders
 that end in `.own` are adapters of trainweb, which `python -m tests.lora.test_quantized_peft` writes. With `--own`, the
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.lora.test_lora import arrays, run, session_of, trained
+from tests.lora.test_lora import arrays, session_of
 
 import trainweb
 from trainweb.ir.shapes import TensorType
@@ -26,18 +26,55 @@ def recorded(name: str) -> dict[str, np.ndarray]:
         return dict(data)
 
 
+def feeds_of(name: str) -> dict[str, np.ndarray]:
+    """Inputs and labels."""
+    return {key: a for key, a in recorded(name).items() if key not in ("losses", "end")}
+
+
+def outputs(session: trainweb.TrainingSession, name: str) -> np.ndarray:
+    """The logits of the exported model with its adapter."""
+    exported = trainweb.InferenceSession(session.export_model_for_inferencing(None, ["y"]))
+    feeds = {key: a for key, a in feeds_of(name).items() if key != "labels"}
+    try:
+        return next(iter(exported.run(None, feeds)))
+    finally:
+        exported.release()
+
+
+def opened(adapted: LoraModel) -> trainweb.TrainingSession:
+    return session_of(adapted, loss={"type": "CrossEntropyLoss", "ignore_index": -100})
+
+
 def steps(name: str) -> tuple[LoraModel, trainweb.TrainingSession, list[float]]:
     """The model with PEFT's start, after its steps, and their losses."""
     start = Adapter.load(RECORDED / f"{name}.start")
     adapted = inject(RECORDED / f"{name}.onnx", config=start.config)
-    session = session_of(adapted)
+    session = opened(adapted)
     adapted.load_adapter(session, start)
-    return adapted, session, trained(session, recorded(name))
+    losses = []
+    for _ in recorded(name)["losses"]:
+        losses.append(float(next(iter(session.train_step(feeds_of(name)).values()))))
+        session.optimizer_step()
+        session.lazy_reset_grad()
+    return adapted, session, losses
 
 
 def test_every_kind_of_weight_was_recorded() -> None:
+    """test_lora.py has Llama in float32."""
     kinds = ("float16", "int8_blocks", "int8_channels", "nbits")
-    assert [f"{model}_{kind}" for model in ("gpt2", "llama") for kind in kinds] == NAMES
+    rounded = {f"{model}_{kind}" for model in ("gpt2", "llama", "modernbert", "t5") for kind in kinds}
+    whole = {f"{model}_float32" for model in ("gemma3", "modernbert", "phi", "qwen3", "t5")}
+    assert sorted(rounded | whole) == NAMES
+
+
+@pytest.mark.parametrize(
+    ("model", "parts"),
+    [("gemma3", {"q_proj", "v_proj"}), ("modernbert", {"Wqkv"}), ("qwen3", {"q_proj", "v_proj"}), ("t5", {"q", "v"})],
+)
+def test_default_targets_are_those_of_peft(model: str, parts: set[str]) -> None:
+    """PEFT has no default for ModernBERT."""
+    targets = inject(RECORDED / f"{model}_float32.onnx").config.targets
+    assert {target.rpartition(".")[2] for target in targets} == parts
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -45,8 +82,7 @@ def test_losses_and_adapters_are_those_of_peft(name: str) -> None:
     data = recorded(name)
     adapted, session, losses = steps(name)
     np.testing.assert_allclose(losses, data["losses"], rtol=1e-5)
-    exported = session.export_model_for_inferencing(None, ["y"])
-    np.testing.assert_allclose(run(exported, data["x"]), data["end"], rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(outputs(session, name), data["end"], rtol=1e-3, atol=1e-4)
 
     own, saved = arrays(adapted.adapter(session)), arrays(Adapter.load(RECORDED / f"{name}.own"))
     assert set(own) == set(saved) == set(arrays(Adapter.load(RECORDED / f"{name}.start")))
@@ -58,17 +94,16 @@ def test_losses_and_adapters_are_those_of_peft(name: str) -> None:
 def test_peft_computes_the_same_with_an_adapter_of_trainweb(name: str) -> None:
     own = Adapter.load(RECORDED / f"{name}.own")
     adapted = inject(RECORDED / f"{name}.onnx", config=own.config)
-    session = session_of(adapted)
+    session = opened(adapted)
     adapted.load_adapter(session, own)
-    exported = session.export_model_for_inferencing(None, ["y"])
     with np.load(RECORDED / f"{name}.own.npz") as data:
-        np.testing.assert_allclose(run(exported, recorded(name)["x"]), data["y"], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(outputs(session, name), data["y"], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "float16" not in name])
+@pytest.mark.parametrize("name", [name for name in NAMES if "float" not in name])
 def test_products_read_the_weights_as_they_are_stored(name: str) -> None:
     _, session, _ = steps(name)
-    feeds = {key: TensorType("int64", recorded(name)[key].shape) for key in ("x", "labels")}
+    feeds = {key: TensorType("int64", a.shape) for key, a in feeds_of(name).items()}
     plan = session.core.models.compile_step("train", feeds, True)
     kernels = [line.split("(")[0].split()[0] for line in plan.text]
     assert "dequantize_f32" not in kernels

@@ -105,7 +105,7 @@ class Kernel:
 
 @dataclass
 class Constant:
-    """A number for C and expressions; one that is shared, for Python and TypeScript, too."""
+    """A number for C and expressions; one that is shared, for Python, too."""
 
     name: str
     doc: str
@@ -171,6 +171,8 @@ class Definition:
     layouts: list[Layout] = field(default_factory=list)
     aliases: dict[str, Alias] = field(default_factory=dict)
     kernels: list[Kernel] = field(default_factory=list)
+    for_page: set[str] = field(default_factory=set)
+    """Names of the constants, enumerations and layouts that TypeScript uses."""
     numbers: dict[str, int] = field(default_factory=dict)
     """Values of all names that expressions may use besides arguments."""
 
@@ -318,6 +320,7 @@ def parse(text: str) -> Definition:
         "enum": read_enumeration,
         "layout": read_layout,
         "let": read_alias,
+        "page": read_page,
     }
     for entry in logical_lines(text):
         keyword, _, rest = entry.text.partition(" ")
@@ -393,6 +396,16 @@ def read_alias(definition: Definition, text: str, doc: str, *, is_shared: bool =
     if used - {*alias.names(), *FUNCTIONS}:
         raise DefinitionError(f"let {name}: {', '.join(sorted(used - {*alias.names(), *FUNCTIONS}))} is no parameter")
     definition.aliases[name] = alias
+
+
+def read_page(definition: Definition, text: str, doc: str) -> None:
+    """`page name, name, ...`: constants, enumerations and layouts above it."""
+    names = set(split_args(text))
+    known = {c.name for c in definition.constants if c.is_shared}
+    known |= {e.name for e in definition.enumerations} | {layout.name for layout in definition.layouts}
+    if unknown := names - known:
+        raise DefinitionError(f"page: above it there is no shared {', '.join(sorted(unknown))}")
+    definition.for_page |= names
 
 
 def read_kernel(definition: Definition, entry: Entry) -> None:

@@ -13,15 +13,15 @@ FORMATS = {"u32": "I", "i32": "i", "f32": "f", "u64": "Q", "i64": "q", "f64": "d
 NOTICE = "Generated from wasm_kernels/kernels.def by wasm_kernels/build.py: edit that instead."
 
 
-def groups(definition: Definition) -> Iterator[tuple[str, dict[str, int]]]:
-    """Comment and constants of each constant, enumeration and layout that is not C's alone."""
+def groups(definition: Definition) -> Iterator[tuple[str, str, dict[str, int]]]:
+    """Name, comment and numbers of each constant, enumeration and layout that is not C's alone."""
     for constant in definition.constants:
         if constant.is_shared:
-            yield constant.doc, {constant.name: constant.value}
+            yield constant.name, constant.doc, {constant.name: constant.value}
     for enumeration in definition.enumerations:
-        yield enumeration.doc, enumeration.members
+        yield enumeration.name, enumeration.doc, enumeration.members
     for layout in definition.layouts:
-        yield layout.doc, dict(layout.constants())
+        yield layout.name, layout.doc, dict(layout.constants())
 
 
 def emit_python(definition: Definition) -> str:
@@ -32,7 +32,7 @@ def emit_python(definition: Definition) -> str:
         f"FINGERPRINT: Final = {definition.fingerprint()}",
         '"""Of the kernels that this package compiles for."""',
     ]
-    for doc, numbers in groups(definition):
+    for _, doc, numbers in groups(definition):
         lines += ["", *textwrap.wrap(doc, WIDTH, initial_indent="# ", subsequent_indent="# ")]
         lines += [f"{name}: Final = {value}" for name, value in numbers.items()]
     lines += ["", f"SEGMENT_NAMES: Final = ({segment_names(definition)})"]
@@ -50,9 +50,11 @@ def emit_python(definition: Definition) -> str:
 def emit_typescript(definition: Definition) -> str:
     """The TypeScript module."""
     lines = ["/**", " * Words of plans, segments and state.", f" * {NOTICE}", " */"]
-    for doc, numbers in groups(definition):
+    for name, doc, numbers in groups(definition):
+        if name not in definition.for_page:
+            continue
         lines += ["", *textwrap.wrap(doc, WIDTH - 20, initial_indent="// ", subsequent_indent="// ")]
-        lines += [f"export const {name} = {value};" for name, value in numbers.items()]
+        lines += [f"export const {constant} = {value};" for constant, value in numbers.items()]
     lines += ["", f"export const SEGMENT_NAMES: readonly string[] = [{segment_names(definition)}];"]
     return "\n".join([*lines, ""])
 

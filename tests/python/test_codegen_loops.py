@@ -111,7 +111,6 @@ BINARY: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
-    "pmin": lambda a, b: np.where(b < a, b, a),
     "pmax": lambda a, b: np.where(a < b, b, a),
 }
 COMPARED: dict[str, Callable[..., Any]] = {

@@ -107,6 +107,8 @@ HEAD = "enum status(TW_OK)\nconst THREAD_SCRATCH_BYTES = 4096\n"
         "layout l(u16 a)",
         "layout l(u32)",
         "layout l(u32 a) more",
+        "page l",
+        "const N = 4\npage N",
         "let f(n) n",
         "let max(n) = n",
         "let f(n) = m",
@@ -133,6 +135,9 @@ shared PLAN_VERSION = 1
 const THREAD_SCRATCH_BYTES = 4096
 const BLOCK = 8
 layout state(u32 reset, f32 rate, i64 step, u32 _)
+shared PYTHONS = 3
+layout pythons(u32 b)
+page status, activation, PLAN_VERSION, state
 let blocks(n) = (n + BLOCK - 1)/BLOCK
 // a comment
 f(in f32 x[n], out f32 y[n], out|inout(accumulate) f32 c[n], scratch f32 t[blocks(n)], inout? f32 s[1], i32 n,
@@ -207,7 +212,8 @@ def test_constants_and_layouts_are_the_same_in_all_languages() -> None:
     assert {name: int(in_c[name]) for name in shared} == shared
     assert "#define BLOCK 8" in header
     assert "BLOCK" not in python
-    assert "BLOCK" not in typescript
+    assert (python["PYTHONS"], python["PYTHONS_B"]) == (3, 0)
+    assert not {"BLOCK", "PYTHONS", "PYTHONS_B", "ARENA"} & typescript.keys()
     assert python["STATE_TYPES"] == {0: "I", 1: "f", 2: "q"}
     assert python["FINGERPRINT"] == parsed.fingerprint()
 
@@ -252,8 +258,8 @@ def test_every_kernel_has_an_operator_or_a_pass_that_emits_it() -> None:
     files = [p for p in (ROOT / "py_src/trainweb").rglob("*.py") if p != ROOT / generate.CALLS]
     texts = "".join(p.read_text() for p in files)
     emitted = set(re.findall(r"calls\.(\w+)", texts))
-    for names in re.findall(r"from trainweb\.ir\.calls import ([\w, ]+)", texts):  # of passes
-        emitted.update(name for name in names.split(", ") if f" {name}(" in texts)
+    for names in re.findall(r"from trainweb\.ir\.calls import (\([^)]*\)|[\w, ]+)", texts):  # of passes
+        emitted.update(name for name in re.findall(r"\w+", names) if re.search(rf"[ (]{name}\(", texts))
     classes = {generate_calls.class_name(k) for k in definition.parse(DEFINITION.read_text()).kernels}
     assert classes - emitted == set()
 

@@ -86,10 +86,6 @@ class Emitter:
         """a < b ? b : a, which is one instruction where `max` is several."""
         return self.make("pmax", a.dtype, a, b)
 
-    def pmin(self, a: Expr, b: Expr) -> Expr:
-        """b < a ? b : a."""
-        return self.make("pmin", a.dtype, a, b)
-
     def neg(self, x: Expr) -> Expr:
         return self.make("neg", x.dtype, x)
 

@@ -11,41 +11,11 @@ export const PLAN_VERSION = 1;
 // Instead of the index of a buffer: null.
 export const PLAN_NO_BUFFER = 4294967295;
 
-// A bit of a segment's flags.
-export const PLAN_WRITABLE = 1;
-
 // Most restores of the last good state: after so many, the same fault would come again.
 export const MOST_RESTORES = 3;
 
 // Threads at most, the one that calls among them.
 export const MAX_THREADS = 64;
-
-// Dims of a strided view.
-export const KERNEL_RANK = 8;
-
-// Keys that attention works on at a time.
-export const ATTENTION_KEYS = 64;
-
-// Elements of a head at most.
-export const ATTENTION_WIDTH = 256;
-
-// Rows and classes of a block of the scores of a head, and parts of the classes at most.
-export const HEAD_ROWS = 128;
-
-export const HEAD_CLASSES = 512;
-
-export const HEAD_PARTS = 16;
-
-// Labels of a target at most: rows of its states fit into the scratch of a thread.
-export const CTC_LABELS = 16384;
-
-// Iterations of a loop at most.
-export const LOOP_TRIPS = 65536;
-
-// Iterations of loops within each other at most, all multiplied, and how deep they may be.
-export const LOOP_NEST_TRIPS = 2097152;
-
-export const LOOP_DEPTH = 8;
 
 // Statuses: results of a run, and kinds of failure.
 export const TW_OK = 0;
@@ -86,12 +56,6 @@ export const COPY_STEP = 2;
 export const COPY_GOOD = 3;
 export const COPY_TRIAL = 4;
 
-// Reaction to a batch that makes NaN or infinity.
-export const ON_NAN_FAIL = 0;
-export const ON_NAN_STOP = 1;
-export const ON_NAN_SKIP = 2;
-export const ON_NAN_RESTORE = 3;
-
 // The next action of a fit: the next batch; the optimizer step; to undo the batch, or to fail,
 // because `fault` is NaN or infinite; the end.
 export const NEXT_BATCH = 0;
@@ -99,74 +63,6 @@ export const NEXT_UPDATE = 1;
 export const NEXT_UNDO = 2;
 export const NEXT_FAIL = 3;
 export const NEXT_END = 4;
-
-// float16 or bfloat16, as their bits, to float32 and back, rounded to nearest even; exact but for
-// the payload of a NaN
-export const HALF_TO_FLOAT = 0;
-export const BFLOAT_TO_FLOAT = 1;
-export const FLOAT_TO_HALF = 2;
-export const FLOAT_TO_BFLOAT = 3;
-
-export const REDUCE_SUM = 0;
-export const REDUCE_MEAN = 1;
-export const REDUCE_MAX = 2;
-export const REDUCE_MIN = 3;
-export const REDUCE_PROD = 4;
-export const REDUCE_SUM_SQUARES = 5;
-export const REDUCE_SUM_ABS = 6;
-export const REDUCE_LOG_SUM_EXP = 7;
-export const REDUCE_NORM = 8;
-export const REDUCE_LOG_SUM = 9;
-
-export const LOSS_EACH = 0;
-export const LOSS_MEAN = 1;
-export const LOSS_SUM = 2;
-
-export const SCATTER_SET = 0;
-export const SCATTER_ADD = 1;
-export const SCATTER_MUL = 2;
-export const SCATTER_MAX = 3;
-export const SCATTER_MIN = 4;
-
-export const SCATTER_F32 = 0;
-export const SCATTER_I32 = 1;
-export const SCATTER_I64 = 2;
-
-export const ACTIVATION_NONE = 0;
-export const ACTIVATION_RELU = 1;
-
-// How numbers are stored: of 4 bits, the first in the lower half of a byte; of 8, 16 and 32 bits;
-// float16 and bfloat16.
-export const PACKED_4 = 0;
-export const PACKED_8 = 1;
-export const PACKED_16 = 2;
-export const PACKED_32 = 3;
-export const PACKED_HALF = 4;
-export const PACKED_BFLOAT = 5;
-
-// Weights [gates*hidden, hidden], gates as ONNX orders them: z r h of a GRU, i o f c of an LSTM.
-// Linear: the reset gate is applied to the product (linear_before_reset).
-export const CELL_RNN_TANH = 0;
-export const CELL_RNN_RELU = 1;
-export const CELL_LSTM = 2;
-export const CELL_GRU = 3;
-export const CELL_GRU_LINEAR = 4;
-
-// Right ones and all; of each class right ones, targets and predictions; or how often each class
-// (columns) was predicted for each target (rows).
-export const COUNT_RIGHT = 0;
-export const COUNT_PARTS = 1;
-export const COUNT_MATRIX = 2;
-
-// Of each column: rows, the first target, the mean of the targets less that, their squared
-// distances from the mean, squared errors, magnitudes of errors.
-export const ERROR_ROWS = 0;
-export const ERROR_SHIFT = 1;
-export const ERROR_MEAN = 2;
-export const ERROR_SQUARES = 3;
-export const ERROR_ERRORS = 4;
-export const ERROR_MAGNITUDES = 5;
-export const ERROR_SUMS = 6;
 
 // The head of a plan. `code_base`: first slot of its generated functions; `failed`: the instruction
 // that failed, `value` what was wrong at which `position`. The host places a plan: that writes
@@ -197,31 +93,6 @@ export const BUFFER_OFFSET = 1;
 export const BUFFER_NBYTES = 2;
 export const BUFFER_WORDS = 3;
 
-// The first arguments of opcode 0, a generated function over [0, n) in chunks of `grain`; then
-// pointers and words.
-export const GENERATED_FUNCTION = 0;
-export const GENERATED_N = 1;
-export const GENERATED_GRAIN = 2;
-export const GENERATED_N_POINTERS = 3;
-export const GENERATED_N_WORDS = 4;
-export const GENERATED_WORDS = 5;
-
-export const POINTER_BUFFER = 0;
-export const POINTER_NBYTES = 1;
-export const POINTER_WRITES = 2;
-export const POINTER_WORDS = 3;
-
-// The last words of a generated call that reduces: rows in a chunk, elements of a row, values that
-// a chunk is reduced to. Then the reduction: `op` over the middle axis of [-1, n, inner], or of the
-// chunk as [1, -1, inner] if n is 0.
-export const REDUCTION_GRAIN = 0;
-export const REDUCTION_UNIT = 1;
-export const REDUCTION_RESULTS = 2;
-export const REDUCTION_N = 3;
-export const REDUCTION_INNER = 4;
-export const REDUCTION_OP = 5;
-export const REDUCTION_WORDS = 6;
-
 // `lazy_reset`: the next step overwrites gradients; `scheduler`: one is registered, over `warmup`
 // of `total` steps; `random_offset`: random numbers drawn; `loads`: how often parameters were
 // loaded, `updates`: how often plans changed them.
@@ -237,11 +108,6 @@ export const STATE_RANDOM_OFFSET = 12;
 export const STATE_LOADS = 14;
 export const STATE_UPDATES = 15;
 export const STATE_WORDS = 16;
-
-// Loads and updates, one more each, at which a group of instructions ran last.
-export const SEEN_LOADS = 0;
-export const SEEN_UPDATES = 1;
-export const SEEN_WORDS = 2;
 
 // Results of tw_range: the range of some numbers; `squares` is the sum of their squares.
 export const RANGE_LEAST = 0;

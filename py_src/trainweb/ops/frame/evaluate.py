@@ -40,7 +40,6 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "pow": operator.pow,
     "min": minimum,
     "max": maximum,
-    "pmin": minimum,
     "pmax": maximum,
     "and": operator.and_,
     "or": operator.or_,

@@ -243,7 +243,6 @@ PLAIN = _Table(
             "f32x4.div": (231, "vv", "v"),
             "f32x4.min": (232, "vv", "v"),
             "f32x4.max": (233, "vv", "v"),
-            "f32x4.pmin": (234, "vv", "v"),
             "f32x4.pmax": (235, "vv", "v"),
             "i32x4.trunc_sat_f32x4_s": (248, "v", "v"),
             "f32x4.convert_i32x4_s": (250, "v", "v"),

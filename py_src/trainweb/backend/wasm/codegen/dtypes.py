@@ -52,7 +52,7 @@ class Dtype:
 
 
 _I32X4 = _integers("i32x4", "min", "max", "abs", "neg")
-_I32X4 |= {"pmin": _I32X4["min"], "pmax": _I32X4["max"]} | {op: f"v128.{op}" for op in _BITS}
+_I32X4 |= {"pmax": _I32X4["max"]} | {op: f"v128.{op}" for op in _BITS}
 _BOOL = {op: f"i32.{op}" for op in ("and", "or", "xor", "eq", "ne")} | {"not": "i32.eqz"}
 _MASK = {op: f"v128.{op}" for op in ("and", "or", "xor", "not")} | {op: f"i32x4.{op}" for op in ("eq", "ne")}
 
@@ -62,7 +62,7 @@ DTYPES = {
         "f32.load",
         "f32.store",
         _floats("f32"),
-        _floats("f32x4") | {"pmin": "f32x4.pmin", "pmax": "f32x4.pmax"},
+        _floats("f32x4") | {"pmax": "f32x4.pmax"},
     ),
     "float64": Dtype(F64, "f64.load", "f64.store", _floats("f64")),
     "int8": Dtype(I32, "i32.load8_s", "i32.store8", _words("i32"), narrow=(0, "i32.extend8_s")),

@@ -304,7 +304,6 @@ class Scalar(Lanes):
                 f.op(div)
 
     _COMPOSED: dict[str, Callable[[Scalar, Expr], None]] = {
-        "pmin": _smaller,
         "min": _smaller,
         "pmax": _larger,
         "max": _larger,

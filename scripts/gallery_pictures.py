@@ -20,6 +20,8 @@ OUT = ROOT / "site" / "pages" / "gallery"
 WIDTH, HEIGHT = 960, 640
 QUALITY = 80
 PATIENCE_MS = 180_000
+SLIDE_MS = 500
+"""Bars slide to their ends."""
 DEMOS = [page.name for page in demo.PAGES]
 UNTRAINED = ("camera", "teach")
 """Pages that need pictures of a visitor's."""
@@ -58,6 +60,7 @@ def take(names: list[str]) -> None:
             page.goto((of_demos if is_demo else of_examples).url(path))
             page.wait_for_selector(READY.get(name, "h1"), timeout=PATIENCE_MS)
             _train(page, name)
+            page.wait_for_timeout(SLIDE_MS)
             page.screenshot(path=OUT / f"{name}.jpg", type="jpeg", quality=QUALITY)
             page.close()
         browser.close()

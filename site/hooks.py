@@ -107,6 +107,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     if source == "examples/README.md":
         page.meta["hide"] = ["toc"]
         return _gallery(markdown, Path(config.docs_dir) / "examples")
+    # MkDocs does not know the pages of demos, and leaves links in HTML as they are.
+    markdown = re.sub(r"\[([^\]]+)\]\(\.\./web/demo/(\w+)\)", r'<a href="../\2/index.html">\1</a>', markdown)
     markdown = markdown.replace("](../README.md", "](../overview.md").replace("](README.md", "](overview.md")
     return _titled_links(markdown.replace(f"]({RAW}", "]("), page, Path(config.docs_dir))
 

@@ -119,10 +119,10 @@ def test_attributes_of_curves(js: JsPage) -> None:
         return words;"""
     )
     r2, mae = "validation r2 0.5", "validation mae 2"
-    # The epoch of four steps, whose mean is 4, and two steps of 2.
-    shown = ["training loss 3.333", "validation loss 3"]
+    # The last four steps: two of 3 (of the epoch's four, whose mean is 4, the first two have 5), and two of 2.
+    shown = ["training loss 2.5", "validation loss 3"]
     tested = [text.replace("validation", "test") for text in (*shown, mae, r2)]
-    # A stream tells no length: progress of its first epoch has no place yet.
+    # A stream tells no length: progress of its first epoch has its place when that is over.
     assert found == [[], [*shown, r2], [*shown, mae, r2], tested, [], "The curves appear here with the first steps."]
 
 

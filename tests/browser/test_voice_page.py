@@ -176,7 +176,7 @@ def test_another_session_goes_on_with_the_adapter(page: Page, tmp_path: Path) ->
     page.set_input_files("#folder", MODEL)
     expect(page.locator("#takes")).to_contain_text("model.onnx is read from your disk: 0.7 MB.")
     page.click("#load")
-    expect(page.locator("#status")).to_have_text("model.onnx is ready.", timeout=READY_MS)
+    expect(page.locator("#status")).to_have_text("Ready: model.onnx.", timeout=READY_MS)
     expect(page.locator("#write")).to_be_enabled(timeout=READY_MS)
     expect(page.locator("#save")).to_be_disabled()
     assert text_of(page, "#after") == ""

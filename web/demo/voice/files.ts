@@ -1,13 +1,13 @@
 /** The files of a language model, as its repository names them. */
 
-import type { SessionOptions, Source } from "trainweb";
+import type { SessionOptions } from "trainweb";
 
 /** A model to load. */
 export interface ModelFiles {
   readonly name: string;
   /** Bytes of the files. */
   readonly size: number;
-  readonly graph: Source;
+  readonly graph: File;
   /** Weights that are not in the graph. */
   readonly beside: Pick<SessionOptions, "externalData" | "weights">;
   readonly tokenizer: unknown;
@@ -17,24 +17,21 @@ export interface ModelFiles {
 }
 
 const OURS = "model/";
-const OURS_SIZE = 730_000;
+const OUR_FILES = ["model.onnx", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "config.json"];
 /** Names of the longest text in `config.json`. */
 const CONTEXTS = ["max_position_embeddings", "n_positions"];
 const NEEDED = "a model needs model.onnx, its weights and tokenizer.json.";
 
-/** The small model of this page: the same files, to fetch. */
+/** Fetch the small model of this page. */
 export async function ourModel(): Promise<ModelFiles> {
-  const json = async (name: string): Promise<Record<string, unknown>> => {
+  const fetched = OUR_FILES.map(async (name) => {
     const answer = await fetch(OURS + name);
     if (!answer.ok) {
       throw new Error(`The server answers ${answer.status} for ${OURS}${name}.`);
     }
-    return (await answer.json()) as Record<string, unknown>;
-  };
-  const names = ["tokenizer.json", "tokenizer_config.json", "config.json"];
-  const [tokenizer, tokenizerConfig, config] = await Promise.all(names.map(json)) as [object, Record<string, unknown>, object];
-  const beside = { weights: `${OURS}model.safetensors` };
-  return { name: "the small model", size: OURS_SIZE, graph: `${OURS}model.onnx`, beside, tokenizer, tokenizerConfig, context: contextOf(config) };
+    return new File([await answer.blob()], name);
+  });
+  return { ...(await modelOf(await Promise.all(fetched))), name: "the small model" };
 }
 
 /** Find the model among the files of a visitor. */

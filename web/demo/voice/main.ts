@@ -117,7 +117,7 @@ async function load(): Promise<void> {
   ui.status.textContent = `Loading ${files.name} …`;
   try {
     voice = await Voice.load(files, (progress) => showLoading(ui.status, ui.progress, progress));
-    ui.status.textContent = `${files.name} is ready.`;
+    ui.status.textContent = `Ready: ${files.name}.`;
   } catch (error) {
     ui.status.textContent = `${files.name} could not be loaded.`;
     throw error;

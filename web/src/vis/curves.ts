@@ -64,6 +64,8 @@ export class TrainwebCurves extends FitPanel {
 
   readonly #figure = make("figure");
   #progress: [number, number][] = [];
+  /** Of a stream's first epoch, which has no known length before it is over. */
+  #unplaced: ProgressEvent[] = [];
   #recent = new RecentMean();
   #epochs: EpochEvent[] = [];
   #plots: Plot[] = [];
@@ -77,6 +79,7 @@ export class TrainwebCurves extends FitPanel {
   /** Remove all curves. */
   clear(): void {
     this.#progress = [];
+    this.#unplaced = [];
     this.#recent = new RecentMean();
     this.#epochs = [];
     this.update();
@@ -91,6 +94,7 @@ export class TrainwebCurves extends FitPanel {
 
   override add(event: FitEvent): void {
     if (event.type === "epoch") {
+      this.#unplaced.splice(0).forEach((progress) => this.#place(progress, event.steps));
       this.#epochs.push(event);
       this.#progress.push([event.epoch, this.#recentLoss(Math.ceil(event.epoch), event.steps, event.loss, event.steps)]);
     } else {
@@ -112,10 +116,17 @@ export class TrainwebCurves extends FitPanel {
     this.#sizes?.disconnect();
   }
 
-  /** A stream's first epoch has no known length: it is drawn when it is over. */
-  #addProgress({ epoch, step, steps, loss }: ProgressEvent): void {
-    const length = steps ?? this.#epochs.at(-1)?.steps;
-    if (length !== undefined && step < length) {
+  #addProgress(event: ProgressEvent): void {
+    const length = event.steps ?? this.#epochs.at(-1)?.steps;
+    if (length === undefined) {
+      this.#unplaced.push(event);
+    } else {
+      this.#place(event, length);
+    }
+  }
+
+  #place({ epoch, step, loss }: ProgressEvent, length: number): void {
+    if (step < length) {
       this.#progress.push([epoch - 1 + step / length, this.#recentLoss(epoch, step, loss, length)]);
     }
   }

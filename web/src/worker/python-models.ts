@@ -141,8 +141,10 @@ export class PythonModels {
 
   #fillConverted(segments: FilledSegments, [segment, at, file, offset, nbytes]: Copy, from: FloatType): void {
     const grows = FLOAT_BYTES.float32 / FLOAT_BYTES[from];
+    const buffer = new Uint8Array(Math.min(CONVERTED_BYTES, nbytes));
     for (let start = 0; start < nbytes; start += CONVERTED_BYTES) {
-      const source = this.#bridge.files.read(file, offset + start, Math.min(CONVERTED_BYTES, nbytes - start));
+      const source = buffer.subarray(0, nbytes - start);
+      this.readFile(file, offset + start, source);
       const target = segments.range(segment, at + start * grows, source.length * grows);
       convertFloats(source, from, target, "float32");
     }

@@ -137,6 +137,8 @@ export class PythonModels {
     }
     this.#files.filter((index) => !files.includes(index)).forEach((index) => this.#bridge.files.leave(index, Infinity));
     this.#keepFiles(files);
+    // Before the first plan copies constants of them: else it would be there beside pieces and Blob.
+    await Promise.all(files.map((index) => this.#bridge.files.settle(index)));
   }
 
   #fillConverted(segments: FilledSegments, [segment, at, file, offset, nbytes]: Copy, from: FloatType): void {
@@ -157,9 +159,7 @@ export class PythonModels {
 
   #keepFiles(needed: readonly number[]): void {
     for (const index of this.#files) {
-      if (needed.includes(index)) {
-        void this.#bridge.files.settle(index);
-      } else {
+      if (!needed.includes(index)) {
         this.#bridge.files.drop(index);
       }
     }

@@ -10,8 +10,9 @@ import pytest
 from playwright.sync_api import Browser
 from tests.python.test_safetensors_beside import NAME, WEIGHT, file_of, graph_of
 
+from .bundles import python_requests
 from .js_session import JsPage, open_js_page
-from .server import Site
+from .server import ROOT, Site
 
 PATH = "/w/cached.safetensors"
 REST = {"lm_head.weight": np.ones(10 << 20, np.float32)}
@@ -79,6 +80,81 @@ def test_damage_is_noticed(js: JsPage, how: str, at: int) -> None:
     assert ratio == pytest.approx(2, abs=1e-4)
     assert f"{PATH} is damaged in the cache, and is fetched again." in warnings
     assert load(js, 3, etag='"1"') == (pytest.approx(2, abs=1e-4), "")
+
+
+COUNT = """
+globalThis.hashed = 0;
+const { digest } = crypto.subtle;
+crypto.subtle.digest = (name, data) => {
+  globalThis.hashed += Math.floor(data.byteLength / 2 ** 24);
+  return digest.call(crypto.subtle, name, data);
+};
+"""
+"""In the worker: the number of whole pieces of files that it hashes."""
+
+TRAIN = """
+const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", lora: { rank: 2, targets: ["up_proj"] } };
+const weights = isFetched ? url : new Uint8Array(await (await fetch(url)).arrayBuffer());
+const session = await TrainingSession.createFromModel(model, config, { weights, cache: true });
+const given = [new Tensor("float32", new Float32Array(128).fill(1), [1, 128]),
+  new Tensor("int64", BigInt64Array.of(5n), [1])];
+const feeds = Object.fromEntries(session.trainingInputNames.map((name, k) => [name, given[k]]));
+const found = await session.runTrainStep(feeds);
+const loss = found[session.trainingOutputNames[0]].data[0];
+await session.release();
+const folder = async () => {
+  let folder = await navigator.storage.getDirectory();
+  for (const name of ["trainweb", "bundles"]) folder = await folder.getDirectoryHandle(name);
+  return folder;
+};
+for (;;) {
+  const names = [];
+  try {
+    for await (const name of (await folder()).keys()) names.push(name);
+  } catch (error) {
+    if (error.name !== "NotFoundError") throw error;
+  }
+  if (names.length >= count) return loss;
+  await new Promise((resolve) => setTimeout(resolve, 50));
+}
+"""
+"""A step, and `count` compiled sessions are kept."""
+
+
+def exact_file(nbytes: int, weight: np.ndarray) -> bytes:
+    """A safetensors file with the weight, of a certain size."""
+    for pad in range(4):
+        name = "other" + "_" * pad
+        floats = nbytes // 4 - weight.size
+        excess = len(file_of({NAME: weight, name: np.zeros(floats, np.float32)})) - nbytes
+        if excess % 4 == 0:
+            return file_of({NAME: weight, name: np.zeros(floats - excess // 4, np.float32)})
+    raise AssertionError("one of four lengths of a name fits")
+
+
+@pytest.mark.parametrize("more", [0, 4], ids=["whole pieces", "a part of a piece"])
+def test_the_hash_of_a_kept_file_names_the_compiled_session(js: JsPage, plain_site: Site, more: int) -> None:
+    """The worker hashes bytes that a page gives it, and no file that the page has hashed; the hash is the same."""
+    plain_site.add("/dist/worker.js", COUNT + (ROOT / "dist" / "npm" / "worker.js").read_text())
+    try:
+        for k, weight in enumerate((WEIGHT, 2 * WEIGHT)):
+            logits = weight.astype(np.float64).sum(1)
+            wanted = np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[5]
+            body = exact_file(3 * 2**24 + more, weight)
+            given = {
+                "model": plain_site.add("/w/model.onnx", graph_of()),
+                "url": plain_site.add(PATH, body, headers={"ETag": f'"{k}"'}),
+                "count": k + 1,
+            }
+            for visit, is_fetched in enumerate((False, True, True)):
+                plain_site.clear_log()
+                page = JsPage(js.page, plain_site)
+                loss = page.run(TRAIN, isFetched=is_fetched, **given)
+                assert loss == pytest.approx(wanted, rel=1e-5)
+                assert page.worker.evaluate("() => globalThis.hashed") == (0 if is_fetched else 3)
+                assert bool(python_requests(plain_site)) == (visit == 0), visit
+    finally:
+        plain_site.remove("/dist/worker.js")
 
 
 FULL = "navigator.storage.estimate = async () => ({ quota: 50e6, usage: 20e6 });"

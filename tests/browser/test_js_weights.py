@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -11,6 +12,9 @@ import pytest
 from bench import smol
 from playwright.sync_api import Browser
 from tests.python.test_safetensors_beside import NAME, SHAPE, WEIGHT, file_of, graph_of
+
+from trainweb.lora.quantize import quantize
+from trainweb.model import read_model
 
 from .js_session import JsPage, open_js_page
 from .processes import processes, resident_bytes
@@ -116,6 +120,57 @@ def test_a_page_holds_frozen_weights_once(js: JsPage) -> None:
     assert resident_bytes(processes()) - before < 1.6 * nbytes
     found = js.run(ARTIFACTS)
     assert found == [1.0] * 4 + weights["model.embed_tokens.weight"].ravel()[-4:].tolist()
+
+
+WATCH_PAGE = """
+const { read } = ReadableStreamBYOBReader.prototype;
+globalThis.buffers = new Set();
+ReadableStreamBYOBReader.prototype.read = async function (view) {
+  const result = await read.call(this, view);
+  buffers.add(result.value.buffer);
+  return result;
+};
+"""
+
+WATCH_WORKER = """() => {
+  const read = FileReaderSync.prototype.readAsArrayBuffer;
+  globalThis.buffers = new Set();
+  globalThis.nbytes = 0;
+  FileReaderSync.prototype.readAsArrayBuffer = function (blob) {
+    const buffer = read.call(this, blob);
+    globalThis.nbytes += buffer.byteLength;
+    buffers.add(buffer);
+    return buffer;
+  };
+}"""
+
+LIVE = "[...globalThis.buffers].reduce((sum, { byteLength }) => sum + byteLength, 0)"
+
+QUANTIZED = """
+const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", lora: { rank: 2, targets: ["q_proj"] } };
+const session = await TrainingSession.createFromModel(model, config);
+const ids = new Tensor("int64", BigInt64Array.of(5n, 7n, 11n), [1, 3]);
+const feeds = Object.fromEntries(session.trainingInputNames.map((name) => [name, ids]));
+await session.runTrainStep(feeds);
+const { plans } = await session.memory();
+await session.release();
+return plans;
+"""
+
+
+def test_memory_that_files_passed_through_is_free(js: JsPage, tmp_path: Path) -> None:
+    """After the first step: the page's buffers, and those in which the worker read constants of plans."""
+    js.run(TRAIN, model=js.site.add("/w/model.onnx", graph_of()), weights=served(js.site, "a", {NAME: WEIGHT}))
+    js.run(WATCH_PAGE)
+    js.worker.evaluate(WATCH_WORKER)
+    model = smol.write(tmp_path, layers=3, weights="safetensors")
+    quantized = quantize(read_model(model, weights=tmp_path / smol.SAFETENSORS), 8)
+    assert len(quantized) > 2**25, "it is a large file"
+    plans = js.run(QUANTIZED, model=js.site.add("/w/quantized.onnx", quantized))
+    js.site.remove("/w/quantized.onnx")
+    assert plans > 2**25 and js.worker.evaluate("() => globalThis.nbytes") > 2**25
+    assert js.run(f"return {LIVE};") == 0
+    assert js.worker.evaluate(f"() => {LIVE}") < 2**20
 
 
 def test_other_weights_are_refused(js: JsPage) -> None:

@@ -3,7 +3,7 @@
 import { CheckpointError, FeedError, LimitError, ModelError } from "../wire/errors.js";
 import { messageOf } from "../wire/fetch-file.js";
 import { otherPlatform } from "../wire/platform.js";
-import { concatenate, isPieces, PIECE_BYTES, type Pieces } from "../wire/pieces.js";
+import { concatenate, free, isPieces, PIECE_BYTES, type Pieces } from "../wire/pieces.js";
 import { findKept, keepFile } from "./file-cache.js";
 import type { LoadTracker } from "./progress.js";
 
@@ -214,6 +214,7 @@ class Received {
   /** All of it. */
   file(): Uint8Array<ArrayBuffer> | Pieces {
     const pieces = [...this.#pieces, this.#room.slice(0, this.#filled)];
+    free(this.#room);
     return pieces.length > LARGE_FILE / PIECE_BYTES ? pieces : concatenate(pieces);
   }
 }

@@ -5,8 +5,9 @@
 
 import { openFolder } from "../storage/slots.js";
 import { log } from "../wire/log.js";
-import { free, PIECE_BYTES, sizeOf, type Pieces } from "../wire/pieces.js";
-import { sha256 } from "../wire/sha256.js";
+import { free, PIECE_BYTES, sizeOf, type GivenData, type Pieces } from "../wire/pieces.js";
+import type { KnownHashes } from "../wire/protocol.js";
+import { sha256, sha256OfPieces } from "../wire/sha256.js";
 
 const FOLDER = "trainweb";
 const FOLDERS = [FOLDER, "files"];
@@ -20,6 +21,19 @@ interface FileRecord {
   readonly validators: readonly (string | null)[];
   readonly nbytes: number;
   readonly hashes: readonly string[];
+}
+
+/** Hashes of files whose pieces were hashed here. */
+const known = new WeakMap<object, Uint8Array<ArrayBuffer>>();
+
+/** The hashes of files for the worker, which names compiled sessions by them. */
+export function knownHashes(files: readonly (GivenData | null)[]): KnownHashes {
+  return files.map((file) => (file === null ? null : known.get(file) ?? null));
+}
+
+async function remember(file: Blob | Pieces, hashes: readonly string[]): Promise<void> {
+  const bytes = hashes.map((hex) => Uint8Array.from(hex.match(/../g) ?? [], (digits) => parseInt(digits, 16)));
+  known.set(file, await sha256OfPieces(bytes, sizeOf(file)));
 }
 
 function validatorsOf({ headers }: Response): FileRecord["validators"] {
@@ -70,7 +84,11 @@ async function readKept(file: File, validators: FileRecord["validators"]): Promi
       }
       free(piece);
     }
-    return data.size === record.nbytes && record.nbytes === end - length ? data : "damaged";
+    if (data.size !== record.nbytes || record.nbytes !== end - length) {
+      return "damaged";
+    }
+    await remember(data, record.hashes);
+    return data;
   } catch {
     return "damaged";
   }
@@ -85,6 +103,7 @@ export async function keepFile(url: string, response: Response, pieces: Pieces):
     }
     const nbytes = sizeOf(pieces);
     const hashes = await Promise.all(pieces.map(hexOf));
+    await remember(pieces, hashes);
     const record = new TextEncoder().encode(JSON.stringify({ validators, nbytes, hashes } satisfies FileRecord));
     const length = new DataView(new ArrayBuffer(LENGTH_BYTES));
     length.setUint32(0, record.length, true);

@@ -4,6 +4,7 @@ import type { SessionInfo } from "../wire/protocol.js";
 import { CheckpointState } from "./checkpoint-state.js";
 import { callOf, type WorkerClient } from "./client.js";
 import { whole } from "./download.js";
+import { knownHashes } from "./file-cache.js";
 import type { ResolvedOptions } from "./options.js";
 import type { SessionFiles } from "./session-files.js";
 import type { TrainingSession } from "./session.js";
@@ -36,7 +37,8 @@ export async function openArtifacts(
   }
   const artifacts = { trainModel: train, checkpoint, evalModel: evaluate, optimizerModel: optimizer };
   const buffers = buffersOf(train, checkpoint, evaluate, optimizer);
-  const info = await client.request(callOf("createTraining", [artifacts, json, cache], buffers));
+  const hashes = cache ? knownHashes([train, checkpoint, evaluate, optimizer]) : null;
+  const info = await client.request(callOf("createTraining", [artifacts, json, hashes], buffers));
   const session = await open(client, info, options);
   if (isState) {
     await session.workOn(checkpointState);

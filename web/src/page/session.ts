@@ -41,6 +41,7 @@ import { FitRun, runTrainSteps, type FitHost } from "./fit/run.js";
 import { checkAverages, type FitOptions } from "./fit/options.js";
 import { generate, type GeneratedToken, type GenerateOptions, type Prompt } from "./generate.js";
 import { evaluate, ownOutputs, predict, type EvaluateOptions, type PredictOptions } from "./predict.js";
+import { knownHashes } from "./file-cache.js";
 import type { FileName } from "./integrity.js";
 import { checkModel, withModel } from "./load-model.js";
 import { readPretrained, type PretrainedConfig, type Repository } from "./pretrained.js";
@@ -176,7 +177,8 @@ export class TrainingSession extends SessionMethods {
       model,
       options,
       async (client, { file, external, buffers }) => {
-        const call = callOf("createFromModel", [file, external, configJson, options.json, options.cache], buffers);
+        const hashes = options.cache ? knownHashes([file, ...external.map(({ data }) => data)]) : null;
+        const call = callOf("createFromModel", [file, external, configJson, options.json, hashes], buffers);
         return TrainingSession.open(client, await client.request(call), options);
       },
       options.cache,

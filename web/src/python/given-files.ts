@@ -31,6 +31,18 @@ export function readBlob(blob: Blob): Uint8Array<ArrayBuffer> {
   return new Uint8Array(new FileReaderSync().readAsArrayBuffer(blob));
 }
 
+/**
+ * Go through the bytes of a Blob at once. Each chunk is freed as soon as it was taken: what a worker that computes leaves
+ * to the garbage collector stays for long, and would be as much as the file.
+ */
+function readChunks(blob: Blob, write: (data: Uint8Array) => void): void {
+  for (let start = 0; start < blob.size; start += CHUNK_BYTES) {
+    const data = readBlob(blob.slice(start, start + CHUNK_BYTES));
+    write(data);
+    free(data);
+  }
+}
+
 export class GivenFiles {
   readonly #files = new Map<number, { readonly data: GivenData; readonly nbytes: number }>();
   #next = 1;
@@ -95,9 +107,17 @@ export class GivenFiles {
 
   /** Fill a target with bytes of a file. */
   copy(index: number, offset: number, target: Uint8Array): void {
-    for (let start = 0; start < target.length; start += CHUNK_BYTES) {
-      const nbytes = Math.min(CHUNK_BYTES, target.length - start);
-      target.set(this.read(index, offset + start, nbytes), start);
+    let at = 0;
+    const write = (data: Uint8Array): void => {
+      target.set(data, at);
+      at += data.length;
+    };
+    for (const part of this.#parts(index, offset, target.length)) {
+      if (part instanceof Blob) {
+        readChunks(part, write);
+      } else {
+        write(part);
+      }
     }
   }
 
@@ -169,9 +189,11 @@ export async function streamBlob(
 ): Promise<void> {
   const reader = byteReader(blob);
   if (reader === null) {
-    for (let start = 0; start < nbytes; start += CHUNK_BYTES) {
-      write(start, readBlob(blob.slice(start, Math.min(start + CHUNK_BYTES, nbytes))));
-    }
+    let at = 0;
+    readChunks(blob, (data) => {
+      write(at, data);
+      at += data.length;
+    });
     return;
   }
   // Into one buffer: others would be garbage for long, as much as all of the file.

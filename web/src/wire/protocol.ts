@@ -140,6 +140,9 @@ export interface ArtifactFiles {
   readonly optimizerModel: GivenData | null;
 }
 
+/** Hashes of the files of a session in their order, as `sha256OfFile` makes them; null: nobody knows it yet. */
+export type KnownHashes = readonly (Uint8Array<ArrayBuffer> | null)[];
+
 /** A call of a session besides its steps. */
 export type SessionCall = {
   readonly [Name in keyof SessionCalls]: { readonly name: Name; readonly args: SessionCalls[Name]["args"] };
@@ -237,14 +240,14 @@ export interface WorkerApi {
   finish(): Promise<Result<null>>;
   /** Start Python as well; after the call of `start`, not necessarily its end. */
   startPython(): Promise<Result<PythonInfo>>;
-  /** With `cache`, from the bundle of an earlier visit if there is one. */
-  createTraining(artifacts: ArtifactFiles, optionsJson: string, cache: boolean): Promise<Result<SessionInfo>>;
+  /** From the bundle of an earlier visit if there is one. `cached` is null where none is kept. */
+  createTraining(artifacts: ArtifactFiles, optionsJson: string, cached: KnownHashes | null): Promise<Result<SessionInfo>>;
   createFromModel(
     model: GivenData,
     external: readonly ExternalFile[],
     configJson: string,
     optionsJson: string,
-    cache: boolean,
+    cached: KnownHashes | null,
   ): Promise<Result<SessionInfo>>;
   createFromBundle(file: FileData, optionsJson: string): Promise<Result<SessionInfo>>;
   /**

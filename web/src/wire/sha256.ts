@@ -7,7 +7,6 @@
 import { concatenate, free, partsOf, PIECE_BYTES, sizeOf, type GivenData } from "./pieces.js";
 
 const BLOCK_BYTES = 64;
-const HASH_BYTES = 32;
 
 const ROUNDS = roots(3, 64);
 const START = roots(2, 8);
@@ -57,16 +56,26 @@ export async function sha256OfFile(file: GivenData): Promise<Uint8Array<ArrayBuf
   if (nbytes <= PIECE_BYTES) {
     return sha256(await bytesOf(file, 0, nbytes));
   }
-  const hashes = new Uint8Array(HASH_BYTES * Math.ceil(nbytes / PIECE_BYTES));
+  const hashes: Uint8Array[] = [];
   for (let start = 0; start < nbytes; start += PIECE_BYTES) {
     const end = Math.min(nbytes, start + PIECE_BYTES);
     const bytes = await bytesOf(file, start, end);
-    hashes.set(await sha256(bytes), (HASH_BYTES * start) / PIECE_BYTES);
+    hashes.push(await sha256(bytes));
     if (file instanceof Blob) {
       free(bytes as Uint8Array<ArrayBuffer>);
     }
   }
-  return sha256(hashes);
+  return sha256OfPieces(hashes, nbytes);
+}
+
+/**
+ * The same hash, where those of the pieces are known.
+ *
+ * @param nbytes - size of the file, which has more than one piece
+ */
+export function sha256OfPieces(hashes: readonly Uint8Array[], nbytes: number): Promise<Uint8Array<ArrayBuffer>> {
+  // A piece without bytes may follow the last one.
+  return sha256(concatenate(hashes.slice(0, Math.ceil(nbytes / PIECE_BYTES))));
 }
 
 async function bytesOf(file: GivenData, start: number, end: number): Promise<Uint8Array> {

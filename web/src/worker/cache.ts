@@ -3,7 +3,7 @@
  * Python.
  */
 
-import type { GivenData } from "../wire/pieces.js";
+import type { KnownHashes } from "../wire/protocol.js";
 import { VERSION } from "../wire/version.js";
 import {
   joinBundle,
@@ -17,7 +17,7 @@ import {
   type SegmentSize,
 } from "./bundle/bundle.js";
 import type { ReadFile } from "./plan-memory.js";
-import type { FilledSegments } from "./python-models.js";
+import type { FilledSegments, Origin } from "./python-models.js";
 import { hashOf, readChunks, readFile, removeFile, writeChunks, writeFile, type Chunks } from "./store.js";
 
 /** Segments up to this size are in the bundle itself, which is written again with each plan. */
@@ -28,12 +28,15 @@ const QUIET_MS = 500;
 /** or this long after the first plan that it is about, however busy the session is. */
 const PATIENCE_MS = 5_000;
 
-/** The name of the bundle for a session made of these; null where nothing can be kept. */
-export function cacheName(
-  fingerprint: number,
-  sources: readonly (string | GivenData | null)[],
-): Promise<string | null> {
-  return hashOf([`trainweb ${VERSION}`, String(fingerprint), ...sources]);
+/**
+ * The name of the bundle for a session made of these; null where nothing can be kept.
+ *
+ * @param hashes - of its files
+ */
+export function cacheName(fingerprint: number, { call, args }: Origin, hashes: KnownHashes): Promise<string | null> {
+  const files = args.filter((arg) => typeof arg !== "string");
+  const known = new Map(files.map((file, index) => [file, hashes[index] ?? null]));
+  return hashOf([`trainweb ${VERSION}`, String(fingerprint), call, ...args], known);
 }
 
 /** A stored bundle's record of segments in a separate file. */

@@ -137,12 +137,16 @@ export class PythonModels {
     }
     this.#files.filter((index) => !files.includes(index)).forEach((index) => this.#bridge.files.leave(index, Infinity));
     this.#keepFiles(files);
+    // Before the first plan copies constants of them: else it would be there beside pieces and Blob.
+    await Promise.all(files.map((index) => this.#bridge.files.settle(index)));
   }
 
   #fillConverted(segments: FilledSegments, [segment, at, file, offset, nbytes]: Copy, from: FloatType): void {
     const grows = FLOAT_BYTES.float32 / FLOAT_BYTES[from];
+    const buffer = new Uint8Array(Math.min(CONVERTED_BYTES, nbytes));
     for (let start = 0; start < nbytes; start += CONVERTED_BYTES) {
-      const source = this.#bridge.files.read(file, offset + start, Math.min(CONVERTED_BYTES, nbytes - start));
+      const source = buffer.subarray(0, nbytes - start);
+      this.readFile(file, offset + start, source);
       const target = segments.range(segment, at + start * grows, source.length * grows);
       convertFloats(source, from, target, "float32");
     }
@@ -155,9 +159,7 @@ export class PythonModels {
 
   #keepFiles(needed: readonly number[]): void {
     for (const index of this.#files) {
-      if (needed.includes(index)) {
-        void this.#bridge.files.settle(index);
-      } else {
+      if (!needed.includes(index)) {
         this.#bridge.files.drop(index);
       }
     }

@@ -174,15 +174,22 @@ function hexOf(bytes: Uint8Array): string {
   return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** SHA-256 as hexadecimal digits, of parts that cannot be mistaken for each other; null where the browser has none. */
-export async function hashOf(parts: readonly (string | GivenData | null)[]): Promise<string | null> {
+/**
+ * SHA-256 as hexadecimal digits, of parts that cannot be mistaken for each other; null where the browser has none.
+ *
+ * @param known - hashes of parts
+ */
+export async function hashOf(
+  parts: readonly (string | GivenData | null)[],
+  known: ReadonlyMap<GivenData | null, Uint8Array | null>,
+): Promise<string | null> {
   if (globalThis.crypto?.subtle === undefined) {
     return null;
   }
   const hashes = await Promise.all(
     parts.map((part) => {
       const file = typeof part === "string" ? new TextEncoder().encode(part) : part;
-      return file === null ? new Uint8Array(32) : sha256OfFile(file);
+      return file === null ? new Uint8Array(32) : known.get(file) ?? sha256OfFile(file);
     }),
   );
   return hexOf(await sha256(concatenate(hashes)));

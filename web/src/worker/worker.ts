@@ -38,6 +38,7 @@ import type {
   FileForm,
   InferenceAbout,
   InferenceInfo,
+  KnownHashes,
   Listening,
   MaybePromise,
   Method,
@@ -179,11 +180,11 @@ class SessionWorker implements WorkerApi {
   createTraining(
     artifacts: ArtifactFiles,
     optionsJson: string,
-    cache: boolean,
+    cached: KnownHashes | null,
   ): Promise<Result<SessionInfo>> {
     const { trainModel, checkpoint, evalModel, optimizerModel } = artifacts;
     const args = [trainModel, checkpoint, evalModel, optimizerModel, optionsJson];
-    return attemptAsync(() => this.#create({ call: "create", args }, optionsJson, cache));
+    return attemptAsync(() => this.#create({ call: "create", args }, optionsJson, cached));
   }
 
   createFromModel(
@@ -191,10 +192,10 @@ class SessionWorker implements WorkerApi {
     external: readonly ExternalFile[],
     configJson: string,
     optionsJson: string,
-    cache: boolean,
+    cached: KnownHashes | null,
   ): Promise<Result<SessionInfo>> {
     const args = [model, configJson, optionsJson, ...externalArgs(external)];
-    return attemptAsync(() => this.#create({ call: "create_from_model", args }, optionsJson, cache));
+    return attemptAsync(() => this.#create({ call: "create_from_model", args }, optionsJson, cached));
   }
 
   createFromBundle(file: FileData, optionsJson: string): Promise<Result<SessionInfo>> {
@@ -538,8 +539,8 @@ class SessionWorker implements WorkerApi {
     return this.#python;
   }
 
-  async #create(origin: Origin, optionsJson: string, isCached: boolean): Promise<SessionInfo> {
-    const name = isCached ? await cacheName(this.#describeKernels().fingerprint, [origin.call, ...origin.args]) : null;
+  async #create(origin: Origin, optionsJson: string, cached: KnownHashes | null): Promise<SessionInfo> {
+    const name = cached === null ? null : await cacheName(this.#describeKernels().fingerprint, origin, cached);
     const stored = name === null ? null : await readFile(name);
     if (name !== null && stored !== null) {
       try {

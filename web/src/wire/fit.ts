@@ -160,7 +160,7 @@ export interface StepsAnswer {
 export type MetricValue = number | readonly number[] | readonly (readonly number[])[];
 
 /** The loss and metrics, by name. */
-export type EvalValues = Readonly<Record<string, MetricValue>>;
+export type EvalValues = Readonly<{ loss: number } & Record<string, MetricValue>>;
 
 /** A finished evaluation. */
 export interface Evaluated {

@@ -87,7 +87,7 @@ export class Totals {
 
   /** @param loss - the mean loss of the rows */
   values(metrics: readonly WireMetric[], loss: number): EvalValues {
-    return Object.fromEntries(metrics.map(({ type, formula }) => [type, this.#value(type, formula, loss)]));
+    return { loss, ...Object.fromEntries(metrics.map(({ type, formula }) => [type, this.#value(type, formula, loss)])) };
   }
 
   #value(type: string, formula: Formula | null, loss: number): MetricValue {

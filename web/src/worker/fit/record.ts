@@ -164,8 +164,8 @@ function readValues(given: unknown, field: string): EvalValues | null {
     return null;
   }
   const values = fields.mapping(given, field);
-  fields.anyNumber(values["loss"], `${field}.loss`);
-  return Object.fromEntries(Object.entries(values).map(read));
+  const loss = fields.anyNumber(values["loss"], `${field}.loss`);
+  return { ...Object.fromEntries(Object.entries(values).map(read)), loss };
 }
 
 /** A number, or a matrix of counts. */

@@ -18,7 +18,7 @@ OPERANDS = {
     **dict.fromkeys(("topk_f32", "topk_i64"), ("heap",)),
     "cross_entropy_f32": ("labels",),
     "cross_entropy_grad_f32": ("labels",),
-    **dict.fromkeys(("head_loss_f32", "head_loss_weight_grad_f32"), ("labels", "rows")),
+    **dict.fromkeys(("head_loss_f32", "head_loss_quantized_f32", "head_loss_weight_grad_f32"), ("labels", "rows")),
     "max_pool_gradient_f32": ("indices",),
     **dict.fromkeys(
         ("gather", "gather_grad_f32", "gather_elements", "scatter_elements", "gather_nd", "scatter_nd", "one_hot"),

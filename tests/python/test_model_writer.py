@@ -30,7 +30,7 @@ def complaint(model: onnx.ModelProto) -> str:
     return ""
 
 
-@pytest.mark.parametrize("folder", sorted({path.parent.name for path in MODELS}))
+@pytest.mark.parametrize("folder", sorted({str(path.parent.relative_to(GOLDEN)) for path in MODELS}))
 def test_recorded_models_round_trip(folder: str) -> None:
     accepted = 0
     for path in sorted((GOLDEN / folder).glob("*.onnx")):

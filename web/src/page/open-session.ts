@@ -7,19 +7,23 @@ import { whole } from "./download.js";
 import { knownHashes } from "./file-cache.js";
 import type { ResolvedOptions } from "./options.js";
 import type { SessionFiles } from "./session-files.js";
-import type { TrainingSession } from "./session.js";
 import { buffersOf, loadSource, type Source } from "./sources.js";
 
 /** Makes a session of what the worker opened. */
-type Open = (client: WorkerClient, info: SessionInfo, options: ResolvedOptions) => Promise<TrainingSession>;
+type Open<Session> = (client: WorkerClient, info: SessionInfo, options: ResolvedOptions) => Promise<Session>;
+
+/** A session that takes over the state of a checkpoint. */
+interface Stateful {
+  workOn(state: CheckpointState): Promise<void>;
+}
 
 /** Open a session of training artifacts. */
-export async function openArtifacts(
+export async function openArtifacts<Session extends Stateful>(
   client: WorkerClient,
   { trainModel, checkpointState, evalModel, optimizerModel }: SessionFiles,
   options: ResolvedOptions,
-  open: Open,
-): Promise<TrainingSession> {
+  open: Open<Session>,
+): Promise<Session> {
   const { json, cache, progress } = options;
   // A cached session needs no Python; it starts later if nothing is cached.
   const python = cache ? null : client.startPython();
@@ -47,12 +51,12 @@ export async function openArtifacts(
 }
 
 /** Open a session of a bundle. */
-export async function openBundle(
+export async function openBundle<Session>(
   client: WorkerClient,
   bundle: Source,
   options: ResolvedOptions,
-  open: Open,
-): Promise<TrainingSession> {
+  open: Open<Session>,
+): Promise<Session> {
   const file = await whole(await loadSource("bundle", bundle, options));
   await client.ready;
   options.progress.compiles();

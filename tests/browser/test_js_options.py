@@ -28,6 +28,7 @@ CALLS = {
     "InferenceSession.generate(options)": "inference.generate([1], o).next()",
     "InferenceSession.run(options)": "inference.run({ x: data.x }, o)",
     "SecureMember.mask(options)": "(await SecureMember.create('a', 'r')).mask(new Float32Array(2), {}, o)",
+    "quantize(options)": "quantize(model, 4, o)",
     "TrainingSession.create(sessionOptions)": "TrainingSession.create(files, o)",
     "TrainingSession.create(trainingOptions)": "TrainingSession.create(o)",
     "TrainingSession.createFromModel(config)": "TrainingSession.createFromModel(model, o)",

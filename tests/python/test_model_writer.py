@@ -18,7 +18,8 @@ from trainweb.model.lazy import LazyTensor
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden"
-MODELS = sorted(GOLDEN.glob("**/*.onnx"))
+MODELS = sorted(path for path in GOLDEN.glob("**/*.onnx") if "pretrained" not in path.parts)
+"""Without the one whose weights are in a safetensors file: onnx refuses it."""
 
 
 def complaint(model: onnx.ModelProto) -> str:

@@ -540,10 +540,7 @@ TEXT_TOO_SHORT = Message(
     errors.FeedError,
     "Text {position} has {count} tokens and none to learn: each is predicted from those before it. Leave the text out.",
 )
-GREEDY_SETTING = Message(
-    errors.ModelError,
-    "{name!r} changes nothing at temperature 0, which takes the most likely token. Give a temperature above 0.",
-)
+GREEDY_SETTING = Message(errors.ModelError, "{name!r} changes nothing at temperature 0. Give a temperature above 0.")
 UNKNOWN_COMPANION = Message(
     errors.ModelError,
     "generate does not know what to give the input {name!r} ({dtype}, {shape!r}). Export the model with the inputs "

@@ -365,6 +365,18 @@ CALLS: dict[str, PublicCall] = {
         lora=None,
         options=None,
     ),
+    "TrainingSession.from_pretrained": plain(
+        trainweb.TrainingSession.from_pretrained,
+        folder=MLP.parent / "pretrained" / "folder",
+        loss="CrossEntropyLoss",
+        file=None,
+        bits=None,
+        tokenizer=Letters(),
+        optimizer="AdamW",
+        learning_rate=0.01,
+        lora=None,
+        options=None,
+    ),
     "TrainingSession.overfit_one_batch": PublicCall(
         lambda _: session().overfit_one_batch, lambda _: {"batch": feeds(), "steps": 2, "learning_rate": 0.01}
     ),
@@ -503,6 +515,18 @@ CALLS: dict[str, PublicCall] = {
         mask_prompt=False,
         end_token=9,
         inputs=["input_ids", "labels"],
+    ),
+    "Dataset.from_preferences": PublicCall(
+        lambda _: data.Dataset.from_preferences,
+        lambda _: {
+            "pairs": [{"prompt": "ab", "chosen": "cd", "rejected": "ef"}],
+            "tokenizer": Letters(),
+            "length": 4,
+            "reference": opened(trainweb.TrainingSession.from_model(TOKENS, loss="DPOLoss")),
+            "batch_size": 1,
+            "end_token": 9,
+            "seed": 0,
+        },
     ),
     "Dataset.fill_mean": PublicCall(lambda _: lambda names: table().fill_mean(names), lambda _: {"names": "x"}),
     "Dataset.fill_median": PublicCall(lambda _: lambda names: table().fill_median(names), lambda _: {"names": "x"}),

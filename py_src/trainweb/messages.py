@@ -503,7 +503,7 @@ NO_CHAT_TEMPLATE = Message(
 )
 NOT_A_PAIR = Message(
     errors.FeedError,
-    "Pair {position} must have the texts 'prompt', 'chosen' and 'rejected' and nothing else.",
+    "Pair {position} of 'pairs' must have the texts 'prompt', 'chosen' and 'rejected' and nothing else.",
 )
 NO_ANSWER = Message(
     errors.FeedError,

@@ -216,7 +216,8 @@ def test_every_loss_can_be_chosen(page: Page) -> None:
     give(page, ("first.onnx", (ROOT / "docs" / "first.onnx").read_bytes()))
     verdict(page, "first.onnx trains.")
     options = page.locator("#loss option").all_inner_texts()
-    assert {name for name in options if name.endswith("Loss")} == {loss.name for loss in LossType}
+    # Preferred answers come in pairs with a reference; the page has rows.
+    assert {name for name in options if name.endswith("Loss")} == {loss.name for loss in LossType} - {"DPOLoss"}
 
 
 def one_class() -> bytes:

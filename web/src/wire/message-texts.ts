@@ -504,7 +504,7 @@ export const MESSAGES = {
   },
   NOT_A_PAIR: {
     error: "FeedError",
-    text: "Pair {position} must have the texts 'prompt', 'chosen' and 'rejected' and nothing else.",
+    text: "Pair {position} of 'pairs' must have the texts 'prompt', 'chosen' and 'rejected' and nothing else.",
   },
   NO_ANSWER: {
     error: "FeedError",
@@ -540,7 +540,7 @@ export const MESSAGES = {
   },
   GREEDY_SETTING: {
     error: "ModelError",
-    text: "{name!r} changes nothing at temperature 0, which takes the most likely token. Give a temperature above 0.",
+    text: "{name!r} changes nothing at temperature 0. Give a temperature above 0.",
   },
   NO_ROWS_IN_OUTPUT: {
     error: "SessionError",

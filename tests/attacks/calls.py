@@ -56,7 +56,7 @@ class Letters:
     """A tokenizer by letters."""
 
     def encode(self, text: str) -> list[int]:
-        return [ord(one) for one in text]
+        return [ord(one) % 32 for one in text]
 
 
 TOKENS = MLP.parent / "generate" / "gpt2.onnx"

@@ -108,6 +108,8 @@ def preferences_of(
     """
     if isinstance(pairs, (str, bytes, Mapping)) or not isinstance(pairs, Iterable):
         raise messages.NOT_TEXTS(given=type(pairs).__name__)
+    if not hasattr(reference, "input_names"):
+        raise TypeError(f"'reference' must be a TrainingSession, got {type(reference).__name__}.")
     texts = []
     for k, pair in enumerate(pairs):
         if not isinstance(pair, Mapping) or {*pair} != {"prompt", *ANSWERS}:

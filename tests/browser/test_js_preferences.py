@@ -75,6 +75,12 @@ def test_wrong_pairs_and_sessions_are_named(page: JsPage) -> None:
         """,
         given=GIVEN,
     )
-    parts = ["Pair 1 of 'pairs'", "Text 1 is empty", "must be a list of texts", "Pair 0 of 'pairs'", "log_probabilities"]
+    parts = [
+        "Pair 1 of 'pairs'",
+        "Text 1 is empty",
+        "must be a list of texts",
+        "Pair 0 of 'pairs'",
+        "log_probabilities",
+    ]
     for message, part in zip(found, parts, strict=True):
         assert part in message

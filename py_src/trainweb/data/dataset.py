@@ -365,6 +365,7 @@ class Dataset:
         """
         from trainweb.data.text import joined, preferences_of
 
+        COUNT.check("batch_size", batch_size)
         columns = preferences_of(pairs, tokenizer, length, reference, end_token)
         rows = len(next(iter(columns.values())))
         return Dataset(columns).shuffle(rows, seed).batch(batch_size).map(joined)

@@ -9,7 +9,7 @@ import type { FileData } from "../wire/values.js";
 /** Bytes from which on a file that is kept is kept as a Blob, */
 const LARGE_FILE = 2 ** 25;
 /** and up to which: browsers have some room for all their Blobs, and need a part of it to read one. */
-const MOST_OF_A_BLOB = 2 ** 28;
+const MOST_OF_A_BLOB = 3 * 2 ** 27;
 
 /** Bytes that are read of a Blob at once. */
 const CHUNK_BYTES = 2 ** 22;

@@ -163,7 +163,7 @@ def test_memory_that_files_passed_through_is_free(js: JsPage, tmp_path: Path) ->
     js.run(TRAIN, model=js.site.add("/w/model.onnx", graph_of()), weights=served(js.site, "a", {NAME: WEIGHT}))
     js.run(WATCH_PAGE)
     js.worker.evaluate(WATCH_WORKER)
-    model = smol.write(tmp_path, layers=3, weights="safetensors")
+    model = smol.write(tmp_path, smol.Size(layers=3), weights="safetensors")
     quantized = quantize(read_model(model, weights=tmp_path / smol.SAFETENSORS), 8)
     assert len(quantized) > 2**25, "it is a large file"
     plans = js.run(QUANTIZED, model=js.site.add("/w/quantized.onnx", quantized))

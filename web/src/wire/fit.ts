@@ -160,7 +160,12 @@ export interface StepsAnswer {
 export type MetricValue = number | readonly number[] | readonly (readonly number[])[];
 
 /** The loss and metrics, by name. */
-export type EvalValues = Readonly<{ loss: number } & Record<string, MetricValue>>;
+export interface EvalValues {
+  /** The mean loss of the rows. */
+  readonly loss: number;
+  /** A metric by its name. */
+  readonly [name: string]: MetricValue;
+}
 
 /** A finished evaluation. */
 export interface Evaluated {

@@ -18,7 +18,10 @@ import sys
 import tempfile
 from pathlib import Path
 from time import process_time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainweb import TrainingSession
 
 VOCABULARY = 49152
 ARCHITECTURE = {
@@ -91,7 +94,7 @@ def be_peer(options: argparse.Namespace) -> None:
         print(json.dumps([process_time() - start, float(loss.detach())]), flush=True)
 
 
-def session_of(path: Path) -> Any:
+def session_of(path: Path) -> TrainingSession:
     """A session of the exported model with adapters."""
     import trainweb
     from trainweb.lora import inject
@@ -106,7 +109,7 @@ def session_of(path: Path) -> Any:
     return session
 
 
-def step(session: Any, feeds: dict[str, Any]) -> tuple[float, float]:
+def step(session: TrainingSession, feeds: dict[str, Any]) -> tuple[float, float]:
     """Processor seconds and the loss of a step."""
     start = process_time()
     outputs = session.train_step(feeds)
@@ -152,7 +155,7 @@ class Peer:
         self.process.communicate()
 
 
-def flops_of(session: Any, feeds: dict[str, Any]) -> int:
+def flops_of(session: TrainingSession, feeds: dict[str, Any]) -> int:
     """Operations of the products of a train step."""
     from trainweb.ir.shapes import TensorType
 
@@ -199,7 +202,7 @@ def report(options: argparse.Namespace, rows: dict[str, list[tuple[float, float]
         print(f"{name}: {seconds:.2f} s of processor time a step{share}; first loss {results[0][1]:.6f}")
 
 
-def report_memory(session: Any) -> None:
+def report_memory(session: TrainingSession) -> None:
     """Print the memory of the native session."""
     memory = session.memory()
     trained = memory.gradients + memory.moments

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,16 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) * TICK_S
 
 
+def renderers() -> dict[int, float]:
+    """Time that each process of pages has computed."""
+    found = {}
+    for pid in processes():
+        with suppress(FileNotFoundError):  # it has ended
+            if b"--type=renderer" in (PROC / str(pid) / "cmdline").read_bytes():
+                found[pid] = processor_seconds(pid)
+    return found
+
+
 def unshared_bytes(pid: int) -> int:
     """Memory that would be free without the process."""
     lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
@@ -81,10 +91,11 @@ class Watch:
     """Processor time, time and peak memory of a tab by phase."""
 
     def __init__(self, page: Page) -> None:
-        # Chromium has a process in reserve: the page's is the one that computes.
-        before = {pid: processor_seconds(pid) for pid in processes()}
-        page.evaluate("() => { for (const end = performance.now() + 300; performance.now() < end; ); }")
-        self.pid = max(before, key=lambda pid: processor_seconds(pid) - before[pid])
+        # Chromium has processes in reserve: the page's is the one that computes.
+        before = renderers()
+        page.evaluate("() => { for (const end = performance.now() + 1000; performance.now() < end; ); }")
+        gained = {pid: seconds - before.get(pid, 0.0) for pid, seconds in renderers().items()}
+        self.pid = max(gained, key=lambda pid: gained[pid])
         self.rows: list[tuple[str, float, float, int]] = []
         self.peak = self._peak_of_phase = 0
         self._last = processor_seconds(self.pid), time.perf_counter()

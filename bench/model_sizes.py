@@ -22,7 +22,7 @@ ROWS = [
     for bits in some
     for length in (128, 512)
 ]
-PROMPT, TOKENS = 32, 16
+PROMPT, TOKENS = 32, 48
 
 PAGE = """
 async ({ model, weights, length, prompt, tokens }) => {

@@ -43,7 +43,7 @@ class LossCount:
     is_sum: bool = False
 
     def weight(self, rows: int, results: Mapping[str, Any]) -> float:
-        """What the loss of a batch of so many rows, whose step gave these results, was divided by; of a sum, rows."""
+        """The divisor of a batch's loss, from its rows and the results of its step; the rows, if the loss is a sum."""
         return float(rows) if self.output is None else float(results[self.output].reshape(()))
 
 

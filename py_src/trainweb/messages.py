@@ -479,10 +479,8 @@ NO_GRAPH_FILE = Message(
     errors.ModelError,
     "{folder!r} has no {names}. Export the model to ONNX into this folder, or name the path of its graph with 'file'.",
 )
-NOT_JSON = Message(
-    errors.ModelError,
-    "{name} cannot be read as JSON: {fault}.",
-)
+NOT_JSON = Message(errors.ModelError, "{name} cannot be read as JSON: {fault}.")
+BAD_SHARDS = Message(errors.ModelError, "'weight_map' of {name} must map weights to names of files beside it.")
 NOT_A_TOKENIZER = Message(
     errors.ModelError,
     "'tokenizer' is {given}, which has no function encode. Give a tokenizer whose encode makes token ids of a text.",
@@ -538,7 +536,7 @@ TEXT_TOO_LONG = Message(
 )
 TEXT_TOO_SHORT = Message(
     errors.FeedError,
-    "Text {position} has {count} tokens and none to learn: each is predicted from those before it. Leave the text out.",
+    "Text {position} has {count} tokens and no token to learn: each is predicted from those before it. Leave it out.",
 )
 GREEDY_SETTING = Message(errors.ModelError, "{name!r} changes nothing at temperature 0. Give a temperature above 0.")
 UNKNOWN_COMPANION = Message(

@@ -138,6 +138,9 @@ def test_what_a_folder_lacks_is_said(page: JsPage) -> None:
         const wrong = (folder, others = {}) => failure(() => from(folder, others));
         const model = only("model.onnx", "model.safetensors");
         const json = (text) => [...model, new File([text], "generation_config.json")];
+        const index = (map) => [
+          ...model, new File([JSON.stringify({ weight_map: map })], "model.safetensors.index.json"),
+        ];
         return [
           await wrong("/nothing"),
           await wrong(only("config.json")),
@@ -146,6 +149,12 @@ def test_what_a_folder_lacks_is_said(page: JsPage) -> None:
           await wrong(json("[]")),
           await wrong(only("model.onnx")),
           await wrong(3),
+          await wrong(index(["a"])),
+          await wrong(index("a")),
+          await wrong(index({ a: 3 })),
+          await wrong(index({ a: "../a" })),
+          await wrong(index({ a: "" })),
+          await wrong(index({ a: ".." })),
         ].map(({ name, message }) => `${name}: ${message}`);
         """,
         given=GIVEN,
@@ -158,6 +167,7 @@ def test_what_a_folder_lacks_is_said(page: JsPage) -> None:
         "ModelError: generation_config.json cannot be read as JSON: it has no object",
         "ModelError: ",
         "FeedError: ",
+        *["ModelError: 'weight_map' of model.safetensors.index.json must map"] * 6,
     ]
     for message, part in zip(found, parts, strict=True):
         assert part in message

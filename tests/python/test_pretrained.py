@@ -108,6 +108,13 @@ def test_shards_and_another_graph(folder: Path) -> None:
         assert tokens_of(session) == EXPECTED["tokens"]
 
 
+@pytest.mark.parametrize("weight_map", [["a"], "a", {"a": 3}, {"a": "../a"}, {"a": ""}, {"a": ".."}])
+def test_names_of_shards_are_files_of_the_folder(folder: Path, weight_map: object) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(ModelError, match=r"'weight_map' of model\.safetensors\.index\.json must map"):
+        TrainingSession.from_pretrained(folder)
+
+
 def test_arguments_go_before_the_configuration(folder: Path) -> None:
     with TrainingSession.from_pretrained(folder, lora={"rank": 2}) as session:
         tokens = EXPECTED["tokens"]

@@ -195,7 +195,7 @@ def test_end_tokens_and_tokenizers() -> None:
     assert lists_of(Dataset.from_text(["ab", "c"], Objects(), length=2, end_token=5))["labels"] == [[1, 5], [2, 5]]
     with pytest.raises(TrainwebError, match="has no 'eos_token_id'"):
         Dataset.from_text(["ab", "c"], Objects(), length=2)
-    with pytest.raises(TrainwebError, match="Text 0 has 1 tokens and none to learn"):
+    with pytest.raises(TrainwebError, match="Text 0 has 1 tokens and no token to learn"):
         Dataset.from_text(["a"], Objects(), length=2, pack=False)
     with pytest.raises(TrainwebError, match="'tokenizer' is object, which has no function encode"):
         Dataset.from_text(["a"], object(), length=2)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
 from trainweb.arguments import path_of, warn
 from trainweb.generation.options import NEUTRAL, SAMPLED
 from trainweb.model.reader import read_model
 from trainweb.model.weights import SPARE
+
+if TYPE_CHECKING:
+    from trainweb.model.checks import Limits
+    from trainweb.model.graph import Graph
 
 GRAPHS = ("model.onnx", "onnx/model.onnx")
 """Paths of the graph, in the order in which they are looked for."""
@@ -34,7 +39,7 @@ class Pretrained:
         The folder has no graph.
     """
 
-    def __init__(self, folder: Any, file: str | None = None) -> None:
+    def __init__(self, folder: str | PathLike[str], file: str | None = None) -> None:
         self.folder = path_of("folder", folder)
         names = GRAPHS if file is None else (str(path_of("file", file)),)
         found = [self.folder / name for name in names if (self.folder / name).is_file()]
@@ -42,16 +47,29 @@ class Pretrained:
             raise messages.NO_GRAPH_FILE(folder=str(folder), names=" or ".join(names))
         self.graph_path = found[0]
 
-    def model(self, limits: Any = None) -> Any:
-        """The graph. Initializers without data get it from safetensors files beside it."""
+    def model(self, limits: Limits | Mapping[str, int] | None = None) -> Graph:
+        """The graph. Initializers without data get it from safetensors files beside it.
+
+        Raises
+        ------
+        ModelError
+            A file cannot be read.
+        """
         folder = self.graph_path.parent
-        shards = sorted({*self._json(folder / INDEX).get("weight_map", {}).values()})
-        names = shards or [name for name in (WEIGHTS,) if (folder / name).is_file()]
-        spare: Any = {f"{SPARE}{k}": str(folder / name) for k, name in enumerate(names)}
+        names = self._shards(folder / INDEX) or [name for name in (WEIGHTS,) if (folder / name).is_file()]
+        spare = {f"{SPARE}{k}": str(folder / name) for k, name in enumerate(names)}
         return read_model(self.graph_path, external_data=spare, limits=limits)
 
+    def _shards(self, index: Path) -> list[str]:
+        """Names of the files that an index of weights lists."""
+        found = self._json(index).get("weight_map", {})
+        names: list[Any] = [*found.values()] if isinstance(found, dict) else [None]
+        if not all(isinstance(name, str) and Path(name).name == name not in ("", "..") for name in names):
+            raise messages.BAD_SHARDS(name=INDEX)
+        return sorted({*names})
+
     def generation(self) -> dict[str, Any]:
-        """What `generate` does by default, of ``generation_config.json`` and ``config.json``."""
+        """Default options of `generate`, from ``generation_config.json`` and ``config.json``."""
         config = {**self._json(self.folder / "config.json"), **self._json(self.folder / "generation_config.json")}
         return generation_of(config)
 

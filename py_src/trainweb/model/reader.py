@@ -82,7 +82,7 @@ UNNAMED = re.compile(r"\?*|unk__\d+")
 def read_model(
     source: Any,
     *,
-    external_data: Mapping[str, bytes] | None = None,
+    external_data: Mapping[str, bytes | str] | None = None,
     limits: Limits | Mapping[str, int] | None = None,
     integrity: str | None = None,
     weights: Any = None,
@@ -102,7 +102,7 @@ def read_model(
         or something made of it, is in use; it stays open for as long (on Windows it is read at once).
     external_data : mapping of str to bytes-like, optional
         Data of external tensors by location. A model from a path may also have them in files below
-        its directory; a model given as bytes reads no files.
+        its directory; a model given as bytes reads no files. A str is the path of a safetensors file.
     limits : Limits or dict, optional
         `arena_bytes`, `nodes` and `file_bytes` count here.
     integrity : str, optional

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trainweb.artifacts.builder import LossLike, OptimizerLike
     from trainweb.generation.generate import GeneratedToken
     from trainweb.metrics import Value
+    from trainweb.model.graph import Graph
     from trainweb.training.ort.options import SessionOptions
     from trainweb.training.reports import LearningRates, OverfitReport
 
@@ -117,7 +118,7 @@ class SessionTasks:
         found = Pretrained(folder, file)
         generation = found.generation()
         words = found.tokenizer() if tokenizer is None else tokenizer
-        model = found.model(options.get("limits"))
+        model: Graph | bytes = found.model(options.get("limits"))
         if bits is not None:
             from trainweb.lora.quantize import quantize
 

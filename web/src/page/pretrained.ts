@@ -86,10 +86,14 @@ async function externalOf(find: Find, path: string): Promise<ExternalData[]> {
 }
 
 async function weightsOf(find: Find, folder: string): Promise<ExternalData[]> {
-  const index = (await json(find, folder + INDEX))["weight_map"];
-  const shards = [...new Set(Object.values((index ?? {}) as Record<string, string>))].sort();
-  const found = await Promise.all((shards.length > 0 ? shards : [WEIGHTS]).map((name) => find(folder + name)));
-  return found.flatMap((data, k) => (data === null ? [] : [{ path: `${SPARE}${k}`, data }]));
+  const found: unknown = (await json(find, folder + INDEX))["weight_map"] ?? {};
+  const names: readonly unknown[] = found instanceof Object && !Array.isArray(found) ? Object.values(found) : [null];
+  if (!names.every((name): name is string => typeof name === "string" && !/[/\\]|^\.*$/u.test(name))) {
+    throw sessionError("BAD_SHARDS", { name: INDEX });
+  }
+  const shards = [...new Set(names)].sort();
+  const files = await Promise.all((shards.length > 0 ? shards : [WEIGHTS]).map((name) => find(folder + name)));
+  return files.flatMap((data, k) => (data === null ? [] : [{ path: `${SPARE}${k}`, data }]));
 }
 
 /**

@@ -486,6 +486,10 @@ export const MESSAGES = {
     error: "ModelError",
     text: "{name} cannot be read as JSON: {fault}.",
   },
+  BAD_SHARDS: {
+    error: "ModelError",
+    text: "'weight_map' of {name} must map weights to names of files beside it.",
+  },
   NOT_A_TOKENIZER: {
     error: "ModelError",
     text: "'tokenizer' is {given}, which has no function encode. Give a tokenizer whose encode makes token ids of a text.",
@@ -536,7 +540,7 @@ export const MESSAGES = {
   },
   TEXT_TOO_SHORT: {
     error: "FeedError",
-    text: "Text {position} has {count} tokens and none to learn: each is predicted from those before it. Leave the text out.",
+    text: "Text {position} has {count} tokens and no token to learn: each is predicted from those before it. Leave it out.",
   },
   GREEDY_SETTING: {
     error: "ModelError",

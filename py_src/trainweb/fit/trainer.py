@@ -44,7 +44,7 @@ FRAME_S = 1 / 60
 
 
 class Run:
-    """A fit under way, which callbacks are given.
+    """A running fit, which callbacks get.
 
     Attributes
     ----------
@@ -156,22 +156,22 @@ class Trainer:
             As `trainweb.data.Dataset` takes it; names are those of the training model's inputs, and tuples have their
             order. Values are converted to the types of the inputs.
         epochs : int
-            How often the fit trains on all rows; 1.
+            Number of passes over all rows; 1.
         batch_size : int
             Rows of a batch; 32, unless the data comes in batches.
         batched : bool, optional
-            Whether the items of a stream are whole batches; by default the shape of the first one tells.
+            Whether the items of a stream are whole batches; by default the shape of the first item decides.
         remainder : {"keep", "drop", "pad"}
             Treatment of the last rows if they do not fill a batch: keep them as a smaller batch, for which a plan is
             compiled; drop them; or pad the batch with the first rows of the epoch.
         shuffle : bool
-            Train on the rows in another order in each epoch: the default for arrays; streams shuffle themselves.
+            Train on the rows in a new order in each epoch: the default for arrays. Shuffle streams themselves.
         seed : int
             Seed of the order of rows, from 0 to 2^53 - 1; 0.
         validation_data : like data, optional
             Evaluated after each epoch.
         validation_split : float, optional
-            Share of the rows, the last ones, that are evaluated after each epoch instead of trained on.
+            Share of the rows, taken from the end, to evaluate after each epoch instead of training on them.
         stratify : bool
             Whether `validation_split` takes its share of the rows of each class, by the last input of the model; False.
         learning_rate : float, optional
@@ -195,8 +195,8 @@ class Trainer:
         on_nan : {"stop", "skip", "restore"}, optional
             Reaction to NaN or infinity in loss, gradients, parameters or moments. "stop" undoes the batch and ends the
             fit (``history.ended`` is "nan"). "skip" undoes the batch and goes on with the next one (its loss in the
-            history is NaN). "restore" returns to the start of the epoch, or to the last checkpoint in it, and goes on
-            with the next batch, up to 3 times. By default the fit fails if the loss is NaN or infinite.
+            history is NaN). "restore" returns to the start of the epoch, or to the last checkpoint in it, and
+            continues with the next batch, up to 3 times. By default the fit fails if the loss is NaN or infinite.
         metrics : str, dict, or list of them
             Metrics of the validation data: names, settings with "type", or ``{"name": function}``. A function gets the
             predictions and targets of all rows as arrays, and returns a number.
@@ -244,7 +244,7 @@ class Trainer:
         return run.history
 
     def overfit_one_batch(self, batch: Batch, steps: int = 100, learning_rate: float | None = None) -> OverfitReport:
-        """See whether the session can learn one batch by heart; afterwards it is as before.
+        """Check whether the session can overfit one batch. Afterwards the session is as before.
 
         A session that cannot has a fault: in the data, the loss, the learning rate, or gradients that do not arrive.
 
@@ -274,7 +274,7 @@ class Trainer:
         return overfit_one_batch(self.session, batch, steps, learning_rate)
 
     async def fit_async(self, data: Any, **options: Any) -> History:
-        """`fit` that lets other tasks, and in Pyodide the page, go on while it runs; cancelling it ends it.
+        """Run `fit` while other tasks, and in Pyodide the page, continue; cancel the task to end the fit.
 
         A thread makes the batches of streams, so that cancelling ends a fit whose data never comes, too.
 

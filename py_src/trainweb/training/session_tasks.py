@@ -1,4 +1,4 @@
-"""The tasks of a session: it is created from a model, learns from data, is evaluated, and predicts."""
+"""The tasks of a session: create it from a model, train, evaluate, predict and generate."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class SessionTasks:
     """The calls of `TrainingSession` that take a whole model or whole data."""
 
     tokenizer: Any = None
-    """Tokenizer of `generate` where none is given."""
+    """Default tokenizer of `generate`."""
     generation_config: Mapping[str, Any] = MappingProxyType({})
-    """Arguments of `generate`, by name, where none are given."""
+    """Default arguments of `generate`, by name."""
 
     @classmethod
     def from_model(
@@ -42,7 +42,7 @@ class SessionTasks:
         options: SessionOptions | Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> Self:
-        """A session of a forward model: its training artifacts are built in memory.
+        """Create a session from a forward model. Its training artifacts are built in memory.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class SessionTasks:
         tokenizer: Any = None,
         **options: Any,
     ) -> Self:
-        """A session of a folder with a model, as the Hugging Face hub has them. Nothing is downloaded.
+        """Create a session from a folder with the files of a Hugging Face repository. Nothing is downloaded.
 
         The graph is ``model.onnx`` or ``onnx/model.onnx``. Initializers without data get it from
         ``model.safetensors`` or its shards in the same folder. ``generation_config.json`` and ``config.json`` give
@@ -144,7 +144,7 @@ class SessionTasks:
         return Trainer(cast(Any, self)).fit(data, **options)
 
     async def fit_async(self, data: Any, **options: Any) -> Any:
-        """`fit` that lets other tasks, and in Pyodide the page, go on while it runs.
+        """Run `fit` while other tasks, and in Pyodide the page, continue.
 
         Parameters
         ----------
@@ -166,7 +166,7 @@ class SessionTasks:
         targets: str | None = None,
         batched: bool | None = None,
     ) -> dict[str, Value]:
-        """The loss of data, and metrics, as `fit` computes them of validation data. Nothing changes.
+        """Compute the loss and metrics of data, as `fit` does for validation data. Nothing changes.
 
         Parameters
         ----------
@@ -177,7 +177,7 @@ class SessionTasks:
         batch_size : int, optional
             Rows of a batch; 32, unless the data comes in batches.
         ema : bool
-            Averages of the parameters stand for them, where the session keeps some.
+            Use averages of the parameters, which the session must keep.
         predictions, targets : str, optional
             The output and the input of the eval model that metrics compare.
         batched : bool, optional
@@ -212,7 +212,7 @@ class SessionTasks:
         batch_size: int | None = None,
         batched: bool | None = None,
     ) -> dict[str, np.ndarray]:
-        """The outputs of the model for data, with the current parameters. Labels are not needed, and nothing changes.
+        """Compute the outputs of the model for data without labels, with the current parameters. Nothing changes.
 
         Parameters
         ----------
@@ -221,12 +221,12 @@ class SessionTasks:
         outputs : sequence of str, optional
             Tensors of the eval model; by default the outputs of the model.
         ema : bool
-            Averages of the parameters stand for them, where the session keeps some.
+            Use averages of the parameters, which the session must keep.
         batch_size : int, optional
             Rows of a batch; 32, unless the data comes in batches. The last batch is padded, and the results of the
             padding are left out.
         batched : bool, optional
-            Whether the items of a stream are whole batches; by default the shape of the first one tells.
+            Whether the items of a stream are whole batches; by default the shape of the first item decides.
 
         Returns
         -------
@@ -260,7 +260,7 @@ class SessionTasks:
         tokenizer: Any = None,
         adapter: bool = True,
     ) -> Iterator[GeneratedToken]:
-        """Tokens that a causal language model writes after a prompt, with the current parameters, one by one.
+        """Write tokens after a prompt with a causal language model and the current parameters, one by one.
 
         Keys and values of earlier tokens are cached. Training between two tokens is allowed; all tokens are then
         computed again with the new parameters. Arguments that are not given come from `generation_config` and
@@ -275,9 +275,9 @@ class SessionTasks:
         temperature : float, optional
             Divisor of the logits; 0, the default, takes the most likely token.
         top_k : int, optional
-            Choose among so many most likely tokens.
+            Sample from this many of the most likely tokens.
         top_p : float, optional
-            Choose among the most likely tokens whose probabilities together are at least this.
+            Sample from the most likely tokens whose probabilities add up to at least this.
         seed : int, optional
             Of the random numbers, 0 by default: the same seed gives the same tokens, also in a page.
         stop : int, str or sequence of them
@@ -285,7 +285,7 @@ class SessionTasks:
         tokenizer : optional
             An object with `encode` and `decode`: of tokenizers or transformers.
         adapter : bool
-            False leaves out what LoRA adapters add.
+            False ignores LoRA adapters.
 
         Yields
         ------
@@ -313,7 +313,7 @@ class SessionTasks:
         return generate(core, logits_of(core.models.own_outputs()), request)
 
     def overfit_one_batch(self, batch: Any, *, steps: int = 100, learning_rate: float | None = None) -> OverfitReport:
-        """See whether the session can learn one batch by heart; afterwards it is as before.
+        """Check whether the session can overfit one batch. Afterwards the session is as before.
 
         Parameters
         ----------
@@ -339,7 +339,7 @@ class SessionTasks:
         batched: bool | None = None,
         seed: int = 0,
     ) -> LearningRates:
-        """Losses of steps whose learning rate grows, and a rate to train with; afterwards the session is as before.
+        """Train with a growing learning rate, and suggest a rate. Afterwards the session is as before.
 
         It is fastai's finder: rates grow by a factor, losses are smoothed, and the suggestion lies in their valley.
 
@@ -369,7 +369,7 @@ class SessionTasks:
         return find_learning_rate(cast(Any, self), data, given | {"batch_size": batch_size, "batched": batched})
 
     def save(self, path: str | Path | None = None, *, include_optimizer_state: bool = True) -> bytes | None:
-        """A checkpoint of the session: `CheckpointState.save_checkpoint` with the state of the optimizer.
+        """Save a checkpoint: `CheckpointState.save_checkpoint` with the state of the optimizer.
 
         Parameters
         ----------
@@ -390,7 +390,7 @@ class SessionTasks:
     def export(
         self, path: str | Path | None = None, *, outputs: Sequence[str] | str | None = None, ema: bool = False
     ) -> bytes | None:
-        """The model with the current parameters, for inference: `export_model_for_inferencing` of its own outputs.
+        """Export the model with the current parameters: `export_model_for_inferencing` of its own outputs.
 
         Parameters
         ----------
@@ -399,7 +399,7 @@ class SessionTasks:
         outputs : sequence of str, optional
             Tensors of the eval model; by default the outputs of the model.
         ema : bool
-            Averages of the trainable parameters in their place.
+            Export averages in place of the trainable parameters.
         """
         session = cast(Any, self)
         if outputs is None:

@@ -127,7 +127,7 @@ async function textOf(source: CsvSource): Promise<string> {
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
   } catch {
-    throw new FeedError("the file is no text in UTF-8: save it as such.");
+    throw new FeedError("the file is not a text in UTF-8: save it as such.");
   }
 }
 

@@ -391,7 +391,7 @@ def _untold(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> list[str]:
         ]
     if watch.has_hook:
         return [
-            "forward calls register_hook, which changes gradients, and which no file records: write it with detach(), as "
+            "forward calls register_hook, which changes gradients and is not in the file: write it with detach(), as "
             "x.detach() * (1 + r) - x * r for a gradient times -r."
         ]
     if not watch.without:

@@ -700,7 +700,7 @@ export class TrainingSession extends SessionMethods {
     this.#channel.precede(() => this.#state?.moveTo(this) ?? null);
   }
 
-  /** @internal What other sessions on its state go on with. */
+  /** @internal What other sessions on its state continue with. */
   lendState(): Promise<SharedState> {
     return this.#channel.send(null, () => callOf("lendState", [this.#info.handle]));
   }

@@ -1,7 +1,7 @@
-"""Write docs/migration.md of docs/migration.toml and docs/migration_options.toml.
+"""Write docs/migration.md from docs/migration.toml and docs/migration_options.toml.
 
 python scripts/migration.py           # writes
-python scripts/migration.py --check   # exits 1 where the page is not what would be written
+python scripts/migration.py --check   # exits 1 if the page is not up to date
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ tables list options, defaults and errors. Models, checkpoints and artifacts are 
 [migration.toml](migration.toml) and [migration_options.toml](migration_options.toml) contain the tables
 (`python scripts/migration.py`). Tests run every row.
 
-The names `session`, `state`, `feeds` and so on come from earlier rows or explain themselves. A row with *error* shows a
-call that is refused. Errors have the same names in Python (`trainweb.errors`) and in a page, unless the row says
+The names `session`, `state`, `feeds` and so on come from earlier rows or explain themselves. A call in a row with
+*error* raises that error. Errors have the same names in Python (`trainweb.errors`) and in a page, unless the row says
 otherwise.
 """
 
@@ -69,7 +69,7 @@ def page(documents: list[dict[str, Any]]) -> str:
     parts = [INTRODUCTION, f"All tables: {covered([r for d in documents for r in d['row']])}.\n"]
     for document in documents:
         parts.append(f"## {document['title']}\n\n{document['about']} {covered(document['row'])}.\n")
-        head = "| there | in Python | in JavaScript | differences |\n|---|---|---|---|"
+        head = "| ONNX Runtime | trainweb in Python | trainweb in JavaScript | differences |\n|---|---|---|---|"
         parts.append("\n".join([head, *map(row, document["row"])]) + "\n")
     return "\n".join(parts)
 

@@ -184,9 +184,9 @@ export interface ParameterGroup {{
 }}
 
 interface InGroups<Fields> {{
-  /** Parameters with settings of their own; the first group that names a parameter has it. */
+  /** Parameters with their own settings. A parameter belongs to the first group that names it. */
   readonly groups?: readonly (ParameterGroup & Fields)[];
-  /** False: weight decay leaves out parameters of fewer than two axes, biases and scales of norms. Default true. */
+  /** False turns off weight decay for parameters with fewer than two axes: biases, scales of norms. Default true. */
   readonly decayBiasesAndNorms?: boolean;
 }}
 
@@ -221,7 +221,7 @@ def rule_optimizers() -> str:
 def config() -> str:
     """The file of what stands beside optimizer and loss."""
     return file(f"""{interface("Ema", ExponentialMovingAverage)}
-/** How low-rank adapters are made: `trainweb.lora.inject` of Python. */
+/** Settings of low-rank adapters, as of `trainweb.lora.inject` in Python. */
 export interface LoraFields {{
 {members(LORA, LORA_DOCS)}
 }}
@@ -280,7 +280,7 @@ export const EARLY_STOPPING_RULE: Rule = {json.dumps(EarlyStopping.rule.as_data(
 {INTERNAL}{table("export const CHECKPOINT: Settings = ", CHECKPOINT)};
 
 {tables("METRICS", "MetricType", METRICS)}
-/** Which value of a metric is better; null: it is no number. @internal */
+/** Which value of a metric is better; null: it is not a number. @internal */
 export const BETTER: Readonly<Record<MetricType, "min" | "max" | null>> = {{
 {better}}};
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 /**
- * The command `npx trainweb`. `copy`, `isolate` and `kernels` copy files of the package for a server. The other commands are those
- * of the Python package, which runs them in Pyodide.
+ * The command `npx trainweb`. `copy`, `isolate` and `kernels` copy files of the package for a server. The other commands run
+ * the Python package in Pyodide.
  */
 
 import { cp, mkdir, readFile, stat, writeFile } from "node:fs/promises";
@@ -15,7 +15,7 @@ const IN_NODE = {
   artifacts: "make training artifacts from a forward model",
   compile: "compile a bundle from which a page trains without Python",
   inspect: "show the contents of a model or a checkpoint",
-  quantize: "write a forward model whose weights have 4 or 8 bits, to train adapters",
+  quantize: "quantize a forward model to 4 or 8 bits, to train adapters on it",
 };
 
 /** Commands that only the Python package has. */
@@ -39,7 +39,7 @@ them elsewhere, such as /files/, set the folder before the first session:
     import { env } from "trainweb";
     env.baseURL = "/files/";
 
-isolate.js belongs into the folder of the page:
+Put isolate.js into the folder of the page:
 
     <script src="isolate.js"></script>
 

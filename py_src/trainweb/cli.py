@@ -164,9 +164,9 @@ def _add_train(commands: Commands) -> None:
     _add_artifacts(p)
     p.add_argument("data", type=Path, help=".npz with one array per training input; rows are samples")
     p.add_argument("-o", "--output", type=Path, required=True, help="output checkpoint, with optimizer state")
-    p.add_argument("--epochs", type=int, default=1)
-    p.add_argument("--batch-size", type=int, default=32)
-    p.add_argument("--learning-rate", type=float, default=1e-3)
+    p.add_argument("--epochs", type=int, default=1, help="passes over the data; default 1")
+    p.add_argument("--batch-size", type=int, default=32, help="rows in a batch; default 32")
+    p.add_argument("--learning-rate", type=float, default=1e-3, help="default 0.001")
     p.add_argument("--seed", type=int, default=0, help="seed of the order of samples and of random operators")
     p.set_defaults(run=_train)
 
@@ -193,7 +193,7 @@ def _add_compile(commands: Commands) -> None:
         "--memory-budget",
         type=int,
         metavar="BYTES",
-        help="largest workspace of a step; activations that do not fit are computed again",
+        help="largest workspace of a step; the backward pass recomputes activations that do not fit",
     )
     p.add_argument(
         "--metric",
@@ -207,11 +207,11 @@ def _add_compile(commands: Commands) -> None:
 
 
 def _add_quantize(commands: Commands) -> None:
-    p = commands.add_parser("quantize", help="write a forward model whose weights have 4 or 8 bits, to train adapters")
+    p = commands.add_parser("quantize", help="quantize a forward model to 4 or 8 bits, to train adapters on it")
     p.add_argument("model", help="forward ONNX model in float32")
-    p.add_argument("--bits", type=int, choices=(4, 8), default=4, help="bits of a number (4)")
-    p.add_argument("--all", action="store_true", help="the last product, too, which may be a head that is trained")
-    p.add_argument("--output", "-o", help="file to write (MODEL.q4.onnx or MODEL.q8.onnx)")
+    p.add_argument("--bits", type=int, choices=(4, 8), default=4, help="bits of each number; default 4")
+    p.add_argument("--all", action="store_true", help="also quantize the last product, such as a head to train")
+    p.add_argument("--output", "-o", help="file to write; default MODEL.q4.onnx or MODEL.q8.onnx")
     p.set_defaults(run=_quantize)
 
 
@@ -232,7 +232,7 @@ def _add_dims(p: argparse.ArgumentParser) -> None:
 def _dims(args: argparse.Namespace) -> dict[str, int]:
     sizes = dict(text.partition("=")[::2] for text in args.dim)
     if not all(size.isdecimal() for size in sizes.values()):
-        raise ValueError("--dim is of the form NAME=SIZE.")
+        raise ValueError("--dim has the form NAME=SIZE.")
     return {name: int(size) for name, size in sizes.items()}
 
 
@@ -261,7 +261,7 @@ def _add_artifacts(p: argparse.ArgumentParser) -> None:
 def _artifact_paths(args: argparse.Namespace) -> dict[str, Path]:
     paths = {k: args.artifacts / f for k, f in ARTIFACT_FILES.items()}
     if not paths["train_model"].exists():
-        raise OSError(f"{paths['train_model']} does not exist; `trainweb artifacts` makes it.")
+        raise OSError(f"{paths['train_model']} does not exist; `trainweb artifacts` writes it.")
     return {k: p for k, p in paths.items() if p.exists()}
 
 
@@ -348,7 +348,7 @@ def _as_options(text: str) -> str:
 
 def _member(kinds: type[Kind], option: str, name: str) -> Kind:
     if name not in kinds.__members__:
-        raise ValueError(f"{option} {name!r} is none of {', '.join(kinds.__members__)}.")
+        raise ValueError(f"{option} {name!r} is not one of {', '.join(kinds.__members__)}.")
     return kinds[name]
 
 

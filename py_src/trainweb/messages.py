@@ -16,7 +16,7 @@ LONGEST_VALUE = 500
 
 
 class BoundedTexts(Formatter):
-    """As `str.format`; of a long value it gives the beginning and the length."""
+    """Format as `str.format`, but shorten a long value to its beginning and length."""
 
     def convert_field(self, value: Any, conversion: str | None) -> Any:
         try:
@@ -33,7 +33,7 @@ class BoundedTexts(Formatter):
 
 
 def _unprintable(value: object) -> str:
-    """Return the stand-in for an integer of more digits than Python writes out."""
+    """Return a replacement for an integer of more digits than Python prints."""
     return f"<{type(value).__name__} with an integer of too many digits>"
 
 
@@ -54,54 +54,54 @@ class Message:
     def __call__(self, **values: Any) -> Exception:
         """Return the error with these values in its text."""
         error = self.error(TEXTS.vformat(self.text, (), values))
-        # A page that finds the fault itself may know more to say of it.
+        # A page that finds the fault itself may know more about it.
         if self.page is not None and {name for _, name, _, _ in Formatter().parse(self.page) if name} <= values.keys():
             vars(error)[PAGE_TEXT] = TEXTS.vformat(self.page, (), values)
         return error
 
 
 PAGE_TEXT = "_page_text"
-"""Attribute of errors that a page words otherwise."""
+"""Attribute of errors with another text in a page."""
 
 
 RELEASED = Message(errors.ReleasedError, "This session was released; create a new one.")
 
-NO_EFFECT = Message(errors.UnsupportedError, "These options are accepted and change nothing here: {options}.")
+NO_EFFECT = Message(errors.UnsupportedError, "These options have no effect here: {options}.")
 """A warning, of both languages."""
 
 # Federated rounds.
 
 NOISE_WITHOUT_CLIP = Message(
     errors.ModelError,
-    "Noise is measured by the largest norm that an update may have: give 'clip_norm' with 'noise_multiplier'.",
-    "Noise is measured by the largest norm that an update may have: give 'clipNorm' with 'noiseMultiplier'.",
+    "Noise is scaled by the clip norm: give 'clip_norm' with 'noise_multiplier'.",
+    "Noise is scaled by the clip norm: give 'clipNorm' with 'noiseMultiplier'.",
 )
 NOISE_AND_WEIGHTS = Message(
     errors.ModelError,
-    "Updates with noise are averaged with equal weights, as the accounting of privacy has them: give weights='equal'.",
-    "Updates with noise are averaged with equal weights, as the accounting of privacy has them: give 'equal'.",
+    "Updates with noise need equal weights, as the accounting of privacy assumes: give weights='equal'.",
+    "Updates with noise need equal weights, as the accounting of privacy assumes: give 'equal'.",
 )
 UPDATE_SIZE = Message(errors.BufferSizeError, "{name} has {actual} numbers, expected {expected}.")
 UPDATE_NOT_FINITE = Message(errors.ModelError, "{name} has numbers that are not finite.")
 UNCOUNTED_ROWS = Message(
     errors.FeedError,
-    "A client trains on rows that can be counted, because their number is its weight. "
+    "A client needs arrays, because its number of rows is its weight. "
     "Give arrays by the names of the inputs, not rows one by one.",
 )
 PROXIMAL_CHECKPOINT = Message(
     errors.ModelError,
-    "A fit with 'proximal' cannot go on from a checkpoint: it pulls towards the parameters that it started with.",
+    "A fit with 'proximal' cannot continue from a checkpoint, which lacks the parameters at its start.",
 )
 NEEDS_EXTRA = Message(
     errors.UnsupportedError, "{what} is not installed: pip install 'trainweb[{extra}]'. It does not run in a page."
 )
 BEYOND_BOUND = Message(
     errors.ModelError,
-    "The update has an element of magnitude {value}, beyond the bound {bound}: clip it, or let all members take a "
-    "larger bound.",
+    "The update has an element of magnitude {value}, beyond the bound {bound}: clip it, or give all members a larger "
+    "bound.",
 )
 MASKED_TWICE = Message(
-    errors.SessionError, "This member has masked an update already: begin a round with new keys for another one."
+    errors.SessionError, "This member has already masked an update: begin a round with new keys for another one."
 )
 NO_MEMBER = Message(
     errors.ModelError,
@@ -151,7 +151,7 @@ EMPTY_BATCH = Message(errors.FeedError, "Feed {name!r} has shape {shape!r}: an e
 NOT_A_SHAPE = Message(errors.FeedError, "The shape of {name!r} must be a list of integers >= 0, got {given!r}.")
 DECIDING_SHAPE = Message(
     errors.SessionError,
-    "The values of {name!r} decide about shapes: a plan for them is compiled by the first step that has them.",
+    "The values of {name!r} determine shapes, so only a step with values can compile the plan.",
 )
 UNKNOWN_FETCH = Message(errors.FeedError, "'fetches' contains invalid output name: {name}; the outputs are {names}.")
 FETCH_TYPE = Message(
@@ -162,19 +162,19 @@ FETCH_TYPE = Message(
 BAD_LABEL = Message(errors.FeedError, "{node}: the label {value} at position {position} is out of range.")
 PADDED_LABEL = Message(
     errors.FeedError,
-    "{node}: the label {value} at position {position} is out of range. If it marks labels that do not count, give the "
-    "loss ignore_index={value}.",
-    "{node}: the label {value} at position {position} is out of range. If it marks labels that do not count, give the "
-    "loss ignoreIndex: {value}.",
+    "{node}: the label {value} at position {position} is out of range. To ignore such labels, give the loss "
+    "ignore_index={value}.",
+    "{node}: the label {value} at position {position} is out of range. To ignore such labels, give the loss "
+    "ignoreIndex: {value}.",
 )
 BAD_INDEX = Message(errors.FeedError, "{node}: the index {value} at position {position} is out of range.")
 BAD_VALUE = Message(errors.FeedError, "{node}: the value {value} at position {position} is not allowed.")
 LOOP_LIMIT = Message(
     errors.LimitError,
-    "{node}: the loop goes on after {value} iterations, the limit. Let it end earlier, or raise "
-    "limits={{'loop_iterations': ...}} where its model is read (build_artifacts, InferenceSession).",
-    "{node}: the loop goes on after {value} iterations, the limit. Let it end earlier, or raise "
-    "limits.loopIterations where its model is read (createFromModel, InferenceSession.create).",
+    "{node}: the loop exceeds the limit of {value} iterations. Shorten it, or raise "
+    "limits={{'loop_iterations': ...}} where you read its model (build_artifacts, InferenceSession).",
+    "{node}: the loop exceeds the limit of {value} iterations. Shorten it, or raise "
+    "limits.loopIterations where you read its model (createFromModel, InferenceSession.create).",
 )
 PLAN_FAILED = Message(
     errors.EngineError,
@@ -191,7 +191,7 @@ NUMERICS = Message(
 
 NO_BATCHES = Message(errors.FeedError, "There are no batches: give at least one.")
 
-# Parts that a session lacks.
+# Missing parts of a session.
 
 NO_EVAL_MODEL = Message(errors.SessionError, "This TrainingSession has no EvalModel loaded.")
 NO_OPTIMIZER_MODEL = Message(errors.SessionError, "This TrainingSession has no OptimizerModel loaded.")
@@ -203,23 +203,23 @@ NO_EVAL_MODEL_TO_EXPORT = Message(
 )
 NOT_BUILT = Message(errors.SessionError, "The gradient graph is not built yet: call build().")
 NO_ARTIFACTS = Message(
-    errors.SessionError, "This session has no artifacts: only createFromModel makes sessions that have them."
+    errors.SessionError, "This session has no artifacts: only sessions from createFromModel have them."
 )
 NO_ADAPTERS = Message(
     errors.SessionError,
-    "This session has no adapters: make it of a model that trainweb.lora.inject gave.",
+    "This session has no adapters: create it from a model that trainweb.lora.inject returned.",
     "This session has no adapters: give 'lora' in the config of createFromModel.",
 )
 CHECKPOINT_TOO_LARGE = Message(
     errors.LimitError,
     "The checkpoint would have {nbytes} bytes; one file holds at most {limit}. Save it to a path: a larger checkpoint "
     "gets a second file.",
-    "The checkpoint would have {nbytes} bytes; one file holds at most {limit}. Take the parameters by "
+    "The checkpoint would have {nbytes} bytes; one file holds at most {limit}. Get the parameters with "
     "getContiguousParameters() or exportWeights().",
 )
 NOT_IN_BUNDLE = Message(
     errors.SessionError,
-    "The bundle was not compiled for {what}, and it carries no models to compile it from. Make the bundle with "
+    "The bundle was not compiled for {what}, and it contains no models to compile from. Make the bundle with "
     "`trainweb compile`, which includes the models, or create the session from its artifacts.",
 )
 OTHER_PARAMETERS = Message(
@@ -232,7 +232,7 @@ ARENA_LIMIT = Message(
 SESSION_TOO_LARGE = Message(
     errors.LimitError,
     "The weights of this session take {nbytes} bytes with their gradients and the optimizer's moments; the kernels' "
-    "memory has {limit} at most. Freeze parameters, or take an optimizer with fewer moments.",
+    "memory holds at most {limit}. Freeze parameters, or choose an optimizer with fewer moments.",
 )
 NOT_A_COUNT = Message(errors.SessionError, "{name!r} must be an integer >= {least}, got {value!r}.")
 NOT_A_NUMBER = Message(TypeError, "{name!r} must be a number, got {given}.")
@@ -252,7 +252,7 @@ NO_COLUMNS = Message(errors.FeedError, "The data has no arrays: give one for eac
 EMPTY_DATASET = Message(errors.FeedError, "The data has no rows.")
 ENDED_DATASET = Message(
     errors.FeedError,
-    "The data has no rows in epoch {epoch}: a generator can be read only once. Give the function that makes it.",
+    "The data has no rows in epoch {epoch}: a generator can be read only once. Give the function that creates it.",
 )
 FILE_WITHOUT_CLASS = Message(
     errors.FeedError, "The file {file!r} lies outside of the class folders: move it into the folder of its class."
@@ -264,7 +264,7 @@ COLUMN_ROWS = Message(
 )
 NOT_A_COLUMN = Message(errors.FeedError, "{name!r} is {given}; its first axis must count rows.")
 INEXACT_NUMBER = Message(
-    errors.FeedError, "{name!r} has {value}, which float32 does not hold: give bigints or a typed array."
+    errors.FeedError, "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array."
 )
 NOT_NUMBERS = Message(
     errors.FeedError, "{name!r} has {given} among its values: give only numbers, only bigints or only booleans."
@@ -298,11 +298,11 @@ ROW_TYPE = Message(
 RAGGED_VALUE = Message(errors.FeedError, "Row {position} of the data has no array as {name!r}: {reason}")
 DISPOSED_VALUE = Message(
     errors.FeedError,
-    "Row {position} of the data has a tensor as {name!r} that is disposed: keep tensors until the fit has ended.",
+    "Row {position} of the data has a disposed tensor as {name!r}: keep tensors until the fit ends.",
 )
 IN_ROW = Message(
     errors.FeedError,
-    "{reason} It stands in {name!r} of row {row} of the {data} (batch {batch} of epoch {epoch}).",
+    "{reason} It is in {name!r} of row {row} of the {data} (batch {batch} of epoch {epoch}).",
 )
 BATCHED_TWICE = Message(errors.FeedError, "The data is already batched.")
 PADDED_VALIDATION = Message(
@@ -318,11 +318,11 @@ STREAM_SPLIT = Message(errors.FeedError, "A stream of rows cannot be split: give
 EMPTY_SPLIT = Message(errors.FeedError, "A share of {share} of {rows} rows is less than one row.")
 BATCH_BEYOND_DATA = Message(
     errors.FeedError,
-    "A batch of {size} rows is larger than the data, which has {rows}, and 'drop' leaves the last rows out: take a "
+    "A batch of {size} rows is larger than the data, which has {rows}, and 'drop' leaves the last rows out: use a "
     "smaller batch.",
 )
-CSV_INPUT = Message(errors.FeedError, "{name!r} is not one of the inputs that the file makes: {names}.")
-CSV_DTYPE = Message(errors.FeedError, "{name!r} cannot be {dtype} from a file; there are {names}.")
+CSV_INPUT = Message(errors.FeedError, "{name!r} is not one of the inputs read from the file: {names}.")
+CSV_DTYPE = Message(errors.FeedError, "{name!r} cannot be read as {dtype}; the types are {names}.")
 CSV_COLUMN = Message(errors.FeedError, "The file has no column {column!r}; it has {names}.")
 CSV_COLUMN_TWICE = Message(errors.FeedError, "The file has more than one column {column!r}.")
 CSV_QUOTES = Message(
@@ -332,7 +332,7 @@ CSV_RAGGED = Message(errors.FeedError, "Line {line} has {given} values; the head
 CSV_MISSING = Message(
     errors.FeedError,
     "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows "
-    'out, or to a value for each column that may lack one. Of floats, "keep" makes NaN.',
+    'out, or to a value for each column that may lack one. For floats, "keep" gives NaN.',
 )
 CSV_FILL = Message(
     errors.FeedError, "'missing' has a value for the column {column!r}, which no input takes; they take {names}."
@@ -346,7 +346,7 @@ TABLE_INPUT = Message(errors.FeedError, "The data has no input {name!r}; the nam
 TABLE_TYPE = Message(errors.FeedError, "{name!r} is {given}; the step {step!r} takes {expected}.")
 TABLE_MOMENTS = Message(
     errors.FeedError,
-    "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill NaN by "
+    "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill NaN with "
     "'fill_mean' or 'fill_median' ('fillMean' and 'fillMedian' in a page), or drop such rows.",
 )
 TABLE_CENTRE = Message(
@@ -371,7 +371,7 @@ TABLE_CONCAT = Message(
 
 # Fit.
 
-FIT_RUNNING = Message(errors.SessionError, "This session is being fitted: wait until the fit has ended, or stop it.")
+FIT_RUNNING = Message(errors.SessionError, "A fit of this session is running: wait until it ends, or stop it.")
 NON_FINITE_LOSS = Message(
     errors.TrainwebError,
     "The loss is {value!r} at step {step} of epoch {epoch}; the parameters are those before the step. "
@@ -388,9 +388,9 @@ RESTORED_TOO_OFTEN = Message(
 ALL_SKIPPED = Message(
     errors.NumericsError,
     "All batches of epoch {epoch} were skipped: each produced NaN or infinity. The session's option "
-    "debug.check_numerics tells where.",
+    "debug.check_numerics shows where.",
     "All batches of epoch {epoch} were skipped: each produced NaN or infinity. The session's option "
-    "debug.checkNumerics tells where.",
+    "debug.checkNumerics shows where.",
 )
 SCALAR_LOSS = Message(
     errors.SessionError, "fit needs a loss that is one number; {name!r} has shape {shape!r}. Set its reduction."
@@ -403,11 +403,11 @@ SHUFFLED_STREAM = Message(
 )
 STRATIFIED_NOTHING = Message(
     errors.ModelError,
-    "'stratify' is of 'validation_split': give the share of the rows that are evaluated.",
-    "'stratify' is of 'validationSplit': give the share of the rows that are evaluated.",
+    "'stratify' needs 'validation_split': give the share of the rows to evaluate.",
+    "'stratify' needs 'validationSplit': give the share of the rows to evaluate.",
 )
 NO_CLASSES = Message(
-    errors.FeedError, "'stratify' goes by the classes in {name!r}, the last input: give arrays with an integer a row."
+    errors.FeedError, "'stratify' reads the classes from {name!r}, the last input: give one integer for each row."
 )
 MISSING_CLASSES = Message(
     errors.FeedError,
@@ -419,7 +419,7 @@ MISSING_CLASSES = Message(
 """A warning."""
 TWO_VALIDATIONS = Message(
     errors.ModelError,
-    "Give validation data, or split it off the data: not both.",
+    "Give validation data, or a share to split off, but not both.",
 )
 METRICS_WITHOUT_DATA = Message(
     errors.ModelError,
@@ -438,7 +438,7 @@ NO_LOGITS = Message(
 )
 NO_IDS = Message(
     errors.ModelError,
-    "generate feeds tokens to the input 'input_ids', or to the only input of integers; there is {names}. "
+    "generate feeds tokens to the input 'input_ids', or to the only input of integers; the inputs are {names}. "
     "Name the input 'input_ids'.",
 )
 NO_ADAPTER = Message(
@@ -460,9 +460,9 @@ NOT_CAUSAL = Message(
 )
 SEQUENCE_TOO_LONG = Message(
     errors.ModelError,
-    "The model does not take {length} tokens, prompt and new ones together: {fault} Give a shorter prompt or less "
+    "The model does not take {length} tokens, prompt and new ones together: {fault} Give a shorter prompt or fewer "
     "'max_tokens'.",
-    "The model does not take {length} tokens, prompt and new ones together: {fault} Give a shorter prompt or less "
+    "The model does not take {length} tokens, prompt and new ones together: {fault} Give a shorter prompt or fewer "
     "'maxTokens'.",
 )
 LOGITS_NOT_FINITE = Message(
@@ -483,7 +483,7 @@ NOT_JSON = Message(errors.ModelError, "{name} cannot be read as JSON: {fault}.")
 BAD_SHARDS = Message(errors.ModelError, "'weight_map' of {name} must map weights to names of files beside it.")
 NOT_A_TOKENIZER = Message(
     errors.ModelError,
-    "'tokenizer' is {given}, which has no function encode. Give a tokenizer whose encode makes token ids of a text.",
+    "'tokenizer' is {given}, which has no function encode. Give one whose encode returns the token ids of a text.",
 )
 NOT_TOKEN_IDS = Message(
     errors.ModelError,
@@ -505,7 +505,7 @@ NOT_A_PAIR = Message(
 )
 NO_ANSWER = Message(
     errors.FeedError,
-    "Text {position} is a chat whose 'messages' do not end with one of the role 'assistant': nothing is to be learned.",
+    "Text {position} is a chat whose last message does not have the role 'assistant': there is nothing to learn.",
 )
 NOT_A_TEXT = Message(
     errors.FeedError,
@@ -519,19 +519,19 @@ NO_PROMPT = Message(
 )
 NO_END_TOKEN = Message(
     errors.ModelError,
-    "The tokenizer has no 'eos_token_id', so nothing ends one text and begins the next: give 'end_token'.",
-    "The tokenizer has no 'eos_token_id', so nothing ends one text and begins the next: give 'endToken'.",
+    "The tokenizer has no 'eos_token_id', so nothing separates two texts: give 'end_token'.",
+    "The tokenizer has no 'eos_token_id', so nothing separates two texts: give 'endToken'.",
 )
 NO_FULL_ROW = Message(
     errors.FeedError,
     "The {count} tokens of the texts fill no row of length {length} that has a token to learn. Give more text, "
-    "less 'length', or pack=False.",
+    "a smaller 'length', or pack=False.",
     "The {count} tokens of the texts fill no row of length {length} that has a token to learn. Give more text, "
-    "less 'length', or pack: false.",
+    "a smaller 'length', or pack: false.",
 )
 TEXT_TOO_LONG = Message(
     errors.FeedError,
-    "Text {position} has {count} tokens; a row of length {length} has room for {most}. Give more 'length', cut the "
+    "Text {position} has {count} tokens; a row of length {length} has room for {most}. Give a larger 'length', cut the "
     "text, or pack the texts.",
 )
 TEXT_TOO_SHORT = Message(
@@ -546,8 +546,8 @@ UNKNOWN_COMPANION = Message(
 )
 NOT_INCREMENTAL = Message(
     errors.UnsupportedError,
-    "{node}: generate cannot compute only the new tokens here, as {why}. It takes models whose tokens meet only in "
-    "products with a causal mask, such as attention.",
+    "{node}: generate cannot compute only the new tokens here, as {why}. It takes models whose tokens depend on "
+    "each other only through causal attention.",
 )
 NO_ROWS_TO_DECODE = Message(
     errors.ModelError,
@@ -579,9 +579,9 @@ RATE_WITHOUT_OPTIMIZER = Message(
 METRIC_TWICE = Message(errors.ModelError, "The metric {name!r} is given twice.")
 TRAIN_METRICS_STREAM = Message(
     errors.ModelError,
-    "'train_metrics' evaluates the training data again after each epoch, which takes arrays; this data is a stream. "
+    "'train_metrics' evaluates the training data again after each epoch, which needs arrays; this data is a stream. "
     "Give rows of it as validation_data.",
-    "'trainMetrics' evaluates the training data again after each epoch, which takes arrays; this data is a stream. "
+    "'trainMetrics' evaluates the training data again after each epoch, which needs arrays; this data is a stream. "
     "Give rows of it as validationData.",
 )
 METRIC_FAILED = Message(errors.TrainwebError, "The metric {name!r} failed: {error}")
@@ -591,9 +591,9 @@ METRIC_VALUE = Message(
 NO_PREDICTIONS = Message(
     errors.ModelError,
     "Metrics compare an output of the eval model with a target; it has {names}. Name the output among "
-    "additional_output_names when the artifacts are built, and as 'predictions' where there are several.",
+    "additional_output_names when the artifacts are built, and as 'predictions' if there are several.",
     "Metrics compare an output of the eval model with a target; it has {names}. Name the output among "
-    "additionalOutputNames in the config of createFromModel, and as 'predictions' where there are several.",
+    "additionalOutputNames in the config of createFromModel, and as 'predictions' if there are several.",
 )
 METRIC_SHAPES = Message(
     errors.FeedError, "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}."
@@ -609,12 +609,12 @@ METRIC_CLASS = Message(
     "{name}: the target {value} is not one of the {count} classes; 'ignoreIndex' leaves one out.",
 )
 
-# Likely causes when one batch cannot be learned. They are texts of a report and are never raised.
+# Likely causes when one batch cannot be learned: texts of a report, never raised.
 
 OVERFIT_NAN = Message(
     errors.NumericsError,
-    "Loss or gradients are NaN or infinite at step {step}: the session's option debug.check_numerics tells where.",
-    "Loss or gradients are NaN or infinite at step {step}: the session's option debug.checkNumerics tells where.",
+    "Loss or gradients are NaN or infinite at step {step}: the session's option debug.check_numerics shows where.",
+    "Loss or gradients are NaN or infinite at step {step}: the session's option debug.checkNumerics shows where.",
 )
 OVERFIT_NO_GRADIENT = Message(
     errors.TrainwebError,
@@ -631,8 +631,8 @@ OVERFIT_UNCHANGED = Message(
 )
 OVERFIT_EXPLODES = Message(
     errors.TrainwebError,
-    "The norm of the gradients grows from {first} to {most}: take a lower learning rate, or clip_grad_norm.",
-    "The norm of the gradients grows from {first} to {most}: take a lower learning rate, or clipGradNorm.",
+    "The norm of the gradients grows from {first} to {most}: use a lower learning rate, or clip_grad_norm.",
+    "The norm of the gradients grows from {first} to {most}: use a lower learning rate, or clipGradNorm.",
 )
 OVERFIT_RISES = Message(
     errors.TrainwebError,
@@ -669,17 +669,17 @@ NO_ROOM = Message(
 NO_STORAGE = Message(
     errors.StorageError,
     "There is no storage for checkpoints here, neither a private file system nor IndexedDB ({reason}). "
-    "Keep the bytes that saveCheckpoint gives.",
+    "Keep the bytes that saveCheckpoint returns.",
 )
 NO_BACKEND = Message(
     errors.StorageError,
     "There is no storage for checkpoints of backend {backend!r} here ({reason}). "
-    "Leave the backend out to take another one, or keep the bytes that saveCheckpoint gives.",
+    "Leave out the backend to use another, or keep the bytes that saveCheckpoint returns.",
 )
 NO_SNAPSHOT = Message(
     errors.CheckpointError, "This is not a checkpoint of a store: its format is {given!r}, expected {expected!r}."
 )
-OTHER_SNAPSHOT = Message(errors.CheckpointError, "The checkpoint is of a session with other {what}.")
+OTHER_SNAPSHOT = Message(errors.CheckpointError, "The checkpoint belongs to a session with other {what}.")
 BAD_FIELD = Message(
     errors.CheckpointError,
     "The checkpoint has {given} as {field}, expected {expected}. The file was changed after it was written. "
@@ -687,13 +687,13 @@ BAD_FIELD = Message(
 )
 OTHER_FIT = Message(
     errors.ModelError,
-    "The checkpoint {name!r} is of a fit with {option} {stored!r}, and this one has {given!r}. Give the same value, "
-    "take another name, or delete the checkpoint.",
+    "The checkpoint {name!r} belongs to a fit with {option} {stored!r}, and this one has {given!r}. Give the same "
+    "value, choose another name, or delete the checkpoint.",
 )
 UNWATCHED_EPOCH = Message(
     errors.ModelError,
     "The checkpoint {name!r} has no value of {metric!r} for epoch {epoch}, which early stopping or the schedule needs. "
-    "Give the metrics that the fit began with, take another name, or delete the checkpoint.",
+    "Give the metrics that the fit began with, choose another name, or delete the checkpoint.",
 )
 NO_FIT = Message(
     errors.CheckpointError,
@@ -773,14 +773,14 @@ EMA_WITHOUT_OPTIMIZER = Message(
 OTHER_OPTIMIZER = Message(
     errors.CheckpointError,
     "The checkpoint has the optimizer state of {stored}, and this session's optimizer is {own}. "
-    "Load it into a session with that optimizer, or take a checkpoint without optimizer state.",
+    "Load it into a session with that optimizer, or use a checkpoint without optimizer state.",
 )
 EMA_IN_TRAINING = Message(
     errors.SessionError, "Only eval steps of a training session can read averages of the parameters: leave out 'ema'."
 )
 NO_AVERAGES = Message(
     errors.SessionError,
-    "The session keeps no averages of its parameters: make it, or its artifacts, with the setting 'ema'.",
+    "The session keeps no averages of its parameters: create it, or its artifacts, with the setting 'ema'.",
 )
 UNKNOWN_IN_GROUP = Message(
     errors.ModelError, "A group names {name!r}, which is not a trained parameter; they are {names}."

@@ -64,7 +64,7 @@ class Metric(ABC):
 
     name: str
     better: str | None = "max"
-    """Which is better, "min" or "max"; None: it is no number."""
+    """Which is better, "min" or "max"; None: it is not a number."""
     reads_outputs = True
     """True if it reads predictions and targets, not only the loss."""
 
@@ -110,7 +110,7 @@ class Classified(Metric):
     Parameters
     ----------
     ignore_index : int or None
-        Targets of this class do not count.
+        Class of targets to ignore.
     """
 
     count = "parts"
@@ -146,9 +146,9 @@ class TopK(Classified):
     Parameters
     ----------
     k : int
-        Number of classes that may be named.
+        Number of highest scores among which the target must be.
     ignore_index : int or None
-        Targets of this class do not count.
+        Class of targets to ignore.
     """
 
     @checked
@@ -169,9 +169,10 @@ class OfClasses(Classified):
     Parameters
     ----------
     average : {"macro", "micro", "weighted", "none"}
-        Over classes: each alike, all places together, each by how often it is the target, or a value for each class.
+        Mean over classes ("macro"), over all places ("micro"), over classes by their number of targets ("weighted"),
+        or a value for each class ("none").
     ignore_index : int or None
-        Targets of this class do not count.
+        Class of targets to ignore.
     """
 
     score: Formula
@@ -297,7 +298,7 @@ class AreaUnderCurve(Metric):
 
 @metric("perplexity")
 class Perplexity(Metric):
-    """The exponential of the mean loss, where that is a cross entropy in nats."""
+    """The exponential of the mean loss, which must be a cross entropy in nats."""
 
     better = "min"
     reads_outputs = False

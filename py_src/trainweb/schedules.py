@@ -53,7 +53,7 @@ class Schedule:
         Raises
         ------
         ModelError
-            `step` is no integer >= 0.
+            `step` is not an integer >= 0.
         """
         raise NotImplementedError
 
@@ -81,7 +81,7 @@ class ByFormula(Schedule, metaclass=Hiding, hidden=("changes", "factor", "rule",
     warmup : int
         Steps over which the rate rises to `learning_rate`.
     warmup_start : float
-        Start of the rise, as a part of the learning rate.
+        Start of the rise, as a share of `learning_rate`.
     """
 
     factor: ClassVar[Formula]
@@ -185,18 +185,18 @@ class Constant(ByFormula):
 
 @schedule
 class Linear(ByFormula):
-    """A straight line from `start` to `end`, and `end` from then on.
+    """A straight line from `start` to `end`, then constant.
 
     Parameters
     ----------
     learning_rate : float
         The rate after the warm-up.
     total : int
-        Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps.
+        Optimizer steps of the whole schedule, with the warm-up. In a fit the default is all its steps.
     start : float
-        The first rate after the warm-up, in parts of `learning_rate`.
+        The first rate after the warm-up, as a share of `learning_rate`.
     end : float
-        The last rate, in parts of `learning_rate`.
+        The last rate, as a share of `learning_rate`.
     """
 
     total: Steps
@@ -208,16 +208,16 @@ class Linear(ByFormula):
 
 @schedule
 class Cosine(ByFormula):
-    """Half a wave of the cosine down to `end`, and `end` from then on, https://arxiv.org/abs/1608.03983.
+    """Half a cosine wave down to `end`, then constant, https://arxiv.org/abs/1608.03983.
 
     Parameters
     ----------
     learning_rate : float
         The rate after the warm-up.
     total : int
-        Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps.
+        Optimizer steps of the whole schedule, with the warm-up. In a fit the default is all its steps.
     end : float
-        The last rate, in parts of `learning_rate`.
+        The last rate, as a share of `learning_rate`.
     """
 
     total: Steps
@@ -228,7 +228,7 @@ class Cosine(ByFormula):
 
 @schedule
 class Step(ByFormula):
-    """Times `gamma` after every so many steps.
+    """Multiply the rate by `gamma` after every `every` steps.
 
     Parameters
     ----------
@@ -248,7 +248,7 @@ class Step(ByFormula):
 
 @schedule
 class Exponential(ByFormula):
-    """Times `gamma` after every step.
+    """Multiply the rate by `gamma` after every step.
 
     Parameters
     ----------
@@ -265,18 +265,18 @@ class Exponential(ByFormula):
 
 @schedule
 class Polynomial(ByFormula):
-    """The remaining share of the steps to a power, down to `end`, and `end` from then on.
+    """Fall to `end` as a power of the remaining share of the steps, then constant.
 
     Parameters
     ----------
     learning_rate : float
         The rate after the warm-up.
     total : int
-        Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps.
+        Optimizer steps of the whole schedule, with the warm-up. In a fit the default is all its steps.
     power : float
         The exponent.
     end : float
-        The last rate, in parts of `learning_rate`.
+        The last rate, as a share of `learning_rate`.
     """
 
     total: Steps
@@ -288,20 +288,20 @@ class Polynomial(ByFormula):
 
 @schedule
 class OneCycle(ByFormula):
-    """Up to `learning_rate` along a cosine, and down to nearly nothing, https://arxiv.org/abs/1708.07120.
+    """Rise to `learning_rate` along a cosine, then fall to nearly zero, https://arxiv.org/abs/1708.07120.
 
     Parameters
     ----------
     learning_rate : float
         The highest rate.
     total : int
-        Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps.
+        Optimizer steps of the whole schedule, with the warm-up. In a fit the default is all its steps.
     rise : float
         Share of the steps in which the rate rises.
     start : float
-        The first rate, in parts of `learning_rate`.
+        The first rate, as a share of `learning_rate`.
     end : float
-        The last rate, in parts of `learning_rate`.
+        The last rate, as a share of `learning_rate`.
     """
 
     total: Steps
@@ -321,7 +321,7 @@ class OneCycle(ByFormula):
 
 @schedule
 class Plateau(ByFormula):
-    """Times `reduction` when a metric has not become better for a while: tell it with `observe`.
+    """Multiply the rate by `reduction` if a metric stops improving; report the metric with `observe`.
 
     Parameters
     ----------
@@ -330,15 +330,15 @@ class Plateau(ByFormula):
     reduction : float
         Factor of the rate.
     patience : int
-        Observations without a better one that are let pass.
+        Observations without improvement before the rate falls.
     threshold : float
-        By what share of the best metric another must be better.
+        Share of the best metric by which a better one must differ.
     mode : {"min", "max"}
-        "min" if less is better, "max" if more is.
+        "min" if lower metrics are better, "max" if higher ones are.
     cooldown : int
-        Observations after a change that do not count.
+        Observations to ignore after a change.
     least : float
-        The rate is not lowered further than this, in parts of `learning_rate`.
+        Lowest rate, as a share of `learning_rate`.
     """
 
     reduction: Annotated[float, Number(above=0, below=1)] = 0.1

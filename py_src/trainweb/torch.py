@@ -140,7 +140,7 @@ def _loss(loss: LossType | str | Mapping[str, Any] | None) -> dict[str, Any] | N
     )
     if given.get("type") not in LOSSES:
         raise ModelError(
-            f"loss {given.get('type')!r} is none of {', '.join(LOSSES)}: compute it in the module, with loss=None."
+            f"loss {given.get('type')!r} is not one of {', '.join(LOSSES)}: compute it in the module, with loss=None."
         )
     given = {OTHER_NAMES.get(name, name): value for name, value in given.items()}
     if given["type"] == "CrossEntropyLoss":
@@ -386,18 +386,18 @@ def _untold(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> list[str]:
     own = _own_backwards(result)
     if own:  # their forward runs without gradients, too
         return [
-            f"{', '.join(own)} is an autograd.Function with a backward of its own, and a file has its forward alone: "
+            f"{', '.join(own)} is an autograd.Function with its own backward, and a file contains only the forward: "
             "write it with detach(), as x + (f(x) - x).detach() for gradients that go straight through."
         ]
     if watch.has_hook:
         return [
-            "forward calls register_hook, which changes gradients, and is in no file: write it with detach(), as "
+            "forward calls register_hook, which changes gradients and is not in the file: write it with detach(), as "
             "x.detach() * (1 + r) - x * r for a gradient times -r."
         ]
     if not watch.without:
         return []
     names = ", ".join(list(watch.without)[:_SHOWN])
-    return [f"forward computes {names} under torch.no_grad(), of which no file tells: call detach() instead."]
+    return [f"forward computes {names} under torch.no_grad(), which no file records: call detach() instead."]
 
 
 def _own_backwards(result: torch.Tensor) -> list[str]:

@@ -140,7 +140,7 @@ def test_other_settings_are_tried(page: Page) -> None:
     expect(page.locator("#javascript")).to_contain_text('loss: "MSELoss"')
     page.select_option("#loss", "none: it is the output")
     verdict(page, "first.onnx does not train like this.")
-    expect(page.locator("#problems")).to_contain_text("is no loss yet: name one")
+    expect(page.locator("#problems")).to_contain_text("is not a loss yet: name one")
     expect(page.locator("#trial")).to_be_hidden()
 
 
@@ -318,7 +318,7 @@ def test_safetensors_are_listed_and_told_apart(page: Page) -> None:
     expect(page.locator("#parameter-count")).to_have_text("2 tensors with 17 numbers.")
     for make in BROKEN.values():
         give(page, ("broken.safetensors", make()))
-        expect(page.locator("#verdict")).to_contain_text("It is no safetensors file")
+        expect(page.locator("#verdict")).to_contain_text("It is not a safetensors file")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

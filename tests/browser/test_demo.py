@@ -266,7 +266,7 @@ def test_a_photograph_is_read_as_the_image_that_mnist_has(trained: Page, dark: b
 
 def test_what_is_no_photograph_of_a_digit_is_said(fresh: Page) -> None:
     empty = png(np.full((60, 60), 230, np.uint8))
-    for data, text in ((b"GIF89", "no image that the browser can read"), (empty, "No ink was found")):
+    for data, text in ((b"GIF89", "not an image that the browser can read"), (empty, "There is no digit")):
         fresh.set_input_files("#photo-file", {"name": "x.png", "mimeType": "image/png", "buffer": data})  # type: ignore[arg-type]
         expect(fresh.locator("#alert")).to_contain_text(text)
     file = {"name": "digit.png", "mimeType": "image/png", "buffer": photograph(held_out_images(1)[0][0, 0], dark=True)}

@@ -308,7 +308,7 @@ def test_what_is_no_csv_file_or_setting(js: JsPage) -> None:
         ("TypeError", "'columns' must be an object, got a number."),
         ("TypeError", "'columns['x']' must be an array of strings, got a number."),
         ("ModelError", "columns['x'] is []; it must be a column, or several."),
-        ("FeedError", "the file is no text in UTF-8: save it as such."),
+        ("FeedError", "the file is not a text in UTF-8: save it as such."),
         ("FeedError", "the file was answered with HTTP status 404."),
     ]
 

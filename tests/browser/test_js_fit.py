@@ -517,8 +517,8 @@ def test_what_goes_wrong_meanwhile(js: JsPage) -> None:
     errors, is_same, end = found
     assert is_same and end == "done"
     assert [(e["name"], e["message"][:44]) for e in errors] == [
-        ("SessionError", "This session is being fitted: wait until the"),
-        ("SessionError", "This session is being fitted: wait until the"),
+        ("SessionError", "A fit of this session is running: wait until"),
+        ("SessionError", "A fit of this session is running: wait until"),
         ("RangeError", "of mine"),
         ("RangeError", "of the data"),
         ("TrainwebError", "The loss is nan at step 1 of epoch 1; the pa"),
@@ -554,7 +554,7 @@ WRONG = [
         "data(8)",
         "{ ema: true }",
         "SessionError",
-        "no averages of its parameters: make it, or its artifacts, with the setting 'ema'",
+        "no averages of its parameters: create it, or its artifacts, with the setting 'ema'",
     ),
     ("data(8)", "{ seed: -1 }", "ModelError", "seed is -1"),
     ("data(8)", "{ metrics: ['accuracy'] }", "ModelError", "Metrics need validation data: give validationData"),

@@ -236,7 +236,7 @@ def test_a_bad_label_or_row_is_named_with_its_row(js: JsPage) -> None:
     assert {error["name"] for error in found.values()} == {"FeedError"} and len(found) == 14
     for name in ("shuffled", "in order", "a stream", "a stream, accumulated", "batches", "watched"):
         error = found[name]
-        place = f"It stands in 'labels' of row 50 of the data (batch {error['batch']} of epoch 1)."
+        place = f"It is in 'labels' of row 50 of the data (batch {error['batch']} of epoch 1)."
         assert error["message"].endswith(place), name
         assert [error[n] for n in ("value", "input", "row", "epoch")] == [9, "labels", 50, 1]
         if name not in ("shuffled", "watched"):
@@ -249,9 +249,9 @@ def test_a_bad_label_or_row_is_named_with_its_row(js: JsPage) -> None:
     assert found["shuffled"]["batch"] == native_error.value.batch == found["watched"]["batch"]
     for name in ("validation", "validation stream", "metric"):
         assert "'labels' of row 13 of the validation data (batch 2 of epoch 1)." in found[name]["message"], name
-    assert "do not count, give the loss ignoreIndex: -100. It stands in" in found["padding"]["message"]
+    assert "To ignore such labels, give the loss ignoreIndex: -100. It is in" in found["padding"]["message"]
     for name in ("disposed", "bucket"):
-        assert "Row 37 of the data has a tensor as 'x' that is disposed" in found[name]["message"], name
+        assert "Row 37 of the data has a disposed tensor as 'x'" in found[name]["message"], name
     assert "Row 37 of the data has float32[2] as 'x'" in found["short"]["message"]
     assert "Batch 0 of the data is a number" in found["no batch"]["message"]
 

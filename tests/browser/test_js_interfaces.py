@@ -115,9 +115,7 @@ OTHERS = """{ executionProviders: ["webgpu", "wasm"], graphOptimizationLevel: "d
 def test_options_that_change_nothing_are_accepted_with_one_warning(js: JsPage) -> None:
     make = "const s = await TrainingSession.create(golden('mlp'), {}); await s.release();"
     (text,) = warnings_of(js, make.replace("{}", OTHERS))
-    assert text.startswith(
-        "trainweb: These options are accepted and change nothing here: executionProviders='webgpu' ("
-    )
+    assert text.startswith("trainweb: These options have no effect here: executionProviders='webgpu' (")
     for part in (
         *("graphOptimizationLevel='disabled' (every plan is optimized)", "executionMode='parallel' (", "ep.a='1' ("),
         *("enableCpuMemArena=false (", "enableMemPattern=false (", "interOpNumThreads=4 ("),

@@ -101,7 +101,7 @@ def natively(built: Artifacts) -> tuple[list[float], list[np.ndarray]]:
         losses = []
         for _ in range(3):
             losses.append(float(session.train_step({"data": SHORT})["loss"]))
-            with pytest.raises(LimitError, match=f"goes on after {LIMIT} iterations"):
+            with pytest.raises(LimitError, match=f"exceeds the limit of {LIMIT} iterations"):
                 session.train_step({"data": LONG})
             losses.append(float(session.train_step({"data": SHORT})["loss"]))
             session.optimizer_step()
@@ -122,7 +122,7 @@ def test_a_loop_that_data_end_trains_in_the_page(browser: Browser, plain_site: S
         losses, weights, errors = page.run(OPEN[origin] + ENDED_BY_DATA, short=to_json(SHORT), long=to_json(LONG))
     for error in errors:
         assert error["name"] == "LimitError"
-        assert f"goes on after {LIMIT} iterations" in error["message"] and "limits.loopIterations" in error["message"]
+        assert f"limit of {LIMIT} iterations" in error["message"] and "limits.loopIterations" in error["message"]
     expected, arrays = natively(built)
     np.testing.assert_allclose(losses, expected, rtol=1e-6)
     for found, array in zip(weights, arrays, strict=True):

@@ -56,7 +56,7 @@ FIT = """
 
 
 def built(shape: list[Any], loss: Any) -> Artifacts:
-    """x -> Mul(1) = y: what is fed are the predictions; y is no output of the eval model."""
+    """x -> Mul(1) = y: what is fed are the predictions; y is not an output of the eval model."""
     node = helper.make_node("Mul", ["x", "w"], ["y"], "product")
     return build_artifacts(
         make_model([node], {"x": shape}, {"y": shape}, {"w": np.ones(1, np.float32)}), loss=loss, optimizer="AdamW"

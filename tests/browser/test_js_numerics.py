@@ -125,7 +125,7 @@ def test_what_goes_wrong_in_the_optimizer_and_in_a_fit(js: JsPage) -> None:
     assert update == ["NumericsError", "AdamWOptimizer", read]
     assert fit == ["NumericsError", "Log node 'the l'", 1, 2, 1]
     assert steps[:2] == ["NumericsError", "Log node 'the l'"]
-    assert inference.startswith("debug.checkNumerics is of the steps of a TrainingSession")
+    assert inference.startswith("debug.checkNumerics is for steps of a TrainingSession")
 
 
 @pytest.mark.parametrize(

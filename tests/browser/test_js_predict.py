@@ -149,7 +149,7 @@ def test_rates_and_refusals(page: JsPage) -> None:
         "SessionError: ",
         "FeedError: ",
         "FeedError: ",
-        *["FeedError: Row 0 of the data has a tensor as 'x' that is disposed"] * 3,
+        *["FeedError: Row 0 of the data has a disposed tensor as 'x'"] * 3,
     ]
     for text, start in zip(said, expected, strict=True):
         assert text.startswith(start), text

@@ -37,7 +37,7 @@ def test_a_stratified_fit_is_that_of_python(js: JsPage) -> None:
     assert bytes(found) == expected
     assert history.epochs[1].validation is not None and matrix == history.epochs[1].validation["confusionMatrix"]
     assert [sum(row) for row in matrix][:3] == [5, 5, 5]
-    assert "'stratify' is of 'validationSplit'" in wrong
+    assert "'stratify' needs 'validationSplit'" in wrong
 
 
 def test_a_split_that_lacks_a_class_warns(js: JsPage) -> None:

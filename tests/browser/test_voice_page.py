@@ -265,7 +265,7 @@ def payloads(files: list[tuple[str, bytes]]) -> list[Any]:
 
 
 UNFIT = {
-    "no model": (b"this is no model", [TOKENIZER], "model.onnx cannot be taught here: "),
+    "no model": (b"this is not a model", [TOKENIZER], "model.onnx cannot be taught here: "),
     "no language": ((ROOT / "docs" / "first.onnx").read_bytes(), [TOKENIZER], "model.onnx cannot be taught here: "),
     "no tokenizer": (b"", [("tokenizer.json", b"{}")], "tokenizer.json is no tokenizer that this page reads: "),
     "pictures": (

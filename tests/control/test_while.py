@@ -192,7 +192,7 @@ def test_the_limit_is_an_error_and_can_be_raised() -> None:
         np.testing.assert_allclose(session.run(None, feeds)[1], expected[1], rtol=1e-5)
         session.release()
     session = InferenceSession(proto, {"limits": {"loop_iterations": ran - 1}})
-    with pytest.raises(LimitError, match=f"grow.*goes on after {ran - 1} iterations.*loop_iterations"):
+    with pytest.raises(LimitError, match=f"grow.*exceeds the limit of {ran - 1} iterations.*loop_iterations"):
         session.run(None, feeds)
     # A run that ends in time is as good as before.
     np.testing.assert_allclose(
@@ -251,7 +251,7 @@ def test_a_step_beyond_the_limit_leaves_the_session_as_it_was() -> None:
             for _ in range(3):
                 losses.append(session.train_step({"data": short})["loss"])
                 if fails:
-                    with pytest.raises(LimitError, match="goes on after 4 iterations"):
+                    with pytest.raises(LimitError, match="exceeds the limit of 4 iterations"):
                         session.train_step({"data": long})
                 losses.append(session.train_step({"data": short + 1})["loss"])
                 session.optimizer_step()

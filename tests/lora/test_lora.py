@@ -192,7 +192,7 @@ def test_a_tied_weight_is_merged_for_its_layer_alone() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"targets": ["q_prj"]}, r"'q_prj' is no module.*q_proj.*Did you mean 'q_proj'"),
+        ({"targets": ["q_prj"]}, r"'q_prj' is not a module.*q_proj.*Did you mean 'q_proj'"),
         ({"rank": 0}, "rank of adapters is 0"),
         ({"rank": True}, "rank of adapters is True"),
         ({"alpha": float("nan")}, "alpha is nan"),

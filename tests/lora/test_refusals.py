@@ -156,7 +156,7 @@ def test_of_modules_to_save_one_must_be_there() -> None:
     adapted = inject(model, config=LoraConfig(("c_attn",), 2, modules_to_save=("score", "classifier")))
     heads = {f"classifier.{part}.{kind}" for part in ("dense", "out_proj") for kind in ("weight", "bias")}
     assert {n for n in adapted.parameter_names if "lora" not in n} == heads
-    with pytest.raises(ModelError, match=r"modules_to_save: 'score' is no module that can be saved.*classifier"):
+    with pytest.raises(ModelError, match=r"modules_to_save: 'score' is not a module that can be saved.*classifier"):
         inject(model, config=LoraConfig(("c_attn",), 2, modules_to_save=("score",)))
     with pytest.raises(ModelError, match="modules_to_save: 'score'"):
         inject(model, ["c_attn"], modules_to_save=["classifier", "score"])

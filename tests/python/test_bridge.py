@@ -280,6 +280,6 @@ def test_texts_on_artifacts_have_the_names_of_the_page() -> None:
     assert (reasons["fc1.bias"], reasons["fc2.bias"]) == ("named in requiresGrad", "not named in requiresGrad")
     missing = answer(bridge.inspect_model(read("base.onnx"), "{}", "{}"))["missingLoss"]
     assert missing == (
-        "Output 'logits' has shape [batch, 4] and is no loss yet: name one, such as CrossEntropyLoss for classes, "
+        "Output 'logits' has shape [batch, 4] and is not a loss yet: name one, such as CrossEntropyLoss for classes, "
         "MSELoss or L1Loss for numbers, BCEWithLogitsLoss for yes and no."
     )

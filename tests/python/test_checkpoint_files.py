@@ -307,7 +307,7 @@ def test_what_is_too_large_for_bytes_says_to_give_a_path(monkeypatch: pytest.Mon
         write_checkpoint(sample())
     page = vars(caught.value)[messages.PAGE_TEXT]
     assert "path" not in page
-    assert "at most 100. Take the parameters by getContiguousParameters() or exportWeights()." in page
+    assert "at most 100. Get the parameters with getContiguousParameters() or exportWeights()." in page
 
 
 @pytest.mark.skipif(not ORT_PYTHON, reason="TRAINWEB_ORT_PYTHON names no Python with onnxruntime-training")

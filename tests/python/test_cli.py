@@ -118,7 +118,7 @@ def test_a_bundle_within_a_budget(artifacts: Path, capsys: pytest.CaptureFixture
     ("arguments", "message"),
     [
         (["artifacts", "missing.onnx"], "missing.onnx"),
-        (["artifacts", str(GOLDEN / "base.onnx"), "--loss", "Nope"], "'Nope' is none of"),
+        (["artifacts", str(GOLDEN / "base.onnx"), "--loss", "Nope"], "'Nope' is not one of"),
         (["inspect", str(GOLDEN / "trace.json")], "ModelError"),
         (["export", ".", "x", "-o", "y"], "does not exist"),
     ],
@@ -215,7 +215,7 @@ def test_code_is_not_given_for_what_it_cannot_say() -> None:
 
 def test_artifacts_ask_for_a_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["artifacts", str(GOLDEN / "base.onnx"), "-o", str(tmp_path / "made")]) == 1
-    assert "'logits' has shape [batch, 4] and is no loss yet" in capsys.readouterr().err
+    assert "'logits' has shape [batch, 4] and is not a loss yet" in capsys.readouterr().err
     assert not (tmp_path / "made").exists()
 
 

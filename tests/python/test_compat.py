@@ -220,7 +220,7 @@ def test_immutable_weights_are_those_of_the_real_interface(
 def test_what_cannot_be_done_is_refused() -> None:
     data = model().SerializeToString()
     for wrong, error, text in (
-        ({"loss_output_name": "zz"}, ModelError, "'zz' is no output of the model; there are logits, loss"),
+        ({"loss_output_name": "zz"}, ModelError, "'zz' is not an output of the model; there are logits, loss"),
         ({"training_optimizer_name": "LampOptimizer"}, UnsupportedError, "did you mean 'LambOptimizer'"),
         ({"use_mixed_precision": True}, UnsupportedError, "use_mixed_precision is True; only False"),
         ({"use_fp16_moments": True}, UnsupportedError, "float32"),

@@ -164,7 +164,7 @@ def test_csv(tmp_path: Path) -> None:
         ("a\n", {"columns": {"x": "a"}}, "The data has no rows"),
         ("", {"columns": {"x": "a"}}, "The data has no rows"),
         ("a\n1\n", {"columns": {"x": "a"}, "dtypes": {"y": "int64"}}, "'y' is not one of the inputs"),
-        ("a\n1\n", {"columns": {"x": "a"}, "dtypes": {"x": "float16"}}, "'x' cannot be float16 from a file"),
+        ("a\n1\n", {"columns": {"x": "a"}, "dtypes": {"x": "float16"}}, "'x' cannot be read as float16"),
         ("a\n1\n", {"columns": {"x": "a"}, "classes": {"y": ["cat"]}}, "'y' is not one of the inputs"),
         ("a\n1\nnan\n", {"columns": {"x": "a"}}, "Line 3, column 'a': the value is missing"),
         ("a\n1\n1_0\n", {"columns": {"x": "a"}}, "Line 3, column 'a': '1_0' is not a valid float32"),

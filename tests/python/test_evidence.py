@@ -38,7 +38,7 @@ def convolution(weight: str, bias: str, matrix: str, *, producer: str = "pytorch
 
 @pytest.mark.parametrize("names", [("onnx::Conv_15", "onnx::Conv_16"), ("61", "62")], ids=["named", "numbered"])
 def test_a_folded_convolution_is_trained_with_a_warning(names: tuple[str, str]) -> None:
-    """In evaluation mode the exporter folds batch normalization: what is trained is no parameter of the module."""
+    """In evaluation mode the exporter folds batch normalization: what is trained is not a parameter of the module."""
     with pytest.warns(UserWarning, match=r"folded into it.*TrainingMode\.TRAINING"):
         decisions = {d.name: d for d in build_artifacts(convolution(*names, "onnx::MatMul_20")).decisions}
     assert all(decisions[name].trained and decisions[name].doubtful for name in names)

@@ -235,7 +235,7 @@ def test_a_cancelled_fit_leaves_a_session_that_can_be_fitted() -> None:
             trainer = Trainer(s)
             task = asyncio.create_task(trainer.fit_async(rows(400), batch_size=1, epochs=100, progress=False))
             await asyncio.sleep(0)
-            with pytest.raises(SessionError, match="is being fitted"):
+            with pytest.raises(SessionError, match="fit of this session is running"):
                 trainer.fit(rows())
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -339,7 +339,7 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (rows(8), {"clip_grad_norm": 0}, ModelError, "clip_grad_norm is 0; it must be a number greater than 0"),
     (rows(8), {"clip_grad_value": "a"}, ModelError, "clip_grad_value is 'a'; it must be a number greater than 0"),
     (rows(8), {"ema": 1}, ModelError, "ema is 1; it must be true or false"),
-    (rows(8), {"ema": True}, SessionError, "keeps no averages of its parameters: make it, or its artifacts"),
+    (rows(8), {"ema": True}, SessionError, "keeps no averages of its parameters: create it, or its artifacts"),
     (rows(8), {"seed": -1}, ModelError, "seed is -1"),
     (rows(8), {"remainder": "cut"}, ModelError, "remainder is 'cut'; it must be keep, drop or pad"),
     (rows(8), {"metrics": ["accuracy"]}, ModelError, "Metrics need validation data"),
@@ -437,7 +437,7 @@ def test_a_generator_that_is_used_up_is_told() -> None:
     each = [{n: a[k] for n, a in data.items()} for k in range(6)]
     for options in ({}, {"validation_data": iter(each)}):
         given = data if options else iter(each)
-        with session() as s, pytest.raises(FeedError, match=r"no rows in epoch 2: .* Give the function that makes it"):
+        with session() as s, pytest.raises(FeedError, match=r"no rows in epoch 2: .* the function that creates it"):
             Trainer(s).fit(given, epochs=2, progress=False, **options)
 
 
@@ -495,7 +495,7 @@ def test_a_bad_label_is_named_with_its_row(case: str) -> None:
     with session() as s, pytest.raises(FeedError, match="the label 9 at position") as found:
         Trainer(s).fit(data, progress=False, **({"batch_size": 8} | options))
     error = found.value
-    assert str(error).endswith(f"It stands in 'labels' of row 50 of the data (batch {error.batch} of epoch 1).")
+    assert str(error).endswith(f"It is in 'labels' of row 50 of the data (batch {error.batch} of epoch 1).")
     assert (error.value, error.input, error.row, error.epoch) == (9, "labels", 50, 1)
     if "seed" not in options:
         assert (error.batch, error.position) == ((8, 1) if case == "batches" else (7, 2))
@@ -513,7 +513,7 @@ def test_a_bad_label_of_validation_data_is_named_with_its_row() -> None:
 
 def test_labels_of_padding_name_the_setting() -> None:
     for label in (-100, -1, 255):
-        with session() as s, pytest.raises(FeedError, match=f"do not count, give the loss ignore_index={label}\\."):
+        with session() as s, pytest.raises(FeedError, match=f"such labels, give the loss ignore_index={label}\\."):
             s.train_step(batch() | {"labels": np.full(6, label)})
 
 

@@ -208,7 +208,7 @@ def test_limits_hold() -> None:
         with connect(fleet.url) as second:
             assert closed(second) == (1013, "there are 1 pages already")
         page.send(b"nobody asked")
-        assert closed(page)[1] == "refused: a message that nobody asked for"
+        assert closed(page)[1] == "refused: an unexpected message"
         assert node.left.wait(SECONDS)
         page, node = joined_when_free(fleet)
         node.tasks.put(task(text="x" * 1000))

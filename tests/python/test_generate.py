@@ -420,7 +420,7 @@ def test_two_inputs_of_integers_need_a_name() -> None:
     made.graph.node[1].input[0] = "sum"
     made.graph.node.insert(1, helper.make_node("Add", ["x", "z"], ["sum"]))
     made.graph.node.insert(1, made.graph.node.pop())
-    with pytest.raises(ModelError, match="there is first, other"):
+    with pytest.raises(ModelError, match="the inputs are first, other"):
         tokens_of(session_of(made), [1, 2])
 
 

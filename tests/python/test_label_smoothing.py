@@ -128,6 +128,6 @@ def test_check_tells_that_it_was_put_back(share: float, remarks: list[str]) -> N
 
 def test_a_share_that_is_no_number_is_refused() -> None:
     with pytest.raises(
-        UnsupportedError, match=r"label_smoothing of the cross entropy .* is '%share', which is no number"
+        UnsupportedError, match=r"label_smoothing of the cross entropy .* is '%share', which is not a number"
     ):
         read_model(model("rows", NOTE.format("%scores, %labels, None, 1, -100, %share", "")).SerializeToString())

@@ -162,7 +162,7 @@ def test_outputs_that_are_no_numbers_refuse_nothing_that_does_not_read_them(labe
         ({"classlabels_ints": [1], **numbers(1)}, UnsupportedError, "a classifier with one class"),
         ({**CLASSIFIERS["three classes"], "coefficients": [1.0] * 11}, ModelError, "11 coefficients for 3 rows"),
         ({"coefficients": [1.0] * 4}, ModelError, "neither classlabels_ints nor classlabels_strings"),
-        ({**CLASSIFIERS["plain scores"], "intercepts": "no"}, ModelError, "is b?'no', which is no list of numbers"),
+        ({**CLASSIFIERS["plain scores"], "intercepts": "no"}, ModelError, "is b?'no', which is not a list of numbers"),
     ],
 )
 def test_other_classifiers_are_refused_by_name(attrs: dict[str, Any], error: type[Exception], text: str) -> None:

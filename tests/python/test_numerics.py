@@ -167,7 +167,7 @@ def test_wrong_options_are_refused(debug: Any, text: str) -> None:
 
 def test_an_inference_session_refuses_it() -> None:
     net = make_model([node("Log", "x", "y")], {"x": [2]}, {"y": [2]}, {})
-    with pytest.raises(UnsupportedError, match=r"debug.check_numerics is of the steps"):
+    with pytest.raises(UnsupportedError, match=r"debug.check_numerics is for steps"):
         trainweb.InferenceSession(net.SerializeToString(), CHECKED)
 
 

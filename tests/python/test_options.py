@@ -190,7 +190,7 @@ def test_options_that_change_nothing_are_accepted_with_one_warning() -> None:
     options = trainweb.SessionOptions(**OTHERS)
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.load_model_format", "ONNX")
-    with pytest.warns(UserWarning, match="accepted and change nothing here: ") as caught, session(options=options) as s:
+    with pytest.warns(UserWarning, match="have no effect here: ") as caught, session(options=options) as s:
         warm(s)
         with session() as plain:
             warm(plain)

@@ -69,8 +69,8 @@ def test_fit_takes_it() -> None:
 @pytest.mark.parametrize(
     ("data", "options", "error", "said"),
     [
-        (SORTED, {"stratify": True}, ModelError, "'stratify' is of 'validation_split'"),
-        (iter([]), {"stratify": True, "validation_split": 0.5}, FeedError, "give arrays with an integer a row"),
+        (SORTED, {"stratify": True}, ModelError, "'stratify' needs 'validation_split'"),
+        (iter([]), {"stratify": True, "validation_split": 0.5}, FeedError, "give one integer for each row"),
         (
             {n: a[:2] for n, a in SORTED.items()},
             {"stratify": True, "validation_split": 0.1},

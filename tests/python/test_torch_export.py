@@ -215,7 +215,7 @@ def test_what_is_proved_is_written(results: tuple[dict[str, dict[str, Any]], Pat
         ("drop path", "ModelError: DropPath 'path' draws random numbers besides dropout.*drop_path_rate=0"),
         ("hooked", "ModelError: (The loss|Parameter '[ab]).*forward calls register_hook"),
         ("bounded", r"ModelError: .*does not train \['e.weight'\].*'e.weight': only a detach lies between.*max_norm"),
-        ("no such loss", "ModelError: loss 'CTCLoss' is none of CrossEntropyLoss, .*loss=None"),
+        ("no such loss", "ModelError: loss 'CTCLoss' is not one of CrossEntropyLoss, .*loss=None"),
         ("no such argument", "ModelError: dynamic: forward has no argument 'z'"),
     ],
 )

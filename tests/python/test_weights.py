@@ -103,7 +103,7 @@ def test_an_array_of_another_shape_is_not_unpacked() -> None:
         with zipfile.ZipFile(header, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(f"{first}.npy", bytes(64 << 20))
         for data, text in zip(
-            [*files, header.getvalue()], ("data shape mismatch", "has 'more'", "is no array"), strict=True
+            [*files, header.getvalue()], ("data shape mismatch", "has 'more'", "is not an array"), strict=True
         ):
             with at_most(8 << 20), pytest.raises(CheckpointError, match=text):
                 s.load_weights(data)

@@ -107,7 +107,7 @@ def own_names(recording: Recording, artifacts: Artifacts) -> dict[str, str]:
 
 
 def _account(decision: Decision | None, is_parameter: bool) -> str:
-    what = "is a parameter of the module" if is_parameter else "is no parameter of the module"
+    what = "is a parameter of the module" if is_parameter else "is not a parameter of the module"
     if decision is None:
         return f"{what}, and the file is silent about it"
     return f"{what}, but it is {'trained' if decision.trained else 'left out'}: {decision.reason}"

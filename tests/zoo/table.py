@@ -21,35 +21,8 @@ EXPORTERS = {"plain": "dynamo, `optimize=False`", "script": "TorchScript", "dyna
 HEAD = """\
 # Models
 
-This page lists small models of many architectures, exported from PyTorch, and whether they train to PyTorch's
-trajectory. The trajectory is the losses, and every parameter and running statistic after five steps of SGD and five of
-AdamW. The reference is PyTorch in float64. The distance to it may be a few times that of PyTorch in float32.
-
-`tests/zoo` contains the models and their recordings. `python -m tests.zoo.table` prints this page from a replay, which
-the tests repeat. The options of the exporters follow [export.md](export.md): training mode, and for dynamo both
-`optimize=False` and the default.
-
-The table lists the models that tests replay. Another 136 models (transformers, plain modules) and 121 functions of
-torch between two layers were tested once with torch 2.15. Of 219 files of the dynamo exporter with `optimize=False`,
-210 train to PyTorch's trajectory. Of 195 files of the TorchScript exporter it is 176. The others raise a warning or an
-error. The exceptions are the facts that no file contains: `detach`, `torch.no_grad()` and, for TorchScript,
-`padding_idx` ([export.md](export.md)).
-
-Three comparisons need an explanation:
-
-- **PyTorch's batch normalization.** At a batch of 1, PyTorch may be wrong, as for EfficientFormer. Its gradient of
-  `batch_norm` on the CPU (2.13 and 2.15) reads some gradients in the wrong order. Those have strides like
-  channels-last, for example after `flatten(2).transpose(1, 2)`. The gradient of the bias is then not their sum.
-  trainweb computes the sum, and so does PyTorch with `.contiguous()` before the transpose.
-- **Small batch norms.** The trajectories of 16 vision models leave float64 early, because their batch norms see few
-  values. The gradients of their first step are as close to float64 as PyTorch's float32 (medians within 3 times). Some
-  need a comparison after the inputs moved by one rounding. The same holds for MobileNetV2 of transformers at 32 pixels,
-  whose last norms see one pixel of each image.
-- **Small gradients.** UPerNet with AdamW differs from PyTorch, because the default `eps` is ONNX Runtime's 1e-6 instead
-  of 1e-8. Under ConvNeXt's layer scales gradients are smaller than both. With `eps=1e-8` it is as close to float64 as
-  PyTorch's float32. Parameters whose gradient is only rounding noise then move by the rate, in both.
-
-The column *trains* has these values:
+This page shows which architectures train here as in PyTorch. Each row is a small model, exported from PyTorch. The
+column *trains* has these values:
 
 - **yes**: trains to PyTorch's trajectory from the file alone.
 - **yes, named**: the same, after `requires_grad` names the parameters. The file leaves it open, and a warning says so.
@@ -59,6 +32,32 @@ The column *trains* has these values:
   are then part of the weights, and the statistics of a batch cannot be used.
 - **no**: does not train; the remark says why.
 - **-**: the exporter itself fails.
+
+The trajectory is the losses, and all parameters and running statistics after five steps of SGD and five of AdamW. The
+reference is PyTorch in float64. The distance to it may be a few times the distance of PyTorch in float32.
+
+`tests/zoo` contains the models and their recordings. `python -m tests.zoo.table` prints this page from a replay, which
+the tests repeat. The options of the exporters follow [export.md](export.md): training mode, and for dynamo both
+`optimize=False` and the default.
+
+Another 136 models (transformers, plain modules) and 121 functions of torch between two layers were tested once, with
+torch 2.15. With the dynamo exporter and `optimize=False`, 210 of 219 files train to PyTorch's trajectory; with the
+TorchScript exporter, 176 of 195. The others raise a warning or an error, except for facts that no file contains:
+`detach`, `torch.no_grad()` and, for TorchScript, `padding_idx` ([export.md](export.md)).
+
+Three comparisons need an explanation:
+
+- **PyTorch's batch normalization.** At a batch of 1, PyTorch may be wrong, as for EfficientFormer. On the CPU (2.13 and
+  2.15), its gradient of `batch_norm` reads some gradients in the wrong order: those with strides like channels-last,
+  for example after `flatten(2).transpose(1, 2)`. The gradient of the bias is then not their sum. trainweb computes the
+  sum, and so does PyTorch with `.contiguous()` before the transpose.
+- **Small batch norms.** The trajectories of 16 vision models leave float64 early, because their batch norms see few
+  values. The gradients of their first step are as close to float64 as PyTorch's float32 (medians within 3 times). Some
+  are compared after the inputs moved by one rounding. The same holds for MobileNetV2 of transformers at 32 pixels,
+  whose last norms see one pixel of each image.
+- **Small gradients.** UPerNet with AdamW differs from PyTorch, because the default `eps` is ONNX Runtime's 1e-6 instead
+  of 1e-8. Under ConvNeXt's layer scales, gradients are smaller than both. With `eps=1e-8` it is as close to float64 as
+  PyTorch's float32. In both, parameters whose gradient is only rounding noise move by the rate.
 """
 
 

@@ -228,7 +228,7 @@ def build_artifacts(
     optimizer : OptimType, Block, str or dict, optional
         None: there is no optimizer model. A str is the name of a class of `onnxblock.optim`. A dict has that name as
         "type", the arguments of the class and three more. "groups" is a list of dicts of the arguments of
-        `Optimizer.group`. With "decay_biases_and_norms" False, weight decay leaves out parameters of fewer than two
+        `Optimizer.group`. "decay_biases_and_norms" False turns off weight decay for parameters with fewer than two
         axes. "learning_rate" is the argument of that name. docs/operators.md lists all. Optimizer models with nodes of
         ai.trainweb run only in trainweb, because ONNX Runtime training has only AdamW and plain SGD.
     additional_output_names : list of str, optional
@@ -529,7 +529,7 @@ def describe_missing_loss(graph: Graph, loss_input_names: Sequence[str] | None =
     # By names that both languages take: it is read in pages, too.
     shape = ", ".join(map(str, value.shape))
     return (
-        f"Output {value.name!r} has shape [{shape}] and is no loss yet: name one, such as "
+        f"Output {value.name!r} has shape [{shape}] and is not a loss yet: name one, such as "
         f"{fits} for numbers, BCEWithLogitsLoss for yes and no."
     )
 

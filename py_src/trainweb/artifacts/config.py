@@ -38,13 +38,13 @@ LORA = {
 """Arguments of `trainweb.lora.inject`, which the page has as the setting "lora"."""
 
 LORA_DOCS = {
-    "targets": "Modules to adapt, by names or their last parts; by default the modules that PEFT adapts.",
+    "targets": "Modules to adapt, by whole names or last parts of names; by default the modules that PEFT adapts.",
     "rank": "Rank of the product B A.",
-    "alpha": "The product is multiplied by alpha / rank; `rank` unless given.",
+    "alpha": "The product is multiplied by alpha / rank; by default `rank`.",
     "dropout": "Probability with which an element of an adapter's input is zero in training steps.",
     "init": "Distribution of A: uniform, or normal with deviation 1 / rank. B starts as zero.",
     "use_rslora": "Multiply the product by alpha / sqrt(rank) instead.",
-    "use_dora": "Learn magnitudes of the columns of weights, too.",
-    "modules_to_save": "Modules that are trained whole and saved with the adapters, such as a new head.",
+    "use_dora": "Also learn magnitudes of the columns of weights (DoRA).",
+    "modules_to_save": "Modules to train whole and to save with the adapters, such as a new head.",
     "seed": "Seed of the random numbers.",
 }

@@ -181,7 +181,7 @@ def _expand(
                 f"expression for one; there are {_some(list(initializers))}."
             )
         if not names:
-            warn(f"{argument}: {pattern!r:.80} is no initializer of the model.")
+            warn(f"{argument}: {pattern!r:.80} is not an initializer of the model.")
         found.update(names)
     return [name for name in initializers if name in found]
 

@@ -44,7 +44,7 @@ def read_checkpoint(source: Any, *, limits: Limits | Mapping[str, int] | None = 
     Raises
     ------
     CheckpointError
-        The file is no checkpoint, is corrupt or truncated, or has a version that is not supported.
+        The file is not a checkpoint, is corrupt or truncated, or has a version that is not supported.
     LimitError
         It exceeds `limits`.
     """

@@ -302,7 +302,7 @@ class NativeTrainingSession(SessionBase):
         self._outputs = [v.name for v in base.outputs]
         if parameters.loss_output_name not in self._outputs:
             raise ModelError(
-                f"The loss {parameters.loss_output_name!r} is no output of the model; there are "
+                f"The loss {parameters.loss_output_name!r} is not an output of the model; there are "
                 f"{', '.join(self._outputs)}."
             )
         others = [name for name in self._outputs if name != parameters.loss_output_name]

@@ -142,8 +142,8 @@ class _Loop:
         if depth > LOOP_DEPTH or most > LOOP_NEST_TRIPS:
             raise LimitError(
                 f"{self.b.node}: {depth} loops within each other have up to {most} iterations; a plan may have "
-                f"{LOOP_DEPTH} and {LOOP_NEST_TRIPS}. Lower the trip counts or, where only the run tells how often "
-                "they run, limits['loop_iterations']."
+                f"{LOOP_DEPTH} and {LOOP_NEST_TRIPS}. Lower the trip counts or, for loops that end at run time, "
+                "limits['loop_iterations']."
             )
 
     def _begin(self) -> calls.LoopWhile | None:

@@ -343,7 +343,7 @@ class Expansion:
         if a.dtype != b.dtype or a.rank != b.rank or not equal_shapes(a.shape, b.shape):
             shapes = f"{a.dtype}{list(a.shape)} or {b.dtype}{list(b.shape)}"
             raise self.unsupported(
-                f"a condition that data decide tells whether a result is {shapes}. "
+                f"a condition computed from data decides whether a result is {shapes}. "
                 "Export a model whose branches have results of one shape"
             )
         return self.op("Where", [condition, yes, no], output)

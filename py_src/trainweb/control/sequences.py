@@ -16,7 +16,7 @@ SPLIT_PARTS = FOLDED_INTEGERS
 
 def _sequence(x: Expansion, name: str) -> list[str]:
     if name not in x.sequences:
-        raise x.unsupported(f"{name!r} is no sequence whose length is known")
+        raise x.unsupported(f"{name!r} is not a sequence whose length is known")
     return x.sequences[name]
 
 

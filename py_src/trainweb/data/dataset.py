@@ -1,7 +1,7 @@
-"""`Dataset`: rows of named arrays, and what is done with them before they are trained on.
+"""`Dataset`: rows of named arrays, and their preparation for training.
 
-A data set of arrays stays arrays until a function of the user's runs on its rows: `Trainer` shuffles and batches it by
-itself. Others are streams of rows, or, after `batch`, of batches.
+A dataset of arrays stays arrays until a function of the user runs on its rows: `Trainer` shuffles and batches it
+itself. Other datasets are streams of rows or, after `batch`, of batches.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Dataset:
     ----------
     source : mapping, iterable or async iterable of mappings, or function that returns one
         A mapping of names to arrays, whose first axis counts rows; or rows. A source that can be iterated over only
-        once, such as a generator, lasts for one epoch: give the function that makes it. Async rows are waited for by an
-        event loop of their own.
+        once, such as a generator, lasts for one epoch: pass the function that creates it. Async rows get an event
+        loop of their own.
 
     Raises
     ------
     FeedError
-        No rows, or arrays of different numbers of them.
+        There are no rows, or the arrays have different numbers of rows.
     """
 
     def __init__(self, source: Any) -> None:
@@ -59,9 +59,9 @@ class Dataset:
         self.is_batched = False
         """True if the items are batches."""
         self.is_padded = False
-        """True if the last batch may have been filled up with earlier rows."""
+        """True if earlier rows may have filled up the last batch."""
         self.preprocessing: list[table.Step] = []
-        """Steps of tables, such as `standardize` and `one_hot`, so far: plain JSON, for `preprocess`."""
+        """Fitted steps of tables so far, such as `standardize` and `one_hot`: JSON, for `preprocess`."""
         self._skip: Callable[[int], None] = lambda rounds: None
         self._rows: Callable[[], Iterator[Any]]
         if isinstance(source, Mapping):
@@ -90,12 +90,12 @@ class Dataset:
         return made
 
     def skip_rounds(self, rounds: int) -> None:
-        """Go on as if the data had been iterated over so often: what `shuffle` draws depends on it.
+        """Continue as after this many iterations over the data, on which the order of `shuffle` depends.
 
         Parameters
         ----------
         rounds : int
-            How often, at least 0.
+            Number of iterations, at least 0.
         """
         self._skip(rounds)
 
@@ -123,14 +123,14 @@ class Dataset:
         return self._stream(lambda: filter(predicate, self), is_batched=self.is_batched)
 
     def shuffle(self, buffer: int = 1024, seed: int = 0) -> Dataset:
-        """Rows in another order, each time they are iterated over: drawn from a buffer that is filled up in order.
+        """Draw rows from a buffer that is filled in order; each iteration has a new order.
 
         Parameters
         ----------
         buffer : int
-            Rows among which one is drawn.
+            Number of rows in the buffer.
         seed : int
-            From 0 to 2^53 - 1; each iteration has other numbers.
+            Seed from 0 to 2^53 - 1; each iteration draws other numbers.
         """
         COUNT.check("buffer", buffer)
         SEED.check("seed", seed)
@@ -149,14 +149,14 @@ class Dataset:
         return self._stream(rows, is_batched=self.is_batched, skip=skip)
 
     def batch(self, size: int, remainder: Remainder = "keep") -> Dataset:
-        """Batches of so many rows, which are stacked.
+        """Stack rows into batches.
 
         Parameters
         ----------
         size : int
             Rows of a batch.
         remainder : {"keep", "drop", "pad"}
-            Use of the rows that are left over: a smaller batch, nothing, or a batch with the first rows again.
+            What to do with the last rows: make a smaller batch, drop them, or fill the batch with the first rows.
         """
         COUNT.check("size", size)
         check_remainder(remainder)
@@ -173,19 +173,20 @@ class Dataset:
         size: int,
         padded: Iterable[str] | None = None,
     ) -> Dataset:
-        """Batches of rows of similar lengths, so that little is padded and few shapes are compiled.
+        """Make batches of rows of similar lengths, so that little is padded and few shapes are compiled.
 
         Parameters
         ----------
         length : function
             The length of a row.
         bounds : iterable of int
-            Lengths that rows are padded to with zeros along their first axis, ascending; longer rows are an error.
+            Ascending lengths, to which rows are padded with zeros along their first axis. Longer rows are an error.
         size : int
             Rows of a batch; the last rows make smaller ones.
         padded : iterable of str, optional
-            The inputs that are padded; by default all that have as many elements along their first axis as the row is
-            long. Name them if another input may have that size by chance.
+            The inputs to pad; by default all whose first axis is as long as the row. Name them if another input may
+            have
+            that size by chance.
         """
         if not isinstance(bounds, Iterable):
             raise TypeError(f"'bounds' must be a list of int, got {bounds!r:.80}.")
@@ -200,12 +201,12 @@ class Dataset:
         return self._stream(lambda: bucketed(iter(self), length, limits, size, names), is_batched=True)
 
     def split(self, share: float, seed: int | None = None) -> tuple[Dataset, Dataset]:
-        """Two datasets of arrays: the second has this share of the rows, the last ones, or some drawn by `seed`.
+        """Split into two datasets of arrays. The second has this share of the rows: the last ones, or drawn by `seed`.
 
         Raises
         ------
         FeedError
-            One of them would have no rows, or the rows are a stream.
+            A part would have no rows, or the rows are a stream.
         """
         SHARE.check("share", share)
         if self.columns is None:
@@ -228,7 +229,7 @@ class Dataset:
         Parameters
         ----------
         indices : ndarray of int
-            Which, in this order.
+            The rows, in this order.
         """
         if self.columns is None:
             raise messages.STREAM_SPLIT()
@@ -250,7 +251,7 @@ class Dataset:
         classes: Mapping[str, Sequence[str]] | None = None,
         missing: str | Mapping[str, object] = "error",
     ) -> Dataset:
-        """A dataset of a CSV file, whose first line has the names of the columns.
+        """Read a CSV file, whose first line has the names of the columns.
 
         Parameters
         ----------
@@ -258,16 +259,16 @@ class Dataset:
         columns : dict
             For each input its column (one value a row), or several, which become a vector.
         dtypes : dict, optional
-            Types of inputs: float32, unless given, and int64 for those with `classes`. Text is "string", which
-            `Dataset.one_hot` and `Dataset.categories` make numbers of.
+            Types of inputs; by default float32, and int64 for inputs with `classes`. `Dataset.one_hot` and
+            `Dataset.categories` turn text ("string") into numbers.
         delimiter : str
-            Between values: one character.
+            The character between values.
         classes : dict, optional
-            For inputs that are classes by name: the names; a value becomes the place of its name.
+            Names of the classes of an input; a value becomes the index of its name.
         missing : {"error", "drop", "keep"} or dict
-            Use of values that are missing: an error, rows without them, NaN, or a value for each column that may lack
-            one. A value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case. "keep"
-            is of inputs of floats, which `fill_mean` and `fill_median` fill.
+            What to do with missing values: raise an error, drop their rows, use NaN, or use a value for each column. A
+            value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case. "keep" needs
+            inputs of floats, which `fill_mean` and `fill_median` fill.
 
         Raises
         ------
@@ -275,7 +276,7 @@ class Dataset:
             A column that the file does not have, or has twice. A value that is missing, too large for its type, or of
             another type; the message names line and column.
         ModelError
-            `delimiter` is no single character, or one that means something else; `missing` is something else.
+            `delimiter` is not a single character, or has another meaning; `missing` has another value.
         """
         return Dataset(read_csv(source, columns, dtypes or {}, delimiter, classes or {}, missing))
 
@@ -293,34 +294,34 @@ class Dataset:
     ) -> Dataset:
         """Rows of `length` token ids for a language model, with the next token of each as its label.
 
-        Labels where nothing is learned are -100: give the loss ``ignore_index=-100``.
+        Tokens that are not learned have the label -100: give the loss ``ignore_index=-100``.
 
         Parameters
         ----------
         texts : iterable of str or dict
             Texts, or dicts with "prompt" and "completion", which are joined, or with the "messages" of a chat. The
-            tokenizer's ``apply_chat_template`` makes it text. The prompt of a chat is all before the last answer.
+            tokenizer's ``apply_chat_template`` turns a chat into text; everything before the last answer is the prompt.
         tokenizer
-            An object whose ``encode`` makes ids of a text, as of `transformers` and `tokenizers`.
+            An object whose ``encode`` turns a text into ids, as in `transformers` and `tokenizers`.
         length : int
             Tokens of a row, at least 2.
         pack : bool
-            True joins all texts and cuts full rows; the last tokens, which fill none, are left out, and so are rows
-            without a token to learn. False makes a row of each text, with zeros behind it.
+            True joins all texts and cuts them into full rows. It drops last tokens that fill no row, and rows without a
+            token to learn. False makes one row of each text, padded with zeros.
         mask_prompt : bool
-            True learns no token of a prompt.
+            True does not learn the tokens of prompts.
         end_token : int, optional
-            Id behind each text, by default the tokenizer's ``eos_token_id``. A single text needs none.
+            Id after each text, by default the tokenizer's ``eos_token_id``. A single text needs none.
         inputs : list of str
-            Of input_ids, attention_mask, position_ids and labels those that the model has, such as ``input_names()``
-            of a session.
+            The model's inputs among input_ids, attention_mask, position_ids and labels, such as ``input_names()`` of a
+            session.
 
         Raises
         ------
         FeedError
             There is no text, or one is empty, too long for a row or too short to learn from.
         ModelError
-            A setting is wrong, or the tokenizer is none or has no end token.
+            A setting is wrong, or the tokenizer has no ``encode`` or no end token.
         """
         from trainweb.data.text import columns_of
 
@@ -339,18 +340,18 @@ class Dataset:
         end_token: int | None = None,
         seed: int = 0,
     ) -> Dataset:
-        """Batches of preferred texts for a session with `DPOLoss`: in rows, chosen and rejected texts by turns.
+        """Batches of preferred texts for a session with `DPOLoss`: chosen and rejected texts alternate in their rows.
 
-        Each iteration has another order. The log-probabilities of the reference are computed once, here.
+        Each iteration has a new order. The log-probabilities of the reference are computed once, here.
 
         Parameters
         ----------
         pairs : iterable of dict
             Texts "prompt", "chosen" and "rejected".
         tokenizer, length, end_token
-            As of `from_text`; each text is a row, and tokens of prompts do not count.
+            As in `from_text`; each text is a row, and tokens of prompts are not learned.
         reference : TrainingSession
-            Its current parameters are the reference model: as a rule the session to be trained, before its first step.
+            Its current parameters are the reference model; usually the session to train, before its first step.
         batch_size : int
             Pairs of a batch, which has twice as many rows.
         seed : int
@@ -603,7 +604,7 @@ def stack(rows: list[Row], numbers: Iterable[int]) -> Batch:
     Raises
     ------
     FeedError
-        A row is no mapping, has other names than the first, or an array of another shape.
+        A row is not a mapping, has other names than the first, or an array of another shape.
     """
     first = rows[0]
     batch: Batch = {}

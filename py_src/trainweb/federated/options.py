@@ -16,7 +16,7 @@ DOCS = {
     "clip_norm": "The largest L2 norm of an update; a longer one is scaled down to it. By default no update is scaled.",
     "noise_multiplier": "Standard deviation of the Gaussian noise of the sum of all updates, as a multiple of the clip "
     "norm.",
-    "noise_clients": "Number of clients that share the noise; each adds its part. 1: this one adds all.",
+    "noise_clients": "Number of clients that share the noise; each adds its part. With 1, this client adds all of it.",
     "seed": "Seed of the noise, for tests: it lets others remove the noise. By default the system's source for "
     "cryptography draws it.",
 }

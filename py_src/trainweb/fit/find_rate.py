@@ -41,7 +41,7 @@ OPTIONS = {
 
 
 DOCS = {
-    "steps": "Batches to train on; they come again where the data has fewer.",
+    "steps": "Batches to train on; they repeat if the data has fewer.",
     "least": "The first rate.",
     "most": "The last rate.",
 }
@@ -93,7 +93,7 @@ def repeated(batches: Dataset, count: int) -> Iterator[Batch]:
 
 
 def smoothed(losses: list[float]) -> list[float]:
-    """Moving averages without their bias to 0, until one is many times the least or the loss is no number."""
+    """Moving averages without their bias to 0, until one is many times the least or the loss is not a number."""
     found: list[float] = []
     average = 0.0
     for k, loss in enumerate(losses):

@@ -120,7 +120,7 @@ class History:
         return epochs, self[name]
 
     def plot(self, axes: Any = None) -> Any:
-        """Loss and metrics by epoch, drawn with matplotlib.
+        """Draw loss and metrics by epoch with matplotlib.
 
         Parameters
         ----------

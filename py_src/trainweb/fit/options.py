@@ -70,20 +70,20 @@ CHECKPOINT = {"every": Field(Whole(least=1), None, is_optional=True)}
 
 DOCS = {
     "every": "Optimizer steps between two checkpoints within an epoch; one is written after each epoch anyway.",
-    "epochs": "How often the fit trains on all rows.",
+    "epochs": "Number of passes over all rows.",
     "batch_size": f"Rows of a batch; {DEFAULT_BATCH} unless the data comes in batches.",
-    "batched": "Whether the items of a stream are whole batches; by default the shape of the first one tells.",
-    "remainder": "Treatment of the last rows if they do not fill a batch: keep them as a smaller batch, for which a "
-    "plan is compiled; drop them; or pad the batch with the first rows of the epoch.",
-    "shuffle": "Train on the rows in another order in each epoch: the default for arrays; streams shuffle themselves.",
+    "batched": "Whether the items of a stream are whole batches; by default the shape of the first item decides.",
+    "remainder": "What to do with the last, smaller batch: keep it, which compiles a second plan; drop it; or pad it "
+    "with the first rows of the epoch.",
+    "shuffle": "Train on the rows in a new order in each epoch: the default for arrays. Shuffle streams themselves.",
     "seed": "Seed of the order of rows.",
-    "validation_split": "Share of the rows, the last ones, that are evaluated after each epoch instead of trained on.",
-    "stratify": "Take the share of the split from each class, by the last input of the model.",
-    "train_metrics": "Evaluate the training data after each epoch, too: the same metrics, by the eval model. It takes "
-    "arrays.",
+    "validation_split": "Share of the rows, taken from the end, to evaluate after each epoch instead of training on "
+    "them.",
+    "stratify": "Take the share of the split from each class; the last input of the model holds the classes.",
+    "train_metrics": "Also evaluate the training data after each epoch, with the same metrics. It needs arrays.",
     "on_nan": "Reaction to NaN or infinity in loss, gradients, parameters or moments. 'stop' undoes the batch and ends "
-    "the fit. 'skip' undoes the batch and goes on with the next one. 'restore' returns to the start of the epoch, or "
-    "to the last checkpoint in it, and goes on with the next batch, up to 3 times. By default the fit fails if the "
+    "the fit. 'skip' undoes the batch and continues with the next one. 'restore' returns to the start of the epoch, or "
+    "to the last checkpoint in it, and continues with the next batch, up to 3 times. By default the fit fails if the "
     "loss is NaN or infinite.",
     "learning_rate": "Learning rate of each optimizer step of this fit, which the session keeps; by default it stays "
     "as it is. With a schedule it is the schedule's setting of that name.",
@@ -99,19 +99,19 @@ DOCS = {
 
 
 class EarlyStopping:
-    """Ends the training when a metric has not become better for a while.
+    """Ends training if a metric stops improving.
 
     Parameters
     ----------
     patience : int
-        The fit ends after this many epochs in a row without a better value; 0 is as 1.
+        The fit ends after this many epochs in a row without a better value; 0 means 1.
     min_delta : float
-        By how much a metric must be better.
+        A value is better if it improves by more than this.
     restore_best : bool
         True: the session ends with the parameters of the best epoch. The optimizer's state stays as the last epoch
         left it.
     mode : {"min", "max"}, optional
-        Which values of the metric are better. A metric that is a function needs it; the others have one.
+        Whether lower ("min") or higher ("max") values are better. Only a metric that is a function needs it.
     """
 
     rule = Rule(

@@ -44,7 +44,7 @@ FRAME_S = 1 / 60
 
 
 class Run:
-    """A fit under way, which callbacks are given.
+    """A running fit, which callbacks get.
 
     Attributes
     ----------
@@ -167,7 +167,7 @@ class Trainer:
         return run.history
 
     def overfit_one_batch(self, batch: Batch, steps: int = 100, learning_rate: float | None = None) -> OverfitReport:
-        """See whether the session can learn one batch by heart; afterwards it is as before.
+        """Check whether the session can overfit one batch. Afterwards the session is as before.
 
         A session that cannot has a fault: in the data, the loss, the learning rate, or gradients that do not arrive.
 
@@ -197,7 +197,7 @@ class Trainer:
         return overfit_one_batch(self.session, batch, steps, learning_rate)
 
     async def fit_async(self, data: Any, **options: Unpack[FitOptions]) -> History:
-        """`fit` that lets other tasks, and in Pyodide the page, go on while it runs; cancelling it ends it.
+        """Run `fit` while other tasks, and in Pyodide the page, continue; cancel the task to end the fit.
 
         A thread makes the batches of streams, so that cancelling ends a fit whose data never comes, too.
 

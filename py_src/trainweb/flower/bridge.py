@@ -195,7 +195,7 @@ class Bridge:
                 page.recv(self.limits.poll_seconds)
             except TimeoutError:
                 return
-            raise BadMessageError("a message that nobody asked for")
+            raise BadMessageError("an unexpected message")
         fault = self._unfit(task, shapes)
         if fault is not None:
             log.warning("node %s: task refused: %s", fleet.node, fault)

@@ -62,9 +62,9 @@ def unpack(message: bytes | str) -> tuple[dict[str, Any], Arrays]:
     try:
         header = json.loads(message[4 : 4 + length].decode(), parse_constant=_refuse)
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise BadMessageError(f"a header that is no JSON ({type(error).__name__})") from None
+        raise BadMessageError(f"a header that is not JSON ({type(error).__name__})") from None
     if not isinstance(header, dict):
-        raise BadMessageError("a header that is no object")
+        raise BadMessageError("a header that is not an object")
     shapes = read_shapes(header.pop("arrays", []))
     return header, _arrays(shapes, memoryview(message)[4 + length :])
 

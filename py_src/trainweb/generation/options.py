@@ -40,10 +40,10 @@ NEUTRAL: Mapping[str, Any] = {
 """Settings of transformers that `generate` does not have, with the values at which they change nothing."""
 
 GENERATE_DOCS = {
-    "max_tokens": "Most tokens to write.",
+    "max_tokens": "Maximum number of tokens to write.",
     "temperature": "Divisor of the logits; 0 takes the most likely token.",
-    "top_k": "Choose among so many most likely tokens.",
-    "top_p": "Choose among the most likely tokens whose probabilities together are at least this.",
+    "top_k": "Sample from this many of the most likely tokens.",
+    "top_p": "Sample from the most likely tokens whose probabilities add up to at least this.",
     "seed": "Seed of the random numbers, 0 by default. The same seed gives the same tokens in Python and in a page.",
-    "adapter": "False leaves out what LoRA adapters add.",
+    "adapter": "False ignores LoRA adapters.",
 }

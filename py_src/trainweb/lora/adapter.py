@@ -104,7 +104,7 @@ class Adapter:
             try:
                 config = json.loads(config)
             except (ValueError, RecursionError) as error:
-                raise CheckpointError(f"{CONFIG_FILE} is no JSON: {error}") from error
+                raise CheckpointError(f"{CONFIG_FILE} is not JSON: {error}") from error
         if not isinstance(config, Mapping):
-            raise CheckpointError(f"{CONFIG_FILE} is no object.")
+            raise CheckpointError(f"{CONFIG_FILE} is not an object.")
         return LoraConfig.from_peft(config)

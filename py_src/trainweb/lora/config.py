@@ -208,7 +208,7 @@ def _no_module(pattern: str, modules: Sequence[str], argument: str) -> str:
     kinds = {re.sub(r"\d+", "0", module): module for module in reversed(modules)}
     there = listed(list(reversed(kinds.values()))) or "none"
     use = "adapted" if argument == "targets" else "saved"
-    return f"{argument}: {shown(pattern)} is no module that can be {use}. The model has {there}.{hint}"
+    return f"{argument}: {shown(pattern)} is not a module that can be {use}. The model has {there}.{hint}"
 
 
 def listed(names: Sequence[str]) -> str:

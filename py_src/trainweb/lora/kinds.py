@@ -151,7 +151,7 @@ class ConvKind(LoraKind):
         super().check(layer, config)
         what = f"The adapter of {layer.module!r}"
         if config.rank % layer.group:
-            raise UnsupportedError(f"{what}: rank {config.rank} is no multiple of the {layer.group} groups.")
+            raise UnsupportedError(f"{what}: rank {config.rank} is not a multiple of the {layer.group} groups.")
         if any(d != 1 for site in layer.sites for d in site.attrs.get("dilations", ())):
             raise UnsupportedError(f"{what}: convolutions with dilations have no adapter, as in PEFT.")
 

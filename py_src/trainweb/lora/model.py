@@ -171,7 +171,7 @@ class LoraModel:
         self._stopped = [name for layer in self.layers for name in add_adapter(self.graph, layer, config)]
 
     def build_artifacts(self, **arguments: Any) -> Artifacts:
-        """`trainweb.artifacts.build_artifacts` for the adapters alone: the base is frozen.
+        """Run `trainweb.artifacts.build_artifacts` for only the adapters: the base is frozen.
 
         Parameters
         ----------
@@ -208,7 +208,7 @@ class LoraModel:
         return Adapter({n: self._turned(t) for n, t in held.items()}, self.config)
 
     def load_adapter(self, target: Source, adapter: Adapter) -> None:
-        """Go on with another adapter of the same targets and rank; nothing is compiled again, and moments stay.
+        """Continue with another adapter of the same targets and rank, without compiling again. Moments stay.
 
         Parameters
         ----------
@@ -253,7 +253,7 @@ class LoraModel:
         return {name: self._turned(tensor) for name, tensor in tensors.items()}
 
     def merge(self, source: Source | Adapter, path: str | Path | None = None) -> bytes | None:
-        """The forward model with what was learned added to its weights: written to `path`, or returned as bytes.
+        """Merge the adapters into the weights of the forward model: write it to `path`, or return its bytes.
 
         The same computation as with adapters, to rounding; there are no adapters in it.
 

@@ -30,7 +30,7 @@ LEAST_ELEMENTS = 4096
 
 @checks_keywords
 def quantize(model: bytes | str | Path | onnx.ModelProto | Graph, bits: int = 4, *, only_frozen: bool = True) -> bytes:
-    """Make a file whose weights have 4 or 8 bits of a file in float32.
+    """Quantize the weights of a float32 model to 4 or 8 bits.
 
     Products become MatMulNBits and tables of embeddings GatherBlockQuantized, which ONNX Runtime runs, too. Blocks of
     a row have a scale and no zero point. A head that is tied to the table reads the same numbers. Convolutions, biases

@@ -32,7 +32,7 @@ def label_smoothing(node: Node) -> float:
         return float(found or 0)
     except ValueError:
         raise UnsupportedError(
-            f"The label_smoothing of the cross entropy {node} is {found!r}, which is no number. Export it with one."
+            f"The label_smoothing of the cross entropy {node} is {found!r}, which is not a number. Export it with one."
         ) from None
 
 

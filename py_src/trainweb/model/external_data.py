@@ -107,7 +107,7 @@ class ExternalData:
         self._open.clear()
 
     def weights(self, name: str, what: str) -> Weights | None:
-        """The weights at a location without offset and length; None if it is no safetensors file."""
+        """The weights at a location without offset and length; None if it is not a safetensors file."""
         if not name.endswith(SUFFIX):
             return None
         if self.given_weights is not None:
@@ -220,7 +220,7 @@ def open_beneath(directory: Path, name: str, what: str) -> tuple[int, int]:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)
-        kind = "has other hard links" if stat.S_ISREG(status.st_mode) else "is no regular file"
+        kind = "has other hard links" if stat.S_ISREG(status.st_mode) else "is not a regular file"
         raise ModelError(f"{what} has external file {shown!r}, which {kind}")
     return descriptor, status.st_size
 

@@ -23,7 +23,7 @@ def parse_integrity(text: Any, name: str = "integrity") -> list[tuple[str, bytes
     Raises
     ------
     TypeError
-        It has none, or something that is no hash: it would protect nothing.
+        It has none, or something that is not a hash: it would protect nothing.
     """
     if not isinstance(text, str) or not text.split():
         raise TypeError(f"'{name}' must be a hash such as 'sha256-...' in Base64, got {text!r:.80}.")
@@ -37,7 +37,7 @@ def _hash(part: str, name: str) -> tuple[str, bytes]:
     except binascii.Error:
         digest = b""
     if match is None or len(digest) != BYTES[match[1]]:
-        raise TypeError(f"'{name}' has {part!r:.120}, which is no hash such as 'sha256-...' in Base64.")
+        raise TypeError(f"'{name}' has {part!r:.120}, which is not a hash such as 'sha256-...' in Base64.")
     return match[1], digest
 
 

@@ -97,7 +97,7 @@ class _Written:
     def _floats(self, name: str) -> list[float]:
         numbers = self._node.attrs.get(name, [])
         if not isinstance(numbers, list) or not all(isinstance(number, (int, float)) for number in numbers):
-            raise ModelError(f"Attribute {name!r} of {self._node} is {numbers!r:.80}, which is no list of numbers.")
+            raise ModelError(f"Attribute {name!r} of {self._node} is {numbers!r:.80}, which is not a list of numbers.")
         return numbers
 
     def _tensor(self, name: str, shape: tuple[int, ...], numbers: list[float]) -> str:

@@ -200,7 +200,7 @@ def _about(proto: Any) -> dict[str, Any]:
 def load_bytes(
     source: Any, limits: Limits, what: str = "model", error: type[Exception] = ModelError
 ) -> tuple[bytes | memoryview | RangedFile, Path | None]:
-    """Load the bytes of a model or checkpoint; also its directory, None where it is no file."""
+    """Load the bytes of a model or checkpoint; also its directory, None where it is not a file."""
     if isinstance(source, (str, os.PathLike)):
         path = Path(source)
         return _load_file(path, limits, what, error), path.parent
@@ -222,7 +222,7 @@ def _load_file(path: Path, limits: Limits, what: str, error: type[Exception]) ->
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise error(f"{what} {str(path)!r} is no regular file")
+            raise error(f"{what} {str(path)!r} is not a regular file")
         _check_file_size(status.st_size, limits, what)
         with path.open("rb") as file:
             # Python allocates what it is asked for at once, so never the limit itself (2 GiB).

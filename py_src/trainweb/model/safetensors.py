@@ -81,9 +81,9 @@ def header_of(data: Encoded) -> tuple[dict[str, Any], int]:
     try:
         header = json.loads(bytes(data[ALIGNMENT : ALIGNMENT + length]))
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"The header of the safetensors file is no JSON: {error!s:.200}") from error
+        raise CheckpointError(f"The header of the safetensors file is not JSON: {error!s:.200}") from error
     if not isinstance(header, dict):
-        raise CheckpointError("The header of the safetensors file is no object.")
+        raise CheckpointError("The header of the safetensors file is not an object.")
     return header, length
 
 

@@ -31,7 +31,7 @@ class Weights:
     Raises
     ------
     ModelError
-        One is no safetensors file, or two have the same tensor.
+        One is not a safetensors file, or two have the same tensor.
     """
 
     def __init__(self, files: Iterable[tuple[str, bytes | memoryview | RangedFile]]) -> None:

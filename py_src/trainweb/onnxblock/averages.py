@@ -30,9 +30,9 @@ class ExponentialMovingAverage(Block):
     warmup : bool
         True if the decay grows: after t steps it is at most 1 - (1 + t / warmup_gamma) ** -warmup_power.
     warmup_power : float
-        How fast; timm suggests 2/3 for 1e6 steps and more, 3/4 for less.
+        Exponent of the warm-up. timm suggests 2/3 for 1e6 steps and more, 3/4 for fewer.
     warmup_gamma : float
-        Steps that count as one.
+        Divisor of the steps: larger values slow the warm-up.
     """
 
     @checked

@@ -122,9 +122,9 @@ class CrossEntropyLoss(Loss):
     reduction : {"mean", "sum", "none"}
         "mean" divides by the weights of the rows that count.
     ignore_index : int, optional
-        Rows with this label count nothing.
+        Label of rows that the loss ignores.
     label_smoothing : float
-        Share of the target that goes to all classes alike.
+        Share of the target that is spread equally over all classes.
     class_axis : int
         Axis of the scores that holds the classes. The last by default, as for (N, C) and (N, S, V);
         use 1 for (N, C, H, W).
@@ -295,7 +295,7 @@ class HuberLoss(Loss):
     reduction : {"mean", "sum", "none"}
         How the elements are combined.
     delta : float
-        Difference at which it becomes linear.
+        Error at which the loss becomes linear.
     """
 
     @checked
@@ -321,7 +321,7 @@ class SmoothL1Loss(HuberLoss):
     reduction : {"mean", "sum", "none"}
         How the elements are combined.
     beta : float
-        Difference at which it becomes linear.
+        Error at which the loss becomes linear.
     """
 
     @checked
@@ -376,7 +376,7 @@ class FocalLoss(Loss):
     Parameters
     ----------
     gamma : float
-        How much less rows count that are classified well already.
+        Exponent that reduces the weight of rows that are already classified well.
     weight : array of shape (C,), optional
         Factor of each class (alpha in the paper).
     reduction : {"mean", "sum", "none"}
@@ -384,7 +384,7 @@ class FocalLoss(Loss):
     class_axis : int
         Axis of the scores that holds the classes.
     ignore_index : int, optional
-        Rows with this label count nothing.
+        Label of rows that the loss ignores.
     """
 
     @checked
@@ -448,7 +448,7 @@ class CosineEmbeddingLoss(_OfPairs):
     Parameters
     ----------
     margin : float
-        From which cosine on vectors that differ cost something.
+        Cosine above which vectors that should differ have a loss.
     reduction : {"mean", "sum", "none"}
         How the samples are combined.
     """
@@ -480,7 +480,7 @@ class ContrastiveLoss(_OfPairs):
     Parameters
     ----------
     margin : float
-        From which distance on vectors that differ cost nothing.
+        Distance above which vectors that should differ have no loss.
     reduction : {"mean", "sum", "none"}
         How the samples are combined.
     """
@@ -504,7 +504,7 @@ class TripletMarginLoss(Loss):
     Parameters
     ----------
     margin : float
-        How much further the negative vector must be.
+        How much farther than the positive the negative vector must be.
     reduction : {"mean", "sum", "none"}
         How the samples are combined.
     """
@@ -531,13 +531,13 @@ class CTCLoss(Loss):
     Parameters
     ----------
     blank : int
-        The class that says nothing.
+        Class that means no symbol.
     reduction : {"mean", "sum", "none"}
-        "mean" divides the loss of each item by the length of its target before.
+        "mean" first divides the loss of each item by the length of its target.
     zero_infinity : bool
-        Items whose target does not fit into their steps cost nothing, in place of infinity.
+        True gives items whose target does not fit into their steps a loss of 0 instead of infinity.
     batch_first : bool
-        The scores are (N, T, C), as many models give them, instead of (T, N, C).
+        True if the scores are (N, T, C) instead of (T, N, C).
     """
 
     @checked
@@ -593,7 +593,7 @@ class CTCLoss(Loss):
 
 @loss
 class DPOLoss(Loss):
-    """Direct preference optimization of scores (B, S, V) of tokens: rows are chosen and rejected texts by turns.
+    """Direct preference optimization of scores (B, S, V) of tokens: chosen and rejected texts alternate.
 
     It is TRL's "sigmoid" loss. It adds the inputs "labels" (B, S), int64, with -100 where a token does not count, and
     "reference" (B,), the log-probabilities of the texts under the reference model. `Dataset.from_preferences` makes
@@ -602,7 +602,7 @@ class DPOLoss(Loss):
     Parameters
     ----------
     beta : float
-        How close the model stays to the reference.
+        Larger values keep the model closer to the reference.
     label_smoothing : float
         Share of pairs whose labels are wrong, below 0.5.
     """

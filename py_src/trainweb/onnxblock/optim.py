@@ -77,16 +77,16 @@ class ClipGradValue(Block):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Parameters that are updated otherwise than most.
+    """Parameters with their own settings.
 
     Attributes
     ----------
     parameters : list of str
         Names, or regular expressions that match whole names.
     optimizer : Optimizer
-        How.
+        The optimizer that updates them.
     learning_rate_factor : float
-        Their learning rate, in parts of the session's.
+        Factor of the session's learning rate for these parameters.
     """
 
     parameters: Sequence[str]
@@ -156,29 +156,29 @@ class Optimizer(
         Parameters
         ----------
         block : ExponentialMovingAverage
-            How.
+            The average and its settings.
         """
         self._average = block
         return self
 
     def group(self, parameters: Patterns, learning_rate_factor: NotNegative = 1.0, **settings: Any) -> Self:
-        """Update some parameters otherwise; the first group that names a parameter has it.
+        """Update some parameters with their own settings; a parameter belongs to the first group that names it.
 
         Parameters
         ----------
         parameters : list of str
             Names, or regular expressions that match whole names.
         learning_rate_factor : float
-            Their learning rate, in parts of the session's.
+            Factor of the session's learning rate for these parameters.
         **settings
-            Arguments of the optimizer that are others for them, such as `weight_decay=0.0`.
+            Arguments of the optimizer that differ for them, such as `weight_decay=0.0`.
 
         Raises
         ------
         TypeError
             The optimizer has no such setting.
         ModelError
-            The optimizer keeps other moments with it.
+            The optimizer would keep other moments with these settings.
         """
         for name, field in fields_of(Optimizer.group).items():
             field.check(name, {"parameters": parameters, "learning_rate_factor": learning_rate_factor}[name])
@@ -192,7 +192,7 @@ class Optimizer(
         return self
 
     def exempt_vectors(self) -> Self:
-        """Let weight decay leave out parameters of fewer than two axes: biases, and the scales of norms.
+        """Turn off weight decay for parameters with fewer than two axes: biases, and the scales of norms.
 
         Raises
         ------
@@ -329,7 +329,7 @@ def make_optimizer(
     ----------
     given : str or dict
         The name, or a dict with it as "type", the settings, and two more. "groups" is a list of dicts of the arguments
-        of `Optimizer.group`. "decay_biases_and_norms" is False to have weight decay leave out parameters of fewer than
+        of `Optimizer.group`. "decay_biases_and_norms" is False to turn off weight decay for parameters with fewer than
         two axes.
     clip_grad_norm, clip_grad_value : float, optional
         See `ClipGradNorm` and `ClipGradValue`; values are clipped first.
@@ -371,7 +371,7 @@ class AdamW(Optimizer):
     eps : float
         Added to the root of the second moment.
     weight_decay : float
-        Decoupled from the gradient.
+        Weight decay, decoupled from the gradient.
     clip_grad : Block, optional
         For example `ClipGradNorm(1.0)`.
     adam_mode : {1, 0}
@@ -405,7 +405,7 @@ class AdamW(Optimizer):
 
 @optimizer
 class SGD(Optimizer):
-    """w -= learning_rate * gradient; with momentum or weight decay as torch.optim.SGD, which ONNX Runtime lacks.
+    """w -= learning_rate * gradient; momentum and weight decay as in torch.optim.SGD. ONNX Runtime has neither.
 
     Parameters
     ----------
@@ -414,11 +414,11 @@ class SGD(Optimizer):
     momentum : float
         Share of the velocity that is kept from step to step, in [0, 1).
     dampening : float
-        Share of the gradient that the velocity is not given.
+        Share of the gradient that is not added to the velocity.
     weight_decay : float
-        Times the parameter, added to the gradient.
+        Weight decay: this times the parameter is added to the gradient.
     nesterov : bool
-        Look ahead: the gradient plus momentum times the velocity.
+        Nesterov's momentum: the step uses the gradient plus momentum times the velocity.
     """
 
     operator: type[operators.Optimizer] = operators.SGDOptimizerV2
@@ -458,7 +458,7 @@ class Lamb(Optimizer):
     eps : float
         Added to the root of the corrected second moment.
     weight_decay : float
-        Times the parameter, added to the step before it is scaled.
+        Weight decay: this times the parameter is added to the step before it is scaled.
     clip_grad : Block, optional
         For example `ClipGradNorm(1.0)`.
     """
@@ -484,20 +484,20 @@ class Lamb(Optimizer):
 
 @optimizer
 class Adafactor(Optimizer):
-    """Adafactor as torch.optim.Adafactor: of matrices it keeps a row and a column. ONNX Runtime does not have it.
+    """Adafactor as torch.optim.Adafactor: for a matrix it keeps one row and one column. ONNX Runtime does not have it.
 
     Parameters
     ----------
     beta2_decay : float
-        The averages of squared gradients take the step to this power of what is new.
+        At step t, the averages of squared gradients take the share t ** beta2_decay from the new gradient.
     eps : float
-        Least root of the estimated squares; its own square must be a float32.
+        Minimum of the root of the estimated squares. Its square must be a float32.
     scale_eps : float
-        Least root mean square that a parameter counts with: its steps are in proportion.
+        Minimum root mean square of a parameter; steps are proportional to it.
     clip_threshold : float
-        Root mean square that an update has at most.
+        Maximum root mean square of an update.
     weight_decay : float
-        Decoupled from the gradient.
+        Weight decay, decoupled from the gradient.
     clip_grad : Block, optional
         For example `ClipGradNorm(1.0)`.
     """
@@ -526,21 +526,21 @@ class Adafactor(Optimizer):
 
 @optimizer
 class Muon(Optimizer):
-    """Muon as torch.optim.Muon, in float32, and AdamW for parameters that are no matrices. ONNX Runtime lacks it.
+    """Muon as torch.optim.Muon, in float32, and AdamW for parameters that are not matrices.
 
     Parameters
     ----------
     momentum : float
         Share of the velocity that is kept from step to step, in [0, 1).
     nesterov : bool
-        Look ahead.
+        Nesterov's momentum.
     weight_decay : float
-        Decoupled from the gradient.
+        Weight decay, decoupled from the gradient.
     steps : int
         Iterations that bring the velocity close to an orthogonal matrix.
     match_rms : bool
-        Steps of matrices are as long as steps of AdamW, so that one learning rate fits both; else as long as in Muon's
-        first form, with a learning rate of about 0.02.
+        True scales steps of matrices to the length of AdamW's, so that one learning rate fits both. False keeps the
+        length of the original Muon, for a learning rate of about 0.02.
     betas : pair of float
         Of AdamW: decay of the first and the second moment, each in [0, 1).
     eps : float

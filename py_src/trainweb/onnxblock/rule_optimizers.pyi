@@ -16,7 +16,7 @@ class Lion(Optimizer):
     betas : pair of float
         Share of the moment in the direction of the update, and decay of the moment, each in [0, 1).
     weight_decay : float
-        Decoupled from the gradient.
+        Weight decay, decoupled from the gradient.
     clip_grad : Block, optional
         For example `ClipGradNorm(1.0)`.
     """
@@ -37,7 +37,7 @@ class Adam(Optimizer):
     eps : float
         Added to the root of the corrected second moment.
     weight_decay : float
-        Times the parameter, added to the gradient.
+        Weight decay: this times the parameter is added to the gradient.
     clip_grad : Block, optional
         For example `ClipGradNorm(1.0)`.
     """
@@ -59,7 +59,7 @@ class RMSProp(Optimizer):
     eps : float
         Added to the root of that average.
     weight_decay : float
-        Times the parameter, added to the gradient.
+        Weight decay: this times the parameter is added to the gradient.
     momentum : float
         Share of the velocity that is kept from step to step, in [0, 1); 0 keeps no velocity.
     centered : bool
@@ -85,7 +85,7 @@ class Adagrad(Optimizer):
     lr_decay : float
         The learning rate is divided by 1 plus this times the steps so far.
     weight_decay : float
-        Times the parameter, added to the gradient.
+        Weight decay: this times the parameter is added to the gradient.
     initial_accumulator_value : float
         Start of the sum of squared gradients.
     eps : float
@@ -114,7 +114,7 @@ class Adadelta(Optimizer):
     eps : float
         Added to both averages under the root.
     weight_decay : float
-        Times the parameter, added to the gradient.
+        Weight decay: this times the parameter is added to the gradient.
     clip_grad : Block, optional
         For example `ClipGradNorm(1.0)`.
     """
@@ -136,7 +136,7 @@ class Adamax(Optimizer):
     eps : float
         Added to the absolute value of the gradient.
     weight_decay : float
-        Times the parameter, added to the gradient.
+        Weight decay: this times the parameter is added to the gradient.
     clip_grad : Block, optional
         For example `ClipGradNorm(1.0)`.
     """
@@ -158,7 +158,7 @@ class NAdam(Optimizer):
     eps : float
         Added to the root of the corrected second moment.
     weight_decay : float
-        Times the parameter, added to the gradient.
+        Weight decay: this times the parameter is added to the gradient.
     momentum_decay : float
         The momentum of step t is betas[0] * (1 - 0.96 ** (t * momentum_decay) / 2).
     clip_grad : Block, optional
@@ -174,7 +174,7 @@ class NAdam(Optimizer):
     ) -> None: ...
 
 class RAdam(Optimizer):
-    """Adam whose step waits for enough gradients, as torch.optim.RAdam, https://arxiv.org/abs/1908.03265.
+    """Adam with rectified first steps, as torch.optim.RAdam, https://arxiv.org/abs/1908.03265.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ class RAdam(Optimizer):
     eps : float
         Added to the root of the second moment.
     weight_decay : float
-        Times the parameter, added to the gradient.
+        Weight decay: this times the parameter is added to the gradient.
     clip_grad : Block, optional
         For example `ClipGradNorm(1.0)`.
     """
@@ -196,7 +196,7 @@ class RAdam(Optimizer):
     ) -> None: ...
 
 class AdaBelief(Optimizer):
-    """AdaBelief as optax.adabelief: the second moment is of what the first did not foresee.
+    """AdaBelief as optax.adabelief: the second moment averages the squared difference of gradient and first moment.
 
     https://arxiv.org/abs/2010.07468. Weight decay is decoupled from the gradient.
 
@@ -207,7 +207,7 @@ class AdaBelief(Optimizer):
     eps : float
         Added to the second moment at each step, and to its corrected root.
     weight_decay : float
-        Decoupled from the gradient.
+        Weight decay, decoupled from the gradient.
     clip_grad : Block, optional
         For example `ClipGradNorm(1.0)`.
     """
@@ -229,7 +229,7 @@ class Adan(Optimizer):
     eps : float
         Added to the corrected squares and to their root.
     weight_decay : float
-        Decoupled from the gradient.
+        Weight decay, decoupled from the gradient.
     clip_grad : Block, optional
         For example `ClipGradNorm(1.0)`.
     """
@@ -242,7 +242,7 @@ class Adan(Optimizer):
     ) -> None: ...
 
 class Lookahead(Optimizer):
-    """SGD with momentum whose parameters return part of the way every few steps, https://arxiv.org/abs/1907.08610.
+    """SGD with momentum that returns part of the way every few steps, https://arxiv.org/abs/1907.08610.
 
     As optax.lookahead of optax.sgd.
 
@@ -251,11 +251,11 @@ class Lookahead(Optimizer):
     sync_period : int
         Steps between two returns, at least 1.
     slow_step_size : float
-        Share of the way that stays, in (0, 1].
+        Share of the way that the parameters keep, in (0, 1].
     momentum : float
         Share of the velocity that is kept from step to step, in [0, 1).
     weight_decay : float
-        Times the parameter, added to the gradient.
+        Weight decay: this times the parameter is added to the gradient.
     clip_grad : Block, optional
         For example `ClipGradNorm(1.0)`.
     """
@@ -281,7 +281,7 @@ class ScheduleFreeAdamW(Optimizer):
     eps : float
         Added to the root of the corrected second moment.
     weight_decay : float
-        Times the parameter, added to the normalized gradient.
+        Weight decay: this times the parameter is added to the normalized gradient.
     clip_grad : Block, optional
         For example `ClipGradNorm(1.0)`.
     """

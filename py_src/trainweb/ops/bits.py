@@ -61,7 +61,7 @@ class BitwiseOr(Bitwise):
 
 @register
 class BitwiseXor(Bitwise):
-    """Bits that only one of both has. https://onnx.ai/onnx/operators/onnx__BitwiseXor.html"""
+    """Bits that exactly one of them has. https://onnx.ai/onnx/operators/onnx__BitwiseXor.html"""
 
     def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
         return e.xor(a, b)
@@ -72,7 +72,7 @@ class BitwiseXor(Bitwise):
 
 @register
 class BitwiseNot(Pointwise):
-    """Every bit turned round. https://onnx.ai/onnx/operators/onnx__BitwiseNot.html"""
+    """Every bit inverted. https://onnx.ai/onnx/operators/onnx__BitwiseNot.html"""
 
     versions = (18,)
     dtypes = INTS

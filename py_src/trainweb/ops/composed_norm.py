@@ -149,7 +149,7 @@ class SkipSimplifiedLayerNormalization(_SkipNorm):
 
 @register
 class LpNormalization(Composite):
-    """x / norm(x) along an axis; 0 where the norm is. https://onnx.ai/onnx/operators/onnx__LpNormalization.html"""
+    """x / norm(x) along an axis; 0 where the norm is 0. https://onnx.ai/onnx/operators/onnx__LpNormalization.html"""
 
     versions = (1, 22)
     attrs = {"axis": Int(-1), "p": Int(2)}

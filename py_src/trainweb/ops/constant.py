@@ -212,7 +212,7 @@ class EyeLike(Op):
 
     def infer(self, x: TensorType) -> TensorType:
         if x.rank != 2:
-            raise self.error(f"x of shape {list(x.shape)} is no matrix.")
+            raise self.error(f"x of shape {list(x.shape)} is not a matrix.")
         dtype = x.dtype if self.dtype is None else ONNX_DTYPES.get(self.dtype, "")
         if dtype not in ("float32", "float64", "bool", *INT_BITS):
             raise self.unsupported(f"dtype {dtype}")

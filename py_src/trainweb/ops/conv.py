@@ -84,7 +84,7 @@ def window(
     if pads is not None:
         counts(op, "pads", pads, 2 * rank, 0)
     if auto_pad not in AUTO_PADS:
-        raise op.error(f"auto_pad {auto_pad!r} is none of {', '.join(AUTO_PADS)}.")
+        raise op.error(f"auto_pad {auto_pad!r} is not one of {', '.join(AUTO_PADS)}.")
     begin: list[int] = []
     end: list[int] = []
     out: list[int] = []

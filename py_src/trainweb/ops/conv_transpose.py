@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @register
 class ConvTranspose(_Convolution):
-    """Transposed convolution (N, C, ...) with weights (C, M/group, ...): what Conv's gradient by its input is.
+    """Transposed convolution (N, C, ...) with weights (C, M/group, ...): the gradient of Conv by its input.
 
     https://onnx.ai/onnx/operators/onnx__ConvTranspose.html; Dumoulin & Visin, https://arxiv.org/abs/1603.07285.
     """
@@ -40,7 +40,7 @@ class ConvTranspose(_Convolution):
         if rank > 3:
             raise self.unsupported(f"{rank} spatial dimensions")
         if self.auto_pad not in AUTO_PADS:
-            raise self.error(f"auto_pad {self.auto_pad!r} is none of {', '.join(AUTO_PADS)}.")
+            raise self.error(f"auto_pad {self.auto_pad!r} is not one of {', '.join(AUTO_PADS)}.")
         stride = counts(self, "strides", self.strides or (1,) * rank, rank, 1)
         dilation = counts(self, "dilations", self.dilations or (1,) * rank, rank, 1)
         extra = counts(self, "output_padding", self.output_padding or (0,) * rank, rank, 0)

@@ -192,7 +192,7 @@ def unbroadcast(x: Any, shape: tuple[int, ...]) -> Any:
 
 @register
 class Pow(Pointwise):
-    """a ** b, of the dtype of a; at 0 its derivative is as that of Sqrt. https://onnx.ai/onnx/operators/onnx__Pow.html"""
+    """a ** b in the dtype of a; at 0 its derivative is like Sqrt's. https://onnx.ai/onnx/operators/onnx__Pow.html"""
 
     versions = (7, 12, 13, 15)
     min_inputs = max_inputs = 2

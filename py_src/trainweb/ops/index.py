@@ -371,7 +371,7 @@ class ElementsOp(Op):
 
 @register
 class GatherElements(ElementsOp):
-    """data at the indices' own position but for one axis. https://onnx.ai/onnx/operators/onnx__GatherElements.html"""
+    """Elements of data, picked by an index along one axis. https://onnx.ai/onnx/operators/onnx__GatherElements.html"""
 
     versions: ClassVar[tuple[int, ...]] = (11, 13)
     attrs = {"axis": Int(0)}

@@ -326,7 +326,7 @@ class DequantizeLinear(_Linear):
 
 @register
 class Unclipped(_Linear, Composite):
-    """Which values QuantizeLinear left within the range of what became of them: (X, scale, quantized, zero point)."""
+    """True where QuantizeLinear did not clip the value: (X, scale, quantized, zero point)."""
 
     domain = TRAINWEB
     attrs = {"axis": Int(1), "block_size": Int(0)}

@@ -126,7 +126,7 @@ class _Counts(_Metric):
 
 @register
 class ClassCounts(_Counts):
-    """Counts of the classes with the highest score: right ones and all; "parts" of each; or the confusion "matrix"."""
+    """Counts of the classes with the highest score: right ones and all, "parts" per class, or confusion "matrix"."""
 
     attrs = {"count": Str("right"), **_Counts.attrs}
     samples = (
@@ -247,7 +247,7 @@ class TopCounts(_Counts):
 
 @register
 class ErrorSums(_Metric):
-    """Of each column, or of all: rows, first target, mean less that, squares around it, squared errors, magnitudes."""
+    """Sums by column or of all: rows, first target, mean minus it, squares around it, squared errors, magnitudes."""
 
     attrs = {"columns": Int(0)}
     samples = (

@@ -134,7 +134,7 @@ class Resize(Op):
             ("keep_aspect_ratio_policy", POLICIES),
         ):
             if getattr(self, name) not in allowed:
-                raise self.error(f"{name} {getattr(self, name)!r} is none of {', '.join(allowed)}.")
+                raise self.error(f"{name} {getattr(self, name)!r} is not one of {', '.join(allowed)}.")
         if self.antialias and self.mode == "nearest":
             raise self.error("antialias is for modes linear and cubic.")
         axes = [self.axis_of(a, rank) for a in (range(rank) if self.axes is None else self.axes)]

@@ -48,7 +48,7 @@ class Transpose(Op):
     def infer(self, x: TensorType) -> TensorType:
         perm = self._perm(x.rank)
         if sorted(perm) != list(range(x.rank)):
-            raise self.error(f"perm {list(perm)} is no permutation of the {x.rank} dimensions.")
+            raise self.error(f"perm {list(perm)} is not a permutation of the {x.rank} dimensions.")
         return TensorType(x.dtype, tuple(x.shape[k] for k in perm))
 
     def evaluate(self, x: TensorType) -> tuple[Any, ...]:
@@ -186,7 +186,7 @@ class TriangleBase(Op):
 
     def infer(self, x: TensorType, k: TensorType | None = None) -> TensorType:
         if x.rank < 2:
-            raise self.error(f"x of shape {list(x.shape)} is no matrix.")
+            raise self.error(f"x of shape {list(x.shape)} is not a matrix.")
         if k is not None and (k.dtype != "int64" or not equal(k.size, 1)):
             raise self.error(f"k is {k.dtype}{list(k.shape)}; it must be one int64.")
         return TensorType(x.dtype, x.shape)
@@ -308,7 +308,7 @@ class DepthToSpace(Blocks):
         n, c, h, w = shape
         size = self.blocksize
         if not equal(c % (size * size), 0):
-            raise self.error(f"{c} channels are no multiple of {size * size}.")
+            raise self.error(f"{c} channels are not a multiple of {size * size}.")
         return (n, c // (size * size), h * size, w * size)
 
     def blocks(self, shape: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:

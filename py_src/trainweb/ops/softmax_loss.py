@@ -203,7 +203,7 @@ class _CrossEntropy(Op):
     def check(self, scores: TensorType, labels: TensorType, weights: TensorType | None) -> None:
         """Raise unless the types fit."""
         if self.reduction not in REDUCTIONS:
-            raise self.error(f"reduction {self.reduction!r} is none of {', '.join(REDUCTIONS)}.")
+            raise self.error(f"reduction {self.reduction!r} is not one of {', '.join(REDUCTIONS)}.")
         if scores.dtype != "float32" or labels.dtype not in LABEL_BYTES:
             raise self.unsupported(f"{scores.dtype} scores with {labels.dtype} labels")
         expected = (*scores.shape[:1], *scores.shape[2:])

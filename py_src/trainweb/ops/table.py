@@ -122,7 +122,7 @@ optimizers with groups or clipped by value. The trained parameters work in any r
 LOSSES_HEADER = """## Losses
 
 You choose a loss by name: `LossType` in Python, `trainweb artifacts --loss`, or `loss` in a page's configuration. The
-classes are in `trainweb.onnxblock.loss`. You give settings as for optimizers. A page writes `weights` for `weight` and
+classes are in `trainweb.onnxblock.loss`. Settings work as for optimizers. A page writes `weights` for `weight` and
 `positiveWeights` for `pos_weight`. *Outputs* is the number of model outputs that the loss takes.
 
 | loss | outputs | settings | description |

@@ -57,7 +57,7 @@ class TfIdfVectorizer(Composite):
         if x.rank not in (1, 2):
             raise self.error(f"X has shape {list(x.shape)}; it must be 1-D or 2-D.")
         if self.mode not in MODES:
-            raise self.error(f"mode {self.mode!r} is none of {', '.join(MODES)}.")
+            raise self.error(f"mode {self.mode!r} is not one of {', '.join(MODES)}.")
         if self.min_gram_length < 1 or self.max_gram_length < self.min_gram_length or self.max_skip_count < 0:
             raise self.error("lengths of n-grams are at least 1, the longest last, and skips not negative.")
         self._grams()

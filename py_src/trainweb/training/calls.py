@@ -357,7 +357,7 @@ CALLS = (
     Call("property_names", "Names of the values that the checkpoint keeps.", result=NAMES, python=Public.NO),
     Call(
         "delete_property",
-        "Forget a value that the checkpoint keeps.",
+        "Remove a value from the checkpoint.",
         (PROPERTY_NAME,),
         raises={"CheckpointError": "There is no such property."},
         python=Public.NO,
@@ -458,7 +458,7 @@ CALLS = (
     ),
     Call(
         "load_adapter",
-        "Go on with another adapter of the same targets and rank; nothing is compiled again, and moments stay.",
+        "Continue with another adapter of the same targets and rank, without compiling again. Moments stay.",
         (Argument("adapter", ADAPTER, "PEFT's two files, as `adapter` gives them."),),
         raises={
             "CheckpointError": "It has other modules, another rank or another scaling.",

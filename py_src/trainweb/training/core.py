@@ -542,7 +542,7 @@ class SessionCore:
         return list(self.state.properties)
 
     def delete_property(self, name: str) -> None:
-        """Forget a value that the checkpoint keeps."""
+        """Remove a value from the checkpoint."""
         self._check()
         if name not in self.state.properties:
             raise messages.UNKNOWN_PROPERTY(name=name)

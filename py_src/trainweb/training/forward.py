@@ -61,7 +61,7 @@ def kind_of_tokens(output: str, length: int, rows: int, *, adapter: bool) -> str
     length
         Tokens that the cache has room for.
     adapter
-        False leaves out what adapters add.
+        False ignores LoRA adapters.
     """
     return f"{GENERATE} {json.dumps([output, length, rows, adapter], separators=(',', ':'), ensure_ascii=False)}"
 
@@ -81,7 +81,7 @@ def forward_of(graph: Graph, inputs: Mapping[str, Value], kind: str) -> Forward:
     Raises
     ------
     ModelError
-        An output is no tensor of the eval model.
+        An output is not a tensor of the eval model.
     """
     from trainweb.training.export import inference_graph  # which knows the models
 

@@ -59,7 +59,8 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         accumulation, and for training and evaluation. The least recently used go first.
         ``integrity`` (dict): hashes that files must have, by ``train_model``, ``eval_model``, ``optimizer_model``, as
         in HTML (``"sha256-"`` and Base64). `CheckpointState.load_checkpoint` takes the hash of a checkpoint.
-        ``debug`` (dict): ``check_numerics`` (bool) has each step tell which node makes the first NaN or infinity.
+        ``debug`` (dict): ``check_numerics`` (bool) makes a step that produces NaN or infinity fail with the name of
+        the node.
         ``threads`` (int): accepted for symmetry with the page; native sessions run on one thread.
         ``free_dimension_overrides`` (dict), ``log_severity_level``, ``logid`` and the others of onnxruntime: see
         `SessionOptions`.
@@ -67,9 +68,9 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
     Raises
     ------
     ModelError, UnsupportedError, CheckpointError
-        Artifacts that are malformed, not supported, or do not fit the checkpoint.
+        The artifacts are malformed, not supported, or do not fit the checkpoint.
     TypeError
-        An option that is not known; the text names the nearest.
+        An option is unknown; the message suggests the nearest name.
 
     Notes
     -----
@@ -136,17 +137,18 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         Parameters
         ----------
         feeds : dict of str to array_like
-            Every training input by name, with the input's dtype (lists and numbers are converted).
+            Every training input by name, with the input's dtype. Lists and numbers are converted.
         fetches : sequence of str, or dict of str to ndarray or None, optional
-            Outputs wanted, all by default; arrays in a dict are written into.
+            Outputs to return; all by default. Results are written into the arrays of a dict.
         options : dict or RunOptions, optional
-            ``tag``, ``log_severity_level``, ``terminate``; of eval steps also ``ema``: averages of the parameters in
-            their place, where the session keeps some.
+            ``tag``, ``log_severity_level``, ``terminate``; for eval steps also ``ema``: use averages of the
+            parameters, which
+            the session must keep.
 
         Returns
         -------
         dict of str to ndarray
-            In the order asked for; a scalar loss has shape ().
+            The outputs, in that order; a scalar loss has shape ().
 
         Raises
         ------
@@ -160,14 +162,14 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
     def eval_step(
         self, feeds: Mapping[str, Any], fetches: Fetches = None, options: RunOptions | Mapping[str, Any] | None = None
     ) -> dict[str, np.ndarray]:
-        """Run the eval model on the current parameters; arguments as `train_step`.
+        """Run the eval model with the current parameters.
 
         Parameters
         ----------
         feeds : dict of str to array_like
             Every input of the eval model by name.
         fetches : sequence of str, or dict of str to ndarray or None
-            Outputs wanted, all by default.
+            Outputs to return; all by default.
         options : dict or RunOptions, optional
             As `train_step`.
         """
@@ -205,7 +207,7 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         self.core.optimizer_step(RunOptions.of(options))
 
     def federated(self, **options: Any) -> FederatedClient:
-        """Return a client of federated learning: it trains locally from the common parameters and gives its update.
+        """Return a client of federated learning, which trains locally and returns its update.
 
         Parameters
         ----------
@@ -224,12 +226,12 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
     # Learning rate.
 
     def scheduler_step(self) -> None:
-        """Set the learning rate the schedule gives for the number of completed optimizer steps."""
+        """Set the learning rate of the schedule for the number of completed optimizer steps."""
         self.core.scheduler_step()
 
     @property
     def seed(self) -> int:
-        """The seed of the session's random operators: 0, or what `trainweb.set_seed` was given last."""
+        """The seed of the session's random operators: 0, or the last argument of `trainweb.set_seed`."""
         return self.core.get_seed()
 
     # Parameters.
@@ -246,14 +248,14 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         trainable_only : bool
             False: frozen ones, too.
         ema : bool
-            Averages stand for the trainable ones.
+            Return averages in place of the trainable parameters.
 
         Raises
         ------
         BufferSizeError
-            `out` is no such vector.
+            `out` is not such a vector.
         SessionError
-            Averages are asked for, and the session keeps none.
+            `ema` is True, but the session keeps no averages.
         """
         trainable_only, ema = flag("trainable_only", trainable_only), flag("ema", ema)
         if out is None:
@@ -276,7 +278,7 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         Raises
         ------
         CheckpointError
-            There is no such parameter, or it has another dtype or shape.
+            There is no such parameter, or the dtype or shape differs.
 
         Parameters
         ----------
@@ -317,18 +319,18 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         Parameters
         ----------
         path
-            Where to write the .onnx; None returns its bytes. A list alone is taken for `graph_output_names`.
+            Path of the .onnx to write; None returns its bytes. A list here is taken as `graph_output_names`.
         graph_output_names
-            Any tensors of the eval model, in the order wanted; one name or several.
+            One or several tensors of the eval model, in order.
         ema
-            Averages of the trainable parameters in their place.
+            Export averages in place of the trainable parameters.
 
         Raises
         ------
         SessionError
-            There is no eval model, or averages are asked for, and the session keeps none.
+            There is no eval model, or `ema` is True, but the session keeps no averages.
         ModelError
-            A name the eval model does not have, or no name.
+            The eval model does not have a name, or no name is given.
         """
         if isinstance(path, (list, tuple)):
             if graph_output_names is not None:
@@ -337,7 +339,7 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         if path is not None and graph_output_names is None:
             raise ModelError(
                 f"Expected a non empty vector of graph output names: {str(path)!r} was taken as the file to write. "
-                "Give the names after it, or a list of them alone, for which the bytes are returned."
+                "Give the names after it, or only a list of names, for which the bytes are returned."
             )
         names = [graph_output_names] if isinstance(graph_output_names, str) else graph_output_names
         if names is not None:
@@ -353,15 +355,15 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
     def profile(self, feeds: Mapping[str, Any], runs: int = 10, training: bool = True) -> Profile:
         """Time every instruction of a step, the mean over `runs` runs.
 
-        A training profile leaves gradients and running statistics as `runs` steps would, and one before them; one
-        that fails leaves the session as it was.
+        A training profile changes gradients and running statistics as `runs` + 1 steps would. If it fails, the session
+        stays as it was.
 
         Parameters
         ----------
         feeds : dict of str to array_like
             As for the step.
         runs : int
-            How often it is run.
+            Number of runs.
         training : bool
             False: an eval step.
         """
@@ -370,19 +372,19 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         return Profile(plan.text, plan.nodes, milliseconds)
 
     def dead_units(self, batches: Sequence[Mapping[str, Any]]) -> list[DeadUnits]:
-        """Which units of ReLU, ThresholdedRelu, and Clip from 0 on fire for none of some batches; nothing changes.
+        """Find units of ReLU, ThresholdedRelu, and Clip from 0 that are 0 for all given batches; nothing changes.
 
         A unit is a channel of a convolution, or a column of a product.
 
         Parameters
         ----------
         batches : sequence of dict
-            Feeds as of `eval_step`.
+            Feeds as for `eval_step`.
 
         Returns
         -------
         list of DeadUnits
-            One for each such activation of the eval model, in their order.
+            One for each such activation of the eval model, in order.
 
         Raises
         ------
@@ -398,29 +400,29 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
         )
 
     def explain(self, feeds: Mapping[str, Any], training: bool = True) -> str:
-        """How the compiler comes to the plan of a step for such feeds; nothing runs, and no plan is kept.
+        """Explain how the compiler makes the plan of a step for such feeds; nothing runs, and no plan is kept.
 
         Parameters
         ----------
         feeds : dict of str to array_like
-            As for the step; only their types count, and the values of feeds that decide about shapes.
+            As for the step. Only their types count, and the values of feeds that determine shapes.
         training : bool
-            False: of an eval step.
+            False explains an eval step.
 
         Returns
         -------
         str
-            The instructions as the operators emit them, one a line, by names of tensors; then, for every pass of the
-            compiler, what it changes as a unified diff.
+            The instructions as the operators emit them, one a line, with names of tensors; then the changes of each
+            compiler pass as a unified diff.
         """
         kind = "train" if flag("training", training) else "eval"
         tensors = self._converted(kind, feeds)
         return self.core.explain(kind, self.core.models.signature(kind, tensors))
 
     def release(self) -> None:
-        """Give kernel memory back; the state keeps its contents. Harmless when repeated.
+        """Free the kernel memory; the state keeps its contents. You may repeat the call.
 
-        In another thread than that of a fit or a step, it waits for the end of the step.
+        In a thread other than the one of a fit or a step, the call waits for the end of the step.
         """
         if self._core is not None:
             self._core.release()

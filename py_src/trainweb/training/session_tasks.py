@@ -1,4 +1,4 @@
-"""The tasks of a session: it is created from a model, learns from data, is evaluated, and predicts."""
+"""The tasks of a session: create it from a model, train, evaluate, predict and generate."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class SessionTasks:
     """The calls of `TrainingSession` that take a whole model or whole data."""
 
     tokenizer: Any = None
-    """Tokenizer of `generate` where none is given."""
+    """Default tokenizer of `generate`."""
     generation_config: Mapping[str, Any] = MappingProxyType({})
-    """Arguments of `generate`, by name, where none are given."""
+    """Default arguments of `generate`, by name."""
 
     @classmethod
     def from_model(
@@ -44,7 +44,7 @@ class SessionTasks:
         options: SessionOptions | Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> Self:
-        """A session of a forward model: its training artifacts are built in memory.
+        """Create a session from a forward model. Its training artifacts are built in memory.
 
         Parameters
         ----------
@@ -89,7 +89,7 @@ class SessionTasks:
         tokenizer: Any = None,
         **options: Any,
     ) -> Self:
-        """A session of a folder with a model, as the Hugging Face hub has them. Nothing is downloaded.
+        """Create a session from a folder with the files of a Hugging Face repository. Nothing is downloaded.
 
         The graph is ``model.onnx`` or ``onnx/model.onnx``. Initializers without data get it from
         ``model.safetensors`` or its shards in the same folder. ``generation_config.json`` and ``config.json`` give
@@ -138,22 +138,22 @@ class SessionTasks:
             As `trainweb.data.Dataset` takes it; names are those of the training model's inputs, and tuples have their
             order. Values are converted to the types of the inputs.
         epochs : int
-            How often the fit trains on all rows; 1.
+            Number of passes over all rows; 1.
         batch_size : int
             Rows of a batch; 32, unless the data comes in batches.
         batched : bool, optional
-            Whether the items of a stream are whole batches; by default the shape of the first one tells.
+            Whether the items of a stream are whole batches; by default the shape of the first item decides.
         remainder : {"keep", "drop", "pad"}
             Treatment of the last rows if they do not fill a batch: keep them as a smaller batch, for which a plan is
             compiled; drop them; or pad the batch with the first rows of the epoch.
         shuffle : bool
-            Train on the rows in another order in each epoch: the default for arrays; streams shuffle themselves.
+            Train on the rows in a new order in each epoch: the default for arrays. Shuffle streams themselves.
         seed : int
             Seed of the order of rows, from 0 to 2^53 - 1; 0.
         validation_data : like data, optional
             Evaluated after each epoch.
         validation_split : float, optional
-            Share of the rows, the last ones, that are evaluated after each epoch instead of trained on.
+            Share of the rows, taken from the end, to evaluate after each epoch instead of training on them.
         stratify : bool
             Whether `validation_split` takes its share of the rows of each class, by the last input of the model; False.
         learning_rate : float, optional
@@ -177,8 +177,8 @@ class SessionTasks:
         on_nan : {"stop", "skip", "restore"}, optional
             Reaction to NaN or infinity in loss, gradients, parameters or moments. "stop" undoes the batch and ends the
             fit (``history.ended`` is "nan"). "skip" undoes the batch and goes on with the next one (its loss in the
-            history is NaN). "restore" returns to the start of the epoch, or to the last checkpoint in it, and goes on
-            with the next batch, up to 3 times. By default the fit fails if the loss is NaN or infinite.
+            history is NaN). "restore" returns to the start of the epoch, or to the last checkpoint in it, and
+            continues with the next batch, up to 3 times. By default the fit fails if the loss is NaN or infinite.
         metrics : str, dict, or list of them
             Metrics of the validation data: names, settings with "type", or ``{"name": function}``. A function gets the
             predictions and targets of all rows as arrays, and returns a number.
@@ -223,7 +223,7 @@ class SessionTasks:
         return Trainer(cast(Any, self)).fit(data, **options)
 
     async def fit_async(self, data: Any, **options: Unpack[FitOptions]) -> History:
-        """`fit` that lets other tasks, and in Pyodide the page, go on while it runs.
+        """Run `fit` while other tasks, and in Pyodide the page, continue.
 
         Parameters
         ----------
@@ -245,7 +245,7 @@ class SessionTasks:
         targets: str | None = None,
         batched: bool | None = None,
     ) -> dict[str, Value]:
-        """The loss of data, and metrics, as `fit` computes them of validation data. Nothing changes.
+        """Compute the loss and metrics of data, as `fit` does for validation data. Nothing changes.
 
         Parameters
         ----------
@@ -256,7 +256,7 @@ class SessionTasks:
         batch_size : int, optional
             Rows of a batch; 32, unless the data comes in batches.
         ema : bool
-            Averages of the parameters stand for them, where the session keeps some.
+            Use averages of the parameters, which the session must keep.
         predictions, targets : str, optional
             The output and the input of the eval model that metrics compare.
         batched : bool, optional
@@ -291,7 +291,7 @@ class SessionTasks:
         batch_size: int | None = None,
         batched: bool | None = None,
     ) -> dict[str, np.ndarray]:
-        """The outputs of the model for data, with the current parameters. Labels are not needed, and nothing changes.
+        """Compute the outputs of the model for data without labels, with the current parameters. Nothing changes.
 
         Parameters
         ----------
@@ -300,12 +300,12 @@ class SessionTasks:
         outputs : sequence of str, optional
             Tensors of the eval model; by default the outputs of the model.
         ema : bool
-            Averages of the parameters stand for them, where the session keeps some.
+            Use averages of the parameters, which the session must keep.
         batch_size : int, optional
             Rows of a batch; 32, unless the data comes in batches. The last batch is padded, and the results of the
             padding are left out.
         batched : bool, optional
-            Whether the items of a stream are whole batches; by default the shape of the first one tells.
+            Whether the items of a stream are whole batches; by default the shape of the first item decides.
 
         Returns
         -------
@@ -339,7 +339,7 @@ class SessionTasks:
         tokenizer: Any = None,
         adapter: bool = True,
     ) -> Iterator[GeneratedToken]:
-        """Tokens that a causal language model writes after a prompt, with the current parameters, one by one.
+        """Write tokens after a prompt with a causal language model and the current parameters, one by one.
 
         Keys and values of earlier tokens are cached. Training between two tokens is allowed; all tokens are then
         computed again with the new parameters. Arguments that are not given come from `generation_config` and
@@ -354,9 +354,9 @@ class SessionTasks:
         temperature : float, optional
             Divisor of the logits; 0, the default, takes the most likely token.
         top_k : int, optional
-            Choose among so many most likely tokens.
+            Sample from this many of the most likely tokens.
         top_p : float, optional
-            Choose among the most likely tokens whose probabilities together are at least this.
+            Sample from the most likely tokens whose probabilities add up to at least this.
         seed : int, optional
             Of the random numbers, 0 by default: the same seed gives the same tokens, also in a page.
         stop : int, str or sequence of them
@@ -364,7 +364,7 @@ class SessionTasks:
         tokenizer : optional
             An object with `encode` and `decode`: of tokenizers or transformers.
         adapter : bool
-            False leaves out what LoRA adapters add.
+            False ignores LoRA adapters.
 
         Yields
         ------
@@ -392,7 +392,7 @@ class SessionTasks:
         return generate(core, logits_of(core.models.own_outputs()), request)
 
     def overfit_one_batch(self, batch: Any, *, steps: int = 100, learning_rate: float | None = None) -> OverfitReport:
-        """See whether the session can learn one batch by heart; afterwards it is as before.
+        """Check whether the session can overfit one batch. Afterwards the session is as before.
 
         Parameters
         ----------
@@ -418,7 +418,7 @@ class SessionTasks:
         batched: bool | None = None,
         seed: int = 0,
     ) -> LearningRates:
-        """Losses of steps whose learning rate grows, and a rate to train with; afterwards the session is as before.
+        """Train with a growing learning rate, and suggest a rate. Afterwards the session is as before.
 
         It is fastai's finder: rates grow by a factor, losses are smoothed, and the suggestion lies in their valley.
 
@@ -448,7 +448,7 @@ class SessionTasks:
         return find_learning_rate(cast(Any, self), data, given | {"batch_size": batch_size, "batched": batched})
 
     def save(self, path: str | Path | None = None, *, include_optimizer_state: bool = True) -> bytes | None:
-        """A checkpoint of the session: `CheckpointState.save_checkpoint` with the state of the optimizer.
+        """Save a checkpoint: `CheckpointState.save_checkpoint` with the state of the optimizer.
 
         Parameters
         ----------
@@ -469,7 +469,7 @@ class SessionTasks:
     def export(
         self, path: str | Path | None = None, *, outputs: Sequence[str] | str | None = None, ema: bool = False
     ) -> bytes | None:
-        """The model with the current parameters, for inference: `export_model_for_inferencing` of its own outputs.
+        """Export the model with the current parameters: `export_model_for_inferencing` of its own outputs.
 
         Parameters
         ----------
@@ -478,7 +478,7 @@ class SessionTasks:
         outputs : sequence of str, optional
             Tensors of the eval model; by default the outputs of the model.
         ema : bool
-            Averages of the trainable parameters in their place.
+            Export averages in place of the trainable parameters.
         """
         session = cast(Any, self)
         if outputs is None:

@@ -165,7 +165,7 @@ def _npy_header(name: str, data: bytes) -> tuple[dict[str, Any], int]:
     wide = data[6:7] != b"\x01"
     start = 12 if wide else 10
     if not data.startswith(NPY_MAGIC) or len(data) < start:
-        raise CheckpointError(f"{name!r:.80} of the npz file is no array.")
+        raise CheckpointError(f"{name!r:.80} of the npz file is not an array.")
     (length,) = struct.unpack_from("<I" if wide else "<H", data, 8)
     try:
         if length > MAX_HEADER:
@@ -174,5 +174,5 @@ def _npy_header(name: str, data: bytes) -> tuple[dict[str, Any], int]:
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
         raise CheckpointError(f"The header of {name!r:.80} in the npz file cannot be read: {error!s:.200}") from error
     if not isinstance(header, dict):
-        raise CheckpointError(f"The header of {name!r:.80} in the npz file is no dict.")
+        raise CheckpointError(f"The header of {name!r:.80} in the npz file is not a dict.")
     return header, start + length

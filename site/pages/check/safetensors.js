@@ -18,14 +18,14 @@ export async function listSafetensors(file) {
   const start = await file.slice(0, LENGTH_BYTES).arrayBuffer();
   const length = start.byteLength === LENGTH_BYTES ? new DataView(start).getBigUint64(0, true) : 0n;
   if (length < 2n || length > BigInt(Math.min(HEADER_LIMIT, file.size - LENGTH_BYTES))) {
-    throw new Error("It is no safetensors file: the length of its header is wrong.");
+    throw new Error("It is not a safetensors file: the length of its header is wrong.");
   }
   /** @type {Record<string, { dtype: string, shape: number[] }>} */
   let header;
   try {
     header = JSON.parse(await file.slice(LENGTH_BYTES, LENGTH_BYTES + Number(length)).text());
   } catch {
-    throw new Error("It is no safetensors file: its header is no JSON.");
+    throw new Error("It is not a safetensors file: its header is not JSON.");
   }
   return Object.entries(header)
     .filter(([name]) => name !== "__metadata__")

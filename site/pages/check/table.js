@@ -41,7 +41,7 @@ export async function readTable(file, report, target, isClasses) {
   const [input, label, ...others] = report.feeds;
   const width = input?.shape[1] ?? NaN;
   if (input === undefined || label === undefined || others.length > 0 || input.shape.length !== 2 || input.dtype !== "float32") {
-    throw new Error("A table fits a model with one float32 input [batch, columns] and one target. This model takes "
+    throw new Error("A table needs a model with one float32 input [batch, columns] and one target. This model takes "
       + `${report.feeds.map(({ name, dtype, shape }) => `${name} ${dtype}[${shape.join(", ")}]`).join(", ")}.`);
   }
   const names = await headerOf(file);

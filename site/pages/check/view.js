@@ -85,7 +85,7 @@ export function showReport(report) {
     ...report.remarks,
   ];
   const list = make("ul", ...problems.map((text) => make("li", text)));
-  element("problems", "div").replaceChildren(...(problems.length > 0 ? [make("h2", "What is missing, and notes"), list] : []));
+  element("problems", "div").replaceChildren(...(problems.length > 0 ? [make("h2", "Problems and notes"), list] : []));
   fillTable(element("values", "table"), ["name", "kind", "type", "dims"], [
     ...report.inputs.map(({ name, dtype, dims }) => [name, "input", dtype, dimsText(dims)]),
     ...report.outputs.map(({ name, dtype, dims }) => [name, "output", dtype, dimsText(dims)]),

@@ -25,7 +25,7 @@ export async function inkOf(file: Blob): Promise<ImageData> {
   try {
     bitmap = await createImageBitmap(file);
   } catch {
-    throw new Error("This file is no image that the browser can read.");
+    throw new Error("This file is not an image that the browser can read.");
   }
   const context = new OffscreenCanvas(SIDE, SIDE).getContext("2d");
   if (!context) {
@@ -44,7 +44,7 @@ export async function inkOf(file: Blob): Promise<ImageData> {
   const least = EDGE * threshold(ink);
   const full = quantile(ink.filter((value) => value >= least), PAPER);
   if (!(full >= LEAST_CONTRAST)) {
-    throw new Error("No ink was found on this image: it takes a dark digit on light paper, or the other way round.");
+    throw new Error("There is no digit on this image: use a dark digit on light paper, or the reverse.");
   }
   const kept = withoutDirt(ink.map((value) => (value >= least ? value : 0)));
   kept.forEach((value, i) => {

@@ -22,11 +22,12 @@ export interface CsvOptions {
   readonly dtypes?: Readonly<Record<string, CsvDtype>>;
   /** Between values: one character; a comma. */
   readonly delimiter?: string;
-  /** For inputs that are classes by name: the names; a value becomes the place of its name. */
+  /** Names of the classes of an input; a value becomes the index of its name. */
   readonly classes?: Readonly<Record<string, readonly string[]>>;
   /**
-   * Use of values that are missing: an error (default), rows without them, NaN, or a value for each column that may lack
-   * one. A value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case. "keep" is of
+   * What to do with missing values: raise an error (default), drop their rows, use NaN, or use a value for each
+   * column. A value is missing if it is empty; a number also if it is NA, N/A, NaN, null or ?, in any case. "keep"
+   * needs
    * inputs of floats, which `fillMean` and `fillMedian` of `Dataset` fill.
    */
   readonly missing?: "error" | "drop" | "keep" | Readonly<Record<string, string | number | bigint | boolean>>;
@@ -127,7 +128,7 @@ async function textOf(source: CsvSource): Promise<string> {
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
   } catch {
-    throw new FeedError("the file is no text in UTF-8: save it as such.");
+    throw new FeedError("the file is not a text in UTF-8: save it as such.");
   }
 }
 

@@ -35,7 +35,7 @@ export type Rows<T> = Iterable<T> | AsyncIterable<T> | ReadableStream<T>;
 /** A batch: values for several rows by input name, or in the order of the inputs. */
 export type BatchSource = Columns | readonly (Tensor | ArrayBufferView | Numbers)[];
 
-/** Forms of data; an array of tensors has one for each input. An iterator that runs only once lasts for one epoch: give the function that makes it. */
+/** Forms of data; an array of tensors has one for each input. An iterator that runs only once lasts for one epoch: pass the function that creates it. */
 export type DataSource = Dataset | Columns | readonly (Tensor | ArrayBufferView)[] | Rows<object> | (() => Rows<object>);
 
 /** Random numbers of `split`, different from all epochs' numbers. */
@@ -74,20 +74,21 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Rows of `length` token ids for a language model, with the next token of each as its label. Labels where nothing is
-   * learned are -100: give the loss `ignoreIndex: -100`.
+   * Rows of `length` token ids for a language model, with the next token of each as its label. Tokens that are not
+   * learned have the label -100: give the loss `ignoreIndex: -100`.
    *
-   * @param texts - texts, prompts and completions, which are joined, or chats, whose prompt is all before the last answer
+   * @param texts - texts, prompts and completions, which are joined, or chats, whose prompt is all before the last
+   *   answer
    * @throws FeedError when there is no text, or one is empty, too long for a row or too short to learn from; ModelError
-   *   when a setting is wrong, or the tokenizer is none or has no end token
+   *   when a setting is wrong, or the tokenizer has no `encode` or no end token
    */
   static fromText(texts: Iterable<TextItem>, tokenizer: TextTokenizer, options: TextOptions): Dataset {
     return new Dataset(textColumns(texts, tokenizer, options));
   }
 
   /**
-   * Batches of preferred texts for a session with `DPOLoss`: in rows, chosen and rejected texts by turns. Each iteration
-   * has another order. The log-probabilities of the reference are computed once, here.
+   * Batches of preferred texts for a session with `DPOLoss`: chosen and rejected texts alternate in their rows. Each
+   * iteration has a new order. The log-probabilities of the reference are computed once, here.
    *
    * @throws FeedError when a pair is malformed, or a text does not fit into a row; ModelError when the session has no
    *   `DPOLoss`, or an option is wrong
@@ -104,7 +105,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     return new Dataset(columns).shuffle({ buffer, seed }).batch(batchSize).map(joinedPairs);
   }
 
-  /** Steps of tables, such as `standardize` and `oneHot`, so far: plain JSON, for `preprocess`. */
+  /** Fitted steps of tables so far, such as `standardize` and `oneHot`: JSON, for `preprocess`. */
   get preprocessing(): readonly PreprocessingStep[] {
     return this.#preprocessing;
   }
@@ -119,12 +120,12 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     return this.#isBatched;
   }
 
-  /** True if the last batch may have been filled up with earlier rows. */
+  /** True if earlier rows may have filled up the last batch. */
   get isPadded(): boolean {
     return this.#isPadded;
   }
 
-  /** Number of rows; null where they are a stream. */
+  /** Number of rows; null for a stream. */
   get size(): number | null {
     const first = this.#columns?.values().next().value;
     return first === undefined ? null : (first.dims[0] as number);
@@ -145,7 +146,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Batches that a function makes of the rows or batches.
+   * Batches that a function makes from the rows or batches.
    *
    * @internal
    */
@@ -176,9 +177,9 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Rows in another order, each time they are iterated over: drawn from a buffer that is filled up in order.
+   * Draw rows from a buffer that is filled in order; each iteration has a new order.
    *
-   * @param options - `buffer`: rows among which one is drawn, 1024; `seed`: 0
+   * @param options - `buffer`: number of rows in the buffer, 1024; `seed`: 0
    */
   shuffle(options: { readonly buffer?: number; readonly seed?: number } = {}): Dataset {
     const { buffer = DEFAULT_BUFFER, seed = 0 } = checkOptions("shuffle", options, { buffer: true, seed: true });
@@ -191,7 +192,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     });
   }
 
-  /** Batches of so many rows, which are stacked. */
+  /** Stack rows into batches. */
   batch(size: number, options: { readonly remainder?: Remainder } = {}): Dataset {
     const { remainder = "keep" } = checkOptions("batch", options, { remainder: true });
     checkCount("size", size);
@@ -209,10 +210,11 @@ export class Dataset implements AsyncIterable<Row | Batch> {
    * Make batches of rows of similar lengths, so that little is padded and few shapes are compiled.
    *
    * @param length - the length of a row
-   * @param bounds - lengths that rows are padded to with zeros along their first axis; longer rows are an error
+   * @param bounds - lengths to which rows are padded with zeros along their first axis; longer rows are an error
    * @param size - rows of a batch; the remaining rows make smaller batches
-   * @param options - `padded`: the inputs that are padded. Default: all inputs with as many elements along their first
-   *   axis as the row is long. Name them if another input may have this size by chance
+   * @param options - `padded`: the inputs to pad. Default: all inputs whose first axis is as long as the row. Name
+   *   them if
+   *   another input may have this size by chance
    */
   bucket(
     length: (row: Row) => number,
@@ -243,7 +245,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   /**
    * Split tensors into two datasets. The second has this share of the rows: the last ones, or rows drawn by `seed`.
    *
-   * @throws FeedError when one of them would have no rows, or the rows are a stream
+   * @throws FeedError when a part would have no rows, or the rows are a stream
    */
   split(share: number, options: { readonly seed?: number } = {}): [Dataset, Dataset] {
     const { seed } = checkOptions("split", options, { seed: true });
@@ -330,7 +332,8 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Replace each column of inputs of text or integers by float32 columns, one for each of its categories in ascending order.
+   * Replace each column of inputs of text or integers by float32 columns, one for each of its categories in ascending
+   * order.
    *
    * @throws FeedError as `standardize`
    */
@@ -339,7 +342,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Replace text by the place of each value among the column's categories, in ascending order: int64 labels.
+   * Replace text by the index of each value among the column's categories, in ascending order: int64 labels.
    *
    * @throws FeedError as `standardize`
    */
@@ -359,7 +362,8 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   }
 
   /**
-   * Apply the steps that were fitted on other rows. Steps of inputs that are not there change nothing, and the first steps
+   * Apply the steps that were fitted on other rows. Steps of inputs that are not there change nothing, and the first
+   * steps
    * are left out if these rows have had them.
    *
    * @param steps - `preprocessing` of the dataset of these rows
@@ -417,7 +421,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     return this.#stream(make, this.#isBatched, () => {});
   }
 
-  /** Make so many rows (or batches) ahead. `fit` makes one batch ahead by itself. */
+  /** Make this many rows (or batches) ahead. `fit` makes one batch ahead on its own. */
   prefetch(count = 1): Dataset {
     checkCount("count", count);
     return this.#stream(async function* (rows) {

@@ -67,7 +67,7 @@ export async function listFolder(
 /**
  * All files of a folder.
  *
- * @throws FeedError when it is no folder
+ * @throws FeedError when it is not a folder
  */
 export async function folderFiles(source: FolderSource): Promise<readonly Listed[]> {
   if (typeof source !== "object" || source === null || !(isHandle(source) || Symbol.iterator in source)) {

@@ -90,7 +90,7 @@ function draw(image: ImageBitmap, options: ResolvedImageOptions, changes: Change
   return context.getImageData(0, 0, width, height).data;
 }
 
-/** Draw the changes of a seed: always the same numbers, whatever settings the augmentation has. */
+/** Draw the changes for a seed: the same numbers for any settings of the augmentation. */
 function changesOf(augment: Augmentation): Changes {
   const { seed, flip = false, rotate = 0, crop = 0, brightness = 0, contrast = 0, saturation = 0 } = augment;
   const random = new RandomStream(seed, 0);

@@ -59,7 +59,7 @@ export function unpackFrame(frame: unknown): [BridgeMessage, ReadonlyMap<string,
   try {
     header = JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(new Uint8Array(frame, 4, length)));
   } catch {
-    return "a header that is no JSON";
+    return "a header that is not JSON";
   }
   const arrays = new Map<string, ArrayShape & { readonly data: Float32Array }>();
   let start = 4 + length;

@@ -16,7 +16,8 @@ import { checkFlag } from "./call-values.js";
 import { asTensor, type NumericArray } from "./tensors.js";
 
 /**
- * Feeds by input name: tensors, or typed arrays where the model declares all dims but one, which follows from the number of
+ * Feeds by input name: tensors, or typed arrays if the model declares all dims but one, which follows from the number
+ * of
  * elements then.
  */
 export type FeedsType = { readonly [name: string]: Tensor | NumericArray };

@@ -22,14 +22,14 @@ export interface ArtifactSet<File extends Uint8Array | Blob = Uint8Array> {
   readonly nominalCheckpoint: File;
   /** The model of eval steps: the loss and the requested outputs (ONNX). */
   readonly evalModel: File;
-  /** Null without an optimizer in the configuration. */
+  /** The model of optimizer steps; null without an optimizer in the configuration. */
   readonly optimizerModel: File | null;
 }
 
 /**
- * Build training artifacts of a forward model: `trainweb.artifacts.build_artifacts` of Python.
+ * Build training artifacts from a forward model: `trainweb.artifacts.build_artifacts` of Python.
  *
- * @param config - as of `TrainingSession.createFromModel`
+ * @param config - as for `TrainingSession.createFromModel`
  * @param options - options of a session that matter here (limits, integrity, externalData), and `as`
  * @throws ModelError, UnsupportedError or GradientError as `TrainingSession.createFromModel`
  */
@@ -63,7 +63,7 @@ export async function buildArtifacts(
 /** Options of `quantize`. */
 export interface QuantizeOptions {
   /**
-   * Keep the last product in float32, unless it is tied to a table: a head that may be trained whole.
+   * Keep the last product in float32 unless it is tied to a table, because you may train it whole.
    *
    * @defaultValue `true`
    */
@@ -71,10 +71,10 @@ export interface QuantizeOptions {
 }
 
 /**
- * Make a file whose weights have 4 or 8 bits of a file in float32: `trainweb.quantize` of Python, which writes the same bytes.
+ * Quantize the weights of a float32 model to 4 or 8 bits. `trainweb.quantize` in Python writes the same bytes.
  *
  * @param model - a forward model: a URL, bytes or a Blob
- * @param bits - bits of a number: 4 or 8
+ * @param bits - bits of each number: 4 or 8
  * @param options - `onlyFrozen`, options of a session that matter here (limits, integrity, externalData), and `as`
  * @throws ModelError if `bits` is neither 4 nor 8, or no weight in float32 is large enough
  */
@@ -111,7 +111,7 @@ export async function quantize(
   });
 }
 
-/** Extends a model by gradients, as onnxruntime-training's class of that name. */
+/** Adds gradients to a model, as onnxruntime-training's class of that name. */
 export class GradientGraphBuilder {
   readonly #model: Source;
   readonly #y: readonly string[];

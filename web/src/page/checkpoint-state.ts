@@ -1,5 +1,5 @@
 /// <reference lib="esnext.disposable" preserve="true" />
-/** `CheckpointState`: parameters, properties and optimizer state apart from any session, before, while and after one uses them. */
+/** `CheckpointState`: parameters, properties and optimizer state, independent of any session. */
 
 import type { Tensor } from "onnxruntime-common";
 
@@ -66,8 +66,8 @@ const KEY = Symbol("CheckpointState");
  * A checkpoint that is not bound to a session. Given to `TrainingSession.create` as `checkpointState`, it shows the
  * session's current values, and keeps them when the session is released.
  *
- * Several sessions on one state share its parameters, moments, step count, learning rate, schedule and properties. The
- * session that is called has them moved to its memory first, so alternating between two costs a copy each time.
+ * Several sessions on one state share its parameters, moments, step count, learning rate, schedule and properties. A
+ * call moves them to the memory of its session, so alternating between two sessions costs a copy each time.
  * Gradients, the reset flag and random numbers are each session's own.
  */
 export class CheckpointState {
@@ -90,7 +90,7 @@ export class CheckpointState {
    * Read a checkpoint, as trainweb or onnxruntime-training wrote it.
    *
    * @param source - a URL, bytes or a Blob
-   * @throws CheckpointError when it is none, or cannot be fetched
+   * @throws CheckpointError when it is not a checkpoint, or cannot be fetched
    */
   static async load(source: Source, sessionOptions?: SessionOptions): Promise<CheckpointState> {
     if (!isSource(source)) {
@@ -123,7 +123,7 @@ export class CheckpointState {
     return unpackTensor(await this.#call("getParameter", [name]));
   }
 
-  /** Overwrite one parameter; type and dims must be its own. */
+  /** Overwrite one parameter; type and dims must match. */
   async updateParameter(name: string, tensor: Tensor): Promise<void> {
     if (!isTensor(tensor)) {
       throw new TypeError(`'tensor' must be a Tensor, got ${describe(tensor)}.`);
@@ -174,7 +174,7 @@ export class CheckpointState {
     return this.#save(includeOptimizerState, checkForm(as));
   }
 
-  /** Free the state's memory in the worker. A session that uses the state goes on. Harmless when repeated. */
+  /** Free the state's memory in the worker. A session that uses the state continues. You may repeat the call. */
   async release(): Promise<void> {
     this.#isReleased = true;
     const holder = await this.#holder;

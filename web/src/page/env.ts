@@ -1,4 +1,4 @@
-/** Settings of the page: as onnxruntime's `env`, restricted to the settings that trainweb has. */
+/** Settings of the page, as onnxruntime's `env`, but only those that trainweb has. */
 
 import { env as common } from "onnxruntime-common";
 
@@ -17,16 +17,16 @@ export interface WasmFlags {
   numThreads?: number | undefined;
   /** Deprecated; trainweb always uses SIMD. */
   simd?: boolean | undefined;
-  /** Milliseconds that a worker may take to say that it runs, as `env.timeouts.start`, which it goes before; 0: that. */
+  /** Milliseconds in which a worker must start. 0: `env.timeouts.start` counts. */
   initTimeout?: number | undefined;
-  /** Nothing: computation is always in a worker. */
+  /** No effect: computation is always in a worker. */
   proxy?: boolean | undefined;
   /** No effect: `session.profile(feeds)` shows the time of each part. */
   trace?: boolean | undefined;
-  /** A file of onnxruntime-web: it is warned of, and the package's own are taken. */
+  /** A file of onnxruntime-web leads to a warning; trainweb uses its own kernels. */
   wasmBinary?: unknown;
   /**
-   * URL prefix of the kernels*.wasm files, if they are apart from the rest of the package. An object, which names files
+   * URL prefix of the kernels*.wasm files, if they are not with the rest of the package. An object, which names files
    * of onnxruntime-web, or a prefix without kernels leads to a warning, and to the package's own kernels.
    */
   wasmPaths?:
@@ -46,12 +46,13 @@ export interface PyodideFlags {
   indexURL: string | null;
   /**
    * Start Python from a memory snapshot: 2 MB more to fetch, but many times as fast to start. "auto" does so unless the
-   * browser reports a slow or metered network. If the snapshot does not fit Pyodide's version, Python starts plainly.
+   * browser reports a slow or metered network. If the snapshot does not fit Pyodide's version, Python starts without
+   * it.
    */
   snapshot: SnapshotChoice;
 }
 
-/** Settings of back ends that trainweb does not have: they may be set, as pages of onnxruntime-web do, and do nothing. */
+/** Settings of back ends that trainweb does not have. Setting them has no effect. */
 export type InertFlags = Record<string, unknown>;
 
 /** Limits of time, in milliseconds. */
@@ -93,7 +94,8 @@ export class Env {
   trace?: boolean;
 
   /**
-   * URL prefix of all files of the package, as `npx trainweb copy` writes them. Null: the place of this script, or of the
+   * URL prefix of all files of the package, as `npx trainweb copy` writes them. Null: the place of this script, or of
+   * the
    * bundler's copies, or `trainweb/` beside the bundle. `wasm.wasmPaths` and `pyodide.indexURL` take precedence.
    */
   baseURL: string | null = null;
@@ -122,7 +124,8 @@ export class Env {
   });
 
   /**
-   * Seed of random operators (Dropout) for later sessions; only its lowest 64 bits count. undefined means 0, so that you
+   * Seed of random operators (Dropout) for later sessions; only its lowest 64 bits count. undefined means 0, so that
+   * you
    * can repeat a training. `session.seed` returns it.
    */
   get seed(): bigint | undefined {

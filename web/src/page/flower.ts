@@ -34,11 +34,11 @@ export interface FlowerEvaluation {
 export interface FlowerOptions {
   /** Train from the common parameters; return the result of `FederatedClient.round`, for example. */
   readonly train: (parameters: Float32Array, task: FlowerTask) => Promise<FlowerTraining>;
-  /** Evaluate the common parameters, which are in the session by then. Without it the page answers that it cannot. */
+  /** Evaluate the common parameters, which the session then has. Without it, the page answers that it cannot. */
   readonly evaluate?: (parameters: Float32Array, task: FlowerTask) => Promise<FlowerEvaluation>;
   /** Called when the page has become a node. */
   readonly onJoin?: (node: string) => void;
-  /** Aborted, the page leaves, and `joinFlower` resolves; a training under way goes on unless it has the signal, too. */
+  /** Abort it to leave; `joinFlower` then resolves. Running training continues unless it has the signal, too. */
   readonly signal?: AbortSignal;
 }
 
@@ -60,9 +60,10 @@ const MAX_REASON = 500;
 /**
  * Be a client of a Flower server until the bridge is stopped or the signal aborted.
  *
- * @param url - of the bridge: `wss://...`, or `ws://localhost:8765`
+ * @param url - the address of the bridge: `wss://...`, or `ws://localhost:8765`
  * @param session - its trained parameters have the names and shapes of the server's
- * @throws SessionError: there is no connection, it ended (the message says why), or the bridge sent an unexpected message
+ * @throws SessionError: there is no connection, it ended (the message says why), or the bridge sent an unexpected
+ *   message
  * @throws ModelError: an option is wrong
  */
 export async function joinFlower(url: string | URL, session: FlowerSession, options: FlowerOptions): Promise<void> {

@@ -22,9 +22,9 @@ export type Prompt =
 
 /** Options of `generate`. */
 export interface GenerateOptions extends GenerateFields {
-  /** Token ids and texts that end it. A stop token is given as the last one, without its text. */
+  /** Token ids and texts at which to stop. You get a stop token as the last one, with empty text. */
   readonly stop?: number | string | readonly (number | string)[];
-  /** Makes token ids of text and back; needed for a prompt that is text. */
+  /** Turns text into token ids and back; a prompt that is text needs it. */
   readonly tokenizer?: Tokenizer;
   /** Ends the iteration with its reason. */
   readonly signal?: AbortSignal;

@@ -24,7 +24,8 @@ export type ImageSource = Blob | string | URL | CanvasImageSource | ImageData | 
  * An image as a float32 tensor without the axis of the batch: a value of a row. It is decoded, resized and changed in a
  * worker; in the page where there is no `OffscreenCanvas`.
  *
- * @throws FeedError when it cannot be fetched or decoded, stalls (`env.timeouts.stall`) or has no pixels; LimitError when
+ * @throws FeedError when it cannot be fetched or decoded, stalls (`env.timeouts.stall`) or has no pixels; LimitError
+ *   when
  *   a file that is fetched is too large; ModelError when an option is wrong
  */
 export async function readImage(source: ImageSource, options: ImageOptions): Promise<Tensor> {
@@ -33,22 +34,23 @@ export async function readImage(source: ImageSource, options: ImageOptions): Pro
 
 /** Options of `readImages`. */
 export interface ImagesOptions extends ImageOptions {
-  /** The input of the model that the images are. */
+  /** The input of the model that takes the images. */
   readonly input: string;
   /** Its other inputs: tensors whose first axis counts the images, or typed arrays with a value for each. */
   readonly columns?: Columns;
-  /** True: images come in another order in each round. Default true. */
+  /** Whether images come in a new order in each epoch. Default true. */
   readonly shuffle?: boolean;
-  /** Of the order, 0 to 2^53 - 1. Default 0. */
+  /** Seed of the order, 0 to 2^53 - 1. Default 0. */
   readonly seed?: number;
 }
 
-/** Images that are read while others are waited for. */
+/** Number of images to read ahead. */
 const AHEAD = 4;
 
 /**
- * Make a dataset of images, each read when its turn comes. In each round (epoch) an image is changed by another seed.
- * The seed follows from `augment.seed`, the round and its place, so a resumed fit sees the same images.
+ * Make a dataset of images, each read when a batch needs it. In each epoch an image is augmented with a new
+ * seed. The seed follows from `augment.seed`, the epoch and the place of the image, so a resumed fit sees the same
+ * images.
  *
  * @throws FeedError when there are no images, or other numbers of values in `columns`. FeedError in a round for an
  *   image that cannot be read, which it names. ModelError when an option is wrong

@@ -79,7 +79,7 @@ export class InferenceSession {
     const { source, options } = parseCreateArguments(model, arg1, arg2, arg3);
     const resolved = resolveOptions(options);
     if (resolved.checksNumerics) {
-      throw new UnsupportedError("debug.checkNumerics is of the steps of a TrainingSession; eval steps are checked.");
+      throw new UnsupportedError("debug.checkNumerics is for steps of a TrainingSession; eval steps are checked.");
     }
     return withModel(source, resolved, async (client, { file, external, buffers }) => {
       const info = await client.request(callOf("createInference", [file, external, resolved.json], buffers));
@@ -132,15 +132,17 @@ export class InferenceSession {
   }
 
   /**
-   * Write tokens after a prompt with a causal language model, one by one: as `TrainingSession.generate`, without adapters.
+   * Write tokens after a prompt with a causal language model, one by one: as `TrainingSession.generate`, without
+   * adapters.
    *
    * @param prompt - text, which needs a tokenizer, or token ids
-   * @throws ModelError or UnsupportedError if the model is not a causal language model; SessionError for logits that are NaN
+   * @throws ModelError or UnsupportedError if the model is not a causal language model; SessionError for logits that
+   *   are NaN
    */
   generate(prompt: Prompt, options: GenerateOptions = {}): AsyncGenerator<GeneratedToken, void, undefined> {
     this.#channel.check();
     if ("adapter" in options) {
-      throw new TypeError("'adapter' is of TrainingSession.generate: an inference session has no adapters.");
+      throw new TypeError("'adapter' is for TrainingSession.generate: an inference session has no adapters.");
     }
     const next = async (task: TokenTask): Promise<number> => {
       this.#client.wakeThreads();
@@ -201,7 +203,7 @@ export class InferenceSession {
     return unpackResults(results, args.fetches);
   }
 
-  /** Free the session after the calls already made. Harmless when repeated. */
+  /** Free the session after the calls already made. You may repeat the call. */
   release(): Promise<void> {
     return this.#channel.release();
   }

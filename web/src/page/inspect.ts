@@ -1,4 +1,4 @@
-/** Report if a model can be trained, and its cost, before any data are fetched: `trainweb.check` of Python as data. */
+/** Report whether a model trains, and at what cost, before any data is fetched: Python's `trainweb.check` as data. */
 
 import type { ModelReport } from "../wire/report.js";
 import { modelMetadata } from "./call-values.js";

@@ -80,7 +80,7 @@ export function checkIntegrity(value: unknown): Integrity {
   const entries = Object.entries(value).map(([name, text]: [string, unknown]) => {
     const file = name === "checkpoint" ? "checkpointState" : name;
     if (!FILES.includes(file)) {
-      throw new TypeError(`'integrity.${brief(name)}' is no file; there are ${FILES.join(", ")}.`);
+      throw new TypeError(`'integrity.${brief(name)}' is not a file; there are ${FILES.join(", ")}.`);
     }
     return [file, parse(`integrity.${name}`, text)] as const;
   });
@@ -99,7 +99,7 @@ function parseHash(name: string, part: string): Hash {
   const [, algorithm, given] = /^(sha256|sha384|sha512)-([A-Za-z0-9+/_-]+={0,2})(?:\?.*)?$/.exec(part) ?? [];
   const digest = given?.replaceAll("-", "+").replaceAll("_", "/");
   if (algorithm === undefined || digest === undefined || byteLength(digest) !== BYTES[algorithm as Algorithm]) {
-    throw new TypeError(`'${name}' has "${brief(part)}", which is no hash such as "sha256-..." in Base64.`);
+    throw new TypeError(`'${name}' has "${brief(part)}", which is not a hash such as "sha256-..." in Base64.`);
   }
   return { algorithm: algorithm as Algorithm, digest };
 }

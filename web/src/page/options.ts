@@ -1,4 +1,4 @@
-/** Session options: trainweb's own, and onnxruntime's, which are checked and otherwise of no effect. */
+/** Session options: trainweb's own, and onnxruntime's, which are checked but have no effect. */
 
 import { describe } from "../data/given.js";
 import { brief, checkKnown, checkOptions } from "../data/nearest.js";
@@ -18,17 +18,17 @@ import type { RunOptions } from "./run-options.js";
 export interface SessionOptions {
   /** Threads of the kernels; default `env.wasm.numThreads`. */
   readonly threads?: number;
-  /** Results that are the same bytes on every browser, machine and thread count; somewhat slower. */
+  /** Give the same bytes in every browser, on every machine and with any number of threads; somewhat slower. */
   readonly reproducible?: boolean;
   /**
    * Keep the compiled session in this origin's storage. The next session of the same files (and the same feeds) starts
-   * from there, without Python. Files of 32 MiB and more that are fetched are kept, too, while their servers answer with
+   * from there, without Python. Fetched files of 32 MiB and more are kept, too, while their servers answer with
    * the same ETag and Last-Modified. `clearCache()` empties the storage. Default false.
    */
   readonly cache?: boolean;
   /**
-   * Most bytes of a step's workspace: feeds, activations, their gradients, outputs and scratch of the kernels; not
-   * parameters, accumulated gradients, moments and constants. If a step needs more, activations are computed again in
+   * Maximum bytes of a step's workspace: feeds, activations, their gradients, outputs and scratch of the kernels; not
+   * parameters, accumulated gradients, moments and constants. If a step needs more, activations are recomputed in
    * the backward pass (gradient checkpointing). Results are the same to the last bit; `memory()` reports the cost. A
    * step that cannot fit fails with a LimitError that names the smallest possible budget.
    */
@@ -67,7 +67,7 @@ export interface SessionOptions {
    */
   readonly integrity?: string | Readonly<Partial<Record<FileName, string>>>;
 
-  /** Names of onnxruntime-web's providers. All computation is on the CPU, and a warning names the other providers. */
+  /** Names of onnxruntime-web's providers. All computation runs on the CPU; a warning names other providers. */
   readonly executionProviders?: readonly (
     | string
     | {
@@ -83,7 +83,7 @@ export interface SessionOptions {
   readonly logSeverityLevel?: 0 | 1 | 2 | 3 | 4;
   /** At least 0. All values have the same effect: there is one level of verbose lines. */
   readonly logVerbosityLevel?: number;
-  /** An option of onnxruntime for Node; it stands for `threads` if you do not give that. */
+  /** An option of onnxruntime for Node; it sets `threads` unless you set that. */
   readonly intraOpNumThreads?: number;
   /** An option of onnxruntime for Node. Instructions run one after the other, so 2 and more cause a warning. */
   readonly interOpNumThreads?: number;
@@ -97,7 +97,7 @@ export interface SessionOptions {
   readonly profileFilePrefix?: string;
   /** Identifier in the log lines of onnxruntime; no effect. */
   readonly logId?: string;
-  /** Sizes of symbolic dims of the inputs, by the name of the dim. Bundles refuse it, because they are compiled. */
+  /** Sizes of symbolic dims of the inputs, by the name of the dim. Not for bundles, which are compiled for their sizes. */
   readonly freeDimensionOverrides?: Readonly<Record<string, number>>;
   /** Only "cpu": results are in memory. */
   readonly preferredOutputLocation?: "cpu" | "cpu-pinned" | Readonly<Record<string, string>>;
@@ -106,7 +106,7 @@ export interface SessionOptions {
   /** Not supported: a plan is not an ONNX model. `session.explain(feeds)` shows it. */
   readonly optimizedModelFilePath?: undefined;
   /**
-   * Configuration of onnxruntime. An entry that changes nothing is accepted with a warning. An entry that would change
+   * Configuration of onnxruntime. An entry without effect is accepted with a warning. An entry that would change
    * numbers is refused.
    */
   readonly extra?: Readonly<Record<string, unknown>>;
@@ -115,7 +115,7 @@ export interface SessionOptions {
 /** Checks while a session trains. */
 export interface DebugOptions {
   /**
-   * Let a step that makes NaN or infinity fail with a NumericsError that names the node. The session is then as before the
+   * A step that makes NaN or infinity fails with a NumericsError that names the node. The session is then as before the
    * step. Steps take several times as long, and need memory for all their tensors. Default false.
    */
   readonly checkNumerics?: boolean;
@@ -358,7 +358,7 @@ function checkObeyed(options: SessionOptions): void {
     throw unsupported("enableGraphCapture", "it is for WebGPU; steps are compiled anyway.");
   }
   if (options.optimizedModelFilePath !== undefined) {
-    throw unsupported("optimizedModelFilePath", "a plan is no ONNX model; session.explain(feeds) tells it.");
+    throw unsupported("optimizedModelFilePath", "a plan is not an ONNX model; session.explain(feeds) tells it.");
   }
   const locations =
     typeof preferredOutputLocation === "object" ? Object.values(preferredOutputLocation) : [preferredOutputLocation];

@@ -32,7 +32,7 @@ export interface PredictOptions {
    * padding are left out.
    */
   readonly batchSize?: number;
-  /** Whether the items of a stream are whole batches; by default the shape of the first one tells. */
+  /** Whether the items of a stream are whole batches; by default the shape of the first item decides. */
   readonly batched?: boolean;
 }
 
@@ -42,7 +42,7 @@ export interface EvaluateOptions {
   readonly metrics?: Metrics;
   /** Rows of a batch; default 32, unless the data comes in batches. */
   readonly batchSize?: number;
-  /** Whether the items of a stream are whole batches; by default the shape of the first one tells. */
+  /** Whether the items of a stream are whole batches; by default the shape of the first item decides. */
   readonly batched?: boolean;
   /** Use the averages of the parameters that the session keeps. Default false. */
   readonly ema?: boolean;

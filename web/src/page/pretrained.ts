@@ -1,4 +1,4 @@
-/** Folders of models as the Hugging Face hub has them; `trainweb/generation/pretrained.py` reads them in Python. */
+/** Folders of models, laid out as on the Hugging Face hub; `trainweb/generation/pretrained.py` reads them in Python. */
 
 import { type FolderSource, folderFiles } from "../data/folder.js";
 import { messageOf } from "../wire/fetch-file.js";
@@ -13,16 +13,16 @@ import { type Source } from "./sources.js";
 import type { Tokenizer } from "./text.js";
 import type { TrainingConfig } from "./training-config.js";
 
-/** A folder with a model: a prefix of URLs (in Node also a path), a handle, or the files of a folder. */
+/** A folder with a model: a URL prefix (in Node also a path), a handle, or the files of a folder. */
 export type Repository = string | URL | FolderSource;
 
 /** Settings of `createFromPretrained`. */
 export interface PretrainedConfig extends Omit<TrainingConfig, "loss"> {
-  /** As of `createFromModel`; by default cross entropy that ignores the label -100. */
+  /** The loss, as in `createFromModel`; by default cross entropy that ignores the label -100. */
   readonly loss?: TrainingConfig["loss"];
   /** The path of the graph in the folder; by default `model.onnx` or `onnx/model.onnx`. */
   readonly file?: string;
-  /** The tokenizer of `generate`, where none is given. */
+  /** The default tokenizer of `generate`. */
   readonly tokenizer?: Tokenizer;
 }
 

@@ -2,7 +2,7 @@
 
 /** Options of a step, from onnxruntime-web and from trainweb. All are optional. */
 export interface RunOptions {
-  /** Hand the feeds' buffers over instead of copying them: the tensors cannot be used afterwards. */
+  /** Transfer the feeds' buffers instead of copying them. You cannot use the tensors afterwards. */
   readonly transfer?: boolean;
   /**
    * If it is aborted before the step has ended, the step fails with the signal's reason and changes nothing. A waiting
@@ -16,9 +16,9 @@ export interface RunOptions {
   readonly logVerbosityLevel?: number;
   /** Fail with a SessionError instead of running. */
   readonly terminate?: boolean;
-  /** An error of this step has it as its field `tag`. */
+  /** A tag: errors of this step have it as their field `tag`. */
   readonly tag?: string | undefined;
-  /** Of an eval step: averages of the parameters stand in their place, where the session keeps some. Default false. */
+  /** In an eval step: use averages of the parameters, which the session must keep. Default false. */
   readonly ema?: boolean;
   /** Configuration of onnxruntime, which changes nothing here; a warning says so once. */
   readonly extra?: Record<string, unknown>;

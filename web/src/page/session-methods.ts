@@ -209,7 +209,7 @@ export class SessionMethods {
   }
 
   /**
-   * Forget a value that the checkpoint keeps.
+   * Remove a value from the checkpoint.
    *
    * @param name - the property's name
    * @throws CheckpointError: there is no such property
@@ -261,7 +261,7 @@ export class SessionMethods {
   }
 
   /**
-   * Go on with another adapter of the same targets and rank; nothing is compiled again, and moments stay.
+   * Continue with another adapter of the same targets and rank, without compiling again. Moments stay.
    *
    * @param adapter - PEFT's two files, as `adapter` gives them
    * @throws CheckpointError: it has other modules, another rank or another scaling

@@ -5,7 +5,7 @@ import type { FileOptions } from "./call-arguments.js";
 import type { CheckpointState } from "./checkpoint-state.js";
 import type { Source } from "./sources.js";
 
-/** The files of a training session: URLs, bytes or Blobs. `checkpointState` is onnxruntime-web's name of `checkpoint`. */
+/** The files of a training session: URLs, bytes or Blobs. `checkpointState` is onnxruntime-web's name for `checkpoint`. */
 export type TrainingSessionCreateOptions = TrainingSessionModels & (WithCheckpoint | WithCheckpointState);
 
 /** The checkpoint of a training session. */
@@ -20,16 +20,16 @@ export interface WithCheckpointState {
   readonly checkpointState: CheckpointSource;
 }
 
-/** The file of a checkpoint, or a `CheckpointState`, which the session works on. */
+/** The file of a checkpoint, or a `CheckpointState`, which the session then updates. */
 export type CheckpointSource = Source | CheckpointState;
 
 /** The models of a training session. */
 export interface TrainingSessionModels {
-  /** The model of train steps, as `buildArtifacts`, Python or onnxruntime-training made it. */
+  /** The model of train steps, from `buildArtifacts`, Python or onnxruntime-training. */
   readonly trainModel: Source;
-  /** Without it there are no eval steps. */
+  /** The model of eval steps, which need it. */
   readonly evalModel?: Source | null;
-  /** Without it parameters are not updated. */
+  /** The model of optimizer steps, which need it. */
   readonly optimizerModel?: Source | null;
 }
 
@@ -42,15 +42,17 @@ export interface TrainingSessionBundle {
 /** What is saved, and as what. */
 export interface SaveCheckpointOptions<Form extends FileForm = FileForm> extends FileOptions<Form> {
   /**
-   * Keep what exact resumption takes: moments, step count, learning rate and schedule, accumulated gradients, and the
-   * seed and position of random numbers. A run that goes on from it gives the same bytes as one that was not ended.
+   * Also save what an exact resume needs: moments, step count, learning rate and schedule, accumulated gradients, and
+   * the
+   * seed and position of random numbers. Training that resumes from it gives the same bytes as training without a
+   * break.
    */
   readonly includeOptimizerState?: boolean;
 }
 
 /** Settings of `getContiguousParameters`. */
 export interface ContiguousOptions {
-  /** Averages stand for the parameters, where the session keeps some. Default false. */
+  /** Return averages in place of the trainable parameters; the session must keep them. Default false. */
   readonly ema?: boolean;
   /** What they are copied into. */
   readonly out?: Float32Array;
@@ -58,11 +60,11 @@ export interface ContiguousOptions {
 
 /** What is exported, and as what. */
 export interface ExportOptions<Form extends FileForm = FileForm> extends FileOptions<Form> {
-  /** Averages of the trainable parameters in their place, where the session keeps some. Default false. */
+  /** Export averages in place of the trainable parameters; the session must keep them. Default false. */
   readonly ema?: boolean;
 }
 
-/** What `export` writes, and as what. */
+/** Settings of `export`. */
 export interface NamedExportOptions<Form extends FileForm = FileForm> extends ExportOptions<Form> {
   /** Tensors of the eval model; by default the outputs of the model. */
   readonly outputs?: readonly string[];
@@ -72,7 +74,7 @@ export interface NamedExportOptions<Form extends FileForm = FileForm> extends Ex
 export interface Artifacts<File extends Uint8Array | Blob = Uint8Array> {
   /** The model of train steps, with gradients (ONNX). */
   readonly trainModel: File;
-  /** The parameters as they were before training. */
+  /** The parameters before training. */
   readonly checkpoint: File;
   /** The model of eval steps (ONNX). */
   readonly evalModel: File | null;

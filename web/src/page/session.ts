@@ -144,10 +144,10 @@ export class TrainingSession extends SessionMethods {
     const files = checkTrainingOptions(trainingOptions);
     const options = resolveOptions(sessionOptions);
     if (options.hasDims && "bundle" in files) {
-      throw new TypeError("'freeDimensionOverrides' is of models; a bundle has the sizes that it was compiled for.");
+      throw new TypeError("'freeDimensionOverrides' is for models; a bundle has the sizes that it was compiled for.");
     }
     if (options.externalData.length > 0) {
-      throw new TypeError("'externalData' and 'weights' are of models for createFromModel; artifacts and bundles have none.");
+      throw new TypeError("'externalData' and 'weights' are for createFromModel; artifacts and bundles have none.");
     }
     options.integrity.expect(FILES.filter((name) => (files as Partial<Record<FileName, unknown>>)[name]));
     // The worker starts while the files are on their way.
@@ -190,13 +190,13 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
-   * Create a session from a folder with a model, as the Hugging Face hub has them.
+   * Create a session from a folder with the files of a Hugging Face repository.
    *
    * The graph is `model.onnx` or `onnx/model.onnx`, with external data beside it. If there are none, initializers
    * without data get it from `model.safetensors` or its shards in the same folder. `generation_config.json` and
    * `config.json` give `generationConfig`.
    *
-   * @param folder - a prefix of URLs (in Node also a path), a handle of a folder, or the files of a folder
+   * @param folder - a URL prefix (in Node also a path), a handle of a folder, or the files of a folder
    * @throws ModelError when the folder has no graph, or a file cannot be read; and as `createFromModel`
    */
   static async createFromPretrained(
@@ -354,7 +354,8 @@ export class TrainingSession extends SessionMethods {
    * not given come from `generationConfig`.
    *
    * @param prompt - text, which needs a tokenizer, or token ids
-   * @throws ModelError or UnsupportedError if the model is not a causal language model; SessionError for logits that are NaN
+   * @throws ModelError or UnsupportedError if the model is not a causal language model; SessionError for logits that
+   *   are NaN
    */
   generate(prompt: Prompt, options: GenerateOptions = {}): AsyncGenerator<GeneratedToken, void, undefined> {
     const { send } = this.#fitHost(null);
@@ -648,7 +649,8 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
-   * Losses of steps whose learning rate grows, and a rate to train with; afterwards the session is as before. It is fastai's
+   * Losses of steps whose learning rate grows, and a rate to train with; afterwards the session is as before. It is
+   * fastai's
    * finder: rates grow by a factor, losses are smoothed, and the suggestion lies in their valley.
    *
    * @param data - as of `fit`
@@ -698,7 +700,7 @@ export class TrainingSession extends SessionMethods {
     this.#channel.precede(() => this.#state?.moveTo(this) ?? null);
   }
 
-  /** @internal What other sessions on its state go on with. */
+  /** @internal What other sessions on its state continue with. */
   lendState(): Promise<SharedState> {
     return this.#channel.send(null, () => callOf("lendState", [this.#info.handle]));
   }

@@ -2,7 +2,7 @@
 
 import type { TextTokenizer } from "../data/text.js";
 
-/** Makes tokens of text and back, as tokenizers of `@huggingface/transformers` do. */
+/** Turns text into tokens and back, as tokenizers of `@huggingface/transformers` do. */
 export interface Tokenizer extends Pick<TextTokenizer, "encode"> {
   /** The text of token ids. */
   decode(tokens: number[]): string;

@@ -28,13 +28,13 @@ export interface TrainingConfig {
   readonly clipGradNorm?: number | null;
   /** Largest magnitude of each element of the gradients in an optimizer step; applied before `clipGradNorm`. */
   readonly clipGradValue?: number | null;
-  /** Keep an average of the trainable parameters beside them, for evaluation and exports on request. */
+  /** Also keep an average of the trainable parameters, for evaluation and export. */
   readonly ema?: EmaFields | null;
   /** Names or regular expressions of the parameters to train; default: all except `frozenParams`. */
   readonly requiresGrad?: readonly string[] | null;
   /** Names or regular expressions of the parameters to freeze; by default no parameter. */
   readonly frozenParams?: readonly string[] | null;
-  /** Further results of steps, by tensor name; by default the loss and the outputs of the model. */
+  /** Names of further tensors that steps return; by default the loss and the outputs of the model. */
   readonly additionalOutputNames?: readonly string[] | null;
   /** The outputs of the model that the loss takes. */
   readonly lossInputNames?: readonly string[] | null;
@@ -48,8 +48,8 @@ export interface TrainingConfig {
    */
   readonly lora?: LoraFields | PeftAdapterConfig | null;
   /**
-   * Sizes of symbolic dimensions of the inputs, by name. A dimension without a name has its input and axis, such as
-   * "x[0]". Feeds must then have these sizes. A model whose control flow depends on a size may need it.
+   * Sizes of symbolic dimensions of the inputs, by name. A dimension without a name is called by input and axis, such
+   * as "x[0]". Feeds must then have these sizes. A model whose control flow depends on a size may need it.
    */
   readonly dims?: Readonly<Record<string, number>> | null;
   /** Start without weights; load them with `loadParametersBuffer`. Default false. */
@@ -60,7 +60,7 @@ export interface TrainingConfig {
  * The configuration as JSON, by Python's names.
  *
  * @param more - further options of the call in the same object, which are left out
- * @throws TypeError when it is no object; ModelError when a name is unknown or a value is not allowed
+ * @throws TypeError when it is not an object; ModelError when a name is unknown or a value is not allowed
  */
 export function resolveConfig(config: unknown, more: readonly string[] = []): string {
   const [given, rate] = takeRate(config);
@@ -153,7 +153,7 @@ function resolveOptimizer(given: unknown): Record<string, unknown> {
 /**
  * The configuration without its learning rate, and that; null: the default.
  *
- * @throws TypeError when it is no object; ModelError when there are two different rates, an invalid one, or one without
+ * @throws TypeError when it is not an object; ModelError when there are two different rates, an invalid one, or one without
  *   an optimizer
  */
 export function takeRate(config: unknown): readonly [config: TrainingConfig, rate: number | null] {

@@ -13,7 +13,7 @@ const METRIC = "confusionMatrix";
 /**
  * `<trainweb-confusion labels="cat,dog">`: a confusion matrix, of the metric `"confusionMatrix"` of a fit.
  *
- * Attribute: `labels`, names of the classes, apart by commas (default: their numbers).
+ * Attribute: `labels`, names of the classes, separated by commas (default: their numbers).
  */
 export class TrainwebConfusion extends FitPanel {
   /** Attributes that it follows. */

@@ -56,7 +56,7 @@ class RecentMean {
  * `<trainweb-curves>`: curves of a fit, live.
  *
  * Attributes: `log` draws the loss on a logarithmic scale; `metrics="accuracy f1"` names the metrics to draw
- * (default: all metrics with one number); `validation="test"` is the word of the legend for the validation data.
+ * (default: all metrics with one number); `validation="test"` names the validation data in the legend.
  */
 export class TrainwebCurves extends FitPanel {
   /** Attributes that it follows. */
@@ -85,7 +85,7 @@ export class TrainwebCurves extends FitPanel {
     this.update();
   }
 
-  /** Show a finished fit in place of the present curves. */
+  /** Show a finished fit instead of the current curves. */
   show(history: Pick<History, "epochs">): void {
     this.#progress = [];
     this.#epochs = [...history.epochs];
@@ -110,7 +110,7 @@ export class TrainwebCurves extends FitPanel {
     this.#sizes.observe(this);
   }
 
-  /** Called by the browser: it is in no page any more. */
+  /** Called by the browser when the element leaves the page. */
   override disconnectedCallback(): void {
     super.disconnectedCallback();
     this.#sizes?.disconnect();

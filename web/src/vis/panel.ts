@@ -41,7 +41,7 @@ export abstract class Panel extends Base {
     this.render();
   }
 
-  /** Called by the browser: it is in no page any more. */
+  /** Called by the browser when the element leaves the page. */
   disconnectedCallback(): void {
     this.#darkness?.removeEventListener("change", this.#redraw);
   }

@@ -45,7 +45,7 @@ export class TrainwebRates extends Panel {
     this.#sizes.observe(this);
   }
 
-  /** Called by the browser: it is in no page any more. */
+  /** Called by the browser when the element leaves the page. */
   override disconnectedCallback(): void {
     super.disconnectedCallback();
     this.#sizes?.disconnect();

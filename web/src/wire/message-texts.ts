@@ -8,15 +8,15 @@ export const MESSAGES = {
   },
   NO_EFFECT: {
     error: "UnsupportedError",
-    text: "These options are accepted and change nothing here: {options}.",
+    text: "These options have no effect here: {options}.",
   },
   NOISE_WITHOUT_CLIP: {
     error: "ModelError",
-    text: "Noise is measured by the largest norm that an update may have: give 'clipNorm' with 'noiseMultiplier'.",
+    text: "Noise is scaled by the clip norm: give 'clipNorm' with 'noiseMultiplier'.",
   },
   NOISE_AND_WEIGHTS: {
     error: "ModelError",
-    text: "Updates with noise are averaged with equal weights, as the accounting of privacy has them: give 'equal'.",
+    text: "Updates with noise need equal weights, as the accounting of privacy assumes: give 'equal'.",
   },
   UPDATE_SIZE: {
     error: "BufferSizeError",
@@ -28,19 +28,19 @@ export const MESSAGES = {
   },
   UNCOUNTED_ROWS: {
     error: "FeedError",
-    text: "A client trains on rows that can be counted, because their number is its weight. Give arrays by the names of the inputs, not rows one by one.",
+    text: "A client needs arrays, because its number of rows is its weight. Give arrays by the names of the inputs, not rows one by one.",
   },
   PROXIMAL_CHECKPOINT: {
     error: "ModelError",
-    text: "A fit with 'proximal' cannot go on from a checkpoint: it pulls towards the parameters that it started with.",
+    text: "A fit with 'proximal' cannot continue from a checkpoint, which lacks the parameters at its start.",
   },
   BEYOND_BOUND: {
     error: "ModelError",
-    text: "The update has an element of magnitude {value}, beyond the bound {bound}: clip it, or let all members take a larger bound.",
+    text: "The update has an element of magnitude {value}, beyond the bound {bound}: clip it, or give all members a larger bound.",
   },
   MASKED_TWICE: {
     error: "SessionError",
-    text: "This member has masked an update already: begin a round with new keys for another one.",
+    text: "This member has already masked an update: begin a round with new keys for another one.",
   },
   NO_MEMBER: {
     error: "ModelError",
@@ -108,7 +108,7 @@ export const MESSAGES = {
   },
   DECIDING_SHAPE: {
     error: "SessionError",
-    text: "The values of {name!r} decide about shapes: a plan for them is compiled by the first step that has them.",
+    text: "The values of {name!r} determine shapes, so only a step with values can compile the plan.",
   },
   UNKNOWN_FETCH: {
     error: "FeedError",
@@ -124,7 +124,7 @@ export const MESSAGES = {
   },
   PADDED_LABEL: {
     error: "FeedError",
-    text: "{node}: the label {value} at position {position} is out of range. If it marks labels that do not count, give the loss ignoreIndex: {value}.",
+    text: "{node}: the label {value} at position {position} is out of range. To ignore such labels, give the loss ignoreIndex: {value}.",
   },
   BAD_INDEX: {
     error: "FeedError",
@@ -136,7 +136,7 @@ export const MESSAGES = {
   },
   LOOP_LIMIT: {
     error: "LimitError",
-    text: "{node}: the loop goes on after {value} iterations, the limit. Let it end earlier, or raise limits.loopIterations where its model is read (createFromModel, InferenceSession.create).",
+    text: "{node}: the loop exceeds the limit of {value} iterations. Shorten it, or raise limits.loopIterations where you read its model (createFromModel, InferenceSession.create).",
   },
   PLAN_FAILED: {
     error: "EngineError",
@@ -176,7 +176,7 @@ export const MESSAGES = {
   },
   NO_ARTIFACTS: {
     error: "SessionError",
-    text: "This session has no artifacts: only createFromModel makes sessions that have them.",
+    text: "This session has no artifacts: only sessions from createFromModel have them.",
   },
   NO_ADAPTERS: {
     error: "SessionError",
@@ -184,7 +184,7 @@ export const MESSAGES = {
   },
   NOT_IN_BUNDLE: {
     error: "SessionError",
-    text: "The bundle was not compiled for {what}, and it carries no models to compile it from. Make the bundle with `trainweb compile`, which includes the models, or create the session from its artifacts.",
+    text: "The bundle was not compiled for {what}, and it contains no models to compile from. Make the bundle with `trainweb compile`, which includes the models, or create the session from its artifacts.",
   },
   ARENA_LIMIT: {
     error: "LimitError",
@@ -220,7 +220,7 @@ export const MESSAGES = {
   },
   ENDED_DATASET: {
     error: "FeedError",
-    text: "The data has no rows in epoch {epoch}: a generator can be read only once. Give the function that makes it.",
+    text: "The data has no rows in epoch {epoch}: a generator can be read only once. Give the function that creates it.",
   },
   FILE_WITHOUT_CLASS: {
     error: "FeedError",
@@ -244,7 +244,7 @@ export const MESSAGES = {
   },
   INEXACT_NUMBER: {
     error: "FeedError",
-    text: "{name!r} has {value}, which float32 does not hold: give bigints or a typed array.",
+    text: "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array.",
   },
   NOT_NUMBERS: {
     error: "FeedError",
@@ -288,11 +288,11 @@ export const MESSAGES = {
   },
   DISPOSED_VALUE: {
     error: "FeedError",
-    text: "Row {position} of the data has a tensor as {name!r} that is disposed: keep tensors until the fit has ended.",
+    text: "Row {position} of the data has a disposed tensor as {name!r}: keep tensors until the fit ends.",
   },
   IN_ROW: {
     error: "FeedError",
-    text: "{reason} It stands in {name!r} of row {row} of the {data} (batch {batch} of epoch {epoch}).",
+    text: "{reason} It is in {name!r} of row {row} of the {data} (batch {batch} of epoch {epoch}).",
   },
   BATCHED_TWICE: {
     error: "FeedError",
@@ -320,15 +320,15 @@ export const MESSAGES = {
   },
   BATCH_BEYOND_DATA: {
     error: "FeedError",
-    text: "A batch of {size} rows is larger than the data, which has {rows}, and 'drop' leaves the last rows out: take a smaller batch.",
+    text: "A batch of {size} rows is larger than the data, which has {rows}, and 'drop' leaves the last rows out: use a smaller batch.",
   },
   CSV_INPUT: {
     error: "FeedError",
-    text: "{name!r} is not one of the inputs that the file makes: {names}.",
+    text: "{name!r} is not one of the inputs read from the file: {names}.",
   },
   CSV_DTYPE: {
     error: "FeedError",
-    text: "{name!r} cannot be {dtype} from a file; there are {names}.",
+    text: "{name!r} cannot be read as {dtype}; the types are {names}.",
   },
   CSV_COLUMN: {
     error: "FeedError",
@@ -348,7 +348,7 @@ export const MESSAGES = {
   },
   CSV_MISSING: {
     error: "FeedError",
-    text: "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows out, or to a value for each column that may lack one. Of floats, \"keep\" makes NaN.",
+    text: "Line {line}, column {column!r}: the value is missing ({value!r}). Set 'missing' to \"drop\" to leave such rows out, or to a value for each column that may lack one. For floats, \"keep\" gives NaN.",
   },
   CSV_FILL: {
     error: "FeedError",
@@ -376,7 +376,7 @@ export const MESSAGES = {
   },
   TABLE_MOMENTS: {
     error: "FeedError",
-    text: "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill NaN by 'fill_mean' or 'fill_median' ('fillMean' and 'fillMedian' in a page), or drop such rows.",
+    text: "{name!r} has NaN, infinity, or a number too large to square, so its deviation is not finite. Fill NaN with 'fill_mean' or 'fill_median' ('fillMean' and 'fillMedian' in a page), or drop such rows.",
   },
   TABLE_CENTRE: {
     error: "FeedError",
@@ -400,7 +400,7 @@ export const MESSAGES = {
   },
   FIT_RUNNING: {
     error: "SessionError",
-    text: "This session is being fitted: wait until the fit has ended, or stop it.",
+    text: "A fit of this session is running: wait until it ends, or stop it.",
   },
   NON_FINITE_LOSS: {
     error: "TrainwebError",
@@ -416,7 +416,7 @@ export const MESSAGES = {
   },
   ALL_SKIPPED: {
     error: "NumericsError",
-    text: "All batches of epoch {epoch} were skipped: each produced NaN or infinity. The session's option debug.checkNumerics tells where.",
+    text: "All batches of epoch {epoch} were skipped: each produced NaN or infinity. The session's option debug.checkNumerics shows where.",
   },
   SCALAR_LOSS: {
     error: "SessionError",
@@ -432,11 +432,11 @@ export const MESSAGES = {
   },
   STRATIFIED_NOTHING: {
     error: "ModelError",
-    text: "'stratify' is of 'validationSplit': give the share of the rows that are evaluated.",
+    text: "'stratify' needs 'validationSplit': give the share of the rows to evaluate.",
   },
   NO_CLASSES: {
     error: "FeedError",
-    text: "'stratify' goes by the classes in {name!r}, the last input: give arrays with an integer a row.",
+    text: "'stratify' reads the classes from {name!r}, the last input: give one integer for each row.",
   },
   MISSING_CLASSES: {
     error: "FeedError",
@@ -444,7 +444,7 @@ export const MESSAGES = {
   },
   TWO_VALIDATIONS: {
     error: "ModelError",
-    text: "Give validation data, or split it off the data: not both.",
+    text: "Give validation data, or a share to split off, but not both.",
   },
   METRICS_WITHOUT_DATA: {
     error: "ModelError",
@@ -464,7 +464,7 @@ export const MESSAGES = {
   },
   SEQUENCE_TOO_LONG: {
     error: "ModelError",
-    text: "The model does not take {length} tokens, prompt and new ones together: {fault} Give a shorter prompt or less 'maxTokens'.",
+    text: "The model does not take {length} tokens, prompt and new ones together: {fault} Give a shorter prompt or fewer 'maxTokens'.",
   },
   LOGITS_NOT_FINITE: {
     error: "SessionError",
@@ -492,7 +492,7 @@ export const MESSAGES = {
   },
   NOT_A_TOKENIZER: {
     error: "ModelError",
-    text: "'tokenizer' is {given}, which has no function encode. Give a tokenizer whose encode makes token ids of a text.",
+    text: "'tokenizer' is {given}, which has no function encode. Give one whose encode returns the token ids of a text.",
   },
   NOT_TOKEN_IDS: {
     error: "ModelError",
@@ -512,7 +512,7 @@ export const MESSAGES = {
   },
   NO_ANSWER: {
     error: "FeedError",
-    text: "Text {position} is a chat whose 'messages' do not end with one of the role 'assistant': nothing is to be learned.",
+    text: "Text {position} is a chat whose last message does not have the role 'assistant': there is nothing to learn.",
   },
   NOT_A_TEXT: {
     error: "FeedError",
@@ -528,15 +528,15 @@ export const MESSAGES = {
   },
   NO_END_TOKEN: {
     error: "ModelError",
-    text: "The tokenizer has no 'eos_token_id', so nothing ends one text and begins the next: give 'endToken'.",
+    text: "The tokenizer has no 'eos_token_id', so nothing separates two texts: give 'endToken'.",
   },
   NO_FULL_ROW: {
     error: "FeedError",
-    text: "The {count} tokens of the texts fill no row of length {length} that has a token to learn. Give more text, less 'length', or pack: false.",
+    text: "The {count} tokens of the texts fill no row of length {length} that has a token to learn. Give more text, a smaller 'length', or pack: false.",
   },
   TEXT_TOO_LONG: {
     error: "FeedError",
-    text: "Text {position} has {count} tokens; a row of length {length} has room for {most}. Give more 'length', cut the text, or pack the texts.",
+    text: "Text {position} has {count} tokens; a row of length {length} has room for {most}. Give a larger 'length', cut the text, or pack the texts.",
   },
   TEXT_TOO_SHORT: {
     error: "FeedError",
@@ -572,7 +572,7 @@ export const MESSAGES = {
   },
   TRAIN_METRICS_STREAM: {
     error: "ModelError",
-    text: "'trainMetrics' evaluates the training data again after each epoch, which takes arrays; this data is a stream. Give rows of it as validationData.",
+    text: "'trainMetrics' evaluates the training data again after each epoch, which needs arrays; this data is a stream. Give rows of it as validationData.",
   },
   METRIC_FAILED: {
     error: "TrainwebError",
@@ -584,7 +584,7 @@ export const MESSAGES = {
   },
   NO_PREDICTIONS: {
     error: "ModelError",
-    text: "Metrics compare an output of the eval model with a target; it has {names}. Name the output among additionalOutputNames in the config of createFromModel, and as 'predictions' where there are several.",
+    text: "Metrics compare an output of the eval model with a target; it has {names}. Name the output among additionalOutputNames in the config of createFromModel, and as 'predictions' if there are several.",
   },
   METRIC_TYPE: {
     error: "FeedError",
@@ -600,7 +600,7 @@ export const MESSAGES = {
   },
   OVERFIT_NAN: {
     error: "NumericsError",
-    text: "Loss or gradients are NaN or infinite at step {step}: the session's option debug.checkNumerics tells where.",
+    text: "Loss or gradients are NaN or infinite at step {step}: the session's option debug.checkNumerics shows where.",
   },
   OVERFIT_NO_GRADIENT: {
     error: "TrainwebError",
@@ -616,7 +616,7 @@ export const MESSAGES = {
   },
   OVERFIT_EXPLODES: {
     error: "TrainwebError",
-    text: "The norm of the gradients grows from {first} to {most}: take a lower learning rate, or clipGradNorm.",
+    text: "The norm of the gradients grows from {first} to {most}: use a lower learning rate, or clipGradNorm.",
   },
   OVERFIT_RISES: {
     error: "TrainwebError",
@@ -656,11 +656,11 @@ export const MESSAGES = {
   },
   NO_STORAGE: {
     error: "StorageError",
-    text: "There is no storage for checkpoints here, neither a private file system nor IndexedDB ({reason}). Keep the bytes that saveCheckpoint gives.",
+    text: "There is no storage for checkpoints here, neither a private file system nor IndexedDB ({reason}). Keep the bytes that saveCheckpoint returns.",
   },
   NO_BACKEND: {
     error: "StorageError",
-    text: "There is no storage for checkpoints of backend {backend!r} here ({reason}). Leave the backend out to take another one, or keep the bytes that saveCheckpoint gives.",
+    text: "There is no storage for checkpoints of backend {backend!r} here ({reason}). Leave out the backend to use another, or keep the bytes that saveCheckpoint returns.",
   },
   NO_SNAPSHOT: {
     error: "CheckpointError",
@@ -668,7 +668,7 @@ export const MESSAGES = {
   },
   OTHER_SNAPSHOT: {
     error: "CheckpointError",
-    text: "The checkpoint is of a session with other {what}.",
+    text: "The checkpoint belongs to a session with other {what}.",
   },
   BAD_FIELD: {
     error: "CheckpointError",
@@ -676,11 +676,11 @@ export const MESSAGES = {
   },
   OTHER_FIT: {
     error: "ModelError",
-    text: "The checkpoint {name!r} is of a fit with {option} {stored!r}, and this one has {given!r}. Give the same value, take another name, or delete the checkpoint.",
+    text: "The checkpoint {name!r} belongs to a fit with {option} {stored!r}, and this one has {given!r}. Give the same value, choose another name, or delete the checkpoint.",
   },
   UNWATCHED_EPOCH: {
     error: "ModelError",
-    text: "The checkpoint {name!r} has no value of {metric!r} for epoch {epoch}, which early stopping or the schedule needs. Give the metrics that the fit began with, take another name, or delete the checkpoint.",
+    text: "The checkpoint {name!r} has no value of {metric!r} for epoch {epoch}, which early stopping or the schedule needs. Give the metrics that the fit began with, choose another name, or delete the checkpoint.",
   },
   NO_FIT: {
     error: "CheckpointError",
@@ -776,7 +776,7 @@ export const MESSAGES = {
   },
   OTHER_OPTIMIZER: {
     error: "CheckpointError",
-    text: "The checkpoint has the optimizer state of {stored}, and this session's optimizer is {own}. Load it into a session with that optimizer, or take a checkpoint without optimizer state.",
+    text: "The checkpoint has the optimizer state of {stored}, and this session's optimizer is {own}. Load it into a session with that optimizer, or use a checkpoint without optimizer state.",
   },
   EMA_IN_TRAINING: {
     error: "SessionError",
@@ -784,6 +784,6 @@ export const MESSAGES = {
   },
   NO_AVERAGES: {
     error: "SessionError",
-    text: "The session keeps no averages of its parameters: make it, or its artifacts, with the setting 'ema'.",
+    text: "The session keeps no averages of its parameters: create it, or its artifacts, with the setting 'ema'.",
   },
 } as const;

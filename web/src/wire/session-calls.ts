@@ -58,7 +58,7 @@ export interface SessionCalls {
   readonly getPropertyKind: Call<[name: string], PropertyKind>;
   /** Names of the values that the checkpoint keeps. */
   readonly propertyNames: Call<[], readonly string[]>;
-  /** Forget a value that the checkpoint keeps. */
+  /** Remove a value from the checkpoint. */
   readonly deleteProperty: Call<[name: string], null>;
   /** Bytes of kernel memory that the session takes, and the cost of `memoryBudget`; call it after a step. */
   readonly memory: Call<[], SessionMemory>;
@@ -84,7 +84,7 @@ export interface SessionCalls {
   readonly loadWeights: Call<[weights: Uint8Array, strict: boolean], null>;
   /** The trained adapters of a session made with `lora`, as PEFT's two files. */
   readonly adapter: Call<[], AdapterFiles>;
-  /** Go on with another adapter of the same targets and rank; nothing is compiled again, and moments stay. */
+  /** Continue with another adapter of the same targets and rank, without compiling again. Moments stay. */
   readonly loadAdapter: Call<[adapter: AdapterFiles], null>;
   /** The forward model with the adapters merged into its weights. */
   readonly mergeAdapter: Call<[form: FileForm], FileBytes>;

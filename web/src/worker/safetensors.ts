@@ -77,10 +77,10 @@ export function readSafetensors(file: Uint8Array): TensorFile {
   try {
     header = JSON.parse(new TextDecoder().decode(file.subarray(ALIGNMENT, ALIGNMENT + length)));
   } catch (error) {
-    throw new CheckpointError(`The header of the safetensors file is no JSON: ${String(error)}`);
+    throw new CheckpointError(`The header of the safetensors file is not JSON: ${String(error)}`);
   }
   if (typeof header !== "object" || header === null || Array.isArray(header)) {
-    throw new CheckpointError("The header of the safetensors file is no object.");
+    throw new CheckpointError("The header of the safetensors file is not an object.");
   }
   const { __metadata__: metadata = {}, ...entries } = header as Readonly<Record<string, unknown>>;
   if (!isMetadata(metadata)) {

@@ -89,7 +89,7 @@ class LinearAttention(Composite):
             raise self.error(f"Q, K, V have the shapes {[list(t.shape) for t in (q, k, v)]}: not all 3-D.")
         batch, length, width = q.shape
         if not (equal(width % heads, 0) and equal(v.shape[2] % groups, 0)):
-            raise self.error(f"widths {width} and {v.shape[2]} are no multiples of {heads} and {groups} heads.")
+            raise self.error(f"widths {width} and {v.shape[2]} are not multiples of {heads} and {groups} heads.")
         d_k, d_v = width // heads, v.shape[2] // groups
         state = (batch, groups, d_k, d_v)
         fits = equal_shapes(k.shape, (batch, length, groups * d_k)) and equal_shapes(v.shape[:2], (batch, length))

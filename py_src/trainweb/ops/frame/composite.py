@@ -57,7 +57,7 @@ def gradient_for_sizes(op: Op, g: GradientBuilder, ins: Sequence[str], douts: Se
 
 @register
 class CompositeGradient(Composite):
-    """Gradients of a node that is made of others which sizes decide: it becomes nodes when they are known.
+    """Gradients of a composite node whose parts depend on sizes: expanded when the sizes are known.
 
     Inputs are the inputs of the forward node and the gradients of its outputs `seeds`; outputs are the gradients of its
     inputs `wanted`.

@@ -40,7 +40,7 @@ def learning_rate(state: Buf) -> Buf:
 
 @register
 class AdafactorOptimizer(KernelOptimizer):
-    """Adafactor over sequences, as torch.optim.Adafactor: of a matrix it keeps means of g * g by row and by column.
+    """Adafactor over sequences, as torch.optim.Adafactor: for a matrix it keeps means of g * g by row and by column.
 
     u = g / sqrt(v), v being the product of both means over the mean of the rows. For vectors, v is the average of g *
     g.; u is scaled to a root mean square of `clip_threshold` at most. w loses `weight_decay` * lr * w and

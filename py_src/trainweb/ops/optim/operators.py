@@ -268,7 +268,7 @@ class AdamWOptimizer(Optimizer):
 
 @register
 class OlderAdamOptimizer(AdamWOptimizer):
-    """AdamW over sequences that need not correct its moments with adam_mode 0 either.
+    """AdamW over sequences, where bias correction is optional with adam_mode 0, too.
 
     So are both modes of weight decay of AdamOptimizer (com.microsoft), of ONNX Runtime's older interface.
     """
@@ -460,7 +460,7 @@ class InplaceClipGradNorm(SequenceOp):
 
 @register
 class ClipGradients(SequenceOp):
-    """Clip a sequence in place by value, then by norm, to limits that are fed: [value, norm]; infinity is none.
+    """Clip a sequence in place by value, then by norm, to limits that are fed: [value, norm]; infinity means no limit.
 
     As InplaceClipGradValue and InplaceClipGradNorm, to the last bit. The plan of a fit's own limits is made of it.
     """
@@ -530,7 +530,7 @@ class InPlaceAccumulatorV2(Op):
 
 @register
 class Assign(Op):
-    """buffer = value, when all that reads the buffer has done so (ai.trainweb). The output is the value."""
+    """buffer = value, after all reads of the buffer (ai.trainweb). The output is the value."""
 
     domain = TRAINWEB
     min_inputs = max_inputs = 2

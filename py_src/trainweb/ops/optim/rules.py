@@ -127,7 +127,7 @@ class Lion(Rule):
     betas : pair of float
         Share of the moment in the direction of the update, and decay of the moment, each in [0, 1).
     weight_decay : float
-        Decoupled from the gradient.
+        Weight decay, decoupled from the gradient.
     """
 
     betas: Betas = (0.9, 0.99)
@@ -153,7 +153,7 @@ class Adam(Rule):
     eps : float
         Added to the root of the corrected second moment.
     weight_decay : float
-        Times the parameter, added to the gradient.
+        Weight decay: this times the parameter is added to the gradient.
     """
 
     betas: Betas = (0.9, 0.999)
@@ -207,7 +207,7 @@ class RMSProp(Rule):
     eps : float
         Added to the root of that average.
     weight_decay : float
-        Times the parameter, added to the gradient.
+        Weight decay: this times the parameter is added to the gradient.
     momentum : float
         Share of the velocity that is kept from step to step, in [0, 1); 0 keeps no velocity.
     centered : bool
@@ -256,7 +256,7 @@ class Adagrad(Rule):
     lr_decay : float
         The learning rate is divided by 1 plus this times the steps so far.
     weight_decay : float
-        Times the parameter, added to the gradient.
+        Weight decay: this times the parameter is added to the gradient.
     initial_accumulator_value : float
         Start of the sum of squared gradients.
     eps : float
@@ -293,7 +293,7 @@ class Adadelta(Rule):
     eps : float
         Added to both averages under the root.
     weight_decay : float
-        Times the parameter, added to the gradient.
+        Weight decay: this times the parameter is added to the gradient.
     """
 
     rho: Fraction = 0.9
@@ -322,7 +322,7 @@ class Adamax(Rule):
     eps : float
         Added to the absolute value of the gradient.
     weight_decay : float
-        Times the parameter, added to the gradient.
+        Weight decay: this times the parameter is added to the gradient.
     """
 
     betas: Betas = (0.9, 0.999)
@@ -350,7 +350,7 @@ class NAdam(Rule):
     eps : float
         Added to the root of the corrected second moment.
     weight_decay : float
-        Times the parameter, added to the gradient.
+        Weight decay: this times the parameter is added to the gradient.
     momentum_decay : float
         The momentum of step t is betas[0] * (1 - 0.96 ** (t * momentum_decay) / 2).
     """
@@ -390,7 +390,7 @@ class NAdam(Rule):
 
 @rule
 class RAdam(Rule):
-    """Adam whose step waits for enough gradients, as torch.optim.RAdam, https://arxiv.org/abs/1908.03265.
+    """Adam with rectified first steps, as torch.optim.RAdam, https://arxiv.org/abs/1908.03265.
 
     Parameters
     ----------
@@ -399,7 +399,7 @@ class RAdam(Rule):
     eps : float
         Added to the root of the second moment.
     weight_decay : float
-        Times the parameter, added to the gradient.
+        Weight decay: this times the parameter is added to the gradient.
     """
 
     betas: Betas = (0.9, 0.999)
@@ -423,7 +423,7 @@ class RAdam(Rule):
 
 @rule
 class AdaBelief(Rule):
-    """AdaBelief as optax.adabelief: the second moment is of what the first did not foresee.
+    """AdaBelief as optax.adabelief: the second moment averages the squared difference of gradient and first moment.
 
     https://arxiv.org/abs/2010.07468. Weight decay is decoupled from the gradient.
 
@@ -434,7 +434,7 @@ class AdaBelief(Rule):
     eps : float
         Added to the second moment at each step, and to its corrected root.
     weight_decay : float
-        Decoupled from the gradient.
+        Weight decay, decoupled from the gradient.
     """
 
     betas: Betas = (0.9, 0.999)
@@ -462,7 +462,7 @@ class Adan(Rule):
     eps : float
         Added to the corrected squares and to their root.
     weight_decay : float
-        Decoupled from the gradient.
+        Weight decay, decoupled from the gradient.
     """
 
     betas: ThreeBetas = (0.98, 0.92, 0.99)
@@ -487,7 +487,7 @@ class Adan(Rule):
 
 @rule
 class Lookahead(Rule):
-    """SGD with momentum whose parameters return part of the way every few steps, https://arxiv.org/abs/1907.08610.
+    """SGD with momentum that returns part of the way every few steps, https://arxiv.org/abs/1907.08610.
 
     As optax.lookahead of optax.sgd.
 
@@ -496,11 +496,11 @@ class Lookahead(Rule):
     sync_period : int
         Steps between two returns, at least 1.
     slow_step_size : float
-        Share of the way that stays, in (0, 1].
+        Share of the way that the parameters keep, in (0, 1].
     momentum : float
         Share of the velocity that is kept from step to step, in [0, 1).
     weight_decay : float
-        Times the parameter, added to the gradient.
+        Weight decay: this times the parameter is added to the gradient.
     """
 
     sync_period: Annotated[int, Whole(least=1)] = 5
@@ -533,7 +533,7 @@ class ScheduleFreeAdamW(Rule):
     eps : float
         Added to the root of the corrected second moment.
     weight_decay : float
-        Times the parameter, added to the normalized gradient.
+        Weight decay: this times the parameter is added to the normalized gradient.
     """
 
     betas: Betas = (0.9, 0.999)

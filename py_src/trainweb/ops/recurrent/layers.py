@@ -413,7 +413,7 @@ class RNN(RecurrentLayer):
 
 @register
 class GRU(RecurrentLayer):
-    """Gated recurrent unit (Cho et al. 2014, https://arxiv.org/abs/1406.1078). https://onnx.ai/onnx/operators/onnx__GRU.html"""
+    """Gated recurrent unit, https://arxiv.org/abs/1406.1078. https://onnx.ai/onnx/operators/onnx__GRU.html"""
 
     versions: ClassVar[tuple[int, ...]] = (7, 14, 22)
     attrs = {**_COMMON, "linear_before_reset": Int(0)}

@@ -101,7 +101,7 @@ class Report:
     operators : dict of str to int
         How many nodes of the model are of which operator, those of other domains as domain.operator.
     suggested_loss : str, dict or None
-        A loss that fits the first output where that is no loss, for classes or for numbers: its name, or its "type"
+        A loss that fits the first output where that is not a loss, for classes or for numbers: its name, or its "type"
         with the settings that it needs, as `build_artifacts` takes them.
     feeds : list of Feed
         What a train step takes.
@@ -111,7 +111,7 @@ class Report:
         Lines that train the model, "javascript" and "python"; none where an argument is no plain value.
     model_metadata : dict
         What the file says of itself: producer_name, graph_name, domain, description, graph_description, version and
-        custom_metadata_map. Empty for a file that is no model.
+        custom_metadata_map. Empty for a file that is not a model.
     """
 
     trainable: dict[str, tuple[int, ...]] = field(default_factory=dict)

@@ -176,7 +176,7 @@ class NumericsCheck:
         return results
 
     def optimizer_step(self, run: Callable[[], None]) -> None:
-        """Run an optimizer step, unless it makes a parameter or moment that is no number."""
+        """Run an optimizer step, unless it makes a parameter or moment that is not a number."""
         with self._core.host.undone(COPY_CHECK):
             run()
             for places in self._optimized():

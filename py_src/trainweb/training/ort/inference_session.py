@@ -57,7 +57,7 @@ class InferenceSession(SessionBase):
     ) -> None:
         super().__init__(path_or_bytes, SessionOptions.of(sess_options))
         if self._options.checks_numerics:
-            raise UnsupportedError("debug.check_numerics is of the steps of a TrainingSession; eval steps are checked.")
+            raise UnsupportedError("debug.check_numerics is for steps of a TrainingSession; eval steps are checked.")
         check_providers(providers, provider_options)
         free_abandoned()
         settings = self._options.core_settings()

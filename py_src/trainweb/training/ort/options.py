@@ -275,7 +275,7 @@ class SessionOptions(Attributes, hidden=("core_settings", "checks_numerics", "en
     enable_cpu_mem_arena, enable_mem_pattern, enable_mem_reuse
         These as well.
     optimized_model_filepath : str
-        Empty: a plan is no ONNX model.
+        Empty: a plan is not an ONNX model.
     """
 
     threads: int = 0
@@ -368,7 +368,7 @@ class SessionOptions(Attributes, hidden=("core_settings", "checks_numerics", "en
             check_value(name, getattr(self, name))
         if self.optimized_model_filepath:
             raise UnsupportedError(
-                f"optimized_model_filepath={self.optimized_model_filepath!r} is not supported: a plan is no ONNX "
+                f"optimized_model_filepath={self.optimized_model_filepath!r} is not supported: a plan is not an ONNX "
                 "model; session.explain(feeds) prints it."
             )
 

@@ -13,9 +13,9 @@ import { sessionError } from "../../wire/messages.js";
 import { badSetting, describe } from "../../data/given.js";
 import { checkOptions } from "../../data/nearest.js";
 
-/** What `CheckpointStore.list` says. */
+/** An entry of `CheckpointStore.list`. */
 export interface StoredCheckpoint {
-  /** The name that it was saved under. */
+  /** Its name in the store. */
   readonly name: string;
   /** Bytes of the checkpoint, without the store's header. */
   readonly nbytes: number;
@@ -23,9 +23,9 @@ export interface StoredCheckpoint {
   readonly written: Date;
 }
 
-/** The browser's figures on the storage of this origin, which all of its checkpoints and other data share. */
+/** The browser's figures for this origin's storage, which checkpoints share with other data. */
 export interface StorageQuota {
-  /** Bytes that this origin keeps, of all its storage. */
+  /** Bytes that this origin uses. */
   readonly usage: number | null;
   /** Bytes that it may keep. */
   readonly quota: number | null;
@@ -42,10 +42,10 @@ export interface StoredSession {
 }
 
 /**
- * Named checkpoints, each with all that exact resumption takes. They are in the private file system of this origin, or
+ * Named checkpoints, each with all that an exact resume needs. They are in the private file system of this origin, or
  * in IndexedDB where there is none. A crash during a write leaves the old checkpoint or the new one. Each has a
- * checksum, and other tabs cannot use it while a fit has it. Its contents are the same file in pages and in Python:
- * `read` of one and `write` of the other move a training.
+ * checksum, and other tabs cannot use it while a fit has it. Pages and Python use the same
+ * format, so `read` and `write` move training between them.
  */
 export class CheckpointStore {
   readonly #folder: string;
@@ -113,7 +113,7 @@ export class CheckpointStore {
   /**
    * Call a checkpoint by another name.
    *
-   * @throws StorageError when there is none, there is one of the other name already, or a fit has one of them
+   * @throws StorageError when there is none, the new name exists already, or a fit has one of them
    */
   async rename(name: string, to: string): Promise<void> {
     const where = await this.where();
@@ -153,7 +153,7 @@ export class CheckpointStore {
     await withCheckpoint(where, name, () => writeCheckpoint(where, name, bytes));
   }
 
-  /** Bytes that this origin uses and may use, as far as the browser says. */
+  /** Bytes that this origin uses and may use, if the browser reports them. */
   async quota(): Promise<StorageQuota> {
     const storage = globalThis.navigator?.storage;
     const { usage = null, quota = null } = (await storage?.estimate?.()) ?? {};

@@ -2,13 +2,13 @@
 
 import type { EpochRecord } from "../../wire/fit.js";
 
-/** Within an epoch, after a step; at most one a frame. */
+/** An event within an epoch, after a step; at most one a frame. */
 export interface ProgressEvent {
   /** Tells this event from the others. */
   readonly type: "progress";
   /** From 1. */
   readonly epoch: number;
-  /** Batches of the epoch that are done. */
+  /** Finished batches of the epoch. */
   readonly step: number;
   /** Number of steps in the epoch; null for a stream. */
   readonly steps: number | null;

@@ -31,7 +31,7 @@ export interface LearningRates {
   readonly rates: readonly number[];
   /** The smoothed loss with each rate. */
   readonly losses: readonly number[];
-  /** A rate at which the loss falls; null: it falls nowhere. */
+  /** A rate at which the loss falls; null if it falls nowhere. */
   readonly suggestion: number | null;
   /** The losses by rate as the text of an SVG picture, with a line at the suggestion. */
   plot(): string;
@@ -105,7 +105,7 @@ async function* repeated(batches: Dataset, count: number): AsyncGenerator<Batch>
   }
 }
 
-/** Moving averages without their bias to 0, until one is many times the least or the loss is no number. */
+/** Moving averages without their bias to 0, until one is many times the least or the loss is not a number. */
 function smoothed(losses: readonly number[]): number[] {
   const found: number[] = [];
   let average = 0;

@@ -61,7 +61,8 @@ export interface FitOptions extends FitFields {
   /** Evaluated after each epoch with the eval model. */
   readonly validationData?: DataSource | null;
   /**
-   * Learning rate of each optimizer step of this fit, from 0 on; by default the rate stays as it is. The default of
+   * Learning rate of each optimizer step of this fit, counted from 0; by default the rate stays as it is. The default
+   * of
    * `total` is the number of optimizer steps of the fit, with the warm-up. You may give the rate as `learningRate`.
    */
   readonly schedule?: ScheduleType | FitScheduleSettings | Schedule | ((step: number) => number) | null;
@@ -73,7 +74,7 @@ export interface FitOptions extends FitFields {
   readonly targets?: string;
   /** End the fit when a metric stops improving; by default it runs all epochs. */
   readonly earlyStopping?: EarlyStoppingSettings | null;
-  /** A fit with an existing checkpoint continues from it, and ends with the same bytes as one without interruption. */
+  /** Where the fit saves its progress. If the checkpoint exists, the fit continues from it, with the same bytes as without a break. */
   readonly checkpoint?: FitCheckpointSettings | null;
   /** Called with every event. */
   readonly callbacks?: FitCallback | readonly FitCallback[];

@@ -12,7 +12,7 @@ export interface Schedule {
    * The learning rate of an optimizer step.
    *
    * @param step - how many optimizer steps were done before
-   * @throws ModelError when it is no integer >= 0
+   * @throws ModelError when it is not an integer >= 0
    */
   rate(step: number): number;
   /** Take note of a metric, such as the loss of an epoch in evaluation: "Plateau" goes by it, others do not. */

@@ -8,19 +8,19 @@ export interface EmaFields {
   readonly decay?: number;
   /** True if the decay grows: after t steps it is at most 1 - (1 + t / warmupGamma) ** -warmupPower. Default false. */
   readonly warmup?: boolean;
-  /** How fast; timm suggests 2/3 for 1e6 steps and more, 3/4 for less. Default 0.6666666666666666. */
+  /** Exponent of the warm-up. timm suggests 2/3 for 1e6 steps and more, 3/4 for fewer. Default 0.6666666666666666. */
   readonly warmupPower?: number;
-  /** Steps that count as one. Default 1.0. */
+  /** Divisor of the steps: larger values slow the warm-up. Default 1.0. */
   readonly warmupGamma?: number;
 }
 
-/** How low-rank adapters are made: `trainweb.lora.inject` of Python. */
+/** Settings of low-rank adapters, as of `trainweb.lora.inject` in Python. */
 export interface LoraFields {
-  /** Modules to adapt, by names or their last parts; by default the modules that PEFT adapts. */
+  /** Modules to adapt, by whole names or last parts of names; by default the modules that PEFT adapts. */
   readonly targets?: readonly string[] | null;
   /** Rank of the product B A. Default 8. */
   readonly rank?: number;
-  /** The product is multiplied by alpha / rank; `rank` unless given. */
+  /** The product is multiplied by alpha / rank; by default `rank`. */
   readonly alpha?: number | null;
   /** Probability with which an element of an adapter's input is zero in training steps. Default 0.0. */
   readonly dropout?: number;
@@ -28,9 +28,9 @@ export interface LoraFields {
   readonly init?: "default" | "gaussian";
   /** Multiply the product by alpha / sqrt(rank) instead. Default false. */
   readonly useRslora?: boolean;
-  /** Learn magnitudes of the columns of weights, too. Default false. */
+  /** Also learn magnitudes of the columns of weights (DoRA). Default false. */
   readonly useDora?: boolean;
-  /** Modules that are trained whole and saved with the adapters, such as a new head. */
+  /** Modules to train whole and to save with the adapters, such as a new head. */
   readonly modulesToSave?: readonly string[] | null;
   /** Seed of the random numbers. Default 0. */
   readonly seed?: number;

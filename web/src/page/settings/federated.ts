@@ -8,7 +8,7 @@ export interface FederatedFields {
   readonly clipNorm?: number | null;
   /** Standard deviation of the Gaussian noise of the sum of all updates, as a multiple of the clip norm. Default 0.0. */
   readonly noiseMultiplier?: number;
-  /** Number of clients that share the noise; each adds its part. 1: this one adds all. Default 1. */
+  /** Number of clients that share the noise; each adds its part. With 1, this client adds all of it. Default 1. */
   readonly noiseClients?: number;
   /** Seed of the noise, for tests: it lets others remove the noise. By default the system's source for cryptography draws it. */
   readonly seed?: number | null;

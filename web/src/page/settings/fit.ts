@@ -5,23 +5,23 @@ import type { Of, Settings } from "./kinds.js";
 
 /** The plain options of fit. */
 export interface FitFields {
-  /** How often the fit trains on all rows. Default 1. */
+  /** Number of passes over all rows. Default 1. */
   readonly epochs?: number;
   /** Rows of a batch; 32 unless the data comes in batches. */
   readonly batchSize?: number | null;
-  /** Whether the items of a stream are whole batches; by default the shape of the first one tells. */
+  /** Whether the items of a stream are whole batches; by default the shape of the first item decides. */
   readonly batched?: boolean | null;
-  /** Treatment of the last rows if they do not fill a batch: keep them as a smaller batch, for which a plan is compiled; drop them; or pad the batch with the first rows of the epoch. Default "keep". */
+  /** What to do with the last, smaller batch: keep it, which compiles a second plan; drop it; or pad it with the first rows of the epoch. Default "keep". */
   readonly remainder?: "keep" | "drop" | "pad";
-  /** Train on the rows in another order in each epoch: the default for arrays; streams shuffle themselves. */
+  /** Train on the rows in a new order in each epoch: the default for arrays. Shuffle streams themselves. */
   readonly shuffle?: boolean | null;
   /** Seed of the order of rows. Default 0. */
   readonly seed?: number;
-  /** Share of the rows, the last ones, that are evaluated after each epoch instead of trained on. */
+  /** Share of the rows, taken from the end, to evaluate after each epoch instead of training on them. */
   readonly validationSplit?: number | null;
-  /** Take the share of the split from each class, by the last input of the model. Default false. */
+  /** Take the share of the split from each class; the last input of the model holds the classes. Default false. */
   readonly stratify?: boolean;
-  /** Evaluate the training data after each epoch, too: the same metrics, by the eval model. It takes arrays. Default false. */
+  /** Also evaluate the training data after each epoch, with the same metrics. It needs arrays. Default false. */
   readonly trainMetrics?: boolean;
   /** Learning rate of each optimizer step of this fit, which the session keeps; by default it stays as it is. With a schedule it is the schedule's setting of that name. */
   readonly learningRate?: number | null;
@@ -35,13 +35,13 @@ export interface FitFields {
   readonly ema?: boolean;
   /** mu of FedProx: mu times the distance from the parameters at the start of the fit is added to the gradients before each optimizer step. Default 0.0. */
   readonly proximal?: number;
-  /** Reaction to NaN or infinity in loss, gradients, parameters or moments. 'stop' undoes the batch and ends the fit. 'skip' undoes the batch and goes on with the next one. 'restore' returns to the start of the epoch, or to the last checkpoint in it, and goes on with the next batch, up to 3 times. By default the fit fails if the loss is NaN or infinite. */
+  /** Reaction to NaN or infinity in loss, gradients, parameters or moments. 'stop' undoes the batch and ends the fit. 'skip' undoes the batch and continues with the next one. 'restore' returns to the start of the epoch, or to the last checkpoint in it, and continues with the next batch, up to 3 times. By default the fit fails if the loss is NaN or infinite. */
   readonly onNaN?: "stop" | "skip" | "restore" | null;
 }
 
 /** Options of `findLearningRate`. */
 export interface FindRateFields {
-  /** Batches to train on; they come again where the data has fewer. Default 100. */
+  /** Batches to train on; they repeat if the data has fewer. Default 100. */
   readonly steps?: number;
   /** The first rate. Default 1e-07. */
   readonly least?: number;
@@ -49,7 +49,7 @@ export interface FindRateFields {
   readonly most?: number;
   /** Rows of a batch; 32 unless the data comes in batches. */
   readonly batchSize?: number | null;
-  /** Whether the items of a stream are whole batches; by default the shape of the first one tells. */
+  /** Whether the items of a stream are whole batches; by default the shape of the first item decides. */
   readonly batched?: boolean | null;
   /** Seed of the order of rows. Default 0. */
   readonly seed?: number;
@@ -61,15 +61,15 @@ export interface CheckpointFields {
   readonly every?: number | null;
 }
 
-/** Ends the training when a metric has not become better for a while. */
+/** Ends training if a metric stops improving. */
 export interface EarlyStoppingFields {
-  /** The fit ends after this many epochs in a row without a better value; 0 is as 1. */
+  /** The fit ends after this many epochs in a row without a better value; 0 means 1. */
   readonly patience: number;
-  /** By how much a metric must be better. Default 0.0. */
+  /** A value is better if it improves by more than this. Default 0.0. */
   readonly minDelta?: number;
   /** True: the session ends with the parameters of the best epoch. The optimizer's state stays as the last epoch left it. Default true. */
   readonly restoreBest?: boolean;
-  /** Which values of the metric are better. A metric that is a function needs it; the others have one. */
+  /** Whether lower ("min") or higher ("max") values are better. Only a metric that is a function needs it. */
   readonly mode?: "min" | "max" | null;
 }
 
@@ -89,51 +89,51 @@ export type MetricType =
 
 /** Share of places whose highest score is the target's. */
 export interface AccuracyFields {
-  /** Targets of this class do not count. */
+  /** Class of targets to ignore. */
   readonly ignoreIndex?: number | null;
 }
 
 /** Share of places where fewer than `k` classes have a higher score than the target. */
 export interface TopKFields {
-  /** Number of classes that may be named. Default 5. */
+  /** Number of highest scores among which the target must be. Default 5. */
   readonly k?: number;
-  /** Targets of this class do not count. */
+  /** Class of targets to ignore. */
   readonly ignoreIndex?: number | null;
 }
 
 /** Harmonic mean of precision and recall, of the classes that occur. */
 export interface F1Fields {
-  /** Over classes: each alike, all places together, each by how often it is the target, or a value for each class. Default "macro". */
+  /** Mean over classes ("macro"), over all places ("micro"), over classes by their number of targets ("weighted"), or a value for each class ("none"). Default "macro". */
   readonly average?: "macro" | "micro" | "weighted" | "none";
-  /** Targets of this class do not count. */
+  /** Class of targets to ignore. */
   readonly ignoreIndex?: number | null;
 }
 
 /** Share of the places with a predicted class that are right, of the classes that occur. */
 export interface PrecisionFields {
-  /** Over classes: each alike, all places together, each by how often it is the target, or a value for each class. Default "macro". */
+  /** Mean over classes ("macro"), over all places ("micro"), over classes by their number of targets ("weighted"), or a value for each class ("none"). Default "macro". */
   readonly average?: "macro" | "micro" | "weighted" | "none";
-  /** Targets of this class do not count. */
+  /** Class of targets to ignore. */
   readonly ignoreIndex?: number | null;
 }
 
 /** Share of the places with a target class that are predicted, of the classes that occur. */
 export interface RecallFields {
-  /** Over classes: each alike, all places together, each by how often it is the target, or a value for each class. Default "macro". */
+  /** Mean over classes ("macro"), over all places ("micro"), over classes by their number of targets ("weighted"), or a value for each class ("none"). Default "macro". */
   readonly average?: "macro" | "micro" | "weighted" | "none";
-  /** Targets of this class do not count. */
+  /** Class of targets to ignore. */
   readonly ignoreIndex?: number | null;
 }
 
 /** How often each class was predicted (columns) for each target (rows). */
 export interface ConfusionMatrixFields {
-  /** Targets of this class do not count. */
+  /** Class of targets to ignore. */
   readonly ignoreIndex?: number | null;
 }
 
 /** Intersection over union of targets and predictions, the mean over the classes that occur. */
 export interface MIoUFields {
-  /** Targets of this class do not count. */
+  /** Class of targets to ignore. */
   readonly ignoreIndex?: number | null;
 }
 
@@ -149,7 +149,7 @@ export interface AucFields {
   readonly average?: "macro" | "none";
 }
 
-/** The exponential of the mean loss, where that is a cross entropy in nats. */
+/** The exponential of the mean loss, which must be a cross entropy in nats. */
 export type PerplexityFields = Readonly<Record<never, never>>;
 
 /** A metric with its settings. */
@@ -441,7 +441,7 @@ export const METRICS: Readonly<Record<MetricType, Settings>> = {
   perplexity: {},
 };
 
-/** Which value of a metric is better; null: it is no number. @internal */
+/** Which value of a metric is better; null: it is not a number. @internal */
 export const BETTER: Readonly<Record<MetricType, "min" | "max" | null>> = {
   accuracy: "max",
   topK: "max",

@@ -4,17 +4,17 @@ import type { Settings } from "./kinds.js";
 
 /** The plain options of `generate`. */
 export interface GenerateFields {
-  /** Most tokens to write. Default 100. */
+  /** Maximum number of tokens to write. Default 100. */
   readonly maxTokens?: number;
   /** Divisor of the logits; 0 takes the most likely token. Default 0.0. */
   readonly temperature?: number;
-  /** Choose among so many most likely tokens. */
+  /** Sample from this many of the most likely tokens. */
   readonly topK?: number | null;
-  /** Choose among the most likely tokens whose probabilities together are at least this. */
+  /** Sample from the most likely tokens whose probabilities add up to at least this. */
   readonly topP?: number | null;
   /** Seed of the random numbers, 0 by default. The same seed gives the same tokens in Python and in a page. */
   readonly seed?: number | null;
-  /** False leaves out what LoRA adapters add. Default true. */
+  /** False ignores LoRA adapters. Default true. */
   readonly adapter?: boolean;
 }
 

@@ -34,9 +34,9 @@ export interface CrossEntropyLossFields {
   readonly weights?: readonly number[] | Float32Array | Tensor | null;
   /** "mean" divides by the weights of the rows that count. Default "mean". */
   readonly reduction?: "mean" | "sum" | "none";
-  /** Rows with this label count nothing. */
+  /** Label of rows that the loss ignores. */
   readonly ignoreIndex?: number | null;
-  /** Share of the target that goes to all classes alike. Default 0.0. */
+  /** Share of the target that is spread equally over all classes. Default 0.0. */
   readonly labelSmoothing?: number;
   /** Axis of the scores that holds the classes. The last by default, as for (N, C) and (N, S, V); use 1 for (N, C, H, W). Default -1. */
   readonly classAxis?: number;
@@ -66,7 +66,7 @@ export interface L1LossFields {
 export interface HuberLossFields {
   /** How the elements are combined. Default "mean". */
   readonly reduction?: "mean" | "sum" | "none";
-  /** Difference at which it becomes linear. Default 1.0. */
+  /** Error at which the loss becomes linear. Default 1.0. */
   readonly delta?: number;
 }
 
@@ -74,7 +74,7 @@ export interface HuberLossFields {
 export interface SmoothL1LossFields {
   /** How the elements are combined. Default "mean". */
   readonly reduction?: "mean" | "sum" | "none";
-  /** Difference at which it becomes linear. Default 1.0. */
+  /** Error at which the loss becomes linear. Default 1.0. */
   readonly beta?: number;
 }
 
@@ -88,7 +88,7 @@ export interface KLDivLossFields {
 
 /** (1 - p)^gamma times the cross entropy -log p of scores against class indices, https://arxiv.org/abs/1708.02002. */
 export interface FocalLossFields {
-  /** How much less rows count that are classified well already. Default 2.0. */
+  /** Exponent that reduces the weight of rows that are already classified well. Default 2.0. */
   readonly gamma?: number;
   /** Factor of each class (alpha in the paper). */
   readonly weight?: readonly number[] | Float32Array | Tensor | null;
@@ -98,13 +98,13 @@ export interface FocalLossFields {
   readonly reduction?: "mean" | "sum" | "none";
   /** Axis of the scores that holds the classes. Default -1. */
   readonly classAxis?: number;
-  /** Rows with this label count nothing. */
+  /** Label of rows that the loss ignores. */
   readonly ignoreIndex?: number | null;
 }
 
 /** 1 - cos of two vectors whose label is 1, max(0, cos - margin) of those whose label is -1. */
 export interface CosineEmbeddingLossFields {
-  /** From which cosine on vectors that differ cost something. Default 0.0. */
+  /** Cosine above which vectors that should differ have a loss. Default 0.0. */
   readonly margin?: number;
   /** How the samples are combined. Default "mean". */
   readonly reduction?: "mean" | "sum" | "none";
@@ -112,7 +112,7 @@ export interface CosineEmbeddingLossFields {
 
 /** d^2 of two vectors whose label is 1, max(0, margin - d)^2 of those whose label is 0, d being their distance. */
 export interface ContrastiveLossFields {
-  /** From which distance on vectors that differ cost nothing. Default 1.0. */
+  /** Distance above which vectors that should differ have no loss. Default 1.0. */
   readonly margin?: number;
   /** How the samples are combined. Default "mean". */
   readonly reduction?: "mean" | "sum" | "none";
@@ -120,7 +120,7 @@ export interface ContrastiveLossFields {
 
 /** max(0, d(anchor, positive) - d(anchor, negative) + margin) of three vectors for each sample. */
 export interface TripletMarginLossFields {
-  /** How much further the negative vector must be. Default 1.0. */
+  /** How much farther than the positive the negative vector must be. Default 1.0. */
   readonly margin?: number;
   /** How the samples are combined. Default "mean". */
   readonly reduction?: "mean" | "sum" | "none";
@@ -128,19 +128,19 @@ export interface TripletMarginLossFields {
 
 /** Connectionist temporal classification of scores or log-probabilities, as torch.nn.CTCLoss: no alignment is given. */
 export interface CTCLossFields {
-  /** The class that says nothing. Default 0. */
+  /** Class that means no symbol. Default 0. */
   readonly blank?: number;
-  /** "mean" divides the loss of each item by the length of its target before. Default "mean". */
+  /** "mean" first divides the loss of each item by the length of its target. Default "mean". */
   readonly reduction?: "mean" | "sum" | "none";
-  /** Items whose target does not fit into their steps cost nothing, in place of infinity. Default false. */
+  /** True gives items whose target does not fit into their steps a loss of 0 instead of infinity. Default false. */
   readonly zeroInfinity?: boolean;
-  /** The scores are (N, T, C), as many models give them, instead of (T, N, C). Default false. */
+  /** True if the scores are (N, T, C) instead of (T, N, C). Default false. */
   readonly batchFirst?: boolean;
 }
 
-/** Direct preference optimization of scores (B, S, V) of tokens: rows are chosen and rejected texts by turns. */
+/** Direct preference optimization of scores (B, S, V) of tokens: chosen and rejected texts alternate. */
 export interface DPOLossFields {
-  /** How close the model stays to the reference. Default 0.1. */
+  /** Larger values keep the model closer to the reference. Default 0.1. */
   readonly beta?: number;
   /** Share of pairs whose labels are wrong, below 0.5. Default 0.0. */
   readonly labelSmoothing?: number;

@@ -32,21 +32,21 @@ export interface AdamWFields {
   readonly eps?: number;
   /** Another name of `eps`. */
   readonly epsilon?: number;
-  /** Decoupled from the gradient. Default 0.0. */
+  /** Weight decay, decoupled from the gradient. Default 0.0. */
   readonly weightDecay?: number;
   /** 1 is the form of Hugging Face's transformers, which ONNX Runtime builds; 0 that of torch.optim.AdamW, which puts eps after the bias correction and decays before the update. Default 1. */
   readonly adamMode?: 0 | 1;
 }
 
-/** w -= learningRate * gradient; with momentum or weight decay as torch.optim.SGD, which ONNX Runtime lacks. */
+/** w -= learningRate * gradient; momentum and weight decay as in torch.optim.SGD. ONNX Runtime has neither. */
 export interface SGDFields {
   /** Share of the velocity that is kept from step to step, in [0, 1). Default 0.0. */
   readonly momentum?: number;
-  /** Share of the gradient that the velocity is not given. Default 0.0. */
+  /** Share of the gradient that is not added to the velocity. Default 0.0. */
   readonly dampening?: number;
-  /** Times the parameter, added to the gradient. Default 0.0. */
+  /** Weight decay: this times the parameter is added to the gradient. Default 0.0. */
   readonly weightDecay?: number;
-  /** Look ahead: the gradient plus momentum times the velocity. Default false. */
+  /** Nesterov's momentum: the step uses the gradient plus momentum times the velocity. Default false. */
   readonly nesterov?: boolean;
 }
 
@@ -58,37 +58,37 @@ export interface LambFields {
   readonly eps?: number;
   /** Another name of `eps`. */
   readonly epsilon?: number;
-  /** Times the parameter, added to the step before it is scaled. Default 0.0. */
+  /** Weight decay: this times the parameter is added to the step before it is scaled. Default 0.0. */
   readonly weightDecay?: number;
 }
 
-/** Adafactor as torch.optim.Adafactor: of matrices it keeps a row and a column. ONNX Runtime does not have it. */
+/** Adafactor as torch.optim.Adafactor: for a matrix it keeps one row and one column. ONNX Runtime does not have it. */
 export interface AdafactorFields {
-  /** The averages of squared gradients take the step to this power of what is new. Default -0.8. */
+  /** At step t, the averages of squared gradients take the share t ** beta2Decay from the new gradient. Default -0.8. */
   readonly beta2Decay?: number;
-  /** Least root of the estimated squares; its own square must be a float32. Default 1.1920928955078125e-07. */
+  /** Minimum of the root of the estimated squares. Its square must be a float32. Default 1.1920928955078125e-07. */
   readonly eps?: number;
   /** Another name of `eps`. */
   readonly epsilon?: number;
-  /** Least root mean square that a parameter counts with: its steps are in proportion. Default 0.001. */
+  /** Minimum root mean square of a parameter; steps are proportional to it. Default 0.001. */
   readonly scaleEps?: number;
-  /** Root mean square that an update has at most. Default 1.0. */
+  /** Maximum root mean square of an update. Default 1.0. */
   readonly clipThreshold?: number;
-  /** Decoupled from the gradient. Default 0.0. */
+  /** Weight decay, decoupled from the gradient. Default 0.0. */
   readonly weightDecay?: number;
 }
 
-/** Muon as torch.optim.Muon, in float32, and AdamW for parameters that are no matrices. ONNX Runtime lacks it. */
+/** Muon as torch.optim.Muon, in float32, and AdamW for parameters that are not matrices. */
 export interface MuonFields {
   /** Share of the velocity that is kept from step to step, in [0, 1). Default 0.95. */
   readonly momentum?: number;
-  /** Look ahead. Default true. */
+  /** Nesterov's momentum. Default true. */
   readonly nesterov?: boolean;
-  /** Decoupled from the gradient. Default 0.1. */
+  /** Weight decay, decoupled from the gradient. Default 0.1. */
   readonly weightDecay?: number;
   /** Iterations that bring the velocity close to an orthogonal matrix. Default 5. */
   readonly steps?: number;
-  /** Steps of matrices are as long as steps of AdamW, so that one learning rate fits both; else as long as in Muon's first form, with a learning rate of about 0.02. Default true. */
+  /** True scales steps of matrices to the length of AdamW's, so that one learning rate fits both. False keeps the length of the original Muon, for a learning rate of about 0.02. Default true. */
   readonly matchRms?: boolean;
   /** Of AdamW: decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
   readonly betas?: readonly [number, number];
@@ -102,7 +102,7 @@ export interface MuonFields {
 export interface LionFields {
   /** Share of the moment in the direction of the update, and decay of the moment, each in [0, 1). Default [0.9, 0.99]. */
   readonly betas?: readonly [number, number];
-  /** Decoupled from the gradient. Default 0.0. */
+  /** Weight decay, decoupled from the gradient. Default 0.0. */
   readonly weightDecay?: number;
 }
 
@@ -114,7 +114,7 @@ export interface AdamFields {
   readonly eps?: number;
   /** Another name of `eps`. */
   readonly epsilon?: number;
-  /** Times the parameter, added to the gradient. Default 0.0. */
+  /** Weight decay: this times the parameter is added to the gradient. Default 0.0. */
   readonly weightDecay?: number;
 }
 
@@ -126,7 +126,7 @@ export interface RMSPropFields {
   readonly eps?: number;
   /** Another name of `eps`. */
   readonly epsilon?: number;
-  /** Times the parameter, added to the gradient. Default 0.0. */
+  /** Weight decay: this times the parameter is added to the gradient. Default 0.0. */
   readonly weightDecay?: number;
   /** Share of the velocity that is kept from step to step, in [0, 1); 0 keeps no velocity. Default 0.0. */
   readonly momentum?: number;
@@ -138,7 +138,7 @@ export interface RMSPropFields {
 export interface AdagradFields {
   /** The learning rate is divided by 1 plus this times the steps so far. Default 0.0. */
   readonly lrDecay?: number;
-  /** Times the parameter, added to the gradient. Default 0.0. */
+  /** Weight decay: this times the parameter is added to the gradient. Default 0.0. */
   readonly weightDecay?: number;
   /** Start of the sum of squared gradients. Default 0.0. */
   readonly initialAccumulatorValue?: number;
@@ -156,7 +156,7 @@ export interface AdadeltaFields {
   readonly eps?: number;
   /** Another name of `eps`. */
   readonly epsilon?: number;
-  /** Times the parameter, added to the gradient. Default 0.0. */
+  /** Weight decay: this times the parameter is added to the gradient. Default 0.0. */
   readonly weightDecay?: number;
 }
 
@@ -168,7 +168,7 @@ export interface AdamaxFields {
   readonly eps?: number;
   /** Another name of `eps`. */
   readonly epsilon?: number;
-  /** Times the parameter, added to the gradient. Default 0.0. */
+  /** Weight decay: this times the parameter is added to the gradient. Default 0.0. */
   readonly weightDecay?: number;
 }
 
@@ -180,13 +180,13 @@ export interface NAdamFields {
   readonly eps?: number;
   /** Another name of `eps`. */
   readonly epsilon?: number;
-  /** Times the parameter, added to the gradient. Default 0.0. */
+  /** Weight decay: this times the parameter is added to the gradient. Default 0.0. */
   readonly weightDecay?: number;
   /** The momentum of step t is betas[0] * (1 - 0.96 ** (t * momentumDecay) / 2). Default 0.004. */
   readonly momentumDecay?: number;
 }
 
-/** Adam whose step waits for enough gradients, as torch.optim.RAdam, https://arxiv.org/abs/1908.03265. */
+/** Adam with rectified first steps, as torch.optim.RAdam, https://arxiv.org/abs/1908.03265. */
 export interface RAdamFields {
   /** Decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
   readonly betas?: readonly [number, number];
@@ -194,11 +194,11 @@ export interface RAdamFields {
   readonly eps?: number;
   /** Another name of `eps`. */
   readonly epsilon?: number;
-  /** Times the parameter, added to the gradient. Default 0.0. */
+  /** Weight decay: this times the parameter is added to the gradient. Default 0.0. */
   readonly weightDecay?: number;
 }
 
-/** AdaBelief as optax.adabelief: the second moment is of what the first did not foresee. */
+/** AdaBelief as optax.adabelief: the second moment averages the squared difference of gradient and first moment. */
 export interface AdaBeliefFields {
   /** Decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
   readonly betas?: readonly [number, number];
@@ -206,7 +206,7 @@ export interface AdaBeliefFields {
   readonly eps?: number;
   /** Another name of `eps`. */
   readonly epsilon?: number;
-  /** Decoupled from the gradient. Default 0.0. */
+  /** Weight decay, decoupled from the gradient. Default 0.0. */
   readonly weightDecay?: number;
 }
 
@@ -218,19 +218,19 @@ export interface AdanFields {
   readonly eps?: number;
   /** Another name of `eps`. */
   readonly epsilon?: number;
-  /** Decoupled from the gradient. Default 0.0. */
+  /** Weight decay, decoupled from the gradient. Default 0.0. */
   readonly weightDecay?: number;
 }
 
-/** SGD with momentum whose parameters return part of the way every few steps, https://arxiv.org/abs/1907.08610. */
+/** SGD with momentum that returns part of the way every few steps, https://arxiv.org/abs/1907.08610. */
 export interface LookaheadFields {
   /** Steps between two returns, at least 1. Default 5. */
   readonly syncPeriod?: number;
-  /** Share of the way that stays, in (0, 1]. Default 0.5. */
+  /** Share of the way that the parameters keep, in (0, 1]. Default 0.5. */
   readonly slowStepSize?: number;
   /** Share of the velocity that is kept from step to step, in [0, 1). Default 0.9. */
   readonly momentum?: number;
-  /** Times the parameter, added to the gradient. Default 0.0. */
+  /** Weight decay: this times the parameter is added to the gradient. Default 0.0. */
   readonly weightDecay?: number;
 }
 
@@ -242,7 +242,7 @@ export interface ScheduleFreeAdamWFields {
   readonly eps?: number;
   /** Another name of `eps`. */
   readonly epsilon?: number;
-  /** Times the parameter, added to the normalized gradient. Default 0.0. */
+  /** Weight decay: this times the parameter is added to the normalized gradient. Default 0.0. */
   readonly weightDecay?: number;
 }
 
@@ -250,14 +250,14 @@ export interface ScheduleFreeAdamWFields {
 export interface ParameterGroup {
   /** Names, or regular expressions that match whole names. */
   readonly parameters: readonly string[];
-  /** Their learning rate, in parts of the session's. Default 1.0. */
+  /** Factor of the session's learning rate for these parameters. Default 1.0. */
   readonly learningRateFactor?: number;
 }
 
 interface InGroups<Fields> {
-  /** Parameters with settings of their own; the first group that names a parameter has it. */
+  /** Parameters with their own settings. A parameter belongs to the first group that names it. */
   readonly groups?: readonly (ParameterGroup & Fields)[];
-  /** False: weight decay leaves out parameters of fewer than two axes, biases and scales of norms. Default true. */
+  /** False turns off weight decay for parameters with fewer than two axes: biases, scales of norms. Default true. */
   readonly decayBiasesAndNorms?: boolean;
 }
 

@@ -20,41 +20,41 @@ export interface ConstantFields {
   readonly learningRate: number;
   /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
-  /** Start of the rise, as a part of the learning rate. Default 0.0. */
+  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
   readonly warmupStart?: number;
 }
 
-/** A straight line from `start` to `end`, and `end` from then on. */
+/** A straight line from `start` to `end`, then constant. */
 export interface LinearFields {
   /** The rate after the warm-up. */
   readonly learningRate: number;
-  /** Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps. */
+  /** Optimizer steps of the whole schedule, with the warm-up. In a fit the default is all its steps. */
   readonly total: number;
-  /** The first rate after the warm-up, in parts of `learningRate`. Default 1.0. */
+  /** The first rate after the warm-up, as a share of `learningRate`. Default 1.0. */
   readonly start?: number;
-  /** The last rate, in parts of `learningRate`. Default 0.0. */
+  /** The last rate, as a share of `learningRate`. Default 0.0. */
   readonly end?: number;
   /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
-  /** Start of the rise, as a part of the learning rate. Default 0.0. */
+  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
   readonly warmupStart?: number;
 }
 
-/** Half a wave of the cosine down to `end`, and `end` from then on, https://arxiv.org/abs/1608.03983. */
+/** Half a cosine wave down to `end`, then constant, https://arxiv.org/abs/1608.03983. */
 export interface CosineFields {
   /** The rate after the warm-up. */
   readonly learningRate: number;
-  /** Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps. */
+  /** Optimizer steps of the whole schedule, with the warm-up. In a fit the default is all its steps. */
   readonly total: number;
-  /** The last rate, in parts of `learningRate`. Default 0.0. */
+  /** The last rate, as a share of `learningRate`. Default 0.0. */
   readonly end?: number;
   /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
-  /** Start of the rise, as a part of the learning rate. Default 0.0. */
+  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
   readonly warmupStart?: number;
 }
 
-/** Times `gamma` after every so many steps. */
+/** Multiply the rate by `gamma` after every `every` steps. */
 export interface StepFields {
   /** The rate after the warm-up. */
   readonly learningRate: number;
@@ -64,11 +64,11 @@ export interface StepFields {
   readonly gamma?: number;
   /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
-  /** Start of the rise, as a part of the learning rate. Default 0.0. */
+  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
   readonly warmupStart?: number;
 }
 
-/** Times `gamma` after every step. */
+/** Multiply the rate by `gamma` after every step. */
 export interface ExponentialFields {
   /** The rate after the warm-up. */
   readonly learningRate: number;
@@ -76,63 +76,63 @@ export interface ExponentialFields {
   readonly gamma: number;
   /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
-  /** Start of the rise, as a part of the learning rate. Default 0.0. */
+  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
   readonly warmupStart?: number;
 }
 
-/** The remaining share of the steps to a power, down to `end`, and `end` from then on. */
+/** Fall to `end` as a power of the remaining share of the steps, then constant. */
 export interface PolynomialFields {
   /** The rate after the warm-up. */
   readonly learningRate: number;
-  /** Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps. */
+  /** Optimizer steps of the whole schedule, with the warm-up. In a fit the default is all its steps. */
   readonly total: number;
   /** The exponent. Default 1.0. */
   readonly power?: number;
-  /** The last rate, in parts of `learningRate`. Default 0.0. */
+  /** The last rate, as a share of `learningRate`. Default 0.0. */
   readonly end?: number;
   /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
-  /** Start of the rise, as a part of the learning rate. Default 0.0. */
+  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
   readonly warmupStart?: number;
 }
 
-/** Up to `learningRate` along a cosine, and down to nearly nothing, https://arxiv.org/abs/1708.07120. */
+/** Rise to `learningRate` along a cosine, then fall to nearly zero, https://arxiv.org/abs/1708.07120. */
 export interface OneCycleFields {
   /** The highest rate. */
   readonly learningRate: number;
-  /** Optimizer steps until the end, the warm-up among them; in a fit the default is all its steps. */
+  /** Optimizer steps of the whole schedule, with the warm-up. In a fit the default is all its steps. */
   readonly total: number;
   /** Share of the steps in which the rate rises. Default 0.3. */
   readonly rise?: number;
-  /** The first rate, in parts of `learningRate`. Default 0.04. */
+  /** The first rate, as a share of `learningRate`. Default 0.04. */
   readonly start?: number;
-  /** The last rate, in parts of `learningRate`. Default 4e-06. */
+  /** The last rate, as a share of `learningRate`. Default 4e-06. */
   readonly end?: number;
   /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
-  /** Start of the rise, as a part of the learning rate. Default 0.0. */
+  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
   readonly warmupStart?: number;
 }
 
-/** Times `reduction` when a metric has not become better for a while: tell it with `observe`. */
+/** Multiply the rate by `reduction` if a metric stops improving; report the metric with `observe`. */
 export interface PlateauFields {
   /** The rate after the warm-up. */
   readonly learningRate: number;
   /** Factor of the rate. Default 0.1. */
   readonly reduction?: number;
-  /** Observations without a better one that are let pass. Default 10. */
+  /** Observations without improvement before the rate falls. Default 10. */
   readonly patience?: number;
-  /** By what share of the best metric another must be better. Default 0.0001. */
+  /** Share of the best metric by which a better one must differ. Default 0.0001. */
   readonly threshold?: number;
-  /** "min" if less is better, "max" if more is. Default "min". */
+  /** "min" if lower metrics are better, "max" if higher ones are. Default "min". */
   readonly mode?: "min" | "max";
-  /** Observations after a change that do not count. Default 0. */
+  /** Observations to ignore after a change. Default 0. */
   readonly cooldown?: number;
-  /** The rate is not lowered further than this, in parts of `learningRate`. Default 0.0. */
+  /** Lowest rate, as a share of `learningRate`. Default 0.0. */
   readonly least?: number;
   /** Steps over which the rate rises to `learningRate`. Default 0. */
   readonly warmup?: number;
-  /** Start of the rise, as a part of the learning rate. Default 0.0. */
+  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
   readonly warmupStart?: number;
 }
 

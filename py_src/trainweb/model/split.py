@@ -26,7 +26,7 @@ from .remote import FUNCTION, GRAPH_INITIALIZER, NODE, TENSOR, Form, RangedFile,
 from .schema import messages
 
 ENTRIES_PER_NODE = 8
-"""A model may have so many fields per allowed node: inputs, initializers, value infos, and nodes."""
+"""A graph may have so many fields per allowed node: inputs, initializers, value infos, nodes. A model may have one."""
 GRAPH_VALUE_INFO = 13
 LENGTH_DELIMITED = 2
 
@@ -106,18 +106,18 @@ class SplitModel:
         data = self._data
         return detach(data, start, stop, form) if isinstance(data, RangedFile) else data[start:stop]
 
-    def _fields(self, start: int, stop: int) -> Iterator[tuple[int, int, int, int, int]]:
-        """The fields of a message, which are counted: a file may hold millions of empty ones."""
+    def _fields(self, start: int, stop: int, weight: int = 1) -> Iterator[tuple[int, int, int, int, int]]:
+        """The fields of a message, which are counted: a damaged file may hold millions of empty ones."""
         for field in message_fields(self._data, start, stop):
-            self._entries += 1
+            self._entries += weight
             if self._entries > self._most:
-                raise LimitError(f"the model has more than {self._most} fields, too many for its limit of nodes")
+                raise LimitError(f"the model has more fields before byte {field[2]} than its limit of nodes allows")
             yield field
 
     def _split(self) -> bytes:
         """Find the parts; returns the rest."""
         data, rest, kept = self._data, bytearray(), 0
-        for field, kind, begin, start, stop in self._fields(0, len(data)):
+        for field, kind, begin, start, stop in self._fields(0, len(data), ENTRIES_PER_NODE):
             if kind != LENGTH_DELIMITED or field not in (MODEL_GRAPH, MODEL_FUNCTION):
                 continue
             if field == MODEL_GRAPH:

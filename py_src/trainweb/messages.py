@@ -460,10 +460,12 @@ NOT_CAUSAL = Message(
 )
 SEQUENCE_TOO_LONG = Message(
     errors.ModelError,
-    "The model does not take {length} tokens, prompt and new ones together: {fault} Give a shorter prompt or fewer "
-    "'max_tokens'.",
-    "The model does not take {length} tokens, prompt and new ones together: {fault} Give a shorter prompt or fewer "
-    "'maxTokens'.",
+    "The model does not take {length} tokens, prompt and new ones together: {fault} Shorten the prompt or the answer.",
+)
+FIXED_TEXT = Message(
+    errors.ModelError,
+    "Input {name!r} has the fixed shape {shape!r}, and generate feeds one text that grows. "
+    "Export the model with dynamic axes for batch and sequence (dynamic_shapes of torch.onnx.export).",
 )
 LOGITS_NOT_FINITE = Message(
     errors.SessionError,

@@ -70,17 +70,21 @@ def containers() -> dict[str, Case]:
         "wire_type_6": (good + wire.tag(7, 6), ModelError, "wire type 6"),
         "wire_type_7": (good + wire.tag(7, 7), ModelError, "wire type 7"),
         "end_of_group": (good + wire.tag(7, 4), ModelError, "wire type 4"),
-        "field_0": (good + b"\x02\x00", ModelError, "not valid ONNX"),
+        "field_0": (good + b"\x02\x00", ModelError, "number 0"),
         "varint_of_11_bytes": (b"\x08" + b"\xff" * 10 + b"\x01", ModelError, "does not end"),
         "varint_without_end": (b"\x08\xff", ModelError, "does not end"),
         "no_graph": (wire.HEADER, ModelError, "no graph"),
         "deep_subgraphs": (wire.model(wire.nested_ifs(5_000)), ModelError, "not valid ONNX"),
-        "million_nodes": (wire.model(wire.sub(1, b"") * 1_000_000), LimitError, "1000000 nodes"),
+        "million_nodes": (wire.model(wire.sub(1, b"") * 1_000_000), LimitError, "fields"),
+        "thousands_of_nodes": (wire.model(wire.sub(1, b"") * 100_000), LimitError, "100000 nodes"),
         "millions_of_value_infos": (
             wire.model(wire.sub(13, b"") * 3_000_000),
             LimitError,
-            "entries",
+            "fields",
         ),
+        "millions_of_versions": (b"\x08\x01" * 3_000_000, LimitError, "fields"),
+        "millions_of_fields_in_a_function": (wire.sub(25, b"\x0a\0" * 3_000_000), LimitError, "fields"),
+        "megabytes_of_zeros": (bytes(2**25), ModelError, "number 0"),
     }
 
 

@@ -12,6 +12,7 @@ from tests.python.test_generate import (
     MODELS,
     OPENED,
     PARAMETERS,
+    fixed,
     inference,
     learn,
     release,
@@ -295,3 +296,22 @@ def test_an_inference_session_generates_between_runs(page: JsPage) -> None:
     parts = ["TypeError: 'adapter' is of", "ModelError: 'topK' changes", "FeedError: ", *["ReleasedError"] * 2]
     for given, part in zip(found["faults"], parts, strict=True):
         assert given.startswith(part), given
+
+
+def test_a_model_of_fixed_shapes_is_refused(page: JsPage, plain_site: Site) -> None:
+    plain_site.add("/fixed.onnx", fixed([2, 9], [2, 9, 4]))
+    found = page.run(
+        START
+        + """
+        const training = await TrainingSession.createFromModel("/fixed.onnx", config, options);
+        const inference = await trainweb.InferenceSession.create("/fixed.onnx");
+        const faults = [];
+        for (const session of [training, inference]) {
+          faults.push(await fault(() => session.generate([1, 2, 3]).next()));
+          await session.release();
+        }
+        return faults;
+        """
+    )
+    text = "ModelError: Input 'input_ids' has the fixed shape [2, 9], and generate feeds one text that grows. "
+    assert [fault.startswith(text) for fault in found] == [True, True], found

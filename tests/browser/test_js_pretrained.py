@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -99,6 +100,60 @@ def test_external_data_shards_and_another_name(page: JsPage, plain_site: Site, t
     assert found == [EXPECTED["tokens"]] * 3
 
 
+def test_only_files_that_the_graph_refers_to_are_asked_for(page: JsPage, plain_site: Site, tmp_path: Path) -> None:
+    """Weights in the graph, in external files of any names, in one of two shards, and in one file."""
+    model = with_weights(FOLDER)
+    graph = (FOLDER / "model.onnx").read_bytes()
+    weights = (FOLDER / "model.safetensors").read_bytes()
+    onnx.save(model, tmp_path / "model.onnx")
+    (one, *_), others = model.graph.initializer, tmp_path / "others"
+    others.mkdir()
+    model.graph.node.insert(0, onnx.helper.make_node("Constant", [], [one.name], value=one))
+    model.graph.initializer.remove(one)
+    split = {"save_as_external_data": True, "all_tensors_to_one_file": False, "size_threshold": 64}
+    onnx.save(model, others / "model.onnx", convert_attribute=True, **split)
+    parts = {file.name: file.read_bytes() for file in others.iterdir()}
+    index = {"weight_map": {"lm_head.weight": "one.safetensors", "not in the graph": "two.safetensors"}}
+    spare = {"model.safetensors": b"not read", "model.onnx_data": b"not read"}
+    folders: dict[str, dict[str, Any]] = {
+        "own": spare | {"model.onnx": (tmp_path / "model.onnx").read_bytes()},
+        "external": spare | parts,
+        "shards": {
+            "model.onnx": graph,
+            "one.safetensors": weights,
+            "two.safetensors": b"not read",
+            "model.safetensors.index.json": json.dumps(index),
+        },
+        "one": {"model.onnx": graph, "model.safetensors": weights},
+    }
+    needed = {
+        "own": {"model.onnx"},
+        "external": {*parts},
+        "shards": {*folders["shards"], "model.safetensors"} - {"two.safetensors"},
+        "one": {"model.onnx", "model.safetensors"},
+    }
+    assert len(parts) > 5
+    for folder, files in folders.items():
+        for name, data in files.items():
+            plain_site.add(f"/asked/{folder}/{name}", data)
+        for name in ("config.json", "generation_config.json"):
+            plain_site.add(f"/asked/{folder}/{name}", (FOLDER / name).read_bytes())
+    plain_site.clear_log()
+    found = page.run(
+        START
+        + """
+        const found = [];
+        for (const folder of given.folders) found.push(await from(`/asked/${folder}`));
+        return found;
+        """,
+        given=GIVEN | {"folders": list(folders)},
+    )
+    assert found == [EXPECTED["tokens"]] * 4
+    for folder, names in needed.items():
+        asked = {path.rpartition("/")[2] for path in plain_site.requests(f"/asked/{folder}/")}
+        assert asked == names | {"config.json", "generation_config.json"}, folder
+
+
 def test_a_session_keeps_options_of_generate(page: JsPage) -> None:
     found = page.run(
         START
@@ -139,7 +194,7 @@ def test_what_a_folder_lacks_is_said(page: JsPage) -> None:
         const model = only("model.onnx", "model.safetensors");
         const json = (text) => [...model, new File([text], "generation_config.json")];
         const index = (map) => [
-          ...model, new File([JSON.stringify({ weight_map: map })], "model.safetensors.index.json"),
+          ...only("model.onnx"), new File([JSON.stringify({ weight_map: map })], "model.safetensors.index.json"),
         ];
         return [
           await wrong("/nothing"),

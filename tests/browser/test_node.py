@@ -106,6 +106,22 @@ def test_a_backend_that_is_not_there_says_so(backend: str, reason: str) -> None:
     assert len(errors) == 3 and all(error.startswith(f"StorageError {message}") for error in errors)
 
 
+def test_a_large_file_that_is_no_model_is_refused_without_a_warning_about_the_cache(tmp_path: Path) -> None:
+    (tmp_path / "zeros.onnx").write_bytes(bytes(40 << 20))
+    file = json.dumps(str(tmp_path / "zeros.onnx"))
+    code = f"""import {{ TrainingSession }} from "trainweb";
+        const said = [];
+        console.warn = (...texts) => said.push(texts.join(" "));
+        const config = {{ loss: "CrossEntropyLoss", optimizer: "AdamW" }};
+        for (const cache of [false, true]) {{
+          const session = TrainingSession.createFromModel({file}, config, {{ cache }});
+          await session.catch(({{ name, message }}) => said.push(`${{name}}: ${{message}}`));
+        }}
+        console.log(JSON.stringify(said));"""
+    said = json.loads(node(code))
+    assert len(said) == 2 and all(text.startswith("ModelError: the model is not valid ONNX") for text in said), said
+
+
 def test_the_first_page_s_script_trains() -> None:
     """The first page of docs/sessions.md: the script alone, with the package by its name and its log on the console."""
     html = code_block("html")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from tests.lora.test_lora import arrays, session_of
 
 import trainweb
@@ -69,12 +70,29 @@ def test_every_kind_of_weight_was_recorded() -> None:
 
 @pytest.mark.parametrize(
     ("model", "parts"),
-    [("gemma3", {"q_proj", "v_proj"}), ("modernbert", {"Wqkv"}), ("qwen3", {"q_proj", "v_proj"}), ("t5", {"q", "v"})],
+    [
+        ("gemma3", {"q_proj", "v_proj"}),
+        ("modernbert", {"Wqkv"}),
+        ("phi", {"q_proj", "v_proj", "fc1", "fc2"}),
+        ("qwen3", {"q_proj", "v_proj"}),
+        ("t5", {"q", "v"}),
+    ],
 )
 def test_default_targets_are_those_of_peft(model: str, parts: set[str]) -> None:
     """PEFT has no default for ModernBERT."""
     targets = inject(RECORDED / f"{model}_float32.onnx").config.targets
     assert {target.rpartition(".")[2] for target in targets} == parts
+
+
+def test_default_targets_of_bart_are_those_of_peft() -> None:
+    """BART, too, has fc1 and fc2, and as a classifier a module `dense`; OPT is BART without that."""
+    names = [f"layers.0.{name}" for name in ("self_attn.q_proj", "self_attn.v_proj", "fc1", "fc2")]
+    names += ["classification_head.dense", "classification_head.out_proj"]
+    nodes = [helper.make_node("MatMul", [f"x{k}", f"{name}.weight"], [f"x{k + 1}"]) for k, name in enumerate(names)]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4]) for name in ("x0", f"x{len(names)}")]
+    weights = [numpy_helper.from_array(np.eye(4, dtype=np.float32), f"{name}.weight") for name in names]
+    made = helper.make_model(helper.make_graph(nodes, "bart", values[:1], values[1:], weights), ir_version=9)
+    assert inject(made.SerializeToString()).config.targets == ("layers.0.self_attn.q_proj", "layers.0.self_attn.v_proj")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,6 +65,12 @@ def training(**settings: Any) -> TrainingSession:
     if "lora" not in settings:
         settings["requires_grad"] = PARAMETERS
     session = TrainingSession.from_model(GOLDEN / "llama.onnx", loss="CrossEntropyLoss", learning_rate=0.05, **settings)
+    OPENED.append(session)
+    return session
+
+
+def trained(model: bytes) -> TrainingSession:
+    session = TrainingSession.from_model(model, loss="CrossEntropyLoss")
     OPENED.append(session)
     return session
 
@@ -387,6 +394,29 @@ def test_operators_that_mix_tokens_are_refused(nodes: list[Any], text: str) -> N
     session = session_of(model_of([axis, *made, helper.make_node("MatMul", ["z", "head"], ["logits"])]))
     with pytest.raises(UnsupportedError, match=text):
         tokens_of(session, [1, 2, 3])
+
+
+def fixed(shape: list[Any], inside: list[int] | None = None) -> bytes:
+    """A model that declares a shape of its ids, and computes embeddings of the shape `inside`."""
+    nodes = [helper.make_node("MatMul", ["x" if inside is None else "y", "head"], ["logits"])]
+    if inside is not None:
+        given = helper.make_node("Constant", [], ["shape"], value=numpy_helper.from_array(np.array(inside)))
+        nodes = [given, helper.make_node("Reshape", ["x", "shape"], ["y"]), *nodes]
+    made = onnx.load_from_string(model_of(nodes))
+    made.graph.input[0].CopyFrom(helper.make_tensor_value_info("input_ids", TensorProto.INT64, shape))
+    return made.SerializeToString()
+
+
+@pytest.mark.parametrize(("shape", "inside"), [([2, 9], [2, 9, 4]), ([2, "n"], [2, -1, 4]), (["b", 9], [-1, 9, 4])])
+def test_a_model_of_fixed_shapes_is_refused(shape: list[Any], inside: list[int]) -> None:
+    text = rf"Input 'input_ids' has the fixed shape {re.escape(str(shape))}.*Export the model with dynamic axes"
+    for session in (session_of(fixed(shape, inside)), trained(fixed(shape, inside))):
+        with pytest.raises(ModelError, match=text):
+            tokens_of(session, [1, 2, 3])
+
+
+def test_a_graph_that_computes_any_shape_is_taken_whatever_it_declares() -> None:
+    assert tokens_of(session_of(fixed([2, 9])), [1, 2, 3]) == tokens_of(session_of(fixed([1, "n"])), [1, 2, 3])
 
 
 def test_an_output_without_rows_of_tokens_is_refused() -> None:

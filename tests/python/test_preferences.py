@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from bench import smol
+from tests.python.test_attention import kernels
 from tests.python.test_generate import GOLDEN, OPENED, release
 from tests.python.test_text_data import Letters
 
 from trainweb import TrainingSession
+from trainweb.compiler.passes import head
 from trainweb.data import Dataset
 from trainweb.errors import FeedError, ModelError
+from trainweb.ir.shapes import TensorType
+from trainweb.training.forward import kind_of_outputs
 
 __all__ = ["release"]  # the fixture
 
@@ -55,7 +61,10 @@ def preferences(session: TrainingSession, size: int = 4, seed: int = 0) -> Datas
     return Dataset.from_preferences(PAIRS, Letters(), length=LENGTH, reference=session, batch_size=size, seed=seed)
 
 
-def test_the_loss_of_a_fit_is_that_of_the_formula_and_margins_grow() -> None:
+@pytest.mark.parametrize("least", [0, head.SCORES_BYTES], ids=["in blocks", "stored"])
+def test_the_loss_of_a_fit_is_that_of_the_formula_and_margins_grow(least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both where scores of the vocabulary are computed in blocks and where they are few and stored."""
+    monkeypatch.setattr(head, "SCORES_BYTES", least)
     session = session_of()
     reference = [[log_probability(session, p["prompt"], p[name]) for name in ("chosen", "rejected")] for p in PAIRS]
     data = preferences(session)
@@ -73,6 +82,21 @@ def test_the_loss_of_a_fit_is_that_of_the_formula_and_margins_grow() -> None:
     assert (found > 0.1).all()
     assert len(list(session.generate([1, 2], max_tokens=4))) == 4
     assert session.evaluate(data)["loss"] == pytest.approx(np.log1p(np.exp(-BETA * found)).mean(), rel=1e-4)
+
+
+@pytest.mark.parametrize("lora", [{"rank": 2}, None], ids=["adapter", "whole"])
+def test_scores_of_a_large_vocabulary_are_not_stored(lora: Any, tmp_path: Path) -> None:
+    """Neither where the model learns nor where the reference and an evaluation read the log-probabilities."""
+    size = smol.Size(layers=1, width=16, heads=2, key_heads=1, hidden=32, vocabulary=40_000)
+    session = TrainingSession.from_model(smol.write(tmp_path, size), loss="DPOLoss", lora=lora)
+    OPENED.append(session)
+    rows = {name: TensorType("int64", (4, 128)) for name in session.input_names()}
+    feeds = rows | {"reference": TensorType("float32", (4,))}
+    for kind in ("train", "eval", kind_of_outputs(["log_probabilities"])):
+        needed = feeds if kind in ("train", "eval") else {n: t for n, t in rows.items() if n != "reference"}
+        plan = session.core.models.compile_step(kind, needed, True)
+        assert "head_loss_f32" in kernels(plan) and "cross_entropy_f32" not in kernels(plan)
+        assert plan.arena_bytes < 4 * 4 * 128 * 40_000 / 8, kind
 
 
 def orders(data: Dataset) -> Iterator[list[float]]:

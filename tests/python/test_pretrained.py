@@ -108,8 +108,15 @@ def test_shards_and_another_graph(folder: Path) -> None:
         assert tokens_of(session) == EXPECTED["tokens"]
 
 
+def test_one_file_goes_before_shards(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "gone.safetensors"}}))
+    with TrainingSession.from_pretrained(folder, lora={"rank": 2}) as session:
+        assert tokens_of(session) == EXPECTED["tokens"]
+
+
 @pytest.mark.parametrize("weight_map", [["a"], "a", {"a": 3}, {"a": "../a"}, {"a": ""}, {"a": ".."}])
 def test_names_of_shards_are_files_of_the_folder(folder: Path, weight_map: object) -> None:
+    (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     with pytest.raises(ModelError, match=r"'weight_map' of model\.safetensors\.index\.json must map"):
         TrainingSession.from_pretrained(folder)

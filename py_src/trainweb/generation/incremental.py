@@ -16,6 +16,7 @@ from math import prod
 
 from trainweb import messages
 from trainweb.control import expand_control_flow, has_control_flow
+from trainweb.errors import ModelError
 from trainweb.generation.axes import Axes, Labels, axes_of
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import DTYPE_CODES
@@ -93,7 +94,13 @@ def decoding_graph(graph: Graph, length: int, rows: int) -> Decoding:
         The model does not fit sequences of this length.
     """
     ids = _ids_of(graph)
-    inferred = [_infer(graph, ids, size) for size in (length, length - 1)]
+    try:
+        inferred = [_infer(graph, ids, size) for size in (length, length - 1)]
+    except ModelError as error:
+        shape = next(v.shape for v in graph.inputs if isinstance(v, Value) and v.name == ids) or ()
+        if not any(isinstance(d, int) and d != size for d, size in zip(shape, (1, length), strict=False)):
+            raise
+        raise messages.FIXED_TEXT(name=ids, shape=list(shape)) from error
     first = _Incremental(inferred[0], inferred[1], ids, length, rows)
     first.run()
     if rows == 1:

@@ -56,7 +56,7 @@ class Pretrained:
             A file cannot be read.
         """
         folder = self.graph_path.parent
-        names = self._shards(folder / INDEX) or [name for name in (WEIGHTS,) if (folder / name).is_file()]
+        names = [WEIGHTS] if (folder / WEIGHTS).is_file() else self._shards(folder / INDEX)
         spare = {f"{SPARE}{k}": str(folder / name) for k, name in enumerate(names)}
         return read_model(self.graph_path, external_data=spare, limits=limits)
 

@@ -13,20 +13,24 @@ from trainweb.lora.config import shown
 from trainweb.lora.kinds import EMBEDDING, KINDS, LINEAR, Layer, LoraKind
 from trainweb.model.graph import ITEM_SIZE, MS, NIBBLES, Graph, Node, Tensor
 
-DEFAULT_TARGETS = (
-    ("q_proj", "v_proj"),
-    ("query", "value"),
-    ("query_proj", "value_proj"),
-    ("q", "v"),
-    ("q_lin", "v_lin"),
-    ("query_key_value",),
-    ("qkv_proj",),
-    ("Wqkv",),
-    ("c_attn",),
-    ("qkv",),
-    ("in_proj",),
-)
-"""Last parts of the names of modules that PEFT adapts by default, by family of transformers; the first found count."""
+DEFAULT_TARGETS = {
+    ("q_proj", "v_proj", "fc1", "fc2"): "self_attn.dense",
+    ("q_proj", "v_proj"): "",
+    ("query", "value"): "",
+    ("query_proj", "value_proj"): "",
+    ("q", "v"): "",
+    ("q_lin", "v_lin"): "",
+    ("query_key_value",): "",
+    ("qkv_proj",): "",
+    ("Wqkv",): "",
+    ("c_attn",): "",
+    ("qkv",): "",
+    ("in_proj",): "",
+}
+"""Last parts of the names of modules that PEFT adapts by default, by family of transformers; the first found count.
+
+A model of the family also has a module that ends in the value: by it Phi differs from OPT and BART.
+"""
 TURNS = ("Transpose", "Identity")
 """Nodes that may stand between a weight and the node that uses it."""
 _PATH = re.compile(r"/(.+)/[A-Za-z]+(_\d+)?")
@@ -100,7 +104,7 @@ def _modules(graph: Graph, layer: Layer, node: Node) -> list[str]:
 
 
 def default_targets(graph: Graph, layers: Sequence[Layer]) -> list[str]:
-    """Choose the modules to adapt: attention's projections as PEFT chooses them, else every product but the last.
+    """Choose the modules to adapt: those of PEFT, else every product but the last.
 
     Raises
     ------
@@ -111,8 +115,8 @@ def default_targets(graph: Graph, layers: Sequence[Layer]) -> list[str]:
     places = {layer.module: order[id(layer.sites[0])] for layer in layers if layer.kind is LINEAR}
     modules = sorted(places, key=lambda module: places[module])
     tails = {module.rpartition(".")[2] for module in modules}
-    for family in DEFAULT_TARGETS:
-        if tails.issuperset(family):
+    for family, sign in DEFAULT_TARGETS.items():
+        if tails.issuperset(family) and any(module.endswith(sign) for module in modules):
             return [module for module in modules if module.rpartition(".")[2] in family]
     if not modules:
         raise ModelError("The model has no product with a weight: name the modules to adapt in 'targets'.")

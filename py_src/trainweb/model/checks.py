@@ -168,7 +168,7 @@ class Encoded(Protocol):
 
 
 class TruncatedError(ValueError):
-    """A field reaches beyond the end of its message."""
+    """A field reaches beyond the end of its message, or is no field."""
 
 
 def varint(value: int) -> bytes:
@@ -209,6 +209,8 @@ def message_fields(data: Encoded, pos: int, end: int) -> Iterator[tuple[int, int
             tag, pos = _read_varint(data, pos, end)
             kind, start = tag & 7, pos
             size, start = _read_varint(data, pos, end) if kind == 2 else (0, start)
+        if tag < 8:
+            raise TruncatedError(f"the field at byte {at} has number 0, which no message has")
         if kind == 2:
             if size > end - start:
                 raise TruncatedError(f"field {tag >> 3} at byte {at} says it has {size} bytes, {end - start} are left")

@@ -26,7 +26,7 @@ from .remote import FUNCTION, GRAPH_INITIALIZER, NODE, TENSOR, Form, RangedFile,
 from .schema import messages
 
 ENTRIES_PER_NODE = 8
-"""A graph may list so many inputs, initializers and value infos per allowed node."""
+"""A graph may have so many fields per allowed node: inputs, initializers, value infos, nodes. A model may have one."""
 GRAPH_VALUE_INFO = 13
 LENGTH_DELIMITED = 2
 
@@ -62,11 +62,13 @@ class SplitModel:
         self._where = f"; {describe_bytes(data)}"
         self._parts: dict[int, list[Range]] = {GRAPH_NODE: [], GRAPH_INITIALIZER: [], GRAPH_VALUE_INFO: []}
         self._nodes = self._entries = 0
+        self._most = ENTRIES_PER_NODE * limits.nodes + 1000
         try:
-            rest = self._split(limits)
+            rest = self._split()
         except TruncatedError as error:
             raise ModelError(f"the model is not valid ONNX: {error}{self._where}") from error
-        self._check(limits)
+        if self._nodes > limits.nodes:
+            raise LimitError(f"the model has {self._nodes} nodes; the limit is {limits.nodes}")
         self.proto: Any = parse(messages().ModelProto(), rest, self._where)
         if not self.proto.HasField("graph"):
             raise ModelError(f"the model has no graph{self._where}")
@@ -104,43 +106,38 @@ class SplitModel:
         data = self._data
         return detach(data, start, stop, form) if isinstance(data, RangedFile) else data[start:stop]
 
-    def _split(self, limits: Limits) -> bytes:
+    def _fields(self, start: int, stop: int, weight: int = 1) -> Iterator[tuple[int, int, int, int, int]]:
+        """The fields of a message, which are counted: a damaged file may hold millions of empty ones."""
+        for field in message_fields(self._data, start, stop):
+            self._entries += weight
+            if self._entries > self._most:
+                raise LimitError(f"the model has more fields before byte {field[2]} than its limit of nodes allows")
+            yield field
+
+    def _split(self) -> bytes:
         """Find the parts; returns the rest."""
         data, rest, kept = self._data, bytearray(), 0
-        for field, kind, begin, start, stop in message_fields(data, 0, len(data)):
+        for field, kind, begin, start, stop in self._fields(0, len(data), ENTRIES_PER_NODE):
             if kind != LENGTH_DELIMITED or field not in (MODEL_GRAPH, MODEL_FUNCTION):
                 continue
             if field == MODEL_GRAPH:
-                changed = self._split_graph(start, stop, limits)
+                changed = self._split_graph(start, stop)
             else:
-                inner = [n for n, kind, *_ in message_fields(data, start, stop) if kind == LENGTH_DELIMITED]
-                self._nodes += inner.count(FUNCTION_NODE)
-                self._entries += len(inner)
+                inner = self._fields(start, stop)
+                self._nodes += sum(n == FUNCTION_NODE and kind == LENGTH_DELIMITED for n, kind, *_ in inner)
                 changed = self._cut(start, stop, FUNCTION)
             rest += data[kept:begin]
             rest += varint(field << 3 | LENGTH_DELIMITED) + varint(len(changed)) + changed
             kept = stop
         return bytes(rest + data[kept : len(data)])
 
-    def _split_graph(self, start: int, stop: int, limits: Limits) -> bytes:
+    def _split_graph(self, start: int, stop: int) -> bytes:
         data, rest, kept = self._data, bytearray(), start
-        parts = self._parts
-        most = ENTRIES_PER_NODE * limits.nodes + 1000
-        for field, kind, begin, at, end in message_fields(data, start, stop):
-            if kind != LENGTH_DELIMITED:
-                continue
-            self._entries += 1
-            self._nodes += field == GRAPH_NODE
-            # Beyond the limit they are counted only.
-            if field in parts and self._entries <= most:
-                parts[field].append((at, end))
+        for field, kind, begin, at, end in self._fields(start, stop):
+            if kind == LENGTH_DELIMITED and field in self._parts:
+                self._nodes += field == GRAPH_NODE
+                self._parts[field].append((at, end))
                 if kept < begin:
                     rest += data[kept:begin]
                 kept = end
-        return bytes(rest + data[kept:stop]) if self._entries <= most else b""
-
-    def _check(self, limits: Limits) -> None:
-        if self._nodes > limits.nodes:
-            raise LimitError(f"the model has {self._nodes} nodes; the limit is {limits.nodes}")
-        if self._entries > ENTRIES_PER_NODE * limits.nodes + 1000:
-            raise LimitError(f"the model has {self._entries} entries in its graph, too many for {limits.nodes} nodes")
+        return bytes(rest + data[kept:stop])

@@ -101,7 +101,9 @@ class Download {
   }
 
   async #read(url: string | URL): Promise<Downloaded> {
-    const { progress, cache } = this.#options;
+    const { progress } = this.#options;
+    // Elsewhere there is no such file system, and a file on a disk needs none.
+    const cache = this.#options.cache && otherPlatform() === null;
     const settings = { signal: this.#end.signal };
     const response = await (otherPlatform()?.fetch(url, settings) ?? fetch(url, settings));
     this.#isAnswered = true;

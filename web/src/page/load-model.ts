@@ -5,7 +5,7 @@ import type { GivenData } from "../wire/pieces.js";
 import type { ExternalFile } from "../wire/protocol.js";
 import { withWorker, type WorkerClient } from "./client.js";
 import type { ResolvedOptions } from "./options.js";
-import { buffersOf, isSource, loadExternalData, loadSource, type Source } from "./sources.js";
+import { buffersOf, isSource, loadExternalData, loadSource, type ExternalSource, type Source } from "./sources.js";
 
 /** A model and its external data, and the buffers that go over to the worker with them. */
 export interface LoadedModel {
@@ -13,6 +13,9 @@ export interface LoadedModel {
   readonly external: readonly ExternalFile[];
   readonly buffers: ArrayBuffer[];
 }
+
+/** Finds the files that a graph needs besides those of the options. */
+export type Beside = (graph: GivenData) => Promise<readonly ExternalSource[]>;
 
 /** @throws TypeError unless `model` is something that can be loaded */
 export function checkModel(model: unknown): asserts model is Source {
@@ -33,15 +36,20 @@ export function withModel<T>(
   options: ResolvedOptions,
   open: (client: WorkerClient, loaded: LoadedModel) => Promise<T>,
   mayBeCached = false,
+  beside: Beside = () => Promise.resolve([]),
 ): Promise<T> {
   options.integrity.expect(["model"]);
+  const isMore = ({ path }: ExternalSource): boolean => options.externalData.every((other) => other.path !== path);
   return withWorker(options, async (client) => {
     // A cached session needs no Python. Without a cached one, Python starts later.
     const python = mayBeCached ? null : client.startPython();
-    const [file, external] = await Promise.all([
-      loadSource("model", model, options),
+    const loading = loadSource("model", model, options);
+    const [file, ...externals] = await Promise.all([
+      loading,
       loadExternalData(options.externalData, options),
+      loading.then(beside).then((files) => loadExternalData(files.filter(isMore), options)),
     ]);
+    const external = externals.flat();
     await client.ready;
     await python;
     if (!mayBeCached) {

@@ -1,13 +1,15 @@
-/** The first steps of training sessions of artifacts and bundles: load the files, and open them in the worker. */
+/** The first steps of training sessions: load the files, and open them in the worker. */
 
 import type { SessionInfo } from "../wire/protocol.js";
 import { CheckpointState } from "./checkpoint-state.js";
 import { callOf, type WorkerClient } from "./client.js";
 import { whole } from "./download.js";
 import { knownHashes } from "./file-cache.js";
-import type { ResolvedOptions } from "./options.js";
+import { checkModel, withModel, type Beside } from "./load-model.js";
+import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import type { SessionFiles } from "./session-files.js";
 import { buffersOf, loadSource, type Source } from "./sources.js";
+import { requireLoss, resolveConfig, takeRate, withOptimizer, type TrainingConfig } from "./training-config.js";
 
 /** Makes a session of what the worker opened. */
 type Open<Session> = (client: WorkerClient, info: SessionInfo, options: ResolvedOptions) => Promise<Session>;
@@ -46,6 +48,36 @@ export async function openArtifacts<Session extends Stateful>(
   const session = await open(client, info, options);
   if (isState) {
     await session.workOn(checkpointState);
+  }
+  return session;
+}
+
+/** Open a session of a forward model, whose training artifacts the worker builds. */
+export async function openModel<Session extends { setLearningRate(rate: number): Promise<void> }>(
+  model: Source,
+  config: TrainingConfig,
+  sessionOptions: SessionOptions | undefined,
+  open: Open<Session>,
+  beside?: Beside,
+): Promise<Session> {
+  checkModel(model);
+  const [artifacts, rate] = takeRate(withOptimizer(config));
+  const configJson = resolveConfig(artifacts);
+  requireLoss(config);
+  const options = resolveOptions(sessionOptions);
+  const session = await withModel(
+    model,
+    options,
+    async (client, { file, external, buffers }) => {
+      const hashes = options.cache ? knownHashes([file, ...external.map(({ data }) => data)]) : null;
+      const call = callOf("createFromModel", [file, external, configJson, options.json, hashes], buffers);
+      return open(client, await client.request(call), options);
+    },
+    options.cache,
+    beside,
+  );
+  if (rate !== null) {
+    await session.setLearningRate(rate);
   }
   return session;
 }

@@ -6,10 +6,12 @@ import { sessionError } from "../wire/messages.js";
 import { log } from "../wire/log.js";
 import { otherPlatform } from "../wire/platform.js";
 import { loadError } from "./download.js";
+import type { GivenData } from "../wire/pieces.js";
 import type { GenerateOptions } from "./generate.js";
-import type { ExternalData } from "./options.js";
+import type { Beside } from "./load-model.js";
+import { outsideData } from "./outside-data.js";
 import { NEUTRAL, SAMPLED } from "./settings/generate.js";
-import { type Source } from "./sources.js";
+import type { ExternalSource, Source } from "./sources.js";
 import type { Tokenizer } from "./text.js";
 import type { TrainingConfig } from "./training-config.js";
 
@@ -29,21 +31,25 @@ export interface PretrainedConfig extends Omit<TrainingConfig, "loss"> {
 /** The files of a folder that a session is made of. */
 export interface Pretrained {
   readonly model: Source;
-  readonly externalData: readonly ExternalData[];
+  /** The files that a graph refers to. */
+  readonly beside: Beside;
   /** Options of `generate`. */
   readonly generation: GenerateOptions;
 }
 
 type Json = Readonly<Record<string, unknown>>;
 
-/** The file at a path; null if there is none. */
-type Find = (path: string) => Promise<Source | null>;
+/** The files of a folder. */
+interface Folder {
+  /** The file at a path, of which a server is not asked whether it is there; null: it is not. */
+  at(path: string): Source | null;
+  /** The same, but for a server. */
+  find(path: string): Promise<Source | null>;
+}
 
 const GRAPHS = ["model.onnx", "onnx/model.onnx"];
 const WEIGHTS = "model.safetensors";
 const INDEX = `${WEIGHTS}.index.json`;
-/** Of files of external data, as exporters name them after the graph; the first may have numbered ones behind it. */
-const DATA = ["_data", ".data"];
 /** Prefix of the locations of weights that a graph may not need: `SPARE` of model/weights.py. */
 const SPARE = "trainweb:weights/spare";
 
@@ -54,46 +60,48 @@ const SPARE = "trainweb:weights/spare";
  * @throws ModelError when there is no graph, or a file cannot be read
  */
 export async function readPretrained(folder: Repository, file: string | undefined): Promise<Pretrained> {
-  const find = await finder(folder);
+  const files = await openFolder(folder);
   const names = file === undefined ? GRAPHS : [file];
   let path = names[0] as string;
-  let model = await find(path);
+  let model = await files.find(path);
   for (const other of names.slice(1)) {
-    [path, model] = model === null ? [other, await find(other)] : [path, model];
+    [path, model] = model === null ? [other, await files.find(other)] : [path, model];
   }
   if (model === null) {
     const shown = typeof folder === "string" || folder instanceof URL ? String(folder) : "The folder";
     throw sessionError("NO_GRAPH_FILE", { folder: shown, names: names.join(" or ") });
   }
-  const external = await externalOf(find, path);
-  const weights = external.length > 0 ? [] : await weightsOf(find, path.slice(0, path.lastIndexOf("/") + 1));
-  const config = { ...(await json(find, "config.json")), ...(await json(find, "generation_config.json")) };
-  return { model, externalData: [...external, ...weights], generation: generationOf(config) };
+  const config = { ...(await json(files, "config.json")), ...(await json(files, "generation_config.json")) };
+  const parent = path.slice(0, path.lastIndexOf("/") + 1);
+  return { model, beside: (graph) => filesBeside(files, parent, graph), generation: generationOf(config) };
 }
 
-/** External data beside a graph; locations in a graph are relative to it. */
-async function externalOf(find: Find, path: string): Promise<ExternalData[]> {
-  const found: ExternalData[] = [];
-  for (const ending of DATA) {
-    for (let number = 0, data = await find(path + ending); data !== null; ) {
-      const name = `${path}${ending}${number > 0 ? `_${number}` : ""}`;
-      found.push({ path: name.slice(name.lastIndexOf("/") + 1), data });
-      number++;
-      data = await find(`${path}${ending}_${number}`);
-    }
+/** The files that a graph refers to; locations in it are relative to its folder. */
+async function filesBeside(files: Folder, folder: string, graph: GivenData): Promise<ExternalSource[]> {
+  const { locations, missing } = await outsideData(graph);
+  // The worker refuses other locations.
+  const inside = [...locations].filter((location) => !/^$|^[/\\]|^[a-z]+:|(^|[/\\])\.\.([/\\]|$)/iu.test(location));
+  const external = inside.map((path) => ({ what: `externalData of '${path}'`, path, data: files.at(folder + path) }));
+  const weights = missing.size > 0 ? await weightsOf(files, folder, missing) : [];
+  return [...external, ...weights].filter((one): one is ExternalSource => one.data !== null);
+}
+
+/** Safetensors files with tensors of these names. */
+async function weightsOf(files: Folder, folder: string, names: ReadonlySet<string>): Promise<{ readonly data: Source | null }[]> {
+  const whole = await files.find(folder + WEIGHTS);
+  const named = (data: Source | null, k: number): ExternalSource | { readonly data: null } =>
+    data === null ? { data } : { what: `weights ${k}`, path: `${SPARE}${k}`, data };
+  if (whole !== null) {
+    return [named(whole, 0)];
   }
-  return found;
-}
-
-async function weightsOf(find: Find, folder: string): Promise<ExternalData[]> {
-  const found: unknown = (await json(find, folder + INDEX))["weight_map"] ?? {};
-  const names: readonly unknown[] = found instanceof Object && !Array.isArray(found) ? Object.values(found) : [null];
-  if (!names.every((name): name is string => typeof name === "string" && !/[/\\]|^\.*$/u.test(name))) {
+  const found: unknown = (await json(files, folder + INDEX))["weight_map"] ?? {};
+  const shards = found instanceof Object && !Array.isArray(found) ? Object.entries(found) : [["", null]];
+  if (!shards.every(([, name]) => typeof name === "string" && !/[/\\]|^\.*$/u.test(name))) {
     throw sessionError("BAD_SHARDS", { name: INDEX });
   }
-  const shards = [...new Set(names)].sort();
-  const files = await Promise.all((shards.length > 0 ? shards : [WEIGHTS]).map((name) => find(folder + name)));
-  return files.flatMap((data, k) => (data === null ? [] : [{ path: `${SPARE}${k}`, data }]));
+  const needed = shards.filter(([tensor]) => names.has(tensor as string));
+  const paths = new Set((needed.length > 0 ? needed : shards).map(([, name]) => name as string));
+  return [...paths].sort().map((name, k) => named(files.at(folder + name), k));
 }
 
 /**
@@ -119,12 +127,12 @@ export function generationOf(config: Json): GenerateOptions {
   };
 }
 
-async function json(find: Find, path: string): Promise<Json> {
-  const source = await find(path);
-  if (source === null) {
+async function json(files: Folder, path: string): Promise<Json> {
+  const source = files.at(path);
+  const text = source instanceof Blob ? await source.text() : await (await answerOf(source as string | null))?.text();
+  if (text === undefined) {
     return {};
   }
-  const text = source instanceof Blob ? await source.text() : await (await fetched(source as URL | string)).text();
   let found: unknown;
   try {
     found = JSON.parse(text);
@@ -137,27 +145,32 @@ async function json(find: Find, path: string): Promise<Json> {
   return found as Json;
 }
 
-async function finder(folder: Repository): Promise<Find> {
+async function openFolder(folder: Repository): Promise<Folder> {
   if (typeof folder !== "string" && !(folder instanceof URL)) {
     const files = new Map((await folderFiles(folder)).map(({ path, file }) => [path.join("/"), file]));
-    return (path) => Promise.resolve(files.get(path) ?? null);
+    const at = (path: string): Source | null => files.get(path) ?? null;
+    return { at, find: (path) => Promise.resolve(at(path)) };
   }
   const prefix = String(folder).replace(/\/?$/, "/");
-  return async (path) => {
-    const url = prefix + path;
-    try {
-      const response = await fetched(url, "HEAD");
-      // A server of an app may answer with its page for all that it does not have.
-      return response.ok && response.headers.get("Content-Type")?.startsWith("text/html") !== true ? url : null;
-    } catch (error) {
-      if ((error as { readonly code?: string }).code === "ENOENT") {
-        return null;
-      }
-      throw loadError("model", `${url} could not be fetched: ${messageOf(error)}`, error);
-    }
+  return {
+    at: (path) => prefix + path,
+    find: async (path) => ((await answerOf(prefix + path, "HEAD")) === null ? null : prefix + path),
   };
 }
 
-function fetched(url: string | URL, method = "GET"): Promise<Response> {
-  return otherPlatform()?.fetch(url, { method }) ?? fetch(url, { method });
+/** A server's answer; null where it has no such file. */
+async function answerOf(url: string | null, method = "GET"): Promise<Response | null> {
+  if (url === null) {
+    return null;
+  }
+  try {
+    const response = await (otherPlatform()?.fetch(url, { method }) ?? fetch(url, { method }));
+    // A server of an app may answer with its page for all that it does not have.
+    return response.ok && response.headers.get("Content-Type")?.startsWith("text/html") !== true ? response : null;
+  } catch (error) {
+    if ((error as { readonly code?: string }).code === "ENOENT") {
+      return null;
+    }
+    throw loadError("model", `${url} could not be fetched: ${messageOf(error)}`, error);
+  }
 }

@@ -41,9 +41,7 @@ import { FitRun, runTrainSteps, type FitHost } from "./fit/run.js";
 import { checkAverages, type FitOptions } from "./fit/options.js";
 import { generate, type GeneratedToken, type GenerateOptions, type Prompt } from "./generate.js";
 import { evaluate, ownOutputs, predict, type EvaluateOptions, type PredictOptions } from "./predict.js";
-import { knownHashes } from "./file-cache.js";
 import type { FileName } from "./integrity.js";
-import { checkModel, withModel } from "./load-model.js";
 import { readPretrained, type PretrainedConfig, type Repository } from "./pretrained.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { logCost } from "./memory-cost.js";
@@ -63,12 +61,12 @@ import type {
 import { SessionCaller } from "./session-caller.js";
 import { SessionMethods, type MethodsByHand } from "./session-methods.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
-import { openArtifacts, openBundle } from "./open-session.js";
+import { openArtifacts, openBundle, openModel } from "./open-session.js";
 import type { Source } from "./sources.js";
 import { describe, isTensor } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import { copiedInto, copyBytes, describeFetch, ownBytes, packFeeds, packTensor, SpareBuffers, unpackResults, unpackTensor } from "./tensors.js";
-import { requireLoss, resolveConfig, takeRate, withOptimizer, type TrainingConfig } from "./training-config.js";
+import type { TrainingConfig } from "./training-config.js";
 
 type OpenOptions = Pick<ResolvedOptions, "hasBudget" | "severity" | "checksNumerics">;
 
@@ -168,32 +166,14 @@ export class TrainingSession extends SessionMethods {
     config: TrainingConfig,
     sessionOptions?: SessionOptions,
   ): Promise<TrainingSession> {
-    checkModel(model);
-    const [artifacts, rate] = takeRate(withOptimizer(config));
-    const configJson = resolveConfig(artifacts);
-    requireLoss(config);
-    const options = resolveOptions(sessionOptions);
-    const session = await withModel(
-      model,
-      options,
-      async (client, { file, external, buffers }) => {
-        const hashes = options.cache ? knownHashes([file, ...external.map(({ data }) => data)]) : null;
-        const call = callOf("createFromModel", [file, external, configJson, options.json, hashes], buffers);
-        return TrainingSession.open(client, await client.request(call), options);
-      },
-      options.cache,
-    );
-    if (rate !== null) {
-      await session.setLearningRate(rate);
-    }
-    return session;
+    return openModel(model, config, sessionOptions, TrainingSession.open);
   }
 
   /**
    * Create a session from a folder with the files of a Hugging Face repository.
    *
-   * The graph is `model.onnx` or `onnx/model.onnx`, with external data beside it. If there are none, initializers
-   * without data get it from `model.safetensors` or its shards in the same folder. `generation_config.json` and
+   * The graph is `model.onnx` or `onnx/model.onnx`, with external data beside it. Initializers without data get it from
+   * `model.safetensors` or its shards in the same folder. Other files are not fetched. `generation_config.json` and
    * `config.json` give `generationConfig`.
    *
    * @param folder - a URL prefix (in Node also a path), a handle of a folder, or the files of a folder
@@ -205,9 +185,8 @@ export class TrainingSession extends SessionMethods {
     sessionOptions: SessionOptions = {},
   ): Promise<TrainingSession> {
     const { file, tokenizer, loss = { type: "CrossEntropyLoss", ignoreIndex: -100 }, ...others } = config;
-    const { model, externalData, generation } = await readPretrained(folder, file);
-    const given = { ...sessionOptions, externalData: [...externalData, ...(sessionOptions.externalData ?? [])] };
-    const session = await TrainingSession.createFromModel(model, { loss, ...others }, given);
+    const { model, beside, generation } = await readPretrained(folder, file);
+    const session = await openModel(model, { loss, ...others }, sessionOptions, TrainingSession.open, beside);
     session.generationConfig = { ...generation, ...(tokenizer === undefined ? {} : { tokenizer }) };
     return session;
   }

@@ -464,7 +464,7 @@ export const MESSAGES = {
   },
   SEQUENCE_TOO_LONG: {
     error: "ModelError",
-    text: "The model does not take {length} tokens, prompt and new ones together: {fault} Give a shorter prompt or fewer 'maxTokens'.",
+    text: "The model does not take {length} tokens, prompt and new ones together: {fault} Shorten the prompt or the answer.",
   },
   LOGITS_NOT_FINITE: {
     error: "SessionError",

@@ -1,0 +1,146 @@
+/** The data that an ONNX file has elsewhere. Only what leads to tensors is decoded: a page fetches no other file. */
+
+import { concatenate, partsOf, sizeOf, type GivenData } from "../wire/pieces.js";
+
+/** Data outside of a graph. */
+export interface OutsideData {
+  /** Locations of external data. */
+  readonly locations: ReadonlySet<string>;
+  /** Names of tensors without data. */
+  readonly missing: ReadonlySet<string>;
+}
+
+/** Fields of onnx.proto that hold messages, by message. */
+const MESSAGES: Readonly<Record<string, Readonly<Record<number, string>>>> = {
+  model: { 7: "graph", 25: "function" },
+  graph: { 1: "node", 5: "tensor", 15: "sparse" },
+  function: { 7: "node" },
+  node: { 5: "attribute" },
+  attribute: { 5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse" },
+  sparse: { 1: "tensor", 2: "tensor" },
+};
+/** Fields of TensorProto; NUMBERS hold its elements. */
+const [DIMS, NAME, EXTERNAL] = [1, 8, 13];
+const NUMBERS = [4, 5, 6, 7, 9, 10, 11];
+/** Wire types. */
+const [VARINT, FIXED64, SIZED, FIXED32] = [0, 1, 2, 5];
+/** Bytes that are read of a file at once. */
+const WINDOW = 2 ** 16;
+
+/** A field of a message, and where its value lies. */
+interface Field {
+  readonly number: number;
+  readonly start: number;
+  readonly end: number;
+}
+
+/** Find the data that a graph has elsewhere. A damaged file is read up to the damage, which the worker reports. */
+export async function outsideData(file: GivenData): Promise<OutsideData> {
+  const found = { locations: new Set<string>(), missing: new Set<string>() };
+  const reader = new Reader(file);
+  const walk = async (kind: string, start: number, end: number): Promise<void> => {
+    if (kind === "tensor") {
+      await readTensor(reader, start, end, found);
+      return;
+    }
+    for await (const field of reader.fields(start, end)) {
+      const inner = MESSAGES[kind]?.[field.number];
+      if (inner !== undefined) {
+        await walk(inner, field.start, field.end);
+      }
+    }
+  };
+  await walk("model", 0, sizeOf(file));
+  return found;
+}
+
+async function readTensor(
+  reader: Reader,
+  start: number,
+  end: number,
+  { locations, missing }: { readonly locations: Set<string>; readonly missing: Set<string> },
+): Promise<void> {
+  let name = "";
+  let isMissing = true;
+  for await (const field of reader.fields(start, end)) {
+    if (field.number === NAME) {
+      name = await reader.text(field);
+    } else if (field.number === EXTERNAL) {
+      isMissing = false;
+      const entry = new Map<number, string>();
+      for await (const part of reader.fields(field.start, field.end)) {
+        entry.set(part.number, await reader.text(part));
+      }
+      if (entry.get(1) === "location") {
+        locations.add(entry.get(2) ?? "");
+      }
+    } else if (field.number === DIMS) {
+      // A number ends in a byte of 0 only if it is 0.
+      isMissing &&= !(await reader.bytes(field.start, field.end)).includes(0);
+    } else if (NUMBERS.includes(field.number)) {
+      isMissing &&= field.start === field.end;
+    }
+  }
+  if (isMissing) {
+    missing.add(name);
+  }
+}
+
+/** Reads a file by windows. */
+class Reader {
+  readonly #file: GivenData;
+  #start = 0;
+  #window: Uint8Array = new Uint8Array();
+
+  constructor(file: GivenData) {
+    this.#file = file;
+  }
+
+  async bytes(start: number, end: number): Promise<Uint8Array> {
+    if (start < this.#start || end > this.#start + this.#window.length) {
+      const nbytes = Math.min(Math.max(WINDOW, end - start), sizeOf(this.#file) - start);
+      const parts: Uint8Array[] = [];
+      for (const part of partsOf(this.#file, start, nbytes)) {
+        parts.push(part instanceof Blob ? new Uint8Array(await part.arrayBuffer()) : part);
+      }
+      this.#start = start;
+      this.#window = parts.length === 1 ? (parts[0] as Uint8Array) : concatenate(parts);
+    }
+    return this.#window.subarray(start - this.#start, end - this.#start);
+  }
+
+  async text({ start, end }: Field): Promise<string> {
+    return new TextDecoder().decode((await this.bytes(start, end)).slice());
+  }
+
+  /** The fields of a message, up to the first that is none. */
+  async *fields(start: number, end: number): AsyncGenerator<Field> {
+    for (let at = start; at < end; ) {
+      const head = await this.bytes(at, Math.min(end, at + 20));
+      const [tag, after] = varint(head, 0);
+      const [size, behind] = varint(head, after);
+      const kind = tag % 8;
+      const from = at + (kind === SIZED ? behind : after);
+      const lengths = { [VARINT]: behind - after, [FIXED64]: 8, [SIZED]: size, [FIXED32]: 4 };
+      const stop = from + (lengths[kind] ?? Infinity);
+      if (tag < 8 || stop > end) {
+        return;
+      }
+      yield { number: Math.floor(tag / 8), start: from, end: stop };
+      at = stop;
+    }
+  }
+}
+
+/** A number of protobuf and the place behind it; one that does not end is infinite. */
+function varint(bytes: Uint8Array, at: number): readonly [number, number] {
+  let value = 0;
+  for (let k = at; k < bytes.length; k++) {
+    const byte = bytes[k] as number;
+    value += (byte % 128) * 2 ** (7 * (k - at));
+    if (byte < 128) {
+      return [value, k + 1];
+    }
+  }
+  return [Infinity, bytes.length];
+}

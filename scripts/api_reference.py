@@ -8,7 +8,7 @@ reads the TSDoc of what the npm package exports.
 
 from __future__ import annotations
 
-import importlib
+import dataclasses
 import inspect
 import re
 import shutil
@@ -127,33 +127,29 @@ def _is_ours(alias: Any) -> bool:
 
 
 def parameters(function: griffe.Object) -> list[griffe.Parameter]:
-    """The parameters that callers pass, without `self`."""
+    """The parameters that callers pass, without `self`; griffe does not know those that a dataclass inherits."""
     found = function.parameters if isinstance(function, (griffe.Function, griffe.Class)) else ()
-    return [parameter for parameter in found if parameter.name not in {"self", "cls"}]
+    known = {parameter.name: parameter for parameter in found if parameter.name not in {"self", "cls"}}
+    value = getattr(sys.modules.get(function.module.path), function.name, None)
+    if not dataclasses.is_dataclass(value):
+        return list(known.values())
+    return [known.get(name) or _parameter(each) for name, each in inspect.signature(value).parameters.items()]  # type: ignore[arg-type]
+
+
+def _parameter(given: inspect.Parameter) -> griffe.Parameter:
+    default = None if given.default is given.empty else repr(given.default)
+    kind = griffe.ParameterKind[given.kind.name.lower()]
+    return griffe.Parameter(given.name, annotation=given.annotation, kind=kind, default=default)
 
 
 def docstring(cls: griffe.Object | None, name: str, thing: griffe.Object) -> griffe.Docstring | None:
     """The docstring of a member, or of the method which it overrides."""
-    if thing.is_class and "rule" in thing.members and thing.members["rule"].is_attribute:
-        return _rule_of(thing).docstring
     if thing.docstring or cls is None or not cls.is_class:
         return thing.docstring
     for base in cls.mro():  # type: ignore[attr-defined]
         if name in base.members and base.members[name].docstring:
             return base.members[name].docstring  # type: ignore[no-any-return]
     return None
-
-
-def _rule_of(optimizer: griffe.Object) -> griffe.Object:
-    """The class in `ops/optim/rules.py` that an optimizer is made of."""
-    return optimizer.package[f"ops.optim.rules.{optimizer.name}"]  # type: ignore[no-any-return]
-
-
-def rule_signature(name: str, optimizer: griffe.Object) -> str:
-    """The settings of a rule, with their defaults."""
-    rule = getattr(importlib.import_module("trainweb.ops.optim.rules"), optimizer.name)
-    settings = [f"{setting}={field.default!r}" for setting, field in rule.settings.items()]
-    return f"{name}({', '.join([*settings, 'clip_grad=None'])})"
 
 
 def signature(name: str, function: griffe.Object) -> str:
@@ -171,7 +167,7 @@ def signature(name: str, function: griffe.Object) -> str:
         text = (stars.get(parameter.kind, "") if parameter.kind else "") + parameter.name
         if parameter.annotation is not None:
             text += f": {parameter.annotation}"
-        if parameter.default is not None and not stars:
+        if parameter.default is not None and parameter.kind not in stars:
             text += f" = {parameter.default}" if parameter.annotation is not None else f"={parameter.default}"
         parts.append(text)
     returns = getattr(function, "returns", None)
@@ -219,9 +215,7 @@ def entry(name: str, thing: griffe.Object, level: int, inside: griffe.Object | N
     """A public name: heading, signature, docstring, and the members of a class."""
     yield f"{'#' * level} {name}"
     short = name.rpartition(".")[2]
-    if thing.is_class and "rule" in thing.members and thing.members["rule"].is_attribute:
-        yield f"```python\n{rule_signature(short, thing)}\n```"
-    elif isinstance(thing, (griffe.Function, griffe.Class)) and (thing.is_function or thing.parameters):
+    if isinstance(thing, (griffe.Function, griffe.Class)) and (thing.is_function or thing.parameters):
         yield f"```python\n{signature(short, thing)}\n```"
     elif isinstance(thing, griffe.Attribute) and thing.annotation is not None:
         yield f"```python\n{short}: {thing.annotation}\n```"

@@ -59,7 +59,7 @@ def _make_bundle() -> None:
 
     def train(session: trainweb.TrainingSession) -> None:
         session.set_learning_rate(0.004)
-        trainweb.Trainer(session).fit(data, epochs=4, progress=False)
+        session.fit(data, epochs=4, progress=False)
 
     write_bundle(EXAMPLES / "models" / "digits.onnx", ["image=float32[32,1,8,8]", "labels=int64[32]"], BUNDLE, train)
 

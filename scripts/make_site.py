@@ -54,7 +54,7 @@ CURVES = """\
 
 from matplotlib import pyplot
 
-history = trainweb.Trainer(session).fit({"points": points, "labels": labels}, epochs=3, batch_size=64)
+history = session.fit({"points": points, "labels": labels}, epochs=3, batch_size=64)
 history.plot()
 pyplot.show()
 """

@@ -71,6 +71,7 @@ def main() -> int:
 SETTINGS = ROOT / "web" / "src" / "page" / "settings"
 TARGETS = {
     ROOT / "py_src" / "trainweb" / "training" / "session_methods.py": call_description.python_methods,
+    ROOT / "py_src" / "trainweb" / "onnxblock" / "rule_optimizers.pyi": settings_description.rule_optimizers,
     ROOT / "web" / "src" / "page" / "session-methods.ts": call_description.page_methods,
     ROOT / "web" / "src" / "wire" / "session-calls.ts": calls,
     ROOT / "web" / "src" / "wire" / "message-texts.ts": texts,

@@ -19,6 +19,7 @@ from trainweb.metrics import METRICS, make_metric
 from trainweb.onnxblock.averages import EMA, ExponentialMovingAverage
 from trainweb.onnxblock.loss import LOSSES
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
+from trainweb.ops.optim.rules import RULES
 from trainweb.schedules import SCHEDULES
 from trainweb.settings import OTHER_NAMES, Field, camel_case, fields_of, page_name
 from trainweb.training.inert import (
@@ -195,6 +196,26 @@ export type OptimizerSettings ={choices(OPTIMIZERS, "{}Fields & InGroups<{}Field
 {tables("OPTIMIZERS", "OptimizerType", OPTIMIZERS)}
 {INTERNAL}{table("export const GROUP: Settings = ", fields_of(Optimizer.group))};
 """)
+
+
+def rule_optimizers() -> str:
+    """The stub that tells type checkers and editors the optimizers which `onnxblock/optim.py` makes of rules."""
+    hints = {name: inspect.get_annotations(rule) for name, rule in RULES.items()}
+    used = {str(hints[name][key]) for name, rule in RULES.items() for key in rule.settings}
+    kinds = sorted(set(re.findall(r"\b[A-Z]\w+", " ".join(used))) - {"Annotated"})
+    parts = [
+        '"""Made by scripts/session_description.py of ops/optim/rules.py: edit that."""',
+        "from typing import Annotated\n\nfrom trainweb.onnxblock.blocks import Block\n"
+        f"from trainweb.onnxblock.optim import Optimizer\nfrom trainweb.settings import {', '.join(kinds)}",
+    ]
+    for name, rule in RULES.items():
+        settings = [f"{key}: {hints[name][key]} = {field.default!r}" for key, field in rule.settings.items()]
+        arguments = "".join(f"        {each},\n" for each in ("self", *settings, "clip_grad: Block | None = None"))
+        doc = inspect.cleandoc(OPTIMIZERS[name].__doc__ or "").replace("\n", "\n    ").replace("\n    \n", "\n\n")
+        parts.append(
+            f'class {name}(Optimizer):\n    """{doc}\n    """\n    def __init__(\n{arguments}    ) -> None: ...'
+        )
+    return "\n\n".join(parts) + "\n"
 
 
 def config() -> str:

@@ -112,12 +112,14 @@ def checks_keywords(target: F) -> F:
         return target
     parameters = signature(target).parameters.values()
     known = [p.name for p in parameters if p.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)]
-    if any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
-        return target
+    takes_any = any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
+    takes_one = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD] == ["self", "data"]
 
     @wraps(target)
     def checking(*args: Any, **kwargs: Any) -> Any:
-        for name in kwargs:
+        if takes_one and len(args) > 2:
+            raise TypeError(f"{target.__name__} takes the data as one argument. Give several arrays as one: (x, y).")
+        for name in () if takes_any else kwargs:
             if name not in known:
                 what = target.__qualname__.split(".")[0] if target.__name__ == "__init__" else target.__name__
                 raise TypeError(unknown(f"The argument of {what}", name, set(known) - {"self", "cls"}))

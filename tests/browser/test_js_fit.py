@@ -544,7 +544,7 @@ WRONG = [
     ("data(8)", "{ batchSize: 9, remainder: 'drop' }", "FeedError", "A batch of 9 rows is larger than the data"),
     ("data(8)", "{ validationSplit: 0.01 }", "FeedError", "A share of 0.01 of 8 rows is less than one row"),
     ("[]", "{ validationSplit: 0.5 }", "FeedError", "A stream of rows cannot be split"),
-    ("data(8)", "null", "ModelError", "options is None; it must be an object"),
+    ("data(8)", "null", "TypeError", "'options' of fit must be an object."),
     ("data(8)", "{ epochs: 0 }", "ModelError", "epochs is 0; it must be an integer >= 1"),
     ("data(8)", "{ epoch: 2 }", "TypeError", "fit has no setting 'epoch'; did you mean 'epochs'? It has "),
     ("data(8)", "{ checkpoint: {} }", "ModelError", "checkpoint needs the setting 'store'"),

@@ -76,7 +76,8 @@ def test_predicts_and_evaluates_as_numpy_and_python(page: JsPage) -> None:
           const { y } = await s.predict({ x }, { batchSize });
           predicted.push([y.dims, Array.from(y.data)]);
         }
-        for (const data of [{ x, labels }, [x], x]) {
+        const rows = Array.from({ length: 75 }, (_, k) => given.x.slice(5 * k, 5 * k + 5));
+        for (const data of [{ x, labels }, [x], x, rows, { x: rows }]) {
           const { y } = await s.predict(data);
           predicted.push([y.dims, Array.from(y.data)]);
         }
@@ -112,12 +113,16 @@ def test_rates_and_refusals(page: JsPage) -> None:
           TrainingSession.createFromModel("/model.onnx", {{ loss: "CrossEntropyLoss", ...config }});
         const two = {{ optimizer: {{ type: "SGD", learningRate: 0.1 }}, learningRate: 0.2 }};
         const events = [];
+        const plain = await open({{ learningRate: 0.25 }});
+        events.push(await plain.getLearningRate());
+        await plain.release();
         const gone = new Tensor("float32", Float32Array.from(given.x), [75, 5]);
         gone.dispose();
         await s.fit({{ x, labels }}, {{ epochs: 4, batchSize: 75, learningRate: 1, schedule: {line},
           callbacks: (event) => {{ if (event.type === "epoch") events.push(event.learningRate); }} }});
         const said = await errors(
-          () => open(two), () => open({{ learningRate: 0.2 }}),
+          () => open(two), () => open({{ learningRate: 0.2, optimizer: null }}),
+          () => s.fit(x, labels), () => s.evaluate([[1]], [1]),
           () => s.fit({{ x, labels }}, {{ learningRate: 0.5, schedule: {{ type: "Constant", learningRate: 0.25 }} }}),
           () => s.fit({{ x, labels }}, {{ learningRate: 0.5, schedule: () => 0.1 }}),
           () => s.predict({{ x }}, {{ outputs: ["nothing"] }}), () => s.predict({{ x }}, {{ outputs: [] }}),
@@ -131,10 +136,12 @@ def test_rates_and_refusals(page: JsPage) -> None:
         given=GIVEN,
     )
     events, said = found
-    assert events == [0, 0.5, 1, 0.5]
+    assert events == [0.25, 0, 0.5, 1, 0.5]  # AdamW is the default
     expected = [
         "ModelError: The learning rate is 0.2 and, in 'optimizer', 0.1. Give it once.",
         "ModelError: A learning rate needs an optimizer",
+        "TypeError: 'options' of fit must be an object, not an array. Give several arrays as one: [x, y].",
+        "TypeError: 'options' of evaluate must be an object, not an array.",
         "ModelError: The learning rate is 0.5 and, in 'schedule', 0.25. Give it once.",
         "ModelError: 'learningRate' is given beside a schedule",
         "ModelError: ",

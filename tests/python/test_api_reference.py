@@ -68,11 +68,22 @@ def test_public_names_of_python_are_explained() -> None:
     assert not missing, "\n".join(sorted(set(missing)))
 
 
+def optional(value: Any) -> Iterator[str]:
+    """The arguments of a class that have numbers or booleans as defaults."""
+    if inspect.isclass(value) and not issubclass(value, (Enum, Exception)):
+        for name, parameter in inspect.signature(value).parameters.items():
+            if isinstance(parameter.default, (bool, int, float)):
+                yield name
+
+
 def test_the_python_reference_has_every_public_name() -> None:
     pages = api_reference.python_pages()
     for module, name, value in public_names():
         page = pages[f"{module}.md"]
         assert f"\n## {name}\n" in page, f"{module}.{name}"
+        entry = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        for setting in optional(value):
+            assert re.search(rf"\b{setting}: .+ = ", entry), f"{module}.{name}: the default of {setting}"
         for member, _ in members(value) if inspect.isclass(value) else ():
             assert f"\n### {name}.{member}\n" in page, f"{module}.{name}.{member}"
         for member in value if inspect.isclass(value) and issubclass(value, Enum) else ():

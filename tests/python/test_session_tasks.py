@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import trainweb
 from trainweb.artifacts import build_artifacts, generate_artifacts
 from trainweb.data import Dataset
 from trainweb.errors import FeedError, ModelError, SessionError
+from trainweb.fit.options import FIT, FitOptions
 
 from .sessions import batch_norm_net
 
@@ -53,10 +55,26 @@ def test_predicts_as_the_reference_with_the_exported_model(batch_size: int | Non
         assert list(found) == ["logits"]
         np.testing.assert_allclose(found["logits"], forward(s, data["x"]), rtol=1e-4, atol=1e-6)
         assert s.get_contiguous_parameters(False).tobytes() == before
-        np.testing.assert_array_equal(s.predict(data["x"], batch_size=batch_size)["logits"], found["logits"])
+        for given in (data["x"], data["x"].tolist()):
+            np.testing.assert_array_equal(s.predict(given, batch_size=batch_size)["logits"], found["logits"])
         plans = len(s.core.host.loaded)
         s.predict(data, batch_size=batch_size)
         assert len(s.core.host.loaded) == plans
+
+
+def test_labels_beside_the_data_are_refused_with_the_way_to_give_them() -> None:
+    x, labels = rows(8).values()
+    with opened() as s:
+        for call in (s.fit, s.evaluate, s.predict):
+            with pytest.raises(TypeError, match=rf"^{call.__name__} takes the data as one argument.*\(x, y\)\.$"):
+                call(x, labels)  # type: ignore[call-arg]
+        s.fit((x, labels), progress=False)
+
+
+def test_the_types_of_fit_name_all_options() -> None:
+    assert set(FIT) <= FitOptions.__annotations__.keys()
+    documented = re.findall(r"^(\w+(?:, \w+)*) : ", inspect.getdoc(trainweb.TrainingSession.fit) or "", re.MULTILINE)
+    assert {name for names in documented for name in names.split(", ")} == {"data", *FitOptions.__annotations__}
 
 
 def test_predicts_with_the_parameters_of_the_moment() -> None:

@@ -36,12 +36,14 @@ class ModelInputs:
     def dataset(self, source: Any) -> Dataset:
         """`source` as a data set; a tuple of arrays has one for each input, in their order, and an array is the first.
 
+        A list of numbers with the rank of the first input is an array.
+
         Raises
         ------
         FeedError
             It is no data, or an array has a shape or values that its input does not take.
         """
-        if isinstance(source, np.ndarray) and source.dtype.kind in "biuf":
+        if (isinstance(source, np.ndarray) and source.dtype.kind in "biuf") or self._is_first(source):
             source = (source,)
         if isinstance(source, tuple) and not any(isinstance(one, Mapping) for one in source):
             source = self.named(source, "The data")
@@ -133,6 +135,13 @@ class ModelInputs:
                 name=name, given=list(array.shape), where=where, batch=_shown(shape), row=_shown(shape[1:])
             )
         return _converted(name, array, declared.dtype, where)
+
+    def _is_first(self, source: Any) -> bool:
+        rank = 0
+        while isinstance(source, list) and source:
+            source, rank = source[0], rank + 1
+        shape = next(iter(self.values.values())).shape if self.values else None
+        return rank > 0 and isinstance(source, (bool, int, float)) and shape is not None and rank == len(shape)
 
     def _is_batch(self, item: Any) -> bool:
         named = self.named(item, "Item 0 of the data")

@@ -71,10 +71,10 @@ class FederatedClient:
         parameters : array_like
             All trained parameters, float32, as `get_contiguous_parameters` gives them.
         data
-            As `Trainer.fit` takes it; its rows must be countable.
+            As `TrainingSession.fit` takes it; its rows must be countable.
         **options
-            Of `Trainer.fit`: epochs, batch_size, ``proximal`` (FedProx), seed (of the order of rows: give another one
-            each round) and the others.
+            Of `TrainingSession.fit`: epochs, batch_size, ``proximal`` (FedProx), seed (of the order of rows: give
+            another one each round) and the others.
 
         Returns
         -------
@@ -86,7 +86,7 @@ class FederatedClient:
         BufferSizeError
             The parameters are of another length than the session's.
         ModelError, FeedError, SessionError, TrainwebError
-            As `Trainer.fit`; or an update that is not finite.
+            As `TrainingSession.fit`; or an update that is not finite.
         """
         from trainweb.fit.trainer import Trainer
 

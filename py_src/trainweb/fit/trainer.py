@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import ExitStack, closing
 from inspect import GEN_RUNNING, getgeneratorstate, iscoroutinefunction
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from trainweb.fit.bar import Bar, make_bar
 from trainweb.fit.evaluation import Evaluation, metrics_of
 from trainweb.fit.fetch import BatchThread, Fetch, NumberedBatch
 from trainweb.fit.history import Epoch, Event, History, Progress
-from trainweb.fit.options import DEFAULT_BATCH, EarlyStopping, checked_options, make_early_stopping
+from trainweb.fit.options import DEFAULT_BATCH, FIT, EarlyStopping, FitOptions, checked_options, make_early_stopping
 from trainweb.fit.overfit import overfit_one_batch
 from trainweb.fit.places import located
 from trainweb.fit.rates import schedule_of
@@ -147,94 +147,17 @@ class Trainer:
     def __init__(self, session: TrainingSession) -> None:
         self.session = session
 
-    def fit(self, data: Any, **options: Any) -> History:
-        """Train on all rows of the data, `epochs` times.
+    def fit(self, data: Any, **options: Unpack[FitOptions]) -> History:
+        """See `TrainingSession.fit`.
 
         Parameters
         ----------
-        data : Dataset, mapping of names to arrays, tuple of arrays, rows or batches, or function that returns them
-            As `trainweb.data.Dataset` takes it; names are those of the training model's inputs, and tuples have their
-            order. Values are converted to the types of the inputs.
-        epochs : int
-            Number of passes over all rows; 1.
-        batch_size : int
-            Rows of a batch; 32, unless the data comes in batches.
-        batched : bool, optional
-            Whether the items of a stream are whole batches; by default the shape of the first item decides.
-        remainder : {"keep", "drop", "pad"}
-            Treatment of the last rows if they do not fill a batch: keep them as a smaller batch, for which a plan is
-            compiled; drop them; or pad the batch with the first rows of the epoch.
-        shuffle : bool
-            Train on the rows in a new order in each epoch: the default for arrays. Shuffle streams themselves.
-        seed : int
-            Seed of the order of rows, from 0 to 2^53 - 1; 0.
-        validation_data : like data, optional
-            Evaluated after each epoch.
-        validation_split : float, optional
-            Share of the rows, taken from the end, to evaluate after each epoch instead of training on them.
-        stratify : bool
-            Whether `validation_split` takes its share of the rows of each class, by the last input of the model; False.
-        learning_rate : float, optional
-            Learning rate of each optimizer step of this fit, which the session keeps. By default it stays as it is:
-            0.001 for a fresh session. With a schedule it is the schedule's setting of that name.
-        schedule : str, dict, function of the optimizer step, or Schedule, optional
-            Learning rate of each optimizer step of this fit, from 0 on; by default it stays what it is. Its ``total``
-            is by default the number of optimizer steps of the fit, the warm-up among them.
-        accumulate : int
-            Batches whose gradients are added up for one optimizer step; 1.
-        clip_grad_norm, clip_grad_value : float, optional
-            Largest joint L2 norm of the gradients in an optimizer step of this fit, and largest magnitude of each
-            element; values are clipped first. Limits of the optimizer model apply afterwards.
-        ema : bool
-            Evaluate the validation data with the averages of the parameters that the session keeps (``ema`` of
-            `build_artifacts`); False. Early stopping then restores the averages of the best epoch.
-        proximal : float
-            mu of FedProx (https://arxiv.org/abs/1812.06127): ``mu * (w - w0)``, the gradient of
-            ``mu / 2 * ||w - w0||^2``, is added to the gradients before each optimizer step, once for however many
-            batches it takes, and is clipped with them; w0 are the trained parameters that the fit starts with. 0.
-        on_nan : {"stop", "skip", "restore"}, optional
-            Reaction to NaN or infinity in loss, gradients, parameters or moments. "stop" undoes the batch and ends the
-            fit (``history.ended`` is "nan"). "skip" undoes the batch and goes on with the next one (its loss in the
-            history is NaN). "restore" returns to the start of the epoch, or to the last checkpoint in it, and
-            continues with the next batch, up to 3 times. By default the fit fails if the loss is NaN or infinite.
-        metrics : str, dict, or list of them
-            Metrics of the validation data: names, settings with "type", or ``{"name": function}``. A function gets the
-            predictions and targets of all rows as arrays, and returns a number.
-        train_metrics : bool
-            Whether the training data, which must be arrays, is evaluated after each epoch, too: the loss and the same
-            metrics, by the eval model; False.
-        predictions, targets : str, optional
-            The output and input of the eval model that metrics compare: by default its only output besides the loss,
-            and its last input.
-        checkpoint : dict, optional
-            ``store`` (a `CheckpointStore` or its folder), ``name``, and ``every`` (optimizer steps between two
-            checkpoints within an epoch; one is written after each epoch anyway). A fit with an existing checkpoint
-            continues from it, and ends with the same bytes as a fit without interruption.
-        early_stopping : dict, optional
-            See `trainweb.fit.options.EarlyStopping`; "metric" names "loss" or one of the metrics.
-        callbacks : function or list of functions
-            Called with each event (`Progress`, at most 60 a second, and `Epoch`) and the `Run`, which can stop.
-        progress : bool
-            Show a bar of tqdm, if that is installed; True.
+        data, **options
+            As `TrainingSession.fit` takes them.
 
         Returns
         -------
         History
-
-        Raises
-        ------
-        ModelError
-            An option is wrong, or differs from the checkpoint's fit.
-        StorageError
-            There is no room for the checkpoint, or another process has it.
-        CheckpointError
-            The checkpoint is damaged, or of another session.
-        FeedError
-            The data is empty, or does not fit the model.
-        SessionError
-            There is no optimizer model, no eval model for validation data, or the session is being fitted.
-        TrainwebError
-            The loss is NaN or infinite; the parameters are as before that step.
         """
         run, events = self._start(data, options)
         with closing(events):
@@ -273,7 +196,7 @@ class Trainer:
         """
         return overfit_one_batch(self.session, batch, steps, learning_rate)
 
-    async def fit_async(self, data: Any, **options: Any) -> History:
+    async def fit_async(self, data: Any, **options: Unpack[FitOptions]) -> History:
         """Run `fit` while other tasks, and in Pyodide the page, continue; cancel the task to end the fit.
 
         A thread makes the batches of streams, so that cancelling ends a fit whose data never comes, too.
@@ -313,10 +236,8 @@ def alone(engine: Engine, events: Iterator[Fetch | None]) -> Iterator[Fetch | No
         yield event
 
 
-OPTIONS = (
-    *("validation_data", "schedule", "metrics", "predictions", "targets", "early_stopping", "callbacks"),
-    *("progress", "checkpoint"),
-)
+OPTIONS = tuple(name for name in FitOptions.__annotations__ if name not in FIT)
+"""Options that `FIT` does not check."""
 
 
 class FitPlan:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, Signature, get_annotations
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
 from trainweb import messages
 from trainweb._names import Hiding, public_names
@@ -38,6 +38,9 @@ from trainweb.settings import (
     named_settings,
     own_names,
 )
+
+if TYPE_CHECKING:
+    from trainweb.onnxblock.rule_optimizers import *  # noqa: F403 (the names that `_optimizer_of` makes)
 
 MICROSOFT = "com.microsoft"
 T = TypeVar("T", bound="type[Optimizer]")
@@ -442,87 +445,6 @@ class SGD(Optimizer):
         super().__init__(clip_grad, **attributes)
 
 
-class _OfRule(Optimizer):
-    """The optimizer of a rule: its arguments are the settings of the rule, in order, and `clip_grad`."""
-
-    rule: ClassVar[type[rules.Rule]]
-    operator = operators.Optimizer
-
-    def __init_subclass__(cls) -> None:
-        rule = cls.operator = cls.rule
-        super().__init_subclass__()
-        cls.__doc__ = f"{inspect.cleandoc(rule.__doc__ or '')}\n{CLIP_GRAD}"
-        cls.__init__ = _init_of(rule)  # type: ignore[method-assign]
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError
-
-
-CLIP_GRAD = """clip_grad : Block, optional
-    For example `ClipGradNorm(1.0)`."""
-"""The argument of all optimizers, in their docstrings."""
-
-
-def _init_of(rule: type[rules.Rule]) -> Callable[..., None]:
-    """The constructor of a rule's optimizer."""
-
-    def init(self: Optimizer, *args: Any, **kwargs: Any) -> None:
-        bound = shape.bind(self, *args, **kwargs)
-        bound.apply_defaults()
-        _, *settings, clip_grad = bound.arguments.items()
-        kept = rule.kept_with(dict(settings))
-        self.moments = (*self.moments[: len(kept)], *[operators.AVERAGES.input] * rule.averages)
-        Optimizer.__init__(self, clip_grad[1], **dict(settings))
-
-    keyword = Parameter.POSITIONAL_OR_KEYWORD
-    hints = get_annotations(rule, eval_str=True)
-    parameters = [
-        Parameter(name, keyword, default=field.default, annotation=hints[name]) for name, field in rule.settings.items()
-    ]
-    clip = Parameter("clip_grad", keyword, default=None, annotation=Block | None)
-    shape = Signature([Parameter("self", keyword), *parameters, clip])
-    init.__signature__ = shape  # type: ignore[attr-defined]
-    init.__annotations__ = {p.name: p.annotation for p in (*parameters, clip)}
-    made = checked(init)
-    made.__annotations__ = init.__annotations__  # which `wraps` hands on only before Python 3.14
-    return made
-
-
-@optimizer
-class Lion(_OfRule):
-    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
-
-    rule = rules.Lion
-
-
-@optimizer
-class Adam(_OfRule):
-    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
-
-    rule = rules.Adam
-
-
-@optimizer
-class RMSProp(_OfRule):
-    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
-
-    rule = rules.RMSProp
-
-
-@optimizer
-class Adagrad(_OfRule):
-    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
-
-    rule = rules.Adagrad
-
-
-@optimizer
-class Adadelta(_OfRule):
-    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
-
-    rule = rules.Adadelta
-
-
 @optimizer
 class Lamb(Optimizer):
     """LAMB: Adam's step, scaled to the length of each parameter, https://arxiv.org/abs/1904.00962.
@@ -654,53 +576,45 @@ class Muon(Optimizer):
         )
 
 
-@optimizer
-class Adamax(_OfRule):
-    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
-
-    rule = rules.Adamax
+CLIP_GRAD = """clip_grad : Block, optional
+    For example `ClipGradNorm(1.0)`."""
+"""The argument of all optimizers, in their docstrings."""
 
 
-@optimizer
-class NAdam(_OfRule):
-    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
+def _init_of(rule: type[rules.Rule]) -> Callable[..., None]:
+    """The constructor of a rule's optimizer: the settings of the rule, in order, and `clip_grad`."""
 
-    rule = rules.NAdam
+    def init(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+        bound = shape.bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        _, *settings, clip_grad = bound.arguments.items()
+        kept = rule.kept_with(dict(settings))
+        self.moments = (*self.moments[: len(kept)], *[operators.AVERAGES.input] * rule.averages)
+        Optimizer.__init__(self, clip_grad[1], **dict(settings))
 
-
-@optimizer
-class RAdam(_OfRule):
-    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
-
-    rule = rules.RAdam
-
-
-@optimizer
-class AdaBelief(_OfRule):
-    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
-
-    rule = rules.AdaBelief
-
-
-@optimizer
-class Adan(_OfRule):
-    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
-
-    rule = rules.Adan
+    keyword = Parameter.POSITIONAL_OR_KEYWORD
+    hints = get_annotations(rule, eval_str=True)
+    parameters = [
+        Parameter(name, keyword, default=field.default, annotation=hints[name]) for name, field in rule.settings.items()
+    ]
+    clip = Parameter("clip_grad", keyword, default=None, annotation=Block | None)
+    shape = Signature([Parameter("self", keyword), *parameters, clip])
+    init.__signature__ = shape  # type: ignore[attr-defined]
+    init.__annotations__ = {p.name: p.annotation for p in (*parameters, clip)}
+    made = checked(init)
+    made.__annotations__ = init.__annotations__  # which `wraps` hands on only before Python 3.14
+    return made
 
 
-@optimizer
-class Lookahead(_OfRule):
-    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
+def _optimizer_of(rule: type[rules.Rule]) -> Any:
+    """The class that users name for a rule."""
+    doc = f"{inspect.cleandoc(rule.__doc__ or '')}\n{CLIP_GRAD}"
+    members = {"__module__": __name__, "__doc__": doc, "operator": rule, "__init__": _init_of(rule)}
+    return Hiding(rule.__name__, (Optimizer,), members)
 
-    rule = rules.Lookahead
 
-
-@optimizer
-class ScheduleFreeAdamW(_OfRule):
-    """The rule of that name in `ops/optim/rules.py`, whose documentation it has."""
-
-    rule = rules.ScheduleFreeAdamW
+OPTIMIZERS |= {name: _optimizer_of(rule) for name, rule in rules.RULES.items()}
+globals().update(OPTIMIZERS)
 
 
 class _Update(Block):

@@ -1,6 +1,7 @@
 /** Suggest the known name that an unknown name may stand for. */
 
 import { shortened } from "../wire/errors.js";
+import { isTensor } from "./given.js";
 
 /** Characters shown of an unknown name; known names have fewer. */
 const SHOWN = { head: 80, tail: 0 };
@@ -44,6 +45,16 @@ export function checkKnown(what: string, given: object, known: readonly string[]
   }
 }
 
+/** @throws TypeError when the options of a call are not an object, for example labels beside the data */
+export function checkIsObject(call: string, options: unknown): asserts options is object {
+  if (typeof options !== "object" || options === null) {
+    throw new TypeError(`'options' of ${call} must be an object.`);
+  }
+  if (Array.isArray(options) || ArrayBuffer.isView(options) || isTensor(options)) {
+    throw new TypeError(`'options' of ${call} must be an object, not an array. Give several arrays as one: [x, y].`);
+  }
+}
+
 /**
  * Check the names of a call's options: every call that takes options has this check.
  *
@@ -56,9 +67,7 @@ export function checkOptions<T extends object>(
   options: T,
   known: Readonly<Record<keyof NoInfer<T>, true>>,
 ): T {
-  if (typeof options !== "object" || options === null) {
-    throw new TypeError(`'options' of ${call} must be an object.`);
-  }
+  checkIsObject(call, options);
   checkKnown(`The option of ${call}`, options, Object.keys(known));
   return options;
 }

@@ -38,14 +38,16 @@ export class ModelInputs {
   }
 
   /**
-   * `given` as a dataset. An array of tensors has one for each input, in their order. One tensor is the first input.
+   * `given` as a dataset. An array of tensors has one for each input, in their order. One tensor is the first input, and
+   * so is an array of numbers with its rank.
    *
    * @throws FeedError when it is no data, or a tensor has dims or values that its input does not take
    */
   dataset(given: unknown): Dataset {
     const isValue = (one: unknown): boolean => isTensor(one) || ArrayBuffer.isView(one);
-    const source = isValue(given) ? [given] : given;
-    const isTuple = Array.isArray(source) && source.length > 0 && source.every(isValue);
+    const isArray = Array.isArray(given) && isNumeric(given) && rankOf(given) === this.#declared[0]?.dims?.length;
+    const source = isValue(given) || isArray ? [given] : given;
+    const isTuple = isArray || (Array.isArray(source) && source.length > 0 && source.every(isValue));
     const named = isTuple ? this.#named(source, "The data") : source;
     const data = Dataset.of((isColumns(named) ? this.#fitAll(named, "the data", true) : named) as DataSource);
     if (data.columns === null || isColumns(named)) {
@@ -159,6 +161,11 @@ function rankOf(value: unknown): number {
     return 1;
   }
   return Array.isArray(value) ? 1 + rankOf(value[0]) : 0;
+}
+
+/** True for numbers in arrays. */
+function isNumeric(value: unknown): boolean {
+  return Array.isArray(value) ? isNumeric(value[0]) : typeof value === "number" || typeof value === "bigint";
 }
 
 /** Values of an input for several rows, in its type. */

@@ -68,7 +68,7 @@ import type { Source } from "./sources.js";
 import { describe, isTensor } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import { copiedInto, copyBytes, describeFetch, ownBytes, packFeeds, packTensor, SpareBuffers, unpackResults, unpackTensor } from "./tensors.js";
-import { requireLoss, resolveConfig, takeRate, type TrainingConfig } from "./training-config.js";
+import { requireLoss, resolveConfig, takeRate, withOptimizer, type TrainingConfig } from "./training-config.js";
 
 type OpenOptions = Pick<ResolvedOptions, "hasBudget" | "severity" | "checksNumerics">;
 
@@ -169,7 +169,7 @@ export class TrainingSession extends SessionMethods {
     sessionOptions?: SessionOptions,
   ): Promise<TrainingSession> {
     checkModel(model);
-    const [artifacts, rate] = takeRate(config);
+    const [artifacts, rate] = takeRate(withOptimizer(config));
     const configJson = resolveConfig(artifacts);
     requireLoss(config);
     const options = resolveOptions(sessionOptions);

@@ -17,7 +17,10 @@ export interface PeftAdapterConfig {
 export interface TrainingConfig {
   /** A loss, by name or with its settings. Null: the first output of the model already is the loss. */
   readonly loss: LossType | LossSettings | null;
-  /** An optimizer, by name or with its settings. Without one the session cannot update parameters. */
+  /**
+   * An optimizer, by name or with its settings. Default "AdamW" for a session, none for artifacts. Without one a session
+   * cannot update parameters.
+   */
   readonly optimizer?: OptimizerType | (OptimizerSettings & { readonly learningRate?: number }) | null;
   /** The rate of a new session; default 0.001. It may also be a setting of `optimizer`. */
   readonly learningRate?: number | null;
@@ -178,6 +181,12 @@ export function takeRate(config: unknown): readonly [config: TrainingConfig, rat
     throw sessionError("RATE_WITHOUT_OPTIMIZER", {});
   }
   return [others, rate];
+}
+
+/** The configuration of a session, whose optimizer is AdamW by default. */
+export function withOptimizer(config: TrainingConfig): TrainingConfig {
+  const isDefault = typeof config === "object" && config !== null && !Array.isArray(config) && config.optimizer === undefined;
+  return isDefault ? { ...config, optimizer: "AdamW" } : config;
 }
 
 function checkRate(name: string, rate: unknown): void {

@@ -1,7 +1,7 @@
 """Optimizers as rules: settings, moments and the update of an element. A class here is all that an optimizer takes.
 
-`Rule` makes the operator of optimizer models of it, and `onnxblock/optim.py` the class that users name. A docstring is
-the documentation of both languages.
+`Rule` makes the operator of optimizer models from it, and `onnxblock/optim.py` the class that users name. A docstring
+is the documentation of both languages.
 """
 
 from __future__ import annotations

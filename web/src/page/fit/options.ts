@@ -7,6 +7,7 @@ import type { OnNaN, Remainder, WireClip, WireEarlyStopping, WireEvaluation, Wir
 import { sessionError } from "../../wire/messages.js";
 import type { SessionInfo } from "../../wire/protocol.js";
 import { badSetting } from "../../data/given.js";
+import { checkIsObject } from "../../data/nearest.js";
 import { checkFields, resolveKind, withDefaults, type Fields } from "../check-settings.js";
 import {
   BETTER,
@@ -126,9 +127,7 @@ export interface ResolvedCheckpoint {
 
 /** @throws ModelError for an option that is wrong; FeedError for data without rows; SessionError without the models */
 export function resolveFit(info: SessionInfo, data: unknown, options: unknown): ResolvedFit {
-  if (typeof options !== "object" || options === null) {
-    throw badSetting("options", options, "an object");
-  }
+  checkIsObject("fit", options);
   if (!info.hasOptimizer) {
     throw sessionError("NO_OPTIMIZER_MODEL", {});
   }

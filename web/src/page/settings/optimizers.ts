@@ -6,14 +6,14 @@ import type { Of, Settings } from "./kinds.js";
 export type OptimizerType =
   | "AdamW"
   | "SGD"
+  | "Lamb"
+  | "Adafactor"
+  | "Muon"
   | "Lion"
   | "Adam"
   | "RMSProp"
   | "Adagrad"
   | "Adadelta"
-  | "Lamb"
-  | "Adafactor"
-  | "Muon"
   | "Adamax"
   | "NAdam"
   | "RAdam"
@@ -48,6 +48,54 @@ export interface SGDFields {
   readonly weightDecay?: number;
   /** Nesterov's momentum: the step uses the gradient plus momentum times the velocity. Default false. */
   readonly nesterov?: boolean;
+}
+
+/** LAMB: Adam's step, scaled to the length of each parameter, https://arxiv.org/abs/1904.00962. */
+export interface LambFields {
+  /** Decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
+  readonly betas?: readonly [number, number];
+  /** Added to the root of the corrected second moment. Default 1e-06. */
+  readonly eps?: number;
+  /** Another name of `eps`. */
+  readonly epsilon?: number;
+  /** Weight decay: this times the parameter is added to the step before it is scaled. Default 0.0. */
+  readonly weightDecay?: number;
+}
+
+/** Adafactor as torch.optim.Adafactor: for a matrix it keeps one row and one column. ONNX Runtime does not have it. */
+export interface AdafactorFields {
+  /** At step t, the averages of squared gradients take the share t ** beta2Decay from the new gradient. Default -0.8. */
+  readonly beta2Decay?: number;
+  /** Minimum of the root of the estimated squares. Its square must be a float32. Default 1.1920928955078125e-07. */
+  readonly eps?: number;
+  /** Another name of `eps`. */
+  readonly epsilon?: number;
+  /** Minimum root mean square of a parameter; steps are proportional to it. Default 0.001. */
+  readonly scaleEps?: number;
+  /** Maximum root mean square of an update. Default 1.0. */
+  readonly clipThreshold?: number;
+  /** Weight decay, decoupled from the gradient. Default 0.0. */
+  readonly weightDecay?: number;
+}
+
+/** Muon as torch.optim.Muon, in float32, and AdamW for parameters that are not matrices. */
+export interface MuonFields {
+  /** Share of the velocity that is kept from step to step, in [0, 1). Default 0.95. */
+  readonly momentum?: number;
+  /** Nesterov's momentum. Default true. */
+  readonly nesterov?: boolean;
+  /** Weight decay, decoupled from the gradient. Default 0.1. */
+  readonly weightDecay?: number;
+  /** Iterations that bring the velocity close to an orthogonal matrix. Default 5. */
+  readonly steps?: number;
+  /** True scales steps of matrices to the length of AdamW's, so that one learning rate fits both. False keeps the length of the original Muon, for a learning rate of about 0.02. Default true. */
+  readonly matchRms?: boolean;
+  /** Of AdamW: decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
+  readonly betas?: readonly [number, number];
+  /** Of AdamW: added to the root of the corrected second moment. Default 1e-08. */
+  readonly eps?: number;
+  /** Another name of `eps`. */
+  readonly epsilon?: number;
 }
 
 /** Lion: the sign of an interpolated gradient, https://arxiv.org/abs/2302.06675. ONNX Runtime does not have it. */
@@ -110,54 +158,6 @@ export interface AdadeltaFields {
   readonly epsilon?: number;
   /** Weight decay: this times the parameter is added to the gradient. Default 0.0. */
   readonly weightDecay?: number;
-}
-
-/** LAMB: Adam's step, scaled to the length of each parameter, https://arxiv.org/abs/1904.00962. */
-export interface LambFields {
-  /** Decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
-  readonly betas?: readonly [number, number];
-  /** Added to the root of the corrected second moment. Default 1e-06. */
-  readonly eps?: number;
-  /** Another name of `eps`. */
-  readonly epsilon?: number;
-  /** Weight decay: this times the parameter is added to the step before it is scaled. Default 0.0. */
-  readonly weightDecay?: number;
-}
-
-/** Adafactor as torch.optim.Adafactor: for a matrix it keeps one row and one column. ONNX Runtime does not have it. */
-export interface AdafactorFields {
-  /** At step t, the averages of squared gradients take the share t ** beta2Decay from the new gradient. Default -0.8. */
-  readonly beta2Decay?: number;
-  /** Minimum of the root of the estimated squares. Its square must be a float32. Default 1.1920928955078125e-07. */
-  readonly eps?: number;
-  /** Another name of `eps`. */
-  readonly epsilon?: number;
-  /** Minimum root mean square of a parameter; steps are proportional to it. Default 0.001. */
-  readonly scaleEps?: number;
-  /** Maximum root mean square of an update. Default 1.0. */
-  readonly clipThreshold?: number;
-  /** Weight decay, decoupled from the gradient. Default 0.0. */
-  readonly weightDecay?: number;
-}
-
-/** Muon as torch.optim.Muon, in float32, and AdamW for parameters that are not matrices. */
-export interface MuonFields {
-  /** Share of the velocity that is kept from step to step, in [0, 1). Default 0.95. */
-  readonly momentum?: number;
-  /** Nesterov's momentum. Default true. */
-  readonly nesterov?: boolean;
-  /** Weight decay, decoupled from the gradient. Default 0.1. */
-  readonly weightDecay?: number;
-  /** Iterations that bring the velocity close to an orthogonal matrix. Default 5. */
-  readonly steps?: number;
-  /** True scales steps of matrices to the length of AdamW's, so that one learning rate fits both. False keeps the length of the original Muon, for a learning rate of about 0.02. Default true. */
-  readonly matchRms?: boolean;
-  /** Of AdamW: decay of the first and the second moment, each in [0, 1). Default [0.9, 0.999]. */
-  readonly betas?: readonly [number, number];
-  /** Of AdamW: added to the root of the corrected second moment. Default 1e-08. */
-  readonly eps?: number;
-  /** Another name of `eps`. */
-  readonly epsilon?: number;
 }
 
 /** Adamax as torch.optim.Adamax: Adam with the largest gradient so far, https://arxiv.org/abs/1412.6980. */
@@ -265,14 +265,14 @@ interface InGroups<Fields> {
 export type OptimizerSettings =
   | Of<"AdamW", AdamWFields & InGroups<AdamWFields>>
   | Of<"SGD", SGDFields & InGroups<SGDFields>>
+  | Of<"Lamb", LambFields & InGroups<LambFields>>
+  | Of<"Adafactor", AdafactorFields & InGroups<AdafactorFields>>
+  | Of<"Muon", MuonFields & InGroups<MuonFields>>
   | Of<"Lion", LionFields & InGroups<LionFields>>
   | Of<"Adam", AdamFields & InGroups<AdamFields>>
   | Of<"RMSProp", RMSPropFields & InGroups<RMSPropFields>>
   | Of<"Adagrad", AdagradFields & InGroups<AdagradFields>>
   | Of<"Adadelta", AdadeltaFields & InGroups<AdadeltaFields>>
-  | Of<"Lamb", LambFields & InGroups<LambFields>>
-  | Of<"Adafactor", AdafactorFields & InGroups<AdafactorFields>>
-  | Of<"Muon", MuonFields & InGroups<MuonFields>>
   | Of<"Adamax", AdamaxFields & InGroups<AdamaxFields>>
   | Of<"NAdam", NAdamFields & InGroups<NAdamFields>>
   | Of<"RAdam", RAdamFields & InGroups<RAdamFields>>
@@ -340,6 +340,105 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       kind: {"kind": "flag", "expected": "true or false"},
       isOptional: false,
       default: false,
+    },
+  },
+  Lamb: {
+    betas: {
+      python: "betas",
+      kind: {"kind": "several", "expected": "two numbers, each at least 0 and less than 1", "count": 2, "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      isOptional: false,
+      default: [0.9, 0.999],
+    },
+    eps: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 1e-06,
+      otherName: "epsilon",
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  Adafactor: {
+    beta2Decay: {
+      python: "beta2_decay",
+      kind: {"kind": "number", "expected": "a number less than 0", "below": 0},
+      isOptional: false,
+      default: -0.8,
+    },
+    eps: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 1e-18", "least": 1e-18},
+      isOptional: false,
+      default: 1.1920928955078125e-07,
+      otherName: "epsilon",
+    },
+    scaleEps: {
+      python: "scale_eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.001,
+    },
+    clipThreshold: {
+      python: "clip_threshold",
+      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
+      isOptional: false,
+      default: 1.0,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.0,
+    },
+  },
+  Muon: {
+    momentum: {
+      python: "momentum",
+      kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
+      isOptional: false,
+      default: 0.95,
+    },
+    nesterov: {
+      python: "nesterov",
+      kind: {"kind": "flag", "expected": "true or false"},
+      isOptional: false,
+      default: true,
+    },
+    weightDecay: {
+      python: "weight_decay",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 0.1,
+    },
+    steps: {
+      python: "steps",
+      kind: {"kind": "integer", "expected": "an integer >= 0 and <= 100", "least": 0, "most": 100},
+      isOptional: false,
+      default: 5,
+    },
+    matchRms: {
+      python: "match_rms",
+      kind: {"kind": "flag", "expected": "true or false"},
+      isOptional: false,
+      default: true,
+    },
+    betas: {
+      python: "betas",
+      kind: {"kind": "several", "expected": "two numbers, each at least 0 and less than 1", "count": 2, "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
+      isOptional: false,
+      default: [0.9, 0.999],
+    },
+    eps: {
+      python: "eps",
+      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
+      isOptional: false,
+      default: 1e-08,
+      otherName: "epsilon",
     },
   },
   Lion: {
@@ -456,105 +555,6 @@ export const OPTIMIZERS: Readonly<Record<OptimizerType, Settings>> = {
       kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
       isOptional: false,
       default: 0.0,
-    },
-  },
-  Lamb: {
-    betas: {
-      python: "betas",
-      kind: {"kind": "several", "expected": "two numbers, each at least 0 and less than 1", "count": 2, "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
-      isOptional: false,
-      default: [0.9, 0.999],
-    },
-    eps: {
-      python: "eps",
-      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-      isOptional: false,
-      default: 1e-06,
-      otherName: "epsilon",
-    },
-    weightDecay: {
-      python: "weight_decay",
-      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-      isOptional: false,
-      default: 0.0,
-    },
-  },
-  Adafactor: {
-    beta2Decay: {
-      python: "beta2_decay",
-      kind: {"kind": "number", "expected": "a number less than 0", "below": 0},
-      isOptional: false,
-      default: -0.8,
-    },
-    eps: {
-      python: "eps",
-      kind: {"kind": "number", "expected": "a number at least 1e-18", "least": 1e-18},
-      isOptional: false,
-      default: 1.1920928955078125e-07,
-      otherName: "epsilon",
-    },
-    scaleEps: {
-      python: "scale_eps",
-      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-      isOptional: false,
-      default: 0.001,
-    },
-    clipThreshold: {
-      python: "clip_threshold",
-      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
-      isOptional: false,
-      default: 1.0,
-    },
-    weightDecay: {
-      python: "weight_decay",
-      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-      isOptional: false,
-      default: 0.0,
-    },
-  },
-  Muon: {
-    momentum: {
-      python: "momentum",
-      kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
-      isOptional: false,
-      default: 0.95,
-    },
-    nesterov: {
-      python: "nesterov",
-      kind: {"kind": "flag", "expected": "true or false"},
-      isOptional: false,
-      default: true,
-    },
-    weightDecay: {
-      python: "weight_decay",
-      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-      isOptional: false,
-      default: 0.1,
-    },
-    steps: {
-      python: "steps",
-      kind: {"kind": "integer", "expected": "an integer >= 0 and <= 100", "least": 0, "most": 100},
-      isOptional: false,
-      default: 5,
-    },
-    matchRms: {
-      python: "match_rms",
-      kind: {"kind": "flag", "expected": "true or false"},
-      isOptional: false,
-      default: true,
-    },
-    betas: {
-      python: "betas",
-      kind: {"kind": "several", "expected": "two numbers, each at least 0 and less than 1", "count": 2, "of": {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1}},
-      isOptional: false,
-      default: [0.9, 0.999],
-    },
-    eps: {
-      python: "eps",
-      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-      isOptional: false,
-      default: 1e-08,
-      otherName: "epsilon",
     },
   },
   Adamax: {

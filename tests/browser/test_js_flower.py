@@ -123,7 +123,7 @@ def test_what_goes_wrong_is_told_to_both_sides(page: Page, task_site: Site) -> N
 BAD_FRAMES = {
     "text": ("'hello'", "no frame"),
     "length": ("new Uint8Array([255, 255, 255, 255, 0])", "a header of 4294967295 bytes"),
-    "json": ("new Uint8Array([1, 0, 0, 0, 123])", "no JSON"),
+    "json": ("new Uint8Array([1, 0, 0, 0, 123])", "not JSON"),
     "type": ("frame({ type: 'dance', arrays: [] })", "a message 'dance'"),
     "model": ("frame({ type: 'task', id: '1', kind: 'train', config: {}, arrays: [] })", "parameters of another model"),
     "short": ("frame({ type: 'task', arrays: [{ name: 'w', shape: [2] }] })", "too few numbers for 'w'"),

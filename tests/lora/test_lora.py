@@ -261,7 +261,7 @@ def test_broken_files_of_peft(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError):
             Adapter.from_bytes(data, config)
         assert name
-    with pytest.raises(CheckpointError, match="no JSON"):
+    with pytest.raises(CheckpointError, match="not JSON"):
         Adapter.from_bytes(good, "{")
     with pytest.raises(ModelError, match="'r' is missing"):
         Adapter.from_bytes(good, {"peft_type": "LORA"})

@@ -130,10 +130,10 @@ BAD_JOINS: dict[str, tuple[bytes | str, str]] = {
     "text": ("hello", "a text message"),
     "short": (b"\0", "a message of 1 bytes"),
     "length": (b"\xff\xff\xff\xff{}", "a header of 4294967295 bytes"),
-    "json": (struct.pack("<I", 3) + b"{no", "no JSON"),
-    "utf8": (struct.pack("<I", 2) + b"\xff\xfe", "no JSON"),
-    "deep": (struct.pack("<I", 200_000) + b"[" * 200_000, "no JSON"),
-    "list": (struct.pack("<I", 2) + b"[]", "no object"),
+    "json": (struct.pack("<I", 3) + b"{no", "not JSON"),
+    "utf8": (struct.pack("<I", 2) + b"\xff\xfe", "not JSON"),
+    "deep": (struct.pack("<I", 200_000) + b"[" * 200_000, "not JSON"),
+    "list": (struct.pack("<I", 2) + b"[]", "not an object"),
     "type": (frame(JOIN | {"type": "task"}), "must be 'join'"),
     "version": (frame(JOIN | {"version": 2}), "version 2"),
     "none": (frame(JOIN | {"parameters": []}), "without parameters"),
@@ -171,7 +171,7 @@ BAD_ANSWERS: dict[str, tuple[Callable[[], bytes], str]] = {
     "truth": (lambda: frame(result(metrics={"num-examples": True}), NUMBERS), "expected a number"),
     "digits": (lambda: frame(result(metrics={"num-examples": 1, "loss": 10**400}), NUMBERS), "expected a number"),
     "count-digits": (lambda: frame(result(metrics={"num-examples": 10**400}), NUMBERS), "expected a number"),
-    "more-digits": (lambda: struct.pack("<I", 5007) + b'{"x": ' + b"1" * 5000 + b"}", "no JSON"),
+    "more-digits": (lambda: struct.pack("<I", 5007) + b'{"x": ' + b"1" * 5000 + b"}", "not JSON"),
     "surrogate": (
         lambda: frame(result(metrics={"num-examples": 1, "\ud800": 1}), NUMBERS),
         "the metric '\\ud800' has a name that is not text",
@@ -181,7 +181,7 @@ BAD_ANSWERS: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: frame(result(arrays=[{"name": "w", "shape": [0, *[2**31 - 1] * 3]}])),
         "too large even where a size is 0",
     ),
-    "infinite": (lambda: frame(result(metrics={"num-examples": 1, "loss": float("inf")}), NUMBERS), "no JSON"),
+    "infinite": (lambda: frame(result(metrics={"num-examples": 1, "loss": float("inf")}), NUMBERS), "not JSON"),
 }
 
 

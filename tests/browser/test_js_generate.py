@@ -293,7 +293,7 @@ def test_an_inference_session_generates_between_runs(page: JsPage) -> None:
     assert found["turns"] == [SHORT["tokens"][:10], LONG["tokens"][:10]] and found["same"]
     session = inference("llama", reproducible=True)
     assert found["drawn"] == tokens_of(session, SHORT["prompt"], 12, temperature=1.3, seed=4)
-    parts = ["TypeError: 'adapter' is of", "ModelError: 'topK' changes", "FeedError: ", *["ReleasedError"] * 2]
+    parts = ["TypeError: 'adapter' is for", "ModelError: 'topK' changes", "FeedError: ", *["ReleasedError"] * 2]
     for given, part in zip(found["faults"], parts, strict=True):
         assert given.startswith(part), given
 

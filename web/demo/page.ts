@@ -25,12 +25,29 @@ export function megabytes(bytes: number): string {
   return `${bytes < 1e7 ? (bytes / 1e6).toFixed(1) : Math.round(bytes / 1e6)} MB`;
 }
 
-/** Tell how far loading is. */
+/** Tell how far loading is; the bar moves without an end while there is no number. */
 export function showLoading(status: HTMLElement, bar: HTMLProgressElement, progress: LoadProgress): void {
   const { stage, loaded, total, percent } = progress;
-  status.textContent = stage === "compile" ? "Compiling …"
-    : `Loading ${stage}: ${(loaded / 1e6).toFixed(1)} of ${(total / 1e6).toFixed(1)} MB`;
-  bar.value = percent / 100;
+  if (stage === "compile") {
+    status.textContent = "Compiling …";
+    bar.removeAttribute("value");
+  } else {
+    status.textContent = `Loading ${stage}: ${(loaded / 1e6).toFixed(1)} of ${(total / 1e6).toFixed(1)} MB`;
+    bar.value = percent / 100;
+  }
+}
+
+/** Append pieces of text as they come, until the signal is aborted. */
+export async function appendTo(pane: HTMLElement, pieces: AsyncIterable<string>, signal: AbortSignal): Promise<void> {
+  try {
+    for await (const piece of pieces) {
+      pane.append(piece);
+    }
+  } catch (error) {
+    if (!signal.aborted) {
+      throw error;
+    }
+  }
 }
 
 /** Take files that are dropped on a card; `isTaken` says if it takes any now. */

@@ -26,10 +26,8 @@ const MEASURED_STEPS = 20;
 
 /** What training takes here. */
 export interface Needs {
-  /** Of weights, adapter and a step. */
+  /** Memory of weights, adapter and a step. */
   readonly bytes: number;
-  /** Of weights and adapter. */
-  readonly parameters: number;
   readonly secondsPerStep: number;
   readonly stepsPerPass: number;
 }
@@ -40,12 +38,12 @@ export interface WriteOptions {
   readonly adapter: boolean;
   readonly temperature: number;
   readonly seed: number;
+  readonly signal: AbortSignal;
 }
 
 interface TextCoder {
   encode(text: string): number[];
   decode(ids: number[]): string;
-  readonly eos_token_id: number | null;
 }
 
 export class Voice {
@@ -65,13 +63,9 @@ export class Voice {
 
   static async load(files: ModelFiles, onProgress: (progress: LoadProgress) => void): Promise<Voice> {
     const tokenizer = coderOf(files);
-    const config = {
-      loss: { type: "CrossEntropyLoss", ignoreIndex: -100 },
-      optimizer: { type: "AdamW", weightDecay: 0 },
-      clipGradNorm: 1,
-      lora: LORA,
-    } as const;
-    const session = await TrainingSession.createFromModel(files.graph, config, { ...files.beside, onProgress })
+    const optimizer = { type: "AdamW", weightDecay: 0 } as const;
+    const config = { file: files.graph, tokenizer, optimizer, clipGradNorm: 1, lora: LORA };
+    const session = await TrainingSession.createFromPretrained(files.files, config, { onProgress })
       .catch((error: unknown) => {
         throw error instanceof ModelError ? new Error(`${files.name} cannot be taught here: ${error.message}`) : error;
       });
@@ -103,7 +97,7 @@ export class Voice {
     }
     const { parameters, gradients, moments, arena, prepared, plans } = await session.memory();
     const bytes = parameters + gradients + moments + arena + prepared + plans;
-    return { bytes, parameters, secondsPerStep: this.#secondsPerStep, stepsPerPass: this.#given.size ?? 0 };
+    return { bytes, secondsPerStep: this.#secondsPerStep, stepsPerPass: this.#given.size ?? 0 };
   }
 
   /** Train the adapter until it is stopped, or for so many passes over the text. */
@@ -117,11 +111,9 @@ export class Voice {
   }
 
   /** What the model writes after a prompt, piece by piece. */
-  async *write({ prompt, temperature, seed, adapter }: WriteOptions): AsyncGenerator<string> {
-    const stop = this.#tokenizer.eos_token_id ?? [];
-    const sampling = temperature === 0 ? {} : { temperature, seed };
-    const options = { ...sampling, maxTokens: SAMPLE, tokenizer: this.#tokenizer, stop, adapter };
-    for await (const { text } of this.#session.generate(prompt, options)) {
+  async *write({ prompt, temperature, seed, adapter, signal }: WriteOptions): AsyncGenerator<string> {
+    const sampling = temperature === 0 ? { temperature } : { temperature, seed };
+    for await (const { text } of this.#session.generate(prompt, { ...sampling, maxTokens: SAMPLE, adapter, signal })) {
       yield text ?? "";
     }
   }
@@ -179,12 +171,5 @@ function coderOf({ tokenizer: json, tokenizerConfig }: ModelFiles): TextCoder {
   return {
     encode: (text) => tokenizer.encode(text).ids,
     decode: (ids) => tokenizer.decode(ids, { skip_special_tokens: true }),
-    eos_token_id: endOf(tokenizer, tokenizerConfig["eos_token"]),
   };
-}
-
-/** The id of the token that ends a text, if the tokenizer has one. */
-function endOf(tokenizer: Tokenizer, end: unknown): number | null {
-  const text = typeof end === "object" && end !== null ? (end as { readonly content?: unknown }).content : end;
-  return typeof text === "string" ? (tokenizer.token_to_id(text) ?? null) : null;
 }

@@ -4,7 +4,7 @@ import type { EpochEvent, FitRun } from "trainweb";
 import type { TrainwebCurves } from "trainweb/vis";
 import "trainweb/vis";
 
-import { download, element, onDrop, showLoading } from "../page.js";
+import { appendTo, download, element, onDrop, showLoading } from "../page.js";
 import { STEPS, Writer } from "./writer.js";
 
 /** Characters of a sample while it learns, and of one that is asked for. */
@@ -81,15 +81,7 @@ async function write(author: Writer, length: number): Promise<void> {
   const beginning = ui.beginning.value || "\n";
   ui.sample.textContent = beginning;
   const temperature = Number(ui.temperature.value);
-  try {
-    for await (const character of author.write(beginning, { length, temperature, seed: rounds, signal })) {
-      ui.sample.append(character);
-    }
-  } catch (error) {
-    if (!signal.aborted) {
-      throw error;
-    }
-  }
+  await appendTo(ui.sample, author.write(beginning, { length, temperature, seed: rounds, signal }), signal);
 }
 
 function onRound(author: Writer): (event: EpochEvent) => Promise<void> {

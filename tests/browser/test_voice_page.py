@@ -15,7 +15,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 from playwright.sync_api import Browser, Page, expect
 
-from .conftest import axe_violations, require_built, watched_page
+from .conftest import axe_violations, require_built, silent_page
 from .server import ROOT, Site
 
 # isort: split
@@ -48,24 +48,17 @@ def requests() -> list[str]:
 
 @pytest.fixture(scope="module")
 def page(browser: Browser, site: Site, requests: list[str]) -> Iterator[Page]:
-    """The page without isolation, with the small model; it sends nothing, and logs no error."""
-    page, errors = watched_page(browser)
-    page.set_default_timeout(READY_MS)
-    sent: list[str] = []
-    page.on("request", lambda r: sent.append(r.url) if r.method != "GET" else None)
-    page.on("request", lambda r: requests.append(r.url))
-    page.goto(site.url("/voice/index.html"))
-    page.wait_for_function("document.querySelector('#text').value !== ''")
-    before = list(requests)
-    page.locator("#temperature").fill("0")
-    page.click("#load")
-    expect(page.locator("#train")).to_be_enabled(timeout=READY_MS)
-    requests[:] = before
-    yield page
-    page.context.close()
-    assert sent == []
-    if errors.messages:
-        pytest.fail("errors in the page:\n" + "\n".join(errors.messages), pytrace=False)
+    """The page without isolation, with the small model."""
+    with silent_page(browser, READY_MS) as page:
+        page.on("request", lambda r: requests.append(r.url))
+        page.goto(site.url("/voice/index.html"))
+        page.wait_for_function("document.querySelector('#text').value !== ''")
+        before = list(requests)
+        page.locator("#temperature").fill("0")
+        page.click("#load")
+        wait_until_free(page)
+        requests[:] = before
+        yield page
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
@@ -119,11 +112,16 @@ def continued(model: onnx.ModelProto, count: int = COMPARED) -> str:
     return "".join(vocabulary()[k] for k in ids)
 
 
+def wait_until_free(page: Page) -> None:
+    """Wait until the page has done all that it was asked for."""
+    expect(page.locator("#write:enabled")).to_have_text("Write", timeout=READY_MS)
+
+
 def train(page: Page, passes: int) -> None:
     page.fill("#passes", str(passes))
     page.click("#train")
     expect(page.locator("#training-status")).to_have_text("It has learned.", timeout=READY_MS)
-    expect(page.locator("#train")).to_be_enabled(timeout=READY_MS)
+    wait_until_free(page)
 
 
 def save(page: Page, folder: Path) -> list[Path]:
@@ -177,7 +175,7 @@ def test_another_session_goes_on_with_the_adapter(page: Page, tmp_path: Path) ->
     expect(page.locator("#takes")).to_contain_text("model is read from your disk: 0.7 MB.")
     page.click("#load")
     expect(page.locator("#status")).to_have_text("Ready: model.", timeout=READY_MS)
-    expect(page.locator("#train")).to_be_enabled(timeout=READY_MS)
+    wait_until_free(page)
     expect(page.locator("#save")).to_be_disabled()
     assert text_of(page, "#after") == ""
     page.set_input_files("#resume", files[0])
@@ -196,7 +194,7 @@ def test_training_stops(page: Page) -> None:
     expect(page.locator("#train")).to_have_text("Stop")
     page.click("#train")
     expect(page.locator("#training-status")).to_have_text("Stopped.", timeout=READY_MS)
-    expect(page.locator("#train")).to_be_enabled(timeout=READY_MS)
+    wait_until_free(page)
     assert int(page.inner_text("#step").replace(",", "")) < 500 * 13
 
 
@@ -214,15 +212,13 @@ def test_writing_stops_and_repeats(page: Page) -> None:
         observer.observe(before, { childList: true });
         write.click();
     }""")
-    expect(page.locator("#train")).to_be_enabled(timeout=READY_MS)
-    expect(page.locator("#write")).to_have_text("Write")
+    wait_until_free(page)
     part = text_of(page, "#before")
     page.click("#write")
-    expect(page.locator("#train")).to_be_enabled(timeout=READY_MS)
+    wait_until_free(page)
     whole = text_of(page, "#before")
     assert whole.startswith(part)
     assert len(whole) > len(part)
-    assert text_of(page, "#after").startswith("Tuesday.")
 
 
 def test_a_text_that_is_too_short_is_refused(page: Page) -> None:

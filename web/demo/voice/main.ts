@@ -4,16 +4,14 @@ import type { FitRun } from "trainweb";
 import type { TrainwebCurves } from "trainweb/vis";
 import "trainweb/vis";
 
-import { appendTo, download, element, megabytes, onDrop, showLoading } from "../page.js";
+import { appendTo, download, element, megabytes, onDrop, PAGE_BYTES, showLoading } from "../page.js";
 import { filesOf, modelOf, ourModel, type ModelFiles } from "./files.js";
 import { Voice, type Needs } from "./voice.js";
 
-/** Memory of the page and of Python in it, beside the session's, for a network without layers. */
-const PAGE_BYTES = 115e6;
-/** What they take in addition for each neuron of a layer's width, and what the session takes for it beside weights. */
+/** Memory of the page, and of the session beside weights, for each neuron of the width of all layers. */
 const PAGE_BYTES_OF_WIDTH = 11e3;
-const SESSION_BYTES_OF_WIDTH = 11e3;
-/** Seconds until the first text of a network without layers, and for each neuron of a layer's width. */
+const SESSION_BYTES_OF_WIDTH = 14e3;
+/** Seconds until the model writes: for a small one, and for each neuron of that width. */
 const START_S = 3;
 const START_S_OF_WIDTH = 1e-3;
 /** Bytes of trainweb, which the browser keeps. */

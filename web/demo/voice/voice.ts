@@ -3,6 +3,7 @@
 import { Tokenizer } from "@huggingface/tokenizers";
 import { Dataset, ModelError, Tensor, TrainingSession, type AdapterFiles, type FitRun, type LoadProgress } from "trainweb";
 
+import { fastest } from "../page.js";
 import type { ModelFiles } from "./files.js";
 
 /** An adapter beside each product in the numbered layers, not beside the head. */
@@ -20,9 +21,6 @@ const TESTED_FROM = 8;
 const TESTED = 0.125;
 /** Tokens that it writes. */
 const SAMPLE = 80;
-/** Bounds of the steps that are measured before training. */
-const MEASURED_MS = 1000;
-const MEASURED_STEPS = 20;
 
 /** What training takes here. */
 export interface Needs {
@@ -93,7 +91,12 @@ export class Voice {
   async needs(): Promise<Needs> {
     const session = this.#session;
     if (this.#secondsPerStep === 0) {
-      this.#secondsPerStep = await this.#measured();
+      const row = this.#firstRow();
+      this.#secondsPerStep = await fastest(async () => {
+        await session.runTrainStep(row);
+        // The next gradients replace these, as they do in `fit`.
+        await session.lazyResetGrad();
+      });
     }
     const { parameters, gradients, moments, arena, prepared, plans } = await session.memory();
     const bytes = parameters + gradients + moments + arena + prepared + plans;
@@ -129,21 +132,6 @@ export class Voice {
 
   release(): Promise<void> {
     return this.#session.release();
-  }
-
-  /** Time of the fastest of some steps: the first ones run in code that the browser has not optimized yet. */
-  async #measured(): Promise<number> {
-    const row = this.#firstRow();
-    const started = performance.now();
-    const times: number[] = [];
-    while (times.length < 2 || (performance.now() - started < MEASURED_MS && times.length < MEASURED_STEPS)) {
-      const before = performance.now();
-      await this.#session.runTrainStep(row);
-      times.push((performance.now() - before) / 1000);
-      // The next gradients replace these, as they do in `fit`.
-      await this.#session.lazyResetGrad();
-    }
-    return Math.min(...times.slice(1));
   }
 
   #firstRow(): Record<string, Tensor> {

@@ -163,6 +163,11 @@ def test_the_voice_is_learned_beside_the_model(page: Page, tmp_path: Path) -> No
 
     after = continued(merged(adapter))
     assert after != base
+    # The text before is written anew, without the adapter.
+    for prompt in ("Tuesday.", RECORDED["prompt"]["text"]):
+        page.fill("#prompt", prompt)
+        page.click("#write")
+        wait_until_free(page)
     assert text_of(page, "#before").startswith(base)
     assert text_of(page, "#after").startswith(after)
     assert float(page.inner_text("#loss")) < 2.5

@@ -9,8 +9,8 @@ import { filesOf, modelOf, ourModel, type ModelFiles } from "./files.js";
 import { Voice, type Needs } from "./voice.js";
 
 /** Memory of the page, and of the session beside weights, for each neuron of the width of all layers. */
-const PAGE_BYTES_OF_WIDTH = 11e3;
-const SESSION_BYTES_OF_WIDTH = 14e3;
+const PAGE_BYTES_OF_WIDTH = 7e3;
+const SESSION_BYTES_OF_WIDTH = 13e3;
 /** Seconds until the model writes: for a small one, and for each neuron of that width. */
 const START_S = 3;
 const START_S_OF_WIDTH = 1e-3;

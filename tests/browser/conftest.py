@@ -127,6 +127,20 @@ def watched_page(browser: Browser) -> tuple[Page, PageErrors]:
     return page, PageErrors(page)
 
 
+@contextlib.contextmanager
+def silent_page(browser: Browser, timeout_ms: int) -> Iterator[Page]:
+    """Open a page in a fresh context; it sends nothing, and logs no error."""
+    page, errors = watched_page(browser)
+    page.set_default_timeout(timeout_ms)
+    sent: list[str] = []
+    page.on("request", lambda r: sent.append(r.url) if r.method != "GET" else None)
+    yield page
+    page.context.close()
+    assert sent == []
+    if errors.messages:
+        pytest.fail("errors in the page:\n" + "\n".join(errors.messages), pytrace=False)
+
+
 def axe_violations(page: Page) -> list[str]:
     """Run all rules of axe-core, WCAG 2.2 AA and best practices."""
     page.add_script_tag(path=ROOT / "node_modules" / "axe-core" / "axe.min.js")

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.browser.test_demo import png
 
-from .conftest import axe_violations, require_built, watched_page
+from .conftest import axe_violations, require_built, silent_page, watched_page
 from .server import ROOT, Site
 
 # isort: split
@@ -36,18 +36,11 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def page(camera_browser: Browser, site: Site) -> Iterator[Page]:
-    """The page, loaded; it sends nothing, and logs no error."""
-    page, errors = watched_page(camera_browser)
-    page.set_default_timeout(READY_MS)
-    sent: list[str] = []
-    page.on("request", lambda r: sent.append(r.url) if r.method != "GET" else None)
-    page.goto(site.url("/teach/index.html"))
-    expect(page.locator("#status")).to_have_text(re.compile("Ready"), timeout=READY_MS)
-    yield page
-    page.context.close()
-    assert sent == []
-    if errors.messages:
-        pytest.fail("errors in the page:\n" + "\n".join(errors.messages), pytrace=False)
+    """The page, loaded."""
+    with silent_page(camera_browser, READY_MS) as page:
+        page.goto(site.url("/teach/index.html"))
+        expect(page.locator("#status")).to_have_text(re.compile("Ready"), timeout=READY_MS)
+        yield page
 
 
 def stripes(seed: int) -> bytes:

@@ -2,6 +2,13 @@
 
 import type { LoadProgress } from "trainweb";
 
+/** Memory of a page and of Python in it, beside its session's, for a small network. */
+export const PAGE_BYTES = 180e6;
+
+/** Bounds of the runs that `fastest` measures. */
+const MEASURED_MS = 1000;
+const MEASURED_RUNS = 20;
+
 /** The element of the page with this id. */
 export function element<T extends Element = HTMLElement>(id: string): T {
   const found = document.querySelector<T>(`#${id}`);
@@ -25,12 +32,41 @@ export function megabytes(bytes: number): string {
   return `${bytes < 1e7 ? (bytes / 1e6).toFixed(1) : Math.round(bytes / 1e6)} MB`;
 }
 
-/** Tell how far loading is. */
+/** Tell how far loading is; the bar moves without an end while there is no number. */
 export function showLoading(status: HTMLElement, bar: HTMLProgressElement, progress: LoadProgress): void {
   const { stage, loaded, total, percent } = progress;
-  status.textContent = stage === "compile" ? "Compiling …"
-    : `Loading ${stage}: ${(loaded / 1e6).toFixed(1)} of ${(total / 1e6).toFixed(1)} MB`;
-  bar.value = percent / 100;
+  if (stage === "compile") {
+    status.textContent = "Compiling …";
+    bar.removeAttribute("value");
+  } else {
+    status.textContent = `Loading ${stage}: ${(loaded / 1e6).toFixed(1)} of ${(total / 1e6).toFixed(1)} MB`;
+    bar.value = percent / 100;
+  }
+}
+
+/** Append pieces of text as they come, until the signal is aborted. */
+export async function appendTo(pane: HTMLElement, pieces: AsyncIterable<string>, signal: AbortSignal): Promise<void> {
+  try {
+    for await (const piece of pieces) {
+      pane.append(piece);
+    }
+  } catch (error) {
+    if (!signal.aborted) {
+      throw error;
+    }
+  }
+}
+
+/** Seconds of the fastest of some runs: the browser has not optimized the code of the first ones yet. */
+export async function fastest(run: () => Promise<unknown>): Promise<number> {
+  const started = performance.now();
+  const times: number[] = [];
+  while (times.length < 2 || (performance.now() - started < MEASURED_MS && times.length < MEASURED_RUNS)) {
+    const before = performance.now();
+    await run();
+    times.push((performance.now() - before) / 1000);
+  }
+  return Math.min(...times);
 }
 
 /** Take files that are dropped on a card; `isTaken` says if it takes any now. */

@@ -1,25 +1,27 @@
 /** The files of a language model, as its repository names them. */
 
-import type { SessionOptions } from "trainweb";
-
 /** A model to load. */
 export interface ModelFiles {
+  /** Of the folder, or else of the graph. */
   readonly name: string;
-  /** Bytes of the files. */
+  /** Bytes of the graph and its weights. */
   readonly size: number;
-  readonly graph: File;
-  /** Weights that are not in the graph. */
-  readonly beside: Pick<SessionOptions, "externalData" | "weights">;
+  /** All files, without folders. */
+  readonly files: readonly File[];
+  /** Name of the graph. */
+  readonly graph: string;
   readonly tokenizer: unknown;
   readonly tokenizerConfig: Readonly<Record<string, unknown>>;
   /** Most tokens of a text; null if no file says it. */
   readonly context: number | null;
+  /** Width of all layers together; null if no file says it. */
+  readonly width: number | null;
 }
+
+type Json = Readonly<Record<string, unknown>>;
 
 const OURS = "model/";
 const OUR_FILES = ["model.onnx", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "config.json"];
-/** Names of the longest text in `config.json`. */
-const CONTEXTS = ["max_position_embeddings", "n_positions"];
 const NEEDED = "a model needs model.onnx, its weights and tokenizer.json.";
 
 /** Fetch the small model of this page. */
@@ -35,24 +37,29 @@ export async function ourModel(): Promise<ModelFiles> {
 }
 
 /** Find the model among the files of a visitor. */
-export async function modelOf(files: readonly File[]): Promise<ModelFiles> {
-  const named = (name: string): File | undefined => files.find((file) => file.name === name);
+export async function modelOf(given: readonly File[]): Promise<ModelFiles> {
+  const files = given.map((file) => new File([file], file.name));
   const graph = graphOf(files);
-  const tokenizer = named("tokenizer.json");
+  const tokenizer = files.find(({ name }) => name === "tokenizer.json");
   if (tokenizer === undefined) {
     throw new Error(`There is no tokenizer.json beside ${graph.name}; ${NEEDED}`);
   }
-  const beside = besideOf(files, graph);
-  const config = named("config.json");
-  const settings = named("tokenizer_config.json");
+  const json = async (path: string): Promise<Json> => {
+    const file = files.find(({ name }) => name === path);
+    return file === undefined ? {} : jsonOf(file);
+  };
+  const config = await json("config.json");
+  const layers = numberOf(config, "num_hidden_layers", "n_layer");
+  const width = numberOf(config, "hidden_size", "n_embd");
   return {
-    name: graph.name,
-    size: [graph, ...beside.files].reduce((sum, file) => sum + file.size, 0),
-    graph,
-    beside: beside.options,
+    name: given[0]?.webkitRelativePath.split("/")[0] || graph.name,
+    size: sizeOf(files, graph),
+    files,
+    graph: graph.name,
     tokenizer: await jsonOf(tokenizer),
-    tokenizerConfig: settings === undefined ? {} : await jsonOf(settings),
-    context: config === undefined ? null : contextOf(await jsonOf(config)),
+    tokenizerConfig: await json("tokenizer_config.json"),
+    context: numberOf(config, "max_position_embeddings", "n_positions"),
+    width: layers === null || width === null ? null : layers * width,
   };
 }
 
@@ -69,28 +76,25 @@ function graphOf(files: readonly File[]): File {
   return graph;
 }
 
-/** Files with weights: those of ONNX, or else safetensors where the graph is smaller than they are. */
-function besideOf(files: readonly File[], graph: File): { readonly files: readonly File[]; readonly options: ModelFiles["beside"] } {
-  const data = files.filter(({ name }) => name.startsWith(graph.name) && /[._]data(_\d+)?$/u.test(name));
-  if (data.length > 0) {
-    return { files: data, options: { externalData: data.map((file) => ({ path: file.name, data: file })) } };
-  }
-  const shards = files.filter(({ name }) => /^model.*\.safetensors$/u.test(name));
-  const bytes = shards.reduce((sum, { size }) => sum + size, 0);
-  return bytes > graph.size ? { files: shards, options: { weights: shards } } : { files: [], options: {} };
+/** Bytes of a graph with its weights: external data, or else safetensors where the graph is smaller than they are. */
+function sizeOf(files: readonly File[], graph: File): number {
+  const bytes = (is: (name: string) => boolean): number =>
+    files.filter(({ name }) => is(name)).reduce((sum, one) => sum + one.size, 0);
+  const external = bytes((name) => name !== graph.name && name.startsWith(graph.name));
+  return external > 0 ? graph.size + external : Math.max(graph.size, bytes((name) => /^model.*\.safetensors$/u.test(name)));
 }
 
-async function jsonOf(file: File): Promise<Record<string, unknown>> {
+async function jsonOf(file: File): Promise<Json> {
   try {
-    return JSON.parse(await file.text()) as Record<string, unknown>;
+    return JSON.parse(await file.text()) as Json;
   } catch {
     throw new Error(`${file.name} is not JSON.`);
   }
 }
 
-function contextOf(config: object): number | null {
-  const values = CONTEXTS.map((name) => (config as Record<string, unknown>)[name]);
-  return values.find((value): value is number => typeof value === "number") ?? null;
+/** A number of `config.json`: GPT-2 and later models name it differently. */
+function numberOf(config: Json, ...names: readonly string[]): number | null {
+  return names.map((name) => config[name]).find((value) => typeof value === "number") ?? null;
 }
 
 /** The files of what was dropped, with those in folders. */

@@ -4,12 +4,16 @@ import type { FitRun } from "trainweb";
 import type { TrainwebCurves } from "trainweb/vis";
 import "trainweb/vis";
 
-import { download, element, megabytes, onDrop, showLoading } from "../page.js";
+import { appendTo, download, element, megabytes, onDrop, PAGE_BYTES, showLoading } from "../page.js";
 import { filesOf, modelOf, ourModel, type ModelFiles } from "./files.js";
 import { Voice, type Needs } from "./voice.js";
 
-/** Memory of the page and of Python in it, beside the session's. */
-const PAGE_BYTES = 115e6;
+/** Memory of the page, and of the session beside weights, for each neuron of the width of all layers. */
+const PAGE_BYTES_OF_WIDTH = 7e3;
+const SESSION_BYTES_OF_WIDTH = 13e3;
+/** Seconds until the model writes: for a small one, and for each neuron of that width. */
+const START_S = 3;
+const START_S_OF_WIDTH = 1e-3;
 /** Bytes of trainweb, which the browser keeps. */
 const RUNTIME_BYTES = 10e6;
 const ADAPTER = "adapter_model.safetensors";
@@ -57,6 +61,12 @@ let isBusy = false;
 let hasLearned = false;
 /** What training takes; null before it was measured. */
 let needs: Needs | null = null;
+/** Memory of the page with Python. */
+let pageBytes = PAGE_BYTES;
+/** Ends the writing; null while there is none. */
+let writing: AbortController | null = null;
+/** Beginning and temperature of the text of the model before it learned. */
+let written = "";
 
 function update(): void {
   const isFree = !isBusy && fit === null;
@@ -66,7 +76,9 @@ function update(): void {
   ui.text.readOnly = !isFree;
   ui.train.textContent = fit === null ? (hasLearned ? "Go on" : "Teach it") : "Stop";
   ui.train.disabled = voice === null || (isBusy && fit === null);
-  [ui.write, ui.resume].forEach((one) => { one.disabled = voice === null || !isFree; });
+  ui.write.textContent = writing === null ? "Write" : "Stop";
+  ui.write.disabled = voice === null || (!isFree && writing === null);
+  ui.resume.disabled = voice === null || !isFree;
   [ui.save, ui.saveConfig].forEach((one) => { one.disabled = !hasLearned || !isFree; });
 }
 
@@ -102,9 +114,12 @@ async function choose(files: readonly File[]): Promise<void> {
     return;
   }
   chosen = await modelOf(files);
-  ui.takes.textContent = `${chosen.name} is read from your disk: ${megabytes(chosen.size)}. ` +
-    `trainweb itself takes ${megabytes(RUNTIME_BYTES)} to download, once. The page needs some ` +
-    `${megabytes(chosen.size + PAGE_BYTES)} of memory or more.`;
+  const { name, size, width } = chosen;
+  const memory = size + PAGE_BYTES + (PAGE_BYTES_OF_WIDTH + SESSION_BYTES_OF_WIDTH) * (width ?? 0);
+  const time = START_S + START_S_OF_WIDTH * (width ?? 0);
+  ui.takes.textContent = `${name} is read from your disk: ${megabytes(size)}. trainweb itself takes ` +
+    `${megabytes(RUNTIME_BYTES)} to download, once. The page needs some ${megabytes(memory)} of memory` +
+    (width === null ? " or more." : `, and some ${duration(time)} until the model writes.`);
 }
 
 async function load(): Promise<void> {
@@ -113,6 +128,8 @@ async function load(): Promise<void> {
   voice = null;
   needs = null;
   hasLearned = false;
+  written = "";
+  pageBytes = PAGE_BYTES + PAGE_BYTES_OF_WIDTH * (files.width ?? 0);
   [ui.before, ui.after].forEach((pane) => { pane.textContent = ""; });
   ui.status.textContent = `Loading ${files.name} …`;
   try {
@@ -125,15 +142,20 @@ async function load(): Promise<void> {
     ui.progress.value = 0;
   }
   await measure();
-  await write(ui.before, false);
+  await write();
 }
 
 async function measure(): Promise<void> {
   const pupil = loaded();
   ui.count.textContent = `${pupil.read(ui.text.value).toLocaleString("en")} tokens`;
   ui.trainingStatus.textContent = "Measuring a step …";
-  needs = await pupil.needs();
-  ui.trainingStatus.textContent = "Ready.";
+  ui.trainingProgress.removeAttribute("value");
+  try {
+    needs = await pupil.needs();
+    ui.trainingStatus.textContent = "Ready.";
+  } finally {
+    ui.trainingProgress.value = 0;
+  }
   tellNeeds();
 }
 
@@ -142,12 +164,11 @@ function tellNeeds(): void {
   if (needs === null) {
     return;
   }
-  const { bytes, parameters, secondsPerStep, stepsPerPass } = needs;
+  const { bytes, secondsPerStep, stepsPerPass } = needs;
   const steps = stepsPerPass * passesOf();
-  ui.memory.textContent = megabytes(bytes);
-  ui.needs.textContent = `The model has ${(parameters / 4e6).toFixed(1)} million parameters. Training takes ` +
-    `${megabytes(bytes)} of memory beside the page's ${megabytes(PAGE_BYTES)}, and about ` +
-    `${duration(secondsPerStep * steps)} for ${steps} steps on this machine.`;
+  ui.memory.textContent = megabytes(pageBytes + bytes);
+  ui.needs.textContent = `Training takes about ${duration(secondsPerStep * steps)} for ${steps} steps on this machine. ` +
+    `The page takes some ${megabytes(pageBytes + bytes)} of memory.`;
 }
 
 function passesOf(): number {
@@ -187,25 +208,35 @@ async function train(): Promise<void> {
   } finally {
     fit = null;
     ui.trainingProgress.value = 0;
+    update();
   }
   needs = await pupil.needs();
   tellNeeds();
-  await writeBoth();
+  await write();
 }
 
-/** Show what the model writes, as it comes. */
-async function write(pane: HTMLElement, adapter: boolean): Promise<void> {
-  const prompt = ui.prompt.value || "\n";
-  const temperature = Number(ui.temperature.value);
-  pane.textContent = prompt;
-  for await (const piece of loaded().write({ prompt, adapter, temperature, seed: 1 })) {
-    pane.append(piece);
+/** Show what the model writes before and after it learned, as it comes. */
+async function write(): Promise<void> {
+  const asked = { prompt: ui.prompt.value || "\n", temperature: Number(ui.temperature.value), seed: 1 };
+  writing = new AbortController();
+  update();
+  const { signal } = writing;
+  const show = async (pane: HTMLElement, adapter: boolean): Promise<void> => {
+    pane.textContent = asked.prompt;
+    await appendTo(pane, loaded().write({ ...asked, adapter, signal }), signal);
+  };
+  try {
+    if (written !== JSON.stringify(asked)) {
+      // The adapter adds nothing before it has learned. Without it there would be steps to compile.
+      await show(ui.before, !hasLearned);
+      written = signal.aborted ? "" : JSON.stringify(asked);
+    }
+    if (hasLearned && !signal.aborted) {
+      await show(ui.after, true);
+    }
+  } finally {
+    writing = null;
   }
-}
-
-async function writeBoth(): Promise<void> {
-  await write(ui.before, false);
-  await write(ui.after, true);
 }
 
 async function save(name: string): Promise<void> {
@@ -224,7 +255,7 @@ async function resume(): Promise<void> {
   }
   await loaded().loadAdapter({ weights: new Uint8Array(await weights.arrayBuffer()), config: await config.text() });
   hasLearned = true;
-  await writeBoth();
+  await write();
 }
 
 async function readText(file: File | undefined): Promise<void> {
@@ -249,7 +280,7 @@ function listen(): void {
   }
   ui.train.addEventListener("click", () => (fit === null ? void perform(train) : fit.stop()));
   ui.passes.addEventListener("input", tellNeeds);
-  ui.write.addEventListener("click", () => void perform(writeBoth));
+  ui.write.addEventListener("click", () => (writing === null ? void perform(write) : writing.abort()));
   ui.save.addEventListener("click", () => void perform(() => save(ADAPTER)));
   ui.saveConfig.addEventListener("click", () => void perform(() => save(SETTINGS)));
   ui.resume.addEventListener("change", () => void perform(resume));

@@ -3,6 +3,7 @@
 import { Tokenizer } from "@huggingface/tokenizers";
 import { Dataset, ModelError, Tensor, TrainingSession, type AdapterFiles, type FitRun, type LoadProgress } from "trainweb";
 
+import { fastest } from "../page.js";
 import type { ModelFiles } from "./files.js";
 
 /** An adapter beside each product in the numbered layers, not beside the head. */
@@ -20,16 +21,11 @@ const TESTED_FROM = 8;
 const TESTED = 0.125;
 /** Tokens that it writes. */
 const SAMPLE = 80;
-/** Bounds of the steps that are measured before training. */
-const MEASURED_MS = 1000;
-const MEASURED_STEPS = 20;
 
 /** What training takes here. */
 export interface Needs {
-  /** Of weights, adapter and a step. */
+  /** Memory of weights, adapter and a step. */
   readonly bytes: number;
-  /** Of weights and adapter. */
-  readonly parameters: number;
   readonly secondsPerStep: number;
   readonly stepsPerPass: number;
 }
@@ -40,12 +36,12 @@ export interface WriteOptions {
   readonly adapter: boolean;
   readonly temperature: number;
   readonly seed: number;
+  readonly signal: AbortSignal;
 }
 
 interface TextCoder {
   encode(text: string): number[];
   decode(ids: number[]): string;
-  readonly eos_token_id: number | null;
 }
 
 export class Voice {
@@ -65,13 +61,9 @@ export class Voice {
 
   static async load(files: ModelFiles, onProgress: (progress: LoadProgress) => void): Promise<Voice> {
     const tokenizer = coderOf(files);
-    const config = {
-      loss: { type: "CrossEntropyLoss", ignoreIndex: -100 },
-      optimizer: { type: "AdamW", weightDecay: 0 },
-      clipGradNorm: 1,
-      lora: LORA,
-    } as const;
-    const session = await TrainingSession.createFromModel(files.graph, config, { ...files.beside, onProgress })
+    const optimizer = { type: "AdamW", weightDecay: 0 } as const;
+    const config = { file: files.graph, tokenizer, optimizer, clipGradNorm: 1, lora: LORA };
+    const session = await TrainingSession.createFromPretrained(files.files, config, { onProgress })
       .catch((error: unknown) => {
         throw error instanceof ModelError ? new Error(`${files.name} cannot be taught here: ${error.message}`) : error;
       });
@@ -99,11 +91,16 @@ export class Voice {
   async needs(): Promise<Needs> {
     const session = this.#session;
     if (this.#secondsPerStep === 0) {
-      this.#secondsPerStep = await this.#measured();
+      const row = this.#firstRow();
+      this.#secondsPerStep = await fastest(async () => {
+        await session.runTrainStep(row);
+        // The next gradients replace these, as they do in `fit`.
+        await session.lazyResetGrad();
+      });
     }
     const { parameters, gradients, moments, arena, prepared, plans } = await session.memory();
     const bytes = parameters + gradients + moments + arena + prepared + plans;
-    return { bytes, parameters, secondsPerStep: this.#secondsPerStep, stepsPerPass: this.#given.size ?? 0 };
+    return { bytes, secondsPerStep: this.#secondsPerStep, stepsPerPass: this.#given.size ?? 0 };
   }
 
   /** Train the adapter until it is stopped, or for so many passes over the text. */
@@ -117,11 +114,9 @@ export class Voice {
   }
 
   /** What the model writes after a prompt, piece by piece. */
-  async *write({ prompt, temperature, seed, adapter }: WriteOptions): AsyncGenerator<string> {
-    const stop = this.#tokenizer.eos_token_id ?? [];
-    const sampling = temperature === 0 ? {} : { temperature, seed };
-    const options = { ...sampling, maxTokens: SAMPLE, tokenizer: this.#tokenizer, stop, adapter };
-    for await (const { text } of this.#session.generate(prompt, options)) {
+  async *write({ prompt, temperature, seed, adapter, signal }: WriteOptions): AsyncGenerator<string> {
+    const sampling = temperature === 0 ? { temperature } : { temperature, seed };
+    for await (const { text } of this.#session.generate(prompt, { ...sampling, maxTokens: SAMPLE, adapter, signal })) {
       yield text ?? "";
     }
   }
@@ -137,21 +132,6 @@ export class Voice {
 
   release(): Promise<void> {
     return this.#session.release();
-  }
-
-  /** Time of the fastest of some steps: the first ones run in code that the browser has not optimized yet. */
-  async #measured(): Promise<number> {
-    const row = this.#firstRow();
-    const started = performance.now();
-    const times: number[] = [];
-    while (times.length < 2 || (performance.now() - started < MEASURED_MS && times.length < MEASURED_STEPS)) {
-      const before = performance.now();
-      await this.#session.runTrainStep(row);
-      times.push((performance.now() - before) / 1000);
-      // The next gradients replace these, as they do in `fit`.
-      await this.#session.lazyResetGrad();
-    }
-    return Math.min(...times.slice(1));
   }
 
   #firstRow(): Record<string, Tensor> {
@@ -179,12 +159,5 @@ function coderOf({ tokenizer: json, tokenizerConfig }: ModelFiles): TextCoder {
   return {
     encode: (text) => tokenizer.encode(text).ids,
     decode: (ids) => tokenizer.decode(ids, { skip_special_tokens: true }),
-    eos_token_id: endOf(tokenizer, tokenizerConfig["eos_token"]),
   };
-}
-
-/** The id of the token that ends a text, if the tokenizer has one. */
-function endOf(tokenizer: Tokenizer, end: unknown): number | null {
-  const text = typeof end === "object" && end !== null ? (end as { readonly content?: unknown }).content : end;
-  return typeof text === "string" ? (tokenizer.token_to_id(text) ?? null) : null;
 }

@@ -4,7 +4,7 @@ import type { EpochEvent, FitRun } from "trainweb";
 import type { TrainwebCurves } from "trainweb/vis";
 import "trainweb/vis";
 
-import { download, element, onDrop, showLoading } from "../page.js";
+import { appendTo, download, element, megabytes, onDrop, showLoading } from "../page.js";
 import { STEPS, Writer } from "./writer.js";
 
 /** Characters of a sample while it learns, and of one that is asked for. */
@@ -81,15 +81,7 @@ async function write(author: Writer, length: number): Promise<void> {
   const beginning = ui.beginning.value || "\n";
   ui.sample.textContent = beginning;
   const temperature = Number(ui.temperature.value);
-  try {
-    for await (const character of author.write(beginning, { length, temperature, seed: rounds, signal })) {
-      ui.sample.append(character);
-    }
-  } catch (error) {
-    if (!signal.aborted) {
-      throw error;
-    }
-  }
+  await appendTo(ui.sample, author.write(beginning, { length, temperature, seed: rounds, signal }), signal);
 }
 
 function onRound(author: Writer): (event: EpochEvent) => Promise<void> {
@@ -128,8 +120,8 @@ async function train(author: Writer): Promise<void> {
 }
 
 async function measure(author: Writer): Promise<void> {
-  const { megabytes, seconds } = await author.needs();
-  ui.needs.textContent = `It takes some ${Math.round(megabytes)} MB of memory, and about ${Math.max(1, Math.round(seconds))} s ` +
+  const { bytes, seconds } = await author.needs();
+  ui.needs.textContent = `The page takes some ${megabytes(bytes)} of memory, and about ${Math.max(1, Math.round(seconds))} s ` +
     `for ${STEPS} steps on this machine. Words appear after some 1,000 steps.`;
 }
 
@@ -159,8 +151,12 @@ function listen(): void {
     const file = ui.resume.files?.[0];
     ui.resume.value = "";
     if (file !== undefined) {
-      await author.resume(file);
+      await author.resume(file).catch((error: unknown) => {
+        throw new Error(`${file.name} cannot be resumed: ${error instanceof Error ? error.message : String(error)}`);
+      });
       isTrained = true;
+      rounds = 0;
+      ui.round.textContent = "";
       ui.status.textContent = `${file.name} goes on where it was saved.`;
     }
   }));

@@ -2,6 +2,7 @@
 
 import { buildArtifacts, Tensor, TrainingSession, type Artifacts, type EpochEvent, type FitRun, type LoadProgress } from "trainweb";
 
+import { fastest, PAGE_BYTES } from "../page.js";
 import { characterOf, numbersOf } from "./alphabet.js";
 
 /** Characters that the model sees at once, as scripts/make_writer_model.py has it. */
@@ -18,7 +19,8 @@ const STEPS_OF_EVAL = 3;
 
 /** What a round of steps takes here. */
 export interface Needs {
-  readonly megabytes: number;
+  /** Memory of the page and the session. */
+  readonly bytes: number;
   readonly seconds: number;
 }
 
@@ -52,7 +54,8 @@ export class Writer {
   read(text: string): number {
     this.#text = Uint8Array.from(numbersOf(text));
     if (this.#text.length < Writer.leastText) {
-      throw new Error(`The text has ${this.#text.length} characters. The network needs ${Writer.leastText} or more.`);
+      const [found, least] = [this.#text.length, Writer.leastText].map((count) => count.toLocaleString("en"));
+      throw new Error(`The text has ${found} characters of ASCII. The network needs ${least} or more.`);
     }
     return this.#text.length;
   }
@@ -62,12 +65,9 @@ export class Writer {
     const session = this.#session;
     await session.prepare({ ids: [BATCH, CONTEXT], labels: [BATCH, CONTEXT] });
     const batch = stacked(Array.from({ length: BATCH }, (_, k) => this.#window(k)));
-    await session.runEvalStep(batch);
-    const started = performance.now();
-    await session.runEvalStep(batch);
-    const seconds = ((performance.now() - started) / 1000) * STEPS * STEPS_OF_EVAL;
+    const seconds = (await fastest(() => session.runEvalStep(batch))) * STEPS * STEPS_OF_EVAL;
     const { parameters, gradients, moments, arena, prepared, plans } = await session.memory();
-    return { megabytes: (parameters + gradients + moments + arena + prepared + plans) / 1e6, seconds };
+    return { bytes: PAGE_BYTES + parameters + gradients + moments + arena + prepared + plans, seconds };
   }
 
   /** Train until it is stopped. The next round waits for the end of `onRound`. */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from playwright.sync_api import Browser
+from tests.python import test_halves as halves
 
 import trainweb
 from trainweb.artifacts import build_artifacts
@@ -151,3 +153,81 @@ def test_a_page_gives_the_same_bytes_as_python(js: JsPage, dtype: str) -> None:
     (expected,) = session.run(None, {"x": feeds["x"]})
     session.release()
     assert decoded["inferred"] == expected.tobytes()
+
+
+HALVES = """
+    const lora = { rank: 4, targets: ["m.fc"], seed: 3 };
+    const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", learningRate: 0.01, lora };
+    const options = { threads: 1, reproducible: true };
+    const steps = async (s, count) => {
+      const losses = [];
+      for (let k = 0; k < count; k++) {
+        const tensors = [ids, labels].map((v) => new Tensor("int64", BigInt64Array.from(v, BigInt), [v.length]));
+        const feeds = Object.fromEntries(s.trainingInputNames.map((name, k) => [name, tensors[k]]));
+        losses.push(Number((await s.runTrainStep(feeds))[s.trainingOutputNames[0]].data[0]));
+        await s.runOptimizerStep();
+        await s.lazyResetGrad();
+      }
+      return losses;
+    };
+    const encode = (array) => {
+      const bytes = new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
+      let text = "";
+      for (let k = 0; k < bytes.length; k += 8192) text += String.fromCharCode(...bytes.subarray(k, k + 8192));
+      return btoa(text);
+    };
+    const session = await TrainingSession.createFromModel("/floats/halves.onnx", config, options);
+    const losses = await steps(session, 3);
+    const saved = await session.saveCheckpoint({ includeOptimizerState: true });
+    const files = await session.artifacts();
+    const found = {
+      losses,
+      parameters: (await session.memory()).parameters,
+      layer: encode((await session.getParameter("m.fc.weight")).data),
+      all: encode((await session.getContiguousParameters(false)).data),
+      saved: encode(saved),
+      started: encode(files.checkpoint),
+      trainModel: encode(files.trainModel),
+      exported: encode(await session.exportModelForInferencing(["logits"])),
+    };
+    const after = await steps(session, 2);
+    const { trainModel, evalModel, optimizerModel } = files;
+    const models = { trainModel, evalModel, optimizerModel };
+    const resumed = await TrainingSession.create({ checkpointState: saved, ...models }, options);
+    found.resumes = String(await steps(resumed, 2)) === String(after);
+    const values = Float32Array.from({ length: 65 * 65 }, (_, k) => Math.sin(k));
+    await resumed.updateParameter("m.fc.weight", new Tensor("float32", values, [65, 65]));
+    found.rounded = encode((await resumed.getParameter("m.fc.weight")).data);
+    const { data: everything } = await resumed.getContiguousParameters(false);
+    await session.loadParametersBuffer(everything, false);
+    found.loads = String(await steps(session, 1)) === String(await steps(resumed, 1));
+    for (const s of [session, resumed]) await s.release();
+    return found;
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_frozen_matrices_of_16_bits_are_what_they_are_in_python(browser: Browser, plain_site: Site, dtype: str) -> None:
+    values, model = halves.weights(dtype), halves.model_of(halves.weights(dtype))
+    plain_site.add("/floats/halves.onnx", model)
+    ids, labels = (array.tolist() for array in halves.feeds().values())
+    with open_js_page(browser, plain_site) as page:
+        found = page.run(HALVES, ids=ids, labels=labels)
+    with halves.session_of(model, options={"reproducible": True}) as session:
+        start = session.memory().parameters
+        assert found["losses"] == halves.steps(session, 3)
+        everything = session.get_contiguous_parameters(False)
+        exported = session.export_model_for_inferencing(["logits"])
+    assert found["parameters"] == start
+    decoded = {name: base64.b64decode(text) for name, text in found.items() if isinstance(text, str)}
+    layer = values["m.fc.weight"]
+    assert decoded["layer"] == layer.astype(np.float32).tobytes()
+    assert decoded["all"] == everything.tobytes()
+    assert decoded["exported"] == exported
+    # What is handed out has the bytes of the file, once.
+    for name, weight in ((n, w) for n in ("saved", "started") for w in ("embed.weight", "m.fc.weight")):
+        assert decoded[name].count(values[weight].tobytes()) == 1
+        assert values[weight].astype(np.float32).tobytes() not in decoded[name]
+    given = np.array([math.sin(k) for k in range(65 * 65)], np.float32).astype(DTYPES[dtype])
+    assert decoded["rounded"] == given.astype(np.float32).tobytes()
+    assert found["resumes"] and found["loads"]

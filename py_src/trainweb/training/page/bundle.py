@@ -1,7 +1,7 @@
 """Bundles: a compiled session in one file, which a page trains from without starting Python.
 
     bytes 0-7   "TWBUNDLE"
-    8-11        version (2), u32
+    8-11        version (3), u32
     12-15       length of the JSON header, u32
     16-47       SHA-256 of the bytes from 64 on; above 16 MiB, SHA-256 of the SHA-256s of chunks of 16 MiB
     48-63       zeros
@@ -35,7 +35,7 @@ from trainweb.training.models import CLIP_LIMITS, Feeds, SessionModels, base_of
 from trainweb.training.parameters import GROUP, TensorStore
 from trainweb.training.record import PropertyValue, properties_json, start_record
 
-MAGIC, VERSION, ALIGNMENT = b"TWBUNDLE", 2, 64
+MAGIC, VERSION, ALIGNMENT = b"TWBUNDLE", 3, 64
 PREFIX_BYTES = 64
 HASH = slice(16, 48)
 HASHED_BYTES = 2**24
@@ -93,7 +93,13 @@ def session_header(
         "lossCounts": {k: {"output": c.output, "isSum": c.is_sum} for k, c in models.counts.items()},
         "nominal": store.is_nominal,
         "parameters": [
-            {"name": s.name, "dims": list(s.shape), "offset": s.offset, "trainableOffset": s.trainable_offset}
+            {
+                "name": s.name,
+                "dims": list(s.shape),
+                "offset": s.offset,
+                "trainableOffset": s.trainable_offset,
+                "dtype": s.dtype,
+            }
             for s in models.layout.slots.values()
         ],
         "size": models.layout.size,

@@ -17,7 +17,14 @@ from tests.python import test_halves as halves
 
 import trainweb
 from trainweb.artifacts import build_artifacts
+from trainweb.ir.shapes import TensorType
+from trainweb.lora import inject
 from trainweb.model.lazy import LARGE
+from trainweb.model.reader import read_model
+from trainweb.training.core import SessionCore
+from trainweb.training.models import MODELS
+from trainweb.training.page.bundle import make_bundle
+from trainweb.training.state import CheckpointState
 
 from .js_session import JsPage, open_js_page
 from .server import Site
@@ -155,9 +162,7 @@ def test_a_page_gives_the_same_bytes_as_python(js: JsPage, dtype: str) -> None:
     assert decoded["inferred"] == expected.tobytes()
 
 
-HALVES = """
-    const lora = { rank: 4, targets: ["m.fc"], seed: 3 };
-    const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", learningRate: 0.01, lora };
+HALF_STEPS = """
     const options = { threads: 1, reproducible: true };
     const steps = async (s, count) => {
       const losses = [];
@@ -170,6 +175,10 @@ HALVES = """
       }
       return losses;
     };
+"""
+HALVES = """
+    const lora = { rank: 4, targets: ["m.fc"], seed: 3 };
+    const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", learningRate: 0.01, lora };
     const encode = (array) => {
       const bytes = new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
       let text = "";
@@ -212,7 +221,7 @@ def test_frozen_matrices_of_16_bits_are_what_they_are_in_python(browser: Browser
     plain_site.add("/floats/halves.onnx", model)
     ids, labels = (array.tolist() for array in halves.feeds().values())
     with open_js_page(browser, plain_site) as page:
-        found = page.run(HALVES, ids=ids, labels=labels)
+        found = page.run(HALF_STEPS + HALVES, ids=ids, labels=labels)
     with halves.session_of(model, options={"reproducible": True}) as session:
         start = session.memory().parameters
         assert found["losses"] == halves.steps(session, 3)
@@ -231,3 +240,32 @@ def test_frozen_matrices_of_16_bits_are_what_they_are_in_python(browser: Browser
     given = np.array([math.sin(k) for k in range(65 * 65)], np.float32).astype(DTYPES[dtype])
     assert decoded["rounded"] == given.astype(np.float32).tobytes()
     assert found["resumes"] and found["loads"]
+
+
+def test_a_bundle_has_matrices_of_16_bits_where_python_wants_them(browser: Browser, plain_site: Site) -> None:
+    adapted = inject(read_model(halves.model_of(halves.weights("bfloat16"))), ["m.fc"], rank=4, seed=3)
+    made = adapted.build_artifacts(loss="CrossEntropyLoss", optimizer="AdamW")
+    models = {name: made[name] for name in MODELS}
+    ids, labels = halves.feeds().values()
+    with trainweb.TrainingSession(
+        CheckpointState.load_checkpoint(made.checkpoint), *models.values(), {"reproducible": True}
+    ) as session:
+        expected = halves.steps(session, 3)
+        names = session.input_names()
+    core = SessionCore(CheckpointState.load_checkpoint(made.checkpoint), *map(read_model, models.values()))
+    core.release()
+    feeds = {name: TensorType("int64", ids.shape) for name in names}
+    plain_site.add("/floats/bundle", make_bundle(core.models, core.state.lent(), {}, [feeds], models))
+    body = """
+        const session = await TrainingSession.create({ bundle: "/floats/bundle" }, options);
+        const losses = await steps(session, 3);
+        // Another length needs Python, which must find the parameters in the same places.
+        ids.pop();
+        labels.pop();
+        const [other] = await steps(session, 1);
+        await session.release();
+        return { losses, isFinite: Number.isFinite(other) };
+    """
+    with open_js_page(browser, plain_site) as page:
+        found = page.run(HALF_STEPS + body, ids=ids.tolist(), labels=labels.tolist())
+    assert found == {"losses": expected, "isFinite": True}

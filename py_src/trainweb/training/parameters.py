@@ -16,7 +16,7 @@ from trainweb.ir.layout import (
     GRADIENTS,
     PARAMETERS,
 )
-from trainweb.model.floats import HALVES, OTHER_FLOATS, converted, stored_type
+from trainweb.model.floats import HALVES, OTHER_FLOATS, ConvertedTensor, converted, stored_type
 from trainweb.model.graph import ITEM_SIZE, Tensor
 from trainweb.model.lazy import LazyTensor
 from trainweb.ops.optim.operators import AVERAGES, GRADS, MOMENTS, PARAMS
@@ -333,7 +333,9 @@ class Layout:
 
 
 def copied(tensor: Tensor) -> Tensor:
-    """Return `tensor` with a copy of its data."""
+    """Return `tensor` with a copy of its data, in the type in which it lies there."""
+    if isinstance(tensor, ConvertedTensor):
+        return ConvertedTensor(copied(tensor.source), tensor.dtype, tensor.notes)
     if not isinstance(tensor, LazyTensor):
         return tensor
     return Tensor(tensor.name, tensor.dtype, tensor.shape, tensor.data)

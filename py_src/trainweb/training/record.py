@@ -108,7 +108,7 @@ def write_segments(host: SegmentMemory, segments: Mapping[int, Pieces]) -> None:
 
 
 def start_segments(layout: Layout, store: TensorStore) -> dict[int, Pieces]:
-    """Return the initial contents of the segments: by segment, offsets and tensors without gaps, or nothing.
+    """Return the initial contents of the segments: by segment, offsets and tensors, or nothing.
 
     Raises
     ------

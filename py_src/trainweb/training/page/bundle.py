@@ -52,16 +52,18 @@ class Blobs:
     def add(self, data: bytes) -> list[int]:
         """[offset, length] of `data`."""
         if data not in self._places:
-            self._places[data] = self.add_pieces([data])
+            self._places[data] = self.add_pieces([(0, data)], len(data))
         return self._places[data]
 
-    def add_pieces(self, pieces: Iterable[bytes | bytearray | memoryview]) -> list[int]:
-        """[offset, length] of pieces that lie without gaps."""
+    def add_pieces(self, pieces: Iterable[tuple[int, bytes | bytearray | memoryview]], nbytes: int) -> list[int]:
+        """[offset, length] of pieces with their offsets in so many bytes, zeros elsewhere."""
         self.data += bytes(-len(self.data) % ALIGNMENT)
         start = len(self.data)
-        for piece in pieces:
+        for offset, piece in pieces:
+            self.data += bytes(start + offset - len(self.data))
             self.data += piece
-        return [start, len(self.data) - start]
+        self.data += bytes(start + nbytes - len(self.data))
+        return [start, nbytes]
 
 
 def session_header(
@@ -78,8 +80,11 @@ def session_header(
     """
     record = start_record(models.layout, store, properties)
     pieces = record.segments if with_weights else {}
-    contents = {segment: blobs.add_pieces(tensor.data for _, tensor in parts) for segment, parts in pieces.items()}
-    contents[STATE] = blobs.add_pieces([record.state, bytes(4 * STATE_WORDS - len(record.state))])
+    contents = {
+        segment: blobs.add_pieces(((at, tensor.data) for at, tensor in parts), models.segment_bytes[segment])
+        for segment, parts in pieces.items()
+    }
+    contents[STATE] = blobs.add_pieces([(0, record.state)], 4 * STATE_WORDS)
     return {
         "fingerprint": models.engine.description.fingerprint,
         "inputs": {k: declarations(models.inputs[k].values(), models.deciding[k]) for k in ("train", "eval")},

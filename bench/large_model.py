@@ -1,6 +1,6 @@
 """From the files of a 135M model to its first step in Chromium: processor seconds by phase, and the tab's peak memory.
 
-    .venv/bin/python bench/large_model.py [--weights url|cached] [--bits 32|8|4]
+    .venv/bin/python bench/large_model.py [--weights url|cached] [--bits 32|16|8|4]
 
 The model is that of bench/smol.py with LoRA, 1 x 128 tokens, one thread. Processor seconds and memory are those of the
 tab's process: the unshared memory of `smaps_rollup`, sampled every 100 ms. "cached" measures the second visit of a page
@@ -150,6 +150,13 @@ def files_of(bits: int, size: str = "135M") -> dict[str, Path]:
     found = {"model": folder / "model.onnx", "weights": folder / smol.SAFETENSORS}
     if bits == 32:
         return found
+    if bits == 16:
+        halves = {"model": folder / "model.16.onnx", "weights": folder / "model.16.safetensors"}
+        if not halves["weights"].is_file():
+            weights = smol.shapes(smol.SIZES[size])
+            halves["model"].write_bytes(smol.as_halves(smol.graph_of(smol.SIZES[size]), weights).SerializeToString())
+            smol.write_safetensors(halves["weights"], weights, dtype="float16")
+        return halves
     quantized = folder / f"model.{bits}.onnx"
     if not quantized.is_file():
         from trainweb.lora.quantize import quantize
@@ -169,7 +176,7 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", choices=("url", "cached"), default="url")
-    parser.add_argument("--bits", type=int, choices=(32, 8, 4), default=32)
+    parser.add_argument("--bits", type=int, choices=(32, 16, 8, 4), default=32)
     options = parser.parse_args()
     with open_profile() as context, open_site(cacheable=True) as site:
         url = site.add("/large/", "<!doctype html>", "text/html")

@@ -21,6 +21,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 THETA, EPSILON = 1e5, 1e-5
+CODES = {"float32": "F32", "float16": "F16"}
 DATA, SAFETENSORS = "model.onnx_data", "model.safetensors"
 EMBEDDING = "model.embed_tokens.weight"
 OPSET = 18
@@ -181,19 +182,36 @@ def values_of(name: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
 Values = Callable[[str, tuple[int, ...]], np.ndarray]
 
 
-def write_safetensors(path: Path, weights: Mapping[str, tuple[int, ...]], values: Values = values_of) -> None:
-    """Write a file of float32 weights, one after the other."""
+def write_safetensors(
+    path: Path, weights: Mapping[str, tuple[int, ...]], values: Values = values_of, dtype: str = "float32"
+) -> None:
+    """Write a file of float32 or float16 weights, one after the other."""
     header, at = {}, 0
     for name, shape in weights.items():
-        end = at + 4 * int(np.prod(shape))
-        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, end]}
+        end = at + np.dtype(dtype).itemsize * int(np.prod(shape))
+        header[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [at, end]}
         at = end
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for name, shape in weights.items():
-            file.write(values(name, shape).tobytes())
+            file.write(values(name, shape).astype(dtype).tobytes())
+
+
+def as_halves(model: onnx.ModelProto, weights: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
+    """Declare weights as float16, which Cast nodes make float32 of."""
+    for tensor in model.graph.initializer:
+        if tensor.name in weights:
+            tensor.data_type = TensorProto.FLOAT16
+    wide = {name: f"{name}.float32" for name in weights}
+    nodes = [helper.make_node("Cast", [name], [wide[name]], f"{name}/cast", to=TensorProto.FLOAT) for name in weights]
+    for node in model.graph.node:
+        node.input[:] = [wide.get(name, name) for name in node.input]
+    nodes += model.graph.node
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    return model
 
 
 def refer(model: onnx.ModelProto) -> None:

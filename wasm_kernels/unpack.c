@@ -82,18 +82,43 @@ TW_INLINE int32_t unpack_columns(const packed_matrix *m, int64_t at, int32_t cou
 
 /* ---- floats of 16 bits ---- */
 
-/* Four float16: a product moves the exponent, which makes subnormals normal; that of infinity and NaN stays all ones. */
+enum { EXPONENT = 112 << 23, LEAST_NORMAL = 0x0400, NORMALS = 0x7C00 - LEAST_NORMAL };
+
+/* Four float16. Subnormals become normal by a difference; the exponent of infinity and NaN stays all ones. */
 TW_INLINE f32x4 halves4(v128_t bits) {
     const v128_t rest = wasm_i32x4_shl(wasm_v128_and(bits, wasm_i32x4_splat(0x7FFF)), 13);
     const v128_t special = wasm_i32x4_gt(rest, wasm_i32x4_splat(0x0F7FFFFF));
     const v128_t sign = wasm_i32x4_shl(wasm_v128_and(bits, wasm_i32x4_splat(0x8000)), 16);
-    const v128_t value = mul4(rest, splat(0x1p112f)), ones = wasm_v128_and(special, wasm_i32x4_splat(0x7F800000));
-    return wasm_v128_or(wasm_v128_or(value, ones), wasm_v128_or(sign, wasm_v128_and(special, rest)));
+    const v128_t moved = wasm_i32x4_add(rest, wasm_i32x4_splat(EXPONENT));
+    const v128_t normal = wasm_v128_or(moved, wasm_v128_and(special, wasm_i32x4_splat(0x7F800000)));
+    const v128_t small = sub4(wasm_i32x4_add(moved, wasm_i32x4_splat(1 << 23)), splat(0x1p-14f));
+    const v128_t is_small = wasm_i32x4_lt(rest, wasm_i32x4_splat(LEAST_NORMAL << 13));
+    return wasm_v128_or(sign, wasm_v128_bitselect(small, normal, is_small));
+}
+
+/* Four normal float16, which were extended with their signs. */
+TW_INLINE f32x4 normals4(v128_t bits) {
+    const v128_t moved = wasm_v128_and(wasm_i32x4_shl(bits, 13), wasm_i32x4_splat((int32_t)0x8FFFE000));
+    return wasm_i32x4_add(moved, wasm_i32x4_splat(EXPONENT));
+}
+
+/* Eight float16; nearly all weights are normal numbers. */
+TW_INLINE void unpack_halves8(const uint16_t *x, float *out) {
+    const v128_t bits = wasm_v128_load(x), size = wasm_v128_and(bits, wasm_i16x8_splat(0x7FFF));
+    const v128_t place = wasm_i16x8_sub(size, wasm_i16x8_splat(LEAST_NORMAL));
+    if (wasm_v128_any_true(wasm_u16x8_ge(place, wasm_i16x8_splat(NORMALS)))) {
+        store4(out, halves4(wasm_u32x4_extend_low_u16x8(bits)));
+        store4(out + 4, halves4(wasm_u32x4_extend_high_u16x8(bits)));
+    } else {
+        store4(out, normals4(wasm_i32x4_extend_low_i16x8(bits)));
+        store4(out + 4, normals4(wasm_i32x4_extend_high_i16x8(bits)));
+    }
 }
 
 /* All are packed alike; what is left over is read and stored by itself. */
 TW_INLINE void unpack_floats(const uint16_t *x, int32_t count, const bool is_half, float *out) {
     int32_t i = 0;
+    for (; is_half && i + 8 <= count; i += 8) unpack_halves8(x + i, out + i);
     for (; i + 4 <= count; i += 4) {
         const v128_t bits = wasm_u32x4_load16x4(x + i);
         store4(out + i, is_half ? halves4(bits) : wasm_i32x4_shl(bits, 16));

@@ -491,17 +491,19 @@ def _compile(args: argparse.Namespace) -> None:
     from trainweb.training.page.bundle import make_bundle
 
     paths, state = _artifact_paths(args), _state(args)
+    origin = state.lent()
     models = SessionModels(
-        state.lent().trainable,
+        origin.trainable,
         *read_models(paths["train_model"], paths.get("eval_model"), paths.get("optimizer_model"), tells_which=True),
         engine=BACKEND.get_engine(),
         limits=Limits(),
         memory_budget=check_memory_budget(args.memory_budget),
+        halves=origin.halves,
     )
     feeds = dict(parse_feed(text) for text in args.feed)
     files = {k: p.read_bytes() for k, p in paths.items()}
     metrics = [json.loads(text) if text.startswith("{") else text for text in args.metric]
-    bundle = make_bundle(models, state.lent(), state.property_values, [feeds], files, metrics)
+    bundle = make_bundle(models, origin, state.property_values, [feeds], files, metrics)
     args.output.parent.mkdir(parents=True, exist_ok=True)
     write_file_atomically(args.output, bundle)
     print(f"Wrote {args.output}, {len(bundle)} bytes.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,10 +13,18 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from playwright.sync_api import Browser
+from tests.python import test_halves as halves
 
 import trainweb
 from trainweb.artifacts import build_artifacts
+from trainweb.ir.shapes import TensorType
+from trainweb.lora import inject
 from trainweb.model.lazy import LARGE
+from trainweb.model.reader import read_model
+from trainweb.training.core import SessionCore
+from trainweb.training.models import MODELS
+from trainweb.training.page.bundle import make_bundle
+from trainweb.training.state import CheckpointState
 
 from .js_session import JsPage, open_js_page
 from .server import Site
@@ -151,3 +160,112 @@ def test_a_page_gives_the_same_bytes_as_python(js: JsPage, dtype: str) -> None:
     (expected,) = session.run(None, {"x": feeds["x"]})
     session.release()
     assert decoded["inferred"] == expected.tobytes()
+
+
+HALF_STEPS = """
+    const options = { threads: 1, reproducible: true };
+    const steps = async (s, count) => {
+      const losses = [];
+      for (let k = 0; k < count; k++) {
+        const tensors = [ids, labels].map((v) => new Tensor("int64", BigInt64Array.from(v, BigInt), [v.length]));
+        const feeds = Object.fromEntries(s.trainingInputNames.map((name, k) => [name, tensors[k]]));
+        losses.push(Number((await s.runTrainStep(feeds))[s.trainingOutputNames[0]].data[0]));
+        await s.runOptimizerStep();
+        await s.lazyResetGrad();
+      }
+      return losses;
+    };
+"""
+HALVES = """
+    const lora = { rank: 4, targets: ["m.fc"], seed: 3 };
+    const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", learningRate: 0.01, lora };
+    const encode = (array) => {
+      const bytes = new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
+      let text = "";
+      for (let k = 0; k < bytes.length; k += 8192) text += String.fromCharCode(...bytes.subarray(k, k + 8192));
+      return btoa(text);
+    };
+    const session = await TrainingSession.createFromModel("/floats/halves.onnx", config, options);
+    const losses = await steps(session, 3);
+    const saved = await session.saveCheckpoint({ includeOptimizerState: true });
+    const files = await session.artifacts();
+    const found = {
+      losses,
+      parameters: (await session.memory()).parameters,
+      layer: encode((await session.getParameter("m.fc.weight")).data),
+      all: encode((await session.getContiguousParameters(false)).data),
+      saved: encode(saved),
+      started: encode(files.checkpoint),
+      trainModel: encode(files.trainModel),
+      exported: encode(await session.exportModelForInferencing(["logits"])),
+    };
+    const after = await steps(session, 2);
+    const { trainModel, evalModel, optimizerModel } = files;
+    const models = { trainModel, evalModel, optimizerModel };
+    const resumed = await TrainingSession.create({ checkpointState: saved, ...models }, options);
+    found.resumes = String(await steps(resumed, 2)) === String(after);
+    const values = Float32Array.from({ length: 65 * 65 }, (_, k) => Math.sin(k));
+    await resumed.updateParameter("m.fc.weight", new Tensor("float32", values, [65, 65]));
+    found.rounded = encode((await resumed.getParameter("m.fc.weight")).data);
+    const { data: everything } = await resumed.getContiguousParameters(false);
+    await session.loadParametersBuffer(everything, false);
+    found.loads = String(await steps(session, 1)) === String(await steps(resumed, 1));
+    for (const s of [session, resumed]) await s.release();
+    return found;
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_frozen_matrices_of_16_bits_are_what_they_are_in_python(browser: Browser, plain_site: Site, dtype: str) -> None:
+    values, model = halves.weights(dtype), halves.model_of(halves.weights(dtype))
+    plain_site.add("/floats/halves.onnx", model)
+    ids, labels = (array.tolist() for array in halves.feeds().values())
+    with open_js_page(browser, plain_site) as page:
+        found = page.run(HALF_STEPS + HALVES, ids=ids, labels=labels)
+    with halves.session_of(model, options={"reproducible": True}) as session:
+        start = session.memory().parameters
+        assert found["losses"] == halves.steps(session, 3)
+        everything = session.get_contiguous_parameters(False)
+        exported = session.export_model_for_inferencing(["logits"])
+    assert found["parameters"] == start
+    decoded = {name: base64.b64decode(text) for name, text in found.items() if isinstance(text, str)}
+    layer = values["m.fc.weight"]
+    assert decoded["layer"] == layer.astype(np.float32).tobytes()
+    assert decoded["all"] == everything.tobytes()
+    assert decoded["exported"] == exported
+    # What is handed out has the bytes of the file, once.
+    for name, weight in ((n, w) for n in ("saved", "started") for w in ("embed.weight", "m.fc.weight")):
+        assert decoded[name].count(values[weight].tobytes()) == 1
+        assert values[weight].astype(np.float32).tobytes() not in decoded[name]
+    given = np.array([math.sin(k) for k in range(65 * 65)], np.float32).astype(DTYPES[dtype])
+    assert decoded["rounded"] == given.astype(np.float32).tobytes()
+    assert found["resumes"] and found["loads"]
+
+
+def test_a_bundle_has_matrices_of_16_bits_where_python_wants_them(browser: Browser, plain_site: Site) -> None:
+    adapted = inject(read_model(halves.model_of(halves.weights("bfloat16"))), ["m.fc"], rank=4, seed=3)
+    made = adapted.build_artifacts(loss="CrossEntropyLoss", optimizer="AdamW")
+    models = {name: made[name] for name in MODELS}
+    ids, labels = halves.feeds().values()
+    with trainweb.TrainingSession(
+        CheckpointState.load_checkpoint(made.checkpoint), *models.values(), {"reproducible": True}
+    ) as session:
+        expected = halves.steps(session, 3)
+        names = session.input_names()
+    core = SessionCore(CheckpointState.load_checkpoint(made.checkpoint), *map(read_model, models.values()))
+    core.release()
+    feeds = {name: TensorType("int64", ids.shape) for name in names}
+    plain_site.add("/floats/bundle", make_bundle(core.models, core.state.lent(), {}, [feeds], models))
+    body = """
+        const session = await TrainingSession.create({ bundle: "/floats/bundle" }, options);
+        const losses = await steps(session, 3);
+        // Another length needs Python, which must find the parameters in the same places.
+        ids.pop();
+        labels.pop();
+        const [other] = await steps(session, 1);
+        await session.release();
+        return { losses, isFinite: Number.isFinite(other) };
+    """
+    with open_js_page(browser, plain_site) as page:
+        found = page.run(HALF_STEPS + body, ids=ids.tolist(), labels=labels.tolist())
+    assert found == {"losses": expected, "isFinite": True}

@@ -29,7 +29,7 @@ from trainweb.model.floats import (
     note_outputs,
     with_declared_types,
 )
-from trainweb.model.graph import Dim, Graph, Value
+from trainweb.model.graph import Dim, Graph, Tensor, Value
 from trainweb.model.reader import read_model
 from trainweb.model.writer import round_attributes, write_model
 from trainweb.onnxblock import loss as losses
@@ -148,6 +148,11 @@ class Artifacts:
     def nominal_checkpoint(self) -> bytes:
         """The names of the parameters."""
         return write_checkpoint(self.contents(nominal=True), generated=True)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """The parameters, in float32."""
+        return [*self._parameters[0], *self._parameters[1]]
 
     def contents(self, *, nominal: bool = False) -> Checkpoint:
         """Return the contents of the (nominal) checkpoint."""

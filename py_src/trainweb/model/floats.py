@@ -1,8 +1,8 @@
 """Floating-point types other than float32, which is what everything is computed in.
 
 `in_float32` turns a graph with float16, bfloat16 or float64 into one that computes in float32. Weights are converted as
-they are read, and the model's inputs keep their types behind a Cast. The declared type of a tensor stands in its notes
-(`DECLARED_TYPE`), so that checkpoints and exported models have it again.
+they are read, where `training/halves.py` does not keep them. The model's inputs keep their types behind a Cast. The
+declared type of a tensor stands in its notes (`DECLARED_TYPE`), so that checkpoints and exported models have it again.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def converted(tensor: Tensor, dtype: str) -> Tensor:
     """
     if tensor.dtype == dtype:
         return tensor
-    if isinstance(tensor, ConvertedTensor) and tensor.source.dtype == dtype:
-        return tensor.source.renamed(tensor.name)
+    if isinstance(tensor, ConvertedTensor) and tensor.source.dtype in (dtype, tensor.dtype):
+        return converted(tensor.source.renamed(tensor.name), dtype)
     if isinstance(tensor, LazyTensor) or tensor.nbytes >= LARGE:
         return ConvertedTensor(tensor, dtype)
     data = bytearray(tensor.size * ITEM_SIZE[dtype])
@@ -122,6 +122,11 @@ def _rounded_to_bfloat16(word: int) -> int:
     if word & 0x7FFFFFFF > 0x7F800000:
         return word >> 16 & 0x8000 | _QUIET_NAN
     return word + 0x7FFF + (word >> 16 & 1) >> 16
+
+
+def stored_type(tensor: Tensor) -> str:
+    """Return the type that the data of a tensor has where it lies."""
+    return tensor.source.dtype if isinstance(tensor, ConvertedTensor) else tensor.dtype
 
 
 def declared_type(tensor: Tensor) -> str:

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir.expr import Emitter
-from trainweb.ir.layout import BFLOAT_TO_FLOAT, FLOAT_TO_BFLOAT, FLOAT_TO_HALF, HALF_TO_FLOAT
+from trainweb.ir.instructions import Buf
+from trainweb.ir.layout import (
+    BFLOAT_TO_FLOAT,
+    FLOAT_TO_BFLOAT,
+    FLOAT_TO_HALF,
+    HALF_TO_FLOAT,
+    PACKED_BFLOAT,
+    PACKED_HALF,
+    PARAMETERS,
+)
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.floats import HALVES
@@ -21,7 +30,6 @@ from trainweb.ops.frame.symbolic import Var, names
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
     from trainweb.ir.expr import Expr
-    from trainweb.ir.instructions import Buf
     from trainweb.ops.frame.gradients import GradientBuilder
 
 
@@ -34,6 +42,9 @@ def cast(b: Builder, out: Buf | None, x: Buf) -> None:
             b.copy(out, x)
             return
         wide = out if out.dtype == "float32" else b.temp("float32", x.shape)
+        if x.storage.segment == PARAMETERS and wide is out:
+            _unpack(b, out, x)
+            return
         conversion = HALF_TO_FLOAT if x.dtype == "float16" else BFLOAT_TO_FLOAT
         b.emit(calls.ConvertHalf(x=x, y=wide, n=x.size, conversion=conversion))
         if wide is out:
@@ -48,6 +59,17 @@ def cast(b: Builder, out: Buf | None, x: Buf) -> None:
         b.emit(calls.ConvertHalf(x=x, y=out, n=x.size, conversion=conversion))
         return
     b.elementwise([out], [x], lambda e, v: e.cast(v, out.dtype))
+
+
+def _unpack(b: Builder, out: Buf, x: Buf) -> None:
+    """Make float32 of weights, which products and lookups may read as they are stored."""
+    rows = x.shape[0] if x.shape else 1
+    cols = x.size // rows
+    packing = PACKED_HALF if x.dtype == "float16" else PACKED_BFLOAT
+    stored = Buf(x.storage, "uint8", (x.nbytes,), None, x.shift, x.name)
+    whole = {"rows": rows, "cols": cols, "pitch": cols, "block_rows": rows, "block_cols": cols}
+    unscaled = dict.fromkeys(("flip", "center", "scale_row", "scale_col", "zero_row", "zero_col"), 0)
+    b.emit(calls.Dequantize(x=stored, scale=None, zero=None, y=out, packing=packing, **whole, **unscaled))
 
 
 _INSTEAD = {

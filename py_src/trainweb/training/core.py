@@ -132,6 +132,7 @@ class SessionCore:
             engine=self.engine,
             limits=limits or Limits(),
             memory_budget=memory_budget,
+            halves=origin.halves,
         )
         self.layout = self.models.layout
         self.inputs, self.outputs = self.models.inputs, self.models.outputs
@@ -139,7 +140,7 @@ class SessionCore:
         self.plans = PlanCache(self.host, max_plans)
         self.parameters = MemoryStore(self.layout, self.host, origin, has_optimizer=optimizer_graph is not None)
         try:
-            self.host.set_trained(self.layout.runs(trainable_only=True))
+            self.host.set_trained(self.layout.trained_runs())
             write_start(self.host, start_record(self.layout, origin, state.property_values))
         except BaseException:
             self.host.release()

@@ -16,11 +16,12 @@ from trainweb.ir.arena import align
 from trainweb.ir.layout import PARAMETERS, STATE
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
-from trainweb.model.floats import computed_in_float32
-from trainweb.model.graph import Graph, Tensor, Value
+from trainweb.model.floats import HALVES, cast_inputs, computed_in_float32, converted, declared_type, stored_type
+from trainweb.model.graph import ITEM_SIZE, Graph, Tensor, Value
 from trainweb.ops.frame.infer import FOLDED_INTEGERS
 from trainweb.training.decoder import Decoder
 from trainweb.training.forward import Forward, forward_of
+from trainweb.training.halves import read_as_stored
 from trainweb.training.host import (
     DEFAULT_MAX_PLANS,
     N_SEGMENTS,
@@ -46,11 +47,13 @@ class InferenceModel:
         graph = computed_in_float32(graph)
         self.graph, self.engine, self.limits, self.memory_budget = graph, engine, limits, memory_budget
         self.bindings: dict[str, Binding] = {}
+        large = {n: t for n, t in graph.initializers.items() if t.dtype == "float32" and t.size > FOLDED_INTEGERS}
+        types = {n: d for n, t in large.items() for d in {stored_type(t), declared_type(t)} if d in HALVES}
+        self.halves = read_as_stored([graph], types, {name: t.shape for name, t in large.items()})
         at = 0
-        for name, t in graph.initializers.items():
-            if t.dtype == "float32" and t.size > FOLDED_INTEGERS:
-                self.bindings[name] = Binding(PARAMETERS, at, t.dtype, t.shape)
-                at += align(t.nbytes)
+        for name, t in large.items():
+            binding = self.bindings[name] = Binding(PARAMETERS, at, self.halves.get(name, "float32"), t.shape)
+            at += align(ITEM_SIZE[binding.dtype] * t.size)
         self.segment_bytes = [0] * N_SEGMENTS
         self.segment_bytes[PARAMETERS], self.segment_bytes[STATE] = at, STATE_BYTES
         check_segments(self.segment_bytes)
@@ -63,7 +66,7 @@ class InferenceModel:
 
     def weights(self) -> Iterator[tuple[int, Tensor]]:
         """Offsets of the initializers in the segment of parameters, and what they are."""
-        return ((b.offset, self.graph.initializers[name]) for name, b in self.bindings.items())
+        return ((b.offset, converted(self.graph.initializers[name], b.dtype)) for name, b in self.bindings.items())
 
     def constants(self) -> Iterator[Tensor]:
         """All others, which plans are compiled with."""
@@ -90,7 +93,7 @@ class InferenceModel:
         forward = self.forward(kind)
         cache = Cache({binding.offset for binding in self.bindings.values()}, in_use)
         return compile_model(
-            forward.graph,
+            cast_inputs(forward.graph, self.halves),
             {n: feeds[n] for n in forward.inputs},
             forward.outputs,
             bindings=self.bindings | cache_bindings(forward, cache),

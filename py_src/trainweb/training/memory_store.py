@@ -21,13 +21,15 @@ from trainweb.ir.layout import (
     STATE_TOTAL,
     STATE_WARMUP,
 )
-from trainweb.model.graph import Tensor
+from trainweb.model.floats import ConvertedTensor, converted
+from trainweb.model.graph import ITEM_SIZE, Tensor
 from trainweb.model.lazy import LazyTensor, Place
 from trainweb.training.parameters import (
     MOMENT_OF,
     Contents,
     Layout,
     OptimizerState,
+    ParameterSlot,
     ParameterStore,
     Shape,
     TensorStore,
@@ -66,15 +68,19 @@ class MemoryStore(ParameterStore):
         if name not in self.layout.slots and name in self.trainable:
             return self.origin.read(name)
         slot = self.layout.find(name)
-        data = self.host.read_segment(PARAMETERS, 4 * slot.offset, 4 * slot.size)
-        return Tensor(name, "float32", slot.shape, data)
+        return copied(self._parameter(slot))
+
+    def _parameter(self, slot: ParameterSlot) -> LazyTensor:
+        """The value of a parameter, in float32, read when its data is."""
+        stored = self._lazy(slot.name, PARAMETERS, 4 * slot.offset, slot.shape, slot.dtype)
+        return stored if slot.dtype == "float32" else ConvertedTensor(stored, "float32")
 
     def write(self, tensor: Tensor) -> None:
         if tensor.name not in self.layout.slots:
             self.origin.write(tensor)
             return
         slot = self.layout.slots[tensor.name]
-        self.host.write_segment(PARAMETERS, 4 * slot.offset, memoryview(tensor.data))
+        self.host.write_segment(PARAMETERS, 4 * slot.offset, memoryview(converted(tensor, slot.dtype).data))
 
     def gradient(self, name: str) -> Tensor | None:
         slot = self.layout.slots.get(name)
@@ -86,8 +92,7 @@ class MemoryStore(ParameterStore):
     def contents(self) -> Contents:
         found = self.origin.contents()
         if not self.is_nominal:
-            slots = self.layout.slots.values()
-            found.tensors |= {s.name: self._lazy(s.name, PARAMETERS, 4 * s.offset, s.shape) for s in slots}
+            found.tensors |= {s.name: self._parameter(s) for s in self.layout.slots.values()}
         if self.has_optimizer:
             moments: dict[str, dict[str, Tensor]] = {}
             for slot in self.layout.trained() if self.layout.moments else ():
@@ -103,7 +108,9 @@ class MemoryStore(ParameterStore):
         read = self.host.read_state
         reset = bool(read(STATE_LAZY_RESET))
         slots = () if reset else self.layout.trained()
-        gradients = {s.name: self._lazy(s.name, GRADIENTS, 4 * s.trainable_offset, s.shape) for s in slots}
+        gradients: dict[str, Tensor] = {
+            s.name: self._lazy(s.name, GRADIENTS, 4 * s.trainable_offset, s.shape) for s in slots
+        }
         random = int(read(STATE_SEED)), int(read(STATE_RANDOM_OFFSET))
         return Resume(reset, optimizer.learning_rate, optimizer.schedule, random, gradients, optimizer=optimizer.kind)
 
@@ -113,10 +120,10 @@ class MemoryStore(ParameterStore):
         step, initial_lr, rate = int(read(STATE_STEP)), read(STATE_INITIAL_LR), read(STATE_LEARNING_RATE)
         return OptimizerState(step, initial_lr, moments, rate, schedule, self.layout.optimizer)
 
-    def _lazy(self, name: str, segment: int, offset: int, shape: Shape) -> Tensor:
+    def _lazy(self, name: str, segment: int, offset: int, shape: Shape, dtype: str = "float32") -> LazyTensor:
         read_into = partial(self.host.read_segment_into, segment, offset)
-        place = Place("segment", segment, offset, 4 * prod(shape))
-        return LazyTensor(name, "float32", shape, read_into, place)
+        place = Place("segment", segment, offset, ITEM_SIZE[dtype] * prod(shape))
+        return LazyTensor(name, dtype, shape, read_into, place)
 
     def take(self, origin: TensorStore) -> None:
         """Go on with these parameters, moments and schedule; gradients and random numbers are the session's own."""
@@ -149,9 +156,9 @@ class MemoryStore(ParameterStore):
         if self.is_nominal:
             raise messages.NOMINAL_GET_ALL()
         data, start = bytearray(4 * self.layout.count(trainable_only)), 0
-        for at, n in self.layout.runs(trainable_only):
-            self.host.read_segment_into(PARAMETERS, at, memoryview(data)[start : start + n])
-            start += n
+        for slot in self.layout.listed(trainable_only):
+            self._parameter(slot).read_into(memoryview(data)[start : start + 4 * slot.size])
+            start += 4 * slot.size
         return Tensor("parameters", "float32", (self.layout.count(trainable_only),), data)
 
     def load_contiguous(self, data: bytes | bytearray | memoryview, trainable_only: bool) -> None:
@@ -171,7 +178,8 @@ class MemoryStore(ParameterStore):
         if len(data) != expected:
             raise messages.BUFFER_SIZE(expected=expected, actual=len(data))
         view, start = memoryview(data), 0
-        for at, n in self.layout.runs(trainable_only):
-            self.host.write_segment(PARAMETERS, at, view[start : start + n])
-            start += n
+        for slot in self.layout.listed(trainable_only):
+            end = start + 4 * slot.size
+            self.write(Tensor(slot.name, "float32", slot.shape, view[start:end]))
+            start = end
         self.is_nominal = False

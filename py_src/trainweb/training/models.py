@@ -5,7 +5,8 @@ Nothing here has kernel memory or changes: a session natively, and the page's wo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.loss_counts import LossCount, counted_loss
 from trainweb.metrics import Described, compared_with, with_metrics
 from trainweb.model.checks import Limits
+from trainweb.model.floats import cast_inputs
 from trainweb.model.graph import ITEM_SIZE, NIBBLES, Graph, Tensor, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.model.reader import read_model
@@ -37,6 +39,7 @@ from trainweb.ops.optim.operators import (
     scheduler_graph,
 )
 from trainweb.training.forward import GENERATE, PREDICT, Forward, forward_of
+from trainweb.training.halves import read_as_stored
 from trainweb.training.host import N_SEGMENTS, STATE_BYTES, check_segments, evaluate
 from trainweb.training.parameters import Layout, ParameterSlot, Shape
 
@@ -66,6 +69,8 @@ class SessionModels:
         Names of the parameters, and whether each is trained, as the checkpoint says.
     train, evaluation, optimizer
         The graphs; the last two are optional.
+    halves
+        Types of parameters whose values have 16 bits. Frozen matrices among them stay so in kernel memory.
 
     Raises
     ------
@@ -85,11 +90,15 @@ class SessionModels:
         engine: Engine,
         limits: Limits,
         memory_budget: int | None,
+        halves: Mapping[str, str] | None = None,
     ) -> None:
         self.graphs: dict[str, Graph | None] = {"train": train, "eval": evaluation, "optimizer": optimizer}
         _check_roles(train, evaluation)
         self.engine, self.limits, self.memory_budget = engine, limits, memory_budget
-        self.layout = Layout(_slots(train, trainable), _moments(optimizer), optimizer_name(optimizer))
+        slots = _slots(train, trainable)
+        types = {s.name: halves[s.name] for s in slots if s.trainable_offset < 0 and s.name in halves} if halves else {}
+        self.halves = read_as_stored((train, evaluation), types, {s.name: s.shape for s in slots})
+        self.layout = Layout(_placed(slots, self.halves), _moments(optimizer), optimizer_name(optimizer))
         self.inputs: dict[str, dict[str, Value]] = {"train": self._user_inputs(train), "eval": {}}
         self.outputs: dict[str, list[str]] = {"train": _user_outputs(train), "eval": []}
         if evaluation is not None:
@@ -267,8 +276,9 @@ class SessionModels:
         base = base_of(kind)
         graph = self._graph_of(kind)
         names = {v.name for v in graph.inputs}
+        graph = cast_inputs(graph, {name: dtype for name, dtype in self.halves.items() if name in names})
         slots = self.layout.slots.values()
-        bindings = {s.name: Binding(PARAMETERS, 4 * s.offset, "float32", s.shape) for s in slots}
+        bindings = {s.name: Binding(PARAMETERS, 4 * s.offset, s.dtype, s.shape) for s in slots}
         for s in self.layout.trained():
             bindings[s.name + BUFFER_SUFFIX] = Binding(GRADIENTS, 4 * s.trainable_offset, "float32", s.shape)
         known = {RESET: TensorType("bool", (1,), (overwrite,))} if RESET in names else {}
@@ -392,10 +402,20 @@ def _check_roles(train: Graph, evaluation: Graph | None) -> None:
         raise ModelError(f"The eval model takes the gradient buffer {buffer!r}: it is a training model.")
 
 
+def _placed(slots: Iterable[ParameterSlot], halves: Mapping[str, str]) -> list[ParameterSlot]:
+    """Give slots their types and their offsets among all."""
+    placed: list[ParameterSlot] = []
+    offset = 0
+    for slot in slots:
+        placed.append(replace(slot, offset=offset, dtype=halves.get(slot.name, "float32")))
+        offset += placed[-1].words
+    return placed
+
+
 def _slots(graph: Graph, trainable: Mapping[str, bool]) -> list[ParameterSlot]:
     slots: list[ParameterSlot] = []
     input_names = {v.name for v in graph.inputs}
-    offset = trained = 0
+    trained = 0
     for value in graph.inputs:
         if not isinstance(value, Value):
             continue
@@ -414,9 +434,8 @@ def _slots(graph: Graph, trainable: Mapping[str, bool]) -> list[ParameterSlot]:
         is_trained = trainable[value.name]
         if is_trained and not has_buffer:
             raise ModelError(f"Gradient buffer input not provided for param: {value.name}")
-        slot = ParameterSlot(value.name, shape, offset, trained if is_trained else -1)
+        slot = ParameterSlot(value.name, shape, 0, trained if is_trained else -1)
         slots.append(slot)
-        offset += slot.size
         trained += slot.size if is_trained else 0
     return slots
 

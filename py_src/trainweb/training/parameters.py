@@ -16,8 +16,8 @@ from trainweb.ir.layout import (
     GRADIENTS,
     PARAMETERS,
 )
-from trainweb.model.floats import HALVES, OTHER_FLOATS, converted
-from trainweb.model.graph import Tensor
+from trainweb.model.floats import HALVES, OTHER_FLOATS, ConvertedTensor, converted, stored_type
+from trainweb.model.graph import ITEM_SIZE, Tensor
 from trainweb.model.lazy import LazyTensor
 from trainweb.ops.optim.operators import AVERAGES, GRADS, MOMENTS, PARAMS
 
@@ -51,17 +51,28 @@ class OptimizerState:
 
 @dataclass(frozen=True, slots=True)
 class ParameterSlot:
-    """Place of a parameter: element offsets among all and among trainable parameters (-1: frozen)."""
+    """Place of a parameter: words of 4 bytes before it among all and among trainable parameters (-1: frozen)."""
 
     name: str
     shape: tuple[int, ...]
     offset: int
     trainable_offset: int
+    dtype: str = "float32"
 
     @property
     def size(self) -> int:
         """Number of elements."""
         return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self.size * ITEM_SIZE[self.dtype]
+
+    @property
+    def words(self) -> int:
+        """Words of 4 bytes that it takes."""
+        return -(-self.nbytes // 4)
 
 
 @dataclass(slots=True)
@@ -83,7 +94,8 @@ class Contents:
 
     def exact(self) -> Resume | None:
         """Return the state for exact resumption, with exact values of parameters that a file rounds to 16 bits."""
-        rounded = {name: self.tensors[name] for name, dtype in self.declared.items() if dtype in HALVES}
+        halves = {name: self.tensors[name] for name, dtype in self.declared.items() if dtype in HALVES}
+        rounded = {name: t for name, t in halves.items() if stored_type(t) == "float32"}
         return self.resume and replace(self.resume, parameters=rounded)
 
 
@@ -150,7 +162,8 @@ class ParameterStore(ABC):
 class TensorStore(ParameterStore):
     """Parameters as tensors, each in its own memory; other types of float become float32 here.
 
-    `declared` has their types in the checkpoint, which they get again when one is written.
+    `declared` has their types in the checkpoint, which they get again when one is written. `halves` has those of
+    parameters whose values have 16 bits.
 
     Raises
     ------
@@ -161,6 +174,7 @@ class TensorStore(ParameterStore):
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.tensors: dict[str, Tensor] = {}
         self.declared: dict[str, str] = {}
+        self.halves: dict[str, str] = {}
         self.trainable = {}
         exact = {} if checkpoint.resume is None else checkpoint.resume.parameters
         for tensors, trainable in ((checkpoint.requires_grad, True), (checkpoint.frozen, False)):
@@ -187,6 +201,8 @@ class TensorStore(ParameterStore):
                 check_same_type(gradient, *self.type_of(name))
 
     def _float32(self, tensor: Tensor, exact: Tensor | None, is_nominal: bool) -> Tensor:
+        if exact is None and stored_type(tensor) in HALVES:
+            self.halves[tensor.name] = stored_type(tensor)
         if tensor.dtype not in OTHER_FLOATS:
             return tensor
         self.declared[tensor.name] = tensor.dtype
@@ -248,7 +264,7 @@ class Layout:
         self.moments = list(moments)
         self.size = sum(s.size for s in self.slots.values())
         self.trainable_size = sum(s.size for s in self.trained())
-        self._sizes = {PARAMETERS: 4 * self.size, GRADIENTS: 4 * self.trainable_size}
+        self._sizes = {PARAMETERS: 4 * sum(s.words for s in self.slots.values()), GRADIENTS: 4 * self.trainable_size}
         self._places: dict[tuple[str, str], tuple[int, Shape]] = {}
         for name, shape_of in moments.items():
             segment = MOMENT_OF[name].segment
@@ -274,6 +290,10 @@ class Layout:
         """True if averages of the trainable parameters are kept: the last bytes of the segment of `AVERAGES`."""
         return AVERAGES.saved in self.moments
 
+    def listed(self, trainable_only: bool) -> list[ParameterSlot]:
+        """Slots of all (trainable) parameters."""
+        return list(self.trained() if trainable_only else self.slots.values())
+
     def count(self, trainable_only: bool) -> int:
         """Elements of all (trainable) parameters."""
         return self.trainable_size if trainable_only else self.size
@@ -295,10 +315,8 @@ class Layout:
             found[moment.input] = items(moment.segment, (self.moment(name, s) for s in self.trained()))
         return found
 
-    def runs(self, trainable_only: bool) -> list[tuple[int, int]]:
-        """Offset and bytes of the runs of all (trainable) parameters."""
-        if not trainable_only:
-            return [(0, 4 * self.size)]
+    def trained_runs(self) -> list[tuple[int, int]]:
+        """Offset and bytes of the runs of trainable parameters."""
         return [(run.shift, run.nbytes) for (run,) in flat_runs(self.sequences()[PARAMS])]
 
     def find(self, name: str) -> ParameterSlot:
@@ -315,7 +333,9 @@ class Layout:
 
 
 def copied(tensor: Tensor) -> Tensor:
-    """Return `tensor` with a copy of its data."""
+    """Return `tensor` with a copy of its data, in the type in which it lies there."""
+    if isinstance(tensor, ConvertedTensor):
+        return ConvertedTensor(copied(tensor.source), tensor.dtype, tensor.notes)
     if not isinstance(tensor, LazyTensor):
         return tensor
     return Tensor(tensor.name, tensor.dtype, tensor.shape, tensor.data)

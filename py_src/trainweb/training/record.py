@@ -33,6 +33,7 @@ from trainweb.ir.layout import (
     STATE_TYPES,
     STATE_WARMUP,
 )
+from trainweb.model.floats import converted
 from trainweb.model.graph import Tensor
 from trainweb.model.lazy import pieces_of
 from trainweb.ops.optim.operators import AVERAGES
@@ -107,7 +108,7 @@ def write_segments(host: SegmentMemory, segments: Mapping[int, Pieces]) -> None:
 
 
 def start_segments(layout: Layout, store: TensorStore) -> dict[int, Pieces]:
-    """Return the initial contents of the segments: by segment, offsets and tensors without gaps, or nothing.
+    """Return the initial contents of the segments: by segment, offsets and tensors, or nothing.
 
     Raises
     ------
@@ -119,7 +120,7 @@ def start_segments(layout: Layout, store: TensorStore) -> dict[int, Pieces]:
         for slot in layout.slots.values():
             tensor = store.tensors[slot.name]
             check_same_type(tensor, "float32", slot.shape)
-            found.setdefault(PARAMETERS, []).append((4 * slot.offset, tensor))
+            found.setdefault(PARAMETERS, []).append((4 * slot.offset, converted(tensor, slot.dtype)))
     gradients = store.resume.gradients if store.resume is not None else {}
     for slot in layout.trained() if gradients else ():
         if slot.name not in gradients:

@@ -82,9 +82,9 @@ def take_snapshot(core: SessionParts) -> Snapshot:
 
 
 def places(core: SessionParts) -> str:
-    """Names, shapes and places of the parameters: a session takes back what has the same."""
+    """Names, shapes, places and types of the parameters: a session takes back what has the same."""
     slots = core.layout.slots.values()
-    listed = [[s.name, list(s.shape), s.offset, s.trainable_offset] for s in slots]
+    listed = [[s.name, list(s.shape), s.offset, s.trainable_offset, s.dtype] for s in slots]
     return json.dumps(listed, separators=(",", ":"), ensure_ascii=False)
 
 

@@ -118,9 +118,10 @@ export class NumericsCheck {
     }
   }
 
-  /** The outputs of a step, and all parameters and gradients. */
+  /** The outputs of a step, and all parameters and gradients but weights of 16 bits, which no step changes. */
   #results(kind: "train" | "eval", loaded: LoadedPlan): TensorRange[] {
-    const { outputs, parameters } = this.#host;
+    const { outputs } = this.#host;
+    const parameters = this.#host.parameters.filter(({ dtype }) => dtype === "float32");
     const given = loaded.plan.outputs.filter(({ name, dtype }) => outputs[kind].includes(name) && dtype === "float32");
     const order = outputs[kind].flatMap((name) => given.filter((place) => place.name === name));
     return [

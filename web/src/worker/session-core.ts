@@ -51,7 +51,7 @@ import { assemble, converting, type ReadPlace } from "./files.js";
 import { InspectedPlans, type InspectedHost, type InspectedStep } from "./inspected-plans.js";
 import { coveringKind } from "./fit/metrics.js";
 import { NumericsCheck } from "./numerics.js";
-import { PlanMemory, type Kernels, type ParameterRun, type ReadFile } from "./plan-memory.js";
+import { PlanMemory, type Kernels, type ReadFile } from "./plan-memory.js";
 import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";
 import { PropertyTable } from "./properties.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
@@ -59,7 +59,7 @@ import type { TensorFile } from "./safetensors.js";
 import { whileExchanged } from "./averages.js";
 import { isForward, outputsOf } from "./forward-kind.js";
 import type { CallTable, CoreOptions, PlanListener } from "./core-types.js";
-import { bytesOf, checkCount, checkRate, isZero, memoryOf, typeOf } from "./session-values.js";
+import { bytesOf, checkCount, checkRate, isZero, memoryOf, readParameter, typeOf, writeParameter } from "./session-values.js";
 import { writeSession, type SessionRecord } from "./session-record.js";
 import { readSession, snapshotHost, takeSnapshot } from "./snapshot.js";
 
@@ -107,7 +107,7 @@ export class SessionCore implements CallTable, PlanSource {
     this.#properties = new PropertyTable(properties);
     const usable = plans.filter((plan) => plan.arenaBytes + plan.preparedBytes <= options.memoryBudget);
     this.#plans = new Map(usable.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature), plan]));
-    this.#memory = new PlanMemory(engine, kernels, segments, usable, options, this.#runs(true));
+    this.#memory = new PlanMemory(engine, kernels, segments, usable, options, this.#slots(true).map(bytesOf));
     this.#runner = new PlanRunner(engine, this.#memory, this);
     this.#inspected = new InspectedPlans(this.#inspectedHost);
     this.#numerics = options.checkNumerics ? new NumericsCheck(this.#inspectedHost, this.#inspected) : null;
@@ -440,9 +440,9 @@ export class SessionCore implements CallTable, PlanSource {
     const all = this.#memory.view(PARAMETERS);
     const data = new Uint8Array(4 * size);
     let at = 0;
-    for (const { start, end } of this.#runs(trainableOnly)) {
-      data.set(all.subarray(start, end), at);
-      at += end - start;
+    for (const slot of this.#slots(trainableOnly)) {
+      data.set(readParameter(all, slot), at);
+      at += 4 * sizeOf(slot.dims);
     }
     return { dtype: "float32", dims: [size], data };
   }
@@ -457,9 +457,8 @@ export class SessionCore implements CallTable, PlanSource {
     }
     const all = this.#memory.view(PARAMETERS);
     let at = 0;
-    for (const { start, end } of this.#runs(trainableOnly)) {
-      all.set(data.subarray(at, at + end - start), start);
-      at += end - start;
+    for (const slot of this.#slots(trainableOnly)) {
+      writeParameter(all, slot, data.subarray(at, (at += 4 * sizeOf(slot.dims))));
     }
     this.#countLoad();
     this.#nominal = false;
@@ -471,8 +470,7 @@ export class SessionCore implements CallTable, PlanSource {
     if (this.#nominal) {
       throw sessionError("NOMINAL_GET", {});
     }
-    const { start, end } = bytesOf(slot);
-    return { ...typeOf(slot), data: new Uint8Array(this.#memory.view(PARAMETERS).subarray(start, end)) };
+    return { ...typeOf(slot), data: readParameter(this.#memory.view(PARAMETERS), slot) };
   }
 
   updateParameter({ name, dtype, dims, data }: NamedTensor): null {
@@ -483,11 +481,10 @@ export class SessionCore implements CallTable, PlanSource {
     if (dtype !== "float32") {
       throw sessionError("PARAMETER_DTYPE", { name, expected: "float32", actual: dtype });
     }
-    const { start, end } = bytesOf(slot);
-    if (String(dims) !== String(slot.dims) || data.length !== end - start) {
+    if (String(dims) !== String(slot.dims) || data.length !== 4 * sizeOf(slot.dims)) {
       throw sessionError("PARAMETER_SHAPE", { name, expected: slot.dims, actual: dims });
     }
-    this.#memory.view(PARAMETERS).set(data, start);
+    writeParameter(this.#memory.view(PARAMETERS), slot, data);
     this.#countLoad();
     return null;
   }
@@ -497,9 +494,7 @@ export class SessionCore implements CallTable, PlanSource {
   }
 
   parameterNames(trainableOnly: boolean): readonly string[] {
-    const { parameters } = this.#bundle;
-    const wanted = trainableOnly ? parameters.filter((slot) => slot.trainableOffset >= 0) : parameters;
-    return wanted.map(({ name }) => name);
+    return this.#slots(trainableOnly).map(({ name }) => name);
   }
 
   getGradient(name: string): WireTensor {
@@ -777,11 +772,9 @@ export class SessionCore implements CallTable, PlanSource {
     return slot;
   }
 
-  /** Bytes of the (trainable) parameters. */
-  #runs(trainableOnly: boolean): ParameterRun[] {
+  #slots(trainableOnly: boolean): readonly ParameterSlot[] {
     const { parameters } = this.#bundle;
-    const wanted = trainableOnly ? parameters.filter((slot) => slot.trainableOffset >= 0) : parameters;
-    return wanted.map(bytesOf);
+    return trainableOnly ? parameters.filter((slot) => slot.trainableOffset >= 0) : parameters;
   }
 
   /** True if the next train step overwrites the gradients. */

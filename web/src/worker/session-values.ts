@@ -5,6 +5,7 @@ import { sessionError } from "../wire/messages.js";
 import type { SessionMemory, TensorType } from "../wire/protocol.js";
 import { type ParameterSlot } from "./bundle/bundle.js";
 import { sizeOf } from "./bundle/reader.js";
+import { convertFloats, FLOAT_BYTES } from "./floats.js";
 import type { PlanMemory } from "./plan-memory.js";
 /** True if a segment, which consists of words, is all zeros. */
 export function isZero(data: Uint8Array): boolean {
@@ -18,8 +19,30 @@ export function isZero(data: Uint8Array): boolean {
 }
 
 /** Place of a parameter among all, in bytes. */
-export function bytesOf({ offset, dims }: ParameterSlot): { readonly start: number; readonly end: number } {
-  return { start: 4 * offset, end: 4 * (offset + sizeOf(dims)) };
+export function bytesOf({ offset, dims, dtype }: ParameterSlot): { readonly start: number; readonly end: number } {
+  return { start: 4 * offset, end: 4 * offset + FLOAT_BYTES[dtype] * sizeOf(dims) };
+}
+
+/** The float32 values of a parameter among all. */
+export function readParameter(all: Uint8Array, slot: ParameterSlot): Uint8Array<ArrayBuffer> {
+  const { start, end } = bytesOf(slot);
+  const values = new Uint8Array(4 * sizeOf(slot.dims));
+  if (slot.dtype === "float32") {
+    values.set(all.subarray(start, end));
+  } else {
+    convertFloats(all.subarray(start, end), slot.dtype, values, "float32");
+  }
+  return values;
+}
+
+/** Overwrite a parameter among all with float32 values. */
+export function writeParameter(all: Uint8Array, slot: ParameterSlot, values: Uint8Array): void {
+  const { start, end } = bytesOf(slot);
+  if (slot.dtype === "float32") {
+    all.set(values, start);
+  } else {
+    convertFloats(values, "float32", all.subarray(start, end), slot.dtype);
+  }
 }
 
 /** Type and dims of a parameter. */

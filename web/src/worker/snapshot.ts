@@ -132,7 +132,9 @@ function readShared(host: SnapshotHost, { metadata, tensors }: TensorFile): Sess
   return { segments, state, properties: readProperties(fields.parse(metadata, "properties")) };
 }
 
-/** Names, shapes and places of the parameters: a session only takes back the same ones. */
+/** Names, shapes, places and types of the parameters: a session only takes back the same ones. */
 function placesOf({ parameters }: SnapshotHost): string {
-  return JSON.stringify(parameters.map(({ name, dims, offset, trainableOffset }) => [name, dims, offset, trainableOffset]));
+  return JSON.stringify(
+    parameters.map(({ name, dims, offset, trainableOffset, dtype }) => [name, dims, offset, trainableOffset, dtype]),
+  );
 }

@@ -1,4 +1,4 @@
-"""Products and lookups read quantized weights as they are stored: no copy of them in float32.
+"""Products and lookups read weights of fewer bits as they are stored: no copy of them in float32.
 
 `gemm_quantized_f32` dequantizes a weight as it packs its panels, `gather_dequantized_f32` the rows that it picks. A
 dequantized number is the same bytes in both ways.

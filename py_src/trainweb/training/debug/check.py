@@ -374,7 +374,9 @@ def _try(
     report.decisions = built.decisions
     origin = CheckpointState(built.contents()).lent()
     # The models alone: a session would take memory for the weights.
-    models = SessionModels(origin.trainable, *built.graphs, engine=engine, limits=Limits(), memory_budget=None)
+    models = SessionModels(
+        origin.trainable, *built.graphs, engine=engine, limits=Limits(), memory_budget=None, halves=origin.halves
+    )
     start_segments(models.layout, origin)
     for slot in models.layout.slots.values():
         (report.trainable if slot.trainable_offset >= 0 else report.frozen)[slot.name] = slot.shape

@@ -220,7 +220,7 @@ class NumericsCheck:
             raise self._error(kind, node.name, node.op, ranges[name], inputs)
 
     def _results(self, kind: str, loaded: LoadedPlan) -> dict[str, TensorRange]:
-        """The outputs of a step, and all parameters and gradients."""
+        """The outputs of a step, and all parameters and gradients but weights of 16 bits, which no step changes."""
         core = self._core
         host = core.host
         found = {}
@@ -228,7 +228,7 @@ class NumericsCheck:
             place = loaded.plan.outputs[name]
             if place.dtype == "float32":
                 found[name] = TensorRange.of(host.engine, name, place.shape, host.address(place, loaded))
-        for slot in core.layout.slots.values():
+        for slot in (s for s in core.layout.slots.values() if s.dtype == "float32"):
             for suffix, segment, at in (("", PARAMETERS, slot.offset), ("_grad", GRADIENTS, slot.trainable_offset)):
                 if at >= 0:
                     found[slot.name + suffix] = self._range(slot.name + suffix, segment, 4 * at, slot.shape)

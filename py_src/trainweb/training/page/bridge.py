@@ -17,8 +17,9 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 from zlib import crc32
 
@@ -28,7 +29,8 @@ from trainweb.checkpoint import Checkpoint, checkpoint_parts, read_checkpoint
 from trainweb.errors import EngineError, ReleasedError, SessionError, TrainwebError
 from trainweb.ir.layout import PARAMETERS
 from trainweb.model.checks import Limits, check_memory_budget
-from trainweb.model.graph import Graph, Tensor, Value
+from trainweb.model.floats import ConvertedTensor, converted
+from trainweb.model.graph import ITEM_SIZE, Graph, Tensor, Value
 from trainweb.model.lazy import LARGE, LazyTensor, Part, Place
 from trainweb.model.reader import read_model
 from trainweb.model.remote import FileHost, RemoteFile
@@ -156,7 +158,7 @@ def _size_of(args: tuple[Any, ...]) -> int:
     """Bytes that a call is about: parameters of the session, or the largest file that it was given."""
     opened = _opened.get(args[0]) if args and isinstance(args[0], int) else None
     if isinstance(opened, Opened):
-        return 4 * opened.models.layout.size
+        return opened.models.segment_bytes[PARAMETERS]
     return max((len(a) if isinstance(a, bytes) else int(getattr(a, "nbytes", 0)) for a in args), default=0)
 
 
@@ -291,13 +293,13 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
     opened = _training(handle)
     models, origin = opened.models, opened.origin
     engine = models.engine
-    frozen = {4 * slot.offset for slot in models.layout.slots.values() if slot.trainable_offset < 0}
-    places: dict[Place, int] = {}
+    frozen = {4 * slot.offset: slot.dtype for slot in models.layout.slots.values() if slot.trainable_offset < 0}
+    places: dict[Place, tuple[int, str]] = {}
     for segment, pieces in start_segments(models.layout, origin).items():
         for offset, tensor in pieces:
             write(segment, offset, tensor)
             if segment == PARAMETERS and offset in frozen and isinstance(tensor, LazyTensor) and tensor.place:
-                places[tensor.place] = offset
+                places[replace(tensor.place, conversion=())] = offset, frozen[offset]
     origin.leave(models.layout)
     if models.graphs["optimizer"] is not None:
         origin.optimizer.moments.clear()
@@ -305,19 +307,27 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
     return {"copies": copies, "files": _files_of(_held(opened))}
 
 
-def _rebind(opened: Opened, places: Mapping[Place, int], memory: SegmentMemory) -> None:
+def _rebind(opened: Opened, places: Mapping[Place, tuple[int, str]], memory: SegmentMemory) -> None:
     """Read frozen weights from the session, which does not change them, so that their files can go.
 
     Parameters
     ----------
     places
-        Offsets in the session's parameters, by where the weights were before.
+        Offsets and types in the session's parameters, by where the weights were before.
     """
     for tensor in _held(opened):
-        if isinstance(tensor, LazyTensor) and tensor.place is not None and tensor.place in places:
-            offset = places[tensor.place]
-            tensor.place = Place("segment", PARAMETERS, offset, tensor.nbytes)
-            tensor.read_into = partial(memory.read_segment_into, PARAMETERS, offset)
+        place = tensor.place if isinstance(tensor, LazyTensor) else None
+        found = None if place is None else places.get(replace(place, conversion=()))
+        if found is None:
+            continue
+        offset, dtype = found
+        there = Place("segment", PARAMETERS, offset, prod(tensor.shape) * ITEM_SIZE[dtype])
+        read_into = partial(memory.read_segment_into, PARAMETERS, offset)
+        moved = converted(LazyTensor(tensor.name, dtype, tensor.shape, read_into, there), tensor.dtype)
+        assert isinstance(tensor, LazyTensor) and isinstance(moved, LazyTensor)
+        tensor.place, tensor.read_into = moved.place, moved.read_into
+        if isinstance(tensor, ConvertedTensor):
+            tensor.source = moved.source if isinstance(moved, ConvertedTensor) else moved
 
 
 def _held(opened: Opened) -> Iterator[Tensor]:
@@ -328,8 +338,7 @@ def _held(opened: Opened) -> Iterator[Tensor]:
     for graph in opened.models.graphs.values():
         yield from graph.tensors() if graph is not None else ()
     if opened.artifacts is not None:
-        contents = opened.artifacts.contents()
-        yield from (*contents.requires_grad, *contents.frozen)
+        yield from opened.artifacts.parameters
     if opened.adapted is not None:
         yield from opened.adapted.base.tensors()
 
@@ -348,7 +357,8 @@ def create(train: Any, checkpoint: Any, evaluation: Any, optimizer: Any, options
     )
     state = CheckpointState.load_checkpoint(as_source(checkpoint))
     origin = state.lent()
-    return _created(Opened(SessionModels(origin.trainable, *graphs, **settings), origin), state)
+    models = SessionModels(origin.trainable, *graphs, **settings, halves=origin.halves)
+    return _created(Opened(models, origin), state)
 
 
 @answered
@@ -364,12 +374,13 @@ def open_models(
         read_models(as_source(train), as_source(evaluation), as_source(optimizer), settings["limits"]), options_json
     )
     slots = [
-        ParameterSlot(p["name"], tuple(p["dims"]), p["offset"], p["trainableOffset"])
+        ParameterSlot(p["name"], tuple(p["dims"]), p["offset"], p["trainableOffset"], p["dtype"])
         for p in json.loads(parameters_json)
     ]
     origin = TensorStore(read_checkpoint(as_source(checkpoint)))
     origin.trainable = {**origin.trainable, **{s.name: s.trainable_offset >= 0 for s in slots}}
-    models = SessionModels(origin.trainable, *graphs, **settings)
+    halves = {s.name: s.dtype for s in slots if s.dtype != "float32"}
+    models = SessionModels(origin.trainable, *graphs, **settings, halves=halves)
     if list(models.layout.slots.values()) != slots:
         raise messages.OTHER_PARAMETERS()
     return {"handle": _open(Opened(models, origin))}
@@ -390,7 +401,8 @@ def create_from_model(
     built, nominal, adapted = _build(as_source(model), config_json, settings["limits"], external)
     state = CheckpointState(built.contents(nominal=nominal))
     origin = state.lent()
-    models = SessionModels(origin.trainable, *_sized(built.graphs, options_json), **settings)
+    graphs = _sized(built.graphs, options_json)
+    models = SessionModels(origin.trainable, *graphs, **settings, halves=origin.halves)
     return _created(Opened(models, origin, built, adapted), state)
 
 

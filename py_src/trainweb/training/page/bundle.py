@@ -1,7 +1,7 @@
 """Bundles: a compiled session in one file, which a page trains from without starting Python.
 
     bytes 0-7   "TWBUNDLE"
-    8-11        version (2), u32
+    8-11        version (3), u32
     12-15       length of the JSON header, u32
     16-47       SHA-256 of the bytes from 64 on; above 16 MiB, SHA-256 of the SHA-256s of chunks of 16 MiB
     48-63       zeros
@@ -35,7 +35,7 @@ from trainweb.training.models import CLIP_LIMITS, Feeds, SessionModels, base_of
 from trainweb.training.parameters import GROUP, TensorStore
 from trainweb.training.record import PropertyValue, properties_json, start_record
 
-MAGIC, VERSION, ALIGNMENT = b"TWBUNDLE", 2, 64
+MAGIC, VERSION, ALIGNMENT = b"TWBUNDLE", 3, 64
 PREFIX_BYTES = 64
 HASH = slice(16, 48)
 HASHED_BYTES = 2**24
@@ -52,16 +52,18 @@ class Blobs:
     def add(self, data: bytes) -> list[int]:
         """[offset, length] of `data`."""
         if data not in self._places:
-            self._places[data] = self.add_pieces([data])
+            self._places[data] = self.add_pieces([(0, data)], len(data))
         return self._places[data]
 
-    def add_pieces(self, pieces: Iterable[bytes | bytearray | memoryview]) -> list[int]:
-        """[offset, length] of pieces that lie without gaps."""
+    def add_pieces(self, pieces: Iterable[tuple[int, bytes | bytearray | memoryview]], nbytes: int) -> list[int]:
+        """[offset, length] of pieces with their offsets in so many bytes, zeros elsewhere."""
         self.data += bytes(-len(self.data) % ALIGNMENT)
         start = len(self.data)
-        for piece in pieces:
+        for offset, piece in pieces:
+            self.data += bytes(start + offset - len(self.data))
             self.data += piece
-        return [start, len(self.data) - start]
+        self.data += bytes(start + nbytes - len(self.data))
+        return [start, nbytes]
 
 
 def session_header(
@@ -78,8 +80,11 @@ def session_header(
     """
     record = start_record(models.layout, store, properties)
     pieces = record.segments if with_weights else {}
-    contents = {segment: blobs.add_pieces(tensor.data for _, tensor in parts) for segment, parts in pieces.items()}
-    contents[STATE] = blobs.add_pieces([record.state, bytes(4 * STATE_WORDS - len(record.state))])
+    contents = {
+        segment: blobs.add_pieces(((at, tensor.data) for at, tensor in parts), models.segment_bytes[segment])
+        for segment, parts in pieces.items()
+    }
+    contents[STATE] = blobs.add_pieces([(0, record.state)], 4 * STATE_WORDS)
     return {
         "fingerprint": models.engine.description.fingerprint,
         "inputs": {k: declarations(models.inputs[k].values(), models.deciding[k]) for k in ("train", "eval")},
@@ -93,7 +98,13 @@ def session_header(
         "lossCounts": {k: {"output": c.output, "isSum": c.is_sum} for k, c in models.counts.items()},
         "nominal": store.is_nominal,
         "parameters": [
-            {"name": s.name, "dims": list(s.shape), "offset": s.offset, "trainableOffset": s.trainable_offset}
+            {
+                "name": s.name,
+                "dims": list(s.shape),
+                "offset": s.offset,
+                "trainableOffset": s.trainable_offset,
+                "dtype": s.dtype,
+            }
             for s in models.layout.slots.values()
         ],
         "size": models.layout.size,

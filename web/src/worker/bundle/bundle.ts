@@ -28,7 +28,7 @@ import type { InputDeclaration, TensorType, WireDtype } from "../../wire/protoco
 import { sha256OfFile } from "../../wire/sha256.js";
 
 const MAGIC = "TWBUNDLE";
-const VERSION = 2;
+const VERSION = 3;
 const PREFIX_BYTES = 64;
 const HASH = { start: 16, end: 48 };
 
@@ -55,12 +55,14 @@ export interface Declaration extends InputDeclaration {
   readonly decides: number;
 }
 
-/** A parameter, with its offset among all and among the trainable ones, in elements; -1: frozen. */
+/** A parameter, with its offset among all and among the trainable ones, in words of 4 bytes; -1: frozen. */
 export interface ParameterSlot {
   readonly name: string;
   readonly dims: readonly number[];
   readonly offset: number;
   readonly trainableOffset: number;
+  /** Frozen matrices may have 16 bits. */
+  readonly dtype: "float32" | "float16" | "bfloat16";
 }
 
 /** A feed or result in a plan's segments. */
@@ -452,8 +454,9 @@ function readDeclaration(reader: Reader, value: unknown, where: string): Declara
 function readParameters(
   reader: Reader,
   root: Fields,
-): { readonly parameters: ParameterSlot[]; readonly size: number; readonly trainableSize: number } {
+): { readonly parameters: ParameterSlot[]; readonly size: number; readonly words: number; readonly trainableSize: number } {
   let size = 0;
+  let words = 0;
   let trainableSize = 0;
   const parameters = reader.list(root["parameters"], "parameters", (item, where) => {
     const fields = reader.object(item, where);
@@ -462,17 +465,31 @@ function readParameters(
       dims: reader.dims(fields["dims"], `${where}.dims`),
       offset: reader.integer(fields["offset"], `${where}.offset`),
       trainableOffset: reader.integer(fields["trainableOffset"], `${where}.trainableOffset`, -1),
+      dtype: reader.dtype(fields["dtype"], `${where}.dtype`) as ParameterSlot["dtype"],
     };
     const isFrozen = slot.trainableOffset === -1;
-    if (slot.offset !== size || (!isFrozen && slot.trainableOffset !== trainableSize)) {
+    if (slot.dtype !== "float32" && !(isFrozen && isHalf(slot.dtype))) {
+      throw wrong(`${where}.dtype`, isFrozen ? "float32, float16 or bfloat16" : "float32", slot.dtype);
+    }
+    if (slot.offset !== words || (!isFrozen && slot.trainableOffset !== trainableSize)) {
       throw malformed(`${where} does not lie behind the parameter before it`);
     }
     size += sizeOf(slot.dims);
+    words += wordsOf(slot);
     trainableSize += isFrozen ? 0 : sizeOf(slot.dims);
     return slot;
   });
   reader.names(parameters.map(({ name }) => name), "parameters");
-  return { parameters, size, trainableSize };
+  return { parameters, size, words, trainableSize };
+}
+
+function isHalf(dtype: string): boolean {
+  return dtype === "float16" || dtype === "bfloat16";
+}
+
+/** Words of 4 bytes that a parameter takes. */
+function wordsOf({ dims, dtype }: ParameterSlot): number {
+  return Math.ceil((sizeOf(dims) * ITEM_SIZE[dtype]) / 4);
 }
 
 function readSegments(reader: Reader, root: Fields): SegmentStart[] {
@@ -491,7 +508,7 @@ function readSegments(reader: Reader, root: Fields): SegmentStart[] {
 function checkSegments(segments: SegmentStart[], owner: Parameters<typeof segmentsFit>[1]): SegmentStart[] {
   const sizes = segments.map(({ bytes }) => bytes);
   if (!segmentsFit(sizes, owner)) {
-    throw malformed(`its segments have ${sizes.join(", ")} bytes for ${owner.size} parameters`);
+    throw malformed(`its segments have ${sizes.join(", ")} bytes for ${owner.words} words of parameters`);
   }
   return segments;
 }

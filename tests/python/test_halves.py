@@ -1,0 +1,224 @@
+"""Frozen matrices of float16 and bfloat16 stay so in kernel memory, and everything else is as in float32."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import trainweb
+from trainweb.backend.wasm.engine import get_engine
+from trainweb.checkpoint import read_checkpoint
+from trainweb.ir.layout import PARAMETERS
+from trainweb.lora import inject
+from trainweb.model.checks import Limits
+from trainweb.model.reader import read_model
+from trainweb.training.inference import InferenceModel
+from trainweb.training.state import CheckpointState
+
+DTYPES: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+WORDS, WIDTH = 1063, 65
+"""Both tables have an odd number of elements; one stays outside of Python in a page."""
+NAMES = ("embed.weight", "m.fc.weight", "m.norm.weight")
+
+
+def weights(dtype: str) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    shapes = dict(zip(NAMES, ((WORDS, WIDTH), (WIDTH, WIDTH), (WIDTH,)), strict=True))
+    return {name: (rng.standard_normal(shape) / 4).astype(DTYPES[dtype]) for name, shape in shapes.items()}
+
+
+def model_of(values: dict[str, np.ndarray], *more: onnx.NodeProto, casts: bool = True) -> bytes:
+    """A tied head over a layer of tokens; float32 but for its weights, which Cast nodes convert."""
+    nodes = [helper.make_node("Cast", [name], [f"{name}.wide"], to=TensorProto.FLOAT) for name in values if casts]
+    table, layer, norm = (f"{name}.wide" if casts else name for name in NAMES)
+    nodes += [
+        helper.make_node("Gather", [table, "ids"], ["rows"]),
+        helper.make_node("Transpose", [layer], ["turned"], perm=[1, 0]),
+        helper.make_node("MatMul", ["rows", "turned"], ["product"], name="/m/fc/MatMul"),
+        helper.make_node("Mul", ["product", norm], ["scaled"]),
+        helper.make_node("Tanh", ["scaled"], ["hidden"]),
+        helper.make_node("Transpose", [table], ["head"], perm=[1, 0]),
+        helper.make_node("MatMul", ["hidden", "head"], ["logits"]),
+        *more,
+    ]
+    edges = [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])]
+    results = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", len(values["embed.weight"])])]
+    tensors = [numpy_helper.from_array(value, name) for name, value in values.items()]
+    graph = helper.make_graph(nodes, "g", edges, results, tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+def widened(values: dict[str, np.ndarray]) -> bytes:
+    """The model with float32 weights of the same values."""
+    return model_of({name: v.astype(np.float32) for name, v in values.items()}, casts=False)
+
+
+def feeds() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(2)
+    return {"ids": rng.integers(0, WORDS, 11), "labels": rng.integers(0, WORDS, 11)}
+
+
+def session_of(model: bytes, **options: Any) -> trainweb.TrainingSession:
+    lora = {"rank": 4, "targets": ["m.fc"], "seed": 3}
+    arguments = {"loss": "CrossEntropyLoss", "optimizer": "AdamW", "learning_rate": 0.01, "lora": lora}
+    return trainweb.TrainingSession.from_model(model, **{**arguments, **options})
+
+
+def steps(session: trainweb.TrainingSession, count: int = 5) -> list[float]:
+    losses, given = [], dict(zip(session.input_names(), feeds().values(), strict=True))
+    for _ in range(count):
+        losses += map(float, session.train_step(given).values())
+        session.optimizer_step()
+        session.lazy_reset_grad()
+    return losses
+
+
+def loss_in_float64(values: dict[str, np.ndarray]) -> float:
+    """The first loss: adapters add nothing yet."""
+    table, layer, norm = (values[name].astype(np.float64) for name in NAMES)
+    ids, labels = feeds().values()
+    scores = np.tanh(table[ids] @ layer.T * norm) @ table.T
+    return float(np.mean(np.log(np.exp(scores).sum(1)) - scores[np.arange(labels.size), labels]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_adapters_train_as_beside_float32_and_weights_take_half_of_the_memory(dtype: str) -> None:
+    values = weights(dtype)
+    with session_of(model_of(values)) as session, session_of(widened(values)) as twin:
+        found, expected = steps(session), steps(twin)
+        assert found[0] == pytest.approx(loss_in_float64(values), rel=1e-5)
+        assert found[-1] < found[0]
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        saved = sum(2 * values[name].size // 4 * 4 for name in NAMES[:2])
+        assert twin.memory().parameters - session.memory().parameters == saved
+        assert session.memory().prepared == twin.memory().prepared
+        plan = session.explain(dict(zip(session.input_names(), feeds().values(), strict=True))).rpartition("@@")[2]
+        assert "dequantize_f32(" not in plan.replace("gather_dequantized_f32(", "")
+        for trainable_only in (False, True):
+            np.testing.assert_allclose(
+                session.get_contiguous_parameters(trainable_only),
+                twin.get_contiguous_parameters(trainable_only),
+                rtol=1e-4,
+                atol=1e-6,
+            )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_files_have_the_weights_as_they_were(dtype: str) -> None:
+    values = weights(dtype)
+    files = inject(read_model(model_of(values)), ["m.fc"], rank=4, seed=3).build_artifacts(
+        loss="CrossEntropyLoss", optimizer="AdamW"
+    )
+    models = files.training_model, files.eval_model, files.optimizer_model
+    state = CheckpointState.load_checkpoint(files.checkpoint)
+    with trainweb.TrainingSession(state, *models) as session:
+        losses = steps(session)
+        whole = CheckpointState.save_checkpoint(state, include_optimizer_state=True)
+        assert whole is not None
+        contents = read_checkpoint(whole)
+        frozen = {t.name: t for t in contents.frozen}
+        for name, value in values.items():
+            assert frozen[name].dtype == dtype and bytes(frozen[name].data) == value.tobytes()
+        # Values that 16 bits hold exactly are not there twice.
+        assert contents.resume is not None and set(contents.resume.parameters) == {"m.norm.weight"}
+        after = steps(session, 2)
+        exported = session.export_model_for_inferencing(["logits"])
+    written = {t.name: numpy_helper.to_array(t) for t in onnx.load_from_string(exported).graph.initializer}
+    for name, value in values.items():
+        assert written[name].dtype == value.dtype and written[name].tobytes() == value.tobytes()
+    with trainweb.TrainingSession(CheckpointState.load_checkpoint(whole), *models) as session:
+        assert steps(session, 2) == after
+    assert len(set(losses + after)) == len(losses) + len(after)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values_are_float32_outside_and_rounded_where_they_are_written(dtype: str) -> None:
+    values, name = weights(dtype), "m.fc.weight"
+    with session_of(model_of(values)) as session:
+        assert session.get_parameter_type_and_shape(name) == ("float32", (WIDTH, WIDTH))
+        np.testing.assert_array_equal(session.get_parameter(name), values[name].astype(np.float32))
+        given = np.random.default_rng(4).standard_normal((WIDTH, WIDTH)).astype(np.float32)
+        rounded = given.astype(DTYPES[dtype]).astype(np.float32)
+        session.update_parameter(name, given)
+        np.testing.assert_array_equal(session.get_parameter(name), rounded)
+        session.load_parameters_buffer(session.get_contiguous_parameters(False)[::-1].copy(), False)
+        everything = session.get_contiguous_parameters(False)
+        session.load_parameters_buffer(everything, False)
+        np.testing.assert_array_equal(session.get_contiguous_parameters(False), everything)
+        changed = steps(session, 1)
+    values[name] = rounded.astype(DTYPES[dtype])
+    with session_of(model_of(values)) as session:
+        session.load_parameters_buffer(everything, False)
+        assert steps(session, 1) == changed
+
+
+@pytest.mark.parametrize("why", ["trained", "read by a sum"])
+def test_other_weights_become_float32(why: str) -> None:
+    values = weights("float16")
+    added = helper.make_node("Add", ["m.fc.weight.wide", "m.norm.weight.wide"], ["sum"])
+    more = (added, helper.make_node("ReduceSum", ["sum"], ["total"])) if why != "trained" else ()
+    model = onnx.load_from_string(model_of(values, *more))
+    if more:
+        model.graph.node[-3].output[0] = "raw"
+        model.graph.node.append(helper.make_node("Add", ["raw", "total"], ["logits"]))
+    frozen = [NAMES[0], NAMES[2]]
+    options: dict[str, Any] = {"lora": None, "frozen_params": frozen} if why == "trained" else {}
+    with session_of(model.SerializeToString(), **options) as session:
+        one = dict(zip(NAMES, (2, 4, 4), strict=True))
+        adapters = 0 if why == "trained" else 2 * 4 * WIDTH * 4
+        sizes = sum(one[name] * value.size + 3 & -4 for name, value in values.items())
+        assert session.memory().parameters == sizes + adapters
+        assert all(np.isfinite(steps(session, 2)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_inference_is_that_of_float32(dtype: str) -> None:
+    values, given = weights(dtype), {"ids": feeds()["ids"]}
+    one, two = (trainweb.InferenceSession(m) for m in (model_of(values), widened(values)))
+    np.testing.assert_array_equal(one.run(None, given)[0], two.run(None, given)[0])
+    table, layer, norm = (values[name].astype(np.float64) for name in NAMES)
+    expected = np.tanh(table[given["ids"]] @ layer.T * norm) @ table.T
+    np.testing.assert_allclose(one.run(None, given)[0], expected, rtol=1e-4, atol=1e-5)
+    settings: dict[str, Any] = {"engine": get_engine(), "limits": Limits(), "memory_budget": None}
+    models = [InferenceModel(read_model(m), **settings) for m in (model_of(values), widened(values))]
+    sizes = [model.segment_bytes[PARAMETERS] for model in models]
+    assert sizes[1] > 1.9 * sizes[0]
+    one.release()
+    two.release()
+
+
+def test_a_check_of_numerics_leaves_such_weights_alone() -> None:
+    values = weights("float16")
+    with session_of(model_of(values), options={"debug": {"check_numerics": True}}) as session:
+        assert all(np.isfinite(steps(session, 2)))
+
+
+def test_weights_of_16_bits_beside_a_graph_of_float32_stay_as_they_are(tmp_path: Path) -> None:
+    """As repositories of models have them: bfloat16 in a safetensors file."""
+    values = weights("bfloat16")
+    model = onnx.load_from_string(widened(values))
+    for tensor in model.graph.initializer:
+        tensor.ClearField("raw_data")
+    ends = np.cumsum([0, *(value.nbytes for value in values.values())]).tolist()
+    header = {
+        name: {"dtype": "BF16", "shape": value.shape, "data_offsets": ends[k : k + 2]}
+        for k, (name, value) in enumerate(values.items())
+    }
+    text = json.dumps(header).encode()
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(v.tobytes() for v in values.values()))
+    with session_of(model.SerializeToString(), weights=file) as session, session_of(widened(values)) as twin:
+        assert twin.memory().parameters - session.memory().parameters == 2 * values["embed.weight"].size // 4 * 4
+        np.testing.assert_allclose(steps(session), steps(twin), rtol=1e-5)
+        exported = onnx.load_from_string(session.export_model_for_inferencing(["logits"]))
+    written = {t.name: numpy_helper.to_array(t) for t in exported.graph.initializer}
+    for name, value in values.items():
+        np.testing.assert_array_equal(written[name], value.astype(np.float32))
+        assert written[name].dtype == np.float32

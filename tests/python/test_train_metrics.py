@@ -12,7 +12,7 @@ import pytest
 
 import trainweb
 from trainweb.errors import ModelError
-from trainweb.fit.history import Epoch
+from trainweb.training.history import Epoch
 
 from .test_own_metrics import DATA, LABELS, MODEL, SETTINGS, X, share_right
 

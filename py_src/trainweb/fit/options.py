@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any
 
 from trainweb import messages
 from trainweb.arguments import check_settings
@@ -33,37 +33,6 @@ FIT = {
     "on_nan": Field(Choice(("stop", "skip", "restore")), None, is_optional=True),
 }
 """The plain ones; data, schedule, metrics, early stopping and callbacks come besides."""
-
-
-class FitOptions(TypedDict, total=False):
-    """The options of `TrainingSession.fit`, which explains them, for type checkers and editors."""
-
-    epochs: int
-    batch_size: int | None
-    batched: bool | None
-    remainder: Literal["keep", "drop", "pad"]
-    shuffle: bool | None
-    seed: int
-    validation_data: Any
-    validation_split: float | None
-    stratify: bool
-    learning_rate: float | None
-    schedule: Any
-    accumulate: int
-    clip_grad_norm: float | None
-    clip_grad_value: float | None
-    ema: bool
-    proximal: float
-    on_nan: Literal["stop", "skip", "restore"] | None
-    metrics: Any
-    train_metrics: bool
-    predictions: str | None
-    targets: str | None
-    checkpoint: Mapping[str, Any] | None
-    early_stopping: Mapping[str, Any] | None
-    callbacks: Any
-    progress: bool
-
 
 CHECKPOINT = {"every": Field(Whole(least=1), None, is_optional=True)}
 """What may be given of a checkpoint besides its store and name."""

@@ -14,17 +14,17 @@ import numpy as np
 from trainweb import messages
 from trainweb.arguments import check_settings
 from trainweb.checkpoint import fields
-from trainweb.fit.history import Epoch
 from trainweb.fit.options import CHECKPOINT
 from trainweb.fit.steps import Position
 from trainweb.model.graph import Tensor
 from trainweb.settings import camel_case
+from trainweb.training.history import Epoch
 from trainweb.training.snapshot import LONGEST_NAME, Snapshot, read_session, take_snapshot, write_record
 from trainweb.training.store import CheckpointStore
 
 if TYPE_CHECKING:
-    from trainweb.fit.history import History
     from trainweb.metrics import Value
+    from trainweb.training.history import History
     from trainweb.training.session import TrainingSession
 
 POSITION = ("epoch", "step", "loss_sum", "rows", "optimizer_steps")

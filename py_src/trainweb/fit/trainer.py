@@ -21,15 +21,16 @@ from trainweb.errors import FeedError, NumericsError
 from trainweb.fit.bar import Bar, make_bar
 from trainweb.fit.evaluation import Evaluation, metrics_of
 from trainweb.fit.fetch import BatchThread, Fetch, NumberedBatch
-from trainweb.fit.history import Epoch, Event, History, Progress
-from trainweb.fit.options import DEFAULT_BATCH, FIT, EarlyStopping, FitOptions, checked_options, make_early_stopping
+from trainweb.fit.options import DEFAULT_BATCH, FIT, EarlyStopping, checked_options, make_early_stopping
 from trainweb.fit.overfit import overfit_one_batch
 from trainweb.fit.places import located
 from trainweb.fit.rates import schedule_of
 from trainweb.fit.resume import FitCheckpoint
 from trainweb.fit.split import split_data
 from trainweb.fit.steps import FitSteps
+from trainweb.training.history import Epoch, Event, History, Progress
 from trainweb.training.reports import OverfitReport
+from trainweb.training.session_tasks import FitOptions
 
 if TYPE_CHECKING:
     from weakref import WeakSet

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast
 
 from trainweb.arguments import checks_keywords, flag, path_of
 
@@ -14,13 +14,42 @@ if TYPE_CHECKING:
     import numpy as np
 
     from trainweb.artifacts.builder import LossLike, OptimizerLike
-    from trainweb.fit.history import History
-    from trainweb.fit.options import FitOptions
     from trainweb.generation.generate import GeneratedToken
     from trainweb.metrics import Value
     from trainweb.model.graph import Graph
+    from trainweb.training.history import History
     from trainweb.training.ort.options import SessionOptions
     from trainweb.training.reports import LearningRates, OverfitReport
+
+
+class FitOptions(TypedDict, total=False):
+    """The options of `TrainingSession.fit`, which explains them, for type checkers and editors."""
+
+    epochs: int
+    batch_size: int | None
+    batched: bool | None
+    remainder: Literal["keep", "drop", "pad"]
+    shuffle: bool | None
+    seed: int
+    validation_data: Any
+    validation_split: float | None
+    stratify: bool
+    learning_rate: float | None
+    schedule: Any
+    accumulate: int
+    clip_grad_norm: float | None
+    clip_grad_value: float | None
+    ema: bool
+    proximal: float
+    on_nan: Literal["stop", "skip", "restore"] | None
+    metrics: Any
+    train_metrics: bool
+    predictions: str | None
+    targets: str | None
+    checkpoint: Mapping[str, Any] | None
+    early_stopping: Mapping[str, Any] | None
+    callbacks: Any
+    progress: bool
 
 
 @checks_keywords

@@ -66,11 +66,10 @@ class Writer:
         return name
 
     def constant(self, value: object, dtype: type = np.int64) -> str:
-        """A small initializer, which is there once."""
+        """A small initializer, which is there once. Its name tells that it is no parameter, as the exporter's do."""
         array: np.ndarray = np.asarray(value, dtype)
-        name = f"value_{array.dtype}_" + "_".join(str(v) for v in array.shape + tuple(array.ravel().tolist()))
-        self.small.setdefault(name, numpy_helper.from_array(array, name))
-        return name
+        key = f"{array.dtype} {array.tolist()}"
+        return self.small.setdefault(key, numpy_helper.from_array(array, f"val_{len(self.small)}")).name
 
 
 def shapes(size: Size = SMOLLM2_135M) -> dict[str, tuple[int, ...]]:

@@ -7,8 +7,11 @@
 #include "tile.h"
 #include "unpack.h"
 
+/* Floats of a cache line. */
+enum { LINE_FLOATS = 16 };
+
 /* Depth of a block and rows of A used at a time; the depth where steps of a row are apart, and floats of packed rows. */
-enum { GEMM_KC = 512, GEMM_MC = 384, COLUMNS_KC = 128, PACKED_KC = 256, PACKED_FLOATS = 64 << 10 };
+enum { GEMM_KC = 576, GEMM_MC = 384, COLUMNS_KC = 128, PACKED_KC = 256, PACKED_FLOATS = 64 << 10 };
 
 /* The destination of the tiles of one block of the depth. */
 typedef struct {
@@ -162,8 +165,19 @@ typedef struct {
     int32_t a_row, a_step; /* a_step: from one step of the depth to the next, where rows are next to each other */
     int32_t b_step, panel; /* of b in place; from one panel to the next */
     float *spare;          /* room for one tile */
+    bool far;              /* rows of a come from memory: each block of them is touched first */
     const tile_out *out;
 } tile_run;
+
+/* Read one float of each cache line of rows. A processor then has many lines on their way at once; within a tile it waits
+   for a few at a time. The sum is stored, or an engine could leave out the loads. */
+static __attribute__((noinline)) void touch_rows(const float *a, int32_t rows, int32_t a_row, int32_t k, float *sum) {
+    f32x4 x = splat(0);
+    for (int32_t i = 0; i < rows; i++, a += a_row) {
+        for (int32_t p = 0; p < k; p += LINE_FLOATS) x = wasm_v128_or(x, wasm_v128_load32_zero(a + p));
+    }
+    store4(sum, x);
+}
 
 /* A whole tile of c' (the operands were exchanged): 4 to 6 neighbouring floats for each of the tile's columns. */
 TW_INLINE void store_transposed(const int32_t rows, const int32_t vecs, f32x4 acc[TILE_ROWS][2], const tile_out *o,
@@ -269,6 +283,7 @@ TW_INLINE void tiles(const int32_t rows, const int32_t vecs, const bool columns,
     for (int32_t n = r->count, row = r->row; n; n--, row += rows, a += rows * r->a_row) {
         const float *line[TILE_ROWS], *b = r->b;
         UNROLL for (int32_t i = 0; i < rows; i++) line[i] = a + i * r->a_row;
+        if (!columns && r->far) touch_rows(a, rows, r->a_row, r->k, r->spare);
         for (int32_t left = r->panels, col = r->col; left; left--, col += TILE_COLS, b += r->panel) {
             f32x4 acc[TILE_ROWS][2];
             tile_product(rows, vecs, columns, r->k, line, r->a_step, b, packed ? 4 * vecs : r->b_step, acc);
@@ -315,9 +330,18 @@ enum { A_IN_PLACE_STEP = 160 };
 /* Floats of neighbouring panels that stay in the first-level cache while rows of a go by: two panels at least. */
 enum { NEIGHBOUR_FLOATS = 4096 };
 
+/* Panels of b that are packed at a time where its lines are apart: memory is slow to give less than four cache lines of
+   each. */
+enum { PACKED_PANELS = 4 * LINE_FLOATS / TILE_COLS };
+
+/* An operand of so many floats is taken to come from memory, a smaller one from the second-level cache. */
+enum { FAR_FLOATS = 256 << 10 };
+TW_INLINE bool is_far(int32_t rows, int32_t cols) { return (double)rows * cols >= FAR_FLOATS; }
+
 /* The thread's workspace: packed panels, one tile, packed rows, what is unpacked. */
 enum { PANEL_FLOATS = 2 * GEMM_KC * TILE_COLS, TILE_FLOATS = 64 };
 _Static_assert(NEIGHBOUR_FLOATS <= PANEL_FLOATS, "packed panels");
+_Static_assert(PACKED_PANELS * GEMM_KC * TILE_COLS <= PACKED_FLOATS, "packed panels in the place of rows");
 enum { UNPACKED_AT = PANEL_FLOATS + TILE_FLOATS + PACKED_FLOATS };
 _Static_assert(UNPACKED_AT + UNPACKED_FLOATS == GEMM_WORKSPACE_FLOATS, "gemm's workspace");
 
@@ -325,43 +349,65 @@ static bool packs_rows(const gemm_problem *p) {
     return p->a_col != 1 && (p->a_row != 1 || p->a_col > A_IN_PLACE_STEP);
 }
 
+/* All row blocks from `block` to `end_block` by r's panels. */
+static void multiply_panels(const gemm_problem *p, tile_run *r, const float *a, bool packed, const row_split *split,
+                            int32_t block, int32_t end_block, int32_t kind) {
+    const int32_t row = split_start(split, block);
+    for (int32_t i = block; i < end_block; i += r->count) {
+        const int32_t height = split_height(split, i);
+        r->row = split_start(split, i);
+        r->a = a + (r->row - row) * r->a_row;
+        r->a_step = packed ? height : p->a_col;
+        r->count = (i < split->longer ? min_i32(split->longer, end_block) : end_block) - i;
+        tiles_of[height - 1][p->a_col != 1][kind](r);
+    }
+}
+
+/* Pack `panels` panels of b from r's column on. */
+static void pack_b(const gemm_problem *p, const tile_run *r, int32_t k0, int32_t panels, float *out) {
+    const float *b = p->b + k0 * p->b_row + r->col * p->b_col;
+    int32_t line = p->b_col, step = p->b_row;
+    if (p->w) {
+        float *lines = thread_scratch() + UNPACKED_AT;
+        const int32_t width = unpack_lines(p, lines, k0, r->k, r->col, r->cols == TILE_COLS ? panels * TILE_COLS : r->cols);
+        b = lines, line = p->turned ? width : 1, step = p->turned ? 1 : width;
+    }
+    pack_panels(out, b, panels, r->cols, line, step, r->k);
+}
+
 /* Panels [first, end) of one block: r's depth, from k0 on, of the rows of a that block..end_block are. */
 static void compute_panels(const gemm_problem *p, tile_run *r, const float *a, bool packed, int32_t k0,
                            const row_split *split, int32_t block, int32_t end_block, int32_t first, int32_t end) {
-    const int32_t row = split_start(split, block), most = max_i32(2, NEIGHBOUR_FLOATS / (TILE_COLS * r->k));
-    const int32_t rows = split_start(split, end_block) - row;
+    const int32_t most = max_i32(2, NEIGHBOUR_FLOATS / (TILE_COLS * r->k));
+    const int32_t rows = split_start(split, end_block) - split_start(split, block);
     const bool few = rows <= B_IN_PLACE_ROWS && rows * r->k <= B_IN_PLACE_ELEMENTS;
     const bool in_place = !p->w && p->b_col == 1 && few && (double)p->b_row * r->k <= B_IN_PLACE_FLOATS;
-    for (int32_t j = first; j < end; j += r->panels) {
+    /* Rows of a that are not packed leave their room to panels of b. */
+    const bool wide = is_far(p->k, p->n) && !p->w && p->b_col == 1 && !in_place && !packed;
+    float *panels = thread_scratch() + (wide ? PANEL_FLOATS + TILE_FLOATS : 0);
+    const int32_t group = wide ? max_i32(most, PACKED_PANELS / most * most) : most;
+    r->far = p->a_col == 1 && is_far(p->m, p->k);
+    for (int32_t j = first, next, packed_to = first, packed_from = first; j < end; j = next, r->far = false) {
         r->col = j * TILE_COLS;
         r->cols = min_i32(TILE_COLS, p->n - r->col);
         const bool whole = r->cols == TILE_COLS;
         const int32_t kind = r->cols <= 4 ? NARROW : whole && in_place ? WIDE_IN_PLACE : WIDE;
-        r->panel = TILE_COLS;
-        r->panels = whole ? min_i32(most, min_i32(end, p->n / TILE_COLS) - j) : 1;
-        if (p->w) {
-            const int32_t cols = whole ? r->panels * TILE_COLS : r->cols;
-            float *lines = thread_scratch() + UNPACKED_AT;
-            const int32_t width = unpack_lines(p, lines, k0, r->k, r->col, cols);
-            pack_panels(thread_scratch(), lines, r->panels, r->cols, p->turned ? width : 1, p->turned ? 1 : width, r->k);
-            r->b = thread_scratch();
-            r->panel = TILE_COLS * r->k;
+        const int32_t left = whole ? min_i32(end, p->n / TILE_COLS) - j : 1;
+        r->panels = min_i32(most, left);
+        next = j + r->panels;
+        if (kind == WIDE_IN_PLACE) {
+            r->panel = TILE_COLS;
+            r->b = p->b + k0 * p->b_row + r->col;
         } else {
-            r->b = p->b + k0 * p->b_row + r->col * p->b_col;
-        }
-        if (!p->w && kind != WIDE_IN_PLACE) {
-            pack_panels(thread_scratch(), r->b, r->panels, r->cols, p->b_col, p->b_row, r->k);
-            r->b = thread_scratch();
+            if (j >= packed_to) {
+                packed_from = j;
+                packed_to = j + min_i32(group, left);
+                pack_b(p, r, k0, packed_to - j, panels);
+            }
             r->panel = TILE_COLS * r->k;
+            r->b = panels + (j - packed_from) * r->panel;
         }
-        for (int32_t i = block; i < end_block; i += r->count) {
-            const int32_t height = split_height(split, i);
-            r->row = split_start(split, i);
-            r->a = a + (r->row - row) * r->a_row;
-            r->a_step = packed ? height : p->a_col;
-            r->count = (i < split->longer ? min_i32(split->longer, end_block) : end_block) - i;
-            tiles_of[height - 1][p->a_col != 1][kind](r);
-        }
+        multiply_panels(p, r, a, packed, split, block, end_block, kind);
     }
 }
 
@@ -722,47 +768,5 @@ int32_t kernel_gemm_quantized_f32(const gemm_quantized_f32_args *a) {
     gemm_plan g = {.single = &p, .items = 1};
     g.method = a->k == 0 ? FILL : a->m == 1 && (!a->turned || a->a_col == 1) ? VECTOR : TILES;
     run_plan(&g, &p);
-    return TW_OK;
-}
-
-/* ---- integers ---- */
-
-typedef struct {
-    const gemm_int_args *args;
-    int32_t grain;
-} rows_task;
-
-/* One row of c: unsigned, so that what does not fit wraps. */
-#define INT_ROW(T)                                                                         \
-    do {                                                                                   \
-        const T *x = (const T *)a->a + a_at;                                               \
-        T *y = (T *)a->c + unit * a->n;                                                    \
-        for (int32_t j = 0; j < a->n; j++) y[j] = 0;                                       \
-        for (int32_t l = 0; l < a->k; l++) {                                               \
-            const T factor = x[(int64_t)l * a->a_col];                                     \
-            const T *w = (const T *)a->b + b_at + (int64_t)l * a->b_row;                   \
-            for (int32_t j = 0; j < a->n; j++) y[j] += factor * w[(int64_t)j * a->b_col];  \
-        }                                                                                  \
-    } while (0)
-
-static void int_rows_chunk(const void *args, int32_t chunk) {
-    const rows_task *task = args;
-    const gemm_int_args *a = task->args;
-    const int64_t units = (int64_t)a->batch[0] * a->batch[1] * a->m;
-    const int64_t lo = (int64_t)chunk * task->grain, hi = min_i64(lo + task->grain, units);
-    for (int64_t unit = lo; unit < hi; unit++) {
-        const int64_t item = unit / a->m, i = item / a->batch[1], j = item % a->batch[1];
-        const int64_t a_at = i * a->a_batch[0] + j * a->a_batch[1] + unit % a->m * a->a_row;
-        const int64_t b_at = i * a->b_batch[0] + j * a->b_batch[1];
-        if (a->size == 8) INT_ROW(uint64_t);
-        else INT_ROW(uint32_t);
-    }
-}
-
-int32_t kernel_gemm_int(const gemm_int_args *a) {
-    const int64_t units = (int64_t)a->batch[0] * a->batch[1] * a->m;
-    if (!units || !a->n) return TW_OK;
-    rows_task task = {a, units_per_chunk((int64_t)a->n * (a->k + 1))};
-    parallel_for(int_rows_chunk, &task, chunk_count(units, task.grain));
     return TW_OK;
 }

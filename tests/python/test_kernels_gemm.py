@@ -46,6 +46,9 @@ SIZES = [
     (13, 30, 600),
     (170, 11, 3),
     (80, 1000, 2),
+    # Panels that are packed by eights, the last of them fewer; rows of a that come from memory.
+    (80, 470, 570),
+    (470, 20, 600),
 ]
 LAYOUTS = ["NN", "NT", "TN", "TT"]
 

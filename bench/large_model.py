@@ -1,6 +1,6 @@
 """From the files of a 135M model to its first step in Chromium: processor seconds by phase, and the tab's peak memory.
 
-    .venv/bin/python bench/large_model.py [--weights url|cached] [--bits 32|16|8|4]
+    .venv/bin/python bench/large_model.py [--weights url|cached] [--bits 32|16|8|4] [--budget MB]
 
 The model is that of bench/smol.py with LoRA, 1 x 128 tokens, one thread. Processor seconds and memory are those of the
 tab's process: the unshared memory of `smaps_rollup`, sampled every 100 ms. "cached" measures the second visit of a page
@@ -33,7 +33,7 @@ LENGTH = 128
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 PAGE = """
-async ({ model, weights, cache, length }) => {
+async ({ model, weights, cache, length, budget }) => {
   const { env, Tensor, TrainingSession } = await import("/dist/index.js");
   env.wasm.numThreads = 1;
   await mark("page");
@@ -42,7 +42,8 @@ async ({ model, weights, cache, length }) => {
     if (stage === "compile") files = mark("files and start of Python");
   };
   const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", lora: { rank: 8, targets: ["q_proj", "v_proj"] } };
-  const options = { onProgress, ...(cache && { cache }), ...(weights && { weights }) };
+  const memory = budget && { memoryBudget: 1e6 * budget };
+  const options = { onProgress, ...(cache && { cache }), ...(weights && { weights }), ...memory };
   const session = await TrainingSession.createFromModel(model, config, options);
   await files;
   await mark("createFromModel");
@@ -177,11 +178,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", choices=("url", "cached"), default="url")
     parser.add_argument("--bits", type=int, choices=(32, 16, 8, 4), default=32)
+    parser.add_argument("--budget", type=int, help="`memoryBudget` in MB")
     options = parser.parse_args()
     with open_profile() as context, open_site(cacheable=True) as site:
         url = site.add("/large/", "<!doctype html>", "text/html")
         cache = options.weights == "cached"
-        job = {"weights": None, **served(site, files_of(options.bits)), "cache": cache, "length": LENGTH}
+        job = {
+            "weights": None,
+            **served(site, files_of(options.bits)),
+            "cache": cache,
+            "length": LENGTH,
+            "budget": options.budget,
+        }
         for _ in range(1 + cache):
             page = context.new_page()
             watch, losses = visit(page, url, job)

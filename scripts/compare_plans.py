@@ -131,7 +131,7 @@ def record() -> dict[str, dict[str, Any]]:
         for title, plan, _ in plans(name, folder, given):
             parts = {
                 "words": json.dumps(words_of(plan)).encode(),
-                "constants": plan.constants.data,
+                "constants": plan.constants + b"".join(piece for _, piece in plan.large.pieces()),
                 "code": without_custom_sections(bytes(plan.code)),
             }
             found[title] = {

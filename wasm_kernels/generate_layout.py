@@ -35,7 +35,7 @@ def emit_python(definition: Definition) -> str:
     for _, doc, numbers in groups(definition):
         lines += ["", *textwrap.wrap(doc, WIDTH, initial_indent="# ", subsequent_indent="# ")]
         lines += [f"{name}: Final = {value}" for name, value in numbers.items()]
-    lines += ["", f"SEGMENT_NAMES: Final = ({segment_names(definition)})"]
+    lines += ["", "SEGMENT_NAMES: Final = (", *(f"    {name}," for name in segment_names(definition)), ")"]
     for layout in definition.layouts:
         if any(type_ in ("f32", "f64") for _, type_, _ in layout.fields):
             types = ", ".join(f'{at}: "{FORMATS[type_]}"' for name, type_, at in layout.fields if name != "_")
@@ -55,10 +55,10 @@ def emit_typescript(definition: Definition) -> str:
             continue
         lines += ["", *textwrap.wrap(doc, WIDTH - 20, initial_indent="// ", subsequent_indent="// ")]
         lines += [f"export const {constant} = {value};" for constant, value in numbers.items()]
-    lines += ["", f"export const SEGMENT_NAMES: readonly string[] = [{segment_names(definition)}];"]
+    lines += ["", f"export const SEGMENT_NAMES: readonly string[] = [{', '.join(segment_names(definition))}];"]
     return "\n".join([*lines, ""])
 
 
-def segment_names(definition: Definition) -> str:
+def segment_names(definition: Definition) -> list[str]:
     """As strings, in order."""
-    return ", ".join(f'"{name.lower()}"' for name in definition.enumeration("segment"))
+    return [f'"{name.lower()}"' for name in definition.enumeration("segment")]

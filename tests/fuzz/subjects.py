@@ -17,7 +17,7 @@ from trainweb.autodiff.gradient import build_gradients
 from trainweb.backend.plan import Plan
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.control import expand_control_flow, repeat
-from trainweb.ir.layout import ARENA, CONSTANTS, PREPARED
+from trainweb.ir.layout import ARENA, CONSTANTS, LARGE_CONSTANTS, PREPARED
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Graph, Value
@@ -40,6 +40,7 @@ class Subject:
 def _subject(name: str, plan: Plan, sizes: list[int]) -> Subject:
     sizes = list(sizes)
     sizes[ARENA], sizes[CONSTANTS], sizes[PREPARED] = plan.arena_bytes, len(plan.constants), plan.prepared_bytes
+    sizes[LARGE_CONSTANTS:] = [len(plan.large)] if plan.large else []
     return Subject(name, plan, tuple(sizes))
 
 

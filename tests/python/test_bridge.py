@@ -128,7 +128,7 @@ def test_a_plan_is_that_of_a_native_session(handle: int, core: SessionCore) -> N
         plan = json.loads(text)["ok"]
         feeds = {s["name"]: trainweb.ir.shapes.TensorType(s["dtype"], tuple(s["dims"])) for s in signature}
         wanted = core.models.compile_step(kind, feeds, overwrite)
-        parts = {"words": wanted.words, "constants": wanted.constants.data, "code": wanted.code}
+        parts = {"words": wanted.words, "constants": wanted.constants, "code": wanted.code}
         for part, expected in parts.items():
             start, nbytes = plan[part]
             assert bytes(blobs[start : start + nbytes]) == expected

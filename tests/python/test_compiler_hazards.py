@@ -430,7 +430,7 @@ def test_a_large_value_takes_the_place_of_a_smaller_one_before_it() -> None:
     small, lasting, large = (builder.temp("float32", (n,)) for n in (32, 16, 48))
     for outs, ins in (([small], []), ([lasting], [small]), ([large], []), ([], [lasting, large])):
         builder.instructions.append(Touch(ins, outs))
-    arena, _ = place(builder.instructions, [], [])
+    arena = place(builder.instructions, [], [])
     # As they come, `lasting` would lie right behind `small` and leave `large` no room there.
     assert arena == lasting.nbytes + large.nbytes
 

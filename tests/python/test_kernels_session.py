@@ -28,6 +28,7 @@ from trainweb.ir.layout import (
     FIT_STEP,
     FIT_WAITING,
     GRADIENTS,
+    LARGE_CONSTANTS,
     MOMENTUM0,
     MOMENTUM1,
     NEXT_BATCH,
@@ -41,7 +42,6 @@ from trainweb.ir.layout import (
     ON_NAN_STOP,
     PARAMETERS,
     PREPARED,
-    SEGMENT_NAMES,
     STATE,
     STATE_LAZY_RESET,
     STATE_LEARNING_RATE,
@@ -120,10 +120,10 @@ class Yard:
         for canary in self.canaries:
             assert self.engine.read(canary, len(CANARY)) == CANARY
 
-    def plan(self) -> int:
+    def plan(self, segments: int = LARGE_CONSTANTS) -> int:
         """A block with a plan of no instructions."""
         plan = RawPlan(self.engine.description.fingerprint)
-        plan.segments = [[0, 0, 1] for _ in SEGMENT_NAMES]
+        plan.segments = [[0, 0, 1]] * segments
         return self.block(plan.encode().tobytes())
 
 
@@ -169,7 +169,7 @@ def test_a_session_gives_back_what_it_took() -> None:
     yard.demand("save", COPY_STEP, 255)
     yard.start(mu=0.5)
     yard.demand("reserve", ARENA, 5000)
-    yard.demand("load", yard.plan(), yard.block(bytes(64)), 0, 1)
+    yard.demand("load", yard.plan(), yard.block(bytes(64)), 0, 0, 1)
     yard.demand("close")
     assert yard.engine.bytes_in_use() == len(yard.canaries) * len(CANARY)
 
@@ -496,7 +496,7 @@ def test_a_fit_goes_on_from_a_position(yard: Yard) -> None:
 def test_the_plan_that_was_used_least_recently_goes_first(yard: Yard) -> None:
     first, second, other, third = plans = [yard.plan() for _ in range(4)]
     for plan in plans:
-        yard.demand("load", plan, 0, 0, int(plan != other))
+        yard.demand("load", plan, 0, 0, 0, int(plan != other))
     assert yard.call("excess", 4) == 0, "three plans are of steps"
     assert yard.call("excess", 3) == first
     assert yard.engine.run(first) == 0
@@ -510,25 +510,34 @@ def test_the_plan_that_was_used_least_recently_goes_first(yard: Yard) -> None:
 
 def test_constants_are_freed_with_the_last_plan_that_has_them(yard: Yard) -> None:
     before = yard.engine.bytes_in_use()
-    constants = yard.block(bytes(1000))
-    plans = [yard.plan() for _ in range(3)]
+    constants, large = yard.block(bytes(1000)), yard.block(bytes(5000))
+    plans = [yard.plan(LARGE_CONSTANTS + 1) for _ in range(3)]
     for plan in plans:
-        yard.demand("load", plan, constants, 0, 1)
-    for plan in (plans[1], plans[0]):
-        yard.demand("unload", plan)
-        assert yard.engine.bytes_in_use() > before + 1000
+        yard.demand("load", plan, constants if plan != plans[2] else 0, large, 0, 1)
+    yard.demand("unload", plans[1])
+    assert yard.engine.bytes_in_use() > before + 6000
+    yard.demand("unload", plans[0])
+    assert before + 5000 < yard.engine.bytes_in_use() < before + 6000
     yard.demand("unload", plans[2])
     assert yard.engine.bytes_in_use() == before
 
 
+def test_one_block_may_have_both_kinds_of_constants(yard: Yard) -> None:
+    before = yard.engine.bytes_in_use()
+    plan, constants = yard.plan(LARGE_CONSTANTS + 1), yard.block(bytes(1000))
+    yard.demand("load", plan, constants, constants, 0, 1)
+    yard.demand("unload", plan)
+    assert yard.engine.bytes_in_use() == before
+
+
 def test_loaded_plans_know_their_segments(yard: Yard) -> None:
-    plan, constants = yard.plan(), yard.block(bytes(48))
-    yard.demand("load", plan, constants, 0, 1)
+    plan, constants, large = yard.plan(LARGE_CONSTANTS + 1), yard.block(bytes(48)), yard.block(bytes(200))
+    yard.demand("load", plan, constants, large, 0, 1)
     for nbytes in (100, 100_000):
         yard.demand("reserve", ARENA, nbytes)
-        words = np.frombuffer(yard.engine.read(plan, 4 * 44), np.uint32)[20:44].reshape(8, 3)
+        words = np.frombuffer(yard.engine.read(plan, 4 * 47), np.uint32)[20:47].reshape(9, 3)
         expected = {**{s: (yard.base(s), n) for s, n in SIZES.items()}, CONSTANTS: (constants, 48)}
-        expected |= {ARENA: (yard.base(ARENA), nbytes), PREPARED: (0, 0)}
+        expected |= {ARENA: (yard.base(ARENA), nbytes), PREPARED: (0, 0), LARGE_CONSTANTS: (large, 200)}
         assert {k: (int(base), int(n)) for k, (base, n, _) in enumerate(words)} == expected
         assert yard.engine.run(plan) == 0
 
@@ -543,7 +552,7 @@ NO_SESSION = 64
     [
         (lambda y: y.call("reserve", PARAMETERS, 404), "TW_BAD_SEGMENT"),
         (lambda y: y.call("reserve", CONSTANTS, 4), "TW_BAD_SEGMENT"),
-        (lambda y: y.call("reserve", 8, 4), "TW_BAD_SEGMENT"),
+        (lambda y: y.call("reserve", LARGE_CONSTANTS, 4), "TW_BAD_SEGMENT"),
         (lambda y: y.call("reserve", 2**32 - 1, 4), "TW_BAD_SEGMENT"),
         (lambda y: y.call("reserve", ARENA, 2**32 - 1), "TW_NO_MEMORY"),
         (lambda y: y.call("save", 5, 255), "TW_BAD_ARGUMENT"),
@@ -555,12 +564,15 @@ NO_SESSION = 64
         (lambda y: y.engine.call("tw_fit_batch", y.session), "TW_BAD_POINTER"),
         (lambda y: y.engine.call("tw_fit_end", y.session), "TW_BAD_POINTER"),
         (lambda y: y.call("trained", y.canaries[0]), "TW_BAD_POINTER"),
-        (lambda y: y.call("load", y.base(PARAMETERS), 0, 0, 1), "TW_BAD_POINTER"),
-        (lambda y: y.call("load", y.session, 0, 0, 1), "TW_BAD_POINTER"),
-        (lambda y: y.call("load", y.canaries[0], y.base(PARAMETERS), 0, 1), "TW_BAD_POINTER"),
-        (lambda y: y.call("load", y.canaries[0], y.canaries[0], 0, 1), "TW_BAD_POINTER"),
-        (lambda y: y.call("load", y.canaries[0] + 64, 0, 0, 1), "TW_BAD_POINTER"),
-        (lambda y: y.call("load", y.canaries[0], 0, 0, 1), "TW_BAD_HEADER"),
+        (lambda y: y.call("load", y.base(PARAMETERS), 0, 0, 0, 1), "TW_BAD_POINTER"),
+        (lambda y: y.call("load", y.session, 0, 0, 0, 1), "TW_BAD_POINTER"),
+        (lambda y: y.call("load", y.canaries[0], y.base(PARAMETERS), 0, 0, 1), "TW_BAD_POINTER"),
+        (lambda y: y.call("load", y.canaries[0], y.canaries[0], 0, 0, 1), "TW_BAD_POINTER"),
+        (lambda y: y.call("load", y.canaries[0], 0, y.base(PARAMETERS), 0, 1), "TW_BAD_POINTER"),
+        (lambda y: y.call("load", y.canaries[0], 0, y.canaries[0], 0, 1), "TW_BAD_POINTER"),
+        (lambda y: y.call("load", y.canaries[0], 0, y.canaries[1], 0, 1), "TW_BAD_HEADER"),
+        (lambda y: y.call("load", y.canaries[0] + 64, 0, 0, 0, 1), "TW_BAD_POINTER"),
+        (lambda y: y.call("load", y.canaries[0], 0, 0, 0, 1), "TW_BAD_HEADER"),
         (lambda y: y.call("unload", y.canaries[0]), "TW_BAD_POINTER"),
         (lambda y: y.engine.call("tw_session_close", y.base(PARAMETERS)), "TW_BAD_POINTER"),
         (lambda y: y.engine.call("tw_session_exchange", NO_SESSION), "TW_BAD_POINTER"),
@@ -598,7 +610,7 @@ NAMES = {
     "trained": 1,
     "exchange": 0,
     "go_back": 1,
-    "load": 4,
+    "load": 5,
     "unload": 1,
     "excess": 1,
 }

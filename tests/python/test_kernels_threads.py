@@ -247,7 +247,7 @@ def test_generated_reductions(job: Job, monkeypatch: pytest.MonkeyPatch, axes: t
     memory[plan.inputs["x"].offset // 4 :][: x.size] = x.ravel()
     job.plan.n_functions = plan.n_functions
     monkeypatch.setattr(job.plan, "encode", lambda: np.frombuffer(plan.words, np.uint32))
-    job.code, job.arrays = plan.code, [memory, np.frombuffer(plan.constants.data, np.uint8), *[np.zeros(0)] * 6]
+    job.code, job.arrays = plan.code, [memory, np.frombuffer(plan.constants, np.uint8), *[np.zeros(0)] * 6]
     digests = {threads: job.run_threads(threads, repeat=3)["digests"] for threads in (1, 2, 5)}
     assert len(digests[1]) == 1 and digests[1] == digests[2] == digests[5]
     assert digests[1] != [hashlib.sha256(b"".join(a.tobytes() for a in job.arrays)).hexdigest()]

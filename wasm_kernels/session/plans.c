@@ -3,31 +3,39 @@
 
 #include "executor.h"
 
+static void set_constants(uint32_t *entry, uint32_t constants) {
+    entry[0] = constants;
+    entry[1] = constants ? tw_block_at(constants)->requested : 0;
+}
+
 int32_t tw_place_loaded(const tw_session *session, const tw_loaded *loaded) {
-    uint32_t table[2 * N_SEGMENTS];
-    tw_copy(table, session->segments, sizeof table);
-    table[2 * CONSTANTS] = loaded->constants;
-    table[2 * CONSTANTS + 1] = loaded->constants ? tw_block_at(loaded->constants)->requested : 0;
-    return tw_place_at(loaded->plan, table, N_SEGMENTS, loaded->code_base);
+    uint32_t table[2 * (LARGE_CONSTANTS + 1)];
+    tw_copy(table, session->segments, sizeof session->segments);
+    set_constants(table + 2 * CONSTANTS, loaded->constants);
+    set_constants(table + 2 * LARGE_CONSTANTS, loaded->large);
+    return tw_place_at(loaded->plan, table, loaded->large ? LARGE_CONSTANTS + 1 : N_SEGMENTS, loaded->code_base);
 }
 
 static bool has_constants(const tw_session *s, uint32_t constants) {
     for (const tw_loaded *loaded = s->loaded; loaded; loaded = loaded->next)
-        if (loaded->constants == constants) return true;
+        if (loaded->constants == constants || loaded->large == constants) return true;
     return false;
 }
 
-/* Take over a plan, written to a block, and its constants, in another block, or 0. Plans may have the same block of constants.
-   The host has given the segments the room that the plan needs. `code_base` is the first table slot of its functions. */
+/* Take over a plan, written to a block, and its constants and large constants, each in another block, or 0. Plans may have
+   the same blocks of constants. The host has given the segments the room that the plan needs. `code_base` is the first
+   table slot of its functions. */
 TW_EXPORT(tw_session_load)
-int32_t tw_session_load(uint32_t session, uint32_t plan, uint32_t constants, uint32_t code_base, uint32_t is_step) {
+int32_t tw_session_load(uint32_t session, uint32_t plan, uint32_t constants, uint32_t large, uint32_t code_base,
+                        uint32_t is_step) {
     tw_session *s = tw_session_at(session);
-    tw_block *block = tw_block_of_host(plan), *numbers = tw_block_of_host(constants);
-    if (!s || !block || block == numbers) return TW_BAD_POINTER;
+    tw_block *block = tw_block_of_host(plan), *numbers = tw_block_of_host(constants), *tables = tw_block_of_host(large);
+    if (!s || !block || block == numbers || block == tables) return TW_BAD_POINTER;
     if (constants && !numbers && !has_constants(s, constants)) return TW_BAD_POINTER;
+    if (large && !tables && !has_constants(s, large)) return TW_BAD_POINTER;
     tw_loaded *loaded = (tw_loaded *)(uintptr_t)tw_take(s, sizeof(tw_loaded), true);
     if (!loaded) return TW_NO_MEMORY;
-    *loaded = (tw_loaded){s->loaded, plan, constants, code_base, is_step};
+    *loaded = (tw_loaded){s->loaded, plan, constants, large, code_base, is_step};
     int32_t status = tw_place_loaded(s, loaded);
     if (status) {
         tw_give_back((uint32_t)(uintptr_t)loaded);
@@ -36,11 +44,12 @@ int32_t tw_session_load(uint32_t session, uint32_t plan, uint32_t constants, uin
     block->used = tw_tick();
     block->owner = session;
     if (numbers) numbers->owner = session;
+    if (tables) tables->owner = session;
     s->loaded = loaded;
     return TW_OK;
 }
 
-/* Free a plan, and its constants unless another plan has them. */
+/* Free a plan, and the blocks of its constants that no other plan has. */
 TW_EXPORT(tw_session_unload) int32_t tw_session_unload(uint32_t session, uint32_t plan) {
     tw_session *s = tw_session_at(session);
     if (!s) return TW_BAD_POINTER;
@@ -51,6 +60,7 @@ TW_EXPORT(tw_session_unload) int32_t tw_session_unload(uint32_t session, uint32_
     *at = gone->next;
     tw_give_back(plan);
     if (!has_constants(s, gone->constants)) tw_give_back(gone->constants);
+    if (gone->large != gone->constants && !has_constants(s, gone->large)) tw_give_back(gone->large);
     tw_give_back((uint32_t)(uintptr_t)gone);
     return TW_OK;
 }

@@ -11,10 +11,10 @@
 
 enum { N_SEGMENTS = PREPARED + 1, N_COPIES = COPY_TRIAL + 1 };
 
-/* A plan that a session owns. Plans may share constants. */
+/* A plan that a session owns. Plans may share blocks of constants, each of which may be 0. */
 typedef struct tw_loaded {
     struct tw_loaded *next;
-    uint32_t plan, constants, code_base;
+    uint32_t plan, constants, large, code_base;
     bool is_step;
 } tw_loaded;
 

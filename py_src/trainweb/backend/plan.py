@@ -6,34 +6,40 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from trainweb.ir.program import Recomputation
-from trainweb.model.lazy import LazyTensor, Place, pieces_of
+from trainweb.model.lazy import LazyTensor, Place, nbytes_of, pieces_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Constants:
-    """The segment of constants: bytes, and behind them, at their offsets, tensors that lie in files."""
+class LargeConstants:
+    """The segment of large constants: bytes, or tensors that lie in files, at their offsets.
 
-    data: bytes
-    large: tuple[tuple[int, LazyTensor], ...]
+    Their order depends on their names alone, so that plans with the same ones have equal segments.
+    """
+
+    parts: tuple[tuple[int, bytes | memoryview | LazyTensor], ...] = ()
 
     def __len__(self) -> int:
-        return max((offset + tensor.nbytes for offset, tensor in self.large), default=len(self.data))
+        return max((offset + nbytes_of(part) for offset, part in self.parts), default=0)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Constants) and (self.data, self._places()) == (other.data, other._places())
+        if not isinstance(other, LargeConstants) or len(self.parts) != len(other.parts):
+            return False
+        pairs = zip(self.parts, other.parts, strict=True)
+        return all(at == its and _contents(a) == _contents(b) for (at, a), (its, b) in pairs)
 
-    def __hash__(self) -> int:
-        return hash((self.data, tuple(self._places())))
-
-    def _places(self) -> list[tuple[int, Place | None]]:
-        return [(offset, tensor.place) for offset, tensor in self.large]
+    __hash__ = None  # type: ignore[assignment]
 
     def pieces(self) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
         """All that is to be written, with its offsets."""
-        if self.data:
-            yield 0, self.data
-        for start, tensor in self.large:
-            yield from ((start + at, piece) for at, piece in pieces_of(tensor))
+        for start, part in self.parts:
+            if isinstance(part, LazyTensor):
+                yield from ((start + at, piece) for at, piece in pieces_of(part))
+            else:
+                yield start, part
+
+
+def _contents(part: bytes | memoryview | LazyTensor) -> bytes | memoryview | Place | None:
+    return part.place if isinstance(part, LazyTensor) else part
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +96,8 @@ class Plan:
     """
 
     words: bytes
-    constants: Constants
+    constants: bytes
+    large: LargeConstants
     code: bytes
     n_functions: int
     arena_bytes: int

@@ -148,6 +148,7 @@ class _Compilation:
         self.types: dict[str, TensorType] = {}
         self.ops: dict[int, Op] = {}
         self.folded: set[int] = set()
+        self.evaluated: set[str] = set()
         self.needed: set[int] = set()
         self.uses: dict[str, int] = {}
         self.bufs: dict[str, Buf | BufSequence] = {}
@@ -337,6 +338,7 @@ class _Compilation:
         if not wanted:
             return
         part = self._part(wanted)
+        self.evaluated.update(wanted)
         for name, tensor in evaluate(part, wanted).items():
             self.graph.initializers[name] = tensor
             self.types[name] = initializer_type(tensor)
@@ -468,6 +470,8 @@ class _Compilation:
             buf = Buf(self._bound_storage(binding), t.dtype, t.shape, name=name)
         elif name in self.graph.initializers and self.producers.get(name) is None:
             buf = self.builder.constant_tensor(self.graph.initializers[name], t.value)
+            if name in self.evaluated:
+                buf.storage.name = ""
         elif t.value is not None:
             buf = self.builder.constant(t.dtype, t.shape, t.value)
             buf.name = name

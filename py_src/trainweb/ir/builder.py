@@ -147,8 +147,8 @@ class Builder:
 
     def constant_tensor(self, tensor: Tensor, value: tuple[Any, ...] | None = None) -> Buf:
         """A constant from a tensor; its data is not copied here, and stays in its file if it is large."""
-        data = tensor if isinstance(tensor, LazyTensor) and stays_outside(tensor) else memoryview(tensor.data)
-        storage = Storage(CONSTANTS, tensor.nbytes, data=data)
+        data = tensor if isinstance(tensor, LazyTensor) and stays_outside(tensor) else memoryview(tensor.data).cast("B")
+        storage = Storage(CONSTANTS, tensor.nbytes, data=data, name=tensor.name)
         return Buf(storage, tensor.dtype, tensor.shape, value, name=tensor.name)
 
     def constant_bytes(

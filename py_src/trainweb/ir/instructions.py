@@ -25,6 +25,8 @@ class Storage:
     data: bytes | memoryview | LazyTensor | None = None
     """Contents of a constant; a large one may stay in its file."""
     is_feed: bool = False
+    name: str = ""
+    """The tensor of the graph that a constant is; none if it may depend on the feeds."""
 
 
 @dataclass(eq=False, slots=True)

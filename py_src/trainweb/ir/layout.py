@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 4232462865
+FINGERPRINT: Final = 3537559823
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -75,7 +75,7 @@ TW_BAD_VALUE: Final = 22
 TW_LOOP_LIMIT: Final = 23
 TW_TRAPPED: Final = 30
 
-# Segments of kernel memory, in the order of a plan's segment table.
+# Segments of kernel memory, in the order of a plan's segment table. Only plans with large constants have the last one.
 ARENA: Final = 0
 CONSTANTS: Final = 1
 PARAMETERS: Final = 2
@@ -84,6 +84,7 @@ MOMENTUM0: Final = 4
 MOMENTUM1: Final = 5
 STATE: Final = 6
 PREPARED: Final = 7
+LARGE_CONSTANTS: Final = 8
 
 # Copies of segments that a session may have at a time: of before a batch of `fit`, a checked step, a step under way; of
 # the last good state of a fit, and of one that is gone back to after a trial.
@@ -269,7 +270,17 @@ FIT_LOSS_SUM: Final = 8
 FIT_ROWS: Final = 10
 FIT_WORDS: Final = 12
 
-SEGMENT_NAMES: Final = ("arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state", "prepared")
+SEGMENT_NAMES: Final = (
+    "arena",
+    "constants",
+    "parameters",
+    "gradients",
+    "momentum0",
+    "momentum1",
+    "state",
+    "prepared",
+    "large_constants",
+)
 
 # Types of the words, as `struct` calls them.
 STATE_TYPES: Final = {0: "I", 1: "f", 2: "q", 4: "f", 5: "I", 6: "q", 8: "q", 10: "Q", 12: "Q", 14: "I", 15: "I"}

@@ -262,7 +262,7 @@ class SessionCore:
             sum(sizes[segment] for segment in {m.segment for m in MOMENTS}),
             sizes[ARENA],
             sizes[PREPARED],
-            sum(len(p.words) for p in plans) + sum(map(len, {p.constants for p in plans})),
+            self.host.plan_bytes(),
             largest.full_bytes,
             largest.instructions,
             largest.flops,

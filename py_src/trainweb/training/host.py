@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from trainweb import messages
 from trainweb.backend.engine import MORE
-from trainweb.backend.plan import Constants, Plan, TensorPlace
+from trainweb.backend.plan import Plan, TensorPlace
 from trainweb.compiler.context import SEEN
 from trainweb.errors import FeedError
 from trainweb.ir.layout import (
     ARENA,
     CONSTANTS,
     COPY_STEP,
+    LARGE_CONSTANTS,
     PARAMETERS,
     PREPARED,
     SEGMENT_NAMES,
@@ -60,6 +61,7 @@ class LoadedPlan:
     plan: Plan
     ptr: int
     constants: int
+    large: int
     code_base: int
 
 
@@ -145,7 +147,7 @@ class PlanHost(SegmentMemory):
             raise engine.no_memory(engine.call("tw_missing"))
         try:
             for segment, nbytes in enumerate(segment_bytes):
-                if segment not in (ARENA, CONSTANTS):
+                if segment not in (ARENA, CONSTANTS, LARGE_CONSTANTS):
                     self._reserve(segment, STATE_BYTES if segment == STATE else nbytes)
         except BaseException:
             self.release()
@@ -187,13 +189,13 @@ class PlanHost(SegmentMemory):
         self.check()
         self._reserve(ARENA, plan.arena_bytes)
         self._reserve(PREPARED, plan.prepared_bytes)
-        loaded = LoadedPlan(plan, 0, 0, 0)
+        loaded = LoadedPlan(plan, 0, 0, 0, 0)
         try:
             loaded.code_base = self.engine.load_code(plan.code) if plan.code else 0
-            loaded.constants = self._constants(plan.constants)
+            self._load_constants(loaded)
             loaded.ptr = self.engine.alloc(len(plan.words))
             self.engine.write(loaded.ptr, plan.words)
-            self.demand("tw_session_load", loaded.ptr, loaded.constants, loaded.code_base, is_step)
+            self.demand("tw_session_load", loaded.ptr, loaded.constants, loaded.large, loaded.code_base, is_step)
         except BaseException:
             self._drop(loaded)
             raise
@@ -204,16 +206,24 @@ class PlanHost(SegmentMemory):
         self.loaded.append(loaded)
         return loaded
 
-    def _constants(self, constants: Constants) -> int:
-        """Address of constants; equal ones are there once."""
-        if not constants:
-            return 0
-        for loaded in self.loaded:
-            if loaded.plan.constants == constants:
-                return loaded.constants
-        ptr = self.engine.alloc(len(constants))
+    def _load_constants(self, loaded: LoadedPlan) -> None:
+        """Write the constants of a plan; blocks of equal ones are there once."""
+        plan = loaded.plan
+        if plan.constants:
+            same = (other.constants for other in self.loaded if other.plan.constants == plan.constants)
+            loaded.constants = next(same, 0) or self._write([(0, plan.constants)], len(plan.constants))
+        if plan.large:
+            held = next((other for other in self.loaded if other.plan.large == plan.large), None)
+            if held is None:
+                loaded.large = self._write(plan.large.pieces(), len(plan.large))
+            else:
+                loaded.large, plan.large = held.large, held.plan.large
+
+    def _write(self, pieces: Iterable[tuple[int, bytes | bytearray | memoryview]], nbytes: int) -> int:
+        """Return the address of a new block with these pieces at their offsets."""
+        ptr = self.engine.alloc(nbytes)
         try:
-            for offset, piece in constants.pieces():
+            for offset, piece in pieces:
                 self.engine.write(ptr + offset, piece)
         except BaseException:
             self.engine.free(ptr)
@@ -223,10 +233,17 @@ class PlanHost(SegmentMemory):
     def _drop(self, loaded: LoadedPlan) -> None:
         """Free what a plan has that the session did not take over."""
         self.engine.free(loaded.ptr)
-        if all(loaded.constants != other.constants for other in self.loaded):
-            self.engine.free(loaded.constants)
+        shared = {block for other in self.loaded for block in (other.constants, other.large)}
+        for block in {loaded.constants, loaded.large} - shared:
+            self.engine.free(block)
         if loaded.code_base:
             self.engine.unload_code(loaded.code_base)
+
+    def plan_bytes(self) -> int:
+        """Bytes of the plans and their constants."""
+        blocks = {loaded.constants: len(loaded.plan.constants) for loaded in self.loaded}
+        blocks |= {loaded.large: len(loaded.plan.large) for loaded in self.loaded}
+        return sum(len(loaded.plan.words) for loaded in self.loaded) + sum(blocks.values())
 
     def unload(self, loaded: LoadedPlan) -> None:
         """Give back what a plan takes of kernel memory, and its generated functions."""
@@ -365,8 +382,8 @@ class PlanHost(SegmentMemory):
 
     def address(self, slot: TensorPlace, loaded: LoadedPlan) -> int:
         """Return the address of a slot of a loaded plan."""
-        base = loaded.constants if slot.segment == CONSTANTS else self.bases[slot.segment]
-        return base + slot.offset
+        own = {CONSTANTS: loaded.constants, LARGE_CONSTANTS: loaded.large}
+        return own.get(slot.segment, self.bases[slot.segment]) + slot.offset
 
     def release(self) -> None:
         """Free everything; harmless when repeated."""

@@ -38,7 +38,8 @@ export const TW_BAD_VALUE = 22;
 export const TW_LOOP_LIMIT = 23;
 export const TW_TRAPPED = 30;
 
-// Segments of kernel memory, in the order of a plan's segment table.
+// Segments of kernel memory, in the order of a plan's segment table. Only plans with large
+// constants have the last one.
 export const ARENA = 0;
 export const CONSTANTS = 1;
 export const PARAMETERS = 2;
@@ -47,6 +48,7 @@ export const MOMENTUM0 = 4;
 export const MOMENTUM1 = 5;
 export const STATE = 6;
 export const PREPARED = 7;
+export const LARGE_CONSTANTS = 8;
 
 // Copies of segments that a session may have at a time: of before a batch of `fit`, a checked step,
 // a step under way; of the last good state of a fit, and of one that is gone back to after a trial.
@@ -133,4 +135,4 @@ export const FIT_LOSS_SUM = 8;
 export const FIT_ROWS = 10;
 export const FIT_WORDS = 12;
 
-export const SEGMENT_NAMES: readonly string[] = ["arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state", "prepared"];
+export const SEGMENT_NAMES: readonly string[] = ["arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state", "prepared", "large_constants"];

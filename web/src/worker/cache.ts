@@ -11,7 +11,6 @@ import {
   withLargeConstants,
   withPlans,
   withSegments,
-  type BundlePlan,
   type RawBundle,
   type RawPlan,
   type SegmentSize,
@@ -98,8 +97,8 @@ export class BundleCache {
   }
 
   /** Keep a plan, too. */
-  add(raw: RawPlan, plan: BundlePlan, read: ReadFile): void {
-    this.#unwritten.push(withLargeConstants(raw, plan, read));
+  add(raw: RawPlan, read: ReadFile): void {
+    this.#unwritten.push(withLargeConstants(raw, read));
     this.#due = performance.now() + PATIENCE_MS;
     this.#timer ??= setTimeout(() => this.#tick(), QUIET_MS);
   }

@@ -2,7 +2,7 @@
 
 import type { MaybePromise } from "../wire/protocol.js";
 import type { SessionCalls } from "../wire/session-calls.js";
-import type { BundlePlan, RawPlan } from "./bundle/bundle.js";
+import type { RawPlan } from "./bundle/bundle.js";
 import type { MemoryOptions, ReadFile } from "./plan-memory.js";
 
 /** Options of a session. */
@@ -14,7 +14,7 @@ export interface CoreOptions extends MemoryOptions {
 }
 
 /** Called with each plan that Python compiled for the session. */
-export type PlanListener = (raw: RawPlan, plan: BundlePlan, read: ReadFile) => void;
+export type PlanListener = (raw: RawPlan, read: ReadFile) => void;
 
 /** The calls of a session in the worker: one that is missing does not compile. */
 export type CallTable = {

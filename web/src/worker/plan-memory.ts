@@ -9,6 +9,7 @@ import {
   HEADER_POSITION,
   HEADER_VALUE,
   HEADER_WORDS,
+  LARGE_CONSTANTS,
   MOMENTUM0,
   MOMENTUM1,
   PREPARED,
@@ -20,7 +21,7 @@ import type { SessionCalls } from "../engine/kernels.js";
 import { streamBlob } from "../python/given-files.js";
 import { EngineError, FeedError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
-import type { BundlePlan, KeptValue, TensorPlace, SegmentStart } from "./bundle/bundle.js";
+import type { BundlePlan, KeptValue, LargeConstant, TensorPlace, SegmentStart } from "./bundle/bundle.js";
 import { nextTask } from "./tasks.js";
 import { disassemble, type KernelDescription } from "./disassembly.js";
 
@@ -58,7 +59,9 @@ export interface Kernels {
 export interface LoadedPlan {
   readonly plan: BundlePlan;
   readonly ptr: number;
+  /** Addresses of its constants and large constants; 0: it has none. */
   readonly constants: number;
+  readonly large: number;
   /** Table slot of its generated functions; 0: it has none. */
   readonly codeBase: number;
 }
@@ -167,9 +170,14 @@ export class PlanMemory {
   /** Bytes of plans and their constants. */
   get planBytes(): number {
     const loaded = [...this.#loaded.values()];
-    const constants = new Map(loaded.map(({ constants: at, plan }) => [at, plan.constantBytes]));
-    const words = loaded.reduce((sum, { plan }) => sum + plan.words.length, 0);
-    return [...constants.values()].reduce((sum, nbytes) => sum + nbytes, words);
+    const blocks = new Map(
+      loaded.flatMap(({ plan, ptr, constants, large }) => [
+        [ptr, plan.words.length],
+        [constants, plan.constants.length],
+        [large, plan.largeBytes],
+      ]),
+    );
+    return [...blocks.values()].reduce((sum, nbytes) => sum + nbytes, 0);
   }
 
   /** The values of plans in the segment of prepared values. */
@@ -235,18 +243,18 @@ export class PlanMemory {
     }
     const engine = this.#engine;
     const codeBase = plan.code.length === 0 ? 0 : engine.loadCode(plan.code);
-    let constants = 0;
-    let ptr = 0;
+    let [constants, large, ptr] = [0, 0, 0];
     try {
-      constants = this.#constantsOf(plan, read);
+      constants = this.#constantsOf(plan);
+      large = this.#largeOf(plan, read);
       ptr = engine.alloc(plan.words.length);
       engine.write(ptr, plan.words);
-      this.demand("tw_session_load", ptr, constants, codeBase, Number(plan.signature.length > 0));
+      this.demand("tw_session_load", ptr, constants, large, codeBase, Number(plan.signature.length > 0));
     } catch (error) {
-      this.#drop({ plan, ptr, constants, codeBase });
+      this.#drop({ plan, ptr, constants, large, codeBase });
       throw error;
     }
-    const loaded = { plan, ptr, constants, codeBase };
+    const loaded = { plan, ptr, constants, large, codeBase };
     for (const [name, offset, nbytes] of plan.kept) {
       // The former owner of the place may have left words there.
       if (name.startsWith(SEEN)) {
@@ -258,8 +266,9 @@ export class PlanMemory {
   }
 
   /** Address of a feed or result of a plan. */
-  addressOf({ constants }: LoadedPlan, { segment, offset }: TensorPlace): number {
-    return (segment === CONSTANTS ? constants : this.call("tw_session_base", segment)) + offset;
+  addressOf({ constants, large }: LoadedPlan, { segment, offset }: TensorPlace): number {
+    const own = { [CONSTANTS]: constants, [LARGE_CONSTANTS]: large }[segment];
+    return (own ?? this.call("tw_session_base", segment)) + offset;
   }
 
   /** @throws what the status of a run means, when it is not 0 */
@@ -413,19 +422,37 @@ export class PlanMemory {
   }
 
   /** Address of a plan's constants; equal ones are there once. */
-  #constantsOf(plan: BundlePlan, read: ReadFile): number {
-    if (plan.constantBytes === 0) {
+  #constantsOf({ constants }: BundlePlan): number {
+    if (constants.length === 0) {
       return 0;
     }
-    const held = [...this.#loaded.values()].find((one) => sameConstants(one.plan, plan));
+    const held = [...this.#loaded.values()].find((one) => sameBytes(one.plan.constants, constants));
     if (held !== undefined) {
       return held.constants;
     }
-    const ptr = this.#engine.alloc(plan.constantBytes);
+    const ptr = this.#engine.alloc(constants.length);
+    this.#engine.write(ptr, constants);
+    return ptr;
+  }
+
+  /** Address of a plan's large constants; equal ones are there once. */
+  #largeOf({ large, largeBytes }: BundlePlan, read: ReadFile): number {
+    if (largeBytes === 0) {
+      return 0;
+    }
+    const held = [...this.#loaded.values()].find((one) => sameLarge(one.plan.large, large));
+    if (held !== undefined) {
+      return held.large;
+    }
+    const ptr = this.#engine.alloc(largeBytes);
     try {
-      this.#engine.write(ptr, plan.constants);
-      for (const { offset, nbytes, file, start } of plan.large) {
-        read(file, start, this.#engine.view(ptr + offset, nbytes));
+      for (const { offset, nbytes, file, start, data } of large) {
+        const target = this.#engine.view(ptr + offset, nbytes);
+        if (data === null) {
+          read(file, start, target);
+        } else {
+          target.set(data);
+        }
       }
       return ptr;
     } catch (error) {
@@ -443,11 +470,10 @@ export class PlanMemory {
   }
 
   /** Free what a plan has that the session did not take over. */
-  #drop({ ptr, constants, codeBase }: LoadedPlan): void {
+  #drop({ ptr, constants, large, codeBase }: LoadedPlan): void {
     this.#engine.free(ptr);
-    if (![...this.#loaded.values()].some((one) => one.constants === constants)) {
-      this.#engine.free(constants);
-    }
+    const shared = new Set([...this.#loaded.values()].flatMap((one) => [one.constants, one.large]));
+    [constants, large].filter((block) => !shared.has(block)).forEach((block) => this.#engine.free(block));
     if (codeBase !== 0) {
       this.#engine.unloadCode(codeBase);
     }
@@ -470,6 +496,14 @@ function needOf(plan: BundlePlan, segment: number): number {
   return segment === ARENA ? plan.arenaBytes : segment === PREPARED ? plan.preparedBytes : 0;
 }
 
-function sameConstants(a: BundlePlan, b: BundlePlan): boolean {
-  return JSON.stringify(a.large) === JSON.stringify(b.large) && sameBytes(a.constants, b.constants);
+function sameLarge(a: readonly LargeConstant[], b: readonly LargeConstant[]): boolean {
+  const places = (large: readonly LargeConstant[]): string =>
+    String(large.flatMap(({ offset, nbytes, file, start, data }) => [offset, nbytes, file, data === null ? start : 0]));
+  return (
+    places(a) === places(b) &&
+    a.every(({ data }, k) => {
+      const other = b[k]?.data ?? null;
+      return data === other || (data !== null && other !== null && sameBytes(data, other));
+    })
+  );
 }

@@ -337,7 +337,7 @@ export class SessionCore implements CallTable, PlanSource {
       : this.#owner;
     const plan = parsePlan(raw, owner, this.#kernels.fingerprint);
     if (!isForward(kind)) {
-      this.#onPlan(raw, plan, this.readFile);
+      this.#onPlan(raw, this.readFile);
     }
     return plan;
   }

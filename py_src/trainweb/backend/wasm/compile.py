@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trainweb import messages
 from trainweb.backend.plan import Plan
 from trainweb.backend.wasm.encode import encode
-from trainweb.backend.wasm.memory import place
+from trainweb.backend.wasm.memory import place, place_constants
 from trainweb.ir.instructions import Buf, Instruction, Storage
 from trainweb.ir.program import Program
 
@@ -19,13 +19,14 @@ def workspace_bytes(
     inner: frozenset[Storage] | None = None,
 ) -> int:
     """Return the bytes of workspace that these instructions take (`Backend`)."""
-    return place(instructions, feeds, outputs, inner)[0]
+    return place(instructions, feeds, outputs, inner)
 
 
 def compile_program(program: Program, segment_bytes: Sequence[int], arena_limit: int) -> Plan:
     """Place the storages of a program and encode its instructions (`Backend`)."""
     instructions, feeds, outputs = program.instructions, program.feeds, program.outputs
-    arena_bytes, constants = place(instructions, feeds, outputs)
+    arena_bytes = place(instructions, feeds, outputs)
     if arena_bytes > arena_limit:
         raise messages.ARENA_LIMIT(nbytes=arena_bytes, limit=arena_limit)
-    return encode(instructions, feeds, outputs, arena_bytes, constants, segment_bytes)
+    constants, large = place_constants(instructions, outputs)
+    return encode(instructions, feeds, outputs, arena_bytes, constants, large, segment_bytes)

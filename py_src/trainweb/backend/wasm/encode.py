@@ -6,7 +6,7 @@ import struct
 from collections.abc import Sequence
 from math import prod
 
-from trainweb.backend.plan import Constants, Plan, TensorPlace
+from trainweb.backend.plan import LargeConstants, Plan, TensorPlace
 from trainweb.backend.wasm.chunks import GRAIN_ELEMENTS, chunk_elements
 from trainweb.backend.wasm.codegen import FunctionSpec, emit_module
 from trainweb.ir.expr import text_of
@@ -25,6 +25,7 @@ from trainweb.ir.layout import (
     HEADER_TOTAL_WORDS,
     HEADER_VERSION,
     HEADER_WORDS,
+    LARGE_CONSTANTS,
     PLAN_MAGIC,
     PLAN_NO_BUFFER,
     PLAN_VERSION,
@@ -46,7 +47,8 @@ def encode(
     feeds: Sequence[Buf],
     outputs: Sequence[Buf],
     arena_bytes: int,
-    constants: Constants,
+    constants: bytes,
+    large: LargeConstants,
     segment_bytes: Sequence[int],
 ) -> Plan:
     """Turn placed instructions into a Plan.
@@ -61,8 +63,8 @@ def encode(
     instructions = written_out(instructions)
     for instruction in instructions:
         encoder.add(instruction)
-    sizes = [arena_bytes, len(constants), *segment_bytes[2:]]
-    segments = [(0, size, 0 if k == CONSTANTS else PLAN_WRITABLE) for k, size in enumerate(sizes)]
+    sizes = [arena_bytes, len(constants), *segment_bytes[2:LARGE_CONSTANTS], *([len(large)] if large else [])]
+    segments = [(0, size, 0 if k in (CONSTANTS, LARGE_CONSTANTS) else PLAN_WRITABLE) for k, size in enumerate(sizes)]
     buffers = list(encoder.buffers)
     n_code = len(encoder.code)
     total = HEADER_WORDS + SEGMENT_WORDS * len(segments) + BUFFER_WORDS * len(buffers) + 2 * n_code
@@ -81,6 +83,7 @@ def encode(
     return Plan(
         struct.pack(f"<{len(words)}I", *words),
         constants,
+        large,
         emit_module(list(encoder.specs)) if encoder.specs else b"",
         len(encoder.specs),
         arena_bytes,

@@ -1,4 +1,4 @@
-"""Places every storage: arena offsets by liveness, constants one after the other."""
+"""Places every storage: arena offsets by liveness, constants one after the other, large ones in a segment apart."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from math import prod
 
-from trainweb.backend.plan import Constants
+from trainweb.backend.plan import LargeConstants
 from trainweb.ir.arena import Arena, align
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
-from trainweb.ir.layout import ARENA, CONSTANTS
-from trainweb.model.lazy import LazyTensor
+from trainweb.ir.layout import ARENA, CONSTANTS, LARGE_CONSTANTS
+from trainweb.model.lazy import LARGE, LazyTensor
 
 
 @dataclass(eq=False, slots=True)
@@ -32,14 +32,8 @@ def place(
     feeds: Sequence[Buf],
     outputs: Sequence[Buf],
     inner: frozenset[Storage] | None = None,
-) -> tuple[int, Constants]:
-    """Give every storage an offset, of the arena only the storages of `inner` if it is given.
-
-    Returns
-    -------
-    arena_bytes, constants
-        Size of the arena, and the contents of the constants segment.
-    """
+) -> int:
+    """Give every storage of the arena an offset, or only those of `inner`; returns the size of the arena."""
     allocations = _allocations(instructions, feeds, outputs, inner)
     size = _place_in_order(allocations)
     if size > _needed_at_once(allocations):
@@ -53,7 +47,7 @@ def place(
     for t in allocations:
         for s in t.storages:
             s.offset = t.offset
-    return size, _constants(instructions, outputs)
+    return size
 
 
 def _allocations(
@@ -210,19 +204,23 @@ def _in_place_donor(
     return None
 
 
-def _constants(instructions: Sequence[Instruction], outputs: Sequence[Buf]) -> Constants:
-    blob, large = bytearray(), []
+def place_constants(instructions: Sequence[Instruction], outputs: Sequence[Buf]) -> tuple[bytes, LargeConstants]:
+    """Give every constant its segment and offset; returns the contents of the two segments.
+
+    Large constants that are tensors of the graph lie in the order of their names, so that all plans that read the same
+    ones share them.
+    """
+    blob, large, end = bytearray(), [], 0
     storages = [b.storage for b in [*(b for i in instructions for b in i.reads), *outputs]]
     constants = dict.fromkeys(s for s in storages if s.segment == CONSTANTS)
+    for s in sorted(constants, key=lambda s: s.name):
+        if isinstance(s.data, LazyTensor) or (s.data and s.name and s.nbytes >= LARGE):
+            s.segment, s.offset = LARGE_CONSTANTS, align(end)
+            end = s.offset + s.nbytes
+            large.append((s.offset, s.data))
     for s in constants:
-        if not isinstance(s.data, LazyTensor):
+        if not isinstance(s.data, LazyTensor) and s.segment == CONSTANTS:
             blob += bytes(align(len(blob)) - len(blob))
             s.offset = len(blob)
             blob += s.data or b""
-    end = len(blob)
-    for s in constants:
-        if isinstance(s.data, LazyTensor):
-            s.offset = align(end)
-            end = s.offset + s.nbytes
-            large.append((s.offset, s.data))
-    return Constants(bytes(blob), tuple(large))
+    return bytes(blob), LargeConstants(tuple(large))

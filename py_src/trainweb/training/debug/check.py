@@ -387,7 +387,7 @@ def _try(
     if built.graphs[2] is not None:
         models.compile_optimizer()
     fixed = sum(nbytes for k, nbytes in enumerate(models.segment_bytes) if k >= PARAMETERS)
-    report.peak_bytes = plan.arena_bytes + len(plan.constants) + len(plan.words) + fixed
+    report.peak_bytes = plan.arena_bytes + len(plan.constants) + len(plan.large) + len(plan.words) + fixed
     report.flops = plan.flops
     report.feeds = [Feed(name, t.dtype, list(t.shape)) for name, t in types.items()]
     named = zip(("requires_grad", "frozen_params", "loss", "optimizer"), choices, strict=True)

@@ -29,6 +29,7 @@ from trainweb.ir.layout import PARAMETERS, STATE, STATE_WORDS
 from trainweb.ir.shapes import TensorType
 from trainweb.metrics import Described, make_metric, request_of
 from trainweb.model.graph import Tensor, Value
+from trainweb.model.lazy import LazyTensor
 from trainweb.ops.frame.infer import folded_elements
 from trainweb.ops.optim.operators import LIMITS
 from trainweb.training.models import CLIP_LIMITS, Feeds, SessionModels, base_of
@@ -154,18 +155,13 @@ def plan_json(
         ]
 
     cost = plan.recomputation
-    large = [
-        [offset, place.index, place.offset, place.nbytes]
-        for offset, place in ((offset, tensor.place) for offset, tensor in plan.constants.large)
-        if place is not None
-    ]
+    large = [[offset, *_large_json(part, blobs)] for offset, part in plan.large.parts]
     return {
         "kind": kind,
         "overwrite": overwrite,
         "signature": [_feed_json(n, t) for n, t in feeds.items()],
         "words": blobs.add(plan.words),
-        "constants": blobs.add(plan.constants.data),
-        # Copied from the session's files; plans for the page may have such constants, plans of a bundle do not.
+        "constants": blobs.add(plan.constants),
         "large": large,
         "code": blobs.add(plan.code),
         "arenaBytes": plan.arena_bytes,
@@ -182,6 +178,17 @@ def plan_json(
             "share": cost.share,
         },
     }
+
+
+def _large_json(part: bytes | memoryview | LazyTensor, blobs: Blobs) -> list[int]:
+    """File, offset and bytes of a large constant.
+
+    Plans for the page may name files of the session. In all others, the file is -1, and the bytes are in `blobs`.
+    """
+    if isinstance(part, LazyTensor):
+        assert part.place is not None
+        return [part.place.index, part.place.offset, part.place.nbytes]
+    return [-1, *blobs.add(bytes(part))]
 
 
 def _feed_json(name: str, t: TensorType) -> Header:

@@ -11,6 +11,7 @@ import {
   HEADER_N_INSTRUCTIONS,
   HEADER_N_SEGMENTS,
   HEADER_WORDS,
+  LARGE_CONSTANTS,
   PLAN_MAGIC,
   PLAN_VERSION,
   PREPARED,
@@ -33,6 +34,8 @@ const PREFIX_BYTES = 64;
 const HASH = { start: 16, end: 48 };
 
 const N_SEGMENTS = SEGMENT_NAMES.length;
+/** The file of a large constant that is in the bundle itself. */
+const IN_BLOBS = -1;
 const PLAN_KINDS = ["train", "eval", "optimizer", "scheduler", "clip", "inference", "predict"] as const;
 type BaseKind = (typeof PLAN_KINDS)[number];
 /** An eval step that sums up metrics: they are named behind it, as `request_of` of trainweb/metrics.py does. */
@@ -90,14 +93,15 @@ export interface Recomputation {
   readonly share: number;
 }
 
-/** A constant that lies in a file that the session was made of. */
+/** A large constant. */
 export interface LargeConstant {
-  /** Its offset in the segment of constants. */
+  /** Its offset in their segment. */
   readonly offset: number;
   readonly nbytes: number;
+  /** The file that the session was made of in which it lies, from `start` on; -1: its bytes are `data`. */
   readonly file: number;
-  /** Its offset in the file. */
   readonly start: number;
+  readonly data: Uint8Array | null;
 }
 
 export interface BundlePlan {
@@ -107,10 +111,9 @@ export interface BundlePlan {
   readonly signature: readonly FeedType[];
   readonly words: Uint8Array;
   readonly constants: Uint8Array;
-  /** Further constants behind these, if Python made the plan just now. */
   readonly large: readonly LargeConstant[];
-  /** Size of the segment of constants. */
-  readonly constantBytes: number;
+  /** Size of the segment of large constants. */
+  readonly largeBytes: number;
   readonly code: Uint8Array;
   readonly arenaBytes: number;
   /** Size of the segment of values kept from run to run. */
@@ -205,7 +208,7 @@ export function parseBundle({ header, blobs }: RawBundle<Uint8Array | Blob>, fin
   const plans = reader.list(root["plans"], "plans", (plan, where) =>
     readPlan(reader, plan, where, session, fingerprint),
   );
-  if (plans.some(({ large }) => large.length > 0)) {
+  if (plans.some(({ large }) => large.some(({ file }) => file !== IN_BLOBS))) {
     throw malformed("a plan has constants in other files");
   }
   const keys = plans.map((plan) => planKey(plan.kind, plan.overwrite, plan.signature));
@@ -312,12 +315,15 @@ export async function joinBundle({ header, blobs }: RawBundle): Promise<Uint8Arr
   return bytes;
 }
 
+/** Offset in its segment, file, offset in the file and bytes of a large constant; file -1: it is among the blobs. */
+type RawLarge = readonly [offset: number, file: number, start: number, nbytes: number];
+
 /** A plan's JSON, and the bytes that it refers to. */
 export interface RawPlan extends RawBundle {
   readonly header: {
     readonly words: ByteRange;
     readonly constants: ByteRange;
-    readonly large: readonly unknown[];
+    readonly large: readonly RawLarge[];
     readonly code: ByteRange;
   };
 }
@@ -328,21 +334,27 @@ export interface RawPlan extends RawBundle {
  * @param read - fills a target with bytes of a file
  */
 export function withLargeConstants(
-  raw: RawPlan,
-  { constants, large, constantBytes }: BundlePlan,
+  { header, blobs }: RawPlan,
   read: (file: number, start: number, target: Uint8Array) => void,
 ): RawPlan {
-  if (large.length === 0) {
-    return raw;
-  }
-  const end = aligned(raw.blobs.length);
-  const blobs = new Uint8Array(end + constantBytes);
-  blobs.set(raw.blobs);
-  blobs.set(constants, end);
-  for (const { offset, nbytes, file, start } of large) {
-    read(file, start, blobs.subarray(end + offset, end + offset + nbytes));
-  }
-  return { header: { ...raw.header, large: [], constants: [end, constantBytes] }, blobs };
+  let end = aligned(blobs.length);
+  const large = header.large.map(([offset, file, start, nbytes]): RawLarge => {
+    if (file === IN_BLOBS) {
+      return [offset, file, start, nbytes];
+    }
+    const at = end;
+    end = aligned(end + nbytes);
+    return [offset, IN_BLOBS, at, nbytes];
+  });
+  const all = new Uint8Array(end);
+  all.set(blobs);
+  header.large.forEach(([, file, start, nbytes], index) => {
+    if (file !== IN_BLOBS) {
+      const [, , at] = large[index] as RawLarge;
+      read(file, start, all.subarray(at, at + nbytes));
+    }
+  });
+  return { header: { ...header, large }, blobs: all };
 }
 
 /** A bundle with more plans. */
@@ -355,11 +367,12 @@ export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[
   }
   const joined = new Uint8Array(size);
   joined.set(blobs);
-  const added = plans.map(({ header: { words, constants, code, ...rest }, blobs: own }, index) => {
+  const added = plans.map(({ header: { words, constants, code, large: parts, ...rest }, blobs: own }, index) => {
     const start = starts[index] as number;
     joined.set(own, start);
     const moved = ([offset, length]: ByteRange): ByteRange => [start + offset, length];
-    return { ...rest, text: undefined, words: moved(words), constants: moved(constants), code: moved(code) };
+    const large = parts.map(([offset, file, at, nbytes]): RawLarge => [offset, file, start + at, nbytes]);
+    return { ...rest, large, text: undefined, words: moved(words), constants: moved(constants), code: moved(code) };
   });
   const root = header as { readonly plans: readonly unknown[] };
   return { header: { ...root, plans: [...root.plans, ...added] }, blobs: joined };
@@ -553,15 +566,16 @@ function readPlan(
   }
   const words = reader.keep(fields["words"], `${where}.words`);
   const constants = reader.keep(fields["constants"], `${where}.constants`);
-  const large = readLarge(reader, fields["large"] ?? [], `${where}.large`);
-  const constantBytes = Math.max(constants.length, ...large.map(({ offset, nbytes }) => offset + nbytes));
+  const large = readLarge(reader, fields["large"], `${where}.large`);
+  const largeBytes = Math.max(0, ...large.map(({ offset, nbytes }) => offset + nbytes));
   const arenaBytes = reader.integer(fields["arenaBytes"], `${where}.arenaBytes`);
   const preparedBytes = reader.integer(fields["preparedBytes"], `${where}.preparedBytes`);
-  const instructions = checkWords(words, where, fingerprint);
+  const instructions = checkWords(words, where, fingerprint, largeBytes > 0 ? N_SEGMENTS : N_SEGMENTS - 1);
   const sizes = session.segments.map(({ bytes }) => bytes);
   sizes[ARENA] = arenaBytes;
   sizes[PREPARED] = preparedBytes;
-  sizes[CONSTANTS] = constantBytes;
+  sizes[CONSTANTS] = constants.length;
+  sizes[LARGE_CONSTANTS] = largeBytes;
   const slots = (name: string): TensorPlace[] =>
     reader.list(fields[name], `${where}.${name}`, (item, at) => readPlace(reader, item, at, sizes));
   const plan = {
@@ -571,7 +585,7 @@ function readPlan(
     words,
     constants,
     large,
-    constantBytes,
+    largeBytes,
     code: reader.keep(fields["code"], `${where}.code`),
     arenaBytes,
     preparedBytes,
@@ -595,9 +609,10 @@ function readLarge(reader: Reader, value: unknown, where: string): LargeConstant
     const [offset, file, start, nbytes] = reader.list(item, at, (one) => one);
     return {
       offset: reader.integer(offset, at),
-      file: reader.integer(file, at),
+      file: reader.integer(file, at, IN_BLOBS),
       start: reader.integer(start, at),
       nbytes: reader.integer(nbytes, at),
+      data: file === IN_BLOBS ? reader.keep([start, nbytes], at) : null,
     };
   });
 }
@@ -632,15 +647,15 @@ function readRecomputation(reader: Reader, value: unknown, where: string): Recom
 }
 
 /** Return the number of instructions that the plan declares; the verifier counts them. */
-function checkWords(words: Uint8Array, where: string, fingerprint: number): number {
-  const minimum = 4 * (HEADER_WORDS + N_SEGMENTS * SEGMENT_WORDS);
+function checkWords(words: Uint8Array, where: string, fingerprint: number, segments: number): number {
+  const minimum = 4 * (HEADER_WORDS + segments * SEGMENT_WORDS);
   if (words.length % 4 !== 0 || words.length < minimum) {
     throw malformed(`${where} has ${words.length} bytes of words`);
   }
   const view = new DataView(words.buffer, words.byteOffset, words.byteLength);
   const header = Array.from({ length: HEADER_WORDS }, (_, word) => view.getUint32(4 * word, true));
   const expected = [PLAN_MAGIC, PLAN_VERSION, words.length / 4, fingerprint];
-  if (String(header.slice(0, expected.length)) !== String(expected) || header[HEADER_N_SEGMENTS] !== N_SEGMENTS) {
+  if (String(header.slice(0, expected.length)) !== String(expected) || header[HEADER_N_SEGMENTS] !== segments) {
     throw malformed(`${where} is no plan of ${words.length / 4} words for these kernels`);
   }
   return header[HEADER_N_INSTRUCTIONS] as number;

@@ -14,7 +14,7 @@ export function segmentsFit(
   const moments = sizes.slice(GRADIENTS + 1, MOMENTUM1 + 1);
   // The segment of the second moment has the others, too.
   const isMoment = (bytes: number): boolean => bytes % 4 === 0 && bytes <= MOST_MOMENTS * 4 * trainableSize;
-  const expected = [0, 0, 4 * words, 4 * trainableSize, ...moments, 4 * STATE_WORDS, 0];
+  const expected = [0, 0, 4 * words, 4 * trainableSize, ...moments, 4 * STATE_WORDS, 0, 0];
   const hasRoom = !hasAverages || (moments.at(-1) ?? 0) >= 4 * trainableSize;
   return String(sizes) === String(expected) && sizes.length === SEGMENT_NAMES.length && moments.every(isMoment) && hasRoom;
 }

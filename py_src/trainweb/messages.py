@@ -417,10 +417,7 @@ MISSING_CLASSES = Message(
     "or shuffle the rows before.",
 )
 """A warning."""
-TWO_VALIDATIONS = Message(
-    errors.ModelError,
-    "Give validation data, or a share to split off, but not both.",
-)
+TWO_VALIDATIONS = Message(errors.ModelError, "Give validation data, or a share to split off, but not both.")
 METRICS_WITHOUT_DATA = Message(
     errors.ModelError,
     "Metrics need validation data: give validation_data or validation_split. train_metrics=True evaluates the training "
@@ -460,7 +457,10 @@ NOT_CAUSAL = Message(
 )
 SEQUENCE_TOO_LONG = Message(
     errors.ModelError,
-    "The model does not take {length} tokens, prompt and new ones together: {fault} Shorten the prompt or the answer.",
+    "The model does not take {length} tokens, prompt and new ones together: {fault} Shorten the prompt, or give fewer "
+    "'max_tokens'.",
+    "The model does not take {length} tokens, prompt and new ones together: {fault} Shorten the prompt, or give fewer "
+    "'maxTokens'.",
 )
 FIXED_TEXT = Message(
     errors.ModelError,
@@ -565,10 +565,7 @@ UNLIKE_OUTPUTS = Message(
     "Output {name!r} has the shapes {shapes} in different batches, which cannot be joined. "
     "Leave it out, or give all rows in one batch.",
 )
-TWO_RATES = Message(
-    errors.ModelError,
-    "The learning rate is {first} and, in '{where}', {second}. Give it once.",
-)
+TWO_RATES = Message(errors.ModelError, "The learning rate is {first} and, in '{where}', {second}. Give it once.")
 RATE_AND_SCHEDULE = Message(
     errors.ModelError,
     "'learning_rate' is given beside a schedule that already has rates. Leave out one of them.",

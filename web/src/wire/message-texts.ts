@@ -464,7 +464,7 @@ export const MESSAGES = {
   },
   SEQUENCE_TOO_LONG: {
     error: "ModelError",
-    text: "The model does not take {length} tokens, prompt and new ones together: {fault} Shorten the prompt or the answer.",
+    text: "The model does not take {length} tokens, prompt and new ones together: {fault} Shorten the prompt, or give fewer 'maxTokens'.",
   },
   LOGITS_NOT_FINITE: {
     error: "SessionError",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -269,3 +270,28 @@ def test_a_bundle_has_matrices_of_16_bits_where_python_wants_them(browser: Brows
     with open_js_page(browser, plain_site) as page:
         found = page.run(HALF_STEPS + body, ids=ids.tolist(), labels=labels.tolist())
     assert found == {"losses": expected, "isFinite": True}
+
+
+def test_a_frozen_matrix_of_float16_is_handed_out_after_its_file_is_freed(js: JsPage, plain_site: Site) -> None:
+    size = 3000  # more than a piece of 16 MiB, as large files are fetched
+    wide = np.sin(np.arange(size * size)).reshape(size, size).astype(np.float16)
+    nodes = [helper.make_node("MatMul", ["x", "wide"], ["z"]), helper.make_node("Add", ["z", "bias"], ["y"])]
+    edges = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, ["n", size]) for name in ("x", "y")]
+    tensors = [numpy_helper.from_array(v, n) for n, v in (("wide", wide), ("bias", np.zeros(size, np.float16)))]
+    graph = helper.make_graph(nodes, "g", edges[:1], edges[1:], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    plain_site.add("/floats/frozen.onnx", model)
+    found = js.run("""
+        const config = { loss: "MSELoss", frozenParams: ["wide"] };
+        const session = await TrainingSession.createFromModel("/floats/frozen.onnx", config);
+        const files = [await session.exportModelForInferencing(["y"]), (await session.artifacts()).checkpoint];
+        await session.release();
+        const hashes = await Promise.all(files.map((file) => crypto.subtle.digest("SHA-256", file)));
+        return hashes.map((hash) => Array.from(new Uint8Array(hash)));
+    """)
+    settings: dict[str, Any] = {"loss": "MSELoss", "frozen_params": ["wide"]}
+    with trainweb.TrainingSession.from_model(model, **settings) as session:
+        exported = session.export_model_for_inferencing(["y"])
+    files = (exported, build_artifacts(model, optimizer="AdamW", **settings).checkpoint)
+    assert found == [list(hashlib.sha256(file).digest()) for file in files]
+    assert all(wide.tobytes() in file for file in files)

@@ -115,10 +115,12 @@ class Trial:
         """A command in the copy."""
         return subprocess.run(command, cwd=self.tree, env=self.env, capture_output=True, text=True, timeout=timeout)
 
-    def build(self, file: str) -> None:
-        """Build the outputs of `file`."""
-        commands = {".c": [str(PYTHON), "wasm_kernels/build.py"], ".ts": ["node", "web/build.mjs", "--scripts"]}
-        commands |= {".def": commands[".c"], ".h": commands[".c"]}
+    def build(self, mutant: Mutant) -> None:
+        """Build the outputs of the file; a page has its Python in a snapshot."""
+        file, commands = mutant.file, {".c": [str(PYTHON), "wasm_kernels/build.py"]}
+        commands |= {".def": commands[".c"], ".h": commands[".c"], ".ts": ["node", "web/build.mjs", "--scripts"]}
+        if file.startswith("py_src/") and "tests/browser" in mutant.tests:
+            commands[".py"] = [str(PYTHON), "scripts/build.py"]
         if command := commands.get(Path(file).suffix):
             done = self.run(command)
             if done.returncode:
@@ -139,7 +141,7 @@ class Trial:
         """True if the tests of its subject fail with the mutant."""
         original = mutate(self.tree, mutant)
         try:
-            self.build(mutant.file)
+            self.build(mutant)
             return not self.tests_pass(mutant.tests)
         finally:
             (self.tree / mutant.file).write_text(original)
@@ -175,7 +177,7 @@ def try_all(trial: Trial, mutants: Sequence[Mutant]) -> list[str]:
                 wrong.append(f"survives: {mutant}\n    pytest {mutant.tests}")
             verdict = "noticed" if noticed else "equivalent" if mutant.equivalent else "SURVIVES"
             say(f"{verdict:<10} {time.monotonic() - start:5.0f} s  {mutant}")
-        trial.build(group[0].file)
+        trial.build(max(group, key=lambda mutant: "tests/browser" in mutant.tests))  # what the last one left
     return wrong
 
 

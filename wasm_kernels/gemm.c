@@ -11,7 +11,7 @@
 enum { LINE_FLOATS = 16 };
 
 /* Depth of a block and rows of A used at a time; the depth where steps of a row are apart, and floats of packed rows. */
-enum { GEMM_KC = 512, GEMM_MC = 384, COLUMNS_KC = 128, PACKED_KC = 256, PACKED_FLOATS = 64 << 10 };
+enum { GEMM_KC = 576, GEMM_MC = 384, COLUMNS_KC = 128, PACKED_KC = 256, PACKED_FLOATS = 64 << 10 };
 
 /* The destination of the tiles of one block of the depth. */
 typedef struct {

@@ -24,7 +24,7 @@ typedef struct {
 } gemm_problem;
 
 /* The part of a thread's workspace that a product takes; the rest is its caller's. */
-enum { GEMM_WORKSPACE_FLOATS = 81984 };
+enum { GEMM_WORKSPACE_FLOATS = 84032 };
 _Static_assert(GEMM_WORKSPACE_FLOATS * 4 <= THREAD_SCRATCH_BYTES, "gemm's workspace");
 
 /* A product with k > 0, on the calling thread. */

@@ -337,12 +337,12 @@ export class SessionCore implements CallTable, PlanSource {
       : this.#owner;
     const plan = parsePlan(raw, owner, this.#kernels.fingerprint);
     if (!isForward(kind)) {
-      this.#onPlan(raw, this.readFile);
+      this.#onPlan(raw);
     }
     return plan;
   }
 
-  readonly readFile: ReadFile = (file, start, target) => this.#models.readFile(file, start, target);
+  readonly readFile: ReadFile = (file, start, target) => this.#models.readGiven(file, start, target);
 
   #checkStep(kind: "train" | "eval"): void {
     if (kind === "eval" && !this.#bundle.hasEval) {

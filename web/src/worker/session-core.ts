@@ -115,7 +115,7 @@ export class SessionCore implements CallTable, PlanSource {
 
   /** The page's view of the session. */
   get info(): Omit<SessionInfo, "handle"> {
-    const { inputs, outputs, hasEval, hasOptimizer, hasAverages, compared, ownOutputs } = this.#bundle;
+    const { inputs, outputs, hasEval, hasOptimizer, optimizer, hasAverages, compared, ownOutputs } = this.#bundle;
     return {
       trainingInputNames: inputs.train.map(({ name }) => name),
       trainingOutputNames: outputs.train,
@@ -124,6 +124,8 @@ export class SessionCore implements CallTable, PlanSource {
       evalOutputNames: outputs.eval,
       hasEval,
       hasOptimizer,
+      optimizer,
+      sizes: [this.getParametersSize(false), this.getParametersSize(true)],
       hasAverages,
       compared,
       ownOutputs,

@@ -87,7 +87,7 @@ export class PythonModels {
   readonly #handle: number;
   /** Files that the models were read from, in the order of `givenOf`. */
   readonly #given: readonly number[];
-  /** Those of them that are still needed. */
+  /** The files that are still needed. */
   #files: readonly number[];
 
   private constructor(bridge: Bridge, handle: number, files: readonly number[]) {

@@ -316,10 +316,7 @@ export async function joinBundle({ header, blobs }: RawBundle): Promise<Uint8Arr
   return bytes;
 }
 
-/**
- * Offset in its segment, file among those of the session, offset in the file and bytes of a large constant; file -1: it is
- * among the blobs.
- */
+/** Offset in its segment, file of the session, offset in the file and bytes of a large constant; file -1: a blob. */
 type RawLarge = readonly [offset: number, file: number, start: number, nbytes: number];
 
 /** A plan's JSON, and the bytes that it refers to. */

@@ -211,6 +211,13 @@ def _add_quantize(commands: Commands) -> None:
     p.add_argument("model", help="forward ONNX model in float32")
     p.add_argument("--bits", type=int, choices=(4, 8), default=4, help="bits of each number; default 4")
     p.add_argument("--all", action="store_true", help="also quantize the last product, such as a head to train")
+    p.add_argument(
+        "--weights",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="safetensors files, or their index, with the weights that the model lacks",
+    )
     p.add_argument("--output", "-o", help="file to write; default MODEL.q4.onnx or MODEL.q8.onnx")
     p.set_defaults(run=_quantize)
 
@@ -220,9 +227,18 @@ def _quantize(args: argparse.Namespace) -> None:
     from trainweb.lora.quantize import quantize
 
     path = Path(args.output or f"{args.model.removesuffix('.onnx')}.q{args.bits}.onnx")
-    data = quantize(args.model, args.bits, only_frozen=not args.all)
+    weights = None if args.weights is None else [file for given in args.weights for file in _files_of(given)]
+    data = quantize(args.model, args.bits, only_frozen=not args.all, weights=weights)
     write_file_atomically(path, data)
     print(f"{path}: {len(data):,} bytes")
+
+
+def _files_of(weights: Path) -> list[Path]:
+    """The shards of an index; any other file itself."""
+    from trainweb.model.shards import shards
+
+    is_index = weights.suffix == ".json" and weights.is_file()
+    return [weights.parent / name for name in shards(weights)] if is_index else [weights]
 
 
 def _add_dims(p: argparse.ArgumentParser) -> None:

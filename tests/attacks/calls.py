@@ -530,7 +530,7 @@ CALLS: dict[str, PublicCall] = {
     ),
     "Dataset.fill_mean": PublicCall(lambda _: lambda names: table().fill_mean(names), lambda _: {"names": "x"}),
     "Dataset.fill_median": PublicCall(lambda _: lambda names: table().fill_median(names), lambda _: {"names": "x"}),
-    "quantize": plain(trainweb.quantize, model=two_products(), bits=8, only_frozen=True),
+    "quantize": plain(trainweb.quantize, model=two_products(), bits=8, only_frozen=True, weights=None),
     "Dataset.map": on(dataset, "map", function=lambda row: row),
     "Dataset.one_hot": PublicCall(lambda _: lambda names: table().one_hot(names), lambda _: {"names": "kind"}),
     "Dataset.prefetch": on(dataset, "prefetch", count=1),

@@ -80,6 +80,7 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], None]] = {
     "plan input dims": _set("plans", 0, "inputs", 0, "dims", to=[4, 20]),
     "plan output outside": _set("plans", 0, "outputs", 0, "offset", to=2**32 - 1),
     "plan output segment": _set("plans", 0, "outputs", 0, "segment", to=7),
+    "plan constants in a file": _set("plans", 0, "large", to=[[0, 0, 0, 0]]),
     "plan signature": _set("plans", 0, "signature", to=[]),
     "plan nodes": _set("plans", 0, "nodes", to=[None]),
     "fewer nodes than instructions": lambda h: h["plans"][2]["nodes"].pop(),

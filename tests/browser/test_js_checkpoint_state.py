@@ -11,6 +11,7 @@ from playwright.sync_api import Browser
 from tests.golden.calls.scenarios import X, Y
 from tests.python.test_quantize import network
 from tests.python.test_resume import feeds, net
+from tests.python.test_safetensors_beside import NAME, WEIGHT, file_of, graph_of
 
 import trainweb
 from trainweb.artifacts import LossType, OptimType, build_artifacts
@@ -203,15 +204,20 @@ def test_quantized_files_are_those_of_python(js: JsPage) -> None:
         f"""
         const model = new Uint8Array({json.dumps(list(model))});
         const whole = await quantize(model, 8, {{ onlyFrozen: false, as: "blob" }});
+        const graph = new Uint8Array({json.dumps(list(graph_of()))});
+        const weights = new Uint8Array({json.dumps(list(file_of({NAME: WEIGHT})))});
         const wrong = [[5], [4, {{ onlyFrozen: 1 }}], [4, {{ all: true }}]];
         return {{
             frozen: Array.from(await quantize(model)), whole: Array.from(new Uint8Array(await whole.arrayBuffer())),
+            beside: Array.from(await quantize(graph, 4, {{ onlyFrozen: false, weights }})),
             errors: await Promise.all(wrong.map((args) => failure(() => quantize(model, ...args)))),
         }};"""
     )
     assert bytes(found["frozen"]) == trainweb.quantize(model, 4)
     assert bytes(found["whole"]) == trainweb.quantize(model, 8, only_frozen=False)
     assert found["frozen"] != found["whole"]
+    beside = file_of({NAME: WEIGHT})
+    assert bytes(found["beside"]) == trainweb.quantize(graph_of(), 4, only_frozen=False, weights=beside)
     assert [(error["name"], error["message"]) for error in found["errors"][:2]] == [
         ("ModelError", "bits is 5; it must be 4 or 8."),
         ("TypeError", "'onlyFrozen' must be true or false, got a number."),

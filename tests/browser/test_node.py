@@ -249,3 +249,27 @@ def test_the_example_is_a_file_of_the_package_too() -> None:
     code = "import { readFileSync } from 'node:fs'; import { fileURLToPath } from 'node:url';"
     code += "console.log(readFileSync(fileURLToPath(import.meta.resolve('trainweb/first.onnx'))).toString('hex'));"
     assert bytes.fromhex(node(code).strip()) == FIRST_MODEL.read_bytes()
+
+
+def test_console_log_says_what_sessions_and_datasets_are() -> None:
+    code = """
+    import { Dataset, InferenceSession, Tensor, TrainingSession } from "trainweb";
+    const config = { loss: "CrossEntropyLoss", optimizer: "SGD", frozenParams: ["hidden.*"] };
+    const session = await TrainingSession.createFromModel("docs/first.onnx", config);
+    console.log(session);
+    console.log(`${await TrainingSession.create({ ...await session.artifacts(), optimizerModel: undefined })}`);
+    console.log(await InferenceSession.create("docs/first.onnx"));
+    const x = new Tensor("float32", new Float32Array(4800), [1200, 4]);
+    const data = Dataset.of({ x, y: new Array(1200).fill(1) });
+    console.log(data);
+    console.log(String(data.map((row) => row)));
+    console.log({ of: data.batch(8) });
+    """
+    assert node(code).splitlines() == [
+        "<TrainingSession: 82 parameters, 34 trainable, SGD>",
+        "<TrainingSession: 82 parameters, 34 trainable, no optimizer>",
+        "<InferenceSession: points float32[batch, 2] to logits float32[batch, 2]>",
+        "<Dataset: 1,200 rows of x float32[4], y float32[]>",
+        "<Dataset: stream of rows>",
+        "{ of: <Dataset: stream of batches> }",
+    ]

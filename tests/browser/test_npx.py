@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 from tests.python.test_quantize import network
+from tests.python.test_safetensors_beside import NAME, WEIGHT, file_of, graph_of
 
 from trainweb.cli import main
+from trainweb.lora.quantize import quantize
 
 from .conftest import require_built
 from .server import ROOT
@@ -74,6 +76,12 @@ def test_quantized_files_are_those_of_python(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     assert done.stdout == in_python("quantize", "model.onnx", "--bits", "8", "--all")
     assert written == (tmp_path / "model.q8.onnx").read_bytes()
+    (tmp_path / "graph.onnx").write_bytes(graph_of())
+    (tmp_path / "graph.safetensors").write_bytes(file_of({NAME: WEIGHT}))
+    words = ("quantize", "graph.onnx", "--all", "--weights", "graph.safetensors", "-o", "made.onnx")
+    done = npx(*words, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "made.onnx").read_bytes() == quantize(graph_of(), only_frozen=False, weights="graph.safetensors")
 
 
 def test_check_is_that_of_python() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from trainweb.lora import inject
 from trainweb.model.reader import read_model
 from trainweb.training.arrays import from_numpy, to_numpy
 from trainweb.training.inference import InferenceCore
+
+from .test_safetensors_beside import NAME, SHAPE, WEIGHT, file_of, graph_of
 
 RECORDED = Path(__file__).parents[1] / "golden" / "quantized"
 CASES = sorted(path.stem for path in RECORDED.glob("*.onnx"))
@@ -138,3 +141,36 @@ def test_the_command_line_writes_the_same_file(tmp_path: Path, capsys: pytest.Ca
     assert main(["quantize", str(path), "-o", str(tmp_path / "all.onnx"), "--all"]) == 0
     assert (tmp_path / "all.onnx").read_bytes() == trainweb.quantize(model, 4, only_frozen=False)
     assert "net.q8.onnx: " in capsys.readouterr().out
+
+
+def test_weights_beside_the_graph_are_quantized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one file, of shards and of their index: the file is that of the same model with its weights."""
+    whole = onnx.ModelProto.FromString(graph_of())
+    whole.graph.initializer[0].raw_data = WEIGHT.tobytes()
+    expected = trainweb.quantize(whole, 8, only_frozen=False)
+    assert abs(unpacked(onnx.ModelProto.FromString(expected), NAME, 8) - WEIGHT).max() < 0.05
+    monkeypatch.chdir(tmp_path)
+    Path("net.onnx").write_bytes(graph_of())
+    Path("one.safetensors").write_bytes(file_of({NAME: WEIGHT}))
+    Path("two.safetensors").write_bytes(file_of({"model.norm.weight": np.ones(3, np.float32)}))
+    index = {"weight_map": {NAME: "one.safetensors", "model.norm.weight": "two.safetensors"}}
+    Path("all.safetensors.index.json").write_text(json.dumps(index))
+    for files in (["one.safetensors"], ["two.safetensors", "one.safetensors"], ["all.safetensors.index.json"]):
+        assert main(["quantize", "net.onnx", "--bits", "8", "--all", "--weights", *files]) == 0
+        assert Path("net.q8.onnx").read_bytes() == expected
+        Path("net.q8.onnx").unlink()
+    assert trainweb.quantize(graph_of(), 8, only_frozen=False, weights="one.safetensors") == expected
+    x = np.ones((2, SHAPE[1]), np.float32)
+    np.testing.assert_allclose(results(expected, x=x), x @ WEIGHT.T, atol=0.5)
+
+
+def test_weights_that_fit_no_model_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, _ = network(turned=False, gemm=False)
+    weights = file_of({NAME: WEIGHT})
+    with pytest.raises(ModelError, match="every initializer of the model has data of its own"):
+        trainweb.quantize(model, weights=weights)
+    with pytest.raises(ModelError, match="the model is a Graph, which has its weights: give them to read_model"):
+        trainweb.quantize(read_model(model), weights=weights)
+    (tmp_path / "net.onnx").write_bytes(graph_of())
+    assert main(["quantize", str(tmp_path / "net.onnx"), "--weights", str(tmp_path / "gone.index.json")]) == 1
+    assert "gone.index.json" in capsys.readouterr().err

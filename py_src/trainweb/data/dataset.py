@@ -99,6 +99,12 @@ class Dataset:
         """
         self._skip(rounds)
 
+    def __repr__(self) -> str:
+        if self.columns is None:
+            return f"<Dataset: stream of {'batches' if self.is_batched else 'rows'}>"
+        inputs = ", ".join(f"{name} {column.dtype}{list(column.shape[1:])}" for name, column in self.columns.items())
+        return f"<Dataset: {len(self):,} rows of {inputs}>"
+
     def __len__(self) -> int:
         """Rows; TypeError where they are a stream."""
         if self.columns is None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
 from trainweb.arguments import path_of, warn
 from trainweb.generation.options import NEUTRAL, SAMPLED
 from trainweb.model.reader import read_model
+from trainweb.model.shards import read_object, shards
 from trainweb.model.weights import SPARE
 
 if TYPE_CHECKING:
@@ -56,21 +55,13 @@ class Pretrained:
             A file cannot be read.
         """
         folder = self.graph_path.parent
-        names = [WEIGHTS] if (folder / WEIGHTS).is_file() else self._shards(folder / INDEX)
+        names = [WEIGHTS] if (folder / WEIGHTS).is_file() else shards(folder / INDEX)
         spare = {f"{SPARE}{k}": str(folder / name) for k, name in enumerate(names)}
         return read_model(self.graph_path, external_data=spare, limits=limits)
 
-    def _shards(self, index: Path) -> list[str]:
-        """Names of the files that an index of weights lists."""
-        found = self._json(index).get("weight_map", {})
-        names: list[Any] = [*found.values()] if isinstance(found, dict) else [None]
-        if not all(isinstance(name, str) and Path(name).name == name not in ("", "..") for name in names):
-            raise messages.BAD_SHARDS(name=INDEX)
-        return sorted({*names})
-
     def generation(self) -> dict[str, Any]:
         """Default options of `generate`, from ``generation_config.json`` and ``config.json``."""
-        config = {**self._json(self.folder / "config.json"), **self._json(self.folder / "generation_config.json")}
+        config = {**read_object(self.folder / "config.json"), **read_object(self.folder / "generation_config.json")}
         return generation_of(config)
 
     def tokenizer(self) -> RepositoryTokenizer | None:
@@ -84,21 +75,9 @@ class Pretrained:
             warn("tokenizer.json is not read: tokenizers is not installed. Install that package, or give 'tokenizer'.")
             return None
         made = Tokenizer.from_file(str(path))
-        end = self._json(self.folder / "tokenizer_config.json").get("eos_token")
+        end = read_object(self.folder / "tokenizer_config.json").get("eos_token")
         text = end.get("content") if isinstance(end, dict) else end
         return RepositoryTokenizer(made, None if text is None else made.token_to_id(text))
-
-    def _json(self, path: Path) -> dict[str, Any]:
-        """The contents of a file, which need not exist."""
-        if not path.is_file():
-            return {}
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise messages.NOT_JSON(name=path.name, fault=str(error)) from error
-        if not isinstance(found, dict):
-            raise messages.NOT_JSON(name=path.name, fault=f"it has {type(found).__name__}, not an object")
-        return found
 
 
 def generation_of(config: Mapping[str, Any]) -> dict[str, Any]:

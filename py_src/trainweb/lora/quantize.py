@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainweb.arguments import checks_keywords, flag
 from trainweb.artifacts.recover import recover_parameters
@@ -29,7 +29,9 @@ LEAST_ELEMENTS = 4096
 
 
 @checks_keywords
-def quantize(model: bytes | str | Path | onnx.ModelProto | Graph, bits: int = 4, *, only_frozen: bool = True) -> bytes:
+def quantize(
+    model: bytes | str | Path | onnx.ModelProto | Graph, bits: int = 4, *, only_frozen: bool = True, weights: Any = None
+) -> bytes:
     """Quantize the weights of a float32 model to 4 or 8 bits.
 
     Products become MatMulNBits and tables of embeddings GatherBlockQuantized, which ONNX Runtime runs, too. Blocks of
@@ -44,6 +46,8 @@ def quantize(model: bytes | str | Path | onnx.ModelProto | Graph, bits: int = 4,
         Bits of a number.
     only_frozen : bool
         Keep the last product in float32, unless it is tied to a table: a head that may be trained whole.
+    weights : bytes, path, or a sequence of these, optional
+        Safetensors files with the weights that the model lacks, as `TrainingSession.from_model` takes them.
 
     Returns
     -------
@@ -53,12 +57,14 @@ def quantize(model: bytes | str | Path | onnx.ModelProto | Graph, bits: int = 4,
     Raises
     ------
     ModelError
-        `bits` is neither 4 nor 8, or no weight in float32 is large enough.
+        `bits` is neither 4 nor 8, no float32 weight is large enough, or `weights` belong to another model.
     """
     only_frozen = flag("only_frozen", only_frozen)
     if not isinstance(bits, int) or isinstance(bits, bool) or bits not in BLOCK_SIZES:
         raise ModelError(f"bits is {bits!r:.40}; it must be 4 or 8.")
-    graph = model if isinstance(model, Graph) else read_model(model)
+    if isinstance(model, Graph) and weights is not None:
+        raise ModelError("weights are given, but the model is a Graph, which has its weights: give them to read_model.")
+    graph = model if isinstance(model, Graph) else read_model(model, weights=weights)
     graph = recover_parameters(constants_to_initializers(graph)).copy()
     by_weight: dict[str, list[Layer]] = {}
     for layer in find_layers(graph):

@@ -155,10 +155,13 @@ def _weights(given: Any, external: Mapping[str, Any], limits: Limits) -> Weights
     limits = replace(limits, file_bytes=limits.arena_bytes)
     paths = (str, os.PathLike)
     names = [Path(one).name if isinstance(one, paths) else f"weights {k}" for k, one in enumerate(sources)]
-    return Weights((name, _open_model(one, limits)[0]) for name, one in zip(names, sources, strict=True))
+    files = (_open_model(one, limits, "file of weights")[0] for one in sources)
+    return Weights(zip(names, files, strict=True))
 
 
-def _open_model(source: Any, limits: Limits) -> tuple[bytes | memoryview | RangedFile, Path | None]:
+def _open_model(
+    source: Any, limits: Limits, what: str = "model"
+) -> tuple[bytes | memoryview | RangedFile, Path | None]:
     """A model, whose large tensors stay in its file or bytes, and its directory."""
     if isinstance(source, (str, os.PathLike)) and STAYS_OPEN:
         path = Path(source)
@@ -166,7 +169,7 @@ def _open_model(source: Any, limits: Limits) -> tuple[bytes | memoryview | Range
             status = path.stat()
             if stat.S_ISREG(status.st_mode) and HELD <= status.st_size <= limits.file_bytes:
                 return OpenFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path)), path.parent
-    data, directory = load_bytes(source, limits)
+    data, directory = load_bytes(source, limits, what)
     if isinstance(data, RangedFile) or len(data) < HELD:
         return data, directory
     return HeldFile(bytes(data)), directory

@@ -77,7 +77,7 @@ class Epoch:
 Event = Progress | Epoch
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class History:
     """The record of a fit.
 
@@ -98,6 +98,11 @@ class History:
     optimizer_steps: int = 0
     best_epoch: int | None = None
     ended: str = "done"
+
+    def __repr__(self) -> str:
+        last = [f"{name} {self[name][-1]:.4g}" for name in self.names() if self.epochs and self[name]]
+        counts = f"{len(self.epochs)} epochs, {len(self.losses)} batches, {self.optimizer_steps} optimizer steps"
+        return f"<History: {', '.join([counts, *last, self.ended])}>"
 
     def __getitem__(self, name: str) -> list[Any]:
         """A value of each epoch: "loss", "learning_rate", or the name of a metric with "val_" or "train_" before it.

@@ -103,6 +103,15 @@ class TrainingSession(SessionMethods, SessionTasks, metaclass=Hiding, hidden=("c
             state, *graphs, check_numerics=checked.checks_numerics, log=Log(checked), **settings
         )
 
+    def __repr__(self) -> str:
+        if (core := getattr(self, "_core", None)) is None:
+            return "<TrainingSession: released>"
+        every, trained = core.get_parameters_size(False), core.get_parameters_size(True)
+        update = "no optimizer"
+        if core.models.graphs["optimizer"] is not None:
+            update = f"{core.layout.optimizer}, learning rate {core.get_learning_rate():g}, steps {core.step_count()}"
+        return f"<TrainingSession: {every:,} parameters, {trained:,} trainable, {update}>"
+
     @property
     def core(self) -> SessionCore:
         """The session on bytes.

@@ -4,16 +4,17 @@ import type { FitRun } from "trainweb";
 import type { TrainwebCurves } from "trainweb/vis";
 import "trainweb/vis";
 
-import { appendTo, download, element, megabytes, onDrop, PAGE_BYTES, showLoading } from "../page.js";
+import { appendTo, download, element, fastest, megabytes, onDrop, PAGE_BYTES, showLoading } from "../page.js";
 import { filesOf, modelOf, ourModel, type ModelFiles } from "./files.js";
 import { Voice, type Needs } from "./voice.js";
 
 /** Memory of the page, and of the session beside weights, for each neuron of the width of all layers. */
 const PAGE_BYTES_OF_WIDTH = 7e3;
 const SESSION_BYTES_OF_WIDTH = 13e3;
-/** Seconds until the model writes: for a small one, and for each neuron of that width. */
+/** Seconds until the model writes: for a small one, and for each neuron of that width, where `work` takes WORK_S. */
 const START_S = 3;
 const START_S_OF_WIDTH = 1e-3;
+const WORK_S = 5e-3;
 /** Bytes of trainweb, which the browser keeps. */
 const RUNTIME_BYTES = 10e6;
 const ADAPTER = "adapter_model.safetensors";
@@ -116,7 +117,8 @@ async function choose(files: readonly File[]): Promise<void> {
   chosen = await modelOf(files);
   const { name, size, width } = chosen;
   const memory = size + PAGE_BYTES + (PAGE_BYTES_OF_WIDTH + SESSION_BYTES_OF_WIDTH) * (width ?? 0);
-  const time = START_S + START_S_OF_WIDTH * (width ?? 0);
+  const slowness = (await fastest(async () => work())) / WORK_S;
+  const time = slowness * (START_S + START_S_OF_WIDTH * (width ?? 0));
   ui.takes.textContent = `${name} is read from your disk: ${megabytes(size)}. trainweb itself takes ` +
     `${megabytes(RUNTIME_BYTES)} to download, once. The page needs some ${megabytes(memory)} of memory` +
     (width === null ? " or more." : `, and some ${duration(time)} until the model writes.`);
@@ -173,6 +175,18 @@ function tellNeeds(): void {
 
 function passesOf(): number {
   return Math.max(1, Math.round(ui.passes.valueAsNumber) || 1);
+}
+
+/** Branches and writes that no processor predicts, as when Python starts. */
+function work(): Int32Array {
+  const table = new Int32Array(2 ** 16);
+  let state = 1;
+  for (let k = 0; k < 2 ** 20; k++) {
+    state = (Math.imul(state, 1664525) + 1013904223) | 0;
+    const at = state >>> 16;
+    table[at] = state < 0 ? (table[at] as number) + k : (table[at] as number) ^ state;
+  }
+  return table;
 }
 
 function duration(seconds: number): string {

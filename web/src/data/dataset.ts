@@ -125,6 +125,15 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     return this.#isPadded;
   }
 
+  /** The number of rows, and the types of the inputs, as text. */
+  toString(): string {
+    if (this.#columns === null) {
+      return `<Dataset: stream of ${this.#isBatched ? "batches" : "rows"}>`;
+    }
+    const inputs = [...this.#columns].map(([name, { type, dims }]) => `${name} ${type}[${dims.slice(1).join(", ")}]`);
+    return `<Dataset: ${(this.size as number).toLocaleString("en")} rows of ${inputs.join(", ")}>`;
+  }
+
   /** Number of rows; null for a stream. */
   get size(): number | null {
     const first = this.#columns?.values().next().value;

@@ -1,5 +1,6 @@
 /** The package as Node, Deno and Bun import it. */
 
+import { Dataset, InferenceSession, TrainingSession } from "../page/index.js";
 import { setPlatform } from "../wire/platform.js";
 import { NODE } from "./platform.js";
 
@@ -7,3 +8,8 @@ export * from "../page/index.js";
 export { default } from "../page/index.js";
 
 setPlatform(NODE);
+
+// What console.log prints of them.
+for (const { prototype } of [Dataset, InferenceSession, TrainingSession]) {
+  Object.defineProperty(prototype, Symbol.for("nodejs.util.inspect.custom"), { value: prototype.toString });
+}

@@ -75,7 +75,7 @@ export interface QuantizeOptions {
  *
  * @param model - a forward model: a URL, bytes or a Blob
  * @param bits - bits of each number: 4 or 8
- * @param options - `onlyFrozen`, options of a session that matter here (limits, integrity, externalData), and `as`
+ * @param options - `onlyFrozen`, options of a session that matter here (limits, integrity, externalData, weights), and `as`
  * @throws ModelError if `bits` is neither 4 nor 8, or no weight in float32 is large enough
  */
 export function quantize(

@@ -87,6 +87,14 @@ export class InferenceSession {
     });
   }
 
+  /** The inputs and outputs, with their types, as text. */
+  toString(): string {
+    const [given, made] = [this.inputMetadata, this.outputMetadata].map((values) =>
+      values.map(({ name, type, shape }) => `${name} ${type}[${shape.join(", ")}]`).join(", "),
+    );
+    return `<InferenceSession: ${given} to ${made}>`;
+  }
+
   /** Names of the inputs, in the model's order. */
   get inputNames(): readonly string[] {
     return this.#info.inputNames;

@@ -191,6 +191,12 @@ export class TrainingSession extends SessionMethods {
     return session;
   }
 
+  /** The number of parameters, and the optimizer, as text. The worker knows the rest: `getLearningRate`, `stepCount`. */
+  override toString(): string {
+    const [all, trainable] = this.#info.sizes.map((size) => size.toLocaleString("en"));
+    return `<TrainingSession: ${all} parameters, ${trainable} trainable, ${this.#info.optimizer || "no optimizer"}>`;
+  }
+
   /** The 64-bit seed of its random operators (Dropout): `env.seed` at the creation, else 0; a bundle has its own. */
   get seed(): bigint {
     return this.#seed;

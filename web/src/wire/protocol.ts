@@ -91,6 +91,10 @@ export interface SessionInfo {
   readonly evalOutputNames: readonly string[];
   readonly hasEval: boolean;
   readonly hasOptimizer: boolean;
+  /** The optimizer; "" without one. */
+  readonly optimizer: string;
+  /** Elements of all parameters, and of the trainable ones. */
+  readonly sizes: readonly [size: number, trainableSize: number];
   /** True if the session keeps averages of the parameters. */
   readonly hasAverages: boolean;
   /** The output that the loss of the eval model compares with its last input, if that is one tensor. */

@@ -8,14 +8,12 @@ import { VERSION } from "../wire/version.js";
 import {
   joinBundle,
   splitBundle,
-  withLargeConstants,
   withPlans,
   withSegments,
   type RawBundle,
   type RawPlan,
   type SegmentSize,
 } from "./bundle/bundle.js";
-import type { ReadFile } from "./plan-memory.js";
 import type { FilledSegments, Origin } from "./python-models.js";
 import { hashOf, readChunks, readFile, removeFile, writeChunks, writeFile, type Chunks } from "./store.js";
 
@@ -97,8 +95,8 @@ export class BundleCache {
   }
 
   /** Keep a plan, too. */
-  add(raw: RawPlan, read: ReadFile): void {
-    this.#unwritten.push(withLargeConstants(raw, read));
+  add(raw: RawPlan): void {
+    this.#unwritten.push(raw);
     this.#due = performance.now() + PATIENCE_MS;
     this.#timer ??= setTimeout(() => this.#tick(), QUIET_MS);
   }

@@ -3,7 +3,7 @@
 import type { MaybePromise } from "../wire/protocol.js";
 import type { SessionCalls } from "../wire/session-calls.js";
 import type { RawPlan } from "./bundle/bundle.js";
-import type { MemoryOptions, ReadFile } from "./plan-memory.js";
+import type { MemoryOptions } from "./plan-memory.js";
 
 /** Options of a session. */
 export interface CoreOptions extends MemoryOptions {
@@ -14,7 +14,7 @@ export interface CoreOptions extends MemoryOptions {
 }
 
 /** Called with each plan that Python compiled for the session. */
-export type PlanListener = (raw: RawPlan, read: ReadFile) => void;
+export type PlanListener = (raw: RawPlan) => void;
 
 /** The calls of a session in the worker: one that is missing does not compile. */
 export type CallTable = {

@@ -80,7 +80,7 @@ export class InferenceCore implements PlanSource, TokenHost {
     return parsePlan(raw, owner, this.#kernels.fingerprint);
   }
 
-  readonly readFile: ReadFile = (file, start, target) => this.#models.readFile(file, start, target);
+  readonly readFile: ReadFile = (file, start, target) => this.#models.readGiven(file, start, target);
 
   release(): void {
     this.#memory.release();

@@ -3,10 +3,9 @@
 import type { GivenData } from "../wire/pieces.js";
 import type { AdapterFiles } from "../wire/values.js";
 import type { Bridge } from "../python/bridge.js";
-import type { GivenFile } from "../python/given-files.js";
+import { GivenFiles, type GivenFile } from "../python/given-files.js";
 import type { Handout } from "../python/handout.js";
 import type { ArtifactName } from "../wire/session-calls.js";
-import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { MaybePromise, ValueMetadata } from "../wire/protocol.js";
 import type { WireModelReport } from "../wire/report.js";
@@ -27,6 +26,11 @@ export interface FilledSegments {
 export interface Origin {
   readonly call: "create" | "create_from_model" | "open_models";
   readonly args: readonly (GivenData | string | null)[];
+}
+
+/** The files among the arguments, which plans name by their positions here. */
+export function givenOf(origin: Origin | null): readonly GivenData[] {
+  return (origin?.args ?? []).filter((arg) => arg !== null && typeof arg !== "string");
 }
 
 /**
@@ -81,12 +85,15 @@ const CONVERTED_BYTES = 2 ** 22;
 export class PythonModels {
   readonly #bridge: Bridge;
   readonly #handle: number;
-  /** Files that the models were read from, while they are needed. */
+  /** Files that the models were read from, in the order of `givenOf`. */
+  readonly #given: readonly number[];
+  /** The files that are still needed. */
   #files: readonly number[];
 
   private constructor(bridge: Bridge, handle: number, files: readonly number[]) {
     this.#bridge = bridge;
     this.#handle = handle;
+    this.#given = files;
     this.#files = files;
   }
 
@@ -157,6 +164,11 @@ export class PythonModels {
     this.#bridge.files.copy(index, offset, target);
   }
 
+  /** The same of a file as plans name it. */
+  readGiven(file: number, offset: number, target: Uint8Array): void {
+    this.readFile(this.#given[file] as number, offset, target);
+  }
+
   #keepFiles(needed: readonly number[]): void {
     for (const index of this.#files) {
       if (!needed.includes(index)) {
@@ -175,7 +187,14 @@ export class PythonModels {
   ): RawPlan {
     const args = [JSON.stringify(signature), JSON.stringify(kept)] as const;
     const { value, file } = this.#bridge.call("compile_plan", this.#handle, kind, overwrite, ...args);
-    return { header: value as RawPlan["header"], blobs: file?.data ?? new Uint8Array() };
+    return this.#planOf(value, file);
+  }
+
+  /** A plan of Python's, which names files as a plan of a bundle does: the same in each visit. */
+  #planOf(value: unknown, file: Handout | null): RawPlan {
+    const header = value as RawPlan["header"];
+    const large = header.large.map(([offset, index, ...place]) => [offset, this.#given.indexOf(index), ...place] as const);
+    return { header: { ...header, large }, blobs: file?.data ?? new Uint8Array() };
   }
 
   /** The inputs of a step that predicts or makes tokens. */
@@ -191,7 +210,7 @@ export class PythonModels {
   ): InspectedPlan {
     const { value, file } = this.#bridge.call("compile_inspected", this.#handle, kind, overwrite, JSON.stringify(signature));
     const { header, ...inspected } = value as Omit<InspectedPlan, "raw"> & Pick<RawPlan, "header">;
-    return { ...inspected, raw: { header, blobs: file?.data ?? new Uint8Array() } };
+    return { ...inspected, raw: this.#planOf(header, file) };
   }
 
   /**
@@ -346,12 +365,14 @@ export class LazyModels {
     return this.#models;
   }
 
-  /** Fill a target with bytes of a file that the models were read from, while they are open. */
-  readFile(file: number, start: number, target: Uint8Array): void {
+  /** Fill a target with bytes of a file that the models are made of, as plans name it. */
+  readGiven(file: number, start: number, target: Uint8Array): void {
     if (this.#models === null) {
-      throw new EngineError(`file ${file} is not open.`);
+      const files = new GivenFiles();
+      files.copy(files.add(givenOf(this.#origin)[file] as GivenData).index, start, target);
+    } else {
+      this.#models.readGiven(file, start, target);
     }
-    this.#models.readFile(file, start, target);
   }
 
   release(): void {

@@ -115,7 +115,7 @@ export class SessionCore implements CallTable, PlanSource {
 
   /** The page's view of the session. */
   get info(): Omit<SessionInfo, "handle"> {
-    const { inputs, outputs, hasEval, hasOptimizer, hasAverages, compared, ownOutputs } = this.#bundle;
+    const { inputs, outputs, hasEval, hasOptimizer, optimizer, hasAverages, compared, ownOutputs } = this.#bundle;
     return {
       trainingInputNames: inputs.train.map(({ name }) => name),
       trainingOutputNames: outputs.train,
@@ -124,6 +124,8 @@ export class SessionCore implements CallTable, PlanSource {
       evalOutputNames: outputs.eval,
       hasEval,
       hasOptimizer,
+      optimizer,
+      sizes: [this.getParametersSize(false), this.getParametersSize(true)],
       hasAverages,
       compared,
       ownOutputs,
@@ -337,12 +339,12 @@ export class SessionCore implements CallTable, PlanSource {
       : this.#owner;
     const plan = parsePlan(raw, owner, this.#kernels.fingerprint);
     if (!isForward(kind)) {
-      this.#onPlan(raw, this.readFile);
+      this.#onPlan(raw);
     }
     return plan;
   }
 
-  readonly readFile: ReadFile = (file, start, target) => this.#models.readFile(file, start, target);
+  readonly readFile: ReadFile = (file, start, target) => this.#models.readGiven(file, start, target);
 
   #checkStep(kind: "train" | "eval"): void {
     if (kind === "eval" && !this.#bundle.hasEval) {

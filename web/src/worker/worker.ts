@@ -66,7 +66,7 @@ import { predictBatch } from "./predict.js";
 import { runTrainSteps, WorkerFit } from "./fit/loop.js";
 import { InferenceCore } from "./inference-core.js";
 import { fillFromFile, type Kernels } from "./plan-memory.js";
-import { LazyModels, originOf, PythonModels, withValue, type Origin } from "./python-models.js";
+import { givenOf, LazyModels, originOf, PythonModels, withValue, type Origin } from "./python-models.js";
 import type { Run } from "./runner.js";
 import { performCall } from "./perform-call.js";
 import type { CoreOptions } from "./core-types.js";
@@ -546,7 +546,7 @@ class SessionWorker implements WorkerApi {
       try {
         const cache = new BundleCache(name, () => this.#lastUse);
         const bundle = await splitBundle(stored);
-        const info = this.#add(this.#parse(bundle), optionsJson, origin, null, cache);
+        const info = this.#add(this.#parse(bundle, givenOf(origin).length), optionsJson, origin, null, cache);
         await this.#filled(info, (core) => cache.fill(bundle, core.segments));
         return info;
       } catch {
@@ -632,8 +632,8 @@ class SessionWorker implements WorkerApi {
     return { ...core.info, handle };
   }
 
-  #parse(raw: RawBundle<Uint8Array | Blob>): Bundle {
-    return parseBundle(raw, this.#describeKernels().fingerprint);
+  #parse(raw: RawBundle<Uint8Array | Blob>, files = 0): Bundle {
+    return parseBundle(raw, this.#describeKernels().fingerprint, files);
   }
 
   /** Do something with a session: at once, or in turn where an earlier call waits for Python. */

@@ -79,6 +79,10 @@ class InferenceSession(SessionBase):
         if self._trace is not None:
             observe(self._core.host, self._trace)
 
+    def __repr__(self) -> str:
+        given, made = (", ".join(map(str, group)) for group in (self.get_inputs(), self.get_outputs()))
+        return f"<InferenceSession: {given} to {made}>"
+
     def get_inputs(self) -> list[NodeArg]:
         """The inputs of `run`."""
         return [NodeArg.of(v) for v in self._core.inputs.values()]

@@ -59,6 +59,9 @@ class NodeArg:
         """
         return cls(value.name, type_name(value.dtype), list(value.shape or ()))
 
+    def __str__(self) -> str:
+        return f"{self.name} {self.type}[{', '.join(map(str, self.shape))}]"
+
 
 @dataclass(frozen=True)
 class ModelMetadata:

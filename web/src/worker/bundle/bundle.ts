@@ -198,9 +198,10 @@ export interface Bundle {
  *
  * @param raw - of the result only the contents of segments are views of its bytes, or parts of its file
  * @param fingerprint - of the kernels that are to run it
+ * @param files - number of files with constants that the session has besides
  * @throws ModelError when it is for other kernels, or damaged
  */
-export function parseBundle({ header, blobs }: RawBundle<Uint8Array | Blob>, fingerprint: number): Bundle {
+export function parseBundle({ header, blobs }: RawBundle<Uint8Array | Blob>, fingerprint: number, files = 0): Bundle {
   const reader = new Reader(blobs);
   const root = reader.object(header, "the header");
   checkKernels(reader, root, fingerprint);
@@ -208,7 +209,7 @@ export function parseBundle({ header, blobs }: RawBundle<Uint8Array | Blob>, fin
   const plans = reader.list(root["plans"], "plans", (plan, where) =>
     readPlan(reader, plan, where, session, fingerprint),
   );
-  if (plans.some(({ large }) => large.some(({ file }) => file !== IN_BLOBS))) {
+  if (plans.some(({ large }) => large.some(({ file }) => file >= files))) {
     throw malformed("a plan has constants in other files");
   }
   const keys = plans.map((plan) => planKey(plan.kind, plan.overwrite, plan.signature));
@@ -315,7 +316,7 @@ export async function joinBundle({ header, blobs }: RawBundle): Promise<Uint8Arr
   return bytes;
 }
 
-/** Offset in its segment, file, offset in the file and bytes of a large constant; file -1: it is among the blobs. */
+/** Offset in its segment, file of the session, offset in the file and bytes of a large constant; file -1: a blob. */
 type RawLarge = readonly [offset: number, file: number, start: number, nbytes: number];
 
 /** A plan's JSON, and the bytes that it refers to. */
@@ -326,35 +327,6 @@ export interface RawPlan extends RawBundle {
     readonly large: readonly RawLarge[];
     readonly code: ByteRange;
   };
-}
-
-/**
- * A plan that has all its constants in itself.
- *
- * @param read - fills a target with bytes of a file
- */
-export function withLargeConstants(
-  { header, blobs }: RawPlan,
-  read: (file: number, start: number, target: Uint8Array) => void,
-): RawPlan {
-  let end = aligned(blobs.length);
-  const large = header.large.map(([offset, file, start, nbytes]): RawLarge => {
-    if (file === IN_BLOBS) {
-      return [offset, file, start, nbytes];
-    }
-    const at = end;
-    end = aligned(end + nbytes);
-    return [offset, IN_BLOBS, at, nbytes];
-  });
-  const all = new Uint8Array(end);
-  all.set(blobs);
-  header.large.forEach(([, file, start, nbytes], index) => {
-    if (file !== IN_BLOBS) {
-      const [, , at] = large[index] as RawLarge;
-      read(file, start, all.subarray(at, at + nbytes));
-    }
-  });
-  return { header: { ...header, large }, blobs: all };
 }
 
 /** A bundle with more plans. */
@@ -371,7 +343,7 @@ export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[
     const start = starts[index] as number;
     joined.set(own, start);
     const moved = ([offset, length]: ByteRange): ByteRange => [start + offset, length];
-    const large = parts.map(([offset, file, at, nbytes]): RawLarge => [offset, file, start + at, nbytes]);
+    const large = parts.map(([offset, file, at, nbytes]): RawLarge => [offset, file, file === IN_BLOBS ? start + at : at, nbytes]);
     return { ...rest, large, text: undefined, words: moved(words), constants: moved(constants), code: moved(code) };
   });
   const root = header as { readonly plans: readonly unknown[] };

@@ -1,0 +1,31 @@
+"""JSON files beside models, such as the index of weights that several files share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .. import messages
+
+
+def shards(index: Path) -> list[str]:
+    """Names of the files that an index of weights lists; they lie beside it."""
+    found = read_object(index).get("weight_map", {})
+    names: list[Any] = [*found.values()] if isinstance(found, dict) else [None]
+    if not all(isinstance(name, str) and Path(name).name == name not in ("", "..") for name in names):
+        raise messages.BAD_SHARDS(name=index.name)
+    return sorted({*names})
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The contents of a file, which need not exist."""
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise messages.NOT_JSON(name=path.name, fault=str(error)) from error
+    if not isinstance(found, dict):
+        raise messages.NOT_JSON(name=path.name, fault=f"it has {type(found).__name__}, not an object")
+    return found

@@ -526,7 +526,7 @@ class FitPlan:
         results = self.session.train_step(feeds, [self.loss, *filter(None, [self.count.output])])
         result = results[self.loss]
         if result.size != 1:
-            self.session.core.host.demand("tw_fit_trained", math.nan, 0.0)  # the gradients are others now
+            self.session.core.host.fit("trained", math.nan, 0.0)  # the gradients are others now
             raise messages.SCALAR_LOSS(name=self.loss, shape=list(result.shape))
         loss = float(result.reshape(()))
         return loss, self.kernel.call("trained", loss, self.count.weight(rows, results))

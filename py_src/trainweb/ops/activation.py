@@ -12,8 +12,8 @@ from trainweb.model.graph import MS
 from trainweb.ops.elementwise import erf64
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import f32, i64, literal
-from trainweb.ops.frame.op import Bad, Float, Sample, Str, register
-from trainweb.ops.frame.pointwise import GradientOp, Names, Pointwise, Unary, reduced
+from trainweb.ops.frame.op import Bad, Float, Names, Sample, Str, register
+from trainweb.ops.frame.pointwise import GradientOp, Pointwise, Unary, reduced
 from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:

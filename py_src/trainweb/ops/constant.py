@@ -14,8 +14,8 @@ from trainweb.ops.frame.arguments import checked, integers, is_known_later, scal
 from trainweb.ops.frame.evaluate import INT_BITS
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i64
-from trainweb.ops.frame.op import Bad, Float, Floats, Int, Ints, Op, Sample, Str, Strs, TensorAttr, register
-from trainweb.ops.frame.pointwise import MAX_EVALUATED, Names
+from trainweb.ops.frame.op import Bad, Float, Floats, Int, Ints, Names, Op, Sample, Str, Strs, TensorAttr, register
+from trainweb.ops.frame.pointwise import MAX_EVALUATED
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder

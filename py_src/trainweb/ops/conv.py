@@ -14,7 +14,7 @@ from trainweb.ir.windows import Axes, Ends
 from trainweb.model.graph import MS, Node
 from trainweb.ops.frame.arguments import unknown
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.op import Bad, Int, Ints, Op, Sample, Str, register
+from trainweb.ops.frame.op import Bad, Int, Ints, Names, Op, Sample, Str, register
 from trainweb.ops.padding import WindowSizes
 
 if TYPE_CHECKING:
@@ -257,11 +257,9 @@ class Conv(_Convolution):
             return
         self.convolve(b, self.window_of(x.shape, w.shape), w, x, outs[0], bias, back=False)
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         wanted = [bool(name) and g.wants(name) for name in (*ins, *[""] * (3 - len(ins)))]
-        dy, x, w = douts[0] or "", ins[0], ins[1]
+        dy, x, w = douts[0], ins[0], ins[1]
         attrs, pads = self.explicit(g, x, w)
         if pads:
             x = g.op("Pad", [x, pads], mode="constant")

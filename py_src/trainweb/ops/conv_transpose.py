@@ -10,7 +10,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.conv import AUTO_PADS, Window, _Convolution, counts, unpatch
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.op import Bad, Ints, Sample, register
+from trainweb.ops.frame.op import Bad, Ints, Names, Sample, register
 from trainweb.ops.padding import WindowSizes
 
 if TYPE_CHECKING:
@@ -90,10 +90,8 @@ class ConvTranspose(_Convolution):
             return
         self.convolve(b, self.transposed(x.shape, w.shape), w, x, y, bias, back=True)
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
-        dy, x, w = douts[0] or "", ins[0], ins[1]
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        dy, x, w = douts[0], ins[0], ins[1]
         whole = dy
         if not static(*g.shape(x)[2:], *g.shape(w)) and (self.auto_pad.startswith("SAME") or self.output_shape):
             pads = WindowSizes(g, self, x, w).transposed_pads(self.auto_pad, self.output_shape, self.output_padding)

@@ -23,8 +23,8 @@ from trainweb.model.floats import HALVES
 from trainweb.ops.frame.evaluate import evaluate
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f16, f32, i32, i64
-from trainweb.ops.frame.op import FLOATS, Bad, Elementwise, Int, Sample, Str, register
-from trainweb.ops.frame.pointwise import Names, Pointwise
+from trainweb.ops.frame.op import FLOATS, Bad, Elementwise, Int, Names, Sample, Str, register
+from trainweb.ops.frame.pointwise import Pointwise
 from trainweb.ops.frame.symbolic import Var, names
 
 if TYPE_CHECKING:

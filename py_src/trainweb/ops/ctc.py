@@ -14,7 +14,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, Node
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import f32, i32, i64
-from trainweb.ops.frame.op import Bad, Int, Op, Sample, register
+from trainweb.ops.frame.op import Bad, Int, Names, Op, Sample, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -118,9 +118,7 @@ class CTCLoss(_Ctc):
         loss = outs[0] or b.temp("float32", (ins[0].shape[1],))
         b.emit(calls.CtcLoss(loss=loss, alpha=outs[1], **self.words(b, *ins)))
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         if len(douts) > 1 and douts[1]:
             raise self.unsupported("a gradient of the sums over paths")
         given = [douts[0] or "", *ins, g.extra_output(1, "_alpha")]

@@ -14,8 +14,8 @@ from trainweb.model.calls import is_bounded_by_numbers
 from trainweb.model.graph import MS
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i32, i64
-from trainweb.ops.frame.op import FLOATS, INTS, MANY, Bad, Float, Int, Sample, register
-from trainweb.ops.frame.pointwise import Names, Pointwise, Unary, reduced
+from trainweb.ops.frame.op import FLOATS, INTS, MANY, Bad, Float, Int, Names, Sample, register
+from trainweb.ops.frame.pointwise import Pointwise, Unary, reduced
 from trainweb.ops.frame.symbolic import Var, names, when
 from trainweb.ops.squares import is_of_squares
 

@@ -13,8 +13,7 @@ from trainweb.model.graph import ITEM_SIZE, MS
 from trainweb.ops.frame.arguments import scalar
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i32, i64, literal
-from trainweb.ops.frame.op import INTS, Bad, Int, Op, Sample, register
-from trainweb.ops.frame.pointwise import Names
+from trainweb.ops.frame.op import INTS, Bad, Int, Names, Op, Sample, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder

@@ -9,7 +9,7 @@ from trainweb.ir import calls
 from trainweb.ir.dims import at_most, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.op import Bad, Float, Int, Op, Sample, register
+from trainweb.ops.frame.op import Bad, Float, Int, Names, Op, Sample, register
 from trainweb.ops.reduce import sum_to
 
 if TYPE_CHECKING:
@@ -96,10 +96,8 @@ class _Forward(_GroupNorm):
             scale, bias = (self.per_channel(b, v, x.shape[1]) for v in (scale, bias))
             b.emit(calls.GroupNorm(x=x, scale=scale, bias=bias, y=outs[0], **self.arguments(x.shape)))
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
-        given = [douts[0] or "", ins[0], ins[1]]
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        given = [douts[0], ins[0], ins[1]]
         names = g.op(
             "GroupNormalizationGrad",
             given,

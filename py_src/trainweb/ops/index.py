@@ -28,8 +28,7 @@ from trainweb.ops.frame.arguments import checked, integers, is_known_later, scal
 from trainweb.ops.frame.evaluate import INT_BITS
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i32, i64, literal
-from trainweb.ops.frame.op import Bad, Int, Op, Sample, Str, register
-from trainweb.ops.frame.pointwise import Names
+from trainweb.ops.frame.op import Bad, Int, Names, Op, Sample, Str, register
 from trainweb.ops.frame.symbolic import Var, names
 
 if TYPE_CHECKING:

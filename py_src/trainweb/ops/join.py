@@ -13,8 +13,7 @@ from trainweb.ops.copies import copy_axis
 from trainweb.ops.frame.arguments import checked, integers
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, i64
-from trainweb.ops.frame.op import MANY, Bad, Int, Ints, Op, Sample, register
-from trainweb.ops.frame.pointwise import Names
+from trainweb.ops.frame.op import MANY, Bad, Int, Ints, Names, Op, Sample, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder

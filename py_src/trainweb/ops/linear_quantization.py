@@ -21,7 +21,7 @@ from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import f32, i32, literal
-from trainweb.ops.frame.op import Attr, Bad, Int, Op, Sample, register
+from trainweb.ops.frame.op import Attr, Bad, Int, Names, Op, Sample, register
 from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
@@ -272,9 +272,7 @@ class DequantizeLinear(_Linear):
             raise self.unsupported(f"{x.dtype} along an axis whose parts start within a byte")
         return Buf(x.storage, x.dtype, (x.size - first,), None, x.shift + data_bytes(x.dtype, first), x.name)
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         x, scale, *zero = ins
         shape, of_x, dy = g.shape(scale), g.shape(x), douts[0]
         ones = g.op("ConstantOfShape", [g.shape_of(scale)], value=Tensor.of("", "float32", (1,), (1.0,)))

@@ -13,7 +13,7 @@ from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.graph import ITEM_SIZE, MS
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import i32, i64, literal
-from trainweb.ops.frame.op import Bad, Float, Int, Op, Sample, register
+from trainweb.ops.frame.op import Bad, Float, Int, Names, Op, Sample, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -165,12 +165,9 @@ class MatMul(Op):
         if outs[0] is not None:
             lower_matmul(b, outs[0], left, right)
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         a, b = ins
         dy = douts[0]
-        assert dy is not None
         ranks = g.rank(a), g.rank(b)
         if 1 in ranks:
             return self._vector_gradient(g, a, b, dy)
@@ -310,13 +307,10 @@ class Gemm(Op):
             )
         )
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         a, b = ins[:2]
         c = ins[2] if len(ins) > 2 else ""
         dy = douts[0]
-        assert dy is not None
         ta, tb, alpha = self.transA, self.transB, float(self.alpha)
         result: list[str | None] = [None] * len(ins)
         if g.wants(a):
@@ -409,12 +403,9 @@ class FusedMatMul(Op):
                 trans_b=bool(self.transB and len(right.shape) > 1),
             )
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         a, b = ins
         dy = douts[0]
-        assert dy is not None
         if 1 in (g.rank(a), g.rank(b)):
             raise self.unsupported("the gradient with a vector")
         alpha = float(self.alpha)

@@ -10,7 +10,7 @@ from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.op import Bad, Float, Int, Op, Sample, register
+from trainweb.ops.frame.op import Bad, Float, Int, Names, Op, Sample, register
 from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
@@ -107,9 +107,7 @@ class LayerNormalization(_LayerNorm):
             )
         )
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         mean, inv = g.extra_output(1, "_mean"), g.extra_output(2, "_inv_std")
         found: list[str | None] = [None] * len(ins)
         if douts[0]:
@@ -224,9 +222,7 @@ class SimplifiedLayerNormalization(_LayerNorm):
             )
         )
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         inv = g.extra_output(1, "_inv_std")
         names = g.op(
             "SimplifiedLayerNormalizationGrad", [douts[0] or "", *ins, inv], domain=MS, n_outputs=2, axis=self.axis
@@ -376,9 +372,7 @@ class BatchNormalization(_BatchNorm):
                 )
             )
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         x, scale, _, mean, var = ins
         dy, rank = douts[0] or "", g.rank(x)
         axes = [0, *range(2, rank)]
@@ -465,9 +459,7 @@ class BatchNormInternal(_BatchNorm):
             elif out is not None:
                 raise self.unsupported("reading updated statistics that are constants")
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         mean, inv = g.extra_output(3, "_saved_mean"), g.extra_output(4, "_saved_inv_std")
         names = g.op(
             "BatchNormalizationGrad",

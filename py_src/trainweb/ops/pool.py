@@ -14,7 +14,7 @@ from trainweb.model.graph import MS
 from trainweb.ops.conv import Window, patches, unpatch, window
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import literal
-from trainweb.ops.frame.op import Bad, Int, Ints, Op, Sample, Str, register
+from trainweb.ops.frame.op import Bad, Int, Ints, Names, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -151,9 +151,7 @@ class MaxPool(_Pool):
             if self.storage_order:
                 renumber(b, outs[1], indices, x.shape[2:])
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         indices = g.extra_output(1, "_mask")
         return [g.op("MaxPoolGrad", [douts[0] or "", indices], **self.node_attrs())]
 
@@ -258,10 +256,8 @@ class AveragePool(_Pool):
         if outs[0] is not None and x.size:
             b.emit(calls.AveragePool(x=x, y=outs[0], **self.pool_arguments(x.shape)))
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
-        return [g.op("AveragePoolGrad", [douts[0] or ""], **self.node_attrs())]
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        return [g.op("AveragePoolGrad", [douts[0]], **self.node_attrs())]
 
     def counts(self, w: Window) -> Any:
         """Reference: elements each window's mean is over."""
@@ -336,15 +332,13 @@ class GlobalAveragePool(_GlobalPool):
 
     operation = 1
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         shape = g.shape(ins[0])
         if static(*shape[2:]):
             count = g.constant("float32", (1,), (float(prod(shape[2:])),))
         else:
             count = g.op("Cast", [g.op("Div", [g.op("Size", [ins[0]]), g.op("Size", [outs[0]])])], to=1)
-        scaled = g.op("Scale", [douts[0] or "", count], domain=MS, scale_down=1)
+        scaled = g.op("Scale", [douts[0], count], domain=MS, scale_down=1)
         return [g.op("Expand", [scaled, g.op("Shape", [ins[0]])])]
 
     def reference(self, x: Any) -> Any:
@@ -360,9 +354,7 @@ class GlobalMaxPool(_GlobalPool):
 
     operation = 2
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         flat = g.constant("int64", (3,), [0, 0, -1])
         x, dy = (g.op("Reshape", [name or "", flat]) for name in (ins[0], douts[0]))
         chosen = g.op("ArgMax", [x], axis=2, keepdims=1)

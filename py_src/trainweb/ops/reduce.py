@@ -31,8 +31,7 @@ from trainweb.ops.extrema import as_int64, extreme, from_int64
 from trainweb.ops.frame.arguments import by_unknown_axes, integers, is_fed, scalar, unknown
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i32, i64, literal
-from trainweb.ops.frame.op import FLOATS, INTS, MANY, Bad, Int, Ints, Op, Sample, find, register
-from trainweb.ops.frame.pointwise import Names
+from trainweb.ops.frame.op import FLOATS, INTS, MANY, Bad, Int, Ints, Names, Op, Sample, find, register
 from trainweb.ops.frame.symbolic import Var, names
 
 if TYPE_CHECKING:

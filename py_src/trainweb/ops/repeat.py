@@ -13,7 +13,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB, Graph
 from trainweb.ops.frame.arguments import integers
 from trainweb.ops.frame.infer import infer_outputs, initializer_type
-from trainweb.ops.frame.op import MANY, Attr, Int, Ints, Op, bind, register
+from trainweb.ops.frame.op import MANY, Attr, Int, Ints, Names, Op, bind, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -146,9 +146,7 @@ class Repeat(_Counted, _Forward):
         kept = outs[n : n + self.carried]
         b.loop(self.typed_body(), self.iterations, list(ins), outs[:n], [*kept, *[None] * (self.carried - len(kept))])
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         """One node, of which compilation makes the loop that goes back."""
         given = ins[1:]
         wanted = [i for i, name in enumerate(given) if g.wants(name) and g.dtype(name) == "float32"]
@@ -262,9 +260,7 @@ class RepeatWhile(_Forward):
         kept += [None] * (n - len(kept))
         b.loop(self.typed_body(), self.iterations, list(ins[1:]), [*outs[:n], *[None] * (n - len(outs))], kept, ending)
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         """One node, of which compilation makes the loop that goes back as often."""
         given = ins[1:]
         wanted = [i for i, name in enumerate(given) if g.wants(name) and g.dtype(name) == "float32"]

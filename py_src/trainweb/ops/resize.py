@@ -17,7 +17,7 @@ from trainweb.ops.copies import gather_axis
 from trainweb.ops.frame.arguments import checked, integers, numbers, unknown
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import f32, i64
-from trainweb.ops.frame.op import Bad, Float, Floats, Int, Ints, Op, Sample, Str, register
+from trainweb.ops.frame.op import Bad, Float, Floats, Int, Ints, Names, Op, Sample, Str, register
 from trainweb.ops.matmul import lower_matmul
 
 if TYPE_CHECKING:
@@ -337,10 +337,8 @@ class Resize(Op):
         values = [0.0 if all(cell) else self.extrapolation_value for cell in product(*inside)]
         return tuple(map(len, inside)), values
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
-        shape, sizes, dx = g.shape(ins[0]), list(g.shape(outs[0])), douts[0] or ""
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        shape, sizes, dx = g.shape(ins[0]), list(g.shape(outs[0])), douts[0]
         rest: list[str | None] = [None] * (len(ins) - 1)
         if self.is_old:
             attrs = {name: getattr(self, name) for name in ("mode", "coordinate_transformation_mode", "nearest_mode")}
@@ -461,7 +459,7 @@ class ResizeGrad(Resize):
     min_inputs, max_inputs = 2, 5
     differentiable = ()
     static_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
-    gradient = Op.gradient
+    gradient = Op.gradient  # type: ignore[assignment]
 
     def infer(
         self,
@@ -566,9 +564,7 @@ class Upsample(Resize):
         factors = self._factors(_type(given))
         self.resize(b, outs[0], x, factors)
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         given = ins if len(ins) > 1 else [*ins, g.constant("float32", (len(self.scales or ()),), self.scales or ())]
         return super().gradient(g, given, outs, douts)[: len(ins)]
 

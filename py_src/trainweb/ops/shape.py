@@ -13,8 +13,8 @@ from trainweb.ops.copies import transpose
 from trainweb.ops.frame.arguments import checked, integers
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i64
-from trainweb.ops.frame.op import Bad, Int, Ints, Op, Sample, Str, register
-from trainweb.ops.frame.pointwise import Names, spread
+from trainweb.ops.frame.op import Bad, Int, Ints, Names, Op, Sample, Str, register
+from trainweb.ops.frame.pointwise import spread
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder

@@ -14,8 +14,7 @@ from trainweb.ops.frame.arguments import by_unknown_axes, checked, integers, is_
 from trainweb.ops.frame.composite import gradient_for_sizes
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import f32, i64
-from trainweb.ops.frame.op import Bad, Float, Ints, Op, Sample, Str, register
-from trainweb.ops.frame.pointwise import Names
+from trainweb.ops.frame.op import Bad, Float, Ints, Names, Op, Sample, Str, register
 from trainweb.ops.frame.symbolic import Var, when
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import f32, i32, i64
-from trainweb.ops.frame.op import Bad, Int, Op, Sample, Str, register
+from trainweb.ops.frame.op import Bad, Int, Names, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -82,12 +82,10 @@ class _Forward(_AlongAxis):
         if outs[0] is not None:
             b.emit(calls.Softmax(x=x, y=outs[0], log=self.log, **self.sizes(x.shape)))
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         suffix = "Grad" if self.flattens else "Grad_13"
         axis = self.axis if self.axis is not None else (1 if self.flattens else -1)
-        return [g.op(self.op_type() + suffix, [douts[0] or "", outs[0]], domain=MS, axis=axis)]
+        return [g.op(self.op_type() + suffix, [douts[0], outs[0]], domain=MS, axis=axis)]
 
     samples = (
         Sample([(3, 5)]),
@@ -294,9 +292,7 @@ class SoftmaxCrossEntropyLoss(_CrossEntropy):
             )
         )
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         log_prob = g.extra_output(1, "_log_prob")
         parts = []
         if douts[0]:
@@ -409,10 +405,8 @@ class NegativeLogLikelihoodLoss(_CrossEntropy):
                 )
             )
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
-        given = [douts[0] or "", *ins]
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        given = [douts[0], *ins]
         dx = g.op("NegativeLogLikelihoodLossGrad", given, domain="ai.trainweb", **self.loss_attrs())
         return [dx, *[None] * (len(ins) - 1)]
 

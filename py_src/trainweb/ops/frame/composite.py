@@ -11,7 +11,7 @@ from trainweb.model.graph import TRAINWEB, Graph, Node, Tensor, take_name
 from trainweb.model.lazy import identity
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.infer import infer_outputs, initializer_type
-from trainweb.ops.frame.op import MANY, Int, Ints, Op, Str, bind, find, register
+from trainweb.ops.frame.op import MANY, Int, Ints, Names, Op, Str, bind, find, register
 from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
@@ -28,9 +28,7 @@ class Composite(Op):
         """Emit the nodes; return the outputs, None for outputs that the node leaves out."""
         raise self.unsupported("execution")
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         """One node, which is differentiated once the sizes are known that decide what the forward node is made of."""
         return gradient_for_sizes(self, g, ins, douts)
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from trainweb.ops.frame.gradients import GradientBuilder
 
 T = TypeVar("T")
+Names = list[str | None]
+"""Names of tensors; None where there is none."""
 
 MANY = 2**31 - 1
 """`max_inputs` of an operator that takes any number."""
@@ -271,10 +273,8 @@ class Op:
         """Elements of output 0 where every input's `value` is known; None where not worth while."""
         return None
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
-        """Emit the backward nodes; one gradient name (or None) per input."""
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        """Emit the backward nodes; one gradient name (or None) per input. One of `douts` at least is a name."""
         raise self.unsupported("differentiation")
 
     def function(self, opset: int) -> Body | None:

@@ -252,8 +252,8 @@ class Conv(_Convolution):
             raise self.error(f"the bias has shape {list(b.shape)}; it must be {list(w.shape[:1])}.")
         return TensorType("float32", (x.shape[0], w.shape[0], *self.window_of(x.shape, w.shape).out))
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, w: Buf, bias: Buf | None) -> None:
-        if outs[0] is None or not outs[0].size:
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, w: Buf, bias: Buf | None) -> None:
+        if not outs[0].size:
             return
         self.convolve(b, self.window_of(x.shape, w.shape), w, x, outs[0], bias, back=False)
 

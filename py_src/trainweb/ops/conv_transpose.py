@@ -84,9 +84,9 @@ class ConvTranspose(_Convolution):
             raise self.error(f"the bias has shape {list(b.shape)}; it must be {[self.channels(w.shape)]}.")
         return TensorType("float32", (x.shape[0], self.channels(w.shape), *win.size))
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, w: Buf, bias: Buf | None) -> None:
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, w: Buf, bias: Buf | None) -> None:
         y = outs[0]
-        if y is None or not y.size:
+        if not y.size:
             return
         self.convolve(b, self.transposed(x.shape, w.shape), w, x, y, bias, back=True)
 

@@ -198,10 +198,9 @@ class CTCLossGrad(_Ctc):
             raise self.error(f"dloss and alpha have shapes {list(dloss.shape)} and {list(alpha.shape)}.")
         return TensorType("float32", log_probs.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], dloss: Buf, *ins: Buf) -> None:
-        if outs[0] is not None:
-            *given, alpha = ins
-            b.emit(calls.CtcLossGrad(dloss=dloss, alpha=alpha, dx=outs[0], **self.words(b, *given)))
+    def lower(self, b: Builder, outs: list[Buf], dloss: Buf, *ins: Buf) -> None:
+        *given, alpha = ins
+        b.emit(calls.CtcLossGrad(dloss=dloss, alpha=alpha, dx=outs[0], **self.words(b, *given)))
 
     def reference(
         self, dloss: Any, log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, alpha: Any

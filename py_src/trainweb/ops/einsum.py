@@ -105,9 +105,9 @@ class Einsum(Op):
         sizes = self.sizes(terms, [t.shape for t in given])
         return TensorType(dtype, tuple(sizes[label] for label in out))
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf) -> None:
+    def lower(self, b: Builder, outs: list[Buf], *ins: Buf) -> None:
         y = outs[0]
-        if y is None or not y.size:
+        if not y.size:
             return
         labels, out = self.labels([len(x.shape) for x in ins])
         sizes = self.sizes(labels, [x.shape for x in ins])

@@ -91,8 +91,8 @@ class _Forward(_GroupNorm):
         self.check_channels(x, scale, bias)
         return TensorType("float32", x.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf) -> None:
-        if outs[0] is not None and x.size:
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, scale: Buf, bias: Buf) -> None:
+        if x.size:
             scale, bias = (self.per_channel(b, v, x.shape[1]) for v in (scale, bias))
             b.emit(calls.GroupNorm(x=x, scale=scale, bias=bias, y=outs[0], **self.arguments(x.shape)))
 

@@ -151,10 +151,7 @@ class Splitting(Op):
             raise self.error(f"it has {len(self.node.outputs)} outputs and {len(sizes)} parts.")
         return tuple(TensorType(x.dtype, (*x.shape[:axis], s, *x.shape[axis + 1 :])) for s in sizes)
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        x, split = ins
-        if x is None:
-            return
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, split: Buf | None) -> None:
         axis, start = self.axis % len(x.shape), 0
         given = None if split is None else TensorType(split.dtype, split.shape, split.value)
         for out, size in zip(outs, self.lengths(TensorType(x.dtype, x.shape), given), strict=True):

@@ -229,9 +229,9 @@ class DequantizeLinear(_Linear):
             raise self.unsupported(f"output_dtype {self.output_dtype}")
         return TensorType("float32", x.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, zero: Buf | None) -> None:
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, scale: Buf, zero: Buf | None) -> None:
         out = outs[0]
-        if out is None or not out.size:
+        if not out.size:
             return
         if self.block_size or x.dtype in NIBBLES or x.storage.segment in (CONSTANTS, PARAMETERS):
             self._of_constant(b, out, x, scale, zero)

@@ -161,9 +161,8 @@ class MatMul(Op):
         check_dtypes(self, a, b)
         return TensorType(a.dtype, matmul_shape(self, a.shape, b.shape))
 
-    def lower(self, b: Builder, outs: list[Buf | None], left: Buf, right: Buf) -> None:
-        if outs[0] is not None:
-            lower_matmul(b, outs[0], left, right)
+    def lower(self, b: Builder, outs: list[Buf], left: Buf, right: Buf) -> None:
+        lower_matmul(b, outs[0], left, right)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         a, b = ins
@@ -269,9 +268,7 @@ class Gemm(Op):
                 raise self.error(f"C of shape {list(c.shape)} does not broadcast to {[m, n]}.")
         return TensorType(a.dtype, (m, n))
 
-    def lower(self, b: Builder, outs: list[Buf | None], left: Buf, right: Buf, bias: Buf | None) -> None:
-        if outs[0] is None:
-            return
+    def lower(self, b: Builder, outs: list[Buf], left: Buf, right: Buf, bias: Buf | None) -> None:
         m, n = outs[0].shape
         k = left.shape[0] if self.transA else left.shape[1]
         bias = bias if self.beta else None
@@ -391,17 +388,16 @@ class FusedMatMul(Op):
             right = (*right[:-2], right[-1], right[-2])
         return TensorType(a.dtype, matmul_shape(self, left, right))
 
-    def lower(self, b: Builder, outs: list[Buf | None], left: Buf, right: Buf) -> None:
-        if outs[0] is not None:
-            lower_matmul(
-                b,
-                outs[0],
-                left,
-                right,
-                alpha=self.alpha,
-                trans_a=bool(self.transA and len(left.shape) > 1),
-                trans_b=bool(self.transB and len(right.shape) > 1),
-            )
+    def lower(self, b: Builder, outs: list[Buf], left: Buf, right: Buf) -> None:
+        lower_matmul(
+            b,
+            outs[0],
+            left,
+            right,
+            alpha=self.alpha,
+            trans_a=bool(self.transA and len(left.shape) > 1),
+            trans_b=bool(self.transB and len(right.shape) > 1),
+        )
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         a, b = ins

@@ -273,11 +273,10 @@ class ErrorSums(_Metric):
             raise self.misfit(predicted.shape, target.shape)
         return TensorType("float64", (ERROR_SUMS, self.shape(target.shape)[1]))
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf) -> None:
+    def lower(self, b: Builder, outs: list[Buf], *ins: Buf) -> None:
         rows, columns = self.shape(ins[1].shape)
         predicted, target = (as_dtype(b, x, "float32") for x in ins)
-        if outs[0] is not None:
-            b.emit(calls.ErrorSums(predicted=predicted, target=target, sums=outs[0], rows=rows, columns=columns))
+        b.emit(calls.ErrorSums(predicted=predicted, target=target, sums=outs[0], rows=rows, columns=columns))
 
     def reference(self, predicted: Any, target: Any) -> Any:
         rows, columns = self.shape(target.shape)

@@ -211,8 +211,8 @@ class MaxPoolGrad(_Pool):
             raise self.error(f"dY {list(dy.shape)} and Indices {list(indices.shape)} do not fit X {list(x.shape)}.")
         return TensorType("float32", x.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, indices: Buf) -> None:
-        if outs[0] is not None and outs[0].size:
+    def lower(self, b: Builder, outs: list[Buf], dy: Buf, indices: Buf) -> None:
+        if outs[0].size:
             shape = outs[0].shape
             if self.storage_order:
                 row_major = b.temp("int64", indices.shape)
@@ -252,8 +252,8 @@ class AveragePool(_Pool):
             **w.arguments(),
         }
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:
-        if outs[0] is not None and x.size:
+    def lower(self, b: Builder, outs: list[Buf], x: Buf) -> None:
+        if x.size:
             b.emit(calls.AveragePool(x=x, y=outs[0], **self.pool_arguments(x.shape)))
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
@@ -294,8 +294,8 @@ class AveragePoolGrad(AveragePool):
             raise self.error(f"dY {list(dy.shape)} does not fit X {list(x.shape)}.")
         return TensorType("float32", x.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf) -> None:
-        if outs[0] is not None and outs[0].size:
+    def lower(self, b: Builder, outs: list[Buf], dy: Buf) -> None:
+        if outs[0].size:
             b.emit(calls.AveragePoolGradient(dy=dy, dx=outs[0], **self.pool_arguments(outs[0].shape)))
 
     def spread(self, dy: Any, w: Window) -> Any:
@@ -317,8 +317,8 @@ class _GlobalPool(Op):
             raise self.error(f"X has shape {list(x.shape)}; it needs spatial dims.")
         return TensorType("float32", (*x.shape[:2], *[1] * (x.rank - 2)))
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:
-        if outs[0] is not None and outs[0].size:
+    def lower(self, b: Builder, outs: list[Buf], x: Buf) -> None:
+        if outs[0].size:
             outer, n = prod(x.shape[:2]), prod(x.shape[2:])
             b.emit(calls.Reduce(x=x, y=outs[0], outer=outer, n=n, inner=1, op=self.operation))
 

@@ -83,7 +83,7 @@ class FakeQuantGrad(Op):
             raise self.error("the mask must be a bool for each element of dY.")
         return TensorType(dy.dtype, dy.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, mask: Buf) -> None:
+    def lower(self, b: Builder, outs: list[Buf], dy: Buf, mask: Buf) -> None:
         b.elementwise(outs[:1], [dy, mask], lambda e, d, m: e.select(m, d, e.like(d, 0)))
 
     def reference(self, dy: Any, mask: Any) -> Any:

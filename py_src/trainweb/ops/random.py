@@ -155,10 +155,7 @@ class DropoutGrad(Op):
         self._ratio(ratio)
         return TensorType(dy.dtype, dy.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        dy, mask, ratio, training = ins
-        if dy is None or mask is None or outs[0] is None:
-            return
+    def lower(self, b: Builder, outs: list[Buf], dy: Buf, mask: Buf, ratio: Buf | None, training: Buf | None) -> None:
         share = self._ratio(ratio)
         made = b.maker(mask)
         is_training = training is not None and training.value is not None and training.value[0]
@@ -208,21 +205,20 @@ class Noise(RandomOp):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [None] * len(ins)
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        if outs[0] is not None:
-            first, second = self.parameters()
-            b.emit(
-                calls.Random(
-                    y=outs[0],
-                    state=b.state,
-                    n=outs[0].size,
-                    salt=self.salt(),
-                    draw=b.next_draw(),
-                    normal=self.normal,
-                    a=first,
-                    b=second,
-                )
+    def lower(self, b: Builder, outs: list[Buf], *ins: Buf | None) -> None:
+        first, second = self.parameters()
+        b.emit(
+            calls.Random(
+                y=outs[0],
+                state=b.state,
+                n=outs[0].size,
+                salt=self.salt(),
+                draw=b.next_draw(),
+                normal=self.normal,
+                a=first,
+                b=second,
             )
+        )
 
 
 _SHAPED: dict[str, Attr] = {"dtype": Int(1), "shape": Ints(required=True), "seed": Float()}
@@ -332,10 +328,8 @@ class Bernoulli(RandomOp):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [None]
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        x, out = ins[0], outs[0]
-        if out is None or x is None:
-            return
+    def lower(self, b: Builder, outs: list[Buf], x: Buf) -> None:
+        out = outs[0]
         drawn = b.temp("float32", x.shape)
         b.emit(
             calls.Random(y=drawn, state=b.state, n=x.size, salt=self.salt(), draw=b.next_draw(), normal=0, a=0.0, b=1.0)

@@ -287,7 +287,7 @@ class Resize(Op):
                 result[a] = unknown(self, a, *x, *target)
         return result
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, roi: Buf | None, *given: Buf | None) -> None:
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, roi: Buf | None, *given: Buf | None) -> None:
         crops = self.crops(len(x.shape), _type(roi))
         given = (roi,) if self.is_old else given
         self.resize(b, outs[0], x, *map(_type, given), crops=crops)
@@ -475,9 +475,9 @@ class ResizeGrad(Resize):
             raise self.error(f"dY of shape {list(dy.shape)} is not that of X of shape {list(x.shape)}, resized.")
         return x
 
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, _shape: Buf | None, *given: Buf | None) -> None:
+    def lower(self, b: Builder, outs: list[Buf], dy: Buf, _shape: Buf | None, *given: Buf | None) -> None:
         dx = outs[0]
-        if dx is None or not dx.size:
+        if not dx.size:
             return
         scales, sizes, roi = map(_type, given)
         crops = self.crops(len(dx.shape), roi)
@@ -560,7 +560,7 @@ class Upsample(Resize):
     def infer(self, x: TensorType, scales: TensorType | None = None, *_: TensorType | None) -> TensorType:
         return super().infer(x, self._factors(scales), None, None)
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, given: Buf | None = None, *_: Buf | None) -> None:
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, given: Buf | None = None, *_: Buf | None) -> None:
         factors = self._factors(_type(given))
         self.resize(b, outs[0], x, factors)
 

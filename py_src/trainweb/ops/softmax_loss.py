@@ -78,9 +78,8 @@ class _Forward(_AlongAxis):
 
     log = 0
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:
-        if outs[0] is not None:
-            b.emit(calls.Softmax(x=x, y=outs[0], log=self.log, **self.sizes(x.shape)))
+    def lower(self, b: Builder, outs: list[Buf], x: Buf) -> None:
+        b.emit(calls.Softmax(x=x, y=outs[0], log=self.log, **self.sizes(x.shape)))
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         suffix = "Grad" if self.flattens else "Grad_13"
@@ -127,9 +126,8 @@ class _Backward(_AlongAxis):
     differentiable = ()
     log = 0
 
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, y: Buf) -> None:
-        if outs[0] is not None:
-            b.emit(calls.SoftmaxGrad(dy=dy, y=y, dx=outs[0], log=self.log, **self.sizes(y.shape)))
+    def lower(self, b: Builder, outs: list[Buf], dy: Buf, y: Buf) -> None:
+        b.emit(calls.SoftmaxGrad(dy=dy, y=y, dx=outs[0], log=self.log, **self.sizes(y.shape)))
 
     samples = (
         Sample([(3, 5), (3, 5)]),
@@ -345,25 +343,24 @@ class SoftmaxCrossEntropyLossGrad(_CrossEntropy):
     def lower(
         self,
         b: Builder,
-        outs: list[Buf | None],
+        outs: list[Buf],
         dy: Buf,
         log_prob: Buf,
         labels: Buf,
         weights: Buf | None,
         bias: Buf | None,
     ) -> None:
-        if outs[0] is not None:
-            b.check_labels(labels, log_prob.shape[1], self.ignore_index)
-            b.emit(
-                calls.CrossEntropyGrad(
-                    dy=dy,
-                    log_prob=log_prob,
-                    labels=labels,
-                    weights=weights,
-                    dx=outs[0],
-                    **self.sizes(log_prob.shape, labels),
-                )
+        b.check_labels(labels, log_prob.shape[1], self.ignore_index)
+        b.emit(
+            calls.CrossEntropyGrad(
+                dy=dy,
+                log_prob=log_prob,
+                labels=labels,
+                weights=weights,
+                dx=outs[0],
+                **self.sizes(log_prob.shape, labels),
             )
+        )
 
     def reference(self, dy: Any, log_prob: Any, labels: Any, weights: Any = None, bias: Any = None) -> Any:
         onehot, scale = self.slope(dy, log_prob.shape, labels, weights)
@@ -392,18 +389,17 @@ class NegativeLogLikelihoodLoss(_CrossEntropy):
         self.check(log_prob, labels, weights)
         return TensorType("float32", labels.shape if self.reduction == "none" else ())
 
-    def lower(self, b: Builder, outs: list[Buf | None], log_prob: Buf, labels: Buf, weights: Buf | None) -> None:
-        if outs[0] is not None:
-            b.check_labels(labels, log_prob.shape[1], self.ignore_index)
-            b.emit(
-                calls.CrossEntropy(
-                    scores=log_prob,
-                    labels=labels,
-                    weights=weights,
-                    loss=outs[0],
-                    **self.sizes(log_prob.shape, labels),
-                )
+    def lower(self, b: Builder, outs: list[Buf], log_prob: Buf, labels: Buf, weights: Buf | None) -> None:
+        b.check_labels(labels, log_prob.shape[1], self.ignore_index)
+        b.emit(
+            calls.CrossEntropy(
+                scores=log_prob,
+                labels=labels,
+                weights=weights,
+                loss=outs[0],
+                **self.sizes(log_prob.shape, labels),
             )
+        )
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         given = [douts[0], *ins]
@@ -434,20 +430,17 @@ class NegativeLogLikelihoodLossGrad(_CrossEntropy):
         self.check(log_prob, labels, weights)
         return TensorType("float32", log_prob.shape)
 
-    def lower(
-        self, b: Builder, outs: list[Buf | None], dy: Buf, log_prob: Buf, labels: Buf, weights: Buf | None
-    ) -> None:
-        if outs[0] is not None:
-            b.check_labels(labels, log_prob.shape[1], self.ignore_index)
-            b.emit(
-                calls.CrossEntropyGrad(
-                    dy=dy,
-                    labels=labels,
-                    weights=weights,
-                    dx=outs[0],
-                    **self.sizes(log_prob.shape, labels),
-                )
+    def lower(self, b: Builder, outs: list[Buf], dy: Buf, log_prob: Buf, labels: Buf, weights: Buf | None) -> None:
+        b.check_labels(labels, log_prob.shape[1], self.ignore_index)
+        b.emit(
+            calls.CrossEntropyGrad(
+                dy=dy,
+                labels=labels,
+                weights=weights,
+                dx=outs[0],
+                **self.sizes(log_prob.shape, labels),
             )
+        )
 
     def reference(self, dy: Any, log_prob: Any, labels: Any, weights: Any = None) -> Any:
         onehot, scale = self.slope(dy, log_prob.shape, labels, weights)

@@ -229,11 +229,10 @@ class Unsqueeze(AxesView):
 class Inquiry(Op):
     """A value known from the shape alone."""
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+    def lower(self, b: Builder, outs: list[Buf], *ins: Buf | None) -> None:
         out = outs[0]
-        if out is not None:
-            t = self.infer(*(TensorType(x.dtype, x.shape) for x in ins if x is not None))
-            b.copy(out, b.constant(t.dtype, t.shape, t.value or ()))
+        t = self.infer(*(TensorType(x.dtype, x.shape) for x in ins if x is not None))
+        b.copy(out, b.constant(t.dtype, t.shape, t.value or ()))
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         raise NotImplementedError

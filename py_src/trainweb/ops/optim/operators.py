@@ -387,7 +387,7 @@ class Subsequence(SequenceOp):
                 raise self.error(f"indices has {k}; the sequence has {len(given.items)} items.")
         return BufSequence([given.items[k] for k in self.indices], given.dtype)
 
-    def lower(self, b: Builder, outs: list[Buf | None], given: BufSequence) -> None:
+    def lower(self, b: Builder, outs: list[Buf], given: BufSequence) -> None:
         """Nothing is computed."""
 
     def reference(self, given: Any) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ from trainweb.model.graph import MS, Node
 from trainweb.ops.frame.arguments import unknown
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.op import Bad, Int, Ints, Names, Op, Sample, Str, register
+from trainweb.ops.matmul import multiply
 from trainweb.ops.padding import WindowSizes
 
 if TYPE_CHECKING:
@@ -200,32 +201,9 @@ class _Convolution(Op):
     def mix_channels(self, b: Builder, w: Buf, x: Buf, y: Buf, bias: Buf | None, *, transposed: bool) -> None:
         """For each image: y = w x + bias, or the transpose of w; planes as columns of matrices."""
         images, k, m, n = x.shape[0], x.shape[1], y.shape[1], prod(x.shape[2:])
-        b.emit(
-            calls.Gemm(
-                a=w,
-                b=x,
-                bias=bias,
-                c=y,
-                m=m,
-                n=n,
-                k=k,
-                a_row=1 if transposed else k,
-                a_col=m if transposed else 1,
-                b_row=n,
-                b_col=1,
-                c_row=n,
-                bias_row=1,
-                bias_col=0,
-                batch=(1, images),
-                a_batch=(0, 0),
-                b_batch=(0, k * n),
-                c_batch=(0, m * n),
-                bias_batch=(0, 0),
-                alpha=1.0,
-                beta=1.0,
-                accumulate=0,
-                activation=0,
-            )
+        batch, steps = (1, images), ((0, 0), (0, k * n), (0, m * n))
+        multiply(
+            b, w, x, y, (m, n, k), (transposed, 0), bias=bias, bias_strides=(1, 0), batch=batch, steps=steps, beta=1
         )
 
     def product(self, columns: Any, w: Any) -> Any:

@@ -177,9 +177,7 @@ class QuantizeLinear(_Linear, Composite):
             raise self.unsupported(f"precision {self.precision}")
         return TensorType(dtype, x.shape)
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, scale, zero = ins
-        assert x is not None and scale is not None
+    def expand(self, g: Emission, x: Var, scale: Var, zero: Var | None) -> Sequence[Var | None]:
         dtype = zero.dtype if zero is not None else ONNX_DTYPES.get(self.output_dtype, "uint8")
         return [_clipped(self.places(x, scale, zero), dtype)]
 
@@ -337,9 +335,7 @@ class Unclipped(_Linear, Composite):
             raise self.error(f"{quantized.dtype}{list(quantized.shape)} is not what X of {list(x.shape)} becomes.")
         return TensorType("bool", x.shape)
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, scale, quantized, zero = ins
-        assert x is not None and scale is not None and quantized is not None
+    def expand(self, g: Emission, x: Var, scale: Var, quantized: Var, zero: Var | None) -> Sequence[Var | None]:
         return [self.places(x, scale, zero).equal(quantized.cast("float32"))]
 
     def reference(self, x: Any, scale: Any, quantized: Any, zero: Any = None) -> Any:
@@ -375,9 +371,7 @@ class DynamicQuantizeLinear(Composite):
         self.need_float32(x)
         return TensorType("uint8", x.shape), TensorType("float32", ()), TensorType("uint8", ())
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        (x,) = ins
-        assert x is not None
+    def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
         low = x.op("ReduceMin", keepdims=0).op("Min", x.lift(0.0))
         high = x.op("ReduceMax", keepdims=0).op("Max", x.lift(0.0))
         scale = (high - low) / 255.0
@@ -429,9 +423,7 @@ class MatMulInteger(_IntegerProduct):
                 raise self.unsupported(f"a zero point of shape {list(zero.shape)}")
         return TensorType("int32", self.product_shape(a, b))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        a, b, za, zb = ins
-        assert a is not None and b is not None
+    def expand(self, g: Emission, a: Var, b: Var, za: Var | None, zb: Var | None) -> Sequence[Var | None]:
         left, right = a.cast("int32"), b.cast("int32")
         if za is not None:
             rows = za.cast("int32")
@@ -476,7 +468,7 @@ class QLinearMatMul(_IntegerProduct):
             raise self.unsupported(f"dtype {zy.dtype}")
         return TensorType(zy.dtype, self.product_shape(a, b))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         a, sa, za, b, sb, zb, sy, zy = (
             reshape(x) if k not in (0, 3) else x for k, x in enumerate(ins) if x is not None
         )
@@ -575,9 +567,7 @@ class ConvInteger(_IntegerConvolution):
         self.check_numbers(zw, w.shape[0])
         return TensorType("int32", self.convolved(x, w))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, w, zx, zw = ins
-        assert x is not None and w is not None
+    def expand(self, g: Emission, x: Var, w: Var, zx: Var | None, zw: Var | None) -> Sequence[Var | None]:
         channels = (-1, *[1] * (g.rank(w.name) - 1))
         return [exact_convolution(self, _zeroed(x, zx, 1), _zeroed(w, zw, *channels))]
 
@@ -623,7 +613,7 @@ class QLinearConv(_IntegerConvolution):
             raise self.unsupported(f"dtype {zy.dtype}")
         return TensorType(zy.dtype, self.convolved(x, w))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, sx, zx, w, sw, zw, sy, zy, bias = ins
         assert x is not None and w is not None and sx is not None and sw is not None
         assert sy is not None and zy is not None

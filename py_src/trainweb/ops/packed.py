@@ -188,7 +188,7 @@ class MatMulNBits(_Rows, Composite):
             raise self.error(f"the bias has shape {list(bias.shape)}, not {[self.N]}.")
         return TensorType("float32", (*a.shape[:-1], self.N))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         a, packed, scales, zeros, _, bias = ins
         assert a is not None and packed is not None and scales is not None
         given = [packed.name, scales.name]

@@ -185,9 +185,13 @@ class DropoutGrad(Op):
 
 
 class Noise(RandomOp):
-    """A tensor of random numbers; `reference` is its mean."""
+    """A tensor of random numbers, of the shape of an input or of an attribute; `reference` is its mean."""
 
+    min_inputs = max_inputs = 0
     normal: int
+
+    def infer(self, *like: TensorType) -> TensorType:
+        return checked(self, self.check_dtype(self.dtype), like[0].shape if like else self.shape)
 
     def parameters(self) -> tuple[float, float]:
         """a and b of the kernel."""
@@ -233,7 +237,6 @@ class RandomNormal(Noise):
 
     versions = (1, 22)
     attrs = _SHAPED | _NORMAL
-    min_inputs = max_inputs = 0
     normal = 1
     samples = (
         Sample([], {"shape": [200, 50]}),
@@ -246,14 +249,11 @@ class RandomNormal(Noise):
         Bad([], {"shape": [2**40]}, LimitError),
     )
 
-    def infer(self) -> TensorType:
-        return checked(self, self.check_dtype(self.dtype), self.shape)
-
     def parameters(self) -> tuple[float, float]:
         return self.mean, self.scale
 
-    def reference(self) -> Any:
-        return np.full(self.shape, self.mean)
+    def reference(self, *like: Any) -> Any:
+        return np.full(like[0].shape if like else self.shape, self.mean)
 
 
 @register
@@ -262,19 +262,15 @@ class RandomUniform(Noise):
 
     versions = (1, 22)
     attrs = _SHAPED | _UNIFORM
-    min_inputs = max_inputs = 0
     normal = 0
     samples = (Sample([], {"shape": [200, 50]}), Sample([], {"shape": [100, 100], "low": -3.0, "high": -1.0}))
     bad: ClassVar[Sequence[Bad]] = (Bad([]), Bad([], {"shape": [-2]}), Bad([], {"shape": [2], "dtype": 99}))
 
-    def infer(self) -> TensorType:
-        return checked(self, self.check_dtype(self.dtype), self.shape)
-
     def parameters(self) -> tuple[float, float]:
         return self.low, self.high
 
-    def reference(self) -> Any:
-        return np.full(self.shape, (self.low + self.high) / 2)
+    def reference(self, *like: Any) -> Any:
+        return np.full(like[0].shape if like else self.shape, (self.low + self.high) / 2)
 
 
 @register
@@ -286,12 +282,6 @@ class RandomNormalLike(RandomNormal):
     samples = (Sample([(200, 50)]), Sample([(100, 100)], {"mean": -2.0}))
     bad = (Bad([(2,)], {"dtype": 11}, UnsupportedError),)
 
-    def infer(self, x: TensorType) -> TensorType:
-        return TensorType(self.check_dtype(self.dtype), x.shape)
-
-    def reference(self, x: Any) -> Any:
-        return np.full(x.shape, self.mean)
-
 
 @register
 class RandomUniformLike(RandomUniform):
@@ -301,12 +291,6 @@ class RandomUniformLike(RandomUniform):
     min_inputs = max_inputs = 1
     samples = (Sample([(200, 50)]), Sample([(100, 100)], {"low": 2.0, "high": 4.0}))
     bad = (Bad([(2,)], {"dtype": 11}, UnsupportedError),)
-
-    def infer(self, x: TensorType) -> TensorType:
-        return TensorType(self.check_dtype(self.dtype), x.shape)
-
-    def reference(self, x: Any) -> Any:
-        return np.full(x.shape, (self.low + self.high) / 2)
 
 
 @register
@@ -373,8 +357,7 @@ class Multinomial(Composite):
             )
         return checked(self, dtype, (x.shape[0], self.sample_size))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        (x,) = (v for v in ins if v is not None)
+    def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
         repeats = Var(g, g.constant("int64", (3,), [1, self.sample_size, 1]), "int64")
         logits = Var(g, g.unsqueeze(x.name, [1]), x.dtype).op("Tile", repeats)
         seed: dict[str, Any] = {} if self.seed is None else {"seed": float(self.seed)}

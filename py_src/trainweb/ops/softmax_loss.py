@@ -320,41 +320,30 @@ class SoftmaxCrossEntropyLoss(_CrossEntropy):
     bad = (Bad([(4, 5), i64([0, 1])]),)
 
 
-@register
-class SoftmaxCrossEntropyLossGrad(_CrossEntropy):
-    """(exp(log_prob) - onehot(label)) * weight * dY / D (com.microsoft); D is the sum of weights for "mean", else 1."""
-
-    domain = MS
-    min_inputs, max_inputs = 3, 5
+class _CrossEntropyGrad(_CrossEntropy):
+    min_inputs = 3
+    samples = (
+        Sample([(), (4, 5), i64([0, 4, 2, 2])]),
+        Sample([(4,), (4, 5), i64([0, 4, 2, 2])], {"reduction": "none"}),
+    )
+    bad = (Bad([(), (4, 5), i64([0, 1])]),)
 
     def infer(
-        self,
-        dy: TensorType,
-        log_prob: TensorType,
-        labels: TensorType,
-        weights: TensorType | None,
-        bias: TensorType | None,
+        self, dy: TensorType, log_prob: TensorType, labels: TensorType, weights: TensorType | None, *bias: Any
     ) -> TensorType:
         self.check(log_prob, labels, weights)
-        if bias is not None:
+        if any(t is not None for t in bias):
             raise self.unsupported("a bias input")
         return TensorType("float32", log_prob.shape)
 
     def lower(
-        self,
-        b: Builder,
-        outs: list[Buf],
-        dy: Buf,
-        log_prob: Buf,
-        labels: Buf,
-        weights: Buf | None,
-        bias: Buf | None,
+        self, b: Builder, outs: list[Buf], dy: Buf, log_prob: Buf, labels: Buf, weights: Buf | None, *_: None
     ) -> None:
         b.check_labels(labels, log_prob.shape[1], self.ignore_index)
         b.emit(
             calls.CrossEntropyGrad(
                 dy=dy,
-                log_prob=log_prob,
+                log_prob=None if self.from_log else log_prob,
                 labels=labels,
                 weights=weights,
                 dx=outs[0],
@@ -362,15 +351,17 @@ class SoftmaxCrossEntropyLossGrad(_CrossEntropy):
             )
         )
 
-    def reference(self, dy: Any, log_prob: Any, labels: Any, weights: Any = None, bias: Any = None) -> Any:
+    def reference(self, dy: Any, log_prob: Any, labels: Any, weights: Any = None) -> Any:
         onehot, scale = self.slope(dy, log_prob.shape, labels, weights)
-        return (np.exp(log_prob) - onehot) * scale
+        return ((0 if self.from_log else np.exp(log_prob)) - onehot) * scale
 
-    samples = (
-        Sample([(), (4, 5), i64([0, 4, 2, 2])]),
-        Sample([(4,), (4, 5), i64([0, 4, 2, 2])], {"reduction": "none"}),
-    )
-    bad = (Bad([(), (4, 5), i64([0, 1])]),)
+
+@register
+class SoftmaxCrossEntropyLossGrad(_CrossEntropyGrad):
+    """(exp(log_prob) - onehot(label)) * weight * dY / D (com.microsoft); D is the sum of weights for "mean", else 1."""
+
+    domain = MS
+    max_inputs = 5
 
 
 @register
@@ -419,35 +410,9 @@ class NegativeLogLikelihoodLoss(_CrossEntropy):
 
 
 @register
-class NegativeLogLikelihoodLossGrad(_CrossEntropy):
+class NegativeLogLikelihoodLossGrad(_CrossEntropyGrad):
     """-onehot(label) * weight * dY / D from (dY, log_prob, labels, weights) (ai.trainweb); D as in cross entropy."""
 
     domain = "ai.trainweb"
-    min_inputs, max_inputs = 3, 4
+    max_inputs = 4
     from_log = 1
-
-    def infer(self, dy: TensorType, log_prob: TensorType, labels: TensorType, weights: TensorType | None) -> TensorType:
-        self.check(log_prob, labels, weights)
-        return TensorType("float32", log_prob.shape)
-
-    def lower(self, b: Builder, outs: list[Buf], dy: Buf, log_prob: Buf, labels: Buf, weights: Buf | None) -> None:
-        b.check_labels(labels, log_prob.shape[1], self.ignore_index)
-        b.emit(
-            calls.CrossEntropyGrad(
-                dy=dy,
-                labels=labels,
-                weights=weights,
-                dx=outs[0],
-                **self.sizes(log_prob.shape, labels),
-            )
-        )
-
-    def reference(self, dy: Any, log_prob: Any, labels: Any, weights: Any = None) -> Any:
-        onehot, scale = self.slope(dy, log_prob.shape, labels, weights)
-        return -onehot * scale
-
-    samples = (
-        Sample([(), (4, 5), i64([0, 4, 2, 2])]),
-        Sample([(4,), (4, 5), i64([0, 4, 2, 2])], {"reduction": "none"}),
-    )
-    bad = (Bad([(), (4, 5), i64([0, 1])]),)

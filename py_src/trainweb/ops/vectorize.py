@@ -83,8 +83,7 @@ class TfIdfVectorizer(Composite):
             raise self.error(f"there are {len(self.weights)} weights for {columns} columns.")
         return grams
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        (x,) = (v for v in ins if v is not None)
+    def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
         length = g.shape(x.name)[-1]
         if not static(length):
             raise UndecidedError("the length of the rows")

@@ -24,8 +24,8 @@ FORWARD = "forward_"
 class Composite(Op):
     """An operator that `expand` writes as nodes of other operators; differentiation and kernels are theirs."""
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        """Emit the nodes; return the outputs, None for outputs that the node leaves out."""
+    def expand(self, g: Emission, *ins: Any) -> Sequence[Var | None]:
+        """Emit the nodes on `ins`, None where absent; return the outputs, None for outputs that the node leaves out."""
         raise self.unsupported("execution")
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
@@ -81,7 +81,7 @@ class CompositeGradient(Composite):
             )
         return types
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         raise self.unsupported("differentiation of a gradient")
 
     def forward(self) -> Node:
@@ -247,7 +247,7 @@ class _Expansion(Emission):
         """The nodes, whose results have the names of the outputs."""
         node = self._op.node
         given = [Var(self, name, self.dtype(name)) if name else None for name in node.inputs]
-        results = self._op.expand(self, self._op.complete(given))
+        results = self._op.expand(self, *self._op.complete(given))
         made = {name: n for n in self.nodes for name in n.outputs}
         for result, name in zip(results, node.outputs, strict=False):
             if not name:

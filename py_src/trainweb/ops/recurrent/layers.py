@@ -168,7 +168,7 @@ class RecurrentLayer(Composite):
             found.append((name.lower(), alpha, beta if beta is None else next(betas, beta)))
         return [found[k * each : (k + 1) * each] for k in range(directions)]
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, w, r, bias, lengths, *states = ins
         assert x is not None and w is not None and r is not None
         peepholes = states.pop() if len(states) > self.n_states else None

@@ -158,7 +158,7 @@ def _body_graph(x: Expansion, body: Graph, outline: Outline, captured: dict[str,
     formal = [value.name for value in body.inputs]
     number, *rest = formal[:1] + formal[2:] if outline.is_loop else [x.fresh("iteration"), *formal]
     if len(rest) != len(outline.states) + len(outline.scanned):
-        raise ModelError(f"{node_text(x)}: its body has {len(formal)} inputs, which do not fit those of the loop.")
+        raise ModelError(f"{x.node}: its body has {len(formal)} inputs, which do not fit those of the loop.")
     inner = Graph("body", without_weights(body), opsets=dict(x.graph.opsets))
     inner.loop_iterations = x.source.loop_iterations
     inner.inputs = [Value(number, "int64", ())]
@@ -200,11 +200,6 @@ def _as_scalar(x: Expansion, graph: Graph, name: str) -> str:
     x.inference.constant(shape)
     x.write(Node("Reshape", [name, shape.name], [target], {}, "", x.fresh("goes_on/Reshape")))
     return target
-
-
-def node_text(x: Expansion) -> str:
-    """The node that is written out, for errors."""
-    return str(x.node)
 
 
 def declared_as(x: Expansion, name: str, outer: str) -> Value:

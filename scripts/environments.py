@@ -19,7 +19,7 @@ REQUIREMENTS = {
         "transformers==5.23.0",
     ),
 }
-"""flower: clients and a server that pages are compared with (`./build.sh test-federated`). torch: makes the recordings."""
+"""flower: clients and a server, which pages are compared with. torch: makes the recordings."""
 
 
 def setup(name: str) -> str:

@@ -33,9 +33,6 @@ class _Ctc(Op):
     domain = "ai.trainweb"
     attrs = {"blank": Int(0), "zero_infinity": Int(0)}
 
-    blank: int
-    zero_infinity: int
-
     def check(self, log_probs: TensorType, targets: TensorType, *lengths: TensorType) -> None:
         """Raise unless dtypes, shapes and attributes fit."""
         self.need_float32(log_probs)

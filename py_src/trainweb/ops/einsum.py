@@ -51,7 +51,6 @@ class Einsum(Op):
     attrs = {"equation": Str(required=True)}
     max_inputs = MANY
     differentiable = range(MANY)
-    equation: str
 
     def labels(self, ranks: list[int]) -> tuple[list[str], str]:
         """Labels of every operand and of the output; the dims of an ellipsis get letters that are free."""

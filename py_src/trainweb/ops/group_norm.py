@@ -30,7 +30,6 @@ class _GroupNorm(Op):
     """Normalisation of each image over its dims after the channels and over the channels of a group."""
 
     attrs = {"epsilon": Float(1e-5)}
-    epsilon: float
     num_groups: int = 0
     """0: as many as channels."""
 
@@ -122,7 +121,6 @@ class GroupNormalization(_Forward):
 
     versions = (18, 21)
     attrs = {**_Forward.attrs, "num_groups": Int(required=True), "stash_type": Int(1)}
-    stash_type: int
 
     def infer(self, x: TensorType, scale: TensorType, bias: TensorType) -> TensorType:
         if self.num_groups < 1:

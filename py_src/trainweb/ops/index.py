@@ -208,7 +208,6 @@ class ScatterOp(Op):
     differentiable: ClassVar[Sequence[int]] = (0, 2)
     picks: ClassVar[str]
     """The operator that takes what this one puts."""
-    reduction: str
 
     def updates_shape(self, data: TensorType, indices: TensorType) -> tuple[int, ...]:
         """Return the shape of the updates, after a check of the indices' shape."""
@@ -316,8 +315,6 @@ class _Elements(TypedDict):
 
 class ElementsOp(Op):
     """Shared by the operators whose indices have one entry per element taken or put."""
-
-    axis: int
 
     def check_elements(self, data: TensorType, indices: TensorType) -> int:
         """The axis, after the shapes have been checked."""

@@ -136,7 +136,6 @@ class Splitting(Op):
     max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
-    axis: int
 
     def lengths(self, x: TensorType, split: TensorType | None) -> list[int]:
         """Sizes of the parts along the axis."""

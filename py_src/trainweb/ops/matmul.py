@@ -270,11 +270,6 @@ class Gemm(Op):
     min_inputs, max_inputs = 2, 3
     differentiable = (0, 1, 2)
 
-    alpha: float
-    beta: float
-    transA: int
-    transB: int
-
     def infer(self, a: TensorType, b: TensorType, c: TensorType | None) -> TensorType:
         check_dtypes(self, a, b, c)
         if a.dtype != "float32" and not (self.alpha.is_integer() and self.beta.is_integer()):
@@ -372,12 +367,6 @@ class FusedMatMul(Op):
     attrs = {"alpha": Float(1.0), "transA": Int(0), "transB": Int(0), "transBatchA": Int(0), "transBatchB": Int(0)}
     min_inputs = max_inputs = 2
     differentiable = (0, 1)
-
-    alpha: float
-    transA: int
-    transB: int
-    transBatchA: int
-    transBatchB: int
 
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
         self.need_float32(a, b)

@@ -100,9 +100,6 @@ class _Counts(_Metric):
     n_outputs = 2
     attrs = {"ignores": Int(0), "ignored": Int(0)}
 
-    ignores: int
-    ignored: int
-
     def operands(self, b: Builder, predicted: Buf, target: Buf) -> tuple[Scores, Buf, Buf]:
         """How scores are to be read; the scores, and targets as int64."""
         form = self.scores(predicted.shape, target.shape)
@@ -139,8 +136,6 @@ class ClassCounts(_Counts):
         Sample([f32([0.5, 0, -1]), f32([1, 1, 0])], {"count": "matrix"}, outputs=2),
     )
     bad = (Bad([(4, 3), i64([0, 1])], error=FeedError), Bad([SCORES, CLASSES], {"count": "all"}))
-
-    count: str
 
     def infer(self, predicted: TensorType, target: TensorType) -> tuple[TensorType, TensorType]:
         self.need_numbers(predicted, target)
@@ -203,8 +198,6 @@ class TopCounts(_Counts):
     )
     bad = (Bad([(4, 3), i64([0, 1])], error=FeedError), Bad([SCORES, CLASSES], {"k": 0}))
 
-    k: int
-
     def infer(self, predicted: TensorType, target: TensorType) -> tuple[TensorType, TensorType]:
         self.need_numbers(predicted, target)
         self.scores(predicted.shape, target.shape)
@@ -258,8 +251,6 @@ class ErrorSums(_Metric):
         Sample([i64([1, 2, 4]), i64([1, 0, 9])]),
     )
     bad = (Bad([(4, 3), (4, 2)], error=FeedError), Bad([(3,), (2,)], {"columns": 1}, FeedError))
-
-    columns: int
 
     def shape(self, target: tuple[int, ...]) -> tuple[int, int]:
         """Rows and columns of the targets."""

@@ -44,9 +44,6 @@ class _LayerNorm(Op):
     """Normalisation over the dims from `axis` on."""
 
     attrs = {"axis": Int(-1), "epsilon": Float(1e-5), "stash_type": Int(1)}
-    axis: int
-    epsilon: float
-    stash_type: int
 
     def split(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(leading dims, normalised dims)."""
@@ -261,9 +258,6 @@ class SimplifiedLayerNormalizationGrad(_LayerNormGrad):
 class _BatchNorm(Op):
     attrs = {"epsilon": Float(1e-5), "momentum": Float(0.9), "training_mode": Int(0)}
     min_inputs = max_inputs = 5
-    epsilon: float
-    momentum: float
-    training_mode: int
 
     def check_channels(self, x: TensorType, *vectors: TensorType) -> None:
         """Everything but X is one number per channel."""

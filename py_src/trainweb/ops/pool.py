@@ -47,12 +47,6 @@ class _Pool(Op):
         "pads": Ints(),
         "strides": Ints(),
     }
-    auto_pad: str
-    ceil_mode: int
-    dilations: tuple[int, ...] | None
-    kernel_shape: tuple[int, ...]
-    pads: tuple[int, ...] | None
-    strides: tuple[int, ...] | None
 
     def window_of(self, shape: tuple[int, ...]) -> Window:
         """The window over an input of this shape (N, C, ...)."""
@@ -127,7 +121,6 @@ class MaxPool(_Pool):
     attrs = {**_Pool.attrs, "storage_order": Int(0)}
     n_outputs = 2
     differentiable = (0,)
-    storage_order: int
 
     def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
         shape = self.pooled(TensorType("float32", x.shape) if x.dtype in BYTES else x)
@@ -237,7 +230,6 @@ class AveragePool(_Pool):
     versions = (1, 7, 10, 11, 19, 22)
     attrs = {**_Pool.attrs, "count_include_pad": Int(0)}
     differentiable: ClassVar[Sequence[int]] = (0,)
-    count_include_pad: int
 
     def infer(self, x: TensorType) -> TensorType:
         return TensorType("float32", self.pooled(x))

@@ -33,7 +33,6 @@ class RandomOp(Op):
     """An operator that draws numbers; two nodes of one step draw different ones."""
 
     stochastic = draws = True
-    seed: float | None
 
     def salt(self) -> int:
         """Salt that makes this node's random stream unique."""
@@ -345,7 +344,6 @@ class Multinomial(Composite):
         Bad([(2, 3)], {"dtype": 1}),
         Bad([i64([[1]])], error=UnsupportedError),
     )
-    sample_size: int
 
     def infer(self, x: TensorType) -> TensorType:
         self.need_float32(x)

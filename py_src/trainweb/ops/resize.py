@@ -103,15 +103,6 @@ class Resize(Op):
     min_inputs, max_inputs = 1, 4
     differentiable: ClassVar[Sequence[int]] = (0,)
     static_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3)
-    antialias: int
-    axes: tuple[int, ...] | None
-    coordinate_transformation_mode: str
-    cubic_coeff_a: float
-    exclude_outside: int
-    extrapolation_value: float
-    keep_aspect_ratio_policy: str
-    mode: str
-    nearest_mode: str
 
     def __init__(self, node: Node, opset: int) -> None:
         super().__init__(node, opset)
@@ -241,7 +232,7 @@ class Resize(Op):
         """Weight at a distance; the cubic one is that of R. Keys (1981)."""
         if self.mode == "linear":
             return max(0.0, 1 - x)
-        a = self.cubic_coeff_a
+        a: float = self.cubic_coeff_a
         if x <= 1:
             return ((a + 2) * x - (a + 3)) * x * x + 1
         return ((x - 5) * x + 8) * x * a - 4 * a if x < 2 else 0.0
@@ -528,7 +519,6 @@ class Upsample(Resize):
     attrs = {"mode": Str("nearest"), "scales": Floats()}
     min_inputs, max_inputs = 1, 2
     static_inputs = (1,)
-    scales: tuple[float, ...] | None
     antialias = exclude_outside = 0
     axes = None
     cubic_coeff_a = extrapolation_value = 0.0

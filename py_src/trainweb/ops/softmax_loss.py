@@ -40,7 +40,6 @@ class _AlongAxis(Op):
     versions: ClassVar[tuple[int, ...]] = (1, 11, 13)
     attrs = {"axis": Int()}
     differentiable: ClassVar[Sequence[int]] = (0,)
-    axis: int | None
 
     @property
     def flattens(self) -> bool:
@@ -193,8 +192,6 @@ class _CrossEntropy(Op):
     attrs = {"reduction": Str("mean"), "ignore_index": Int()}
     from_log: ClassVar[int] = 0
     """1: the scores are logarithms of probabilities already."""
-    reduction: str
-    ignore_index: int | None
 
     def check(self, scores: TensorType, labels: TensorType, weights: TensorType | None) -> None:
         """Raise unless the types fit."""

@@ -40,14 +40,6 @@ class TfIdfVectorizer(Composite):
         "pool_strings": Strs(),
         "weights": Floats(),
     }
-    max_gram_length: int
-    max_skip_count: int
-    min_gram_length: int
-    mode: str
-    ngram_counts: tuple[int, ...]
-    ngram_indexes: tuple[int, ...]
-    pool_int64s: tuple[int, ...] | None
-    weights: tuple[float, ...] | None
 
     def infer(self, x: TensorType) -> TensorType:
         if x.dtype not in ("int32", "int64"):

@@ -59,12 +59,6 @@ class AdafactorOptimizer(KernelOptimizer):
     }
     inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
 
-    beta2_decay: float
-    epsilon: float
-    scale_epsilon: float
-    clip_threshold: float
-    weight_decay: float
-
     @classmethod
     def moment_shape(cls, moment: int, shape: tuple[int, ...]) -> tuple[int, ...]:
         if len(shape) < 2:
@@ -131,15 +125,6 @@ class MuonOptimizer(KernelOptimizer):
         "epsilon": Float(1e-8),
     }
     inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
-
-    momentum: float
-    nesterov: int
-    weight_decay: float
-    steps: int
-    match_rms: int
-    alpha: float
-    beta: float
-    epsilon: float
 
     @classmethod
     def moment_shape(cls, moment: int, shape: tuple[int, ...]) -> tuple[int, ...]:

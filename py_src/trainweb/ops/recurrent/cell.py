@@ -66,8 +66,6 @@ class _Sizes(TypedDict):
 class _Recurrence(Op):
     domain = TRAINWEB
     attrs = {"cell": Str(required=True), "reverse": Int(0)}
-    cell: str
-    reverse: int
 
     @property
     def kind(self) -> int:

@@ -178,10 +178,6 @@ class _Convolution(Op):
         if self.kernel_shape is not None and not equal_shapes(self.kernel_shape, w[2:]):
             raise self.error(f"kernel_shape {list(self.kernel_shape)} is not that of the weights {list(w[2:])}.")
 
-    def given_attrs(self) -> dict[str, Any]:
-        """The node's attributes, for another node."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.node.attrs.items()}
-
     def convolve(self, b: Builder, win: Window, w: Buf, x: Buf, y: Buf, bias: Buf | None, *, back: bool) -> None:
         """y = x * w + bias; `back`: as the gradient by the data, from the outputs of the window to its inputs."""
         if self.group == 1 and win.is_pointwise:

@@ -389,11 +389,11 @@ class DynamicQuantizeLinear(Composite):
     bad = (Bad([i32([1])], error=UnsupportedError),)
 
 
-def exact_product(a: Var, b: Var) -> Var:
-    """The int32 matrix product of int32 values of at most 9 bits."""
+def exactly(op_type: str, a: Var, b: Var, **attrs: Any) -> Var:
+    """The int32 matrix product or convolution of int32 values of at most 9 bits."""
     wide, right = a.cast("float32"), b.cast("float32")
     high = (wide / float(NIBBLE)).op("Floor")
-    parts = [v.op("MatMul", right).cast("int32") for v in (high, wide - high * float(NIBBLE))]
+    parts = [v.op(op_type, right, **attrs).cast("int32") for v in (high, wide - high * float(NIBBLE))]
     return parts[0] * NIBBLE + parts[1]
 
 
@@ -430,7 +430,7 @@ class MatMulInteger(_IntegerProduct):
             left = left - (reshape(rows, -1, 1) if g.size(za.name) != 1 else rows)
         if zb is not None:
             right = right - zb.cast("int32")
-        return [exact_product(left, right)]
+        return [exactly("MatMul", left, right)]
 
     def reference(self, a: Any, b: Any, za: Any = None, zb: Any = None) -> Any:
         left, right = a.astype(np.int64), b.astype(np.int64)
@@ -472,7 +472,7 @@ class QLinearMatMul(_IntegerProduct):
         a, sa, za, b, sb, zb, sy, zy = (
             reshape(x) if k not in (0, 3) else x for k, x in enumerate(ins) if x is not None
         )
-        product = exact_product(a.cast("int32") - za.cast("int32"), b.cast("int32") - zb.cast("int32"))
+        product = exactly("MatMul", a.cast("int32") - za.cast("int32"), b.cast("int32") - zb.cast("int32"))
         places = rounded(product.cast("float32") * (sa * sb / sy)) + zy.cast("float32")
         return [_clipped(places, zy.dtype)]
 
@@ -496,14 +496,6 @@ class QLinearMatMul(_IntegerProduct):
         ),
     )
     bad = (Bad([literal("uint8", [[1]]), f32(1.0), literal("uint8", 1)]),)
-
-
-def exact_convolution(op: Op, x: Var, w: Var) -> Var:
-    """The int32 convolution of int32 values of at most 9 bits."""
-    wide, right, attrs = x.cast("float32"), w.cast("float32"), convolution_of(op).given_attrs()
-    high = (wide / float(NIBBLE)).op("Floor")
-    parts = [v.op("Conv", right, **attrs).cast("int32") for v in (high, wide - high * float(NIBBLE))]
-    return parts[0] * NIBBLE + parts[1]
 
 
 class _IntegerConvolution(Composite):
@@ -569,7 +561,8 @@ class ConvInteger(_IntegerConvolution):
 
     def expand(self, g: Emission, x: Var, w: Var, zx: Var | None, zw: Var | None) -> Sequence[Var | None]:
         channels = (-1, *[1] * (g.rank(w.name) - 1))
-        return [exact_convolution(self, _zeroed(x, zx, 1), _zeroed(w, zw, *channels))]
+        attrs = convolution_of(self).given_attrs()
+        return [exactly("Conv", _zeroed(x, zx, 1), _zeroed(w, zw, *channels), **attrs)]
 
     def reference(self, x: Any, w: Any, zx: Any = 0, zw: Any = 0) -> Any:
         return self.numpy_convolution(x, w, zx, zw).astype(np.int32)
@@ -618,7 +611,8 @@ class QLinearConv(_IntegerConvolution):
         assert x is not None and w is not None and sx is not None and sw is not None
         assert sy is not None and zy is not None
         spread = [1] * (g.rank(w.name) - 2)
-        total = exact_convolution(self, _zeroed(x, zx, 1), _zeroed(w, zw, -1, 1, *spread))
+        attrs = convolution_of(self).given_attrs()
+        total = exactly("Conv", _zeroed(x, zx, 1), _zeroed(w, zw, -1, 1, *spread), **attrs)
         total = total if bias is None else total + reshape(bias, 1, -1, *spread)
         scale = reshape(sx, 1) * reshape(sw, 1, -1, *spread) / reshape(sy, 1)
         places = rounded(total.cast("float32") * scale) + reshape(zy, 1).cast("float32")

@@ -84,10 +84,6 @@ class _Pool(Op):
         """Number of (sample, channel) pairs."""
         return prod(shape[:2])
 
-    def node_attrs(self) -> dict[str, Any]:
-        """The node's attributes, for its gradient."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.node.attrs.items()}
-
     samples: ClassVar[Sequence[Sample]] = (
         Sample([(2, 3, 6, 6)], {"kernel_shape": [2, 2], "strides": [2, 2]}, outputs=1),
         Sample([(2, 3, 7, 6)], {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}, outputs=1),
@@ -146,7 +142,7 @@ class MaxPool(_Pool):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         indices = g.extra_output(1, "_mask")
-        return [g.op("MaxPoolGrad", [douts[0] or "", indices], **self.node_attrs())]
+        return [g.op("MaxPoolGrad", [douts[0] or "", indices], **self.given_attrs())]
 
     def reference(self, x: Any) -> tuple[Any, Any]:
         w = self.window_of(x.shape)
@@ -249,7 +245,7 @@ class AveragePool(_Pool):
             b.emit(calls.AveragePool(x=x, y=outs[0], **self.pool_arguments(x.shape)))
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
-        return [g.op("AveragePoolGrad", [douts[0]], **self.node_attrs())]
+        return [g.op("AveragePoolGrad", [douts[0]], **self.given_attrs())]
 
     def counts(self, w: Window) -> Any:
         """Reference: elements each window's mean is over."""

@@ -250,6 +250,10 @@ class Op:
             raise self.unsupported(f"an output {name!r} that is not named as the gradient of a known tensor")
         return t
 
+    def given_attrs(self) -> dict[str, Any]:
+        """The node's attributes, for another node."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.node.attrs.items()}
+
     def looked_at(self) -> tuple[list[str], list[str]]:
         """Inputs and outputs whose numbers mean something, all of them: a step may look for NaN there."""
         return list(self.node.inputs), list(self.node.outputs)

@@ -22,7 +22,7 @@ STAGES: dict[str, str] = {
     "trainweb.compiler.compile:_Compilation.lower": "lower",
     "trainweb.backend.wasm.compile:place": "place",
     "trainweb.backend.wasm.compile:encode": "encode",
-    "trainweb.training.host:PlanHost.load": "load",
+    "trainweb.backend.wasm.host:PlanHost.load": "load",
 }
 """Functions, where they are called from, and the stage their own time counts for; each pass is a stage, too."""
 BEFORE_PASSES = ("read", "artifacts", "differentiate", "session", "compile", "infer", "lower")

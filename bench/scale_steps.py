@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trainweb.backend.plan import LoadedPlan
     from trainweb.ir.shapes import TensorType
     from trainweb.model.graph import Tensor
     from trainweb.training.core import SessionCore
-    from trainweb.training.host import LoadedPlan
 
 TIMED_S = 0.25
 ROUND_MS, MIN_ROUNDS = 2.0, 5

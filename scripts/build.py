@@ -17,12 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import chromium
-import flower_environment
+import environments
 import onnxruntime_training
 import pyodide_dist
 import pyodide_lockfile
 import teach_backbone
-import torch_environment
 import typedoc
 from published_readme import published_readme
 from steps import (
@@ -464,7 +463,7 @@ def command_test_federated(arguments: list[str]) -> None:
     """Federated rounds of Flower, with PyTorch and with pages [--record] [--native FOLDER]; several GB."""
     build_all()
     with build_lock():
-        python = flower_environment.setup()
+        python = environments.setup("flower")
     variables = {"TRAINWEB_CHROMIUM": setup_chromium(), "TRAINWEB_FLOWER_PYTHON": python}
     _exec(PYTHON, "-m", "tests.federated.run", *arguments, **variables, **PROGRAMS_OF_TESTS)
 
@@ -537,7 +536,7 @@ def command_pyodide_dist(_: list[str]) -> None:
 
 def _record(script: str, arguments: list[str]) -> None:
     with build_lock():
-        python = torch_environment.setup()
+        python = environments.setup("torch")
     _exec(python, "-W", "ignore", f"scripts/{script}", *arguments)
 
 

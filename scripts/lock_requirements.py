@@ -13,14 +13,13 @@ import sys
 import tempfile
 from collections.abc import Sequence
 
-import flower_environment
+import environments
 import make_site
 import notebook_tools
 import onnxruntime_training
 import pyodide_dist
 import pyodide_lockfile
 import teach_backbone
-import torch_environment
 from build import requirements
 from steps import BUILD, LOCKS, run
 
@@ -37,8 +36,7 @@ SETS: dict[str, tuple[Sequence[str], str, bool]] = {
     "notebooks": (notebook_tools.TOOLS, "3.11", True),
     "notebook-wheels": (notebook_tools.WHEELS, "3.14", False),
     "site": (make_site.REQUIREMENTS, "3.11", True),
-    "flower": (flower_environment.REQUIREMENTS, "3.11", True),
-    "torch": (torch_environment.REQUIREMENTS, "3.11", True),
+    **{name: (packages, "3.11", True) for name, packages in environments.REQUIREMENTS.items()},
 }
 """By the name of the file: what is pinned, the oldest Python for it, and whether what that needs comes along."""
 

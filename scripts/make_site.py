@@ -18,7 +18,7 @@ import examples
 import notebook_tools
 import pyodide_dist
 import pyodide_lockfile
-from steps import BUILD, DIST, LOCKS, ROOT, BuildError, Step, locked, run, run_step
+from steps import BUILD, DIST, LOCKS, ROOT, BuildError, Step, locked, make_environment, run, run_step
 
 SOURCES = ROOT / "site"
 OUT = DIST / "site"
@@ -90,12 +90,8 @@ UNUSED = ("404.html", "sitemap.xml", "sitemap.xml.gz")
 
 def setup() -> None:
     """Create the environment of the documentation's tools, apart from .venv, which users and tests have."""
-
-    def install() -> None:
-        run(sys.executable, "-m", "venv", "--clear", TOOLS)
-        run(TOOLS / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check", "install", *locked("site"))
-
-    run_step(Step("site-tools", install, inputs=[LOCKS / "site.txt"], outputs=[TOOLS / "bin" / "mkdocs"]))
+    outputs = [TOOLS / "bin" / "mkdocs"]
+    run_step(Step("site-tools", lambda: make_environment(TOOLS, "site"), inputs=[LOCKS / "site.txt"], outputs=outputs))
 
 
 def _copy(source: Path, target: Path) -> None:

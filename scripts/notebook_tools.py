@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyodide_dist
-from steps import BUILD, LOCKS, Step, locked, run, run_step
+from steps import BUILD, LOCKS, Step, locked, make_environment, run, run_step
 
 FOLDER = BUILD / "notebooks"
 ENVIRONMENT = FOLDER / "venv"
@@ -138,9 +137,7 @@ def _yaml_wheel() -> None:
 
 
 def _build_tools() -> None:
-    run(sys.executable, "-m", "venv", "--clear", ENVIRONMENT)
-    pip = (ENVIRONMENT / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
-    run(*pip, "install", *locked("notebooks"))
+    pip = (make_environment(ENVIRONMENT, "notebooks"), "-m", "pip", "--quiet", "--disable-pip-version-check")
     platforms = ("--platform", "any", "--platform", "pyemscripten_2026_0_wasm32", "--implementation", "cp")
     tags = ("--python-version", "3.14", "--abi", "none", "--abi", "cp314", "--only-binary=:all:", "--no-deps")
     run(*pip, "download", *platforms, *tags, "--dest", WHEELHOUSE, *locked("notebook-wheels"))

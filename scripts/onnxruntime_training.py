@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from steps import BUILD, LOCKS, BuildError, Step, locked, run, run_step, say
+from steps import BUILD, LOCKS, BuildError, Step, make_environment, run, run_step, say
 
 FOLDER = BUILD / "venv-onnxruntime"
 INTERPRETER = FOLDER / "bin" / "python"
@@ -61,8 +61,7 @@ def find_python() -> str | None:
 
 
 def _install(python: str) -> None:
-    run(python, "-m", "venv", "--clear", FOLDER)
-    run(INTERPRETER, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", *locked("onnxruntime"))
+    make_environment(FOLDER, "onnxruntime", python)
     (site,) = FOLDER.glob("lib/python3.*/site-packages")
     (site / "sitecustomize.py").write_text(WITHOUT_TORCH)
     run(INTERPRETER, "-W", "ignore", "-c", PROBE)

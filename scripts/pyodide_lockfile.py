@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pyodide_dist
-from steps import BUILD, DIST, BuildError, locked, run
+from steps import BUILD, DIST, BuildError, make_environment, run
 
 OUT = DIST / "pyodide"
 TOOLS = BUILD / "venv-pyodide-build"
@@ -45,16 +45,7 @@ def require_python() -> str:
 
 def build_tools() -> None:
     """Create the environment of pyodide-build, apart from .venv, which may be an older Python."""
-    run(require_python(), "-m", "venv", "--clear", TOOLS)
-    run(
-        TOOLS / "bin" / "python",
-        "-m",
-        "pip",
-        "--quiet",
-        "--disable-pip-version-check",
-        "install",
-        *locked("pyodide-build"),
-    )
+    make_environment(TOOLS, "pyodide-build", require_python())
 
 
 def build_distribution(wheel: Path, source: Path = pyodide_dist.OUT, out: Path = OUT) -> None:

@@ -2,7 +2,7 @@
 
     ./build.sh record-exports [NAME ...]
 
-Runs in a separate environment with torch (`torch_environment.py`); the tests replay the files without it. Each module
+Runs in a separate environment with torch (`environments.py`); the tests replay the files without it. Each module
 becomes `NAME.EXPORTER.onnx`. `NAME.npz` holds the truth: the feeds, `named_parameters()` before training, and for SGD
 and AdamW the losses and the final parameters.
 """

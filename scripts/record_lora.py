@@ -2,7 +2,7 @@
 
     ./build.sh record-lora [NAME ...]
 
-Runs in a separate environment with torch and peft (`torch_environment.py`); `tests/lora` replays the files without
+Runs in a separate environment with torch and peft (`environments.py`); `tests/lora` replays the files without
 it. Each case becomes `NAME.EXPORTER.onnx`, the base model; `NAME.start` and `NAME.end`, folders that PEFT wrote; and
 `NAME.npz`: the feeds, the losses, and the output of the merged model.
 """

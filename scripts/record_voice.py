@@ -2,7 +2,7 @@
 
     ./build.sh record-voice
 
-Runs in a separate environment with torch, transformers and peft (`torch_environment.py`). The folder has the layout of
+Runs in a separate environment with torch, transformers and peft (`environments.py`). The folder has the layout of
 a repository of Hugging Face. Its text are Shakespeare's sonnets, which web/demo/writes/make-text.mjs writes.
 """
 

@@ -2,7 +2,7 @@
 
     ./build.sh record-zoo [NAME ...]
 
-Runs in a separate environment (`torch_environment.py`); the tests replay the recordings without it. A recording
+Runs in a separate environment (`environments.py`); the tests replay the recordings without it. A recording
 is `NAME.tar.xz` with `EXPORTER.onnx`, for each exporter that manages, `about.json` and `truth.npz`:
 
 - `feed/*` and `target`: what is fed at each of the steps, and what the loss compares with;

@@ -41,7 +41,7 @@ class Step:
     """One build step: `action` runs when `inputs` changed or an output is missing."""
 
     name: str
-    action: Callable[[], None]
+    action: Callable[[], object]
     inputs: Sequence[Path | str] = ()
     outputs: Sequence[Path] = ()
 
@@ -124,6 +124,14 @@ def run(*command: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = Non
 def locked(name: str) -> tuple[str | Path, ...]:
     """Arguments of pip for the packages of scripts/requirements/NAME.txt, each with a hash that its file must have."""
     return ("--require-hashes", "--requirement", LOCKS / f"{name}.txt")
+
+
+def make_environment(folder: Path, name: str, python: str = sys.executable) -> Path:
+    """Make a virtual environment with the packages of scripts/requirements/NAME.txt; its interpreter."""
+    run(python, "-m", "venv", "--clear", folder)
+    interpreter = folder / "bin" / "python"
+    run(interpreter, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", *locked(name))
+    return interpreter
 
 
 if sys.platform == "win32":

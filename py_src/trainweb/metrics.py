@@ -68,6 +68,10 @@ class Metric(ABC):
     reads_outputs = True
     """True if it reads predictions and targets, not only the loss."""
 
+    @checked
+    def __init__(self) -> None:
+        super().__init__()
+
     def sums(self) -> Sums | None:
         """Return the sums of each batch; None: nothing."""
         return None
@@ -244,10 +248,6 @@ class MeanAbsoluteError(Metric):
 
     better = "min"
 
-    @checked
-    def __init__(self) -> None:
-        pass
-
     def sums(self) -> Sums:
         return Sums("ErrorSums", {"columns": 0}, ERRORS, is_pooled=True)
 
@@ -258,10 +258,6 @@ class MeanAbsoluteError(Metric):
 @metric("r2")
 class R2(Metric):
     """Coefficient of determination: 1 less the share of the variance that is not explained, the mean over columns."""
-
-    @checked
-    def __init__(self) -> None:
-        pass
 
     def sums(self) -> Sums:
         return Sums("ErrorSums", {"columns": 1}, ERRORS, is_pooled=True)
@@ -303,10 +299,6 @@ class Perplexity(Metric):
     better = "min"
     reads_outputs = False
 
-    @checked
-    def __init__(self) -> None:
-        pass
-
     def formula(self) -> Formula:
         return ["exp", "loss"]
 
@@ -316,10 +308,6 @@ class Rows(Metric):
 
     name = "rows"
     better = None
-
-    @checked
-    def __init__(self) -> None:
-        pass
 
     def sums(self) -> Sums:
         return Sums("Identity", {}, ("predictions", "targets"), is_collected=True)

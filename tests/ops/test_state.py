@@ -9,7 +9,9 @@ import pytest
 from tests.ops.op_runner import Case, bound, cases, materialize, reference, single_node
 from tests.ops.test_forward import CASES, compare, inputs
 
+from trainweb.backend.base import N_SEGMENTS
 from trainweb.backend.wasm.engine import get_engine
+from trainweb.backend.wasm.host import PlanHost
 from trainweb.compiler import Binding, compile_model
 from trainweb.ir.instructions import Buf, BufSequence, Storage
 from trainweb.ir.layout import (
@@ -29,7 +31,6 @@ from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.op import registry
 from trainweb.ops.optim.operators import MOMENTS, LinearLearningRate, Optimizer, SequenceOp, scheduler_graph
 from trainweb.training.arrays import from_numpy, to_numpy
-from trainweb.training.host import N_SEGMENTS, PlanHost
 
 ON_SEQUENCES = [case for case in cases() if issubclass(case.cls, SequenceOp)]
 ON_TENSORS = [

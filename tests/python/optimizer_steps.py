@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from trainweb.backend.wasm.engine import get_engine
+from trainweb.backend.wasm.host import PlanHost
 from trainweb.compiler import Binding, compile_model
 from trainweb.ir.instructions import Buf, BufSequence, Storage
 from trainweb.ir.layout import (
@@ -22,7 +23,6 @@ from trainweb.model.graph import Graph, Node, Value
 from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.ops.frame.op import find
 from trainweb.ops.optim.operators import MS, SCALARS, Optimizer
-from trainweb.training.host import PlanHost
 
 SEGMENTS = (PARAMETERS, GRADIENTS, MOMENTUM0, MOMENTUM1)
 N_SEGMENTS = 1 + max(*SEGMENTS, STATE) + 1

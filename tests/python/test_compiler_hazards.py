@@ -18,8 +18,10 @@ from tests.python.products import product
 from tests.python.test_program import check_index
 from tests.python.test_recompute import Restless
 
+from trainweb.backend.base import N_SEGMENTS
 from trainweb.backend.wasm.compile import compile_program
 from trainweb.backend.wasm.engine import get_engine
+from trainweb.backend.wasm.host import PlanHost
 from trainweb.backend.wasm.memory import place
 from trainweb.compiler.context import Cache
 from trainweb.compiler.passes.strided import absorb_copies
@@ -32,7 +34,6 @@ from trainweb.ir.layout import ARENA, GRADIENTS, PARAMETERS
 from trainweb.ir.program import Program
 from trainweb.model.graph import ITEM_SIZE, Tensor
 from trainweb.ops.copies import strided_copy, transpose
-from trainweb.training.host import N_SEGMENTS, PlanHost
 
 N_PROGRAMS = 40
 """Per pass."""

@@ -142,6 +142,19 @@ def test_only_the_choice_of_the_back_end_knows_the_kernels() -> None:
     assert words == {Path("backend/engine.py"), Path("backend/description.py")}
 
 
+def test_only_the_back_end_calls_the_kernels_session() -> None:
+    """Sessions ask `Host`: they name no function of `wasm_kernels/session/`, and no address of a plan or segment."""
+    source = ROOT / "py_src" / "trainweb"
+    above = [path for path in source.rglob("*.py") if source / "backend" not in path.parents]
+    assert len(above) > 200
+    for path in above:
+        for node in ast.walk(ast.parse(path.read_text())):
+            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            name = node.attr if isinstance(node, ast.Attribute) else ""
+            assert not re.match(r"tw_(session|fit)_", text), (path, text)
+            assert name not in {"bases", "code_base", "plan_status", "run_slice"}, (path, name)
+
+
 def test_no_file_is_longer_than_a_reader_bears() -> None:
     """CONTRIBUTING says how long a file may be; the table of calls is one, which a generator writes."""
     folders = ("py_src", "web/src", "web/demo", "wasm_kernels", "scripts", "tests", "bench")

@@ -13,9 +13,10 @@ from tests.python.plan_builder import flat, stating
 from tests.python.sessions import batch, session
 
 import trainweb
+from trainweb.backend.plan import SEEN
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
-from trainweb.compiler.context import SEEN, Cache
+from trainweb.compiler.context import Cache
 from trainweb.errors import EngineError, SessionError
 from trainweb.ir.layout import PREPARED
 

@@ -426,13 +426,14 @@ class Evidence:
             return known
         others = [edge for edge in node.inputs if edge and edge != name]
         if node.op_type in ("Add", "Sub", "Where"):
-            if any(self._are_scores(edge) for edge in others) and self._meets_softmax(node.outputs[0]):
+            if any(self._are_scores(edge) for edge in others) and self._meets(node.outputs[0], {"Softmax"}, _SCALES):
                 return SCORES
             rank = len(self._tensors[name].shape) if name in self._tensors else 0
             if rank == 1 and any(self._made_by_weights(edge) for edge in others):
                 return BIAS
             return ADDEND if node.op_type != "Where" else f"{OTHER} {node}"
-        if node.op_type in ("Sin", "Cos") or (node.op_type in ("Mul", "MatMul") and self._meets_angle(node.outputs[0])):
+        is_turned = node.op_type in ("Mul", "MatMul") and self._meets(node.outputs[0], {"Sin", "Cos"}, {*_MOVES, "Mul"})
+        if node.op_type in ("Sin", "Cos") or is_turned:
             return ANGLES
         return FACTOR if node.op_type in ("Mul", "Div", "Pow") else f"{OTHER} {node}"
 
@@ -452,12 +453,6 @@ class Evidence:
         if node is None or node.op_type not in ("MatMul", "Einsum", "FusedMatMul"):
             return False
         return not any(self._is_constant(n) for n in node.inputs if n)
-
-    def _meets_softmax(self, edge: str) -> bool:
-        return self._meets(edge, {"Softmax"}, _SCALES)
-
-    def _meets_angle(self, edge: str) -> bool:
-        return self._meets(edge, {"Sin", "Cos"}, _MOVES | {"Mul"})
 
     def _meets(self, edge: str, targets: set[str], through: Iterable[str]) -> bool:
         edges = [edge]

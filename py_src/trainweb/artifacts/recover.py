@@ -14,7 +14,7 @@ from trainweb.artifacts.evidence import (
     module_of,
     notes_of,
 )
-from trainweb.model.floats import ConvertedTensor
+from trainweb.model.floats import ConvertedTensor, rename_reads
 from trainweb.model.graph import ITEM_SIZE, Graph, Node, Tensor
 from trainweb.model.local import are_transposes
 from trainweb.model.remote import RemoteTensor
@@ -126,18 +126,7 @@ def _apply(graph: Graph, names: dict[str, str]) -> None:
     values = [replace(v, name=names.get(n, n)) for n, v in graph.value_info.items()]
     graph.initializers = {tensor.name: tensor for tensor in tensors}
     graph.value_info = {value.name: value for value in values}
-    _rename_reads(graph, names)
-
-
-def _rename_reads(graph: Graph, names: dict[str, str]) -> None:
-    for node in graph.nodes:
-        node.inputs = [names.get(name, name) for name in node.inputs]
-        for key, value in node.attrs.items():
-            if isinstance(value, Graph):
-                inner = value.copy()
-                own = {v.name for v in inner.inputs} | set(inner.names())
-                _rename_reads(inner, {a: b for a, b in names.items() if a not in own})
-                node.attrs[key] = inner
+    rename_reads(graph.nodes, names)
 
 
 def _tie(graph: Graph, keep: Collection[str]) -> None:

@@ -1,17 +1,151 @@
-"""The seam between the compiler and a back end: what `compiler`, `training` and `fit` ask of one.
+"""The seam to a back end: what `compiler`, `training` and `fit` ask of one.
 
 `backend/chosen.py` chooses it. Nothing else outside of backend/wasm imports backend/wasm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from trainweb.backend.engine import Engine
-from trainweb.backend.plan import Plan
+from trainweb.backend.engine import Engine, NumberRange
+from trainweb.backend.plan import LoadedPlan, Plan, TensorPlace
 from trainweb.ir.instructions import Buf, Instruction, Storage
+from trainweb.ir.layout import SEGMENT_NAMES, STATE_WORDS
 from trainweb.ir.program import Program
+from trainweb.model.graph import Tensor
+
+N_SEGMENTS = len(SEGMENT_NAMES)
+STATE_BYTES = 4 * STATE_WORDS
+ALL = 2**N_SEGMENTS - 1
+"""The bits of all segments."""
+Stop = Callable[[], bool] | None
+"""Whether a run that is under way is to end."""
+
+
+class Segments(Protocol):
+    """The segments of a session, by number and byte offset."""
+
+    released: bool
+
+    def check(self) -> None:
+        """Raise ReleasedError after release."""
+
+    def read_segment(self, segment: int, offset: int, nbytes: int) -> bytes:
+        """Bytes of a segment."""
+
+    def read_segment_into(self, segment: int, offset: int, out: memoryview) -> None:
+        """Fill a writable buffer from a segment."""
+
+    def write_segment(self, segment: int, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Overwrite bytes of a segment."""
+
+    def read_state(self, word: int) -> int | float:
+        """A field of the session's state: one of the STATE_... of ir/layout.py."""
+
+    def write_state(self, word: int, value: float) -> None:
+        """Set a field of the session's state."""
+
+
+class Host(Segments, Protocol):
+    """A session in a back end: its segments, and the plans that are loaded and run on them.
+
+    Attributes
+    ----------
+    sizes
+        Bytes of each segment. The arena and what is prepared grow as plans need it.
+    observer
+        Runs plans in the place of `run`, with `timed`.
+    """
+
+    sizes: list[int]
+    loaded: list[LoadedPlan]
+    observer: Callable[[LoadedPlan, Stop], None] | None
+
+    def load(self, plan: Plan, *, is_step: bool = True) -> LoadedPlan:
+        """Take a plan in, growing the segments where it needs more. `excess` asks for steps alone."""
+
+    def unload(self, loaded: LoadedPlan) -> None:
+        """Give back what a plan takes."""
+
+    def excess(self, most: int) -> LoadedPlan | None:
+        """The step to unload before another is loaded where `most` may be: the one that ran longest ago."""
+
+    def plan_bytes(self) -> int:
+        """Bytes of the plans and their constants."""
+
+    def write_feeds(self, loaded: LoadedPlan, feeds: Mapping[str, Tensor]) -> None:
+        """Write every feed of a plan; a run may reuse their memory."""
+
+    def run(self, loaded: LoadedPlan, stop: Stop = None) -> None:
+        """Run a plan.
+
+        Parameters
+        ----------
+        stop
+            Called between instructions: True ends the run with SessionError. Its writes into segments that outlast it
+            are undone, as they are when the caller interrupts it.
+
+        Raises
+        ------
+        TrainwebError
+            A feed is at fault, or the plan.
+        """
+
+    def read_outputs(self, loaded: LoadedPlan, names: Iterable[str]) -> dict[str, Tensor]:
+        """Copies of outputs of the last run."""
+
+    def output_range(self, loaded: LoadedPlan, slot: TensorPlace) -> NumberRange:
+        """The range of a float32 output of the last run."""
+
+    def segment_range(self, segment: int, offset: int, count: int, copy: int | None = None) -> NumberRange:
+        """The range of float32 numbers of a segment, or of its copy."""
+
+    def has_copy(self, copy: int, segment: int) -> bool:
+        """Whether `save` copied the segment."""
+
+    def save(self, copy: int, segments: int = ALL) -> None:
+        """Copy all that outlasts a run, or the segments of these bits."""
+
+    def forget(self, copy: int) -> None:
+        """Give back the memory of a copy."""
+
+    def put_back(self, copy: int) -> None:
+        """Restore the copied segments: to their contents just before the step that is undone.
+
+        Values that plans keep stay valid: a step prepares them from the parameters that it starts from.
+        """
+
+    def go_back(self, copy: int) -> None:
+        """Restore the copied segments after any number of steps."""
+
+    def undone(self, copy: int, segments: int = ALL) -> AbstractContextManager[None]:
+        """Copy the segments of these bits that outlast a run, and put them back when anything goes wrong."""
+
+    def timer(self, plan: Plan) -> AbstractContextManager[int]:
+        """Room for the milliseconds of a plan's instructions, which are 0."""
+
+    def timed(self, loaded: LoadedPlan, stop: Stop = None) -> list[float]:
+        """Run a plan once; milliseconds per instruction."""
+
+    def profile(self, loaded: LoadedPlan, feeds: Mapping[str, Tensor], runs: int, times: int) -> list[float]:
+        """Milliseconds per instruction, the mean over `runs` runs, added up in the room `times`."""
+
+    def set_trained(self, runs: Sequence[tuple[int, int]]) -> None:
+        """Say at which bytes of their segment the runs of trained parameters start, and how long they are."""
+
+    def exchange_averages(self) -> None:
+        """Let the trained parameters and their averages change places."""
+
+    def fit(self, name: str, *args: float) -> bytes:
+        """Tell the counting of a fit what happened; its position (`layout fit` of `kernels.def`)."""
+
+    def end_fit(self) -> None:
+        """The fit ends; a session that it did not change is as before."""
+
+    def release(self) -> None:
+        """Free everything; harmless when repeated."""
 
 
 class Backend(Protocol):
@@ -52,13 +186,19 @@ class Backend(Protocol):
         """
 
     def get_engine(self, *, reproducible: bool = False) -> Engine:
-        """The engine of this platform, which loads plans and runs steps.
+        """The engine of this platform.
 
         Parameters
         ----------
         reproducible : bool
             Its results are the same bytes on every machine; False: it is the fastest.
         """
+
+    def open_host(self, engine: Engine, segment_bytes: list[int]) -> Host:
+        """A session of the engine, with segments of these sizes."""
+
+    def open_segments(self, engine: Engine, bases: list[int]) -> Segments:
+        """The segments of a session that a page's worker has, at these addresses."""
 
     def use_worker_engine(self, js_engine: Any) -> None:
         """Take the engine of a page's worker for all that asks for none."""

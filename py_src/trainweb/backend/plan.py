@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from trainweb.ir.program import Recomputation
 from trainweb.model.lazy import LazyTensor, Place, nbytes_of, pieces_of
 
+SEEN = "seen"
+"""How the names of the words start that tell for which parameters results were cached. New, they hold zeros."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LargeConstants:
@@ -119,3 +122,14 @@ class Plan:
     def disassemble(self) -> str:
         """One line per instruction: number, kernel, operands as segment+offset, node."""
         return "\n".join(f"{k:4d}  {line}" for k, line in enumerate(self.text))
+
+
+@dataclass(eq=False, slots=True)
+class LoadedPlan:
+    """A plan in a host's memory. Only the back end reads the addresses."""
+
+    plan: Plan
+    ptr: int
+    constants: int
+    large: int
+    code_base: int

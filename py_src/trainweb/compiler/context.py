@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from trainweb.backend.plan import SEEN
 from trainweb.ir.arena import Arena, align
 from trainweb.ir.instructions import Buf, Instruction
 from trainweb.ir.layout import SEEN_WORDS
 from trainweb.ir.program import Recomputation
-
-SEEN = "seen"
-"""How the names of the words start that tell for which parameters results were cached. New, they hold zeros."""
 
 Places = dict[str, tuple[int, int]]
 """Offset and bytes in the cache, by what lies there."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trainweb.control.operators import CONTROL_OPERATORS, all_nodes, is_control, subgraphs
+from trainweb.control.operators import CONTROL_OPERATORS, all_nodes, is_control
 from trainweb.model.graph import Graph, Node
 from trainweb.ops.frame.op import find
 from trainweb.ops.view import Inquiry
@@ -72,7 +72,7 @@ def _reached(graph: Graph, *, moved_only: bool) -> set[str]:
             pending += outer.get(name, ())
             for node in makers.get(name, ()):
                 pending += node.inputs
-                pending += [value.name for body in subgraphs(node) for value in body.outputs]
+                pending += [value.name for body in node.bodies() for value in body.outputs]
     return found
 
 
@@ -94,7 +94,7 @@ def _forward_inputs(node: Node) -> list[str]:
 
 def _note_bodies(node: Node, outer: dict[str, list[str]]) -> None:
     """Note what inputs of bodies are outside of them."""
-    for body in subgraphs(node):
+    for body in node.bodies():
         # The last inputs of Loop and Scan are the inputs of the body.
         formal, actual = (names[::-1] for names in ([v.name for v in body.inputs], _forward_inputs(node)))
         for name, given in zip(formal, actual, strict=False):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainweb.control.deciding import handed_names
-from trainweb.control.operators import all_nodes, is_control, read_names, subgraphs
+from trainweb.control.operators import all_nodes, is_control, read_names
 from trainweb.errors import LimitError, ModelError, UnsupportedError
 from trainweb.ir.dims import equal_shapes, static
 from trainweb.ir.shapes import TensorType
@@ -384,7 +384,7 @@ class Expansion:
         op = bind(node, self.graph.opsets)
         if op.draws or op.state_inputs:
             return "draws or updates"
-        bodies = (n for inner in subgraphs(node) for n in all_nodes(inner))
+        bodies = (n for inner in node.bodies() for n in all_nodes(inner))
         if any(n.op_type == "RepeatWhile" for n in bodies):
             return "holds a loop that ends when data say so, which those of the branch that is not chosen need not"
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from trainweb.control.expansion import Expansion
-from trainweb.control.operators import read_names, subgraphs
+from trainweb.control.operators import read_names
 from trainweb.model.graph import Graph, Node, Value
 
 FIRST_CARRIED = 2
@@ -56,7 +56,7 @@ def _added(body: Graph, k: int) -> Node | None:
     formal = body.inputs[k + FIRST_CARRIED].name
     readers = [n for n in body.nodes if formal in n.inputs]
     result = body.outputs[k + 1].name
-    inner = (name for n in body.nodes for graph in subgraphs(n) for name in read_names(graph))
+    inner = (name for n in body.nodes for graph in n.bodies() for name in read_names(graph))
     if len(readers) != 1 or formal in inner:
         return None
     (added,) = readers

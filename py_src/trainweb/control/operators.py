@@ -38,23 +38,12 @@ def has_control_flow(graph: Graph) -> bool:
     return any(is_control(node) for node in graph.nodes)
 
 
-def subgraphs(node: Node) -> list[Graph]:
-    """Bodies and branches of a node."""
-    found: list[Graph] = []
-    for value in node.attrs.values():
-        if isinstance(value, Graph):
-            found.append(value)
-        elif isinstance(value, list) and value and isinstance(value[0], Graph):
-            found += value
-    return found
-
-
 def all_nodes(graph: Graph) -> Iterator[Node]:
     """Nodes of a graph and of all bodies and branches in it."""
     for node in graph.nodes:
         yield node
         if node.attrs:
-            for inner in subgraphs(node):
+            for inner in node.bodies():
                 yield from all_nodes(inner)
 
 
@@ -63,7 +52,7 @@ def read_names(graph: Graph) -> Iterator[str]:
     yield from (value.name for value in graph.outputs)
     for node in graph.nodes:
         yield from node.inputs
-        for inner in subgraphs(node) if node.attrs else ():
+        for inner in node.bodies() if node.attrs else ():
             yield from read_names(inner)
 
 

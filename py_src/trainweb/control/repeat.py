@@ -45,14 +45,10 @@ def free_names(graph: Graph) -> list[str]:
     own = {*graph.names()}
     read: dict[str, None] = {}
     for node in graph.nodes:
-        inner = (name for g in _subgraphs(node) for name in free_names(g))
+        inner = (name for g in node.bodies() for name in free_names(g))
         read.update((name, None) for name in (*node.inputs, *inner) if name and name not in own)
     read.update((value.name, None) for value in graph.outputs if value.name not in own)
     return list(read)
-
-
-def _subgraphs(node: Node) -> Iterator[Graph]:
-    return (value for value in node.attrs.values() if isinstance(value, Graph))
 
 
 def _n_nodes(graph: Graph, outer: Mapping[str, Tensor]) -> int:
@@ -63,7 +59,7 @@ def _n_nodes(graph: Graph, outer: Mapping[str, Tensor]) -> int:
         value = node.attrs.get("value")
         if node.op_type == "Constant" and isinstance(value, Tensor):
             constants[node.outputs[0]] = value
-        inner = sum(1 + _n_nodes(g, constants) for g in _subgraphs(node))
+        inner = sum(1 + _n_nodes(g, constants) for g in node.bodies())
         count = constants.get(node.inputs[0]) if node.op_type == "Loop" and node.inputs else None
         trips = max(0, int(count.values()[0])) if count is not None and count.size == 1 else 1
         # Beyond, it is a node itself.
@@ -158,7 +154,7 @@ def _body_graph(x: Expansion, body: Graph, outline: Outline, captured: dict[str,
     formal = [value.name for value in body.inputs]
     number, *rest = formal[:1] + formal[2:] if outline.is_loop else [x.fresh("iteration"), *formal]
     if len(rest) != len(outline.states) + len(outline.scanned):
-        raise ModelError(f"{node_text(x)}: its body has {len(formal)} inputs, which do not fit those of the loop.")
+        raise ModelError(f"{x.node}: its body has {len(formal)} inputs, which do not fit those of the loop.")
     inner = Graph("body", without_weights(body), opsets=dict(x.graph.opsets))
     inner.loop_iterations = x.source.loop_iterations
     inner.inputs = [Value(number, "int64", ())]
@@ -200,11 +196,6 @@ def _as_scalar(x: Expansion, graph: Graph, name: str) -> str:
     x.inference.constant(shape)
     x.write(Node("Reshape", [name, shape.name], [target], {}, "", x.fresh("goes_on/Reshape")))
     return target
-
-
-def node_text(x: Expansion) -> str:
-    """The node that is written out, for errors."""
-    return str(x.node)
 
 
 def declared_as(x: Expansion, name: str, outer: str) -> Value:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from trainweb import messages
 from trainweb.ir.layout import (
     FIT_TYPES,
-    FIT_WORDS,
     GRADIENTS,
     MOMENTUM0,
     MOMENTUM1,
@@ -21,8 +20,8 @@ from trainweb.ir.layout import (
 )
 
 if TYPE_CHECKING:
+    from trainweb.backend.base import Host
     from trainweb.errors import NumericsError
-    from trainweb.training.host import PlanHost
 
 ACTIONS = (None, "stop", "skip", "restore")
 """The option `on_nan` in the order of the kernels' enumeration."""
@@ -70,7 +69,7 @@ class FitSteps:
         Whether the loss is a sum.
     """
 
-    def __init__(self, host: PlanHost, accumulate: int, on_nan: str | None, proximal: float, *, is_sum: bool) -> None:
+    def __init__(self, host: Host, accumulate: int, on_nan: str | None, proximal: float, *, is_sum: bool) -> None:
         self._host, self.on_nan = host, on_nan
         self.call("start", accumulate, ACTIONS.index(on_nan), is_sum, float(proximal))
 
@@ -85,9 +84,7 @@ class FitSteps:
         TrainwebError
             The loss is, and no `on_nan` says what to do.
         """
-        self._host.check()
-        self._host.demand(f"tw_fit_{name}", *args)
-        at = self.at = Position(*WORDS.unpack(self._host.engine.read(self._host.call("tw_fit_at"), 4 * FIT_WORDS)))
+        at = self.at = Position(*WORDS.unpack(self._host.fit(name, *args)))
         if at.next == NEXT_FAIL and self.on_nan is None:
             raise messages.NON_FINITE_LOSS(value=args[0], **self._place)
         if at.next == NEXT_UNDO:
@@ -117,4 +114,4 @@ class FitSteps:
     def end(self) -> None:
         """The fit ends; a session that it did not change is as before."""
         if not self._host.released:
-            self._host.demand("tw_fit_end")
+            self._host.end_fit()

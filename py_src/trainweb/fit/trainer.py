@@ -479,10 +479,6 @@ class FitPlan:
         elif self.run.is_stopping:
             self._save()
 
-    def _set_rate(self) -> None:
-        if self.schedule is not None:
-            self.session.set_learning_rate(self.schedule.rate(self.run.history.optimizer_steps))
-
     def _step(self, feeds: Batch, rows: Sequence[int]) -> float | None:
         """Train on a batch, and update the parameters if it is time.
 
@@ -494,8 +490,8 @@ class FitPlan:
         kernel = self.kernel
         kernel.call("batch")
         try:
-            if not kernel.at.waiting:
-                self._set_rate()
+            if not kernel.at.waiting and self.schedule is not None:
+                self.session.set_learning_rate(self.schedule.rate(self.run.history.optimizer_steps))
             loss, is_due = self._train(feeds, len(rows))
             if is_due:
                 self._update()
@@ -526,7 +522,7 @@ class FitPlan:
         results = self.session.train_step(feeds, [self.loss, *filter(None, [self.count.output])])
         result = results[self.loss]
         if result.size != 1:
-            self.session.core.host.demand("tw_fit_trained", math.nan, 0.0)  # the gradients are others now
+            self.session.core.host.fit("trained", math.nan, 0.0)  # the gradients are others now
             raise messages.SCALAR_LOSS(name=self.loss, shape=list(result.shape))
         loss = float(result.reshape(()))
         return loss, self.kernel.call("trained", loss, self.count.weight(rows, results))

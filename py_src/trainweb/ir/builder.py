@@ -98,7 +98,7 @@ class Loops(Protocol):
         kept: Sequence[Buf | None],
         ending: Ending | None = None,
     ) -> None:
-        """As `Builder.loop`."""
+        """Run a graph again and again; `kept` are what the iterations started from, one below the other."""
 
     def loop_gradient(
         self,
@@ -108,11 +108,14 @@ class Loops(Protocol):
         ins: Sequence[Buf],
         outs: Sequence[Buf | None],
     ) -> None:
-        """As `Builder.loop_gradient`."""
+        """Run the gradient of a loop, whose body has tensors of these types, from the last iteration to the first."""
 
 
 class Builder:
     """The target of `Op.lower`, which emits instructions through it."""
+
+    loops: Loops
+    """Given by the compiler."""
 
     def __init__(self, *, overwrite: bool = True) -> None:
         self.overwrite = overwrite
@@ -122,8 +125,6 @@ class Builder:
         self.state = Buf(Storage(STATE, 4 * STATE_WORDS, 0), "int32", (STATE_WORDS,), name="state")
         self._constants: dict[tuple[str, bytes], Storage] = {}
         self._draws = 0
-        self.loops: Loops | None = None
-        """What compiles loops."""
         self.takes_step = False
         """True if an optimizer updates parameters here; however many do, it is one step."""
 
@@ -141,46 +142,16 @@ class Builder:
         return Buf(Storage(ARENA, prod(shape) * ITEM_SIZE[dtype]), dtype, shape, name="temp")
 
     def constant(self, dtype: str, shape: Sequence[int], values: Sequence[Any]) -> Buf:
-        """A constant from Python numbers."""
+        """A constant from Python numbers; equal ones are stored once."""
         data = struct.pack(f"<{len(values)}{STRUCT_FORMAT[dtype]}", *values)
-        return self.constant_bytes(dtype, shape, data, tuple(values))
+        storage = self._constants.setdefault((dtype, data), Storage(CONSTANTS, len(data), data=data))
+        return Buf(storage, dtype, tuple(shape), tuple(values), name="constant")
 
     def constant_tensor(self, tensor: Tensor, value: tuple[Any, ...] | None = None) -> Buf:
         """A constant from a tensor; its data is not copied here, and stays in its file if it is large."""
         data = tensor if isinstance(tensor, LazyTensor) and stays_outside(tensor) else memoryview(tensor.data).cast("B")
         storage = Storage(CONSTANTS, tensor.nbytes, data=data, name=tensor.name)
         return Buf(storage, tensor.dtype, tensor.shape, value, name=tensor.name)
-
-    def constant_bytes(
-        self, dtype: str, shape: Sequence[int], data: bytes, value: tuple[Any, ...] | None = None
-    ) -> Buf:
-        """A constant from its bytes; equal ones are stored once."""
-        storage = self._constants.setdefault((dtype, data), Storage(CONSTANTS, len(data), data=data))
-        return Buf(storage, dtype, tuple(shape), value, name="constant")
-
-    # Loops.
-
-    def loop(
-        self,
-        body: Graph,
-        iterations: Iterations,
-        ins: Sequence[Buf],
-        outs: Sequence[Buf | None],
-        kept: Sequence[Buf | None],
-        ending: Ending | None = None,
-    ) -> None:
-        """Run a graph again and again; `kept` are what the iterations started from, one below the other."""
-        self._loops().loop(self, body, iterations, ins, outs, kept, ending)
-
-    def loop_gradient(
-        self, op: LoopGradient, types: Mapping[str, TensorType], ins: Sequence[Buf], outs: Sequence[Buf | None]
-    ) -> None:
-        """Run the gradient of a loop, whose body has tensors of these types."""
-        self._loops().loop_gradient(self, op, types, ins, outs)
-
-    def _loops(self) -> Loops:
-        assert self.loops is not None
-        return self.loops
 
     # Instructions.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 from trainweb.ir import calls
 from trainweb.ir.instructions import Buf, Instruction, KernelCall, Storage
@@ -116,12 +116,8 @@ def depth_of(body: Sequence[Instruction]) -> int:
 def nested_trips(body: Sequence[Instruction]) -> int:
     """Iterations of loops within each other in these instructions, multiplied: the most of all."""
     inner = [i for i in body if isinstance(i, LoopCall)]
-    return max((begin.trips * nested_trips(i.body) for i in inner for begin in i.body if is_begin(begin)), default=1)
-
-
-def is_begin(i: Instruction) -> TypeGuard[calls.LoopBegin]:
-    """Return whether an instruction begins a loop."""
-    return isinstance(i, calls.LoopBegin)
+    begins = ((begin, i) for i in inner for begin in i.body if isinstance(begin, calls.LoopBegin))
+    return max((begin.trips * nested_trips(i.body) for begin, i in begins), default=1)
 
 
 def inner_storages(body: Sequence[Instruction], outer: Sequence[Buf]) -> frozenset[Storage]:

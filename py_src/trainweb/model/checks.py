@@ -270,10 +270,8 @@ def captured(node: Node, free: Mapping[int, Mapping[str, Reader]]) -> Iterator[t
 
     `free` has these per subgraph, by `id`.
     """
-    for value in node.attrs.values():
-        for graph in value if isinstance(value, list) else (value,):
-            if isinstance(graph, Graph):
-                yield from free[id(graph)].items()
+    for graph in node.bodies():
+        yield from free[id(graph)].items()
 
 
 def check_edges(graph: Graph, free: Mapping[int, Mapping[str, Reader]]) -> dict[str, Reader]:

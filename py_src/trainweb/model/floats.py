@@ -253,20 +253,13 @@ def _casts_data(graph: Graph, constants: Mapping[str, Tensor]) -> bool:
     return False
 
 
-def _bodies(node: Node) -> Iterator[Graph]:
-    for value in node.attrs.values():
-        for inner in value if isinstance(value, list) else [value]:
-            if isinstance(inner, Graph):
-                yield inner
-
-
 def _dtypes(graph: Graph) -> Iterator[str]:
     """Every type that a graph names; bodies of nodes, too."""
     yield from (v.dtype for v in (*graph.inputs, *graph.outputs))
     yield from (t.dtype for t in graph.tensors())
     for node in graph.nodes:
         yield from (ONNX_DTYPES.get(code, "") for code in _type_codes(node).values())
-        for inner in _bodies(node):
+        for inner in node.bodies():
             yield from _dtypes(inner)
 
 

@@ -104,17 +104,12 @@ class Frame:
         return through
 
 
-def own_operator(name: str) -> str:
-    """The operator of ours that a function in a file, `Recurrence_1`, stands for: `Recurrence`."""
-    return name.partition("_")[0]
-
-
 def function_key(proto: Any, name: str) -> Key:
     """The common key of a node and its function; fits NodeProto and FunctionProto."""
     what = f"function {name!r}"
     domain = check_name(proto.domain, f"the domain of {what}")
     if domain == TRAINWEB:
-        name = own_operator(name)
+        name = name.partition("_")[0]  # `Recurrence_1` stands for an operator of ours, `Recurrence`
     return (
         "" if domain == "ai.onnx" else domain,
         check_name(name, what),

@@ -167,6 +167,16 @@ class Node:
         op = f"{self.domain}.{self.op_type}" if self.domain else self.op_type
         return f"{op} node {self.name!r}" if self.name else f"{op} node making {self.outputs[0]!r}"
 
+    def bodies(self) -> list[Graph]:
+        """Bodies and branches: the graphs among the attributes."""
+        found: list[Graph] = []
+        for value in self.attrs.values():
+            if isinstance(value, Graph):
+                found.append(value)
+            elif isinstance(value, list) and value and isinstance(value[0], Graph):
+                found += value
+        return found
+
 
 @dataclass(slots=True)
 class Graph:

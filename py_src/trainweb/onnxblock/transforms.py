@@ -61,13 +61,11 @@ def prune(graph: Graph) -> Graph:
 
 def _captured(node: Node) -> Iterator[str]:
     """Names that the node's subgraphs may read from outside."""
-    for value in node.attrs.values():
-        for graph in value if isinstance(value, list) else [value]:
-            if isinstance(graph, Graph):
-                for inner in graph.nodes:
-                    yield from inner.inputs
-                    yield from _captured(inner)
-                yield from (v.name for v in graph.outputs)
+    for graph in node.bodies():
+        for inner in graph.nodes:
+            yield from inner.inputs
+            yield from _captured(inner)
+        yield from (v.name for v in graph.outputs)
 
 
 # BatchNormalization

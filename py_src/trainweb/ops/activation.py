@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import pi, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import equal_shapes
@@ -12,12 +12,12 @@ from trainweb.model.graph import MS
 from trainweb.ops.elementwise import erf64
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import f32, i64, literal
-from trainweb.ops.frame.op import Bad, Float, Sample, Str, register
-from trainweb.ops.frame.pointwise import GradientOp, Names, Pointwise, Unary, reduced
+from trainweb.ops.frame.op import Bad, Float, Names, Sample, Str, register
+from trainweb.ops.frame.pointwise import GradientOp, Pointwise, Unary, reduced
 from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from trainweb.ir.expr import Emitter, Expr
     from trainweb.model.graph import Node
@@ -223,8 +223,8 @@ class Gelu(Unary):
 
     versions = (20,)
     attrs = {"approximate": Str("none")}
-    samples = (*Unary.samples, Sample([(3, 4)], {"approximate": "tanh"}))
-    bad = (Bad([(3,)], {"approximate": "sin"}),)
+    samples: ClassVar[Sequence[Sample]] = (*Unary.samples, Sample([(3, 4)], {"approximate": "tanh"}))
+    bad: ClassVar[Sequence[Bad]] = (Bad([(3,)], {"approximate": "sin"}),)
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         if self.approximate not in ("none", "tanh"):
@@ -242,20 +242,16 @@ class Gelu(Unary):
 
 
 @register
-class MicrosoftGelu(Unary):
+class MicrosoftGelu(Gelu):
     """x cdf(x), before it came into ai.onnx."""
 
     name = "Gelu"
     domain = MS
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return e.gelu(x)
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return dy.op("GeluGrad", x, domain=MS)
-
-    def reference(self, x: Any) -> Any:
-        return gelu64(x)
+    versions = (1,)
+    attrs = {}
+    approximate = "none"
+    samples = Unary.samples
+    bad = ()
 
 
 @register
@@ -404,21 +400,12 @@ class QuickGeluGrad(GradientOp):
 
 
 @register
-class Swish(Unary):
+class Swish(QuickGelu):
     """x sigmoid(alpha x). https://onnx.ai/onnx/operators/onnx__Swish.html"""
 
+    domain = ""
     versions = (24,)
     attrs = {"alpha": Float(1.0)}
-    samples = (*Unary.samples, Sample([(3, 4)], {"alpha": 0.5}))
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return e.mul(x, e.sigmoid(e.mul(x, e.like(x, self.alpha))))
-
-    def backward(self, x: Var, y: Var, dy: Var) -> Var:
-        return dy.op("QuickGeluGrad", x, domain=MS, alpha=self.alpha)
-
-    def reference(self, x: Any) -> Any:
-        return x * _sigmoid(self.alpha * x)
 
 
 @register

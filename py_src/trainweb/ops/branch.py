@@ -101,7 +101,7 @@ class Branch(Composite):
             dims.append(m if m == n else table.symbol(size, f"dimension {axis} of {name!r}", low=0, named=False))
         return TensorType(a.dtype, tuple(dims))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         condition, *given = ins
         body = self._chosen(g.type(condition.name)) if condition is not None else None
         if body is None:

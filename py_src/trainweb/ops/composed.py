@@ -25,12 +25,6 @@ from trainweb.ops.frame.symbolic import Var
 from trainweb.ops.pool import AveragePool
 
 
-def _one(ins: Sequence[Var | None]) -> Var:
-    (x,) = ins
-    assert x is not None
-    return x
-
-
 @register
 class GlobalLpPool(Composite):
     """The p-norm of each channel of each image. https://onnx.ai/onnx/operators/onnx__GlobalLpPool.html"""
@@ -47,8 +41,7 @@ class GlobalLpPool(Composite):
             raise self.error(f"X has shape {list(x.shape)} and p is {self.p}; images and at least 1 are needed.")
         return TensorType(x.dtype, (*x.shape[:2], *[1] * (x.rank - 2)))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x = _one(ins)
+    def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
         total = g.reduce_sum((x.op("Abs") ** float(self.p)).name, range(2, g.rank(x.name)), keepdims=True)
         return [Var(g, total, x.dtype) ** (1 / self.p)]
 
@@ -83,8 +76,8 @@ class Hardmax(Composite):
         given = self.axis if self.axis is not None else -1 if self.opset >= 13 else 1
         return self.axis_of(given, rank)
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x = given = _one(ins)
+    def expand(self, g: Emission, given: Var) -> Sequence[Var | None]:
+        x = given
         axis = self._axis(g.rank(x.name))
         if self.opset < 13:
             x, axis = x.op("Flatten", axis=axis), 1
@@ -127,9 +120,7 @@ class ReverseSequence(Composite):
             raise self.error("sequence_lens must be a vector of int64.")
         return TensorType(x.dtype, x.shape)
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, lengths = ins
-        assert x is not None and lengths is not None
+    def expand(self, g: Emission, x: Var, lengths: Var) -> Sequence[Var | None]:
         at = unsqueeze(places(x, self.time_axis), self.batch_axis)
         own = unsqueeze(lengths, self.time_axis)
         source = (at < own).where(own - at - 1, at)
@@ -213,8 +204,7 @@ class LpPool(Composite):
         ]
         return {**attrs, "auto_pad": "NOTSET", "ceil_mode": 0, "pads": [*w.pad, *ends]}
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x = _one(ins)
+    def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
         mean = (x.op("Abs") ** float(self.p)).op("AveragePool", **self._window(g.shape(x.name)))
         return [(mean * float(prod(self.kernel_shape))) ** (1 / self.p)]
 
@@ -248,9 +238,7 @@ class CumProd(Composite):
             self.axis_of(given, x.rank)
         return x
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, at = ins
-        assert x is not None and at is not None
+    def expand(self, g: Emission, x: Var, at: Var) -> Sequence[Var | None]:
         if is_fed(g.type(at.name)):
             raise UndecidedError("the axis")
         (axis,) = g.type(at.name).value or ()
@@ -299,8 +287,8 @@ class _Window(Composite):
             raise self.unsupported(f"output_datatype {self.output_datatype}")
         return checked(self, "float32", (scalar(self, size, "size"),))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        (n,) = g.type(_one(ins).name).value or ()
+    def expand(self, g: Emission, size: Var) -> Sequence[Var | None]:
+        (n,) = g.type(size.name).value or ()
         turn = 2 * pi / max(n if self.periodic else n - 1, 1)
         values = [sum(w * cos(turn * i * k) for i, w in enumerate(self.weights)) for k in range(n)]
         return [Var(g, g.constant("float32", (n,), values), "float32")]
@@ -359,9 +347,7 @@ class CenterCropPad(Composite):
         sizes = self._sizes(x, shape)
         return checked(self, x.dtype, tuple(sizes.get(k, d) for k, d in enumerate(x.shape)))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, shape = ins
-        assert x is not None and shape is not None
+    def expand(self, g: Emission, x: Var, shape: Var) -> Sequence[Var | None]:
         before, after = [0] * g.rank(x.name), [0] * g.rank(x.name)
         for axis, wanted in self._sizes(g.type(x.name), g.type(shape.name)).items():
             given = g.shape(x.name)[axis]
@@ -421,9 +407,7 @@ class AffineGrid(Composite):
             return [2 * k / (n - 1) - 1 for k in range(n)] if n > 1 else [-1.0]
         return [(2 * k + 1) / n - 1 for k in range(n)]
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        theta, size = ins
-        assert theta is not None and size is not None
+    def expand(self, g: Emission, theta: Var, size: Var) -> Sequence[Var | None]:
         image = (g.type(size.name).value or ())[2:]
         if not all(isinstance(n, int) for n in image):
             raise UndecidedError("a size")

@@ -15,10 +15,6 @@ from trainweb.ops.frame.op import Bad, Float, Int, Ints, Sample, register
 from trainweb.ops.frame.symbolic import Var
 
 
-def _variables(ins: Sequence[Var | None]) -> list[Var]:
-    return [x for x in ins if x is not None]
-
-
 @register
 class RMSNormalization(Composite):
     """x / sqrt(mean(x^2) + epsilon) * scale. https://onnx.ai/onnx/operators/onnx__RMSNormalization.html"""
@@ -39,8 +35,7 @@ class RMSNormalization(Composite):
             raise self.error(f"a scale of shape {list(scale.shape)} does not broadcast to {list(x.shape[axis:])}.")
         return x
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, scale = _variables(ins)
+    def expand(self, g: Emission, x: Var, scale: Var) -> Sequence[Var | None]:
         axis, rank = self.axis_of(self.axis, g.rank(x.name)), g.rank(x.name)
         if equal_shapes(g.shape(scale.name), g.shape(x.name)[axis:]):
             return [x.op("SimplifiedLayerNormalization", scale, axis=self.axis, epsilon=self.epsilon)]
@@ -71,9 +66,10 @@ class _SkipNorm(Composite):
     domain = MS
     attrs = {"epsilon": Float(1e-5)}
     n_outputs = 4
-    rms: bool
+    norm: str
+    """The operator of the norm. Its inputs but the first are between the skip and the bias."""
 
-    def _types(self, x: TensorType, skip: TensorType, *vectors: TensorType | None) -> tuple[TensorType, ...]:
+    def infer(self, x: TensorType, skip: TensorType, *vectors: TensorType | None) -> tuple[TensorType, ...]:
         self.need_float32(x, skip, *vectors)
         if not equal_shapes(x.shape, skip.shape) and not equal_shapes(x.shape[1:], skip.shape[-2:]):
             raise self.error(f"skip has shape {list(skip.shape)}, X {list(x.shape)}.")
@@ -83,18 +79,18 @@ class _SkipNorm(Composite):
         statistics = TensorType("float32", (*x.shape[:-1], 1))
         return x, statistics, statistics, x
 
-    def _outputs(self, x: Var, skip: Var, bias: Var | None, op_type: str, vectors: Sequence[Var]) -> list[Var | None]:
+    def expand(self, g: Emission, x: Var, skip: Var, *vectors: Var | None) -> Sequence[Var | None]:
         if self.wants_output(1) or self.wants_output(2):
             raise self.unsupported("an output of the statistics")
+        *given, bias = vectors
         total = x + skip
         total = total if bias is None else total + bias
-        return [total.op(op_type, *vectors, axis=-1, epsilon=self.epsilon), None, None, total]
+        y = total.op(self.norm, *(v for v in given if v is not None), axis=-1, epsilon=self.epsilon)
+        return [y, None, None, total]
 
-    def _reference(self, x: Any, skip: Any, bias: Any, gamma: Any, beta: Any) -> tuple[Any, ...]:
-        total = x + skip + (0 if bias is None else bias)
-        mean = 0 * total.mean(-1, keepdims=True) if self.rms else total.mean(-1, keepdims=True)
+    def _reference(self, total: Any, mean: Any, gamma: Any, beta: Any) -> tuple[Any, ...]:
         inverse = 1 / np.sqrt(((total - mean) ** 2).mean(-1, keepdims=True) + self.epsilon)
-        return (total - mean) * inverse * gamma + (0 if beta is None else beta), mean, inverse, total
+        return (total - mean) * inverse * gamma + beta, mean, inverse, total
 
 
 @register
@@ -103,18 +99,11 @@ class SkipLayerNormalization(_SkipNorm):
 
     min_inputs, max_inputs = 3, 5
     differentiable = (0, 1, 2, 3, 4)
-    rms = False
-
-    def infer(self, x: TensorType, skip: TensorType, *vectors: TensorType | None) -> tuple[TensorType, ...]:
-        return self._types(x, skip, *vectors)
-
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, skip, gamma, beta, bias = ins
-        assert x is not None and skip is not None
-        return self._outputs(x, skip, bias, "LayerNormalization", _variables([gamma, beta]))
+    norm = "LayerNormalization"
 
     def reference(self, x: Any, skip: Any, gamma: Any, beta: Any = None, bias: Any = None) -> tuple[Any, ...]:
-        return self._reference(x, skip, bias, gamma, beta)
+        total = x + skip + (0 if bias is None else bias)
+        return self._reference(total, total.mean(-1, keepdims=True), gamma, 0 if beta is None else beta)
 
     samples = (
         Sample([(2, 3, 4), (2, 3, 4), (4,), (4,), (4,)]),
@@ -130,18 +119,11 @@ class SkipSimplifiedLayerNormalization(_SkipNorm):
 
     min_inputs, max_inputs = 3, 4
     differentiable = (0, 1, 2, 3)
-    rms = True
-
-    def infer(self, x: TensorType, skip: TensorType, *vectors: TensorType | None) -> tuple[TensorType, ...]:
-        return self._types(x, skip, *vectors)
-
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, skip, gamma, bias = ins
-        assert x is not None and skip is not None
-        return self._outputs(x, skip, bias, "SimplifiedLayerNormalization", _variables([gamma]))
+    norm = "SimplifiedLayerNormalization"
 
     def reference(self, x: Any, skip: Any, gamma: Any, bias: Any = None) -> tuple[Any, ...]:
-        return self._reference(x, skip, bias, gamma, None)
+        total = x + skip + (0 if bias is None else bias)
+        return self._reference(total, np.zeros((*total.shape[:-1], 1)), gamma, 0)
 
     samples = (Sample([(2, 3, 4), (2, 3, 4), (4,), (4,)]), Sample([(2, 3, 4), (2, 3, 4), (4,)]))
     bad = (Bad([(2, 3, 4), (2, 3, 4), (5,)]),)
@@ -162,8 +144,7 @@ class LpNormalization(Composite):
             raise self.error(f"p is {self.p}, not 1 or 2.")
         return x
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        (x,) = _variables(ins)
+    def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
         size = (x.op("Abs") if self.p == 1 else x * x).name
         norm = Var(g, g.reduce_sum(size, [self.axis_of(self.axis, g.rank(x.name))], keepdims=True), x.dtype)
         zero = norm.equal(0.0)
@@ -193,8 +174,7 @@ class MeanVarianceNormalization(Composite):
             self.axis_of(axis, x.rank)
         return x
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        (x,) = _variables(ins)
+    def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
         axes = sorted(self.axis_of(axis, g.rank(x.name)) for axis in self.axes)
         centred = x - Var(g, g.reduce_mean(x.name, axes, keepdims=True), x.dtype)
         variance = Var(g, g.reduce_mean((centred * centred).name, axes, keepdims=True), x.dtype)
@@ -221,8 +201,7 @@ class LRN(Composite):
             raise self.error(f"X has shape {list(x.shape)} and size is {self.size}; images and at least 1 are needed.")
         return x
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        (x,) = _variables(ins)
+    def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
         # The mean over a window of channels, zeros beyond, as pooling of rank 2: (batch, 1, channels, pixels).
         before, after = (self.size - 1) // 2, self.size // 2
         flat = g.op("Reshape", [(x * x).name, g.constant("int64", (4,), [0, 1, g.shape(x.name)[1], -1])])

@@ -14,8 +14,8 @@ from trainweb.ops.frame.arguments import checked, integers, is_known_later, scal
 from trainweb.ops.frame.evaluate import INT_BITS
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i64
-from trainweb.ops.frame.op import Bad, Float, Floats, Int, Ints, Op, Sample, Str, Strs, TensorAttr, register
-from trainweb.ops.frame.pointwise import MAX_EVALUATED, Names
+from trainweb.ops.frame.op import Bad, Float, Floats, Int, Ints, Names, Op, Sample, Str, Strs, TensorAttr, register
+from trainweb.ops.frame.pointwise import MAX_EVALUATED
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -75,9 +75,8 @@ class Constant(Op):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return []
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        if outs[0] is not None:
-            b.copy(outs[0], b.constant_tensor(self.tensor()))
+    def lower(self, b: Builder, outs: list[Buf], *ins: Buf | None) -> None:
+        b.copy(outs[0], b.constant_tensor(self.tensor()))
 
     def reference(self) -> Any:
         tensor = self.tensor()
@@ -125,7 +124,7 @@ class ConstantOfShape(Op):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [None]
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+    def lower(self, b: Builder, outs: list[Buf], *ins: Buf | None) -> None:
         b.fill(outs[0], self._fill()[1])
 
     def reference(self, shape: Any) -> Any:
@@ -188,9 +187,8 @@ class Range(Op):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [None] * 3
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        if outs[0] is not None:
-            b.copy(outs[0], b.constant(outs[0].dtype, outs[0].shape, self.evaluate(*ins)))
+    def lower(self, b: Builder, outs: list[Buf], *ins: Buf | None) -> None:
+        b.copy(outs[0], b.constant(outs[0].dtype, outs[0].shape, self.evaluate(*ins)))
 
     def reference(self, start: Any, limit: Any, delta: Any) -> Any:
         return np.arange(start.item(), limit.item(), delta.item()).astype(start.dtype)
@@ -221,10 +219,8 @@ class EyeLike(Op):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [None]
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+    def lower(self, b: Builder, outs: list[Buf], *ins: Buf | None) -> None:
         out = outs[0]
-        if out is None:
-            return
         n, m = out.shape
         row = b.constant("int64", (n, 1), range(self.k, n + self.k))
         column = b.constant("int64", (m,), range(m))

@@ -79,9 +79,7 @@ class FusedConv(Composite):
             raise self.error(f"what is added is {z.dtype} {list(z.shape)}, not float32 {list(y.shape)}.")
         return y
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, w, b, z = ins
-        assert x is not None and w is not None
+    def expand(self, g: Emission, x: Var, w: Var, b: Var | None, z: Var | None) -> Sequence[Var | None]:
         y = x.op("Conv", *(v for v in (w, b) if v is not None), **convolution_of(self).given_attrs())
         y = y if z is None else y + z
         if not self.activation:
@@ -147,9 +145,7 @@ class FusedGemm(Composite):
         prefix = "activation_"
         return {n.removeprefix(prefix): v for n, v in self.node.attrs.items() if n.startswith(prefix)}
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        a, b, c = ins
-        assert a is not None and b is not None
+    def expand(self, g: Emission, a: Var, b: Var, c: Var | None) -> Sequence[Var | None]:
         y = a.op("Gemm", *(v for v in (b, c) if v is not None), **self._product().node.attrs)
         return [y.op(self.activation, **self._parameters()) if self.activation else y]
 
@@ -213,7 +209,7 @@ class EmbedLayerNormalization(Composite):
         rows = TensorType("float32", (*ids.shape, width))
         return rows, TensorType("int32", ids.shape[:1]), rows
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         ids, segments, words, positions, kinds, gamma, beta, mask, place = ins
         assert ids is not None and words is not None and positions is not None
         assert gamma is not None and beta is not None

@@ -14,7 +14,8 @@ from trainweb.ir.windows import Axes, Ends
 from trainweb.model.graph import MS, Node
 from trainweb.ops.frame.arguments import unknown
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.op import Bad, Int, Ints, Op, Sample, Str, register
+from trainweb.ops.frame.op import Bad, Int, Ints, Names, Op, Sample, Str, register
+from trainweb.ops.matmul import multiply
 from trainweb.ops.padding import WindowSizes
 
 if TYPE_CHECKING:
@@ -177,10 +178,6 @@ class _Convolution(Op):
         if self.kernel_shape is not None and not equal_shapes(self.kernel_shape, w[2:]):
             raise self.error(f"kernel_shape {list(self.kernel_shape)} is not that of the weights {list(w[2:])}.")
 
-    def given_attrs(self) -> dict[str, Any]:
-        """The node's attributes, for another node."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.node.attrs.items()}
-
     def convolve(self, b: Builder, win: Window, w: Buf, x: Buf, y: Buf, bias: Buf | None, *, back: bool) -> None:
         """y = x * w + bias; `back`: as the gradient by the data, from the outputs of the window to its inputs."""
         if self.group == 1 and win.is_pointwise:
@@ -200,32 +197,9 @@ class _Convolution(Op):
     def mix_channels(self, b: Builder, w: Buf, x: Buf, y: Buf, bias: Buf | None, *, transposed: bool) -> None:
         """For each image: y = w x + bias, or the transpose of w; planes as columns of matrices."""
         images, k, m, n = x.shape[0], x.shape[1], y.shape[1], prod(x.shape[2:])
-        b.emit(
-            calls.Gemm(
-                a=w,
-                b=x,
-                bias=bias,
-                c=y,
-                m=m,
-                n=n,
-                k=k,
-                a_row=1 if transposed else k,
-                a_col=m if transposed else 1,
-                b_row=n,
-                b_col=1,
-                c_row=n,
-                bias_row=1,
-                bias_col=0,
-                batch=(1, images),
-                a_batch=(0, 0),
-                b_batch=(0, k * n),
-                c_batch=(0, m * n),
-                bias_batch=(0, 0),
-                alpha=1.0,
-                beta=1.0,
-                accumulate=0,
-                activation=0,
-            )
+        batch, steps = (1, images), ((0, 0), (0, k * n), (0, m * n))
+        multiply(
+            b, w, x, y, (m, n, k), (transposed, 0), bias=bias, bias_strides=(1, 0), batch=batch, steps=steps, beta=1
         )
 
     def product(self, columns: Any, w: Any) -> Any:
@@ -252,16 +226,14 @@ class Conv(_Convolution):
             raise self.error(f"the bias has shape {list(b.shape)}; it must be {list(w.shape[:1])}.")
         return TensorType("float32", (x.shape[0], w.shape[0], *self.window_of(x.shape, w.shape).out))
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, w: Buf, bias: Buf | None) -> None:
-        if outs[0] is None or not outs[0].size:
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, w: Buf, bias: Buf | None) -> None:
+        if not outs[0].size:
             return
         self.convolve(b, self.window_of(x.shape, w.shape), w, x, outs[0], bias, back=False)
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         wanted = [bool(name) and g.wants(name) for name in (*ins, *[""] * (3 - len(ins)))]
-        dy, x, w = douts[0] or "", ins[0], ins[1]
+        dy, x, w = douts[0], ins[0], ins[1]
         attrs, pads = self.explicit(g, x, w)
         if pads:
             x = g.op("Pad", [x, pads], mode="constant")

@@ -10,7 +10,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.conv import AUTO_PADS, Window, _Convolution, counts, unpatch
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.op import Bad, Ints, Sample, register
+from trainweb.ops.frame.op import Bad, Ints, Names, Sample, register
 from trainweb.ops.padding import WindowSizes
 
 if TYPE_CHECKING:
@@ -84,16 +84,14 @@ class ConvTranspose(_Convolution):
             raise self.error(f"the bias has shape {list(b.shape)}; it must be {[self.channels(w.shape)]}.")
         return TensorType("float32", (x.shape[0], self.channels(w.shape), *win.size))
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, w: Buf, bias: Buf | None) -> None:
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, w: Buf, bias: Buf | None) -> None:
         y = outs[0]
-        if y is None or not y.size:
+        if not y.size:
             return
         self.convolve(b, self.transposed(x.shape, w.shape), w, x, y, bias, back=True)
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
-        dy, x, w = douts[0] or "", ins[0], ins[1]
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        dy, x, w = douts[0], ins[0], ins[1]
         whole = dy
         if not static(*g.shape(x)[2:], *g.shape(w)) and (self.auto_pad.startswith("SAME") or self.output_shape):
             pads = WindowSizes(g, self, x, w).transposed_pads(self.auto_pad, self.output_shape, self.output_padding)

@@ -23,8 +23,8 @@ from trainweb.model.floats import HALVES
 from trainweb.ops.frame.evaluate import evaluate
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f16, f32, i32, i64
-from trainweb.ops.frame.op import FLOATS, Bad, Elementwise, Int, Sample, Str, register
-from trainweb.ops.frame.pointwise import Names, Pointwise
+from trainweb.ops.frame.op import FLOATS, Bad, Elementwise, Int, Names, Sample, Str, register
+from trainweb.ops.frame.pointwise import Pointwise
 from trainweb.ops.frame.symbolic import Var, names
 
 if TYPE_CHECKING:
@@ -124,9 +124,8 @@ class Cast(Pointwise):
     def compute(self, e: Emitter, x: Expr) -> Expr:
         return e.cast(x, ONNX_DTYPES[self.to])
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        assert ins[0] is not None
-        cast(b, outs[0], ins[0])
+    def lower(self, b: Builder, outs: list[Buf], x: Buf) -> None:
+        cast(b, outs[0], x)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         if ONNX_DTYPES[self.to] not in (*FLOATS, *HALVES):
@@ -171,8 +170,7 @@ class CastLike(Pointwise):
         except (ArithmeticError, ValueError, TypeError):
             return None
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        x, like = (buf for buf in ins if buf is not None)
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, like: Buf) -> None:
         b.elementwise(outs[:1], [x], lambda e, v: e.cast(v, like.dtype))
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:

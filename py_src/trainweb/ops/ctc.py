@@ -14,7 +14,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, Node
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import f32, i32, i64
-from trainweb.ops.frame.op import Bad, Int, Op, Sample, register
+from trainweb.ops.frame.op import Bad, Int, Names, Op, Sample, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -32,9 +32,6 @@ class _Ctc(Op):
 
     domain = "ai.trainweb"
     attrs = {"blank": Int(0), "zero_infinity": Int(0)}
-
-    blank: int
-    zero_infinity: int
 
     def check(self, log_probs: TensorType, targets: TensorType, *lengths: TensorType) -> None:
         """Raise unless dtypes, shapes and attributes fit."""
@@ -118,9 +115,7 @@ class CTCLoss(_Ctc):
         loss = outs[0] or b.temp("float32", (ins[0].shape[1],))
         b.emit(calls.CtcLoss(loss=loss, alpha=outs[1], **self.words(b, *ins)))
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         if len(douts) > 1 and douts[1]:
             raise self.unsupported("a gradient of the sums over paths")
         given = [douts[0] or "", *ins, g.extra_output(1, "_alpha")]
@@ -200,10 +195,9 @@ class CTCLossGrad(_Ctc):
             raise self.error(f"dloss and alpha have shapes {list(dloss.shape)} and {list(alpha.shape)}.")
         return TensorType("float32", log_probs.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], dloss: Buf, *ins: Buf) -> None:
-        if outs[0] is not None:
-            *given, alpha = ins
-            b.emit(calls.CtcLossGrad(dloss=dloss, alpha=alpha, dx=outs[0], **self.words(b, *given)))
+    def lower(self, b: Builder, outs: list[Buf], dloss: Buf, *ins: Buf) -> None:
+        *given, alpha = ins
+        b.emit(calls.CtcLossGrad(dloss=dloss, alpha=alpha, dx=outs[0], **self.words(b, *given)))
 
     def reference(
         self, dloss: Any, log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, alpha: Any

@@ -92,7 +92,7 @@ class DeformConv(Composite):
         given = {"strides": self.strides, "dilations": self.dilations, "pads": self.pads}
         return window(self, x[2:], kernel, auto_pad="NOTSET", ceil_mode=False, **given).out
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, w, offset, bias, mask = ins
         assert x is not None and w is not None and offset is not None
         out_channels, width, *kernel = g.shape(w.name)

@@ -52,8 +52,7 @@ class Det(Composite):
             raise self.unsupported(f"a matrix of {n} rows (1 to {MAX_SIZE})")
         return TensorType("float32", x.shape[:-2])
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        (x,) = (v for v in ins if v is not None)
+    def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
         shape = g.shape(x.name)
         n = shape[-1]
         if not isinstance(n, int):

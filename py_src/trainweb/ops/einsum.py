@@ -15,7 +15,7 @@ from trainweb.ops.copies import strided_copy, transpose
 from trainweb.ops.frame.evaluate import INT_BITS
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, i32, i64, literal
-from trainweb.ops.frame.op import MANY, Bad, Op, Sample, Str, register
+from trainweb.ops.frame.op import MANY, Bad, Names, Op, Sample, Str, register
 from trainweb.ops.matmul import lower_matmul
 from trainweb.ops.reduce import reduce
 
@@ -51,7 +51,6 @@ class Einsum(Op):
     attrs = {"equation": Str(required=True)}
     max_inputs = MANY
     differentiable = range(MANY)
-    equation: str
 
     def labels(self, ranks: list[int]) -> tuple[list[str], str]:
         """Labels of every operand and of the output; the dims of an ellipsis get letters that are free."""
@@ -105,9 +104,9 @@ class Einsum(Op):
         sizes = self.sizes(terms, [t.shape for t in given])
         return TensorType(dtype, tuple(sizes[label] for label in out))
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf) -> None:
+    def lower(self, b: Builder, outs: list[Buf], *ins: Buf) -> None:
         y = outs[0]
-        if y is None or not y.size:
+        if not y.size:
             return
         labels, out = self.labels([len(x.shape) for x in ins])
         sizes = self.sizes(labels, [x.shape for x in ins])
@@ -190,9 +189,7 @@ class Einsum(Op):
             b.elementwise([y], pair, lambda e, p, q: e.mul(p, q))
         return result
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         terms, out = self.labels([g.rank(x) for x in ins])
         shapes = [g.shape(x) for x in ins]
         broadcast: list[list[int]] = [[] for _ in ins]
@@ -209,7 +206,7 @@ class Einsum(Op):
         given = [g.squeeze(x, sorted(axes)) if axes else x for x, axes in zip(ins, broadcast, strict=True)]
         found: list[str | None] = []
         for k, (x, axes) in enumerate(zip(ins, broadcast, strict=True)):
-            dx = self._operand_gradient(g, given, terms, out, k, douts[0] or "") if g.wants(x) else None
+            dx = self._operand_gradient(g, given, terms, out, k, douts[0]) if g.wants(x) else None
             found.append(g.unsqueeze(dx, sorted(axes)) if dx and axes else dx)
         return found
 

@@ -14,8 +14,8 @@ from trainweb.model.calls import is_bounded_by_numbers
 from trainweb.model.graph import MS
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i32, i64
-from trainweb.ops.frame.op import FLOATS, INTS, MANY, Bad, Float, Int, Sample, register
-from trainweb.ops.frame.pointwise import Names, Pointwise, Unary, reduced
+from trainweb.ops.frame.op import FLOATS, INTS, MANY, Bad, Float, Int, Names, Sample, register
+from trainweb.ops.frame.pointwise import Pointwise, Unary, reduced
 from trainweb.ops.frame.symbolic import Var, names, when
 from trainweb.ops.squares import is_of_squares
 
@@ -661,7 +661,7 @@ class Clip(Pointwise):
         x = x if low is None else e.max(x, low)
         return x if high is None else e.min(x, high)
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+    def lower(self, b: Builder, outs: list[Buf], *ins: Buf | None) -> None:
         x, *bounds = (buf for buf in ins if buf is not None)
         b.elementwise(outs[:1], [x, *(bound.view(()) for bound in bounds)], self.compute)
 
@@ -744,8 +744,7 @@ class Scale(Pointwise):
         factor = e.cast(scale, x.dtype)
         return e.div(x, factor) if self.scale_down else e.mul(x, factor)
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        x, scale = (buf for buf in ins if buf is not None)
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, scale: Buf) -> None:
         b.elementwise(outs[:1], [x, scale.view(())], self.compute)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:

@@ -13,8 +13,7 @@ from trainweb.model.graph import ITEM_SIZE, MS
 from trainweb.ops.frame.arguments import scalar
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i32, i64, literal
-from trainweb.ops.frame.op import INTS, Bad, Int, Op, Sample, register
-from trainweb.ops.frame.pointwise import Names
+from trainweb.ops.frame.op import INTS, Bad, Int, Names, Op, Sample, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -85,12 +84,10 @@ class ArgReduction(Op):
             raise self.error(f"dimension {axis} is empty.")
         return TensorType("int64", x.shape[:axis] + (1,) * bool(self.keepdims) + x.shape[axis + 1 :])
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        if outs[0] is None or ins[0] is None:
-            return
-        shape = ins[0].shape
+    def lower(self, b: Builder, outs: list[Buf], x: Buf) -> None:
+        shape = x.shape
         axis = self.axis % len(shape)
-        x = ins[0] if ins[0].dtype == "float32" else as_int64(b, ins[0])
+        x = x if x.dtype == "float32" else as_int64(b, x)
         b.emit(
             (calls.ArgReduce if x.dtype == "float32" else calls.ArgReduceI64)(
                 x=x,

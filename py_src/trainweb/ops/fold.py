@@ -80,8 +80,7 @@ class Col2Im(Composite):
                 raise self.error(f"X of shape {list(x.shape)} has not {prod(counts)} blocks of {list(block)}.")
         return checked(self, "float32", (x.shape[0], x.shape[1] // size, *image))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, image_shape, block_shape = (v for v in ins if v is not None)
+    def expand(self, g: Emission, x: Var, image_shape: Var, block_shape: Var) -> Sequence[Var | None]:
         image, block = (g.type(v.name).value or () for v in (image_shape, block_shape))
         channels = g.shape(x.name)[1]
         if not static(channels, *image, *block):

@@ -71,8 +71,7 @@ class GridSample(Composite):
             raise self.unsupported(f"mode cubic in {n} dimensions")
         return TensorType("float32", (*x.shape[:2], *grid.shape[1:-1]))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, grid = (v for v in ins if v is not None)
+    def expand(self, g: Emission, x: Var, grid: Var) -> Sequence[Var | None]:
         n = g.rank(x.name) - 2
         sizes = [extent(x, 2 + k).cast("float32") for k in range(n)]
         places = reshape(grid, 0, -1, n)

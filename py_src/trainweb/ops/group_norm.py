@@ -9,7 +9,7 @@ from trainweb.ir import calls
 from trainweb.ir.dims import at_most, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.op import Bad, Float, Int, Op, Sample, register
+from trainweb.ops.frame.op import Bad, Float, Int, Names, Op, Sample, register
 from trainweb.ops.reduce import sum_to
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ class _GroupNorm(Op):
     """Normalisation of each image over its dims after the channels and over the channels of a group."""
 
     attrs = {"epsilon": Float(1e-5)}
-    epsilon: float
     num_groups: int = 0
     """0: as many as channels."""
 
@@ -91,15 +90,13 @@ class _Forward(_GroupNorm):
         self.check_channels(x, scale, bias)
         return TensorType("float32", x.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, bias: Buf) -> None:
-        if outs[0] is not None and x.size:
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, scale: Buf, bias: Buf) -> None:
+        if x.size:
             scale, bias = (self.per_channel(b, v, x.shape[1]) for v in (scale, bias))
             b.emit(calls.GroupNorm(x=x, scale=scale, bias=bias, y=outs[0], **self.arguments(x.shape)))
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
-        given = [douts[0] or "", ins[0], ins[1]]
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        given = [douts[0], ins[0], ins[1]]
         names = g.op(
             "GroupNormalizationGrad",
             given,
@@ -124,7 +121,6 @@ class GroupNormalization(_Forward):
 
     versions = (18, 21)
     attrs = {**_Forward.attrs, "num_groups": Int(required=True), "stash_type": Int(1)}
-    stash_type: int
 
     def infer(self, x: TensorType, scale: TensorType, bias: TensorType) -> TensorType:
         if self.num_groups < 1:

@@ -28,8 +28,7 @@ from trainweb.ops.frame.arguments import checked, integers, is_known_later, scal
 from trainweb.ops.frame.evaluate import INT_BITS
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i32, i64, literal
-from trainweb.ops.frame.op import Bad, Int, Op, Sample, Str, register
-from trainweb.ops.frame.pointwise import Names
+from trainweb.ops.frame.op import Bad, Int, Names, Op, Sample, Str, register
 from trainweb.ops.frame.symbolic import Var, names
 
 if TYPE_CHECKING:
@@ -121,12 +120,10 @@ class Gather(Op):
             for i in range(inner)
         )
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        data, indices = ins
-        if outs[0] is not None and data is not None and indices is not None:
-            axis = self.axis % len(data.shape)
-            b.check_index(indices, data.shape[axis])
-            gather_axis(b, outs[0], data, indices, axis)
+    def lower(self, b: Builder, outs: list[Buf], data: Buf, indices: Buf) -> None:
+        axis = self.axis % len(data.shape)
+        b.check_index(indices, data.shape[axis])
+        gather_axis(b, outs[0], data, indices, axis)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         if is_scaled_by_frequency(self.node):
@@ -174,10 +171,7 @@ class GatherGrad(Op):
             raise self.error(f"dY has shape {list(dy.shape)}, not {list(expected)}.")
         return result
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        _, indices, dy = ins
-        if outs[0] is None or indices is None or dy is None:
-            return
+    def lower(self, b: Builder, outs: list[Buf], _: Buf, indices: Buf, dy: Buf) -> None:
         shape = outs[0].shape
         axis = self.axis % len(shape)
         b.check_index(indices, shape[axis])
@@ -214,7 +208,6 @@ class ScatterOp(Op):
     differentiable: ClassVar[Sequence[int]] = (0, 2)
     picks: ClassVar[str]
     """The operator that takes what this one puts."""
-    reduction: str
 
     def updates_shape(self, data: TensorType, indices: TensorType) -> tuple[int, ...]:
         """Return the shape of the updates, after a check of the indices' shape."""
@@ -237,10 +230,7 @@ class ScatterOp(Op):
         check_reduction(self, self.reduction, data.dtype)
         return TensorType(data.dtype, data.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        data, indices, updates = ins
-        if outs[0] is None or data is None or indices is None or updates is None:
-            return
+    def lower(self, b: Builder, outs: list[Buf], data: Buf, indices: Buf, updates: Buf) -> None:
         if self.reduction == "none" or data.dtype in SCATTER_TYPES:
             b.copy(outs[0], data)
             self.scatter(b, outs[0], indices, updates, self.reduction)
@@ -326,8 +316,6 @@ class _Elements(TypedDict):
 class ElementsOp(Op):
     """Shared by the operators whose indices have one entry per element taken or put."""
 
-    axis: int
-
     def check_elements(self, data: TensorType, indices: TensorType) -> int:
         """The axis, after the shapes have been checked."""
         axis = self.axis_of(self.axis, data.rank)
@@ -396,9 +384,8 @@ class GatherElements(ElementsOp):
         self.check_elements(data, indices)
         return TensorType(data.dtype, indices.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        data, indices = ins
-        if outs[0] is not None and data is not None and indices is not None and indices.size:
+    def lower(self, b: Builder, outs: list[Buf], data: Buf, indices: Buf) -> None:
+        if indices.size:
             b.emit(calls.GatherElements(data=data, y=outs[0], **self.arguments(b, data, indices)))
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
@@ -443,11 +430,9 @@ class GatherElementsGrad(ElementsOp):
             raise self.error(f"dY has shape {list(dy.shape)} and indices {list(indices.shape)}.")
         return result
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        dy, _, indices = ins
-        if outs[0] is not None and dy is not None and indices is not None:
-            b.fill(outs[0], 0)
-            self.scatter(b, outs[0], indices, dy, "add")
+    def lower(self, b: Builder, outs: list[Buf], dy: Buf, _: Buf, indices: Buf) -> None:
+        b.fill(outs[0], 0)
+        self.scatter(b, outs[0], indices, dy, "add")
 
     def reference(self, dy: Any, shape: Any, indices: Any) -> Any:
         zeros = np.zeros([int(d) for d in shape])
@@ -633,10 +618,8 @@ class GatherND(TuplesOp):
     def infer(self, data: TensorType, indices: TensorType) -> TensorType:
         return checked(self, data.dtype, self.check_tuples(data, indices))
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        data, indices = ins
-        if outs[0] is not None and data is not None and indices is not None:
-            b.emit(calls.GatherNd(data=data, y=outs[0], **self.arguments(b, data, indices)))
+    def lower(self, b: Builder, outs: list[Buf], data: Buf, indices: Buf) -> None:
+        b.emit(calls.GatherNd(data=data, y=outs[0], **self.arguments(b, data, indices)))
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         shape = g.op("Shape", [ins[0]])
@@ -670,11 +653,9 @@ class GatherNDGrad(TuplesOp):
             raise self.error(f"dY has shape {list(dy.shape)}, not {list(expected)}.")
         return result
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        _, indices, dy = ins
-        if outs[0] is not None and indices is not None and dy is not None:
-            b.fill(outs[0], 0)
-            self.scatter(b, outs[0], indices, dy, "add")
+    def lower(self, b: Builder, outs: list[Buf], _: Buf, indices: Buf, dy: Buf) -> None:
+        b.fill(outs[0], 0)
+        self.scatter(b, outs[0], indices, dy, "add")
 
     def reference(self, shape: Any, indices: Any, dy: Any) -> Any:
         dx = np.zeros([int(d) for d in shape])
@@ -771,10 +752,7 @@ class OneHot(Op):
         on, all_ = (g.unsqueeze(g.reduce_sum(v.name, None, keepdims=False), [0]) for v in (hot, dy))
         return [None, None, g.op("Concat", [g.op("Sub", [all_, on]), on], axis=0)]
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        indices, _, values = ins
-        if outs[0] is None or indices is None or values is None:
-            return
+    def lower(self, b: Builder, outs: list[Buf], indices: Buf, _: Buf, values: Buf) -> None:
         if indices.dtype not in ("int64", "int32"):
             given, indices = indices, b.temp("int64", indices.shape)
             b.elementwise([indices], [given], lambda e, x: e.cast(x, "int64"))

@@ -13,8 +13,7 @@ from trainweb.ops.copies import copy_axis
 from trainweb.ops.frame.arguments import checked, integers
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, i64
-from trainweb.ops.frame.op import MANY, Bad, Int, Ints, Op, Sample, register
-from trainweb.ops.frame.pointwise import Names
+from trainweb.ops.frame.op import MANY, Bad, Int, Ints, Names, Op, Sample, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -137,7 +136,6 @@ class Splitting(Op):
     max_inputs = 2
     differentiable = (0,)
     static_inputs = (1,)
-    axis: int
 
     def lengths(self, x: TensorType, split: TensorType | None) -> list[int]:
         """Sizes of the parts along the axis."""
@@ -152,10 +150,7 @@ class Splitting(Op):
             raise self.error(f"it has {len(self.node.outputs)} outputs and {len(sizes)} parts.")
         return tuple(TensorType(x.dtype, (*x.shape[:axis], s, *x.shape[axis + 1 :])) for s in sizes)
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        x, split = ins
-        if x is None:
-            return
+    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, split: Buf | None) -> None:
         axis, start = self.axis % len(x.shape), 0
         given = None if split is None else TensorType(split.dtype, split.shape, split.value)
         for out, size in zip(outs, self.lengths(TensorType(x.dtype, x.shape), given), strict=True):

@@ -21,7 +21,7 @@ from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import f32, i32, literal
-from trainweb.ops.frame.op import Attr, Bad, Int, Op, Sample, register
+from trainweb.ops.frame.op import Attr, Bad, Int, Names, Op, Sample, register
 from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
@@ -177,9 +177,7 @@ class QuantizeLinear(_Linear, Composite):
             raise self.unsupported(f"precision {self.precision}")
         return TensorType(dtype, x.shape)
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, scale, zero = ins
-        assert x is not None and scale is not None
+    def expand(self, g: Emission, x: Var, scale: Var, zero: Var | None) -> Sequence[Var | None]:
         dtype = zero.dtype if zero is not None else ONNX_DTYPES.get(self.output_dtype, "uint8")
         return [_clipped(self.places(x, scale, zero), dtype)]
 
@@ -229,9 +227,9 @@ class DequantizeLinear(_Linear):
             raise self.unsupported(f"output_dtype {self.output_dtype}")
         return TensorType("float32", x.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, scale: Buf, zero: Buf | None) -> None:
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, scale: Buf, zero: Buf | None) -> None:
         out = outs[0]
-        if out is None or not out.size:
+        if not out.size:
             return
         if self.block_size or x.dtype in NIBBLES or x.storage.segment in (CONSTANTS, PARAMETERS):
             self._of_constant(b, out, x, scale, zero)
@@ -272,9 +270,7 @@ class DequantizeLinear(_Linear):
             raise self.unsupported(f"{x.dtype} along an axis whose parts start within a byte")
         return Buf(x.storage, x.dtype, (x.size - first,), None, x.shift + data_bytes(x.dtype, first), x.name)
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         x, scale, *zero = ins
         shape, of_x, dy = g.shape(scale), g.shape(x), douts[0]
         ones = g.op("ConstantOfShape", [g.shape_of(scale)], value=Tensor.of("", "float32", (1,), (1.0,)))
@@ -339,9 +335,7 @@ class Unclipped(_Linear, Composite):
             raise self.error(f"{quantized.dtype}{list(quantized.shape)} is not what X of {list(x.shape)} becomes.")
         return TensorType("bool", x.shape)
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, scale, quantized, zero = ins
-        assert x is not None and scale is not None and quantized is not None
+    def expand(self, g: Emission, x: Var, scale: Var, quantized: Var, zero: Var | None) -> Sequence[Var | None]:
         return [self.places(x, scale, zero).equal(quantized.cast("float32"))]
 
     def reference(self, x: Any, scale: Any, quantized: Any, zero: Any = None) -> Any:
@@ -377,9 +371,7 @@ class DynamicQuantizeLinear(Composite):
         self.need_float32(x)
         return TensorType("uint8", x.shape), TensorType("float32", ()), TensorType("uint8", ())
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        (x,) = ins
-        assert x is not None
+    def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
         low = x.op("ReduceMin", keepdims=0).op("Min", x.lift(0.0))
         high = x.op("ReduceMax", keepdims=0).op("Max", x.lift(0.0))
         scale = (high - low) / 255.0
@@ -397,11 +389,11 @@ class DynamicQuantizeLinear(Composite):
     bad = (Bad([i32([1])], error=UnsupportedError),)
 
 
-def exact_product(a: Var, b: Var) -> Var:
-    """The int32 matrix product of int32 values of at most 9 bits."""
+def exactly(op_type: str, a: Var, b: Var, **attrs: Any) -> Var:
+    """The int32 matrix product or convolution of int32 values of at most 9 bits."""
     wide, right = a.cast("float32"), b.cast("float32")
     high = (wide / float(NIBBLE)).op("Floor")
-    parts = [v.op("MatMul", right).cast("int32") for v in (high, wide - high * float(NIBBLE))]
+    parts = [v.op(op_type, right, **attrs).cast("int32") for v in (high, wide - high * float(NIBBLE))]
     return parts[0] * NIBBLE + parts[1]
 
 
@@ -431,16 +423,14 @@ class MatMulInteger(_IntegerProduct):
                 raise self.unsupported(f"a zero point of shape {list(zero.shape)}")
         return TensorType("int32", self.product_shape(a, b))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        a, b, za, zb = ins
-        assert a is not None and b is not None
+    def expand(self, g: Emission, a: Var, b: Var, za: Var | None, zb: Var | None) -> Sequence[Var | None]:
         left, right = a.cast("int32"), b.cast("int32")
         if za is not None:
             rows = za.cast("int32")
             left = left - (reshape(rows, -1, 1) if g.size(za.name) != 1 else rows)
         if zb is not None:
             right = right - zb.cast("int32")
-        return [exact_product(left, right)]
+        return [exactly("MatMul", left, right)]
 
     def reference(self, a: Any, b: Any, za: Any = None, zb: Any = None) -> Any:
         left, right = a.astype(np.int64), b.astype(np.int64)
@@ -478,11 +468,11 @@ class QLinearMatMul(_IntegerProduct):
             raise self.unsupported(f"dtype {zy.dtype}")
         return TensorType(zy.dtype, self.product_shape(a, b))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         a, sa, za, b, sb, zb, sy, zy = (
             reshape(x) if k not in (0, 3) else x for k, x in enumerate(ins) if x is not None
         )
-        product = exact_product(a.cast("int32") - za.cast("int32"), b.cast("int32") - zb.cast("int32"))
+        product = exactly("MatMul", a.cast("int32") - za.cast("int32"), b.cast("int32") - zb.cast("int32"))
         places = rounded(product.cast("float32") * (sa * sb / sy)) + zy.cast("float32")
         return [_clipped(places, zy.dtype)]
 
@@ -506,14 +496,6 @@ class QLinearMatMul(_IntegerProduct):
         ),
     )
     bad = (Bad([literal("uint8", [[1]]), f32(1.0), literal("uint8", 1)]),)
-
-
-def exact_convolution(op: Op, x: Var, w: Var) -> Var:
-    """The int32 convolution of int32 values of at most 9 bits."""
-    wide, right, attrs = x.cast("float32"), w.cast("float32"), convolution_of(op).given_attrs()
-    high = (wide / float(NIBBLE)).op("Floor")
-    parts = [v.op("Conv", right, **attrs).cast("int32") for v in (high, wide - high * float(NIBBLE))]
-    return parts[0] * NIBBLE + parts[1]
 
 
 class _IntegerConvolution(Composite):
@@ -577,11 +559,10 @@ class ConvInteger(_IntegerConvolution):
         self.check_numbers(zw, w.shape[0])
         return TensorType("int32", self.convolved(x, w))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, w, zx, zw = ins
-        assert x is not None and w is not None
+    def expand(self, g: Emission, x: Var, w: Var, zx: Var | None, zw: Var | None) -> Sequence[Var | None]:
         channels = (-1, *[1] * (g.rank(w.name) - 1))
-        return [exact_convolution(self, _zeroed(x, zx, 1), _zeroed(w, zw, *channels))]
+        attrs = convolution_of(self).given_attrs()
+        return [exactly("Conv", _zeroed(x, zx, 1), _zeroed(w, zw, *channels), **attrs)]
 
     def reference(self, x: Any, w: Any, zx: Any = 0, zw: Any = 0) -> Any:
         return self.numpy_convolution(x, w, zx, zw).astype(np.int32)
@@ -625,12 +606,13 @@ class QLinearConv(_IntegerConvolution):
             raise self.unsupported(f"dtype {zy.dtype}")
         return TensorType(zy.dtype, self.convolved(x, w))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, sx, zx, w, sw, zw, sy, zy, bias = ins
         assert x is not None and w is not None and sx is not None and sw is not None
         assert sy is not None and zy is not None
         spread = [1] * (g.rank(w.name) - 2)
-        total = exact_convolution(self, _zeroed(x, zx, 1), _zeroed(w, zw, -1, 1, *spread))
+        attrs = convolution_of(self).given_attrs()
+        total = exactly("Conv", _zeroed(x, zx, 1), _zeroed(w, zw, -1, 1, *spread), **attrs)
         total = total if bias is None else total + reshape(bias, 1, -1, *spread)
         scale = reshape(sx, 1) * reshape(sw, 1, -1, *spread) / reshape(sy, 1)
         places = rounded(total.cast("float32") * scale) + reshape(zy, 1).cast("float32")

@@ -10,8 +10,8 @@ from trainweb.errors import UnsupportedError
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i32, i64
-from trainweb.ops.frame.op import FLOATS, Bad, Int, Sample, register
-from trainweb.ops.frame.pointwise import Names, Pointwise, reduced
+from trainweb.ops.frame.op import FLOATS, Bad, Int, Names, Sample, register
+from trainweb.ops.frame.pointwise import Pointwise, reduced
 from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from trainweb.ir.shapes import TensorType, broadcast_shapes
 from trainweb.model.graph import ITEM_SIZE, MS
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import i32, i64, literal
-from trainweb.ops.frame.op import Bad, Float, Int, Op, Sample, register
+from trainweb.ops.frame.op import Bad, Float, Int, Names, Op, Sample, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -53,6 +54,55 @@ def matmul_shape(op: Op, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, .
     return batch + rows + columns
 
 
+def multiply(
+    b: Builder,
+    left: Buf,
+    right: Buf,
+    out: Buf,
+    sizes: tuple[int, int, int],
+    turned: tuple[object, object] = (False, False),
+    *,
+    bias: Buf | None = None,
+    bias_strides: tuple[int, int] = (0, 0),
+    batch: tuple[int, ...] = (1, 1),
+    steps: Sequence[tuple[int, ...]] = ((0, 0),) * 3,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+) -> None:
+    """out = alpha * left' right' + beta * bias, m x n over k as `sizes` say; transposed where `turned`.
+
+    `steps` are the elements between matrices of the batch: of left, right and out.
+    """
+    m, n, k = sizes
+    b.emit(
+        calls.Gemm(
+            a=left,
+            b=right,
+            bias=bias,
+            c=out,
+            m=m,
+            n=n,
+            k=k,
+            a_row=1 if turned[0] else k,
+            a_col=m if turned[0] else 1,
+            b_row=1 if turned[1] else n,
+            b_col=k if turned[1] else 1,
+            c_row=n,
+            bias_row=bias_strides[0],
+            bias_col=bias_strides[1],
+            batch=batch,
+            a_batch=steps[0],
+            b_batch=steps[1],
+            c_batch=steps[2],
+            bias_batch=(0, 0),
+            alpha=float(alpha),
+            beta=float(beta),
+            accumulate=0,
+            activation=0,
+        )
+    )
+
+
 def lower_matmul(
     b: Builder, out: Buf, left: Buf, right: Buf, *, trans_a: bool = False, trans_b: bool = False, alpha: float = 1.0
 ) -> None:
@@ -71,12 +121,13 @@ def lower_matmul(
     inner = [(0, 0, *s)[-2:] for s in strides]
     for index in product(*(range(d) for d in outer)):
         a_at, b_at, c_at = (sum(i * s for i, s in zip(index, row, strict=False)) for row in strides)
+        a, w, c = (buf.view((buf.size - at,), at) for buf, at in ((left, a_at), (right, b_at), (out, c_at)))
         if out.dtype != "float32":
             b.emit(
                 calls.GemmInt(
-                    a=left.view((left.size - a_at,), a_at),
-                    b=right.view((right.size - b_at,), b_at),
-                    c=out.view((out.size - c_at,), c_at),
+                    a=a,
+                    b=w,
+                    c=c,
                     m=m,
                     n=n,
                     k=k,
@@ -91,32 +142,7 @@ def lower_matmul(
                 )
             )
             continue
-        b.emit(
-            calls.Gemm(
-                a=left.view((left.size - a_at,), a_at),
-                b=right.view((right.size - b_at,), b_at),
-                c=out.view((out.size - c_at,), c_at),
-                m=m,
-                n=n,
-                k=k,
-                a_row=1 if trans_a else k,
-                a_col=m if trans_a else 1,
-                b_row=1 if trans_b else n,
-                b_col=k if trans_b else 1,
-                c_row=n,
-                bias_row=0,
-                bias_col=0,
-                batch=dims,
-                a_batch=inner[0],
-                b_batch=inner[1],
-                c_batch=inner[2],
-                bias_batch=(0, 0),
-                alpha=float(alpha),
-                beta=0.0,
-                accumulate=0,
-                activation=0,
-            )
-        )
+        multiply(b, a, w, c, (m, n, k), (trans_a, trans_b), batch=dims, steps=inner, alpha=alpha)
 
 
 def _batch_strides(shape: tuple[int, ...], batch: tuple[int, ...], size: int) -> tuple[int, ...]:
@@ -161,16 +187,12 @@ class MatMul(Op):
         check_dtypes(self, a, b)
         return TensorType(a.dtype, matmul_shape(self, a.shape, b.shape))
 
-    def lower(self, b: Builder, outs: list[Buf | None], left: Buf, right: Buf) -> None:
-        if outs[0] is not None:
-            lower_matmul(b, outs[0], left, right)
+    def lower(self, b: Builder, outs: list[Buf], left: Buf, right: Buf) -> None:
+        lower_matmul(b, outs[0], left, right)
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         a, b = ins
         dy = douts[0]
-        assert dy is not None
         ranks = g.rank(a), g.rank(b)
         if 1 in ranks:
             return self._vector_gradient(g, a, b, dy)
@@ -248,11 +270,6 @@ class Gemm(Op):
     min_inputs, max_inputs = 2, 3
     differentiable = (0, 1, 2)
 
-    alpha: float
-    beta: float
-    transA: int
-    transB: int
-
     def infer(self, a: TensorType, b: TensorType, c: TensorType | None) -> TensorType:
         check_dtypes(self, a, b, c)
         if a.dtype != "float32" and not (self.alpha.is_integer() and self.beta.is_integer()):
@@ -272,51 +289,22 @@ class Gemm(Op):
                 raise self.error(f"C of shape {list(c.shape)} does not broadcast to {[m, n]}.")
         return TensorType(a.dtype, (m, n))
 
-    def lower(self, b: Builder, outs: list[Buf | None], left: Buf, right: Buf, bias: Buf | None) -> None:
-        if outs[0] is None:
-            return
+    def lower(self, b: Builder, outs: list[Buf], left: Buf, right: Buf, bias: Buf | None) -> None:
         m, n = outs[0].shape
         k = left.shape[0] if self.transA else left.shape[1]
         bias = bias if self.beta else None
         if outs[0].dtype != "float32":
             self._of_integers(b, outs[0], left, right, bias)
             return
-        bias_shape = ((1, 1, *bias.shape))[-2:] if bias else (1, 1)
-        b.emit(
-            calls.Gemm(
-                a=left,
-                b=right,
-                bias=bias,
-                c=outs[0],
-                m=m,
-                n=n,
-                k=k,
-                a_row=1 if self.transA else k,
-                a_col=m if self.transA else 1,
-                b_row=1 if self.transB else n,
-                b_col=k if self.transB else 1,
-                c_row=n,
-                bias_row=bias_shape[1] if bias_shape[0] > 1 else 0,
-                bias_col=1 if bias_shape[1] > 1 else 0,
-                batch=(1, 1),
-                a_batch=(0, 0),
-                b_batch=(0, 0),
-                c_batch=(0, 0),
-                bias_batch=(0, 0),
-                alpha=float(self.alpha),
-                beta=float(self.beta),
-                accumulate=0,
-                activation=0,
-            )
-        )
+        rows, columns = ((1, 1, *bias.shape))[-2:] if bias else (1, 1)
+        strides = (columns if rows > 1 else 0, 1 if columns > 1 else 0)
+        out, sizes, turned = outs[0], (m, n, k), (self.transA, self.transB)
+        multiply(b, left, right, out, sizes, turned, bias=bias, bias_strides=strides, alpha=self.alpha, beta=self.beta)
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         a, b = ins[:2]
         c = ins[2] if len(ins) > 2 else ""
         dy = douts[0]
-        assert dy is not None
         ta, tb, alpha = self.transA, self.transB, float(self.alpha)
         result: list[str | None] = [None] * len(ins)
         if g.wants(a):
@@ -380,12 +368,6 @@ class FusedMatMul(Op):
     min_inputs = max_inputs = 2
     differentiable = (0, 1)
 
-    alpha: float
-    transA: int
-    transB: int
-    transBatchA: int
-    transBatchB: int
-
     def infer(self, a: TensorType, b: TensorType) -> TensorType:
         self.need_float32(a, b)
         if self.transBatchA or self.transBatchB:
@@ -397,24 +379,20 @@ class FusedMatMul(Op):
             right = (*right[:-2], right[-1], right[-2])
         return TensorType(a.dtype, matmul_shape(self, left, right))
 
-    def lower(self, b: Builder, outs: list[Buf | None], left: Buf, right: Buf) -> None:
-        if outs[0] is not None:
-            lower_matmul(
-                b,
-                outs[0],
-                left,
-                right,
-                alpha=self.alpha,
-                trans_a=bool(self.transA and len(left.shape) > 1),
-                trans_b=bool(self.transB and len(right.shape) > 1),
-            )
+    def lower(self, b: Builder, outs: list[Buf], left: Buf, right: Buf) -> None:
+        lower_matmul(
+            b,
+            outs[0],
+            left,
+            right,
+            alpha=self.alpha,
+            trans_a=bool(self.transA and len(left.shape) > 1),
+            trans_b=bool(self.transB and len(right.shape) > 1),
+        )
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         a, b = ins
         dy = douts[0]
-        assert dy is not None
         if 1 in (g.rank(a), g.rank(b)):
             raise self.unsupported("the gradient with a vector")
         alpha = float(self.alpha)

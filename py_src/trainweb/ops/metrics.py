@@ -100,9 +100,6 @@ class _Counts(_Metric):
     n_outputs = 2
     attrs = {"ignores": Int(0), "ignored": Int(0)}
 
-    ignores: int
-    ignored: int
-
     def operands(self, b: Builder, predicted: Buf, target: Buf) -> tuple[Scores, Buf, Buf]:
         """How scores are to be read; the scores, and targets as int64."""
         form = self.scores(predicted.shape, target.shape)
@@ -139,8 +136,6 @@ class ClassCounts(_Counts):
         Sample([f32([0.5, 0, -1]), f32([1, 1, 0])], {"count": "matrix"}, outputs=2),
     )
     bad = (Bad([(4, 3), i64([0, 1])], error=FeedError), Bad([SCORES, CLASSES], {"count": "all"}))
-
-    count: str
 
     def infer(self, predicted: TensorType, target: TensorType) -> tuple[TensorType, TensorType]:
         self.need_numbers(predicted, target)
@@ -203,8 +198,6 @@ class TopCounts(_Counts):
     )
     bad = (Bad([(4, 3), i64([0, 1])], error=FeedError), Bad([SCORES, CLASSES], {"k": 0}))
 
-    k: int
-
     def infer(self, predicted: TensorType, target: TensorType) -> tuple[TensorType, TensorType]:
         self.need_numbers(predicted, target)
         self.scores(predicted.shape, target.shape)
@@ -259,8 +252,6 @@ class ErrorSums(_Metric):
     )
     bad = (Bad([(4, 3), (4, 2)], error=FeedError), Bad([(3,), (2,)], {"columns": 1}, FeedError))
 
-    columns: int
-
     def shape(self, target: tuple[int, ...]) -> tuple[int, int]:
         """Rows and columns of the targets."""
         total = prod(target)
@@ -273,11 +264,10 @@ class ErrorSums(_Metric):
             raise self.misfit(predicted.shape, target.shape)
         return TensorType("float64", (ERROR_SUMS, self.shape(target.shape)[1]))
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf) -> None:
+    def lower(self, b: Builder, outs: list[Buf], *ins: Buf) -> None:
         rows, columns = self.shape(ins[1].shape)
         predicted, target = (as_dtype(b, x, "float32") for x in ins)
-        if outs[0] is not None:
-            b.emit(calls.ErrorSums(predicted=predicted, target=target, sums=outs[0], rows=rows, columns=columns))
+        b.emit(calls.ErrorSums(predicted=predicted, target=target, sums=outs[0], rows=rows, columns=columns))
 
     def reference(self, predicted: Any, target: Any) -> Any:
         rows, columns = self.shape(target.shape)

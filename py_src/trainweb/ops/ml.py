@@ -31,9 +31,7 @@ class Scaler(Composite):
                 raise self.error(f"{len(numbers)} numbers of {name} are not for features of {list(x.shape)}.")
         return TensorType("float32", x.shape)
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        (x,) = ins
-        assert x is not None
+    def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
         offset, scale = (
             Var(g, g.constant("float32", (len(numbers),) if len(numbers) > 1 else (), numbers), "float32")
             for numbers in (self.offset, self.scale)
@@ -73,9 +71,8 @@ class Normalizer(Composite):
             raise self.error(f"it takes a vector or rows of numbers, not {list(x.shape)}.")
         return TensorType("float32", x.shape)
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        assert ins[0] is not None
-        x = ins[0].cast("float32")
+    def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
+        x = x.cast("float32")
         norm = Var(g, g.reduce(_NORMS[self.norm], x.name, [-1]), "float32")
         return [x / norm.equal(0.0).where(norm.lift(1.0), norm)]
 

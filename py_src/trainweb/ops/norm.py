@@ -10,7 +10,7 @@ from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.frame.lazy_numpy import np
-from trainweb.ops.frame.op import Bad, Float, Int, Op, Sample, register
+from trainweb.ops.frame.op import Bad, Float, Int, Names, Op, Sample, register
 from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
@@ -44,9 +44,6 @@ class _LayerNorm(Op):
     """Normalisation over the dims from `axis` on."""
 
     attrs = {"axis": Int(-1), "epsilon": Float(1e-5), "stash_type": Int(1)}
-    axis: int
-    epsilon: float
-    stash_type: int
 
     def split(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """(leading dims, normalised dims)."""
@@ -107,9 +104,7 @@ class LayerNormalization(_LayerNorm):
             )
         )
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         mean, inv = g.extra_output(1, "_mean"), g.extra_output(2, "_inv_std")
         found: list[str | None] = [None] * len(ins)
         if douts[0]:
@@ -155,46 +150,56 @@ class LayerNormalization(_LayerNorm):
     bad = (Bad([(3, 8), (7,), (8,)]), Bad([(3, 8), (8,)], {"axis": 5}))
 
 
-@register
-class LayerNormalizationGrad(_LayerNorm):
-    """Gradients of LayerNormalization from (dY, X, scale, mean, inv_std) (com.microsoft)."""
+class _LayerNormGrad(_LayerNorm):
+    """Gradients of a norm from (dY, X, scale, mean, inv_std), of RMS norm without the mean (com.microsoft)."""
 
     domain = MS
-    min_inputs = max_inputs = 5
-    n_outputs = 3
 
     def infer(
-        self, dy: TensorType, x: TensorType, scale: TensorType, mean: TensorType, inv: TensorType
+        self, dy: TensorType, x: TensorType, scale: TensorType, *statistics: TensorType
     ) -> tuple[TensorType, ...]:
         self.check_parameters(x, scale)
         rows = self.sizes(x.shape)["rows"]
-        if not equal_shapes(dy.shape, x.shape) or not equal(mean.size, rows) or not equal(inv.size, rows):
-            raise self.error("shapes of dY, X, mean and inv_std do not fit.")
-        return TensorType("float32", x.shape), TensorType("float32", scale.shape), TensorType("float32", scale.shape)
+        if not equal_shapes(dy.shape, x.shape) or not all(equal(t.size, rows) for t in statistics):
+            raise self.error("shapes of dY, X and the statistics of its rows do not fit.")
+        found = [TensorType("float32", t.shape) for t in (x, scale, scale)]
+        return tuple(found[: self.n_outputs])
 
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, mean: Buf, inv: Buf) -> None:
+    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, *statistics: Buf) -> None:
+        dx, dscale, dbias = [*outs, None][:3]
+        *mean, inv = statistics
         b.emit(
             calls.LayerNormGrad(
                 dy=dy,
                 x=x,
                 scale=scale,
-                mean=mean,
+                mean=mean[0] if mean else None,
                 inv_std=inv,
-                dx=outs[0],
-                dscale=outs[1],
-                dbias=outs[2],
-                rms=0,
+                dx=dx,
+                dscale=dscale,
+                dbias=dbias,
+                rms=int(not mean),
                 **self.sizes(x.shape),
             )
         )
 
-    def reference(self, dy: Any, x: Any, scale: Any, mean: Any, inv: Any) -> tuple[Any, Any, Any]:
+    def reference(self, dy: Any, x: Any, scale: Any, *statistics: Any) -> tuple[Any, ...]:
+        *mean, inv = (t.reshape(-1, 1) for t in statistics)
         d, v = self.rows_of(dy), self.rows_of(x)
-        xh = (v - mean.reshape(-1, 1)) * inv.reshape(-1, 1)
+        xh = (v - (mean[0] if mean else 0)) * inv
         g = d * scale.reshape(-1)
-        dx = inv.reshape(-1, 1) * (g - g.mean(axis=1, keepdims=True) - xh * (g * xh).mean(axis=1, keepdims=True))
-        return dx.reshape(x.shape), (d * xh).sum(axis=0).reshape(scale.shape), d.sum(axis=0).reshape(scale.shape)
+        shift = g.mean(axis=1, keepdims=True) if mean else 0
+        dx = inv * (g - shift - xh * (g * xh).mean(axis=1, keepdims=True))
+        sums = [rows.sum(axis=0).reshape(scale.shape) for rows in (d * xh, d)]
+        return (dx.reshape(x.shape), *sums)[: self.n_outputs]
 
+
+@register
+class LayerNormalizationGrad(_LayerNormGrad):
+    """Gradients of LayerNormalization from (dY, X, scale, mean, inv_std) (com.microsoft)."""
+
+    min_inputs = max_inputs = 5
+    n_outputs = 3
     samples = (Sample([(3, 8), (3, 8), (8,), (3, 1), (3, 1)], positive=True),)
     bad = (Bad([(3, 8), (3, 7), (7,), (3, 1), (3, 1)]),)
 
@@ -224,9 +229,7 @@ class SimplifiedLayerNormalization(_LayerNorm):
             )
         )
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         inv = g.extra_output(1, "_inv_std")
         names = g.op(
             "SimplifiedLayerNormalizationGrad", [douts[0] or "", *ins, inv], domain=MS, n_outputs=2, axis=self.axis
@@ -243,40 +246,11 @@ class SimplifiedLayerNormalization(_LayerNorm):
 
 
 @register
-class SimplifiedLayerNormalizationGrad(_LayerNorm):
+class SimplifiedLayerNormalizationGrad(_LayerNormGrad):
     """Gradients of SimplifiedLayerNormalization from (dY, X, scale, inv_std) (com.microsoft)."""
 
-    domain = MS
     min_inputs = max_inputs = 4
     n_outputs = 2
-
-    def infer(self, dy: TensorType, x: TensorType, scale: TensorType, inv: TensorType) -> tuple[TensorType, ...]:
-        self.check_parameters(x, scale)
-        if not equal_shapes(dy.shape, x.shape) or not equal(inv.size, self.sizes(x.shape)["rows"]):
-            raise self.error("shapes of dY, X and inv_std do not fit.")
-        return TensorType("float32", x.shape), TensorType("float32", scale.shape)
-
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, x: Buf, scale: Buf, inv: Buf) -> None:
-        b.emit(
-            calls.LayerNormGrad(
-                dy=dy,
-                x=x,
-                scale=scale,
-                inv_std=inv,
-                dx=outs[0],
-                dscale=outs[1],
-                rms=1,
-                **self.sizes(x.shape),
-            )
-        )
-
-    def reference(self, dy: Any, x: Any, scale: Any, inv: Any) -> tuple[Any, Any]:
-        d, v = self.rows_of(dy), self.rows_of(x)
-        xh = v * inv.reshape(-1, 1)
-        g = d * scale.reshape(-1)
-        dx = inv.reshape(-1, 1) * (g - xh * (g * xh).mean(axis=1, keepdims=True))
-        return dx.reshape(x.shape), (d * xh).sum(axis=0).reshape(scale.shape)
-
     samples = (Sample([(3, 8), (3, 8), (8,), (3, 1)], positive=True),)
     bad = (Bad([(3, 8), (3, 7), (7,), (3, 1)]),)
 
@@ -284,9 +258,6 @@ class SimplifiedLayerNormalizationGrad(_LayerNorm):
 class _BatchNorm(Op):
     attrs = {"epsilon": Float(1e-5), "momentum": Float(0.9), "training_mode": Int(0)}
     min_inputs = max_inputs = 5
-    epsilon: float
-    momentum: float
-    training_mode: int
 
     def check_channels(self, x: TensorType, *vectors: TensorType) -> None:
         """Everything but X is one number per channel."""
@@ -376,9 +347,7 @@ class BatchNormalization(_BatchNorm):
                 )
             )
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         x, scale, _, mean, var = ins
         dy, rank = douts[0] or "", g.rank(x)
         axes = [0, *range(2, rank)]
@@ -465,9 +434,7 @@ class BatchNormInternal(_BatchNorm):
             elif out is not None:
                 raise self.unsupported("reading updated statistics that are constants")
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         mean, inv = g.extra_output(3, "_saved_mean"), g.extra_output(4, "_saved_inv_std")
         names = g.op(
             "BatchNormalizationGrad",

@@ -132,9 +132,7 @@ class DequantizeBlocks(_Rows):
             raise self.error(f"zero points are {zeros.dtype}, not uint8.")
         return TensorType("float32", (self.N, self.K))
 
-    def lower(self, b: Builder, outs: list[Buf | None], packed: Buf, scales: Buf, zeros: Buf | None) -> None:
-        if outs[0] is None:
-            return
+    def lower(self, b: Builder, outs: list[Buf], packed: Buf, scales: Buf, zeros: Buf | None) -> None:
         pitch, row = self.blocks * self.block_size, self.row_bytes * 8 // self.bits
         m = Blocks(self.N, self.K, pitch, 1, self.block_size, self.blocks, 1, row, 1 << self.bits - 1)
         nibbles = "uint4" if self.bits == 4 else "uint8"
@@ -190,7 +188,7 @@ class MatMulNBits(_Rows, Composite):
             raise self.error(f"the bias has shape {list(bias.shape)}, not {[self.N]}.")
         return TensorType("float32", (*a.shape[:-1], self.N))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         a, packed, scales, zeros, _, bias = ins
         assert a is not None and packed is not None and scales is not None
         given = [packed.name, scales.name]
@@ -264,13 +262,9 @@ class GatherBlockQuantized(Op):
     def _columns(self, data: TensorType | Buf) -> int:
         return data.shape[1] * (2 if data.dtype == "uint8" and self.bits == 4 else 1)
 
-    def lower(
-        self, b: Builder, outs: list[Buf | None], data: Buf, indices: Buf, scales: Buf, zeros: Buf | None
-    ) -> None:
+    def lower(self, b: Builder, outs: list[Buf], data: Buf, indices: Buf, scales: Buf, zeros: Buf | None) -> None:
         out, (rows, blocks), columns = outs[0], scales.shape, self._columns(data)
         b.check_index(indices, rows)
-        if out is None:
-            return
         dtype = data.dtype if data.dtype in NIBBLES else "uint4" if self.bits == 4 else "uint8"
         row = None if zeros is None else zeros.shape[1] * (2 if data.dtype == "uint8" and self.bits == 4 else 1)
         center = 1 << self.bits - 1 if data.dtype == "uint8" else 0

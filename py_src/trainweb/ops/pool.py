@@ -14,7 +14,7 @@ from trainweb.model.graph import MS
 from trainweb.ops.conv import Window, patches, unpatch, window
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import literal
-from trainweb.ops.frame.op import Bad, Int, Ints, Op, Sample, Str, register
+from trainweb.ops.frame.op import Bad, Int, Ints, Names, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -47,12 +47,6 @@ class _Pool(Op):
         "pads": Ints(),
         "strides": Ints(),
     }
-    auto_pad: str
-    ceil_mode: int
-    dilations: tuple[int, ...] | None
-    kernel_shape: tuple[int, ...]
-    pads: tuple[int, ...] | None
-    strides: tuple[int, ...] | None
 
     def window_of(self, shape: tuple[int, ...]) -> Window:
         """The window over an input of this shape (N, C, ...)."""
@@ -90,10 +84,6 @@ class _Pool(Op):
         """Number of (sample, channel) pairs."""
         return prod(shape[:2])
 
-    def node_attrs(self) -> dict[str, Any]:
-        """The node's attributes, for its gradient."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.node.attrs.items()}
-
     samples: ClassVar[Sequence[Sample]] = (
         Sample([(2, 3, 6, 6)], {"kernel_shape": [2, 2], "strides": [2, 2]}, outputs=1),
         Sample([(2, 3, 7, 6)], {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}, outputs=1),
@@ -127,7 +117,6 @@ class MaxPool(_Pool):
     attrs = {**_Pool.attrs, "storage_order": Int(0)}
     n_outputs = 2
     differentiable = (0,)
-    storage_order: int
 
     def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
         shape = self.pooled(TensorType("float32", x.shape) if x.dtype in BYTES else x)
@@ -151,11 +140,9 @@ class MaxPool(_Pool):
             if self.storage_order:
                 renumber(b, outs[1], indices, x.shape[2:])
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         indices = g.extra_output(1, "_mask")
-        return [g.op("MaxPoolGrad", [douts[0] or "", indices], **self.node_attrs())]
+        return [g.op("MaxPoolGrad", [douts[0] or "", indices], **self.given_attrs())]
 
     def reference(self, x: Any) -> tuple[Any, Any]:
         w = self.window_of(x.shape)
@@ -213,8 +200,8 @@ class MaxPoolGrad(_Pool):
             raise self.error(f"dY {list(dy.shape)} and Indices {list(indices.shape)} do not fit X {list(x.shape)}.")
         return TensorType("float32", x.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, indices: Buf) -> None:
-        if outs[0] is not None and outs[0].size:
+    def lower(self, b: Builder, outs: list[Buf], dy: Buf, indices: Buf) -> None:
+        if outs[0].size:
             shape = outs[0].shape
             if self.storage_order:
                 row_major = b.temp("int64", indices.shape)
@@ -239,7 +226,6 @@ class AveragePool(_Pool):
     versions = (1, 7, 10, 11, 19, 22)
     attrs = {**_Pool.attrs, "count_include_pad": Int(0)}
     differentiable: ClassVar[Sequence[int]] = (0,)
-    count_include_pad: int
 
     def infer(self, x: TensorType) -> TensorType:
         return TensorType("float32", self.pooled(x))
@@ -254,14 +240,12 @@ class AveragePool(_Pool):
             **w.arguments(),
         }
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:
-        if outs[0] is not None and x.size:
+    def lower(self, b: Builder, outs: list[Buf], x: Buf) -> None:
+        if x.size:
             b.emit(calls.AveragePool(x=x, y=outs[0], **self.pool_arguments(x.shape)))
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
-        return [g.op("AveragePoolGrad", [douts[0] or ""], **self.node_attrs())]
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        return [g.op("AveragePoolGrad", [douts[0]], **self.given_attrs())]
 
     def counts(self, w: Window) -> Any:
         """Reference: elements each window's mean is over."""
@@ -298,8 +282,8 @@ class AveragePoolGrad(AveragePool):
             raise self.error(f"dY {list(dy.shape)} does not fit X {list(x.shape)}.")
         return TensorType("float32", x.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf) -> None:
-        if outs[0] is not None and outs[0].size:
+    def lower(self, b: Builder, outs: list[Buf], dy: Buf) -> None:
+        if outs[0].size:
             b.emit(calls.AveragePoolGradient(dy=dy, dx=outs[0], **self.pool_arguments(outs[0].shape)))
 
     def spread(self, dy: Any, w: Window) -> Any:
@@ -321,8 +305,8 @@ class _GlobalPool(Op):
             raise self.error(f"X has shape {list(x.shape)}; it needs spatial dims.")
         return TensorType("float32", (*x.shape[:2], *[1] * (x.rank - 2)))
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:
-        if outs[0] is not None and outs[0].size:
+    def lower(self, b: Builder, outs: list[Buf], x: Buf) -> None:
+        if outs[0].size:
             outer, n = prod(x.shape[:2]), prod(x.shape[2:])
             b.emit(calls.Reduce(x=x, y=outs[0], outer=outer, n=n, inner=1, op=self.operation))
 
@@ -336,15 +320,13 @@ class GlobalAveragePool(_GlobalPool):
 
     operation = 1
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         shape = g.shape(ins[0])
         if static(*shape[2:]):
             count = g.constant("float32", (1,), (float(prod(shape[2:])),))
         else:
             count = g.op("Cast", [g.op("Div", [g.op("Size", [ins[0]]), g.op("Size", [outs[0]])])], to=1)
-        scaled = g.op("Scale", [douts[0] or "", count], domain=MS, scale_down=1)
+        scaled = g.op("Scale", [douts[0], count], domain=MS, scale_down=1)
         return [g.op("Expand", [scaled, g.op("Shape", [ins[0]])])]
 
     def reference(self, x: Any) -> Any:
@@ -360,9 +342,7 @@ class GlobalMaxPool(_GlobalPool):
 
     operation = 2
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         flat = g.constant("int64", (3,), [0, 0, -1])
         x, dy = (g.op("Reshape", [name or "", flat]) for name in (ins[0], douts[0]))
         chosen = g.op("ArgMax", [x], axis=2, keepdims=1)

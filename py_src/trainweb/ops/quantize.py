@@ -10,8 +10,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i64
-from trainweb.ops.frame.op import Bad, Int, Op, Sample, register
-from trainweb.ops.frame.pointwise import Names
+from trainweb.ops.frame.op import Bad, Int, Names, Op, Sample, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -84,7 +83,7 @@ class FakeQuantGrad(Op):
             raise self.error("the mask must be a bool for each element of dY.")
         return TensorType(dy.dtype, dy.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, mask: Buf) -> None:
+    def lower(self, b: Builder, outs: list[Buf], dy: Buf, mask: Buf) -> None:
         b.elementwise(outs[:1], [dy, mask], lambda e, d, m: e.select(m, d, e.like(d, 0)))
 
     def reference(self, dy: Any, mask: Any) -> Any:

@@ -17,8 +17,7 @@ from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i64
-from trainweb.ops.frame.op import Attr, Bad, Float, Int, Ints, Op, Sample, register
-from trainweb.ops.frame.pointwise import Names
+from trainweb.ops.frame.op import Attr, Bad, Float, Int, Ints, Names, Op, Sample, register
 from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ class RandomOp(Op):
     """An operator that draws numbers; two nodes of one step draw different ones."""
 
     stochastic = draws = True
-    seed: float | None
 
     def salt(self) -> int:
         """Salt that makes this node's random stream unique."""
@@ -156,10 +154,7 @@ class DropoutGrad(Op):
         self._ratio(ratio)
         return TensorType(dy.dtype, dy.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        dy, mask, ratio, training = ins
-        if dy is None or mask is None or outs[0] is None:
-            return
+    def lower(self, b: Builder, outs: list[Buf], dy: Buf, mask: Buf, ratio: Buf | None, training: Buf | None) -> None:
         share = self._ratio(ratio)
         made = b.maker(mask)
         is_training = training is not None and training.value is not None and training.value[0]
@@ -189,9 +184,13 @@ class DropoutGrad(Op):
 
 
 class Noise(RandomOp):
-    """A tensor of random numbers; `reference` is its mean."""
+    """A tensor of random numbers, of the shape of an input or of an attribute; `reference` is its mean."""
 
+    min_inputs = max_inputs = 0
     normal: int
+
+    def infer(self, *like: TensorType) -> TensorType:
+        return checked(self, self.check_dtype(self.dtype), like[0].shape if like else self.shape)
 
     def parameters(self) -> tuple[float, float]:
         """a and b of the kernel."""
@@ -209,21 +208,20 @@ class Noise(RandomOp):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [None] * len(ins)
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        if outs[0] is not None:
-            first, second = self.parameters()
-            b.emit(
-                calls.Random(
-                    y=outs[0],
-                    state=b.state,
-                    n=outs[0].size,
-                    salt=self.salt(),
-                    draw=b.next_draw(),
-                    normal=self.normal,
-                    a=first,
-                    b=second,
-                )
+    def lower(self, b: Builder, outs: list[Buf], *ins: Buf | None) -> None:
+        first, second = self.parameters()
+        b.emit(
+            calls.Random(
+                y=outs[0],
+                state=b.state,
+                n=outs[0].size,
+                salt=self.salt(),
+                draw=b.next_draw(),
+                normal=self.normal,
+                a=first,
+                b=second,
             )
+        )
 
 
 _SHAPED: dict[str, Attr] = {"dtype": Int(1), "shape": Ints(required=True), "seed": Float()}
@@ -238,7 +236,6 @@ class RandomNormal(Noise):
 
     versions = (1, 22)
     attrs = _SHAPED | _NORMAL
-    min_inputs = max_inputs = 0
     normal = 1
     samples = (
         Sample([], {"shape": [200, 50]}),
@@ -251,14 +248,11 @@ class RandomNormal(Noise):
         Bad([], {"shape": [2**40]}, LimitError),
     )
 
-    def infer(self) -> TensorType:
-        return checked(self, self.check_dtype(self.dtype), self.shape)
-
     def parameters(self) -> tuple[float, float]:
         return self.mean, self.scale
 
-    def reference(self) -> Any:
-        return np.full(self.shape, self.mean)
+    def reference(self, *like: Any) -> Any:
+        return np.full(like[0].shape if like else self.shape, self.mean)
 
 
 @register
@@ -267,19 +261,15 @@ class RandomUniform(Noise):
 
     versions = (1, 22)
     attrs = _SHAPED | _UNIFORM
-    min_inputs = max_inputs = 0
     normal = 0
     samples = (Sample([], {"shape": [200, 50]}), Sample([], {"shape": [100, 100], "low": -3.0, "high": -1.0}))
     bad: ClassVar[Sequence[Bad]] = (Bad([]), Bad([], {"shape": [-2]}), Bad([], {"shape": [2], "dtype": 99}))
 
-    def infer(self) -> TensorType:
-        return checked(self, self.check_dtype(self.dtype), self.shape)
-
     def parameters(self) -> tuple[float, float]:
         return self.low, self.high
 
-    def reference(self) -> Any:
-        return np.full(self.shape, (self.low + self.high) / 2)
+    def reference(self, *like: Any) -> Any:
+        return np.full(like[0].shape if like else self.shape, (self.low + self.high) / 2)
 
 
 @register
@@ -291,12 +281,6 @@ class RandomNormalLike(RandomNormal):
     samples = (Sample([(200, 50)]), Sample([(100, 100)], {"mean": -2.0}))
     bad = (Bad([(2,)], {"dtype": 11}, UnsupportedError),)
 
-    def infer(self, x: TensorType) -> TensorType:
-        return TensorType(self.check_dtype(self.dtype), x.shape)
-
-    def reference(self, x: Any) -> Any:
-        return np.full(x.shape, self.mean)
-
 
 @register
 class RandomUniformLike(RandomUniform):
@@ -306,12 +290,6 @@ class RandomUniformLike(RandomUniform):
     min_inputs = max_inputs = 1
     samples = (Sample([(200, 50)]), Sample([(100, 100)], {"low": 2.0, "high": 4.0}))
     bad = (Bad([(2,)], {"dtype": 11}, UnsupportedError),)
-
-    def infer(self, x: TensorType) -> TensorType:
-        return TensorType(self.check_dtype(self.dtype), x.shape)
-
-    def reference(self, x: Any) -> Any:
-        return np.full(x.shape, (self.low + self.high) / 2)
 
 
 @register
@@ -333,10 +311,8 @@ class Bernoulli(RandomOp):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [None]
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        x, out = ins[0], outs[0]
-        if out is None or x is None:
-            return
+    def lower(self, b: Builder, outs: list[Buf], x: Buf) -> None:
+        out = outs[0]
         drawn = b.temp("float32", x.shape)
         b.emit(
             calls.Random(y=drawn, state=b.state, n=x.size, salt=self.salt(), draw=b.next_draw(), normal=0, a=0.0, b=1.0)
@@ -368,7 +344,6 @@ class Multinomial(Composite):
         Bad([(2, 3)], {"dtype": 1}),
         Bad([i64([[1]])], error=UnsupportedError),
     )
-    sample_size: int
 
     def infer(self, x: TensorType) -> TensorType:
         self.need_float32(x)
@@ -380,8 +355,7 @@ class Multinomial(Composite):
             )
         return checked(self, dtype, (x.shape[0], self.sample_size))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        (x,) = (v for v in ins if v is not None)
+    def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
         repeats = Var(g, g.constant("int64", (3,), [1, self.sample_size, 1]), "int64")
         logits = Var(g, g.unsqueeze(x.name, [1]), x.dtype).op("Tile", repeats)
         seed: dict[str, Any] = {} if self.seed is None else {"seed": float(self.seed)}

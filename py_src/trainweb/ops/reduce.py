@@ -31,8 +31,7 @@ from trainweb.ops.extrema import as_int64, extreme, from_int64
 from trainweb.ops.frame.arguments import by_unknown_axes, integers, is_fed, scalar, unknown
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i32, i64, literal
-from trainweb.ops.frame.op import FLOATS, INTS, MANY, Bad, Int, Ints, Op, Sample, find, register
-from trainweb.ops.frame.pointwise import Names
+from trainweb.ops.frame.op import FLOATS, INTS, MANY, Bad, Int, Ints, Names, Op, Sample, find, register
 from trainweb.ops.frame.symbolic import Var, names
 
 if TYPE_CHECKING:
@@ -164,10 +163,7 @@ class Reduction(Op):
             return TensorType(x.dtype, tuple(1 if k in gone else d for k, d in enumerate(x.shape)))
         return TensorType(x.dtype, tuple(d for k, d in enumerate(x.shape) if k not in gone))
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        x, axes = ins
-        if outs[0] is None or x is None:
-            return
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, axes: Buf | None) -> None:
         given = None if axes is None else TensorType(axes.dtype, axes.shape, axes.value)
         reduce(b, outs[0], x, self.reduced_axes(given, len(x.shape)), self.kernel)
 
@@ -465,9 +461,7 @@ class ReduceAllL2(Op):
                 raise self.unsupported("an input that is not float32")
         return TensorType("float32", ())
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        if outs[0] is None:
-            return
+    def lower(self, b: Builder, outs: list[Buf], *ins: Buf | None) -> None:
         norms = b.temp("float32", (len(ins),))
         for k, x in enumerate(ins):
             if x is not None:
@@ -507,10 +501,7 @@ class CumSum(Op):
             self.axis_of(given, x.rank)
         return TensorType(x.dtype, x.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        x, axis = ins
-        if outs[0] is None or x is None or axis is None:
-            return
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, axis: Buf) -> None:
         assert axis.value is not None  # a static input
         k = axis.value[0] % len(x.shape)
         if x.dtype != "float32":

@@ -59,7 +59,7 @@ class MaxUnpool(Composite):
         ]
         return checked(self, "float32", (*x.shape[:2], *sizes))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, indices, shape = (*ins, None)[:3]
         assert x is not None and indices is not None
         given = None if shape is None else g.type(shape.name)
@@ -209,8 +209,7 @@ class RoiAlign(Composite):
         """Return whether regions are moved by half a pixel, and may be of any size."""
         return self.opset >= 16 and self.coordinate_transformation_mode == "half_pixel"
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, rois, batch = (v for v in ins if v is not None)
+    def expand(self, g: Emission, x: Var, rois: Var, batch: Var) -> Sequence[Var | None]:
         if self.sampling_ratio < 1:
             images = x.op("Gather", batch.cast("int64"), axis=0)
             if self.mode == "max":
@@ -405,8 +404,7 @@ class MaxRoiPool(Composite):
             raise self.error(f"pooled_shape {list(self.pooled_shape)} is not a height and a width.")
         return checked(self, "float32", (rois.shape[0], x.shape[1], *self.pooled_shape))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, rois = (v for v in ins if v is not None)
+    def expand(self, g: Emission, x: Var, rois: Var) -> Sequence[Var | None]:
         image = Var(g, g.squeeze(part(rois, 1, 0, 1).cast("int64").name, [1]), "int64")
         found = x.op("Gather", image, axis=0)
         for axis in (1, 0):

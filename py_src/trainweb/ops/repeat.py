@@ -13,7 +13,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB, Graph
 from trainweb.ops.frame.arguments import integers
 from trainweb.ops.frame.infer import infer_outputs, initializer_type
-from trainweb.ops.frame.op import MANY, Attr, Int, Ints, Op, bind, register
+from trainweb.ops.frame.op import MANY, Attr, Int, Ints, Names, Op, bind, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -120,6 +120,16 @@ class _Forward(_Repeat):
                 )
         return [TensorType(t.dtype, t.shape) for t in first], made[self.carried :]
 
+    def going_back(self, g: GradientBuilder, given: list[str], douts: Names, op_type: str, inputs: list[str]) -> Names:
+        """Emit the node of the gradients of `given`. It reads `inputs`, and the gradients of outputs that have one."""
+        wanted = [i for i, name in enumerate(given) if g.wants(name) and g.dtype(name) == "float32"]
+        seeds = [k for k, dy in enumerate(douts) if dy]
+        attrs = {name: self.node.attrs[name] for name in self.attrs}
+        attrs |= {"inputs": len(given), "wanted": wanted, "seeds": seeds}
+        names = g.emit(op_type, [*inputs, *filter(None, douts)], TRAINWEB, [True] * len(wanted), attrs)
+        found = dict(zip(wanted, names, strict=True))
+        return [None, *(found.get(i) for i in range(len(given)))]
+
 
 @register
 class Repeat(_Counted, _Forward):
@@ -144,28 +154,14 @@ class Repeat(_Counted, _Forward):
             return
         n = self.carried + len(self.stacked)
         kept = outs[n : n + self.carried]
-        b.loop(self.typed_body(), self.iterations, list(ins), outs[:n], [*kept, *[None] * (self.carried - len(kept))])
+        kept += [None] * (self.carried - len(kept))
+        b.loops.loop(b, self.typed_body(), self.iterations, list(ins), outs[:n], kept)
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         """One node, of which compilation makes the loop that goes back."""
-        given = ins[1:]
-        wanted = [i for i, name in enumerate(given) if g.wants(name) and g.dtype(name) == "float32"]
         n = self.carried + len(self.stacked)
         kept = [g.extra_output(n + k, f"_before_{k}") for k in range(self.carried)]
-        seeds = [k for k, dy in enumerate(douts[:n]) if dy]
-        inputs = [*ins, *kept, *(douts[k] or "" for k in seeds)]
-        attrs = {name: self.node.attrs[name] for name in self.attrs}
-        names = g.emit(
-            "RepeatGradient",
-            inputs,
-            TRAINWEB,
-            [True] * len(wanted),
-            {**attrs, "inputs": len(given), "wanted": wanted, "seeds": seeds},
-        )
-        found = dict(zip(wanted, names, strict=True))
-        return [None, *(found.get(i) for i in range(len(given)))]
+        return self.going_back(g, ins[1:], douts[:n], "RepeatGradient", [*ins, *kept])
 
 
 class _Backward(_Repeat):
@@ -197,7 +193,7 @@ class _Backward(_Repeat):
             return
         names = self.node.inputs[self.counted : self.counted + self.inputs]
         types: Mapping[str, TensorType] = self.body_types([self.types[name] for name in names])
-        b.loop_gradient(self, types, ins, outs)
+        b.loops.loop_gradient(b, self, types, ins, outs)
 
     def _pass_on(self, b: Builder, outs: list[Buf | None], ins: list[Buf]) -> None:
         """Write the gradients of a loop without iterations: gradients of carried tensors stay as they are."""
@@ -260,28 +256,15 @@ class RepeatWhile(_Forward):
         may_fail = known is None or known[0] > self.trips
         ending = Ending(ins[0], conditional=True, steps=steps[0] if steps else None, may_fail=may_fail)
         kept += [None] * (n - len(kept))
-        b.loop(self.typed_body(), self.iterations, list(ins[1:]), [*outs[:n], *[None] * (n - len(outs))], kept, ending)
+        results = [*outs[:n], *[None] * (n - len(outs))]
+        b.loops.loop(b, self.typed_body(), self.iterations, list(ins[1:]), results, kept, ending)
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         """One node, of which compilation makes the loop that goes back as often."""
-        given = ins[1:]
-        wanted = [i for i, name in enumerate(given) if g.wants(name) and g.dtype(name) == "float32"]
-        n = self.carried
+        given, n = ins[1:], self.carried
         steps = g.extra_output(n, "_steps")
         kept = [g.extra_output(n + 1 + k, f"_before_{k}") for k in range(n)]
-        seeds = [k for k, dy in enumerate(douts[:n]) if dy]
-        attrs = {name: self.node.attrs[name] for name in self.attrs}
-        names = g.emit(
-            "RepeatWhileGradient",
-            [*given, steps, *kept, *(douts[k] or "" for k in seeds)],
-            TRAINWEB,
-            [True] * len(wanted),
-            {**attrs, "inputs": len(given), "wanted": wanted, "seeds": seeds},
-        )
-        found = dict(zip(wanted, names, strict=True))
-        return [None, *(found.get(i) for i in range(len(given)))]
+        return self.going_back(g, given, douts[:n], "RepeatWhileGradient", [*given, steps, *kept])
 
 
 @register

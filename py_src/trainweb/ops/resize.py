@@ -17,7 +17,7 @@ from trainweb.ops.copies import gather_axis
 from trainweb.ops.frame.arguments import checked, integers, numbers, unknown
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import f32, i64
-from trainweb.ops.frame.op import Bad, Float, Floats, Int, Ints, Op, Sample, Str, register
+from trainweb.ops.frame.op import Bad, Float, Floats, Int, Ints, Names, Op, Sample, Str, register
 from trainweb.ops.matmul import lower_matmul
 
 if TYPE_CHECKING:
@@ -103,15 +103,6 @@ class Resize(Op):
     min_inputs, max_inputs = 1, 4
     differentiable: ClassVar[Sequence[int]] = (0,)
     static_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3)
-    antialias: int
-    axes: tuple[int, ...] | None
-    coordinate_transformation_mode: str
-    cubic_coeff_a: float
-    exclude_outside: int
-    extrapolation_value: float
-    keep_aspect_ratio_policy: str
-    mode: str
-    nearest_mode: str
 
     def __init__(self, node: Node, opset: int) -> None:
         super().__init__(node, opset)
@@ -241,7 +232,7 @@ class Resize(Op):
         """Weight at a distance; the cubic one is that of R. Keys (1981)."""
         if self.mode == "linear":
             return max(0.0, 1 - x)
-        a = self.cubic_coeff_a
+        a: float = self.cubic_coeff_a
         if x <= 1:
             return ((a + 2) * x - (a + 3)) * x * x + 1
         return ((x - 5) * x + 8) * x * a - 4 * a if x < 2 else 0.0
@@ -287,7 +278,7 @@ class Resize(Op):
                 result[a] = unknown(self, a, *x, *target)
         return result
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, roi: Buf | None, *given: Buf | None) -> None:
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, roi: Buf | None, *given: Buf | None) -> None:
         crops = self.crops(len(x.shape), _type(roi))
         given = (roi,) if self.is_old else given
         self.resize(b, outs[0], x, *map(_type, given), crops=crops)
@@ -337,10 +328,8 @@ class Resize(Op):
         values = [0.0 if all(cell) else self.extrapolation_value for cell in product(*inside)]
         return tuple(map(len, inside)), values
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
-        shape, sizes, dx = g.shape(ins[0]), list(g.shape(outs[0])), douts[0] or ""
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        shape, sizes, dx = g.shape(ins[0]), list(g.shape(outs[0])), douts[0]
         rest: list[str | None] = [None] * (len(ins) - 1)
         if self.is_old:
             attrs = {name: getattr(self, name) for name in ("mode", "coordinate_transformation_mode", "nearest_mode")}
@@ -461,7 +450,7 @@ class ResizeGrad(Resize):
     min_inputs, max_inputs = 2, 5
     differentiable = ()
     static_inputs: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
-    gradient = Op.gradient
+    gradient = Op.gradient  # type: ignore[assignment]
 
     def infer(
         self,
@@ -477,9 +466,9 @@ class ResizeGrad(Resize):
             raise self.error(f"dY of shape {list(dy.shape)} is not that of X of shape {list(x.shape)}, resized.")
         return x
 
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, _shape: Buf | None, *given: Buf | None) -> None:
+    def lower(self, b: Builder, outs: list[Buf], dy: Buf, _shape: Buf | None, *given: Buf | None) -> None:
         dx = outs[0]
-        if dx is None or not dx.size:
+        if not dx.size:
             return
         scales, sizes, roi = map(_type, given)
         crops = self.crops(len(dx.shape), roi)
@@ -530,7 +519,6 @@ class Upsample(Resize):
     attrs = {"mode": Str("nearest"), "scales": Floats()}
     min_inputs, max_inputs = 1, 2
     static_inputs = (1,)
-    scales: tuple[float, ...] | None
     antialias = exclude_outside = 0
     axes = None
     cubic_coeff_a = extrapolation_value = 0.0
@@ -562,13 +550,11 @@ class Upsample(Resize):
     def infer(self, x: TensorType, scales: TensorType | None = None, *_: TensorType | None) -> TensorType:
         return super().infer(x, self._factors(scales), None, None)
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf, given: Buf | None = None, *_: Buf | None) -> None:
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, given: Buf | None = None, *_: Buf | None) -> None:
         factors = self._factors(_type(given))
         self.resize(b, outs[0], x, factors)
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         given = ins if len(ins) > 1 else [*ins, g.constant("float32", (len(self.scales or ()),), self.scales or ())]
         return super().gradient(g, given, outs, douts)[: len(ins)]
 

@@ -19,8 +19,7 @@ from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i64
-from trainweb.ops.frame.op import Bad, Int, Op, Sample, register
-from trainweb.ops.frame.pointwise import Names
+from trainweb.ops.frame.op import Bad, Int, Names, Op, Sample, register
 from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
@@ -122,8 +121,7 @@ class Compress(Composite):
         count = unknown(self, axis or 0, *x.shape) if value is None else sum(map(bool, value))
         return TensorType(x.dtype, (count,) if axis is None else (*x.shape[:axis], count, *x.shape[axis + 1 :]))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, condition = (v for v in ins if v is not None)
+    def expand(self, g: Emission, x: Var, condition: Var) -> Sequence[Var | None]:
         value = g.type(condition.name).value
         if value is None or not static(*value):
             raise UndecidedError("the condition")

@@ -13,8 +13,8 @@ from trainweb.ops.copies import transpose
 from trainweb.ops.frame.arguments import checked, integers
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i64
-from trainweb.ops.frame.op import Bad, Int, Ints, Op, Sample, Str, register
-from trainweb.ops.frame.pointwise import Names, spread
+from trainweb.ops.frame.op import Bad, Int, Ints, Names, Op, Sample, Str, register
+from trainweb.ops.frame.pointwise import spread
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -64,9 +64,8 @@ class Transpose(Op):
         perm = self._perm(g.rank(ins[0]))
         return [g.op("Transpose", [douts[0]], perm=[perm.index(k) for k in range(len(perm))])]
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        if outs[0] is not None and ins[0] is not None:
-            transpose(b, outs[0], ins[0], self._perm(len(ins[0].shape)))
+    def lower(self, b: Builder, outs: list[Buf], x: Buf) -> None:
+        transpose(b, outs[0], x, self._perm(len(x.shape)))
 
     def reference(self, x: Any) -> Any:
         return np.transpose(x, self._perm(x.ndim))
@@ -105,9 +104,8 @@ class Expand(Op):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [g.reduce_to(douts[0], ins[0], outs[0]), None]
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        if ins[0] is not None:
-            b.elementwise(outs[:1], [ins[0]], lambda e, x: x)
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, shape: Buf) -> None:
+        b.elementwise(outs, [x], lambda e, v: v)
 
     def reference(self, x: Any, shape: Any) -> Any:
         return x * np.ones([int(d) for d in shape], x.dtype)
@@ -143,11 +141,9 @@ class Tile(Op):
         pairs = list(zip(times, shape, strict=True))
         return tuple(d for _, dim in pairs for d in (1, dim)), tuple(d for pair in pairs for d in pair)
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        x, repeats = ins
-        if outs[0] is not None and x is not None and repeats is not None:
-            source, target = self._interleaved(x.shape, repeats.value)
-            b.elementwise([outs[0].view(target)], [x.view(source)], lambda e, v: v)
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, repeats: Buf) -> None:
+        source, target = self._interleaved(x.shape, repeats.value)
+        b.elementwise([outs[0].view(target)], [x.view(source)], lambda e, v: v)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         rank = g.rank(ins[0])
@@ -191,10 +187,7 @@ class TriangleBase(Op):
             raise self.error(f"k is {k.dtype}{list(k.shape)}; it must be one int64.")
         return TensorType(x.dtype, x.shape)
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        x, k = ins
-        if outs[0] is None or x is None:
-            return
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, k: Buf | None) -> None:
         n, m = x.shape[-2:]
         row = b.constant("int64", (n, 1), range(n))
         column = b.constant("int64", (m,), range(m))
@@ -251,10 +244,9 @@ class Blocks(Op):
             raise self.error(f"there is no mode {self.mode!r}.")
         return checked(self, x.dtype, self.result(x.shape))
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        if outs[0] is not None and ins[0] is not None:
-            view, perm = self.blocks(ins[0].shape)
-            transpose(b, outs[0], ins[0].view(view), perm)
+    def lower(self, b: Builder, outs: list[Buf], x: Buf) -> None:
+        view, perm = self.blocks(x.shape)
+        transpose(b, outs[0], x.view(view), perm)
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         if self.mode == "DCR":

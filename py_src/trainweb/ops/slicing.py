@@ -14,8 +14,7 @@ from trainweb.ops.frame.arguments import by_unknown_axes, checked, integers, is_
 from trainweb.ops.frame.composite import gradient_for_sizes
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import f32, i64
-from trainweb.ops.frame.op import Bad, Float, Ints, Op, Sample, Str, register
-from trainweb.ops.frame.pointwise import Names
+from trainweb.ops.frame.op import Bad, Float, Ints, Names, Op, Sample, Str, register
 from trainweb.ops.frame.symbolic import Var, when
 
 if TYPE_CHECKING:
@@ -132,11 +131,9 @@ class Slice(Op):
             index = [i + offset for i in index for offset in offsets]
         return tuple(map(x.value.__getitem__, index)) if x.value is not None else None
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        out, x = outs[0], ins[0]
-        if out is None or x is None:
-            return
-        given = [None if t is None else TensorType(t.dtype, t.shape, t.value) for t in ins[1:]]
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, *ins: Buf | None) -> None:
+        out = outs[0]
+        given = [None if t is None else TensorType(t.dtype, t.shape, t.value) for t in ins]
         parts = self.bounds(TensorType(x.dtype, x.shape), *given)
         strides = contiguous_strides(x.shape)
         strided_copy(
@@ -231,11 +228,9 @@ class SliceGrad(Slice):
 
     gradient = Op.gradient  # type: ignore[assignment]
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        out, dy = outs[0], ins[0]
-        if out is None or dy is None:
-            return
-        types = [None if t is None else TensorType(t.dtype, t.shape, t.value) for t in ins[2:]]
+    def lower(self, b: Builder, outs: list[Buf], dy: Buf, shape: Buf, *ins: Buf | None) -> None:
+        out = outs[0]
+        types = [None if t is None else TensorType(t.dtype, t.shape, t.value) for t in ins]
         parts = self.bounds(TensorType(out.dtype, out.shape), *types)
         strides = contiguous_strides(out.shape)
         b.fill(out, 0)
@@ -337,10 +332,7 @@ class Pad(Op):
             dims.append(dim + before + after)
         return checked(self, x.dtype, dims)
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
-        x, pads, value, axes = ins
-        if outs[0] is None or x is None:
-            return
+    def lower(self, b: Builder, outs: list[Buf], x: Buf, pads: Buf | None, value: Buf | None, axes: Buf | None) -> None:
         types = [None if t is None else TensorType(t.dtype, t.shape, t.value) for t in (pads, axes)]
         margins = self.margins(len(x.shape), *types)
         if self.mode == "constant":

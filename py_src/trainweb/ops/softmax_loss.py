@@ -13,7 +13,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import f32, i32, i64
-from trainweb.ops.frame.op import Bad, Int, Op, Sample, Str, register
+from trainweb.ops.frame.op import Bad, Int, Names, Op, Sample, Str, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -40,7 +40,6 @@ class _AlongAxis(Op):
     versions: ClassVar[tuple[int, ...]] = (1, 11, 13)
     attrs = {"axis": Int()}
     differentiable: ClassVar[Sequence[int]] = (0,)
-    axis: int | None
 
     @property
     def flattens(self) -> bool:
@@ -78,16 +77,13 @@ class _Forward(_AlongAxis):
 
     log = 0
 
-    def lower(self, b: Builder, outs: list[Buf | None], x: Buf) -> None:
-        if outs[0] is not None:
-            b.emit(calls.Softmax(x=x, y=outs[0], log=self.log, **self.sizes(x.shape)))
+    def lower(self, b: Builder, outs: list[Buf], x: Buf) -> None:
+        b.emit(calls.Softmax(x=x, y=outs[0], log=self.log, **self.sizes(x.shape)))
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         suffix = "Grad" if self.flattens else "Grad_13"
         axis = self.axis if self.axis is not None else (1 if self.flattens else -1)
-        return [g.op(self.op_type() + suffix, [douts[0] or "", outs[0]], domain=MS, axis=axis)]
+        return [g.op(self.op_type() + suffix, [douts[0], outs[0]], domain=MS, axis=axis)]
 
     samples = (
         Sample([(3, 5)]),
@@ -129,9 +125,8 @@ class _Backward(_AlongAxis):
     differentiable = ()
     log = 0
 
-    def lower(self, b: Builder, outs: list[Buf | None], dy: Buf, y: Buf) -> None:
-        if outs[0] is not None:
-            b.emit(calls.SoftmaxGrad(dy=dy, y=y, dx=outs[0], log=self.log, **self.sizes(y.shape)))
+    def lower(self, b: Builder, outs: list[Buf], dy: Buf, y: Buf) -> None:
+        b.emit(calls.SoftmaxGrad(dy=dy, y=y, dx=outs[0], log=self.log, **self.sizes(y.shape)))
 
     samples = (
         Sample([(3, 5), (3, 5)]),
@@ -197,8 +192,6 @@ class _CrossEntropy(Op):
     attrs = {"reduction": Str("mean"), "ignore_index": Int()}
     from_log: ClassVar[int] = 0
     """1: the scores are logarithms of probabilities already."""
-    reduction: str
-    ignore_index: int | None
 
     def check(self, scores: TensorType, labels: TensorType, weights: TensorType | None) -> None:
         """Raise unless the types fit."""
@@ -294,9 +287,7 @@ class SoftmaxCrossEntropyLoss(_CrossEntropy):
             )
         )
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         log_prob = g.extra_output(1, "_log_prob")
         parts = []
         if douts[0]:
@@ -326,58 +317,48 @@ class SoftmaxCrossEntropyLoss(_CrossEntropy):
     bad = (Bad([(4, 5), i64([0, 1])]),)
 
 
-@register
-class SoftmaxCrossEntropyLossGrad(_CrossEntropy):
-    """(exp(log_prob) - onehot(label)) * weight * dY / D (com.microsoft); D is the sum of weights for "mean", else 1."""
-
-    domain = MS
-    min_inputs, max_inputs = 3, 5
-
-    def infer(
-        self,
-        dy: TensorType,
-        log_prob: TensorType,
-        labels: TensorType,
-        weights: TensorType | None,
-        bias: TensorType | None,
-    ) -> TensorType:
-        self.check(log_prob, labels, weights)
-        if bias is not None:
-            raise self.unsupported("a bias input")
-        return TensorType("float32", log_prob.shape)
-
-    def lower(
-        self,
-        b: Builder,
-        outs: list[Buf | None],
-        dy: Buf,
-        log_prob: Buf,
-        labels: Buf,
-        weights: Buf | None,
-        bias: Buf | None,
-    ) -> None:
-        if outs[0] is not None:
-            b.check_labels(labels, log_prob.shape[1], self.ignore_index)
-            b.emit(
-                calls.CrossEntropyGrad(
-                    dy=dy,
-                    log_prob=log_prob,
-                    labels=labels,
-                    weights=weights,
-                    dx=outs[0],
-                    **self.sizes(log_prob.shape, labels),
-                )
-            )
-
-    def reference(self, dy: Any, log_prob: Any, labels: Any, weights: Any = None, bias: Any = None) -> Any:
-        onehot, scale = self.slope(dy, log_prob.shape, labels, weights)
-        return (np.exp(log_prob) - onehot) * scale
-
+class _CrossEntropyGrad(_CrossEntropy):
+    min_inputs = 3
     samples = (
         Sample([(), (4, 5), i64([0, 4, 2, 2])]),
         Sample([(4,), (4, 5), i64([0, 4, 2, 2])], {"reduction": "none"}),
     )
     bad = (Bad([(), (4, 5), i64([0, 1])]),)
+
+    def infer(
+        self, dy: TensorType, log_prob: TensorType, labels: TensorType, weights: TensorType | None, *bias: Any
+    ) -> TensorType:
+        self.check(log_prob, labels, weights)
+        if any(t is not None for t in bias):
+            raise self.unsupported("a bias input")
+        return TensorType("float32", log_prob.shape)
+
+    def lower(
+        self, b: Builder, outs: list[Buf], dy: Buf, log_prob: Buf, labels: Buf, weights: Buf | None, *_: None
+    ) -> None:
+        b.check_labels(labels, log_prob.shape[1], self.ignore_index)
+        b.emit(
+            calls.CrossEntropyGrad(
+                dy=dy,
+                log_prob=None if self.from_log else log_prob,
+                labels=labels,
+                weights=weights,
+                dx=outs[0],
+                **self.sizes(log_prob.shape, labels),
+            )
+        )
+
+    def reference(self, dy: Any, log_prob: Any, labels: Any, weights: Any = None) -> Any:
+        onehot, scale = self.slope(dy, log_prob.shape, labels, weights)
+        return ((0 if self.from_log else np.exp(log_prob)) - onehot) * scale
+
+
+@register
+class SoftmaxCrossEntropyLossGrad(_CrossEntropyGrad):
+    """(exp(log_prob) - onehot(label)) * weight * dY / D (com.microsoft); D is the sum of weights for "mean", else 1."""
+
+    domain = MS
+    max_inputs = 5
 
 
 @register
@@ -396,23 +377,20 @@ class NegativeLogLikelihoodLoss(_CrossEntropy):
         self.check(log_prob, labels, weights)
         return TensorType("float32", labels.shape if self.reduction == "none" else ())
 
-    def lower(self, b: Builder, outs: list[Buf | None], log_prob: Buf, labels: Buf, weights: Buf | None) -> None:
-        if outs[0] is not None:
-            b.check_labels(labels, log_prob.shape[1], self.ignore_index)
-            b.emit(
-                calls.CrossEntropy(
-                    scores=log_prob,
-                    labels=labels,
-                    weights=weights,
-                    loss=outs[0],
-                    **self.sizes(log_prob.shape, labels),
-                )
+    def lower(self, b: Builder, outs: list[Buf], log_prob: Buf, labels: Buf, weights: Buf | None) -> None:
+        b.check_labels(labels, log_prob.shape[1], self.ignore_index)
+        b.emit(
+            calls.CrossEntropy(
+                scores=log_prob,
+                labels=labels,
+                weights=weights,
+                loss=outs[0],
+                **self.sizes(log_prob.shape, labels),
             )
+        )
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
-        given = [douts[0] or "", *ins]
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        given = [douts[0], *ins]
         dx = g.op("NegativeLogLikelihoodLossGrad", given, domain="ai.trainweb", **self.loss_attrs())
         return [dx, *[None] * (len(ins) - 1)]
 
@@ -429,38 +407,9 @@ class NegativeLogLikelihoodLoss(_CrossEntropy):
 
 
 @register
-class NegativeLogLikelihoodLossGrad(_CrossEntropy):
+class NegativeLogLikelihoodLossGrad(_CrossEntropyGrad):
     """-onehot(label) * weight * dY / D from (dY, log_prob, labels, weights) (ai.trainweb); D as in cross entropy."""
 
     domain = "ai.trainweb"
-    min_inputs, max_inputs = 3, 4
+    max_inputs = 4
     from_log = 1
-
-    def infer(self, dy: TensorType, log_prob: TensorType, labels: TensorType, weights: TensorType | None) -> TensorType:
-        self.check(log_prob, labels, weights)
-        return TensorType("float32", log_prob.shape)
-
-    def lower(
-        self, b: Builder, outs: list[Buf | None], dy: Buf, log_prob: Buf, labels: Buf, weights: Buf | None
-    ) -> None:
-        if outs[0] is not None:
-            b.check_labels(labels, log_prob.shape[1], self.ignore_index)
-            b.emit(
-                calls.CrossEntropyGrad(
-                    dy=dy,
-                    labels=labels,
-                    weights=weights,
-                    dx=outs[0],
-                    **self.sizes(log_prob.shape, labels),
-                )
-            )
-
-    def reference(self, dy: Any, log_prob: Any, labels: Any, weights: Any = None) -> Any:
-        onehot, scale = self.slope(dy, log_prob.shape, labels, weights)
-        return -onehot * scale
-
-    samples = (
-        Sample([(), (4, 5), i64([0, 4, 2, 2])]),
-        Sample([(4,), (4, 5), i64([0, 4, 2, 2])], {"reduction": "none"}),
-    )
-    bad = (Bad([(), (4, 5), i64([0, 1])]),)

@@ -188,7 +188,7 @@ class DFT(Composite):
             return found
         return part(found, at + 1, 0, 1) if self.inverse else part(found, at, 0, n // 2 + 1)
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, *given = (*ins, None, None)[:3]
         assert x is not None
         rank = g.rank(x.name)
@@ -275,7 +275,7 @@ class STFT(Composite):
             raise self.unsupported(too_long(n))
         return checked(self, "float32", (x.shape[0], frames, out, 2))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, step, window, length = (*ins, None, None)[:4]
         assert x is not None and step is not None
         types = [None if v is None else g.type(v.name) for v in (window, length)]
@@ -343,7 +343,7 @@ class MelWeightMatrix(Composite):
         hertz = [700 * (10 ** ((first + k * step) / 2595) - 1) for k in range(bins + 2)]
         return [floor((length + 1) * h / rate) for h in hertz]
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         bins, length, *rest = self._numbers([g.type(v.name) if v is not None else None for v in ins])
         edges = self._edges(bins, length, *rest)
         rows, values = length // 2 + 1, [0.0] * ((length // 2 + 1) * bins)

@@ -45,8 +45,7 @@ class SwiGLU(Composite):
             raise self.error(f"A has shape {list(a.shape)}, B {list(b.shape)}: they must be equal.")
         return a
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        a, b = (x for x in ins if x is not None)
+    def expand(self, g: Emission, a: Var, b: Var) -> Sequence[Var | None]:
         return [a * (a if self.alpha == 1 else a * self.alpha).op("Sigmoid") * b]
 
     def reference(self, a: Any, b: Any) -> Any:
@@ -89,9 +88,7 @@ class CausalConvWithState(Composite):
             raise self.error(f"the state has shape {list(past.shape)}, not {list(state)}.")
         return x, TensorType("float32", state)
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, w, bias, past = ins
-        assert x is not None and w is not None
+    def expand(self, g: Emission, x: Var, w: Var, bias: Var | None, past: Var | None) -> Sequence[Var | None]:
         channels, _, k = g.shape(w.name)
         if not static(channels, k):
             raise UndecidedError("the channels or the width of the kernel")
@@ -151,9 +148,7 @@ class TensorScatter(Composite):
             raise self.error(f"write_indices are {at.dtype} {list(at.shape)}, not int64 {[past.shape[0]]}.")
         return past
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        past, update, at = ins
-        assert past is not None and update is not None
+    def expand(self, g: Emission, past: Var, update: Var, at: Var | None) -> Sequence[Var | None]:
         rank = g.rank(past.name)
         axis = self.axis % rank
         size, count = extent(past, axis), extent(update, axis)

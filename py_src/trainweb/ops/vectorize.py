@@ -40,14 +40,6 @@ class TfIdfVectorizer(Composite):
         "pool_strings": Strs(),
         "weights": Floats(),
     }
-    max_gram_length: int
-    max_skip_count: int
-    min_gram_length: int
-    mode: str
-    ngram_counts: tuple[int, ...]
-    ngram_indexes: tuple[int, ...]
-    pool_int64s: tuple[int, ...] | None
-    weights: tuple[float, ...] | None
 
     def infer(self, x: TensorType) -> TensorType:
         if x.dtype not in ("int32", "int64"):
@@ -83,8 +75,7 @@ class TfIdfVectorizer(Composite):
             raise self.error(f"there are {len(self.weights)} weights for {columns} columns.")
         return grams
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        (x,) = (v for v in ins if v is not None)
+    def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
         length = g.shape(x.name)[-1]
         if not static(length):
             raise UndecidedError("the length of the rows")

@@ -10,8 +10,7 @@ from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.arguments import by_unknown_axes, integers, is_fed, unknown
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i64
-from trainweb.ops.frame.op import Bad, Int, Ints, Op, Sample, register
-from trainweb.ops.frame.pointwise import Names
+from trainweb.ops.frame.op import Bad, Int, Ints, Names, Op, Sample, register
 
 if TYPE_CHECKING:
     from trainweb.ir.builder import Builder
@@ -230,11 +229,10 @@ class Unsqueeze(AxesView):
 class Inquiry(Op):
     """A value known from the shape alone."""
 
-    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+    def lower(self, b: Builder, outs: list[Buf], *ins: Buf | None) -> None:
         out = outs[0]
-        if out is not None:
-            t = self.infer(*(TensorType(x.dtype, x.shape) for x in ins if x is not None))
-            b.copy(out, b.constant(t.dtype, t.shape, t.value or ()))
+        t = self.infer(*(TensorType(x.dtype, x.shape) for x in ins if x is not None))
+        b.copy(out, b.constant(t.dtype, t.shape, t.value or ()))
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         raise NotImplementedError

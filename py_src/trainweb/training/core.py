@@ -45,18 +45,19 @@ from trainweb.training import seed
 from trainweb.training.decoder import Decoder
 from trainweb.training.export import check_export, export_model
 from trainweb.training.forward import GENERATE, PREDICT, Forward
-from trainweb.training.host import DEFAULT_MAX_PLANS, LoadedPlan, PlanCache, PlanHost
 from trainweb.training.memory_store import MemoryStore
 from trainweb.training.models import InUse, SessionModels, base_of
 from trainweb.training.ort.options import INFO, VERBOSE, Log, RunOptions, SessionOptions
 from trainweb.training.parameters import copied
+from trainweb.training.plans import DEFAULT_MAX_PLANS, PlanCache
 from trainweb.training.record import PropertyValue, start_record, write_start
 from trainweb.training.state import CheckpointState
 from trainweb.training.weights import export_weights, load_weights
 
 if TYPE_CHECKING:
+    from trainweb.backend.base import Host
     from trainweb.backend.engine import Engine
-    from trainweb.backend.plan import Plan
+    from trainweb.backend.plan import LoadedPlan, Plan
     from trainweb.training.debug.numerics import NumericsCheck
     from trainweb.training.debug.units import DeadUnits
 
@@ -136,7 +137,7 @@ class SessionCore:
         )
         self.layout = self.models.layout
         self.inputs, self.outputs = self.models.inputs, self.models.outputs
-        self.host = PlanHost(self.engine, self.models.segment_bytes)
+        self.host = BACKEND.open_host(self.engine, self.models.segment_bytes)
         self.plans = PlanCache(self.host, max_plans)
         self.parameters = MemoryStore(self.layout, self.host, origin, has_optimizer=optimizer_graph is not None)
         try:
@@ -281,11 +282,11 @@ class SessionCore:
         if not self.host.read_state(STATE_STEP):
             yield  # the parameters are all that there is to average
             return
-        self.host.demand("tw_session_exchange")
+        self.host.exchange_averages()
         try:
             yield
         finally:
-            self.host.demand("tw_session_exchange")
+            self.host.exchange_averages()
 
     # Steps.
 
@@ -505,9 +506,8 @@ class SessionCore:
         self._check()
         if self.parameters.is_nominal:
             raise messages.NOMINAL_GET_ALL()
-        start = self.host.bases[GRADIENTS]
         return {
-            slot.name: math.sqrt(self.engine.range(start + 4 * slot.trainable_offset, slot.size).squares)
+            slot.name: math.sqrt(self.host.segment_range(GRADIENTS, 4 * slot.trainable_offset, slot.size).squares)
             for slot in self.layout.trained()
         }
 
@@ -521,7 +521,7 @@ class SessionCore:
     def go_back(self) -> None:
         """Have the session as `keep_state` found it, once."""
         self._check()
-        self.host.demand("tw_session_go_back", COPY_TRIAL)
+        self.host.go_back(COPY_TRIAL)
         self.host.forget(COPY_TRIAL)
 
     def dead_units(self, batches: Sequence[Mapping[str, Tensor]]) -> list[DeadUnits]:
@@ -642,7 +642,7 @@ def free_abandoned() -> None:
         _abandoned.popleft()()
 
 
-def _release(state: CheckpointState, parameters: MemoryStore, host: PlanHost, *, give_back: bool = True) -> None:
+def _release(state: CheckpointState, parameters: MemoryStore, host: Host, *, give_back: bool = True) -> None:
     if state.store is parameters and give_back:
         state.store = parameters.give_back()
     host.release()

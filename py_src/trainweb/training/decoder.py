@@ -13,7 +13,8 @@ from trainweb.model.graph import Tensor
 from trainweb.training.forward import Forward, kind_of_tokens
 
 if TYPE_CHECKING:
-    from trainweb.training.host import LoadedPlan, PlanHost
+    from trainweb.backend.base import Host
+    from trainweb.backend.plan import LoadedPlan
 
 ROWS = 32
 """Tokens of a prompt that one step takes: products are then bound by arithmetic, not by reading weights."""
@@ -27,7 +28,7 @@ class TokenHost(Protocol):
     """A session as the decoder sees it."""
 
     @property
-    def host(self) -> PlanHost:
+    def host(self) -> Host:
         """Kernel memory."""
 
     def forward(self, kind: str) -> Forward | None:
@@ -105,7 +106,7 @@ class Decoder:
     def _state(self, single: _Steps) -> object:
         host = single.session.host
         words = [host.read_state(word) for word in (STATE_LOADS, STATE_UPDATES)]
-        return single.plan(), single.adapter, host.bases[PREPARED], words
+        return single.plan(), single.adapter, host.sizes[PREPARED], words
 
     def _check_causal(self, single: _Steps, token: int, output: str) -> None:
         """Raise unless logits of a token stay the same bytes with another token behind it."""

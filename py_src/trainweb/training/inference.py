@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trainweb import messages
+from trainweb.backend.base import N_SEGMENTS, STATE_BYTES
 from trainweb.backend.chosen import BACKEND
 from trainweb.compiler import Binding, Plan, compile_model
 from trainweb.compiler.context import Cache
@@ -22,22 +23,14 @@ from trainweb.ops.frame.infer import FOLDED_INTEGERS
 from trainweb.training.decoder import Decoder
 from trainweb.training.forward import Forward, forward_of
 from trainweb.training.halves import read_as_stored
-from trainweb.training.host import (
-    DEFAULT_MAX_PLANS,
-    N_SEGMENTS,
-    STATE_BYTES,
-    LoadedPlan,
-    PlanCache,
-    PlanHost,
-    Stop,
-    check_segments,
-    evaluate,
-)
 from trainweb.training.models import Feeds, InUse, cache_bindings, check_feeds, signature_of_feeds
 from trainweb.training.page.bundle import Header, declarations
+from trainweb.training.plans import DEFAULT_MAX_PLANS, PlanCache, check_segments, evaluate
 
 if TYPE_CHECKING:
+    from trainweb.backend.base import Stop
     from trainweb.backend.engine import Engine
+    from trainweb.backend.plan import LoadedPlan
 
 
 class InferenceModel:
@@ -121,7 +114,7 @@ class InferenceCore:
         self.engine = engine or BACKEND.get_engine(reproducible=reproducible)
         self.model = InferenceModel(graph, engine=self.engine, limits=limits or Limits(), memory_budget=memory_budget)
         self.inputs, self.outputs = self.model.inputs, self.model.outputs
-        self.host = PlanHost(self.engine, self.model.segment_bytes)
+        self.host = BACKEND.open_host(self.engine, self.model.segment_bytes)
         for offset, tensor in self.model.weights():
             self.host.write_segment(PARAMETERS, offset, memoryview(tensor.data))
         self.plans = PlanCache(self.host, max_plans)

@@ -38,7 +38,7 @@ from trainweb.training.parameters import (
 from trainweb.training.record import optimizer_words, start_segments, write_segments
 
 if TYPE_CHECKING:
-    from trainweb.training.host import SegmentMemory
+    from trainweb.backend.base import Segments
 
 
 class MemoryStore(ParameterStore):
@@ -55,7 +55,7 @@ class MemoryStore(ParameterStore):
         Whether the session has an optimizer model.
     """
 
-    def __init__(self, layout: Layout, host: SegmentMemory, origin: TensorStore, *, has_optimizer: bool) -> None:
+    def __init__(self, layout: Layout, host: Segments, origin: TensorStore, *, has_optimizer: bool) -> None:
         self.layout, self.host, self.origin, self.has_optimizer = layout, host, origin, has_optimizer
         self.trainable, self.is_nominal = origin.trainable, origin.is_nominal
 

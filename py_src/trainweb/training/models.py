@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainweb import messages
+from trainweb.backend.base import N_SEGMENTS, STATE_BYTES
 from trainweb.backend.plan import Plan
 from trainweb.compiler import Binding, compile_model
 from trainweb.compiler.context import Cache
@@ -40,8 +41,8 @@ from trainweb.ops.optim.operators import (
 )
 from trainweb.training.forward import GENERATE, PREDICT, Forward, forward_of
 from trainweb.training.halves import read_as_stored
-from trainweb.training.host import N_SEGMENTS, STATE_BYTES, check_segments, evaluate
 from trainweb.training.parameters import Layout, ParameterSlot, Shape
+from trainweb.training.plans import check_segments, evaluate
 
 if TYPE_CHECKING:
     from trainweb.backend.engine import Engine

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from trainweb.backend.base import Host
+from trainweb.backend.plan import LoadedPlan
 from trainweb.ir.shapes import TensorType
-from trainweb.training.host import LoadedPlan, PlanHost
 from trainweb.training.memory_store import MemoryStore
 from trainweb.training.models import SessionModels
 from trainweb.training.parameters import Layout
@@ -18,7 +19,7 @@ class SessionParts(Protocol):
 
     models: SessionModels
     layout: Layout
-    host: PlanHost
+    host: Host
     parameters: MemoryStore
     state: CheckpointState
     outputs: dict[str, list[str]]

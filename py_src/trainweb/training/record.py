@@ -41,7 +41,7 @@ from trainweb.training import seed
 from trainweb.training.parameters import MOMENT_OF, Layout, OptimizerState, TensorStore, check_same_type
 
 if TYPE_CHECKING:
-    from trainweb.training.host import SegmentMemory
+    from trainweb.backend.base import Segments
 
 SEGMENTS = {"parameters": PARAMETERS, "gradients": GRADIENTS, "momentum0": MOMENTUM0, "momentum1": MOMENTUM1}
 STATE_KEPT = 4 * STATE_LOADS
@@ -93,13 +93,13 @@ def start_record(layout: Layout, store: TensorStore, properties: Mapping[str, Pr
     return SessionRecord(start_segments(layout, store), state, properties)
 
 
-def write_start(host: SegmentMemory, record: SessionRecord) -> None:
+def write_start(host: Segments, record: SessionRecord) -> None:
     """Write the contents of segments and the state."""
     write_segments(host, record.segments)
     host.write_segment(STATE, 0, record.state)
 
 
-def write_segments(host: SegmentMemory, segments: Mapping[int, Pieces]) -> None:
+def write_segments(host: Segments, segments: Mapping[int, Pieces]) -> None:
     """Write the contents of segments."""
     for segment, pieces in segments.items():
         for offset, tensor in pieces:

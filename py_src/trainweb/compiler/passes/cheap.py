@@ -51,8 +51,9 @@ class _Recomputation:
             if i.position <= self.end:
                 self._consider(i)
         for i in self.program:
-            if i.position > self.end and (found := self._wanted(i)):
-                for s in found:
+            wanted = [s for s in dict.fromkeys(b.storage for b in i.reads) if s in self.again]
+            if i.position > self.end and wanted:
+                for s in wanted:
                     self._make(s, i)
                 self._read_again(i)
         for i in dict.fromkeys(self.again.values()):
@@ -61,12 +62,10 @@ class _Recomputation:
     # Values that are not kept.
 
     def _is_saved(self, s: Storage) -> bool:
+        """Return whether the backward pass reads a value, which nothing changes there."""
         readers = self.program.readers(s)
-        return bool(readers) and readers[-1].position > self.end and self._is_final(s)
-
-    def _is_final(self, s: Storage) -> bool:
-        """Return whether nothing after the forward pass changes a value."""
-        return all(w.position <= self.end for w in self.program.writers(s))
+        is_read = bool(readers) and readers[-1].position > self.end
+        return is_read and all(w.position <= self.end for w in self.program.writers(s))
 
     def _consider(self, i: Instruction) -> None:
         saved = [s for s in _results(i) if self._is_saved(s)]
@@ -100,9 +99,6 @@ class _Recomputation:
         return not any(program.is_written_from(b.storage, i, last) for b in i.reads)
 
     # Instructions that recompute them.
-
-    def _wanted(self, i: Instruction) -> list[Storage]:
-        return [s for s in dict.fromkeys(b.storage for b in i.reads) if s in self.again]
 
     def _make(self, s: Storage, before: Instruction) -> None:
         """Make a value right before an instruction, unless that was done; it may be one that was never saved."""

@@ -102,7 +102,7 @@ class LinearAttention(Composite):
             raise self.error(f"decay or beta have the shape {list(t.shape)}; their width must be one of {allowed}.")
         return TensorType("float32", (batch, length, heads * d_v)), TensorType("float32", state)
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         q, _, v, state, *_ = ins
         assert q is not None and v is not None
         (_, length, width), groups = g.shape(q.name), self.kv_num_heads
@@ -120,7 +120,7 @@ class LinearAttention(Composite):
         y = read[0].op("Concat", *read[1:], axis=1) if len(read) > 1 else read[0]
         return [reshape(y, 0, 0, groups * (self.q_num_heads // groups) * (g.shape(v.name)[2] // groups)) * scale, state]
 
-    def _steps(self, g: Emission, ins: list[Var | None], length: int) -> list[Step]:
+    def _steps(self, g: Emission, ins: Sequence[Var | None], length: int) -> list[Step]:
         """Return the reads and writes of each step."""
         q, k, v, _, decay, beta = ins
         assert q is not None and k is not None and v is not None

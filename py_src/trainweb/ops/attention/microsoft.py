@@ -206,7 +206,7 @@ class MultiHeadAttention(_Masked):
         found = ", ".join("none" if t is None else str(list(t.shape)) for t in (q, k, v))
         raise self.error(f"query, key and value have the shapes {found} for {heads} heads.")
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         q, k, v, bias, mask, added, past_k, past_v = ins
         assert q is not None
         shapes = self._shapes(g.type(q.name), *(None if x is None else g.type(x.name) for x in (k, v)))
@@ -331,7 +331,7 @@ class MicrosoftAttention(_Masked):
     def _widths(self, w: TensorType) -> tuple[int, ...]:
         return tuple(self.qkv_hidden_sizes or (w.shape[1] // (3 * self.num_heads) * self.num_heads,) * 3)
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, w, bias, mask, past, added, _ = ins
         assert x is not None and w is not None
         widths = self._widths(g.type(w.name))
@@ -445,7 +445,7 @@ class GroupQueryAttention(Composite):
         width: int = q.shape[2] // heads
         return width
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         q, k, v, past_k, past_v, lengths, _, cos, sin = ins
         assert q is not None and lengths is not None
         width = self._width(g.type(q.name), None if k is None else g.type(k.name))
@@ -624,8 +624,7 @@ class MicrosoftRotaryEmbedding(Composite):
             raise self.error(f"{x.shape[2]} features do not fall into heads.")
         return x
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, ids, cos, sin = (v for v in ins if v is not None)
+    def expand(self, g: Emission, x: Var, ids: Var, cos: Var, sin: Var) -> Sequence[Var | None]:
         apart, turned_width = g.rank(x.name) == 4, 2 * g.shape(cos.name)[1]
         heads = x
         if not apart:

@@ -162,7 +162,7 @@ class Attention(Composite):
             found.append((t.shape[0], heads, t.shape[1], t.shape[2] // heads))
         return found
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         q, k, v, mask, past_k, past_v, lengths = ins
         assert q is not None and k is not None and v is not None
         (_, heads, _, d), (_, groups, *_), _ = self._split(*(g.type(x.name) for x in (q, k, v)))
@@ -354,9 +354,7 @@ class RotaryEmbedding(Composite):
                 raise self.error(f"a cache has shape {list(t.shape)}, not {pairs} numbers for each position.")
         return x
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        x, cos, sin, ids = ins
-        assert x is not None and cos is not None and sin is not None
+    def expand(self, g: Emission, x: Var, cos: Var, sin: Var, ids: Var | None) -> Sequence[Var | None]:
         given = x
         rank = g.rank(x.name)
         if rank == 3:

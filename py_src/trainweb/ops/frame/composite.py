@@ -11,7 +11,7 @@ from trainweb.model.graph import TRAINWEB, Graph, Node, Tensor, take_name
 from trainweb.model.lazy import identity
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.infer import infer_outputs, initializer_type
-from trainweb.ops.frame.op import MANY, Int, Ints, Op, Str, bind, find, register
+from trainweb.ops.frame.op import MANY, Int, Ints, Names, Op, Str, bind, find, register
 from trainweb.ops.frame.symbolic import Var
 
 if TYPE_CHECKING:
@@ -24,13 +24,11 @@ FORWARD = "forward_"
 class Composite(Op):
     """An operator that `expand` writes as nodes of other operators; differentiation and kernels are theirs."""
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
-        """Emit the nodes; return the outputs, None for outputs that the node leaves out."""
+    def expand(self, g: Emission, *ins: Any) -> Sequence[Var | None]:
+        """Emit the nodes on `ins`, None where absent; return the outputs, None for outputs that the node leaves out."""
         raise self.unsupported("execution")
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         """One node, which is differentiated once the sizes are known that decide what the forward node is made of."""
         return gradient_for_sizes(self, g, ins, douts)
 
@@ -83,7 +81,7 @@ class CompositeGradient(Composite):
             )
         return types
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         raise self.unsupported("differentiation of a gradient")
 
     def forward(self) -> Node:
@@ -249,7 +247,7 @@ class _Expansion(Emission):
         """The nodes, whose results have the names of the outputs."""
         node = self._op.node
         given = [Var(self, name, self.dtype(name)) if name else None for name in node.inputs]
-        results = self._op.expand(self, self._op.complete(given))
+        results = self._op.expand(self, *self._op.complete(given))
         made = {name: n for n in self.nodes for name in n.outputs}
         for result, name in zip(results, node.outputs, strict=False):
             if not name:

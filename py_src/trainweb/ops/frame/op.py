@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from trainweb.ops.frame.gradients import GradientBuilder
 
 T = TypeVar("T")
+Names = list[str | None]
+"""Names of tensors; None where there is none."""
 
 MANY = 2**31 - 1
 """`max_inputs` of an operator that takes any number."""
@@ -248,6 +250,10 @@ class Op:
             raise self.unsupported(f"an output {name!r} that is not named as the gradient of a known tensor")
         return t
 
+    def given_attrs(self) -> dict[str, Any]:
+        """The node's attributes, for another node."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in self.node.attrs.items()}
+
     def looked_at(self) -> tuple[list[str], list[str]]:
         """Inputs and outputs whose numbers mean something, all of them: a step may look for NaN there."""
         return list(self.node.inputs), list(self.node.outputs)
@@ -271,10 +277,8 @@ class Op:
         """Elements of output 0 where every input's `value` is known; None where not worth while."""
         return None
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
-        """Emit the backward nodes; one gradient name (or None) per input."""
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
+        """Emit the backward nodes; one gradient name (or None) per input. One of `douts` at least is a name."""
         raise self.unsupported("differentiation")
 
     def function(self, opset: int) -> Body | None:

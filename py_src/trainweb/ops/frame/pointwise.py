@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainweb.ir.expr import Emitter
 from trainweb.ir.shapes import TensorType, contiguous_strides
 from trainweb.ops.frame.evaluate import evaluate
-from trainweb.ops.frame.op import Elementwise, Sample
+from trainweb.ops.frame.op import Elementwise, Names, Sample
 from trainweb.ops.frame.symbolic import Var, names, when
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 MAX_EVALUATED = 4096
 """Larger tensors are left to the engine."""
-
-Names = list[str | None]
 
 
 def spread(value: Sequence[Any], shape: tuple[int, ...], target: tuple[int, ...]) -> list[Any]:

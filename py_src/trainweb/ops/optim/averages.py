@@ -27,10 +27,6 @@ class ExponentialMovingAverage(SequenceOp):
     min_inputs = max_inputs = 3
     state_inputs = (2,)
 
-    decay: float
-    warmup_power: float
-    warmup_gamma: float
-
     def lower(self, b: Builder, outs: list[Buf | None], step: Buf, params: BufSequence, averages: BufSequence) -> None:
         if not 0 <= self.decay < 1 or self.warmup_power < 0 or not self.warmup_gamma > 0:
             raise self.error("decay must be in [0, 1), warmup_power at least 0 and warmup_gamma greater than 0.")

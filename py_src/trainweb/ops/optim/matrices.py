@@ -14,6 +14,7 @@ from trainweb.ir.layout import REDUCE_SUM_SQUARES, STATE_LEARNING_RATE
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i64
 from trainweb.ops.frame.op import Bad, Float, Int, Sample, register
+from trainweb.ops.matmul import multiply
 from trainweb.ops.optim.operators import (
     FIRST_MOMENTS,
     GRADIENTS,
@@ -57,12 +58,6 @@ class AdafactorOptimizer(KernelOptimizer):
         "weight_decay": Float(0.0),
     }
     inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
-
-    beta2_decay: float
-    epsilon: float
-    scale_epsilon: float
-    clip_threshold: float
-    weight_decay: float
 
     @classmethod
     def moment_shape(cls, moment: int, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -131,15 +126,6 @@ class MuonOptimizer(KernelOptimizer):
     }
     inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
 
-    momentum: float
-    nesterov: int
-    weight_decay: float
-    steps: int
-    match_rms: int
-    alpha: float
-    beta: float
-    epsilon: float
-
     @classmethod
     def moment_shape(cls, moment: int, shape: tuple[int, ...]) -> tuple[int, ...]:
         return (0,) if moment and len(shape) > 1 else shape
@@ -194,12 +180,12 @@ class MuonOptimizer(KernelOptimizer):
         is_tall, size = rows > columns, min(rows, columns)
         first, second, third = NEWTON_SCHULZ
         gram, series = b.temp("float32", (size, size)), b.temp("float32", (size, size))
-        strides = (1, columns, columns, 1) if is_tall else (columns, 1, 1, columns)
-        _product(b, x, x, None, gram, strides, max(rows, columns))
-        _product(b, gram, gram, gram, series, (size, 1, size, 1), size, third, second)
+        multiply(b, x, x, gram, (size, size, max(rows, columns)), (is_tall, not is_tall))
+        square = (size, size, size)
+        multiply(b, gram, gram, series, square, bias=gram, bias_strides=(size, 1), alpha=third, beta=second)
         new = b.temp("float32", x.shape)
         operands = (x, series) if is_tall else (series, x)
-        _product(b, *operands, x, new, (operands[0].shape[1], 1, operands[1].shape[1], 1), size, 1.0, first)
+        multiply(b, *operands, new, (rows, columns, size), bias=x, bias_strides=(columns, 1), beta=first)
         return new
 
     def reference(self, lr: Any, step: Any, w: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
@@ -227,46 +213,4 @@ class MuonOptimizer(KernelOptimizer):
         Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"match_rms": 2}),
         Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"steps": -1}),
         Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),
-    )
-
-
-def _product(
-    b: Builder,
-    left: Buf,
-    right: Buf,
-    bias: Buf | None,
-    out: Buf,
-    strides: tuple[int, int, int, int],
-    k: int,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-) -> None:
-    """out = alpha * left right + beta * bias, over `k`; the strides are of rows and columns of both."""
-    m, n = out.shape
-    b.emit(
-        calls.Gemm(
-            a=left,
-            b=right,
-            bias=bias,
-            c=out,
-            m=m,
-            n=n,
-            k=k,
-            a_row=strides[0],
-            a_col=strides[1],
-            b_row=strides[2],
-            b_col=strides[3],
-            c_row=n,
-            bias_row=n if bias else 0,
-            bias_col=1 if bias else 0,
-            batch=(1, 1),
-            a_batch=(0, 0),
-            b_batch=(0, 0),
-            c_batch=(0, 0),
-            bias_batch=(0, 0),
-            alpha=alpha,
-            beta=beta,
-            accumulate=0,
-            activation=0,
-        )
     )

@@ -223,13 +223,6 @@ class AdamWOptimizer(Optimizer):
     }
     inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
 
-    alpha: float
-    beta: float
-    epsilon: float
-    weight_decay: float
-    correct_bias: int
-    adam_mode: int
-
     def check(self) -> None:
         self._check_mode()
         if self.adam_mode == 0 and not self.correct_bias:
@@ -323,14 +316,6 @@ class LambOptimizer(KernelOptimizer):
     }
     inputs = (*SCALARS, PARAMS, GRADS, "first_order_moments", "second_order_moments")
 
-    alpha: float
-    beta: float
-    epsilon: float
-    weight_decay: float
-    ratio_min: float
-    ratio_max: float
-    correct_bias: int
-
     def check(self) -> None:
         if not self.ratio_min <= self.ratio_max:
             raise self.error(f"ratio_min is {self.ratio_min:g}, which is more than ratio_max, {self.ratio_max:g}.")
@@ -378,8 +363,6 @@ class Subsequence(SequenceOp):
     domain = TRAINWEB
     attrs = {"indices": Ints(required=True)}
 
-    indices: tuple[int, ...]
-
     def derive_sequence(self, given: BufSequence) -> BufSequence:
         """The items themselves, not copies."""
         for k in self.indices:
@@ -387,7 +370,7 @@ class Subsequence(SequenceOp):
                 raise self.error(f"indices has {k}; the sequence has {len(given.items)} items.")
         return BufSequence([given.items[k] for k in self.indices], given.dtype)
 
-    def lower(self, b: Builder, outs: list[Buf | None], given: BufSequence) -> None:
+    def lower(self, b: Builder, outs: list[Buf], given: BufSequence) -> None:
         """Nothing is computed."""
 
     def reference(self, given: Any) -> tuple[Any, ...]:
@@ -413,8 +396,6 @@ class InplaceClipGradValue(SequenceOp):
     attrs = {"max_value": Float(1.0)}
     state_inputs = (0,)
 
-    max_value: float
-
     def derive_sequence(self, grads: BufSequence) -> BufSequence:
         """The same, in place."""
         return grads
@@ -437,9 +418,6 @@ class InplaceClipGradNorm(SequenceOp):
 
     attrs = {"max_norm": Float(1.0), "norm_type": Str("fro")}
     state_inputs = (0,)
-
-    max_norm: float
-    norm_type: str
 
     def lower(self, b: Builder, outs: list[Buf | None], grads: BufSequence) -> None:
         if self.norm_type != "fro":

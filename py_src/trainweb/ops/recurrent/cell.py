@@ -12,7 +12,7 @@ from trainweb.model.graph import TRAINWEB
 from trainweb.ops.attention.onnx import extent, integers, unsqueeze
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import i32
-from trainweb.ops.frame.op import Bad, Body, Int, Op, Sample, Str, register
+from trainweb.ops.frame.op import Bad, Body, Int, Names, Op, Sample, Str, register
 from trainweb.ops.frame.symbolic import Var
 from trainweb.ops.matmul import matrix_of_rows, matrix_product
 from trainweb.ops.recurrent.in_onnx import FIRST_OPSET, RecurrenceFunction
@@ -66,8 +66,6 @@ class _Sizes(TypedDict):
 class _Recurrence(Op):
     domain = TRAINWEB
     attrs = {"cell": Str(required=True), "reverse": Int(0)}
-    cell: str
-    reverse: int
 
     @property
     def kind(self) -> int:
@@ -184,9 +182,7 @@ class Recurrence(_Recurrence):
                 else:
                     b.copy(out, first)
 
-    def gradient(
-        self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str | None]
-    ) -> list[str | None]:
+    def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         _, r, bias, lengths, h0, c0 = [*ins, *[""] * (6 - len(ins))]
         dy, dh, dc = [*(name or "" for name in douts), "", ""][:3]
         gates, before = g.extra_output(3, "_gates"), g.extra_output(4, "_before")

@@ -168,7 +168,7 @@ class RecurrentLayer(Composite):
             found.append((name.lower(), alpha, beta if beta is None else next(betas, beta)))
         return [found[k * each : (k + 1) * each] for k in range(directions)]
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, w, r, bias, lengths, *states = ins
         assert x is not None and w is not None and r is not None
         peepholes = states.pop() if len(states) > self.n_states else None
@@ -181,7 +181,8 @@ class RecurrentLayer(Composite):
             is_usual = peepholes is None and self.clip is None
             cell = self.usual_cell(activations) if is_usual else None
             if cell is not None:
-                rows, last = self._run_at_once(g, x, own, cell, lengths, reverse)
+                wanted = [True] * (1 + self.n_states)
+                rows, *last = self.at_once(g, x, own, cell, lengths, wanted, reverse=reverse)
             else:
                 order = range(self._steps(x))[:: -1 if reverse else 1]
                 rows, last = self._run(g, x, own, activations, lengths, order)
@@ -215,13 +216,6 @@ class RecurrentLayer(Composite):
         if cell is None or self.clip is not None or self.direction != "forward" or self.layout:
             raise self.unsupported("any other form than one forward direction with the usual activations, unclipped,")
         return cell
-
-    def _run_at_once(
-        self, g: Emission, x: Var, own: list[Var | None], cell: str, lengths: Var | None, reverse: bool
-    ) -> tuple[Var, list[Var]]:
-        """The states of all steps in the order of time, and those after the last step."""
-        y, *last = self.at_once(g, x, own, cell, lengths, [True] * (1 + self.n_states), reverse=reverse)
-        return y, last
 
     def at_once(
         self,

@@ -49,7 +49,7 @@ class _Training(RecurrentLayer):
     domain = MS
     differentiable: ClassVar[Sequence[int]] = ()
 
-    def layer(self, g: Emission, ins: list[Var | None]) -> list[Var]:
+    def layer(self, g: Emission, ins: Sequence[Var | None]) -> list[Var]:
         """Outputs of the `Recurrence`: y, h, c of an LSTM, the gates, the cells before each step of an LSTM."""
         x, w, r, bias, lengths, *states = ins
         assert x is not None
@@ -73,7 +73,7 @@ class LSTMTraining(_Training, LSTM):
         self.forward_cell()
         return y, h, c, y, TensorType("float32", (*y.shape[:3], 4 * r.shape[2]))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         y, h, c, gates, before = self.layer(g, ins)
         after = part(before, 0, 1, ALL).op("Concat", unsqueeze(c, 0), axis=0)
         return [unsqueeze(y, 1), unsqueeze(h, 0), unsqueeze(c, 0), unsqueeze(after, 1), unsqueeze(gates, 1)]
@@ -115,7 +115,7 @@ class GRUTraining(_Training, GRU):
         self.forward_cell()
         return y, h, TensorType("float32", (*y.shape[:3], 3 * r.shape[2]))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         y, h, gates = self.layer(g, ins)
         hidden = g.shape(y.name)[2]
         return [unsqueeze(y, 1), unsqueeze(h, 0), unsqueeze(part(gates, 2, 0, 3 * hidden), 1)]
@@ -223,7 +223,7 @@ class LSTMGrad(_Grad):
         found = self.gradient_types(x, w, r, gates, 4)
         return *found, found[-1], TensorType("float32", (1, 3 * r.shape[2]))
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, w, r, lengths, h, c, y, cells, gates, dy, dh, dc = ins
         w, r, h, c, dh, dc = (squeeze(t, 0) for t in (w, r, h, c, dh, dc))
         y, cells, gates, dy = (squeeze(t, 1) for t in (y, cells, gates, dy))
@@ -301,7 +301,7 @@ class GRUGrad(_Grad):
             raise self.error("the states or the gates of the forward node are left out.")
         return self.gradient_types(x, w, r, gates, 3)
 
-    def expand(self, g: Emission, ins: list[Var | None]) -> Sequence[Var | None]:
+    def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
         x, w, r, bias, lengths, h, y, gates, dy, dh = ins
         w, r, bias, h, dh = (squeeze(t, 0) for t in (w, r, bias, h, dh))
         y, gates, dy = (squeeze(t, 1) for t in (y, gates, dy))

@@ -23,12 +23,11 @@ from trainweb.ir.layout import (
     STATE_LEARNING_RATE,
     STATE_STEP,
 )
-from trainweb.training.host import LoadedPlan
 from trainweb.training.parameters import MOMENT_OF
 
 if TYPE_CHECKING:
-    from trainweb.backend.engine import Engine
-    from trainweb.backend.plan import InspectedNode
+    from trainweb.backend.engine import NumberRange
+    from trainweb.backend.plan import InspectedNode, LoadedPlan
     from trainweb.model.graph import Tensor
     from trainweb.training.parts import SessionParts
 
@@ -64,9 +63,8 @@ class TensorRange:
     infinite: int
 
     @classmethod
-    def of(cls, engine: Engine, name: str, shape: Sequence[int], ptr: int) -> TensorRange:
-        """Return the range of the float32 at an address."""
-        found = engine.range(ptr, prod(shape))
+    def of(cls, name: str, shape: Sequence[int], found: NumberRange) -> TensorRange:
+        """Name the range of a tensor's numbers."""
         if found.nan + found.infinite == prod(shape):
             return cls(name, tuple(shape), None, None, found.nan, found.infinite)
         return cls(name, tuple(shape), _rounded(found.least), _rounded(found.most), found.nan, found.infinite)
@@ -186,18 +184,16 @@ class NumericsCheck:
                         raise self._optimizer_error(found, places)
 
     def _range(self, name: str, segment: int, offset: int, shape: tuple[int, ...]) -> TensorRange:
-        host = self._core.host
-        return TensorRange.of(host.engine, name, shape, host.bases[segment] + offset)
+        return TensorRange.of(name, shape, self._core.host.segment_range(segment, offset, prod(shape)))
 
     def _range_before(self, name: str, segment: int, offset: int, shape: tuple[int, ...]) -> TensorRange:
         """The range of a tensor before the step."""
-        host = self._core.host
-        return TensorRange.of(host.engine, name, shape, host.call("tw_session_copy", COPY_CHECK, segment) + offset)
+        return TensorRange.of(name, shape, self._core.host.segment_range(segment, offset, prod(shape), COPY_CHECK))
 
     def _check_inspected(self, kind: str, loaded: LoadedPlan, overwrite: bool) -> None:
         host, plan = self._core.host, loaded.plan
         ranges = {
-            name: TensorRange.of(host.engine, name, slot.shape, host.address(slot, loaded))
+            name: TensorRange.of(name, slot.shape, host.output_range(loaded, slot))
             for name, slot in plan.outputs.items()
             if slot.dtype == "float32" and slot.nbytes
         }
@@ -205,7 +201,7 @@ class NumericsCheck:
         # A step reads the old contents of the tensors that it updates.
         made = {name for node in plan.inspected_nodes for name in node.outputs}
         for name, slot in plan.outputs.items():
-            is_lasting = host.call("tw_session_copy", COPY_CHECK, slot.segment) != 0
+            is_lasting = host.has_copy(COPY_CHECK, slot.segment)
             if is_lasting and name not in made and name in ranges:
                 ranges[name] = found = self._range_before(name, slot.segment, slot.offset, slot.shape)
                 counts[name] = (found.nan, found.infinite)
@@ -227,7 +223,7 @@ class NumericsCheck:
         for name in core.outputs[kind]:
             place = loaded.plan.outputs[name]
             if place.dtype == "float32":
-                found[name] = TensorRange.of(host.engine, name, place.shape, host.address(place, loaded))
+                found[name] = TensorRange.of(name, place.shape, host.output_range(loaded, place))
         for slot in (s for s in core.layout.slots.values() if s.dtype == "float32"):
             for suffix, segment, at in (("", PARAMETERS, slot.offset), ("_grad", GRADIENTS, slot.trainable_offset)):
                 if at >= 0:

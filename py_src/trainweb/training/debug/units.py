@@ -79,9 +79,8 @@ def dead_units(core: SessionParts, batches: Sequence[Mapping[str, Tensor]]) -> l
         core.host.write_feeds(loaded, feeds)
         core.host.run(loaded)
         for one in rectified_units(loaded.plan):
-            slot = loaded.plan.outputs[one.tensor]
-            data = core.host.engine.read(core.host.address(slot, loaded), slot.nbytes)
-            values = np.moveaxis(np.frombuffer(data, "<f4").reshape(slot.shape), one.axis, 0)
+            made = core.host.read_outputs(loaded, [one.tensor])[one.tensor]
+            values = np.moveaxis(np.frombuffer(made.data, "<f4").reshape(made.shape), one.axis, 0)
             fires = (values.reshape(one.units, -1) > 0).any(axis=1)
             names.setdefault(one.tensor, one)
             fired[one.tensor] = np.logical_or(fires, fired.get(one.tensor, False))

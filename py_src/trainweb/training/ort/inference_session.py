@@ -16,7 +16,6 @@ from trainweb.model.graph import Value
 from trainweb.model.reader import read_model
 from trainweb.training.arrays import as_feed, from_numpy, to_numpy
 from trainweb.training.core import abandon, free_abandoned
-from trainweb.training.host import LoadedPlan, PlanHost, Stop
 from trainweb.training.inference import InferenceCore
 from trainweb.training.ort.interface import NodeArg, SessionBase, check_providers
 from trainweb.training.ort.options import VERBOSE, Log, RunOptions, SessionOptions
@@ -25,6 +24,8 @@ from trainweb.training.ort.values import as_array
 from trainweb.training.session import check_feeds
 
 if TYPE_CHECKING:
+    from trainweb.backend.base import Host, Stop
+    from trainweb.backend.plan import LoadedPlan
     from trainweb.generation.generate import GeneratedToken
 
 
@@ -156,7 +157,7 @@ class InferenceSession(SessionBase):
         self._core.host.release()
 
 
-def observe(host: PlanHost, trace: Trace) -> None:
+def observe(host: Host, trace: Trace) -> None:
     """Have a trace of every run from now on."""
 
     def run(loaded: LoadedPlan, stop: Stop) -> None:

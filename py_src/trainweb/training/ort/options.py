@@ -19,7 +19,6 @@ from trainweb.errors import SessionError, UnknownNameError, UnsupportedError
 from trainweb.ir.layout import MAX_THREADS
 from trainweb.model.checks import Limits, check_memory_budget
 from trainweb.model.integrity import check_names
-from trainweb.training.host import DEFAULT_MAX_PLANS
 from trainweb.training.inert import (
     ENTRIES_AS_IS,
     INERT,
@@ -30,6 +29,7 @@ from trainweb.training.inert import (
     without_effect,
 )
 from trainweb.training.models import MODELS
+from trainweb.training.plans import DEFAULT_MAX_PLANS
 
 VERBOSE, INFO, WARNING, ERROR, FATAL = range(5)
 """Severities as onnxruntime numbers them."""

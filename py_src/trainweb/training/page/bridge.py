@@ -39,7 +39,6 @@ from trainweb.settings import camel_case, page_name
 from trainweb.training import weights
 from trainweb.training.export import export_model
 from trainweb.training.forward import GENERATE, PREDICT
-from trainweb.training.host import SegmentMemory
 from trainweb.training.inference import InferenceModel
 from trainweb.training.memory_store import MemoryStore
 from trainweb.training.models import SessionModels, base_of, read_models
@@ -56,6 +55,7 @@ from trainweb.training.state import CheckpointState, checkpoint_of
 
 if TYPE_CHECKING:
     from trainweb.artifacts import Artifacts
+    from trainweb.backend.base import Segments
     from trainweb.backend.plan import Plan
     from trainweb.lora import LoraModel
     from trainweb.metrics import Described
@@ -303,11 +303,11 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
     origin.leave(models.layout)
     if models.graphs["optimizer"] is not None:
         origin.optimizer.moments.clear()
-    _rebind(opened, places, SegmentMemory(engine, bases))
+    _rebind(opened, places, BACKEND.open_segments(engine, bases))
     return {"copies": copies, "files": _files_of(_held(opened))}
 
 
-def _rebind(opened: Opened, places: Mapping[Place, tuple[int, str]], memory: SegmentMemory) -> None:
+def _rebind(opened: Opened, places: Mapping[Place, tuple[int, str]], memory: Segments) -> None:
     """Read frozen weights from the session, which does not change them, so that their files can go.
 
     Parameters
@@ -579,7 +579,7 @@ def explain(handle: int, kind: str, overwrite: bool, signature_json: str) -> str
 
 def _store(opened: Opened, bases_json: str) -> MemoryStore:
     """The parameters of a session whose segments have these addresses."""
-    memory = SegmentMemory(opened.models.engine, json.loads(bases_json))
+    memory = BACKEND.open_segments(opened.models.engine, json.loads(bases_json))
     has_optimizer = opened.models.graphs["optimizer"] is not None
     store = MemoryStore(opened.models.layout, memory, opened.origin, has_optimizer=has_optimizer)
     store.is_nominal = False

@@ -1,44 +1,36 @@
-"""Loaded plans and the segments they run on, over one engine. Knows bytes and addresses, no numpy."""
+"""The `Host` of the kernels: loaded plans and the segments they run on. Knows bytes and addresses, no numpy."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainweb import messages
-from trainweb.backend.engine import MORE
-from trainweb.backend.plan import Plan, TensorPlace
-from trainweb.compiler.context import SEEN
+from trainweb.backend.base import ALL, N_SEGMENTS, STATE_BYTES, Stop
+from trainweb.backend.engine import MORE, NumberRange
+from trainweb.backend.plan import SEEN, LoadedPlan, Plan, TensorPlace
 from trainweb.errors import FeedError
 from trainweb.ir.layout import (
     ARENA,
     CONSTANTS,
     COPY_STEP,
+    FIT_WORDS,
     LARGE_CONSTANTS,
     PARAMETERS,
     PREPARED,
-    SEGMENT_NAMES,
     STATE,
     STATE_LOADS,
     STATE_TYPES,
-    STATE_WORDS,
 )
 from trainweb.model.graph import Tensor
 
 if TYPE_CHECKING:
     from trainweb.backend.engine import Engine
 
-Stop = Callable[[], bool] | None
-"""Whether a run that is under way is to end."""
 SLICE_MS = 10.0
 """Milliseconds between questions whether a run is to end: short for whoever waits, long beside what asking takes."""
-N_SEGMENTS = len(SEGMENT_NAMES)
-KERNEL_MEMORY = 2**32
-"""Bytes that 32-bit addresses reach."""
-STATE_BYTES = 4 * STATE_WORDS
 FAULTS = {
     "TW_BAD_LABEL": messages.BAD_LABEL,
     "TW_BAD_INDEX": messages.BAD_INDEX,
@@ -48,39 +40,6 @@ FAULTS = {
 """Statuses that feeds are at fault for."""
 IMAGE_PADDING = 255
 """The label of pixels that do not count, where labels are images of uint8."""
-ALL = 2**N_SEGMENTS - 1
-"""The bits of all segments."""
-DEFAULT_MAX_PLANS = 16
-"""Plans of steps that a session keeps: for eight sizes of batch, with those that overwrite and those that add."""
-
-
-@dataclass(eq=False, slots=True)
-class LoadedPlan:
-    """A plan in kernel memory."""
-
-    plan: Plan
-    ptr: int
-    constants: int
-    large: int
-    code_base: int
-
-
-def evaluate(engine: Engine, plan: Plan) -> dict[str, Tensor]:
-    """Outputs of a plan that has no inputs, run once."""
-    host = PlanHost(engine, [0] * N_SEGMENTS)
-    try:
-        loaded = host.load(plan)
-        host.run(loaded)
-        return host.read_outputs(loaded, plan.outputs)
-    finally:
-        host.release()
-
-
-def check_segments(segment_bytes: Iterable[int]) -> None:
-    """Raise LimitError when kernel memory can never hold segments of these sizes."""
-    nbytes = sum(segment_bytes)
-    if nbytes >= KERNEL_MEMORY:
-        raise messages.SESSION_TOO_LARGE(nbytes=nbytes, limit=KERNEL_MEMORY)
 
 
 class SegmentMemory:
@@ -164,7 +123,7 @@ class PlanHost(SegmentMemory):
     def _reserve(self, segment: int, nbytes: int) -> None:
         if nbytes <= self.sizes[segment]:
             return
-        if nbytes >= KERNEL_MEMORY:
+        if nbytes >= 2**32:
             raise self.engine.no_memory(nbytes)
         try:
             self.demand("tw_session_reserve", segment, nbytes)
@@ -252,15 +211,13 @@ class PlanHost(SegmentMemory):
         if loaded.code_base:
             self.engine.unload_code(loaded.code_base)
 
-    def run(self, loaded: LoadedPlan, stop: Stop = None) -> None:
-        """Run a plan; raises what `explain` makes of a failure.
+    def excess(self, most: int) -> LoadedPlan | None:
+        """The step to unload before another is loaded."""
+        ptr = self.call("tw_session_excess", most)
+        return next(one for one in self.loaded if one.ptr == ptr) if ptr else None
 
-        Parameters
-        ----------
-        stop
-            Called between instructions: True ends the run with SessionError. Its writes into segments that outlast it
-            are undone, as they are when the caller interrupts it.
-        """
+    def run(self, loaded: LoadedPlan, stop: Stop = None) -> None:
+        """Run a plan; raises what `explain` makes of a failure."""
         if self.observer is not None:
             self.observer(loaded, stop)
             return
@@ -286,11 +243,30 @@ class PlanHost(SegmentMemory):
         self.demand("tw_session_forget", copy)
 
     def put_back(self, copy: int) -> None:
-        """Restore the copied segments: to their contents just before the step that is undone.
-
-        Values that plans keep stay valid: a step prepares them from the parameters that it starts from.
-        """
+        """Restore the copied segments to their contents just before a step."""
         self.demand("tw_session_put_back", copy)
+
+    def go_back(self, copy: int) -> None:
+        """Restore the copied segments after any number of steps."""
+        self.demand("tw_session_go_back", copy)
+
+    def has_copy(self, copy: int, segment: int) -> bool:
+        """Whether `save` copied the segment."""
+        return self.call("tw_session_copy", copy, segment) != 0
+
+    def exchange_averages(self) -> None:
+        """Let the trained parameters and their averages change places."""
+        self.demand("tw_session_exchange")
+
+    def fit(self, name: str, *args: float) -> bytes:
+        """Call a function of `fit.c`; the position of the fit."""
+        self.check()
+        self.demand(f"tw_fit_{name}", *args)
+        return self.engine.read(self.call("tw_fit_at"), 4 * FIT_WORDS)
+
+    def end_fit(self) -> None:
+        """The fit ends."""
+        self.demand("tw_fit_end")
 
     @contextmanager
     def undone(self, copy: int, segments: int = ALL) -> Iterator[None]:
@@ -348,6 +324,15 @@ class PlanHost(SegmentMemory):
             results[name] = Tensor(name, slot.dtype, slot.shape, data)
         return results
 
+    def output_range(self, loaded: LoadedPlan, slot: TensorPlace) -> NumberRange:
+        """The range of a float32 output of the last run."""
+        return self.engine.range(self.address(slot, loaded), slot.nbytes // 4)
+
+    def segment_range(self, segment: int, offset: int, count: int, copy: int | None = None) -> NumberRange:
+        """The range of float32 numbers of a segment, or of its copy."""
+        base = self.bases[segment] if copy is None else self.call("tw_session_copy", copy, segment)
+        return self.engine.range(base + offset, count)
+
     @contextmanager
     def timer(self, plan: Plan) -> Iterator[int]:
         """Room for the milliseconds of a plan's instructions, which are 0."""
@@ -394,41 +379,3 @@ class PlanHost(SegmentMemory):
         self.demand("tw_session_close")
         self.bases = [0] * N_SEGMENTS
         self.released = True
-
-
-class PlanCache:
-    """The plans of a session by their key; the least recently used plans of steps go first.
-
-    Parameters
-    ----------
-    max_plans
-        How many plans of steps are kept.
-    """
-
-    def __init__(self, host: PlanHost, max_plans: int = DEFAULT_MAX_PLANS) -> None:
-        self._host, self._max = host, max_plans
-        self._plans: dict[Hashable, LoadedPlan] = {}
-
-    def __len__(self) -> int:
-        return len(self._plans)
-
-    def __iter__(self) -> Iterator[Hashable]:
-        return iter(self._plans)
-
-    def step(self, key: Hashable, make: Callable[[Mapping[str, tuple[int, int]]], Plan]) -> LoadedPlan:
-        """The plan of a step, made where it is not there: `make` is given what the other plans keep."""
-        if key not in self._plans:
-            while ptr := self._host.call("tw_session_excess", self._max):
-                self._host.unload(self._plans.pop(next(k for k, one in self._plans.items() if one.ptr == ptr)))
-            self._plans[key] = self._host.load(make(self.in_use()))
-        return self._plans[key]
-
-    def other(self, key: Hashable, make: Callable[[], Plan]) -> LoadedPlan:
-        """A plan that no feeds decide on, which stays."""
-        if key not in self._plans:
-            self._plans[key] = self._host.load(make(), is_step=False)
-        return self._plans[key]
-
-    def in_use(self) -> dict[str, tuple[int, int]]:
-        """Return the places of the values that the plans keep in the segment of prepared values, by name."""
-        return {name: place for loaded in self._host.loaded for name, place in loaded.plan.kept.items()}

@@ -276,7 +276,7 @@ export function resolveMetrics(given: unknown): ResolvedMetrics {
   const metrics = listed.filter((metric: unknown) => !hasFunctions(metric)).map((metric: unknown): WireMetric => {
     const fields = resolveKind("metric", metric, METRICS);
     const type = fields["type"] as MetricType;
-    const settings = Object.values(METRICS[type]).map(({ python, default: other }) => fields[python] ?? other);
+    const settings = Object.values(withDefaults(fields, METRICS[type]));
     return { type, settings, formula: OF_LOSS[type] ?? null };
   });
   checkNames([...metrics.map(({ type }) => type), ...functions.map(([name]) => name)]);

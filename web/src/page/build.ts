@@ -53,8 +53,8 @@ export async function buildArtifacts(
   requireLoss(config);
   const options = resolveOptions(given, ["as"]);
   const form = checkForm(given.as);
-  return withModel(model, options, async (client, { file, external, buffers }) => {
-    const built = await client.request(callOf("buildArtifacts", [file, external, configJson, options.json, form], buffers));
+  return withModel(model, options, async (client, { model: loaded, buffers }) => {
+    const built = await client.request(callOf("buildArtifacts", [loaded, configJson, options.json, form], buffers));
     client.leave();
     return built;
   });
@@ -103,8 +103,8 @@ export async function quantize(
   if (typeof onlyFrozen !== "boolean") {
     throw new TypeError(`'onlyFrozen' must be true or false, got ${describe(onlyFrozen)}.`);
   }
-  return withModel(model, options, async (client, { file, external, buffers }) => {
-    const call = callOf("quantize", [file, external, bits, onlyFrozen, options.json, form], buffers);
+  return withModel(model, options, async (client, { model: loaded, buffers }) => {
+    const call = callOf("quantize", [loaded, bits, onlyFrozen, options.json, form], buffers);
     const { data } = await client.request(call);
     client.leave();
     return data as Uint8Array | Blob;
@@ -143,8 +143,8 @@ export class GradientGraphBuilder {
    */
   async build(sessionOptions?: SessionOptions): Promise<void> {
     const options = resolveOptions(sessionOptions);
-    await withModel(this.#model, options, async (client, { file, external, buffers }) => {
-      const call = callOf("gradientGraph", [file, external, this.#y, this.#x, this.#loss, options.json], buffers);
+    await withModel(this.#model, options, async (client, { model: loaded, buffers }) => {
+      const call = callOf("gradientGraph", [loaded, this.#y, this.#x, this.#loss, options.json], buffers);
       this.#built = (await client.request(call)).data as Uint8Array;
       client.leave();
     });

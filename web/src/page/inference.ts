@@ -81,8 +81,8 @@ export class InferenceSession {
     if (resolved.checksNumerics) {
       throw new UnsupportedError("debug.checkNumerics is for steps of a TrainingSession; eval steps are checked.");
     }
-    return withModel(source, resolved, async (client, { file, external, buffers }) => {
-      const info = await client.request(callOf("createInference", [file, external, resolved.json], buffers));
+    return withModel(source, resolved, async (client, { model: loaded, buffers }) => {
+      const info = await client.request(callOf("createInference", [loaded, resolved.json], buffers));
       return new InferenceSession(KEY, client, info, resolved.severity);
     });
   }

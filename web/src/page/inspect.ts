@@ -30,8 +30,8 @@ export async function inspectModel(
   const configJson = resolveConfig(config, ["dims"]);
   const { dims = {} } = config;
   const options = resolveOptions(sessionOptions);
-  return withModel(model, options, async (client, { file, external, buffers }) => {
-    const call = callOf("inspectModel", [file, external, configJson, JSON.stringify(dims)], buffers);
+  return withModel(model, options, async (client, { model: loaded, buffers }) => {
+    const call = callOf("inspectModel", [loaded, configJson, JSON.stringify(dims)], buffers);
     const report = await client.request(call);
     client.leave();
     const { modelMetadata: about } = report;

@@ -2,15 +2,14 @@
 
 import { describe } from "../data/given.js";
 import type { GivenData } from "../wire/pieces.js";
-import type { ExternalFile } from "../wire/protocol.js";
+import type { GivenModel } from "../wire/protocol.js";
 import { withWorker, type WorkerClient } from "./client.js";
 import type { ResolvedOptions } from "./options.js";
 import { buffersOf, isSource, loadExternalData, loadSource, type ExternalSource, type Source } from "./sources.js";
 
-/** A model and its external data, and the buffers that go over to the worker with them. */
+/** A model, and the buffers that go over to the worker with it. */
 export interface LoadedModel {
-  readonly file: GivenData;
-  readonly external: readonly ExternalFile[];
+  readonly model: GivenModel;
   readonly buffers: ArrayBuffer[];
 }
 
@@ -55,6 +54,6 @@ export function withModel<T>(
     if (!mayBeCached) {
       options.progress.compiles();
     }
-    return open(client, { file, external, buffers: buffersOf(file, ...external.map(({ data }) => data)) });
+    return open(client, { model: { file, external }, buffers: buffersOf(file, ...external.map(({ data }) => data)) });
   });
 }

@@ -68,9 +68,9 @@ export async function openModel<Session extends { setLearningRate(rate: number):
   const session = await withModel(
     model,
     options,
-    async (client, { file, external, buffers }) => {
-      const hashes = options.cache ? knownHashes([file, ...external.map(({ data }) => data)]) : null;
-      const call = callOf("createFromModel", [file, external, configJson, options.json, hashes], buffers);
+    async (client, { model: loaded, buffers }) => {
+      const hashes = options.cache ? knownHashes([loaded.file, ...loaded.external.map(({ data }) => data)]) : null;
+      const call = callOf("createFromModel", [loaded, configJson, options.json, hashes], buffers);
       return open(client, await client.request(call), options);
     },
     options.cache,

@@ -5,8 +5,8 @@ import type { BuiltArtifacts } from "../wire/protocol.js";
 import { checkForm, type FileOptions } from "./call-arguments.js";
 import { callOf } from "./client.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
-import { checkModel, withModel } from "./load-model.js";
-import type { Source } from "./sources.js";
+import { withModel } from "./load-model.js";
+import { checkSource, type Source } from "./sources.js";
 import { describe } from "../data/given.js";
 import { brief } from "../data/nearest.js";
 import { ModelError } from "../wire/errors.js";
@@ -48,7 +48,7 @@ export async function buildArtifacts(
   config: TrainingConfig,
   given: SessionOptions & FileOptions = {},
 ): Promise<BuiltArtifacts> {
-  checkModel(model);
+  checkSource("model", model);
   const configJson = resolveConfig(config);
   requireLoss(config);
   const options = resolveOptions(given, ["as"]);
@@ -93,7 +93,7 @@ export async function quantize(
   bits: 4 | 8 = 4,
   given: QuantizeOptions & SessionOptions & FileOptions = {},
 ): Promise<Uint8Array | Blob> {
-  checkModel(model);
+  checkSource("model", model);
   if (![4, 8].includes(bits)) {
     throw new ModelError(`bits is ${brief(bits)}; it must be 4 or 8.`);
   }
@@ -127,7 +127,7 @@ export class GradientGraphBuilder {
    *   `<y>_grad`
    */
   constructor(model: Source, yNodeArgNames: Iterable<string>, xNodeArgNames: Iterable<string>, lossNodeArgName = "") {
-    checkModel(model);
+    checkSource("model", model);
     this.#model = model;
     this.#y = ordered("yNodeArgNames", yNodeArgNames);
     this.#x = ordered("xNodeArgNames", xNodeArgNames);

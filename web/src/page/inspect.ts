@@ -3,9 +3,9 @@
 import type { ModelReport } from "../wire/report.js";
 import { modelMetadata } from "./call-values.js";
 import { callOf } from "./client.js";
-import { checkModel, withModel } from "./load-model.js";
+import { withModel } from "./load-model.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
-import type { Source } from "./sources.js";
+import { checkSource, type Source } from "./sources.js";
 import { resolveConfig, type TrainingConfig } from "./training-config.js";
 
 /** The training configuration to check, and sizes of symbolic dims. The default of a size is the least that fits. */
@@ -26,7 +26,7 @@ export async function inspectModel(
   config: InspectConfig = {},
   sessionOptions?: SessionOptions,
 ): Promise<ModelReport> {
-  checkModel(model);
+  checkSource("model", model);
   const configJson = resolveConfig(config, ["dims"]);
   const { dims = {} } = config;
   const options = resolveOptions(sessionOptions);

@@ -5,10 +5,10 @@ import { CheckpointState } from "./checkpoint-state.js";
 import { callOf, type WorkerClient } from "./client.js";
 import { whole } from "./download.js";
 import { knownHashes } from "./file-cache.js";
-import { checkModel, withModel, type Beside } from "./load-model.js";
+import { withModel, type Beside } from "./load-model.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import type { SessionFiles } from "./session-files.js";
-import { buffersOf, loadSource, type Source } from "./sources.js";
+import { buffersOf, checkSource, loadSource, type Source } from "./sources.js";
 import { requireLoss, resolveConfig, takeRate, withOptimizer, type TrainingConfig } from "./training-config.js";
 
 /** Makes a session of what the worker opened. */
@@ -60,7 +60,7 @@ export async function openModel<Session extends { setLearningRate(rate: number):
   open: Open<Session>,
   beside?: Beside,
 ): Promise<Session> {
-  checkModel(model);
+  checkSource("model", model);
   const [artifacts, rate] = takeRate(withOptimizer(config));
   const configJson = resolveConfig(artifacts);
   requireLoss(config);

@@ -20,7 +20,7 @@ from trainweb.onnxblock.averages import EMA, ExponentialMovingAverage
 from trainweb.onnxblock.loss import LOSSES
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
 from trainweb.ops.optim.rules import RULES
-from trainweb.schedules import SCHEDULES
+from trainweb.schedules import SCHEDULES, ByFormula
 from trainweb.settings import OTHER_NAMES, Choice, Field, Kind, Names, camel_case, fields_of, page_name
 from trainweb.training.inert import (
     ENTRIES_AS_IS,
@@ -138,18 +138,21 @@ def values() -> str:
     return f'{MADE}\n\nimport type {{ Kind }} from "./kinds.js";\n\n{rows}'
 
 
-def interface(name: str, cls: type) -> str:
-    """The settings of a class."""
+def interface(name: str, cls: type, base: tuple[str, type] | None = None) -> str:
+    """The settings of a class; those of `base`, a name and a class, are inherited."""
     fields = fields_of(cls)
     head = f"/** {in_page_names(first_sentence(cls), fields)} */\n"
-    if not fields:
-        return f"{head}export type {name}Fields = Readonly<Record<never, never>>;\n"
-    return f"{head}export interface {name}Fields {{\n{members(fields, parameter_docs(cls))}\n}}\n"
+    inherited, extends = (fields_of(base[1]), f" extends {base[0]}Fields") if base else ({}, "")
+    own = {name: field for name, field in fields.items() if name not in inherited}
+    if not own:
+        empty = f"{base[0]}Fields" if base else "Readonly<Record<never, never>>"
+        return f"{head}export type {name}Fields = {empty};\n"
+    return f"{head}export interface {name}Fields{extends} {{\n{members(own, parameter_docs(cls))}\n}}\n"
 
 
-def interfaces(kinds: Mapping[str, type]) -> str:
+def interfaces(kinds: Mapping[str, type], base: tuple[str, type] | None = None) -> str:
     """An interface for the settings of each class."""
-    return "\n".join(interface(name, cls) for name, cls in kinds.items())
+    return "\n".join(interface(name, cls, base) for name, cls in kinds.items())
 
 
 def tables(constant: str, kind: str, kinds: Mapping[str, type]) -> str:
@@ -197,7 +200,12 @@ def schedules() -> str:
     return file(f"""/** The schedules. */
 export type ScheduleType ={union(map(json.dumps, SCHEDULES))};
 
-{interfaces(SCHEDULES)}
+/** The settings of every schedule. */
+export interface AnyScheduleFields {{
+{members(fields_of(ByFormula), parameter_docs(ByFormula))}
+}}
+
+{interfaces(SCHEDULES, ("AnySchedule", ByFormula))}
 /** A schedule with its settings. */
 export type ScheduleSettings ={choices(SCHEDULES)};
 

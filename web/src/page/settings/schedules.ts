@@ -15,8 +15,8 @@ export type ScheduleType =
   | "OneCycle"
   | "Plateau";
 
-/** The same rate at every step. */
-export interface ConstantFields {
+/** The settings of every schedule. */
+export interface AnyScheduleFields {
   /** The rate after the warm-up. */
   readonly learningRate: number;
   /** Steps over which the rate rises to `learningRate`. Default 0. */
@@ -25,82 +25,53 @@ export interface ConstantFields {
   readonly warmupStart?: number;
 }
 
+/** The same rate at every step. */
+export type ConstantFields = AnyScheduleFields;
+
 /** A straight line from `start` to `end`, then constant. */
-export interface LinearFields {
-  /** The rate after the warm-up. */
-  readonly learningRate: number;
+export interface LinearFields extends AnyScheduleFields {
   /** Optimizer steps of the whole schedule, with the warm-up. In a fit the default is all its steps. */
   readonly total: number;
   /** The first rate after the warm-up, as a share of `learningRate`. Default 1.0. */
   readonly start?: number;
   /** The last rate, as a share of `learningRate`. Default 0.0. */
   readonly end?: number;
-  /** Steps over which the rate rises to `learningRate`. Default 0. */
-  readonly warmup?: number;
-  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
-  readonly warmupStart?: number;
 }
 
 /** Half a cosine wave down to `end`, then constant, https://arxiv.org/abs/1608.03983. */
-export interface CosineFields {
-  /** The rate after the warm-up. */
-  readonly learningRate: number;
+export interface CosineFields extends AnyScheduleFields {
   /** Optimizer steps of the whole schedule, with the warm-up. In a fit the default is all its steps. */
   readonly total: number;
   /** The last rate, as a share of `learningRate`. Default 0.0. */
   readonly end?: number;
-  /** Steps over which the rate rises to `learningRate`. Default 0. */
-  readonly warmup?: number;
-  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
-  readonly warmupStart?: number;
 }
 
 /** Multiply the rate by `gamma` after every `every` steps. */
-export interface StepFields {
-  /** The rate after the warm-up. */
-  readonly learningRate: number;
+export interface StepFields extends AnyScheduleFields {
   /** Steps between two changes. */
   readonly every: number;
   /** Factor of the rate. Default 0.1. */
   readonly gamma?: number;
-  /** Steps over which the rate rises to `learningRate`. Default 0. */
-  readonly warmup?: number;
-  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
-  readonly warmupStart?: number;
 }
 
 /** Multiply the rate by `gamma` after every step. */
-export interface ExponentialFields {
-  /** The rate after the warm-up. */
-  readonly learningRate: number;
+export interface ExponentialFields extends AnyScheduleFields {
   /** Factor of the rate. */
   readonly gamma: number;
-  /** Steps over which the rate rises to `learningRate`. Default 0. */
-  readonly warmup?: number;
-  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
-  readonly warmupStart?: number;
 }
 
 /** Fall to `end` as a power of the remaining share of the steps, then constant. */
-export interface PolynomialFields {
-  /** The rate after the warm-up. */
-  readonly learningRate: number;
+export interface PolynomialFields extends AnyScheduleFields {
   /** Optimizer steps of the whole schedule, with the warm-up. In a fit the default is all its steps. */
   readonly total: number;
   /** The exponent. Default 1.0. */
   readonly power?: number;
   /** The last rate, as a share of `learningRate`. Default 0.0. */
   readonly end?: number;
-  /** Steps over which the rate rises to `learningRate`. Default 0. */
-  readonly warmup?: number;
-  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
-  readonly warmupStart?: number;
 }
 
 /** Rise to `learningRate` along a cosine, then fall to nearly zero, https://arxiv.org/abs/1708.07120. */
-export interface OneCycleFields {
-  /** The highest rate. */
-  readonly learningRate: number;
+export interface OneCycleFields extends AnyScheduleFields {
   /** Optimizer steps of the whole schedule, with the warm-up. In a fit the default is all its steps. */
   readonly total: number;
   /** Share of the steps in which the rate rises. Default 0.3. */
@@ -109,16 +80,10 @@ export interface OneCycleFields {
   readonly start?: number;
   /** The last rate, as a share of `learningRate`. Default 4e-06. */
   readonly end?: number;
-  /** Steps over which the rate rises to `learningRate`. Default 0. */
-  readonly warmup?: number;
-  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
-  readonly warmupStart?: number;
 }
 
 /** Multiply the rate by `reduction` if a metric stops improving; report the metric with `observe`. */
-export interface PlateauFields {
-  /** The rate after the warm-up. */
-  readonly learningRate: number;
+export interface PlateauFields extends AnyScheduleFields {
   /** Factor of the rate. Default 0.1. */
   readonly reduction?: number;
   /** Observations without improvement before the rate falls. Default 10. */
@@ -131,10 +96,6 @@ export interface PlateauFields {
   readonly cooldown?: number;
   /** Lowest rate, as a share of `learningRate`. Default 0.0. */
   readonly least?: number;
-  /** Steps over which the rate rises to `learningRate`. Default 0. */
-  readonly warmup?: number;
-  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
-  readonly warmupStart?: number;
 }
 
 /** A schedule with its settings. */

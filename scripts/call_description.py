@@ -6,7 +6,7 @@ import inspect
 import json
 import re
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainweb.settings import camel_case
@@ -372,8 +372,10 @@ export type MethodsByHand = Readonly<
 """
 
 
-def message_entry(name: str, message: Any) -> str:
-    """The entry of a message in the table."""
-    kind = NAMES_IN_PAGE.get(message.error.__name__, message.error.__name__)
-    text = json.dumps(message.page or message.text)
-    return f"  {name}: {{\n    error: {json.dumps(kind)},\n    text: {text},\n  }},"
+def message_table(messages: Mapping[str, Any]) -> str:
+    """The texts of messages by name, under the page's classes of errors."""
+    groups = dict[str, str]()
+    for name, message in messages.items():
+        kind = NAMES_IN_PAGE.get(message.error.__name__, message.error.__name__)
+        groups[kind] = groups.get(kind, "") + f"    {name}: {json.dumps(message.page or message.text)},\n"
+    return "".join(f"  {kind}: {{\n{rows}  }},\n" for kind, rows in groups.items())

@@ -41,13 +41,12 @@ def texts() -> str:
     """Errors that the page finds itself, in the words of both languages."""
     page = "\n".join(p.read_text() for p in (ROOT / "web" / "src").rglob("*.ts") if p.name != "message-texts.ts")
     names = set(re.findall(r"\b[A-Z_]{3,}\b", page))
-    entries = "\n".join(call_description.message_entry(*item) for item in messages.table().items() if item[0] in names)
+    entries = call_description.message_table({n: m for n, m in messages.table().items() if n in names})
     return f"""{MADE}
 
-/** Errors of a session: their class, and a template of their text; `{{x!r}}` is a value as Python shows it. */
+/** Errors of a session: templates of their texts, by class; `{{x!r}}` is a value as Python shows it. */
 export const MESSAGES = {{
-{entries}
-}} as const;
+{entries}}} as const;
 """
 
 

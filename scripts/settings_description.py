@@ -20,8 +20,8 @@ from trainweb.onnxblock.averages import EMA, ExponentialMovingAverage
 from trainweb.onnxblock.loss import LOSSES
 from trainweb.onnxblock.optim import OPTIMIZERS, Optimizer
 from trainweb.ops.optim.rules import RULES
-from trainweb.schedules import SCHEDULES
-from trainweb.settings import OTHER_NAMES, Field, camel_case, fields_of, page_name
+from trainweb.schedules import SCHEDULES, ByFormula
+from trainweb.settings import OTHER_NAMES, Choice, Field, Kind, Names, camel_case, fields_of, page_name
 from trainweb.training.inert import (
     ENTRIES_AS_IS,
     ENTRIES_REFUSED,
@@ -87,34 +87,72 @@ def members(fields: Mapping[str, Field], docs: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
+def constant_of(kind: Kind) -> str:
+    """The name of a kind's constant: its words in capitals."""
+    prefix = "one of " if isinstance(kind, Choice) else ""
+    empty = " maybe empty" if isinstance(kind, Names) and kind.may_be_empty else ""
+    spoken = {">=": "at least", "<=": "at most", ".": " point ", "-": " minus "}
+    words = re.sub(r">=|<=|\.|-", lambda m: spoken[m[0]], prefix + kind.expected + empty)
+    return re.sub(r"\W+", "_", words).upper()
+
+
+def facts_of(python: str, field: Field) -> dict[str, str]:
+    """The facts of a setting, as texts; what follows from its name or from the other facts is left out."""
+    name = page_name(python)
+    facts = {"kind": f"values.{constant_of(field.kind)}"}
+    if field.is_optional:
+        facts["isOptional"] = "true"
+    if field.default is not inspect.Parameter.empty:
+        facts["default"] = json.dumps(field.default)
+    if other := other_name(python):
+        facts["otherName"] = json.dumps(other)
+    if re.sub("[A-Z]", lambda m: f"_{m[0].lower()}", name) != python:
+        facts["python"] = json.dumps(python)
+    return facts
+
+
 def table(name: str, fields: Mapping[str, Field], indent: str = "") -> str:
     """An object of settings."""
-    rows = []
-    for python, field in fields.items():
-        kind = json.dumps({camel_case(k): v for k, v in field.kind.facts().items()})
-        optional = json.dumps(field.is_optional)
-        given = "" if field.default is inspect.Parameter.empty else json.dumps(field.default)
-        default = f"{indent}    default: {given},\n" if given else ""
-        other = f'{indent}    otherName: "{found}",\n' if (found := other_name(python)) else ""
-        rows.append(
-            f'{indent}  {page_name(python)}: {{\n{indent}    python: "{python}",\n{indent}    kind: {kind},\n'
-            f"{indent}    isOptional: {optional},\n{default}{other}{indent}  }},"
-        )
-    return f"{name}{{\n" + "\n".join([*rows, f"{indent}}}"]) if rows else f"{name}{{}}"
+    facts = {page_name(python): facts_of(python, field) for python, field in fields.items()}
+    rows = [f"{indent}  {n}: {{ {', '.join(f'{k}: {v}' for k, v in f.items())} }},\n" for n, f in facts.items()]
+    return f"{name}{{\n{''.join(rows)}{indent}}}" if rows else f"{name}{{}}"
 
 
-def interface(name: str, cls: type) -> str:
-    """The settings of a class."""
+def values() -> str:
+    """The file of the kinds that all settings have."""
+    groups = [CONFIG, LORA, FEDERATED, FIND_RATE, CHECKPOINT, FIT, EARLY_STOPPING, GENERATE, fields_of(Optimizer.group)]
+    classes: list[type] = [
+        ExponentialMovingAverage,
+        *METRICS.values(),
+        *LOSSES.values(),
+        *OPTIMIZERS.values(),
+        *SCHEDULES.values(),
+    ]
+    kinds = {field.kind for group in (*groups, *map(fields_of, classes)) for field in group.values()}
+    by_name = {constant_of(kind): kind for kind in kinds}
+    assert len(by_name) == len(kinds), "two kinds have the same words"
+    rows = "".join(
+        f"export const {name}: Kind = {json.dumps({camel_case(k): v for k, v in by_name[name].facts().items()})};\n"
+        for name in sorted(by_name)
+    )
+    return f'{MADE}\n\nimport type {{ Kind }} from "./kinds.js";\n\n{rows}'
+
+
+def interface(name: str, cls: type, base: tuple[str, type] | None = None) -> str:
+    """The settings of a class; those of `base`, a name and a class, are inherited."""
     fields = fields_of(cls)
     head = f"/** {in_page_names(first_sentence(cls), fields)} */\n"
-    if not fields:
-        return f"{head}export type {name}Fields = Readonly<Record<never, never>>;\n"
-    return f"{head}export interface {name}Fields {{\n{members(fields, parameter_docs(cls))}\n}}\n"
+    inherited, extends = (fields_of(base[1]), f" extends {base[0]}Fields") if base else ({}, "")
+    own = {name: field for name, field in fields.items() if name not in inherited}
+    if not own:
+        empty = f"{base[0]}Fields" if base else "Readonly<Record<never, never>>"
+        return f"{head}export type {name}Fields = {empty};\n"
+    return f"{head}export interface {name}Fields{extends} {{\n{members(own, parameter_docs(cls))}\n}}\n"
 
 
-def interfaces(kinds: Mapping[str, type]) -> str:
+def interfaces(kinds: Mapping[str, type], base: tuple[str, type] | None = None) -> str:
     """An interface for the settings of each class."""
-    return "\n".join(interface(name, cls) for name, cls in kinds.items())
+    return "\n".join(interface(name, cls, base) for name, cls in kinds.items())
 
 
 def tables(constant: str, kind: str, kinds: Mapping[str, type]) -> str:
@@ -141,7 +179,8 @@ def file(body: str) -> str:
     tensor = 'import type { Tensor } from "onnxruntime-common";\n\n' if re.search(r"\bTensor\b", body) else ""
     formulas = ", ".join(name for name in ("Formula", "Rule") if re.search(rf"\b{name}\b", body))
     formula = f'import type {{ {formulas} }} from "../../wire/formulas.js";\n' if formulas else ""
-    return f'{MADE}\n\n{tensor}{formula}import type {{ {kinds} }} from "./kinds.js";\n\n{body}'
+    values = 'import * as values from "./values.js";\n'
+    return f'{MADE}\n\n{tensor}{formula}import type {{ {kinds} }} from "./kinds.js";\n{values}\n{body}'
 
 
 def losses() -> str:
@@ -161,7 +200,12 @@ def schedules() -> str:
     return file(f"""/** The schedules. */
 export type ScheduleType ={union(map(json.dumps, SCHEDULES))};
 
-{interfaces(SCHEDULES)}
+/** The settings of every schedule. */
+export interface AnyScheduleFields {{
+{members(fields_of(ByFormula), parameter_docs(ByFormula))}
+}}
+
+{interfaces(SCHEDULES, ("AnySchedule", ByFormula))}
 /** A schedule with its settings. */
 export type ScheduleSettings ={choices(SCHEDULES)};
 
@@ -347,6 +391,7 @@ export const ON_THE_CPU = {shown(ON_THE_CPU)};
 
 
 FILES = {
+    "values": values,
     "inert": inert,
     "losses": losses,
     "schedules": schedules,

@@ -5,8 +5,8 @@ import type { BuiltArtifacts } from "../wire/protocol.js";
 import { checkForm, type FileOptions } from "./call-arguments.js";
 import { callOf } from "./client.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
-import { checkModel, withModel } from "./load-model.js";
-import type { Source } from "./sources.js";
+import { withModel } from "./load-model.js";
+import { checkSource, type Source } from "./sources.js";
 import { describe } from "../data/given.js";
 import { brief } from "../data/nearest.js";
 import { ModelError } from "../wire/errors.js";
@@ -48,13 +48,13 @@ export async function buildArtifacts(
   config: TrainingConfig,
   given: SessionOptions & FileOptions = {},
 ): Promise<BuiltArtifacts> {
-  checkModel(model);
+  checkSource("model", model);
   const configJson = resolveConfig(config);
   requireLoss(config);
   const options = resolveOptions(given, ["as"]);
   const form = checkForm(given.as);
-  return withModel(model, options, async (client, { file, external, buffers }) => {
-    const built = await client.request(callOf("buildArtifacts", [file, external, configJson, options.json, form], buffers));
+  return withModel(model, options, async (client, { model: loaded, buffers }) => {
+    const built = await client.request(callOf("buildArtifacts", [loaded, configJson, options.json, form], buffers));
     client.leave();
     return built;
   });
@@ -93,7 +93,7 @@ export async function quantize(
   bits: 4 | 8 = 4,
   given: QuantizeOptions & SessionOptions & FileOptions = {},
 ): Promise<Uint8Array | Blob> {
-  checkModel(model);
+  checkSource("model", model);
   if (![4, 8].includes(bits)) {
     throw new ModelError(`bits is ${brief(bits)}; it must be 4 or 8.`);
   }
@@ -103,8 +103,8 @@ export async function quantize(
   if (typeof onlyFrozen !== "boolean") {
     throw new TypeError(`'onlyFrozen' must be true or false, got ${describe(onlyFrozen)}.`);
   }
-  return withModel(model, options, async (client, { file, external, buffers }) => {
-    const call = callOf("quantize", [file, external, bits, onlyFrozen, options.json, form], buffers);
+  return withModel(model, options, async (client, { model: loaded, buffers }) => {
+    const call = callOf("quantize", [loaded, bits, onlyFrozen, options.json, form], buffers);
     const { data } = await client.request(call);
     client.leave();
     return data as Uint8Array | Blob;
@@ -127,7 +127,7 @@ export class GradientGraphBuilder {
    *   `<y>_grad`
    */
   constructor(model: Source, yNodeArgNames: Iterable<string>, xNodeArgNames: Iterable<string>, lossNodeArgName = "") {
-    checkModel(model);
+    checkSource("model", model);
     this.#model = model;
     this.#y = ordered("yNodeArgNames", yNodeArgNames);
     this.#x = ordered("xNodeArgNames", xNodeArgNames);
@@ -143,8 +143,8 @@ export class GradientGraphBuilder {
    */
   async build(sessionOptions?: SessionOptions): Promise<void> {
     const options = resolveOptions(sessionOptions);
-    await withModel(this.#model, options, async (client, { file, external, buffers }) => {
-      const call = callOf("gradientGraph", [file, external, this.#y, this.#x, this.#loss, options.json], buffers);
+    await withModel(this.#model, options, async (client, { model: loaded, buffers }) => {
+      const call = callOf("gradientGraph", [loaded, this.#y, this.#x, this.#loss, options.json], buffers);
       this.#built = (await client.request(call)).data as Uint8Array;
       client.leave();
     });

@@ -3,7 +3,7 @@
 import { badSetting } from "../data/given.js";
 import { nearest } from "../data/nearest.js";
 import { sessionError } from "../wire/messages.js";
-import type { Kind, Settings } from "./settings/kinds.js";
+import type { Kind, Setting, Settings } from "./settings/kinds.js";
 import { isTensor } from "../data/given.js";
 
 export type Fields = Readonly<Record<string, unknown>>;
@@ -41,6 +41,16 @@ export function asFields(what: string, given: unknown): Fields {
   return given as Fields;
 }
 
+/** A name in the spelling of Python. */
+export function snakeCase(name: string): string {
+  return name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+}
+
+/** A setting's name in Python. */
+export function pythonName(name: string, { python }: Setting): string {
+  return python ?? snakeCase(name);
+}
+
 /** The values by Python's names; `undefined` is left out. `others` are settings that were taken before. */
 export function checkFields(
   what: string,
@@ -57,17 +67,18 @@ export function checkFields(
       const known = [...others, ...Object.keys(settings)];
       throw sessionError("UNKNOWN_SETTING", { what, name, nearest: nearest(name, known), names: known.join(", ") });
     }
-    if (value !== undefined && setting.python in resolved) {
+    const python = pythonName(documented as string, setting);
+    if (value !== undefined && python in resolved) {
       throw sessionError("SETTING_TWICE", { what, name: documented, other: setting.otherName });
     }
     if (value !== undefined) {
-      const isNull = value === null && setting.isOptional;
-      resolved[setting.python] = isNull ? null : checkValue(`${path}${name}`, value, setting.kind);
+      const isNull = value === null && setting.isOptional === true;
+      resolved[python] = isNull ? null : checkValue(`${path}${name}`, value, setting.kind);
     }
   }
-  for (const [name, { python, kind, ...others }] of Object.entries(settings)) {
-    if (!("default" in others) && !(python in resolved)) {
-      throw sessionError("MISSING_SETTING", { what, name: `${path}${name}`, expected: kind.expected });
+  for (const [name, setting] of Object.entries(settings)) {
+    if (!("default" in setting) && !(pythonName(name, setting) in resolved)) {
+      throw sessionError("MISSING_SETTING", { what, name: `${path}${name}`, expected: setting.kind.expected });
     }
   }
   return resolved;
@@ -76,7 +87,7 @@ export function checkFields(
 /** Checked values by the page's names, with the defaults of the others. */
 export function withDefaults(checked: Fields, settings: Settings): Fields {
   return Object.fromEntries(
-    Object.entries(settings).map(([name, { python, default: other }]) => [name, checked[python] ?? other]),
+    Object.entries(settings).map(([name, setting]) => [name, checked[pythonName(name, setting)] ?? setting.default]),
   );
 }
 

@@ -11,7 +11,7 @@ import { checkFlag, typeAndShape, type ParameterTypeAndShape } from "./call-valu
 import { Channel } from "./channel.js";
 import { callOf, withWorker, type WorkerClient } from "./client.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
-import { buffersOf, isSource, loadSource, type Loaded, type Source } from "./sources.js";
+import { buffersOf, checkSource, loadSource, type Loaded, type Source } from "./sources.js";
 import { describe, isTensor } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import { copyBytes, packTensor, unpackTensor } from "./tensors.js";
@@ -93,9 +93,7 @@ export class CheckpointState {
    * @throws CheckpointError when it is not a checkpoint, or cannot be fetched
    */
   static async load(source: Source, sessionOptions?: SessionOptions): Promise<CheckpointState> {
-    if (!isSource(source)) {
-      throw new TypeError(`'source' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(source)}.`);
-    }
+    checkSource("source", source);
     const options = resolveOptions(sessionOptions);
     options.integrity.expect(["checkpointState"]);
     const file = await loadSource("checkpointState", source, options);

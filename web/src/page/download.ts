@@ -3,7 +3,7 @@
 import { CheckpointError, FeedError, LimitError, ModelError } from "../wire/errors.js";
 import { messageOf } from "../wire/fetch-file.js";
 import { otherPlatform } from "../wire/platform.js";
-import { concatenate, free, isPieces, PIECE_BYTES, type Pieces } from "../wire/pieces.js";
+import { byteReader, concatenate, free, isPieces, PIECE_BYTES, type Pieces } from "../wire/pieces.js";
 import { findKept, keepFile } from "./file-cache.js";
 import type { LoadTracker } from "./progress.js";
 
@@ -173,7 +173,7 @@ class Received {
 
   /** Read it, and yield the number of bytes whenever some came. */
   async *from(body: ReadableStream<Uint8Array<ArrayBuffer>>): AsyncGenerator<number> {
-    const reader = byteReader(body);
+    const reader = byteReader(() => body);
     if (reader === null) {
       yield* this.#fromChunks(body.getReader());
       return;
@@ -230,15 +230,6 @@ export async function whole(file: Downloaded): Promise<Uint8Array<ArrayBuffer> |
     return keepsBlobs() ? await readable(new Blob([...file])) : concatenate(file);
   } catch {
     return concatenate(file);
-  }
-}
-
-/** A reader into buffers of ours; null where the browser has none for responses. */
-function byteReader(body: ReadableStream<Uint8Array<ArrayBuffer>>): ReadableStreamBYOBReader | null {
-  try {
-    return body.getReader({ mode: "byob" });
-  } catch {
-    return null;
   }
 }
 

@@ -7,7 +7,7 @@ import { openFolder } from "../storage/slots.js";
 import { log } from "../wire/log.js";
 import { free, PIECE_BYTES, sizeOf, type GivenData, type Pieces } from "../wire/pieces.js";
 import type { KnownHashes } from "../wire/protocol.js";
-import { sha256, sha256OfPieces } from "../wire/sha256.js";
+import { hexOf, sha256, sha256OfPieces } from "../wire/sha256.js";
 
 const FOLDER = "trainweb";
 const FOLDERS = [FOLDER, "files"];
@@ -40,9 +40,8 @@ function validatorsOf({ headers }: Response): FileRecord["validators"] {
   return VALIDATORS.map((name) => headers.get(name));
 }
 
-async function hexOf(text: string | Uint8Array): Promise<string> {
-  const hash = await sha256(typeof text === "string" ? new TextEncoder().encode(text) : text);
-  return [...hash].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+async function hashOf(text: string | Uint8Array): Promise<string> {
+  return hexOf(await sha256(typeof text === "string" ? new TextEncoder().encode(text) : text));
 }
 
 /**
@@ -53,7 +52,7 @@ async function hexOf(text: string | Uint8Array): Promise<string> {
  */
 export async function findKept(url: string, response: Response): Promise<Blob | null> {
   let file: File;
-  const name = await hexOf(url);
+  const name = await hashOf(url);
   try {
     file = await (await (await openFolder(FOLDERS)).getFileHandle(name)).getFile();
   } catch (error) {
@@ -79,7 +78,7 @@ async function readKept(file: File, validators: FileRecord["validators"]): Promi
     const data = file.slice(0, record.nbytes);
     for (const [k, hash] of record.hashes.entries()) {
       const piece = new Uint8Array(await data.slice(k * PIECE_BYTES, (k + 1) * PIECE_BYTES).arrayBuffer());
-      if ((await hexOf(piece)) !== hash) {
+      if ((await hashOf(piece)) !== hash) {
         return "damaged";
       }
       free(piece);
@@ -102,14 +101,14 @@ export async function keepFile(url: string, response: Response, pieces: Pieces):
       throw new Error(`its server sends neither ${VALIDATORS.join(" nor ")} (from another origin it must expose one)`);
     }
     const nbytes = sizeOf(pieces);
-    const hashes = await Promise.all(pieces.map(hexOf));
+    const hashes = await Promise.all(pieces.map(hashOf));
     await remember(pieces, hashes);
     const record = new TextEncoder().encode(JSON.stringify({ validators, nbytes, hashes } satisfies FileRecord));
     const length = new DataView(new ArrayBuffer(LENGTH_BYTES));
     length.setUint32(0, record.length, true);
     const folder = await openFolder(FOLDERS);
     await checkRoom(nbytes);
-    const handle = await folder.getFileHandle(await hexOf(url), { create: true });
+    const handle = await folder.getFileHandle(await hashOf(url), { create: true });
     const file = await handle.createWritable();
     try {
       for (const part of [...pieces, record, length.buffer]) {

@@ -2,7 +2,7 @@
 /** `InferenceSession`: runs forward models on the same kernels, such as exports of a training session. */
 
 import { log } from "../wire/log.js";
-import type { InferenceInfo, ModelMetadata, TokenTask, ValueMetadata, Workspace } from "../wire/protocol.js";
+import type { InferenceInfo, ModelMetadata, TokenTask, ValueMetadata } from "../wire/protocol.js";
 import { modelMetadata } from "./call-values.js";
 import { frozen } from "./exposed.js";
 import {
@@ -21,9 +21,8 @@ import { withModel } from "./load-model.js";
 import { UnsupportedError } from "../wire/errors.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import type { RunOptions } from "./run-options.js";
-import { SharedFeeds, signatureOf } from "./shared-feeds.js";
 import type { Source } from "./sources.js";
-import { describeFetch, ownBytes, packFeeds, SpareBuffers, unpackResults } from "./tensors.js";
+import { StepSender } from "./step-sender.js";
 
 const KEY = Symbol("InferenceSession");
 
@@ -34,9 +33,7 @@ export class InferenceSession {
   readonly #severity: RunOptions["logSeverityLevel"];
   readonly #client: WorkerClient;
   readonly #channel: Channel;
-  readonly #spare = new SpareBuffers();
-  /** Null if the page shares no memory with the kernels. */
-  readonly #shared: SharedFeeds | null;
+  readonly #steps: StepSender;
   /** Milliseconds of the runs since `startProfiling`. */
   #runs: number[] | null = null;
 
@@ -49,7 +46,7 @@ export class InferenceSession {
     this.#client = client;
     this.#channel = new Channel(client, "releaseInference", info.handle);
     this.#channel.endWith(this);
-    this.#shared = client.memory === null ? null : new SharedFeeds(client.memory);
+    this.#steps = new StepSender(client, this.#channel, info);
   }
 
   /**
@@ -81,8 +78,8 @@ export class InferenceSession {
     if (resolved.checksNumerics) {
       throw new UnsupportedError("debug.checkNumerics is for steps of a TrainingSession; eval steps are checked.");
     }
-    return withModel(source, resolved, async (client, { file, external, buffers }) => {
-      const info = await client.request(callOf("createInference", [file, external, resolved.json], buffers));
+    return withModel(source, resolved, async (client, { model: loaded, buffers }) => {
+      const info = await client.request(callOf("createInference", [loaded, resolved.json], buffers));
       return new InferenceSession(KEY, client, info, resolved.severity);
     });
   }
@@ -152,11 +149,9 @@ export class InferenceSession {
     if ("adapter" in options) {
       throw new TypeError("'adapter' is for TrainingSession.generate: an inference session has no adapters.");
     }
-    const next = async (task: TokenTask): Promise<number> => {
+    const next = (task: TokenTask): Promise<number> => {
       this.#client.wakeThreads();
-      const call = this.#channel.post(null, () => callOf("nextToken", [this.#info.handle, task]));
-      const answer: Promise<{ value: number; workspace?: Workspace }> = call.then((value) => ({ value }));
-      return (await (this.#shared?.follow(answer) ?? answer)).value;
+      return this.#steps.follow(this.#channel.post(null, () => callOf("nextToken", [this.#info.handle, task])));
     };
     return generate(this.outputNames, next, prompt, options);
   }
@@ -191,24 +186,11 @@ export class InferenceSession {
     return results;
   }
 
-  async #run(args: RunArguments): Promise<ReturnType> {
+  #run(args: RunArguments): Promise<ReturnType> {
     const { handle, inputNames } = this.#info;
-    const wanted = [...args.fetches].map(([name, target]) => describeFetch(name, target));
-    this.#client.wakeThreads();
-    const shared = this.#shared;
-    const travel = shared === null || this.#info.valuesDecide;
-    const signature = travel ? null : signatureOf("inference", inputNames, args.feeds);
-    const { signal } = args.options;
-    // Feeds of a run that waits may not lie where the one before it runs.
-    const writer = signal === undefined ? shared?.writer(signature) : undefined;
-    const take = args.options.transfer ? ownBytes : (writer ?? this.#spare.copy);
-    const packed = packFeeds(inputNames, args.feeds, take);
-    const answer = this.#channel.step(signal, packed, ({ feeds, buffers }, mayStop) => {
-      return callOf("runInference", [handle, feeds, wanted, mayStop], buffers);
-    });
-    const { results, buffers } = await (shared === null ? answer : shared.follow(answer, signature));
-    this.#spare.keep(buffers);
-    return unpackResults(results, args.fetches);
+    return this.#steps.run("inference", inputNames, args, (feeds, fetches, mayStop, buffers) =>
+      callOf("runInference", [handle, feeds, fetches, mayStop], buffers),
+    );
   }
 
   /** Free the session after the calls already made. You may repeat the call. */

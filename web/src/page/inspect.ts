@@ -3,9 +3,9 @@
 import type { ModelReport } from "../wire/report.js";
 import { modelMetadata } from "./call-values.js";
 import { callOf } from "./client.js";
-import { checkModel, withModel } from "./load-model.js";
+import { withModel } from "./load-model.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
-import type { Source } from "./sources.js";
+import { checkSource, type Source } from "./sources.js";
 import { resolveConfig, type TrainingConfig } from "./training-config.js";
 
 /** The training configuration to check, and sizes of symbolic dims. The default of a size is the least that fits. */
@@ -26,12 +26,12 @@ export async function inspectModel(
   config: InspectConfig = {},
   sessionOptions?: SessionOptions,
 ): Promise<ModelReport> {
-  checkModel(model);
+  checkSource("model", model);
   const configJson = resolveConfig(config, ["dims"]);
   const { dims = {} } = config;
   const options = resolveOptions(sessionOptions);
-  return withModel(model, options, async (client, { file, external, buffers }) => {
-    const call = callOf("inspectModel", [file, external, configJson, JSON.stringify(dims)], buffers);
+  return withModel(model, options, async (client, { model: loaded, buffers }) => {
+    const call = callOf("inspectModel", [loaded, configJson, JSON.stringify(dims)], buffers);
     const report = await client.request(call);
     client.leave();
     const { modelMetadata: about } = report;

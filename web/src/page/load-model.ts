@@ -1,28 +1,19 @@
 /** The first steps of every call that takes a forward model: load it with its external data, and start the worker. */
 
-import { describe } from "../data/given.js";
 import type { GivenData } from "../wire/pieces.js";
-import type { ExternalFile } from "../wire/protocol.js";
+import type { GivenModel } from "../wire/protocol.js";
 import { withWorker, type WorkerClient } from "./client.js";
 import type { ResolvedOptions } from "./options.js";
-import { buffersOf, isSource, loadExternalData, loadSource, type ExternalSource, type Source } from "./sources.js";
+import { buffersOf, loadExternalData, loadSource, type ExternalSource, type Source } from "./sources.js";
 
-/** A model and its external data, and the buffers that go over to the worker with them. */
+/** A model, and the buffers that go over to the worker with it. */
 export interface LoadedModel {
-  readonly file: GivenData;
-  readonly external: readonly ExternalFile[];
+  readonly model: GivenModel;
   readonly buffers: ArrayBuffer[];
 }
 
 /** Finds the files that a graph needs besides those of the options. */
 export type Beside = (graph: GivenData) => Promise<readonly ExternalSource[]>;
-
-/** @throws TypeError unless `model` is something that can be loaded */
-export function checkModel(model: unknown): asserts model is Source {
-  if (!isSource(model)) {
-    throw new TypeError(`'model' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(model)}.`);
-  }
-}
 
 /**
  * Open something of a model in the worker, once the model, the worker and Python are ready.
@@ -55,6 +46,6 @@ export function withModel<T>(
     if (!mayBeCached) {
       options.progress.compiles();
     }
-    return open(client, { file, external, buffers: buffersOf(file, ...external.map(({ data }) => data)) });
+    return open(client, { model: { file, external }, buffers: buffersOf(file, ...external.map(({ data }) => data)) });
   });
 }

@@ -5,10 +5,10 @@ import { CheckpointState } from "./checkpoint-state.js";
 import { callOf, type WorkerClient } from "./client.js";
 import { whole } from "./download.js";
 import { knownHashes } from "./file-cache.js";
-import { checkModel, withModel, type Beside } from "./load-model.js";
+import { withModel, type Beside } from "./load-model.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import type { SessionFiles } from "./session-files.js";
-import { buffersOf, loadSource, type Source } from "./sources.js";
+import { buffersOf, checkSource, loadSource, type Source } from "./sources.js";
 import { requireLoss, resolveConfig, takeRate, withOptimizer, type TrainingConfig } from "./training-config.js";
 
 /** Makes a session of what the worker opened. */
@@ -60,7 +60,7 @@ export async function openModel<Session extends { setLearningRate(rate: number):
   open: Open<Session>,
   beside?: Beside,
 ): Promise<Session> {
-  checkModel(model);
+  checkSource("model", model);
   const [artifacts, rate] = takeRate(withOptimizer(config));
   const configJson = resolveConfig(artifacts);
   requireLoss(config);
@@ -68,9 +68,9 @@ export async function openModel<Session extends { setLearningRate(rate: number):
   const session = await withModel(
     model,
     options,
-    async (client, { file, external, buffers }) => {
-      const hashes = options.cache ? knownHashes([file, ...external.map(({ data }) => data)]) : null;
-      const call = callOf("createFromModel", [file, external, configJson, options.json, hashes], buffers);
+    async (client, { model: loaded, buffers }) => {
+      const hashes = options.cache ? knownHashes([loaded.file, ...loaded.external.map(({ data }) => data)]) : null;
+      const call = callOf("createFromModel", [loaded, configJson, options.json, hashes], buffers);
       return open(client, await client.request(call), options);
     },
     options.cache,

@@ -7,6 +7,7 @@ import { sessionError } from "../wire/messages.js";
 import type { SessionLimits, WorkerSettings } from "../wire/protocol.js";
 import { MAX_THREADS } from "../engine/layout.js";
 import { locateFiles } from "./assets.js";
+import { snakeCase } from "./check-settings.js";
 import { env, kernelsPrefix, resolveThreads } from "./env.js";
 import { entriesOf, warnWithoutEffect } from "./inert.js";
 import { checkIntegrity, type FileName, type Integrity } from "./integrity.js";
@@ -387,11 +388,6 @@ export function checkSeverity(severity: unknown, verbosity: unknown): void {
 }
 
 /** Own keys in the spelling of Python. */
-export function toSnakeCase(object: object): Record<string, unknown> {
-  return Object.fromEntries(
-    Object.entries(object).map(([key, value]) => [
-      key.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
-      value as unknown,
-    ]),
-  );
+function toSnakeCase(object: object): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(object).map(([key, value]) => [snakeCase(key), value as unknown]));
 }

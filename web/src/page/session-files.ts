@@ -3,7 +3,7 @@
 import { describe } from "../data/given.js";
 import { checkKnown } from "../data/nearest.js";
 import { CheckpointState } from "./checkpoint-state.js";
-import { isSource, type Source } from "./sources.js";
+import { checkSource, isSource, type Source } from "./sources.js";
 
 /** The files of artifacts by one name each. */
 export interface SessionFiles {
@@ -39,10 +39,8 @@ export function checkTrainingOptions(options: unknown): SessionFiles | { readonl
     if (!source) {
       throw new TypeError(`'trainingOptions.${name}' is required: a URL, Uint8Array, ArrayBuffer or Blob.`);
     }
-    if (!isSource(source) && !(name === "checkpoint" && source instanceof CheckpointState)) {
-      throw new TypeError(
-        `'trainingOptions.${name}' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(source)}.`,
-      );
+    if (!(name === "checkpoint" && source instanceof CheckpointState)) {
+      checkSource(`trainingOptions.${name}`, source);
     }
   }
   const { checkpoint, ...models } = files;

@@ -60,12 +60,12 @@ import type {
 } from "./session-types.js";
 import { SessionCaller } from "./session-caller.js";
 import { SessionMethods, type MethodsByHand } from "./session-methods.js";
-import { SharedFeeds, signatureOf } from "./shared-feeds.js";
+import { StepSender } from "./step-sender.js";
 import { openArtifacts, openBundle, openModel } from "./open-session.js";
 import type { Source } from "./sources.js";
 import { describe, isTensor } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
-import { copiedInto, copyBytes, describeFetch, ownBytes, packFeeds, packTensor, SpareBuffers, unpackResults, unpackTensor } from "./tensors.js";
+import { copiedInto, copyBytes, packFeeds, packTensor, unpackTensor } from "./tensors.js";
 import type { TrainingConfig } from "./training-config.js";
 
 type OpenOptions = Pick<ResolvedOptions, "hasBudget" | "severity" | "checksNumerics">;
@@ -79,9 +79,7 @@ export class TrainingSession extends SessionMethods {
   readonly #client: WorkerClient;
   readonly #channel: Channel;
   readonly #calls: SessionCaller;
-  readonly #spare = new SpareBuffers();
-  /** Null if the page shares no memory with the kernels. */
-  readonly #shared: SharedFeeds | null;
+  readonly #steps: StepSender;
   /** Steps that use no workspace. */
   readonly #apart = new Set<StepKind>();
   /** The optimizer step before; null until the first has succeeded. */
@@ -112,7 +110,7 @@ export class TrainingSession extends SessionMethods {
     this.#client = client;
     this.#channel = channel;
     this.#calls = calls;
-    this.#shared = client.memory === null ? null : new SharedFeeds(client.memory);
+    this.#steps = new StepSender(client, channel, info);
   }
 
   /** @internal */
@@ -236,7 +234,13 @@ export class TrainingSession extends SessionMethods {
   ): Promise<ReturnType> {
     this.#channel.check();
     const [names, args] = this.#parse("train", feeds, arg1, arg2);
-    return tagged("train step", args.options, this.#severity, () => this.#run("train", names, args));
+    const results = await tagged("train step", args.options, this.#severity, () => this.#run("train", names, args));
+    if (this.#hasCost) {
+      this.#hasCost = false;
+      // A session that is released meanwhile has nothing to tell.
+      this.memory().then(logCost, () => {});
+    }
+    return results;
   }
 
   /**
@@ -355,7 +359,7 @@ export class TrainingSession extends SessionMethods {
    * @throws FeedError as `runTrainStep`; `step` of the error is the position of the batch. Earlier batches are trained
    */
   async runTrainSteps(batches: readonly FeedsType[]): Promise<Float32Array> {
-    return runTrainSteps(this.#fitHost(this.#fit), batches, this.#spare);
+    return runTrainSteps(this.#fitHost(this.#fit), batches, this.#steps.spare);
   }
 
   /**
@@ -387,13 +391,11 @@ export class TrainingSession extends SessionMethods {
           return Promise.reject(sessionError("FIT_RUNNING", {}));
         }
         this.#client.wakeThreads();
-        const answer = this.#channel.post(null, make).then((value) => ({ value }));
-        return this.#follow(answer).then(({ value }) => value);
+        return this.#steps.follow(this.#channel.post(null, make));
       },
       run: (call) => {
         this.#client.wakeThreads();
-        const answer = this.#client.request(call).then((value) => ({ value }));
-        return this.#follow(answer).then(({ value }) => value);
+        return this.#steps.follow(this.#client.request(call));
       },
     };
   }
@@ -544,7 +546,7 @@ export class TrainingSession extends SessionMethods {
     const answer = this.#channel.post(packed, ({ feeds, buffers }) => {
       return callOf("profile", [handle, kind, feeds, runs], buffers);
     });
-    return new Profile(await this.#follow<WireProfile>(answer));
+    return new Profile(await this.#steps.follow<WireProfile>(answer));
   }
 
   /**
@@ -565,8 +567,7 @@ export class TrainingSession extends SessionMethods {
     if (typeof shapes !== "object" || shapes === null) {
       throw new TypeError(`'shapes' must be an object of input names and dims, got ${describe(shapes)}.`);
     }
-    const answer = this.#channel.post(null, () => this.#calls.callOf("prepare", [shapes]));
-    await this.#follow(answer.then((value) => ({ value })));
+    await this.#steps.follow(this.#channel.post(null, () => this.#calls.callOf("prepare", [shapes])));
   }
 
   /**
@@ -615,7 +616,7 @@ export class TrainingSession extends SessionMethods {
       const buffers = all.flatMap(({ buffers }) => buffers);
       return this.#calls.callOf("deadUnits", [all.map(({ feeds }) => feeds)], buffers);
     });
-    return (await this.#follow(answer.then((value) => ({ value })))).value as readonly DeadUnits[];
+    return (await this.#steps.follow(answer)) as readonly DeadUnits[];
   }
 
   /**
@@ -735,44 +736,17 @@ export class TrainingSession extends SessionMethods {
     const answer = this.#channel.step(signal, null, (_, mayStop) =>
       callOf("step", [handle, kind, [], [], mayStop, false]),
     );
-    const { workspace } = await (this.#apart.has(kind) ? answer : this.#follow(answer));
+    const { workspace } = await (this.#apart.has(kind) ? answer : this.#steps.follow(answer));
     if (workspace.nbytes === 0) {
       this.#apart.add(kind);
     }
   }
 
-  /** Let no feed be written in place while a call is under way that may use the workspace or move it. */
-  #follow<T extends object>(answer: Promise<T>): Promise<T> {
-    return this.#shared === null ? answer : this.#shared.follow(answer);
-  }
-
-  async #run(
-    kind: StepKind,
-    inputNames: readonly string[],
-    { feeds, fetches, options }: RunArguments,
-  ): Promise<ReturnType> {
-    const wanted = [...fetches].map(([name, target]) => describeFetch(name, target));
-    this.#client.wakeThreads();
-    const shared = this.#shared;
-    const travel = shared === null || this.#info.valuesDecide;
-    const signature = travel ? null : signatureOf(kind, inputNames, feeds);
-    const { signal, ema = false } = options;
-    // Feeds of a step that waits may not lie where the one before it runs.
-    const writer = signal === undefined ? shared?.writer(signature) : undefined;
-    const take = options.transfer ? ownBytes : (writer ?? this.#spare.copy);
-    const packed = packFeeds(inputNames, feeds, take);
-    const { handle } = this.#info;
-    const answer = this.#channel.step(signal, packed, ({ feeds, buffers }, mayStop) => {
-      return callOf("step", [handle, kind, feeds, wanted, mayStop, ema], buffers);
-    });
-    const { results, buffers } = await (shared === null ? answer : shared.follow(answer, signature));
-    if (this.#hasCost && kind === "train") {
-      this.#hasCost = false;
-      // A session that is released meanwhile has nothing to tell.
-      this.memory().then(logCost, () => {});
-    }
-    this.#spare.keep(buffers);
-    return unpackResults(results, fetches);
+  #run(kind: "train" | "eval", inputNames: readonly string[], args: RunArguments): Promise<ReturnType> {
+    const { ema = false } = args.options;
+    return this.#steps.run(kind, inputNames, args, (feeds, fetches, mayStop, buffers) =>
+      callOf("step", [this.#info.handle, kind, feeds, fetches, mayStop, ema], buffers),
+    );
   }
 }
 

@@ -58,12 +58,12 @@ export class SharedFeeds {
    *
    * @param signature - of the feeds that it ran with; the answer has their places
    */
-  async follow<T extends { readonly workspace?: Workspace }>(answer: Promise<T>, signature: string | null = null): Promise<T> {
+  async follow<T>(answer: Promise<T>, signature: string | null = null): Promise<T> {
     this.#users++;
     let workspace: Workspace | undefined;
     try {
       const settled = await answer;
-      workspace = settled.workspace;
+      workspace = (settled as { readonly workspace?: Workspace } | null)?.workspace;
       return settled;
     } finally {
       this.#users--;

@@ -37,6 +37,13 @@ export function isSource(value: unknown): value is Source {
   );
 }
 
+/** @throws TypeError for a value that `loadSource` cannot read */
+export function checkSource(name: string, value: unknown): asserts value is Source {
+  if (!isSource(value)) {
+    throw new TypeError(`'${name}' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(value)}.`);
+  }
+}
+
 /**
  * Load the bytes of a source into new buffers. A large Blob stays as it is. Bytes are copied at the time of the call.
  *
@@ -82,12 +89,8 @@ function readSource(
   if (source instanceof Blob) {
     return readBlob(what, source);
   }
-  if (isSource(source)) {
-    return Promise.resolve(copyBytes(new Uint8Array(source)));
-  }
-  throw new TypeError(
-    `'${what}' must be a URL, Uint8Array, ArrayBuffer or Blob, got ${describe(source)}.`,
-  );
+  checkSource(what, source);
+  return Promise.resolve(copyBytes(new Uint8Array(source)));
 }
 
 /** A file of external data or of weights. */

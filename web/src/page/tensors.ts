@@ -5,6 +5,7 @@ import { Tensor } from "onnxruntime-common";
 import { describe, isTensor } from "../data/given.js";
 import { BufferSizeError, FeedError, TrainwebError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
+import { concatenate } from "../wire/pieces.js";
 import type { Feed, Fetch, InputDeclaration, NamedTensor, PlacedBytes, WireDtype, WireTensor } from "../wire/protocol.js";
 
 /** Data of a tensor. */
@@ -302,12 +303,7 @@ export function joined(name: string, parts: readonly NamedTensor[]): NamedTensor
     const shapes = [...new Set(parts.map(({ dims }) => `[${dims.join(", ")}]`))].sort().join(", ");
     throw sessionError("UNLIKE_OUTPUTS", { name, shapes });
   }
-  const data = new Uint8Array(parts.reduce((sum, part) => sum + part.data.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    data.set(part.data, at);
-    at += part.data.length;
-  }
+  const data = concatenate(parts.map((part) => part.data));
   const rows = parts.reduce((sum, { dims }) => sum + (dims[0] as number), 0);
   return { ...one, dims: [rows, ...one.dims.slice(1)], data };
 }

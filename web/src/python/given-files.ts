@@ -3,7 +3,7 @@
  * session starts from goes right into the kernels' memory. A Blob takes none of this worker's memory.
  */
 
-import { concatenate, free, isPieces, partsOf, PIECE_BYTES, sizeOf, type GivenData } from "../wire/pieces.js";
+import { byteReader, concatenate, free, isPieces, partsOf, PIECE_BYTES, sizeOf, type GivenData } from "../wire/pieces.js";
 import type { FileData } from "../wire/values.js";
 
 /** Bytes from which on a file that is kept is kept as a Blob, */
@@ -187,7 +187,7 @@ export async function streamBlob(
   nbytes: number,
   write: (start: number, data: Uint8Array) => void,
 ): Promise<void> {
-  const reader = byteReader(blob);
+  const reader = byteReader(() => blob.stream());
   if (reader === null) {
     let at = 0;
     readChunks(blob, (data) => {
@@ -206,15 +206,6 @@ export async function streamBlob(
     write(start, value);
     start += value.length;
     buffer = value.buffer;
-  }
-}
-
-/** A reader into buffers of one's own; null in browsers whose Blobs have none. */
-function byteReader(blob: Blob): ReadableStreamBYOBReader | null {
-  try {
-    return blob.stream().getReader({ mode: "byob" });
-  } catch {
-    return null;
   }
 }
 

@@ -19,12 +19,10 @@ export class TrainwebConfusion extends FitPanel {
   /** Attributes that it follows. */
   static readonly observedAttributes = ["labels"];
 
-  readonly #figure = make("figure");
   #values: readonly (readonly number[])[] = [];
 
   constructor() {
     super(css);
-    this.root.append(this.#figure);
   }
 
   /** Counts: `values[true class][predicted class]`. */
@@ -53,7 +51,7 @@ export class TrainwebConfusion extends FitPanel {
   /** @internal */
   protected override render(): void {
     if (this.#values.length === 0) {
-      this.#figure.replaceChildren(make("p", { className: "empty", textContent: "The matrix appears here after the first epoch." }));
+      this.figure.replaceChildren(make("p", { className: "empty", textContent: "The matrix appears here after the first epoch." }));
       return;
     }
     const given = this.getAttribute("labels")?.split(",").map((label) => label.trim());
@@ -65,7 +63,7 @@ export class TrainwebConfusion extends FitPanel {
     const total = this.#values.flat().reduce((sum, count) => sum + count, 0);
     const right = this.#values.reduce((sum, counts, k) => sum + (counts[k] ?? 0), 0);
     const caption = make("figcaption", { textContent: `${right} of ${total} right` });
-    this.#figure.replaceChildren(make("div", { className: "scroll", tabIndex: 0 }, table), caption);
+    this.figure.replaceChildren(make("div", { className: "scroll", tabIndex: 0 }, table), caption);
   }
 }
 

@@ -62,18 +62,15 @@ export class TrainwebCurves extends FitPanel {
   /** Attributes that it follows. */
   static readonly observedAttributes = ["log", "metrics", "validation"];
 
-  readonly #figure = make("figure");
   #progress: [number, number][] = [];
   /** Of a stream's first epoch, which has no known length before it is over. */
   #unplaced: ProgressEvent[] = [];
   #recent = new RecentMean();
   #epochs: EpochEvent[] = [];
   #plots: Plot[] = [];
-  #sizes: ResizeObserver | null = null;
 
   constructor() {
     super(plotStyles + css);
-    this.root.append(this.#figure);
   }
 
   /** Remove all curves. */
@@ -103,19 +100,6 @@ export class TrainwebCurves extends FitPanel {
     this.update();
   }
 
-  /** Called by the browser: it is in a page. */
-  override connectedCallback(): void {
-    super.connectedCallback();
-    this.#sizes = new ResizeObserver(() => this.#resize());
-    this.#sizes.observe(this);
-  }
-
-  /** Called by the browser when the element leaves the page. */
-  override disconnectedCallback(): void {
-    super.disconnectedCallback();
-    this.#sizes?.disconnect();
-  }
-
   #addProgress(event: ProgressEvent): void {
     const length = event.steps ?? this.#epochs.at(-1)?.steps;
     if (length === undefined) {
@@ -141,13 +125,13 @@ export class TrainwebCurves extends FitPanel {
     const groups = [this.#lossCurves(), ...this.#metricCurves()].filter((curves) => curves.length > 0);
     if (groups.length === 0) {
       this.#plots = [];
-      this.#figure.replaceChildren(make("p", { className: "plot empty", textContent: "The curves appear here with the first steps." }));
+      this.figure.replaceChildren(make("p", { className: "plot empty", textContent: "The curves appear here with the first steps." }));
       return;
     }
     const boxes = groups.map(() => make("div", { className: "plot" }));
     const plots = make("div", { className: "plots" });
     groups.forEach((curves, k) => plots.append(make("div", {}, boxes[k] as HTMLElement, this.#legend(curves))));
-    this.#figure.replaceChildren(plots, make("figcaption", { textContent: this.#summary() }));
+    this.figure.replaceChildren(plots, make("figcaption", { textContent: this.#summary() }));
     this.#plots = groups.map((curves, k) => {
       const box = boxes[k] as HTMLElement;
       const isLogarithmic = k === 0 && this.hasAttribute("log");
@@ -235,7 +219,8 @@ export class TrainwebCurves extends FitPanel {
     return `${epochs}, the last in ${duration(last.seconds)}; the training loss is the mean of the last steps`;
   }
 
-  #resize(): void {
+  /** @internal */
+  protected override resized(): void {
     for (const { box, chart } of this.#plots) {
       if (box.clientWidth !== chart.width) {
         chart.setSize({ width: box.clientWidth, height: box.clientHeight });

@@ -78,13 +78,11 @@ export class TrainwebHistogram extends FitPanel {
   /** Attributes that it follows. */
   static readonly observedAttributes = ["bins", "label"];
 
-  readonly #figure = make("figure");
   #values: ArrayLike<number> = [];
   #source: (() => Promise<void>) | null = null;
 
   constructor() {
     super(css);
-    this.root.append(this.#figure);
   }
 
   /** What is shown. */
@@ -142,7 +140,7 @@ export class TrainwebHistogram extends FitPanel {
       (found.notFinite > 0 ? `, ${found.notFinite} NaN or infinite` : "");
     const ends = make("div", { className: "ends" }, make("span", { textContent: written(found.lowest) }));
     ends.append(make("span", { textContent: written(found.highest) }));
-    this.#figure.replaceChildren(drawing(found.counts, text), ends, make("figcaption", { textContent: text }));
+    this.figure.replaceChildren(drawing(found.counts, text), ends, make("figcaption", { textContent: text }));
   }
 }
 

@@ -21,13 +21,11 @@ export interface ImageItem {
 
 /** `<trainweb-images>`: a grid of images with marks on the misclassified ones. */
 export class TrainwebImages extends Panel {
-  readonly #figure = make("figure");
   #items: readonly ImageItem[] = [];
 
   constructor() {
     super(css);
-    this.root.append(this.#figure);
-    this.#figure.replaceChildren(make("p", { className: "empty", textContent: "The images appear here." }));
+    this.figure.replaceChildren(make("p", { className: "empty", textContent: "The images appear here." }));
   }
 
   /** What is shown. */
@@ -44,7 +42,7 @@ export class TrainwebImages extends Panel {
     const drawn = items.map(itemOf);
     this.#items = items;
     const none = make("p", { className: "empty", textContent: "There are no such images." });
-    this.#figure.replaceChildren(drawn.length > 0 ? make("ul", {}, ...drawn) : none);
+    this.figure.replaceChildren(drawn.length > 0 ? make("ul", {}, ...drawn) : none);
   }
 
   /** @internal */

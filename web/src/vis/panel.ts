@@ -20,18 +20,21 @@ const LABEL_SIZE = 20;
 /** An element that draws. */
 export abstract class Panel extends Base {
   /** @internal */
-  protected readonly root: ShadowRoot;
+  protected readonly figure = make("figure");
+  readonly #root: ShadowRoot;
   #darkness: MediaQueryList | null = null;
+  #sizes: ResizeObserver | null = null;
   readonly #redraw = (): void => this.render();
   #frame: number | null = null;
 
   /** @internal */
   protected constructor(css: string) {
     super();
-    this.root = this.attachShadow({ mode: "open" });
+    this.#root = this.attachShadow({ mode: "open" });
     const sheet = new CSSStyleSheet();
     sheet.replaceSync(styles + css);
-    this.root.adoptedStyleSheets = [sheet];
+    this.#root.adoptedStyleSheets = [sheet];
+    this.#root.append(this.figure);
   }
 
   /** Called by the browser: it is in a page. */
@@ -39,11 +42,14 @@ export abstract class Panel extends Base {
     this.#darkness = matchMedia("(prefers-color-scheme: dark)");
     this.#darkness.addEventListener("change", this.#redraw);
     this.render();
+    this.#sizes = new ResizeObserver(() => this.resized());
+    this.#sizes.observe(this);
   }
 
   /** Called by the browser when the element leaves the page. */
   disconnectedCallback(): void {
     this.#darkness?.removeEventListener("change", this.#redraw);
+    this.#sizes?.disconnect();
   }
 
   /** Called by the browser: an attribute has another value. */
@@ -64,11 +70,14 @@ export abstract class Panel extends Base {
   /** @internal */
   protected abstract render(): void;
 
+  /** @internal Its size in the page has changed. */
+  protected resized(): void {}
+
   /** @internal A colour as a canvas takes it, of the theme of the moment. */
   protected colour(name: ColourName): string {
     const probe = document.createElement("span");
     probe.style.color = `var(--own-${name})`;
-    this.root.append(probe);
+    this.#root.append(probe);
     const { color } = getComputedStyle(probe);
     probe.remove();
     return color;

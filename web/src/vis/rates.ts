@@ -13,14 +13,11 @@ const MARK_WIDTH = 2;
 
 /** `<trainweb-rates>`: the losses of `findLearningRate` by learning rate, with a line at the suggestion. */
 export class TrainwebRates extends Panel {
-  readonly #figure = make("figure");
   #found: Pick<LearningRates, "rates" | "losses" | "suggestion"> | null = null;
   #chart: uPlot | null = null;
-  #sizes: ResizeObserver | null = null;
 
   constructor() {
     super(plotStyles + css);
-    this.root.append(this.#figure);
   }
 
   /**
@@ -38,31 +35,18 @@ export class TrainwebRates extends Panel {
     this.update();
   }
 
-  /** Called by the browser: it is in a page. */
-  override connectedCallback(): void {
-    super.connectedCallback();
-    this.#sizes = new ResizeObserver(() => this.#resize());
-    this.#sizes.observe(this);
-  }
-
-  /** Called by the browser when the element leaves the page. */
-  override disconnectedCallback(): void {
-    super.disconnectedCallback();
-    this.#sizes?.disconnect();
-  }
-
   /** @internal */
   protected override render(): void {
     this.#chart?.destroy();
     this.#chart = null;
     if (this.#found === null || this.#found.rates.length === 0) {
-      this.#figure.replaceChildren(make("p", { className: "plot empty", textContent: "The losses by learning rate appear here." }));
+      this.figure.replaceChildren(make("p", { className: "plot empty", textContent: "The losses by learning rate appear here." }));
       return;
     }
     const { rates, losses, suggestion } = this.#found;
     const box = make("div", { className: "plot" });
     const words = suggestion === null ? "no suggestion: the loss falls at no rate" : `suggested learning rate ${shortly(suggestion)}`;
-    this.#figure.replaceChildren(box, make("figcaption", { textContent: words }));
+    this.figure.replaceChildren(box, make("figcaption", { textContent: words }));
     this.#chart = new uPlot(this.#options(box, suggestion), [[...rates], [...losses]], box);
   }
 
@@ -87,8 +71,9 @@ export class TrainwebRates extends Panel {
     };
   }
 
-  #resize(): void {
-    const box = this.#figure.querySelector(".plot");
+  /** @internal */
+  protected override resized(): void {
+    const box = this.figure.querySelector(".plot");
     if (this.#chart !== null && box !== null && box.clientWidth !== this.#chart.width) {
       this.#chart.setSize({ width: box.clientWidth, height: box.clientHeight });
     }

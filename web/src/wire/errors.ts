@@ -36,9 +36,6 @@ export function shortened(text: string, { head, tail } = LONGEST): string {
 
 /** Base class of all errors raised by trainweb. */
 export class TrainwebError extends Error {
-  /** The name of the class. */
-  override name = "TrainwebError";
-
   /** @param message - a text; the middle of a very long one is left out */
   constructor(message = "", options?: ErrorOptions) {
     super(shortened(message), options);
@@ -51,15 +48,10 @@ export class TrainwebError extends Error {
 }
 
 /** A model is malformed: not ONNX, truncated, inconsistent shapes, a name that nothing defines. */
-export class ModelError extends TrainwebError {
-  /** The name of the class. */
-  override name = "ModelError";
-}
+export class ModelError extends TrainwebError {}
 
 /** The model is valid but uses something trainweb does not do. */
 export class UnsupportedError extends TrainwebError {
-  /** The name of the class. */
-  override name = "UnsupportedError";
   /** Operator type, e.g. "Einsum". */
   readonly op?: string | null;
   /** Operator domain; "" is ai.onnx. */
@@ -72,8 +64,6 @@ export class UnsupportedError extends TrainwebError {
 
 /** An operator on the path from the loss to a parameter has no gradient. */
 export class GradientError extends TrainwebError {
-  /** The name of the class. */
-  override name = "GradientError";
   /** Operator type, e.g. "Einsum". */
   readonly op?: string | null;
   /** Name of the node. */
@@ -83,15 +73,10 @@ export class GradientError extends TrainwebError {
 }
 
 /** A checkpoint is corrupt, of an unknown version, nominal, or does not fit the model. */
-export class CheckpointError extends TrainwebError {
-  /** The name of the class. */
-  override name = "CheckpointError";
-}
+export class CheckpointError extends TrainwebError {}
 
 /** A feed is missing, unknown, or has the wrong type, dims or values. */
 export class FeedError extends TrainwebError {
-  /** The name of the class. */
-  override name = "FeedError";
   /** A label or index that is out of range. */
   readonly value?: number;
   /** Its position among the values of the batch, from 0. */
@@ -107,33 +92,19 @@ export class FeedError extends TrainwebError {
 }
 
 /** A parameter buffer has the wrong number of elements or bytes. */
-export class BufferSizeError extends TrainwebError {
-  /** The name of the class. */
-  override name = "BufferSizeError";
-}
+export class BufferSizeError extends TrainwebError {}
 
 /** The session lacks what a call needs (eval model, optimizer model, scheduler), or its state is in use. */
-export class SessionError extends TrainwebError {
-  /** The name of the class. */
-  override name = "SessionError";
-}
+export class SessionError extends TrainwebError {}
 
 /** The session was released. */
-export class ReleasedError extends TrainwebError {
-  /** The name of the class. */
-  override name = "ReleasedError";
-}
+export class ReleasedError extends TrainwebError {}
 
 /** The model or a request is larger than the configured limits. */
-export class LimitError extends TrainwebError {
-  /** The name of the class. */
-  override name = "LimitError";
-}
+export class LimitError extends TrainwebError {}
 
 /** A checkpoint could not be stored: there is no room, no storage, or another tab or process has it. */
 export class StorageError extends TrainwebError {
-  /** The name of the class. */
-  override name = "StorageError";
   /** Bytes of the checkpoint. */
   readonly needed?: number | null;
   /** Bytes that the origin keeps, if the browser reports them. */
@@ -143,10 +114,7 @@ export class StorageError extends TrainwebError {
 }
 
 /** The kernel engine or its worker failed: out of memory, a trap, a file that is missing. */
-export class EngineError extends TrainwebError {
-  /** The name of the class. */
-  override name = "EngineError";
-}
+export class EngineError extends TrainwebError {}
 
 /** The range of values in a tensor. */
 export interface TensorRange {
@@ -166,8 +134,6 @@ export interface TensorRange {
 
 /** A step made a NaN or an infinity, in a session with `debug: { checkNumerics: true }`, which is as before it. */
 export class NumericsError extends TrainwebError {
-  /** The name of the class. */
-  override name = "NumericsError";
   /** The node that made the first, as other errors name it. */
   readonly node?: string;
   /** Its operator, e.g. "Log". */
@@ -186,21 +152,29 @@ export class NumericsError extends TrainwebError {
   readonly batch?: number | null;
 }
 
+const OWN = {
+  TrainwebError,
+  ModelError,
+  UnsupportedError,
+  GradientError,
+  CheckpointError,
+  FeedError,
+  BufferSizeError,
+  SessionError,
+  ReleasedError,
+  LimitError,
+  StorageError,
+  EngineError,
+  NumericsError,
+};
+// Minifiers change the names of classes.
+for (const [value, Class] of Object.entries(OWN)) {
+  Object.defineProperty(Class.prototype, "name", { value, writable: true, configurable: true });
+}
+
 const CLASSES: ReadonlyMap<string, new (message?: string) => Error> = new Map(
   Object.entries({
-    TrainwebError,
-    ModelError,
-    UnsupportedError,
-    GradientError,
-    CheckpointError,
-    FeedError,
-    BufferSizeError,
-    SessionError,
-    ReleasedError,
-    LimitError,
-    StorageError,
-    EngineError,
-    NumericsError,
+    ...OWN,
     // Errors of Python's own argument checks, and their classes in a page.
     TypeError,
     RangeError,

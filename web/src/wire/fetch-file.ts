@@ -4,6 +4,7 @@
  */
 
 import { EngineError } from "./errors.js";
+import { concatenate } from "./pieces.js";
 import { otherPlatform } from "./platform.js";
 import { tellProgress } from "./progress.js";
 
@@ -113,7 +114,7 @@ export async function openFile(
       break;
     }
   }
-  const start = joined(head);
+  const start = concatenate(head);
   const description = `HTTP status ${response.status}, type ${response.headers.get("content-type") ?? "none"}`;
   if (!isKind(kind, start, response)) {
     abort.abort();
@@ -221,7 +222,7 @@ async function readWhole(stream: ReadableStream<Uint8Array<ArrayBuffer>>): Promi
   for (let result = await reader.read(); !result.done; result = await reader.read()) {
     chunks.push(result.value);
   }
-  return joined(chunks);
+  return concatenate(chunks);
 }
 
 class StallError extends Error {}
@@ -248,16 +249,6 @@ function hasArchiveEnd(bytes: Uint8Array): boolean {
     }
   }
   return false;
-}
-
-function joined(chunks: readonly Uint8Array[]): Uint8Array<ArrayBuffer> {
-  const bytes = new Uint8Array(chunks.reduce((total, { length }) => total + length, 0));
-  let at = 0;
-  for (const chunk of chunks) {
-    bytes.set(chunk, at);
-    at += chunk.length;
-  }
-  return bytes;
 }
 
 /** The first bytes, as text where they are some. */

@@ -6,20 +6,23 @@ import { MESSAGES } from "./message-texts.js";
 /** Characters of a value that a message shows; as in trainweb/messages.py. */
 const VALUE = { head: 500, tail: 0 };
 
-export type MessageName = keyof typeof MESSAGES;
+type Texts = typeof MESSAGES;
+type TextOf<Name> = { [Class in keyof Texts]: Name extends keyof Texts[Class] ? Texts[Class][Name] : never }[keyof Texts];
+
+export type MessageName = { [Class in keyof Texts]: keyof Texts[Class] }[keyof Texts];
 
 /** Names of the values in a template. */
 type Fields<Text extends string> = Text extends `${string}{${infer Field}}${infer Rest}`
   ? (Field extends `${infer Name}!r` ? Name : Field) | Fields<Rest>
   : never;
 
-export type MessageValues<Name extends MessageName> = Readonly<
-  Record<Fields<(typeof MESSAGES)[Name]["text"]>, unknown>
->;
+export type MessageValues<Name extends MessageName> = Readonly<Record<Fields<TextOf<Name>>, unknown>>;
 
 /** An error of this name, with these values in its text. */
 export function sessionError<Name extends MessageName>(name: Name, values: MessageValues<Name>): Error {
-  const { error, text } = MESSAGES[name];
+  const classes: [string, Readonly<Record<string, string>>][] = Object.entries(MESSAGES);
+  const [error, texts] = classes.find(([, texts]) => name in texts) as (typeof classes)[0];
+  const text = texts[name] as string;
   const given: Readonly<Record<string, unknown>> = values;
   const message = text.replace(/\{(\w+)(!r)?\}/g, (_, field: string, isShown?: string) =>
     shortened(isShown === undefined ? String(given[field]) : show(given[field]), VALUE),

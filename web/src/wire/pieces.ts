@@ -58,6 +58,15 @@ export function free({ buffer }: Uint8Array<ArrayBuffer>): void {
   port2.close();
 }
 
+/** A reader into buffers of one's own; null where the browser has none for such streams. */
+export function byteReader(stream: () => ReadableStream<Uint8Array<ArrayBuffer>>): ReadableStreamBYOBReader | null {
+  try {
+    return stream().getReader({ mode: "byob" });
+  } catch {
+    return null;
+  }
+}
+
 /** Parts behind each other. */
 export function concatenate(parts: readonly Uint8Array[]): Uint8Array<ArrayBuffer> {
   const result = new Uint8Array(parts.reduce((total, { length }) => total + length, 0));

@@ -136,6 +136,12 @@ export interface ExternalFile {
   readonly data: GivenData;
 }
 
+/** A model with its external data. */
+export interface GivenModel {
+  readonly file: GivenData;
+  readonly external: readonly ExternalFile[];
+}
+
 /** The files of a training session. */
 export interface ArtifactFiles {
   readonly trainModel: GivenData;
@@ -226,34 +232,29 @@ export type MaybePromise<T> = T | Promise<T>;
  */
 export interface WorkerApi {
   /** Take the lock that shows the page if this worker lives; false where there are no locks. */
-  holdLock(name: string): Promise<Result<boolean>>;
+  holdLock(name: string): Promise<boolean>;
   /**
    * Start the kernels.
    *
    * @param logLevel - of the worker's messages on the console
    */
-  start(settings: WorkerSettings, logLevel: LogLevel): Promise<Result<WorkerInfo>>;
+  start(settings: WorkerSettings, logLevel: LogLevel): Promise<WorkerInfo>;
   /**
    * Have a worker of this one send messages through a port, for as long as both live.
    *
    * @param script - of pool-worker.js
    */
   /** True once messages arrive on the port; false if the script does not run. */
-  pulse(port: MessagePort, script: string): Promise<Result<boolean>>;
+  pulse(port: MessagePort, script: string): Promise<boolean>;
   /** Settles when nothing is being stored. */
-  finish(): Promise<Result<null>>;
+  finish(): Promise<null>;
   /** Start Python as well; after the call of `start`, not necessarily its end. */
-  startPython(): Promise<Result<PythonInfo>>;
+  startPython(): Promise<PythonInfo>;
   /** From the bundle of an earlier visit if there is one. `cached` is null where none is kept. */
-  createTraining(artifacts: ArtifactFiles, optionsJson: string, cached: KnownHashes | null): Promise<Result<SessionInfo>>;
-  createFromModel(
-    model: GivenData,
-    external: readonly ExternalFile[],
-    configJson: string,
-    optionsJson: string,
-    cached: KnownHashes | null,
-  ): Promise<Result<SessionInfo>>;
-  createFromBundle(file: FileData, optionsJson: string): Promise<Result<SessionInfo>>;
+  createTraining(artifacts: ArtifactFiles, optionsJson: string, cached: KnownHashes | null): Promise<SessionInfo>;
+  createFromModel(model: GivenModel, configJson: string, optionsJson: string, cached: KnownHashes | null):
+    Promise<SessionInfo>;
+  createFromBundle(file: FileData, optionsJson: string): Promise<SessionInfo>;
   /**
    * @param mayStop - `stop` may end it: it runs in slices, between which messages come in
    * @param averaged - averages stand for the parameters
@@ -265,88 +266,67 @@ export interface WorkerApi {
     fetches: readonly Fetch[],
     mayStop: boolean,
     averaged: boolean,
-  ): MaybePromise<Result<RunAnswer>>;
+  ): MaybePromise<RunAnswer>;
   /** Train on batches, each with its optimizer step. */
-  trainSteps(handle: number, task: StepsTask, loss: string): MaybePromise<Result<StepsAnswer>>;
+  trainSteps(handle: number, task: StepsTask, loss: string): MaybePromise<StepsAnswer>;
   /**
    * Begin a fit, the only one of its session, or go on from its checkpoint.
    *
    * @param port - the page sends each `FitOrder` and `FitAnswer` on it, and receives `FitProgress`, `FitLosses` and `FitAsk`
    */
-  startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<FitStart>>;
+  startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<FitStart>;
   /** Run the fit. Other calls of the session run between its parts. */
-  runFit(handle: number): Promise<Result<null>>;
+  runFit(handle: number): Promise<null>;
   /**
    * Evaluate a batch; null: the values, for all batches were there.
    *
    * @param number - of the evaluation, of which several may be under way
    */
   evaluate(handle: number, number: number, spec: WireEvaluation, batch: WireBatch | null, averaged: boolean):
-    MaybePromise<Result<Evaluated | null>>;
+    MaybePromise<Evaluated | null>;
   /**
    * The outputs of the eval model for a batch.
    *
    * @param whole - rows that the batch is filled up to
    */
   predict(handle: number, outputs: readonly string[], batch: WireBatch, whole: number, averaged: boolean):
-    MaybePromise<Result<readonly NamedTensor[]>>;
+    MaybePromise<readonly NamedTensor[]>;
   /** The next token of a text. */
-  nextToken(handle: number, task: TokenTask): MaybePromise<Result<number>>;
+  nextToken(handle: number, task: TokenTask): MaybePromise<number>;
   /** Keep all that a session goes on from. */
-  saveSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>>;
+  saveSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<null>;
   /** Copy the state that sessions on one checkpoint state share. */
-  lendState(handle: number): MaybePromise<Result<SharedState>>;
+  lendState(handle: number): MaybePromise<SharedState>;
   /** Make a session continue from such a state. */
-  takeState(handle: number, shared: SharedState): MaybePromise<Result<null>>;
+  takeState(handle: number, shared: SharedState): MaybePromise<null>;
   /** Make a session continue from a stored checkpoint. */
-  loadSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>>;
-  profile(handle: number, kind: "train" | "eval", feeds: readonly Feed[], runs: number):
-    MaybePromise<Result<WireProfile>>;
+  loadSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<null>;
+  profile(handle: number, kind: "train" | "eval", feeds: readonly Feed[], runs: number): MaybePromise<WireProfile>;
   /** End the step of a session that is under way and may be stopped, if there is one. */
-  stop(handle: number): Result<null>;
+  stop(handle: number): null;
   /** Run a call of `SessionCalls`, and return its result. */
-  call(handle: number, call: SessionCall): MaybePromise<Result<unknown>>;
-  release(handle: number): MaybePromise<Result<null>>;
-  inspectModel(model: GivenData, external: readonly ExternalFile[], configJson: string, dimsJson: string):
-    Promise<Result<WireModelReport>>;
-  createInference(model: GivenData, external: readonly ExternalFile[], optionsJson: string): Promise<Result<InferenceInfo>>;
+  call(handle: number, call: SessionCall): MaybePromise<unknown>;
+  release(handle: number): MaybePromise<null>;
+  inspectModel(model: GivenModel, configJson: string, dimsJson: string): Promise<WireModelReport>;
+  createInference(model: GivenModel, optionsJson: string): Promise<InferenceInfo>;
   runInference(handle: number, feeds: readonly Feed[], fetches: readonly Fetch[], mayStop: boolean):
-    MaybePromise<Result<RunAnswer>>;
-  releaseInference(handle: number): Result<null>;
+    MaybePromise<RunAnswer>;
+  releaseInference(handle: number): null;
   /** Build the training artifacts of a forward model. */
-  buildArtifacts(
-    model: GivenData,
-    external: readonly ExternalFile[],
-    configJson: string,
-    optionsJson: string,
-    form: FileForm,
-  ): Promise<Result<BuiltArtifacts>>;
+  buildArtifacts(model: GivenModel, configJson: string, optionsJson: string, form: FileForm): Promise<BuiltArtifacts>;
   /** Extend a model by gradients of `y` for `x`. `loss` is the member of `y` whose gradient is 1, or "". */
-  gradientGraph(
-    model: GivenData,
-    external: readonly ExternalFile[],
-    y: readonly string[],
-    x: readonly string[],
-    loss: string,
-    optionsJson: string,
-  ): Promise<Result<FileBytes>>;
+  gradientGraph(model: GivenModel, y: readonly string[], x: readonly string[], loss: string, optionsJson: string):
+    Promise<FileBytes>;
   /** Write a forward model with weights of fewer bits. */
-  quantize(
-    model: GivenData,
-    external: readonly ExternalFile[],
-    bits: number,
-    onlyFrozen: boolean,
-    optionsJson: string,
-    form: FileForm,
-  ): Promise<Result<FileBytes>>;
+  quantize(model: GivenModel, bits: number, onlyFrozen: boolean, optionsJson: string, form: FileForm): Promise<FileBytes>;
   /** Read a checkpoint; the handle is for `callState`. */
-  openState(file: GivenData): Promise<Result<number>>;
-  callState(handle: number, call: SessionCall): Result<unknown>;
-  releaseState(handle: number): Result<null>;
+  openState(file: GivenData): Promise<number>;
+  callState(handle: number, call: SessionCall): unknown;
+  releaseState(handle: number): null;
   /** The numbers of an image; a bitmap is closed. */
-  readImage(given: GivenImage, options: ResolvedImageOptions): Promise<Result<{ readonly data: Float32Array<ArrayBuffer> }>>;
+  readImage(given: GivenImage, options: ResolvedImageOptions): Promise<{ readonly data: Float32Array<ArrayBuffer> }>;
   /** Bytes allocated in the kernels' memory, and its size. */
-  memory(): Result<{ readonly inUse: number; readonly total: number }>;
+  memory(): { readonly inUse: number; readonly total: number };
 }
 
 export type Method = keyof WorkerApi;
@@ -360,7 +340,7 @@ export interface Call<M extends Method = Method> {
 }
 
 /** The result of a call. */
-export type Answer<M extends Method> = Extract<Awaited<ReturnType<WorkerApi[M]>>, { readonly ok: unknown }>["ok"];
+export type Answer<M extends Method> = Awaited<ReturnType<WorkerApi[M]>>;
 
 /** A message to the worker is a list of these, to be run in their order. */
 export interface Request {

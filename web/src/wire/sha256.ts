@@ -39,6 +39,11 @@ function fraction(prime: number, degree: number): number {
   return Number(BigInt.asUintN(32, root));
 }
 
+/** Bytes as hexadecimal digits. */
+export function hexOf(bytes: Iterable<number>): string {
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
 /** The hash of some bytes. */
 export async function sha256(bytes: Uint8Array): Promise<Uint8Array<ArrayBuffer>> {
   const { subtle } = globalThis.crypto ?? {};

@@ -2,6 +2,7 @@
 
 import { checkFeedNames } from "../wire/feed-names.js";
 import { sessionError } from "../wire/messages.js";
+import { hexOf } from "../wire/sha256.js";
 import type { Feed, TensorType, WireDtype } from "../wire/protocol.js";
 import { type Declaration, type FeedType } from "./bundle/bundle.js";
 import { sizeOf } from "./bundle/reader.js";
@@ -77,10 +78,6 @@ export function ofBits(dtype: WireDtype): WireDtype {
 }
 
 type BytesOf = (feed: Feed) => Uint8Array;
-
-function hexOf(bytes: Uint8Array): string {
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
-}
 
 type Symbols = Map<string, { readonly size: number; readonly name: string }>;
 

@@ -1,7 +1,6 @@
 /** Python's work on files apart from sessions: artifacts, gradient graphs, checkpoint states. */
 
 import type { Bridge } from "../python/bridge.js";
-import type { GivenFile } from "../python/given-files.js";
 import type { Handout } from "../python/handout.js";
 import { sessionError } from "../wire/messages.js";
 import type { GivenData } from "../wire/pieces.js";
@@ -11,15 +10,15 @@ import type {
   FileData,
   FileForm,
   NamedTensor,
-  PropertyKind,
-  PropertyValue,
   StateCalls,
   TensorType,
   WireTensor,
 } from "../wire/protocol.js";
+import type { WireModelReport } from "../wire/report.js";
 import type { Property } from "./session-record.js";
 import { assemble } from "./files.js";
-import { PropertyTable } from "./properties.js";
+import { PropertyCalls } from "./properties.js";
+import { addFiles } from "./python-models.js";
 
 type Argument = GivenData | string | number;
 
@@ -30,19 +29,11 @@ function withFiles<T>(
   args: readonly Argument[],
   use: (answer: { readonly value: unknown; readonly file: Handout | null }) => T,
 ): T {
-  const indices: number[] = [];
-  const given = args.map((arg): GivenFile | string | number => {
-    if (typeof arg === "string" || typeof arg === "number") {
-      return arg;
-    }
-    const file = bridge.files.add(arg);
-    indices.push(file.index);
-    return file;
-  });
+  const { given, files } = addFiles(bridge, args);
   try {
     return use(bridge.call(call, ...given));
   } finally {
-    indices.forEach((index) => bridge.files.drop(index));
+    files.forEach((index) => bridge.files.drop(index));
   }
 }
 
@@ -53,8 +44,13 @@ function dataOf(bridge: Bridge, call: string, file: Handout | null, form: FileFo
   return assemble(call, file, ([, index, offset], start, target) => bridge.files.copy(index, offset + start, target), form);
 }
 
+/** Let Python report on models, without keeping them. */
+export function inspectModel(bridge: Bridge, args: readonly Argument[]): WireModelReport {
+  return withFiles(bridge, "inspect_model", args, ({ value }) => value as WireModelReport);
+}
+
 /** Build the training artifacts of a forward model. */
-export function buildArtifacts(bridge: Bridge, args: readonly (GivenData | string)[], form: FileForm): BuiltArtifacts {
+export function buildArtifacts(bridge: Bridge, args: readonly Argument[], form: FileForm): BuiltArtifacts {
   return withFiles(bridge, "build_files", args, ({ value: handle }) => {
     try {
       const read = (name: string): FileData | null => {
@@ -74,7 +70,7 @@ export function buildArtifacts(bridge: Bridge, args: readonly (GivenData | strin
 }
 
 /** Extend a model by gradients. */
-export function gradientGraph(bridge: Bridge, args: readonly (GivenData | string)[]): FileBytes {
+export function gradientGraph(bridge: Bridge, args: readonly Argument[]): FileBytes {
   return withFiles(bridge, "gradient_graph", args, ({ file }) => ({
     data: dataOf(bridge, "GradientGraphBuilder", file, "bytes") as FileData,
   }));
@@ -100,21 +96,21 @@ interface OpenedState {
 }
 
 /** A checkpoint state apart from sessions. */
-export class StateCore implements StateCalls {
+export class StateCore extends PropertyCalls implements StateCalls {
   readonly #bridge: Bridge;
   readonly #file: number;
   readonly #handle: number;
   readonly #parameters: readonly StateParameter[];
-  readonly #properties: PropertyTable;
 
   /** @throws CheckpointError for any other file */
   constructor(bridge: Bridge, file: GivenData) {
+    super();
     const given = bridge.files.add(file);
     try {
       const { handle, parameters, properties } = bridge.call("open_state", given).value as OpenedState;
       this.#handle = handle;
       this.#parameters = parameters;
-      this.#properties = new PropertyTable(properties);
+      this.properties = properties;
     } catch (error) {
       bridge.files.drop(given.index);
       throw error;
@@ -148,30 +144,8 @@ export class StateCore implements StateCalls {
     return withFiles(this.#bridge, "set_state_parameter", [this.#handle, name, dtype, JSON.stringify(dims), data], () => null);
   }
 
-  addProperty(name: string, value: PropertyValue, kind: PropertyKind | null): null {
-    this.#properties.add(name, value, kind);
-    return null;
-  }
-
-  getProperty(name: string): PropertyValue {
-    return this.#properties.get(name);
-  }
-
-  getPropertyKind(name: string): PropertyKind {
-    return this.#properties.kind(name);
-  }
-
-  propertyNames(): readonly string[] {
-    return this.#properties.names;
-  }
-
-  deleteProperty(name: string): null {
-    this.#properties.delete(name);
-    return null;
-  }
-
   saveCheckpoint(includeOptimizerState: boolean, form: FileForm): FileBytes {
-    const properties = JSON.stringify(this.#properties.all);
+    const properties = JSON.stringify(this.properties);
     const { file } = this.#bridge.call("save_state", this.#handle, includeOptimizerState, properties);
     return { data: dataOf(this.#bridge, "saveCheckpoint", file, form) as FileData };
   }

@@ -1,4 +1,4 @@
-/** The values that a checkpoint keeps besides its parameters. */
+/** Calls of sessions and checkpoint states on the values that a checkpoint keeps besides its parameters. */
 
 import { sessionError } from "../wire/messages.js";
 import type { PropertyKind, PropertyValue } from "../wire/protocol.js";
@@ -6,47 +6,41 @@ import type { Property } from "./session-record.js";
 
 const INT64 = { least: -(2n ** 63n), most: 2n ** 63n - 1n };
 
-export class PropertyTable {
-  readonly #properties: Map<string, Property>;
+export class PropertyCalls {
+  #properties = new Map<string, Property>();
 
-  constructor(properties: readonly Property[]) {
-    this.#properties = new Map();
-    this.replace(properties);
-  }
-
-  /** Have these and no others. */
-  replace(properties: readonly Property[]): void {
-    this.#properties.clear();
-    properties.forEach((property) => this.#properties.set(property[0], property));
-  }
-
-  get all(): readonly Property[] {
+  protected get properties(): readonly Property[] {
     return [...this.#properties.values()];
   }
 
-  get names(): readonly string[] {
+  protected set properties(properties: readonly Property[]) {
+    this.#properties = new Map(properties.map((property) => [property[0], property]));
+  }
+
+  addProperty(name: string, value: PropertyValue, kind: PropertyKind | null): null {
+    this.#properties.set(name, propertyOf(name, value, kind));
+    return null;
+  }
+
+  propertyNames(): readonly string[] {
     return [...this.#properties.keys()];
   }
 
-  add(name: string, value: PropertyValue, kind: PropertyKind | null): void {
-    this.#properties.set(name, propertyOf(name, value, kind));
+  /** @throws CheckpointError for a name that is not there */
+  deleteProperty(name: string): null {
+    this.#find(name);
+    this.#properties.delete(name);
+    return null;
   }
 
   /** @throws CheckpointError for a name that is not there */
-  delete(name: string): void {
-    if (!this.#properties.delete(name)) {
-      throw sessionError("UNKNOWN_PROPERTY", { name });
-    }
-  }
-
-  /** @throws CheckpointError for a name that is not there */
-  kind(name: string): PropertyKind {
+  getPropertyKind(name: string): PropertyKind {
     const [, type] = this.#find(name);
     return type === "str" ? "string" : type;
   }
 
   /** @throws CheckpointError for a name that is not there */
-  get(name: string): PropertyValue {
+  getProperty(name: string): PropertyValue {
     const [, type, text] = this.#find(name);
     if (type === "str") {
       return text;

@@ -8,7 +8,6 @@ import type { Handout } from "../python/handout.js";
 import type { ArtifactName } from "../wire/session-calls.js";
 import { sessionError } from "../wire/messages.js";
 import type { MaybePromise, ValueMetadata } from "../wire/protocol.js";
-import type { WireModelReport } from "../wire/report.js";
 import type { DeadUnits, FloatType } from "../wire/values.js";
 import { convertFloats, FLOAT_BYTES } from "./floats.js";
 import type { Bundle, Declaration, FeedType, ForwardKind, KeptValue, PlanKind, RawBundle, RawPlan } from "./bundle/bundle.js";
@@ -112,16 +111,6 @@ export class PythonModels {
     } catch (error) {
       files.forEach((index) => bridge.files.drop(index));
       throw error;
-    }
-  }
-
-  /** Let Python report on models, without keeping them. */
-  static inspect(bridge: Bridge, args: Origin["args"]): WireModelReport {
-    const { given, files } = addFiles(bridge, args);
-    try {
-      return bridge.call("inspect_model", ...given).value as WireModelReport;
-    } finally {
-      files.forEach((index) => bridge.files.drop(index));
     }
   }
 
@@ -303,13 +292,13 @@ function fileOf({ file }: { readonly file: Handout | null }): Handout {
 }
 
 /** The arguments of a call of the bridge, with files where they are bytes or Blobs, and the numbers of these. */
-function addFiles(
+export function addFiles<Plain extends string | number | null>(
   bridge: Bridge,
-  args: Origin["args"],
-): { readonly given: readonly (GivenFile | string | null)[]; readonly files: readonly number[] } {
+  args: readonly (GivenData | Plain)[],
+): { readonly given: readonly (GivenFile | Plain)[]; readonly files: readonly number[] } {
   const files: number[] = [];
   const given = args.map((arg) => {
-    if (arg === null || typeof arg === "string") {
+    if (arg === null || typeof arg !== "object") {
       return arg;
     }
     const file = bridge.files.add(arg);

@@ -29,8 +29,6 @@ import type {
   FileForm,
   MaybePromise,
   NamedTensor,
-  PropertyKind,
-  PropertyValue,
   SessionInfo,
   SessionMemory,
   StepKind,
@@ -53,7 +51,7 @@ import { coveringKind } from "./fit/metrics.js";
 import { NumericsCheck } from "./numerics.js";
 import { PlanMemory, type Kernels, type ReadFile } from "./plan-memory.js";
 import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";
-import { PropertyTable } from "./properties.js";
+import { PropertyCalls } from "./properties.js";
 import { PlanRunner, type PlanSource, type Run } from "./runner.js";
 import type { TensorFile } from "./safetensors.js";
 import { whileExchanged } from "./averages.js";
@@ -63,7 +61,7 @@ import { bytesOf, checkCount, checkRate, isZero, memoryOf, readParameter, typeOf
 import { writeSession, type SessionRecord } from "./session-record.js";
 import { readSession, snapshotHost, takeSnapshot } from "./snapshot.js";
 
-export class SessionCore implements CallTable, PlanSource {
+export class SessionCore extends PropertyCalls implements CallTable, PlanSource {
   readonly #kernels: Kernels;
   readonly #bundle: Omit<Bundle, "models" | "segments" | "plans" | "properties">;
   readonly #owner: Pick<Bundle, "segments" | "inputs" | "outputs" | "lossCounts">;
@@ -75,7 +73,6 @@ export class SessionCore implements CallTable, PlanSource {
   readonly #models: LazyModels;
   readonly #onPlan: PlanListener;
   readonly #engine: Engine;
-  readonly #properties: PropertyTable;
   readonly #inspected: InspectedPlans;
   readonly #numerics: NumericsCheck | null;
   /** Feeds of steps that predict or make tokens, by their kinds. */
@@ -91,6 +88,7 @@ export class SessionCore implements CallTable, PlanSource {
     models: LazyModels,
     onPlan: PlanListener,
   ) {
+    super();
     const { models: _, segments, plans, properties, ...rest } = bundle;
     this.#engine = engine;
     this.#kernels = kernels;
@@ -104,7 +102,7 @@ export class SessionCore implements CallTable, PlanSource {
     this.#models = models;
     this.#onPlan = onPlan;
     this.#nominal = bundle.nominal;
-    this.#properties = new PropertyTable(properties);
+    this.properties = properties;
     const usable = plans.filter((plan) => plan.arenaBytes + plan.preparedBytes <= options.memoryBudget);
     this.#plans = new Map(usable.map((plan) => [planKey(plan.kind, plan.overwrite, plan.signature), plan]));
     this.#memory = new PlanMemory(engine, kernels, segments, usable, options, this.#slots(true).map(bytesOf));
@@ -568,7 +566,7 @@ export class SessionCore implements CallTable, PlanSource {
     if (this.#nominal) {
       throw sessionError("NOMINAL_SAVE", {});
     }
-    return takeSnapshot(snapshotHost(this.#bundle, this.#memory), this.#properties.all);
+    return takeSnapshot(snapshotHost(this.#bundle, this.#memory), this.properties);
   }
 
   /** @throws CheckpointError when it is of another session or was changed */
@@ -578,41 +576,19 @@ export class SessionCore implements CallTable, PlanSource {
 
   restore(record: SessionRecord): void {
     writeSession(this.#memory, record);
-    this.#properties.replace(record.properties);
+    this.properties = record.properties;
     this.#countLoad(); // plans prepared values of the old parameters
     this.#nominal = false;
   }
 
-  // Properties and files.
-
-  addProperty(name: string, value: PropertyValue, kind: PropertyKind | null): null {
-    this.#properties.add(name, value, kind);
-    return null;
-  }
-
-  propertyNames(): readonly string[] {
-    return this.#properties.names;
-  }
-
-  deleteProperty(name: string): null {
-    this.#properties.delete(name);
-    return null;
-  }
-
-  getProperty(name: string): PropertyValue {
-    return this.#properties.get(name);
-  }
-
-  getPropertyKind(name: string): PropertyKind {
-    return this.#properties.kind(name);
-  }
+  // Files.
 
   saveCheckpoint(includeOptimizerState: boolean, form: FileForm): MaybePromise<FileBytes> {
     if (this.#nominal) {
       throw sessionError("NOMINAL_SAVE", {});
     }
     return withValue(this.#models.get("saveCheckpoint"), (models) => {
-      const file = models.saveCheckpoint(includeOptimizerState, this.#properties.all, this.#memory.bases);
+      const file = models.saveCheckpoint(includeOptimizerState, this.properties, this.#memory.bases);
       return this.#assembled(models, "saveCheckpoint", file, form);
     });
   }

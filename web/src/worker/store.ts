@@ -16,7 +16,7 @@ import {
 } from "../storage/slots.js";
 import { log } from "../wire/log.js";
 import { concatenate, free, type GivenData } from "../wire/pieces.js";
-import { sha256, sha256OfFile } from "../wire/sha256.js";
+import { hexOf, sha256, sha256OfFile } from "../wire/sha256.js";
 
 const FOLDERS = ["trainweb", "bundles"];
 
@@ -168,10 +168,6 @@ function* chunksOf<R extends Run>(
     }
     start += run.nbytes;
   }
-}
-
-function hexOf(bytes: Uint8Array): string {
-  return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 /**

@@ -6,60 +6,35 @@ import { STATE } from "../engine/layout.js";
 import { bootPython } from "../python/boot.js";
 import { Bridge } from "../python/bridge.js";
 import type { PulseTask } from "../engine/pool.js";
-import { EngineError, fromWire, toWire } from "../wire/errors.js";
+import { EngineError, toWire } from "../wire/errors.js";
 import { readCheckpoint, withCheckpoint, writeCheckpoint } from "../storage/checkpoints.js";
 import { startWorker } from "../wire/start-worker.js";
 import { messageOf } from "../wire/fetch-file.js";
 import type { GivenData } from "../wire/pieces.js";
 import { followFiles } from "../wire/progress.js";
-import { setLogLevel, type LogLevel } from "../wire/log.js";
+import { setLogLevel } from "../wire/log.js";
 import { sessionError } from "../wire/messages.js";
 import type {
-  CheckpointFolder,
-  Evaluated,
-  FitSpec,
-  FitStart,
-  StepsAnswer,
-  StepsTask,
-  WireBatch,
-  WireEvaluation,
-} from "../wire/fit.js";
-import type { GivenImage, ResolvedImageOptions } from "../wire/images.js";
-import type { WireProfile } from "../wire/profile.js";
-import type { WireModelReport } from "../wire/report.js";
-import type {
-  ArtifactFiles,
-  BuiltArtifacts,
-  ExternalFile,
-  Feed,
-  Fetch,
-  FileBytes,
   FileData,
-  FileForm,
+  GivenModel,
   InferenceAbout,
-  InferenceInfo,
   KnownHashes,
   Listening,
   MaybePromise,
   Method,
   Note,
-  PythonInfo,
   Reply,
   Request,
   Result,
   RunAnswer,
-  SessionCall,
   SessionInfo,
-  StepKind,
-  TokenTask,
+  Feed,
   WorkerApi,
-  WorkerInfo,
   WorkerSettings,
-  NamedTensor,
 } from "../wire/protocol.js";
 import { parseBundle, parseInference, splitBundle, type Bundle, type RawBundle } from "./bundle/bundle.js";
 import { BundleCache, cacheName } from "./cache.js";
-import { buildArtifacts, gradientGraph, quantize, StateCore } from "./file-calls.js";
+import { buildArtifacts, gradientGraph, inspectModel, quantize, StateCore } from "./file-calls.js";
 import { Evaluations } from "./evaluation.js";
 import { Decoder } from "./decoder.js";
 import { predictBatch } from "./predict.js";
@@ -71,7 +46,7 @@ import type { Run } from "./runner.js";
 import { performCall } from "./perform-call.js";
 import type { CoreOptions } from "./core-types.js";
 import { SessionCore } from "./session-core.js";
-import { writeSafetensors, type TensorFile } from "./safetensors.js";
+import { writeSafetensors } from "./safetensors.js";
 import { checkState, STATE_KEPT } from "./session-record.js";
 import { readSnapshot, sharedPart } from "./snapshot.js";
 import { readFile } from "./store.js";
@@ -102,7 +77,7 @@ const AHEAD_QUIET_MS = 20;
 /** and not later than this: a page that has not been quiet until then will ask for what it needs. */
 const AHEAD_PATIENCE_MS = 5_000;
 
-class SessionWorker implements WorkerApi {
+class SessionWorker {
   #settings: WorkerSettings | null = null;
   #engine: Promise<Engine> | null = null;
   #kernels: Engine | null = null;
@@ -117,44 +92,40 @@ class SessionWorker implements WorkerApi {
   /** Of the last steps that may be stopped. */
   readonly #stops = new Map<number, AbortController>();
 
-  async holdLock(name: string): Promise<Result<boolean>> {
-    const locks = globalThis.navigator?.locks;
-    if (locks === undefined) {
-      return { ok: false };
-    }
-    return new Promise((resolve) => {
-      // Held until this worker ends, however it ends.
-      const held = locks.request(name, () => new Promise<never>(() => resolve({ ok: true })));
-      held.catch(() => resolve({ ok: false }));
-    });
-  }
+  readonly calls: WorkerApi = {
+    holdLock: async (name) => {
+      const locks = globalThis.navigator?.locks;
+      if (locks === undefined) {
+        return false;
+      }
+      return new Promise((resolve) => {
+        // Held until this worker ends, however it ends.
+        const held = locks.request(name, () => new Promise<never>(() => resolve(true)));
+        held.catch(() => resolve(false));
+      });
+    },
 
-  pulse(port: MessagePort, script: string): Promise<Result<boolean>> {
-    return attemptAsync(
-      () =>
-        new Promise((resolve) => {
-          // It ends with this one, however that ends, and goes on while this one computes.
-          const worker = startWorker(script);
-          worker.addEventListener("message", () => resolve(true), { once: true });
-          worker.addEventListener("error", () => resolve(false), { once: true });
-          worker.postMessage({ pulse: port } satisfies PulseTask, [port]);
-        }),
-    );
-  }
+    pulse: (port, script) =>
+      new Promise((resolve) => {
+        // It ends with this one, however that ends, and goes on while this one computes.
+        const worker = startWorker(script);
+        worker.addEventListener("message", () => resolve(true), { once: true });
+        worker.addEventListener("error", () => resolve(false), { once: true });
+        worker.postMessage({ pulse: port } satisfies PulseTask, [port]);
+      }),
 
-  async finish(): Promise<Result<null>> {
-    await Promise.all(this.#written);
-    return { ok: null };
-  }
+    finish: async () => {
+      await Promise.all(this.#written);
+      return null;
+    },
 
-  async start(settings: WorkerSettings, logLevel: LogLevel): Promise<Result<WorkerInfo>> {
-    setLogLevel(logLevel);
-    const { files, threads, reproducible, stallMs } = settings;
-    this.#settings = settings;
-    if (!settings.hasKernels) {
-      return { ok: { build: "no kernels", threads: 0, memory: null, wakeWord: 0, kernelsFault: null } };
-    }
-    return attemptAsync(async () => {
+    start: async (settings, logLevel) => {
+      setLogLevel(logLevel);
+      const { files, threads, reproducible, stallMs } = settings;
+      this.#settings = settings;
+      if (!settings.hasKernels) {
+        return { build: "no kernels", threads: 0, memory: null, wakeWord: 0, kernelsFault: null };
+      }
       let fault: string | null = null;
       const options = { poolWorker: files.poolWorker, threads, reproducible, stallMs };
       this.#engine = Engine.create({ ...options, wasm: (build) => files.kernels[build] }).catch((error: unknown) => {
@@ -170,218 +141,139 @@ class SessionWorker implements WorkerApi {
       this.#kernels = engine;
       const { build, threads: count, sharedMemory: memory, wakeWord } = engine;
       return { build, threads: count, memory, wakeWord, kernelsFault: fault };
-    });
-  }
+    },
 
-  async startPython(): Promise<Result<PythonInfo>> {
-    return attemptAsync(async () => ({ python: (await this.#bootPython()).version }));
-  }
+    startPython: async () => ({ python: (await this.#bootPython()).version }),
 
-  createTraining(
-    artifacts: ArtifactFiles,
-    optionsJson: string,
-    cached: KnownHashes | null,
-  ): Promise<Result<SessionInfo>> {
-    const { trainModel, checkpoint, evalModel, optimizerModel } = artifacts;
-    const args = [trainModel, checkpoint, evalModel, optimizerModel, optionsJson];
-    return attemptAsync(() => this.#create({ call: "create", args }, optionsJson, cached));
-  }
+    createTraining: (artifacts, optionsJson, cached) => {
+      const { trainModel, checkpoint, evalModel, optimizerModel } = artifacts;
+      const args = [trainModel, checkpoint, evalModel, optimizerModel, optionsJson];
+      return this.#create({ call: "create", args }, optionsJson, cached);
+    },
 
-  createFromModel(
-    model: GivenData,
-    external: readonly ExternalFile[],
-    configJson: string,
-    optionsJson: string,
-    cached: KnownHashes | null,
-  ): Promise<Result<SessionInfo>> {
-    const args = [model, configJson, optionsJson, ...externalArgs(external)];
-    return attemptAsync(() => this.#create({ call: "create_from_model", args }, optionsJson, cached));
-  }
+    createFromModel: (model, configJson, optionsJson, cached) => {
+      const args = [model.file, configJson, optionsJson, ...externalArgs(model)];
+      return this.#create({ call: "create_from_model", args }, optionsJson, cached);
+    },
 
-  createFromBundle(file: FileData, optionsJson: string): Promise<Result<SessionInfo>> {
-    return attemptAsync(async () => {
+    createFromBundle: async (file, optionsJson) => {
       const bundle = this.#parse(await splitBundle(file as Uint8Array<ArrayBuffer> | Blob));
       const info = this.#add(bundle, optionsJson, null, null, null);
       await this.#filled(info, (core) => fillFromFile(bundle.segments, core.segments));
       return info;
-    });
-  }
+    },
 
-  step(
-    handle: number,
-    kind: StepKind,
-    feeds: readonly Feed[],
-    fetches: readonly Fetch[],
-    mayStop: boolean,
-    averaged: boolean,
-  ): MaybePromise<Result<RunAnswer>> {
-    const stop = this.#stopFor(handle, mayStop);
-    return this.#perform(handle, ({ core }) =>
-      core.withAverages(averaged, () =>
-        withValue(core.step(kind, feeds, fetches, stop), (run) => runAnswer(run, feeds)),
-      ),
-    );
-  }
+    step: (handle, kind, feeds, fetches, mayStop, averaged) => {
+      const stop = this.#stopFor(handle, mayStop);
+      return this.#perform(handle, ({ core }) =>
+        core.withAverages(averaged, () =>
+          withValue(core.step(kind, feeds, fetches, stop), (run) => runAnswer(run, feeds)),
+        ),
+      );
+    },
 
-  stop(handle: number): Result<null> {
-    this.#stops.get(handle)?.abort();
-    return { ok: null };
-  }
-
-  /** What `stop` aborts from now on: the page has one step of a session under way that it may stop. */
-  #stopFor(handle: number, mayStop: boolean): AbortSignal | null {
-    if (!mayStop) {
+    stop: (handle) => {
+      this.#stops.get(handle)?.abort();
       return null;
-    }
-    const controller = new AbortController();
-    this.#stops.set(handle, controller);
-    return controller.signal;
-  }
+    },
 
-  trainSteps(handle: number, task: StepsTask, loss: string): MaybePromise<Result<StepsAnswer>> {
-    return this.#perform(handle, async ({ core }) => ({
-      losses: await runTrainSteps(core, task, loss),
-      buffers: (task.stacked ?? []).map(({ data }) => data.buffer as ArrayBuffer),
-    }));
-  }
+    trainSteps: (handle, task, loss) =>
+      this.#perform(handle, async ({ core }) => ({
+        losses: await runTrainSteps(core, task, loss),
+        buffers: (task.stacked ?? []).map(({ data }) => data.buffer as ArrayBuffer),
+      })),
 
-  startFit(handle: number, spec: FitSpec, port: MessagePort): MaybePromise<Result<FitStart>> {
-    return this.#perform(handle, async (session) => {
-      const fit = new WorkerFit(session.core, spec, port);
-      const start = await fit.start();
-      session.fit = fit;
-      return start;
-    });
-  }
+    startFit: (handle, spec, port) =>
+      this.#perform(handle, async (session) => {
+        const fit = new WorkerFit(session.core, spec, port);
+        const start = await fit.start();
+        session.fit = fit;
+        return start;
+      }),
 
-  runFit(handle: number): Promise<Result<null>> {
-    return attemptAsync(async () => {
+    runFit: async (handle) => {
       const session = this.#sessions.get(handle);
       if (session === undefined) {
         throw sessionError("RELEASED", {});
       }
       try {
-        await session.fit?.run((action) => this.#part(handle, action));
+        await session.fit?.run(async (action) => this.#perform(handle, async () => action()));
         return null;
       } finally {
         session.fit = null;
       }
-    });
-  }
+    },
 
-  evaluate(
-    handle: number,
-    number: number,
-    spec: WireEvaluation,
-    batch: WireBatch | null,
-    averaged: boolean,
-  ): MaybePromise<Result<Evaluated | null>> {
-    return this.#perform(handle, ({ core, evaluations }) =>
-      core.withAverages(averaged, () => evaluations.run(core, number, spec, batch)),
-    );
-  }
+    evaluate: (handle, number, spec, batch, averaged) =>
+      this.#perform(handle, ({ core, evaluations }) =>
+        core.withAverages(averaged, () => evaluations.run(core, number, spec, batch)),
+      ),
 
-  predict(
-    handle: number,
-    outputs: readonly string[],
-    batch: WireBatch,
-    whole: number,
-    averaged: boolean,
-  ): MaybePromise<Result<readonly NamedTensor[]>> {
-    return this.#perform(handle, ({ core }) =>
-      core.withAverages(averaged, () => predictBatch(core, outputs, batch, whole)),
-    );
-  }
+    predict: (handle, outputs, batch, whole, averaged) =>
+      this.#perform(handle, ({ core }) =>
+        core.withAverages(averaged, () => predictBatch(core, outputs, batch, whole)),
+      ),
 
-  nextToken(handle: number, task: TokenTask): MaybePromise<Result<number>> {
-    const inference = this.#inference.get(handle);
-    return inference === undefined
-      ? this.#perform(handle, ({ core, decoder }) => decoder.next(core, task))
-      : inTurn(inference, ({ core, decoder }) => decoder.next(core, task));
-  }
+    nextToken: (handle, task) => {
+      const inference = this.#inference.get(handle);
+      return inference === undefined
+        ? this.#perform(handle, ({ core, decoder }) => decoder.next(core, task))
+        : inTurn(inference, ({ core, decoder }) => decoder.next(core, task));
+    },
 
-  saveSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>> {
-    return this.#perform(handle, ({ core }) => {
-      const file = writeSafetensors(core.snapshot());
-      return withCheckpoint(where, name, () => writeCheckpoint(where, name, file)).then(() => null);
-    });
-  }
+    saveSession: (handle, where, name) =>
+      this.#perform(handle, ({ core }) => {
+        const file = writeSafetensors(core.snapshot());
+        return withCheckpoint(where, name, () => writeCheckpoint(where, name, file)).then(() => null);
+      }),
 
-  lendState(handle: number): MaybePromise<Result<TensorFile>> {
-    return this.#perform(handle, ({ core }) => sharedPart(core.snapshot()));
-  }
+    lendState: (handle) => this.#perform(handle, ({ core }) => sharedPart(core.snapshot())),
 
-  takeState(handle: number, shared: TensorFile): MaybePromise<Result<null>> {
-    return this.#perform(handle, ({ core }) => {
-      core.restore(core.read(shared));
-      return null;
-    });
-  }
+    takeState: (handle, shared) =>
+      this.#perform(handle, ({ core }) => {
+        core.restore(core.read(shared));
+        return null;
+      }),
 
-  loadSession(handle: number, where: CheckpointFolder, name: string): MaybePromise<Result<null>> {
-    return this.#perform(handle, async ({ core }) => {
-      const file = await readCheckpoint(where, name);
-      if (file === null) {
-        throw sessionError("NO_CHECKPOINT", { name, folder: where.folder });
+    loadSession: (handle, where, name) =>
+      this.#perform(handle, async ({ core }) => {
+        const file = await readCheckpoint(where, name);
+        if (file === null) {
+          throw sessionError("NO_CHECKPOINT", { name, folder: where.folder });
+        }
+        core.restore(core.read(readSnapshot(file)));
+        return null;
+      }),
+
+    profile: (handle, kind, feeds, runs) => this.#perform(handle, ({ core }) => core.profile(kind, feeds, runs)),
+
+    call: (handle, { name, args }) => this.#perform(handle, ({ core }) => performCall(core, name, args)),
+
+    release: (handle) => {
+      if (!this.#sessions.has(handle)) {
+        return null;
       }
-      core.restore(core.read(readSnapshot(file)));
-      return null;
-    });
-  }
+      return this.#perform(handle, ({ core, cache, fit }) => {
+        this.#sessions.delete(handle);
+        // Nobody is left to hear that its checkpoint was not written.
+        fit?.end(false).catch(() => {});
+        this.#stops.delete(handle);
+        cache?.finish();
+        this.#keepWriting(cache);
+        core.release();
+        return null;
+      });
+    },
 
-  profile(
-    handle: number,
-    kind: "train" | "eval",
-    feeds: readonly Feed[],
-    runs: number,
-  ): MaybePromise<Result<WireProfile>> {
-    return this.#perform(handle, ({ core }) => core.profile(kind, feeds, runs));
-  }
+    inspectModel: async (model, configJson, dimsJson) => {
+      const args = [model.file, configJson, dimsJson, ...externalArgs(model)];
+      return inspectModel(await this.#bootPython(), args);
+    },
 
-  call(handle: number, { name, args }: SessionCall): MaybePromise<Result<unknown>> {
-    return this.#perform(handle, ({ core }) => performCall(core, name, args));
-  }
-
-  release(handle: number): MaybePromise<Result<null>> {
-    if (!this.#sessions.has(handle)) {
-      return { ok: null };
-    }
-    return this.#perform(handle, ({ core, cache, fit }) => {
-      this.#sessions.delete(handle);
-      // Nobody is left to hear that its checkpoint was not written.
-      fit?.end(false).catch(() => {});
-      this.#stops.delete(handle);
-      cache?.finish();
-      this.#keepWriting(cache);
-      core.release();
-      return null;
-    });
-  }
-
-  inspectModel(
-    model: GivenData,
-    external: readonly ExternalFile[],
-    configJson: string,
-    dimsJson: string,
-  ): Promise<Result<WireModelReport>> {
-    return attemptAsync(async () => {
-      const args = [model, configJson, dimsJson, ...externalArgs(external)];
-      return PythonModels.inspect(await this.#bootPython(), args);
-    });
-  }
-
-  createInference(
-    model: GivenData,
-    external: readonly ExternalFile[],
-    optionsJson: string,
-  ): Promise<Result<InferenceInfo>> {
-    return attemptAsync(async () => {
+    createInference: async (model, optionsJson) => {
       const bridge = await this.#bootPython();
-      const { models, raw } = PythonModels.open(bridge, "create_inference", [
-        model,
-        optionsJson,
-        ...externalArgs(external),
-      ]);
+      const args = [model.file, optionsJson, ...externalArgs(model)];
+      const { models, raw } = PythonModels.open(bridge, "create_inference", args);
       const kernels = this.#describeKernels();
       const bundle = parseInference(raw, kernels.fingerprint);
       const core = new InferenceCore(this.#running, kernels, bundle, coreOptions(optionsJson), models);
@@ -394,103 +286,74 @@ class SessionWorker implements WorkerApi {
       const handle = this.#nextHandle++;
       this.#inference.set(handle, { core, decoder: new Decoder(), waiting: 0, turn: Promise.resolve() });
       return { ...core.info, handle, about: (raw.header as { readonly about: InferenceAbout }).about };
-    });
-  }
+    },
 
-  runInference(
-    handle: number,
-    feeds: readonly Feed[],
-    fetches: readonly Fetch[],
-    mayStop: boolean,
-  ): MaybePromise<Result<RunAnswer>> {
-    const session = this.#inference.get(handle);
-    if (session === undefined) {
-      return { error: toWire(sessionError("RELEASED", {})) };
-    }
-    const stop = this.#stopFor(handle, mayStop);
-    return inTurn(session, ({ core }) => withValue(core.run(feeds, fetches, stop), (run) => runAnswer(run, feeds)));
-  }
+    runInference: (handle, feeds, fetches, mayStop) => {
+      const session = this.#inference.get(handle);
+      if (session === undefined) {
+        throw sessionError("RELEASED", {});
+      }
+      const stop = this.#stopFor(handle, mayStop);
+      return inTurn(session, ({ core }) => withValue(core.run(feeds, fetches, stop), (run) => runAnswer(run, feeds)));
+    },
 
-  releaseInference(handle: number): Result<null> {
-    return attempt(() => {
+    releaseInference: (handle) => {
       const session = this.#inference.get(handle);
       this.#inference.delete(handle);
       this.#stops.delete(handle);
       session?.core.release();
       return null;
-    });
-  }
+    },
 
-  buildArtifacts(
-    model: GivenData,
-    external: readonly ExternalFile[],
-    configJson: string,
-    optionsJson: string,
-    form: FileForm,
-  ): Promise<Result<BuiltArtifacts>> {
-    const args = [model, configJson, optionsJson, ...externalArgs(external)];
-    return attemptAsync(async () => buildArtifacts(await this.#bootPython(), args, form));
-  }
+    buildArtifacts: async (model, configJson, optionsJson, form) => {
+      const args = [model.file, configJson, optionsJson, ...externalArgs(model)];
+      return buildArtifacts(await this.#bootPython(), args, form);
+    },
 
-  gradientGraph(
-    model: GivenData,
-    external: readonly ExternalFile[],
-    y: readonly string[],
-    x: readonly string[],
-    loss: string,
-    optionsJson: string,
-  ): Promise<Result<FileBytes>> {
-    const args = [model, JSON.stringify(y), JSON.stringify(x), loss, optionsJson, ...externalArgs(external)];
-    return attemptAsync(async () => gradientGraph(await this.#bootPython(), args));
-  }
+    gradientGraph: async (model, y, x, loss, optionsJson) => {
+      const args = [model.file, JSON.stringify(y), JSON.stringify(x), loss, optionsJson, ...externalArgs(model)];
+      return gradientGraph(await this.#bootPython(), args);
+    },
 
-  quantize(
-    model: GivenData,
-    external: readonly ExternalFile[],
-    bits: number,
-    onlyFrozen: boolean,
-    optionsJson: string,
-    form: FileForm,
-  ): Promise<Result<FileBytes>> {
-    const args = [model, JSON.stringify(bits), Number(onlyFrozen), optionsJson, ...externalArgs(external)];
-    return attemptAsync(async () => quantize(await this.#bootPython(), args, form));
-  }
+    quantize: async (model, bits, onlyFrozen, optionsJson, form) => {
+      const args = [model.file, JSON.stringify(bits), Number(onlyFrozen), optionsJson, ...externalArgs(model)];
+      return quantize(await this.#bootPython(), args, form);
+    },
 
-  openState(file: GivenData): Promise<Result<number>> {
-    return attemptAsync(async () => {
+    openState: async (file) => {
       const state = new StateCore(await this.#bootPython(), file);
       const handle = this.#nextHandle++;
       this.#states.set(handle, state);
       return handle;
-    });
-  }
+    },
 
-  callState(handle: number, { name, args }: SessionCall): Result<unknown> {
-    return attempt(() => {
+    callState: (handle, { name, args }) => {
       const state = this.#states.get(handle);
       if (state === undefined) {
         throw sessionError("RELEASED", {});
       }
       return performCall(state, name, args);
-    });
-  }
+    },
 
-  releaseState(handle: number): Result<null> {
-    return attempt(() => {
+    releaseState: (handle) => {
       this.#states.get(handle)?.release();
       this.#states.delete(handle);
       return null;
-    });
-  }
+    },
 
-  readImage(given: GivenImage, options: ResolvedImageOptions): Promise<Result<{ readonly data: Float32Array<ArrayBuffer> }>> {
-    return attemptAsync(async () => ({ data: await imageValues(given, options) }));
-  }
+    readImage: async (given, options) => ({ data: await imageValues(given, options) }),
 
-  memory(): Result<{ readonly inUse: number; readonly total: number }> {
-    return attempt(() => {
-      return { inUse: this.#running.bytesInUse, total: this.#running.memoryBytes };
-    });
+    memory: () => ({ inUse: this.#running.bytesInUse, total: this.#running.memoryBytes }),
+  };
+
+  /** What `stop` aborts from now on: the page has one step of a session under way that it may stop. */
+  #stopFor(handle: number, mayStop: boolean): AbortSignal | null {
+    if (!mayStop) {
+      return null;
+    }
+    const controller = new AbortController();
+    this.#stops.set(handle, controller);
+    return controller.signal;
   }
 
   /** Remember what a session that is gone still writes. */
@@ -637,53 +500,29 @@ class SessionWorker implements WorkerApi {
   }
 
   /** Do something with a session: at once, or in turn where an earlier call waits for Python. */
-  /** A part of a fit, while no other call of the session runs. */
-  async #part<T>(handle: number, action: () => MaybePromise<T>): Promise<T> {
-    let reason: unknown = null;
-    const result = await this.#perform(handle, async () => {
-      try {
-        return await action();
-      } catch (error) {
-        reason = error;
-        throw error;
-      }
-    });
-    if ("error" in result) {
-      throw reason ?? fromWire(result.error);
-    }
-    return result.ok;
-  }
-
-  #perform<T>(handle: number, action: (session: TrainingTurns) => MaybePromise<T>): MaybePromise<Result<T>> {
+  #perform<T>(handle: number, action: (session: TrainingTurns) => MaybePromise<T>): MaybePromise<T> {
     this.#lastUse = performance.now();
     const session = this.#sessions.get(handle);
     if (session === undefined) {
-      return { error: toWire(sessionError("RELEASED", {})) };
+      throw sessionError("RELEASED", {});
     }
     return inTurn(session, action);
   }
 }
 
 /** External data as Python takes it: the paths, and a file for each. */
-function externalArgs(external: readonly ExternalFile[]): (string | GivenData)[] {
+function externalArgs({ external }: GivenModel): (string | GivenData)[] {
   return [JSON.stringify(external.map(({ path }) => path)), ...external.map(({ data }) => data)];
 }
 
-function inTurn<S extends Turns<unknown>, T>(
-  session: S,
-  action: (session: S) => MaybePromise<T>,
-): MaybePromise<Result<T>> {
-  const run = (): MaybePromise<Result<T>> => settle(() => action(session));
-  const result = session.waiting === 0 ? run() : session.turn.then(run);
+function inTurn<S extends Turns<unknown>, T>(session: S, action: (session: S) => MaybePromise<T>): MaybePromise<T> {
+  const result = session.waiting === 0 ? action(session) : session.turn.then(() => action(session));
   if (!(result instanceof Promise)) {
     return result;
   }
   session.waiting++;
-  const done = result.then((settled) => {
-    session.waiting--;
-    return settled;
-  });
-  session.turn = done;
+  const done = result.finally(() => session.waiting--);
+  session.turn = done.catch(() => {});
   return done;
 }
 
@@ -708,31 +547,6 @@ function coreOptions(optionsJson: string): CoreOptions {
   };
 }
 
-function settle<T>(action: () => MaybePromise<T>): MaybePromise<Result<T>> {
-  try {
-    const value = action();
-    return value instanceof Promise ? attemptAsync(() => value) : { ok: value };
-  } catch (error) {
-    return { error: toWire(error) };
-  }
-}
-
-function attempt<T>(action: () => T): Result<T> {
-  try {
-    return { ok: action() };
-  } catch (error) {
-    return { error: toWire(error) };
-  }
-}
-
-async function attemptAsync<T>(action: () => Promise<T>): Promise<Result<T>> {
-  try {
-    return { ok: await action() };
-  } catch (error) {
-    return { error: toWire(error) };
-  }
-}
-
 function runAnswer(run: Run, feeds: readonly Feed[]): RunAnswer {
   const buffers = feeds.flatMap(({ data }) => (data instanceof Uint8Array ? [data.buffer as ArrayBuffer] : []));
   return { ...run, buffers: [...new Set(buffers)] };
@@ -745,8 +559,6 @@ function buffersOf(answer: Partial<RunAnswer & { readonly data: FileData | Float
   return [...tensors.map((tensor) => tensor.data.buffer as ArrayBuffer), ...buffers];
 }
 
-type Methods = Readonly<Record<Method, (...args: readonly unknown[]) => MaybePromise<Result<unknown>>>>;
-
 function reply(id: number, result: Result<unknown>): void {
   if (id === 0) {
     return;
@@ -755,20 +567,26 @@ function reply(id: number, result: Result<unknown>): void {
   postMessage(message, { transfer: "ok" in result && result.ok instanceof Object ? buffersOf(result.ok) : [] });
 }
 
-const worker = new SessionWorker() as unknown as Methods;
+/** Answer a request: at once, unless its call takes time. */
+function answer({ id, method, args }: Request): void {
+  const fail = (error: unknown): void => reply(id, { error: toWire(error) });
+  try {
+    const value = calls[method](...args);
+    if (value instanceof Promise) {
+      void value.then((ok: unknown) => reply(id, { ok }), fail);
+    } else {
+      reply(id, { ok: value });
+    }
+  } catch (error) {
+    fail(error);
+  }
+}
+
+const calls = new SessionWorker().calls as unknown as Readonly<Record<Method, (...args: readonly unknown[]) => unknown>>;
 
 followFiles((progress) => postMessage({ progress } satisfies Note));
 
-addEventListener("message", ({ data }: MessageEvent<readonly Request[]>) => {
-  for (const { id, method, args } of data) {
-    const result = worker[method](...args);
-    if (result instanceof Promise) {
-      void result.then((settled) => reply(id, settled));
-    } else {
-      reply(id, result);
-    }
-  }
-});
+addEventListener("message", ({ data }: MessageEvent<readonly Request[]>) => data.forEach(answer));
 
 // Last: a script that is cut off before this line is found out.
 postMessage({ listens: "the worker of trainweb" } satisfies Listening);

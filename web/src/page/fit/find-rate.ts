@@ -6,7 +6,7 @@ import { checkOptions } from "../../data/nearest.js";
 import type { Batch } from "../../data/rows.js";
 import { sessionError } from "../../wire/messages.js";
 import type { SessionInfo } from "../../wire/protocol.js";
-import { checkFields } from "../check-settings.js";
+import { checkFields, withDefaults } from "../check-settings.js";
 import type { History } from "./events.js";
 import type { FitOptions } from "./options.js";
 import { ModelInputs } from "../model-inputs.js";
@@ -51,14 +51,14 @@ export async function findLearningRate(
 ): Promise<LearningRates> {
   const known = { steps: true, least: true, most: true, batchSize: true, batched: true, seed: true } as const;
   const given = checkFields("findLearningRate", "", { ...checkOptions("findLearningRate", options, known) }, FIND_RATE);
-  const { steps, least, most, batch_size, batched, seed } = { ...defaults(), ...given } as unknown as Resolved;
+  const { steps, least, most, batchSize, batched, seed } = withDefaults(given, FIND_RATE) as unknown as Required<FindRateFields>;
   if (most <= least) {
     throw badSetting("most", most, `greater than 'least', which is ${least}`);
   }
   const inputs = new ModelInputs(info.inputs.train);
   const whole = inputs.dataset(data);
   const rows = whole.columns === null ? whole : whole.shuffle({ buffer: BUFFER, seed });
-  const batches = inputs.batches(rows, { batchSize: batch_size, remainder: "keep", batched });
+  const batches = inputs.batches(rows, { batchSize, remainder: "keep", batched });
   const rates = Array.from({ length: steps }, (_, k) => least * (most / least) ** (k / (steps - 1)));
   await state.keepState();
   let losses: readonly number[];
@@ -73,19 +73,6 @@ export async function findLearningRate(
   const tried = rates.slice(0, found.length);
   const suggestion = suggested(tried, found, steps);
   return { rates: tried, losses: found, suggestion, plot: () => picture(tried, found, suggestion) };
-}
-
-interface Resolved {
-  readonly steps: number;
-  readonly least: number;
-  readonly most: number;
-  readonly batch_size: number | null;
-  readonly batched: boolean | null;
-  readonly seed: number;
-}
-
-function defaults(): Record<string, unknown> {
-  return Object.fromEntries(Object.values(FIND_RATE).map(({ python, default: value }) => [python, value]));
 }
 
 /** So many batches; the data comes again and again. */

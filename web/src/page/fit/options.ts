@@ -3,7 +3,7 @@
 import type { DataSource } from "../../data/dataset.js";
 import { Dataset } from "../../data/dataset.js";
 import { countBatches } from "../../data/epoch.js";
-import type { OnNaN, Remainder, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
+import type { FitSpec, OnNaN, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
 import { sessionError } from "../../wire/messages.js";
 import type { SessionInfo } from "../../wire/protocol.js";
 import { badSetting } from "../../data/given.js";
@@ -90,27 +90,15 @@ const OTHERS = [
 /** How batches of validation data are made. */
 const VALIDATION = { remainder: "keep", batched: null, ignoresSize: true } as const;
 
+type OwnedByPage = "loss" | "hasSchedule" | "train" | "validation" | "hasValidation" | "checkpoint" | "order" | "tells";
+
 /** Options after the checks. */
-export interface ResolvedFit {
+export interface ResolvedFit extends Omit<FitSpec, OwnedByPage> {
   readonly train: Dataset;
   readonly validation: Dataset | null;
-  readonly epochs: number;
-  readonly batchSize: number;
-  readonly remainder: Remainder;
-  /** Of the order of rows; null: they stay in theirs. */
-  readonly seed: number | null;
-  readonly accumulate: number;
-  readonly clip: WireClip | null;
-  readonly ema: boolean;
-  readonly proximal: number;
-  readonly onNaN: OnNaN | null;
   readonly schedule: Schedule | null;
-  readonly evaluation: WireEvaluation | null;
-  /** True: the training data is evaluated, too. */
-  readonly evaluatesTraining: boolean;
   /** Metrics that the page computes. */
   readonly functions: ReadonlyMap<string, MetricFunction>;
-  readonly early: WireEarlyStopping | null;
   readonly callbacks: readonly FitCallback[];
   readonly signal: AbortSignal | null;
   readonly checkpoint: ResolvedCheckpoint | null;
@@ -276,7 +264,7 @@ export function resolveMetrics(given: unknown): ResolvedMetrics {
   const metrics = listed.filter((metric: unknown) => !hasFunctions(metric)).map((metric: unknown): WireMetric => {
     const fields = resolveKind("metric", metric, METRICS);
     const type = fields["type"] as MetricType;
-    const settings = Object.values(METRICS[type]).map(({ python, default: other }) => fields[python] ?? other);
+    const settings = Object.values(withDefaults(fields, METRICS[type]));
     return { type, settings, formula: OF_LOSS[type] ?? null };
   });
   checkNames([...metrics.map(({ type }) => type), ...functions.map(([name]) => name)]);

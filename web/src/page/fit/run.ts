@@ -39,7 +39,6 @@ import { bytesOf, copyBytes, isOnCpu, packTensor, type SpareBuffers } from "../t
 /** The fit was stopped or aborted before something came. */
 const ENDED = Symbol("ended");
 
-
 interface MutableHistory extends History {
   epochs: EpochEvent[];
   losses: number[];
@@ -341,27 +340,17 @@ function ratesOf({ schedule }: ResolvedFit, { from, count }: RateRange): Float64
 
 /** The description of a fit for the worker, with the data that lies there. */
 async function specOf(info: SessionInfo, plan: ResolvedFit, order: FitSpec["order"]): Promise<FitSpec> {
+  const { train, validation, schedule, functions, callbacks, signal, checkpoint, ...plain } = plan;
   return {
-    epochs: plan.epochs,
+    ...plain,
     loss: info.trainingOutputNames[0] as string,
-    accumulate: plan.accumulate,
-    clip: plan.clip,
-    ema: plan.ema,
-    proximal: plan.proximal,
-    batchSize: plan.batchSize,
-    remainder: plan.remainder,
-    seed: plan.seed,
-    hasSchedule: plan.schedule !== null,
-    train: await packColumns(plan.train),
-    validation: plan.validation === null ? null : await packColumns(plan.validation),
-    hasValidation: plan.validation !== null,
-    evaluatesTraining: plan.evaluatesTraining,
-    evaluation: plan.evaluation,
-    early: plan.early,
-    checkpoint: plan.checkpoint === null ? null : await checkpointOf(plan.checkpoint),
-    onNaN: plan.onNaN,
+    hasSchedule: schedule !== null,
+    train: await packColumns(train),
+    validation: validation === null ? null : await packColumns(validation),
+    hasValidation: validation !== null,
+    checkpoint: checkpoint === null ? null : await checkpointOf(checkpoint),
     order,
-    tells: plan.callbacks.length > 0,
+    tells: callbacks.length > 0,
   };
 }
 

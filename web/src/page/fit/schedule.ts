@@ -2,9 +2,10 @@
 
 import { badSetting } from "../../data/given.js";
 import { Course } from "../../wire/formulas.js";
-import { checkFields, resolveKind, type Fields } from "../check-settings.js";
+import { checkFields, pythonName, resolveKind, withDefaults, type Fields } from "../check-settings.js";
 import type { Setting, Settings } from "../settings/kinds.js";
 import { RULES, SCHEDULES, type ScheduleSettings, type ScheduleType } from "../settings/schedules.js";
+import { AN_INTEGER_AT_LEAST_0 } from "../settings/values.js";
 
 /** A learning rate for each optimizer step: `session.setLearningRate(schedule.rate(step))`. */
 export interface Schedule {
@@ -43,18 +44,15 @@ export function schedule(given: ScheduleSettings | ((step: number) => number)): 
 
 /** All settings as numbers, by Python's names: a choice counts as the position of its value. */
 function numbersOf(settings: Settings, checked: Fields): Record<string, number> {
-  const entries = Object.values(settings).map(({ python, kind, default: other }): [string, number] => {
-    const value = checked[python] ?? other;
-    return [python, kind.kind === "choice" ? kind.options.indexOf(value as string) : Number(value)];
+  const entries = Object.entries(withDefaults(checked, settings)).map(([name, value]): [string, number] => {
+    const setting = settings[name] as Setting;
+    const { kind } = setting;
+    return [pythonName(name, setting), kind.kind === "choice" ? kind.options.indexOf(value as string) : Number(value)];
   });
   return Object.fromEntries(entries);
 }
 
-const STEP: Setting = {
-  python: "step",
-  kind: { kind: "integer", expected: "an integer >= 0", least: 0 },
-  isOptional: false,
-};
+const STEP: Setting = { kind: AN_INTEGER_AT_LEAST_0 };
 
 function checkStep(step: number): number {
   checkFields("rate", "", { step }, { step: STEP });

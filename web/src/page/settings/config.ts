@@ -1,6 +1,7 @@
 /** Made by scripts/session_description.py of what Python declares: edit that. */
 
 import type { Settings } from "./kinds.js";
+import * as values from "./values.js";
 
 /** Exponential moving average of the trainable parameters, after each optimizer step; it begins as they are then. */
 export interface EmaFields {
@@ -38,150 +39,35 @@ export interface LoraFields {
 
 /** @internal */
 export const CONFIG: Settings = {
-  clipGradNorm: {
-    python: "clip_grad_norm",
-    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
-    isOptional: true,
-    default: null,
-  },
-  clipGradValue: {
-    python: "clip_grad_value",
-    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
-    isOptional: true,
-    default: null,
-  },
-  requiresGrad: {
-    python: "requires_grad",
-    kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": false},
-    isOptional: true,
-    default: null,
-  },
-  frozenParams: {
-    python: "frozen_params",
-    kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": true},
-    isOptional: true,
-    default: null,
-  },
-  additionalOutputNames: {
-    python: "additional_output_names",
-    kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": true},
-    isOptional: true,
-    default: null,
-  },
-  lossInputNames: {
-    python: "loss_input_names",
-    kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": false},
-    isOptional: true,
-    default: null,
-  },
-  batchNorm: {
-    python: "batch_norm",
-    kind: {"kind": "choice", "expected": "train or as_exported", "options": ["train", "as_exported"]},
-    isOptional: true,
-    default: null,
-  },
-  stopGradient: {
-    python: "stop_gradient",
-    kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": false},
-    isOptional: true,
-    default: null,
-  },
-  dims: {
-    python: "dims",
-    kind: {"kind": "sizes", "expected": "sizes by the names of dimensions, each an integer >= 1"},
-    isOptional: true,
-    default: null,
-  },
-  nominalCheckpoint: {
-    python: "nominal_checkpoint",
-    kind: {"kind": "flag", "expected": "true or false"},
-    isOptional: true,
-    default: null,
-  },
+  clipGradNorm: { kind: values.A_NUMBER_GREATER_THAN_0, isOptional: true, default: null },
+  clipGradValue: { kind: values.A_NUMBER_GREATER_THAN_0, isOptional: true, default: null },
+  requiresGrad: { kind: values.A_LIST_OF_NAMES_OR_REGULAR_EXPRESSIONS, isOptional: true, default: null },
+  frozenParams: { kind: values.A_LIST_OF_NAMES_OR_REGULAR_EXPRESSIONS_MAYBE_EMPTY, isOptional: true, default: null },
+  additionalOutputNames: { kind: values.A_LIST_OF_NAMES_OR_REGULAR_EXPRESSIONS_MAYBE_EMPTY, isOptional: true, default: null },
+  lossInputNames: { kind: values.A_LIST_OF_NAMES_OR_REGULAR_EXPRESSIONS, isOptional: true, default: null },
+  batchNorm: { kind: values.ONE_OF_TRAIN_OR_AS_EXPORTED, isOptional: true, default: null },
+  stopGradient: { kind: values.A_LIST_OF_NAMES_OR_REGULAR_EXPRESSIONS, isOptional: true, default: null },
+  dims: { kind: values.SIZES_BY_THE_NAMES_OF_DIMENSIONS_EACH_AN_INTEGER_AT_LEAST_1, isOptional: true, default: null },
+  nominalCheckpoint: { kind: values.TRUE_OR_FALSE, isOptional: true, default: null },
 };
 
 /** @internal */
 export const LORA: Settings = {
-  targets: {
-    python: "targets",
-    kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": false},
-    isOptional: true,
-    default: null,
-  },
-  rank: {
-    python: "rank",
-    kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
-    isOptional: false,
-    default: 8,
-  },
-  alpha: {
-    python: "alpha",
-    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
-    isOptional: true,
-    default: null,
-  },
-  dropout: {
-    python: "dropout",
-    kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
-    isOptional: false,
-    default: 0.0,
-  },
-  init: {
-    python: "init",
-    kind: {"kind": "choice", "expected": "default or gaussian", "options": ["default", "gaussian"]},
-    isOptional: false,
-    default: "default",
-  },
-  useRslora: {
-    python: "use_rslora",
-    kind: {"kind": "flag", "expected": "true or false"},
-    isOptional: false,
-    default: false,
-  },
-  useDora: {
-    python: "use_dora",
-    kind: {"kind": "flag", "expected": "true or false"},
-    isOptional: false,
-    default: false,
-  },
-  modulesToSave: {
-    python: "modules_to_save",
-    kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": false},
-    isOptional: true,
-    default: null,
-  },
-  seed: {
-    python: "seed",
-    kind: {"kind": "integer", "expected": "an integer >= 0 and <= 9007199254740991", "least": 0, "most": 9007199254740991},
-    isOptional: false,
-    default: 0,
-  },
+  targets: { kind: values.A_LIST_OF_NAMES_OR_REGULAR_EXPRESSIONS, isOptional: true, default: null },
+  rank: { kind: values.AN_INTEGER_AT_LEAST_1, default: 8 },
+  alpha: { kind: values.A_NUMBER_GREATER_THAN_0, isOptional: true, default: null },
+  dropout: { kind: values.A_NUMBER_AT_LEAST_0_AND_LESS_THAN_1, default: 0.0 },
+  init: { kind: values.ONE_OF_DEFAULT_OR_GAUSSIAN, default: "default" },
+  useRslora: { kind: values.TRUE_OR_FALSE, default: false },
+  useDora: { kind: values.TRUE_OR_FALSE, default: false },
+  modulesToSave: { kind: values.A_LIST_OF_NAMES_OR_REGULAR_EXPRESSIONS, isOptional: true, default: null },
+  seed: { kind: values.AN_INTEGER_AT_LEAST_0_AND_AT_MOST_9007199254740991, default: 0 },
 };
 
 /** @internal */
 export const EMA: Settings = {
-  decay: {
-    python: "decay",
-    kind: {"kind": "number", "expected": "a number at least 0 and less than 1", "least": 0, "below": 1},
-    isOptional: false,
-    default: 0.999,
-  },
-  warmup: {
-    python: "warmup",
-    kind: {"kind": "flag", "expected": "true or false"},
-    isOptional: false,
-    default: false,
-  },
-  warmupPower: {
-    python: "warmup_power",
-    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
-    isOptional: false,
-    default: 0.6666666666666666,
-  },
-  warmupGamma: {
-    python: "warmup_gamma",
-    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
-    isOptional: false,
-    default: 1.0,
-  },
+  decay: { kind: values.A_NUMBER_AT_LEAST_0_AND_LESS_THAN_1, default: 0.999 },
+  warmup: { kind: values.TRUE_OR_FALSE, default: false },
+  warmupPower: { kind: values.A_NUMBER_GREATER_THAN_0, default: 0.6666666666666666 },
+  warmupGamma: { kind: values.A_NUMBER_GREATER_THAN_0, default: 1.0 },
 };

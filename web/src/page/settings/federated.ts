@@ -1,6 +1,7 @@
 /** Made by scripts/session_description.py of what Python declares: edit that. */
 
 import type { Settings } from "./kinds.js";
+import * as values from "./values.js";
 
 /** The options of a federated client. */
 export interface FederatedFields {
@@ -16,28 +17,8 @@ export interface FederatedFields {
 
 /** @internal */
 export const FEDERATED: Settings = {
-  clipNorm: {
-    python: "clip_norm",
-    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
-    isOptional: true,
-    default: null,
-  },
-  noiseMultiplier: {
-    python: "noise_multiplier",
-    kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-    isOptional: false,
-    default: 0.0,
-  },
-  noiseClients: {
-    python: "noise_clients",
-    kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
-    isOptional: false,
-    default: 1,
-  },
-  seed: {
-    python: "seed",
-    kind: {"kind": "integer", "expected": "an integer >= 0 and <= 9007199254740991", "least": 0, "most": 9007199254740991},
-    isOptional: true,
-    default: null,
-  },
+  clipNorm: { kind: values.A_NUMBER_GREATER_THAN_0, isOptional: true, default: null },
+  noiseMultiplier: { kind: values.A_NUMBER_AT_LEAST_0, default: 0.0 },
+  noiseClients: { kind: values.AN_INTEGER_AT_LEAST_1, default: 1 },
+  seed: { kind: values.AN_INTEGER_AT_LEAST_0_AND_AT_MOST_9007199254740991, isOptional: true, default: null },
 };

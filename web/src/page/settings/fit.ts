@@ -2,6 +2,7 @@
 
 import type { Formula, Rule } from "../../wire/formulas.js";
 import type { Of, Settings } from "./kinds.js";
+import * as values from "./values.js";
 
 /** The plain options of fit. */
 export interface FitFields {
@@ -168,129 +169,30 @@ export type MetricSettings =
 
 /** @internal */
 export const FIT: Settings = {
-  epochs: {
-    python: "epochs",
-    kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
-    isOptional: false,
-    default: 1,
-  },
-  batchSize: {
-    python: "batch_size",
-    kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
-    isOptional: true,
-    default: null,
-  },
-  batched: {
-    python: "batched",
-    kind: {"kind": "flag", "expected": "true or false"},
-    isOptional: true,
-    default: null,
-  },
-  remainder: {
-    python: "remainder",
-    kind: {"kind": "choice", "expected": "keep, drop or pad", "options": ["keep", "drop", "pad"]},
-    isOptional: false,
-    default: "keep",
-  },
-  shuffle: {
-    python: "shuffle",
-    kind: {"kind": "flag", "expected": "true or false"},
-    isOptional: true,
-    default: null,
-  },
-  seed: {
-    python: "seed",
-    kind: {"kind": "integer", "expected": "an integer >= 0 and <= 9007199254740991", "least": 0, "most": 9007199254740991},
-    isOptional: false,
-    default: 0,
-  },
-  validationSplit: {
-    python: "validation_split",
-    kind: {"kind": "number", "expected": "a number greater than 0 and less than 1", "above": 0, "below": 1},
-    isOptional: true,
-    default: null,
-  },
-  stratify: {
-    python: "stratify",
-    kind: {"kind": "flag", "expected": "true or false"},
-    isOptional: false,
-    default: false,
-  },
-  trainMetrics: {
-    python: "train_metrics",
-    kind: {"kind": "flag", "expected": "true or false"},
-    isOptional: false,
-    default: false,
-  },
-  learningRate: {
-    python: "learning_rate",
-    kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-    isOptional: true,
-    default: null,
-  },
-  accumulate: {
-    python: "accumulate",
-    kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
-    isOptional: false,
-    default: 1,
-  },
-  clipGradNorm: {
-    python: "clip_grad_norm",
-    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
-    isOptional: true,
-    default: null,
-  },
-  clipGradValue: {
-    python: "clip_grad_value",
-    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
-    isOptional: true,
-    default: null,
-  },
-  ema: {
-    python: "ema",
-    kind: {"kind": "flag", "expected": "true or false"},
-    isOptional: false,
-    default: false,
-  },
-  proximal: {
-    python: "proximal",
-    kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-    isOptional: false,
-    default: 0.0,
-  },
-  onNaN: {
-    python: "on_nan",
-    kind: {"kind": "choice", "expected": "stop, skip or restore", "options": ["stop", "skip", "restore"]},
-    isOptional: true,
-    default: null,
-  },
+  epochs: { kind: values.AN_INTEGER_AT_LEAST_1, default: 1 },
+  batchSize: { kind: values.AN_INTEGER_AT_LEAST_1, isOptional: true, default: null },
+  batched: { kind: values.TRUE_OR_FALSE, isOptional: true, default: null },
+  remainder: { kind: values.ONE_OF_KEEP_DROP_OR_PAD, default: "keep" },
+  shuffle: { kind: values.TRUE_OR_FALSE, isOptional: true, default: null },
+  seed: { kind: values.AN_INTEGER_AT_LEAST_0_AND_AT_MOST_9007199254740991, default: 0 },
+  validationSplit: { kind: values.A_NUMBER_GREATER_THAN_0_AND_LESS_THAN_1, isOptional: true, default: null },
+  stratify: { kind: values.TRUE_OR_FALSE, default: false },
+  trainMetrics: { kind: values.TRUE_OR_FALSE, default: false },
+  learningRate: { kind: values.A_NUMBER_AT_LEAST_0, isOptional: true, default: null },
+  accumulate: { kind: values.AN_INTEGER_AT_LEAST_1, default: 1 },
+  clipGradNorm: { kind: values.A_NUMBER_GREATER_THAN_0, isOptional: true, default: null },
+  clipGradValue: { kind: values.A_NUMBER_GREATER_THAN_0, isOptional: true, default: null },
+  ema: { kind: values.TRUE_OR_FALSE, default: false },
+  proximal: { kind: values.A_NUMBER_AT_LEAST_0, default: 0.0 },
+  onNaN: { kind: values.ONE_OF_STOP_SKIP_OR_RESTORE, isOptional: true, default: null, python: "on_nan" },
 };
 
 /** @internal */
 export const EARLY_STOPPING: Settings = {
-  patience: {
-    python: "patience",
-    kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
-    isOptional: false,
-  },
-  minDelta: {
-    python: "min_delta",
-    kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-    isOptional: false,
-    default: 0.0,
-  },
-  restoreBest: {
-    python: "restore_best",
-    kind: {"kind": "flag", "expected": "true or false"},
-    isOptional: false,
-    default: true,
-  },
-  mode: {
-    python: "mode",
-    kind: {"kind": "choice", "expected": "min or max", "options": ["min", "max"]},
-    isOptional: true,
-    default: null,
-  },
+  patience: { kind: values.AN_INTEGER_AT_LEAST_0 },
+  minDelta: { kind: values.A_NUMBER_AT_LEAST_0, default: 0.0 },
+  restoreBest: { kind: values.TRUE_OR_FALSE, default: true },
+  mode: { kind: values.ONE_OF_MIN_OR_MAX, isOptional: true, default: null },
 };
 
 /** When it ends a fit. @internal */
@@ -298,145 +200,50 @@ export const EARLY_STOPPING_RULE: Rule = {"value": [">", "bad", ["max", ["-", "p
 
 /** @internal */
 export const FIND_RATE: Settings = {
-  steps: {
-    python: "steps",
-    kind: {"kind": "integer", "expected": "an integer >= 10 and <= 100000", "least": 10, "most": 100000},
-    isOptional: false,
-    default: 100,
-  },
-  least: {
-    python: "least",
-    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
-    isOptional: false,
-    default: 1e-07,
-  },
-  most: {
-    python: "most",
-    kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
-    isOptional: false,
-    default: 10.0,
-  },
-  batchSize: {
-    python: "batch_size",
-    kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
-    isOptional: true,
-    default: null,
-  },
-  batched: {
-    python: "batched",
-    kind: {"kind": "flag", "expected": "true or false"},
-    isOptional: true,
-    default: null,
-  },
-  seed: {
-    python: "seed",
-    kind: {"kind": "integer", "expected": "an integer >= 0 and <= 9007199254740991", "least": 0, "most": 9007199254740991},
-    isOptional: false,
-    default: 0,
-  },
+  steps: { kind: values.AN_INTEGER_AT_LEAST_10_AND_AT_MOST_100000, default: 100 },
+  least: { kind: values.A_NUMBER_GREATER_THAN_0, default: 1e-07 },
+  most: { kind: values.A_NUMBER_GREATER_THAN_0, default: 10.0 },
+  batchSize: { kind: values.AN_INTEGER_AT_LEAST_1, isOptional: true, default: null },
+  batched: { kind: values.TRUE_OR_FALSE, isOptional: true, default: null },
+  seed: { kind: values.AN_INTEGER_AT_LEAST_0_AND_AT_MOST_9007199254740991, default: 0 },
 };
 
 /** @internal */
 export const CHECKPOINT: Settings = {
-  every: {
-    python: "every",
-    kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
-    isOptional: true,
-    default: null,
-  },
+  every: { kind: values.AN_INTEGER_AT_LEAST_1, isOptional: true, default: null },
 };
 
 /** @internal */
 export const METRICS: Readonly<Record<MetricType, Settings>> = {
   accuracy: {
-    ignoreIndex: {
-      python: "ignore_index",
-      kind: {"kind": "integer", "expected": "an integer >= -2147483648 and <= 2147483647", "least": -2147483648, "most": 2147483647},
-      isOptional: true,
-      default: null,
-    },
+    ignoreIndex: { kind: values.AN_INTEGER_AT_LEAST_MINUS_2147483648_AND_AT_MOST_2147483647, isOptional: true, default: null },
   },
   topK: {
-    k: {
-      python: "k",
-      kind: {"kind": "integer", "expected": "an integer >= 1 and <= 2147483647", "least": 1, "most": 2147483647},
-      isOptional: false,
-      default: 5,
-    },
-    ignoreIndex: {
-      python: "ignore_index",
-      kind: {"kind": "integer", "expected": "an integer >= -2147483648 and <= 2147483647", "least": -2147483648, "most": 2147483647},
-      isOptional: true,
-      default: null,
-    },
+    k: { kind: values.AN_INTEGER_AT_LEAST_1_AND_AT_MOST_2147483647, default: 5 },
+    ignoreIndex: { kind: values.AN_INTEGER_AT_LEAST_MINUS_2147483648_AND_AT_MOST_2147483647, isOptional: true, default: null },
   },
   f1: {
-    average: {
-      python: "average",
-      kind: {"kind": "choice", "expected": "macro, micro, weighted or none", "options": ["macro", "micro", "weighted", "none"]},
-      isOptional: false,
-      default: "macro",
-    },
-    ignoreIndex: {
-      python: "ignore_index",
-      kind: {"kind": "integer", "expected": "an integer >= -2147483648 and <= 2147483647", "least": -2147483648, "most": 2147483647},
-      isOptional: true,
-      default: null,
-    },
+    average: { kind: values.ONE_OF_MACRO_MICRO_WEIGHTED_OR_NONE, default: "macro" },
+    ignoreIndex: { kind: values.AN_INTEGER_AT_LEAST_MINUS_2147483648_AND_AT_MOST_2147483647, isOptional: true, default: null },
   },
   precision: {
-    average: {
-      python: "average",
-      kind: {"kind": "choice", "expected": "macro, micro, weighted or none", "options": ["macro", "micro", "weighted", "none"]},
-      isOptional: false,
-      default: "macro",
-    },
-    ignoreIndex: {
-      python: "ignore_index",
-      kind: {"kind": "integer", "expected": "an integer >= -2147483648 and <= 2147483647", "least": -2147483648, "most": 2147483647},
-      isOptional: true,
-      default: null,
-    },
+    average: { kind: values.ONE_OF_MACRO_MICRO_WEIGHTED_OR_NONE, default: "macro" },
+    ignoreIndex: { kind: values.AN_INTEGER_AT_LEAST_MINUS_2147483648_AND_AT_MOST_2147483647, isOptional: true, default: null },
   },
   recall: {
-    average: {
-      python: "average",
-      kind: {"kind": "choice", "expected": "macro, micro, weighted or none", "options": ["macro", "micro", "weighted", "none"]},
-      isOptional: false,
-      default: "macro",
-    },
-    ignoreIndex: {
-      python: "ignore_index",
-      kind: {"kind": "integer", "expected": "an integer >= -2147483648 and <= 2147483647", "least": -2147483648, "most": 2147483647},
-      isOptional: true,
-      default: null,
-    },
+    average: { kind: values.ONE_OF_MACRO_MICRO_WEIGHTED_OR_NONE, default: "macro" },
+    ignoreIndex: { kind: values.AN_INTEGER_AT_LEAST_MINUS_2147483648_AND_AT_MOST_2147483647, isOptional: true, default: null },
   },
   confusionMatrix: {
-    ignoreIndex: {
-      python: "ignore_index",
-      kind: {"kind": "integer", "expected": "an integer >= -2147483648 and <= 2147483647", "least": -2147483648, "most": 2147483647},
-      isOptional: true,
-      default: null,
-    },
+    ignoreIndex: { kind: values.AN_INTEGER_AT_LEAST_MINUS_2147483648_AND_AT_MOST_2147483647, isOptional: true, default: null },
   },
   mIoU: {
-    ignoreIndex: {
-      python: "ignore_index",
-      kind: {"kind": "integer", "expected": "an integer >= -2147483648 and <= 2147483647", "least": -2147483648, "most": 2147483647},
-      isOptional: true,
-      default: null,
-    },
+    ignoreIndex: { kind: values.AN_INTEGER_AT_LEAST_MINUS_2147483648_AND_AT_MOST_2147483647, isOptional: true, default: null },
   },
   mae: {},
   r2: {},
   auc: {
-    average: {
-      python: "average",
-      kind: {"kind": "choice", "expected": "macro or none", "options": ["macro", "none"]},
-      isOptional: false,
-      default: "macro",
-    },
+    average: { kind: values.ONE_OF_MACRO_OR_NONE, default: "macro" },
   },
   perplexity: {},
 };

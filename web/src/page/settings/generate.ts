@@ -1,6 +1,7 @@
 /** Made by scripts/session_description.py of what Python declares: edit that. */
 
 import type { Settings } from "./kinds.js";
+import * as values from "./values.js";
 
 /** The plain options of `generate`. */
 export interface GenerateFields {
@@ -20,42 +21,12 @@ export interface GenerateFields {
 
 /** @internal */
 export const GENERATE: Settings = {
-  maxTokens: {
-    python: "max_tokens",
-    kind: {"kind": "integer", "expected": "an integer >= 1 and <= 2147483647", "least": 1, "most": 2147483647},
-    isOptional: false,
-    default: 100,
-  },
-  temperature: {
-    python: "temperature",
-    kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-    isOptional: false,
-    default: 0.0,
-  },
-  topK: {
-    python: "top_k",
-    kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
-    isOptional: true,
-    default: null,
-  },
-  topP: {
-    python: "top_p",
-    kind: {"kind": "number", "expected": "a number greater than 0 and at most 1", "above": 0, "most": 1},
-    isOptional: true,
-    default: null,
-  },
-  seed: {
-    python: "seed",
-    kind: {"kind": "integer", "expected": "an integer >= 0 and <= 9007199254740991", "least": 0, "most": 9007199254740991},
-    isOptional: true,
-    default: null,
-  },
-  adapter: {
-    python: "adapter",
-    kind: {"kind": "flag", "expected": "true or false"},
-    isOptional: false,
-    default: true,
-  },
+  maxTokens: { kind: values.AN_INTEGER_AT_LEAST_1_AND_AT_MOST_2147483647, default: 100 },
+  temperature: { kind: values.A_NUMBER_AT_LEAST_0, default: 0.0 },
+  topK: { kind: values.AN_INTEGER_AT_LEAST_1, isOptional: true, default: null },
+  topP: { kind: values.A_NUMBER_GREATER_THAN_0_AND_AT_MOST_1, isOptional: true, default: null },
+  seed: { kind: values.AN_INTEGER_AT_LEAST_0_AND_AT_MOST_9007199254740991, isOptional: true, default: null },
+  adapter: { kind: values.TRUE_OR_FALSE, default: true },
 };
 
 /** @internal */

@@ -15,12 +15,15 @@ export type Kind =
   | { readonly kind: "choice"; readonly expected: string; readonly options: readonly (string | number)[] }
   | { readonly kind: "several"; readonly expected: string; readonly count: number; readonly of: Kind };
 
-/** A setting: its name in Python, whether it may be null, its default unless it must be given, and another name. */
+/** A setting. */
 export interface Setting {
-  readonly python: string;
   readonly kind: Kind;
-  readonly isOptional: boolean;
+  /** True if it may be null. */
+  readonly isOptional?: boolean;
+  /** Absent if the setting must be given. */
   readonly default?: unknown;
+  /** Its name in Python, if that is not the same in snake case. */
+  readonly python?: string;
   /** A name that is accepted beside the documented one. */
   readonly otherName?: string;
 }

@@ -3,6 +3,7 @@
 import type { Tensor } from "onnxruntime-common";
 
 import type { Of, Settings } from "./kinds.js";
+import * as values from "./values.js";
 
 /** The losses. */
 export type LossType =
@@ -165,231 +166,62 @@ export type LossSettings =
 /** @internal */
 export const LOSSES: Readonly<Record<LossType, Settings>> = {
   MSELoss: {
-    reduction: {
-      python: "reduction",
-      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
-      isOptional: false,
-      default: "mean",
-    },
+    reduction: { kind: values.ONE_OF_MEAN_SUM_OR_NONE, default: "mean" },
   },
   CrossEntropyLoss: {
-    weight: {
-      python: "weight",
-      kind: {"kind": "array", "expected": "an array of finite numbers"},
-      isOptional: true,
-      default: null,
-      otherName: "weights",
-    },
-    reduction: {
-      python: "reduction",
-      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
-      isOptional: false,
-      default: "mean",
-    },
-    ignoreIndex: {
-      python: "ignore_index",
-      kind: {"kind": "integer", "expected": "an integer"},
-      isOptional: true,
-      default: null,
-    },
-    labelSmoothing: {
-      python: "label_smoothing",
-      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
-      isOptional: false,
-      default: 0.0,
-    },
-    classAxis: {
-      python: "class_axis",
-      kind: {"kind": "integer", "expected": "an integer"},
-      isOptional: false,
-      default: -1,
-    },
+    weight: { kind: values.AN_ARRAY_OF_FINITE_NUMBERS, isOptional: true, default: null, otherName: "weights" },
+    reduction: { kind: values.ONE_OF_MEAN_SUM_OR_NONE, default: "mean" },
+    ignoreIndex: { kind: values.AN_INTEGER, isOptional: true, default: null },
+    labelSmoothing: { kind: values.A_NUMBER_AT_LEAST_0_AND_AT_MOST_1, default: 0.0 },
+    classAxis: { kind: values.AN_INTEGER, default: -1 },
   },
   BCEWithLogitsLoss: {
-    weight: {
-      python: "weight",
-      kind: {"kind": "array", "expected": "an array of finite numbers"},
-      isOptional: true,
-      default: null,
-      otherName: "weights",
-    },
-    reduction: {
-      python: "reduction",
-      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
-      isOptional: false,
-      default: "mean",
-    },
-    posWeight: {
-      python: "pos_weight",
-      kind: {"kind": "array", "expected": "an array of finite numbers"},
-      isOptional: true,
-      default: null,
-      otherName: "positiveWeights",
-    },
+    weight: { kind: values.AN_ARRAY_OF_FINITE_NUMBERS, isOptional: true, default: null, otherName: "weights" },
+    reduction: { kind: values.ONE_OF_MEAN_SUM_OR_NONE, default: "mean" },
+    posWeight: { kind: values.AN_ARRAY_OF_FINITE_NUMBERS, isOptional: true, default: null, otherName: "positiveWeights" },
   },
   L1Loss: {
-    reduction: {
-      python: "reduction",
-      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
-      isOptional: false,
-      default: "mean",
-    },
+    reduction: { kind: values.ONE_OF_MEAN_SUM_OR_NONE, default: "mean" },
   },
   HuberLoss: {
-    reduction: {
-      python: "reduction",
-      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
-      isOptional: false,
-      default: "mean",
-    },
-    delta: {
-      python: "delta",
-      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
-      isOptional: false,
-      default: 1.0,
-    },
+    reduction: { kind: values.ONE_OF_MEAN_SUM_OR_NONE, default: "mean" },
+    delta: { kind: values.A_NUMBER_GREATER_THAN_0, default: 1.0 },
   },
   SmoothL1Loss: {
-    reduction: {
-      python: "reduction",
-      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
-      isOptional: false,
-      default: "mean",
-    },
-    beta: {
-      python: "beta",
-      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
-      isOptional: false,
-      default: 1.0,
-    },
+    reduction: { kind: values.ONE_OF_MEAN_SUM_OR_NONE, default: "mean" },
+    beta: { kind: values.A_NUMBER_GREATER_THAN_0, default: 1.0 },
   },
   KLDivLoss: {
-    reduction: {
-      python: "reduction",
-      kind: {"kind": "choice", "expected": "mean, sum, none or batchmean", "options": ["mean", "sum", "none", "batchmean"]},
-      isOptional: false,
-      default: "mean",
-    },
-    logTarget: {
-      python: "log_target",
-      kind: {"kind": "flag", "expected": "true or false"},
-      isOptional: false,
-      default: false,
-    },
+    reduction: { kind: values.ONE_OF_MEAN_SUM_NONE_OR_BATCHMEAN, default: "mean" },
+    logTarget: { kind: values.TRUE_OR_FALSE, default: false },
   },
   FocalLoss: {
-    gamma: {
-      python: "gamma",
-      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-      isOptional: false,
-      default: 2.0,
-    },
-    weight: {
-      python: "weight",
-      kind: {"kind": "array", "expected": "an array of finite numbers"},
-      isOptional: true,
-      default: null,
-      otherName: "weights",
-    },
-    reduction: {
-      python: "reduction",
-      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
-      isOptional: false,
-      default: "mean",
-    },
-    classAxis: {
-      python: "class_axis",
-      kind: {"kind": "integer", "expected": "an integer"},
-      isOptional: false,
-      default: -1,
-    },
-    ignoreIndex: {
-      python: "ignore_index",
-      kind: {"kind": "integer", "expected": "an integer"},
-      isOptional: true,
-      default: null,
-    },
+    gamma: { kind: values.A_NUMBER_AT_LEAST_0, default: 2.0 },
+    weight: { kind: values.AN_ARRAY_OF_FINITE_NUMBERS, isOptional: true, default: null, otherName: "weights" },
+    reduction: { kind: values.ONE_OF_MEAN_SUM_OR_NONE, default: "mean" },
+    classAxis: { kind: values.AN_INTEGER, default: -1 },
+    ignoreIndex: { kind: values.AN_INTEGER, isOptional: true, default: null },
   },
   CosineEmbeddingLoss: {
-    margin: {
-      python: "margin",
-      kind: {"kind": "number", "expected": "a number at least -1 and at most 1", "least": -1, "most": 1},
-      isOptional: false,
-      default: 0.0,
-    },
-    reduction: {
-      python: "reduction",
-      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
-      isOptional: false,
-      default: "mean",
-    },
+    margin: { kind: values.A_NUMBER_AT_LEAST_MINUS_1_AND_AT_MOST_1, default: 0.0 },
+    reduction: { kind: values.ONE_OF_MEAN_SUM_OR_NONE, default: "mean" },
   },
   ContrastiveLoss: {
-    margin: {
-      python: "margin",
-      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
-      isOptional: false,
-      default: 1.0,
-    },
-    reduction: {
-      python: "reduction",
-      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
-      isOptional: false,
-      default: "mean",
-    },
+    margin: { kind: values.A_NUMBER_GREATER_THAN_0, default: 1.0 },
+    reduction: { kind: values.ONE_OF_MEAN_SUM_OR_NONE, default: "mean" },
   },
   TripletMarginLoss: {
-    margin: {
-      python: "margin",
-      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
-      isOptional: false,
-      default: 1.0,
-    },
-    reduction: {
-      python: "reduction",
-      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
-      isOptional: false,
-      default: "mean",
-    },
+    margin: { kind: values.A_NUMBER_GREATER_THAN_0, default: 1.0 },
+    reduction: { kind: values.ONE_OF_MEAN_SUM_OR_NONE, default: "mean" },
   },
   CTCLoss: {
-    blank: {
-      python: "blank",
-      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
-      isOptional: false,
-      default: 0,
-    },
-    reduction: {
-      python: "reduction",
-      kind: {"kind": "choice", "expected": "mean, sum or none", "options": ["mean", "sum", "none"]},
-      isOptional: false,
-      default: "mean",
-    },
-    zeroInfinity: {
-      python: "zero_infinity",
-      kind: {"kind": "flag", "expected": "true or false"},
-      isOptional: false,
-      default: false,
-    },
-    batchFirst: {
-      python: "batch_first",
-      kind: {"kind": "flag", "expected": "true or false"},
-      isOptional: false,
-      default: false,
-    },
+    blank: { kind: values.AN_INTEGER_AT_LEAST_0, default: 0 },
+    reduction: { kind: values.ONE_OF_MEAN_SUM_OR_NONE, default: "mean" },
+    zeroInfinity: { kind: values.TRUE_OR_FALSE, default: false },
+    batchFirst: { kind: values.TRUE_OR_FALSE, default: false },
   },
   DPOLoss: {
-    beta: {
-      python: "beta",
-      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
-      isOptional: false,
-      default: 0.1,
-    },
-    labelSmoothing: {
-      python: "label_smoothing",
-      kind: {"kind": "number", "expected": "a number at least 0 and less than 0.5", "least": 0, "below": 0.5},
-      isOptional: false,
-      default: 0.0,
-    },
+    beta: { kind: values.A_NUMBER_GREATER_THAN_0, default: 0.1 },
+    labelSmoothing: { kind: values.A_NUMBER_AT_LEAST_0_AND_LESS_THAN_0_POINT_5, default: 0.0 },
   },
 };

@@ -2,6 +2,7 @@
 
 import type { Rule } from "../../wire/formulas.js";
 import type { Of, Settings } from "./kinds.js";
+import * as values from "./values.js";
 
 /** The schedules. */
 export type ScheduleType =
@@ -14,8 +15,8 @@ export type ScheduleType =
   | "OneCycle"
   | "Plateau";
 
-/** The same rate at every step. */
-export interface ConstantFields {
+/** The settings of every schedule. */
+export interface AnyScheduleFields {
   /** The rate after the warm-up. */
   readonly learningRate: number;
   /** Steps over which the rate rises to `learningRate`. Default 0. */
@@ -24,82 +25,53 @@ export interface ConstantFields {
   readonly warmupStart?: number;
 }
 
+/** The same rate at every step. */
+export type ConstantFields = AnyScheduleFields;
+
 /** A straight line from `start` to `end`, then constant. */
-export interface LinearFields {
-  /** The rate after the warm-up. */
-  readonly learningRate: number;
+export interface LinearFields extends AnyScheduleFields {
   /** Optimizer steps of the whole schedule, with the warm-up. In a fit the default is all its steps. */
   readonly total: number;
   /** The first rate after the warm-up, as a share of `learningRate`. Default 1.0. */
   readonly start?: number;
   /** The last rate, as a share of `learningRate`. Default 0.0. */
   readonly end?: number;
-  /** Steps over which the rate rises to `learningRate`. Default 0. */
-  readonly warmup?: number;
-  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
-  readonly warmupStart?: number;
 }
 
 /** Half a cosine wave down to `end`, then constant, https://arxiv.org/abs/1608.03983. */
-export interface CosineFields {
-  /** The rate after the warm-up. */
-  readonly learningRate: number;
+export interface CosineFields extends AnyScheduleFields {
   /** Optimizer steps of the whole schedule, with the warm-up. In a fit the default is all its steps. */
   readonly total: number;
   /** The last rate, as a share of `learningRate`. Default 0.0. */
   readonly end?: number;
-  /** Steps over which the rate rises to `learningRate`. Default 0. */
-  readonly warmup?: number;
-  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
-  readonly warmupStart?: number;
 }
 
 /** Multiply the rate by `gamma` after every `every` steps. */
-export interface StepFields {
-  /** The rate after the warm-up. */
-  readonly learningRate: number;
+export interface StepFields extends AnyScheduleFields {
   /** Steps between two changes. */
   readonly every: number;
   /** Factor of the rate. Default 0.1. */
   readonly gamma?: number;
-  /** Steps over which the rate rises to `learningRate`. Default 0. */
-  readonly warmup?: number;
-  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
-  readonly warmupStart?: number;
 }
 
 /** Multiply the rate by `gamma` after every step. */
-export interface ExponentialFields {
-  /** The rate after the warm-up. */
-  readonly learningRate: number;
+export interface ExponentialFields extends AnyScheduleFields {
   /** Factor of the rate. */
   readonly gamma: number;
-  /** Steps over which the rate rises to `learningRate`. Default 0. */
-  readonly warmup?: number;
-  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
-  readonly warmupStart?: number;
 }
 
 /** Fall to `end` as a power of the remaining share of the steps, then constant. */
-export interface PolynomialFields {
-  /** The rate after the warm-up. */
-  readonly learningRate: number;
+export interface PolynomialFields extends AnyScheduleFields {
   /** Optimizer steps of the whole schedule, with the warm-up. In a fit the default is all its steps. */
   readonly total: number;
   /** The exponent. Default 1.0. */
   readonly power?: number;
   /** The last rate, as a share of `learningRate`. Default 0.0. */
   readonly end?: number;
-  /** Steps over which the rate rises to `learningRate`. Default 0. */
-  readonly warmup?: number;
-  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
-  readonly warmupStart?: number;
 }
 
 /** Rise to `learningRate` along a cosine, then fall to nearly zero, https://arxiv.org/abs/1708.07120. */
-export interface OneCycleFields {
-  /** The highest rate. */
-  readonly learningRate: number;
+export interface OneCycleFields extends AnyScheduleFields {
   /** Optimizer steps of the whole schedule, with the warm-up. In a fit the default is all its steps. */
   readonly total: number;
   /** Share of the steps in which the rate rises. Default 0.3. */
@@ -108,16 +80,10 @@ export interface OneCycleFields {
   readonly start?: number;
   /** The last rate, as a share of `learningRate`. Default 4e-06. */
   readonly end?: number;
-  /** Steps over which the rate rises to `learningRate`. Default 0. */
-  readonly warmup?: number;
-  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
-  readonly warmupStart?: number;
 }
 
 /** Multiply the rate by `reduction` if a metric stops improving; report the metric with `observe`. */
-export interface PlateauFields {
-  /** The rate after the warm-up. */
-  readonly learningRate: number;
+export interface PlateauFields extends AnyScheduleFields {
   /** Factor of the rate. Default 0.1. */
   readonly reduction?: number;
   /** Observations without improvement before the rate falls. Default 10. */
@@ -130,10 +96,6 @@ export interface PlateauFields {
   readonly cooldown?: number;
   /** Lowest rate, as a share of `learningRate`. Default 0.0. */
   readonly least?: number;
-  /** Steps over which the rate rises to `learningRate`. Default 0. */
-  readonly warmup?: number;
-  /** Start of the rise, as a share of `learningRate`. Default 0.0. */
-  readonly warmupStart?: number;
 }
 
 /** A schedule with its settings. */
@@ -150,276 +112,65 @@ export type ScheduleSettings =
 /** @internal */
 export const SCHEDULES: Readonly<Record<ScheduleType, Settings>> = {
   Constant: {
-    learningRate: {
-      python: "learning_rate",
-      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-      isOptional: false,
-    },
-    warmup: {
-      python: "warmup",
-      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
-      isOptional: false,
-      default: 0,
-    },
-    warmupStart: {
-      python: "warmup_start",
-      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
-      isOptional: false,
-      default: 0.0,
-    },
+    learningRate: { kind: values.A_NUMBER_AT_LEAST_0 },
+    warmup: { kind: values.AN_INTEGER_AT_LEAST_0, default: 0 },
+    warmupStart: { kind: values.A_NUMBER_AT_LEAST_0_AND_AT_MOST_1, default: 0.0 },
   },
   Linear: {
-    learningRate: {
-      python: "learning_rate",
-      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-      isOptional: false,
-    },
-    total: {
-      python: "total",
-      kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
-      isOptional: false,
-    },
-    start: {
-      python: "start",
-      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-      isOptional: false,
-      default: 1.0,
-    },
-    end: {
-      python: "end",
-      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-      isOptional: false,
-      default: 0.0,
-    },
-    warmup: {
-      python: "warmup",
-      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
-      isOptional: false,
-      default: 0,
-    },
-    warmupStart: {
-      python: "warmup_start",
-      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
-      isOptional: false,
-      default: 0.0,
-    },
+    learningRate: { kind: values.A_NUMBER_AT_LEAST_0 },
+    total: { kind: values.AN_INTEGER_AT_LEAST_1 },
+    start: { kind: values.A_NUMBER_AT_LEAST_0, default: 1.0 },
+    end: { kind: values.A_NUMBER_AT_LEAST_0, default: 0.0 },
+    warmup: { kind: values.AN_INTEGER_AT_LEAST_0, default: 0 },
+    warmupStart: { kind: values.A_NUMBER_AT_LEAST_0_AND_AT_MOST_1, default: 0.0 },
   },
   Cosine: {
-    learningRate: {
-      python: "learning_rate",
-      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-      isOptional: false,
-    },
-    total: {
-      python: "total",
-      kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
-      isOptional: false,
-    },
-    end: {
-      python: "end",
-      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-      isOptional: false,
-      default: 0.0,
-    },
-    warmup: {
-      python: "warmup",
-      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
-      isOptional: false,
-      default: 0,
-    },
-    warmupStart: {
-      python: "warmup_start",
-      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
-      isOptional: false,
-      default: 0.0,
-    },
+    learningRate: { kind: values.A_NUMBER_AT_LEAST_0 },
+    total: { kind: values.AN_INTEGER_AT_LEAST_1 },
+    end: { kind: values.A_NUMBER_AT_LEAST_0, default: 0.0 },
+    warmup: { kind: values.AN_INTEGER_AT_LEAST_0, default: 0 },
+    warmupStart: { kind: values.A_NUMBER_AT_LEAST_0_AND_AT_MOST_1, default: 0.0 },
   },
   Step: {
-    learningRate: {
-      python: "learning_rate",
-      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-      isOptional: false,
-    },
-    every: {
-      python: "every",
-      kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
-      isOptional: false,
-    },
-    gamma: {
-      python: "gamma",
-      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
-      isOptional: false,
-      default: 0.1,
-    },
-    warmup: {
-      python: "warmup",
-      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
-      isOptional: false,
-      default: 0,
-    },
-    warmupStart: {
-      python: "warmup_start",
-      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
-      isOptional: false,
-      default: 0.0,
-    },
+    learningRate: { kind: values.A_NUMBER_AT_LEAST_0 },
+    every: { kind: values.AN_INTEGER_AT_LEAST_1 },
+    gamma: { kind: values.A_NUMBER_GREATER_THAN_0, default: 0.1 },
+    warmup: { kind: values.AN_INTEGER_AT_LEAST_0, default: 0 },
+    warmupStart: { kind: values.A_NUMBER_AT_LEAST_0_AND_AT_MOST_1, default: 0.0 },
   },
   Exponential: {
-    learningRate: {
-      python: "learning_rate",
-      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-      isOptional: false,
-    },
-    gamma: {
-      python: "gamma",
-      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
-      isOptional: false,
-    },
-    warmup: {
-      python: "warmup",
-      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
-      isOptional: false,
-      default: 0,
-    },
-    warmupStart: {
-      python: "warmup_start",
-      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
-      isOptional: false,
-      default: 0.0,
-    },
+    learningRate: { kind: values.A_NUMBER_AT_LEAST_0 },
+    gamma: { kind: values.A_NUMBER_GREATER_THAN_0 },
+    warmup: { kind: values.AN_INTEGER_AT_LEAST_0, default: 0 },
+    warmupStart: { kind: values.A_NUMBER_AT_LEAST_0_AND_AT_MOST_1, default: 0.0 },
   },
   Polynomial: {
-    learningRate: {
-      python: "learning_rate",
-      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-      isOptional: false,
-    },
-    total: {
-      python: "total",
-      kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
-      isOptional: false,
-    },
-    power: {
-      python: "power",
-      kind: {"kind": "number", "expected": "a number greater than 0", "above": 0},
-      isOptional: false,
-      default: 1.0,
-    },
-    end: {
-      python: "end",
-      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-      isOptional: false,
-      default: 0.0,
-    },
-    warmup: {
-      python: "warmup",
-      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
-      isOptional: false,
-      default: 0,
-    },
-    warmupStart: {
-      python: "warmup_start",
-      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
-      isOptional: false,
-      default: 0.0,
-    },
+    learningRate: { kind: values.A_NUMBER_AT_LEAST_0 },
+    total: { kind: values.AN_INTEGER_AT_LEAST_1 },
+    power: { kind: values.A_NUMBER_GREATER_THAN_0, default: 1.0 },
+    end: { kind: values.A_NUMBER_AT_LEAST_0, default: 0.0 },
+    warmup: { kind: values.AN_INTEGER_AT_LEAST_0, default: 0 },
+    warmupStart: { kind: values.A_NUMBER_AT_LEAST_0_AND_AT_MOST_1, default: 0.0 },
   },
   OneCycle: {
-    learningRate: {
-      python: "learning_rate",
-      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-      isOptional: false,
-    },
-    total: {
-      python: "total",
-      kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
-      isOptional: false,
-    },
-    rise: {
-      python: "rise",
-      kind: {"kind": "number", "expected": "a number greater than 0 and less than 1", "above": 0, "below": 1},
-      isOptional: false,
-      default: 0.3,
-    },
-    start: {
-      python: "start",
-      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
-      isOptional: false,
-      default: 0.04,
-    },
-    end: {
-      python: "end",
-      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
-      isOptional: false,
-      default: 4e-06,
-    },
-    warmup: {
-      python: "warmup",
-      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
-      isOptional: false,
-      default: 0,
-    },
-    warmupStart: {
-      python: "warmup_start",
-      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
-      isOptional: false,
-      default: 0.0,
-    },
+    learningRate: { kind: values.A_NUMBER_AT_LEAST_0 },
+    total: { kind: values.AN_INTEGER_AT_LEAST_1 },
+    rise: { kind: values.A_NUMBER_GREATER_THAN_0_AND_LESS_THAN_1, default: 0.3 },
+    start: { kind: values.A_NUMBER_AT_LEAST_0_AND_AT_MOST_1, default: 0.04 },
+    end: { kind: values.A_NUMBER_AT_LEAST_0_AND_AT_MOST_1, default: 4e-06 },
+    warmup: { kind: values.AN_INTEGER_AT_LEAST_0, default: 0 },
+    warmupStart: { kind: values.A_NUMBER_AT_LEAST_0_AND_AT_MOST_1, default: 0.0 },
   },
   Plateau: {
-    learningRate: {
-      python: "learning_rate",
-      kind: {"kind": "number", "expected": "a number at least 0", "least": 0},
-      isOptional: false,
-    },
-    reduction: {
-      python: "reduction",
-      kind: {"kind": "number", "expected": "a number greater than 0 and less than 1", "above": 0, "below": 1},
-      isOptional: false,
-      default: 0.1,
-    },
-    patience: {
-      python: "patience",
-      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
-      isOptional: false,
-      default: 10,
-    },
-    threshold: {
-      python: "threshold",
-      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
-      isOptional: false,
-      default: 0.0001,
-    },
-    mode: {
-      python: "mode",
-      kind: {"kind": "choice", "expected": "min or max", "options": ["min", "max"]},
-      isOptional: false,
-      default: "min",
-    },
-    cooldown: {
-      python: "cooldown",
-      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
-      isOptional: false,
-      default: 0,
-    },
-    least: {
-      python: "least",
-      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
-      isOptional: false,
-      default: 0.0,
-    },
-    warmup: {
-      python: "warmup",
-      kind: {"kind": "integer", "expected": "an integer >= 0", "least": 0},
-      isOptional: false,
-      default: 0,
-    },
-    warmupStart: {
-      python: "warmup_start",
-      kind: {"kind": "number", "expected": "a number at least 0 and at most 1", "least": 0, "most": 1},
-      isOptional: false,
-      default: 0.0,
-    },
+    learningRate: { kind: values.A_NUMBER_AT_LEAST_0 },
+    reduction: { kind: values.A_NUMBER_GREATER_THAN_0_AND_LESS_THAN_1, default: 0.1 },
+    patience: { kind: values.AN_INTEGER_AT_LEAST_0, default: 10 },
+    threshold: { kind: values.A_NUMBER_AT_LEAST_0_AND_AT_MOST_1, default: 0.0001 },
+    mode: { kind: values.ONE_OF_MIN_OR_MAX, default: "min" },
+    cooldown: { kind: values.AN_INTEGER_AT_LEAST_0, default: 0 },
+    least: { kind: values.A_NUMBER_AT_LEAST_0_AND_AT_MOST_1, default: 0.0 },
+    warmup: { kind: values.AN_INTEGER_AT_LEAST_0, default: 0 },
+    warmupStart: { kind: values.A_NUMBER_AT_LEAST_0_AND_AT_MOST_1, default: 0.0 },
   },
 };
 

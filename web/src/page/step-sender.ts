@@ -1,0 +1,53 @@
+/** Sends the steps of a session: their feeds travel, or are written where the kernels read them. */
+
+import type { Call, Feed, Fetch, RunAnswer } from "../wire/protocol.js";
+import type { ReturnType, RunArguments } from "./arguments.js";
+import type { Channel } from "./channel.js";
+import type { WorkerClient } from "./client.js";
+import { SharedFeeds, signatureOf } from "./shared-feeds.js";
+import { describeFetch, ownBytes, packFeeds, SpareBuffers, unpackResults, type PackedFeeds } from "./tensors.js";
+
+/** Makes the call of a step; `mayStop` is true if a signal may stop it. */
+type MakeStep = (feeds: readonly Feed[], fetches: readonly Fetch[], mayStop: boolean, buffers: PackedFeeds["buffers"]) =>
+  Call<"step" | "runInference">;
+
+export class StepSender {
+  readonly spare = new SpareBuffers();
+  readonly #client: WorkerClient;
+  readonly #channel: Channel;
+  /** True if values of feeds select the plan: such feeds travel. */
+  readonly #valuesDecide: boolean;
+  /** Null if the page shares no memory with the kernels. */
+  readonly #shared: SharedFeeds | null;
+
+  constructor(client: WorkerClient, channel: Channel, { valuesDecide }: { readonly valuesDecide: boolean }) {
+    this.#client = client;
+    this.#channel = channel;
+    this.#valuesDecide = valuesDecide;
+    this.#shared = client.memory === null ? null : new SharedFeeds(client.memory);
+  }
+
+  /** Let no feed be written in place while a call is under way that may use the workspace or move it. */
+  follow<T>(answer: Promise<T>): Promise<T> {
+    return this.#shared?.follow(answer) ?? answer;
+  }
+
+  /** Run a step of this kind, and return its results. */
+  async run(kind: string, inputNames: readonly string[], args: RunArguments, make: MakeStep): Promise<ReturnType> {
+    const { feeds, fetches, options } = args;
+    const wanted = [...fetches].map(([name, target]) => describeFetch(name, target));
+    this.#client.wakeThreads();
+    const shared = this.#shared;
+    const signature = shared === null || this.#valuesDecide ? null : signatureOf(kind, inputNames, feeds);
+    const { signal } = options;
+    // Feeds of a step that waits may not lie where the one before it runs.
+    const writer = signal === undefined ? shared?.writer(signature) : undefined;
+    const packed = packFeeds(inputNames, feeds, options.transfer ? ownBytes : (writer ?? this.spare.copy));
+    const answer: Promise<RunAnswer> = this.#channel.step(signal, packed, (given, mayStop) =>
+      make(given.feeds, wanted, mayStop, given.buffers),
+    );
+    const { results, buffers } = await (shared?.follow(answer, signature) ?? answer);
+    this.spare.keep(buffers);
+    return unpackResults(results, fetches);
+  }
+}

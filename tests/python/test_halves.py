@@ -88,6 +88,11 @@ def loss_in_float64(values: dict[str, np.ndarray]) -> float:
     return float(np.mean(np.log(np.exp(scores).sum(1)) - scores[np.arange(labels.size), labels]))
 
 
+def saved(values: dict[str, np.ndarray]) -> int:
+    """Bytes of the matrices that float32 would take besides; they start at words."""
+    return sum(2 * values[name].size // 4 * 4 for name in NAMES[:2])
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_adapters_train_as_beside_float32_and_weights_take_half_of_the_memory(dtype: str) -> None:
     values = weights(dtype)
@@ -96,8 +101,7 @@ def test_adapters_train_as_beside_float32_and_weights_take_half_of_the_memory(dt
         assert found[0] == pytest.approx(loss_in_float64(values), rel=1e-5)
         assert found[-1] < found[0]
         np.testing.assert_allclose(found, expected, rtol=1e-5)
-        saved = sum(2 * values[name].size // 4 * 4 for name in NAMES[:2])
-        assert twin.memory().parameters - session.memory().parameters == saved
+        assert twin.memory().parameters - session.memory().parameters == saved(values)
         assert session.memory().prepared == twin.memory().prepared
         plan = session.explain(dict(zip(session.input_names(), feeds().values(), strict=True))).rpartition("@@")[2]
         assert "dequantize_f32(" not in plan.replace("gather_dequantized_f32(", "")
@@ -215,7 +219,7 @@ def test_weights_of_16_bits_beside_a_graph_of_float32_stay_as_they_are(tmp_path:
     file = tmp_path / "model.safetensors"
     file.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(v.tobytes() for v in values.values()))
     with session_of(model.SerializeToString(), weights=file) as session, session_of(widened(values)) as twin:
-        assert twin.memory().parameters - session.memory().parameters == 2 * values["embed.weight"].size // 4 * 4
+        assert twin.memory().parameters - session.memory().parameters == saved(values)
         np.testing.assert_allclose(steps(session), steps(twin), rtol=1e-5)
         exported = onnx.load_from_string(session.export_model_for_inferencing(["logits"]))
     written = {t.name: numpy_helper.to_array(t) for t in exported.graph.initializer}

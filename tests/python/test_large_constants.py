@@ -16,8 +16,11 @@ from trainweb import TrainingSession
 from trainweb.backend.plan import Plan
 from trainweb.compiler import compile_model
 from trainweb.ir.shapes import TensorType
+from trainweb.model.floats import as_float32
 from trainweb.model.graph import Graph, Node, Value
+from trainweb.model.lazy import LazyTensor, Place
 from trainweb.training.arrays import from_numpy
+from trainweb.training.page.bundle import Blobs, _large_json
 
 SIZE = smol.Size(layers=2, width=256, heads=4, key_heads=4, hidden=512, vocabulary=4096)
 LARGE = 65_536
@@ -90,6 +93,20 @@ def test_large_constants_have_one_order_whatever_reads_them_first() -> None:
     assert one.text != other.text
     assert len(one.large) == 2 * 128 * 128 * 4 and one.large == other.large
     assert plan_of("a", "a").large != one.large
+
+
+def test_a_page_gets_a_large_constant_in_the_type_that_it_is_read_as() -> None:
+    values = np.random.default_rng(0).standard_normal(40_000).astype(np.float16)
+
+    def read_into(out: memoryview) -> None:
+        out[:] = values.tobytes()
+
+    stored = LazyTensor("table", "float16", values.shape, read_into, Place("file", 3, 64, values.nbytes))
+    blobs = Blobs()
+    assert _large_json(stored, blobs) == [3, 64, values.nbytes] and not blobs.data
+    file, start, nbytes = _large_json(as_float32(stored), blobs)
+    assert file == -1
+    assert blobs.data[start : start + nbytes] == values.astype(np.float32).tobytes()
 
 
 @pytest.mark.parametrize("max_plans", [1, 2, 3])

@@ -1,14 +1,26 @@
-"""Places in the arena: against the greedy placement written down plainly, and no two at the same time in one place."""
+"""Places in the arena: against the greedy placement written down plainly, and no two at the same time in one place.
+
+And what a compilation holds in Python's memory, which a page never gives back.
+"""
 
 from __future__ import annotations
 
+import gc
 import random
+import tracemalloc
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from trainweb.backend.wasm import memory
+from trainweb.compiler.compile import _Compilation, compile_model
 from trainweb.ir.arena import Arena
+from trainweb.ir.instructions import Buf, Storage
+from trainweb.ir.layout import CONSTANTS
+from trainweb.ir.shapes import TensorType
+from trainweb.model.graph import Graph, Node, Value
+from trainweb.training.arrays import from_numpy
 
 STEPS = 300
 
@@ -74,3 +86,32 @@ def test_runs_that_are_given_back_join_their_neighbours() -> None:
         assert arena.free == sorted(arena.free)
         # Each is as long as it can be.
         assert all(start - 1 not in free and start + n not in free for start, n in arena.free)
+
+
+def test_constants_are_in_order_and_joined_once() -> None:
+    values = [bytes([k % 251]) * (4001 + 13 * k) for k in range(500)]
+    storages = [Storage(CONSTANTS, len(value), data=value) for value in values]
+    tracemalloc.start()
+    try:
+        blob, large = memory.place_constants([], [Buf(s, "uint8", (s.nbytes,)) for s in storages])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert not large
+    assert [blob[s.offset : s.offset + s.nbytes] for s in storages] == values
+    assert all(s.offset % 64 == 0 for s in storages)
+    assert peak < 1.2 * len(blob)
+
+
+def test_passes_run_without_the_model_that_was_lowered() -> None:
+    graph = Graph(
+        "scaled", nodes=[Node("Mul", ["x", "w"], ["y"])], opsets={"": 17}, inputs=[Value("x", "float32", (2,))]
+    )
+    graph.initializers = {"w": from_numpy("w", np.ones(2, np.float32))}
+    held = set()
+
+    def observe(name: str, _: object) -> None:
+        held.update(name for each in gc.get_objects() if isinstance(each, _Compilation))
+
+    compile_model(graph, {"x": TensorType("float32", (2,))}, ["y"], observe=observe)
+    assert not held

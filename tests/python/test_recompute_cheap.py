@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from bench import smol
 from tests.conformance.models import make_model, normal
 from tests.python import pipelines
 from tests.python.products import product
@@ -18,6 +21,7 @@ from trainweb.artifacts import build_artifacts
 from trainweb.compiler.passes.cheap import recompute_cheap
 from trainweb.ir import calls
 from trainweb.ir.layout import PARAMETERS
+from trainweb.ir.shapes import TensorType
 from trainweb.lora import inject
 from trainweb.training.models import SessionModels
 
@@ -90,6 +94,79 @@ def test_labels_that_are_ignored_and_counted_change_nothing_about_that() -> None
 def test_a_step_that_trains_all_keeps_what_it_made() -> None:
     text, _, _ = plan_and_bytes(build_artifacts(block(), **SETTINGS))
     assert not any(line.endswith(", again") for line in text)
+
+
+LENGTH = 128
+LLAMA = smol.Size(width=144, heads=9, key_heads=3, hidden=384, vocabulary=64)
+
+
+def llama(folder: Path, layers: int) -> trainweb.TrainingSession:
+    path = smol.write(folder / str(layers), replace(LLAMA, layers=layers))
+    lora = {"rank": 1, "targets": ["q_proj", "v_proj"]}
+    return trainweb.TrainingSession.from_model(path, loss="CrossEntropyLoss", lora=lora)
+
+
+def test_a_layer_of_llama_keeps_only_what_products_and_attention_made(tmp_path: Path) -> None:
+    rows = {name: TensorType("int64", (1, LENGTH)) for name in ("input_ids", "labels")}
+    arenas = []
+    for layers in (3, 5):
+        with llama(tmp_path, layers) as session:
+            arenas.append(session.core.models.compile_step("train", rows, True).arena_bytes)
+    keys = LLAMA.head * LLAMA.key_heads
+    # Two residual streams, queries, the result of attention; keys and values of 3 of 9 heads; gate and up.
+    kept = 4 * LLAMA.width + 2 * keys + 2 * LLAMA.hidden
+    statistics = 2 * LLAMA.heads + 2 + 2
+    assert (arenas[1] - arenas[0]) / 2 <= 4 * LENGTH * (kept + statistics)
+
+
+def test_keys_that_are_repeated_again_are_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = np.random.default_rng(0).integers(0, LLAMA.vocabulary, (2, 40))
+    found = []
+    for frozen in (True, False):
+        monkeypatch.setattr(SessionModels, "_is_mostly_frozen", lambda self, frozen=frozen: frozen)
+        with llama(tmp_path, 2) as s:
+            loss = s.train_step({"input_ids": ids, "labels": np.roll(ids, -1, 1)})
+            grads = [p.grad.tobytes() for p in s.core.state.parameters.values() if p.grad is not None]
+            again = [line for line in s.core.host.loaded[0].plan.text if "Expand" in line and line.endswith(", again")]
+            found.append((loss["onnx::loss::2"].tobytes(), grads))
+            assert len(again) == (4 if frozen else 0)
+    assert found[0] == found[1] and len(found[0][1]) == 8
+
+
+def repeated_again(*between: str, copies: int = 3) -> bool:
+    """True if a product's result is repeated again for a gradient, with these steps between."""
+    w = Written()
+    for name in ("a", "x", "loss", "dy"):
+        w.new(name, 3, 3)
+    w.new("y", copies, 3, 3)
+    b = w.bufs
+    w.builder.emit(product(b["a"], b["a"], b["x"], (3, 3, 3)))
+    w.builder.elementwise([b["y"]], [b["x"]], lambda e, x: x)
+    w.read("y")
+    w.builder.emit(product(b["a"], b["x"], b["loss"], (3, 3, 3)))
+    for name in between:
+        w.fill(name)
+    w.builder.emit(product(b["y"], b["loss"], b["dy"], (3, 3, 3)))
+    w.read("dy")
+    w.outputs = ["loss"]
+    program = w.program()
+    recompute_cheap(program, pipelines.context())
+    check_index(program)
+    return any(i.node.endswith(", again") for i in program)
+
+
+def test_a_smaller_value_is_kept_in_the_place_of_its_copies() -> None:
+    assert repeated_again()
+    assert repeated_again("a")
+
+
+@pytest.mark.parametrize("between", ["x", "y"])
+def test_copies_are_kept_whose_source_or_place_changes(between: str) -> None:
+    assert not repeated_again(between)
+
+
+def test_a_copy_is_kept_whose_source_is_no_smaller() -> None:
+    assert not repeated_again(copies=1)
 
 
 def made_again(*between: str, output: bool = False, work: int = 1) -> bool:

@@ -111,11 +111,14 @@ def compile_model(
     if has_control_flow(graph):
         graph = expand_control_flow(graph, {**feeds, **(known or {})})
     context = Context(BACKEND.workspace_bytes, memory_budget, cache, cache_trained, saves_little)
+    observe = observe or requested_dump(graph.name)
     compilation = _Compilation(graph, bindings or {}, sequences or {}, overwrite, CACHING.holds(context))
     program = compilation.program(feeds, outputs, known or {}, evaluate, keep_all=keep_all)
-    run_passes(program, context, observe or requested_dump(graph.name))
+    inspected_nodes = compilation.inspected_nodes
+    del compilation, graph  # a copy of the model with all types, which takes megabytes
+    run_passes(program, context, observe)
     plan = BACKEND.compile_program(program, segment_bytes, arena_limit)
-    plan.inspected_nodes = compilation.inspected_nodes
+    plan.inspected_nodes = inspected_nodes
     plan.recomputation = context.recomputation or Recomputation(plan.arena_bytes)
     if cache is not None and cache.places:
         plan.prepared_bytes, plan.kept = cache.nbytes, cache.places

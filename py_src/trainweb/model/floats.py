@@ -42,9 +42,11 @@ def converted(tensor: Tensor, dtype: str) -> Tensor:
         return tensor
     if isinstance(tensor, ConvertedTensor) and tensor.source.dtype in (dtype, tensor.dtype):
         return converted(tensor.source.renamed(tensor.name), dtype)
-    if isinstance(tensor, LazyTensor) or tensor.nbytes >= LARGE:
+    nbytes = tensor.size * ITEM_SIZE[dtype]
+    # The larger of the two decides, so that the way back finds the source.
+    if isinstance(tensor, LazyTensor) or max(nbytes, tensor.nbytes) >= LARGE:
         return ConvertedTensor(tensor, dtype)
-    data = bytearray(tensor.size * ITEM_SIZE[dtype])
+    data = bytearray(nbytes)
     convert(memoryview(tensor.data).cast("B"), tensor.dtype, memoryview(data), dtype)
     return Tensor(tensor.name, dtype, tensor.shape, bytes(data), tensor.notes)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .graph import Tensor
 
-LARGE = 64 * 1024
+LARGE = 16 * 1024
 """Bytes from which on a tensor stays where it is."""
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Sequence
+from itertools import chain
 from math import prod
 
 from trainweb.backend.plan import LargeConstants, Plan, TensorPlace
@@ -65,23 +67,21 @@ def encode(
         encoder.add(instruction)
     sizes = [arena_bytes, len(constants), *segment_bytes[2:LARGE_CONSTANTS], *([len(large)] if large else [])]
     segments = [(0, size, 0 if k in (CONSTANTS, LARGE_CONSTANTS) else PLAN_WRITABLE) for k, size in enumerate(sizes)]
-    buffers = list(encoder.buffers)
     n_code = len(encoder.code)
-    total = HEADER_WORDS + SEGMENT_WORDS * len(segments) + BUFFER_WORDS * len(buffers) + 2 * n_code
+    total = HEADER_WORDS + SEGMENT_WORDS * len(segments) + BUFFER_WORDS * len(encoder.buffers) + 2 * n_code
     header = [0] * HEADER_WORDS
     header[HEADER_MAGIC] = PLAN_MAGIC
     header[HEADER_VERSION] = PLAN_VERSION
     header[HEADER_TOTAL_WORDS] = total
     header[HEADER_FINGERPRINT] = FINGERPRINT
     header[HEADER_N_SEGMENTS] = len(segments)
-    header[HEADER_N_BUFFERS] = len(buffers)
+    header[HEADER_N_BUFFERS] = len(encoder.buffers)
     header[HEADER_N_CODE] = n_code
     header[HEADER_N_INSTRUCTIONS] = len(instructions)
     header[HEADER_N_FUNCTIONS] = len(encoder.specs)
-    words = [*header, *(w for s in segments for w in s), *(w for b in buffers for w in b), *encoder.code]
-    words += [0] * n_code
+    words = array("I", [*header, *chain.from_iterable(segments), *chain.from_iterable(encoder.buffers)])
     return Plan(
-        struct.pack(f"<{len(words)}I", *words),
+        b"".join([words, encoder.code, bytes(4 * n_code)]),
         constants,
         large,
         emit_module(list(encoder.specs)) if encoder.specs else b"",
@@ -110,7 +110,7 @@ def _operand(b: Buf) -> str:
 
 class _Encoder:
     def __init__(self) -> None:
-        self.code: list[int] = []
+        self.code = array("I")
         self.buffers: dict[tuple[int, int, int], int] = {}
         self.specs: dict[FunctionSpec, int] = {}
         self.text: list[str] = []
@@ -149,7 +149,7 @@ class _Encoder:
         text = f"{call.KERNEL}({', '.join(shown)})  ; {call.node}"
         if len(words) != call.WORDS:
             raise ValueError(f"{call.WORDS} words of arguments expected, {len(words)} are given: {text}")
-        self.code += [call.OPCODE | len(words) << 16, *words]
+        self.code.extend((call.OPCODE | len(words) << 16, *words))
         self.text.append(text)
 
     def _generated(self, call: ElementwiseCall) -> None:
@@ -184,7 +184,7 @@ class _Encoder:
         for b, writes in bufs:
             args += [self.buffer(b), b.nbytes, writes]
         args += words
-        self.code += [GENERATED | len(args) << 16, *args]
+        self.code.extend((GENERATED | len(args) << 16, *args))
         operands = ", ".join(_operand(b) for b in call.outs) + " = " + ", ".join(_operand(b) for b in call.ins)
         size = "x".join(map(str, dims))
         self.text.append(f"generated f{number} {size} {operands}: {text_of(call.roots)}{reduced}  ; {call.node}")

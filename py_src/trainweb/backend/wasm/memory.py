@@ -210,7 +210,7 @@ def place_constants(instructions: Sequence[Instruction], outputs: Sequence[Buf])
     Large constants that are tensors of the graph lie in the order of their names, so that all plans that read the same
     ones share them.
     """
-    blob, large, end = bytearray(), [], 0
+    large, end = [], 0
     storages = [b.storage for b in [*(b for i in instructions for b in i.reads), *outputs]]
     constants = dict.fromkeys(s for s in storages if s.segment == CONSTANTS)
     for s in sorted(constants, key=lambda s: s.name):
@@ -218,9 +218,11 @@ def place_constants(instructions: Sequence[Instruction], outputs: Sequence[Buf])
             s.segment, s.offset = LARGE_CONSTANTS, align(end)
             end = s.offset + s.nbytes
             large.append((s.offset, s.data))
+    pieces, end = [], 0
     for s in constants:
         if not isinstance(s.data, LazyTensor) and s.segment == CONSTANTS:
-            blob += bytes(align(len(blob)) - len(blob))
-            s.offset = len(blob)
-            blob += s.data or b""
-    return bytes(blob), LargeConstants(tuple(large))
+            data = s.data or b""
+            s.offset = align(end)
+            pieces += [bytes(s.offset - end), data]
+            end = s.offset + len(data)
+    return b"".join(pieces), LargeConstants(tuple(large))

@@ -1,9 +1,9 @@
 """Saved activations that are cheap to make again from what is saved anyway: they are made where they are read.
 
 Layer normalization reads the same tensors as its gradient. GELU's parts are functions of its input, which its gradient
-reads, too. Such results need no memory between the forward and the backward pass. The same instructions run again on
-the same operands, so results are the same bytes. See Chen et al., "Training Deep Nets with Sublinear Memory Cost"
-(2016).
+reads, too. Such results need no memory between the forward and the backward pass. Keys and values that are repeated for
+several heads need a part of it. The same instructions run again on the same operands, so results are the same bytes.
+See Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016).
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class _Recomputation:
         self.program, self.end = program, end
         self.again: dict[Storage, Instruction] = {}
         """Instructions that make the values that are not kept."""
+        self.sources: set[Storage] = set()
+        """Values that are kept for larger ones that are made of them."""
         self.places: dict[Storage, Storage] = {}
         """Storages in which the backward pass has the recomputed values."""
 
@@ -63,6 +65,8 @@ class _Recomputation:
 
     def _is_saved(self, s: Storage) -> bool:
         """Return whether the backward pass reads a value, which nothing changes there."""
+        if s in self.sources:
+            return True
         readers = self.program.readers(s)
         is_read = bool(readers) and readers[-1].position > self.end
         return is_read and all(w.position <= self.end for w in self.program.writers(s))
@@ -71,18 +75,28 @@ class _Recomputation:
         saved = [s for s in _results(i) if self._is_saved(s)]
         if saved:
             last = max((self.program.readers(s)[-1] for s in saved), key=POSITION)
-            if self._work(i, last, WORK_PER_SAVED_BYTE * sum(s.nbytes for s in saved)) is not None:
-                self.again |= dict.fromkeys(_results(i), i)
+            nbytes = sum(s.nbytes for s in saved)
+            sources: list[Storage] = []
+            if self._work(i, last, WORK_PER_SAVED_BYTE * nbytes) is None:
+                # What it reads is kept instead where that is smaller, as keys are that several heads share.
+                sources = self._unsaved(i)
+                nbytes -= sum(s.nbytes for s in sources)
+                if work_of(i) > WORK_PER_SAVED_BYTE * nbytes or not self._can_repeat(i, last):
+                    return
+            self.again |= dict.fromkeys(_results(i), i)
+            self.sources.update(sources)
+
+    def _unsaved(self, i: Instruction) -> list[Storage]:
+        """Return operands of `i` that the backward pass neither has nor recomputes."""
+        found = [s for s in dict.fromkeys(b.storage for b in i.reads) if s.segment == ARENA and not s.is_feed]
+        return [s for s in found if s not in self.again and not self._is_saved(s)]
 
     def _work(self, i: Instruction, last: Instruction, limit: float) -> float | None:
         """Work to make the results of `i` again before `last`; None where that is more than `limit` or impossible."""
         work = work_of(i)
         if work > limit or not self._can_repeat(i, last):
             return None
-        for b in i.reads:
-            s = b.storage
-            if s.segment != ARENA or s.is_feed or s in self.again or self._is_saved(s):
-                continue
+        for s in self._unsaved(i):
             makers = self.program.writers(s)
             more = self._work(makers[0], last, limit - work) if len(makers) == 1 else None
             if more is None:

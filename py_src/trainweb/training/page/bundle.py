@@ -183,11 +183,14 @@ def plan_json(
 def _large_json(part: bytes | memoryview | LazyTensor, blobs: Blobs) -> list[int]:
     """File, offset and bytes of a large constant.
 
-    Plans for the page may name files of the session. In all others, the file is -1, and the bytes are in `blobs`.
+    Plans for the page may name files of the session. In all others, and where the file has another type of float, the
+    file is -1, and the bytes are in `blobs`.
     """
     if isinstance(part, LazyTensor):
         assert part.place is not None
-        return [part.place.index, part.place.offset, part.place.nbytes]
+        if not part.place.conversion:
+            return [part.place.index, part.place.offset, part.place.nbytes]
+        part = memoryview(part.data)
     return [-1, *blobs.add(bytes(part))]
 
 

@@ -180,7 +180,7 @@ export const MESSAGES = {
   },
   NO_ADAPTERS: {
     error: "SessionError",
-    text: "This session has no adapters: give 'lora' in the config of createFromModel.",
+    text: "This session has no adapters: give 'lora' or 'promptTuning' in the config of createFromModel.",
   },
   NOT_IN_BUNDLE: {
     error: "SessionError",

@@ -23,7 +23,7 @@ from torch.nn import functional as F  # noqa: N812
 TESTS = Path(__file__).parents[1] / "tests"
 GOLDEN, HERE = TESTS / "golden" / "generate", TESTS / "lora" / "prompt"
 sys.path.insert(0, str(GOLDEN))
-from record import MODELS, VOCABULARY, WITH_MASK  # noqa: E402
+from record import MODELS, VOCABULARY, WITH_MASK  # type: ignore[import-not-found]  # noqa: E402
 
 COUNT, STEPS, RATE, NEW, IGNORED = 5, 5, 0.01, 16, -100
 EMBEDDED = [3, 1, 4, 1, 59]

@@ -34,7 +34,7 @@ class Adapter:
     """
 
     tensors: dict[str, Tensor]
-    config: LoraConfig | PromptConfig
+    config: Any
 
     @property
     def weights(self) -> bytes:

@@ -20,7 +20,6 @@ from trainweb.generation.incremental import COMPANIONS, FRAME, OWN, PROMPT, VECT
 from trainweb.ir.dims import static
 from trainweb.lora.adapted import AdaptedModel, Source
 from trainweb.lora.adapter import Adapter
-from trainweb.lora.config import shown
 from trainweb.lora.prompt_config import PromptConfig
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.floats import computed_in_float32
@@ -29,7 +28,7 @@ from trainweb.model.reader import read_model
 from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.ops.frame.op import Elementwise, bind
 from trainweb.ops.frame.shapes import ShapeInference
-from trainweb.settings import Whole
+from trainweb.settings import Ids
 from trainweb.training.export import inference_graph
 from trainweb.training.inference import InferenceCore
 
@@ -38,7 +37,6 @@ OPSET = 13
 VIEWS = ("Cast", "Identity", "Reshape")
 """Nodes that may stand between the ids and the table."""
 SIZES = ("Shape", "Size")
-ID = Whole(least=0, most=2**31 - 1)
 TABLES = {("", "Gather"), (MS, "GatherBlockQuantized")}
 HEADS = {("", "MatMul"), (MS, "MatMulNBits"), (MS, "FusedMatMul")}
 """Products that may make logits of rows, by domain and name."""
@@ -97,7 +95,8 @@ def inject_prompt(
         rng = random.Random(seed)
         values = [rng.gauss(0, 1) for _ in range(config.tokens * found.width)]
     else:
-        values = found.embeddings(_checked_ids(init), config.tokens)
+        Ids().check("init", init)
+        values = found.embeddings([int(one) for one in init], config.tokens)
     return PromptModel(base, config, Tensor.of(PROMPT, "float32", (config.tokens, found.width), values))
 
 
@@ -329,12 +328,3 @@ def _interpose(graph: Graph, prefix: str, op: str, inputs: list[str], name: str)
     made = f"{prefix}{name}"
     maker.outputs = [made if one == name else one for one in maker.outputs]
     graph.nodes.insert(at + 1, Node(op, [made if one == name else one for one in inputs], [name], {}, "", made))
-
-
-def _checked_ids(ids: Any) -> list[int]:
-    """The ids of `init`."""
-    found = ids.tolist() if hasattr(ids, "tolist") else ids
-    is_list = isinstance(found, Sequence) and not isinstance(found, (str, bytes)) and len(found) > 0
-    if not is_list or not all(ID.accepts(one) for one in found):
-        raise ModelError(f"'init' is {shown(ids)}; it must be a list of token ids.")
-    return [int(one) for one in found]

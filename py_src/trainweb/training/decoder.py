@@ -137,7 +137,7 @@ class _Steps:
             POSITIONS: range(start, start + self.rows),
             LAST: [len(tokens) - 1],
             LAST_POSITION: [start + len(tokens) - 1],
-            VIRTUAL: range(self.virtual()),
+            VIRTUAL: [0] * self.virtual(),
         }
         shapes = {name: tuple(d for d in v.shape or () if isinstance(d, int)) for name, v in forward.inputs.items()}
         return {n: Tensor.of(n, v.dtype, shapes[n], values[n]) for n, v in forward.inputs.items()}

@@ -36,6 +36,16 @@ export interface LoraFields {
   readonly seed?: number;
 }
 
+/** Settings of trained prompts, as of `trainweb.lora.inject_prompt` in Python. */
+export interface PromptTuningFields {
+  /** Number of vectors. Default 20. */
+  readonly tokens?: number;
+  /** Token ids whose embeddings the vectors start as, repeated or cut to `tokens`; by default normal numbers. */
+  readonly init?: readonly number[] | null;
+  /** Seed of the random numbers. Default 0. */
+  readonly seed?: number;
+}
+
 /** @internal */
 export const CONFIG: Settings = {
   clipGradNorm: {
@@ -147,6 +157,28 @@ export const LORA: Settings = {
   modulesToSave: {
     python: "modules_to_save",
     kind: {"kind": "names", "expected": "a list of names or regular expressions", "mayBeEmpty": false},
+    isOptional: true,
+    default: null,
+  },
+  seed: {
+    python: "seed",
+    kind: {"kind": "integer", "expected": "an integer >= 0 and <= 9007199254740991", "least": 0, "most": 9007199254740991},
+    isOptional: false,
+    default: 0,
+  },
+};
+
+/** @internal */
+export const PROMPT_TUNING: Settings = {
+  tokens: {
+    python: "tokens",
+    kind: {"kind": "integer", "expected": "an integer >= 1", "least": 1},
+    isOptional: false,
+    default: 20,
+  },
+  init: {
+    python: "init",
+    kind: {"kind": "ids", "expected": "a list of token ids"},
     isOptional: true,
     default: null,
   },

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bench import smol
 from tests.lora.test_lora import OPENED, arrays, session_of
 
 import trainweb
 from trainweb.errors import CheckpointError, LimitError, ModelError, UnsupportedError
+from trainweb.ir.shapes import TensorType
 from trainweb.lora import Adapter, LoraConfig, PromptConfig, PromptModel, inject_prompt
 from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.model.reader import read_model
@@ -179,6 +181,30 @@ def test_the_head_makes_no_logits_of_vectors(name: str) -> None:
     graph = inject_prompt(MODELS / f"{name}.onnx").graph
     cut = next(node for node in graph.nodes if node.op_type == "Slice" and node.name.startswith("prompt_tuning/"))
     assert [node.op_type for node in graph.nodes if cut.outputs[0] in node.inputs] == ["MatMul"]
+
+
+@pytest.mark.parametrize("bits", [32, 4])
+def test_a_large_vocabulary_and_a_quantized_table(bits: int, tmp_path: Path) -> None:
+    """Scores are not stored, and a prompt of embeddings counts as its tokens."""
+    smol.write(tmp_path, smol.Size(layers=1, width=64, heads=4, key_heads=2, hidden=64, vocabulary=20000))
+    model: Any = tmp_path / "model.onnx" if bits == 32 else trainweb.quantize(tmp_path / "model.onnx", bits)
+    first, ids = [3, 1999, 4], np.arange(5, 69).reshape(1, 64)
+    session = trainweb.TrainingSession.from_model(model, loss=LOSS, prompt_tuning={"tokens": 3, "init": first})
+    OPENED.append(session)
+    types = {name: TensorType("int64", ids.shape) for name in session.input_names()}
+    kernels = [line.split("(")[0].split()[0] for line in session.core.models.compile_step("train", types, True).text]
+    assert ("head_loss_f32" if bits == 32 else "head_loss_quantized_f32") in kernels
+
+    base = trainweb.InferenceSession(model)
+    try:
+        (name,) = base.get_inputs()
+        whole = np.concatenate([[first], ids], 1)
+        expected = base.run(None, {name.name: whole})[0][:, 3:]
+        continued = tokens(base, whole[0].tolist(), 6)
+    finally:
+        base.release()
+    np.testing.assert_allclose(session.predict({name.name: ids})["logits"], expected, rtol=1e-4, atol=1e-4)
+    assert tokens(session, ids[0].tolist(), 6) == continued
 
 
 def graph_of(name: str = "llama") -> Graph:

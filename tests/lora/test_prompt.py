@@ -268,7 +268,7 @@ def test_settings_are_checked() -> None:
         ({"tokens": 0}, ModelError, "'tokens' of a prompt is 0; it must be an integer of at least 1"),
         ({"tokens": 2**17}, LimitError, "at most 65536"),
         ({"init": [61]}, ModelError, "'init' has an id without an embedding.*61"),
-        ({"init": "text"}, ModelError, "'init' is 'text'; it must be a list of token ids"),
+        ({"init": "text"}, ModelError, "init is 'text'; it must be a list of token ids"),
         ({"adapter_config": LoraConfig(("q_proj",)).to_peft()}, ModelError, "is LORA; it must be PROMPT_TUNING here"),
     ):
         with pytest.raises(error, match=text):

@@ -207,8 +207,8 @@ NO_ARTIFACTS = Message(
 )
 NO_ADAPTERS = Message(
     errors.SessionError,
-    "This session has no adapters: create it from a model that trainweb.lora.inject returned.",
-    "This session has no adapters: give 'lora' in the config of createFromModel.",
+    "This session has no adapters: create it from a model of trainweb.lora.",
+    "This session has no adapters: give 'lora' or 'promptTuning' in the config of createFromModel.",
 )
 CHECKPOINT_TOO_LARGE = Message(
     errors.LimitError,
@@ -435,13 +435,13 @@ NO_LOGITS = Message(
 )
 NO_IDS = Message(
     errors.ModelError,
-    "generate feeds tokens to the input 'input_ids', or to the only input of integers; the inputs are {names}. "
+    "A language model takes tokens by the input 'input_ids', or by its only input of integers; it has {names}. "
     "Name the input 'input_ids'.",
 )
 NO_ADAPTER = Message(
     errors.ModelError,
-    "adapter=False leaves out adapters, and the model has no LoRA parameters. Leave the option out.",
-    "adapter: false leaves out adapters, and the model has no LoRA parameters. Leave the option out.",
+    "adapter=False leaves out adapters, and the model has none. Leave the option out.",
+    "adapter: false leaves out adapters, and the model has none. Leave the option out.",
 )
 NO_BASE_OF_DORA = Message(
     errors.UnsupportedError,

@@ -166,7 +166,7 @@ ADAMW = "type: 'AdamW'"
             "TypeError",
             [
                 "config has no setting 'learningRates'; did you mean 'learningRate'?",
-                "loss, optimizer, learningRate, lora, ema, ",
+                "loss, optimizer, learningRate, lora, promptTuning, ema, ",
             ],
         ),
         ("open({ loss: undefined })", "ModelError", ["config needs the setting 'loss'"]),

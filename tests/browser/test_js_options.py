@@ -105,6 +105,7 @@ WITHIN = {
     "groups": "[{ parameters: ['fc1.*'] }]",
     "limits": "{ nodes: 1000 }",
     "lora": "{ rank: 2 }",
+    "promptTuning": "{ tokens: 2 }",
     "loss": "{ type: 'CrossEntropyLoss' }",
     "metrics": "[{ type: 'topK' }]",
     "optimizer": "{ type: 'AdamW' }",

@@ -16,7 +16,7 @@ import trainweb
 from trainweb.artifacts import build_artifacts
 from trainweb.checkpoint.safetensors import read_safetensors
 from trainweb.errors import CheckpointError, ModelError, UnsupportedError
-from trainweb.lora import Adapter, LoraConfig, LoraModel, inject
+from trainweb.lora import Adapter, LoraConfig, LoraModel, PromptModel, inject
 from trainweb.lora.layers import find_layers
 from trainweb.model.graph import Graph, Node, Tensor, Value
 from trainweb.model.writer import write_model
@@ -40,7 +40,7 @@ def model_of(name: str, exporter: str) -> LoraModel:
     return inject(RECORDED / f"{name}.{exporter}.onnx", config=config)
 
 
-def session_of(adapted: LoraModel, **arguments: Any) -> trainweb.TrainingSession:
+def session_of(adapted: LoraModel | PromptModel, **arguments: Any) -> trainweb.TrainingSession:
     arguments = {"loss": "CrossEntropyLoss", "optimizer": AdamW(eps=1e-8, weight_decay=0.01, adam_mode=0)} | arguments
     made = adapted.build_artifacts(**arguments)
     state = trainweb.CheckpointState.load_checkpoint(made.checkpoint)

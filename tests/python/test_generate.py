@@ -253,7 +253,7 @@ def test_a_model_has_as_much_room_as_it_has_positions() -> None:
         ({"prompt": [[1, 2], [3, 4]]}, ModelError, "prompt is"),
         ({"prompt": [61]}, FeedError, "61"),
         ({"adapter": 1}, ModelError, "adapter is 1"),
-        ({"adapter": False}, ModelError, "has no LoRA parameters"),
+        ({"adapter": False}, ModelError, "the model has none"),
         ({"max_token": 3}, TypeError, "max_tokens"),
     ],
 )
@@ -450,7 +450,7 @@ def test_two_inputs_of_integers_need_a_name() -> None:
     made.graph.node[1].input[0] = "sum"
     made.graph.node.insert(1, helper.make_node("Add", ["x", "z"], ["sum"]))
     made.graph.node.insert(1, made.graph.node.pop())
-    with pytest.raises(ModelError, match="the inputs are first, other"):
+    with pytest.raises(ModelError, match="it has first, other"):
         tokens_of(session_of(made), [1, 2])
 
 

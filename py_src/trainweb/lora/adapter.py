@@ -11,14 +11,13 @@ from typing import Any
 from trainweb.arguments import instance_of, path_of
 from trainweb.checkpoint import write_file_atomically
 from trainweb.checkpoint.safetensors import read_safetensors, write_safetensors
-from trainweb.errors import CheckpointError
-from trainweb.lora.config import LoraConfig
+from trainweb.errors import CheckpointError, ModelError
+from trainweb.lora.config import LoraConfig, shown
+from trainweb.lora.prompt_config import PromptConfig
 from trainweb.model.checks import Limits
 from trainweb.model.graph import Tensor
 from trainweb.model.reader import load_bytes
 
-PREFIX = "base_model.model."
-"""PEFT's name of the base model in the keys of a file."""
 WEIGHTS_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
 
 
@@ -30,17 +29,17 @@ class Adapter:
     ----------
     tensors : dict of str to Tensor
         By the names that the parameters have in a session: PEFT's keys without "base_model.model.".
-    config : LoraConfig
+    config : LoraConfig or PromptConfig
         The configuration that they were made with.
     """
 
     tensors: dict[str, Tensor]
-    config: LoraConfig
+    config: Any
 
     @property
     def weights(self) -> bytes:
         """PEFT's `adapter_model.safetensors`."""
-        return write_safetensors([t.renamed(PREFIX + n) for n, t in self.tensors.items()], {"format": "pt"})
+        return write_safetensors([t.renamed(self.config.prefix + n) for n, t in self.tensors.items()], {"format": "pt"})
 
     @property
     def config_json(self) -> str:
@@ -80,14 +79,15 @@ class Adapter:
         """
         settings = cls.parse_config(config)
         tensors = read_safetensors(instance_of(bytes, "weights", weights))
-        strange = [name for name in tensors if not name.startswith(PREFIX)]
+        prefix = settings.prefix
+        strange = [name for name in tensors if not name.startswith(prefix)]
         if strange:
-            raise CheckpointError(f"The adapter has {strange[0]!r}; keys of PEFT start with {PREFIX!r}.")
-        named = {n.removeprefix(PREFIX): t.renamed(n.removeprefix(PREFIX)) for n, t in tensors.items()}
+            raise CheckpointError(f"The adapter has {strange[0]!r}; keys of PEFT start with {prefix!r}.")
+        named = {n.removeprefix(prefix): t.renamed(n.removeprefix(prefix)) for n, t in tensors.items()}
         return cls(named, settings)
 
     @staticmethod
-    def parse_config(config: str | bytes | Mapping[str, Any]) -> LoraConfig:
+    def parse_config(config: str | bytes | Mapping[str, Any]) -> LoraConfig | PromptConfig:
         """The settings that the contents of an `adapter_config.json` say.
 
         Parameters
@@ -107,4 +107,9 @@ class Adapter:
                 raise CheckpointError(f"{CONFIG_FILE} is not JSON: {error}") from error
         if not isinstance(config, Mapping):
             raise CheckpointError(f"{CONFIG_FILE} is not an object.")
-        return LoraConfig.from_peft(config)
+        for kind in (LoraConfig, PromptConfig):
+            if config.get("peft_type") == kind.peft_type:
+                return kind.from_peft(config)
+        raise ModelError(
+            f"{CONFIG_FILE}: 'peft_type' is {shown(config.get('peft_type'))}; LORA and PROMPT_TUNING are supported."
+        )

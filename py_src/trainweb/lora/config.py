@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, ClassVar
 
 from trainweb.arguments import mapping
 from trainweb.errors import LimitError, ModelError
@@ -77,6 +77,10 @@ class LoraConfig:
         The base stores weights as (in, out). It changes nothing here: the file of the model says it, too.
     """
 
+    peft_type: ClassVar[str] = "LORA"
+    prefix: ClassVar[str] = "base_model.model."
+    """PEFT's name of the base model in the keys of a file."""
+
     targets: tuple[str, ...]
     rank: int = 8
     alpha: float = 8
@@ -118,7 +122,7 @@ class LoraConfig:
             "lora_alpha": self.alpha,
             "lora_dropout": self.dropout,
             "modules_to_save": list(self.modules_to_save) or None,
-            "peft_type": "LORA",
+            "peft_type": self.peft_type,
             "r": self.rank,
             "target_modules": list(self.targets),
             "task_type": None,
@@ -140,14 +144,9 @@ class LoraConfig:
         ModelError
             It is not of LoRA, or has a setting that is not supported; the text names it.
         """
-        if mapping("values", values).get("peft_type") != "LORA":
-            raise ModelError(
-                f"adapter_config.json: 'peft_type' is {shown(values.get('peft_type'))}; only LORA is supported."
-            )
-        for name, value in values.items():
-            # An empty list or dict, None and False all say that a setting is not used.
-            if value and (name not in READ | WITHOUT_EFFECT or (name == "bias" and value != "none")):
-                raise ModelError(f"adapter_config.json: {shown(name)[1:-1]} = {shown(value)} is not supported.")
+        check_peft(cls.peft_type, values, READ | WITHOUT_EFFECT)
+        if (values.get("bias") or "none") != "none":
+            raise ModelError(f"adapter_config.json: bias = {shown(values['bias'])} is not supported.")
         start = values.get("init_lora_weights", True)
         if str(start).lower() not in INITS_OF_PEFT:
             raise ModelError(
@@ -168,6 +167,17 @@ class LoraConfig:
             )
         except KeyError as error:
             raise ModelError(f"adapter_config.json: {error.args[0]!r} is missing.") from error
+
+
+def check_peft(peft_type: str, values: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise ModelError for an `adapter_config.json` of another type, or with a setting that is not known."""
+    found = mapping("values", values).get("peft_type")
+    if found != peft_type:
+        raise ModelError(f"adapter_config.json: 'peft_type' is {shown(found)}; it must be {peft_type} here.")
+    for name, value in values.items():
+        # An empty list or dict, None and False all say that a setting is not used.
+        if value and name not in known:
+            raise ModelError(f"adapter_config.json: {shown(name)[1:-1]} = {shown(value)} is not supported.")
 
 
 def chosen(patterns: Sequence[str] | str, modules: Sequence[str], argument: str, *, any_of: bool = False) -> list[str]:

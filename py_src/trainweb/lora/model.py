@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import random
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 from trainweb.arguments import checks_keywords, instance_of
-from trainweb.artifacts import Artifacts, build_artifacts
-from trainweb.artifacts.evidence import Evidence
 from trainweb.artifacts.recover import recover_parameters
-from trainweb.checkpoint import write_file_atomically
 from trainweb.errors import CheckpointError, ModelError, UnsupportedError
+from trainweb.lora.adapted import AdaptedModel, Source
 from trainweb.lora.adapter import Adapter
 from trainweb.lora.config import INITS, LoraConfig, chosen, listed, shown
 from trainweb.lora.inject import add_adapter, check_layer, start_values
@@ -25,16 +21,7 @@ from trainweb.lora.merge import column_norms, merged_weights
 from trainweb.model.floats import computed_in_float32
 from trainweb.model.graph import Graph, Tensor
 from trainweb.model.reader import read_model
-from trainweb.model.writer import write_model
 from trainweb.onnxblock.transforms import constants_to_initializers
-from trainweb.training.parameters import ParameterStore
-from trainweb.training.state import CheckpointState
-
-if TYPE_CHECKING:
-    from trainweb.training.session import TrainingSession
-
-Source: TypeAlias = "TrainingSession | CheckpointState | ParameterStore"
-"""Holder of the parameters."""
 
 BASE_LAYER = ".base_layer.weight"
 """End of PEFT's key of a base weight, which it saves along with adapters of embeddings."""
@@ -117,7 +104,7 @@ def inject(
 
 
 @checks_keywords
-class LoraModel:
+class LoraModel(AdaptedModel):
     """A forward model and its adapters.
 
     Parameters
@@ -131,15 +118,13 @@ class LoraModel:
     ----------
     base : Graph
         The model without adapters.
-    graph : Graph
-        The model with adapters, whose parameters have PEFT's names.
+    config : LoraConfig
+        The settings of the adapters.
     layers : list of Layer
         What is adapted.
-    config : LoraConfig
-        With what.
-    parameter_names : list of str
-        Trained parameters: the adapters, and the parameters of `modules_to_save`.
     """
+
+    config: LoraConfig
 
     def __init__(self, base: Graph, layers: list[Layer], config: LoraConfig, init: str, seed: int) -> None:
         self.base, self.config = base, config
@@ -170,113 +155,6 @@ class LoraModel:
         self.graph.initializers |= self.start
         self._stopped = [name for layer in self.layers for name in add_adapter(self.graph, layer, config)]
 
-    def build_artifacts(self, **arguments: Any) -> Artifacts:
-        """Run `trainweb.artifacts.build_artifacts` for only the adapters: the base is frozen.
-
-        Parameters
-        ----------
-        **arguments
-            `loss`, `optimizer` and the others, but not `requires_grad` and `frozen_params`.
-        """
-        for name in ("model", "requires_grad", "frozen_params"):
-            if name in arguments:
-                raise TypeError(f"{name!r} is not an argument here: the adapters are trained, and the base is frozen.")
-        stopped = [*self._stopped, *(arguments.pop("stop_gradient", None) or ())]
-        return build_artifacts(
-            self.graph,
-            requires_grad=self.parameter_names,
-            frozen_params=self._frozen(),
-            stop_gradient=stopped or None,
-            **arguments,
-        )
-
-    def _frozen(self) -> list[str]:
-        """Parameters of the base, which stay apart from the models in the checkpoint."""
-        evidence, trained = Evidence(self.base, self.base.initializers), set(self._whole)
-        tensors = [t for t in self.base.initializers.values() if t.dtype == "float32" and t.name not in trained]
-        return [t.name for t in tensors if evidence.decide(t).trained]
-
-    def adapter(self, source: Source | None = None) -> Adapter:
-        """Read the adapter of a session or checkpoint; without one, the adapter that training starts from.
-
-        Parameters
-        ----------
-        source : TrainingSession or CheckpointState, optional
-            Who learned.
-        """
-        held = {n: self._read(n, source) for n in self.parameter_names}
-        return Adapter({n: self._turned(t) for n, t in held.items()}, self.config)
-
-    def load_adapter(self, target: Source, adapter: Adapter) -> None:
-        """Continue with another adapter of the same targets and rank, without compiling again. Moments stay.
-
-        Parameters
-        ----------
-        target : TrainingSession or CheckpointState
-            The session, state or store that goes on with it.
-        adapter : Adapter
-            What is loaded.
-
-        Raises
-        ------
-        CheckpointError
-            It has other modules, another rank or another scaling, or NaN or infinity; nothing changed.
-        """
-        for tensor in self._checked(adapter).values():
-            _set(target, tensor)
-
-    def _checked(self, adapter: Adapter) -> dict[str, Tensor]:
-        """The tensors of an adapter as this model stores them.
-
-        Raises
-        ------
-        CheckpointError
-            It is not one of this model.
-        """
-        tensors = {n: t for n, t in instance_of(Adapter, "adapter", adapter).tensors.items() if not self._is_base(n, t)}
-        expected = {n: self._turned(self._start(n)).shape for n in self.parameter_names}
-        if set(tensors) != set(expected):
-            missing, more = sorted(set(expected) - set(tensors)), sorted(set(tensors) - set(expected))
-            said = [f"{what} {shown(names[0])}" for what, names in (("lacks", missing), ("has", more)) if names]
-            raise CheckpointError(f"The adapter is of another model: it {' and '.join(said)}.")
-        if adapter.config.scaling != self.config.scaling or adapter.config.use_dora != self.config.use_dora:
-            raise CheckpointError(
-                f"The adapter was made with alpha {adapter.config.alpha:g} and rank {adapter.config.rank}, scaling "
-                f"{adapter.config.scaling:g}; this model has {self.config.scaling:g}. Inject its own config."
-            )
-        for name, tensor in tensors.items():
-            if tensor.dtype != "float32" or tensor.shape != expected[name]:
-                raise CheckpointError(
-                    f"{name!r} of the adapter is {tensor.dtype}{list(tensor.shape)}, not float32{list(expected[name])}."
-                )
-            _check_finite(tensor, "of the adapter")
-        return {name: self._turned(tensor) for name, tensor in tensors.items()}
-
-    def merge(self, source: Source | Adapter, path: str | Path | None = None) -> bytes | None:
-        """Merge the adapters into the weights of the forward model: write it to `path`, or return its bytes.
-
-        The same computation as with adapters, to rounding; there are no adapters in it.
-
-        Parameters
-        ----------
-        source : TrainingSession, CheckpointState or Adapter
-            Who learned.
-        path : path, optional
-            The file to write.
-
-        Raises
-        ------
-        CheckpointError
-            The adapter is not one of this model, as `load_adapter` says it, or a number is NaN or infinity.
-        UnsupportedError
-            An adapted weight is quantized.
-        """
-        data = write_model(self.merged(source))
-        if path is None:
-            return data
-        write_file_atomically(Path(path), data)
-        return None
-
     def merged(self, source: Source | Adapter) -> Graph:
         """Make the graph that `merge` writes.
 
@@ -285,12 +163,7 @@ class LoraModel:
         source : TrainingSession, CheckpointState or Adapter
             Who learned.
         """
-        if isinstance(source, Adapter):
-            held = self._checked(source)
-        else:
-            held = {n: self._read(n, source) for n in self.parameter_names}
-            for tensor in held.values():
-                _check_finite(tensor, "of the session")
+        held = self._held(source)
         packed = [f"{x.module} ({x.stored})" for x in self.layers if x.stored]
         if packed:
             raise UnsupportedError(
@@ -299,16 +172,12 @@ class LoraModel:
             )
         return merged_weights(self.base, self._base_layers, self.config, held)
 
-    def _start(self, name: str) -> Tensor:
-        return self.start[name] if name in self.start else self.base.initializers[name]
-
-    def _read(self, name: str, source: Source | None) -> Tensor:
-        if source is None:
-            return self._start(name)
-        store = source.store if isinstance(source, CheckpointState) else source
-        return (
-            store.get(name) if isinstance(store, ParameterStore) else _session("source", store).core.get_parameter(name)
-        )
+    def _check_config(self, config: Any) -> None:
+        if config.scaling != self.config.scaling or config.use_dora != self.config.use_dora:
+            raise CheckpointError(
+                f"The adapter was made with alpha {config.alpha:g} and rank {config.rank}, scaling "
+                f"{config.scaling:g}; this model has {self.config.scaling:g}. Inject its own config."
+            )
 
     def _turned(self, tensor: Tensor) -> Tensor:
         """A weight of `modules_to_save` as PyTorch has it, (out, in), or back."""
@@ -340,29 +209,3 @@ def _owners(graph: Graph) -> list[str]:
             name = name.rpartition(".")[0]
             owners[name] = None
     return list(owners)
-
-
-def _check_finite(tensor: Tensor, where: str) -> None:
-    values = array("f", bytes(tensor.data))
-    # The sum of float32 numbers, in float64, is finite where all of them are.
-    if math.isfinite(sum(values)):
-        return
-    at = next(k for k, value in enumerate(values) if not math.isfinite(value))
-    raise CheckpointError(
-        f"{tensor.name!r} {where} has {values[at]} at position {at} of {len(values)}: it must be finite. Go back to a "
-        "state from before it diverged."
-    )
-
-
-def _set(target: Source, tensor: Tensor) -> None:
-    store = target.store if isinstance(target, CheckpointState) else target
-    if isinstance(store, ParameterStore):
-        store.set(tensor)
-    else:
-        _session("target", store).core.update_parameter(tensor)
-
-
-def _session(name: str, given: object) -> TrainingSession:
-    from trainweb.training.session import TrainingSession  # it needs numpy
-
-    return instance_of(TrainingSession, name, given)

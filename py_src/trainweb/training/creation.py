@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from inspect import signature
 from typing import Any
 
-from trainweb import messages
-from trainweb.arguments import check_settings, unknown
+from trainweb.arguments import unknown
 from trainweb.model.reader import read_model
 from trainweb.training.state import CheckpointState
 
@@ -21,30 +20,24 @@ def session_of_model(
     loss: Any,
     optimizer: Any,
     learning_rate: float | None,
-    lora: Mapping[str, Any] | None,
+    adapters: Mapping[str, Any],
     options: Any,
     settings: dict[str, Any],
 ) -> Any:
     """See `TrainingSession.from_model`."""
     from trainweb.artifacts import build_artifacts
-    from trainweb.lora import Adapter, inject
+    from trainweb.lora.adapt import adapted_by
 
-    known = [*signature(build_artifacts).parameters, "lora", "options"]
+    known = [*signature(build_artifacts).parameters, *adapters, "options"]
     for name in settings:
         if name not in known:
             raise TypeError(unknown("The argument of from_model", name, known))
     settings |= {"loss": loss, "optimizer": optimizer, "learning_rate": learning_rate}
-    if lora is None:
+    files = {name: settings[name] for name in FILES if name in settings}
+    adapted = adapted_by(adapters, lambda: read_model(model, **files) if files else model)
+    if adapted is None:
         built = build_artifacts(model, **settings)
     else:
-        if not isinstance(lora, Mapping):
-            raise messages.BAD_SETTING(name="lora", value=lora, expected="a mapping of settings of adapters")
-        adapters = dict(lora)
-        peft = adapters.pop("adapter_config", None)
-        config = None if peft is None else Adapter.parse_config(peft)
-        check_settings("lora", adapters, [*signature(inject).parameters, "adapter_config"])
-        files = {name: settings.pop(name) for name in FILES if name in settings}
-        adapted = inject(read_model(model, **files) if files else model, config=config, **adapters)
-        built = adapted.build_artifacts(**settings)
+        built = adapted.build_artifacts(**{name: value for name, value in settings.items() if name not in files})
     state = CheckpointState(built.contents(nominal=settings.get("nominal_checkpoint", False)))
     return cls(state, *built.graphs, options)

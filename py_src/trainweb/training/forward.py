@@ -59,9 +59,9 @@ def kind_of_tokens(output: str, length: int, rows: int, *, adapter: bool) -> str
     output
         The logits.
     length
-        Tokens that the cache has room for.
+        Tokens that the cache has room for, besides those of a trained prompt.
     adapter
-        False ignores LoRA adapters.
+        False ignores adapters.
     """
     return f"{GENERATE} {json.dumps([output, length, rows, adapter], separators=(',', ':'), ensure_ascii=False)}"
 
@@ -96,9 +96,13 @@ def forward_of(graph: Graph, inputs: Mapping[str, Value], kind: str) -> Forward:
 
 
 def _decoding(graph: Graph, output: str, length: int, rows: int, adapter: bool) -> Forward:
-    from trainweb.generation.incremental import decoding_graph, without_adapter  # not on the way of a first step
+    # Not on the way of a first step.
+    from trainweb.generation.incremental import VIRTUAL, decoding_graph, with_tokens_of_prompt, without_adapter
     from trainweb.training.export import inference_graph
 
-    cut = inference_graph(graph, [output], {})
-    decoding = decoding_graph(cut if adapter else without_adapter(cut), length, rows)
+    whole, virtual = with_tokens_of_prompt(graph) if adapter else (without_adapter(graph), 0)
+    decoding = decoding_graph(inference_graph(whole, [output], {}), length + virtual, rows)
+    if virtual:
+        decoding.feeds[VIRTUAL] = Value(VIRTUAL, "int64", (virtual,))
+        decoding.graph.inputs.append(decoding.feeds[VIRTUAL])
     return Forward(decoding.graph, decoding.feeds, [output], frozenset(), decoding.caches)

@@ -70,6 +70,7 @@ class SessionTasks:
         optimizer: OptimizerLike = "AdamW",
         learning_rate: float | None = None,
         lora: Mapping[str, Any] | None = None,
+        prompt_tuning: Mapping[str, Any] | None = None,
         options: SessionOptions | Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> Self:
@@ -89,6 +90,9 @@ class SessionTasks:
         lora : dict, optional
             Freeze the model and train adapters: settings of `trainweb.lora.inject`, or ``adapter_config`` with the text
             of PEFT's file.
+        prompt_tuning : dict, optional
+            Freeze the model, a causal language model, and train vectors in front of its embeddings: settings of
+            `trainweb.lora.inject_prompt`, or ``adapter_config`` with the text of PEFT's file.
         options : dict or SessionOptions, optional
             As `TrainingSession` takes them.
         **settings
@@ -105,7 +109,8 @@ class SessionTasks:
         """
         from trainweb.training.creation import session_of_model
 
-        return cast("Self", session_of_model(cls, model, loss, optimizer, learning_rate, lora, options, settings))
+        adapters = {"lora": lora, "prompt_tuning": prompt_tuning}
+        return cast("Self", session_of_model(cls, model, loss, optimizer, learning_rate, adapters, options, settings))
 
     @classmethod
     def from_pretrained(
@@ -393,7 +398,7 @@ class SessionTasks:
         tokenizer : optional
             An object with `encode` and `decode`: of tokenizers or transformers.
         adapter : bool
-            False ignores LoRA adapters.
+            False ignores adapters: LoRA, and trained prompts.
 
         Yields
         ------

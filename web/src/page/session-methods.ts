@@ -252,7 +252,7 @@ export class SessionMethods {
   }
 
   /**
-   * The trained adapters of a session made with `lora`, as PEFT's two files.
+   * The trained adapters of a session made with `lora` or `promptTuning`, as PEFT's two files.
    *
    * @throws SessionError: the session has no adapters
    */

@@ -448,7 +448,7 @@ export class TrainingSession extends SessionMethods {
   }
 
   /**
-   * The forward model with the adapters merged into its weights. The session must have been created with `lora`.
+   * The forward model with adapters merged into its weights, or with the vectors of a prompt, of a session made with them.
    *
    * @throws SessionError when the session has no adapters; LimitError when it would be larger than 2 GiB
    */

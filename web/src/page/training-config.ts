@@ -3,7 +3,8 @@
 import { sessionError } from "../wire/messages.js";
 import { badSetting } from "../data/given.js";
 import { asFields, checkFields, type Fields, resolveKind } from "./check-settings.js";
-import { CONFIG, EMA, LORA, type EmaFields, type LoraFields } from "./settings/config.js";
+import { CONFIG, EMA, LORA, PROMPT_TUNING, type EmaFields, type LoraFields, type PromptTuningFields } from "./settings/config.js";
+import type { Settings } from "./settings/kinds.js";
 import { LOSSES, type LossSettings, type LossType } from "./settings/losses.js";
 import { GROUP, OPTIMIZERS, type OptimizerSettings, type OptimizerType } from "./settings/optimizers.js";
 
@@ -48,6 +49,11 @@ export interface TrainingConfig {
    */
   readonly lora?: LoraFields | PeftAdapterConfig | null;
   /**
+   * Freeze a causal language model and train vectors in front of its embeddings. Give settings, or `adapterConfig` as of
+   * `lora`. The two exclude each other.
+   */
+  readonly promptTuning?: PromptTuningFields | PeftAdapterConfig | null;
+  /**
    * Sizes of symbolic dimensions of the inputs, by name. A dimension without a name is called by input and axis, such
    * as "x[0]". Feeds must then have these sizes. A model whose control flow depends on a size may need it.
    */
@@ -65,10 +71,17 @@ export interface TrainingConfig {
 export function resolveConfig(config: unknown, more: readonly string[] = []): string {
   const [given, rate] = takeRate(config);
   const own = Object.entries(given).filter(([name]) => !more.includes(name));
-  const { loss, optimizer, lora, ema, ...others } = Object.fromEntries(own) as Fields;
-  const resolved = checkFields("config", "", others, CONFIG, ["loss", "optimizer", "learningRate", "lora", "ema", ...more]);
+  const { loss, optimizer, lora, promptTuning, ema, ...others } = Object.fromEntries(own) as Fields;
+  const besides = ["loss", "optimizer", "learningRate", "lora", "promptTuning", "ema", ...more];
+  const resolved = checkFields("config", "", others, CONFIG, besides);
   if (lora !== undefined && lora !== null) {
-    resolved["lora"] = resolveLora(lora, others);
+    resolved["lora"] = resolveAdapter("lora", lora, LORA, others);
+  }
+  if (promptTuning !== undefined && promptTuning !== null) {
+    if (resolved["lora"] !== undefined) {
+      throw badSetting("promptTuning", promptTuning, "left out with 'lora'");
+    }
+    resolved["prompt_tuning"] = resolveAdapter("promptTuning", promptTuning, PROMPT_TUNING, others);
   }
   if (loss !== undefined && loss !== null) {
     resolved["loss"] = resolveKind("loss", loss, LOSSES);
@@ -105,22 +118,23 @@ function resolveEma(given: unknown): Fields {
   return checkFields("ema", "ema.", given as Fields, EMA);
 }
 
-function resolveLora(given: unknown, others: Fields): Fields {
+function resolveAdapter(what: string, given: unknown, fields: Settings, others: Fields): Fields {
   if (typeof given !== "object" || given === null || Array.isArray(given)) {
-    throw badSetting("lora", given, "an object");
+    throw badSetting(what, given, "an object");
   }
   for (const name of ["requiresGrad", "frozenParams"]) {
     if (others[name] !== undefined && others[name] !== null) {
-      throw badSetting(name, others[name], "left out with 'lora': the adapters are trained, and the model is frozen");
+      throw badSetting(name, others[name], `left out with '${what}': the adapters are trained, and the model is frozen`);
     }
   }
   const { adapterConfig, ...settings } = given as Fields;
   if (adapterConfig === undefined) {
-    return checkFields("lora", "lora.", settings, LORA, ["adapterConfig"]);
+    return checkFields(what, `${what}.`, settings, fields, ["adapterConfig"]);
   }
   const [more] = Object.keys(settings);
   if (typeof adapterConfig !== "string" || more !== undefined) {
-    throw badSetting(more === undefined ? "lora.adapterConfig" : `lora.${more}`, more === undefined ? adapterConfig : settings[more], "the text of an adapter_config.json, alone");
+    const [name, value] = more === undefined ? ["adapterConfig", adapterConfig] : [more, settings[more]];
+    throw badSetting(`${what}.${name}`, value, "the text of an adapter_config.json, alone");
   }
   return { adapter_config: adapterConfig };
 }

@@ -82,11 +82,11 @@ export interface SessionCalls {
   readonly exportWeights: Call<[format: "safetensors" | "npz", ema: boolean], Uint8Array>;
   /** Overwrite parameters with the contents of a safetensors or npz file. Gradients and moments stay. */
   readonly loadWeights: Call<[weights: Uint8Array, strict: boolean], null>;
-  /** The trained adapters of a session made with `lora`, as PEFT's two files. */
+  /** The trained adapters of a session made with `lora` or `promptTuning`, as PEFT's two files. */
   readonly adapter: Call<[], AdapterFiles>;
   /** Continue with another adapter of the same targets and rank, without compiling again. Moments stay. */
   readonly loadAdapter: Call<[adapter: AdapterFiles], null>;
-  /** The forward model with the adapters merged into its weights. */
+  /** The forward model with the adapters merged into its weights, or with the vectors of a trained prompt. */
   readonly mergeAdapter: Call<[form: FileForm], FileBytes>;
   /** A file that `createFromModel` built. */
   readonly artifact: Call<[name: ArtifactName, form: FileForm], FileBytes | null>;

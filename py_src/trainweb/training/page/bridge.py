@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from trainweb.artifacts import Artifacts
     from trainweb.backend.base import Segments
     from trainweb.backend.plan import Plan
-    from trainweb.lora import LoraModel
+    from trainweb.lora import LoraModel, PromptModel
     from trainweb.metrics import Described
 
 Graphs = TypeVar("Graphs", bound="tuple[Graph | None, ...]")
@@ -95,14 +95,14 @@ class Opened:
         Parameters that the session has no segment for, and names of all.
     artifacts : callable or None
         Gives what `create_from_model` built.
-    adapted : LoraModel or None
+    adapted : LoraModel, PromptModel or None
         The model with its adapters, where it has some.
     """
 
     models: SessionModels
     origin: TensorStore
     artifacts: Artifacts | None = None
-    adapted: LoraModel | None = None
+    adapted: LoraModel | PromptModel | None = None
 
 
 def answered(fn: Callable[..., Any]) -> Callable[..., Answer]:
@@ -408,24 +408,23 @@ def create_from_model(
 
 def _build(
     model: Any, config_json: str, limits: Limits, external: Mapping[str, Any]
-) -> tuple[Artifacts, bool, LoraModel | None]:
+) -> tuple[Artifacts, bool, LoraModel | PromptModel | None]:
     """Artifacts of a forward model, whether the session is to start from the nominal checkpoint, and adapters."""
     from trainweb.artifacts import build_artifacts
 
     arguments = _arguments(config_json)
-    settings = arguments.pop("lora", None)
     nominal = arguments.get("nominal_checkpoint", False)
-    if settings is None:
+    adapters: dict[str, Any] = {name: arguments.pop(name) for name in ("lora", "prompt_tuning") if name in arguments}
+    if not adapters:
         return build_artifacts(model, **arguments, external_data=external, limits=limits), nominal, None
-    from trainweb.lora import Adapter, inject
+    from trainweb.lora.adapt import adapted_by
 
-    peft = settings.pop("adapter_config", None)
-    config = None if peft is None else Adapter.parse_config(peft)
-    adapted = inject(read_model(model, external_data=external, limits=limits), config=config, **settings)
+    adapted = adapted_by(adapters, lambda: read_model(model, external_data=external, limits=limits))
+    assert adapted is not None
     return adapted.build_artifacts(**arguments), nominal, adapted
 
 
-def _adapted(handle: int, bases_json: str) -> tuple[LoraModel, MemoryStore]:
+def _adapted(handle: int, bases_json: str) -> tuple[LoraModel | PromptModel, MemoryStore]:
     """The adapters of a session, and its parameters."""
     opened = _training(handle)
     if opened.adapted is None:

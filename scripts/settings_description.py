@@ -87,6 +87,10 @@ def members(fields: Mapping[str, Field], docs: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
+KINDS: dict[str, Kind] = {}
+"""The kinds of the settings in the files, by the names of their constants."""
+
+
 def constant_of(kind: Kind) -> str:
     """The name of a kind's constant: its words in capitals."""
     prefix = "one of " if isinstance(kind, Choice) else ""
@@ -98,8 +102,9 @@ def constant_of(kind: Kind) -> str:
 
 def facts_of(python: str, field: Field) -> dict[str, str]:
     """The facts of a setting, as texts; what follows from its name or from the other facts is left out."""
-    name = page_name(python)
-    facts = {"kind": f"values.{constant_of(field.kind)}"}
+    name, constant = page_name(python), constant_of(field.kind)
+    assert KINDS.setdefault(constant, field.kind) == field.kind, "two kinds have the same words"
+    facts = {"kind": f"values.{constant}"}
     if field.is_optional:
         facts["isOptional"] = "true"
     if field.default is not inspect.Parameter.empty:
@@ -120,20 +125,12 @@ def table(name: str, fields: Mapping[str, Field], indent: str = "") -> str:
 
 def values() -> str:
     """The file of the kinds that all settings have."""
-    groups = [CONFIG, LORA, FEDERATED, FIND_RATE, CHECKPOINT, FIT, EARLY_STOPPING, GENERATE, fields_of(Optimizer.group)]
-    classes: list[type] = [
-        ExponentialMovingAverage,
-        *METRICS.values(),
-        *LOSSES.values(),
-        *OPTIMIZERS.values(),
-        *SCHEDULES.values(),
-    ]
-    kinds = {field.kind for group in (*groups, *map(fields_of, classes)) for field in group.values()}
-    by_name = {constant_of(kind): kind for kind in kinds}
-    assert len(by_name) == len(kinds), "two kinds have the same words"
+    for name, text in FILES.items():
+        if name != "values":
+            text()  # it notes the kinds that it names
     rows = "".join(
-        f"export const {name}: Kind = {json.dumps({camel_case(k): v for k, v in by_name[name].facts().items()})};\n"
-        for name in sorted(by_name)
+        f"export const {name}: Kind = {json.dumps({camel_case(k): v for k, v in KINDS[name].facts().items()})};\n"
+        for name in sorted(KINDS)
     )
     return f'{MADE}\n\nimport type {{ Kind }} from "./kinds.js";\n\n{rows}'
 

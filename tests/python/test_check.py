@@ -46,6 +46,31 @@ def test_a_model_that_trains_is_reported_with_its_cost() -> None:
     assert "can be trained" in str(report) and "432 elements" in str(report)
 
 
+def test_a_model_is_reported_with_the_adapters_that_it_is_to_train() -> None:
+    asked: dict[str, Any] = {"loss": "CrossEntropyLoss", "lora": {"rank": 2, "targets": ["fc2"]}}
+    report = trainweb.check(GOLDEN / "mlp" / "base.onnx", dims={"batch": 8}, optimizer="AdamW", **asked)
+    assert report.ok, str(report)
+    # Two factors of a layer with 16 inputs and 12 outputs; all else is frozen, and no gradient goes below the layer.
+    assert sorted(report.trainable.values()) == [(2, 16), (12, 2)]
+    assert report.frozen["fc1.weight"] == (16, 10)
+    with trainweb.TrainingSession.from_model(GOLDEN / "mlp" / "base.onnx", **asked) as session:
+        assert session.get_parameters_size(True) == sum(map(np.prod, report.trainable.values()))
+    assert 'lora={"rank": 2, "targets": ["fc2"]}' in report.code["python"]
+    assert 'lora: { rank: 2, targets: ["fc2"] }' in report.code["javascript"]
+
+
+def test_faults_of_adapters_are_reported_and_misspelt_settings_raise() -> None:
+    base = GOLDEN / "mlp" / "base.onnx"
+    report = trainweb.check(base, loss="CrossEntropyLoss", lora={"targets": ["q_proj"]})
+    assert not report.ok and "q_proj" in str(report.error)
+    report = trainweb.check(base, loss="CrossEntropyLoss", prompt_tuning={})
+    assert not report.ok and "causal language model" in str(report.error)
+    with pytest.raises(TypeError, match="'rank'"):
+        trainweb.check(base, lora={"rnk": 2})
+    with pytest.raises(TypeError, match="'requires_grad' is not an argument here"):
+        trainweb.check(base, ["fc1.weight"], lora={"rank": 2})
+
+
 def test_every_unsupported_operator_is_listed_with_its_nodes() -> None:
     report = trainweb.check(
         model(("MatMul", ["x", "w"], ["a"]), ("Fake", ["a"], ["b"]), ("Bogus", ["b"], ["c"]), ("Bogus", ["c"], ["y"]))

@@ -44,6 +44,9 @@ PROMPT_TUNING = {
 }
 """Arguments of `trainweb.lora.inject_prompt`, which the page has as the setting "promptTuning"."""
 
+ADAPTERS = ("lora", "prompt_tuning")
+"""Options that freeze the model and train beside it."""
+
 PROMPT_TUNING_DOCS = {
     "tokens": "Number of vectors.",
     "init": "Token ids whose embeddings the vectors start as, repeated or cut to `tokens`; by default normal numbers.",

@@ -65,17 +65,27 @@ class AdaptedModel:
         **arguments
             `loss`, `optimizer` and the others, but not `requires_grad` and `frozen_params`.
         """
+        return build_artifacts(**self.arguments(**arguments))
+
+    def arguments(self, **given: Any) -> dict[str, Any]:
+        """All arguments of `trainweb.artifacts.build_artifacts` for only the adapters.
+
+        Parameters
+        ----------
+        **given
+            As for `build_artifacts` here.
+        """
         for name in ("model", "requires_grad", "frozen_params"):
-            if name in arguments:
+            if given.get(name) is not None:
                 raise TypeError(f"{name!r} is not an argument here: the adapters are trained, and the base is frozen.")
-        stopped = [*self._stopped, *(arguments.pop("stop_gradient", None) or ())]
-        return build_artifacts(
-            self.graph,
-            requires_grad=self.parameter_names,
-            frozen_params=self._frozen(),
-            stop_gradient=stopped or None,
-            **arguments,
-        )
+        stopped = [*self._stopped, *(given.get("stop_gradient") or ())]
+        return {
+            **given,
+            "model": self.graph,
+            "requires_grad": self.parameter_names,
+            "frozen_params": self._frozen(),
+            "stop_gradient": stopped or None,
+        }
 
     def _frozen(self) -> list[str]:
         """Parameters of the base, which stay apart from the models in the checkpoint."""

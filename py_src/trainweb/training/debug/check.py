@@ -19,6 +19,7 @@ from trainweb.artifacts.builder import (
     suggest_loss,
     without_unread,
 )
+from trainweb.artifacts.config import ADAPTERS
 from trainweb.artifacts.evidence import Decision, untold
 from trainweb.artifacts.parameters import UNSETTLED, select_parameters
 from trainweb.artifacts.remarks import remark_on_inputs, remark_on_norms, remark_on_smoothing
@@ -36,12 +37,15 @@ from trainweb.model.reader import read_model
 from trainweb.onnxblock.context import ModelAccessor
 from trainweb.onnxblock.transforms import constants_to_initializers
 from trainweb.ops.frame.shapes import ShapeInference
+from trainweb.training.creation import FILES
 from trainweb.training.feed import Feed
 from trainweb.training.models import SessionModels, check_feed
 
 if TYPE_CHECKING:
     from trainweb.backend.engine import Engine
 
+CHOICES = ("requires_grad", "frozen_params", "loss", "optimizer")
+"""Positional arguments of `build_artifacts` after the model."""
 Sizes = tuple[Mapping[str, int], Mapping[str, Any]]
 """Sizes by the name of a symbol, and arrays by the name of an input."""
 
@@ -241,7 +245,7 @@ def check(
     Parameters
     ----------
     model, requires_grad, frozen_params, loss, optimizer, **arguments
-        As for `trainweb.artifacts.build_artifacts`.
+        As for `trainweb.artifacts.build_artifacts`; also `lora` and `prompt_tuning` of `TrainingSession.from_model`.
     dims
         Sizes of symbolic dimensions, e.g. ``{"batch": 32}``. The default is the least size that fits the operators.
         A model that cannot be trained otherwise is built with them (`Report.dims`). A dimension without a name is
@@ -279,6 +283,12 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
     try:
         graph = read_model(model, external_data=arguments.get("external_data"), weights=arguments.get("weights"))
         report.model_metadata = graph.about
+        outputs, files = [v.name for v in graph.outputs], graph.external_files
+        named = {**dict(zip(CHOICES, choices, strict=True)), **arguments}
+        if any(named.get(name) is not None for name in ADAPTERS):
+            arguments = _with_adapter(graph, named)
+            model = graph = arguments.pop("model")
+            choices = tuple(arguments.pop(name) for name in CHOICES)
         report.remarks += remark_on_smoothing(graph)
         _describe(graph, report)
         sizes = graph.placed(sizes[0]), sizes[1]
@@ -291,6 +301,10 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
         _survey(graph, report)
         if not (report.unsupported or report.error):
             _try(model, graph, choices, arguments, sizes, engine, report)
+        if report.feeds:
+            from trainweb.training.debug.example import example_code
+
+            report.code = example_code(named, report.feeds, outputs, files)
     except GradientError as e:
         report.missing_gradients += [Problem(x.op or "", "", [x.node or ""], str(x)) for x in (e, *e.others)]
     except UnsupportedError as e:
@@ -298,6 +312,15 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
     except TrainwebError as e:
         report.error = f"{type(e).__name__}: {e}"
     return report
+
+
+def _with_adapter(graph: Graph, named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that train the adapter of a model."""
+    from trainweb.lora.adapt import adapted_by
+
+    adapted = adapted_by(named, lambda: graph)
+    assert adapted is not None
+    return adapted.arguments(**{name: value for name, value in named.items() if name not in (*ADAPTERS, *FILES)})
 
 
 def _describe(graph: Graph, report: Report) -> None:
@@ -354,7 +377,6 @@ def _try(
     engine: Engine,
     report: Report,
 ) -> None:
-    from trainweb.training.debug.example import example_code
     from trainweb.training.models import SessionModels
     from trainweb.training.record import start_segments
     from trainweb.training.state import CheckpointState
@@ -390,9 +412,6 @@ def _try(
     report.peak_bytes = plan.arena_bytes + len(plan.constants) + len(plan.large) + len(plan.words) + fixed
     report.flops = plan.flops
     report.feeds = [Feed(name, t.dtype, list(t.shape)) for name, t in types.items()]
-    named = zip(("requires_grad", "frozen_params", "loss", "optimizer"), choices, strict=True)
-    outputs = [v.name for v in graph.outputs]
-    report.code = example_code({**dict(named), **arguments}, report.feeds, outputs, graph.external_files)
 
 
 def _signature(

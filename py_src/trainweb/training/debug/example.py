@@ -57,8 +57,10 @@ IN_PAGE = {
     "dims": "dims",
     "clip_grad_norm": "clipGradNorm",
     "clip_grad_value": "clipGradValue",
+    "lora": "lora",
+    "prompt_tuning": "promptTuning",
 }
-"""Arguments of `build_artifacts` that the lines may need, as a page spells them."""
+"""Arguments of `from_model` that the lines may need, as a page spells them."""
 
 
 def example_code(
@@ -69,7 +71,7 @@ def example_code(
     Parameters
     ----------
     arguments
-        Of `build_artifacts`.
+        Of `from_model`.
     outputs
         What to export.
     external_files
@@ -93,11 +95,8 @@ def _name_of(value: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return all(isinstance(one, (str, int, float, type(None))) for one in value.values())
-    return isinstance(value, (str, int, float, type(None))) or (
-        isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)
-    )
+    members = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else None
+    return isinstance(value, (str, int, float, type(None))) if members is None else all(map(_is_plain, members))
 
 
 def _javascript(

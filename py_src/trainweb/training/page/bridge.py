@@ -411,10 +411,11 @@ def _build(
 ) -> tuple[Artifacts, bool, LoraModel | PromptModel | None]:
     """Artifacts of a forward model, whether the session is to start from the nominal checkpoint, and adapters."""
     from trainweb.artifacts import build_artifacts
+    from trainweb.artifacts.config import ADAPTERS
 
     arguments = _arguments(config_json)
     nominal = arguments.get("nominal_checkpoint", False)
-    adapters: dict[str, Any] = {name: arguments.pop(name) for name in ("lora", "prompt_tuning") if name in arguments}
+    adapters: dict[str, Any] = {name: arguments.pop(name) for name in ADAPTERS if name in arguments}
     if not adapters:
         return build_artifacts(model, **arguments, external_data=external, limits=limits), nominal, None
     from trainweb.lora.adapt import adapted_by

@@ -128,6 +128,7 @@ def _add_artifacts_command(commands: Commands) -> None:
         help="tensor that steps return besides the loss",
     )
     _add_dims(p)
+    _add_weights(p)
     p.set_defaults(run=_artifacts)
 
 
@@ -142,6 +143,10 @@ def _add_check(commands: Commands) -> None:
     p.add_argument("--train", action="append", default=[], metavar="PATTERN", help="train only these parameters")
     p.add_argument("--freeze", action="append", default=[], metavar="PATTERN", help="freeze these parameters")
     _add_dims(p)
+    _add_weights(p)
+    p.add_argument(
+        "--lora", type=int, metavar="RANK", help="train adapters of this rank, on the modules that PEFT adapts"
+    )
     p.add_argument("--optimizer", default="AdamW", help=_names(OptimType))
     p.add_argument(
         "--steps", type=int, default=0, help="train this many steps on random data, and print the time of one"
@@ -211,13 +216,7 @@ def _add_quantize(commands: Commands) -> None:
     p.add_argument("model", help="forward ONNX model in float32")
     p.add_argument("--bits", type=int, choices=(4, 8), default=4, help="bits of each number; default 4")
     p.add_argument("--all", action="store_true", help="also quantize the last product, such as a head to train")
-    p.add_argument(
-        "--weights",
-        nargs="+",
-        type=Path,
-        metavar="FILE",
-        help="safetensors files, or their index, with the weights that the model lacks",
-    )
+    _add_weights(p)
     p.add_argument("--output", "-o", help="file to write; default MODEL.q4.onnx or MODEL.q8.onnx")
     p.set_defaults(run=_quantize)
 
@@ -227,10 +226,23 @@ def _quantize(args: argparse.Namespace) -> None:
     from trainweb.lora.quantize import quantize
 
     path = Path(args.output or f"{args.model.removesuffix('.onnx')}.q{args.bits}.onnx")
-    weights = None if args.weights is None else [file for given in args.weights for file in _files_of(given)]
-    data = quantize(args.model, args.bits, only_frozen=not args.all, weights=weights)
+    data = quantize(args.model, args.bits, only_frozen=not args.all, weights=_weights(args))
     write_file_atomically(path, data)
     print(f"{path}: {len(data):,} bytes")
+
+
+def _add_weights(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--weights",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="safetensors files, or their index, with the weights that the model lacks",
+    )
+
+
+def _weights(args: argparse.Namespace) -> list[Path] | None:
+    return None if args.weights is None else [file for given in args.weights for file in _files_of(given)]
 
 
 def _files_of(weights: Path) -> list[Path]:
@@ -304,12 +316,13 @@ def _artifacts(args: argparse.Namespace) -> None:
 
     loss = None if args.loss is None else _member(LossType, "--loss", args.loss)
     optimizer = _member(OptimType, "--optimizer", args.optimizer)
-    missing = None if loss else describe_missing_loss(read_model(args.model), args.loss_output)
+    model = read_model(args.model, weights=_weights(args))
+    missing = None if loss else describe_missing_loss(model, args.loss_output)
     if missing:
         raise ValueError(f"{missing} Name it with --loss.")
     args.output.mkdir(parents=True, exist_ok=True)
     generate_artifacts(
-        args.model,
+        model,
         loss=loss,
         optimizer=optimizer,
         frozen_params=args.freeze or None,
@@ -333,7 +346,8 @@ def _check(args: argparse.Namespace) -> int:
     loss = None if args.loss is None else _member(LossType, "--loss", args.loss)
     optimizer = _member(OptimType, "--optimizer", args.optimizer)
     choices = (args.train or None, args.freeze or None, loss, optimizer)
-    others = {"loss_input_names": args.loss_output or None, "batch_norm": args.batch_norm}
+    others: dict[str, Any] = {"loss_input_names": args.loss_output or None, "batch_norm": args.batch_norm}
+    others |= {"weights": _weights(args), "lora": None if args.lora is None else {"rank": args.lora}}
     report = check(args.model, *choices, dims=_dims(args), **others)
     print(json.dumps(report.as_data(), indent=2) if args.json else _as_options(str(report)))
     if report.ok and args.steps > 0:
@@ -352,6 +366,7 @@ _OPTIONS = {
     "loss_input_names": "--loss-output",
     "requires_grad": "--train",
     "frozen_params": "--freeze",
+    "'weights'": "--weights",
 }
 """Options of `trainweb check` by the arguments of `build_artifacts` that its report speaks of."""
 
@@ -376,12 +391,14 @@ def _try_steps(
     from statistics import median
     from time import perf_counter
 
-    from trainweb.artifacts import build_artifacts
     from trainweb.training.core import SessionCore
+    from trainweb.training.creation import artifacts_of
+    from trainweb.training.debug.check import CHOICES
     from trainweb.training.models import read_models
     from trainweb.training.state import CheckpointState
 
-    files = build_artifacts(args.model, *choices, dims=report.dims, **others)
+    named = {**dict(zip(CHOICES, choices, strict=True)), **others, "dims": report.dims}
+    files = artifacts_of(args.model, {"lora": named.pop("lora")}, named)
     rng = Random(0)
     data = {feed.name: _random_tensor(feed, rng) for feed in report.feeds}
     graphs = read_models(files.training_model, None, files.optimizer_model)

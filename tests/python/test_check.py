@@ -53,6 +53,7 @@ def test_a_model_is_reported_with_the_adapters_that_it_is_to_train() -> None:
     # Two factors of a layer with 16 inputs and 12 outputs; all else is frozen, and no gradient goes below the layer.
     assert sorted(report.trainable.values()) == [(2, 16), (12, 2)]
     assert report.frozen["fc1.weight"] == (16, 10)
+    assert {d.name for d in report.trained} == set(report.trainable) and not report.left_out
     with trainweb.TrainingSession.from_model(GOLDEN / "mlp" / "base.onnx", **asked) as session:
         assert session.get_parameters_size(True) == sum(map(np.prod, report.trainable.values()))
     assert 'lora={"rank": 2, "targets": ["fc2"]}' in report.code["python"]

@@ -6,11 +6,13 @@ import hashlib
 import json
 import re
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from bench import smol
 from tests.python.test_remarks import normalized
 
 import trainweb
@@ -150,6 +152,34 @@ def test_check_says_what_a_model_is_and_what_a_step_takes(capsys: pytest.Capture
         assert line in said.splitlines()
     first, last = re.search(r"30 steps on random data: [\d.]+ ms each, loss ([\d.]+) to ([\d.]+)", said).groups()  # type: ignore[union-attr]
     assert float(last) < float(first), "the same batch again and again"
+
+
+def test_a_model_whose_weights_lie_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The lines of `check` train adapters of it, and its artifacts are those of the whole model."""
+    monkeypatch.chdir(tmp_path)
+    smol.write(Path("whole"), replace(smol.SIZES["4M"], layers=1, vocabulary=64))
+    path = smol.write(Path("m"), replace(smol.SIZES["4M"], layers=1, vocabulary=64), weights="safetensors")
+    loss = ["--loss", "CrossEntropyLoss"]
+    assert main(["check", str(path), *loss]) == 1
+    assert "If another file has them, give --weights." in capsys.readouterr().out
+    beside = [*loss, "--weights", "m/model.safetensors"]
+    adapters = ["--lora", "2", "--dim", "batch=1", "--dim", "sequence=8", "--steps", "2", "--code", "python"]
+    assert main(["check", str(path), *beside, *adapters]) == 0
+    report, _, code = capsys.readouterr().out.partition("\n\n")
+    assert "  model.layers.0.self_attn.q_proj.lora_A.weight: adapter" in report.splitlines()
+    assert "2 steps on random data" in report
+    told: dict[str, object] = {}
+    exec(code, told)
+    session = told["session"]
+    assert isinstance(session, trainweb.TrainingSession)
+    assert all("lora_" in name for name in session.parameter_names(trainable_only=True))
+    session.release()
+    assert main(["artifacts", str(path), *beside, "-o", "beside"]) == 0
+    assert main(["artifacts", "whole/model.onnx", *loss, "-o", "at_once"]) == 0
+    for name in ("training_model.onnx", "checkpoint"):
+        assert Path("beside", name).read_bytes() == Path("at_once", name).read_bytes()
 
 
 def test_check_gives_lines_that_train_the_model(capsys: pytest.CaptureFixture[str]) -> None:

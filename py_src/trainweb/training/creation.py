@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from inspect import signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainweb.arguments import unknown
 from trainweb.model.reader import read_model
 from trainweb.training.state import CheckpointState
+
+if TYPE_CHECKING:
+    from trainweb.artifacts import Artifacts
 
 FILES = ("external_data", "weights", "limits", "integrity")
 """Arguments about the files of a model."""
@@ -26,18 +29,24 @@ def session_of_model(
 ) -> Any:
     """See `TrainingSession.from_model`."""
     from trainweb.artifacts import build_artifacts
-    from trainweb.lora.adapt import adapted_by
 
     known = [*signature(build_artifacts).parameters, *adapters, "options"]
     for name in settings:
         if name not in known:
             raise TypeError(unknown("The argument of from_model", name, known))
     settings |= {"loss": loss, "optimizer": optimizer, "learning_rate": learning_rate}
+    built = artifacts_of(model, adapters, settings)
+    state = CheckpointState(built.contents(nominal=settings.get("nominal_checkpoint", False)))
+    return cls(state, *built.graphs, options)
+
+
+def artifacts_of(model: Any, adapters: Mapping[str, Any], settings: Mapping[str, Any]) -> Artifacts:
+    """Artifacts of a forward model or, where the options ask for one, of its adapter."""
+    from trainweb.artifacts import build_artifacts
+    from trainweb.lora.adapt import adapted_by
+
     files = {name: settings[name] for name in FILES if name in settings}
     adapted = adapted_by(adapters, lambda: read_model(model, **files) if files else model)
     if adapted is None:
-        built = build_artifacts(model, **settings)
-    else:
-        built = adapted.build_artifacts(**{name: value for name, value in settings.items() if name not in files})
-    state = CheckpointState(built.contents(nominal=settings.get("nominal_checkpoint", False)))
-    return cls(state, *built.graphs, options)
+        return build_artifacts(model, **settings)
+    return adapted.build_artifacts(**{name: value for name, value in settings.items() if name not in files})

@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -285,7 +285,9 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
         report.model_metadata = graph.about
         outputs, files = [v.name for v in graph.outputs], graph.external_files
         named = {**dict(zip(CHOICES, choices, strict=True)), **arguments}
-        if any(named.get(name) is not None for name in ADAPTERS):
+        arguments = {name: value for name, value in arguments.items() if name not in ADAPTERS}
+        has_adapter = any(named.get(name) is not None for name in ADAPTERS)
+        if has_adapter:
             arguments = _with_adapter(graph, named)
             model = graph = arguments.pop("model")
             choices = tuple(arguments.pop(name) for name in CHOICES)
@@ -301,6 +303,8 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
         _survey(graph, report)
         if not (report.unsupported or report.error):
             _try(model, graph, choices, arguments, sizes, engine, report)
+        if has_adapter:
+            report.decisions = [replace(d, reason="adapter") for d in report.decisions if d.trained]
         if report.feeds:
             from trainweb.training.debug.example import example_code
 

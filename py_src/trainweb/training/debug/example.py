@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainweb.settings import page_name
@@ -83,8 +84,18 @@ def example_code(
     given.setdefault("optimizer", "AdamW")
     if not all(_is_plain(value) for value in given.values()):
         return {}
-    javascript = _javascript(given, feeds, outputs, external_files)
-    return {"javascript": javascript, "python": _python(given, feeds, outputs)}
+    weights = _paths(arguments.get("weights"))
+    if weights is None:
+        return {}
+    javascript = _javascript(given, feeds, outputs, {"externalData": external_files, "weights": weights})
+    beside = {"weights": weights} if weights else {}
+    return {"javascript": javascript, "python": _python({**given, **beside}, feeds, outputs)}
+
+
+def _paths(weights: Any) -> list[str] | None:
+    """Paths of files of weights; None where one is bytes."""
+    files = [] if weights is None else weights if isinstance(weights, (list, tuple)) else [weights]
+    return [str(file) for file in files] if all(isinstance(file, (str, Path)) for file in files) else None
 
 
 def _name_of(value: Any) -> Any:
@@ -100,9 +111,10 @@ def _is_plain(value: Any) -> bool:
 
 
 def _javascript(
-    arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: Sequence[str], external_files: Sequence[str]
+    arguments: Mapping[str, Any], feeds: Sequence[Feed], outputs: Sequence[str], files: Mapping[str, Sequence[str]]
 ) -> str:
-    options = f", {{ externalData: {json.dumps(list(external_files))} }}" if external_files else ""
+    named = ", ".join(f"{option}: {json.dumps(list(names))}" for option, names in files.items() if names)
+    options = f", {{ {named} }}" if named else ""
     config = ", ".join(f"{IN_PAGE[name]}: {_in_javascript(name, value)}" for name, value in arguments.items())
     lines = [
         'import { Tensor, TrainingSession } from "trainweb";',

@@ -267,7 +267,7 @@ export interface LoraFields {{
 {members(LORA, LORA_DOCS)}
 }}
 
-/** Settings of trained prompts, as of `trainweb.lora.inject_prompt` in Python. */
+/** Settings of trained prompts. */
 export interface PromptTuningFields {{
 {members(PROMPT_TUNING, PROMPT_TUNING_DOCS)}
 }}

@@ -96,7 +96,7 @@ def test_every_message_is_raised_with_its_fields() -> None:
     for name, message in messages.table().items():
         fields = set(FIELDS.findall(message.text))
         assert raised.get(name, fields) == fields, name
-        used = name in raised or f"messages.{name}" in (source / "training" / "host.py").read_text()
+        used = name in raised or f"messages.{name}" in (source / "backend" / "wasm" / "host.py").read_text()
         assert used or f'"{name}"' in web, f"nobody raises {name}"
 
 

@@ -16,10 +16,10 @@ from tests.python.test_resume import feeds, net
 import trainweb
 from trainweb.artifacts import Artifacts, LossType, build_artifacts
 from trainweb.backend.engine import MORE
+from trainweb.backend.wasm import host
 from trainweb.errors import SessionError
 from trainweb.ir.layout import GRADIENTS, MOMENTUM0, PARAMETERS, STATE
 from trainweb.onnxblock import optim
-from trainweb.training import host
 
 FAR = 10_000
 """More instructions than any plan here has."""

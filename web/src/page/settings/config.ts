@@ -37,7 +37,7 @@ export interface LoraFields {
   readonly seed?: number;
 }
 
-/** Settings of trained prompts, as of `trainweb.lora.inject_prompt` in Python. */
+/** Settings of trained prompts. */
 export interface PromptTuningFields {
   /** Number of vectors. Default 20. */
   readonly tokens?: number;

@@ -185,7 +185,7 @@ class AdaptedModel:
         raise NotImplementedError
 
     def _held(self, source: Source | Adapter) -> dict[str, Tensor]:
-        """What was learned, by names."""
+        """Learned parameters, by name."""
         if isinstance(source, Adapter):
             return self._checked(source)
         held = {n: self._read(n, source) for n in self.parameter_names}

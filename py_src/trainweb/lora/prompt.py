@@ -1,7 +1,7 @@
 """Prompt tuning: trained vectors in front of the embeddings of each text. https://arxiv.org/abs/2104.08691
 
-The model gets n more tokens in front, so all that it derives from the shape of the ids follows, such as positions and
-masks. Their rows of the embeddings are the vectors, and the head leaves them out of the logits.
+The model gets n more tokens in front. Positions and masks follow, because the model derives them from the shape of the
+ids. Their embeddings are the vectors, and the head leaves their rows out of the logits.
 """
 
 from __future__ import annotations

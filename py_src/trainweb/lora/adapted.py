@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -65,27 +65,7 @@ class AdaptedModel:
         **arguments
             `loss`, `optimizer` and the others, but not `requires_grad` and `frozen_params`.
         """
-        return build_artifacts(**self.arguments(**arguments))
-
-    def arguments(self, **given: Any) -> dict[str, Any]:
-        """All arguments of `trainweb.artifacts.build_artifacts` for only the adapters.
-
-        Parameters
-        ----------
-        **given
-            As for `build_artifacts` here.
-        """
-        for name in ("model", "requires_grad", "frozen_params"):
-            if given.get(name) is not None:
-                raise TypeError(f"{name!r} is not an argument here: the adapters are trained, and the base is frozen.")
-        stopped = [*self._stopped, *(given.get("stop_gradient") or ())]
-        return {
-            **given,
-            "model": self.graph,
-            "requires_grad": self.parameter_names,
-            "frozen_params": self._frozen(),
-            "stop_gradient": stopped or None,
-        }
+        return build_artifacts(**arguments_of(self, arguments))
 
     def _frozen(self) -> list[str]:
         """Parameters of the base, which stay apart from the models in the checkpoint."""
@@ -214,6 +194,21 @@ class AdaptedModel:
         return (
             store.get(name) if isinstance(store, ParameterStore) else _session("source", store).core.get_parameter(name)
         )
+
+
+def arguments_of(adapted: AdaptedModel, given: Mapping[str, Any]) -> dict[str, Any]:
+    """All arguments of `build_artifacts` that train only the adapters, with those that are given."""
+    for name in ("model", "requires_grad", "frozen_params"):
+        if given.get(name) is not None:
+            raise TypeError(f"{name!r} is not an argument here: the adapters are trained, and the base is frozen.")
+    stopped = [*adapted._stopped, *(given.get("stop_gradient") or ())]
+    return {
+        **given,
+        "model": adapted.graph,
+        "requires_grad": adapted.parameter_names,
+        "frozen_params": adapted._frozen(),
+        "stop_gradient": stopped or None,
+    }
 
 
 def _check_finite(tensor: Tensor, where: str) -> None:

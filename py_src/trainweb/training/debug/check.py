@@ -321,10 +321,11 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
 def _with_adapter(graph: Graph, named: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that train the adapter of a model."""
     from trainweb.lora.adapt import adapted_by
+    from trainweb.lora.adapted import arguments_of
 
     adapted = adapted_by(named, lambda: graph)
     assert adapted is not None
-    return adapted.arguments(**{name: value for name, value in named.items() if name not in (*ADAPTERS, *FILES)})
+    return arguments_of(adapted, {name: value for name, value in named.items() if name not in (*ADAPTERS, *FILES)})
 
 
 def _describe(graph: Graph, report: Report) -> None:

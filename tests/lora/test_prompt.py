@@ -1,6 +1,6 @@
-"""Trained prompts are those of PEFT, whose recordings `scripts/record_prompt.py` made, and PEFT loads them.
+"""Trained prompts equal PEFT's, which `scripts/record_prompt.py` recorded, and PEFT loads them.
 
-The models are those of tests/golden/generate. Folders that end in `.own` are prompts of trainweb, which
+The models come from tests/golden/generate. Folders that end in `.own` are prompts of trainweb, which
 `python -m tests.lora.test_prompt` writes; with `--own` the script records the logits of PEFT with them.
 """
 
@@ -140,7 +140,7 @@ def test_vectors_start_as_embeddings_of_ids(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gemma3", "gpt2"])
 def test_a_prompt_of_embeddings_counts_as_its_tokens(name: str) -> None:
-    """The logits and the tokens are those of a text that starts with the tokens."""
+    """Logits and tokens equal the ones of a text that starts with these tokens."""
     first, ids = [3, 1, 4, 1, 59], [[7, 8, 9, 10], [11, 12, 13, 14]]
     session = from_model(name, {"tokens": 5, "init": first})
     base = trainweb.InferenceSession(MODELS / f"{name}.onnx")

@@ -157,7 +157,7 @@ def test_check_says_what_a_model_is_and_what_a_step_takes(capsys: pytest.Capture
 def test_a_model_whose_weights_lie_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The lines of `check` train adapters of it, and its artifacts are those of the whole model."""
+    """The lines of `check` train its adapters. Its artifacts equal the whole model's."""
     monkeypatch.chdir(tmp_path)
     smol.write(Path("whole"), replace(smol.SIZES["4M"], layers=1, vocabulary=64))
     path = smol.write(Path("m"), replace(smol.SIZES["4M"], layers=1, vocabulary=64), weights="safetensors")

@@ -103,7 +103,7 @@ class Host(Segments, Protocol):
         """The range of float32 numbers of a segment, or of its copy."""
 
     def has_copy(self, copy: int, segment: int) -> bool:
-        """Whether `save` copied the segment."""
+        """Return True if `save` copied the segment."""
 
     def save(self, copy: int, segments: int = ALL) -> None:
         """Copy all that outlasts a run, or the segments of these bits."""

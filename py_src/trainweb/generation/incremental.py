@@ -144,7 +144,7 @@ def without_adapter(graph: Graph) -> Graph:
 
 
 def with_tokens_of_prompt(graph: Graph) -> tuple[Graph, int]:
-    """The model whose ids include those of a trained prompt, which may be any, and their number."""
+    """The model whose ids start with any id for each vector of a trained prompt, and the number of vectors."""
     vectors = next((v for v in (*graph.inputs, *graph.initializers.values()) if v.name == PROMPT), None)
     if vectors is None or not any(node.name.startswith(VECTORS) for node in graph.nodes):
         return graph, 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ Source: TypeAlias = "TrainingSession | CheckpointState | ParameterStore"
 
 
 @checks_keywords
-class AdaptedModel:
+class AdaptedModel(ABC):
     """A frozen forward model and the parameters that are trained beside it.
 
     Attributes
@@ -154,6 +155,7 @@ class AdaptedModel:
         write_file_atomically(Path(path), data)
         return None
 
+    @abstractmethod
     def merged(self, source: Source | Adapter) -> Graph:
         """Make the graph that `merge` writes.
 
@@ -162,7 +164,6 @@ class AdaptedModel:
         source : TrainingSession, CheckpointState or Adapter
             Who learned.
         """
-        raise NotImplementedError
 
     def _held(self, source: Source | Adapter) -> dict[str, Tensor]:
         """Learned parameters, by name."""
@@ -173,7 +174,8 @@ class AdaptedModel:
             _check_finite(tensor, "of the session")
         return held
 
-    def _check_config(self, config: Any) -> None:
+    @abstractmethod
+    def _check_config(self, config: LoraConfig | PromptConfig) -> None:
         """Raise CheckpointError where an adapter of the same shapes would compute something else."""
 
     def _turned(self, tensor: Tensor) -> Tensor:
@@ -197,7 +199,7 @@ class AdaptedModel:
 
 
 def arguments_of(adapted: AdaptedModel, given: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments of `build_artifacts` that train only the adapters, with those that are given."""
+    """The given arguments of `build_artifacts`, with the choice of parameters: only the adapters are trained."""
     for name in ("model", "requires_grad", "frozen_params"):
         if given.get(name) is not None:
             raise TypeError(f"{name!r} is not an argument here: the adapters are trained, and the base is frozen.")

@@ -6,7 +6,7 @@ import random
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainweb.arguments import checks_keywords, instance_of
 from trainweb.artifacts.recover import recover_parameters
@@ -22,6 +22,9 @@ from trainweb.model.floats import computed_in_float32
 from trainweb.model.graph import Graph, Tensor
 from trainweb.model.reader import read_model
 from trainweb.onnxblock.transforms import constants_to_initializers
+
+if TYPE_CHECKING:
+    from trainweb.lora.prompt_config import PromptConfig
 
 BASE_LAYER = ".base_layer.weight"
 """End of PEFT's key of a base weight, which it saves along with adapters of embeddings."""
@@ -172,7 +175,8 @@ class LoraModel(AdaptedModel):
             )
         return merged_weights(self.base, self._base_layers, self.config, held)
 
-    def _check_config(self, config: Any) -> None:
+    def _check_config(self, config: LoraConfig | PromptConfig) -> None:
+        assert isinstance(config, LoraConfig)  # its tensors have names of LoRA
         if config.scaling != self.config.scaling or config.use_dora != self.config.use_dora:
             raise CheckpointError(
                 f"The adapter was made with alpha {config.alpha:g} and rank {config.rank}, scaling "

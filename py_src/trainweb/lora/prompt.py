@@ -10,7 +10,7 @@ import random
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainweb.arguments import checks_keywords, instance_of
 from trainweb.artifacts.evidence import module_of
@@ -31,6 +31,9 @@ from trainweb.ops.frame.shapes import ShapeInference
 from trainweb.settings import Ids
 from trainweb.training.export import inference_graph
 from trainweb.training.inference import InferenceCore
+
+if TYPE_CHECKING:
+    from trainweb.lora.config import LoraConfig
 
 OPSET = 13
 """ai.onnx version from which Pad takes integers and bool, and Min integers."""
@@ -133,6 +136,9 @@ class PromptModel(AdaptedModel):
         result = self.graph.copy()
         result.initializers |= self._held(source)
         return result
+
+    def _check_config(self, config: LoraConfig | PromptConfig) -> None:
+        """The shape says all that prompts can differ in."""
 
 
 class _Found:

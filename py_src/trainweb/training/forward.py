@@ -59,7 +59,7 @@ def kind_of_tokens(output: str, length: int, rows: int, *, adapter: bool) -> str
     output
         The logits.
     length
-        Tokens that the cache has room for, besides those of a trained prompt.
+        Tokens that the cache has room for, without the vectors of a trained prompt.
     adapter
         False ignores adapters.
     """

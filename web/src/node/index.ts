@@ -9,7 +9,7 @@ export { default } from "../page/index.js";
 
 setPlatform(NODE);
 
-// What console.log prints of them.
+// The text that console.log prints.
 for (const { prototype } of [Dataset, InferenceSession, TrainingSession]) {
   Object.defineProperty(prototype, Symbol.for("nodejs.util.inspect.custom"), { value: prototype.toString });
 }

@@ -251,7 +251,7 @@ class PlanHost(SegmentMemory):
         self.demand("tw_session_go_back", copy)
 
     def has_copy(self, copy: int, segment: int) -> bool:
-        """Whether `save` copied the segment."""
+        """Return True if `save` copied the segment."""
         return self.call("tw_session_copy", copy, segment) != 0
 
     def exchange_averages(self) -> None:

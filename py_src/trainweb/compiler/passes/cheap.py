@@ -78,7 +78,7 @@ class _Recomputation:
             nbytes = sum(s.nbytes for s in saved)
             sources: list[Storage] = []
             if self._work(i, last, WORK_PER_SAVED_BYTE * nbytes) is None:
-                # What it reads is kept instead where that is smaller, as keys are that several heads share.
+                # Its operands are kept instead if they are smaller, as with keys that several heads share.
                 sources = self._unsaved(i)
                 nbytes -= sum(s.nbytes for s in sources)
                 if work_of(i) > WORK_PER_SAVED_BYTE * nbytes or not self._can_repeat(i, last):

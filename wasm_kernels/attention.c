@@ -2,10 +2,10 @@
    Attention with IO-Awareness" (2022). Keys are processed in blocks. Each row keeps its largest score and the sum of its
    exponentials, from which the gradient computes the probabilities again.
 
-   Scores that a mask rules out are not computed. The largest |q| and |k| bound the products; if the mask lies so far below
-   the rest of a row that exponentials are zeros for any such product, leaving the scores out changes nothing. Each mask is
-   read once for all items that share it. Dropout's factors are drawn when they are needed. Errors are as in the products
-   and in softmax.c. */
+   Scores that a mask rules out are not computed. The largest |q| and |k| bound the products. If the mask lies so far below
+   the rest of a row that all its exponentials are zeros, leaving the scores out changes nothing. Each mask is read once
+   for all items that share it. Dropout's factors are drawn when they are needed. Errors are as in the products and in
+   softmax.c. */
 #include "math.h"
 #include "parallel.h"
 #include "random.h"

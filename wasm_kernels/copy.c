@@ -113,8 +113,8 @@ static void copy_rows(const void *args, int32_t chunk) {
         copy_row(v->dst + c.dst * v->size, v->src + c.src * v->size, nbytes);
 }
 
-/* The source is contiguous along the last axis but one, the destination along the last: 4 x 4 blocks through
-   registers, in strips of 16 source columns, which are one cache line. */
+/* The source is contiguous along the last axis but one, the destination along the last. Blocks of 4 x 4 pass
+   through registers, in strips of 16 source columns, which are one cache line. */
 enum { STRIP = 16 };
 
 static void transpose_strip(const float *src, float *dst, int32_t n_cols, int32_t n_rows, int32_t src_row,

@@ -320,8 +320,8 @@ static const tiles_fn tiles_of[TILE_ROWS][2][3] = {
 
 /* ---- blocking ---- */
 
-/* Rows of a and their elements up to which packing b costs more than it gives, and the floats up to which an unpacked b
-   stays in the second-level cache. */
+/* Up to these rows of a, and their elements, packing b costs more than it gives. Up to these floats an unpacked b stays in
+   the second-level cache. */
 enum { B_IN_PLACE_ROWS = 72, B_IN_PLACE_ELEMENTS = 9 << 10, B_IN_PLACE_FLOATS = 32 << 10 };
 
 /* Distance of a's steps up to which packing its rows, which are next to each other, costs more than it gives. */
@@ -330,7 +330,7 @@ enum { A_IN_PLACE_STEP = 160 };
 /* Floats of neighbouring panels that stay in the first-level cache while rows of a go by: two panels at least. */
 enum { NEIGHBOUR_FLOATS = 4096 };
 
-/* Panels of b that are packed at a time where its lines are apart: memory is slow to give less than four cache lines of
+/* Panels of b that are packed at a time where its lines are apart. Memory is slow to give less than four cache lines of
    each. */
 enum { PACKED_PANELS = 4 * LINE_FLOATS / TILE_COLS };
 

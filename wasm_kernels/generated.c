@@ -1,9 +1,9 @@
 /* Generated functions declare their accesses in a custom section of their module. The verifier trusts the section as it
-   trusts the code itself, and checks the words of each call against it: a plan cannot make a function leave its
+   trusts the code itself, and checks the words of each call against it. A plan cannot make a function leave its
    operands.
 
-   Unless the function is flat, words follow a call's pointers: the elements of a row, the dims outside it but for the
-   first, and for each input its strides along all of them. If it reduces, the words of `reduction` come next. */
+   Unless the function is flat, words follow a call's pointers: the elements of a row, and the dims outside it but for the
+   first. For each input its strides along all of them follow. If it reduces, the words of `reduction` come next. */
 #include "generated.h"
 
 #include "alloc.h"

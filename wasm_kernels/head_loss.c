@@ -1,7 +1,8 @@
-/* Cross entropy of the scores x w' of a large vocabulary, which are never stored, after Wijmans et al., "Cut Your Losses in
-   Large-Vocabulary Language Models" (2025). A task computes blocks of scores and their exponentials. The gradient by x is
-   the mean of the rows of w under the probabilities, less the row of the label. It thus accumulates in the same pass, as the
-   result of attention does. The gradient by w takes the logarithm of each sum, and the scores are made again.
+/* Cross entropy of the scores x w' of a large vocabulary, which are never stored. The method is that of Wijmans et al.,
+   "Cut Your Losses in Large-Vocabulary Language Models" (2025). A task computes blocks of scores and their
+   exponentials. The gradient by x is the mean of the rows of w under the probabilities, less the row of the label. It
+   thus accumulates in the same pass, as the result of attention does. The gradient by w takes the logarithm of each
+   sum, and the scores are made again.
 
    Rows whose labels are ignored are left out first. Errors are as in the products and in softmax.c. */
 #include "softmax.h"

@@ -48,8 +48,8 @@ TW_INLINE f32x4 exp4_normal(f32x4 x) {
     return mul4(e, power_of_two(n));
 }
 
-/* For x <= 0, such as scores minus their maximum: the same bits, but 0 in place of subnormal results, which some
-   processors take a hundred cycles to round. */
+/* For x <= 0, such as scores minus their maximum. The bits are the same, but 0 stands for subnormal results. Some
+   processors take a hundred cycles to round those. */
 #define EXP_NEGLIGIBLE -87.0f
 TW_INLINE f32x4 exp4_negative(f32x4 x) {
     return wasm_v128_andnot(exp4_normal(x), wasm_f32x4_lt(x, splat(EXP_NEGLIGIBLE)));

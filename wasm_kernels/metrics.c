@@ -69,7 +69,7 @@ int32_t kernel_count_top_f32(const count_top_f32_args *a) {
 }
 
 /* predicted, target: [rows, columns]; sums: [6, columns], as `error_sum` names them. The mean is taken over differences from
-   the first target, and a second pass takes squares around it: otherwise large numbers that lie close together would lose
+   the first target, and a second pass takes squares around it. Otherwise large numbers that lie close together would lose
    all digits. */
 int32_t kernel_error_sums_f32(const error_sums_f32_args *a) {
     int32_t columns = a->columns;

@@ -31,7 +31,7 @@ enum { SPINS = 40000 };
 #define LOAD_TIMEOUT_NS 10000000000ll
 
 /* Chunks still to take, below the number of the job. A thread takes a chunk by compare-and-swap, which fails when the
-   job has changed: a worker that wakes late does no harm and nobody waits for it. While chunks remain, `fn`, `args`
+   job has changed. A worker that wakes late does no harm, and nobody waits for it. While chunks remain, `fn`, `args`
    and `n_chunks` belong to the job. */
 static _Alignas(64) struct {
     uint64_t ticket;

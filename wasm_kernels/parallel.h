@@ -28,10 +28,10 @@
 
    Workers that enter tw_worker_loop for the first time after code was registered are turned away with code 2: start
    all workers first. tw_register_code must be called in builds without threads, too. There it reads the declarations of the
-   functions (generated.h): plans may only use registered functions. It returns 0, TW_BAD_FUNCTION (no declarations, or
-   their slots are taken) or TW_TRAPPED (a worker failed or did not answer within 10 s: the engine is lost). A host that
-   takes functions out of the table calls tw_unregister_code(slot). After a trap in any instance, and when tw_run returns
-   TW_TRAPPED, the engine must be thrown away. */
+   functions (generated.h): plans may only use registered functions. It returns 0, or TW_BAD_FUNCTION (no declarations,
+   or their slots are taken). TW_TRAPPED says that a worker failed or did not answer within 10 s: the engine is lost. A
+   host that takes functions out of the table calls tw_unregister_code(slot). After a trap in any instance, and when
+   tw_run returns TW_TRAPPED, the engine must be thrown away. */
 #ifndef PARALLEL_H
 #define PARALLEL_H
 

@@ -1,5 +1,5 @@
 /* Numbers of 4 to 32 bits become floats, eight at a time where they are few bits. The difference to the zero point is exact,
- * and the product with the scale is rounded once: the same bytes as the operators of ONNX compute one by one. */
+ * and the product with the scale is rounded once. The operators of ONNX, one by one, compute the same bytes. */
 #include "unpack.h"
 
 #include "index.h"
@@ -115,7 +115,7 @@ TW_INLINE void unpack_halves8(const uint16_t *x, float *out) {
     }
 }
 
-/* All are packed alike; what is left over is read and stored by itself. */
+/* All are packed alike. Numbers that remain are read and stored one by one. */
 TW_INLINE void unpack_floats(const uint16_t *x, int32_t count, const bool is_half, float *out) {
     int32_t i = 0;
     for (; is_half && i + 8 <= count; i += 8) unpack_halves8(x + i, out + i);

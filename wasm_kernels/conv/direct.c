@@ -1,6 +1,6 @@
 /* Sums straight over the planes, for convolutions of one channel a group. These are depthwise convolutions and first
    layers, whose sums are too short for tiles of many channels. A tile is one vector of columns in up to 7 rows of one
-   output plane: each vector of the source that it loads serves as many rows as the kernel has. A chunk copies the lines
+   output plane. Each vector of the source that it loads serves as many rows as the kernel has. A chunk copies the lines
    that it reads, padded with zeros, into its workspace. For stride 2 it separates even and odd columns.
 
    Back through a stride of 2, even and odd rows and columns of the result are four convolutions of stride 1. */

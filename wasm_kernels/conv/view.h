@@ -6,7 +6,8 @@
 #include "tile.h"
 
 /* Output coordinate o of an axis sums over t < taps: weight w_first + t * w_step times source
-   o * step + shift_first + t * shift_step (zero outside the source); it is stored at out_first + o * out_step. */
+   o * step + shift_first + t * shift_step. Outside the source there are zeros. The sum is stored at out_first + o *
+   out_step. */
 typedef struct {
     int32_t count, step, taps, w_first, w_step, shift_first, shift_step, out_first, out_step, source, out;
 } conv_axis;

@@ -1,6 +1,6 @@
 /* F(4x4, 3x3) of A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2016): an output tile of 4x4
-   costs 36 products a pair of channels instead of 144. The interpolation points are 0, +-sqrt(1/2), +-sqrt(2) and infinity,
-   whose transforms hold no large numbers: the error is about twice the error of a direct sum. Vectors hold 4 channels.
+   costs 36 products a pair of channels instead of 144. The interpolation points are 0, +-sqrt(1/2), +-sqrt(2) and infinity.
+   Their transforms hold no large numbers. The error is about twice the error of a direct sum. Vectors hold 4 channels.
 
    With stride 2 an axis splits by parity: y[o] = (g0 x[2o] + g2 x[2o+2]) + g1 x[2o+1]. The first two are a convolution of
    stride 1 with two taps, which takes four points and infinity. The third, with one tap, takes the four points, and has one
@@ -18,7 +18,7 @@ _Static_assert(WEIGHTS * WEIGHTS == WINOGRAD_POINTS, "planes of transformed weig
    or an odd output; gradients of the outputs of stride 1 and 2, for the gradient by the weights. */
 enum { PLAIN, STRIDED, BACK_EVEN, BACK_ODD, OUTPUT, STRIDED_OUTPUT };
 #define ROOT 1.41421356237309505f
-/* The points of stride 2 are +-NEAR, +-FAR and infinity, near the minimum of the products of two taps and of one: the
+/* The points of stride 2 are +-NEAR, +-FAR and infinity, near the minimum of the products of two taps and of one. The
    error is a third less than at the points of stride 1. */
 #define NEAR 0.4375f
 #define FAR 1.375f
@@ -203,7 +203,7 @@ typedef struct {
 
 /* One side of the products: its planes, and the place of its transformed tiles, [point][tile][channel]. STRIDED puts the
    factors that meet in a product side by side, [record][tile][odd row][odd column][channel]. There are 16 records of
-   points, and 5 of points with one end, of which (i, end) has the first half and (end, i) the second. */
+   points, and 5 of points with one end. (i, end) has the first half of such a record, and (end, i) the second. */
 typedef struct {
     const float *x;
     int32_t channel0, channels, total; /* of the images' `total` channels */
@@ -349,7 +349,7 @@ TW_INLINE void product_step(const int32_t rows, const int32_t vecs, const bool i
 }
 
 /* c (+)= sum over p of a(i, p) b(p, j): a(i, p) = a[i * a_row + p] going forward, a[i + p * a_row] in the gradient by the
-   weights. Each k of the depth have a panel of their own: b(p, j) = b[p / k][p % k * b_row + j]. */
+   weights. Each k steps of the depth have a panel of their own: b(p, j) = b[p / k][p % k * b_row + j]. */
 typedef struct {
     int32_t panels, k, a_row, b_row, c_row;
     bool add;

@@ -30,6 +30,9 @@ int32_t tw_check_generated(const tw_binder *binder, const uint32_t *words, uint3
 /* A number that is larger each time. */
 uint32_t tw_tick(void);
 
+/* Run a plan; its status. */
+int32_t tw_run(uint32_t plan);
+
 /* Give the plan at the start of a block the base and bytes of its n segments, and the first slot of its functions. */
 int32_t tw_place_at(uint32_t plan, const uint32_t *table, uint32_t n, uint32_t code_base);
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import subprocess
 import sys
@@ -22,7 +23,9 @@ from trainweb.artifacts import build_artifacts
 from trainweb.data import Dataset
 from trainweb.errors import FeedError, ModelError, ReleasedError, SessionError, TrainwebError, UnsupportedError
 from trainweb.fit import Epoch, History, Progress, Run, Trainer
+from trainweb.fit import rows as rows_module
 from trainweb.fit import trainer as trainer_module
+from trainweb.ir.layout import STATE_STEP
 from trainweb.training.snapshot import Snapshot
 
 from .sessions import artifacts, batch, session
@@ -96,22 +99,78 @@ def test_rows_that_do_not_fill_a_batch(remainder: str, last: list[list[int]]) ->
 
 
 def test_each_epoch_has_an_order_of_its_own() -> None:
-    seen: list[list[int]] = []
-
-    def watch(batch: dict[str, np.ndarray]) -> None:
-        seen[-1] += batch["x"][:, 0].astype(int).tolist()
-
     data = rows(12)
-    data["x"][:, 0] = np.arange(12)
     with session() as s:
-        step = s.train_step
-        s.train_step = lambda feeds, *rest: (watch(feeds), step(feeds, *rest))[1]  # type: ignore[method-assign]
-        for seed in (0, 0, 1):
-            for epochs in (2,):
-                seen.append([])
-                Trainer(s).fit(data, epochs=epochs, batch_size=5, seed=seed, progress=False)
-    assert seen[0] == seen[1] != seen[2]
-    assert sorted(seen[0][:12]) == sorted(seen[0][12:]) == list(range(12)) and seen[0][:12] != seen[0][12:]
+        (loss,) = s.output_names(False)
+        row_losses = [float(s.eval_step({n: a[k : k + 1] for n, a in data.items()})[loss]) for k in range(12)]
+        rate = {"learning_rate": 0.0, "batch_size": 1, "progress": False}
+        seen = [Trainer(s).fit(data, epochs=2, seed=seed, **rate).losses for seed in (0, 0, 1)]
+    first, second = seen[0][:12], seen[0][12:]
+    assert seen[0] == seen[1] != seen[2] and first != second
+    assert sorted(first) == sorted(second) == pytest.approx(sorted(row_losses), rel=1e-6)
+
+
+IN_SLICES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "kept rows": {"batch_size": 4},
+    "dropped rows": {"batch_size": 4, "remainder": "drop"},
+    "padded": {"batch_size": 4, "remainder": "pad"},
+    "accumulated": {"batch_size": 2, "accumulate": 5},
+    "limits of values": {"batch_size": 2, "clip_grad_value": 0.01},
+    "limits of the norm": {"batch_size": 2, "accumulate": 2, "clip_grad_norm": 0.01},
+    "a schedule": {"batch_size": 1, "schedule": {"type": "Cosine", "learning_rate": 0.1, "total": 40}, "accumulate": 3},
+    "a function": {"batch_size": 1, "schedule": lambda step: 0.01 / (1 + step), "accumulate": 2},
+    "watched": {"batch_size": 2, "on_nan": "skip", "learning_rate": 0.05},
+    "near the start": {"batch_size": 2, "proximal": 0.5, "learning_rate": 0.05},
+}
+
+
+@pytest.mark.parametrize("options", IN_SLICES.values(), ids=IN_SLICES)
+def test_batches_in_slices_are_batches_one_by_one(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_module, "SLICE_S", 1e9)
+    together, history = fitted(rows(23), epochs=3, **options)
+    monkeypatch.setattr(rows_module.RowBatches, "serves", lambda session: False)
+    apart, expected = fitted(rows(23), epochs=3, **options)
+    assert together == apart and history.losses == expected.losses
+    assert history.optimizer_steps == expected.optimizer_steps
+    assert [e.loss for e in history.epochs] == [e.loss for e in expected.epochs]
+
+
+@pytest.mark.parametrize(("bad", "value"), [("labels", 9), ("x", np.nan)], ids=["a label", "NaN"])
+@pytest.mark.parametrize("place", [0, 5, 22])
+def test_a_fault_in_a_slice_is_named_as_alone(
+    bad: str, value: float, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = rows(23)
+    data[bad][place] = value
+    said = []
+    for serves in (True, False):
+        monkeypatch.setattr(rows_module, "SLICE_S", 1e9)
+        monkeypatch.setattr(rows_module.RowBatches, "serves", lambda session, serves=serves: serves)
+        with pytest.raises(TrainwebError) as raised:
+            fitted(data, epochs=2, batch_size=2, shuffle=False)
+        said.append((str(raised.value), vars(raised.value)))
+    assert said[0] == said[1]
+    if bad == "x":
+        outcomes = []
+        for serves in (True, False):
+            monkeypatch.setattr(rows_module.RowBatches, "serves", lambda session, serves=serves: serves)
+            got, history = fitted(data, epochs=2, batch_size=2, shuffle=False, on_nan="skip")
+            outcomes.append((got, np.array(history.losses).tobytes(), history.optimizer_steps))
+        assert outcomes[0] == outcomes[1] and sum(map(math.isnan, history.losses)) == 2
+
+
+def test_the_users_rates_are_asked_for_before_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_module, "SLICE_S", 1e9)
+    with session() as s:
+        steps: list[int] = []
+
+        def rate(step: int) -> float:
+            steps.append(int(s.core.host.read_state(STATE_STEP)))
+            return 0.01
+
+        Trainer(s).fit(rows(12), batch_size=1, accumulate=2, schedule=rate, progress=False)
+    assert steps == list(range(6))
 
 
 def test_validation_is_the_eval_model_on_the_last_rows() -> None:
@@ -173,6 +232,7 @@ def test_callbacks_hear_and_stop(monkeypatch: pytest.MonkeyPatch) -> None:
             run.stop()
 
     monkeypatch.setattr(trainer_module, "FRAME_S", 0.0)
+    monkeypatch.setattr(rows_module, "SLICE_S", 0.0)
     _, history = fitted(rows(6), epochs=9, batch_size=2, callbacks=[listen])
     assert history.ended == "stopped" and [e.epoch for e in heard if isinstance(e, Epoch)] == [1, 2]
     progress = [(e.epoch, e.step, e.steps) for e in heard if isinstance(e, Progress)]
@@ -209,6 +269,7 @@ def in_a_loop(main: Coroutine[Any, Any, Result]) -> Result:
 @pytest.mark.parametrize(("frame_s", "least"), [(0.0, 120), (1e9, 1)], ids=["every-step", "once"])
 def test_fit_async_is_fit_and_lets_others_run(monkeypatch: pytest.MonkeyPatch, frame_s: float, least: int) -> None:
     monkeypatch.setattr(trainer_module, "FRAME_S", frame_s)
+    monkeypatch.setattr(rows_module, "SLICE_S", 0.0)
     expected, _ = fitted(rows(60), batch_size=1, epochs=2)
     turns = 0
 

@@ -584,6 +584,40 @@ def test_wrong_arguments_are_refused_and_change_nothing(yard: Yard, call: Callab
     assert (yard.contents(), yard.engine.bytes_in_use()) == (before, in_use)
 
 
+def batches(yard: Yard, n: int, **given: int) -> int:
+    """A block with batches of 8 bytes for an arena of 64 bytes."""
+    words = {"train": 0, "adding": 0, "update": 0, "clip": 0, "loss": 60, "count": 2**32 - 1, "rows": 2, "rates": 0}
+    words |= {"n_inputs": 1, "ran": 7, "source": 80, "target": 56, "nbytes": 8} | given
+    block = struct.pack("<13I", *words.values())
+    return yard.block(block + bytes(80 + 8 * n - len(block)))
+
+
+OUTSIDE: dict[str, dict[str, int]] = {
+    "the loss": {"loss": 64},
+    "a loss between floats": {"loss": 2},
+    "the divisor": {"count": 64},
+    "rates": {"rates": 92},
+    "no input": {"n_inputs": 2**32 - 1},
+    "the losses": {"n_inputs": 5},
+    "the source": {"source": 84},
+    "the target": {"target": 60},
+    "the bytes": {"nbytes": 12},
+}
+
+
+@pytest.mark.parametrize("given", OUTSIDE.values(), ids=OUTSIDE)
+def test_batches_outside_of_their_memory_are_refused(yard: Yard, given: dict[str, int]) -> None:
+    yard.demand("reserve", ARENA, 64)
+    yard.start()
+    bad, good, before = batches(yard, 3, **given), batches(yard, 3), yard.contents()
+    status = yard.engine.call("tw_fit_run", yard.session, bad, 3)
+    assert yard.engine.description.status_name(status) == "TW_BAD_ARGUMENT"
+    assert yard.engine.last_plan(bad) == 7 and yard.contents() == before
+    status = yard.engine.call("tw_fit_run", yard.session, good, 3)
+    assert yard.engine.description.status_name(status) == "TW_BAD_POINTER"  # there is no plan
+    yard.check()
+
+
 FIT_NAMES = {
     "start": (int, int, int, float),
     "at": (),
@@ -595,6 +629,7 @@ FIT_NAMES = {
     "rest": (),
     "updated": (),
     "undo": (),
+    "run": (int, int),
     "end": (),
 }
 """Calls of a fit and their arguments besides the session."""

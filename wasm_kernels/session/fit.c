@@ -1,8 +1,10 @@
 /* The steps of a fit: accumulation, counts, the mean loss, and batches that make NaN or infinity.
 
-   Hosts run the plans, and report each. The field `next` of `layout fit` is the next action. */
+   tw_fit_run runs batches as they are. Where more is between plans, hosts run them and report each. The field `next` of
+   `layout fit` is the next action. */
 #include <stddef.h>
 
+#include "executor.h"
 #include "session.h"
 #include "state.h"
 
@@ -174,6 +176,97 @@ TW_EXPORT(tw_fit_updated) int32_t tw_fit_updated(uint32_t session) {
     note_waiting(s);
     return TW_OK;
 }
+
+/* ---- several batches ---- */
+
+/* `layout batches` of kernels.def, at the start of a block. */
+typedef struct {
+    uint32_t train, adding, update, clip, loss, count, rows, rates, n_inputs, ran;
+} tw_batches;
+_Static_assert(sizeof(tw_batches) == 4 * BATCHES_WORDS, "layout batches of kernels.def");
+
+typedef struct {
+    uint32_t source, target, nbytes;
+} batch_input;
+
+#define ROWS_COUNT 0xffffffffu
+
+static bool has_room(uint64_t place, uint64_t nbytes, uint64_t size) { return place + nbytes <= size; }
+static bool has_float(uint32_t place, uint32_t size) { return place % 4 == 0 && has_room(place, 4, size); }
+
+/* The limits of gradients follow the inputs, if there is a plan that clips. */
+static uint64_t inputs_of(const tw_batches *b) { return (uint64_t)b->n_inputs + (b->clip != 0); }
+
+/* Whether all places are inside of the block and the arena. */
+static bool fits(const tw_session *s, const tw_block *block, const tw_batches *b, uint64_t count) {
+    const uint64_t size = block->requested, arena = s->segments[ARENA].nbytes;
+    const uint64_t inputs = sizeof *b + inputs_of(b) * sizeof(batch_input);
+    if (!has_room(inputs, 4 * count, size) || !has_float(b->loss, (uint32_t)arena)) return false;
+    if (b->count != ROWS_COUNT && !has_float(b->count, (uint32_t)arena)) return false;
+    if (b->rates % 4 || (b->rates && !has_room(b->rates, 4 * (count + 1), size))) return false;
+    const batch_input *input = (const batch_input *)(b + 1);
+    for (uint32_t i = 0; i < inputs_of(b); i++) {
+        const uint64_t repeats = i < b->n_inputs ? count : 1;
+        if (!has_room(input[i].source, repeats * input[i].nbytes, size)) return false;
+        if (!has_room(input[i].target, input[i].nbytes, arena)) return false;
+    }
+    return true;
+}
+
+static float float_at(const tw_session *s, uint32_t place) { return *(const float *)(uintptr_t)(s->segments[ARENA].base + place); }
+
+/* Copy the input of a batch to its place in the arena. */
+static void feed(const tw_session *s, const tw_batches *b, const batch_input *input, uint32_t batch) {
+    const uint8_t *block = (const uint8_t *)b, *source = block + input->source + (size_t)batch * input->nbytes;
+    tw_copy((void *)(uintptr_t)(s->segments[ARENA].base + input->target), source, input->nbytes);
+}
+
+static int32_t run_plan(tw_batches *b, uint32_t plan) {
+    b->ran = plan;
+    return tw_run(plan);
+}
+
+/* Run a batch whose inputs are in the arena, and the optimizer step if it is due. */
+static int32_t run_batch(uint32_t session, tw_batches *b, float *loss) {
+    tw_session *s = tw_session_at(session);
+    int32_t status = run_plan(b, s->fit.waiting ? b->adding : b->train);
+    if (status) return status;
+    *loss = float_at(s, b->loss);
+    status = tw_fit_trained(session, *loss, b->count == ROWS_COUNT ? b->rows : float_at(s, b->count));
+    if (status || s->fit.next != NEXT_UPDATE) return status;
+    if (b->clip) {
+        feed(s, b, (const batch_input *)(b + 1) + b->n_inputs, 0);
+        status = run_plan(b, b->clip);
+    }
+    if (!status) status = run_plan(b, b->update);
+    return status ? status : tw_fit_updated(session);
+}
+
+/* Train on so many batches of a block, until one makes NaN or infinity. Returns the status of the plan that `ran` last. */
+TW_EXPORT(tw_fit_run) int32_t tw_fit_run(uint32_t session, uint32_t block, uint32_t batches) {
+    tw_session *s = fitted(session);
+    const tw_block *header = tw_block_of_host(block);
+    if (!s || !header || header->requested < sizeof(tw_batches)) return TW_BAD_POINTER;
+    tw_batches *b = (tw_batches *)(uintptr_t)block;
+    if (!fits(s, header, b, batches)) return TW_BAD_ARGUMENT;
+    const batch_input *input = (const batch_input *)(b + 1);
+    float *losses = (float *)(input + inputs_of(b));
+    const float *rates = (const float *)(uintptr_t)(block + b->rates);
+    const uint32_t first = s->fit.optimizer_steps;
+    s->fit.next = NEXT_BATCH;
+    for (uint32_t k = 0; k < batches && s->fit.next == NEXT_BATCH; k++) {
+        b->ran = 0;
+        int32_t status = tw_fit_batch(session);
+        if (status) return status;
+        if (b->rates && !s->fit.waiting) set_state_f32(tw_state_of(s), STATE_LEARNING_RATE, rates[s->fit.optimizer_steps - first]);
+        for (uint32_t i = 0; i < b->n_inputs; i++) feed(s, b, input + i, k);
+        status = run_batch(session, b, losses + k);
+        if (status) return status;
+    }
+    return TW_OK;
+}
+
+/* ---- the end ---- */
 
 /* Undo the batch, or the update that an epoch ends with, as `on_nan` has it. */
 TW_EXPORT(tw_fit_undo) int32_t tw_fit_undo(uint32_t session) {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trainweb.backend.engine import Engine, NumberRange
@@ -46,6 +47,42 @@ class Segments(Protocol):
 
     def write_state(self, word: int, value: float) -> None:
         """Set a field of the session's state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Batches of one size that a fit runs at once.
+
+    Attributes
+    ----------
+    train, adding
+        The train step that overwrites gradients, and the one that adds to them.
+    update
+        The optimizer step.
+    clip
+        Runs before it, if gradients are clipped.
+    limits
+        What `clip` is fed.
+    loss, count
+        Outputs of a train step: the loss, and its divisor (None: the rows of a batch).
+    rows
+        Rows of a batch.
+    feeds
+        The bytes of each input, one batch after the other.
+    rates
+        Learning rates of the optimizer steps, the next one first; empty: the rate stays.
+    """
+
+    train: LoadedPlan
+    adding: LoadedPlan
+    update: LoadedPlan
+    clip: LoadedPlan | None
+    limits: bytes
+    loss: str
+    count: str | None
+    rows: int
+    feeds: Mapping[str, memoryview]
+    rates: Sequence[float]
 
 
 class Host(Segments, Protocol):
@@ -140,6 +177,15 @@ class Host(Segments, Protocol):
 
     def fit(self, name: str, *args: float) -> bytes:
         """Tell the counting of a fit what happened; its position (`layout fit` of `kernels.def`)."""
+
+    def run_batches(self, batches: Batches, count: int) -> tuple[bytes, list[float], Exception | None]:
+        """Run so many batches of a fit, with the optimizer steps that are due, up to one that fails.
+
+        Returns
+        -------
+        tuple
+            The position of the fit then, the losses, and the error of a plan.
+        """
 
     def end_fit(self) -> None:
         """The fit ends; a session that it did not change is as before."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainweb.backend.description import Description
 from trainweb.errors import EngineError
-from trainweb.ir.layout import HEADER_POSITION, HEADER_STATUS, RANGE_WORDS, TW_NO_MEMORY
+from trainweb.ir.layout import BATCHES_RAN, HEADER_POSITION, HEADER_STATUS, RANGE_WORDS, TW_NO_MEMORY
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -151,6 +151,14 @@ class Engine(ABC):
         """
 
     @abstractmethod
+    def run_batches(self, session: int, block: int, count: int) -> int:
+        """As `run`, batches of a fit that lie in a block (`layout batches` of kernels.def), up to one that fails."""
+
+    def last_plan(self, block: int) -> int:
+        """The plan of batches in a block that ran last."""
+        return int.from_bytes(self.read(block + 4 * BATCHES_RAN, 4), "little")
+
+    @abstractmethod
     def written(self, plan: int) -> int:
         """The segments that runs of a placed plan write, one bit each; 0 where it cannot run."""
 
@@ -166,11 +174,14 @@ class Engine(ABC):
         EngineError
             It failed: there is no memory, or an argument is wrong.
         """
-        status = self.call(name, *args)
+        if status := self.call(name, *args):
+            raise self.failure(f"{name}{args}", status)
+
+    def failure(self, what: str, status: int) -> EngineError:
+        """The error of an export that returned a status."""
         if status == TW_NO_MEMORY:
-            raise self.no_memory(self.call("tw_missing"))
-        if status:
-            raise EngineError(f"{name}{args} failed: {self.description.status_name(status)}.")
+            return self.no_memory(self.call("tw_missing"))
+        return EngineError(f"{what} failed: {self.description.status_name(status)}.")
 
     def no_memory(self, nbytes: int) -> EngineError:
         """The error for so many bytes more."""

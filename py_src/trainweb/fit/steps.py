@@ -20,7 +20,7 @@ from trainweb.ir.layout import (
 )
 
 if TYPE_CHECKING:
-    from trainweb.backend.base import Host
+    from trainweb.backend.base import Batches, Host
     from trainweb.errors import NumericsError
 
 ACTIONS = (None, "stop", "skip", "restore")
@@ -84,12 +84,26 @@ class FitSteps:
         TrainwebError
             The loss is, and no `on_nan` says what to do.
         """
-        at = self.at = Position(*WORDS.unpack(self._host.fit(name, *args)))
-        if at.next == NEXT_FAIL and self.on_nan is None:
-            raise messages.NON_FINITE_LOSS(value=args[0], **self._place)
-        if at.next == NEXT_UNDO:
-            raise messages.NOT_A_NUMBER_IN_FIT(what=FAULTS[at.fault], **self._place)
-        return at.next == NEXT_UPDATE
+        self.at = Position(*WORDS.unpack(self._host.fit(name, *args)))
+        if fault := self._fault(*args):
+            raise fault
+        return self.at.next == NEXT_UPDATE
+
+    def run(self, batches: Batches, count: int) -> tuple[list[float], Exception | None]:
+        """Run so many batches; the losses of those up to one that fails, and its error."""
+        before = self.at.step
+        position, losses, error = self._host.run_batches(batches, count)
+        self.at = Position(*WORDS.unpack(position))
+        done = self.at.step - before
+        return losses[:done], error or self._fault(*losses[done:])
+
+    def _fault(self, *values: float) -> Exception | None:
+        """The error for NaN or infinity; the first of `values` is the loss of the batch."""
+        if self.at.next == NEXT_FAIL and self.on_nan is None:
+            return messages.NON_FINITE_LOSS(value=values[0], **self._place)
+        if self.at.next == NEXT_UNDO:
+            return messages.NOT_A_NUMBER_IN_FIT(what=FAULTS[self.at.fault], **self._place)
+        return None
 
     @property
     def _place(self) -> dict[str, int]:

@@ -17,7 +17,7 @@ from trainweb.arguments import check_settings, flag
 from trainweb.data.dataset import Batch, Dataset, epoch_batches
 from trainweb.data.for_model import ModelInputs
 from trainweb.data.random import permutation
-from trainweb.errors import FeedError, NumericsError
+from trainweb.errors import FeedError, NumericsError, TrainwebError
 from trainweb.fit.bar import Bar, make_bar
 from trainweb.fit.evaluation import Evaluation, metrics_of
 from trainweb.fit.fetch import BatchThread, Fetch, NumberedBatch
@@ -26,6 +26,7 @@ from trainweb.fit.overfit import overfit_one_batch
 from trainweb.fit.places import located
 from trainweb.fit.rates import schedule_of
 from trainweb.fit.resume import FitCheckpoint
+from trainweb.fit.rows import RowBatches
 from trainweb.fit.split import split_data
 from trainweb.fit.steps import FitSteps
 from trainweb.training.history import Epoch, Event, History, Progress
@@ -58,7 +59,7 @@ class Run:
         self.is_stopping = False
 
     def stop(self) -> None:
-        """End after this step, without waiting for async rows; the history is that of what was done."""
+        """End after the steps that run now, without waiting for async rows; the history is that of what was done."""
         self.is_stopping = True
 
 
@@ -90,6 +91,11 @@ class Batches:
         size = self.options["batch_size"] or DEFAULT_BATCH
         return epoch_batches(len(order), size, self.options["remainder"], order)
 
+    def rows(self, number: int) -> list[np.ndarray]:
+        """The numbers of the rows of each batch of an epoch; the data has columns."""
+        size = len(self.data)
+        return self._rows(permutation(size, self.options["seed"], number) if self.shuffle else np.arange(size))
+
     def epoch(self, number: int, start: int = 0) -> Generator[NumberedBatch, None, None]:
         """Batches with the numbers of their rows, without the first batches."""
         columns = self.data.columns
@@ -103,10 +109,13 @@ class Batches:
             if not count:
                 raise messages.ENDED_DATASET(epoch=number + 1) if number else messages.EMPTY_DATASET()
             return
-        size = len(self.data)
-        order = permutation(size, self.options["seed"], number) if self.shuffle else np.arange(size)
-        for indices in self._rows(order)[start:]:
-            yield {name: array[indices] for name, array in columns.items()}, indices.tolist()
+        for indices in self.rows(number)[start:]:
+            yield self.at(indices), indices.tolist()
+
+    def at(self, indices: np.ndarray) -> Batch:
+        """The batch of some rows."""
+        assert self.data.columns is not None
+        return {name: array[indices] for name, array in self.data.columns.items()}
 
 
 def rows_of(batch: Any, number: int) -> int:
@@ -454,12 +463,11 @@ class FitPlan:
         history, kernel = self.run.history, self.kernel
         every = self.checkpoint.every if self.checkpoint is not None else None
         shown = perf_counter()
-        batches = self.opened["training"] = self.batches.epoch(kernel.at.epoch, kernel.at.step)
-        while (batch := (yield from self._next(self.batches.data, batches))) is not None:
-            loss = self._step(*batch)
-            if self.run.is_stopping and loss is None:
+        self._open_training(together=RowBatches.serves(self.session))
+        while (losses := (yield from self._train_next(every))) is not None:
+            if self.run.is_stopping and losses[-1] is None:
                 return
-            history.losses.append(math.nan if loss is None else loss)
+            history.losses += [math.nan if loss is None else loss for loss in losses]
             at = kernel.at
             is_updated = at.optimizer_steps > history.optimizer_steps
             history.optimizer_steps = at.optimizer_steps
@@ -479,6 +487,35 @@ class FitPlan:
         elif self.run.is_stopping:
             self._save()
 
+    def _open_training(self, *, together: bool) -> None:
+        """Go to the next batch of the epoch; with `together` several batches of arrays run at once."""
+        at, columns = self.kernel.at, self.batches.data.columns
+        self.rows: RowBatches | None = None
+        if together and columns is not None:
+            left = self.batches.rows(at.epoch)[at.step :]
+            core, count = self.session.core, self.count.output
+            self.rows = RowBatches(core, self.kernel, columns, left, self.limits, self.loss, count, self.schedule)
+        else:
+            self.opened["training"] = self.batches.epoch(at.epoch, at.step)
+
+    def _train_next(self, every: int | None) -> Generator[Fetch, None, list[float | None] | None]:
+        """Train on the next batches; their losses, None for one that was undone. Without batches: None."""
+        if self.rows is not None:
+            try:
+                found = self.rows.run(self.accumulate, every)
+            except FeedError as refused:
+                found = [], refused
+            if found is not None:
+                losses, error = found
+                if error is not None:
+                    rows = self.rows.left.pop(0)
+                    self._fail(error, self.batches.at(rows), rows.tolist())
+                    return [*losses, None]
+                return [*losses] or None
+            self._open_training(together=False)
+        batch = yield from self._next(self.batches.data, self.opened["training"])
+        return None if batch is None else [self._step(*batch)]
+
     def _step(self, feeds: Batch, rows: Sequence[int]) -> float | None:
         """Train on a batch, and update the parameters if it is time.
 
@@ -495,13 +532,19 @@ class FitPlan:
             loss, is_due = self._train(feeds, len(rows))
             if is_due:
                 self._update()
-        except FeedError as error:
-            raise located(error, feeds, rows, kernel.at) from None
-        except NumericsError as error:
-            located(error, feeds, rows, kernel.at)
-            self._undo(error)
+        except TrainwebError as error:
+            self._fail(error, feeds, rows)
             return None
         return loss
+
+    def _fail(self, error: Exception, feeds: Batch, rows: Sequence[int]) -> None:
+        """Undo a batch that made NaN or infinity; raise other errors."""
+        if isinstance(error, FeedError):
+            raise located(error, feeds, rows, self.kernel.at) from None
+        if not isinstance(error, NumericsError):
+            raise error
+        located(error, feeds, rows, self.kernel.at)
+        self._undo(error)
 
     def _undo(self, error: NumericsError) -> None:
         if self.kernel.undo(error):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 3537559823
+FINGERPRINT: Final = 2749936141
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -21,7 +21,6 @@ PLAN_NO_BUFFER: Final = 4294967295
 # A bit of a segment's flags.
 PLAN_WRITABLE: Final = 1
 
-# Most restores of the last good state: after so many, the same fault would come again.
 MOST_RESTORES: Final = 3
 
 # Threads at most, the one that calls among them.
@@ -94,14 +93,15 @@ COPY_STEP: Final = 2
 COPY_GOOD: Final = 3
 COPY_TRIAL: Final = 4
 
-# Reaction to a batch that makes NaN or infinity.
+# Reaction to a batch that makes NaN or infinity, and most restores of the last good state: after them it would come
+# again.
 ON_NAN_FAIL: Final = 0
 ON_NAN_STOP: Final = 1
 ON_NAN_SKIP: Final = 2
 ON_NAN_RESTORE: Final = 3
 
-# The next action of a fit: the next batch; the optimizer step; to undo the batch, or to fail, because `fault` is NaN or
-# infinite; the end.
+# The next action of a fit: the next batch; the optimizer step; to undo the batch, or to fail, because of `fault`; the
+# end.
 NEXT_BATCH: Final = 0
 NEXT_UPDATE: Final = 1
 NEXT_UNDO: Final = 2
@@ -255,9 +255,9 @@ RANGE_INFINITE: Final = 3
 RANGE_SQUARES: Final = 4
 RANGE_WORDS: Final = 6
 
-# The position of a fit. `fault`: the segment with NaN or infinity, 0: the loss; `is_batch`: a batch is under way, and
-# not the update that an epoch ends with; `waiting`: batches whose gradients no optimizer step has used yet; `step` and
-# `kept`: batches of the epoch, and those that were not undone; `loss_sum` over `rows` is their mean loss.
+# The position of a fit. `fault`: the segment with NaN or infinity, 0: the loss; `is_batch`: a batch is under way, no
+# update of an epoch's end; `waiting`: batches whose gradients no optimizer step has used; `step`, `kept`: batches,
+# without undone ones.
 FIT_NEXT: Final = 0
 FIT_FAULT: Final = 1
 FIT_IS_BATCH: Final = 2
@@ -269,6 +269,21 @@ FIT_OPTIMIZER_STEPS: Final = 7
 FIT_LOSS_SUM: Final = 8
 FIT_ROWS: Final = 10
 FIT_WORDS: Final = 12
+
+# Batches: plans; places of the loss and of its divisor (-1: `rows`) in the arena; place of rates in the block (0:
+# none); the last plan `ran`. Inputs follow, and limits if `clip` is a plan (place in the block, in the arena, bytes),
+# then the losses.
+BATCHES_TRAIN: Final = 0
+BATCHES_ADDING: Final = 1
+BATCHES_UPDATE: Final = 2
+BATCHES_CLIP: Final = 3
+BATCHES_LOSS: Final = 4
+BATCHES_COUNT: Final = 5
+BATCHES_ROWS: Final = 6
+BATCHES_RATES: Final = 7
+BATCHES_N_INPUTS: Final = 8
+BATCHES_RAN: Final = 9
+BATCHES_WORDS: Final = 10
 
 SEGMENT_NAMES: Final = (
     "arena",

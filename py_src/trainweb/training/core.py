@@ -210,6 +210,15 @@ class SessionCore:
             key, lambda in_use: self.models.compile_step(kind, types, overwrite, in_use, keep_all=True)
         )
 
+    def train_plan(self, types: Mapping[str, TensorType], *, overwrite: bool) -> LoadedPlan:
+        """The plan of a train step that overwrites gradients, or adds to them."""
+        return self._plan("train", types, overwrite)
+
+    def clip_plan(self) -> LoadedPlan:
+        """The plan that clips gradients."""
+        self._check_optimizer()
+        return self.plans.other("clip", self.models.compile_clip)
+
     def optimizer_plan(self) -> LoadedPlan:
         """The plan of an optimizer step."""
         self._check()
@@ -378,8 +387,7 @@ class SessionCore:
 
     def clip_gradients(self, value: float | None, norm: float | None) -> None:
         """Clip the accumulated gradients: the magnitude of each, then their joint norm; None is no limit."""
-        self._check_optimizer()
-        loaded = self.plans.other("clip", self.models.compile_clip)
+        loaded = self.clip_plan()
         data = struct.pack("<2f", *(math.inf if limit is None else limit for limit in (value, norm)))
         self.host.write_feeds(loaded, {LIMITS: Tensor(LIMITS, "float32", (2,), data)})
         self.host.run(loaded)
@@ -403,7 +411,7 @@ class SessionCore:
     def set_learning_rate(self, lr: float) -> None:
         """Set the current rate."""
         self._check_optimizer()
-        self.host.write_state(STATE_LEARNING_RATE, _rate("learning_rate", lr))
+        self.host.write_state(STATE_LEARNING_RATE, checked_rate("learning_rate", lr))
 
     def register_linear_lr_scheduler(self, warmup_step_count: int, total_step_count: int, initial_lr: float) -> None:
         """Register lr(step) = initial_lr * (step / warmup, then (total - step) / (total - warmup))."""
@@ -413,7 +421,7 @@ class SessionCore:
             check_count(name, value)
         if warmup > total:
             raise messages.WARMUP_BEYOND_TOTAL(name="warmup_step_count", total=total, value=warmup)
-        initial_lr = _rate("initial_lr", initial_lr)
+        initial_lr = checked_rate("initial_lr", initial_lr)
         self.host.write_state(STATE_LEARNING_RATE, initial_lr)
         self.host.write_state(STATE_INITIAL_LR, initial_lr)
         self.host.write_state(STATE_SCHEDULER, 1)
@@ -609,7 +617,7 @@ def check_shape(name: str, shape: Any) -> None:
         raise messages.NOT_A_SHAPE(name=name, given=list(shape) if is_list else shape)
 
 
-def _rate(name: str, value: Any) -> float:
+def checked_rate(name: str, value: Any) -> float:
     """`value` rounded to float32, if it can be a learning rate."""
     if isinstance(value, (bool, type)) or not hasattr(value, "__float__"):
         raise messages.NOT_A_NUMBER(name=name, given=type(value).__name__)

@@ -356,6 +356,13 @@ export class Engine {
     return this.#guarded(() => this.#kernels.tw_run_slice(plan, anew ? 1 : 0, milliseconds));
   }
 
+  /**
+   * Run batches of a fit that lie in a block (`layout batches` of kernels.def), up to one that fails, as `run` does.
+   */
+  runBatches(session: number, block: number, count: number): number {
+    return this.#guarded(() => this.#kernels.tw_fit_run(session, block, count));
+  }
+
   /** The segments that runs of a placed plan write, one bit each; 0 where it cannot run. */
   written(plan: number): number {
     this.#check();

@@ -27,6 +27,7 @@ export interface SessionCalls {
   readonly tw_fit_rest: [];
   readonly tw_fit_updated: [];
   readonly tw_fit_undo: [];
+  readonly tw_fit_run: [block: number, count: number];
   readonly tw_fit_end: [];
 }
 

@@ -11,7 +11,6 @@ export const PLAN_VERSION = 1;
 // Instead of the index of a buffer: null.
 export const PLAN_NO_BUFFER = 4294967295;
 
-// Most restores of the last good state: after so many, the same fault would come again.
 export const MOST_RESTORES = 3;
 
 // Threads at most, the one that calls among them.
@@ -59,7 +58,7 @@ export const COPY_GOOD = 3;
 export const COPY_TRIAL = 4;
 
 // The next action of a fit: the next batch; the optimizer step; to undo the batch, or to fail,
-// because `fault` is NaN or infinite; the end.
+// because of `fault`; the end.
 export const NEXT_BATCH = 0;
 export const NEXT_UPDATE = 1;
 export const NEXT_UNDO = 2;
@@ -120,9 +119,8 @@ export const RANGE_SQUARES = 4;
 export const RANGE_WORDS = 6;
 
 // The position of a fit. `fault`: the segment with NaN or infinity, 0: the loss; `is_batch`: a
-// batch is under way, and not the update that an epoch ends with; `waiting`: batches whose
-// gradients no optimizer step has used yet; `step` and `kept`: batches of the epoch, and those that
-// were not undone; `loss_sum` over `rows` is their mean loss.
+// batch is under way, no update of an epoch's end; `waiting`: batches whose gradients no optimizer
+// step has used; `step`, `kept`: batches, without undone ones.
 export const FIT_NEXT = 0;
 export const FIT_FAULT = 1;
 export const FIT_IS_BATCH = 2;

@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from trainweb import messages
-from trainweb.backend.base import ALL, N_SEGMENTS, STATE_BYTES, Stop
+from trainweb.backend.base import ALL, N_SEGMENTS, STATE_BYTES, Batches, Stop
 from trainweb.backend.engine import MORE, NumberRange
 from trainweb.backend.plan import SEEN, LoadedPlan, Plan, TensorPlace
 from trainweb.errors import FeedError
 from trainweb.ir.layout import (
     ARENA,
+    BATCHES_WORDS,
     CONSTANTS,
     COPY_STEP,
     FIT_WORDS,
@@ -38,6 +39,8 @@ FAULTS = {
     "TW_LOOP_LIMIT": messages.LOOP_LIMIT,
 }
 """Statuses that feeds are at fault for."""
+NO_COUNT = 0xFFFFFFFF
+"""Stands for the rows of a batch, where a loss was divided by them."""
 IMAGE_PADDING = 255
 """The label of pixels that do not count, where labels are images of uint8."""
 
@@ -101,6 +104,8 @@ class PlanHost(SegmentMemory):
         self.observer: Callable[[LoadedPlan, Stop], None] | None = None
         """Runs plans in the place of `run`, with `timed`."""
         self.loaded: list[LoadedPlan] = []
+        self._staging = 0, 0
+        """Address and bytes of the block of batches, 0: there is none."""
         self.session = engine.call("tw_session_open")
         if not self.session:
             raise engine.no_memory(engine.call("tw_missing"))
@@ -262,10 +267,59 @@ class PlanHost(SegmentMemory):
         """Call a function of `fit.c`; the position of the fit."""
         self.check()
         self.demand(f"tw_fit_{name}", *args)
+        return self._position()
+
+    def _position(self) -> bytes:
         return self.engine.read(self.call("tw_fit_at"), 4 * FIT_WORDS)
+
+    def run_batches(self, batches: Batches, count: int) -> tuple[bytes, list[float], Exception | None]:
+        """Run batches of a fit; the position, the losses, and the error of a plan."""
+        self.check()
+        train, clip = batches.train.plan, batches.clip
+        inputs = [(slot, batches.feeds[slot.name], slot.nbytes) for slot in train.inputs.values() if slot.nbytes]
+        if clip is not None:
+            inputs.extend((slot, memoryview(batches.limits), slot.nbytes) for slot in clip.plan.inputs.values())
+        losses = 4 * (BATCHES_WORDS + 3 * len(inputs))
+        rates = losses + 4 * count
+        place = rates + 4 * (count + 1)
+        table, pieces = list[int](), []
+        for slot, data, nbytes in inputs:
+            table += [place, slot.offset, nbytes]
+            pieces.append((place, data))
+            place += len(data)
+        count_at = NO_COUNT if batches.count is None else train.outputs[batches.count].offset
+        plans = [0 if one is None else one.ptr for one in (batches.train, batches.adding, batches.update, clip)]
+        words = [*plans, train.outputs[batches.loss].offset, count_at, batches.rows, rates if batches.rates else 0]
+        words += [len(inputs) - (clip is not None), 0, *table]
+        block = self._staged(place)
+        self.engine.write(block, struct.pack(f"<{len(words)}I", *words))
+        self.engine.write(block + rates, struct.pack(f"<{len(batches.rates)}f", *batches.rates))
+        for at, data in pieces:
+            self.engine.write(block + at, data)
+        status = self.engine.run_batches(self.session, block, count)
+        error = self._explain_batches(block, status) if status else None
+        return self._position(), list(struct.unpack(f"<{count}f", self.engine.read(block + losses, 4 * count))), error
+
+    def _explain_batches(self, block: int, status: int) -> Exception:
+        ran = self.engine.last_plan(block)
+        loaded = next((one for one in self.loaded if one.ptr == ran), None)
+        return self.engine.failure("tw_fit_run", status) if loaded is None else self.explain(loaded, status)
+
+    def _staged(self, nbytes: int) -> int:
+        """A block of at least so many bytes, which lasts until the fit ends."""
+        if nbytes > self._staging[1]:
+            self._unstage()
+            self._staging = self.engine.alloc(nbytes), nbytes
+        return self._staging[0]
+
+    def _unstage(self) -> None:
+        if self._staging[0]:
+            self.engine.free(self._staging[0])
+        self._staging = 0, 0
 
     def end_fit(self) -> None:
         """The fit ends."""
+        self._unstage()
         self.demand("tw_fit_end")
 
     @contextmanager
@@ -376,6 +430,7 @@ class PlanHost(SegmentMemory):
             return
         for loaded in list(self.loaded):
             self.unload(loaded)
+        self._unstage()
         self.demand("tw_session_close")
         self.bases = [0] * N_SEGMENTS
         self.released = True

@@ -6,6 +6,7 @@ it. In a notebook the script and the kernels come out of the wheel: one thread, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import resources
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -90,17 +91,20 @@ class PyodideEngine(Engine):
     def run_slice(self, plan: int, *, anew: bool, milliseconds: float) -> int:
         return self._guarded(self._js.runSlice, plan, anew, milliseconds)
 
+    def run_batches(self, session: int, block: int, count: int) -> int:
+        return self._guarded(self._js.runBatches, session, block, count, plan=lambda: self.last_plan(block))
+
     def written(self, plan: int) -> int:
         return int(self._call("written", plan))
 
     def call(self, name: str, *args: float) -> int:
         return int(self._call("call", name, *args))
 
-    def _guarded(self, run: Any, plan: int, *args: float) -> int:
+    def _guarded(self, run: Any, *args: float, plan: Callable[[], int] | None = None) -> int:
         try:
-            return int(run(plan, *args))
+            return int(run(*args))
         except JsException as e:
-            raise self.trap_error(plan, str(e.message)) from None
+            raise self.trap_error(int(args[0]) if plan is None else plan(), str(e.message)) from None
 
     def bytes_in_use(self) -> int:
         return int(self._js.bytesInUse)

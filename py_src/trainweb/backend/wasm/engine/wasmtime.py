@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -215,12 +216,15 @@ class WasmtimeEngine(Engine):
     def run_slice(self, plan: int, *, anew: bool, milliseconds: float) -> int:
         return self._guarded(self._exports["tw_run_slice"], plan, int(anew), float(milliseconds))
 
-    def _guarded(self, run: Any, plan: int, *args: float) -> int:
+    def run_batches(self, session: int, block: int, count: int) -> int:
+        return self._guarded(self._exports["tw_fit_run"], session, block, count, plan=lambda: self.last_plan(block))
+
+    def _guarded(self, run: Any, *args: float, plan: Callable[[], int] | None = None) -> int:
         try:
-            return int(run(self._store, _signed(plan), *args))
+            return int(run(self._store, *map(_signed, args)))
         except wt.Trap as e:
             self._stack.set_value(self._store, self._stack_top)
-            raise self.trap_error(plan, e.message.splitlines()[-1]) from e
+            raise self.trap_error(int(args[0]) if plan is None else plan(), e.message.splitlines()[-1]) from e
 
     def written(self, plan: int) -> int:
         return self.call("tw_written", plan)

@@ -58,9 +58,6 @@ class Relu(Unary):
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy.op("ReluGrad", y, domain=MS)
 
-    def reference(self, x: Any) -> Any:
-        return np.maximum(x, 0)
-
 
 @register
 class ReluGrad(GradientOp):
@@ -100,9 +97,6 @@ class LeakyRelu(Unary):
             return (x > 0.0).where(dy, dy * self.alpha)
         return dy.op("LeakyReluGrad", y, domain=MS, alpha=self.alpha)
 
-    def reference(self, x: Any) -> Any:
-        return np.where(x < 0, self.alpha * x, x)
-
 
 @register
 class LeakyReluGrad(GradientOp):
@@ -123,15 +117,10 @@ class Sigmoid(Unary):
     """1 / (1 + exp(-x)). https://onnx.ai/onnx/operators/onnx__Sigmoid.html"""
 
     versions = (6, 13)
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return e.sigmoid(x)
+    instruction = "sigmoid"
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy.op("SigmoidGrad", y, domain=MS)
-
-    def reference(self, x: Any) -> Any:
-        return _sigmoid(x)
 
 
 @register
@@ -150,15 +139,10 @@ class Tanh(Unary):
     """Hyperbolic tangent. https://onnx.ai/onnx/operators/onnx__Tanh.html"""
 
     versions = (6, 13)
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return e.tanh(x)
+    instruction = "tanh"
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy.op("TanhGrad", y, domain=MS)
-
-    def reference(self, x: Any) -> Any:
-        return np.tanh(x)
 
 
 @register
@@ -423,9 +407,6 @@ class Elu(Unary):
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return (x > 0.0).where(dy, dy * (y + self.alpha))
 
-    def reference(self, x: Any) -> Any:
-        return np.where(x > 0, x, self.alpha * np.expm1(np.minimum(x, 0)))
-
 
 @register
 class Selu(Unary):
@@ -441,9 +422,6 @@ class Selu(Unary):
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return (x > 0.0).where(dy * self.gamma, dy * (y + self.alpha * self.gamma))
-
-    def reference(self, x: Any) -> Any:
-        return self.gamma * np.where(x > 0, x, self.alpha * np.expm1(np.minimum(x, 0)))
 
 
 @register
@@ -467,9 +445,6 @@ class Celu(Unary):
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return (x > 0.0).where(dy, dy * (y * (1 / self.alpha) + 1.0))
 
-    def reference(self, x: Any) -> Any:
-        return np.where(x > 0, x, self.alpha * np.expm1(np.minimum(x / self.alpha, 0)))
-
 
 @register
 class Softplus(Unary):
@@ -482,9 +457,6 @@ class Softplus(Unary):
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy * x.op("Sigmoid")
-
-    def reference(self, x: Any) -> Any:
-        return np.logaddexp(x, 0)
 
 
 @register
@@ -500,9 +472,6 @@ class Softsign(Unary):
         scale = x.op("Abs") + 1.0
         return dy / (scale * scale)
 
-    def reference(self, x: Any) -> Any:
-        return x / (1 + np.abs(x))
-
 
 @register
 class Mish(Unary):
@@ -517,9 +486,6 @@ class Mish(Unary):
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         t = x.op("Softplus").op("Tanh")
         return dy * (t + x * x.op("Sigmoid") * (1 - t * t))
-
-    def reference(self, x: Any) -> Any:
-        return x * np.tanh(np.logaddexp(x, 0))
 
 
 @register
@@ -538,9 +504,6 @@ class HardSigmoid(Unary):
         inside = (y > 0.0).and_(y < 1.0)
         return inside.where(dy * self.alpha, 0.0)
 
-    def reference(self, x: Any) -> Any:
-        return np.clip(self.alpha * x + self.beta, 0, 1)
-
 
 @register
 class HardSwish(Unary):
@@ -556,9 +519,6 @@ class HardSwish(Unary):
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         inside = (x < 3.0).where(dy * (x * (1 / 3) + 0.5), dy)
         return (x > -3.0).where(inside, 0.0)
-
-    def reference(self, x: Any) -> Any:
-        return x * np.clip(x / 6 + 0.5, 0, 1)
 
 
 @register
@@ -577,9 +537,6 @@ class ThresholdedRelu(Unary):
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return (x > float(self.alpha)).where(dy, 0.0)
-
-    def reference(self, x: Any) -> Any:
-        return np.where(x > self.alpha, x, 0)
 
 
 @register
@@ -600,9 +557,6 @@ class Shrink(Unary):
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return (x > float(self.lambd)).or_(x < -float(self.lambd)).where(dy, 0.0)
-
-    def reference(self, x: Any) -> Any:
-        return np.where(x < -self.lambd, x + self.bias, np.where(x > self.lambd, x - self.bias, 0))
 
 
 @register
@@ -640,6 +594,3 @@ class PRelu(Pointwise):
             lambda: positive.where(dy, dy * slope),
             lambda: (x < 0.0).where(dy * x, 0.0),
         )
-
-    def reference(self, x: Any, slope: Any) -> Any:
-        return np.where(x < 0, x * slope, x)

@@ -131,16 +131,6 @@ class LayerNormalization(_LayerNorm):
         count = Var(g, g.op("Div", [g.op("Size", [x]), g.op("Size", [mean])]), "int64")
         return total.op("Scale", count, domain=MS, scale_down=1).name
 
-    def reference(self, x: Any, scale: Any, bias: Any = None) -> tuple[Any, Any, Any]:
-        v = self.rows_of(x)
-        mean = v.mean(axis=1, keepdims=True)
-        inv = 1 / np.sqrt(((v - mean) ** 2).mean(axis=1, keepdims=True) + self.epsilon)
-        y = (v - mean) * inv * scale.reshape(-1)
-        if bias is not None:
-            y = y + bias.reshape(-1)
-        shape = self.statistics(x.shape).shape
-        return y.reshape(x.shape), mean.reshape(shape), inv.reshape(shape)
-
     samples = (
         Sample([(3, 8), (8,), (8,)], outputs=1),
         Sample([(2, 3, 5), (3, 5), (3, 5)], {"axis": 1, "epsilon": 1e-3}, outputs=1),
@@ -235,11 +225,6 @@ class SimplifiedLayerNormalization(_LayerNorm):
             "SimplifiedLayerNormalizationGrad", [douts[0] or "", *ins, inv], domain=MS, n_outputs=2, axis=self.axis
         )
         return [n if g.wants(name) else None for n, name in zip(names, ins, strict=True)]
-
-    def reference(self, x: Any, scale: Any) -> tuple[Any, Any]:
-        v = self.rows_of(x)
-        inv = 1 / np.sqrt((v**2).mean(axis=1, keepdims=True) + self.epsilon)
-        return (v * inv * scale.reshape(-1)).reshape(x.shape), inv.reshape(self.statistics(x.shape).shape)
 
     samples = (Sample([(3, 8), (8,)], outputs=1),)
     bad = (Bad([(3, 8), (7,)]),)
@@ -380,13 +365,6 @@ class BatchNormalization(_BatchNorm):
             rate = g.op("Mul", [half, g.op("Mul", [scale, g.op("Mul", [inv, inv])])])
             dvar = g.op("Mul", [dscale or "", rate])
         return [dx, dscale if g.wants(scale) else None, dbias if g.wants(ins[2]) else None, dmean, dvar]
-
-    def reference(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
-        if not self.training_mode:
-            return self.normalise(x, scale, bias, mean, var)
-        m, v = self.batch_statistics(x)
-        keep = self.momentum
-        return self.normalise(x, scale, bias, m, v), keep * mean + (1 - keep) * m, keep * var + (1 - keep) * v
 
     samples = (
         Sample([(4, 3, 5, 5), (3,), (3,), (3,), (3,)], outputs=1, positive=True),

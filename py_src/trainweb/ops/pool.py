@@ -144,17 +144,6 @@ class MaxPool(_Pool):
         indices = g.extra_output(1, "_mask")
         return [g.op("MaxPoolGrad", [douts[0] or "", indices], **self.given_attrs())]
 
-    def reference(self, x: Any) -> tuple[Any, Any]:
-        w = self.window_of(x.shape)
-        places = np.broadcast_to(np.arange(x.size, dtype=np.float64).reshape(x.shape), x.shape)
-        p = patches(x.astype(np.float64), w, -np.inf).reshape(*x.shape[:2], *w.out, -1)
-        at = p.argmax(axis=-1)[..., None]
-        where = np.take_along_axis(patches(places, w, -1).reshape(p.shape), at, -1)[..., 0]
-        if self.storage_order:
-            plane, *place = np.unravel_index(where.astype(np.int64), (prod(x.shape[:2]), *x.shape[2:]))
-            where = np.ravel_multi_index((plane, *place[::-1]), (prod(x.shape[:2]), *x.shape[:1:-1]))
-        return np.take_along_axis(p, at, -1)[..., 0].astype(x.dtype), where.astype(np.int64)
-
     samples = (
         *_Pool.samples,
         Sample([(2, 3, 9, 9)], {"kernel_shape": [2, 3], "dilations": [2, 1]}, outputs=1),
@@ -257,10 +246,6 @@ class AveragePool(_Pool):
             return patches(padded, flat).reshape(1, 1, *w.out, -1).sum(axis=-1)
         return patches(ones, w).reshape(1, 1, *w.out, -1).sum(axis=-1)
 
-    def reference(self, x: Any) -> Any:
-        w = self.window_of(x.shape)
-        return patches(x, w).reshape(*x.shape[:2], *w.out, -1).sum(axis=-1) / self.counts(w)
-
     samples = (
         *_Pool.samples,
         Sample([(2, 3, 7, 6)], {"kernel_shape": [3, 2], "pads": [1, 1, 1, 0], "count_include_pad": 1}),
@@ -329,9 +314,6 @@ class GlobalAveragePool(_GlobalPool):
         scaled = g.op("Scale", [douts[0], count], domain=MS, scale_down=1)
         return [g.op("Expand", [scaled, g.op("Shape", [ins[0]])])]
 
-    def reference(self, x: Any) -> Any:
-        return x.mean(axis=tuple(range(2, x.ndim)), keepdims=True)
-
 
 @register
 class GlobalMaxPool(_GlobalPool):
@@ -348,6 +330,3 @@ class GlobalMaxPool(_GlobalPool):
         chosen = g.op("ArgMax", [x], axis=2, keepdims=1)
         dx = g.op("GatherElementsGrad", [dy, g.op("Shape", [x]), chosen], domain=MS, axis=2)
         return [g.op("Reshape", [dx, g.op("Shape", [ins[0]])])]
-
-    def reference(self, x: Any) -> Any:
-        return x.max(axis=tuple(range(2, x.ndim)), keepdims=True)

@@ -120,9 +120,6 @@ class Dropout(RandomOp):
         mask = g.extra_output(1, "_mask")
         return [g.op("DropoutGrad", [douts[0], mask, *ins[1:]], domain=MS), *rest]
 
-    def reference(self, x: Any, ratio: Any = None, training: Any = None) -> Any:
-        return x, np.ones(x.shape, bool)
-
 
 @register
 class DropoutGrad(Op):

@@ -293,14 +293,18 @@ class Op:
 class Elementwise(Op):
     """An operator that works element by element with NumPy broadcasting.
 
-    A subclass gives `compute(e, *xs)`, and `result(*dtypes)` where the output's dtype is not the first input's.
+    A subclass gives `compute(e, *xs)` or `instruction`, and `result(*dtypes)` where the output's dtype is not the first
+    input's.
     """
 
     dtypes: ClassVar[tuple[str, ...]] = (*FLOATS, *INTS, "bool")
+    instruction: ClassVar[str]
+    """The method of `Emitter` that computes it, where one is enough."""
 
     def compute(self, e: Emitter, *xs: Expr) -> Expr:
         """The result as an expression of the inputs."""
-        raise self.unsupported("execution")
+        result: Expr = getattr(e, self.instruction)(*xs)
+        return result
 
     def result(self, *dtypes: str) -> str:
         """dtype of the output."""

@@ -142,7 +142,7 @@ class Op:
     static_inputs: ClassVar[tuple[int, ...]] = ()
     """Inputs whose values decide shapes: they must be known at compile time."""
     stochastic: ClassVar[bool] = False
-    """Output 0 is drawn at random; `reference` is its mean."""
+    """Output 0 is drawn at random."""
     accumulates: ClassVar[bool] = False
     """Input 1 is added to input 0, a gradient buffer: what makes it may do so itself."""
     tested_through: ClassVar[str] = ""

@@ -31,7 +31,8 @@ CUBIC = 0.044715
 """Factor of x^3 in the tanh approximation of Gelu (Hendrycks and Gimpel 2016)."""
 
 
-def _sigmoid(x: Any) -> Any:
+def sigmoid64(x: Any) -> Any:
+    """Sigmoid in float64."""
     return 1 / (1 + np.exp(-x))
 
 
@@ -361,7 +362,7 @@ class QuickGelu(Unary):
         return dy.op("QuickGeluGrad", x, domain=MS, alpha=self.alpha)
 
     def reference(self, x: Any) -> Any:
-        return x * _sigmoid(self.alpha * x)
+        return x * sigmoid64(self.alpha * x)
 
 
 @register
@@ -376,7 +377,7 @@ class QuickGeluGrad(GradientOp):
         return e.mul(dy, e.add(s, e.mul(scaled, e.mul(s, e.sub(e.like(x, 1), s)))))
 
     def reference(self, dy: Any, x: Any) -> Any:
-        s = _sigmoid(self.alpha * x)
+        s = sigmoid64(self.alpha * x)
         return dy * (s + self.alpha * x * s * (1 - s))
 
 

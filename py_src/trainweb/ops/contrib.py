@@ -12,6 +12,7 @@ from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, Node
+from trainweb.ops.activation import sigmoid64
 from trainweb.ops.attention.onnx import places, unsqueeze
 from trainweb.ops.conv import Conv, convolution_of
 from trainweb.ops.frame.composite import Composite
@@ -46,7 +47,7 @@ def activated(y: Any, activation: str, first: float = 0.0, second: float = 0.0) 
     functions = {
         "": lambda: y,
         "Relu": lambda: np.maximum(y, 0),
-        "Sigmoid": lambda: 1 / (1 + np.exp(-y)),
+        "Sigmoid": lambda: sigmoid64(y),
         "Softplus": lambda: np.logaddexp(y, 0),
         "Tanh": lambda: np.tanh(y),
         "LeakyRelu": lambda: np.where(y < 0, first * y, y),

@@ -263,16 +263,6 @@ class _BatchNorm(Op):
         """A vector of channels that broadcasts to `x`."""
         return v.reshape(1, -1, *[1] * (x.ndim - 2))
 
-    def batch_statistics(self, x: Any) -> tuple[Any, Any]:
-        """Reference: mean and biased variance per channel."""
-        axes = (0, *range(2, x.ndim))
-        return x.mean(axis=axes), x.var(axis=axes)
-
-    def normalise(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
-        """Reference."""
-        factor = scale / np.sqrt(var + self.epsilon)
-        return (x - self.column(mean, x)) * self.column(factor, x) + self.column(bias, x)
-
     def emit_training(
         self, b: Builder, y: Buf | None, x: Buf, scale: Buf, bias: Buf, **outs: Unpack[_Statistics]
     ) -> None:
@@ -424,15 +414,11 @@ class BatchNormInternal(_BatchNorm):
         return [*(n if g.wants(name) else None for n, name in zip(names, ins[:3], strict=True)), None, None]
 
     def reference(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> tuple[Any, ...]:
-        m, v = self.batch_statistics(x)
-        keep = self.momentum
-        return (
-            self.normalise(x, scale, bias, m, v),
-            keep * mean + (1 - keep) * m,
-            keep * var + (1 - keep) * v,
-            m,
-            1 / np.sqrt(v + self.epsilon),
-        )
+        axes, keep = (0, *range(2, x.ndim)), self.momentum
+        m, v = x.mean(axis=axes), x.var(axis=axes)
+        inv = 1 / np.sqrt(v + self.epsilon)
+        y = (x - self.column(m, x)) * self.column(scale * inv, x) + self.column(bias, x)
+        return y, keep * mean + (1 - keep) * m, keep * var + (1 - keep) * v, m, inv
 
     samples = (Sample([(4, 3, 5, 5), (3,), (3,), (3,), (3,)], outputs=1, positive=True),)
     bad = (Bad([(4, 3, 5, 5), (2,), (3,), (3,), (3,)]),)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from trainweb.ir import calls
 from trainweb.ir.dims import equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ir.windows import Axes
 from trainweb.model.graph import MS
-from trainweb.ops.conv import Window, patches, unpatch, window
-from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.conv import Window, window
 from trainweb.ops.frame.literals import literal
 from trainweb.ops.frame.op import Bad, Int, Ints, Names, Op, Sample, Str, register
 
@@ -236,16 +235,6 @@ class AveragePool(_Pool):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [g.op("AveragePoolGrad", [douts[0]], **self.given_attrs())]
 
-    def counts(self, w: Window) -> Any:
-        """Reference: elements each window's mean is over."""
-        ones = np.ones((1, 1, *w.size))
-        if self.count_include_pad:
-            pads = [(0, 0), (0, 0), *zip(w.pad, w.pad_end, strict=True)]
-            padded = np.pad(ones, pads, constant_values=1.0)
-            flat = Window(padded.shape[2:], w.kernel, w.out, w.stride, w.dilation, (0,) * len(w.pad), (0,) * len(w.pad))
-            return patches(padded, flat).reshape(1, 1, *w.out, -1).sum(axis=-1)
-        return patches(ones, w).reshape(1, 1, *w.out, -1).sum(axis=-1)
-
     samples = (
         *_Pool.samples,
         Sample([(2, 3, 7, 6)], {"kernel_shape": [3, 2], "pads": [1, 1, 1, 0], "count_include_pad": 1}),
@@ -270,11 +259,6 @@ class AveragePoolGrad(AveragePool):
     def lower(self, b: Builder, outs: list[Buf], dy: Buf) -> None:
         if outs[0].size:
             b.emit(calls.AveragePoolGradient(dy=dy, dx=outs[0], **self.pool_arguments(outs[0].shape)))
-
-    def spread(self, dy: Any, w: Window) -> Any:
-        """Reference of the gradient for a known window."""
-        share = (dy / self.counts(w)).reshape(*dy.shape, *[1] * len(w.kernel))
-        return unpatch(np.broadcast_to(share, (*dy.shape, *w.kernel)), w)
 
 
 class _GlobalPool(Op):

@@ -436,10 +436,6 @@ class ClipGradients(SequenceOp):
         if whole := _one_run(self, grads):
             b.emit(calls.ClipGrads(g=whole, limits=limits, n=whole.size))
 
-    def reference(self, limits: Any, g: Any) -> Any:
-        clipped = np.clip(g, -limits[0], limits[0])
-        return clipped * min(1.0, limits[1] / (np.sqrt((clipped * clipped).sum()) + 1e-6))
-
     tested_through = "InplaceClipGradNorm"
 
 

@@ -14,6 +14,7 @@ from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB
+from trainweb.ops.activation import sigmoid64
 from trainweb.ops.attention.onnx import part, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
@@ -36,11 +37,6 @@ def squeeze(x: Var | None, axis: int) -> Var | None:
 def shifted(every: Var, first: Var) -> Var:
     """Return the state before each step, from the states after every step and the first one: (steps, batch, H)."""
     return unsqueeze(first, 0).op("Concat", part(every, 0, 0, -1), axis=0)
-
-
-def sigmoid(x: Any) -> Any:
-    """In numpy."""
-    return 1 / (1 + np.exp(-x))
 
 
 class _Training(RecurrentLayer):
@@ -85,7 +81,7 @@ class LSTMTraining(_Training, LSTM):
         steps = []
         for row in x:
             raw = np.split(row @ w[0].T + state @ r[0].T + shared, 4, axis=1)
-            i, o, f, new = (*(sigmoid(v) for v in raw[:3]), np.tanh(raw[3]))
+            i, o, f, new = (*(sigmoid64(v) for v in raw[:3]), np.tanh(raw[3]))
             cell = f * cell + i * new
             state = o * np.tanh(cell)
             steps.append((state, cell, np.concatenate([i, o, f, new], axis=1)))
@@ -126,7 +122,7 @@ class GRUTraining(_Training, GRU):
         bz, br, bh, cz, cr, ch = np.zeros((6, r.shape[2])) if bias is None else bias[0].reshape(6, -1)
         for row in x:
             (xz, xr, xn), (rz, rr, rn) = np.split(row @ w[0].T, 3, axis=1), np.split(r[0], 3)
-            z, reset = sigmoid(xz + state @ rz.T + bz + cz), sigmoid(xr + state @ rr.T + br + cr)
+            z, reset = sigmoid64(xz + state @ rz.T + bz + cz), sigmoid64(xr + state @ rr.T + br + cr)
             memory = reset * (state @ rn.T + ch) if self.linear_before_reset else (reset * state) @ rn.T + ch
             new = np.tanh(xn + bh + memory)
             state = (1 - z) * new + z * state

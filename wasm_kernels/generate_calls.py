@@ -90,9 +90,8 @@ def emit_alias(alias: Alias) -> str:
     ]
     tree = ast.parse(alias.body.source, mode="eval").body
     result = "bool" if isinstance(tree, (ast.BoolOp, ast.Compare)) else "int"
-    doc = alias.doc or f"`{alias.name}` of kernels.def."
     head = f"def {alias.name}({', '.join(params)}) -> {result}:"
-    return "\n".join([head, *described(doc), f"    return {alias.body.source}"])
+    return "\n".join([head, *(described(alias.doc) if alias.doc else ()), f"    return {alias.body.source}"])
 
 
 def emit_class(kernel: Kernel) -> str:
@@ -104,8 +103,8 @@ def emit_class(kernel: Kernel) -> str:
     words = sum(arg.words for arg in kernel.args)
     keywords = [f'kernel="{kernel.name}"', f"words={words}", *(f"{k}={quoted(v)}" for k, v in facts.items() if v)]
     lines = [f"class {class_name(kernel)}(KernelCall, {', '.join(keywords)}):"]
-    lines += described(kernel.doc or f"A call of `{kernel.name}`.")
-    lines += ["", *(f"    {line}" for line in (field(kernel, arg) for arg in kernel.args))]
+    lines += [*described(kernel.doc), ""] if kernel.doc else []
+    lines += [f"    {field(kernel, arg)}" for arg in kernel.args]
     if kernel.flops:
         lines += ["", "    def flops(self) -> int:", f"        return {of_fields(kernel, kernel.flops, 'self')}"]
     return "\n".join([*lines, *(f"    {line}" if line else "" for line in pays(kernel))])

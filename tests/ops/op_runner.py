@@ -8,9 +8,14 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
+import onnx
+import onnx.parser
+from onnx.reference import ReferenceEvaluator
+from tests.ops.evaluator_faults import FAULTS, Fault
 
 from trainweb.autodiff.gradient import build_gradients
 from trainweb.model.graph import Graph, Node, Tensor, Value
+from trainweb.model.writer import write_model
 from trainweb.ops.frame.op import Op, Sample, bind, registry
 from trainweb.training.arrays import from_numpy, to_numpy
 from trainweb.training.inference import InferenceCore
@@ -119,12 +124,53 @@ def bound(graph: Graph) -> Op:
     return bind(graph.nodes[0], graph.opsets)
 
 
-def reference(op: Op, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
-    """The operator's own numpy implementation, in float64."""
+def reference(case: Case, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+    """The results of a sample with these inputs, in float64."""
+    graph = single_node(case.cls, arrays, case.sample.attrs, case.opset, case.sample.outputs or 1)
+    return computed(bound(graph), arrays, FAULTS.get(str(case)))
+
+
+def computed(op: Op, arrays: Sequence[np.ndarray | None], fault: Fault | None = None) -> list[np.ndarray]:
+    """Results in float64: of the operator's own numpy implementation, else of ONNX's reference evaluator."""
     wide = [x.astype(np.float64) if x is not None and x.dtype == np.float32 else x for x in arrays]
+    if not hasattr(type(op), "reference"):
+        return evaluate(*alone(op, wide), fault)
     with np.errstate(all="ignore"):
         result = op.reference(*wide)
     return [np.asarray(y) for y in (result if isinstance(result, tuple) else (result,))]
+
+
+def alone(op: Op, arrays: Sequence[np.ndarray | None]) -> tuple[Graph, dict[str, np.ndarray]]:
+    """A graph of the operator's node alone, and what to feed it."""
+    feeds = {name: x for name, x in zip(op.node.inputs, arrays, strict=False) if x is not None}
+    tensors = [from_numpy(name, x) for name, x in feeds.items()]
+    graph = Graph("alone", [op.node], [Value(t.name, t.dtype, t.shape) for t in tensors], opsets={"": op.opset})
+    graph.outputs = [Value(name, "float32", None) for name in op.node.outputs if name]
+    return graph, feeds
+
+
+def evaluate(graph: Graph, feeds: dict[str, np.ndarray], fault: Fault | None = None) -> list[np.ndarray]:
+    """Outputs of a graph by ONNX's reference evaluator; with a fault, those of the nodes in its place."""
+    model = onnx.load_from_string(write_model(graph))
+    if fault is not None:
+        del model.graph.node[:]
+        model.graph.node.extend(onnx.parser.parse_graph(f"g () => () {{ {fault.nodes} }}").node)
+        if fault.opset is not None:
+            (opset,) = (o for o in model.opset_import if not o.domain)
+            opset.version = fault.opset
+        if any(x.dtype == np.float64 for x in feeds.values()):
+            _widen(model.graph)
+    with np.errstate(all="ignore"):
+        return [np.asarray(y) for y in ReferenceEvaluator(model).run(None, feeds)]
+
+
+def _widen(graph: onnx.GraphProto) -> None:
+    """Make float64 of the numbers that constants hold as float32."""
+    for node in graph.node:
+        floats = [a for a in node.attribute if a.name in ("value_float", "value_floats")]
+        if node.op_type == "Constant" and floats:
+            tensor = onnx.numpy_helper.from_array(np.array(list(floats[0].floats) or floats[0].f, np.float64))
+            node.CopyFrom(onnx.helper.make_node("Constant", [], list(node.output), value=tensor))
 
 
 def with_loss(graph: Graph, outputs: Sequence[tuple[str, np.ndarray]]) -> Graph:

@@ -15,8 +15,6 @@ from trainweb.training.inference import InferenceCore
 
 RTOL, ATOL = 1e-5, 2e-6
 """A few roundings of float32; `ATOL` is relative to the largest element. `Sample.tolerance` replaces both."""
-SIGMAS = 6.0
-"""Standard errors a mean of random numbers may be off."""
 
 
 def runs_alone(cls: type[Op]) -> bool:
@@ -54,14 +52,14 @@ def test_forward(case: Case) -> None:
     static = case.cls.static_inputs
     graph = single_node(case.cls, arrays, case.sample.attrs, case.opset, case.sample.outputs or 1, constants=static)
     results = run(graph, feeds_of(graph, arrays))
-    expected = reference(bound(graph), arrays)
+    expected = reference(case, arrays)
     assert len(expected) >= len(results)
     for k, actual in enumerate(results.values()):
         compare(case, actual, expected[k])
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.cls.stochastic], ids=str)
-def test_random_numbers_have_the_mean_of_the_reference_and_differ_from_run_to_run(case: Case) -> None:
+def test_random_numbers_differ_from_run_to_run(case: Case) -> None:
     arrays = inputs(case)
     graph = single_node(case.cls, arrays, case.sample.attrs, case.opset)
     core = InferenceCore(graph)
@@ -69,10 +67,6 @@ def test_random_numbers_have_the_mean_of_the_reference_and_differ_from_run_to_ru
     first, second = (bytes(core.run(feeds)["y0"].data) for _ in range(2))
     core.host.release()
     assert first != second
-    drawn = run(graph, feeds_of(graph, arrays))["y0"].astype(np.float64)
-    mean = reference(bound(graph), arrays)[0]
-    assert drawn.shape == mean.shape
-    assert abs((drawn - mean).mean()) < SIGMAS * drawn.std() / np.sqrt(drawn.size)
 
 
 EVALUATED = [
@@ -89,7 +83,7 @@ def test_what_is_computed_in_python_is_what_the_reference_says(case: Case) -> No
     # If Python has no number (1 / 0 in a branch not taken), floats are left to the engine.
     assert value is not None or any(x is not None and x.dtype.kind == "f" for x in arrays)
     if value is not None:
-        np.testing.assert_allclose(np.array(value), reference(op, arrays)[0].ravel(), rtol=RTOL)
+        np.testing.assert_allclose(np.array(value), reference(case, arrays)[0].ravel(), rtol=RTOL)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if not c.cls.stochastic], ids=str)
@@ -98,7 +92,7 @@ def test_constant_inputs_give_the_same(case: Case) -> None:
     everything = range(len(arrays))
     graph = single_node(case.cls, arrays, case.sample.attrs, case.opset, case.sample.outputs or 1, constants=everything)
     for k, actual in enumerate(run(graph, {}).values()):
-        compare(case, actual, reference(bound(graph), arrays)[k])
+        compare(case, actual, reference(case, arrays)[k])
 
 
 BAD = [(cls, number, bad) for cls in registry() if not cls.tested_through for number, bad in enumerate(cls.bad)]

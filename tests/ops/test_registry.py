@@ -27,7 +27,8 @@ def expands(cls: type[Op]) -> bool:
 @pytest.mark.parametrize("cls", CLASSES, ids=label)
 def test_a_class_has_samples_a_reference_and_a_docstring(cls: type[Op]) -> None:
     assert cls.samples or cls.tested_through, "no samples"
-    assert hasattr(cls, "reference") or cls.tested_through, "no reference"
+    # ONNX's reference evaluator computes what its own domain has.
+    assert hasattr(cls, "reference") or cls.tested_through or not cls.domain, "no reference"
     assert cls.__doc__ and cls.__doc__ is not Op.__doc__
     # A value that is known when a plan is compiled needs no kernel.
     assert cls.is_view or cls.lower is not Op.lower or expands(cls) or issubclass(cls, Selection), "no lowering"

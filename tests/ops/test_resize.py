@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from tests.ops.test_reference_evaluator import evaluate
+from onnx.reference import ReferenceEvaluator
 
 import trainweb
 from trainweb.ir.shapes import TensorType
@@ -49,7 +49,8 @@ def run(m: onnx.ModelProto) -> np.ndarray:
 
 def compare(m: onnx.ModelProto) -> None:
     actual = run(m)
-    (expected,) = evaluate(m, {"x": X})
+    with np.errstate(all="ignore"):
+        (expected,) = (np.asarray(y) for y in ReferenceEvaluator(m).run(None, {"x": X}))
     assert actual.shape == expected.shape
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=2e-6)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from tests.ops.op_runner import computed
 
 from trainweb.model.graph import Graph, Node, Value
 from trainweb.ops.frame.op import bind
@@ -76,10 +77,9 @@ class RandomGraph:
         outs = [f"t{number}_{k}" for k in range(n_outputs)]
         node = Node(op, inputs, outs, attrs, domain, f"n{number}")
         self.graph.nodes.append(node)
-        bound = bind(node, self.graph.opsets)
-        result = bound.reference(*(self.values[n] for n in inputs))  # type: ignore[attr-defined]
-        for name, value in zip(outs, result if isinstance(result, (tuple, list)) else (result,), strict=True):
-            self.values[name] = np.asarray(value)
+        results = computed(bind(node, self.graph.opsets), [self.values[n] for n in inputs])
+        for name, value in zip(outs, results, strict=True):
+            self.values[name] = value
             if self.values[name].dtype.kind == "f":
                 self.floats.append(name)
         return outs

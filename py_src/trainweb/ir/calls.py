@@ -13,12 +13,10 @@ from trainweb.ir.instructions import In, InOut, Ints, KernelCall, OptionalIn, Op
 
 
 def chunks(n: int) -> int:
-    """`chunks` of kernels.def."""
     return (n + 16384 - 1) // 16384
 
 
 def bands(n: int) -> int:
-    """`bands` of kernels.def."""
     return (n + 64 - 1) // 64
 
 
@@ -28,7 +26,6 @@ def ctc_states(labels: int) -> int:
 
 
 def key_blocks(n: int) -> int:
-    """`key_blocks` of kernels.def."""
     return (n + 64 - 1) // 64
 
 
@@ -38,7 +35,6 @@ def mask_spans(batch: Ints, m: int, n: int, mask_strides: Ints) -> int:
 
 
 def cell_gates(cell: int) -> int:
-    """`cell_gates` of kernels.def."""
     return 1 + 3 * (cell == 2) + 2 * (cell >= 3)
 
 
@@ -50,17 +46,14 @@ def cell_kept(cell: int) -> int:
 
 
 def panels(hidden: int) -> int:
-    """`panels` of kernels.def."""
     return (hidden + 7) // 8 * 8
 
 
 def conv_weights(c: int, m: int, groups: int, kernel: Ints) -> int:
-    """`conv_weights` of kernels.def."""
     return m * (c // groups) * prod(kernel)
 
 
 def grouped(c: int, m: int, groups: int) -> bool:
-    """`grouped` of kernels.def."""
     return c >= 1 and m >= 1 and (groups >= 1) and (c // groups * groups == c) and (m // groups * groups == m)
 
 
@@ -70,7 +63,6 @@ def few_positions(n: int, m: int, weights: int, out: Ints) -> bool:
 
 
 def windows(size: Ints, kernel: Ints, out: Ints, stride: Ints, dilation: Ints, pad: Ints) -> bool:
-    """`windows` of kernels.def."""
     return prod(size) >= 1 and prod(out) >= 1 and (prod(kernel) >= 1) and (prod(stride) >= 1) and (prod(dilation) >= 1) and (reach_up(out, stride) + reach_up(kernel, dilation) + pad[0] + pad[1] + pad[2] <= 1073741824)
 
 
@@ -88,7 +80,6 @@ def winograd_channels(c: int, m: int, stride: int) -> bool:
 
 
 def winograd_window(n: int, c: int, m: int, size: Ints, out: Ints, stride: int, pad: Ints) -> bool:
-    """`winograd_window` of kernels.def."""
     return stride >= 1 and stride <= 2 and (n >= 1) and (c >= 1) and (m >= 1) and winograd_channels(c, m, stride) and (prod(size) >= 1) and (prod(out) >= 1) and (max(max(out[0], out[1]), max(size[0], size[1])) * stride + pad[0] + pad[1] <= 1073741824)
 
 
@@ -98,13 +89,10 @@ def winograd_tiled(n: int, stride: int, flipped: int) -> int:
 
 
 def positions(n: int, out: Ints) -> int:
-    """`positions` of kernels.def."""
     return n * prod(out)
 
 
 class Copy(KernelCall, kernel="copy", words=3, parts=("dst",)):
-    """A call of `copy`."""
-
     src: In
     dst: Out
     n: int
@@ -127,8 +115,6 @@ class StridedCopy(KernelCall, kernel="strided_copy", words=29, parts=("dst",)):
 
 
 class ConvertHalf(KernelCall, kernel="convert_half", words=4):
-    """A call of `convert_half`."""
-
     x: In
     y: Out
     n: int
@@ -136,8 +122,6 @@ class ConvertHalf(KernelCall, kernel="convert_half", words=4):
 
 
 class Reduce(KernelCall, kernel="reduce_f32", words=6):
-    """A call of `reduce_f32`."""
-
     x: In
     y: Out
     outer: int
@@ -183,8 +167,6 @@ class ArgReduceI64(KernelCall, kernel="arg_reduce_i64", words=7):
 
 
 class Cumsum(KernelCall, kernel="cumsum_f32", words=7):
-    """A call of `cumsum_f32`."""
-
     x: In
     y: Out
     outer: int
@@ -234,8 +216,6 @@ class Softmax(KernelCall, kernel="softmax_f32", words=6):
 
 
 class SoftmaxGrad(KernelCall, kernel="softmax_grad_f32", words=7):
-    """A call of `softmax_grad_f32`."""
-
     dy: In
     y: In
     dx: Out
@@ -492,8 +472,6 @@ class LayerNorm(KernelCall, kernel="layer_norm_f32", words=10):
 
 
 class LayerNormGrad(KernelCall, kernel="layer_norm_grad_f32", words=12):
-    """A call of `layer_norm_grad_f32`."""
-
     dy: In
     x: In
     scale: OptionalIn = None
@@ -527,8 +505,6 @@ class BatchNormTrain(KernelCall, kernel="batch_norm_train_f32", words=13, update
 
 
 class BatchNorm(KernelCall, kernel="batch_norm_f32", words=10):
-    """A call of `batch_norm_f32`."""
-
     x: In
     scale: In
     bias: In
@@ -573,8 +549,6 @@ class GroupNorm(KernelCall, kernel="group_norm_f32", words=9):
 
 
 class GroupNormGrad(KernelCall, kernel="group_norm_grad_f32", words=12):
-    """A call of `group_norm_grad_f32`."""
-
     dy: In
     x: In
     scale: In
@@ -880,8 +854,6 @@ class LoopBegin(KernelCall, kernel="loop_begin", words=3):
 
 
 class LoopEnd(KernelCall, kernel="loop_end", words=3):
-    """A call of `loop_end`."""
-
     counter: Out
     begin: int
     instruction: int
@@ -1246,8 +1218,6 @@ class ConvWeightGradient(KernelCall, kernel="conv_weight_gradient_f32", words=28
 
 
 class WinogradWeights(KernelCall, kernel="winograd_weights_f32", words=6):
-    """A call of `winograd_weights_f32`."""
-
     w: In
     u: Out
     m: int
@@ -1347,8 +1317,6 @@ class ColumnsConv(KernelCall, kernel="columns_conv_f32", words=30, result="y"):
 
 
 class ColumnsDataGradient(KernelCall, kernel="columns_data_gradient_f32", words=30, result="dx"):
-    """A call of `columns_data_gradient_f32`."""
-
     dy: In
     w: In
     bias: OptionalIn = None
@@ -1378,8 +1346,6 @@ class ColumnsDataGradient(KernelCall, kernel="columns_data_gradient_f32", words=
 
 
 class ColumnsWeightGradient(KernelCall, kernel="columns_weight_gradient_f32", words=29):
-    """A call of `columns_weight_gradient_f32`."""
-
     x: In
     dy: In
     dw: Sum
@@ -1455,8 +1421,6 @@ class AveragePool(KernelCall, kernel="average_pool_f32", words=25):
 
 
 class AveragePoolGradient(KernelCall, kernel="average_pool_gradient_f32", words=25):
-    """A call of `average_pool_gradient_f32`."""
-
     dy: In
     dx: Out
     planes: int
@@ -1502,8 +1466,6 @@ class CountTop(KernelCall, kernel="count_top_f32", words=10):
 
 
 class ErrorSums(KernelCall, kernel="error_sums_f32", words=5):
-    """A call of `error_sums_f32`."""
-
     predicted: In
     target: In
     sums: Out

@@ -31,7 +31,8 @@ CUBIC = 0.044715
 """Factor of x^3 in the tanh approximation of Gelu (Hendrycks and Gimpel 2016)."""
 
 
-def _sigmoid(x: Any) -> Any:
+def sigmoid64(x: Any) -> Any:
+    """Sigmoid in float64."""
     return 1 / (1 + np.exp(-x))
 
 
@@ -57,9 +58,6 @@ class Relu(Unary):
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy.op("ReluGrad", y, domain=MS)
-
-    def reference(self, x: Any) -> Any:
-        return np.maximum(x, 0)
 
 
 @register
@@ -100,9 +98,6 @@ class LeakyRelu(Unary):
             return (x > 0.0).where(dy, dy * self.alpha)
         return dy.op("LeakyReluGrad", y, domain=MS, alpha=self.alpha)
 
-    def reference(self, x: Any) -> Any:
-        return np.where(x < 0, self.alpha * x, x)
-
 
 @register
 class LeakyReluGrad(GradientOp):
@@ -123,15 +118,10 @@ class Sigmoid(Unary):
     """1 / (1 + exp(-x)). https://onnx.ai/onnx/operators/onnx__Sigmoid.html"""
 
     versions = (6, 13)
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return e.sigmoid(x)
+    instruction = "sigmoid"
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy.op("SigmoidGrad", y, domain=MS)
-
-    def reference(self, x: Any) -> Any:
-        return _sigmoid(x)
 
 
 @register
@@ -150,15 +140,10 @@ class Tanh(Unary):
     """Hyperbolic tangent. https://onnx.ai/onnx/operators/onnx__Tanh.html"""
 
     versions = (6, 13)
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return e.tanh(x)
+    instruction = "tanh"
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy.op("TanhGrad", y, domain=MS)
-
-    def reference(self, x: Any) -> Any:
-        return np.tanh(x)
 
 
 @register
@@ -377,7 +362,7 @@ class QuickGelu(Unary):
         return dy.op("QuickGeluGrad", x, domain=MS, alpha=self.alpha)
 
     def reference(self, x: Any) -> Any:
-        return x * _sigmoid(self.alpha * x)
+        return x * sigmoid64(self.alpha * x)
 
 
 @register
@@ -392,7 +377,7 @@ class QuickGeluGrad(GradientOp):
         return e.mul(dy, e.add(s, e.mul(scaled, e.mul(s, e.sub(e.like(x, 1), s)))))
 
     def reference(self, dy: Any, x: Any) -> Any:
-        s = _sigmoid(self.alpha * x)
+        s = sigmoid64(self.alpha * x)
         return dy * (s + self.alpha * x * s * (1 - s))
 
 
@@ -423,9 +408,6 @@ class Elu(Unary):
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return (x > 0.0).where(dy, dy * (y + self.alpha))
 
-    def reference(self, x: Any) -> Any:
-        return np.where(x > 0, x, self.alpha * np.expm1(np.minimum(x, 0)))
-
 
 @register
 class Selu(Unary):
@@ -441,9 +423,6 @@ class Selu(Unary):
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return (x > 0.0).where(dy * self.gamma, dy * (y + self.alpha * self.gamma))
-
-    def reference(self, x: Any) -> Any:
-        return self.gamma * np.where(x > 0, x, self.alpha * np.expm1(np.minimum(x, 0)))
 
 
 @register
@@ -467,9 +446,6 @@ class Celu(Unary):
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return (x > 0.0).where(dy, dy * (y * (1 / self.alpha) + 1.0))
 
-    def reference(self, x: Any) -> Any:
-        return np.where(x > 0, x, self.alpha * np.expm1(np.minimum(x / self.alpha, 0)))
-
 
 @register
 class Softplus(Unary):
@@ -482,9 +458,6 @@ class Softplus(Unary):
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy * x.op("Sigmoid")
-
-    def reference(self, x: Any) -> Any:
-        return np.logaddexp(x, 0)
 
 
 @register
@@ -500,9 +473,6 @@ class Softsign(Unary):
         scale = x.op("Abs") + 1.0
         return dy / (scale * scale)
 
-    def reference(self, x: Any) -> Any:
-        return x / (1 + np.abs(x))
-
 
 @register
 class Mish(Unary):
@@ -517,9 +487,6 @@ class Mish(Unary):
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         t = x.op("Softplus").op("Tanh")
         return dy * (t + x * x.op("Sigmoid") * (1 - t * t))
-
-    def reference(self, x: Any) -> Any:
-        return x * np.tanh(np.logaddexp(x, 0))
 
 
 @register
@@ -538,9 +505,6 @@ class HardSigmoid(Unary):
         inside = (y > 0.0).and_(y < 1.0)
         return inside.where(dy * self.alpha, 0.0)
 
-    def reference(self, x: Any) -> Any:
-        return np.clip(self.alpha * x + self.beta, 0, 1)
-
 
 @register
 class HardSwish(Unary):
@@ -556,9 +520,6 @@ class HardSwish(Unary):
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         inside = (x < 3.0).where(dy * (x * (1 / 3) + 0.5), dy)
         return (x > -3.0).where(inside, 0.0)
-
-    def reference(self, x: Any) -> Any:
-        return x * np.clip(x / 6 + 0.5, 0, 1)
 
 
 @register
@@ -577,9 +538,6 @@ class ThresholdedRelu(Unary):
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return (x > float(self.alpha)).where(dy, 0.0)
-
-    def reference(self, x: Any) -> Any:
-        return np.where(x > self.alpha, x, 0)
 
 
 @register
@@ -600,9 +558,6 @@ class Shrink(Unary):
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return (x > float(self.lambd)).or_(x < -float(self.lambd)).where(dy, 0.0)
-
-    def reference(self, x: Any) -> Any:
-        return np.where(x < -self.lambd, x + self.bias, np.where(x > self.lambd, x - self.bias, 0))
 
 
 @register
@@ -640,6 +595,3 @@ class PRelu(Pointwise):
             lambda: positive.where(dy, dy * slope),
             lambda: (x < 0.0).where(dy * x, 0.0),
         )
-
-    def reference(self, x: Any, slope: Any) -> Any:
-        return np.where(x < 0, x * slope, x)

@@ -41,33 +41,21 @@ class Bitwise(Binary):
 class BitwiseAnd(Bitwise):
     """Bits that both have. https://onnx.ai/onnx/operators/onnx__BitwiseAnd.html"""
 
-    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
-        return e.and_(a, b)
-
-    def reference(self, a: Any, b: Any) -> Any:
-        return np.bitwise_and(a, b)
+    instruction = "and_"
 
 
 @register
 class BitwiseOr(Bitwise):
     """Bits that one of them has. https://onnx.ai/onnx/operators/onnx__BitwiseOr.html"""
 
-    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
-        return e.or_(a, b)
-
-    def reference(self, a: Any, b: Any) -> Any:
-        return np.bitwise_or(a, b)
+    instruction = "or_"
 
 
 @register
 class BitwiseXor(Bitwise):
     """Bits that exactly one of them has. https://onnx.ai/onnx/operators/onnx__BitwiseXor.html"""
 
-    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
-        return e.xor(a, b)
-
-    def reference(self, a: Any, b: Any) -> Any:
-        return np.bitwise_xor(a, b)
+    instruction = "xor"
 
 
 @register
@@ -82,9 +70,6 @@ class BitwiseNot(Pointwise):
     def compute(self, e: Emitter, a: Expr) -> Expr:
         ones = 2 ** (8 * ITEM_SIZE[a.dtype]) - 1 if a.dtype.startswith("u") else -1
         return e.xor(a, e.like(a, ones))
-
-    def reference(self, a: Any) -> Any:
-        return np.bitwise_not(a)
 
 
 @register
@@ -128,20 +113,6 @@ class BitShift(Binary):
             outside = e.or_(outside, e.compare("lt", b, e.like(b, 0)))
         moved = e.shift(a, e.select(outside, last, b), left=left)
         return moved if is_signed and not left else e.select(outside, e.like(a, 0), moved)
-
-    def reference(self, a: Any, b: Any) -> Any:
-        bits: int = 8 * a.dtype.itemsize
-        left = self.direction == "LEFT"
-
-        def moved(x: int, n: int) -> int:
-            n = n if 0 <= n < bits else bits
-            word: int = x << n if left else x >> n
-            mask: int = 2**bits - 1
-            return word & mask
-
-        pairs = np.broadcast(a, b)
-        words = np.array([moved(int(x), int(n)) for x, n in pairs], f"uint{bits}")
-        return words.reshape(pairs.shape).view(a.dtype)
 
 
 @register

@@ -13,7 +13,6 @@ from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import DTYPE_CODES
 from trainweb.model.graph import Node
 from trainweb.ops.attention.onnx import part, places, reshape, unsqueeze
-from trainweb.ops.conv import patches
 from trainweb.ops.elementwise import NUMBERS
 from trainweb.ops.frame.arguments import checked, integers, is_fed, scalar
 from trainweb.ops.frame.composite import Composite
@@ -44,9 +43,6 @@ class GlobalLpPool(Composite):
     def expand(self, g: Emission, x: Var) -> Sequence[Var | None]:
         total = g.reduce_sum((x.op("Abs") ** float(self.p)).name, range(2, g.rank(x.name)), keepdims=True)
         return [Var(g, total, x.dtype) ** (1 / self.p)]
-
-    def reference(self, x: Any) -> Any:
-        return (np.abs(x) ** self.p).sum(tuple(range(2, x.ndim)), keepdims=True) ** (1 / self.p)
 
 
 @register
@@ -87,14 +83,6 @@ class Hardmax(Composite):
         y = where.equal(unsqueeze(at, *range(1, rank - axis)) if axis < rank - 1 else at).cast(x.dtype)
         return [Var(g, g.reshape_like(y.name, given.name), x.dtype) if self.opset < 13 else y]
 
-    def reference(self, x: Any) -> Any:
-        axis = self._axis(x.ndim)
-        rows = x if self.opset >= 13 else x.reshape(int(np.prod(x.shape[:axis])), -1)
-        along = axis if self.opset >= 13 else 1
-        y = np.zeros_like(rows)
-        np.put_along_axis(y, np.expand_dims(rows.argmax(along), along), 1, along)
-        return y.reshape(x.shape)
-
 
 @register
 class ReverseSequence(Composite):
@@ -129,13 +117,6 @@ class ReverseSequence(Composite):
         source = unsqueeze(source, *range(2, rank)) if rank > 2 else source
         full = source.op("Expand", Var(g, g.shape_of(x.name), "int64"))
         return [x.op("GatherElements", full, axis=self.time_axis)]
-
-    def reference(self, x: Any, lengths: Any) -> Any:
-        y = x.copy()
-        rows, out = (np.moveaxis(t, (self.batch_axis, self.time_axis), (0, 1)) for t in (x, y))
-        for k, n in enumerate(lengths):
-            out[k, :n] = rows[k, :n][::-1]
-        return y
 
 
 @register
@@ -208,10 +189,6 @@ class LpPool(Composite):
         mean = (x.op("Abs") ** float(self.p)).op("AveragePool", **self._window(g.shape(x.name)))
         return [(mean * float(prod(self.kernel_shape))) ** (1 / self.p)]
 
-    def reference(self, x: Any) -> Any:
-        w = self._mean().window_of(x.shape)
-        return patches(np.abs(x) ** self.p, w).sum(tuple(range(-len(w.size), 0))) ** (1 / self.p)
-
 
 @register
 class CumProd(Composite):
@@ -261,15 +238,6 @@ class CumProd(Composite):
             y, by = y * moved(y, by), 2 * by
         return [y]
 
-    def reference(self, x: Any, axis: Any) -> Any:
-        rows = np.moveaxis(x, int(axis.item()), 0)
-        rows = rows[::-1] if self.reverse else rows
-        y, total = np.empty_like(rows), np.ones_like(rows[0])
-        for k, row in enumerate(rows):
-            y[k] = total if self.exclusive else total * row
-            total = total * row
-        return np.moveaxis(y[::-1] if self.reverse else y, 0, int(axis.item()))
-
 
 class _Window(Composite):
     """A window of cosines; the size must be known."""
@@ -292,11 +260,6 @@ class _Window(Composite):
         turn = 2 * pi / max(n if self.periodic else n - 1, 1)
         values = [sum(w * cos(turn * i * k) for i, w in enumerate(self.weights)) for k in range(n)]
         return [Var(g, g.constant("float32", (n,), values), "float32")]
-
-    def reference(self, size: Any) -> Any:
-        n = int(size.item())
-        angles = np.linspace(0, 2 * np.pi, n + 1)[:n] if self.periodic else np.linspace(0, 2 * np.pi, n)
-        return sum(w * np.cos(i * angles) for i, w in enumerate(self.weights))
 
 
 @register
@@ -363,18 +326,6 @@ class CenterCropPad(Composite):
             pads = Var(g, g.constant("int64", (2 * len(before),), before + after), "int64")
             x = x.op("Pad", pads)
         return [x]
-
-    def reference(self, x: Any, shape: Any) -> Any:
-        axes = range(x.ndim) if self.axes is None else [a % x.ndim for a in self.axes]
-        for axis, wanted in zip(axes, shape, strict=True):
-            excess = int(x.shape[axis] - wanted)
-            if excess > 0:
-                x = x.take(range(excess // 2, excess // 2 + int(wanted)), axis)
-            elif excess < 0:
-                widths = [(0, 0)] * x.ndim
-                widths[axis] = (-excess // 2, -excess - -excess // 2)
-                x = np.pad(x, widths)
-        return x
 
 
 @register

@@ -43,10 +43,6 @@ class RMSNormalization(Composite):
         square = Var(g, g.reduce_mean((x * x).name, range(axis, rank), keepdims=True), x.dtype)
         return [x / (square + self.epsilon).op("Sqrt") * scale]
 
-    def reference(self, x: Any, scale: Any) -> Any:
-        axes = tuple(range(self.axis % x.ndim, x.ndim))
-        return x / np.sqrt((x * x).mean(axes, keepdims=True) + self.epsilon) * scale
-
     samples = (
         Sample([(3, 8), (8,)], opset=23),
         Sample([(2, 3, 4), (3, 4)], {"axis": 1, "epsilon": 0.1}, opset=23),
@@ -152,10 +148,6 @@ class LpNormalization(Composite):
         norm = zero.where(norm.lift(1.0), norm)
         return [x / (norm if self.p == 1 else norm.op("Sqrt"))]
 
-    def reference(self, x: Any) -> Any:
-        norm = (np.abs(x) ** self.p).sum(self.axis, keepdims=True) ** (1 / self.p)
-        return np.where(norm == 0, 0, x / np.where(norm == 0, 1, norm))
-
     samples = (Sample([(3, 4)]), Sample([(2, 3, 4)], {"axis": 1, "p": 1}, away_from=(0.0,)), Sample([(3, 4)], opset=22))
     bad = (Bad([(3, 4)], {"p": 3}), Bad([(3, 4)], {"axis": 2}))
 
@@ -215,14 +207,6 @@ class LRN(Composite):
         )
         mean = Var(g, g.reshape_like(pooled, x.name), x.dtype)
         return [x / (mean * self.alpha + self.bias) ** self.beta]
-
-    def reference(self, x: Any) -> Any:
-        channels = x.shape[1]
-        total = np.zeros_like(x)
-        for c in range(channels):
-            near = slice(max(0, c - (self.size - 1) // 2), min(channels, c + self.size // 2 + 1))
-            total[:, c] = (x[:, near] ** 2).sum(1)
-        return x / (self.bias + self.alpha / self.size * total) ** self.beta
 
     samples = (
         Sample([(2, 5, 3, 4)], {"size": 3, "alpha": 0.5}),

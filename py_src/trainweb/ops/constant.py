@@ -12,7 +12,6 @@ from trainweb.model.checks import ONNX_DTYPES
 from trainweb.model.graph import STRUCT_FORMAT, Tensor
 from trainweb.ops.frame.arguments import checked, integers, is_known_later, scalar, unknown
 from trainweb.ops.frame.evaluate import INT_BITS
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i64
 from trainweb.ops.frame.op import Bad, Float, Floats, Int, Ints, Names, Op, Sample, Str, Strs, TensorAttr, register
 from trainweb.ops.frame.pointwise import MAX_EVALUATED
@@ -78,10 +77,6 @@ class Constant(Op):
     def lower(self, b: Builder, outs: list[Buf], *ins: Buf | None) -> None:
         b.copy(outs[0], b.constant_tensor(self.tensor()))
 
-    def reference(self) -> Any:
-        tensor = self.tensor()
-        return np.array(tensor.values(), tensor.dtype).reshape(tensor.shape)
-
 
 @register
 class ConstantOfShape(Op):
@@ -126,10 +121,6 @@ class ConstantOfShape(Op):
 
     def lower(self, b: Builder, outs: list[Buf], *ins: Buf | None) -> None:
         b.fill(outs[0], self._fill()[1])
-
-    def reference(self, shape: Any) -> Any:
-        dtype, value = self._fill()
-        return np.full([int(d) for d in shape], value, dtype)
 
 
 @register
@@ -190,9 +181,6 @@ class Range(Op):
     def lower(self, b: Builder, outs: list[Buf], *ins: Buf | None) -> None:
         b.copy(outs[0], b.constant(outs[0].dtype, outs[0].shape, self.evaluate(*ins)))
 
-    def reference(self, start: Any, limit: Any, delta: Any) -> Any:
-        return np.arange(start.item(), limit.item(), delta.item()).astype(start.dtype)
-
 
 @register
 class EyeLike(Op):
@@ -225,8 +213,3 @@ class EyeLike(Op):
         row = b.constant("int64", (n, 1), range(self.k, n + self.k))
         column = b.constant("int64", (m,), range(m))
         b.elementwise([out], [column, row], lambda e, c, r: e.cast(e.compare("eq", c, r), out.dtype))
-
-    def reference(self, x: Any) -> Any:
-        return np.eye(x.shape[0], x.shape[1], k=self.k).astype(
-            x.dtype if self.dtype is None else ONNX_DTYPES[self.dtype]
-        )

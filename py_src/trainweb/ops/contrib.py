@@ -12,13 +12,14 @@ from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, Node
+from trainweb.ops.activation import sigmoid64
 from trainweb.ops.attention.onnx import places, unsqueeze
 from trainweb.ops.conv import Conv, convolution_of
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import i32
-from trainweb.ops.frame.op import Bad, Float, Floats, Int, Sample, Str, find, register
+from trainweb.ops.frame.op import Bad, Float, Floats, Int, Sample, Str, register
 from trainweb.ops.frame.symbolic import Var
 from trainweb.ops.matmul import Gemm
 
@@ -39,6 +40,21 @@ GEMM_ACTIVATIONS = (
 """Activations of FusedGemm, whose attributes it has with "activation_" before their names."""
 CLIP_INPUTS_SINCE = 11
 """The opset from which on Clip has its limits as inputs."""
+
+
+def activated(y: Any, activation: str, first: float = 0.0, second: float = 0.0) -> Any:
+    """An activation in numpy, with its parameters."""
+    functions = {
+        "": lambda: y,
+        "Relu": lambda: np.maximum(y, 0),
+        "Sigmoid": lambda: sigmoid64(y),
+        "Softplus": lambda: np.logaddexp(y, 0),
+        "Tanh": lambda: np.tanh(y),
+        "LeakyRelu": lambda: np.where(y < 0, first * y, y),
+        "HardSigmoid": lambda: np.clip(first * y + second, 0, 1),
+        "Clip": lambda: np.clip(y, first, second),
+    }
+    return functions[activation]()
 
 
 @register
@@ -91,17 +107,7 @@ class FusedConv(Composite):
 
     def reference(self, x: Any, w: Any, b: Any = None, z: Any = None) -> Any:
         y = convolution_of(self).reference(x, w, b) + (0 if z is None else z)
-        p = (*(self.activation_params or ()), 0.0, 0.0)
-        functions = {
-            "": lambda: y,
-            "Relu": lambda: np.maximum(y, 0),
-            "Sigmoid": lambda: 1 / (1 + np.exp(-y)),
-            "Tanh": lambda: np.tanh(y),
-            "LeakyRelu": lambda: np.where(y < 0, p[0] * y, y),
-            "HardSigmoid": lambda: np.clip(p[0] * y + p[1], 0, 1),
-            "Clip": lambda: np.clip(y, p[0], p[1]),
-        }
-        return functions[self.activation]()
+        return activated(y, self.activation, *(self.activation_params or ()))
 
 
 @register
@@ -150,12 +156,10 @@ class FusedGemm(Composite):
         return [y.op(self.activation, **self._parameters()) if self.activation else y]
 
     def reference(self, a: Any, b: Any, c: Any = None) -> Any:
-        y = self._product().reference(a, b, c)
-        if not self.activation:
-            return y
-        activation = find("", self.activation)
-        assert activation is not None
-        return activation(Node(self.activation, ["y"], ["z"], self._parameters()), activation.versions[-1]).reference(y)
+        product = self._product()
+        left, right = a.T if product.transA else a, b.T if product.transB else b
+        y = product.alpha * left @ right + (0 if c is None else product.beta * c)
+        return activated(y, self.activation, *self._parameters().values())
 
 
 @register

@@ -111,13 +111,13 @@ def window(
     return Window(size, tuple(kernel), tuple(out), stride, dilation, tuple(begin), tuple(end))
 
 
-def patches(x: Any, w: Window, fill: float = 0.0) -> Any:
+def patches(x: Any, w: Window) -> Any:
     """Reference: (N, C, *out, *kernel) of a padded input."""
     pad = [(0, 0), (0, 0)]
     for k in range(len(w.size)):
         span = (w.out[k] - 1) * w.stride[k] + (w.kernel[k] - 1) * w.dilation[k] + 1
         pad.append((w.pad[k], max(0, span - w.size[k] - w.pad[k])))
-    padded: Any = np.pad(x, pad, constant_values=fill)
+    padded: Any = np.pad(x, pad)
     y: Any = np.empty((*x.shape[:2], *w.out, *w.kernel), dtype=x.dtype)
     for index in product(*(range(k) for k in w.kernel)):
         part = tuple(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from trainweb.ir.dims import at_most, equal_shapes, maximum, static
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS
-from trainweb.ops.conv import AUTO_PADS, Window, _Convolution, counts, unpatch
-from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.conv import AUTO_PADS, Window, _Convolution, counts
 from trainweb.ops.frame.op import Bad, Ints, Names, Sample, register
 from trainweb.ops.padding import WindowSizes
 
@@ -131,14 +129,6 @@ class ConvTranspose(_Convolution):
         if spare and any(n >= s for n, s in zip(spare, strides, strict=True)):
             raise self.unsupported(f"the gradient with {spare} elements behind the last window and strides {strides}")
         return attrs
-
-    def reference(self, x: Any, w: Any, b: Any = None) -> Any:
-        win = self.transposed(x.shape, w.shape)
-        g, n, taps = self.group, len(x), prod(win.kernel)
-        weights = w.reshape(g, w.shape[0] // g, w.shape[1], taps)
-        columns = np.einsum("gmck,ngmp->ngcpk", weights, x.reshape(n, g, w.shape[0] // g, -1))
-        y = unpatch(columns.reshape(n, self.channels(w.shape), *win.out, *win.kernel), win)
-        return y if b is None else y + b.reshape(1, -1, *[1] * (x.ndim - 2))
 
     samples = (
         Sample([(1, 3, 4, 4), (3, 2, 3, 3), (2,)], {"strides": [2, 2]}),

@@ -11,7 +11,7 @@ from trainweb.ir.calls import ctc_states
 from trainweb.ir.dims import equal, equal_shapes
 from trainweb.ir.layout import CTC_LABELS
 from trainweb.ir.shapes import TensorType
-from trainweb.model.graph import ITEM_SIZE, Node
+from trainweb.model.graph import ITEM_SIZE
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import f32, i32, i64
 from trainweb.ops.frame.op import Bad, Int, Names, Op, Sample, register
@@ -198,25 +198,3 @@ class CTCLossGrad(_Ctc):
     def lower(self, b: Builder, outs: list[Buf], dloss: Buf, *ins: Buf) -> None:
         *given, alpha = ins
         b.emit(calls.CtcLossGrad(dloss=dloss, alpha=alpha, dx=outs[0], **self.words(b, *given)))
-
-    def reference(
-        self, dloss: Any, log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, alpha: Any
-    ) -> Any:
-        """By sums from the end, as `CTCLoss.reference` has those from the start."""
-        dx = np.zeros_like(log_probs)
-        forward = CTCLoss(Node("CTCLoss", ["", "", "", ""], ["", ""], {"blank": self.blank}, self.domain), self.opset)
-        for k in range(log_probs.shape[1]):
-            states, steps = forward.states(targets[k][: target_lengths[k]]), int(input_lengths[k])
-            after = np.full(len(states), -inf)
-            after[-2:] = 0
-            total = log_sum(*alpha[k, steps - 1, : len(states)][-2:])
-            for t in reversed(range(steps)):
-                for s, label in enumerate(states):
-                    dx[t, k, label] -= dloss[k] * np.exp(alpha[k, t, s] + after[s] - total)
-                ahead = after + [log_probs[t, k, label] for label in states]
-                reached: list[list[float]] = [[-inf] for _ in states]
-                for s in range(len(states)):
-                    for q in forward.sources(states, s, first=False):
-                        reached[q].append(ahead[s])
-                after = np.array([log_sum(*r) for r in reached])
-        return dx

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import UndecidedError, equal
@@ -11,7 +10,6 @@ from trainweb.ir.shapes import TensorType
 from trainweb.ops.attention.onnx import integers, part, reshape, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import f32
 from trainweb.ops.frame.op import Bad, Sample, register
 from trainweb.ops.frame.symbolic import Var
@@ -93,6 +91,3 @@ class Det(Composite):
         """All indices below n but one: (batch, n - 1)."""
         each = reshape(integers(index.g, range(n - 1)), 1, -1)
         return each + (each < index).not_().cast("int64")
-
-    def reference(self, x: Any) -> Any:
-        return np.linalg.det(x)

@@ -63,16 +63,11 @@ class Add(Binary):
     differentiable = (0, 1)
     samples = (*_SHAPES, Sample([i64([1, 2, 3]), i64([[10], [20]])]), Sample([i32([7, -3]), i32(2)]))
     bad = (*_MISFITS, Bad([(3,), i64([1, 2, 3])]), Bad([bools([True]), bools([True])], error=UnsupportedError))
-
-    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
-        return e.add(a, b)
+    instruction = "add"
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         dy, *_ = Var.of(g, douts[0])
         return reduced(g, ins, outs[0], lambda: dy, lambda: dy)
-
-    def reference(self, a: Any, b: Any) -> Any:
-        return a + b
 
 
 @register
@@ -81,16 +76,11 @@ class Sub(Binary):
 
     versions = (7, 13, 14)
     differentiable = (0, 1)
-
-    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
-        return e.sub(a, b)
+    instruction = "sub"
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         dy, *_ = Var.of(g, douts[0])
         return reduced(g, ins, outs[0], lambda: dy, lambda: -dy)
-
-    def reference(self, a: Any, b: Any) -> Any:
-        return a - b
 
 
 @register
@@ -99,16 +89,11 @@ class Mul(Binary):
 
     versions = (7, 13, 14)
     differentiable = (0, 1)
-
-    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
-        return e.mul(a, b)
+    instruction = "mul"
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         a, b, dy = Var.of(g, *ins, douts[0])
         return reduced(g, ins, outs[0], lambda: dy * b, lambda: dy * a)
-
-    def reference(self, a: Any, b: Any) -> Any:
-        return a * b
 
 
 @register
@@ -122,9 +107,7 @@ class Div(Binary):
         Sample([i64([7, -7, 8]), i64([2, 2, -3])]),
         Sample([i32([7, -7, 9]), i32(2)]),
     )
-
-    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
-        return e.div(a, b)
+    instruction = "div"
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         a, b, dy = Var.of(g, *ins, douts[0])
@@ -132,9 +115,6 @@ class Div(Binary):
             return reduced(g, ins, outs[0], lambda: dy / b)
         da, db = g.op("DivGrad", [dy.name, a.name, b.name], domain=MS, n_outputs=2)
         return [da if g.wants(ins[0]) else None, db]
-
-    def reference(self, a: Any, b: Any) -> Any:
-        return np.trunc(a / b).astype(a.dtype) if a.dtype.kind == "i" else a / b
 
 
 @register
@@ -237,9 +217,6 @@ class Pow(Pointwise):
 
         return reduced(g, ins, outs[0], base, power)
 
-    def reference(self, a: Any, b: Any) -> Any:
-        return np.power(a, b).astype(a.dtype)
-
 
 @register
 class Mod(Binary):
@@ -290,9 +267,6 @@ class Mod(Binary):
         a, b, y, dy = Var.of(g, *ins, outs[0], douts[0])
         return reduced(g, ins, outs[0], lambda: dy, lambda: dy * ((y - a) / b))
 
-    def reference(self, a: Any, b: Any) -> Any:
-        return np.fmod(a, b) if self.fmod else np.mod(a, b)
-
 
 @register
 class Neg(Unary):
@@ -301,15 +275,10 @@ class Neg(Unary):
     versions = (6, 13)
     dtypes = (*FLOATS, "int8", "int16", "int32", "int64")
     samples = (*Unary.samples, Sample([i64([3, -4])]), Sample([i32([3, -4])]))
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return e.neg(x)
+    instruction = "neg"
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return -dy
-
-    def reference(self, x: Any) -> Any:
-        return -x
 
 
 @register
@@ -325,9 +294,6 @@ class Abs(Unary):
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy * x.op("Sign")
-
-    def reference(self, x: Any) -> Any:
-        return np.abs(x)
 
 
 class Step(Unary):
@@ -352,9 +318,6 @@ class Sign(Step):
         rest = x if x.dtype.startswith("u") else e.select(e.compare("lt", x, zero), e.like(x, -1), x)
         return e.select(e.compare("gt", x, zero), e.like(x, 1), rest)
 
-    def reference(self, x: Any) -> Any:
-        return np.sign(x)
-
 
 @register
 class Floor(Step):
@@ -362,12 +325,7 @@ class Floor(Step):
 
     versions = (6, 13)
     dtypes = FLOATS
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return e.floor(x)
-
-    def reference(self, x: Any) -> Any:
-        return np.floor(x)
+    instruction = "floor"
 
 
 @register
@@ -376,12 +334,7 @@ class Ceil(Step):
 
     versions = (6, 13)
     dtypes = FLOATS
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return e.ceil(x)
-
-    def reference(self, x: Any) -> Any:
-        return np.ceil(x)
+    instruction = "ceil"
 
 
 @register
@@ -391,12 +344,7 @@ class Round(Step):
     versions = (11, 22)
     dtypes = FLOATS
     samples = (Sample([f32([0.5, 1.5, -2.5, 0.9, -0.2])]),)
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return e.round(x)
-
-    def reference(self, x: Any) -> Any:
-        return np.rint(x)
+    instruction = "round"
 
 
 @register
@@ -413,9 +361,6 @@ class Reciprocal(Unary):
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return -dy * (y * y)
 
-    def reference(self, x: Any) -> Any:
-        return 1 / x
-
 
 @register
 class Sqrt(Unary):
@@ -427,17 +372,12 @@ class Sqrt(Unary):
     versions = (6, 13)
     dtypes = FLOATS
     samples = (Sample([(3, 4)], positive=True),)
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return e.sqrt(x)
+    instruction = "sqrt"
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         y, dy = Var.of(g, outs[0], douts[0])
         dx = dy * 0.5 / y
         return names(y.equal(0.0).where(dx.lift(0.0), dx) if is_of_squares(g, ins[0]) else dx)
-
-    def reference(self, x: Any) -> Any:
-        return np.sqrt(x)
 
 
 @register
@@ -445,15 +385,10 @@ class Exp(Unary):
     """e ** x. https://onnx.ai/onnx/operators/onnx__Exp.html"""
 
     versions = (6, 13)
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return e.exp(x)
+    instruction = "exp"
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy * y
-
-    def reference(self, x: Any) -> Any:
-        return np.exp(x)
 
 
 @register
@@ -462,15 +397,10 @@ class Log(Unary):
 
     versions = (6, 13)
     samples = (Sample([(3, 4)], positive=True),)
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return e.log(x)
+    instruction = "log"
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy / x
-
-    def reference(self, x: Any) -> Any:
-        return np.log(x)
 
 
 @register
@@ -478,9 +408,7 @@ class Erf(Unary):
     """Error function. https://onnx.ai/onnx/operators/onnx__Erf.html"""
 
     versions = (9, 13)
-
-    def compute(self, e: Emitter, x: Expr) -> Expr:
-        return e.erf(x)
+    instruction = "erf"
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy * (-(x * x)).op("Exp") * (2 / sqrt(pi))
@@ -542,9 +470,6 @@ class Sum(Variadic):
         dy, *_ = Var.of(g, douts[0])
         return reduced(g, ins, outs[0], *[lambda: dy] * len(ins))
 
-    def reference(self, *xs: Any) -> Any:
-        return sum(xs)
-
 
 @register
 class Mean(Sum):
@@ -557,9 +482,6 @@ class Mean(Sum):
         dy, *_ = Var.of(g, douts[0])
         share = dy * (1 / len(ins)) if any(map(g.wants, ins)) else dy
         return reduced(g, ins, outs[0], *[lambda: share] * len(ins))
-
-    def reference(self, *xs: Any) -> Any:
-        return sum(xs) / len(xs)
 
 
 class Extremum(Variadic):
@@ -590,12 +512,6 @@ class Max(Extremum):
             result = e.max(result, x)
         return result
 
-    def reference(self, *xs: Any) -> Any:
-        result = xs[0]
-        for x in xs[1:]:
-            result = np.maximum(result, x)
-        return result
-
 
 @register
 class Min(Extremum):
@@ -605,12 +521,6 @@ class Min(Extremum):
         result = xs[0]
         for x in xs[1:]:
             result = e.min(result, x)
-        return result
-
-    def reference(self, *xs: Any) -> Any:
-        result = xs[0]
-        for x in xs[1:]:
-            result = np.minimum(result, x)
         return result
 
 
@@ -703,11 +613,6 @@ class Clip(Pointwise):
                 found[k] = g.reshape_like(total, ins[k]) if g.rank(ins[k]) else total
         found[0] = (dy * rest).name
         return found[: len(ins)]
-
-    def reference(self, x: Any, low: Any = None, high: Any = None) -> Any:
-        low, high = self.min if low is None else low, self.max if high is None else high
-        x = x if low is None else np.maximum(x, low)
-        return x if high is None else np.minimum(x, high)
 
 
 def _is_constant(g: GradientBuilder, name: str) -> bool:

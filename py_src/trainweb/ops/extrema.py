@@ -11,7 +11,6 @@ from trainweb.ir.dims import at_most
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import ITEM_SIZE, MS
 from trainweb.ops.frame.arguments import scalar
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i32, i64, literal
 from trainweb.ops.frame.op import INTS, Bad, Int, Names, Op, Sample, register
 
@@ -100,12 +99,6 @@ class ArgReduction(Op):
             )
         )
 
-    def reference(self, x: Any) -> Any:
-        pick = np.argmax if self.select_max else np.argmin
-        y = pick(np.flip(x, self.axis) if self.select_last_index else x, self.axis)
-        y = x.shape[self.axis] - 1 - y if self.select_last_index else y
-        return (np.expand_dims(y, self.axis) if self.keepdims else y).astype(np.int64)
-
 
 @register
 class ArgMax(ArgReduction):
@@ -188,10 +181,3 @@ class TopK(Op):
         inputs = [douts[0], g.op("Shape", [ins[0]]), g.extra_output(1, "_indices")]
         dx = g.op("GatherElementsGrad", inputs, domain=MS, axis=self.axis)
         return [dx, *[None] * (len(ins) - 1)]
-
-    def reference(self, x: Any, k: Any = None) -> Any:
-        count = self.k if k is None else int(k.item())
-        rank = np.unique(x, return_inverse=True)[1].reshape(x.shape)
-        order = np.argsort(-rank if self.largest else rank, self.axis, kind="stable")
-        order = np.take(order, np.arange(count), self.axis)
-        return np.take_along_axis(x, order, self.axis), order.astype(np.int64)

@@ -14,7 +14,6 @@ from trainweb.ops.attention.onnx import reshape
 from trainweb.ops.frame.arguments import checked, integers
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import i64
 from trainweb.ops.frame.op import Bad, Ints, Sample, register
 from trainweb.ops.frame.symbolic import Var
@@ -98,18 +97,3 @@ class Col2Im(Composite):
             attrs["output_padding"] = rest
         images = blocks.op("ConvTranspose", kernel, kernel_shape=list(block), **attrs)
         return [reshape(images, -1, channels // size, *image[:n])]
-
-    def reference(self, x: Any, image_shape: Any, block_shape: Any) -> Any:
-        image, block = [int(n) for n in image_shape], [int(n) for n in block_shape]
-        n, size = len(image), prod(block)
-        strides, dilations = self.strides or (1,) * n, self.dilations or (1,) * n
-        pads = self.pads or (0,) * 2 * n
-        counts, _ = self._blocks(image, block)
-        y = np.zeros((len(x), x.shape[1] // size, *image))
-        rows = x.reshape(len(x), -1, size, x.shape[2])
-        for number, at in enumerate(np.ndindex(*counts)):
-            for element, offset in enumerate(np.ndindex(*block)):
-                place = [at[k] * strides[k] + offset[k] * dilations[k] - pads[k] for k in range(n)]
-                if all(0 <= p < s for p, s in zip(place, image, strict=True)):
-                    y[(slice(None), slice(None), *place)] += rows[:, :, element, number]
-        return y

@@ -136,9 +136,6 @@ class Gather(Op):
             dy = g.op("Where", [rows, g.constant(g.dtype(dy), (), [0.0]), dy])
         return [g.op("GatherGrad", [shape, ins[1], dy], domain=MS, axis=self.axis), None]
 
-    def reference(self, data: Any, indices: Any) -> Any:
-        return np.take(data, indices, self.axis)
-
 
 @register
 class GatherGrad(Op):
@@ -392,11 +389,6 @@ class GatherElements(ElementsOp):
         shape = g.op("Shape", [ins[0]])
         return [g.op("GatherElementsGrad", [douts[0], shape, ins[1]], domain=MS, axis=self.axis), None]
 
-    def reference(self, data: Any, indices: Any) -> Any:
-        axis = self.axis % data.ndim
-        part = data[tuple(slice(None) if k == axis else slice(n) for k, n in enumerate(indices.shape))]
-        return np.take_along_axis(part, indices, axis)
-
 
 def put_along_axis(data: Any, indices: Any, updates: Any, axis: int, reduction: str) -> Any:
     """numpy's way to scatter elements."""
@@ -483,9 +475,6 @@ class ScatterElements(ElementsOp, ScatterOp):
 
     def where(self) -> dict[str, Any]:
         return {"axis": self.axis}
-
-    def reference(self, data: Any, indices: Any, updates: Any) -> Any:
-        return put_along_axis(data, indices, updates, self.axis % data.ndim, self.reduction)
 
 
 @register
@@ -626,9 +615,6 @@ class GatherND(TuplesOp):
         inputs = [shape, ins[1], douts[0]]
         return [g.op("GatherNDGrad", inputs, domain=MS, batch_dims=self.batch_dims), None]
 
-    def reference(self, data: Any, indices: Any) -> Any:
-        return data[numpy_tuples(indices, self.batch_dims)]
-
 
 @register
 class GatherNDGrad(TuplesOp):
@@ -704,9 +690,6 @@ class ScatterND(TuplesOp, ScatterOp):
     def updates_shape(self, data: TensorType, indices: TensorType) -> tuple[int, ...]:
         return self.check_tuples(data, indices)
 
-    def reference(self, data: Any, indices: Any, updates: Any) -> Any:
-        return put(data.copy(), numpy_tuples(indices, 0), updates, self.reduction)
-
 
 @register
 class OneHot(Op):
@@ -770,8 +753,3 @@ class OneHot(Op):
                 index_size=ITEM_SIZE[indices.dtype],
             )
         )
-
-    def reference(self, indices: Any, depth: Any, values: Any) -> Any:
-        depth = int(depth.item())
-        hot = np.where(indices < 0, indices + depth, indices)[..., None] == np.arange(depth)
-        return np.moveaxis(np.where(hot, values[1], values[0]), -1, self.axis)

@@ -95,9 +95,6 @@ class Concat(Op):
             lengths = g.op("Concat", [g.op("Gather", [g.op("Shape", [x]), at]) for x in ins], axis=0)
         return [*g.op("SplitTraining", [douts[0], lengths], domain=MS, n_outputs=len(ins), axis=axis)]
 
-    def reference(self, *xs: Any) -> Any:
-        return np.concatenate(xs, self.axis)
-
 
 @register
 class ConcatTraining(Concat):
@@ -127,7 +124,7 @@ class ConcatTraining(Concat):
         return [*g.op("SplitTraining", [douts[0], lengths], domain=MS, n_outputs=len(ins), axis=self.axis)]
 
     def reference(self, *xs: Any) -> Any:
-        return super().reference(*xs), np.array([x.shape[self.axis] for x in xs], np.int64)
+        return np.concatenate(xs, self.axis), np.array([x.shape[self.axis] for x in xs], np.int64)
 
 
 class Splitting(Op):
@@ -201,11 +198,6 @@ class Split(Splitting):
             raise self.error(f"{total} elements do not split into {count} equal parts.")
         size = -(-total // count)
         return [maximum(0, minimum(size, total - k * size)) for k in range(count)]
-
-    def reference(self, x: Any, split: Any = None) -> Any:
-        given = None if split is None else TensorType("int64", split.shape, tuple(int(s) for s in split))
-        sizes = self.lengths(TensorType("float32", x.shape), given)
-        return tuple(np.split(x, np.cumsum(sizes)[:-1], self.axis))
 
 
 @register

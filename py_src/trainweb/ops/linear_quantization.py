@@ -181,13 +181,6 @@ class QuantizeLinear(_Linear, Composite):
         dtype = zero.dtype if zero is not None else ONNX_DTYPES.get(self.output_dtype, "uint8")
         return [_clipped(self.places(x, scale, zero), dtype)]
 
-    def reference(self, x: Any, scale: Any, zero: Any = None) -> Any:
-        dtype = zero.dtype.name if zero is not None else ONNX_DTYPES.get(self.output_dtype, "uint8")
-        # The quotient is rounded to float32 before it is rounded to an integer: that decides which are halves.
-        places = np.rint(x.astype(np.float32) / self.numpy_spread(x, scale).astype(np.float32))
-        places = places + (0 if zero is None else self.numpy_spread(x, zero).astype(float))
-        return np.clip(places, *RANGES[dtype]).astype(dtype)
-
     samples = (
         Sample([(3, 4), f32(0.02)]),
         Sample([f32([0.5, 1.5, 2.5, -0.5, -1.5, 3.2, -3.7]), f32(1.0), literal("int8", 3)], opset=10),
@@ -292,10 +285,6 @@ class DequantizeLinear(_Linear):
         axes = [k for k in range(rank) if prod(shape) == 1 or k != axis]
         return [None, g.reshape_like(g.reduce_sum(terms, axes, keepdims=False), scale), *[None for _ in zero]]
 
-    def reference(self, x: Any, scale: Any, zero: Any = None) -> Any:
-        places = x.astype(float) - (0 if zero is None else self.numpy_spread(x, zero).astype(float))
-        return places * self.numpy_spread(x, scale)
-
     samples = (
         Sample([literal("uint8", [[0, 3, 255], [1, 2, 4]]), f32(0.5), literal("uint8", 7)]),
         Sample([literal("int8", [[0, 3, -128], [1, 2, 4]]), f32([0.5, 2.0, 3.0])]),
@@ -378,13 +367,6 @@ class DynamicQuantizeLinear(Composite):
         zero = rounded((-(low / scale)).op("Clip", 0.0, 255.0))
         return [_clipped(rounded(x / scale) + zero, "uint8"), scale, zero.cast("uint8")]
 
-    def reference(self, x: Any) -> tuple[Any, ...]:
-        x = x.astype(np.float32)
-        low, high = min(x.min(), np.float32(0)), max(x.max(), np.float32(0))
-        scale = np.float32((high - low) / np.float32(255))
-        zero = np.rint(np.clip(-low / scale, 0, 255))
-        return np.clip(np.rint(x / scale) + zero, 0, 255).astype(np.uint8), scale, zero.astype(np.uint8)
-
     samples = (Sample([(3, 4)], outputs=3), Sample([f32([1.0, 2.5, 8.0])], outputs=3))
     bad = (Bad([i32([1])], error=UnsupportedError),)
 
@@ -432,11 +414,6 @@ class MatMulInteger(_IntegerProduct):
             right = right - zb.cast("int32")
         return [exactly("MatMul", left, right)]
 
-    def reference(self, a: Any, b: Any, za: Any = None, zb: Any = None) -> Any:
-        left, right = a.astype(np.int64), b.astype(np.int64)
-        left = left if za is None else left - za.astype(np.int64).reshape(-1, 1)
-        return (left @ (right if zb is None else right - zb.astype(np.int64))).astype(np.int32)
-
     samples = (
         Sample([literal("uint8", [[11, 7, 3], [10, 255, 2]]), literal("int8", [[1, -4], [2, 127], [3, -128]])]),
         Sample(
@@ -476,11 +453,6 @@ class QLinearMatMul(_IntegerProduct):
         places = rounded(product.cast("float32") * (sa * sb / sy)) + zy.cast("float32")
         return [_clipped(places, zy.dtype)]
 
-    def reference(self, a: Any, sa: Any, za: Any, b: Any, sb: Any, zb: Any, sy: Any, zy: Any) -> Any:
-        product = (a.astype(float) - float(za.item())) @ (b.astype(float) - float(zb.item()))
-        places = np.rint(product * (sa.item() * sb.item() / sy.item())) + float(zy.item())
-        return np.clip(places, *RANGES[zy.dtype.name]).astype(zy.dtype)
-
     samples = (
         Sample(
             [
@@ -516,11 +488,6 @@ class _IntegerConvolution(Composite):
         """A scale or zero point is one number, or one for each channel."""
         if t is not None and (t.rank > 1 or (static(t.size) and t.size != 1 and not equal(t.size, channels))):
             raise self.error(f"a scale or zero point has shape {list(t.shape)} for {channels} channels.")
-
-    def numpy_convolution(self, x: Any, w: Any, zx: Any, zw: Any) -> Any:
-        """The exact convolution in numpy."""
-        zw = np.asarray(zw, float).reshape(-1, *[1] * (w.ndim - 1))
-        return convolution_of(self).reference(x.astype(float) - float(np.asarray(zx).item()), w.astype(float) - zw)
 
 
 def _zeroed(x: Var, zero: Var | None, *shape: int) -> Var:
@@ -563,9 +530,6 @@ class ConvInteger(_IntegerConvolution):
         channels = (-1, *[1] * (g.rank(w.name) - 1))
         attrs = convolution_of(self).given_attrs()
         return [exactly("Conv", _zeroed(x, zx, 1), _zeroed(w, zw, *channels), **attrs)]
-
-    def reference(self, x: Any, w: Any, zx: Any = 0, zw: Any = 0) -> Any:
-        return self.numpy_convolution(x, w, zx, zw).astype(np.int32)
 
 
 @register
@@ -617,9 +581,3 @@ class QLinearConv(_IntegerConvolution):
         scale = reshape(sx, 1) * reshape(sw, 1, -1, *spread) / reshape(sy, 1)
         places = rounded(total.cast("float32") * scale) + reshape(zy, 1).cast("float32")
         return [_clipped(places, zy.dtype)]
-
-    def reference(self, x: Any, sx: Any, zx: Any, w: Any, sw: Any, zw: Any, sy: Any, zy: Any, bias: Any = None) -> Any:
-        spread = (1, -1, *[1] * (w.ndim - 2))
-        total = self.numpy_convolution(x, w, zx, zw) + (0 if bias is None else bias.reshape(spread))
-        places = np.rint(total * (sx.item() * np.asarray(sw, float).reshape(spread) / sy.item())) + float(zy.item())
-        return np.clip(places, *RANGES[zy.dtype.name]).astype(zy.dtype)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir.shapes import TensorType
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i32, i64
 from trainweb.ops.frame.op import FLOATS, Bad, Int, Names, Sample, register
 from trainweb.ops.frame.pointwise import Pointwise, reduced
@@ -24,12 +23,16 @@ from trainweb.ops.elementwise import NUMBERS, Binary
 class Comparison(Binary):
     """A bool from two tensors."""
 
+    relation: ClassVar[str]
     samples: ClassVar[Sequence[Sample]] = (
         Sample([f32([1, 2, 3]), f32([3, 2, 1])]),
         Sample([(2, 3, 4), (3, 1)]),
         Sample([i64([1, 2, 3]), i64(2)]),
         Sample([i32([1, 2, 3]), i32([2])]),
     )
+
+    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
+        return e.compare(self.relation, a, b)
 
     def result(self, *dtypes: str) -> str:
         return "bool"
@@ -42,12 +45,7 @@ class Equal(Comparison):
     versions = (7, 11, 13, 19)
     dtypes = (*NUMBERS, "bool")
     samples = (*Comparison.samples, Sample([bools([True, False]), bools([True, True])]))
-
-    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
-        return e.compare("eq", a, b)
-
-    def reference(self, a: Any, b: Any) -> Any:
-        return a == b
+    relation = "eq"
 
 
 @register
@@ -55,12 +53,7 @@ class Less(Comparison):
     """a < b. https://onnx.ai/onnx/operators/onnx__Less.html"""
 
     versions = (7, 9, 13)
-
-    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
-        return e.compare("lt", a, b)
-
-    def reference(self, a: Any, b: Any) -> Any:
-        return a < b
+    relation = "lt"
 
 
 @register
@@ -68,12 +61,7 @@ class LessOrEqual(Comparison):
     """a <= b. https://onnx.ai/onnx/operators/onnx__LessOrEqual.html"""
 
     versions = (12, 16)
-
-    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
-        return e.compare("le", a, b)
-
-    def reference(self, a: Any, b: Any) -> Any:
-        return a <= b
+    relation = "le"
 
 
 @register
@@ -81,12 +69,7 @@ class Greater(Comparison):
     """a > b. https://onnx.ai/onnx/operators/onnx__Greater.html"""
 
     versions = (7, 9, 13)
-
-    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
-        return e.compare("gt", a, b)
-
-    def reference(self, a: Any, b: Any) -> Any:
-        return a > b
+    relation = "gt"
 
 
 @register
@@ -94,12 +77,7 @@ class GreaterOrEqual(Comparison):
     """a >= b. https://onnx.ai/onnx/operators/onnx__GreaterOrEqual.html"""
 
     versions = (12, 16)
-
-    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
-        return e.compare("ge", a, b)
-
-    def reference(self, a: Any, b: Any) -> Any:
-        return a >= b
+    relation = "ge"
 
 
 class Logic(Binary):
@@ -118,33 +96,21 @@ class Logic(Binary):
 class And(Logic):
     """a and b. https://onnx.ai/onnx/operators/onnx__And.html"""
 
-    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
-        return e.and_(a, b)
-
-    def reference(self, a: Any, b: Any) -> Any:
-        return a & b
+    instruction = "and_"
 
 
 @register
 class Or(Logic):
     """a or b. https://onnx.ai/onnx/operators/onnx__Or.html"""
 
-    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
-        return e.or_(a, b)
-
-    def reference(self, a: Any, b: Any) -> Any:
-        return a | b
+    instruction = "or_"
 
 
 @register
 class Xor(Logic):
     """Either a or b. https://onnx.ai/onnx/operators/onnx__Xor.html"""
 
-    def compute(self, e: Emitter, a: Expr, b: Expr) -> Expr:
-        return e.xor(a, b)
-
-    def reference(self, a: Any, b: Any) -> Any:
-        return a ^ b
+    instruction = "xor"
 
 
 @register
@@ -155,12 +121,7 @@ class Not(Pointwise):
     dtypes = ("bool",)
     samples = (Sample([bools([True, False, False, True, True])]),)
     bad = (Bad([(2,)], error=UnsupportedError),)
-
-    def compute(self, e: Emitter, a: Expr) -> Expr:
-        return e.not_(a)
-
-    def reference(self, a: Any) -> Any:
-        return ~a
+    instruction = "not_"
 
 
 @register
@@ -177,9 +138,6 @@ class IsNaN(Pointwise):
 
     def compute(self, e: Emitter, x: Expr) -> Expr:
         return e.compare("ne", x, x)
-
-    def reference(self, x: Any) -> Any:
-        return np.isnan(x)
 
 
 @register
@@ -201,10 +159,6 @@ class IsInf(IsNaN):
             return e.or_(positive, negative)
         return positive if self.detect_positive else negative if self.detect_negative else e.const(0, "bool")
 
-    def reference(self, x: Any) -> Any:
-        positive, negative = np.isposinf(x), np.isneginf(x)
-        return (positive & bool(self.detect_positive)) | (negative & bool(self.detect_negative))
-
 
 @register
 class Where(Pointwise):
@@ -225,6 +179,7 @@ class Where(Pointwise):
         Bad([bools([True, False]), (3,), (3,)]),
         Bad([bools([True, False, True]), (3,), i64([1, 2, 3])]),
     )
+    instruction = "select"
 
     def infer(self, *inputs: TensorType | None) -> TensorType:
         condition, x, y = (t for t in inputs if t is not None)
@@ -237,13 +192,7 @@ class Where(Pointwise):
     def result(self, *dtypes: str) -> str:
         return dtypes[1]
 
-    def compute(self, e: Emitter, condition: Expr, x: Expr, y: Expr) -> Expr:
-        return e.select(condition, x, y)
-
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         (dy,) = Var.of(g, douts[0])
         condition, zero = Var(g, ins[0], "bool"), dy.lift(0.0)
         return reduced(g, ins, outs[0], None, lambda: condition.where(dy, zero), lambda: condition.where(zero, dy))
-
-    def reference(self, condition: Any, x: Any, y: Any) -> Any:
-        return np.where(condition, x, y)

@@ -131,16 +131,6 @@ class LayerNormalization(_LayerNorm):
         count = Var(g, g.op("Div", [g.op("Size", [x]), g.op("Size", [mean])]), "int64")
         return total.op("Scale", count, domain=MS, scale_down=1).name
 
-    def reference(self, x: Any, scale: Any, bias: Any = None) -> tuple[Any, Any, Any]:
-        v = self.rows_of(x)
-        mean = v.mean(axis=1, keepdims=True)
-        inv = 1 / np.sqrt(((v - mean) ** 2).mean(axis=1, keepdims=True) + self.epsilon)
-        y = (v - mean) * inv * scale.reshape(-1)
-        if bias is not None:
-            y = y + bias.reshape(-1)
-        shape = self.statistics(x.shape).shape
-        return y.reshape(x.shape), mean.reshape(shape), inv.reshape(shape)
-
     samples = (
         Sample([(3, 8), (8,), (8,)], outputs=1),
         Sample([(2, 3, 5), (3, 5), (3, 5)], {"axis": 1, "epsilon": 1e-3}, outputs=1),
@@ -236,11 +226,6 @@ class SimplifiedLayerNormalization(_LayerNorm):
         )
         return [n if g.wants(name) else None for n, name in zip(names, ins, strict=True)]
 
-    def reference(self, x: Any, scale: Any) -> tuple[Any, Any]:
-        v = self.rows_of(x)
-        inv = 1 / np.sqrt((v**2).mean(axis=1, keepdims=True) + self.epsilon)
-        return (v * inv * scale.reshape(-1)).reshape(x.shape), inv.reshape(self.statistics(x.shape).shape)
-
     samples = (Sample([(3, 8), (8,)], outputs=1),)
     bad = (Bad([(3, 8), (7,)]),)
 
@@ -277,16 +262,6 @@ class _BatchNorm(Op):
     def column(v: Any, x: Any) -> Any:
         """A vector of channels that broadcasts to `x`."""
         return v.reshape(1, -1, *[1] * (x.ndim - 2))
-
-    def batch_statistics(self, x: Any) -> tuple[Any, Any]:
-        """Reference: mean and biased variance per channel."""
-        axes = (0, *range(2, x.ndim))
-        return x.mean(axis=axes), x.var(axis=axes)
-
-    def normalise(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
-        """Reference."""
-        factor = scale / np.sqrt(var + self.epsilon)
-        return (x - self.column(mean, x)) * self.column(factor, x) + self.column(bias, x)
 
     def emit_training(
         self, b: Builder, y: Buf | None, x: Buf, scale: Buf, bias: Buf, **outs: Unpack[_Statistics]
@@ -381,13 +356,6 @@ class BatchNormalization(_BatchNorm):
             dvar = g.op("Mul", [dscale or "", rate])
         return [dx, dscale if g.wants(scale) else None, dbias if g.wants(ins[2]) else None, dmean, dvar]
 
-    def reference(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
-        if not self.training_mode:
-            return self.normalise(x, scale, bias, mean, var)
-        m, v = self.batch_statistics(x)
-        keep = self.momentum
-        return self.normalise(x, scale, bias, m, v), keep * mean + (1 - keep) * m, keep * var + (1 - keep) * v
-
     samples = (
         Sample([(4, 3, 5, 5), (3,), (3,), (3,), (3,)], outputs=1, positive=True),
         Sample([(4, 3), (3,), (3,), (3,), (3,)], {"epsilon": 1e-2}, outputs=1, positive=True),
@@ -446,15 +414,11 @@ class BatchNormInternal(_BatchNorm):
         return [*(n if g.wants(name) else None for n, name in zip(names, ins[:3], strict=True)), None, None]
 
     def reference(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> tuple[Any, ...]:
-        m, v = self.batch_statistics(x)
-        keep = self.momentum
-        return (
-            self.normalise(x, scale, bias, m, v),
-            keep * mean + (1 - keep) * m,
-            keep * var + (1 - keep) * v,
-            m,
-            1 / np.sqrt(v + self.epsilon),
-        )
+        axes, keep = (0, *range(2, x.ndim)), self.momentum
+        m, v = x.mean(axis=axes), x.var(axis=axes)
+        inv = 1 / np.sqrt(v + self.epsilon)
+        y = (x - self.column(m, x)) * self.column(scale * inv, x) + self.column(bias, x)
+        return y, keep * mean + (1 - keep) * m, keep * var + (1 - keep) * v, m, inv
 
     samples = (Sample([(4, 3, 5, 5), (3,), (3,), (3,), (3,)], outputs=1, positive=True),)
     bad = (Bad([(4, 3, 5, 5), (2,), (3,), (3,), (3,)]),)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from trainweb.ir import calls
 from trainweb.ir.dims import equal_shapes, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ir.windows import Axes
 from trainweb.model.graph import MS
-from trainweb.ops.conv import Window, patches, unpatch, window
-from trainweb.ops.frame.lazy_numpy import np
+from trainweb.ops.conv import Window, window
 from trainweb.ops.frame.literals import literal
 from trainweb.ops.frame.op import Bad, Int, Ints, Names, Op, Sample, Str, register
 
@@ -144,17 +143,6 @@ class MaxPool(_Pool):
         indices = g.extra_output(1, "_mask")
         return [g.op("MaxPoolGrad", [douts[0] or "", indices], **self.given_attrs())]
 
-    def reference(self, x: Any) -> tuple[Any, Any]:
-        w = self.window_of(x.shape)
-        places = np.broadcast_to(np.arange(x.size, dtype=np.float64).reshape(x.shape), x.shape)
-        p = patches(x.astype(np.float64), w, -np.inf).reshape(*x.shape[:2], *w.out, -1)
-        at = p.argmax(axis=-1)[..., None]
-        where = np.take_along_axis(patches(places, w, -1).reshape(p.shape), at, -1)[..., 0]
-        if self.storage_order:
-            plane, *place = np.unravel_index(where.astype(np.int64), (prod(x.shape[:2]), *x.shape[2:]))
-            where = np.ravel_multi_index((plane, *place[::-1]), (prod(x.shape[:2]), *x.shape[:1:-1]))
-        return np.take_along_axis(p, at, -1)[..., 0].astype(x.dtype), where.astype(np.int64)
-
     samples = (
         *_Pool.samples,
         Sample([(2, 3, 9, 9)], {"kernel_shape": [2, 3], "dilations": [2, 1]}, outputs=1),
@@ -247,20 +235,6 @@ class AveragePool(_Pool):
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [g.op("AveragePoolGrad", [douts[0]], **self.given_attrs())]
 
-    def counts(self, w: Window) -> Any:
-        """Reference: elements each window's mean is over."""
-        ones = np.ones((1, 1, *w.size))
-        if self.count_include_pad:
-            pads = [(0, 0), (0, 0), *zip(w.pad, w.pad_end, strict=True)]
-            padded = np.pad(ones, pads, constant_values=1.0)
-            flat = Window(padded.shape[2:], w.kernel, w.out, w.stride, w.dilation, (0,) * len(w.pad), (0,) * len(w.pad))
-            return patches(padded, flat).reshape(1, 1, *w.out, -1).sum(axis=-1)
-        return patches(ones, w).reshape(1, 1, *w.out, -1).sum(axis=-1)
-
-    def reference(self, x: Any) -> Any:
-        w = self.window_of(x.shape)
-        return patches(x, w).reshape(*x.shape[:2], *w.out, -1).sum(axis=-1) / self.counts(w)
-
     samples = (
         *_Pool.samples,
         Sample([(2, 3, 7, 6)], {"kernel_shape": [3, 2], "pads": [1, 1, 1, 0], "count_include_pad": 1}),
@@ -285,11 +259,6 @@ class AveragePoolGrad(AveragePool):
     def lower(self, b: Builder, outs: list[Buf], dy: Buf) -> None:
         if outs[0].size:
             b.emit(calls.AveragePoolGradient(dy=dy, dx=outs[0], **self.pool_arguments(outs[0].shape)))
-
-    def spread(self, dy: Any, w: Window) -> Any:
-        """Reference of the gradient for a known window."""
-        share = (dy / self.counts(w)).reshape(*dy.shape, *[1] * len(w.kernel))
-        return unpatch(np.broadcast_to(share, (*dy.shape, *w.kernel)), w)
 
 
 class _GlobalPool(Op):
@@ -329,9 +298,6 @@ class GlobalAveragePool(_GlobalPool):
         scaled = g.op("Scale", [douts[0], count], domain=MS, scale_down=1)
         return [g.op("Expand", [scaled, g.op("Shape", [ins[0]])])]
 
-    def reference(self, x: Any) -> Any:
-        return x.mean(axis=tuple(range(2, x.ndim)), keepdims=True)
-
 
 @register
 class GlobalMaxPool(_GlobalPool):
@@ -348,6 +314,3 @@ class GlobalMaxPool(_GlobalPool):
         chosen = g.op("ArgMax", [x], axis=2, keepdims=1)
         dx = g.op("GatherElementsGrad", [dy, g.op("Shape", [x]), chosen], domain=MS, axis=2)
         return [g.op("Reshape", [dx, g.op("Shape", [ins[0]])])]
-
-    def reference(self, x: Any) -> Any:
-        return x.max(axis=tuple(range(2, x.ndim)), keepdims=True)

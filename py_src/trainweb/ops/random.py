@@ -120,9 +120,6 @@ class Dropout(RandomOp):
         mask = g.extra_output(1, "_mask")
         return [g.op("DropoutGrad", [douts[0], mask, *ins[1:]], domain=MS), *rest]
 
-    def reference(self, x: Any, ratio: Any = None, training: Any = None) -> Any:
-        return x, np.ones(x.shape, bool)
-
 
 @register
 class DropoutGrad(Op):
@@ -184,7 +181,7 @@ class DropoutGrad(Op):
 
 
 class Noise(RandomOp):
-    """A tensor of random numbers, of the shape of an input or of an attribute; `reference` is its mean."""
+    """A tensor of random numbers, of the shape of an input or of an attribute."""
 
     min_inputs = max_inputs = 0
     normal: int
@@ -251,9 +248,6 @@ class RandomNormal(Noise):
     def parameters(self) -> tuple[float, float]:
         return self.mean, self.scale
 
-    def reference(self, *like: Any) -> Any:
-        return np.full(like[0].shape if like else self.shape, self.mean)
-
 
 @register
 class RandomUniform(Noise):
@@ -267,9 +261,6 @@ class RandomUniform(Noise):
 
     def parameters(self) -> tuple[float, float]:
         return self.low, self.high
-
-    def reference(self, *like: Any) -> Any:
-        return np.full(like[0].shape if like else self.shape, (self.low + self.high) / 2)
 
 
 @register
@@ -319,9 +310,6 @@ class Bernoulli(RandomOp):
         )
         b.elementwise([out], [drawn, x], lambda e, u, p: e.cast(e.compare("lt", u, p), out.dtype))
 
-    def reference(self, x: Any) -> Any:
-        return x
-
 
 @register
 class Multinomial(Composite):
@@ -362,7 +350,3 @@ class Multinomial(Composite):
         noise = -(-logits.op("RandomUniformLike", **seed).op("Log")).op("Log")
         drawn = Var(g, g.op("ArgMax", [(logits + noise).name], axis=2, keepdims=0), "int64")
         return [drawn.cast(ONNX_DTYPES[self.dtype])]
-
-    def reference(self, x: Any) -> Any:
-        p = np.exp(x) / np.exp(x).sum(1, keepdims=True)
-        return np.repeat((p * np.arange(x.shape[1])).sum(1, keepdims=True), self.sample_size, 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
@@ -14,7 +13,6 @@ from trainweb.ops.frame.arguments import checked
 from trainweb.ops.frame.arguments import integers as known_integers
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import f32, i64
 from trainweb.ops.frame.op import Bad, Float, Int, Ints, Sample, Str, register
 from trainweb.ops.frame.symbolic import Var
@@ -74,14 +72,6 @@ class MaxUnpool(Composite):
         # Indices are offsets in an output of the default size, which lies in the first corner of the larger one.
         margin = [r - p for r, p in zip(result, pooled, strict=True)]
         return [put.op("Pad", integers(g, [0] * len(margin) + margin))]
-
-    def reference(self, x: Any, indices: Any, shape: Any = None) -> Any:
-        size = self.infer(TensorType("float32", x.shape), TensorType("int64", indices.shape)).shape
-        put = np.zeros(prod(size))
-        put[indices.reshape(-1)] = x.reshape(-1)
-        y = np.zeros(size if shape is None else [int(n) for n in shape])
-        y[tuple(map(slice, size))] = put.reshape(size)
-        return y
 
 
 LARGEST_REGION = 4
@@ -330,43 +320,6 @@ class RoiAlign(Composite):
         high = (low + 1.0).op("Min", size - 1.0)
         return [(low.cast("int64"), (1.0 - share) * inside), (high.cast("int64"), share * inside)]
 
-    def reference(self, x: Any, rois: Any, batch: Any) -> Any:
-        h, w = self.output_height, self.output_width
-        y = np.zeros((len(rois), x.shape[1], h, w))
-        for r, c, i, j in np.ndindex(*y.shape):
-            image = x[int(batch[r]), c]
-            box = np.asarray(rois[r], np.float64) * self.spatial_scale - (0.5 if self.is_half_pixel else 0.0)
-            spans = box[2:] - box[:2] if self.is_half_pixel else np.maximum(box[2:] - box[:2], 1.0)
-            down, right = (self.sampling_ratio or int(np.ceil(spans[k] / bins)) for k, bins in ((1, h), (0, w)))
-            taps = [
-                self._taps(
-                    image,
-                    box[1] + spans[1] / h * (i + (a + 0.5) / down),
-                    box[0] + spans[0] / w * (j + (b + 0.5) / right),
-                )
-                for a in range(down)
-                for b in range(right)
-            ]
-            y[r, c, i, j] = (
-                np.mean([sum(t) for t in taps] or [0.0])
-                if self.mode == "avg"
-                else max((max(t) for t in taps), default=0.0)
-            )
-        return y
-
-    @staticmethod
-    def _taps(image: Any, row: float, column: float) -> list[float]:
-        """Four pixels, weighted."""
-        (height, width), found = image.shape, []
-        if row < -1 or row > height or column < -1 or column > width:
-            return [0.0]
-        row, column = min(max(row, 0.0), height - 1.0), min(max(column, 0.0), width - 1.0)
-        for i in (int(row), int(row) + 1):
-            for j in (int(column), int(column) + 1):
-                weight = max(0.0, 1 - abs(row - i)) * max(0.0, 1 - abs(column - j))
-                found.append(weight * image[min(i, height - 1), min(j, width - 1)])
-        return found
-
 
 @register
 class MaxRoiPool(Composite):
@@ -433,19 +386,6 @@ class MaxRoiPool(Composite):
             first = held.op("ArgMax", dtype="int64", axis=axis, keepdims=1)
             found.append(held.op("GatherElements", first, axis=axis))
         return found[0].op("Concat", *found[1:], axis=axis)
-
-    def reference(self, x: Any, rois: Any) -> Any:
-        h, w = self.pooled_shape
-        y = np.zeros((len(rois), x.shape[1], h, w))
-        for r, c, i, j in np.ndindex(*y.shape):
-            box = np.asarray(rois[r, 1:], np.float64) * self.spatial_scale
-            x1, y1, x2, y2 = (int(np.floor(abs(v) + 0.5) * np.sign(v)) for v in box)
-            down, right = max(y2 - y1 + 1, 1) / h, max(x2 - x1 + 1, 1) / w
-            top, left = int(y1 + np.floor(i * down)), int(x1 + np.floor(j * right))
-            bottom, end = int(y1 + np.ceil((i + 1) * down)), int(x1 + np.ceil((j + 1) * right))
-            part_of = x[int(rois[r, 0]), c, max(top, 0) : max(bottom, 0), max(left, 0) : max(end, 0)]
-            y[r, c, i, j] = part_of.max() if part_of.size else 0.0
-        return y
 
 
 EMPTY = -3e38

@@ -17,7 +17,6 @@ from trainweb.ops.attention.onnx import integers, reshape
 from trainweb.ops.frame.arguments import checked, is_fed, is_known_later, scalar, unknown
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i64
 from trainweb.ops.frame.op import Bad, Int, Names, Op, Sample, register
 from trainweb.ops.frame.symbolic import Var
@@ -84,9 +83,6 @@ class NonZero(Selection):
             "int64", (x.rank, len(found)), tuple(place[axis] for axis in range(x.rank) for place in found)
         )
 
-    def reference(self, x: Any) -> Any:
-        return np.stack(np.nonzero(x))
-
 
 @register
 class Compress(Composite):
@@ -129,9 +125,6 @@ class Compress(Composite):
         if self.axis is None:
             return [reshape(x, -1).op("Gather", picked, axis=0)]
         return [x.op("Gather", picked, axis=self.axis)]
-
-    def reference(self, x: Any, condition: Any) -> Any:
-        return np.compress(condition, x, self.axis)
 
 
 @register
@@ -195,12 +188,6 @@ class Unique(Selection):
         group = {key: k for k, key in enumerate(order)}
         inverse = [group[key] for key in keys]
         return [places[key] for key in order], inverse, [inverse.count(k) for k in range(len(order))]
-
-    def reference(self, x: Any) -> tuple[Any, ...]:
-        y, indices, inverse, counts = np.unique(x, True, True, True, axis=self.axis)
-        order = np.arange(len(counts)) if self.sorted else np.argsort(indices)
-        taken = np.take(y, order, 0 if self.axis is None else self.axis)
-        return taken, indices[order], np.argsort(order)[inverse.reshape(-1)], counts[order]
 
 
 @register
@@ -273,26 +260,6 @@ class NonMaxSuppression(Selection):
             return x - width / 2, y - height / 2, x + width / 2, y + height / 2
         a, b, c, d = box
         return min(a, c), min(b, d), max(a, c), max(b, d)
-
-    def reference(self, boxes: Any, scores: Any, most: Any = None, overlap: Any = None, least: Any = None) -> Any:
-        rows = []
-        if self.center_point_box:
-            boxes = np.concatenate([boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2], -1)
-        low, high = np.minimum(boxes[..., :2], boxes[..., 2:]), np.maximum(boxes[..., :2], boxes[..., 2:])
-        area = (high - low).prod(-1)
-        for image, kind in np.ndindex(*scores.shape[:2]):
-            left = scores[image, kind] > (-np.inf if least is None else least.item())
-            for _ in range(0 if most is None else int(most.item())):
-                if not left.any():
-                    break
-                k = int(np.where(left, scores[image, kind], -np.inf).argmax())
-                rows.append((image, kind, k))
-                meet = np.minimum(high[image], high[image, k]) - np.maximum(low[image], low[image, k])
-                common = np.maximum(meet, 0).prod(-1)
-                ratio = common / np.maximum(area[image] + area[image, k] - common, 1e-30)
-                left &= ratio <= (0.0 if overlap is None else overlap.item())
-                left[k] = False
-        return np.array(rows, np.int64).reshape(-1, 3)
 
 
 def intersection_over_union(a: Sequence[float], b: Sequence[float]) -> float:

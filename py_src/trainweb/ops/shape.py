@@ -67,9 +67,6 @@ class Transpose(Op):
     def lower(self, b: Builder, outs: list[Buf], x: Buf) -> None:
         transpose(b, outs[0], x, self._perm(len(x.shape)))
 
-    def reference(self, x: Any) -> Any:
-        return np.transpose(x, self._perm(x.ndim))
-
 
 @register
 class Expand(Op):
@@ -106,9 +103,6 @@ class Expand(Op):
 
     def lower(self, b: Builder, outs: list[Buf], x: Buf, shape: Buf) -> None:
         b.elementwise(outs, [x], lambda e, v: v)
-
-    def reference(self, x: Any, shape: Any) -> Any:
-        return x * np.ones([int(d) for d in shape], x.dtype)
 
 
 @register
@@ -156,9 +150,6 @@ class Tile(Op):
         shape = g.op("Reshape", [pairs, g.constant("int64", (1,), [-1])])
         parts = g.op("Reshape", [douts[0], shape])
         return [g.reduce_sum(parts, [2 * k for k in range(rank)], keepdims=False), None]
-
-    def reference(self, x: Any, repeats: Any) -> Any:
-        return np.tile(x, [int(r) for r in repeats])
 
 
 # ---- triangles and blocks
@@ -272,10 +263,6 @@ class Blocks(Op):
         block = g.constant("int64", (1,), [self.blocksize])
         order = [n, c, h, block, w, block] if self.inverse == "SpaceToDepth" else [n, c, block, block, h, w]
         return g.op("Concat", order, axis=0)
-
-    def reference(self, x: Any) -> Any:
-        view, perm = self.blocks(x.shape)
-        return x.reshape(view).transpose(perm).reshape(self.result(x.shape))
 
 
 @register

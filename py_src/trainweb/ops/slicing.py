@@ -189,13 +189,6 @@ class Slice(Op):
         lasts = [f + (p[1] - 1) * abs(p[2]) + 1 if p[1] else f for f, p in zip(firsts, parts, strict=True)]
         return dy, [ints(firsts), ints(lasts), ints(axes), ints(abs(p[2]) for p in parts)]
 
-    def reference(self, x: Any, *given: Any) -> Any:
-        types = [None if t is None else TensorType("int64", t.shape, tuple(map(int, t))) for t in given]
-        parts = self.bounds(TensorType("float32", x.shape), *types)
-        for axis, (start, count, step) in enumerate(parts):
-            x = np.take(x, start + step * np.arange(count), axis)
-        return x
-
 
 @register
 class SliceGrad(Slice):

@@ -98,22 +98,12 @@ class _Forward(_AlongAxis):
 class Softmax(_Forward):
     """exp(x) / sum(exp(x)) along an axis. https://onnx.ai/onnx/operators/onnx__Softmax.html"""
 
-    def reference(self, x: Any) -> Any:
-        v = self.as_3d(x)
-        e = np.exp(v - v.max(axis=1, keepdims=True))
-        return (e / e.sum(axis=1, keepdims=True)).reshape(x.shape)
-
 
 @register
 class LogSoftmax(_Forward):
     """log of softmax. https://onnx.ai/onnx/operators/onnx__LogSoftmax.html"""
 
     log = 1
-
-    def reference(self, x: Any) -> Any:
-        v = self.as_3d(x)
-        v = v - v.max(axis=1, keepdims=True)
-        return (v - np.log(np.exp(v).sum(axis=1, keepdims=True))).reshape(x.shape)
 
 
 class _Backward(_AlongAxis):
@@ -226,14 +216,6 @@ class _CrossEntropy(Op):
         ignored = {} if self.ignore_index is None else {"ignore_index": self.ignore_index}
         return {"reduction": self.reduction, **ignored}
 
-    def loss_of(self, log_prob: Any, labels: Any, weights: Any) -> Any:
-        """Reference loss."""
-        clipped, w = self.weights_of(labels, log_prob.shape[1], weights)
-        losses = -np.take_along_axis(log_prob, np.expand_dims(clipped, 1), axis=1).squeeze(1) * w
-        if self.reduction == "none":
-            return losses
-        return losses.sum() / w.sum() if self.reduction == "mean" and w.sum() else losses.sum()
-
     def slope(self, dy: Any, shape: tuple[int, ...], labels: Any, weights: Any) -> tuple[Any, Any]:
         """Reference: one at each label, and the weight of each position times dY."""
         clipped, w = self.weights_of(labels, shape[1], weights)
@@ -247,12 +229,6 @@ class _CrossEntropy(Op):
         kept = np.ones(labels.shape) if self.ignore_index is None else (labels != self.ignore_index) * 1.0
         clipped = np.where(kept > 0, labels, 0).astype(np.int64)
         return clipped, kept if weights is None else kept * weights[clipped]
-
-
-def softmax_log(scores: Any) -> Any:
-    """Reference log softmax over dim 1."""
-    v = scores - scores.max(axis=1, keepdims=True)
-    return v - np.log(np.exp(v).sum(axis=1, keepdims=True))
 
 
 @register
@@ -297,10 +273,6 @@ class SoftmaxCrossEntropyLoss(_CrossEntropy):
             parts.append(g.op("LogSoftmaxGrad_13", [douts[1], log_prob], domain=MS, axis=1))
         dx = parts[0] if len(parts) == 1 else g.op("Add", parts)
         return [dx, *[None] * (len(ins) - 1)]
-
-    def reference(self, scores: Any, labels: Any, weights: Any = None) -> tuple[Any, Any]:
-        log_prob = softmax_log(scores)
-        return self.loss_of(log_prob, labels, weights), log_prob
 
     samples = (
         Sample([(4, 5), i64([0, 4, 2, 2])], outputs=1),
@@ -393,9 +365,6 @@ class NegativeLogLikelihoodLoss(_CrossEntropy):
         given = [douts[0], *ins]
         dx = g.op("NegativeLogLikelihoodLossGrad", given, domain="ai.trainweb", **self.loss_attrs())
         return [dx, *[None] * (len(ins) - 1)]
-
-    def reference(self, log_prob: Any, labels: Any, weights: Any = None) -> Any:
-        return self.loss_of(log_prob, labels, weights)
 
     samples = (
         Sample([(4, 5), i64([0, 4, 2, 2])]),

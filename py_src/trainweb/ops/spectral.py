@@ -14,7 +14,6 @@ from trainweb.ops.attention.onnx import integers, part, reshape, unsqueeze
 from trainweb.ops.frame.arguments import by_unknown_axes, checked, is_fed, scalar, unknown
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import f32, i64
 from trainweb.ops.frame.op import Bad, Int, Sample, register
 from trainweb.ops.frame.symbolic import Var
@@ -213,19 +212,6 @@ class DFT(Composite):
         y = reshape(flat.op("MatMul", matrix), *keep, out, 1 if real else 2)
         return [y.op("Transpose", perm=back)]
 
-    def reference(self, x: Any, length: Any = None, axis: Any = None) -> Any:
-        default = 1 if self.opset < 20 else -2
-        along = (int(axis) if axis is not None else default if self.axis is None else self.axis) % x.ndim
-        z = x[..., 0] + (1j * x[..., 1] if x.shape[-1] == 2 else 0)
-        n = None if length is None else int(length)
-        if self.onesided and self.inverse:
-            return np.fft.irfft(z, n, along)[..., None]
-        if self.onesided:
-            y = np.fft.rfft(z.real, n, along)
-        else:
-            y = (np.fft.ifft if self.inverse else np.fft.fft)(z, n, along)
-        return np.stack([y.real, y.imag], -1)
-
 
 @register
 class STFT(Composite):
@@ -294,15 +280,6 @@ class STFT(Composite):
         matrix = Var(g, g.constant("float32", (n * parts, 2 * out), values), "float32")
         return [reshape(reshape(framed, 0, 0, n * parts).op("MatMul", matrix), 0, 0, out, 2)]
 
-    def reference(self, x: Any, step: Any, window: Any = None, length: Any = None) -> Any:
-        x = x if x.ndim == 3 else x[..., None]
-        n = int(length) if length is not None else len(window)
-        z = x[..., 0] + (1j * x[..., 1] if x.shape[-1] == 2 else 0)
-        frames = np.stack([z[:, k : k + n] for k in range(0, z.shape[1] - n + 1, int(step))], 1)
-        frames = frames if window is None else frames * window
-        y = np.fft.fft(frames, axis=-1)[..., : n // 2 + 1 if self.onesided else n]
-        return np.stack([y.real, y.imag], -1)
-
 
 @register
 class MelWeightMatrix(Composite):
@@ -353,14 +330,3 @@ class MelWeightMatrix(Composite):
                 rising = (j - start) / (peak - start) if peak > start else 1.0
                 values[j * bins + i] = rising if j <= peak else (end - j) / (end - peak)
         return [Var(g, g.constant("float32", (rows, bins), values), "float32")]
-
-    def reference(self, bins: Any, length: Any, rate: Any, low: Any, high: Any) -> Any:
-        n, size = int(bins), int(length)
-        mels = 2595 * np.log10(1 + np.array([low, high], np.float64) / 700)
-        hertz = 700 * (10 ** ((mels[0] + np.arange(n + 2) * (mels[1] - mels[0]) / (n + 2)) / 2595) - 1)
-        edges = ((size + 1) * hertz // float(rate)).astype(int)
-        at = np.arange(size // 2 + 1)[:, None]
-        start, peak, end = edges[:-2], edges[1:-1], edges[2:]
-        up = np.where(peak > start, (at - start) / np.maximum(peak - start, 1), 1.0)
-        down = (end - at) / np.maximum(end - peak, 1)
-        return np.where((at < start) | (at > end), 0.0, np.where(at <= peak, up, np.where(end > peak, down, 0.0)))

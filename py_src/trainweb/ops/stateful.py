@@ -48,9 +48,6 @@ class SwiGLU(Composite):
     def expand(self, g: Emission, a: Var, b: Var) -> Sequence[Var | None]:
         return [a * (a if self.alpha == 1 else a * self.alpha).op("Sigmoid") * b]
 
-    def reference(self, a: Any, b: Any) -> Any:
-        return a / (1 + np.exp(-self.alpha * a)) * b
-
 
 @register
 class CausalConvWithState(Composite):
@@ -167,15 +164,6 @@ class TensorScatter(Composite):
         shape = Var(g, g.shape_of(past.name), "int64")
         rows = update.op("GatherElements", unsqueeze(source, *between).op("Expand", shape), axis=axis)
         return [unsqueeze(written, *between).where(rows, past)]
-
-    def reference(self, past: Any, update: Any, at: Any = None) -> Any:
-        y, axis = np.moveaxis(past.copy(), self.axis, 1), self.axis
-        new = np.moveaxis(update, axis, 1)
-        for item in range(len(y)):
-            for k in range(new.shape[1]):
-                place = k + (0 if at is None else int(at[item]))
-                y[item, place % y.shape[1] if self.mode == "circular" else place] = new[item, k]
-        return np.moveaxis(y, 1, axis)
 
 
 @register

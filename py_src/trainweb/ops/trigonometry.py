@@ -6,9 +6,8 @@ Inverses of the circular functions are the polynomials of Cephes (asinf.c, atanf
 from __future__ import annotations
 
 from math import pi, tan
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import f32
 from trainweb.ops.frame.op import Sample, register
 from trainweb.ops.frame.pointwise import Unary
@@ -48,9 +47,6 @@ class Sin(Unary):
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy * x.op("Cos")
 
-    def reference(self, x: Any) -> Any:
-        return np.sin(x)
-
 
 @register
 class Cos(Unary):
@@ -63,9 +59,6 @@ class Cos(Unary):
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return -(dy * x.op("Sin"))
-
-    def reference(self, x: Any) -> Any:
-        return np.cos(x)
 
 
 @register
@@ -80,9 +73,6 @@ class Tan(Unary):
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy * (y * y + 1.0)
-
-    def reference(self, x: Any) -> Any:
-        return np.tan(x)
 
 
 def arcsine(e: Emitter, x: Expr) -> Expr:
@@ -108,9 +98,6 @@ class Asin(Unary):
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy / (1 - x * x).op("Sqrt")
 
-    def reference(self, x: Any) -> Any:
-        return np.arcsin(x)
-
 
 @register
 class Acos(Unary):
@@ -127,9 +114,6 @@ class Acos(Unary):
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return -(dy / (1 - x * x).op("Sqrt"))
-
-    def reference(self, x: Any) -> Any:
-        return np.arccos(x)
 
 
 @register
@@ -155,9 +139,6 @@ class Atan(Unary):
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy / (x * x + 1.0)
 
-    def reference(self, x: Any) -> Any:
-        return np.arctan(x)
-
 
 @register
 class Sinh(Unary):
@@ -173,9 +154,6 @@ class Sinh(Unary):
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy * x.op("Cosh")
 
-    def reference(self, x: Any) -> Any:
-        return np.sinh(x)
-
 
 @register
 class Cosh(Unary):
@@ -188,9 +166,6 @@ class Cosh(Unary):
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy * x.op("Sinh")
-
-    def reference(self, x: Any) -> Any:
-        return np.cosh(x)
 
 
 @register
@@ -208,9 +183,6 @@ class Asinh(Unary):
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy / (x * x + 1.0).op("Sqrt")
 
-    def reference(self, x: Any) -> Any:
-        return np.arcsinh(x)
-
 
 @register
 class Acosh(Unary):
@@ -226,9 +198,6 @@ class Acosh(Unary):
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy / (x * x - 1.0).op("Sqrt")
 
-    def reference(self, x: Any) -> Any:
-        return np.arccosh(x)
-
 
 @register
 class Atanh(Unary):
@@ -243,6 +212,3 @@ class Atanh(Unary):
 
     def backward(self, x: Var, y: Var, dy: Var) -> Var:
         return dy / (1 - x * x)
-
-    def reference(self, x: Any) -> Any:
-        return np.arctanh(x)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import UndecidedError, static
@@ -12,7 +11,6 @@ from trainweb.ir.shapes import TensorType
 from trainweb.ops.attention.onnx import unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import i64
 from trainweb.ops.frame.op import Bad, Floats, Int, Ints, Sample, Str, Strs, register
 from trainweb.ops.frame.symbolic import Var
@@ -121,23 +119,6 @@ class TfIdfVectorizer(Composite):
         factors = self.weights or [1.0] * size
         counts = (y > 0.0).cast("float32") if self.mode == "IDF" else y
         return counts * Var(g, g.constant("float32", (1, size), factors), "float32")
-
-    def reference(self, x: Any) -> Any:
-        rows, grams = np.atleast_2d(x), self._grams()
-        y = np.zeros((len(rows), max(self.ngram_indexes, default=-1) + 1))
-        for k, gram in enumerate(grams):
-            n = len(gram)
-            if not self.min_gram_length <= n <= self.max_gram_length:
-                continue
-            for i, row in enumerate(rows):
-                for step in range(1, 2 + (self.max_skip_count if n > 1 else 0)):
-                    windows = (
-                        tuple(row[at : at + (n - 1) * step + 1 : step]) for at in range(len(row) - (n - 1) * step)
-                    )
-                    y[i, self.ngram_indexes[k]] += sum(window == gram for window in windows)
-        weights = np.ones(y.shape[1]) if self.weights is None else np.array(self.weights)
-        y = {"TF": y, "IDF": (y > 0) * weights, "TFIDF": y * weights}[self.mode]
-        return y if x.ndim == 2 else y[0]
 
 
 _WORDS = {

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from trainweb.ir.dims import at_most, equal, is_size, static
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.arguments import by_unknown_axes, integers, is_fed, unknown
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, f32, i64
 from trainweb.ops.frame.op import Bad, Int, Ints, Names, Op, Sample, register
 
@@ -43,9 +42,6 @@ class Identity(View):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         return [douts[0]]
-
-    def reference(self, x: Any) -> Any:
-        return x
 
 
 @register
@@ -97,10 +93,6 @@ class Reshape(View):
             raise self.error(f"{x.size} elements of shape {list(x.shape)} do not fit shape {dims}.")
         return TensorType(x.dtype, tuple(dims))
 
-    def reference(self, x: Any, shape: Any) -> Any:
-        dims = [x.shape[k] if d == 0 and not self.allowzero else d for k, d in enumerate(shape)]
-        return x.reshape([int(d) for d in dims])
-
 
 @register
 class Flatten(View):
@@ -123,10 +115,6 @@ class Flatten(View):
             raise self.error(f"axis {self.axis} is outside [{-x.rank}, {x.rank}].")
         axis = self.axis + x.rank if self.axis < 0 else self.axis
         return TensorType(x.dtype, (prod(x.shape[:axis]), prod(x.shape[axis:])))
-
-    def reference(self, x: Any) -> Any:
-        axis = self.axis + x.ndim if self.axis < 0 else self.axis
-        return x.reshape(prod(x.shape[:axis]), prod(x.shape[axis:]))
 
 
 class AxesView(View):
@@ -188,10 +176,6 @@ class Squeeze(AxesView):
             return super().gradient(g, ins, outs, douts)
         return [g.unsqueeze(douts[0], axes)]
 
-    def reference(self, x: Any, axes: Any = None) -> Any:
-        axes = self.axes if axes is None else [int(a) for a in axes]
-        return np.squeeze(x, tuple(axes) if axes is not None else None)
-
 
 @register
 class Unsqueeze(AxesView):
@@ -221,9 +205,6 @@ class Unsqueeze(AxesView):
         if axes is None:
             return super().gradient(g, ins, outs, douts)
         return [g.squeeze(douts[0], axes)]
-
-    def reference(self, x: Any, axes: Any = None) -> Any:
-        return np.expand_dims(x, tuple(int(a) for a in (self.axes if axes is None else axes)))
 
 
 class Inquiry(Op):
@@ -257,9 +238,6 @@ class Shape(Inquiry):
         dims = x.shape[self.start : self.end]
         return TensorType("int64", (len(dims),), dims)
 
-    def reference(self, x: Any) -> Any:
-        return np.array(x.shape[self.start : self.end], np.int64)
-
 
 @register
 class Size(Inquiry):
@@ -270,6 +248,3 @@ class Size(Inquiry):
 
     def infer(self, x: TensorType) -> TensorType:
         return TensorType("int64", (), (x.size,))
-
-    def reference(self, x: Any) -> Any:
-        return np.array(x.size, np.int64)

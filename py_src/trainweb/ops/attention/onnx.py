@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf, sqrt
-from typing import Any
 
 from trainweb.ir.dims import equal
 from trainweb.ir.shapes import TensorType
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
 from trainweb.ops.frame.evaluate import INT_BITS
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import bools, i64
 from trainweb.ops.frame.op import Bad, Float, Int, Sample, register
 from trainweb.ops.frame.symbolic import Var
@@ -246,51 +244,6 @@ class Attention(Composite):
         pads = integers(g, [0] * (2 * rank - 1)).op("Concat", missing, axis=0)
         return mask.op("Pad", pads, mask.lift(-inf))
 
-    # The same in numpy.
-
-    def reference(
-        self,
-        q: Any,
-        k: Any,
-        v: Any,
-        mask: Any = None,
-        past_k: Any = None,
-        past_v: Any = None,
-        lengths: Any = None,
-    ) -> tuple[Any, ...]:
-        rank = q.ndim
-        if rank == 3:
-            q, k, v = (
-                x.reshape(*x.shape[:2], h, -1).swapaxes(1, 2)
-                for x, h in ((q, self.q_num_heads), (k, self.kv_num_heads), (v, self.kv_num_heads))
-            )
-        start = 0 if past_k is None else past_k.shape[2]
-        if past_k is not None:
-            k, v = np.concatenate([past_k, k], 2), np.concatenate([past_v, v], 2)
-        times, (batch, heads, m, d), n = q.shape[1] // k.shape[1], q.shape, k.shape[2]
-        scores = np.einsum("bhid,bhjd->bhij", q, k.repeat(times, 1)) * (self.scale or d**-0.5)
-        capped = np.tanh(scores / self.softcap) * self.softcap if self.softcap else scores
-        bias = np.zeros((batch, heads, m, n))
-        if mask is not None:
-            if mask.dtype == bool:
-                mask = np.where(mask, 0.0, -inf)
-            if 1 < mask.shape[-1] < n:
-                mask = np.concatenate([mask, np.full((*mask.shape[:-1], n - mask.shape[-1]), -inf)], -1)
-            bias = bias + mask
-        for item in range(batch):
-            for i in range(m):
-                at = i + (start if lengths is None else lengths[item] - m)
-                for j in range(n):
-                    hidden = (self.is_causal and j > at) or (lengths is not None and j >= lengths[item])
-                    hidden = hidden or 0 <= self.left_window_size < at - j or 0 <= self.right_window_size < j - at
-                    bias[item, :, i, j] += -inf if hidden else 0.0
-        biased = capped + bias
-        raised = np.exp(biased - np.maximum(biased.max(-1, keepdims=True), -1e300))
-        probabilities = raised / np.maximum(raised.sum(-1, keepdims=True), 1e-300)
-        y = probabilities @ v.repeat(times, 1)
-        y = y if rank == 4 else y.swapaxes(1, 2).reshape(batch, m, -1)
-        return y, k, v, (scores, capped, biased, probabilities)[self.qk_matmul_output_mode]
-
     samples = (
         Sample([(2, 3, 4, 8), (2, 3, 6, 8), (2, 3, 6, 8)], opset=23),
         Sample([(2, 3, 4, 8), (2, 3, 6, 8), (2, 3, 6, 5)], {"is_causal": 1, "scale": 0.3}, opset=23),
@@ -367,18 +320,6 @@ class RotaryEmbedding(Composite):
         cos, sin = unsqueeze(cos, heads), unsqueeze(sin, heads)
         turned = rotate(x, cos, sin, interleaved=bool(self.interleaved), turned_width=turned_width)
         return [turned if rank == 4 else Var(g, g.reshape_like(turned.name, given.name), x.dtype)]
-
-    def reference(self, x: Any, cos: Any, sin: Any, ids: Any = None) -> Any:
-        rows = x.swapaxes(1, 2) if x.ndim == 4 else x.reshape(*x.shape[:2], self.num_heads, -1)
-        width = self.rotary_embedding_dim or rows.shape[3]
-        if ids is not None:
-            cos, sin = cos[ids], sin[ids]
-        first = slice(0, width, 2) if self.interleaved else slice(0, width // 2)
-        second = slice(1, width, 2) if self.interleaved else slice(width // 2, width)
-        turned = (rows[..., first] + 1j * rows[..., second]) * (cos + 1j * sin)[:, :, None]
-        y = rows.copy()
-        y[..., first], y[..., second] = turned.real, turned.imag
-        return y.swapaxes(1, 2) if x.ndim == 4 else y.reshape(x.shape)
 
     samples = (
         Sample([(2, 3, 4, 6), (2, 4, 3), (2, 4, 3)], opset=23),

@@ -110,26 +110,21 @@ Differentiate = Callable[[CompositeGradient, Types, dict[str, int]], Graph]
 """A graph whose inputs have the types of `in_0`, ..., and `out_0_grad`, ...; its gradients are `in_0_grad`, ..."""
 
 
-class StaticTypes:
-    """Types in a dict, which is copied."""
+class StaticTypes(dict[str, TensorType]):
+    """A copy of given types."""
 
     def __init__(self, types: Mapping[str, TensorType], opsets: dict[str, int]) -> None:
-        self._types, self._opsets = dict(types), opsets
-
-    def __getitem__(self, name: str) -> TensorType:
-        return self._types[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._types
+        super().__init__(types)
+        self._opsets = opsets
 
     def add(self, node: Node) -> None:
         """Infer one more node, whose inputs are known."""
-        results, _ = infer_outputs(bind(node, self._opsets), self._types)
-        self._types.update((name, t) for name, t in zip(node.outputs, results, strict=False) if name)
+        results, _ = infer_outputs(bind(node, self._opsets), self)
+        self.update((name, t) for name, t in zip(node.outputs, results, strict=False) if name)
 
     def constant(self, tensor: Tensor) -> None:
         """Add an initializer."""
-        self._types[tensor.name] = initializer_type(tensor)
+        self[tensor.name] = initializer_type(tensor)
 
 
 def has_composites(graph: Graph) -> bool:

@@ -142,7 +142,7 @@ class Op:
     static_inputs: ClassVar[tuple[int, ...]] = ()
     """Inputs whose values decide shapes: they must be known at compile time."""
     stochastic: ClassVar[bool] = False
-    """Output 0 is drawn at random; `reference` is its mean."""
+    """Output 0 is drawn at random."""
     accumulates: ClassVar[bool] = False
     """Input 1 is added to input 0, a gradient buffer: what makes it may do so itself."""
     tested_through: ClassVar[str] = ""
@@ -293,14 +293,18 @@ class Op:
 class Elementwise(Op):
     """An operator that works element by element with NumPy broadcasting.
 
-    A subclass gives `compute(e, *xs)`, and `result(*dtypes)` where the output's dtype is not the first input's.
+    A subclass gives `compute(e, *xs)` or `instruction`, and `result(*dtypes)` where the output's dtype is not the first
+    input's.
     """
 
     dtypes: ClassVar[tuple[str, ...]] = (*FLOATS, *INTS, "bool")
+    instruction: ClassVar[str]
+    """The method of `Emitter` that computes it, where one is enough."""
 
     def compute(self, e: Emitter, *xs: Expr) -> Expr:
         """The result as an expression of the inputs."""
-        raise self.unsupported("execution")
+        result: Expr = getattr(e, self.instruction)(*xs)
+        return result
 
     def result(self, *dtypes: str) -> str:
         """dtype of the output."""

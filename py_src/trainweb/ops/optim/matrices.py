@@ -16,7 +16,6 @@ from trainweb.ops.frame.literals import bools, f32, i64
 from trainweb.ops.frame.op import Bad, Float, Int, Sample, register
 from trainweb.ops.matmul import multiply
 from trainweb.ops.optim.operators import (
-    FIRST_MOMENTS,
     GRADIENTS,
     GRADS,
     PARAMETERS,
@@ -26,6 +25,7 @@ from trainweb.ops.optim.operators import (
     TRAINWEB,
     KernelOptimizer,
     Optimizer,
+    update_at,
 )
 from trainweb.ops.optim.update import Moments, sqrt
 
@@ -204,10 +204,7 @@ class MuonOptimizer(KernelOptimizer):
         ratio = 0.2 * math.sqrt(max(rows, columns)) if self.match_rms else math.sqrt(max(1, rows / columns))
         return kept - lr * ratio * x.reshape(w.shape), m, v
 
-    samples = (
-        Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS]),
-        Sample([f32([0.1]), i64([9]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS], {"weight_decay": 0.0}),
-    )
+    samples = (update_at(1), update_at(9, weight_decay=0.0))
     bad = (
         Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"nesterov": 2}),
         Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"match_rms": 2}),

@@ -77,6 +77,11 @@ UPDATES = f32([0.02, 1.0, 0.0, 2e-4, 0.3, 0.1, 0.05])
 """Initial moments of samples at later steps."""
 
 
+def update_at(step: int, rate: float = 0.1, **attrs: Any) -> Sample:
+    """A sample of an optimizer with two moments, at a step that is 1 for the first."""
+    return Sample([f32([rate]), i64([step]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS], attrs)
+
+
 class SequenceOp(Op):
     """An operator on sequences of tensors, which lie in flat runs; it updates them in place.
 
@@ -242,15 +247,9 @@ class AdamWOptimizer(Optimizer):
         return (w - lr * second / first * s.m / (sqrt(s.v) + self.epsilon)) * (1 - lr * self.weight_decay)
 
     samples: ClassVar[Sequence[Sample]] = (
-        Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS]),
-        Sample(
-            [f32([0.01]), i64([7]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS],
-            {"alpha": 0.8, "beta": 0.95, "adam_mode": 1, "epsilon": 1e-3, "weight_decay": 0.0},
-        ),
-        Sample(
-            [f32([0.1]), i64([1000]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS],
-            {"adam_mode": 1, "correct_bias": 0, "weight_decay": 0.1},
-        ),
+        update_at(1),
+        update_at(7, 0.01, alpha=0.8, beta=0.95, adam_mode=1, epsilon=1e-3, weight_decay=0.0),
+        update_at(1000, adam_mode=1, correct_bias=0, weight_decay=0.1),
     )
     bad: ClassVar[Sequence[Bad]] = (
         Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"adam_mode": 2}),
@@ -271,13 +270,7 @@ class OlderAdamOptimizer(AdamWOptimizer):
     def check(self) -> None:
         self._check_mode()
 
-    samples = (
-        *AdamWOptimizer.samples,
-        Sample(
-            [f32([0.1]), i64([3]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS],
-            {"adam_mode": 0, "correct_bias": 0, "weight_decay": 0.3},
-        ),
-    )
+    samples = (*AdamWOptimizer.samples, update_at(3, adam_mode=0, correct_bias=0, weight_decay=0.3))
     bad = (Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4], {"adam_mode": 2}),)
 
 
@@ -335,20 +328,12 @@ class LambOptimizer(KernelOptimizer):
         return w - lr * ratio * r, m, v
 
     samples = (
-        Sample([f32([0.1]), i64([1]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS]),
-        Sample(
-            [f32([0.01]), i64([7]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS],
-            {"alpha": 0.8, "beta": 0.95, "epsilon": 1e-3, "weight_decay": 0.2},
-        ),
+        update_at(1),
+        update_at(7, 0.01, alpha=0.8, beta=0.95, epsilon=1e-3, weight_decay=0.2),
         Sample([f32([0.1]), i64([1]), *[f32([0.0, 0.0]), f32([0.5, -1.0])], *[f32([0.0, 0.0])] * 2]),
-        *(
-            Sample([f32([0.1]), i64([7]), PARAMETERS, GRADIENTS, FIRST_MOMENTS, SECOND_MOMENTS], attrs)
-            for attrs in (
-                {"ratio_max": 0.125, "correct_bias": 0},
-                {"ratio_min": 8.0},
-                {"ratio_min": 0.25, "ratio_max": 0.25, "weight_decay": 0.1},
-            )
-        ),
+        update_at(7, ratio_max=0.125, correct_bias=0),
+        update_at(7, ratio_min=8.0),
+        update_at(7, ratio_min=0.25, ratio_max=0.25, weight_decay=0.1),
     )
     bad = (
         Bad([f32([0.1]), i64([1]), *[PARAMETERS] * 4, bools([True])], error=UnsupportedError),
@@ -450,10 +435,6 @@ class ClipGradients(SequenceOp):
     def lower(self, b: Builder, outs: list[Buf | None], limits: Buf, grads: BufSequence) -> None:
         if whole := _one_run(self, grads):
             b.emit(calls.ClipGrads(g=whole, limits=limits, n=whole.size))
-
-    def reference(self, limits: Any, g: Any) -> Any:
-        clipped = np.clip(g, -limits[0], limits[0])
-        return clipped * min(1.0, limits[1] / (np.sqrt((clipped * clipped).sum()) + 1e-6))
 
     tested_through = "InplaceClipGradNorm"
 

@@ -9,6 +9,7 @@ from trainweb.ir.dims import equal_shapes, static
 from trainweb.ir.layout import CELL_GRU, CELL_GRU_LINEAR, CELL_LSTM, CELL_RNN_RELU, CELL_RNN_TANH
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import TRAINWEB
+from trainweb.ops.activation import sigmoid64
 from trainweb.ops.attention.onnx import extent, integers, unsqueeze
 from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import i32
@@ -219,20 +220,17 @@ class Recurrence(_Recurrence):
         return y, h, c, kept, before, cells
 
     def _numpy_step(self, x: Any, r: Any, bias: Any, h: Any, c: Any) -> tuple[Any, Any, Any]:
-        def sigmoid(v: Any) -> Any:
-            return 1 / (1 + np.exp(-v))
-
         hidden = r.shape[1]
         product = h @ r.T + bias
         if self.kind in (CELL_RNN_TANH, CELL_RNN_RELU):
             y = np.tanh(x + product) if self.kind == CELL_RNN_TANH else np.maximum(x + product, 0)
             return y, c, y
         if self.kind == CELL_LSTM:
-            i, o, f = (sigmoid(v) for v in np.split((x + product)[:, : 3 * hidden], 3, axis=1))
+            i, o, f = (sigmoid64(v) for v in np.split((x + product)[:, : 3 * hidden], 3, axis=1))
             g = np.tanh((x + product)[:, 3 * hidden :])
             c = f * c + i * g
             return o * np.tanh(c), c, np.concatenate([i, o, f, g], axis=1)
-        z, reset = (sigmoid(v) for v in np.split((x + product)[:, : 2 * hidden], 2, axis=1))
+        z, reset = (sigmoid64(v) for v in np.split((x + product)[:, : 2 * hidden], 2, axis=1))
         own = bias[2 * hidden :] if np.ndim(bias) else bias
         memory = product[:, 2 * hidden :] if self.kind == CELL_GRU_LINEAR else (reset * h) @ r[2 * hidden :].T + own
         n = np.tanh(x[:, 2 * hidden :] + (reset * memory if self.kind == CELL_GRU_LINEAR else memory))

@@ -6,7 +6,7 @@ With other gates than the usual ones the steps are written out, each with one or
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from trainweb.ir.dims import UndecidedError, equal, equal_shapes, static
 from trainweb.ir.shapes import TensorType
@@ -14,7 +14,6 @@ from trainweb.model.graph import TRAINWEB
 from trainweb.ops.attention.onnx import extent, integers, part, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
-from trainweb.ops.frame.lazy_numpy import np
 from trainweb.ops.frame.literals import i32
 from trainweb.ops.frame.op import Attr, Bad, Float, Floats, Int, Sample, Str, Strs, register
 from trainweb.ops.frame.symbolic import Var
@@ -72,26 +71,6 @@ def activate(x: Var, activation: Activation) -> Var:
     if name == "hardsigmoid":
         return x.op("HardSigmoid", alpha=alpha, beta=beta)
     return x.op(_OPERATORS[name]) if alpha is None else x.op(_OPERATORS[name], alpha=alpha)
-
-
-def activated(x: Any, activation: Activation) -> Any:
-    """An activation in numpy."""
-    name, alpha, beta = activation
-    a, b = alpha or 0.0, beta or 0.0
-    functions: dict[str, Callable[[], Any]] = {
-        "sigmoid": lambda: 1 / (1 + np.exp(-x)),
-        "tanh": lambda: np.tanh(x),
-        "relu": lambda: np.maximum(x, 0),
-        "softsign": lambda: x / (1 + np.abs(x)),
-        "softplus": lambda: np.log1p(np.exp(x)),
-        "affine": lambda: a * x + b,
-        "leakyrelu": lambda: np.where(x < 0, a * x, x),
-        "thresholdedrelu": lambda: np.where(x > a, x, 0),
-        "scaledtanh": lambda: a * np.tanh(b * x),
-        "hardsigmoid": lambda: np.clip(a * x + b, 0, 1),
-        "elu": lambda: np.where(x < 0, a * np.expm1(x), x),
-    }
-    return functions[name]()
 
 
 class RecurrentLayer(Composite):
@@ -309,43 +288,6 @@ class RecurrentLayer(Composite):
         """A step: (what comes from the input, states) -> states."""
         raise NotImplementedError
 
-    # The same in numpy.
-
-    def reference(self, x: Any, w: Any, r: Any, *others: Any) -> tuple[Any, ...]:
-        given: list[Any] = [*others, *[None] * (self.max_inputs - 3 - len(others))]
-        bias, lengths, *states = given
-        peepholes = states.pop() if len(states) > self.n_states else None
-        if self.layout:
-            x = x.swapaxes(0, 1)
-            states = [None if t is None else t.swapaxes(0, 1) for t in states]
-        (steps, batch, _), (directions, _, hidden) = x.shape, r.shape
-        y = np.zeros((steps, directions, batch, hidden))
-        ends = [np.zeros((directions, batch, hidden)) if s is None else np.array(s) for s in states]
-        bias = np.zeros((directions, 2 * self.gates * hidden)) if bias is None else bias
-        peepholes = np.zeros((directions, 3 * hidden)) if peepholes is None else peepholes
-        for k, (reverse, activations) in enumerate(zip(self._directions, self._activations(), strict=True)):
-            for item in range(batch):
-                n = steps if lengths is None else lengths[item]
-                for t in reversed(range(n)) if reverse else range(n):
-                    state = [e[k, item] for e in ends]
-                    new = self.numpy_step(x[t, item], w[k], r[k], bias[k], peepholes[k], state, activations)
-                    for e, s in zip(ends, new, strict=True):
-                        e[k, item] = s
-                    y[t, k, item] = new[0]
-        if self.layout:
-            return y.transpose(2, 0, 1, 3), *(e.swapaxes(0, 1) for e in ends)
-        return y, *ends
-
-    def clip_numpy(self, x: Any) -> Any:
-        """Return the input of an activation."""
-        return x if self.clip is None else np.clip(x, -self.clip, self.clip)
-
-    def numpy_step(
-        self, x: Any, w: Any, r: Any, bias: Any, peepholes: Any, states: list[Any], activations: list[Activation]
-    ) -> list[Any]:
-        """One step of one item."""
-        raise NotImplementedError
-
 
 def _joined(parts: list[Var], axis: int) -> Var:
     return parts[0] if len(parts) == 1 else parts[0].op("Concat", *parts[1:], axis=axis)
@@ -381,11 +323,6 @@ class RNN(RecurrentLayer):
     ) -> Callable[[Var, list[Var]], list[Var]]:
         weights = _turned(r)
         return lambda row, states: [activate(self._clipped(row + states[0].op("MatMul", weights)), activations[0])]
-
-    def numpy_step(
-        self, x: Any, w: Any, r: Any, bias: Any, peepholes: Any, states: list[Any], activations: list[Activation]
-    ) -> list[Any]:
-        return [activated(self.clip_numpy(w @ x + r @ states[0] + bias.reshape(2, -1).sum(0)), activations[0])]
 
     samples = (
         Sample([(4, 2, 3), (1, 5, 3), (1, 5, 5)]),
@@ -454,18 +391,6 @@ class GRU(RecurrentLayer):
 
         return step
 
-    def numpy_step(
-        self, x: Any, w: Any, r: Any, bias: Any, peepholes: Any, states: list[Any], activations: list[Activation]
-    ) -> list[Any]:
-        (h,), (f, g) = states, activations
-        (xz, xr, xh), (rz, rr, rh) = (w @ x).reshape(3, -1), r.reshape(3, len(h), -1)
-        bz, br, bh, cz, cr, ch = bias.reshape(6, -1)
-        z = activated(self.clip_numpy(xz + rz @ h + bz + cz), f)
-        reset = activated(self.clip_numpy(xr + rr @ h + br + cr), f)
-        memory = reset * (rh @ h + ch) if self.linear_before_reset else rh @ (reset * h) + ch
-        new = activated(self.clip_numpy(xh + bh + memory), g)
-        return [(1 - z) * new + z * h]
-
     samples: ClassVar[Sequence[Sample]] = (
         Sample([(4, 2, 3), (1, 15, 3), (1, 15, 5)]),
         Sample([(3, 2, 3), (1, 12, 3), (1, 12, 4), (1, 24), None, (1, 2, 4)], {"linear_before_reset": 1}),
@@ -518,17 +443,6 @@ class LSTM(RecurrentLayer):
             return [gate(1, new, 1, f) * activate(self._clipped(new), h), new]
 
         return step
-
-    def numpy_step(
-        self, x: Any, w: Any, r: Any, bias: Any, peepholes: Any, states: list[Any], activations: list[Activation]
-    ) -> list[Any]:
-        (hidden, c), (f, g, h) = states, activations
-        i, o, forget, new = (w @ x + r @ hidden + bias.reshape(2, -1).sum(0)).reshape(4, -1)
-        pi, po, pf = peepholes.reshape(3, -1)
-        i = activated(self.clip_numpy(i + pi * c), f)
-        forget = 1 - i if self.input_forget else activated(self.clip_numpy(forget + pf * c), f)
-        c = forget * c + i * activated(self.clip_numpy(new), g)
-        return [activated(self.clip_numpy(o + po * c), f) * activated(self.clip_numpy(c), h), c]
 
     samples: ClassVar[Sequence[Sample]] = (
         Sample([(4, 2, 3), (1, 20, 3), (1, 20, 5)]),

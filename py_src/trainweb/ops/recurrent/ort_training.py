@@ -14,6 +14,7 @@ from trainweb.errors import UnsupportedError
 from trainweb.ir.dims import equal_shapes
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, TRAINWEB
+from trainweb.ops.activation import sigmoid64
 from trainweb.ops.attention.onnx import part, unsqueeze
 from trainweb.ops.frame.composite import Composite
 from trainweb.ops.frame.emission import Emission
@@ -36,11 +37,6 @@ def squeeze(x: Var | None, axis: int) -> Var | None:
 def shifted(every: Var, first: Var) -> Var:
     """Return the state before each step, from the states after every step and the first one: (steps, batch, H)."""
     return unsqueeze(first, 0).op("Concat", part(every, 0, 0, -1), axis=0)
-
-
-def sigmoid(x: Any) -> Any:
-    """In numpy."""
-    return 1 / (1 + np.exp(-x))
 
 
 class _Training(RecurrentLayer):
@@ -79,18 +75,18 @@ class LSTMTraining(_Training, LSTM):
         return [unsqueeze(y, 1), unsqueeze(h, 0), unsqueeze(c, 0), unsqueeze(after, 1), unsqueeze(gates, 1)]
 
     def reference(self, x: Any, w: Any, r: Any, *others: Any) -> tuple[Any, ...]:
-        bias, lengths, h, c = [*others, *[None] * 4][:4]
-        y, last, last_cell = super().reference(x, w, r, bias, lengths, h, c)
-        state, cell = (np.zeros(y.shape[2:]) if first is None else first[0] for first in (h, c))
+        bias, _, h, c = [*others, *[None] * 4][:4]
+        state, cell = (np.zeros((x.shape[1], r.shape[2])) if first is None else first[0] for first in (h, c))
         shared = 0.0 if bias is None else bias[0].reshape(2, -1).sum(0)
-        cells, gates = [], []
-        for t in range(len(x)):
-            raw = np.split(x[t] @ w[0].T + state @ r[0].T + shared, 4, axis=1)
-            i, o, f, new = (*(sigmoid(v) for v in raw[:3]), np.tanh(raw[3]))
-            state, cell = y[t, 0], f * cell + i * new
-            gates.append(np.concatenate([i, o, f, new], axis=1))
-            cells.append(cell)
-        return y, last, last_cell, np.stack(cells)[:, None], np.stack(gates)[:, None]
+        steps = []
+        for row in x:
+            raw = np.split(row @ w[0].T + state @ r[0].T + shared, 4, axis=1)
+            i, o, f, new = (*(sigmoid64(v) for v in raw[:3]), np.tanh(raw[3]))
+            cell = f * cell + i * new
+            state = o * np.tanh(cell)
+            steps.append((state, cell, np.concatenate([i, o, f, new], axis=1)))
+        y, cells, gates = (np.stack(rows)[:, None] for rows in zip(*steps, strict=True))
+        return y, y[-1], cells[-1], cells, gates
 
     samples = (
         Sample([(4, 2, 3), (1, 20, 3), (1, 20, 5), (1, 40), None, (1, 2, 5), (1, 2, 5)], outputs=5),
@@ -121,17 +117,18 @@ class GRUTraining(_Training, GRU):
         return [unsqueeze(y, 1), unsqueeze(h, 0), unsqueeze(part(gates, 2, 0, 3 * hidden), 1)]
 
     def reference(self, x: Any, w: Any, r: Any, *others: Any) -> tuple[Any, ...]:
-        bias, lengths, h = [*others, *[None] * 3][:3]
-        y, last = super().reference(x, w, r, bias, lengths, h)
-        state, gates = np.zeros(y.shape[2:]) if h is None else h[0], []
+        bias, _, h = [*others, *[None] * 3][:3]
+        state, steps = np.zeros((x.shape[1], r.shape[2])) if h is None else h[0], []
         bz, br, bh, cz, cr, ch = np.zeros((6, r.shape[2])) if bias is None else bias[0].reshape(6, -1)
-        for t in range(len(x)):
-            (xz, xr, xn), (rz, rr, rn) = np.split(x[t] @ w[0].T, 3, axis=1), np.split(r[0], 3)
-            z, reset = sigmoid(xz + state @ rz.T + bz + cz), sigmoid(xr + state @ rr.T + br + cr)
+        for row in x:
+            (xz, xr, xn), (rz, rr, rn) = np.split(row @ w[0].T, 3, axis=1), np.split(r[0], 3)
+            z, reset = sigmoid64(xz + state @ rz.T + bz + cz), sigmoid64(xr + state @ rr.T + br + cr)
             memory = reset * (state @ rn.T + ch) if self.linear_before_reset else (reset * state) @ rn.T + ch
-            gates.append(np.concatenate([z, reset, np.tanh(xn + bh + memory)], axis=1))
-            state = y[t, 0]
-        return y, last, np.stack(gates)[:, None]
+            new = np.tanh(xn + bh + memory)
+            state = (1 - z) * new + z * state
+            steps.append((state, np.concatenate([z, reset, new], axis=1)))
+        y, gates = (np.stack(rows)[:, None] for rows in zip(*steps, strict=True))
+        return y, y[-1], gates
 
     samples = (
         Sample([(4, 2, 3), (1, 15, 3), (1, 15, 5), (1, 30), None, (1, 2, 5)], outputs=3),

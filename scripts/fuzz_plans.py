@@ -12,6 +12,7 @@ one goes on. Ends after so many minutes or plans, whatever is first.
 from __future__ import annotations
 
 import argparse
+import pickle
 import random
 import struct
 import subprocess
@@ -50,6 +51,14 @@ def subjects() -> list[Subject]:
         found.setdefault(subject.plan.words, subject)
     fitting = [s for s in found.values() if sum(s.sizes) <= MAX_BYTES and s.plan.words]
     return fitting + [s for s in fitting if s.plan.words in golden] * (GOLDEN_WEIGHT - 1)
+
+
+def kept_subjects(file: Path) -> list[Subject]:
+    """The plans in a file; compiled, and kept there for the next process, where it is empty."""
+    if not file.stat().st_size:
+        file.write_bytes(pickle.dumps(subjects()))
+    found: list[Subject] = pickle.loads(file.read_bytes())
+    return found
 
 
 class Bench:
@@ -156,7 +165,7 @@ def turns(plans: list[Subject], kernels: list[str], seed: str, first: int) -> It
 def child(options: argparse.Namespace) -> int:
     """Run cases until the time is up; prints counts last."""
     bench = Bench(options.build, options.seed)
-    plans = subjects()
+    plans = kept_subjects(options.subjects)
     if options.only:
         one = next((s for s in plans if s.name == options.only), options.only)
         order = iter([(one, range(options.case, options.case + 1))])
@@ -182,6 +191,7 @@ def parent(options: argparse.Namespace) -> int:
     while (left := end - time.monotonic()) > 0 and counts.total() < options.plans and not (options.only and turn):
         command = [sys.executable, __file__, "--child", f"--seconds={left}", f"--seed={options.seed}"]
         command += [f"--build={options.build}", f"--turn={turn}", f"--plans={options.plans - counts.total()}"]
+        command += [f"--subjects={options.subjects}"]
         command += ["--only", options.only, "--case", str(options.case)] if options.only else []
         with open(options.now, "w+") as now:
             done = subprocess.run([*command, f"--now={options.now}"], stdout=subprocess.PIPE, text=True, check=False)
@@ -213,6 +223,7 @@ def main() -> int:
     parser.add_argument("--build", default="kernels", choices=["kernels", "kernels.relaxed"])
     parser.add_argument("--only", help="name of a plan, or 'calls of KERNEL'")
     parser.add_argument("--case", type=int, default=0)
+    parser.add_argument("--subjects", type=Path, help="file that keeps compiled plans; may be empty")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--turn", type=int, default=0, help=argparse.SUPPRESS)
@@ -224,8 +235,9 @@ def main() -> int:
         return child(options)
     import tempfile
 
-    with tempfile.NamedTemporaryFile() as file:
+    with tempfile.NamedTemporaryFile() as file, tempfile.NamedTemporaryFile() as plans:
         options.now = file.name
+        options.subjects = options.subjects or Path(plans.name)
         return parent(options)
 
 

@@ -104,6 +104,7 @@ def environment() -> dict[str, str]:
     env["ZIG_LOCAL_CACHE_DIR"] = str(BUILD / "zig-cache")
     env.setdefault("SOURCE_DATE_EPOCH", "1767225600")  # 2026-01-01: archives come out reproducible
     env.pop("PYTHONHOME", None)
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # each Python that a test starts would compile all modules anew
     return env
 
 

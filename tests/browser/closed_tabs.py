@@ -16,12 +16,12 @@ from typing import Any
 
 from playwright.sync_api import Browser, sync_playwright
 
-from .conftest import CHROMIUM_FLAGS, PAGE_TIMEOUT_MS
+from .conftest import CHROMIUM_FLAGS, PAGE_TIMEOUT_MS, without_features
 from .js_session import JsPage
 from .processes import processes
 from .server import Site
 
-NO_SPARES = "--disable-features=SpareRendererForSitePerProcess"
+NO_SPARES = without_features("SpareRendererForSitePerProcess")
 """Else a new process need not be that of the new page."""
 CRASH_LOOKS = 200
 FIT = """

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import playwright
 import pytest
 from chromium import find_chromium
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -15,6 +16,19 @@ from steps import BuildError
 from .kernel import Kernel
 from .server import ROOT, Site
 
+PLAYWRIGHT = Path(playwright.__file__).parent / "driver" / "package" / "lib" / "coreBundle.js"
+ADDRESS_BAR = ("WebUIOmniboxPopup", "WebUIOmniboxFullPopup", "WebUIOmniboxAimPopup")
+"""Each window would start a process for the suggestions of its address bar: 0.8 s of processor time a test."""
+
+
+def without_features(*names: str) -> str:
+    """The switch for features that Chromium goes without. It replaces Playwright's switch, so it has those, too."""
+    (listed,) = re.findall(r"\bdisabledFeatures = \[(.*?)\]", PLAYWRIGHT.read_text(), re.DOTALL)
+    names_of_playwright = re.findall(r'^ *"(\w+)"', listed, re.MULTILINE)
+    assert "HttpsUpgrades" in names_of_playwright
+    return f"--disable-features={','.join((*names_of_playwright, *ADDRESS_BAR, *names))}"
+
+
 CHROMIUM_FLAGS = [
     "--no-sandbox",  # the tests run as root in containers
     "--disable-background-networking",
@@ -22,6 +36,7 @@ CHROMIUM_FLAGS = [
     "--disable-sync",
     "--disable-component-update",
     "--disable-dev-shm-usage",  # containers have a small /dev/shm
+    without_features(),
     "--host-resolver-rules=MAP *.test 127.0.0.1",  # http://app.test is no secure context, as 127.0.0.1 is
 ]
 PAGE_TIMEOUT_MS = 60_000

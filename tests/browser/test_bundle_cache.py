@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -140,37 +140,72 @@ def test_models_are_cached_with_their_configuration(browser: Browser, plain_site
         assert python_requests(plain_site)
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "header"])
-def test_damaged_cache_files_are_ignored_and_written_anew(browser: Browser, plain_site: Site, damage: str) -> None:
-    with open_page(browser, plain_site) as js:
+@pytest.fixture(scope="module")
+def visited(browser: Browser) -> Iterator[tuple[JsPage, list[str], dict[str, str]]]:
+    """A page of a site of its own after a first visit, what that saw, and the files that it left."""
+    site = Site()
+    with open_page(browser, site) as js:
         first = js.run(FIRST_VISIT)
-        after = visit(
-            js,
+        kept = js.run(
             f"""{SESSION}{CACHE}
             await until(async () => atob((await stored())[0] ?? "").startsWith("TWBS"));
-            const handle = Object.values(await files())[0];
-            const data = new Uint8Array(await (await handle.getFile()).arrayBuffer());
-            if (damage === "flip") data[data.length >> 1] ^= 1;
-            if (damage === "header") data[9] ^= 1;
-            const kept = {{ cut: data.length - 1, empty: 0 }}[damage] ?? data.length;
-            const writable = await handle.createWritable();
-            await writable.write(data.subarray(0, kept));
-            await writable.close();
-            const [damaged] = await stored();
-            const s = await cached();
-            const seen = [await step(s), await step(s), await parameters(s)];
-            await s.release();
-            await until(async () => {{
-              const [now] = await stored();
-              return now !== damaged && atob(now ?? "").startsWith("TWBS");  // the header comes last
-            }});
-            return seen;""",
-            damage=damage,
+            const [[name, handle]] = Object.entries(await files());
+            return {{ [name]: await contents(handle) }};"""
         )
-        assert python_requests(plain_site)
-        assert after == first
-        assert visit(js, f"{SESSION}{CACHE} const s = await cached(); return step(s);") == first[0]
-        assert python_requests(plain_site) == []
+        yield js, first, kept
+    site.close()
+
+
+RESTORE = f"""{SESSION}{CACHE}
+    let folder = await navigator.storage.getDirectory();
+    for (const name of ["trainweb", "bundles"]) folder = await folder.getDirectoryHandle(name);
+    const removed = (name) => folder.removeEntry(name).then(() => true, (error) => {{
+      if (error.name !== "NoModificationAllowedError") throw error;  // the worker of the page before still ends
+      return false;
+    }});
+    for (const name of Object.keys(await files())) await until(() => removed(name));
+    for (const [name, data] of Object.entries(kept)) {{
+      const writable = await (await folder.getFileHandle(name, {{ create: true }})).createWritable();
+      await writable.write(bytes(data));
+      await writable.close();
+    }}
+"""
+"""The files of the first visit, and no others."""
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "header"])
+def test_damaged_cache_files_are_ignored_and_written_anew(
+    visited: tuple[JsPage, list[str], dict[str, str]], damage: str
+) -> None:
+    js, first, kept = visited
+    visit(js, RESTORE, kept=kept)
+    after = visit(
+        js,
+        f"""{SESSION}{CACHE}
+        await until(async () => atob((await stored())[0] ?? "").startsWith("TWBS"));
+        const handle = Object.values(await files())[0];
+        const data = new Uint8Array(await (await handle.getFile()).arrayBuffer());
+        if (damage === "flip") data[data.length >> 1] ^= 1;
+        if (damage === "header") data[9] ^= 1;
+        const kept = {{ cut: data.length - 1, empty: 0 }}[damage] ?? data.length;
+        const writable = await handle.createWritable();
+        await writable.write(data.subarray(0, kept));
+        await writable.close();
+        const [damaged] = await stored();
+        const s = await cached();
+        const seen = [await step(s), await step(s), await parameters(s)];
+        await s.release();
+        await until(async () => {{
+          const [now] = await stored();
+          return now !== damaged && atob(now ?? "").startsWith("TWBS");  // the header comes last
+        }});
+        return seen;""",
+        damage=damage,
+    )
+    assert python_requests(js.site)
+    assert after == first
+    assert visit(js, f"{SESSION}{CACHE} const s = await cached(); return step(s);") == first[0]
+    assert python_requests(js.site) == []
 
 
 UNAVAILABLE = {
@@ -222,30 +257,32 @@ N_OPERATIONS = 7
 
 
 @pytest.mark.parametrize("fault", range(N_OPERATIONS + 1))
-def test_an_interrupted_write_leaves_the_old_or_the_new_file(browser: Browser, own_site: Site, fault: int) -> None:
+def test_an_interrupted_write_leaves_the_old_or_the_new_file(
+    visited: tuple[JsPage, list[str], dict[str, str]], fault: int
+) -> None:
     """Everything from operation `fault` on fails; then the storage is opened again."""
-    with open_page(browser, own_site) as js:
-        worker_site(own_site, "")
-        first = js.run(FIRST_VISIT)
-        worker_site(own_site, FAULT % fault)
-        more = visit(
-            js,
-            f"""{SESSION}{CACHE}
-            let operations = 0;
-            new BroadcastChannel("operations").onmessage = ({{ data }}) => {{ operations = data; }};
-            const s = await cached();
-            const seen = [await step(s), await step(s, small)];
-            await until(() => operations >= wanted);
-            return seen;""",
-            wanted=min(fault + 1, N_OPERATIONS),
-        )
-        assert more[0] == first[0]
-        worker_site(own_site, "")
-        visit(js, f"{SESSION}{CACHE} window.s = await cached(); return step(s);")
-        assert python_requests(own_site) == [], "neither the old file nor the new one"
-        assert js.run(f"{SESSION} return step(s, small);") == more[1]
-        # The header is the fifth operation: with it the new file, which has the other batch, is there.
-        assert (python_requests(own_site) == []) == (fault >= 5)
+    js, first, kept = visited
+    site = js.site
+    visit(js, RESTORE, kept=kept)
+    worker_site(site, FAULT % fault)
+    more = visit(
+        js,
+        f"""{SESSION}{CACHE}
+        let operations = 0;
+        new BroadcastChannel("operations").onmessage = ({{ data }}) => {{ operations = data; }};
+        const s = await cached();
+        const seen = [await step(s), await step(s, small)];
+        await until(() => operations >= wanted);
+        return seen;""",
+        wanted=min(fault + 1, N_OPERATIONS),
+    )
+    assert more[0] == first[0]
+    worker_site(site, "")
+    visit(js, f"{SESSION}{CACHE} window.s = await cached(); return step(s);")
+    assert python_requests(site) == [], "neither the old file nor the new one"
+    assert js.run(f"{SESSION} return step(s, small);") == more[1]
+    # The header is the fifth operation: with it the new file, which has the other batch, is there.
+    assert (python_requests(site) == []) == (fault >= 5)
 
 
 def test_old_files_make_room(browser: Browser, plain_site: Site) -> None:

@@ -20,10 +20,18 @@ LIMIT_S = 900
 """For a machine that is busy; the fuzzer ends after PLANS before that."""
 
 
+@pytest.fixture(scope="module")
+def subjects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For the plans to mutate, which are compiled once for both builds."""
+    file = tmp_path_factory.mktemp("fuzz") / "subjects"
+    file.touch()
+    return file
+
+
 @pytest.mark.parametrize("build", ["kernels", "kernels.relaxed"])
-def test_mutated_plans_do_no_harm(build: str) -> None:
+def test_mutated_plans_do_no_harm(build: str, subjects: Path) -> None:
     command = [sys.executable, str(ROOT / "scripts" / "fuzz_plans.py"), f"--build={build}"]
-    command += [f"--plans={PLANS // 2}", f"--minutes={LIMIT_S / 60}", f"--seed={build}"]
+    command += [f"--plans={PLANS // 2}", f"--minutes={LIMIT_S / 60}", f"--seed={build}", f"--subjects={subjects}"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     assert done.returncode == 0, done.stdout
     counts = {words: int(n) for n, words in re.findall(r"(\d+) ([a-z ]+)", done.stdout.splitlines()[-1])}

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import flatbuffers
 import numpy as np
@@ -209,35 +210,50 @@ ORT_PYTHON = os.environ.get("TRAINWEB_ORT_PYTHON", "")
 ORT_SCRIPT = """
 import json, sys
 from onnxruntime.training.api import CheckpointState, Module, Optimizer
-folder, source, target = sys.argv[1:4]
-state = CheckpointState.load_checkpoint(source)
-module = Module(f"{folder}/training_model.onnx", state, f"{folder}/eval_model.onnx")
-optimizer = Optimizer(f"{folder}/optimizer_model.onnx", module)
-values = {name: parameter.data.ravel().tolist() for name, parameter in state.parameters}
-properties = {name: value for name, value in state.properties}
-CheckpointState.save_checkpoint(state, target, include_optimizer_state=True)
-print(json.dumps([values, properties]))
+found = []
+for folder, source, target in zip(*[iter(sys.argv[1:])] * 3):
+    state = CheckpointState.load_checkpoint(source)
+    module = Module(f"{folder}/training_model.onnx", state, f"{folder}/eval_model.onnx")
+    optimizer = Optimizer(f"{folder}/optimizer_model.onnx", module)
+    values = {name: parameter.data.ravel().tolist() for name, parameter in state.parameters}
+    properties = {name: value for name, value in state.properties}
+    CheckpointState.save_checkpoint(state, target, include_optimizer_state=True)
+    found.append([values, properties])
+print(json.dumps(found))
 """
 
 
-@pytest.mark.skipif(not ORT_PYTHON, reason="TRAINWEB_ORT_PYTHON names no Python with onnxruntime-training")
-@pytest.mark.parametrize("generated", [False, True])
-@pytest.mark.parametrize("case", ["mlp", "cnn", "scheduler_accumulation"])
-def test_onnx_runtime_training_loads_what_is_written(case: str, generated: bool, tmp_path: Path) -> None:
-    """Parameters, moments, step and properties go through the real library and come back."""
-    checkpoint = read_checkpoint(GOLDEN / case / "checkpoint_after")
-    checkpoint.properties = {"n": -7, "big": 2**40, "rate": 0.1, "zero": 0.0, "text": "naïve ☃"}
-    source, target = tmp_path / "source", tmp_path / "target"
-    source.write_bytes(write_checkpoint(checkpoint, generated=generated))
-    result = subprocess.run(
-        [ORT_PYTHON, "-c", ORT_SCRIPT, str(GOLDEN / case), str(source), str(target)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+def through_onnx_runtime(*files: tuple[Path, Path, Path]) -> Any:
+    """The values and properties of checkpoints there, each given as a folder of models, the file, and its copy."""
+    command = [ORT_PYTHON, "-c", ORT_SCRIPT, *(str(path) for three in files for path in three)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr
-    values, properties = json.loads(result.stdout)
+    return json.loads(result.stdout)
+
+
+@pytest.mark.skipif(not ORT_PYTHON, reason="TRAINWEB_ORT_PYTHON names no Python with onnxruntime-training")
+def test_onnx_runtime_training_loads_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters, moments, step and properties go through the real library and come back."""
+    checkpoints, files = [], []
+    for case in ("mlp", "cnn", "scheduler_accumulation"):
+        checkpoint = read_checkpoint(GOLDEN / case / "checkpoint_after")
+        checkpoint.properties = {"n": -7, "big": 2**40, "rate": 0.1, "zero": 0.0, "text": "naïve ☃"}
+        for way in ("as read", "generated", "two files"):
+            source = tmp_path / f"{case} {way}"
+            if way == "two files":
+                write_beside(source, checkpoint, monkeypatch)
+            else:
+                source.write_bytes(write_checkpoint(checkpoint, generated=way == "generated"))
+            checkpoints.append(checkpoint)
+            files.append((GOLDEN / case, source, tmp_path / f"{source.name} again"))
+    for checkpoint, (_, _, target), found in zip(checkpoints, files, through_onnx_runtime(*files), strict=True):
+        assert_came_back(checkpoint, target, *found)
+
+
+def assert_came_back(
+    checkpoint: Checkpoint, target: Path, values: dict[str, list[float]], properties: dict[str, Any]
+) -> None:
+    """What is in the file that the library wrote, and what it told of the one that it read."""
     assert properties == {**checkpoint.properties, "rate": float(np.float32(0.1))}
     for name, tensor in by_name(checkpoint).items():
         np.testing.assert_array_equal(np.float32(values[name]), array(tensor).ravel())
@@ -245,17 +261,6 @@ def test_onnx_runtime_training_loads_what_is_written(case: str, generated: bool,
     assert by_name(again) == by_name(checkpoint)
     assert again.groups == checkpoint.groups
     assert again.properties == properties
-
-
-BESIDE_SCRIPT = """
-import json, sys
-from onnxruntime.training.api import CheckpointState, Module, Optimizer
-folder, source = sys.argv[1:3]
-state = CheckpointState.load_checkpoint(source)
-module = Module(f"{folder}/training_model.onnx", state, f"{folder}/eval_model.onnx")
-print(json.dumps({name: parameter.data.ravel().tolist() for name, parameter in state.parameters}))
-CheckpointState.save_checkpoint(state, f"{source}.again", include_optimizer_state=True)
-"""
 
 
 def write_beside(path: Path, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,24 +313,6 @@ def test_what_is_too_large_for_bytes_says_to_give_a_path(monkeypatch: pytest.Mon
     page = vars(caught.value)[messages.PAGE_TEXT]
     assert "path" not in page
     assert "at most 100. Get the parameters with getContiguousParameters() or exportWeights()." in page
-
-
-@pytest.mark.skipif(not ORT_PYTHON, reason="TRAINWEB_ORT_PYTHON names no Python with onnxruntime-training")
-def test_onnx_runtime_loads_a_checkpoint_of_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = read_checkpoint(GOLDEN / "mlp" / "checkpoint_after")
-    write_beside(tmp_path / "c", checkpoint, monkeypatch)
-    done = subprocess.run(
-        [ORT_PYTHON, "-c", BESIDE_SCRIPT, str(GOLDEN / "mlp"), str(tmp_path / "c")],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    values = json.loads(done.stdout)
-    for name, tensor in by_name(checkpoint).items():
-        np.testing.assert_array_equal(np.float32(values[name]), array(tensor).ravel())
-    assert read_checkpoint(tmp_path / "c.again").groups == checkpoint.groups
 
 
 class TestWriteFileAtomically:

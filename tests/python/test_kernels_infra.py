@@ -6,6 +6,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -537,7 +538,19 @@ class Arena:
 
 
 RUN_TIME_FAILURES = {"TW_BAD_INDEX", "TW_BAD_LABEL", "TW_BAD_VALUE", "TW_BAD_ARGUMENT", "TW_LOOP_LIMIT"}
-KERNELS = sorted(kernels_of(WasmtimeEngine()))
+KERNELS = kernels_of(WasmtimeEngine())
+
+
+@cache
+def calls_at_the_end(name: str) -> list[tuple[Call, str, str]]:
+    """For both builds: calls of a kernel, each with the operand at the end and one that may be too short, or ""."""
+    rng, found = random.Random(name), []
+    for _ in range(25):
+        call = Call(KERNELS[name], rng)
+        if call.valid:
+            last = rng.choice(list(call.buffers))
+            found.append((call, last, rng.choice([n for n, x in call.buffers.items() if x.nbytes] or [""])))
+    return found
 
 
 @pytest.fixture(scope="module", params=["kernels", "kernels.relaxed"])
@@ -545,20 +558,13 @@ def arena(request: pytest.FixtureRequest) -> Arena:
     return Arena(WasmtimeEngine(request.param))
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", sorted(KERNELS))
 def test_operands_at_the_end_of_memory(arena: Arena, name: str) -> None:
-    rng = random.Random(name)
-    kernel = kernels_of(arena.engine)[name]
     succeeded = 0
-    for _ in range(25):
-        call = Call(kernel, rng)
-        if not call.valid:
-            continue
-        pointers = list(call.buffers)
-        status = arena.run(call, last=rng.choice(pointers))
+    for call, last, short in calls_at_the_end(name):
+        status = arena.run(call, last=last)
         assert status == "TW_OK" or status in RUN_TIME_FAILURES, (status, call.args)
         succeeded += status == "TW_OK"
-        short = rng.choice([n for n in pointers if call.buffers[n].nbytes] or [""])
         if short:
             assert arena.run(call, last="", short=short) == "TW_BAD_EXTENT", (short, call.args)
     assert succeeded, "no random arguments were accepted"
@@ -588,6 +594,13 @@ def typed(call: Call, *, without: tuple[str, ...] = ()) -> KernelCall:
     return result
 
 
+@cache
+def reading_calls(name: str) -> list[Call]:
+    """For both builds."""
+    rng = random.Random(f"reads {name}")
+    return [call for call in (Call(KERNELS[name], rng) for _ in range(20)) if call.valid]
+
+
 def outcome(engine: Engine, call: Call, filler: int, *, without: tuple[str, ...] = ()) -> dict[str, bytes]:
     """The results of the kernel if operands that it does not read hold `filler` bytes."""
     read = {b.name for b in typed(call, without=without).reads}
@@ -600,15 +613,12 @@ def outcome(engine: Engine, call: Call, filler: int, *, without: tuple[str, ...]
     return {name: array.tobytes() for name, array in results.items()}
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", sorted(KERNELS))
 def test_calls_read_and_write_what_they_say(engine: Engine, name: str) -> None:
-    rng = random.Random(f"reads {name}")
-    kernel = kernels_of(engine)[name]
     succeeded = 0
-    for _ in range(20):
-        call = Call(kernel, rng)
+    for call in reading_calls(name):
         # Of nothing there are no statistics, and no slice: such results stay as they are.
-        if not call.valid or any(not call.buffers[b.name].size for b in typed(call).reads):
+        if any(not call.buffers[b.name].size for b in typed(call).reads):
             continue
         try:
             first = outcome(engine, call, 0)
@@ -622,7 +632,7 @@ def test_calls_read_and_write_what_they_say(engine: Engine, name: str) -> None:
             is_untouched = (zeros == 0) & (ones == 0xFF) & has_gaps
             assert ((zeros == ones) | is_untouched).all(), result
         written = {b.name for b in typed(call).writes}
-        assert {a.name for a in kernel.args if a.kind == "scratch"} | first.keys() == written
+        assert {a.name for a in KERNELS[name].args if a.kind == "scratch"} | first.keys() == written
         updates = CLASSES[name].UPDATES
         if updates:
             rest = {k: v for k, v in first.items() if k not in updates}

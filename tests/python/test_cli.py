@@ -182,6 +182,28 @@ def test_a_model_whose_weights_lie_beside_it(
         assert Path("beside", name).read_bytes() == Path("at_once", name).read_bytes()
 
 
+def test_artifacts_train_adapters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = smol.write(tmp_path, replace(smol.SIZES["4M"], layers=1, vocabulary=64))
+    arguments = ["artifacts", str(model), "--loss", "CrossEntropyLoss", "--lora", "3", "-o", str(tmp_path)]
+    assert main(arguments) == 0
+    built = trainweb.lora.inject(model, rank=3).build_artifacts(loss="CrossEntropyLoss", optimizer="AdamW")
+    assert (tmp_path / "checkpoint").read_bytes() == built.checkpoint
+    assert (tmp_path / "training_model.onnx").read_bytes() == built.training_model
+    capsys.readouterr()
+    for command in (arguments, ["check", *arguments[1:-2]]):
+        assert main([*command, "--freeze", "model.norm.weight"]) == 1
+        assert "leave out --train and --freeze" in capsys.readouterr().err
+
+
+def test_quantized_weights_that_cannot_be_trained_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "quantized.onnx"
+    whole = smol.write(tmp_path, replace(smol.SIZES["4M"], layers=1, vocabulary=64))
+    model.write_bytes(trainweb.quantize(whole, 8))
+    with pytest.warns(UserWarning, match="_scales"):
+        assert main(["artifacts", str(model), "--loss", "CrossEntropyLoss", "-o", str(tmp_path)]) == 1
+    assert "freeze their scales, or train adapters: lora, --lora" in capsys.readouterr().err
+
+
 def test_check_gives_lines_that_train_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--loss", "CrossEntropyLoss", "--optimizer", "SGD", "--freeze", "fc1.*", "--dim", "batch=3"]
     assert main(["check", str(GOLDEN / "base.onnx"), *arguments, "--code", "python"]) == 0

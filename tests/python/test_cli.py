@@ -86,7 +86,7 @@ def test_a_bundle_has_every_plan_and_no_zeros(artifacts: Path) -> None:
     assert main(["compile", str(artifacts), *feeds, "-o", str(out)]) == 0
     data = out.read_bytes()
     version, length = struct.unpack_from("<II", data, 8)
-    assert (data[:8], version) == (b"TWBUNDLE", 3)
+    assert (data[:8], version) == (b"TWBUNDLE", 4)
     assert hashlib.sha256(data[64:]).digest() == data[16:48]
     header = json.loads(data[64 : 64 + length])
     kinds = [(p["kind"], p["overwrite"]) for p in header["plans"]]

@@ -43,6 +43,19 @@ function readChunks(blob: Blob, write: (data: Uint8Array) => void): void {
   }
 }
 
+/** Fill a target with all of some bytes. */
+export function copyInto(target: Uint8Array, data: FileData): void {
+  if (!(data instanceof Blob)) {
+    target.set(data);
+    return;
+  }
+  let at = 0;
+  readChunks(data, (chunk) => {
+    target.set(chunk, at);
+    at += chunk.length;
+  });
+}
+
 export class GivenFiles {
   readonly #files = new Map<number, { readonly data: GivenData; readonly nbytes: number }>();
   #next = 1;
@@ -108,16 +121,9 @@ export class GivenFiles {
   /** Fill a target with bytes of a file. */
   copy(index: number, offset: number, target: Uint8Array): void {
     let at = 0;
-    const write = (data: Uint8Array): void => {
-      target.set(data, at);
-      at += data.length;
-    };
     for (const part of this.#parts(index, offset, target.length)) {
-      if (part instanceof Blob) {
-        readChunks(part, write);
-      } else {
-        write(part);
-      }
+      copyInto(target.subarray(at), part);
+      at += sizeOf(part);
     }
   }
 

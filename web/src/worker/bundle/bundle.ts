@@ -25,11 +25,14 @@ import {
 } from "./reader.js";
 import { segmentsFit } from "./segments.js";
 import { readProperties, type Property } from "../session-record.js";
-import type { InputDeclaration, TensorType, WireDtype } from "../../wire/protocol.js";
+import { partAt, type GivenData, type JoinedFile } from "../../wire/pieces.js";
+import type { FileData, InputDeclaration, TensorType, WireDtype } from "../../wire/protocol.js";
 import { sha256OfFile } from "../../wire/sha256.js";
 
 const MAGIC = "TWBUNDLE";
-const VERSION = 3;
+const VERSION = 4;
+/** The oldest version that can be read. Its models are whole. */
+const OLDEST = 3;
 const PREFIX_BYTES = 64;
 const HASH = { start: 16, end: 48 };
 
@@ -98,10 +101,11 @@ export interface LargeConstant {
   /** Its offset in their segment. */
   readonly offset: number;
   readonly nbytes: number;
-  /** The file that the session was made of in which it lies, from `start` on; -1: its bytes are `data`. */
+  /** The file that the session was made of in which it lies, from `start` on; -1: a blob. */
   readonly file: number;
   readonly start: number;
-  readonly data: Uint8Array | null;
+  /** Its bytes; null: they are read of the file. Plans with the same `data` share them. */
+  readonly data: FileData | null;
 }
 
 export interface BundlePlan {
@@ -136,11 +140,11 @@ export type KeptValue = readonly [name: string, offset: number, nbytes: number];
 
 /** Files that Python needs to take the session over. */
 export interface BundleModels {
-  readonly trainModel: Uint8Array;
-  readonly evalModel: Uint8Array | null;
-  readonly optimizerModel: Uint8Array | null;
+  readonly trainModel: JoinedFile;
+  readonly evalModel: JoinedFile | null;
+  readonly optimizerModel: JoinedFile | null;
   /** Contents of the checkpoint besides the parameters and moments of the session. */
-  readonly checkpoint: Uint8Array;
+  readonly checkpoint: JoinedFile;
 }
 
 /** Size of a segment and its initial contents, which may be a part of a file; null for zeros. */
@@ -223,9 +227,15 @@ export function parseBundle({ header, blobs }: RawBundle<Uint8Array | Blob>, fin
  * Read a plan that Python compiled.
  *
  * @param session - whose it is
+ * @param files - that the session is made of
  */
-export function parsePlan({ header, blobs }: RawBundle, session: PlanOwner, fingerprint: number): BundlePlan {
-  return readPlan(new Reader(blobs), header, "the plan", session, fingerprint);
+export function parsePlan(
+  { header, blobs }: RawBundle,
+  session: PlanOwner,
+  fingerprint: number,
+  files: readonly GivenData[] = [],
+): BundlePlan {
+  return readPlan(new Reader(blobs, files), header, "the plan", session, fingerprint);
 }
 
 /** Read Python's description of an inference session. */
@@ -273,9 +283,10 @@ export async function splitBundle<File extends Uint8Array<ArrayBuffer> | Blob>(
   }
   const words = new DataView(prefix.buffer, prefix.byteOffset, PREFIX_BYTES);
   const version = words.getUint32(8, true);
-  if (version !== VERSION) {
+  if (version < OLDEST || version > VERSION) {
     throw malformed(
-      `it has version ${version}, this trainweb reads version ${VERSION}; compile it again with this version of trainweb`,
+      `it has version ${version}, this trainweb reads versions ${OLDEST} to ${VERSION}; ` +
+        "compile it again with this version of trainweb",
     );
   }
   const end = PREFIX_BYTES + words.getUint32(12, true);
@@ -503,11 +514,11 @@ function readModels(reader: Reader, root: Fields): BundleModels | null {
   if (Object.keys(models).length === 0) {
     return null;
   }
-  const optional = (name: string): Uint8Array | null =>
-    models[name] === undefined ? null : reader.keep(models[name], `models.${name}`);
+  const optional = (name: string): JoinedFile | null =>
+    models[name] === undefined ? null : reader.file(models[name], `models.${name}`);
   return {
-    trainModel: reader.keep(models["trainModel"], "models.trainModel"),
-    checkpoint: reader.keep(models["checkpoint"], "models.checkpoint"),
+    trainModel: reader.file(models["trainModel"], "models.trainModel"),
+    checkpoint: reader.file(models["checkpoint"], "models.checkpoint"),
     evalModel: optional("evalModel"),
     optimizerModel: optional("optimizerModel"),
   };
@@ -579,14 +590,19 @@ function readPlan(
 function readLarge(reader: Reader, value: unknown, where: string): LargeConstant[] {
   return reader.list(value, where, (item, at) => {
     const [offset, file, start, nbytes] = reader.list(item, at, (one) => one);
-    return {
+    const place = {
       offset: reader.integer(offset, at),
       file: reader.integer(file, at, IN_BLOBS),
       start: reader.integer(start, at),
       nbytes: reader.integer(nbytes, at),
-      data: file === IN_BLOBS ? reader.keep([start, nbytes], at) : null,
     };
+    return { ...place, data: dataOf(reader, place, at) };
   });
+}
+
+function dataOf(reader: Reader, place: Omit<LargeConstant, "data">, where: string): FileData | null {
+  const { file, start, nbytes } = place;
+  return file === IN_BLOBS ? reader.hold([start, nbytes], where) : partAt(reader.files[file], start, nbytes);
 }
 
 function readKept(reader: Reader, value: unknown, where: string, preparedBytes: number): KeptValue {

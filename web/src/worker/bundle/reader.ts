@@ -2,7 +2,8 @@
 
 import { readBlob } from "../../python/given-files.js";
 import { ModelError } from "../../wire/errors.js";
-import type { WireDtype } from "../../wire/protocol.js";
+import { sizeOf as sizeOfFile, type GivenData, type JoinedFile } from "../../wire/pieces.js";
+import type { FileData, WireDtype } from "../../wire/protocol.js";
 
 /** Blobs start at multiples of it. */
 export const ALIGNMENT = 64;
@@ -21,10 +22,15 @@ export type Fields = Readonly<Record<string, unknown>>;
 /** Values of the header, each of the type it should have. */
 export class Reader {
   readonly #blobs: Uint8Array | Blob;
-  readonly #kept = new Map<string, Uint8Array>();
+  readonly #nbytes: number;
+  readonly #kept = new Map<string, Uint8Array<ArrayBuffer>>();
+  readonly #parts = new Map<string, Blob>();
+  #copied = 0;
 
-  constructor(blobs: Uint8Array | Blob) {
+  /** @param files - that the session has besides */
+  constructor(blobs: Uint8Array | Blob, readonly files: readonly GivenData[] = []) {
     this.#blobs = blobs;
+    this.#nbytes = blobs instanceof Blob ? blobs.size : blobs.length;
   }
 
   object(value: unknown, where: string): Fields {
@@ -101,21 +107,52 @@ export class Reader {
 
   #place(value: unknown, where: string): ByteRange {
     const [offset = -1, length = -1, ...rest] = this.list(value, where, (item, at) => this.integer(item, at));
-    const nbytes = this.#blobs instanceof Blob ? this.#blobs.size : this.#blobs.length;
-    const fits = rest.length === 0 && length >= 0 && offset + length <= nbytes;
+    const fits = rest.length === 0 && length >= 0 && offset + length <= this.#nbytes;
     if (!fits || offset % ALIGNMENT !== 0) {
-      throw malformed(`${where} is at [${offset}, ${offset + length}) of ${nbytes} bytes`);
+      throw malformed(`${where} is at [${offset}, ${offset + length}) of ${this.#nbytes} bytes`);
     }
     return [offset, length];
   }
 
   /** A copy of a blob, one for all who refer to it, so that the file itself need not stay in memory. */
-  keep(value: unknown, where: string): Uint8Array {
-    const part = this.blob(value, where);
-    const key = String(this.#place(value, where));
-    const kept = this.#kept.get(key) ?? (part instanceof Blob ? readBlob(part) : part.slice());
+  keep(value: unknown, where: string): Uint8Array<ArrayBuffer> {
+    const [start, nbytes] = this.#place(value, where);
+    const key = String([start, nbytes]);
+    const known = this.#kept.get(key);
+    if (known !== undefined) {
+      return known;
+    }
+    this.#copied += nbytes;
+    if (this.#copied > this.#nbytes) {
+      throw malformed(`its parts overlap, found at ${where}`);
+    }
+    const part = partOf(this.#blobs, start, start + nbytes);
+    const kept = part instanceof Blob ? readBlob(part) : part.slice();
     this.#kept.set(key, kept);
     return kept;
+  }
+
+  /** The same of a large blob: a part of the file where that is a Blob, which need not be in memory. */
+  hold(value: unknown, where: string): FileData {
+    const part = this.blob(value, where);
+    if (!(part instanceof Blob)) {
+      return this.keep(value, where);
+    }
+    const key = String(this.#place(value, where));
+    const held = this.#parts.get(key) ?? part;
+    this.#parts.set(key, held);
+    return held;
+  }
+
+  /** A file that is made of blobs, or is one, as in version 3. */
+  file(value: unknown, where: string): JoinedFile {
+    const isOne = Array.isArray(value) && typeof value[0] === "number";
+    const file = { parts: isOne ? [this.hold(value, where)] : this.list(value, where, this.hold.bind(this)) };
+    const nbytes = sizeOfFile(file);
+    if (nbytes > MAX_BYTES) {
+      throw malformed(`${where} has ${nbytes} bytes`);
+    }
+    return file;
   }
 }
 

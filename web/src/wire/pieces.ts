@@ -10,13 +10,23 @@ export const PIECE_BYTES = 2 ** 24;
 
 export type Pieces = readonly Uint8Array<ArrayBuffer>[];
 
+/** Bytes of a Blob. Slices are made only to be read: Chromium takes room for the bytes of each slice. */
+export interface BlobRange {
+  readonly blob: Blob;
+  readonly start: number;
+  readonly nbytes: number;
+}
+
+/** Bytes in memory or in a Blob. */
+export type HeldBytes = Uint8Array | BlobRange;
+
 /** A file whose parts lie apart. Other files may have parts in common with it. */
 export interface JoinedFile {
-  readonly parts: readonly FileData[];
+  readonly parts: readonly HeldBytes[];
 }
 
 /** A file that a session is made of. */
-export type GivenData = FileData | Pieces | JoinedFile;
+export type GivenData = FileData | Pieces | BlobRange | JoinedFile;
 
 /** True for a file in pieces. */
 export function isPieces(file: GivenData): file is Pieces {
@@ -31,7 +41,10 @@ export function sizeOf(file: GivenData): number {
   if (file instanceof Uint8Array) {
     return file.length;
   }
-  const parts: readonly FileData[] = isPieces(file) ? file : file.parts;
+  if ("blob" in file) {
+    return file.nbytes;
+  }
+  const parts: readonly HeldBytes[] = isPieces(file) ? file : file.parts;
   return parts.reduce((sum, part) => sum + sizeOf(part), 0);
 }
 
@@ -39,6 +52,11 @@ export function sizeOf(file: GivenData): number {
 export function* partsOf(file: GivenData, offset: number, nbytes: number): Generator<FileData> {
   if (file instanceof Blob) {
     yield file.slice(offset, offset + nbytes);
+    return;
+  }
+  if ("blob" in file) {
+    const start = file.start + offset;
+    yield file.blob.slice(start, start + nbytes);
     return;
   }
   if ("parts" in file) {
@@ -69,7 +87,7 @@ export function* partsOf(file: GivenData, offset: number, nbytes: number): Gener
 }
 
 /** The part of a joined file with these bytes; null where they are no part. */
-export function partAt(file: GivenData | undefined, offset: number, nbytes: number): FileData | null {
+export function partAt(file: GivenData | undefined, offset: number, nbytes: number): HeldBytes | null {
   let start = 0;
   for (const part of file !== undefined && "parts" in file ? file.parts : []) {
     if (start === offset && sizeOf(part) === nbytes) {

@@ -486,8 +486,9 @@ export async function fillFromFile(
   segments: Pick<PlanMemory, "range">,
 ): Promise<void> {
   for (const [segment, { bytes, data }] of starts.entries()) {
-    if (data instanceof Blob) {
-      await streamBlob(data, bytes, (start, part) => segments.range(segment, start, part.length).set(part));
+    if (data !== null && "blob" in data) {
+      const part = data.blob.slice(data.start, data.start + bytes);
+      await streamBlob(part, bytes, (start, part) => segments.range(segment, start, part.length).set(part));
     }
   }
 }

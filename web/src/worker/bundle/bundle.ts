@@ -25,8 +25,8 @@ import {
 } from "./reader.js";
 import { segmentsFit } from "./segments.js";
 import { readProperties, type Property } from "../session-record.js";
-import { partAt, type GivenData, type JoinedFile } from "../../wire/pieces.js";
-import type { FileData, InputDeclaration, TensorType, WireDtype } from "../../wire/protocol.js";
+import { partAt, type BlobRange, type GivenData, type HeldBytes, type JoinedFile } from "../../wire/pieces.js";
+import type { InputDeclaration, TensorType, WireDtype } from "../../wire/protocol.js";
 import { sha256OfFile } from "../../wire/sha256.js";
 
 const MAGIC = "TWBUNDLE";
@@ -105,7 +105,7 @@ export interface LargeConstant {
   readonly file: number;
   readonly start: number;
   /** Its bytes; null: they are read of the file. Plans with the same `data` share them. */
-  readonly data: FileData | null;
+  readonly data: HeldBytes | null;
 }
 
 export interface BundlePlan {
@@ -147,10 +147,10 @@ export interface BundleModels {
   readonly checkpoint: JoinedFile;
 }
 
-/** Size of a segment and its initial contents, which may be a part of a file; null for zeros. */
+/** Size of a segment and its initial contents; null for zeros. */
 export interface SegmentStart {
   readonly bytes: number;
-  readonly data: Uint8Array | Blob | null;
+  readonly data: Uint8Array | BlobRange | null;
 }
 
 /** A segment that is not all zeros. */
@@ -163,6 +163,8 @@ export interface SegmentSize {
 export interface RawBundle<Blobs extends Uint8Array | Blob = Uint8Array> {
   readonly header: unknown;
   readonly blobs: Blobs;
+  /** First byte of the blobs in a Blob. */
+  readonly start?: number;
 }
 
 /** The parts of a bundle for an inference session, except plans. */
@@ -205,9 +207,9 @@ export interface Bundle {
  * @param files - number of files with constants that the session has besides
  * @throws ModelError when it is for other kernels, or damaged
  */
-export function parseBundle({ header, blobs }: RawBundle<Uint8Array | Blob>, fingerprint: number, files = 0): Bundle {
-  const reader = new Reader(blobs);
-  const root = reader.object(header, "the header");
+export function parseBundle(raw: RawBundle<Uint8Array | Blob>, fingerprint: number, files = 0): Bundle {
+  const reader = new Reader(raw.blobs, raw.start);
+  const root = reader.object(raw.header, "the header");
   checkKernels(reader, root, fingerprint);
   const session = readStart(reader, root);
   const plans = reader.list(root["plans"], "plans", (plan, where) =>
@@ -235,7 +237,7 @@ export function parsePlan(
   fingerprint: number,
   files: readonly GivenData[] = [],
 ): BundlePlan {
-  return readPlan(new Reader(blobs, files), header, "the plan", session, fingerprint);
+  return readPlan(new Reader(blobs, 0, files), header, "the plan", session, fingerprint);
 }
 
 /** Read Python's description of an inference session. */
@@ -294,7 +296,7 @@ export async function splitBundle<File extends Uint8Array<ArrayBuffer> | Blob>(
     throw malformed(`its header ends at byte ${end} of ${nbytes}`);
   }
   const expected = prefix.subarray(HASH.start, HASH.end);
-  if (String(await sha256OfFile(partOf(file, PREFIX_BYTES, nbytes))) !== String(expected)) {
+  if (String(await sha256OfFile(file, PREFIX_BYTES)) !== String(expected)) {
     throw malformed("it is damaged: its bytes are not those that were written");
   }
   let header: unknown;
@@ -304,7 +306,7 @@ export async function splitBundle<File extends Uint8Array<ArrayBuffer> | Blob>(
   } catch (error) {
     throw malformed(`its header cannot be read: ${error instanceof Error ? error.message : error}`);
   }
-  return { header, blobs: partOf(file, end, nbytes) };
+  return file instanceof Blob ? { header, blobs: file, start: end } : { header, blobs: partOf(file, end, nbytes) };
 }
 
 async function bytesOf(part: Uint8Array<ArrayBuffer> | Blob): Promise<Uint8Array<ArrayBuffer>> {
@@ -493,7 +495,7 @@ function readSegments(reader: Reader, root: Fields): SegmentStart[] {
     const fields = reader.object(item, where);
     const bytes = reader.integer(fields["bytes"], `${where}.bytes`);
     const data = fields["data"] === null ? null : reader.blob(fields["data"], `${where}.data`);
-    const given = data instanceof Blob ? data.size : (data?.length ?? bytes);
+    const given = data === null ? bytes : "nbytes" in data ? data.nbytes : data.length;
     if (given !== bytes) {
       throw malformed(`${where} has ${bytes} bytes, but ${given} bytes of data`);
     }
@@ -600,7 +602,7 @@ function readLarge(reader: Reader, value: unknown, where: string): LargeConstant
   });
 }
 
-function dataOf(reader: Reader, place: Omit<LargeConstant, "data">, where: string): FileData | null {
+function dataOf(reader: Reader, place: Omit<LargeConstant, "data">, where: string): HeldBytes | null {
   const { file, start, nbytes } = place;
   return file === IN_BLOBS ? reader.hold([start, nbytes], where) : partAt(reader.files[file], start, nbytes);
 }

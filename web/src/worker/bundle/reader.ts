@@ -1,9 +1,9 @@
 /** Reads the header of a bundle without trust: each value has its expected type, or an error is thrown. */
 
-import { readBlob } from "../../python/given-files.js";
+import { copyInto } from "../../python/given-files.js";
 import { ModelError } from "../../wire/errors.js";
-import { sizeOf as sizeOfFile, type GivenData, type JoinedFile } from "../../wire/pieces.js";
-import type { FileData, WireDtype } from "../../wire/protocol.js";
+import { sizeOf as sizeOfFile, type BlobRange, type GivenData, type HeldBytes, type JoinedFile } from "../../wire/pieces.js";
+import type { WireDtype } from "../../wire/protocol.js";
 
 /** Blobs start at multiples of it. */
 export const ALIGNMENT = 64;
@@ -23,14 +23,19 @@ export type Fields = Readonly<Record<string, unknown>>;
 export class Reader {
   readonly #blobs: Uint8Array | Blob;
   readonly #nbytes: number;
-  readonly #kept = new Map<string, Uint8Array<ArrayBuffer>>();
-  readonly #parts = new Map<string, Blob>();
+  readonly #kept = new Map<string, Uint8Array>();
+  readonly #ranges = new Map<string, BlobRange>();
+  readonly #start: number;
   #copied = 0;
 
-  /** @param files - that the session has besides */
-  constructor(blobs: Uint8Array | Blob, readonly files: readonly GivenData[] = []) {
+  /**
+   * @param start - of the blobs in a Blob
+   * @param files - that the session has besides
+   */
+  constructor(blobs: Uint8Array | Blob, start = 0, readonly files: readonly GivenData[] = []) {
     this.#blobs = blobs;
-    this.#nbytes = blobs instanceof Blob ? blobs.size : blobs.length;
+    this.#start = start;
+    this.#nbytes = blobs instanceof Blob ? blobs.size - start : blobs.length;
   }
 
   object(value: unknown, where: string): Fields {
@@ -99,10 +104,13 @@ export class Reader {
     return dims;
   }
 
-  /** A blob: a view, or a part of the file. */
-  blob(value: unknown, where: string): Uint8Array | Blob {
+  /** A blob: a view, or a range of the file. */
+  blob(value: unknown, where: string): HeldBytes {
     const [offset, length] = this.#place(value, where);
-    return partOf(this.#blobs, offset, offset + length);
+    const blobs = this.#blobs;
+    return blobs instanceof Blob
+      ? { blob: blobs, start: this.#start + offset, nbytes: length }
+      : blobs.subarray(offset, offset + length);
   }
 
   #place(value: unknown, where: string): ByteRange {
@@ -115,9 +123,9 @@ export class Reader {
   }
 
   /** A copy of a blob, one for all who refer to it, so that the file itself need not stay in memory. */
-  keep(value: unknown, where: string): Uint8Array<ArrayBuffer> {
-    const [start, nbytes] = this.#place(value, where);
-    const key = String([start, nbytes]);
+  keep(value: unknown, where: string): Uint8Array {
+    const [, nbytes] = this.#place(value, where);
+    const key = String(value);
     const known = this.#kept.get(key);
     if (known !== undefined) {
       return known;
@@ -126,22 +134,22 @@ export class Reader {
     if (this.#copied > this.#nbytes) {
       throw malformed(`its parts overlap, found at ${where}`);
     }
-    const part = partOf(this.#blobs, start, start + nbytes);
-    const kept = part instanceof Blob ? readBlob(part) : part.slice();
+    const kept = new Uint8Array(nbytes);
+    copyInto(kept, this.blob(value, where));
     this.#kept.set(key, kept);
     return kept;
   }
 
-  /** The same of a large blob: a part of the file where that is a Blob, which need not be in memory. */
-  hold(value: unknown, where: string): FileData {
-    const part = this.blob(value, where);
-    if (!(part instanceof Blob)) {
+  /** The same of a large blob, which stays in the file where that is a Blob. */
+  hold(value: unknown, where: string): HeldBytes {
+    const found = this.blob(value, where);
+    if (found instanceof Uint8Array) {
       return this.keep(value, where);
     }
-    const key = String(this.#place(value, where));
-    const held = this.#parts.get(key) ?? part;
-    this.#parts.set(key, held);
-    return held;
+    const key = String(value);
+    const range = this.#ranges.get(key) ?? found;
+    this.#ranges.set(key, range);
+    return range;
   }
 
   /** A file that is made of blobs, or is one, as in version 3. */

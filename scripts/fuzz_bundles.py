@@ -41,7 +41,7 @@ NO_HARM = ("RAN", "REFUSED", "FAILED")
 def prepare(folder: Path) -> Path:
     """Write the bundles that are mutated, and the script that does it; returns where that is."""
     for case, signature in SIGNATURES.items():
-        (folder / f"{case}.bundle").write_bytes(compile_bundle(case, [signature], models=False))
+        (folder / f"{case}.bundle").write_bytes(compile_bundle(case, [signature], models=case == "mlp"))
     script = folder / "fuzz.mjs"
     esbuild = ROOT / "node_modules" / ".bin" / "esbuild"
     source = ROOT / "tests" / "fuzz" / "bundles.mjs"

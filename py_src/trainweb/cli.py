@@ -129,6 +129,7 @@ def _add_artifacts_command(commands: Commands) -> None:
     )
     _add_dims(p)
     _add_weights(p)
+    _add_lora(p)
     p.set_defaults(run=_artifacts)
 
 
@@ -144,9 +145,7 @@ def _add_check(commands: Commands) -> None:
     p.add_argument("--freeze", action="append", default=[], metavar="PATTERN", help="freeze these parameters")
     _add_dims(p)
     _add_weights(p)
-    p.add_argument(
-        "--lora", type=int, metavar="RANK", help="train adapters of this rank, on the modules that PEFT adapts"
-    )
+    _add_lora(p)
     p.add_argument("--optimizer", default="AdamW", help=_names(OptimType))
     p.add_argument(
         "--steps", type=int, default=0, help="train this many steps on random data, and print the time of one"
@@ -253,6 +252,20 @@ def _files_of(weights: Path) -> list[Path]:
     return [weights.parent / name for name in shards(weights)] if is_index else [weights]
 
 
+def _add_lora(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--lora", type=int, metavar="RANK", help="train adapters of this rank, on the modules that PEFT adapts"
+    )
+
+
+def _adapters(args: argparse.Namespace) -> dict[str, Any]:
+    if args.lora is None:
+        return {}
+    if args.freeze or vars(args).get("train"):
+        raise ValueError("--lora trains only adapters and freezes the model: leave out --train and --freeze.")
+    return {"lora": {"rank": args.lora}}
+
+
 def _add_dims(p: argparse.ArgumentParser) -> None:
     p.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE", help="size of a symbolic dimension")
 
@@ -308,30 +321,31 @@ def _open(args: argparse.Namespace, *, optimizer: bool = True) -> tuple[Checkpoi
 
 
 def _artifacts(args: argparse.Namespace) -> None:
-    from trainweb.artifacts import LossType, OptimType, generate_artifacts
+    from trainweb.artifacts import LossType, OptimType
     from trainweb.artifacts.builder import describe_missing_loss
     from trainweb.model import read_model
     from trainweb.onnxblock.optim import OPTIMIZERS
     from trainweb.ops.optim.operators import TRAINWEB
+    from trainweb.training.creation import artifacts_of
 
     loss = None if args.loss is None else _member(LossType, "--loss", args.loss)
     optimizer = _member(OptimType, "--optimizer", args.optimizer)
+    adapters = _adapters(args)
     model = read_model(args.model, weights=_weights(args))
     missing = None if loss else describe_missing_loss(model, args.loss_output)
     if missing:
         raise ValueError(f"{missing} Name it with --loss.")
     args.output.mkdir(parents=True, exist_ok=True)
-    generate_artifacts(
-        model,
-        loss=loss,
-        optimizer=optimizer,
-        frozen_params=args.freeze or None,
-        artifact_directory=args.output,
-        additional_output_names=args.output_name or None,
-        dims=_dims(args),
-        loss_input_names=args.loss_output or None,
-        batch_norm=args.batch_norm,
-    )
+    settings = {
+        "loss": loss,
+        "optimizer": optimizer,
+        "frozen_params": args.freeze or None,
+        "additional_output_names": args.output_name or None,
+        "dims": _dims(args),
+        "loss_input_names": args.loss_output or None,
+        "batch_norm": args.batch_norm,
+    }
+    artifacts_of(model, adapters, settings).write(args.output)
     print(f"Wrote {', '.join(ARTIFACT_FILES.values())} and checkpoint to {args.output.resolve()}.")
     operator = OPTIMIZERS[args.optimizer]().operator
     if operator.domain == TRAINWEB:
@@ -347,7 +361,7 @@ def _check(args: argparse.Namespace) -> int:
     optimizer = _member(OptimType, "--optimizer", args.optimizer)
     choices = (args.train or None, args.freeze or None, loss, optimizer)
     others: dict[str, Any] = {"loss_input_names": args.loss_output or None, "batch_norm": args.batch_norm}
-    others |= {"weights": _weights(args), "lora": None if args.lora is None else {"rank": args.lora}}
+    others |= {"weights": _weights(args), **_adapters(args)}
     report = check(args.model, *choices, dims=_dims(args), **others)
     print(json.dumps(report.as_data(), indent=2) if args.json else _as_options(str(report)))
     if report.ok and args.steps > 0:
@@ -398,7 +412,7 @@ def _try_steps(
     from trainweb.training.state import CheckpointState
 
     named = {**dict(zip(CHOICES, choices, strict=True)), **others, "dims": report.dims}
-    files = artifacts_of(args.model, {"lora": named.pop("lora")}, named)
+    files = artifacts_of(args.model, {"lora": named.pop("lora", None)}, named)
     rng = Random(0)
     data = {feed.name: _random_tensor(feed, rng) for feed in report.feeds}
     graphs = read_models(files.training_model, None, files.optimizer_model)

@@ -73,9 +73,31 @@ def with_header(bundle: bytes, header: Any) -> bytes:
     return sealed(changed + text + bundle[PREFIX_BYTES + length :])
 
 
+def carried(bundle: bytes, name: str) -> bytes:
+    """A model that a bundle carries."""
+    header = header_of(bundle)
+    (length,) = struct.unpack_from("<I", bundle, 12)
+    blobs = bundle[PREFIX_BYTES + length :]
+    return b"".join(blobs[start : start + nbytes] for start, nbytes in header["models"][name])
+
+
+def of_version_3(bundle: bytes) -> bytes:
+    """The bundle as it was written while each of its models was in one."""
+    header = header_of(bundle)
+    (length,) = struct.unpack_from("<I", bundle, 12)
+    models = {name: carried(bundle, name) for name in header["models"]}
+    for name, model in models.items():
+        bundle += bytes(-len(bundle) % 64)
+        header["models"][name] = [len(bundle) - PREFIX_BYTES - length, len(model)]
+        bundle += model
+    changed = with_header(bundle, header)
+    return changed[:8] + struct.pack("<I", 3) + changed[12:]
+
+
 def sealed(bundle: bytes) -> bytes:
     """The bundle with the hash that its bytes have."""
-    digest = hashlib.sha256(bundle[PREFIX_BYTES:]).digest()
+    chunks = [hashlib.sha256(bundle[k : k + 2**24]).digest() for k in range(PREFIX_BYTES, len(bundle), 2**24)]
+    digest = chunks[0] if len(chunks) == 1 else hashlib.sha256(b"".join(chunks)).digest()
     return bundle[:16] + digest + bundle[48:]
 
 

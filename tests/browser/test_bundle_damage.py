@@ -36,6 +36,12 @@ def _set(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
     return change
 
 
+def code_of(header: dict[str, Any]) -> list[int]:
+    """The largest code of a plan."""
+    codes: list[list[int]] = [plan["code"] for plan in header["plans"]]
+    return max(codes, key=lambda code: code[1])
+
+
 DAMAGE: dict[str, Callable[[dict[str, Any]], None]] = {
     "other kernels": _set("fingerprint", to=1),
     "fingerprint is text": _set("fingerprint", to="1"),
@@ -66,12 +72,21 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], None]] = {
     "data at an odd place": _set("segments", 6, "data", to=[1, 64]),
     "data of another length": _set("segments", 2, "data", to=[0, 64]),
     "negative place": _set("segments", 2, "data", to=[-64, 1728]),
-    "model outside": _set("models", "trainModel", to=[2**31, 4]),
+    "model outside": _set("models", "trainModel", to=[[2**31, 4]]),
+    "model at no place": _set("models", "evalModel", to=None),
+    "piece of a model outside": lambda h: h["models"]["evalModel"].append([0, 2**31]),
+    "piece of a model that is negative": lambda h: h["models"]["evalModel"].append([64, -64]),
+    "piece of a model at an odd place": lambda h: h["models"]["evalModel"].append([1, 63]),
+    "piece of a model in words": lambda h: h["models"]["evalModel"].append(["0", "64"]),
+    "piece of a model with three numbers": lambda h: h["models"]["evalModel"].append([0, 64, 64]),
+    "pieces that are numbers": _set("models", "evalModel", to=[0, [64, 64]]),
+    "pieces of more than 4 GiB": lambda h: h["models"].update(evalModel=[code_of(h)] * (2**32 // code_of(h)[1] + 1)),
+    "pieces that overlap": lambda h: h["models"].update(evalModel=[[64 * k, 4096] for k in range(100)]),
     "models without checkpoint": lambda h: h["models"].pop("checkpoint"),
     "plan kind": _set("plans", 0, "kind", to="nope"),
     "plan twice": lambda h: h["plans"].append(h["plans"][0]),
     "plan words": _set("plans", 0, "words", to=[0, 3]),
-    "plan words of something else": lambda h: h["plans"][0].update(words=h["models"]["trainModel"]),
+    "plan words of something else": lambda h: h["plans"][0].update(words=h["models"]["trainModel"][0]),
     "plan words cut": lambda h: h["plans"][0].update(words=[h["plans"][0]["words"][0], 512]),
     "plan arena": _set("plans", 0, "arenaBytes", to=4),
     "plan input elsewhere": _set("plans", 0, "inputs", 0, "segment", to=2),
@@ -142,7 +157,7 @@ def test_truncated_bundles_are_model_errors(damaged_page: JsPage) -> None:
     (length,) = struct.unpack_from("<I", bundle, 12)
     blobs = PREFIX_BYTES + length
     ends = {sum(p[key]) for p in header["plans"] for key in ("words", "constants", "code")}
-    ends |= {sum(place) for place in header["models"].values()}
+    ends |= {sum(place) for places in header["models"].values() for place in places}
     ends |= {sum(s["data"]) for s in header["segments"] if s["data"]}
     cuts = [0, 7, 8, 11, 15, 16, 40, blobs - 1, blobs, *(blobs + end - 1 for end in sorted(ends) if end)]
     for cut in cuts:
@@ -170,12 +185,13 @@ def test_a_damaged_file_is_refused_by_its_hash(damaged_page: JsPage, where: int)
     assert error["name"] == "ModelError" and "it is damaged" in error["message"]
 
 
-def test_format_1_is_refused_with_advice(damaged_page: JsPage) -> None:
-    bundle = bytearray(mlp_bundle())
-    bundle[8] = 1
-    error = open_failure(damaged_page, bytes(bundle))
+@pytest.mark.parametrize("version", [1, 2, 5, 2**32 - 1])
+def test_other_versions_are_refused_with_advice(damaged_page: JsPage, version: int) -> None:
+    bundle = mlp_bundle()
+    error = open_failure(damaged_page, bundle[:8] + struct.pack("<I", version) + bundle[12:])
     assert error["name"] == "ModelError"
-    assert "version 1" in error["message"] and "compile it again" in error["message"]
+    assert f"it has version {version}, this trainweb reads versions 3 to 4" in error["message"]
+    assert "compile it again" in error["message"]
 
 
 @pytest.mark.parametrize("n_bytes", [*range(130), 1000, 100_003])

@@ -164,7 +164,12 @@ function changeSession(header, random) {
     () => (header.nominal = !header.nominal),
     () => (header.hasEval = !header.hasEval),
     () => (header.hasOptimizer = !header.hasOptimizer),
-    () => (header.models = { trainModel: [0, 64], checkpoint: [0, 64] }),
+    () => (header.models = { trainModel: [0, 64], checkpoint: [[0, 64], [64, 64]] }),
+    () => {
+      const model = pick(random, Object.values(header.models));
+      pick(random, model)[random(2)] = pick(random, NUMBERS);
+      model.push(...structuredClone(model));
+    },
   ];
   const relayout = random(2) === 0;
   pick(random, changes)();

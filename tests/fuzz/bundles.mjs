@@ -15,6 +15,7 @@ import { join } from "node:path";
 
 import { Engine } from "../../web/src/engine/engine.ts";
 import { ARENA, GRADIENTS, MOMENTUM0, MOMENTUM1, PARAMETERS, STATE } from "../../web/src/engine/layout.ts";
+import { GivenFiles } from "../../web/src/python/given-files.ts";
 import { EngineError, TrainwebError } from "../../web/src/wire/errors.ts";
 import { parseBundle, splitBundle } from "../../web/src/worker/bundle/bundle.ts";
 import { WorkerFit } from "../../web/src/worker/fit/loop.ts";
@@ -285,13 +286,24 @@ async function steps({ engine, kernels }, bundle, given) {
   }
 }
 
+/** Reads the models, as Python would. */
+function readModels({ models }) {
+  const files = new GivenFiles();
+  for (const model of Object.values(models ?? {}).filter((one) => one !== null)) {
+    const { index, nbytes } = files.add(model);
+    files.read(index, 0, Math.min(nbytes, LARGEST_BLOCK));
+  }
+}
+
 /** One bundle, once; what came of it. */
 async function once(machine, file, feeds, fill) {
   const { engine, walls } = machine;
   walls.fill = fill;
   let outcome = { kind: "RAN", text: "" };
   try {
-    outcome.text = await steps(machine, parseBundle(file, machine.kernels.fingerprint), feeds);
+    const bundle = parseBundle(file, machine.kernels.fingerprint);
+    readModels(bundle);
+    outcome.text = await steps(machine, bundle, feeds);
   } catch (error) {
     const isOurs = error instanceof TrainwebError;
     const kind = isOurs ? (error.name === "ModelError" ? "REFUSED" : "FAILED") : "RAW";

@@ -156,7 +156,7 @@ def test_models_of_a_bundle_are_those_it_was_made_of(core: SessionCore) -> None:
     bundle = make_bundle(core.models, state.lent(), {}, [], files)
     length = int.from_bytes(bundle[12:16], "little")
     header = json.loads(bundle[64 : 64 + length])
-    start, nbytes = header["models"]["checkpoint"]
+    ((start, nbytes),) = header["models"]["checkpoint"]
     remainder = bundle[64 + length + start :][:nbytes]
     given = (read("training_model.onnx"), remainder, read("eval_model.onnx"), read("optimizer_model.onnx"))
     made = answer(bridge.open_models(*given, json.dumps(header["parameters"]), "{}"))

@@ -86,7 +86,7 @@ def test_a_bundle_has_every_plan_and_no_zeros(artifacts: Path) -> None:
     assert main(["compile", str(artifacts), *feeds, "-o", str(out)]) == 0
     data = out.read_bytes()
     version, length = struct.unpack_from("<II", data, 8)
-    assert (data[:8], version) == (b"TWBUNDLE", 3)
+    assert (data[:8], version) == (b"TWBUNDLE", 4)
     assert hashlib.sha256(data[64:]).digest() == data[16:48]
     header = json.loads(data[64 : 64 + length])
     kinds = [(p["kind"], p["overwrite"]) for p in header["plans"]]
@@ -180,6 +180,28 @@ def test_a_model_whose_weights_lie_beside_it(
     assert main(["artifacts", "whole/model.onnx", *loss, "-o", "at_once"]) == 0
     for name in ("training_model.onnx", "checkpoint"):
         assert Path("beside", name).read_bytes() == Path("at_once", name).read_bytes()
+
+
+def test_artifacts_train_adapters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = smol.write(tmp_path, replace(smol.SIZES["4M"], layers=1, vocabulary=64))
+    arguments = ["artifacts", str(model), "--loss", "CrossEntropyLoss", "--lora", "3", "-o", str(tmp_path)]
+    assert main(arguments) == 0
+    built = trainweb.lora.inject(model, rank=3).build_artifacts(loss="CrossEntropyLoss", optimizer="AdamW")
+    assert (tmp_path / "checkpoint").read_bytes() == built.checkpoint
+    assert (tmp_path / "training_model.onnx").read_bytes() == built.training_model
+    capsys.readouterr()
+    for command in (arguments, ["check", *arguments[1:-2]]):
+        assert main([*command, "--freeze", "model.norm.weight"]) == 1
+        assert "leave out --train and --freeze" in capsys.readouterr().err
+
+
+def test_quantized_weights_that_cannot_be_trained_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "quantized.onnx"
+    whole = smol.write(tmp_path, replace(smol.SIZES["4M"], layers=1, vocabulary=64))
+    model.write_bytes(trainweb.quantize(whole, 8))
+    with pytest.warns(UserWarning, match="_scales"):
+        assert main(["artifacts", str(model), "--loss", "CrossEntropyLoss", "-o", str(tmp_path)]) == 1
+    assert "freeze their scales, or train adapters: lora, --lora" in capsys.readouterr().err
 
 
 def test_check_gives_lines_that_train_the_model(capsys: pytest.CaptureFixture[str]) -> None:

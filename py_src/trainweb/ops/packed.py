@@ -106,6 +106,7 @@ class DequantizeBlocks(_Rows):
 
     domain = TRAINWEB
     min_inputs, max_inputs = 2, 3
+    without_gradient = "training quantized weights (freeze their scales, or train adapters: lora, --lora)"
     unpacks = True
     samples = (
         Sample([literal("uint8", _bytes(3, 2, 8)), (6,)], {"K": 32, "N": 3, "bits": 4, "block_size": 16}),

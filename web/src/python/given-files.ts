@@ -3,7 +3,9 @@
  * session starts from goes right into the kernels' memory. A Blob takes none of this worker's memory.
  */
 
-import { byteReader, concatenate, free, isPieces, partsOf, PIECE_BYTES, sizeOf, type GivenData } from "../wire/pieces.js";
+import {
+  byteReader, concatenate, free, isPieces, partsOf, PIECE_BYTES, sizeOf, type BlobRange, type GivenData, type HeldBytes,
+} from "../wire/pieces.js";
 import type { FileData } from "../wire/values.js";
 
 /** Bytes from which on a file that is kept is kept as a Blob, */
@@ -32,15 +34,28 @@ export function readBlob(blob: Blob): Uint8Array<ArrayBuffer> {
 }
 
 /**
- * Go through the bytes of a Blob at once. Each chunk is freed as soon as it was taken: what a worker that computes leaves
- * to the garbage collector stays for long, and would be as much as the file.
+ * Go through bytes of a Blob at once. Each chunk is freed as soon as it was taken: what a worker that computes leaves to
+ * the garbage collector stays for long, and would be as much as the file.
  */
-function readChunks(blob: Blob, write: (data: Uint8Array) => void): void {
-  for (let start = 0; start < blob.size; start += CHUNK_BYTES) {
-    const data = readBlob(blob.slice(start, start + CHUNK_BYTES));
-    write(data);
+function readChunks({ blob, start, nbytes }: BlobRange, write: (at: number, data: Uint8Array) => void): void {
+  for (let at = 0; at < nbytes; at += CHUNK_BYTES) {
+    const data = readBlob(blob.slice(start + at, start + Math.min(at + CHUNK_BYTES, nbytes)));
+    write(at, data);
     free(data);
   }
+}
+
+function allOf(blob: Blob): BlobRange {
+  return { blob, start: 0, nbytes: blob.size };
+}
+
+/** Fill a target with all of some bytes. */
+export function copyInto(target: Uint8Array, data: Blob | HeldBytes): void {
+  if (data instanceof Uint8Array) {
+    target.set(data);
+    return;
+  }
+  readChunks(data instanceof Blob ? allOf(data) : data, (at, chunk) => target.set(chunk, at));
 }
 
 export class GivenFiles {
@@ -108,16 +123,9 @@ export class GivenFiles {
   /** Fill a target with bytes of a file. */
   copy(index: number, offset: number, target: Uint8Array): void {
     let at = 0;
-    const write = (data: Uint8Array): void => {
-      target.set(data, at);
-      at += data.length;
-    };
     for (const part of this.#parts(index, offset, target.length)) {
-      if (part instanceof Blob) {
-        readChunks(part, write);
-      } else {
-        write(part);
-      }
+      copyInto(target.subarray(at), part);
+      at += sizeOf(part);
     }
   }
 
@@ -189,11 +197,7 @@ export async function streamBlob(
 ): Promise<void> {
   const reader = byteReader(() => blob.stream());
   if (reader === null) {
-    let at = 0;
-    readChunks(blob, (data) => {
-      write(at, data);
-      at += data.length;
-    });
+    readChunks(allOf(blob), write);
     return;
   }
   // Into one buffer: others would be garbage for long, as much as all of the file.

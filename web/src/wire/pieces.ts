@@ -10,8 +10,23 @@ export const PIECE_BYTES = 2 ** 24;
 
 export type Pieces = readonly Uint8Array<ArrayBuffer>[];
 
+/** Bytes of a Blob. Slices are made only to be read: Chromium takes room for the bytes of each slice. */
+export interface BlobRange {
+  readonly blob: Blob;
+  readonly start: number;
+  readonly nbytes: number;
+}
+
+/** Bytes in memory or in a Blob. */
+export type HeldBytes = Uint8Array | BlobRange;
+
+/** A file whose parts lie apart. Other files may have parts in common with it. */
+export interface JoinedFile {
+  readonly parts: readonly HeldBytes[];
+}
+
 /** A file that a session is made of. */
-export type GivenData = FileData | Pieces;
+export type GivenData = FileData | Pieces | BlobRange | JoinedFile;
 
 /** True for a file in pieces. */
 export function isPieces(file: GivenData): file is Pieces {
@@ -20,16 +35,40 @@ export function isPieces(file: GivenData): file is Pieces {
 
 /** Number of bytes. */
 export function sizeOf(file: GivenData): number {
-  if (isPieces(file)) {
-    return file.reduce((sum, piece) => sum + sizeOf(piece), 0);
+  if (file instanceof Blob) {
+    return file.size;
   }
-  return file instanceof Blob ? file.size : file.length;
+  if (file instanceof Uint8Array) {
+    return file.length;
+  }
+  if ("blob" in file) {
+    return file.nbytes;
+  }
+  const parts: readonly HeldBytes[] = isPieces(file) ? file : file.parts;
+  return parts.reduce((sum, part) => sum + sizeOf(part), 0);
 }
 
 /** Bytes of a file, in order: of each of its pieces the part that belongs to them. */
 export function* partsOf(file: GivenData, offset: number, nbytes: number): Generator<FileData> {
   if (file instanceof Blob) {
     yield file.slice(offset, offset + nbytes);
+    return;
+  }
+  if ("blob" in file) {
+    const start = file.start + offset;
+    yield file.blob.slice(start, start + nbytes);
+    return;
+  }
+  if ("parts" in file) {
+    let start = 0;
+    for (const part of file.parts) {
+      const end = start + sizeOf(part);
+      const [first, last] = [Math.max(offset, start), Math.min(offset + nbytes, end)];
+      if (first < last) {
+        yield* partsOf(part, first - start, last - first);
+      }
+      start = end;
+    }
     return;
   }
   if (!isPieces(file)) {
@@ -45,6 +84,18 @@ export function* partsOf(file: GivenData, offset: number, nbytes: number): Gener
     yield part;
     at += part.length;
   }
+}
+
+/** The part of a joined file with these bytes; null where they are no part. */
+export function partAt(file: GivenData | undefined, offset: number, nbytes: number): HeldBytes | null {
+  let start = 0;
+  for (const part of file !== undefined && "parts" in file ? file.parts : []) {
+    if (start === offset && sizeOf(part) === nbytes) {
+      return part;
+    }
+    start += sizeOf(part);
+  }
+  return null;
 }
 
 /**

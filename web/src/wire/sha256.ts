@@ -55,14 +55,16 @@ export async function sha256(bytes: Uint8Array): Promise<Uint8Array<ArrayBuffer>
 /**
  * Hash a file. The hash of a file with more than 16 MiB is the hash of the hashes of its pieces of 16 MiB, in order.
  * Browsers only hash data in memory as a whole, and a Blob need not be in memory.
+ *
+ * @param from - the first byte that counts
  */
-export async function sha256OfFile(file: GivenData): Promise<Uint8Array<ArrayBuffer>> {
+export async function sha256OfFile(file: GivenData, from = 0): Promise<Uint8Array<ArrayBuffer>> {
   const nbytes = sizeOf(file);
-  if (nbytes <= PIECE_BYTES) {
-    return sha256(await bytesOf(file, 0, nbytes));
+  if (nbytes - from <= PIECE_BYTES) {
+    return sha256(await bytesOf(file, from, nbytes));
   }
   const hashes: Uint8Array[] = [];
-  for (let start = 0; start < nbytes; start += PIECE_BYTES) {
+  for (let start = from; start < nbytes; start += PIECE_BYTES) {
     const end = Math.min(nbytes, start + PIECE_BYTES);
     const bytes = await bytesOf(file, start, end);
     hashes.push(await sha256(bytes));
@@ -70,7 +72,7 @@ export async function sha256OfFile(file: GivenData): Promise<Uint8Array<ArrayBuf
       free(bytes as Uint8Array<ArrayBuffer>);
     }
   }
-  return sha256OfPieces(hashes, nbytes);
+  return sha256OfPieces(hashes, nbytes - from);
 }
 
 /**

@@ -18,7 +18,7 @@ import {
   TW_BAD_SEGMENT,
 } from "../engine/layout.js";
 import type { SessionCalls } from "../engine/kernels.js";
-import { streamBlob } from "../python/given-files.js";
+import { copyInto, streamBlob } from "../python/given-files.js";
 import { EngineError, FeedError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { BundlePlan, KeptValue, LargeConstant, TensorPlace, SegmentStart } from "./bundle/bundle.js";
@@ -451,7 +451,7 @@ export class PlanMemory {
         if (data === null) {
           read(file, start, target);
         } else {
-          target.set(data);
+          copyInto(target, data);
         }
       }
       return ptr;
@@ -486,8 +486,9 @@ export async function fillFromFile(
   segments: Pick<PlanMemory, "range">,
 ): Promise<void> {
   for (const [segment, { bytes, data }] of starts.entries()) {
-    if (data instanceof Blob) {
-      await streamBlob(data, bytes, (start, part) => segments.range(segment, start, part.length).set(part));
+    if (data !== null && "blob" in data) {
+      const part = data.blob.slice(data.start, data.start + bytes);
+      await streamBlob(part, bytes, (start, part) => segments.range(segment, start, part.length).set(part));
     }
   }
 }
@@ -498,12 +499,12 @@ function needOf(plan: BundlePlan, segment: number): number {
 
 function sameLarge(a: readonly LargeConstant[], b: readonly LargeConstant[]): boolean {
   const places = (large: readonly LargeConstant[]): string =>
-    String(large.flatMap(({ offset, nbytes, file, start, data }) => [offset, nbytes, file, data === null ? start : 0]));
+    String(large.flatMap(({ offset, nbytes, file, start, data }) => [offset, nbytes, ...(data === null ? [file, start] : [])]));
   return (
     places(a) === places(b) &&
     a.every(({ data }, k) => {
       const other = b[k]?.data ?? null;
-      return data === other || (data !== null && other !== null && sameBytes(data, other));
+      return data === other || (data instanceof Uint8Array && other instanceof Uint8Array && sameBytes(data, other));
     })
   );
 }

@@ -329,6 +329,11 @@ export class LazyModels {
     return this.#origin?.call === "create_from_model";
   }
 
+  /** The files that plans name. */
+  get given(): readonly GivenData[] {
+    return givenOf(this.#origin);
+  }
+
   /** Null while they are not open. */
   get opened(): PythonModels | null {
     return this.#models;
@@ -358,7 +363,7 @@ export class LazyModels {
   readGiven(file: number, start: number, target: Uint8Array): void {
     if (this.#models === null) {
       const files = new GivenFiles();
-      files.copy(files.add(givenOf(this.#origin)[file] as GivenData).index, start, target);
+      files.copy(files.add(this.given[file] as GivenData).index, start, target);
     } else {
       this.#models.readGiven(file, start, target);
     }

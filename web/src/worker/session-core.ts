@@ -246,7 +246,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       readFile: this.readFile,
       parse: (raw, outputs) => {
         const owner = { ...this.#owner, outputs: { train: outputs, eval: outputs }, lossCounts: {} };
-        return parsePlan(raw, owner, this.#kernels.fingerprint);
+        return parsePlan(raw, owner, this.#kernels.fingerprint, this.#models.given);
       },
     };
   }
@@ -335,7 +335,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     const owner = isForward(kind)
       ? { ...this.#owner, inputs: { ...inputs, predict: this.inputsOf(kind) }, outputs: { ...outputs, predict: outputsOf(kind) } }
       : this.#owner;
-    const plan = parsePlan(raw, owner, this.#kernels.fingerprint);
+    const plan = parsePlan(raw, owner, this.#kernels.fingerprint, this.#models.given);
     if (!isForward(kind)) {
       this.#onPlan(raw);
     }

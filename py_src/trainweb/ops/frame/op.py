@@ -135,6 +135,8 @@ class Op:
     max_inputs: ClassVar[int] = 1
     n_outputs: ClassVar[int] = 1
     differentiable: ClassVar[Sequence[int]] = ()
+    without_gradient: ClassVar[str] = "differentiation"
+    """What errors call the missing gradient."""
     is_view: ClassVar[bool] = False
     """Output 0 is input 0's bytes under another shape: nothing is computed."""
     state_inputs: ClassVar[tuple[int, ...]] = ()
@@ -279,7 +281,7 @@ class Op:
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         """Emit the backward nodes; one gradient name (or None) per input. One of `douts` at least is a name."""
-        raise self.unsupported("differentiation")
+        raise self.unsupported(self.without_gradient)
 
     def function(self, opset: int) -> Body | None:
         """The node in operators of ONNX of this opset, for runtimes that do not have it (`ops/frame/functions.py`)."""

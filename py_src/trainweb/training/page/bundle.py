@@ -1,7 +1,7 @@
 """Bundles: a compiled session in one file, which a page trains from without starting Python.
 
     bytes 0-7   "TWBUNDLE"
-    8-11        version (3), u32
+    8-11        version (4), u32
     12-15       length of the JSON header, u32
     16-47       SHA-256 of the bytes from 64 on; above 16 MiB, SHA-256 of the SHA-256s of chunks of 16 MiB
     48-63       zeros
@@ -10,6 +10,8 @@
 
 The header has the facts of `SessionModels` (names, declared inputs, parameters), the segments and the properties.
 For each plan it has signature, words, constants, generated code, inputs, outputs and node names.
+Each carried artifact is a list of blobs, cut at its large tensors. Equal blobs are stored once, so artifacts and plans
+share these tensors. In version 3 each artifact is one blob.
 The page makes every session from such data, be it from a file or from Python. `worker/bundle/bundle.ts` reads it.
 A bundle is code: load it from where you load scripts from.
 """
@@ -20,6 +22,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from trainweb import messages
@@ -30,13 +33,16 @@ from trainweb.ir.shapes import TensorType
 from trainweb.metrics import Described, make_metric, request_of
 from trainweb.model.graph import Tensor, Value
 from trainweb.model.lazy import LazyTensor
+from trainweb.model.local import HeldFile
+from trainweb.model.reader import read_model
+from trainweb.model.remote import RemoteRange
 from trainweb.ops.frame.infer import folded_elements
 from trainweb.ops.optim.operators import LIMITS
 from trainweb.training.models import CLIP_LIMITS, Feeds, SessionModels, base_of
 from trainweb.training.parameters import GROUP, TensorStore
 from trainweb.training.record import PropertyValue, properties_json, start_record
 
-MAGIC, VERSION, ALIGNMENT = b"TWBUNDLE", 3, 64
+MAGIC, VERSION, ALIGNMENT = b"TWBUNDLE", 4, 64
 PREFIX_BYTES = 64
 HASH = slice(16, 48)
 HASHED_BYTES = 2**24
@@ -52,9 +58,10 @@ class Blobs:
 
     def add(self, data: bytes) -> list[int]:
         """[offset, length] of `data`."""
-        if data not in self._places:
-            self._places[data] = self.add_pieces([(0, data)], len(data))
-        return self._places[data]
+        digest = hashlib.sha256(data).digest()
+        if digest not in self._places:
+            self._places[digest] = self.add_pieces([(0, data)], len(data))
+        return self._places[digest]
 
     def add_pieces(self, pieces: Iterable[tuple[int, bytes | bytearray | memoryview]], nbytes: int) -> list[int]:
         """[offset, length] of pieces with their offsets in so many bytes, zeros elsewhere."""
@@ -65,6 +72,25 @@ class Blobs:
             self.data += piece
         self.data += bytes(start + nbytes - len(self.data))
         return [start, nbytes]
+
+
+class _CutModel(HeldFile):
+    """A model that notes where its large tensors start and end."""
+
+    def __init__(self, model: bytes) -> None:
+        super().__init__(model)
+        self._ends = {0, len(model)}
+        read_model(self)
+
+    def range(self, start: int, stop: int) -> bytes | RemoteRange:
+        found = super().range(start, stop)
+        if isinstance(found, RemoteRange):
+            self._ends |= {start, stop}
+        return found
+
+    def cut(self) -> list[bytes]:
+        """All bytes of the model, each large tensor apart."""
+        return [self.read(start, end - start) for start, end in pairwise(sorted(self._ends))]
 
 
 def session_header(
@@ -270,8 +296,9 @@ def make_bundle(
         header["plans"].append(plan_json(models.compile_clip(), "clip", True, {LIMITS: CLIP_LIMITS}, blobs))
     if files:
         names = {"train_model": "trainModel", "eval_model": "evalModel", "optimizer_model": "optimizerModel"}
-        header["models"] = {names[name]: blobs.add(data) for name, data in files.items()}
-        header["models"]["checkpoint"] = blobs.add(remainder(models, store))
+        cut = {names[name]: _CutModel(data).cut() for name, data in files.items()}
+        cut["checkpoint"] = [remainder(models, store)]
+        header["models"] = {name: [blobs.add(piece) for piece in pieces] for name, pieces in cut.items()}
     return pack(header, blobs)
 
 

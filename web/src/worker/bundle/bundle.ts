@@ -25,11 +25,14 @@ import {
 } from "./reader.js";
 import { segmentsFit } from "./segments.js";
 import { readProperties, type Property } from "../session-record.js";
+import { partAt, type BlobRange, type GivenData, type HeldBytes, type JoinedFile } from "../../wire/pieces.js";
 import type { InputDeclaration, TensorType, WireDtype } from "../../wire/protocol.js";
 import { sha256OfFile } from "../../wire/sha256.js";
 
 const MAGIC = "TWBUNDLE";
-const VERSION = 3;
+const VERSION = 4;
+/** The oldest version that can be read. Its models are whole. */
+const OLDEST = 3;
 const PREFIX_BYTES = 64;
 const HASH = { start: 16, end: 48 };
 
@@ -98,10 +101,11 @@ export interface LargeConstant {
   /** Its offset in their segment. */
   readonly offset: number;
   readonly nbytes: number;
-  /** The file that the session was made of in which it lies, from `start` on; -1: its bytes are `data`. */
+  /** The file that the session was made of in which it lies, from `start` on; -1: a blob. */
   readonly file: number;
   readonly start: number;
-  readonly data: Uint8Array | null;
+  /** Its bytes; null: they are read of the file. Plans with the same `data` share them. */
+  readonly data: HeldBytes | null;
 }
 
 export interface BundlePlan {
@@ -136,17 +140,17 @@ export type KeptValue = readonly [name: string, offset: number, nbytes: number];
 
 /** Files that Python needs to take the session over. */
 export interface BundleModels {
-  readonly trainModel: Uint8Array;
-  readonly evalModel: Uint8Array | null;
-  readonly optimizerModel: Uint8Array | null;
+  readonly trainModel: JoinedFile;
+  readonly evalModel: JoinedFile | null;
+  readonly optimizerModel: JoinedFile | null;
   /** Contents of the checkpoint besides the parameters and moments of the session. */
-  readonly checkpoint: Uint8Array;
+  readonly checkpoint: JoinedFile;
 }
 
-/** Size of a segment and its initial contents, which may be a part of a file; null for zeros. */
+/** Size of a segment and its initial contents; null for zeros. */
 export interface SegmentStart {
   readonly bytes: number;
-  readonly data: Uint8Array | Blob | null;
+  readonly data: Uint8Array | BlobRange | null;
 }
 
 /** A segment that is not all zeros. */
@@ -159,6 +163,8 @@ export interface SegmentSize {
 export interface RawBundle<Blobs extends Uint8Array | Blob = Uint8Array> {
   readonly header: unknown;
   readonly blobs: Blobs;
+  /** First byte of the blobs in a Blob. */
+  readonly start?: number;
 }
 
 /** The parts of a bundle for an inference session, except plans. */
@@ -201,9 +207,9 @@ export interface Bundle {
  * @param files - number of files with constants that the session has besides
  * @throws ModelError when it is for other kernels, or damaged
  */
-export function parseBundle({ header, blobs }: RawBundle<Uint8Array | Blob>, fingerprint: number, files = 0): Bundle {
-  const reader = new Reader(blobs);
-  const root = reader.object(header, "the header");
+export function parseBundle(raw: RawBundle<Uint8Array | Blob>, fingerprint: number, files = 0): Bundle {
+  const reader = new Reader(raw.blobs, raw.start);
+  const root = reader.object(raw.header, "the header");
   checkKernels(reader, root, fingerprint);
   const session = readStart(reader, root);
   const plans = reader.list(root["plans"], "plans", (plan, where) =>
@@ -223,9 +229,15 @@ export function parseBundle({ header, blobs }: RawBundle<Uint8Array | Blob>, fin
  * Read a plan that Python compiled.
  *
  * @param session - whose it is
+ * @param files - that the session is made of
  */
-export function parsePlan({ header, blobs }: RawBundle, session: PlanOwner, fingerprint: number): BundlePlan {
-  return readPlan(new Reader(blobs), header, "the plan", session, fingerprint);
+export function parsePlan(
+  { header, blobs }: RawBundle,
+  session: PlanOwner,
+  fingerprint: number,
+  files: readonly GivenData[] = [],
+): BundlePlan {
+  return readPlan(new Reader(blobs, 0, files), header, "the plan", session, fingerprint);
 }
 
 /** Read Python's description of an inference session. */
@@ -273,9 +285,10 @@ export async function splitBundle<File extends Uint8Array<ArrayBuffer> | Blob>(
   }
   const words = new DataView(prefix.buffer, prefix.byteOffset, PREFIX_BYTES);
   const version = words.getUint32(8, true);
-  if (version !== VERSION) {
+  if (version < OLDEST || version > VERSION) {
     throw malformed(
-      `it has version ${version}, this trainweb reads version ${VERSION}; compile it again with this version of trainweb`,
+      `it has version ${version}, this trainweb reads versions ${OLDEST} to ${VERSION}; ` +
+        "compile it again with this version of trainweb",
     );
   }
   const end = PREFIX_BYTES + words.getUint32(12, true);
@@ -283,7 +296,7 @@ export async function splitBundle<File extends Uint8Array<ArrayBuffer> | Blob>(
     throw malformed(`its header ends at byte ${end} of ${nbytes}`);
   }
   const expected = prefix.subarray(HASH.start, HASH.end);
-  if (String(await sha256OfFile(partOf(file, PREFIX_BYTES, nbytes))) !== String(expected)) {
+  if (String(await sha256OfFile(file, PREFIX_BYTES)) !== String(expected)) {
     throw malformed("it is damaged: its bytes are not those that were written");
   }
   let header: unknown;
@@ -293,7 +306,7 @@ export async function splitBundle<File extends Uint8Array<ArrayBuffer> | Blob>(
   } catch (error) {
     throw malformed(`its header cannot be read: ${error instanceof Error ? error.message : error}`);
   }
-  return { header, blobs: partOf(file, end, nbytes) };
+  return file instanceof Blob ? { header, blobs: file, start: end } : { header, blobs: partOf(file, end, nbytes) };
 }
 
 async function bytesOf(part: Uint8Array<ArrayBuffer> | Blob): Promise<Uint8Array<ArrayBuffer>> {
@@ -482,7 +495,7 @@ function readSegments(reader: Reader, root: Fields): SegmentStart[] {
     const fields = reader.object(item, where);
     const bytes = reader.integer(fields["bytes"], `${where}.bytes`);
     const data = fields["data"] === null ? null : reader.blob(fields["data"], `${where}.data`);
-    const given = data instanceof Blob ? data.size : (data?.length ?? bytes);
+    const given = data === null ? bytes : "nbytes" in data ? data.nbytes : data.length;
     if (given !== bytes) {
       throw malformed(`${where} has ${bytes} bytes, but ${given} bytes of data`);
     }
@@ -503,11 +516,11 @@ function readModels(reader: Reader, root: Fields): BundleModels | null {
   if (Object.keys(models).length === 0) {
     return null;
   }
-  const optional = (name: string): Uint8Array | null =>
-    models[name] === undefined ? null : reader.keep(models[name], `models.${name}`);
+  const optional = (name: string): JoinedFile | null =>
+    models[name] === undefined ? null : reader.file(models[name], `models.${name}`);
   return {
-    trainModel: reader.keep(models["trainModel"], "models.trainModel"),
-    checkpoint: reader.keep(models["checkpoint"], "models.checkpoint"),
+    trainModel: reader.file(models["trainModel"], "models.trainModel"),
+    checkpoint: reader.file(models["checkpoint"], "models.checkpoint"),
     evalModel: optional("evalModel"),
     optimizerModel: optional("optimizerModel"),
   };
@@ -579,14 +592,19 @@ function readPlan(
 function readLarge(reader: Reader, value: unknown, where: string): LargeConstant[] {
   return reader.list(value, where, (item, at) => {
     const [offset, file, start, nbytes] = reader.list(item, at, (one) => one);
-    return {
+    const place = {
       offset: reader.integer(offset, at),
       file: reader.integer(file, at, IN_BLOBS),
       start: reader.integer(start, at),
       nbytes: reader.integer(nbytes, at),
-      data: file === IN_BLOBS ? reader.keep([start, nbytes], at) : null,
     };
+    return { ...place, data: dataOf(reader, place, at) };
   });
+}
+
+function dataOf(reader: Reader, place: Omit<LargeConstant, "data">, where: string): HeldBytes | null {
+  const { file, start, nbytes } = place;
+  return file === IN_BLOBS ? reader.hold([start, nbytes], where) : partAt(reader.files[file], start, nbytes);
 }
 
 function readKept(reader: Reader, value: unknown, where: string, preparedBytes: number): KeptValue {

@@ -1,7 +1,8 @@
 /** Reads the header of a bundle without trust: each value has its expected type, or an error is thrown. */
 
-import { readBlob } from "../../python/given-files.js";
+import { copyInto } from "../../python/given-files.js";
 import { ModelError } from "../../wire/errors.js";
+import { sizeOf as sizeOfFile, type BlobRange, type GivenData, type HeldBytes, type JoinedFile } from "../../wire/pieces.js";
 import type { WireDtype } from "../../wire/protocol.js";
 
 /** Blobs start at multiples of it. */
@@ -21,10 +22,20 @@ export type Fields = Readonly<Record<string, unknown>>;
 /** Values of the header, each of the type it should have. */
 export class Reader {
   readonly #blobs: Uint8Array | Blob;
+  readonly #nbytes: number;
   readonly #kept = new Map<string, Uint8Array>();
+  readonly #ranges = new Map<string, BlobRange>();
+  readonly #start: number;
+  #copied = 0;
 
-  constructor(blobs: Uint8Array | Blob) {
+  /**
+   * @param start - of the blobs in a Blob
+   * @param files - that the session has besides
+   */
+  constructor(blobs: Uint8Array | Blob, start = 0, readonly files: readonly GivenData[] = []) {
     this.#blobs = blobs;
+    this.#start = start;
+    this.#nbytes = blobs instanceof Blob ? blobs.size - start : blobs.length;
   }
 
   object(value: unknown, where: string): Fields {
@@ -93,29 +104,63 @@ export class Reader {
     return dims;
   }
 
-  /** A blob: a view, or a part of the file. */
-  blob(value: unknown, where: string): Uint8Array | Blob {
+  /** A blob: a view, or a range of the file. */
+  blob(value: unknown, where: string): HeldBytes {
     const [offset, length] = this.#place(value, where);
-    return partOf(this.#blobs, offset, offset + length);
+    const blobs = this.#blobs;
+    return blobs instanceof Blob
+      ? { blob: blobs, start: this.#start + offset, nbytes: length }
+      : blobs.subarray(offset, offset + length);
   }
 
   #place(value: unknown, where: string): ByteRange {
     const [offset = -1, length = -1, ...rest] = this.list(value, where, (item, at) => this.integer(item, at));
-    const nbytes = this.#blobs instanceof Blob ? this.#blobs.size : this.#blobs.length;
-    const fits = rest.length === 0 && length >= 0 && offset + length <= nbytes;
+    const fits = rest.length === 0 && length >= 0 && offset + length <= this.#nbytes;
     if (!fits || offset % ALIGNMENT !== 0) {
-      throw malformed(`${where} is at [${offset}, ${offset + length}) of ${nbytes} bytes`);
+      throw malformed(`${where} is at [${offset}, ${offset + length}) of ${this.#nbytes} bytes`);
     }
     return [offset, length];
   }
 
   /** A copy of a blob, one for all who refer to it, so that the file itself need not stay in memory. */
   keep(value: unknown, where: string): Uint8Array {
-    const part = this.blob(value, where);
-    const key = String(this.#place(value, where));
-    const kept = this.#kept.get(key) ?? (part instanceof Blob ? readBlob(part) : part.slice());
+    const [, nbytes] = this.#place(value, where);
+    const key = String(value);
+    const known = this.#kept.get(key);
+    if (known !== undefined) {
+      return known;
+    }
+    this.#copied += nbytes;
+    if (this.#copied > this.#nbytes) {
+      throw malformed(`its parts overlap, found at ${where}`);
+    }
+    const kept = new Uint8Array(nbytes);
+    copyInto(kept, this.blob(value, where));
     this.#kept.set(key, kept);
     return kept;
+  }
+
+  /** The same of a large blob, which stays in the file where that is a Blob. */
+  hold(value: unknown, where: string): HeldBytes {
+    const found = this.blob(value, where);
+    if (found instanceof Uint8Array) {
+      return this.keep(value, where);
+    }
+    const key = String(value);
+    const range = this.#ranges.get(key) ?? found;
+    this.#ranges.set(key, range);
+    return range;
+  }
+
+  /** A file that is made of blobs, or is one, as in version 3. */
+  file(value: unknown, where: string): JoinedFile {
+    const isOne = Array.isArray(value) && typeof value[0] === "number";
+    const file = { parts: isOne ? [this.hold(value, where)] : this.list(value, where, this.hold.bind(this)) };
+    const nbytes = sizeOfFile(file);
+    if (nbytes > MAX_BYTES) {
+      throw malformed(`${where} has ${nbytes} bytes`);
+    }
+    return file;
   }
 }
 

@@ -398,7 +398,7 @@ def _try_steps(
     from trainweb.training.state import CheckpointState
 
     named = {**dict(zip(CHOICES, choices, strict=True)), **others, "dims": report.dims}
-    files = artifacts_of(args.model, {"lora": named.pop("lora")}, named)
+    files, _ = artifacts_of(args.model, {"lora": named.pop("lora")}, named)
     rng = Random(0)
     data = {feed.name: _random_tensor(feed, rng) for feed in report.feeds}
     graphs = read_models(files.training_model, None, files.optimizer_model)

@@ -31,10 +31,11 @@ export function chooseToken(
   if (temperature === 0) {
     return most;
   }
-  const score = (token: number): number => (logits[token] as number) / temperature;
+  // The score of the most likely token is 0 at the smallest temperature, too.
+  const score = (token: number): number => ((logits[token] as number) - (logits[most] as number)) / temperature;
   const least = topK === null || topK >= logits.length ? -Infinity : (logits.slice().sort()[logits.length - topK] as number);
-  const tokens = Array.from(logits.keys()).filter((token) => score(token) >= least / temperature);
-  const weight = (token: number): number => Math.exp(score(token) - score(most));
+  const tokens = Array.from(logits.keys()).filter((token) => (logits[token] as number) >= least);
+  const weight = (token: number): number => Math.exp(score(token));
   const weights = new Map(tokens.map((token) => [token, weight(token)]));
   const weightOf = (token: number): number => weights.get(token) as number;
   const kept = topP === null ? tokens : mostLikely(tokens, weightOf, topP);

@@ -212,6 +212,9 @@ def test_what_a_folder_lacks_is_said(folder: Path, monkeypatch: pytest.MonkeyPat
     words = Words(str(folder / "tokenizer.json"))
     with TrainingSession.from_pretrained(folder, lora={"rank": 2}, tokenizer=words) as session:
         assert text_of(session) == (EXPECTED["tokens"], EXPECTED["text"])
+    (folder / "model.safetensors").rename(folder.parent / "model.safetensors")
+    with pytest.raises(ModelError, match=r"A folder has them in model\.safetensors beside the graph"):
+        TrainingSession.from_pretrained(folder)
     (folder / "tokenizer.json").unlink()
     (folder / "generation_config.json").write_text("{")
     with pytest.raises(ModelError, match=r"generation_config\.json cannot be read as JSON: Expecting"):

@@ -276,7 +276,7 @@ def _add_loss(p: argparse.ArgumentParser, *older: str) -> None:
         default=[],
         metavar="NAME",
         dest="loss_output",
-        help="output for the loss; by default the first ones that the loss takes",
+        help="output for the loss, where the model has more than it takes",
     )
     p.add_argument("--batch-norm", choices=BATCH_NORM, help="train batch normalizations, or keep them as exported")
 

@@ -289,7 +289,7 @@ def _add_loss(p: argparse.ArgumentParser, *older: str) -> None:
         default=[],
         metavar="NAME",
         dest="loss_output",
-        help="output for the loss; by default the first ones that the loss takes",
+        help="output for the loss, where the model has more than it takes",
     )
     p.add_argument("--batch-norm", choices=BATCH_NORM, help="train batch normalizations, or keep them as exported")
 
@@ -345,7 +345,8 @@ def _artifacts(args: argparse.Namespace) -> None:
         "loss_input_names": args.loss_output or None,
         "batch_norm": args.batch_norm,
     }
-    artifacts_of(model, adapters, settings).write(args.output)
+    files, _ = artifacts_of(model, adapters, settings)
+    files.write(args.output)
     print(f"Wrote {', '.join(ARTIFACT_FILES.values())} and checkpoint to {args.output.resolve()}.")
     operator = OPTIMIZERS[args.optimizer]().operator
     if operator.domain == TRAINWEB:
@@ -412,7 +413,7 @@ def _try_steps(
     from trainweb.training.state import CheckpointState
 
     named = {**dict(zip(CHOICES, choices, strict=True)), **others, "dims": report.dims}
-    files = artifacts_of(args.model, {"lora": named.pop("lora", None)}, named)
+    files, _ = artifacts_of(args.model, {"lora": named.pop("lora", None)}, named)
     rng = Random(0)
     data = {feed.name: _random_tensor(feed, rng) for feed in report.feeds}
     graphs = read_models(files.training_model, None, files.optimizer_model)

@@ -80,6 +80,27 @@ def test_the_most_likely_tokens_are_those_of_transformers(page: JsPage) -> None:
     assert found == {"short": SHORT["tokens"], "long": LONG["tokens"]}
 
 
+def test_prompts_as_tokenizers_of_transformers_give_them(page: JsPage) -> None:
+    """Their tensors have no `getData`."""
+    found = page.run(
+        START
+        + """
+        const s = await open({ requiresGrad: given.parameters });
+        const data = BigInt64Array.from(given.short, BigInt);
+        const tensor = (dims) => ({ type: "int64", location: "cpu", size: data.length, data, dims });
+        const prompts = [tensor([1, data.length]), { input_ids: tensor([1, data.length]), attention_mask: null }];
+        const texts = [];
+        for (const prompt of prompts) texts.push(await all(s.generate(prompt, { maxTokens: 24 })));
+        const two = await fault(() => s.generate(tensor([2, data.length / 2])));
+        await s.release();
+        return { texts, two };
+        """,
+        given={**GIVEN, "short": SHORT["prompt"]},
+    )
+    assert found["texts"] == [SHORT["tokens"]] * 2
+    assert found["two"].startswith("ModelError: prompt is"), found
+
+
 def test_a_callback_of_a_fit_generates(page: JsPage) -> None:
     """Between the epochs, whose rate of 0 leaves the model as it is."""
     found = page.run(
@@ -104,7 +125,8 @@ def test_a_callback_of_a_fit_generates(page: JsPage) -> None:
 
 
 def test_a_page_and_python_draw_the_same_tokens_before_and_after_training(page: JsPage) -> None:
-    laws = [{"temperature": 1.3}, {"temperature": 0.8, "top_k": 7}, {"temperature": 1.1, "top_k": 30, "top_p": 0.7}]
+    laws = [{"temperature": 1e-310}, {"temperature": 1.3}]
+    laws += [{"temperature": 0.8, "top_k": 7}, {"temperature": 1.1, "top_k": 30, "top_p": 0.7}]
     names = {"temperature": "temperature", "top_k": "topK", "top_p": "topP"}
     ids = [int(one) for one in SHORT["prompt"] * 6]
     found = page.run(
@@ -227,6 +249,7 @@ def test_faults_are_those_of_python(page: JsPage) -> None:
           await first("x", {}),
           await first([], {}),
           await first([0.5], {}),
+          await first([1, -1], {}),
           await first([61], {}),
           await first([1], { adapter: false }),
           await first([1], { maxToken: 3 }),
@@ -247,6 +270,7 @@ def test_faults_are_those_of_python(page: JsPage) -> None:
         ("ModelError", "stop is"),
         ("ModelError", "'prompt' is text, which needs a tokenizer"),
         ("FeedError", "The prompt has no tokens"),
+        ("ModelError", "prompt is"),
         ("ModelError", "prompt is"),
         ("FeedError", "61"),
         ("ModelError", "adapter: false leaves out adapters"),

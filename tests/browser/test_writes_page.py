@@ -88,6 +88,15 @@ def test_it_says_what_it_takes_and_learns_a_proverb_by_heart(page: Page, tmp_pat
     assert PROVERB in (page.text_content("#sample") or "")
 
 
+def test_a_beginning_outside_of_the_alphabet_is_a_new_line(page: Page) -> None:
+    beginning = "\N{CJK UNIFIED IDEOGRAPH-65E5}\N{CJK UNIFIED IDEOGRAPH-672C}"
+    page.fill("#beginning", beginning)
+    page.click("#write")
+    expect(page.locator("#write")).to_be_enabled(timeout=READY_MS)
+    expect(page.locator("#alert")).to_be_hidden()
+    assert re.fullmatch(f"{beginning}[\n -~]+", page.text_content("#sample") or "")
+
+
 def test_a_text_that_is_too_short_is_refused(page: Page) -> None:
     page.fill("#text", PROVERB)
     page.click("#train")

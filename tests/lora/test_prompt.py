@@ -109,6 +109,29 @@ def test_peft_computes_the_same_with_a_prompt_of_trainweb(name: str) -> None:
         np.testing.assert_allclose(logits(session, name), data["logits"], rtol=1e-5, atol=1e-5)
 
 
+def test_pieces_in_a_sequence_as_exported_without_optimizer() -> None:
+    graph = read_model(MODELS / "gpt2.onnx")
+    nodes = list[Node]()
+    for node in graph.nodes:
+        if node.op_type != "Split":
+            nodes.append(node)
+            continue
+        pieces = f"{node.outputs[0]}.pieces"
+        graph.initializers["width"] = Tensor.of("width", "int64", (), [16])
+        attrs = {"axis": node.attrs["axis"]}
+        nodes.append(Node("SplitToSequence", [node.inputs[0], "width"], [pieces], attrs, "", pieces))
+        for k, output in enumerate(node.outputs):
+            place = Tensor.of(f"{output}.place", "int64", (), [k])
+            graph.initializers[place.name] = place
+            nodes.append(Node("SequenceAt", [pieces, place.name], [output], {}, "", output))
+    assert len(nodes) > len(graph.nodes)
+    adapter = Adapter.load(RECORDED / "gpt2.end")
+    adapted = inject_prompt(graph.with_nodes(nodes), config=adapter.config)
+    session = opened(adapted)
+    adapted.load_adapter(session, adapter)
+    np.testing.assert_allclose(logits(session, "gpt2"), recorded("gpt2")["logits"], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_tokens_are_those_of_peft(name: str) -> None:
     data = recorded(name)

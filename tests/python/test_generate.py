@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, UserDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -176,6 +176,19 @@ def test_draws_have_the_probabilities_of_transformers(law: dict[str, Any]) -> No
     assert (np.abs(drawn - DRAWS * expected) <= 4 * deviation + 1e-9).all()
 
 
+@pytest.mark.parametrize("law", [{}, {"top_k": 3}, {"top_p": 1e-12}])
+def test_the_smallest_temperature_takes_the_most_likely_token(law: dict[str, Any]) -> None:
+    logits = np.array([3, -80, 90, 89.999, -np.inf], np.float32)
+    assert Sampling(1e-310, **law).choose(logits, 0, 0) == 2
+
+
+def test_the_inputs_that_transformers_makes_of_a_text_are_a_prompt() -> None:
+    case = MODELS["llama"][1]
+    rows = {"input_ids": np.array([case["prompt"]]), "attention_mask": np.ones((1, len(case["prompt"])), np.int64)}
+    for inputs in (rows, UserDict(rows), {"input_ids": case["prompt"]}):
+        assert tokens_of(inference("llama"), inputs) == case["tokens"]
+
+
 def test_a_seed_decides_the_tokens() -> None:
     session = inference("gpt2")
     prompt = MODELS["gpt2"][0]["prompt"]
@@ -251,6 +264,9 @@ def test_a_model_has_as_much_room_as_it_has_positions() -> None:
         ({"prompt": []}, FeedError, "has no tokens"),
         ({"prompt": [0.5]}, ModelError, "prompt is"),
         ({"prompt": [[1, 2], [3, 4]]}, ModelError, "prompt is"),
+        ({"prompt": {"input_ids": [[1, 2], [3, 4]]}}, ModelError, "prompt is"),
+        ({"prompt": {"ids": [1]}}, ModelError, "prompt is"),
+        ({"prompt": [1, -1]}, ModelError, "prompt is"),
         ({"prompt": [61]}, FeedError, "61"),
         ({"adapter": 1}, ModelError, "adapter is 1"),
         ({"adapter": False}, ModelError, "the model has none"),
@@ -330,6 +346,26 @@ def attention(*, causal: bool) -> list[Any]:
 
 def test_a_model_with_a_causal_mask_is_taken() -> None:
     assert len(tokens_of(session_of(model_of(attention(causal=True))), [1, 2, 3], 5)) == 5
+
+
+def test_features_picked_by_tuples_are_taken() -> None:
+    """As torch's exporter writes `x[..., [2, 0, 3, 1]]`, for Falcon with keys of one head."""
+    places = numpy_helper.from_array(np.array([[2], [0], [3], [1]]))
+    picked = [
+        helper.make_node("Constant", [], ["places"], value=places),
+        helper.make_node("Transpose", ["x"], ["columns"], perm=[2, 0, 1]),
+        helper.make_node("GatherND", ["columns", "places"], ["picked"]),
+        helper.make_node("Transpose", ["picked"], ["keys"], perm=[1, 2, 0]),
+    ]
+    mixing = attention(causal=True)
+    scores = next(node for node in mixing if node.op_type == "Einsum")
+    scores.input[1] = "keys"
+    session = session_of(model_of([*picked, *mixing]))
+    text = [1, 2, 3, 4, 5, 6]
+    for token in tokens_of(session, text, 8):
+        (logits,) = session.run(["logits"], {"input_ids": np.array([text])})
+        assert token == logits[0, -1].argmax()
+        text.append(token)
 
 
 def test_quantized_tables_and_products_are_taken() -> None:

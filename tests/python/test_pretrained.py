@@ -19,6 +19,7 @@ from trainweb.checkpoint.safetensors import read_safetensors
 from trainweb.data import Dataset
 from trainweb.errors import ModelError
 from trainweb.generation.pretrained import generation_of
+from trainweb.lora import Adapter, LoraModel
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "pretrained"
 FOLDER = GOLDEN / "folder"
@@ -29,11 +30,24 @@ class Words:
     """The recorded tokenizer, by its vocabulary: what the package tokenizers has of it."""
 
     def __init__(self, path: str) -> None:
-        self.vocabulary: dict[str, int] = json.loads(Path(path).read_text())["model"]["vocab"]
+        found = json.loads(Path(path).read_text())
+        self.vocabulary: dict[str, int] = found["model"]["vocab"]
+        self.truncation, self.padding = found["truncation"], found["padding"]
         self.words = {k: word for word, k in self.vocabulary.items()}
 
     def encode(self, text: str) -> Any:
-        return type("Encoding", (), {"ids": [self.vocabulary[word] for word in text.split()]})
+        ids = [self.vocabulary[word] for word in text.split()]
+        if self.truncation:
+            ids = ids[: self.truncation["max_length"]]
+        if self.padding:
+            ids += [self.padding["pad_id"]] * (self.padding["strategy"]["Fixed"] - len(ids))
+        return type("Encoding", (), {"ids": ids})
+
+    def no_truncation(self) -> None:
+        self.truncation = None
+
+    def no_padding(self) -> None:
+        self.padding = None
 
     def decode(self, ids: list[int]) -> str:
         return " ".join(self.words[k] for k in ids if k > 1)  # the others are special
@@ -72,6 +86,40 @@ def test_a_folder_of_transformers_gives_its_tokens_and_texts() -> None:
         data = Dataset.from_text(["the cat", "a dog likes"], session.tokenizer, length=4)
         assert data.columns["labels"].tolist() == [[4, 0, 3, 5]]
         session.fit(data, epochs=1, batch_size=1)
+
+
+def test_a_session_saves_what_its_adapters_learned(folder: Path, tmp_path: Path) -> None:
+    """The file of another session continues with the same losses."""
+    ids = np.array([[2, 3, 4, 5]])
+    feeds = {"input_ids": ids, "labels": np.roll(ids, -1)}
+    with TrainingSession.from_pretrained(folder, lora={"rank": 2}, learning_rate=0.05) as session:
+        session.train_step(feeds)
+        session.optimizer_step()
+        assert session.adapted is not None
+        session.adapted.adapter(session).save(tmp_path / "adapter")
+        learned = session.eval_step(feeds)
+    adapter = Adapter.load(tmp_path / "adapter")
+    with TrainingSession.from_pretrained(folder, lora={"adapter_config": adapter.config_json}) as session:
+        assert isinstance(session.adapted, LoraModel) and session.eval_step(feeds) != learned
+        session.adapted.load_adapter(session, adapter)
+        assert session.eval_step(feeds) == learned
+    assert TrainingSession.adapted is None
+
+
+def test_a_tokenizer_that_was_saved_after_a_batch_takes_whole_texts(folder: Path) -> None:
+    found = json.loads((folder / "tokenizer.json").read_text())
+    found["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    found["padding"] = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_id": 1}
+    (folder / "tokenizer.json").write_text(json.dumps(found))
+    with TrainingSession.from_pretrained(folder, lora={"rank": 2}) as session:
+        assert text_of(session) == (EXPECTED["tokens"], EXPECTED["text"])
+
+
+def test_files_may_start_with_a_byte_order_mark(folder: Path) -> None:
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        (folder / name).write_bytes(b"\xef\xbb\xbf" + (folder / name).read_bytes())
+    with TrainingSession.from_pretrained(folder, lora={"rank": 2}) as session:
+        assert text_of(session) == (EXPECTED["tokens"], EXPECTED["text"])
 
 
 def with_weights(folder: Path) -> onnx.ModelProto:
@@ -164,6 +212,9 @@ def test_what_a_folder_lacks_is_said(folder: Path, monkeypatch: pytest.MonkeyPat
     words = Words(str(folder / "tokenizer.json"))
     with TrainingSession.from_pretrained(folder, lora={"rank": 2}, tokenizer=words) as session:
         assert text_of(session) == (EXPECTED["tokens"], EXPECTED["text"])
+    (folder / "model.safetensors").rename(folder.parent / "model.safetensors")
+    with pytest.raises(ModelError, match=r"A folder has them in model\.safetensors beside the graph"):
+        TrainingSession.from_pretrained(folder)
     (folder / "tokenizer.json").unlink()
     (folder / "generation_config.json").write_text("{")
     with pytest.raises(ModelError, match=r"generation_config\.json cannot be read as JSON: Expecting"):

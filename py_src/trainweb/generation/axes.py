@@ -137,6 +137,21 @@ def _gather(op: Op, types: Types, result: TensorType) -> Axes:
     return Axes([range(data), picked], [*range(axis), *picked, *range(axis + 1, data)], frozenset({axis}))
 
 
+def _gather_nd(op: Op, types: Types, result: TensorType) -> Axes:
+    """The last axis of the indices has a place on each axis of the data that it picks from."""
+    data, indices = (t for t in types if t is not None)
+    places = indices.shape[-1]
+    assert isinstance(places, int)
+    batch = op.batch_dims
+    picked = [*range(batch), *(("index", k) for k in range(batch, indices.rank - 1))]
+    gone = range(batch, batch + places)
+    return Axes(
+        [range(data.rank), [*picked, "place"]],
+        [*picked, *range(batch + places, data.rank)],
+        frozenset({*gone, "place"}),
+    )
+
+
 def _gather_rows(op: Op, types: Types, result: TensorType) -> Axes:
     """Rows of a quantized table; its columns are packed."""
     picked = [("index", k) for k in range(result.rank - 1)]
@@ -197,6 +212,7 @@ _RULES: Mapping[tuple[str, str], Callable[[Op, Types, TensorType], Axes | None]]
     ("", "Concat"): _concat,
     ("", "Gather"): _gather,
     ("", "GatherElements"): _gather_elements,
+    ("", "GatherND"): _gather_nd,
     (MS, "GatherBlockQuantized"): _gather_rows,
     ("", "Softmax"): _softmax,
     ("", "LogSoftmax"): _softmax,

@@ -98,20 +98,20 @@ EXPECTED_PROMPT = "text or a list of token ids"
 
 
 def tokens_of(prompt: Any, tokenizer: Any) -> list[int]:
-    """The ids of a prompt, which is text, ids, or a row of ids as tokenizers give it."""
+    """The ids of a prompt, which is text, ids, a row of ids, or the inputs that tokenizers of transformers make."""
     if isinstance(prompt, str):
         if tokenizer is None:
             raise messages.TEXT_WITHOUT_TOKENIZER(name="prompt")
         ids = encoded(tokenizer, prompt)
     else:
         try:
-            ids = np.asarray(prompt)
+            ids = np.asarray(prompt.get("input_ids") if isinstance(prompt, Mapping) else prompt)
         except ValueError:  # lists of different lengths
             raise messages.BAD_SETTING(name="prompt", value=prompt, expected=EXPECTED_PROMPT) from None
         ids = ids[0] if ids.ndim == 2 and len(ids) == 1 else ids
     if ids.size == 0:
         raise messages.EMPTY_PROMPT()
-    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+    if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.min() < 0:  # a Gather would count these from the end
         raise messages.BAD_SETTING(name="prompt", value=prompt, expected=EXPECTED_PROMPT)
     return [int(one) for one in ids]
 

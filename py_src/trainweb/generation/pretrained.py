@@ -75,6 +75,9 @@ class Pretrained:
             warn("tokenizer.json is not read: tokenizers is not installed. Install that package, or give 'tokenizer'.")
             return None
         made = Tokenizer.from_file(str(path))
+        # The file may hold those of the last text that it was used for.
+        made.no_truncation()
+        made.no_padding()
         end = read_object(self.folder / "tokenizer_config.json").get("eos_token")
         text = end.get("content") if isinstance(end, dict) else end
         return RepositoryTokenizer(made, None if text is None else made.token_to_id(text))

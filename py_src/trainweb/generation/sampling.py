@@ -52,11 +52,12 @@ class Sampling:
             raise messages.LOGITS_NOT_FINITE(position=position)
         if self.temperature == 0:
             return int(logits.argmax())
-        scores = logits.astype(np.float64) / self.temperature
+        with np.errstate(over="ignore"):  # the largest stays 0 at the smallest temperature
+            scores = (logits.astype(np.float64) - logits.max()) / self.temperature
         tokens = np.arange(len(scores))
         if self.top_k is not None and self.top_k < len(scores):
             tokens = tokens[scores >= np.partition(scores, -self.top_k)[-self.top_k]]
-        weights = np.exp(scores[tokens] - scores.max())
+        weights = np.exp(scores[tokens])
         if self.top_p is not None:
             order = np.argsort(-weights, kind="stable")
             tokens, weights = tokens[order], weights[order]

@@ -64,7 +64,7 @@ class Adapter:
         """
         folder = path_of("directory", directory)
         data, _ = load_bytes(folder / WEIGHTS_FILE, Limits(), "adapter", CheckpointError)
-        return cls.from_bytes(bytes(data[0 : len(data)]), (folder / CONFIG_FILE).read_text())
+        return cls.from_bytes(bytes(data[0 : len(data)]), (folder / CONFIG_FILE).read_bytes())
 
     @classmethod
     def from_bytes(cls, weights: bytes, config: str | bytes | Mapping[str, Any]) -> Adapter:

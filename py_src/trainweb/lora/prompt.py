@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trainweb.arguments import checks_keywords, instance_of
 from trainweb.artifacts.evidence import module_of
 from trainweb.artifacts.recover import recover_parameters
+from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.errors import FeedError, ModelError, UnsupportedError
 from trainweb.generation.incremental import COMPANIONS, FRAME, OWN, PROMPT, VECTORS, ids_of
 from trainweb.ir.dims import static
@@ -86,6 +87,8 @@ def inject_prompt(
     """
     graph = model if isinstance(model, Graph) else read_model(model)
     base = recover_parameters(constants_to_initializers(computed_in_float32(graph)))
+    if has_control_flow(base):
+        base = expand_control_flow(base, differentiable=True)
     if config is None:
         config = PromptConfig(tokens)
     found = _Found(base)

@@ -23,8 +23,8 @@ def read_object(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
         raise messages.NOT_JSON(name=path.name, fault=str(error)) from error
     if not isinstance(found, dict):
         raise messages.NOT_JSON(name=path.name, fault=f"it has {type(found).__name__}, not an object")

@@ -35,18 +35,20 @@ def session_of_model(
         if name not in known:
             raise TypeError(unknown("The argument of from_model", name, known))
     settings |= {"loss": loss, "optimizer": optimizer, "learning_rate": learning_rate}
-    built = artifacts_of(model, adapters, settings)
+    built, adapted = artifacts_of(model, adapters, settings)
     state = CheckpointState(built.contents(nominal=settings.get("nominal_checkpoint", False)))
-    return cls(state, *built.graphs, options)
+    session = cls(state, *built.graphs, options)
+    session.adapted = adapted
+    return session
 
 
-def artifacts_of(model: Any, adapters: Mapping[str, Any], settings: Mapping[str, Any]) -> Artifacts:
-    """Artifacts of a forward model or, where the options ask for one, of its adapter."""
+def artifacts_of(model: Any, adapters: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Artifacts, Any]:
+    """Artifacts of a forward model or, where asked for, of its adapter, and the `LoraModel` or `PromptModel`."""
     from trainweb.artifacts import build_artifacts
     from trainweb.lora.adapt import adapted_by
 
     files = {name: settings[name] for name in FILES if name in settings}
     adapted = adapted_by(adapters, lambda: read_model(model, **files) if files else model)
     if adapted is None:
-        return build_artifacts(model, **settings)
-    return adapted.build_artifacts(**{name: value for name, value in settings.items() if name not in files})
+        return build_artifacts(model, **settings), None
+    return adapted.build_artifacts(**{name: value for name, value in settings.items() if name not in files}), adapted

@@ -56,6 +56,8 @@ class FitOptions(TypedDict, total=False):
 class SessionTasks:
     """The calls of `TrainingSession` that take a whole model or whole data."""
 
+    adapted: Any = None
+    """The `LoraModel` or `PromptModel` of a session made with `lora` or `prompt_tuning`: it saves, loads and merges."""
     tokenizer: Any = None
     """Default tokenizer of `generate`."""
     generation_config: Mapping[str, Any] = MappingProxyType({})

@@ -85,7 +85,9 @@ export class Writer {
 
   /** Characters that follow a beginning. */
   async *write(beginning: string, { length, temperature, seed, signal }: SampleOptions): AsyncGenerator<string> {
-    const ids = numbersOf(beginning);
+    // A beginning may have no character of the alphabet.
+    const known = numbersOf(beginning);
+    const ids = known.length > 0 ? known : numbersOf("\n");
     const end = ids.length + length;
     while (ids.length < end) {
       const seen = ids.slice(-CONTEXT / 2);

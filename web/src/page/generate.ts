@@ -1,6 +1,6 @@
 /** The loop over tokens behind `generate`; `trainweb/generation/generate.py` is the same in Python. */
 
-import { badSetting, isTensor } from "../data/given.js";
+import { badSetting } from "../data/given.js";
 import { encodedText } from "../data/text.js";
 import { sessionError } from "../wire/messages.js";
 import type { SamplingSettings, TokenTask } from "../wire/protocol.js";
@@ -10,7 +10,7 @@ import { GrowingText, type Tokenizer } from "./text.js";
 
 const LOGITS = "logits";
 
-/** A prompt: text, or token ids as numbers, as a typed array, or as the tensor that a tokenizer gives. */
+/** A prompt: text, or token ids as numbers, as a typed array, as a tensor, or as the inputs that a tokenizer makes. */
 export type Prompt =
   | string
   | ArrayLike<number>
@@ -18,6 +18,10 @@ export type Prompt =
   | {
       /** The token ids of a tensor. */
       readonly data: unknown;
+    }
+  | {
+      /** The token ids among a model's inputs. */
+      readonly input_ids: unknown;
     };
 
 /** Options of `generate`. */
@@ -124,8 +128,7 @@ function promptTokens(prompt: Prompt, tokenizer: Tokenizer | undefined): readonl
   if (typeof prompt === "string" && tokenizer === undefined) {
     throw sessionError("TEXT_WITHOUT_TOKENIZER", { name: "prompt" });
   }
-  const ids = typeof prompt === "string" && tokenizer !== undefined ? encodedText(tokenizer, prompt) : prompt;
-  const given: unknown = isTensor(ids) ? ids.data : ids;
+  const given = typeof prompt === "string" && tokenizer !== undefined ? encodedText(tokenizer, prompt) : rowOf(prompt);
   if (!Array.isArray(given) && !ArrayBuffer.isView(given)) {
     throw badSetting("prompt", prompt, "text or a list of token ids");
   }
@@ -133,10 +136,18 @@ function promptTokens(prompt: Prompt, tokenizer: Tokenizer | undefined): readonl
   if (tokens.length === 0) {
     throw sessionError("EMPTY_PROMPT", {});
   }
-  if (!tokens.every((one): one is number => Number.isSafeInteger(one))) {
+  // A Gather would count negative ones from the end.
+  if (!tokens.every((one): one is number => Number.isSafeInteger(one) && (one as number) >= 0)) {
     throw badSetting("prompt", prompt, "text or a list of token ids");
   }
   return tokens;
+}
+
+/** The ids of one text: as they are, or of a tensor, which may be among the inputs that a tokenizer makes. */
+function rowOf(prompt: unknown): unknown {
+  const { input_ids: ids = prompt } = Object(prompt) as { readonly input_ids?: unknown };
+  const { data = ids, dims } = Object(ids) as { readonly data?: unknown; readonly dims?: unknown };
+  return !Array.isArray(dims) || dims.slice(0, -1).every((size) => size === 1) ? data : null;
 }
 
 /** The output that generate reads. */

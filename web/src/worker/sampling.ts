@@ -31,27 +31,34 @@ export function chooseToken(
   if (temperature === 0) {
     return most;
   }
-  const score = (token: number): number => (logits[token] as number) / temperature;
+  const top = logits[most] as number;
+  // The score of the most likely token is 0 at the smallest temperature, too.
+  const weights = new Float64Array(logits).map((logit) => Math.exp((logit - top) / temperature));
   const least = topK === null || topK >= logits.length ? -Infinity : (logits.slice().sort()[logits.length - topK] as number);
-  const tokens = Array.from(logits.keys()).filter((token) => score(token) >= least / temperature);
-  const weight = (token: number): number => Math.exp(score(token) - score(most));
-  const weights = new Map(tokens.map((token) => [token, weight(token)]));
-  const weightOf = (token: number): number => weights.get(token) as number;
-  const kept = topP === null ? tokens : mostLikely(tokens, weightOf, topP);
-  const sums = sumsOf(kept, weightOf);
+  const tokens = new Uint32Array(logits.length).map((_, token) => token).filter((token) => (logits[token] as number) >= least);
+  const kept = topP === null ? tokens : mostLikely(tokens, weights, topP);
+  const sums = sumsOf(pick(weights, kept));
   const point = (new RandomStream(seed, place).at(0) / WORD) * (sums[sums.length - 1] as number);
   return kept[sums.findIndex((sum) => sum > point)] as number;
 }
 
-/** The most likely tokens whose weights together are at least this part of all. */
-function mostLikely(tokens: readonly number[], weightOf: (token: number) => number, part: number): number[] {
-  const sorted = [...tokens].sort((a, b) => weightOf(b) - weightOf(a));
-  const sums = sumsOf(sorted, weightOf);
+/** The most likely tokens whose weights together are at least this part of all. Few tokens are sorted, which is slow. */
+function mostLikely(tokens: Uint32Array, weights: Float64Array, part: number): Uint32Array {
+  const sorted = pick(weights, tokens).sort().reverse();
+  const sums = sumsOf(sorted);
   const enough = part * (sums[sums.length - 1] as number);
-  return sorted.slice(0, 1 + sums.slice(0, -1).filter((sum) => sum < enough).length);
+  const count = 1 + sums.subarray(0, -1).filter((sum) => sum < enough).length;
+  const weightOf = (token: number): number => weights[token] as number;
+  const least = sorted[count - 1] as number;
+  const likely = tokens.filter((token) => weightOf(token) >= least);
+  return likely.sort((a, b) => weightOf(b) - weightOf(a)).subarray(0, count);
 }
 
-function sumsOf(tokens: readonly number[], weightOf: (token: number) => number): number[] {
+function pick(weights: Float64Array, tokens: Uint32Array): Float64Array {
+  return new Float64Array(tokens).map((token) => weights[token] as number);
+}
+
+function sumsOf(values: Float64Array): Float64Array {
   let sum = 0;
-  return tokens.map((token) => (sum += weightOf(token)));
+  return values.map((value) => (sum += value));
 }

@@ -1,7 +1,7 @@
 /* The steps of a fit: accumulation, counts, the mean loss, and batches that make NaN or infinity.
 
-   tw_fit_run runs batches as they are. Where more is between plans, hosts run them and report each. The field `next` of
-   `layout fit` is the next action. */
+   tw_fit_run runs batches as they are. Hosts with work between the plans run them one by one, and report each. The field
+   `next` of `layout fit` is the next action. */
 #include <stddef.h>
 
 #include "executor.h"
@@ -197,7 +197,7 @@ static bool has_float(uint32_t place, uint32_t size) { return place % 4 == 0 && 
 /* The limits of gradients follow the inputs, if there is a plan that clips. */
 static uint64_t inputs_of(const tw_batches *b) { return (uint64_t)b->n_inputs + (b->clip != 0); }
 
-/* Whether all places are inside of the block and the arena. */
+/* True: all places are inside of the block and the arena. */
 static bool fits(const tw_session *s, const tw_block *block, const tw_batches *b, uint64_t count) {
     const uint64_t size = block->requested, arena = s->segments[ARENA].nbytes;
     const uint64_t inputs = sizeof *b + inputs_of(b) * sizeof(batch_input);

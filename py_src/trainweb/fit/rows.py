@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from trainweb.training.session import TrainingSession
 
 SLICE_S = 4e-3
-"""How long the kernels run at a time, about."""
+"""The kernels run for about so many seconds at a time."""
 MOST_BYTES, MOST_BATCHES = 1 << 20, 256
-"""Bytes of inputs at a time, and batches."""
+"""Limits of a run: bytes of inputs, and batches."""
 
 
 class RowBatches:
@@ -71,7 +71,7 @@ class RowBatches:
 
     @staticmethod
     def serves(session: TrainingSession) -> bool:
-        """Whether the sizes of feeds decide on the plans of a session, and nothing watches or replaces its steps."""
+        """Return True if sizes of feeds decide on the plans of a session, and nothing watches or replaces its steps."""
         from trainweb.training.session import TrainingSession
 
         core = session.core
@@ -137,7 +137,7 @@ class RowBatches:
         return train, adding, update, clip
 
     def _is_plain(self, plan: Plan) -> bool:
-        """Whether the loss is a float32, and it lies in the workspace, as the inputs do."""
+        """Return True if the loss is a float32 in the workspace, and the inputs lie there, too."""
         results = [plan.outputs[name] for name in (self._loss, self._count) if name is not None]
         is_number = all(slot.dtype == "float32" and slot.nbytes == 4 for slot in results)
         return is_number and all(slot.segment == ARENA for slot in [*plan.inputs.values(), *results])

@@ -33,7 +33,7 @@ from trainweb.backend.wasm.engine.wasmtime import WasmtimeEngine
 from trainweb.errors import EngineError
 from trainweb.ir import calls
 from trainweb.ir.instructions import Buf, KernelCall, Storage
-from trainweb.ir.layout import ARENA
+from trainweb.ir.layout import ARENA, BATCHES_WORDS, STATE, STATE_WORDS
 
 CANARY = bytes(range(256)) * 16
 EMPTY_MODULE = '(module (import "env" "memory" (memory 0)) {functions})'
@@ -473,6 +473,15 @@ def test_traps_become_errors_with_the_instruction(victim: Victim) -> None:
     for _ in range(3):
         with pytest.raises(EngineError, match="trapped in instruction 1"):
             victim.run(plan)
+    engine, session = victim.engine, victim.engine.call("tw_session_open")
+    for segment, nbytes in ((ARENA, 64), (STATE, 4 * STATE_WORDS)):
+        engine.demand("tw_session_reserve", session, segment, nbytes)
+    engine.demand("tw_fit_start", session, 1, 0, 0, 0.0)
+    batches = victim.block(4 * (BATCHES_WORDS + 1))
+    engine.write(batches, np.array([victim.address] * 2 + [0, 0, 0, 2**32 - 1, 1, 0, 0, 0, 0], np.uint32))
+    with pytest.raises(EngineError, match=f"trapped in instruction 1 of the plan at {victim.address:#x}"):
+        engine.run_batches(session, batches, 1)
+    engine.demand("tw_session_close", session)
     assert victim.run(victim.plan()) == "TW_OK"
     victim.engine.unload_code(slot)
 

@@ -50,7 +50,7 @@ class Segments(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
+class StagedBatches:
     """Batches of one size that a fit runs at once.
 
     Attributes
@@ -178,7 +178,7 @@ class Host(Segments, Protocol):
     def fit(self, name: str, *args: float) -> bytes:
         """Tell the counting of a fit what happened; its position (`layout fit` of `kernels.def`)."""
 
-    def run_batches(self, batches: Batches, count: int) -> tuple[bytes, list[float], Exception | None]:
+    def run_batches(self, batches: StagedBatches, count: int) -> tuple[bytes, list[float], Exception | None]:
         """Run so many batches of a fit, with the optimizer steps that are due, up to one that fails.
 
         Returns

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainweb.backend.base import Batches
+from trainweb.backend.base import StagedBatches
 from trainweb.ir.layout import ARENA
 from trainweb.ir.shapes import TensorType
 from trainweb.schedules import Function, Schedule
@@ -116,7 +116,7 @@ class RowBatches:
         feeds = {name: memoryview(from_numpy(name, array[rows]).data) for name, array in self._columns.items()}
         rates = self._rates(-(-(at.waiting + len(taken)) // accumulate))
         start = perf_counter()
-        batches = Batches(*plans, self._limits, self._loss, self._count, size, feeds, rates)
+        batches = StagedBatches(*plans, self._limits, self._loss, self._count, size, feeds, rates)
         losses, error = self._steps.run(batches, len(taken))
         self._adapt(len(taken), perf_counter() - start, sum(map(len, feeds.values())))
         del self.left[: len(losses)]

@@ -20,7 +20,7 @@ from trainweb.ir.layout import (
 )
 
 if TYPE_CHECKING:
-    from trainweb.backend.base import Batches, Host
+    from trainweb.backend.base import Host, StagedBatches
     from trainweb.errors import NumericsError
 
 ACTIONS = (None, "stop", "skip", "restore")
@@ -89,7 +89,7 @@ class FitSteps:
             raise fault
         return self.at.next == NEXT_UPDATE
 
-    def run(self, batches: Batches, count: int) -> tuple[list[float], Exception | None]:
+    def run(self, batches: StagedBatches, count: int) -> tuple[list[float], Exception | None]:
         """Run so many batches; the losses of those up to one that fails, and its error."""
         before = self.at.step
         position, losses, error = self._host.run_batches(batches, count)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from trainweb import messages
-from trainweb.backend.base import ALL, N_SEGMENTS, STATE_BYTES, Batches, Stop
+from trainweb.backend.base import ALL, N_SEGMENTS, STATE_BYTES, StagedBatches, Stop
 from trainweb.backend.engine import MORE, NumberRange
 from trainweb.backend.plan import SEEN, LoadedPlan, Plan, TensorPlace
 from trainweb.errors import FeedError
@@ -272,7 +272,7 @@ class PlanHost(SegmentMemory):
     def _position(self) -> bytes:
         return self.engine.read(self.call("tw_fit_at"), 4 * FIT_WORDS)
 
-    def run_batches(self, batches: Batches, count: int) -> tuple[bytes, list[float], Exception | None]:
+    def run_batches(self, batches: StagedBatches, count: int) -> tuple[bytes, list[float], Exception | None]:
         """Run batches of a fit; the position, the losses, and the error of a plan."""
         self.check()
         train, clip = batches.train.plan, batches.clip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,20 @@ def mlp(*, opset: int = 17) -> onnx.ModelProto:
         },
         opset=opset,
     )
+
+
+def deep_mlp(*widths: int) -> onnx.ModelProto:
+    """x[batch, widths[0]] -> Gemm(widths[1]) -> Relu -> ... -> Gemm(widths[-1]) = logits."""
+    nodes, weights = [], {}
+    for k, (rows, columns) in enumerate(pairwise(widths)):
+        weights |= {f"w{k}": normal(rows, columns, seed=k) / np.sqrt(np.float32(rows)), f"b{k}": normal(columns)}
+        nodes += [
+            helper.make_node("Gemm", [f"a{k}" if k else "x", f"w{k}", f"b{k}"], [f"h{k}"]),
+            helper.make_node("Relu", [f"h{k}"], [f"a{k + 1}"]),
+        ]
+    nodes.pop()
+    nodes[-1].output[0] = "logits"
+    return make_model(nodes, {"x": ["batch", widths[0]]}, {"logits": ["batch", widths[-1]]}, weights)
 
 
 def batch_norm_net(*, training_mode: bool = False, opset: int = 17) -> onnx.ModelProto:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx
 import pytest
-from tests.conformance.models import mlp
+from tests.conformance.models import deep_mlp, mlp, normal
 
 import trainweb
 from trainweb.artifacts import build_artifacts
@@ -134,6 +134,19 @@ def test_batches_in_slices_are_batches_one_by_one(options: dict[str, Any], monke
     assert together == apart and history.losses == expected.losses
     assert history.optimizer_steps == expected.optimizer_steps
     assert [e.loss for e in history.epochs] == [e.loss for e in expected.epochs]
+
+
+def test_the_step_that_adds_has_places_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, outcomes = {"x": normal(50, 16), "labels": np.arange(50) % 3}, []
+    monkeypatch.setattr(rows_module, "SLICE_S", 1e9)
+    for serves in (True, False):
+        monkeypatch.setattr(rows_module.RowBatches, "serves", lambda session, serves=serves: serves)
+        with trainweb.TrainingSession.from_model(deep_mlp(16, 32, 32, 3), loss="CrossEntropyLoss") as s:
+            history = s.fit(data, epochs=3, batch_size=8, accumulate=3, progress=False)
+            outcomes.append((s.get_contiguous_parameters(False).tobytes(), history.losses))
+            plans = {str(one.plan.inputs["labels"]) for one in s.core.host.loaded if "labels" in one.plan.inputs}
+            assert len(plans) > 2  # or the places are the same after all
+    assert outcomes[0] == outcomes[1]
 
 
 @pytest.mark.parametrize(("bad", "value"), [("labels", 9), ("x", np.nan)], ids=["a label", "NaN"])

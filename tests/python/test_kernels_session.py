@@ -560,7 +560,7 @@ NO_SESSION = 64
         (lambda y: y.call("put_back", COPY_STEP), "TW_BAD_ARGUMENT"),
         (lambda y: y.call("forget", 2**31), "TW_BAD_ARGUMENT"),
         (lambda y: y.engine.call("tw_fit_start", y.session, 0, 0, 0, 0.0), "TW_BAD_ARGUMENT"),
-        (lambda y: y.engine.call("tw_fit_start", y.session, 1, 4, 0, 0.0), "TW_BAD_ARGUMENT"),
+        (lambda y: y.engine.call("tw_fit_start", y.session, 1, 5, 0, 0.0), "TW_BAD_ARGUMENT"),
         (lambda y: y.engine.call("tw_fit_batch", y.session), "TW_BAD_POINTER"),
         (lambda y: y.engine.call("tw_fit_end", y.session), "TW_BAD_POINTER"),
         (lambda y: y.call("trained", y.canaries[0]), "TW_BAD_POINTER"),
@@ -585,22 +585,29 @@ def test_wrong_arguments_are_refused_and_change_nothing(yard: Yard, call: Callab
 
 
 def batches(yard: Yard, n: int, **given: int) -> int:
-    """A block with batches of 8 bytes for an arena of 64 bytes."""
-    words = {"train": 0, "adding": 0, "update": 0, "clip": 0, "loss": 60, "count": 2**32 - 1, "rows": 2, "rates": 0}
-    words |= {"n_inputs": 1, "ran": 7, "source": 80, "target": 56, "nbytes": 8} | given
-    block = struct.pack("<13I", *words.values())
-    return yard.block(block + bytes(80 + 8 * n - len(block)))
+    """A block with batches of 8 bytes for an arena of 64 bytes. `loss` and `count` are places in the arena."""
+    arena = yard.base(ARENA)
+    places = {"loss": 60, "count": -arena, "adding_loss": 60, "adding_count": -arena} | given
+    words = {"train": 0, "loss": 0, "count": 0, "adding": 0, "adding_loss": 0, "adding_count": 0, "update": 0, "clip": 0}
+    words |= {"rows": 2, "rates": 0, "n_inputs": 1, "ran": 7, "source": 88, "nbytes": 8, "target": 56, "adding_target": 56}
+    words |= {name: arena + place if name.endswith(("loss", "count")) else place for name, place in places.items()}
+    block = struct.pack("<16I", *words.values())
+    return yard.block(block + bytes(88 + 8 * n - len(block)))
 
 
 OUTSIDE: dict[str, dict[str, int]] = {
     "the loss": {"loss": 64},
     "a loss between floats": {"loss": 2},
+    "the loss of the other step": {"adding_loss": 64},
     "the divisor": {"count": 64},
-    "rates": {"rates": 92},
+    "the divisor of the other step": {"adding_count": 62},
+    "rates": {"rates": 100},
+    "rates between floats": {"rates": 90},
     "no input": {"n_inputs": 2**32 - 1},
-    "the losses": {"n_inputs": 5},
-    "the source": {"source": 84},
+    "the losses": {"n_inputs": 4},
+    "the source": {"source": 92},
     "the target": {"target": 60},
+    "the target of the other step": {"adding_target": 60},
     "the bytes": {"nbytes": 12},
 }
 

@@ -14,6 +14,9 @@ _Static_assert(offsetof(tw_fit, accumulate) == 4 * FIT_WORDS, "layout fit of ker
 
 #define ALL_SEGMENTS ((1u << N_SEGMENTS) - 1)
 
+/* NaN and infinity are looked for in all that a batch writes, and undone. */
+static bool undoes(uint32_t on_nan) { return on_nan != ON_NAN_FAIL && on_nan != ON_NAN_IGNORE; }
+
 /* The session that is fitted, or null. */
 static tw_session *fitted(uint32_t session) {
     tw_session *s = tw_session_at(session);
@@ -32,10 +35,10 @@ int32_t tw_fit_start(uint32_t session, uint32_t accumulate, uint32_t on_nan, uin
     tw_session *s = tw_session_at(session);
     const int32_t *state = s ? tw_state_of(s) : NULL;
     if (!state) return TW_BAD_POINTER;
-    if (!accumulate || on_nan > ON_NAN_RESTORE) return TW_BAD_ARGUMENT;
+    if (!accumulate || on_nan > ON_NAN_IGNORE) return TW_BAD_ARGUMENT;
     int32_t status = mu != 0 ? tw_note_start(s) : TW_OK;
     if (status) return status;
-    if (on_nan) tw_count_usual(s);
+    if (undoes(on_nan)) tw_count_usual(s);
     s->fit = (tw_fit){
         .accumulate = accumulate,
         .on_nan = on_nan,
@@ -94,7 +97,7 @@ TW_EXPORT(tw_fit_epoch) int32_t tw_fit_epoch(uint32_t session, uint32_t epoch) {
 static int32_t begin(uint32_t session, bool is_batch) {
     tw_session *s = fitted(session);
     if (!s) return TW_BAD_POINTER;
-    int32_t status = s->fit.on_nan ? tw_session_save(session, COPY_BATCH, ALL_SEGMENTS) : TW_OK;
+    int32_t status = undoes(s->fit.on_nan) ? tw_session_save(session, COPY_BATCH, ALL_SEGMENTS) : TW_OK;
     if (status) return status;
     s->fit.is_batch = is_batch;
     return TW_OK;
@@ -108,7 +111,7 @@ static int32_t complete(tw_session *s) {
 
 static void fail(tw_fit *f, uint32_t fault) {
     f->fault = fault;
-    f->next = f->on_nan ? NEXT_UNDO : NEXT_FAIL;
+    f->next = undoes(f->on_nan) ? NEXT_UNDO : NEXT_FAIL;
 }
 
 static void note_batch(tw_fit *f) {
@@ -135,9 +138,10 @@ TW_EXPORT(tw_fit_trained) int32_t tw_fit_trained(uint32_t session, double loss, 
     f->has_begun = 1;
     f->loss = loss;
     f->weight = weight;
-    uint32_t worse = f->on_nan ? tw_worse(s) : 0;
-    if (worse || !(__builtin_fabs(loss) < __builtin_inf())) {
-        fail(f, __builtin_fabs(loss) < __builtin_inf() ? worse : 0);
+    uint32_t worse = undoes(f->on_nan) ? tw_worse(s) : 0;
+    const bool is_finite = __builtin_fabs(loss) < __builtin_inf();
+    if (worse || !(is_finite || f->on_nan == ON_NAN_IGNORE)) {
+        fail(f, is_finite ? worse : 0);
         return TW_OK;
     }
     if (f->waiting + 1 >= f->accumulate) return complete(s);
@@ -164,7 +168,7 @@ TW_EXPORT(tw_fit_updated) int32_t tw_fit_updated(uint32_t session) {
     if (!s) return TW_BAD_POINTER;
     tw_fit *f = &s->fit;
     if (f->next != NEXT_UPDATE) return TW_BAD_ARGUMENT;
-    uint32_t worse = f->on_nan ? tw_worse(s) : 0;
+    uint32_t worse = undoes(f->on_nan) ? tw_worse(s) : 0;
     if (worse) {
         fail(f, worse);
         return TW_OK;
@@ -179,20 +183,24 @@ TW_EXPORT(tw_fit_updated) int32_t tw_fit_updated(uint32_t session) {
 
 /* ---- several batches ---- */
 
+/* A train step: its plan, and addresses of its loss and the divisor of that. */
+typedef struct {
+    uint32_t plan, loss, count;
+} train_step;
+
 /* `layout batches` of kernels.def, at the start of a block. */
 typedef struct {
-    uint32_t train, adding, update, clip, loss, count, rows, rates, n_inputs, ran;
+    train_step steps[2];
+    uint32_t update, clip, rows, rates, n_inputs, ran;
 } tw_batches;
 _Static_assert(sizeof(tw_batches) == 4 * BATCHES_WORDS, "layout batches of kernels.def");
 
 typedef struct {
-    uint32_t source, target, nbytes;
+    uint32_t source, nbytes, targets[2];
 } batch_input;
 
-#define ROWS_COUNT 0xffffffffu
-
 static bool has_room(uint64_t place, uint64_t nbytes, uint64_t size) { return place + nbytes <= size; }
-static bool has_float(uint32_t place, uint32_t size) { return place % 4 == 0 && has_room(place, 4, size); }
+static bool is_float(uint32_t address) { return address % 4 == 0 && tw_range_is_live(address, 4); }
 
 /* The limits of gradients follow the inputs, if there is a plan that clips. */
 static uint64_t inputs_of(const tw_batches *b) { return (uint64_t)b->n_inputs + (b->clip != 0); }
@@ -200,25 +208,26 @@ static uint64_t inputs_of(const tw_batches *b) { return (uint64_t)b->n_inputs + 
 /* True: all places are inside of the block and the arena. */
 static bool fits(const tw_session *s, const tw_block *block, const tw_batches *b, uint64_t count) {
     const uint64_t size = block->requested, arena = s->segments[ARENA].nbytes;
-    const uint64_t inputs = sizeof *b + inputs_of(b) * sizeof(batch_input);
-    if (!has_room(inputs, 4 * count, size) || !has_float(b->loss, (uint32_t)arena)) return false;
-    if (b->count != ROWS_COUNT && !has_float(b->count, (uint32_t)arena)) return false;
+    if (!has_room(sizeof *b + inputs_of(b) * sizeof(batch_input), 4 * count, size)) return false;
     if (b->rates % 4 || (b->rates && !has_room(b->rates, 4 * (count + 1), size))) return false;
     const batch_input *input = (const batch_input *)(b + 1);
-    for (uint32_t i = 0; i < inputs_of(b); i++) {
-        const uint64_t repeats = i < b->n_inputs ? count : 1;
-        if (!has_room(input[i].source, repeats * input[i].nbytes, size)) return false;
-        if (!has_room(input[i].target, input[i].nbytes, arena)) return false;
+    for (int k = 0; k < 2; k++) {
+        const train_step *step = b->steps + k;
+        if (!is_float(step->loss) || (step->count && !is_float(step->count))) return false;
+        for (uint32_t i = 0; i < inputs_of(b); i++)
+            if (!has_room(input[i].targets[k], input[i].nbytes, arena)) return false;
     }
+    for (uint32_t i = 0; i < inputs_of(b); i++)
+        if (!has_room(input[i].source, (i < b->n_inputs ? count : 1) * input[i].nbytes, size)) return false;
     return true;
 }
 
-static float float_at(const tw_session *s, uint32_t place) { return *(const float *)(uintptr_t)(s->segments[ARENA].base + place); }
+static float float_at(uint32_t address) { return *(const float *)(uintptr_t)address; }
 
 /* Copy the input of a batch to its place in the arena. */
 static void feed(const tw_session *s, const tw_batches *b, const batch_input *input, uint32_t batch) {
-    const uint8_t *block = (const uint8_t *)b, *source = block + input->source + (size_t)batch * input->nbytes;
-    tw_copy((void *)(uintptr_t)(s->segments[ARENA].base + input->target), source, input->nbytes);
+    const uint8_t *source = (const uint8_t *)b + input->source + (size_t)batch * input->nbytes;
+    tw_copy((void *)(uintptr_t)(s->segments[ARENA].base + input->targets[s->fit.waiting != 0]), source, input->nbytes);
 }
 
 static int32_t run_plan(tw_batches *b, uint32_t plan) {
@@ -229,10 +238,11 @@ static int32_t run_plan(tw_batches *b, uint32_t plan) {
 /* Run a batch whose inputs are in the arena, and the optimizer step if it is due. */
 static int32_t run_batch(uint32_t session, tw_batches *b, float *loss) {
     tw_session *s = tw_session_at(session);
-    int32_t status = run_plan(b, s->fit.waiting ? b->adding : b->train);
+    const train_step *step = b->steps + (s->fit.waiting != 0);
+    int32_t status = run_plan(b, step->plan);
     if (status) return status;
-    *loss = float_at(s, b->loss);
-    status = tw_fit_trained(session, *loss, b->count == ROWS_COUNT ? b->rows : float_at(s, b->count));
+    *loss = float_at(step->loss);
+    status = tw_fit_trained(session, *loss, step->count ? float_at(step->count) : b->rows);
     if (status || s->fit.next != NEXT_UPDATE) return status;
     if (b->clip) {
         feed(s, b, (const batch_input *)(b + 1) + b->n_inputs, 0);

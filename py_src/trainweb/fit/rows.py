@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainweb.backend.base import StagedBatches
-from trainweb.ir.layout import ARENA
 from trainweb.ir.shapes import TensorType
 from trainweb.schedules import Function, Schedule
 from trainweb.training.arrays import from_numpy
@@ -20,7 +19,7 @@ from trainweb.training.core import checked_rate
 from trainweb.training.ort.options import VERBOSE
 
 if TYPE_CHECKING:
-    from trainweb.backend.plan import LoadedPlan, Plan
+    from trainweb.backend.plan import LoadedPlan
     from trainweb.fit.steps import FitSteps
     from trainweb.training.core import SessionCore
     from trainweb.training.session import TrainingSession
@@ -96,7 +95,7 @@ class RowBatches:
         -------
         tuple or None
             The losses up to a batch that fails, and its error. None: a batch is large, the plans are not here
-            together, or have their inputs elsewhere; nothing has happened.
+            together, or the loss is not one float32; nothing has happened.
         """
         if not self.left:
             return [], None
@@ -131,16 +130,10 @@ class RowBatches:
         adding = core.train_plan(types, overwrite=False) if adds else None
         train = core.train_plan(types, overwrite=True)
         adding = adding or train
-        # A session may keep one plan of a step only.
-        if adding not in core.host.loaded or not self._is_plain(train.plan) or not self._is_plain(adding.plan):
-            return None
-        return train, adding, update, clip
-
-    def _is_plain(self, plan: Plan) -> bool:
-        """Return True if the loss is a float32 in the workspace, and the inputs lie there, too."""
-        results = [plan.outputs[name] for name in (self._loss, self._count) if name is not None]
+        results = [train.plan.outputs[name] for name in (self._loss, self._count) if name is not None]
         is_number = all(slot.dtype == "float32" and slot.nbytes == 4 for slot in results)
-        return is_number and all(slot.segment == ARENA for slot in [*plan.inputs.values(), *results])
+        # A session may keep one plan of a step only.
+        return (train, adding, update, clip) if is_number and adding in core.host.loaded else None
 
     def _rates(self, count: int) -> list[float]:
         """The rates of so many optimizer steps; 0 for the first, if it has begun."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 2749936141
+FINGERPRINT: Final = 951031780
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -93,12 +93,12 @@ COPY_STEP: Final = 2
 COPY_GOOD: Final = 3
 COPY_TRIAL: Final = 4
 
-# Reaction to a batch that makes NaN or infinity, and most restores of the last good state: after them it would come
-# again.
+# Reaction of a fit (session/fit.c) to a batch that makes NaN or infinity, and most restores of the last good state.
 ON_NAN_FAIL: Final = 0
 ON_NAN_STOP: Final = 1
 ON_NAN_SKIP: Final = 2
 ON_NAN_RESTORE: Final = 3
+ON_NAN_IGNORE: Final = 4
 
 # The next action of a fit: the next batch; the optimizer step; to undo the batch, or to fail, because of `fault`; the
 # end.
@@ -270,20 +270,23 @@ FIT_LOSS_SUM: Final = 8
 FIT_ROWS: Final = 10
 FIT_WORDS: Final = 12
 
-# Batches: plans; places of the loss and of its divisor (-1: `rows`) in the arena; place of rates in the block (0:
-# none); the last plan `ran`. Inputs follow, and limits if `clip` is a plan (place in the block, in the arena, bytes),
-# then the losses.
+# Batches: the train step that overwrites gradients and the one that adds to them, each with the addresses of its loss
+# and the divisor of that (0: `rows`); the plan that `clip`s (0: none); the place of rates in the block (0: none); the
+# last plan `ran`. Inputs follow, and limits if there is `clip` (place in the block, bytes, places in the arena of the
+# two), then the losses.
 BATCHES_TRAIN: Final = 0
-BATCHES_ADDING: Final = 1
-BATCHES_UPDATE: Final = 2
-BATCHES_CLIP: Final = 3
-BATCHES_LOSS: Final = 4
-BATCHES_COUNT: Final = 5
-BATCHES_ROWS: Final = 6
-BATCHES_RATES: Final = 7
-BATCHES_N_INPUTS: Final = 8
-BATCHES_RAN: Final = 9
-BATCHES_WORDS: Final = 10
+BATCHES_LOSS: Final = 1
+BATCHES_COUNT: Final = 2
+BATCHES_ADDING: Final = 3
+BATCHES_ADDING_LOSS: Final = 4
+BATCHES_ADDING_COUNT: Final = 5
+BATCHES_UPDATE: Final = 6
+BATCHES_CLIP: Final = 7
+BATCHES_ROWS: Final = 8
+BATCHES_RATES: Final = 9
+BATCHES_N_INPUTS: Final = 10
+BATCHES_RAN: Final = 11
+BATCHES_WORDS: Final = 12
 
 SEGMENT_NAMES: Final = (
     "arena",

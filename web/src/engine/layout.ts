@@ -57,6 +57,14 @@ export const COPY_STEP = 2;
 export const COPY_GOOD = 3;
 export const COPY_TRIAL = 4;
 
+// Reaction of a fit (session/fit.c) to a batch that makes NaN or infinity, and most restores of the
+// last good state.
+export const ON_NAN_FAIL = 0;
+export const ON_NAN_STOP = 1;
+export const ON_NAN_SKIP = 2;
+export const ON_NAN_RESTORE = 3;
+export const ON_NAN_IGNORE = 4;
+
 // The next action of a fit: the next batch; the optimizer step; to undo the batch, or to fail,
 // because of `fault`; the end.
 export const NEXT_BATCH = 0;
@@ -132,5 +140,23 @@ export const FIT_OPTIMIZER_STEPS = 7;
 export const FIT_LOSS_SUM = 8;
 export const FIT_ROWS = 10;
 export const FIT_WORDS = 12;
+
+// Batches: the train step that overwrites gradients and the one that adds to them, each with the
+// addresses of its loss and the divisor of that (0: `rows`); the plan that `clip`s (0: none); the
+// place of rates in the block (0: none); the last plan `ran`. Inputs follow, and limits if there is
+// `clip` (place in the block, bytes, places in the arena of the two), then the losses.
+export const BATCHES_TRAIN = 0;
+export const BATCHES_LOSS = 1;
+export const BATCHES_COUNT = 2;
+export const BATCHES_ADDING = 3;
+export const BATCHES_ADDING_LOSS = 4;
+export const BATCHES_ADDING_COUNT = 5;
+export const BATCHES_UPDATE = 6;
+export const BATCHES_CLIP = 7;
+export const BATCHES_ROWS = 8;
+export const BATCHES_RATES = 9;
+export const BATCHES_N_INPUTS = 10;
+export const BATCHES_RAN = 11;
+export const BATCHES_WORDS = 12;
 
 export const SEGMENT_NAMES: readonly string[] = ["arena", "constants", "parameters", "gradients", "momentum0", "momentum1", "state", "prepared", "large_constants"];

@@ -39,8 +39,6 @@ FAULTS = {
     "TW_LOOP_LIMIT": messages.LOOP_LIMIT,
 }
 """Statuses that feeds are at fault for."""
-NO_COUNT = 0xFFFFFFFF
-"""Stands for the rows of a batch, where a loss was divided by them."""
 IMAGE_PADDING = 255
 """The label of pixels that do not count, where labels are images of uint8."""
 
@@ -275,22 +273,28 @@ class PlanHost(SegmentMemory):
     def run_batches(self, batches: StagedBatches, count: int) -> tuple[bytes, list[float], Exception | None]:
         """Run batches of a fit; the position, the losses, and the error of a plan."""
         self.check()
-        train, clip = batches.train.plan, batches.clip
-        inputs = [(slot, batches.feeds[slot.name], slot.nbytes) for slot in train.inputs.values() if slot.nbytes]
+        steps, clip = (batches.train, batches.adding), batches.clip
+        inputs = [
+            (batches.feeds[name], slot.nbytes, [step.plan.inputs[name].offset for step in steps])
+            for name, slot in batches.train.plan.inputs.items()
+            if slot.nbytes
+        ]
         if clip is not None:
-            inputs.extend((slot, memoryview(batches.limits), slot.nbytes) for slot in clip.plan.inputs.values())
-        losses = 4 * (BATCHES_WORDS + 3 * len(inputs))
+            (slot,) = clip.plan.inputs.values()
+            inputs.append((memoryview(batches.limits), slot.nbytes, [slot.offset] * 2))
+        losses = 4 * (BATCHES_WORDS + 4 * len(inputs))
         rates = losses + 4 * count
         place = rates + 4 * (count + 1)
-        table, pieces = list[int](), []
-        for slot, data, nbytes in inputs:
-            table += [place, slot.offset, nbytes]
+        words, pieces = list[int](), []
+        for step in steps:
+            results = [self.address(step.plan.outputs[name], step) if name else 0 for name in (batches.loss, batches.count)]
+            words += [step.ptr, *results]
+        words += [batches.update.ptr, 0 if clip is None else clip.ptr, batches.rows, rates if batches.rates else 0]
+        words += [len(inputs) - (clip is not None), 0]
+        for data, nbytes, targets in inputs:
+            words += [place, nbytes, *targets]
             pieces.append((place, data))
             place += len(data)
-        count_at = NO_COUNT if batches.count is None else train.outputs[batches.count].offset
-        plans = [0 if one is None else one.ptr for one in (batches.train, batches.adding, batches.update, clip)]
-        words = [*plans, train.outputs[batches.loss].offset, count_at, batches.rows, rates if batches.rates else 0]
-        words += [len(inputs) - (clip is not None), 0, *table]
         block = self._staged(place)
         self.engine.write(block, struct.pack(f"<{len(words)}I", *words))
         self.engine.write(block + rates, struct.pack(f"<{len(batches.rates)}f", *batches.rates))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper
 from playwright.sync_api import Browser
-from tests.conformance.models import make_model, normal
+from tests.conformance.models import deep_mlp, make_model, normal
 from tests.python import test_loss_counts as losses
 
 from trainweb.artifacts import build_artifacts
@@ -95,6 +96,49 @@ def test_a_fit_goes_on_within_an_epoch(js: JsPage, weight: list[float] | None) -
         weight=weight,
     )
     assert resumed == whole
+
+
+IN_SLICES: dict[str, dict[str, Any]] = {
+    "plain": {"batchSize": 2},
+    "a last batch": {"batchSize": 8},
+    "accumulated": {"batchSize": 8, "accumulate": 3},
+    "limits": {"batchSize": 2, "accumulate": 2, "clipGradValue": 0.1, "clipGradNorm": 0.05},
+    "a schedule": {
+        "batchSize": 1,
+        "accumulate": 3,
+        "schedule": {"type": "Cosine", "learningRate": 0.1, "total": 60, "warmup": 5},
+    },
+    "near the start": {"batchSize": 2, "proximal": 0.5, "learningRate": 0.05},
+    "NaN that is skipped": {"batchSize": 2, "onNaN": "skip", "bad": [7, 40]},
+    "NaN after which all is restored": {"batchSize": 2, "accumulate": 2, "onNaN": "restore", "bad": [31]},
+    "one plan": {"batchSize": 2, "accumulate": 2, "clipGradNorm": 0.05, "session": {"maxPlans": 1}},
+}
+
+
+@pytest.mark.parametrize("given", IN_SLICES.values(), ids=IN_SLICES)
+def test_rows_in_slices_are_batches_one_by_one(js: JsPage, given: dict[str, Any]) -> None:
+    """A stream of the same batches takes them one by one. The plan that adds gradients has other places."""
+    js.site.add("/deep.onnx", deep_mlp(16, 32, 32, 3).SerializeToString())
+    rows, batches = js.run(
+        """const { batchSize, bad = [], session = {}, ...options } = given;
+        const values = Float32Array.from({ length: 16 * 50 }, (_, i) => (i * 37 % 101) / 50 - 1);
+        bad.forEach((row) => { values[16 * row] = NaN; });
+        const labels = BigInt64Array.from({ length: 50 }, (_, i) => BigInt(i % 3));
+        const data = () => ({ x: new Tensor("float32", values, [50, 16]), labels: new Tensor("int64", labels, [50]) });
+        const found = [];
+        for (const [source, more] of [[data(), { batchSize }], [new Dataset(data()).batch(batchSize), {}]]) {
+          const s = await TrainingSession.createFromModel("/deep.onnx", { loss: "CrossEntropyLoss" }, session);
+          const history = await s.fit(source, { epochs: 3, shuffle: false, ...options, ...more });
+          const { data: parameters } = await s.getContiguousParameters(false);
+          const { losses, optimizerSteps, epochs } = history;
+          found.push([[...parameters], losses.map(String), optimizerSteps, epochs.map(({ loss }) => loss)]);
+          await s.release();
+        }
+        return found;""",
+        given=given,
+    )
+    assert rows == batches
+    assert rows[1].count("NaN") == 3 * len(given.get("bad", []))
 
 
 def test_a_loss_that_is_not_one_number(js: JsPage) -> None:

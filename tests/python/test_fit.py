@@ -125,9 +125,13 @@ IN_SLICES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("nbytes", [rows_module.MOST_BYTES, 1], ids=["together", "alone"])
 @pytest.mark.parametrize("options", IN_SLICES.values(), ids=IN_SLICES)
-def test_batches_in_slices_are_batches_one_by_one(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_in_slices_are_batches_one_by_one(
+    options: dict[str, Any], nbytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rows_module, "SLICE_S", 1e9)
+    monkeypatch.setattr(rows_module, "MOST_BYTES", nbytes)
     together, history = fitted(rows(23), epochs=3, **options)
     monkeypatch.setattr(rows_module.RowBatches, "serves", lambda session: False)
     apart, expected = fitted(rows(23), epochs=3, **options)

@@ -588,8 +588,9 @@ def batches(yard: Yard, n: int, **given: int) -> int:
     """A block with batches of 8 bytes for an arena of 64 bytes. `loss` and `count` are places in the arena."""
     arena = yard.base(ARENA)
     places = {"loss": 60, "count": -arena, "adding_loss": 60, "adding_count": -arena} | given
-    words = {"train": 0, "loss": 0, "count": 0, "adding": 0, "adding_loss": 0, "adding_count": 0, "update": 0, "clip": 0}
-    words |= {"rows": 2, "rates": 0, "n_inputs": 1, "ran": 7, "source": 88, "nbytes": 8, "target": 56, "adding_target": 56}
+    words = {"train": 0, "loss": 0, "count": 0, "adding": 0, "adding_loss": 0, "adding_count": 0}
+    words |= {"update": 0, "clip": 0, "rows": 2, "rates": 0, "n_inputs": 1, "ran": 7}
+    words |= {"source": 88, "nbytes": 8, "target": 56, "adding_target": 56}
     words |= {name: arena + place if name.endswith(("loss", "count")) else place for name, place in places.items()}
     block = struct.pack("<16I", *words.values())
     return yard.block(block + bytes(88 + 8 * n - len(block)))

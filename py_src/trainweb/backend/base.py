@@ -56,7 +56,8 @@ class StagedBatches:
     Attributes
     ----------
     train, adding
-        The train step that overwrites gradients, and the one that adds to them.
+        The train step that overwrites gradients, and the one that adds to them. One batch alone goes right to where it
+        is read: both are the step that it takes.
     update
         The optimizer step.
     clip
@@ -68,7 +69,7 @@ class StagedBatches:
     rows
         Rows of a batch.
     feeds
-        The bytes of each input, one batch after the other.
+        Each input, one batch after the other.
     rates
         Learning rates of the optimizer steps, the next one first; empty: the rate stays.
     """
@@ -81,7 +82,7 @@ class StagedBatches:
     loss: str
     count: str | None
     rows: int
-    feeds: Mapping[str, memoryview]
+    feeds: Mapping[str, Tensor]
     rates: Sequence[float]
 
 

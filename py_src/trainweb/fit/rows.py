@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SLICE_S = 4e-3
 """The kernels run for about so many seconds at a time."""
 MOST_BYTES, MOST_BATCHES = 1 << 20, 256
-"""Limits of a run: bytes of inputs, and batches."""
+"""Limits of a run of several batches: bytes of their inputs, and their number."""
 
 
 class RowBatches:
@@ -94,13 +94,11 @@ class RowBatches:
         Returns
         -------
         tuple or None
-            The losses up to a batch that fails, and its error. None: a batch is large, the plans are not here
-            together, or the loss is not one float32; nothing has happened.
+            The losses up to a batch that fails, and its error. None: the plans are not here together, or the loss is
+            not one float32; nothing has happened.
         """
         if not self.left:
             return [], None
-        if sum(array[:1].nbytes for array in self._columns.values()) * len(self.left[0]) > MOST_BYTES:
-            return None
         core, at, size = self._core, self._steps.at, len(self.left[0])
         # The user's function is called before each optimizer step.
         updates = 1 if isinstance(self._schedule, Function) else every and every - at.optimizer_steps % every
@@ -112,12 +110,15 @@ class RowBatches:
         if plans is None:
             return None
         rows = np.concatenate(taken)
-        feeds = {name: memoryview(from_numpy(name, array[rows]).data) for name, array in self._columns.items()}
+        feeds = {name: from_numpy(name, array[rows]) for name, array in self._columns.items()}
         rates = self._rates(-(-(at.waiting + len(taken)) // accumulate))
+        train, adding, update, clip = plans
+        if len(taken) == 1:
+            train = adding = adding if at.waiting else train
         start = perf_counter()
-        batches = StagedBatches(*plans, self._limits, self._loss, self._count, size, feeds, rates)
+        batches = StagedBatches(train, adding, update, clip, self._limits, self._loss, self._count, size, feeds, rates)
         losses, error = self._steps.run(batches, len(taken))
-        self._adapt(len(taken), perf_counter() - start, sum(map(len, feeds.values())))
+        self._adapt(len(taken), perf_counter() - start, sum(feed.nbytes for feed in feeds.values()))
         del self.left[: len(losses)]
         return losses, error
 

@@ -25,12 +25,21 @@ export function* epochBatches(order: Uint32Array, size: number, remainder: Remai
     throw sessionError("BATCH_BEYOND_DATA", { size, rows });
   }
   for (let k = 0; k < count; k++) {
-    const batch = order.subarray(k * size, (k + 1) * size);
-    if (remainder !== "pad" || batch.length === size) {
-      yield batch;
-    } else {
-      const wrapped = [...batch, ...order];
-      yield Uint32Array.from({ length: size }, (_, i) => wrapped[i % wrapped.length] as number);
-    }
+    yield batchRows(order, k, size, remainder);
   }
+}
+
+/** The rows of the batch of a number. */
+export function batchRows(order: Uint32Array, k: number, size: number, remainder: Remainder): Uint32Array {
+  const batch = order.subarray(k * size, (k + 1) * size);
+  if (remainder !== "pad" || batch.length === size) {
+    return batch;
+  }
+  const wrapped = [...batch, ...order];
+  return Uint32Array.from({ length: size }, (_, i) => wrapped[i % wrapped.length] as number);
+}
+
+/** So many rows in their order. */
+export function inOrder(rows: number): Uint32Array {
+  return Uint32Array.from({ length: rows }, (_, k) => k);
 }

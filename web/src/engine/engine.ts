@@ -233,12 +233,16 @@ export class Engine {
    */
   demand<Name extends keyof SessionCalls>(name: Name, session: number, ...args: SessionCalls[Name]): void {
     const status = this.call(name, session, ...args);
-    if (status === TW_NO_MEMORY) {
-      throw this.noMemory(this.#kernels.tw_missing() >>> 0);
-    }
     if (status !== 0) {
-      throw new EngineError(`${name}(${[session, ...args].join(", ")}) failed with status ${status}.`);
+      throw this.failure(`${name}(${[session, ...args].join(", ")})`, status);
     }
+  }
+
+  /** The error for a call that failed. */
+  failure(call: string, status: number): EngineError {
+    return status === TW_NO_MEMORY
+      ? this.noMemory(this.#kernels.tw_missing() >>> 0)
+      : new EngineError(`${call} failed with status ${status}.`);
   }
 
   /**

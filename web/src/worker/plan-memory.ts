@@ -3,6 +3,8 @@
 import { MORE, sameBytes, type Engine } from "../engine/engine.js";
 import {
   ARENA,
+  BATCHES_RAN,
+  BATCHES_WORDS,
   CONSTANTS,
   COPY_STEP,
   HEADER_FAILED,
@@ -66,6 +68,38 @@ export interface LoadedPlan {
   readonly codeBase: number;
 }
 
+/** The plans of a fit's steps. */
+export interface StepPlans {
+  /** The train step that overwrites gradients, and the one that adds to them. */
+  readonly train: LoadedPlan;
+  readonly adding: LoadedPlan;
+  /** The optimizer step. */
+  readonly update: LoadedPlan;
+  /** Runs before it, if gradients are clipped. */
+  readonly clip: LoadedPlan | null;
+}
+
+/** Batches of one size that a fit runs at once. */
+export interface StagedBatches extends StepPlans {
+  /** What `clip` is fed. */
+  readonly limits: Uint8Array | null;
+  /** Outputs of a train step: the loss, and its divisor (null: the rows of a batch). */
+  readonly loss: string;
+  readonly count: string | null;
+  /** Rows of a batch. */
+  readonly rows: number;
+  /** Learning rates of the optimizer steps, the next one first; null: the rate stays. */
+  readonly rates: Float32Array | null;
+  /** Write an input of all batches to an address. */
+  write(input: string, ptr: number): void;
+}
+
+/** Losses up to a batch that fails, and its error or null. */
+export interface RanBatches {
+  readonly losses: Float32Array;
+  readonly error: unknown;
+}
+
 export interface MemoryOptions {
   /** Bytes that the workspace may have. */
   readonly arenaLimit: number;
@@ -75,6 +109,7 @@ export interface MemoryOptions {
   onRefused(): void;
 }
 
+const EMPTY = new Uint8Array(0);
 /** Bits of all segments. */
 const ALL = 2 ** SEGMENT_NAMES.length - 1;
 /** Bytes that 32-bit addresses reach. */
@@ -106,6 +141,8 @@ export class PlanMemory {
   readonly #loaded = new Map<string, LoadedPlan>();
   /** True if the moments have memory. */
   #hasMoments = false;
+  /** A block for batches: its address and size. */
+  #staging: readonly [number, number] = [0, 0];
 
   /**
    * @param reserved - plans that are known already
@@ -307,6 +344,78 @@ export class PlanMemory {
     }
   }
 
+  /**
+   * Run so many batches of a fit, with the optimizer steps that are due, up to one that fails. One batch alone goes right
+   * to where it is read: `train` and `adding` are the step that it takes.
+   */
+  runBatches(batches: StagedBatches, n: number): RanBatches {
+    const engine = this.#engine;
+    const { train, adding, update, clip, limits, rates } = batches;
+    this.#claimMoments(update);
+    const steps = [train, adding];
+    const fed = train.plan.inputs.filter(({ nbytes }) => nbytes > 0);
+    const staged = n === 1 ? [] : fed;
+    const inputs = [
+      ...staged.map(({ name, nbytes }) => {
+        return { nbytes, size: n * nbytes, targets: steps.map(({ plan }) => placeOf(plan.inputs, name).offset) };
+      }),
+      ...(clip?.plan.inputs ?? []).map(({ nbytes, offset }) => ({ nbytes, size: nbytes, targets: [offset, offset] })),
+    ];
+    const losses = 4 * (BATCHES_WORDS + 4 * inputs.length);
+    const ratesAt = losses + 4 * n;
+    const first = ratesAt + 4 * (n + 1);
+    const places = inputs.map((_, k) => inputs.slice(0, k).reduce((place, { size }) => place + size, first));
+    const block = this.#staged(inputs.reduce((place, { size }) => place + size, first));
+    const words = [
+      ...steps.flatMap((step) => [step.ptr, ...this.#resultsOf(step, batches)]),
+      ...[update.ptr, clip?.ptr ?? 0, batches.rows, rates === null ? 0 : ratesAt, staged.length, 0],
+      ...inputs.flatMap(({ nbytes, targets }, k) => [places[k] as number, nbytes, ...targets]),
+    ];
+    engine.write(block, Uint32Array.from(words));
+    engine.write(block + ratesAt, rates ?? EMPTY);
+    engine.write(block + (places[staged.length] ?? first), limits ?? EMPTY);
+    fed.forEach((slot, k) => {
+      batches.write(slot.name, n === 1 ? this.addressOf(train, slot) : block + (places[k] as number));
+    });
+    const status = engine.runBatches(this.#session, block, n);
+    return {
+      losses: new Float32Array(engine.read(block + losses, 4 * n).buffer),
+      error: status === 0 ? null : this.#failureOf(engine.u32[block / 4 + BATCHES_RAN] as number, status),
+    };
+  }
+
+  /** Addresses of the loss of a step and of its divisor; 0: the rows of a batch. */
+  #resultsOf(step: LoadedPlan, { loss, count }: StagedBatches): number[] {
+    return [loss, count].map((name) => (name === null ? 0 : this.addressOf(step, placeOf(step.plan.outputs, name))));
+  }
+
+  #failureOf(ran: number, status: number): unknown {
+    const loaded = [...this.#loaded.values()].find(({ ptr }) => ptr === ran);
+    return loaded === undefined ? this.#engine.failure("tw_fit_run", status) : this.#failure(loaded, status);
+  }
+
+  /** The fit ends. */
+  endFit(): void {
+    this.#unstage();
+    this.demand("tw_fit_end");
+  }
+
+  /** A block of at least so many bytes, which lasts until the fit ends. */
+  #staged(nbytes: number): number {
+    if (nbytes > this.#staging[1]) {
+      this.#unstage();
+      this.#staging = [this.#engine.alloc(nbytes), nbytes];
+    }
+    return this.#staging[0];
+  }
+
+  #unstage(): void {
+    if (this.#staging[0] !== 0) {
+      this.#engine.free(this.#staging[0]);
+    }
+    this.#staging = [0, 0];
+  }
+
   /** Copy all that outlasts a run, or the segments whose bits are set. */
   save(copy: number, segments = ALL): void {
     this.demand("tw_session_save", copy, segments);
@@ -326,10 +435,14 @@ export class PlanMemory {
   }
 
   /** @throws what a status means, when it is not 0 */
-  #take({ plan, ptr }: LoadedPlan, code: number): void {
-    if (code === 0) {
-      return;
+  #take(loaded: LoadedPlan, code: number): void {
+    if (code !== 0) {
+      throw this.#failure(loaded, code);
     }
+  }
+
+  /** What a status other than 0 means. */
+  #failure({ plan, ptr }: LoadedPlan, code: number): Error {
     const header = new DataView(this.#engine.read(ptr, 4 * HEADER_WORDS).buffer);
     const instruction = header.getUint32(4 * HEADER_FAILED, true);
     const fault = {
@@ -342,7 +455,7 @@ export class PlanMemory {
       const [value, position] = [Number(fault.value), Number(fault.position)];
       const isPadding = status === "TW_BAD_LABEL" && (value < 0 || value === IMAGE_PADDING);
       const error = sessionError(isPadding ? "PADDED_LABEL" : FAULTS[status as keyof typeof FAULTS], fault);
-      throw error instanceof FeedError ? Object.assign(error, { value, position }) : error;
+      return error instanceof FeedError ? Object.assign(error, { value, position }) : error;
     }
     const line = plan.text?.[instruction] ?? "";
     const error = sessionError("PLAN_FAILED", { status, code, instruction, line, ...fault });
@@ -351,7 +464,7 @@ export class PlanMemory {
       this.#engine.giveUp(`its memory is in disorder (${error.message})`);
     }
     this.#options.onRefused();
-    throw error;
+    return error;
   }
 
   /** Let a plan add up the times of its instructions at an address; 0: no more. */
@@ -365,6 +478,7 @@ export class PlanMemory {
 
   release(): void {
     this.#loaded.forEach((loaded, key) => this.#unload(key, loaded));
+    this.#unstage();
     this.call("tw_session_close");
   }
 
@@ -491,6 +605,11 @@ export async function fillFromFile(
       await streamBlob(part, bytes, (start, part) => segments.range(segment, start, part.length).set(part));
     }
   }
+}
+
+/** The place of an input or output that the plan has. */
+function placeOf(places: readonly TensorPlace[], name: string): TensorPlace {
+  return places.find((place) => place.name === name) as TensorPlace;
 }
 
 function needOf(plan: BundlePlan, segment: number): number {

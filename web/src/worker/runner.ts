@@ -5,7 +5,7 @@ import { EngineError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
 import type { Feed, Fetch, MaybePromise, NamedTensor, TensorType, Workspace } from "../wire/protocol.js";
-import { planKey, type BundlePlan, type Declaration, type FeedType, type PlanKind, type TensorPlace } from "./bundle/bundle.js";
+import { planKey, type Bundle, type BundlePlan, type Declaration, type FeedType, type PlanKind, type TensorPlace } from "./bundle/bundle.js";
 import { ofBits, signatureOf } from "./feeds.js";
 import type { LoadedPlan, PlanMemory, ReadFile } from "./plan-memory.js";
 import { withValue } from "./python-models.js";
@@ -32,6 +32,15 @@ export interface Run {
 export interface PreparedPlan {
   readonly key: string;
   readonly loaded: LoadedPlan;
+}
+
+/** What steps of a session need of it. */
+export interface StepHost {
+  readonly engine: Engine;
+  readonly memory: PlanMemory;
+  readonly runner: PlanRunner;
+  /** By what losses of steps were divided. */
+  readonly lossCounts: Bundle["lossCounts"];
 }
 
 export class PlanRunner {

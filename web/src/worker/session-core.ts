@@ -43,7 +43,6 @@ import {
 } from "./bundle/bundle.js";
 import { sizeOf } from "./bundle/reader.js";
 import type { PlanMetric } from "./bundle/metrics.js";
-import type { StepHost } from "./fit/fast-steps.js";
 import { checkFeeds, checkValuesDecideNothing, fixedTypes, signatureOf, typesOf, type Shapes } from "./feeds.js";
 import { assemble, converting, type ReadPlace } from "./files.js";
 import { InspectedPlans, type InspectedHost, type InspectedStep } from "./inspected-plans.js";
@@ -52,7 +51,7 @@ import { NumericsCheck } from "./numerics.js";
 import { PlanMemory, type Kernels, type ReadFile } from "./plan-memory.js";
 import { withValue, type FilledSegments, type LazyModels, type PythonModels } from "./python-models.js";
 import { PropertyCalls } from "./properties.js";
-import { PlanRunner, type PlanSource, type Run } from "./runner.js";
+import { PlanRunner, type PlanSource, type Run, type StepHost } from "./runner.js";
 import type { TensorFile } from "./safetensors.js";
 import { whileExchanged } from "./averages.js";
 import { isForward, outputsOf } from "./forward-kind.js";

@@ -38,7 +38,8 @@ import { buildArtifacts, gradientGraph, inspectModel, quantize, StateCore } from
 import { Evaluations } from "./evaluation.js";
 import { Decoder } from "./decoder.js";
 import { predictBatch } from "./predict.js";
-import { runTrainSteps, WorkerFit } from "./fit/loop.js";
+import { runTrainSteps } from "./fit/batches.js";
+import { WorkerFit } from "./fit/loop.js";
 import { InferenceCore } from "./inference-core.js";
 import { fillFromFile, type Kernels } from "./plan-memory.js";
 import { givenOf, LazyModels, originOf, PythonModels, withValue, type Origin } from "./python-models.js";

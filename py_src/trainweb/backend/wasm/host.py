@@ -275,9 +275,9 @@ class PlanHost(SegmentMemory):
         self.check()
         steps, clip = (batches.train, batches.adding), batches.clip
         inputs = [
-            (batches.feeds[name], slot.nbytes, [step.plan.inputs[name].offset for step in steps])
+            (memoryview(batches.feeds[name].data), slot.nbytes, [step.plan.inputs[name].offset for step in steps])
             for name, slot in batches.train.plan.inputs.items()
-            if slot.nbytes
+            if slot.nbytes and count > 1
         ]
         if clip is not None:
             (slot,) = clip.plan.inputs.values()
@@ -287,8 +287,8 @@ class PlanHost(SegmentMemory):
         place = rates + 4 * (count + 1)
         words, pieces = list[int](), []
         for step in steps:
-            results = [self.address(step.plan.outputs[name], step) if name else 0 for name in (batches.loss, batches.count)]
-            words += [step.ptr, *results]
+            outputs = [name and step.plan.outputs[name] for name in (batches.loss, batches.count)]
+            words += [step.ptr, *(self.address(slot, step) if slot else 0 for slot in outputs)]
         words += [batches.update.ptr, 0 if clip is None else clip.ptr, batches.rows, rates if batches.rates else 0]
         words += [len(inputs) - (clip is not None), 0]
         for data, nbytes, targets in inputs:
@@ -300,6 +300,8 @@ class PlanHost(SegmentMemory):
         self.engine.write(block + rates, struct.pack(f"<{len(batches.rates)}f", *batches.rates))
         for at, data in pieces:
             self.engine.write(block + at, data)
+        if count == 1:
+            self.write_feeds(batches.train, batches.feeds)
         status = self.engine.run_batches(self.session, block, count)
         error = self._explain_batches(block, status) if status else None
         return self._position(), list(struct.unpack(f"<{count}f", self.engine.read(block + losses, 4 * count))), error

@@ -51,6 +51,12 @@ export class CheckpointWriter {
     return record;
   }
 
+  /** Optimizer steps from a number of them until a checkpoint is due. */
+  untilDue(optimizerSteps: number): number {
+    const { every } = this.#spec;
+    return every === null ? Infinity : every - (optimizerSteps % every);
+  }
+
   /** True if a checkpoint is due after so many optimizer steps. */
   isDue(optimizerSteps: number): boolean {
     const { every } = this.#spec;

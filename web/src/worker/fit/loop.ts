@@ -3,7 +3,7 @@
  * Python. Between steps, at times, the worker receives the page's messages and reports its progress.
  */
 
-import { countBatches, emptyData, epochBatches } from "../../data/epoch.js";
+import { countBatches, emptyData, epochBatches, inOrder } from "../../data/epoch.js";
 import { permutation } from "../../data/random.js";
 import type {
   EpochRecord,
@@ -12,40 +12,25 @@ import type {
   FitProgress,
   FitSpec,
   FitStart,
-  StepsTask,
   StreamBatch,
   WireBatch,
-  WireClip,
   WireEvaluation,
 } from "../../wire/fit.js";
 import { sessionError } from "../../wire/messages.js";
-import type { MaybePromise, NamedTensor } from "../../wire/protocol.js";
-import { Evaluation, failedBatch, fetchesOfLoss, scalarOf } from "../evaluation.js";
+import type { MaybePromise } from "../../wire/protocol.js";
+import { Evaluation, failedBatch } from "../evaluation.js";
+import { Batches, type EpochRows } from "./batches.js";
 import { CheckpointWriter } from "./checkpoint.js";
 import { Control } from "./control.js";
 import { FitEpochs } from "./epochs.js";
-import { Columns, readLoss, RowSteps, Updates } from "./fast-steps.js";
+import { Columns, type Rates } from "./rows.js";
 import { FitSteps } from "./steps.js";
-import { withValue } from "../python-models.js";
 import { located, type FailedBatch } from "../places.js";
+import type { RanBatches } from "../plan-memory.js";
 import type { SessionCore } from "../session-core.js";
 
 /** Runs a part of a fit while no other call of its session runs. */
 type Turn = <T>(action: () => MaybePromise<T>) => Promise<T>;
-
-/** The result of a step. */
-interface Stepped {
-  readonly loss: number;
-  /** By what the loss was divided. */
-  readonly weight: number;
-}
-
-/** The step over some data: one at a time, in their order. */
-interface Step {
-  run(overwrite: boolean): MaybePromise<Stepped>;
-  /** The batch, where its step failed. */
-  failed(): FailedBatch;
-}
 
 type EvaluatedData = "validation" | "training";
 
@@ -56,9 +41,8 @@ export class WorkerFit {
   readonly #control: Control;
   readonly #train: Columns | null;
   readonly #validation: Columns | null;
-  readonly #trainSteps: RowSteps | null;
-  readonly #updates: Updates;
   readonly #steps: FitSteps;
+  readonly #batches: Batches;
   /** Of all batches so far. */
   readonly #losses: number[] = [];
   /** Number of losses that the page knows. */
@@ -74,13 +58,10 @@ export class WorkerFit {
     this.#spec = spec;
     this.#control = new Control(port, spec);
     this.#epochs = new FitEpochs(spec.early);
-    this.#updates = updatesOf(core, spec.clip);
     this.#steps = new FitSteps(core.host, spec);
     this.#train = spec.train === null ? null : new Columns(spec.train);
     this.#validation = spec.validation === null ? null : new Columns(spec.validation);
-    const { trainingInputNames, valuesDecide } = core.info;
-    const isFast = this.#train !== null && !valuesDecide && !core.checksNumerics;
-    this.#trainSteps = isFast ? new RowSteps(core.host, "train", this.#train as Columns, trainingInputNames) : null;
+    this.#batches = new Batches(core, this.#steps, this.#train, spec);
   }
 
   /** Go on from the checkpoint, if there is one. */
@@ -165,18 +146,35 @@ export class WorkerFit {
   }
 
   async #trainRows(columns: Columns, number: number, turn: Turn): Promise<void> {
-    const { batchSize, remainder, accumulate, hasSchedule } = this.#spec;
+    const { batchSize: size, remainder, accumulate, hasSchedule, seed } = this.#spec;
     const { step, optimizerSteps: from } = this.#steps.at;
-    const count = Math.ceil((countBatches(columns.rows, batchSize, remainder) - step) / accumulate);
-    const rates = hasSchedule ? await this.#control.ask("rates", { from, count }) : null;
+    const batches = countBatches(columns.rows, size, remainder);
+    if (batches === 0) {
+      throw sessionError("BATCH_BEYOND_DATA", { size, rows: columns.rows });
+    }
+    const count = Math.ceil((batches - step) / accumulate);
+    const values = hasSchedule ? await this.#control.ask("rates", { from, count }) : null;
     if (this.#control.isAborted) {
       return;
     }
+    const order = seed === null ? inOrder(columns.rows) : permutation(columns.rows, seed, number);
     await turn(async () => {
-      await this.#trainOn(this.#stepsOf(columns, number), rates, from);
+      await this.#trainOnRows({ order, size, remainder }, batches, values && { from, values });
       await this.#endTraining(number);
     });
     this.#tell();
+  }
+
+  /** Train on the rows of an epoch, until an order ends it. */
+  async #trainOnRows(rows: EpochRows, batches: number, rates: Rates | null): Promise<void> {
+    while (this.#steps.at.step < batches) {
+      const { optimizerSteps, waiting } = this.#steps.at;
+      const updates = this.#checkpoint?.untilDue(optimizerSteps) ?? Infinity;
+      const ran = await this.#batches.onRows(rows, rates, updates * this.#spec.accumulate - waiting);
+      if (!(await this.#note(ran, optimizerSteps, () => this.#batches.failed(rows)))) {
+        return;
+      }
+    }
   }
 
   /** Batches as they come: the page makes one while the worker is at the one before. */
@@ -201,8 +199,11 @@ export class WorkerFit {
       }
       const { batch, rates, from } = found;
       next = ask(++count);
-      const run = (): MaybePromise<Stepped> => this.#runBatch(batch);
-      await turn(() => this.#trainOn([{ run, failed: () => failedBatch(batch) }], rates, from));
+      await turn(async () => {
+        const { optimizerSteps } = this.#steps.at;
+        const ran = await this.#batches.on(batch, rates && { from, values: rates });
+        await this.#note(ran, optimizerSteps, () => failedBatch(batch));
+      });
       this.#tell();
     }
     if (count === 0 && start === 0 && !this.#isOver) {
@@ -251,22 +252,30 @@ export class WorkerFit {
   }
 
   /**
-   * Train on batches, until an order ends it.
+   * Take note of batches, and listen if it is time; false: an order ends the epoch, or NaN or infinity does.
    *
-   * @param rates - learning rates of the optimizer steps from `from` on; null: the rate stays as it is
+   * @param optimizerSteps - those before the batches
+   * @param failed - the batch behind the last loss
+   * @throws the error of that batch, unless it is undone
    */
-  async #trainOn(batches: Iterable<Step>, rates: Float64Array | null, from: number): Promise<void> {
-    for (const step of batches) {
+  async #note({ losses, error }: RanBatches, optimizerSteps: number, failed: () => FailedBatch): Promise<boolean> {
+    losses.forEach((loss) => this.#losses.push(loss));
+    if (error !== null) {
+      const { epoch, step } = this.#steps.at;
       try {
-        await this.#take(step, rates, from);
-      } catch (error) {
-        const at = this.#steps.at;
-        throw located(error, step.failed(), { epoch: at.epoch + 1, batch: at.step + 1 });
+        this.#isNaN = this.#steps.undo(error);
+      } catch (left) {
+        throw located(left, failed(), { epoch: epoch + 1, batch: step + 1 });
       }
-      if (this.#isNaN || (this.#control.isDue && !(await this.#control.listen(this.#progress())))) {
-        return;
+      if (!this.#isNaN) {
+        this.#losses.push(NaN);
       }
     }
+    const { optimizerSteps: now } = this.#steps.at;
+    if (now > optimizerSteps && this.#checkpoint?.isDue(now) === true) {
+      this.#keep();
+    }
+    return !this.#isNaN && (!this.#control.isDue || (await this.#control.listen(this.#progress())));
   }
 
   /** Use gradients that wait where the epoch or the fit ends. */
@@ -285,49 +294,11 @@ export class WorkerFit {
     }
   }
 
-  /** Train on a batch, and update the parameters if it is time. */
-  async #take(step: Step, rates: Float64Array | null, from: number): Promise<void> {
-    const steps = this.#steps;
-    steps.call("tw_fit_batch");
-    const before = steps.at;
-    let loss: number;
-    try {
-      if (before.waiting === 0 && rates !== null) {
-        this.#core.setLearningRate(rates[before.optimizerSteps - from] as number);
-      }
-      const stepped = step.run(before.waiting === 0);
-      const { weight, ...done } = stepped instanceof Promise ? await stepped : stepped;
-      ({ loss } = done);
-      if (steps.call("tw_fit_trained", loss, weight)) {
-        await this.#update();
-      }
-    } catch (error) {
-      this.#isNaN = steps.undo(error);
-      loss = NaN;
-    }
-    if (!this.#isNaN) {
-      this.#losses.push(loss);
-    }
-    const { optimizerSteps } = steps.at;
-    if (optimizerSteps > before.optimizerSteps && this.#checkpoint?.isDue(optimizerSteps) === true) {
-      this.#keep();
-    }
-  }
-
-  /** Use the gradients that wait. */
-  async #update(): Promise<void> {
-    const updated = this.#updates.run();
-    if (updated instanceof Promise) {
-      await updated;
-    }
-    this.#steps.call("tw_fit_updated");
-  }
-
   /** Use the gradients that are left over at the end of an epoch. */
   async #lastUpdate(): Promise<void> {
     try {
       if (this.#steps.call("tw_fit_rest")) {
-        await this.#update();
+        await this.#batches.update();
       }
     } catch (error) {
       this.#isNaN = this.#steps.undo(error);
@@ -399,53 +370,6 @@ export class WorkerFit {
     }
   }
 
-  *#stepsOf(columns: Columns, epoch: number): Generator<Step> {
-    const { batchSize, remainder, seed, loss: name } = this.#spec;
-    const core = this.#core;
-    const { output } = core.host.lossCounts.train;
-    const order = seed === null ? inOrder(columns.rows) : permutation(columns.rows, seed, epoch);
-    const steps = this.#trainSteps;
-    // A fit that goes on has done the first ones.
-    let skipped = this.#steps.at.step;
-    for (const rows of epochBatches(order, batchSize, remainder)) {
-      if (skipped > 0) {
-        skipped--;
-        continue;
-      }
-      const feeds = (): NamedTensor[] => columns.feeds(rows, core.info.trainingInputNames);
-      const failed = (): FailedBatch => ({ feeds: feeds(), rows: rows.length, numberOf: (k) => rows[k] as number });
-      if (steps === null) {
-        yield { run: () => this.#runBatch({ feeds: feeds(), rows: rows.length, first: 0 }), failed };
-      } else {
-        const run = (overwrite: boolean): MaybePromise<Stepped> =>
-          withValue(steps.run(rows, overwrite), (plan) => ({
-            loss: this.#lossOf(() => readLoss(core.host, plan, name)),
-            weight: output === null ? rows.length : readLoss(core.host, plan, output),
-          }));
-        yield { run, failed };
-      }
-    }
-  }
-
-  #runBatch({ feeds, rows }: WireBatch): MaybePromise<Stepped> {
-    const name = this.#spec.loss;
-    const { output } = this.#core.host.lossCounts.train;
-    return withValue(this.#core.step("train", feeds, fetchesOfLoss(name, output)), ({ results: [loss, count] }) => ({
-      loss: this.#lossOf(() => scalarOf(loss, name)),
-      weight: output === null ? rows : scalarOf(count, output),
-    }));
-  }
-
-  /** The loss of a step; where it is not one number, the fit has begun nevertheless: the gradients are others now. */
-  #lossOf(read: () => number): number {
-    try {
-      return read();
-    } catch (error) {
-      this.#core.host.memory.demand("tw_fit_trained", NaN, 0);
-      throw error;
-    }
-  }
-
   *#batchesInOrder(columns: Columns): Generator<WireBatch> {
     for (const rows of epochBatches(inOrder(columns.rows), this.#spec.batchSize, "keep")) {
       yield { feeds: columns.feeds(rows, this.#core.info.evalInputNames), rows: rows.length, first: rows[0] as number };
@@ -456,51 +380,4 @@ export class WorkerFit {
     const { epoch, step, loss } = this.#steps.at;
     return { epoch: epoch + 1, step, loss };
   }
-}
-
-/** The optimizer's steps of a session. */
-function updatesOf(core: SessionCore, clip: WireClip | null): Updates {
-  const checked = core.checksNumerics ? () => withValue(core.step("optimizer", [], []), () => {}) : null;
-  return new Updates(core.host, clip, checked);
-}
-
-function inOrder(rows: number): Uint32Array {
-  return Uint32Array.from({ length: rows }, (_, k) => k);
-}
-
-/**
- * Steps on batches, each with its optimizer step.
- *
- * @returns the losses
- */
-export async function runTrainSteps(core: SessionCore, { batches, stacked }: StepsTask, name: string): Promise<Float32Array> {
-  const { host, info } = core;
-  const columns = stacked === null ? null : new Columns(stacked, true);
-  const isFast = !info.valuesDecide && !core.checksNumerics;
-  const steps = columns === null || !isFast ? null : new RowSteps(host, "train", columns, info.trainingInputNames);
-  const updates = updatesOf(core, null);
-  const losses = new Float32Array(columns?.rows ?? batches.length);
-  for (let k = 0; k < losses.length; k++) {
-    try {
-      let loss: MaybePromise<number>;
-      if (steps === null) {
-        core.setLazyReset(true);
-        const feeds = columns?.batch(k) ?? (batches[k] as WireBatch).feeds;
-        const run = core.step("train", feeds, [{ name }]);
-        loss = withValue(run, ({ results }) => scalarOf(results[0], name));
-      } else {
-        loss = withValue(steps.run(Uint32Array.of(k), true), (plan) => readLoss(host, plan, name));
-      }
-      losses[k] = loss instanceof Promise ? await loss : loss;
-      const update = updates.run();
-      if (update instanceof Promise) {
-        await update;
-      }
-    } catch (error) {
-      throw Object.assign(error as Error, { step: k });
-    } finally {
-      core.setLazyReset(true);
-    }
-  }
-  return losses;
 }

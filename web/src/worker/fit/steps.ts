@@ -5,10 +5,11 @@ import * as layout from "../../engine/layout.js";
 import { NumericsError } from "../../wire/errors.js";
 import type { FitPosition, FitSpec } from "../../wire/fit.js";
 import { sessionError } from "../../wire/messages.js";
-import type { StepHost } from "./fast-steps.js";
+import type { RanBatches, StagedBatches } from "../plan-memory.js";
+import type { StepHost } from "../runner.js";
 
-/** The option `onNaN` in the order of the kernels' enumeration. */
-const ACTIONS = [null, "stop", "skip", "restore"] as const;
+/** The option `onNaN`, and "ignore" for steps that go on, in the order of the kernels' enumeration. */
+const ACTIONS = [null, "stop", "skip", "restore", "ignore"] as const;
 /** Names of the loss and of segments in the error for NaN or infinity. */
 const FAULTS: Readonly<Record<number, string>> = {
   0: "The loss",
@@ -34,9 +35,12 @@ type FitCall = Extract<keyof SessionCalls, `tw_fit_${string}`>;
 /** The batches and updates of a fit, which the session's kernels count, check and undo. */
 export class FitSteps {
   readonly #host: StepHost;
-  readonly #onNaN: FitSpec["onNaN"];
+  readonly #onNaN: FitSpec["onNaN"] | "ignore";
 
-  constructor(host: StepHost, { accumulate, onNaN, proximal }: FitSpec) {
+  constructor(
+    host: StepHost,
+    { accumulate, onNaN, proximal }: Pick<FitSpec, "accumulate" | "proximal"> & { onNaN: FitSpec["onNaN"] | "ignore" },
+  ) {
     this.#host = host;
     this.#onNaN = onNaN;
     const { isSum } = host.lossCounts.train;
@@ -71,14 +75,31 @@ export class FitSteps {
    */
   call<Name extends FitCall>(name: Name, ...args: SessionCalls[Name]): boolean {
     this.#host.memory.demand(name, ...args);
+    const fault = this.#fault(args[0]);
+    if (fault !== null) {
+      throw fault;
+    }
+    return this.at.next === layout.NEXT_UPDATE;
+  }
+
+  /** Run so many batches; the losses of those up to one that fails. */
+  run(batches: StagedBatches, n: number): RanBatches {
+    const { step } = this.at;
+    const { losses, error } = this.#host.memory.runBatches(batches, n);
+    const done = this.at.step - step;
+    return { losses: losses.subarray(0, done), error: error ?? this.#fault(losses[done]) };
+  }
+
+  /** The error for NaN or infinity. @param loss - of the batch */
+  #fault(loss: number | undefined): Error | null {
     const { next, fault, ...at } = this.at;
     if (next === layout.NEXT_FAIL && this.#onNaN === null) {
-      throw sessionError("NON_FINITE_LOSS", { value: args[0], ...placeOf(at) });
+      return sessionError("NON_FINITE_LOSS", { value: loss, ...placeOf(at) });
     }
     if (next === layout.NEXT_UNDO) {
-      throw sessionError("NOT_A_NUMBER_IN_FIT", { what: FAULTS[fault] as string, ...placeOf(at) });
+      return sessionError("NOT_A_NUMBER_IN_FIT", { what: FAULTS[fault] as string, ...placeOf(at) });
     }
-    return next === layout.NEXT_UPDATE;
+    return null;
   }
 
   /**
@@ -101,7 +122,7 @@ export class FitSteps {
 
   /** The fit ends; a session that it did not change is as before. */
   end(): void {
-    this.#host.memory.demand("tw_fit_end");
+    this.#host.memory.endFit();
   }
 }
 

@@ -18,7 +18,7 @@ from trainweb.ir.layout import ARENA
 
 ROOT = Path(__file__).parents[2]
 DEFINITION = ROOT / "wasm_kernels" / "kernels.def"
-sys.path.insert(0, str(DEFINITION.parent))
+sys.path.append(str(DEFINITION.parent))  # behind scripts/, which has a module "build" too
 
 import definition  # noqa: E402
 import generate  # noqa: E402

@@ -619,7 +619,7 @@ def test_early_stopping_restores_the_best(js: JsPage) -> None:
 
 @pytest.mark.parametrize("kind", ["alike", "mixed"])
 def test_many_steps_in_a_message(js: JsPage, kind: str) -> None:
-    losses, expected, same, error, trained = js.run(
+    losses, expected, same, error, trained, label = js.run(
         f"""{OPEN}
         const [s, t] = [await open(), await open()];
         const few = data(4);
@@ -638,13 +638,18 @@ def test_many_steps_in_a_message(js: JsPage, kind: str) -> None:
         const same = (await bytes(s)).join() === (await bytes(t)).join();
         const error = await failure(() => s.runTrainSteps([data(4), {{ x: data(4).x }}, data(4)]));
         await t.runTrainSteps([data(4)]);
+        const bad = data(4);
+        bad.labels.data[1] = 99n;
+        const label = await failure(() => s.runTrainSteps([batches[0], batches[1], bad, data(4)]));
+        await t.runTrainSteps([batches[0], batches[1]]);
         const trained = (await bytes(s)).join() === (await bytes(t)).join();
         await Promise.all([s.release(), t.release()]);
-        return [losses, expected, same, error, trained];""",
+        return [losses, expected, same, error, trained, label];""",
         kind=kind,
     )
     assert losses == expected and same and trained
     assert error["step"] == 1 and "input 'labels' is missing" in error["message"]
+    assert label["step"] == 2 and "the label 99 at position 1" in label["message"]
 
 
 def test_messages_of_steps_use_buffers_again(js: JsPage) -> None:

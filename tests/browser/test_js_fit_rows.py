@@ -112,26 +112,29 @@ IN_SLICES: dict[str, dict[str, Any]] = {
     "NaN that is skipped": {"batchSize": 2, "onNaN": "skip", "bad": [7, 40]},
     "NaN after which all is restored": {"batchSize": 2, "accumulate": 2, "onNaN": "restore", "bad": [31]},
     "one plan": {"batchSize": 2, "accumulate": 2, "clipGradNorm": 0.05, "session": {"maxPlans": 1}},
+    "batches of more than a run": {"batchSize": 8, "accumulate": 2, "width": 40_000},
 }
 
 
 @pytest.mark.parametrize("given", IN_SLICES.values(), ids=IN_SLICES)
 def test_rows_in_slices_are_batches_one_by_one(js: JsPage, given: dict[str, Any]) -> None:
     """A stream of the same batches takes them one by one. The plan that adds gradients has other places."""
-    js.site.add("/deep.onnx", deep_mlp(16, 32, 32, 3).SerializeToString())
+    width = given.get("width", 16)
+    js.site.add("/deep.onnx", deep_mlp(*((16, 32, 32, 3) if width == 16 else (width, 4, 3))).SerializeToString())
     rows, batches = js.run(
-        """const { batchSize, bad = [], session = {}, ...options } = given;
-        const values = Float32Array.from({ length: 16 * 50 }, (_, i) => (i * 37 % 101) / 50 - 1);
-        bad.forEach((row) => { values[16 * row] = NaN; });
+        """const { batchSize, bad = [], session = {}, width = 16, ...options } = given;
+        const values = Float32Array.from({ length: width * 50 }, (_, i) => (i * 37 % 101) / 50 - 1);
+        bad.forEach((row) => { values[width * row] = NaN; });
         const labels = BigInt64Array.from({ length: 50 }, (_, i) => BigInt(i % 3));
-        const data = () => ({ x: new Tensor("float32", values, [50, 16]), labels: new Tensor("int64", labels, [50]) });
+        const x = () => new Tensor("float32", values, [50, width]);
+        const data = () => ({ x: x(), labels: new Tensor("int64", labels, [50]) });
         const found = [];
         for (const [source, more] of [[data(), { batchSize }], [new Dataset(data()).batch(batchSize), {}]]) {
           const s = await TrainingSession.createFromModel("/deep.onnx", { loss: "CrossEntropyLoss" }, session);
           const history = await s.fit(source, { epochs: 3, shuffle: false, ...options, ...more });
           const { data: parameters } = await s.getContiguousParameters(false);
           const { losses, optimizerSteps, epochs } = history;
-          found.push([[...parameters], losses.map(String), optimizerSteps, epochs.map(({ loss }) => loss)]);
+          found.push([parameters.join(), losses.map(String), optimizerSteps, epochs.map(({ loss }) => loss)]);
           await s.release();
         }
         return found;""",
@@ -333,32 +336,37 @@ def test_all_rows_of_validation_data_are_evaluated_whatever_becomes_of_the_remai
         assert other == {"loss": pytest.approx(first["loss"], rel=1e-6), "accuracy": first["accuracy"]}
 
 
-def test_a_checkpoint_is_written_after_every_so_many_optimizer_steps(js: JsPage) -> None:
+@pytest.mark.parametrize("kind", ["stream", "rows"])
+def test_a_checkpoint_is_written_after_every_so_many_optimizer_steps(js: JsPage, kind: str) -> None:
     found = js.run(
         f"""{OPEN}
         const store = new CheckpointStore("every");
         const found = [];
-        for (const batches of [1, 2, 3, 4, 5]) {{
+        for (const batches of [1, 2, 3, 4, 5, 6, 7]) {{
           const s = await open();
           await store.delete("fit");
-          const source = async function* () {{
+          const stream = async function* () {{
             yield* new Dataset(data(2 * batches));
-            throw new Error("of mine");
+            throw new Error("of label 99");
           }};
+          const rows = data(2 * batches + 1);
+          rows.labels.data[2 * batches] = 99n;
           const checkpoint = {{ store, name: "fit", every: 2 }};
-          const error = await failure(() => s.fit(source, {{ batchSize: 2, checkpoint }}));
+          const source = kind === "rows" ? rows : stream;
+          const error = await failure(() => s.fit(source, {{ batchSize: 2, shuffle: false, checkpoint }}));
           let steps = 0;
           if ((await store.list()).some(({{ name }}) => name === "fit")) {{
             const file = new DataView(await (await store.read("fit")).arrayBuffer());
             const text = new TextDecoder().decode(new Uint8Array(file.buffer, 8, file.getUint32(0, true)));
             steps = JSON.parse(JSON.parse(text).__metadata__.position).optimizerSteps;
           }}
-          found.push([error.message, steps]);
+          found.push([error.message.includes("label 99"), steps]);
           await s.release();
         }}
-        return found;"""
+        return found;""",
+        kind=kind,
     )
-    assert found == [["of mine", steps] for steps in (0, 2, 2, 4, 4)]
+    assert found == [[True, steps] for steps in (0, 2, 2, 4, 4, 6, 6)]
 
 
 def test_numbers_that_are_infinite_on_purpose_stay_so(js: JsPage) -> None:

@@ -92,10 +92,13 @@ crypto.subtle.digest = (name, data) => {
 """
 """The number of whole pieces of files that a page or its worker hashes."""
 
-TRAIN = COUNT + """
+TRAIN = (
+    COUNT
+    + """
 const warnings = [];
 console.warn = (...texts) => warnings.push(texts.join(" "));
-const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", ...(isAdapted && { lora: { rank: 2, targets: ["up_proj"] } }) };
+const lora = isAdapted ? { rank: 2, targets: ["up_proj"] } : undefined;
+const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", lora };
 const weights = isFetched ? url : new Uint8Array(await (await fetch(url)).arrayBuffer());
 const session = await TrainingSession.createFromModel(model, config, { weights, cache: true });
 const given = [new Tensor("float32", new Float32Array(128).fill(1), [1, 128]),
@@ -120,6 +123,7 @@ for (;;) {
   await new Promise((resolve) => setTimeout(resolve, 50));
 }
 """
+)
 """A step, and `count` compiled sessions are kept."""
 
 

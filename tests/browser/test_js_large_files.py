@@ -253,7 +253,10 @@ def test_large_adapters_are_cached_in_a_file_of_their_own(
             again.run("await new Promise((go) => setTimeout(go, 1500));")
 
 
-def test_the_cache_names_the_places_of_weights_in_their_file(browser: Browser, make_site: Callable[..., Site]) -> None:
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_the_cache_names_the_places_of_weights_in_their_file(
+    browser: Browser, make_site: Callable[..., Site], is_kept: bool
+) -> None:
     """It holds no copy of them. A file with one other byte is another one."""
     site = make_site()
     table = np.random.default_rng(2).standard_normal((MIB * 2**18 // CLASSES, CLASSES)).astype("<f4")
@@ -266,7 +269,8 @@ def test_the_cache_names_the_places_of_weights_in_their_file(browser: Browser, m
                 table[777, 3] *= -1
                 given["count"] = 2
             head, tail = large_model(len(table))
-            site.add("/large/model", head + table.tobytes() + tail)
+            headers = {"ETag": f'"{visit // 2}"'} if is_kept else {}
+            site.add("/large/model", head + table.tobytes() + tail, headers=headers)
             site.clear_log()
             losses, sizes = JsPage(js.page, site).run(run, **given)
             assert bool(site.requests("/dist/python/")) == (visit in (0, 2))

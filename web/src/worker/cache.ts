@@ -12,7 +12,7 @@ import { joinBundle, splitBundle, withPlans, type RawBundle, type RawPlan, type 
 import { bytesOfCopy, copyToSegments, type Copy, type FilledSegments, type Origin } from "./python-models.js";
 import { hashOf, readChunks, readFile, removeFile, writeChunks, writeFile, type Chunks } from "./store.js";
 
-/** What no file holds is in the bundle itself up to this size. The bundle is written again with each plan. */
+/** The bundle contains up to so many bytes that no file holds. It is written again with each plan. */
 const SMALL_BYTES = 2 ** 22;
 
 /** A bundle is written when nothing was asked of the session for this long, */
@@ -34,7 +34,7 @@ export function cacheName(fingerprint: number, { call, args }: Origin, files: Fi
   return hashOf([`trainweb ${VERSION}`, String(fingerprint), call, ...args], new Map(files));
 }
 
-/** A kept file has other bytes than those that were kept. */
+/** The bytes of a kept file are not those that were kept. */
 export class DamagedFile extends Error {}
 
 /**

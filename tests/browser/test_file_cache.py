@@ -90,10 +90,15 @@ crypto.subtle.digest = (name, data) => {
   return digest.call(crypto.subtle, name, data);
 };
 """
-"""In the worker: the number of whole pieces of files that it hashes."""
+"""The number of whole pieces of files that a page or its worker hashes."""
 
-TRAIN = """
-const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", lora: { rank: 2, targets: ["up_proj"] } };
+TRAIN = (
+    COUNT
+    + """
+const warnings = [];
+console.warn = (...texts) => warnings.push(texts.join(" "));
+const lora = isAdapted ? { rank: 2, targets: ["up_proj"] } : undefined;
+const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", lora };
 const weights = isFetched ? url : new Uint8Array(await (await fetch(url)).arrayBuffer());
 const session = await TrainingSession.createFromModel(model, config, { weights, cache: true });
 const given = [new Tensor("float32", new Float32Array(128).fill(1), [1, 128]),
@@ -114,10 +119,11 @@ for (;;) {
   } catch (error) {
     if (error.name !== "NotFoundError") throw error;
   }
-  if (names.length >= count) return loss;
+  if (names.length >= count) return [loss, globalThis.hashed, warnings.join("\\n")];
   await new Promise((resolve) => setTimeout(resolve, 50));
 }
 """
+)
 """A step, and `count` compiled sessions are kept."""
 
 
@@ -132,14 +138,19 @@ def exact_file(nbytes: int, weight: np.ndarray) -> bytes:
     raise AssertionError("one of four lengths of a name fits")
 
 
+def loss_of(weight: np.ndarray) -> float:
+    """The loss of TRAIN."""
+    logits = weight.astype(np.float64).sum(1)
+    return float(np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[5])
+
+
 @pytest.mark.parametrize("more", [0, 4], ids=["whole pieces", "a part of a piece"])
 def test_the_hash_of_a_kept_file_names_the_compiled_session(js: JsPage, plain_site: Site, more: int) -> None:
-    """The worker hashes bytes that a page gives it, and no file that the page has hashed; the hash is the same."""
+    """The page or its worker hashes a file, each byte once; the hash is the same."""
     plain_site.add("/dist/worker.js", COUNT + (ROOT / "dist" / "npm" / "worker.js").read_text())
     try:
         for k, weight in enumerate((WEIGHT, 2 * WEIGHT)):
-            logits = weight.astype(np.float64).sum(1)
-            wanted = np.log(np.exp(logits - logits.max()).sum()) + logits.max() - logits[5]
+            wanted = loss_of(weight)
             body = exact_file(3 * 2**24 + more, weight)
             given = {
                 "model": plain_site.add("/w/model.onnx", graph_of()),
@@ -149,12 +160,50 @@ def test_the_hash_of_a_kept_file_names_the_compiled_session(js: JsPage, plain_si
             for visit, is_fetched in enumerate((False, True, True)):
                 plain_site.clear_log()
                 page = JsPage(js.page, plain_site)
-                loss = page.run(TRAIN, isFetched=is_fetched, **given)
+                loss, hashed, _ = page.run(TRAIN, isFetched=is_fetched, isAdapted=True, **given)
                 assert loss == pytest.approx(wanted, rel=1e-5)
-                assert page.worker.evaluate("() => globalThis.hashed") == (0 if is_fetched else 3)
+                # A file that came is hashed by the page, which keeps it; bytes and kept files by the worker.
+                assert (hashed, page.worker.evaluate("() => globalThis.hashed")) == ((3, 0) if visit == 1 else (0, 3))
                 assert bool(python_requests(plain_site)) == (visit == 0), visit
     finally:
         plain_site.remove("/dist/worker.js")
+
+
+@pytest.mark.parametrize("is_compiled", [True, False], ids=["compiled", "not compiled"])
+@pytest.mark.parametrize(("how", "at"), [("byte", 20), ("byte", 2**25 + 5), ("cut", 0)])
+def test_training_notices_damage(js: JsPage, plain_site: Site, how: str, at: int, is_compiled: bool) -> None:
+    """The worker, which starts a compiled session from the file, or compiles. A server that lies shows the fetch."""
+    given = {"model": plain_site.add("/w/model.onnx", graph_of()), "url": PATH, "isFetched": True, "isAdapted": True}
+    for scale, count in ((1, 1), (2, 1 + is_compiled), (3, 1 + is_compiled)):
+        plain_site.add(PATH, file_of({**REST, NAME: scale * WEIGHT}), headers={"ETag": '"1"'})
+        plain_site.clear_log()
+        loss, _, warnings = JsPage(js.page, plain_site).run(TRAIN, count=count, **given)
+        assert loss == pytest.approx(loss_of(min(scale, 2) * WEIGHT), rel=1e-5)
+        assert (f"{PATH} is damaged in the cache, and is fetched again." in warnings) == (scale == 2)
+        assert bool(python_requests(plain_site)) == (scale < 3)
+        if scale == 1:
+            js.run(DAMAGE, how=how, at=at)
+            js.run("" if is_compiled else FORGET)
+
+
+@pytest.mark.parametrize("is_adapted", [True, False], ids=["frozen", "trained"])
+def test_weights_of_16_bits_come_from_a_kept_file(js: JsPage, plain_site: Site, is_adapted: bool) -> None:
+    """Frozen ones as they are, trained ones as float32."""
+    halves = WEIGHT.astype(np.float16)
+    given = {"model": plain_site.add("/w/model.onnx", graph_of()), "isFetched": True, "isAdapted": is_adapted}
+    url = plain_site.add(PATH, file_of({**REST, NAME: halves}), headers={"ETag": '"1"'})
+    for visit in range(2):
+        plain_site.clear_log()
+        loss, _, _ = JsPage(js.page, plain_site).run(TRAIN, url=url, count=1, **given)
+        assert loss == pytest.approx(loss_of(halves), rel=1e-5)
+        assert bool(python_requests(plain_site)) == (visit == 0)
+
+
+FORGET = """
+const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle("trainweb");
+await folder.removeEntry("bundles", { recursive: true });
+"""
+"""What was compiled."""
 
 
 FULL = "navigator.storage.estimate = async () => ({ quota: 50e6, usage: 20e6 });"

@@ -178,7 +178,7 @@ def test_large_files_come_from_everywhere(js: JsPage, plain_site: Site) -> None:
 
 CACHED = """
     const cached = { ...options, cache: true };
-    const s = await TrainingSession.createFromModel("/large/model", config, cached);
+    const s = await TrainingSession.createFromModel("/large/model", { ...config, ...more }, cached);
     const rows = 1024 * 10;
     const feeds = {
       x: new Tensor("float32", new Float32Array(rows).fill(1 / 64), [1, rows]),
@@ -206,24 +206,28 @@ CACHED = """
     };
 """
 STORED = """
-    for (let k = 0; k < 400 && (await sizes()).length < 2; k++) await new Promise((go) => setTimeout(go, 50));
+    for (let k = 0; k < 400 && (await sizes()).length < count; k++) await new Promise((go) => setTimeout(go, 50));
 """
 
 
+RANK = 128
+"""Of adapters that take more than 4 MiB."""
+
+
 @pytest.mark.parametrize("damage", [None, "byte", "cut", "gone"])
-def test_large_weights_are_cached_in_a_file_of_their_own(
+def test_large_adapters_are_cached_in_a_file_of_their_own(
     browser: Browser, make_site: Callable[..., Site], damage: str | None
 ) -> None:
     site = make_site()
     head, tail = large_model(MIB * 2**20 // (4 * CLASSES))
     weights = np.random.default_rng(2).standard_normal(MIB * 2**18).astype("<f4").tobytes()
     site.add("/large/model", head + weights + tail)
+    run = OPEN + CACHED + "const losses = await train();" + STORED + "return [losses, await sizes()];"
+    given = {"more": {"lora": {"rank": RANK, "seed": 1, "targets": ["w"]}}, "count": 2}
     with open_js_page(browser, site) as js:
-        first, kept = js.run(
-            OPEN + CACHED + "const losses = await train();" + STORED + "return [losses, await sizes()];"
-        )
-        small, large = kept
-        assert large == len(weights) and small < 2**20
+        first, (small, large) = js.run(run, **given)
+        adapters = 4 * RANK * (MIB * 2**18 // CLASSES + CLASSES)
+        assert adapters < large < adapters + 2**10 and small < 2**20
         if damage is not None:
             js.run(
                 OPEN
@@ -235,7 +239,7 @@ def test_large_weights_are_cached_in_a_file_of_their_own(
                   if (damage === "gone") { await folder.removeEntry(name); continue; }
                   const writable = await handle.createWritable({ keepExistingData: true });
                   if (damage === "cut") await writable.truncate((await handle.getFile()).size - 1);
-                  else await writable.write({ type: "write", position: 2 ** 25, data: new Uint8Array([77]) });
+                  else await writable.write({ type: "write", position: 2 ** 22, data: new Uint8Array([77]) });
                   await writable.close();
                 }""",
                 damage=damage,
@@ -243,12 +247,41 @@ def test_large_weights_are_cached_in_a_file_of_their_own(
         for visit in ("the second", "the third"):
             site.clear_log()
             again = JsPage(js.page, site)
-            second, kept = again.run(
-                OPEN + CACHED + "const losses = await train();" + STORED + "return [losses, await sizes()];"
-            )
+            second, _ = again.run(run, **given)
             assert second == first
             assert bool(site.requests("/dist/python/")) == (damage is not None and visit == "the second"), visit
             again.run("await new Promise((go) => setTimeout(go, 1500));")
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_the_cache_names_the_places_of_weights_in_their_file(
+    browser: Browser, make_site: Callable[..., Site], is_kept: bool
+) -> None:
+    """It holds no copy of them. A file with one other byte is another one."""
+    site = make_site()
+    table = np.random.default_rng(2).standard_normal((MIB * 2**18 // CLASSES, CLASSES)).astype("<f4")
+    given = {"more": {}, "count": 1}
+    run = OPEN + CACHED + "const losses = await train();" + STORED + "return [losses, await sizes()];"
+    with open_js_page(browser, site) as js:
+        found = []
+        for visit in range(4):
+            if visit == 2:
+                table[777, 3] *= -1
+                given["count"] = 2
+            head, tail = large_model(len(table))
+            headers = {"ETag": f'"{visit // 2}"'} if is_kept else {}
+            site.add("/large/model", head + table.tobytes() + tail, headers=headers)
+            site.clear_log()
+            losses, sizes = JsPage(js.page, site).run(run, **given)
+            assert bool(site.requests("/dist/python/")) == (visit in (0, 2))
+            assert all(size < 2**20 for size in sizes)
+            found.append(losses)
+            js.run("await new Promise((go) => setTimeout(go, 1500));")
+    assert found[0] == found[1] != found[2] == found[3]
+    for losses in (found[2], found[0]):
+        logits = table.astype(np.float64).sum(0) / 64
+        assert losses[0] == pytest.approx(np.log(np.exp(logits).sum()) - logits[3], rel=1e-6)
+        table[777, 3] *= -1
 
 
 BUNDLE = """

@@ -24,9 +24,11 @@ export interface DownloadOptions {
   /** Bytes that may come, and the option that says so. */
   readonly limit: { readonly name: string; readonly nbytes: number };
   readonly signal: AbortSignal | undefined;
-  /** True: a large file is kept for the next visit. */
-  readonly cache: boolean;
+  readonly cache: Keeping;
 }
+
+/** True if a large file is kept for the next visit; "unchecked": the worker checks what was kept. */
+export type Keeping = boolean | "unchecked";
 
 /** True if workers can read Blobs while they compute: only in browsers. */
 export function keepsBlobs(): boolean {
@@ -103,7 +105,7 @@ class Download {
   async #read(url: string | URL): Promise<Downloaded> {
     const { progress } = this.#options;
     // Elsewhere there is no such file system, and a file on a disk needs none.
-    const cache = this.#options.cache && otherPlatform() === null;
+    const cache = otherPlatform() === null && this.#options.cache;
     const settings = { signal: this.#end.signal };
     const response = await (otherPlatform()?.fetch(url, settings) ?? fetch(url, settings));
     this.#isAnswered = true;
@@ -115,7 +117,7 @@ class Download {
     const length = Number(response.headers.get("Content-Length"));
     this.#check(length);
     progress.model(this.#url, 0, length);
-    const kept = cache ? await this.#keeping(findKept(this.#url, response)) : null;
+    const kept = cache ? await this.#keeping(findKept(this.#url, response, cache !== "unchecked")) : null;
     if (kept !== null) {
       this.stop();
       this.#check(kept.size);

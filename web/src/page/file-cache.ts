@@ -5,9 +5,9 @@
 
 import { openFolder } from "../storage/slots.js";
 import { log } from "../wire/log.js";
-import { free, PIECE_BYTES, sizeOf, type GivenData, type Pieces } from "../wire/pieces.js";
+import { sizeOf, type FileHashes, type GivenData, type Pieces } from "../wire/pieces.js";
 import type { KnownHashes } from "../wire/protocol.js";
-import { hexOf, sha256, sha256OfPieces } from "../wire/sha256.js";
+import { bytesOfHex, hasHashes, hexOf, sha256 } from "../wire/sha256.js";
 
 const FOLDER = "trainweb";
 const FOLDERS = [FOLDER, "files"];
@@ -23,17 +23,12 @@ interface FileRecord {
   readonly hashes: readonly string[];
 }
 
-/** Hashes of files whose pieces were hashed here. */
-const known = new WeakMap<object, Uint8Array<ArrayBuffer>>();
+/** Of files that are kept. */
+const known = new WeakMap<object, FileHashes>();
 
 /** The hashes of files for the worker, which names compiled sessions by them. */
 export function knownHashes(files: readonly (GivenData | null)[]): KnownHashes {
   return files.map((file) => (file === null ? null : known.get(file) ?? null));
-}
-
-async function remember(file: Blob | Pieces, hashes: readonly string[]): Promise<void> {
-  const bytes = hashes.map((hex) => Uint8Array.from(hex.match(/../g) ?? [], (digits) => parseInt(digits, 16)));
-  known.set(file, await sha256OfPieces(bytes, sizeOf(file)));
 }
 
 function validatorsOf({ headers }: Response): FileRecord["validators"] {
@@ -48,9 +43,10 @@ async function hashOf(text: string | Uint8Array): Promise<string> {
  * Find a file that was kept.
  *
  * @param response - the server's answer, of which only the headers are read
+ * @param areChecked - false: the worker will check its bytes
  * @returns null: there is none, the server has another one, or it is damaged, which is logged
  */
-export async function findKept(url: string, response: Response): Promise<Blob | null> {
+export async function findKept(url: string, response: Response, areChecked: boolean): Promise<Blob | null> {
   let file: File;
   const name = await hashOf(url);
   try {
@@ -59,7 +55,7 @@ export async function findKept(url: string, response: Response): Promise<Blob | 
     log("info", `${url} is not in the cache: ${String(error)}`);
     return null;
   }
-  const kept = await readKept(file, validatorsOf(response));
+  const kept = await readKept(file, validatorsOf(response), areChecked);
   if (kept === "damaged") {
     log("warning", `${url} is damaged in the cache, and is fetched again.`);
     return null;
@@ -67,7 +63,11 @@ export async function findKept(url: string, response: Response): Promise<Blob | 
   return kept;
 }
 
-async function readKept(file: File, validators: FileRecord["validators"]): Promise<Blob | "damaged" | null> {
+async function readKept(
+  file: File,
+  validators: FileRecord["validators"],
+  areChecked: boolean,
+): Promise<Blob | "damaged" | null> {
   try {
     const end = file.size - LENGTH_BYTES;
     const length = new DataView(await file.slice(Math.max(end, 0)).arrayBuffer()).getUint32(0, true);
@@ -76,17 +76,12 @@ async function readKept(file: File, validators: FileRecord["validators"]): Promi
       return null;
     }
     const data = file.slice(0, record.nbytes);
-    for (const [k, hash] of record.hashes.entries()) {
-      const piece = new Uint8Array(await data.slice(k * PIECE_BYTES, (k + 1) * PIECE_BYTES).arrayBuffer());
-      if ((await hashOf(piece)) !== hash) {
-        return "damaged";
-      }
-      free(piece);
-    }
-    if (data.size !== record.nbytes || record.nbytes !== end - length) {
+    const pieces = record.hashes.map(bytesOfHex);
+    const isWhole = data.size === record.nbytes && record.nbytes === end - length;
+    if (!isWhole || (areChecked && !(await hasHashes(data, pieces)))) {
       return "damaged";
     }
-    await remember(data, record.hashes);
+    known.set(data, { pieces, areChecked });
     return data;
   } catch {
     return "damaged";
@@ -102,7 +97,7 @@ export async function keepFile(url: string, response: Response, pieces: Pieces):
     }
     const nbytes = sizeOf(pieces);
     const hashes = await Promise.all(pieces.map(hashOf));
-    await remember(pieces, hashes);
+    known.set(pieces, { pieces: hashes.map(bytesOfHex), areChecked: true });
     const record = new TextEncoder().encode(JSON.stringify({ validators, nbytes, hashes } satisfies FileRecord));
     const length = new DataView(new ArrayBuffer(LENGTH_BYTES));
     length.setUint32(0, record.length, true);

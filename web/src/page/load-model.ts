@@ -3,6 +3,7 @@
 import type { GivenData } from "../wire/pieces.js";
 import type { GivenModel } from "../wire/protocol.js";
 import { withWorker, type WorkerClient } from "./client.js";
+import type { Keeping } from "./download.js";
 import type { ResolvedOptions } from "./options.js";
 import { buffersOf, loadExternalData, loadSource, type ExternalSource, type Source } from "./sources.js";
 
@@ -18,14 +19,14 @@ export type Beside = (graph: GivenData) => Promise<readonly ExternalSource[]>;
 /**
  * Open something of a model in the worker, once the model, the worker and Python are ready.
  *
- * @param open - makes the object, which keeps the worker until `WorkerClient.leave`
- * @param mayBeCached - true: the worker may have it stored, and need no Python.
+ * @param open - makes the object, which keeps the worker until `WorkerClient.leave`; null: a kept file is damaged
+ * @param mayBeCached - true: the worker may have it stored, and need no Python. It checks the kept files
  * @throws ModelError when a file cannot be fetched or has another hash; EngineError when the worker does not start
  */
 export function withModel<T>(
   model: Source,
   options: ResolvedOptions,
-  open: (client: WorkerClient, loaded: LoadedModel) => Promise<T>,
+  open: (client: WorkerClient, loaded: LoadedModel) => Promise<T | null>,
   mayBeCached = false,
   beside: Beside = () => Promise.resolve([]),
 ): Promise<T> {
@@ -34,18 +35,23 @@ export function withModel<T>(
   return withWorker(options, async (client) => {
     // A cached session needs no Python. Without a cached one, Python starts later.
     const python = mayBeCached ? null : client.startPython();
-    const loading = loadSource("model", model, options);
-    const [file, ...externals] = await Promise.all([
-      loading,
-      loadExternalData(options.externalData, options),
-      loading.then(beside).then((files) => loadExternalData(files.filter(isMore), options)),
-    ]);
-    const external = externals.flat();
-    await client.ready;
-    await python;
-    if (!mayBeCached) {
-      options.progress.compiles();
-    }
-    return open(client, { model: { file, external }, buffers: buffersOf(file, ...external.map(({ data }) => data)) });
+    const openWith = async (cache: Keeping): Promise<T | null> => {
+      const how = { ...options, cache };
+      const loading = loadSource("model", model, how);
+      const [file, ...externals] = await Promise.all([
+        loading,
+        loadExternalData(options.externalData, how),
+        loading.then(beside).then((files) => loadExternalData(files.filter(isMore), how)),
+      ]);
+      const external = externals.flat();
+      await client.ready;
+      await python;
+      if (!mayBeCached) {
+        options.progress.compiles();
+      }
+      return open(client, { model: { file, external }, buffers: buffersOf(file, ...external.map(({ data }) => data)) });
+    };
+    const opened = mayBeCached ? await openWith("unchecked") : null;
+    return opened ?? ((await openWith(options.cache)) as T);
   });
 }

@@ -3,7 +3,7 @@
 import type { SessionInfo } from "../wire/protocol.js";
 import { CheckpointState } from "./checkpoint-state.js";
 import { callOf, type WorkerClient } from "./client.js";
-import { whole } from "./download.js";
+import { whole, type Keeping } from "./download.js";
 import { knownHashes } from "./file-cache.js";
 import { withModel, type Beside } from "./load-model.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
@@ -30,21 +30,26 @@ export async function openArtifacts<Session extends Stateful>(
   // A cached session needs no Python; it starts later if nothing is cached.
   const python = cache ? null : client.startPython();
   const isState = checkpointState instanceof CheckpointState;
-  const [train, checkpoint, evaluate, optimizer] = await Promise.all([
-    loadSource("trainModel", trainModel, options),
-    loadSource("checkpointState", isState ? await checkpointState.lend() : checkpointState, options),
-    evalModel ? loadSource("evalModel", evalModel, options) : null,
-    optimizerModel ? loadSource("optimizerModel", optimizerModel, options) : null,
-  ]);
-  await client.ready;
-  await python;
-  if (!cache) {
-    progress.compiles();
-  }
-  const artifacts = { trainModel: train, checkpoint, evalModel: evaluate, optimizerModel: optimizer };
-  const buffers = buffersOf(train, checkpoint, evaluate, optimizer);
-  const hashes = cache ? knownHashes([train, checkpoint, evaluate, optimizer]) : null;
-  const info = await client.request(callOf("createTraining", [artifacts, json, hashes], buffers));
+  const openWith = async (keeping: Keeping): Promise<SessionInfo | null> => {
+    const how = { ...options, cache: keeping };
+    const [train, checkpoint, evaluate, optimizer] = await Promise.all([
+      loadSource("trainModel", trainModel, how),
+      loadSource("checkpointState", isState ? await checkpointState.lend() : checkpointState, how),
+      evalModel ? loadSource("evalModel", evalModel, how) : null,
+      optimizerModel ? loadSource("optimizerModel", optimizerModel, how) : null,
+    ]);
+    await client.ready;
+    await python;
+    if (!cache) {
+      progress.compiles();
+    }
+    const artifacts = { trainModel: train, checkpoint, evalModel: evaluate, optimizerModel: optimizer };
+    const buffers = buffersOf(train, checkpoint, evaluate, optimizer);
+    const hashes = cache ? knownHashes([train, checkpoint, evaluate, optimizer]) : null;
+    return client.request(callOf("createTraining", [artifacts, json, hashes], buffers));
+  };
+  // Null where a kept file is damaged.
+  const info = (await openWith(cache && "unchecked")) ?? ((await openWith(true)) as SessionInfo);
   const session = await open(client, info, options);
   if (isState) {
     await session.workOn(checkpointState);
@@ -71,7 +76,8 @@ export async function openModel<Session extends { setLearningRate(rate: number):
     async (client, { model: loaded, buffers }) => {
       const hashes = options.cache ? knownHashes([loaded.file, ...loaded.external.map(({ data }) => data)]) : null;
       const call = callOf("createFromModel", [loaded, configJson, options.json, hashes], buffers);
-      return open(client, await client.request(call), options);
+      const info = await client.request(call);
+      return info && open(client, info, options);
     },
     options.cache,
     beside,

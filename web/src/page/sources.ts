@@ -4,7 +4,7 @@ import { describe } from "../data/given.js";
 import { messageOf } from "../wire/fetch-file.js";
 import type { ExternalFile, WorkerSettings } from "../wire/protocol.js";
 import { isPieces } from "../wire/pieces.js";
-import { download, keepsBlobs, LARGE_FILE, loadError, readable, whole, type Downloaded, type DownloadOptions } from "./download.js";
+import { download, keepsBlobs, LARGE_FILE, loadError, readable, whole, type Downloaded, type DownloadOptions, type Keeping } from "./download.js";
 import { findFault, type FileName, type Integrity } from "./integrity.js";
 import type { LoadTracker } from "./progress.js";
 import { copyBytes } from "./tensors.js";
@@ -22,7 +22,7 @@ interface LoadOptions {
   readonly integrity: Integrity;
   readonly limits: { readonly fileBytes: number; readonly arenaBytes: number };
   readonly signal: AbortSignal | undefined;
-  readonly cache: boolean;
+  readonly cache: Keeping;
 }
 
 /** True for a value that `loadSource` can read. */

@@ -28,6 +28,13 @@ export interface JoinedFile {
 /** A file that a session is made of. */
 export type GivenData = FileData | Pieces | BlobRange | JoinedFile;
 
+/** Hashes of a file's pieces. */
+export interface FileHashes {
+  readonly pieces: readonly Uint8Array<ArrayBuffer>[];
+  /** False: they are those that the file had when it was kept. */
+  readonly areChecked: boolean;
+}
+
 /** True for a file in pieces. */
 export function isPieces(file: GivenData): file is Pieces {
   return Array.isArray(file);

@@ -8,7 +8,7 @@ import type {
 } from "./fit.js";
 import type { GivenImage, ResolvedImageOptions } from "./images.js";
 import type { LogLevel } from "./log.js";
-import type { GivenData } from "./pieces.js";
+import type { FileHashes, GivenData } from "./pieces.js";
 import type { FileProgress } from "./progress.js";
 import type { WireProfile } from "./profile.js";
 import type { WireModelReport } from "./report.js";
@@ -150,8 +150,8 @@ export interface ArtifactFiles {
   readonly optimizerModel: GivenData | null;
 }
 
-/** Hashes of the files of a session in their order, as `sha256OfFile` makes them; null: nobody knows it yet. */
-export type KnownHashes = readonly (Uint8Array<ArrayBuffer> | null)[];
+/** Hashes of the files of a session in their order; null: nobody knows them yet. */
+export type KnownHashes = readonly (FileHashes | null)[];
 
 /** A call of a session besides its steps. */
 export type SessionCall = {
@@ -251,9 +251,10 @@ export interface WorkerApi {
   /** Start Python as well; after the call of `start`, not necessarily its end. */
   startPython(): Promise<PythonInfo>;
   /** From the bundle of an earlier visit if there is one. `cached` is null where none is kept. */
-  createTraining(artifacts: ArtifactFiles, optionsJson: string, cached: KnownHashes | null): Promise<SessionInfo>;
+  /** @returns null: a file of which nobody has checked the hashes is damaged */
+  createTraining(artifacts: ArtifactFiles, optionsJson: string, cached: KnownHashes | null): Promise<SessionInfo | null>;
   createFromModel(model: GivenModel, configJson: string, optionsJson: string, cached: KnownHashes | null):
-    Promise<SessionInfo>;
+    Promise<SessionInfo | null>;
   createFromBundle(file: FileData, optionsJson: string): Promise<SessionInfo>;
   /**
    * @param mayStop - `stop` may end it: it runs in slices, between which messages come in

@@ -44,6 +44,11 @@ export function hexOf(bytes: Iterable<number>): string {
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
+/** The reverse of `hexOf`. */
+export function bytesOfHex(hex: string): Uint8Array<ArrayBuffer> {
+  return Uint8Array.from(hex.match(/../g) ?? [], (digits) => parseInt(digits, 16));
+}
+
 /** The hash of some bytes. */
 export async function sha256(bytes: Uint8Array): Promise<Uint8Array<ArrayBuffer>> {
   const { subtle } = globalThis.crypto ?? {};
@@ -64,15 +69,45 @@ export async function sha256OfFile(file: GivenData, from = 0): Promise<Uint8Arra
     return sha256(await bytesOf(file, from, nbytes));
   }
   const hashes: Uint8Array[] = [];
-  for (let start = from; start < nbytes; start += PIECE_BYTES) {
-    const end = Math.min(nbytes, start + PIECE_BYTES);
-    const bytes = await bytesOf(file, start, end);
+  for await (const [, bytes] of piecesOf(file, from)) {
     hashes.push(await sha256(bytes));
+  }
+  return sha256OfPieces(hashes, nbytes - from);
+}
+
+/** The pieces of a file, and where they start; each is there until the next. */
+async function* piecesOf(file: GivenData, from = 0): AsyncGenerator<readonly [start: number, bytes: Uint8Array]> {
+  const nbytes = sizeOf(file);
+  for (let start = from; start < nbytes; start += PIECE_BYTES) {
+    const bytes = await bytesOf(file, start, Math.min(nbytes, start + PIECE_BYTES));
+    yield [start, bytes];
     if (file instanceof Blob) {
       free(bytes as Uint8Array<ArrayBuffer>);
     }
   }
-  return sha256OfPieces(hashes, nbytes - from);
+}
+
+/**
+ * Go through a file, and say whether its pieces have these hashes.
+ *
+ * @param use - takes each piece before its hash is known
+ */
+export async function hasHashes(
+  file: GivenData,
+  hashes: readonly Uint8Array[],
+  use: (start: number, bytes: Uint8Array) => void = () => {},
+): Promise<boolean> {
+  let isRight: Promise<boolean> = Promise.resolve(true);
+  for await (const [start, bytes] of piecesOf(file)) {
+    // Of a copy: meanwhile the next piece is read.
+    const hash = sha256(bytes);
+    use(start, bytes);
+    if (!(await isRight)) {
+      return false;
+    }
+    isRight = hash.then((found) => String(found) === String(hashes[start / PIECE_BYTES]));
+  }
+  return isRight;
 }
 
 /**

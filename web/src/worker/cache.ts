@@ -3,21 +3,16 @@
  * Python.
  */
 
+import { GivenFiles } from "../python/given-files.js";
+import type { FileHashes, GivenData } from "../wire/pieces.js";
 import type { KnownHashes } from "../wire/protocol.js";
+import { hasHashes } from "../wire/sha256.js";
 import { VERSION } from "../wire/version.js";
-import {
-  joinBundle,
-  splitBundle,
-  withPlans,
-  withSegments,
-  type RawBundle,
-  type RawPlan,
-  type SegmentSize,
-} from "./bundle/bundle.js";
-import type { FilledSegments, Origin } from "./python-models.js";
+import { joinBundle, splitBundle, withPlans, type RawBundle, type RawPlan, type SegmentSize } from "./bundle/bundle.js";
+import { bytesOfCopy, copyToSegments, type Copy, type FilledSegments, type Origin } from "./python-models.js";
 import { hashOf, readChunks, readFile, removeFile, writeChunks, writeFile, type Chunks } from "./store.js";
 
-/** Segments up to this size are in the bundle itself, which is written again with each plan. */
+/** The bundle contains up to so many bytes that no file holds. It is written again with each plan. */
 const SMALL_BYTES = 2 ** 22;
 
 /** A bundle is written when nothing was asked of the session for this long, */
@@ -25,21 +20,89 @@ const QUIET_MS = 500;
 /** or this long after the first plan that it is about, however busy the session is. */
 const PATIENCE_MS = 5_000;
 
-/**
- * The name of the bundle for a session made of these; null where nothing can be kept.
- *
- * @param hashes - of its files
- */
-export function cacheName(fingerprint: number, { call, args }: Origin, hashes: KnownHashes): Promise<string | null> {
-  const files = args.filter((arg) => typeof arg !== "string");
-  const known = new Map(files.map((file, index) => [file, hashes[index] ?? null]));
-  return hashOf([`trainweb ${VERSION}`, String(fingerprint), call, ...args], known);
+/** The files of a session, and what the page knows of them. */
+export type Files = readonly (readonly [file: GivenData, hashes: FileHashes | null])[];
+
+/** @param cached - for each argument that may be a file */
+export function filesOf({ args }: Origin, cached: KnownHashes): Files {
+  const given = args.filter((arg) => typeof arg !== "string");
+  return given.flatMap((file, k) => (file === null ? [] : [[file, cached[k] ?? null] as const]));
 }
 
-/** A stored bundle's record of segments in a separate file. */
-interface StoredSegments {
-  readonly segments: readonly SegmentSize[];
-  readonly chunks: Chunks;
+/** The name of the bundle for a session made of these; null where nothing can be kept. */
+export function cacheName(fingerprint: number, { call, args }: Origin, files: Files): Promise<string | null> {
+  return hashOf([`trainweb ${VERSION}`, String(fingerprint), call, ...args], new Map(files));
+}
+
+/** The bytes of a kept file are not those that were kept. */
+export class DamagedFile extends Error {}
+
+/**
+ * Check the files that nobody has checked.
+ *
+ * @param use - takes their bytes before they are checked
+ * @throws DamagedFile
+ */
+export async function checkFiles(
+  files: Files,
+  use: (index: number, start: number, bytes: Uint8Array) => void = () => {},
+): Promise<void> {
+  for (const [index, [file, hashes]] of files.entries()) {
+    if (hashes?.areChecked === false && !(await hasHashes(file, hashes.pieces, (...piece) => use(index, ...piece)))) {
+      throw new DamagedFile("a kept file is damaged");
+    }
+  }
+}
+
+/** Bytes of a segment. */
+type Run = readonly [segment: number, at: number, nbytes: number];
+
+/** The record of a stored bundle: what its session starts from. */
+interface StoredStart {
+  /** From the files of the session. */
+  readonly copies: readonly Copy[];
+  /** Bytes that no file holds, one run after the other. */
+  readonly rest: readonly Run[];
+  /** Of a separate file that has them; null: they are the first ones of the blobs. */
+  readonly chunks: Chunks | null;
+}
+
+/** The bytes of segments that no copy writes. */
+function restOf(contents: readonly SegmentSize[], copies: readonly Copy[]): Run[] {
+  return contents.flatMap(({ segment, nbytes }) => {
+    const written = copies.filter((copy) => copy[0] === segment).map((copy) => [copy[1], copy[1] + bytesOfCopy(copy)] as const);
+    const runs: Run[] = [];
+    let at = 0;
+    for (const [start, end] of [...written, [nbytes, nbytes] as const].sort(([a], [b]) => a - b)) {
+      if (start > at) {
+        runs.push([segment, at, start - at]);
+      }
+      at = Math.max(at, end);
+    }
+    return runs;
+  });
+}
+
+function sizeOfRuns(runs: readonly Run[]): number {
+  return runs.reduce((sum, [, , nbytes]) => sum + nbytes, 0);
+}
+
+/** Go through runs as if they lay one after the other: the parts in place of `length` bytes from `offset` on. */
+function eachPart(
+  runs: readonly Run[],
+  segments: FilledSegments,
+  offset: number,
+  length: number,
+  take: (part: Uint8Array, from: number) => void,
+): void {
+  let start = 0;
+  for (const [segment, at, nbytes] of runs) {
+    const [first, last] = [Math.max(offset, start), Math.min(offset + length, start + nbytes)];
+    if (first < last) {
+      take(segments.range(segment, at + first - start, last - first), first - offset);
+    }
+    start += nbytes;
+  }
 }
 
 /** The bundle of one session: collects the plans that are compiled for it, and writes it in the background. */
@@ -62,35 +125,63 @@ export class BundleCache {
     this.#lastUse = lastUse;
   }
 
-  /** Store the initial state of the session: large segments at once, in a separate file, the others with the plans. */
-  async setStart(raw: RawBundle, contents: readonly SegmentSize[], segments: FilledSegments): Promise<void> {
-    const small = contents.filter(({ nbytes }) => nbytes <= SMALL_BYTES);
-    const large = contents.filter(({ nbytes }) => nbytes > SMALL_BYTES);
-    const held = small.map(({ segment, nbytes }) => [segment, segments.range(segment, 0, nbytes)] as const);
-    const start = withSegments(raw, new Map(held));
-    if (large.length === 0) {
-      this.#start = start;
+  /**
+   * Store the initial state of the session: where its files have it, and what they do not hold.
+   *
+   * @param copies - from its files
+   */
+  async setStart(
+    raw: RawBundle,
+    contents: readonly SegmentSize[],
+    segments: FilledSegments,
+    copies: readonly Copy[],
+  ): Promise<void> {
+    const rest = restOf(contents, copies);
+    const nbytes = sizeOfRuns(rest);
+    const read = (offset: number, target: Uint8Array): void =>
+      eachPart(rest, segments, offset, target.length, (part, from) => target.set(part, from));
+    const isSmall = nbytes <= SMALL_BYTES;
+    const chunks = isSmall ? null : await writeChunks(this.#name, nbytes, read);
+    const blobs = new Uint8Array(isSmall ? nbytes : 0);
+    if (isSmall) {
+      read(0, blobs);
+    } else if (chunks === null) {
       return;
     }
-    const chunks = await writeChunks(this.#name, large, ({ segment }, offset, target) =>
-      target.set(segments.range(segment, offset, target.length)),
-    );
-    if (chunks !== null) {
-      this.#start = { ...start, header: { ...(start.header as object), large: { segments: large, chunks } } };
-    }
+    this.#start = { header: { ...(raw.header as object), start: { copies, rest, chunks } satisfies StoredStart }, blobs };
   }
 
   /**
-   * Fill the large segments of a session that was made of the stored bundle, which hold zeros.
+   * Fill the segments of a session that was made of the stored bundle, which hold zeros.
    *
-   * @throws Error when they cannot be had
+   * @throws DamagedFile when a file is, and Error when something else cannot be had
    */
-  async fill({ header }: RawBundle, segments: FilledSegments): Promise<void> {
-    const { large } = header as { readonly large?: StoredSegments };
-    if (large !== undefined) {
-      await readChunks(this.#name, large.segments, large.chunks, ({ segment }, offset, data) =>
-        segments.range(segment, offset, data.length).set(data),
-      );
+  async fill({ header, blobs }: RawBundle, segments: FilledSegments, files: Files): Promise<void> {
+    const { copies, rest, chunks } = (header as { readonly start: StoredStart }).start;
+    const isOnTheWay = ([, , file, , , from]: Copy): boolean => from === undefined && files[file]?.[1]?.areChecked === false;
+    const passing = copies.filter(isOnTheWay);
+    await checkFiles(files, (index, start, bytes) => {
+      for (const [segment, at, file, offset, nbytes] of passing) {
+        const [first, last] = [Math.max(start, offset), Math.min(start + bytes.length, offset + nbytes)];
+        if (file === index && first < last) {
+          const target = segments.range(segment, at + first - offset, last - first);
+          target.set(bytes.subarray(first - start, last - start));
+        }
+      }
+    });
+    const others = new GivenFiles();
+    const indexes = files.map(([file]) => others.add(file).index);
+    const moved = copies
+      .filter((copy) => !isOnTheWay(copy))
+      .map(([segment, at, file, ...more]): Copy => [segment, at, indexes[file] ?? -1, ...more]);
+    await copyToSegments(others, moved, segments);
+    const write = (offset: number, data: Uint8Array): void =>
+      eachPart(rest, segments, offset, data.length, (part, from) => part.set(data.subarray(from, from + part.length)));
+    const nbytes = sizeOfRuns(rest);
+    if (chunks === null) {
+      write(0, blobs.subarray(0, nbytes));
+    } else {
+      await readChunks(this.#name, nbytes, chunks, write);
     }
   }
 

@@ -36,7 +36,12 @@ export function givenOf(origin: Origin | null): readonly GivenData[] {
  * A copy to a session that Python leaves to the worker: bytes of a file, from an offset, to an offset of a segment.
  * Floats of another type become float32.
  */
-type Copy = readonly [segment: number, at: number, file: number, offset: number, nbytes: number, from?: FloatType];
+export type Copy = readonly [segment: number, at: number, file: number, offset: number, nbytes: number, from?: FloatType];
+
+/** Bytes that a copy writes. */
+export function bytesOfCopy([, , , , nbytes, from]: Copy): number {
+  return from === undefined ? nbytes : (nbytes / FLOAT_BYTES[from]) * FLOAT_BYTES.float32;
+}
 
 /** What `fill` answers. */
 interface Filling {
@@ -114,38 +119,24 @@ export class PythonModels {
     }
   }
 
-  /** Write the weights that the session starts from into its segments, which hold zeros; once. */
-  async fill(segments: FilledSegments): Promise<void> {
+  /**
+   * Write the weights that the session starts from into its segments, which hold zeros; once.
+   *
+   * @returns the copies from files, which are named as plans name them
+   */
+  async fill(segments: FilledSegments): Promise<readonly Copy[]> {
     const { value } = this.#bridge.call("fill", this.#handle, JSON.stringify(segments.bases));
     const { copies, files } = value as Filling;
-    // In the order of files, so that what was copied can go.
-    for (const [segment, at, file, offset, nbytes, from] of [...copies].sort((a, b) => a[2] - b[2] || a[3] - b[3])) {
+    await copyToSegments(this.#bridge.files, copies, segments, (file, offset) => {
       if (!files.includes(file)) {
         this.#bridge.files.leave(file, offset);
       }
-      if (from !== undefined) {
-        this.#fillConverted(segments, [segment, at, file, offset, nbytes], from);
-        continue;
-      }
-      await this.#bridge.files.stream(file, offset, nbytes, (start, data) =>
-        segments.range(segment, at + start, data.length).set(data),
-      );
-    }
+    });
     this.#files.filter((index) => !files.includes(index)).forEach((index) => this.#bridge.files.leave(index, Infinity));
     this.#keepFiles(files);
     // Before the first plan copies constants of them: else it would be there beside pieces and Blob.
     await Promise.all(files.map((index) => this.#bridge.files.settle(index)));
-  }
-
-  #fillConverted(segments: FilledSegments, [segment, at, file, offset, nbytes]: Copy, from: FloatType): void {
-    const grows = FLOAT_BYTES.float32 / FLOAT_BYTES[from];
-    const buffer = new Uint8Array(Math.min(CONVERTED_BYTES, nbytes));
-    for (let start = 0; start < nbytes; start += CONVERTED_BYTES) {
-      const source = buffer.subarray(0, nbytes - start);
-      this.readFile(file, offset + start, source);
-      const target = segments.range(segment, at + start * grows, source.length * grows);
-      convertFloats(source, from, target, "float32");
-    }
+    return copies.map(([segment, at, file, ...more]): Copy => [segment, at, this.#given.indexOf(file), ...more]);
   }
 
   /** Fill a target with bytes of a file that the models were read from. */
@@ -284,6 +275,40 @@ export class PythonModels {
   release(): void {
     this.#keepFiles([]);
     this.#bridge.call("release", this.#handle);
+  }
+}
+
+/**
+ * Make copies to the segments of a session.
+ *
+ * @param leave - hears of a file up to where the next copy reads: what lies before may go
+ */
+export async function copyToSegments(
+  files: GivenFiles,
+  copies: readonly Copy[],
+  segments: FilledSegments,
+  leave: (file: number, offset: number) => void = () => {},
+): Promise<void> {
+  for (const [segment, at, file, offset, nbytes, from] of [...copies].sort((a, b) => a[2] - b[2] || a[3] - b[3])) {
+    leave(file, offset);
+    if (from !== undefined) {
+      copyConverted(files, segments, [segment, at, file, offset, nbytes], from);
+      continue;
+    }
+    await files.stream(file, offset, nbytes, (start, data) =>
+      segments.range(segment, at + start, data.length).set(data),
+    );
+  }
+}
+
+function copyConverted(files: GivenFiles, segments: FilledSegments, [segment, at, file, offset, nbytes]: Copy, from: FloatType): void {
+  const grows = FLOAT_BYTES.float32 / FLOAT_BYTES[from];
+  const buffer = new Uint8Array(Math.min(CONVERTED_BYTES, nbytes));
+  for (let start = 0; start < nbytes; start += CONVERTED_BYTES) {
+    const source = buffer.subarray(0, nbytes - start);
+    files.copy(file, offset + start, source);
+    const target = segments.range(segment, at + start * grows, source.length * grows);
+    convertFloats(source, from, target, "float32");
   }
 }
 

@@ -15,13 +15,13 @@ import {
   type WorkerFileHandle,
 } from "../storage/slots.js";
 import { log } from "../wire/log.js";
-import { concatenate, free, type GivenData } from "../wire/pieces.js";
-import { hexOf, sha256, sha256OfFile } from "../wire/sha256.js";
+import { concatenate, PIECE_BYTES, sizeOf, type FileHashes, type GivenData } from "../wire/pieces.js";
+import { bytesOfHex, hasHashes, hexOf, sha256, sha256OfFile, sha256OfPieces } from "../wire/sha256.js";
 
 const FOLDERS = ["trainweb", "bundles"];
 
-/** Bytes of a file that are read at once. */
-const CHUNK_BYTES = 2 ** 24;
+/** Bytes of a file that are written at once. */
+const CHUNK_BYTES = PIECE_BYTES;
 
 /** Most files that are kept; the oldest ones are removed. */
 const MAX_FILES = 16;
@@ -82,22 +82,16 @@ export async function removeFile(name: string): Promise<void> {
 /** SHA-256 of each chunk of a file, as hexadecimal digits. */
 export type Chunks = readonly string[];
 
-/** A run of bytes. */
-interface Run {
-  readonly nbytes: number;
-}
-
 /**
- * Write the large file that belongs to a file, one run of bytes after the other, without having it in memory. It
- * counts for who has its hashes.
+ * Write the large file that belongs to a file, without having it in memory. It counts for who has its hashes.
  *
- * @param read - fills the target with bytes of a run from an offset on
+ * @param read - fills the target with bytes from an offset on
  * @returns hashes of its chunks; null: it is not stored
  */
-export async function writeChunks<R extends Run>(
+export async function writeChunks(
   name: string,
-  runs: readonly R[],
-  read: (run: R, offset: number, target: Uint8Array) => void,
+  nbytes: number,
+  read: (offset: number, target: Uint8Array) => void,
 ): Promise<Chunks | null> {
   const file = name + LARGE;
   try {
@@ -108,9 +102,9 @@ export async function writeChunks<R extends Run>(
       access.truncate(0);
       const hashes: string[] = [];
       const buffer = new Uint8Array(CHUNK_BYTES);
-      for (const { run, offset, at, nbytes } of chunksOf(runs)) {
-        const chunk = buffer.subarray(0, nbytes);
-        read(run, offset, chunk);
+      for (let at = 0; at < nbytes; at += CHUNK_BYTES) {
+        const chunk = buffer.subarray(0, nbytes - at);
+        read(at, chunk);
         writeAll(access, chunk, at);
         hashes.push(hexOf(await sha256(chunk)));
       }
@@ -129,55 +123,32 @@ export async function writeChunks<R extends Run>(
 }
 
 /**
- * Read the chunks that `writeChunks` wrote.
+ * Read what `writeChunks` wrote.
  *
- * @param write - takes bytes of a run from an offset on
+ * @param write - takes bytes from an offset on
  * @throws Error when the file does not exist, or has other bytes
  */
-export async function readChunks<R extends Run>(
+export async function readChunks(
   name: string,
-  runs: readonly R[],
+  nbytes: number,
   hashes: Chunks,
-  write: (run: R, offset: number, data: Uint8Array) => void,
+  write: (offset: number, data: Uint8Array) => void,
 ): Promise<void> {
   const folder = await openFolder(FOLDERS);
   const file = await (await folder.getFileHandle(name + LARGE)).getFile();
-  const chunks = [...chunksOf(runs)];
-  const total = runs.reduce((sum, { nbytes }) => sum + nbytes, 0);
-  if (file.size !== total || chunks.length !== hashes.length) {
-    throw new Error(`the stored ${name}${LARGE} has ${file.size} bytes instead of ${total}`);
-  }
-  for (const [index, { run, offset, at, nbytes }] of chunks.entries()) {
-    const data = new Uint8Array(await file.slice(at, at + nbytes).arrayBuffer());
-    if (hexOf(await sha256(data)) !== hashes[index]) {
-      throw new Error(`the stored ${name}${LARGE} is damaged at byte ${at} or after it`);
-    }
-    write(run, offset, data);
-    free(data);
-  }
-}
-
-/** The chunks of runs that lie one after the other; none reaches over the end of a run. */
-function* chunksOf<R extends Run>(
-  runs: readonly R[],
-): Generator<{ readonly run: R; readonly offset: number; readonly at: number; readonly nbytes: number }> {
-  let start = 0;
-  for (const run of runs) {
-    for (let offset = 0; offset < run.nbytes; offset += CHUNK_BYTES) {
-      yield { run, offset, at: start + offset, nbytes: Math.min(CHUNK_BYTES, run.nbytes - offset) };
-    }
-    start += run.nbytes;
+  if (file.size !== nbytes || !(await hasHashes(file, hashes.map(bytesOfHex), write))) {
+    throw new Error(`the stored ${name}${LARGE} is damaged`);
   }
 }
 
 /**
  * SHA-256 as hexadecimal digits, of parts that cannot be mistaken for each other; null where the browser has none.
  *
- * @param known - hashes of parts
+ * @param known - of parts
  */
 export async function hashOf(
   parts: readonly (string | GivenData | null)[],
-  known: ReadonlyMap<GivenData | null, Uint8Array | null>,
+  known: ReadonlyMap<GivenData | null, FileHashes | null>,
 ): Promise<string | null> {
   if (globalThis.crypto?.subtle === undefined) {
     return null;
@@ -185,7 +156,10 @@ export async function hashOf(
   const hashes = await Promise.all(
     parts.map((part) => {
       const file = typeof part === "string" ? new TextEncoder().encode(part) : part;
-      return file === null ? new Uint8Array(32) : known.get(file) ?? sha256OfFile(file);
+      const hashes = known.get(file)?.pieces;
+      const hash = (given: GivenData): Promise<Uint8Array> =>
+        hashes === undefined ? sha256OfFile(given) : sha256OfPieces(hashes, sizeOf(given));
+      return file === null ? new Uint8Array(32) : hash(file);
     }),
   );
   return hexOf(await sha256(concatenate(hashes)));

@@ -33,7 +33,7 @@ import type {
   WorkerSettings,
 } from "../wire/protocol.js";
 import { parseBundle, parseInference, splitBundle, type Bundle, type RawBundle } from "./bundle/bundle.js";
-import { BundleCache, cacheName } from "./cache.js";
+import { BundleCache, cacheName, checkFiles, DamagedFile, filesOf, type Files } from "./cache.js";
 import { buildArtifacts, gradientGraph, inspectModel, quantize, StateCore } from "./file-calls.js";
 import { Evaluations } from "./evaluation.js";
 import { Decoder } from "./decoder.js";
@@ -42,7 +42,7 @@ import { runTrainSteps } from "./fit/batches.js";
 import { WorkerFit } from "./fit/loop.js";
 import { InferenceCore } from "./inference-core.js";
 import { fillFromFile, type Kernels } from "./plan-memory.js";
-import { givenOf, LazyModels, originOf, PythonModels, withValue, type Origin } from "./python-models.js";
+import { LazyModels, originOf, PythonModels, withValue, type Origin } from "./python-models.js";
 import type { Run } from "./runner.js";
 import { performCall } from "./perform-call.js";
 import type { CoreOptions } from "./core-types.js";
@@ -403,30 +403,52 @@ class SessionWorker {
     return this.#python;
   }
 
-  async #create(origin: Origin, optionsJson: string, cached: KnownHashes | null): Promise<SessionInfo> {
-    const name = cached === null ? null : await cacheName(this.#describeKernels().fingerprint, origin, cached);
-    const stored = name === null ? null : await readFile(name);
-    if (name !== null && stored !== null) {
-      try {
-        const cache = new BundleCache(name, () => this.#lastUse);
-        const bundle = await splitBundle(stored);
-        const info = this.#add(this.#parse(bundle, givenOf(origin).length), optionsJson, origin, null, cache);
-        await this.#filled(info, (core) => cache.fill(bundle, core.segments));
+  async #create(origin: Origin, optionsJson: string, cached: KnownHashes | null): Promise<SessionInfo | null> {
+    const files = filesOf(origin, cached ?? []);
+    const name = cached === null ? null : await cacheName(this.#describeKernels().fingerprint, origin, files);
+    try {
+      const info = name === null ? null : await this.#fromCache(name, origin, optionsJson, files);
+      if (info !== null) {
         return info;
-      } catch {
-        // Of another version of the format, say. It will be written anew.
       }
+      await checkFiles(files);
+    } catch (error) {
+      if (error instanceof DamagedFile) {
+        return null;
+      }
+      throw error;
     }
     const bridge = await this.#bootPython();
     const { models, raw } = PythonModels.open(bridge, origin.call, origin.args);
     const cache = name === null ? null : new BundleCache(name, () => this.#lastUse);
     const info = this.#add(this.#parse(raw), optionsJson, { ...origin, args: [] }, models, cache);
     await this.#filled(info, async (core) => {
-      await models.fill(core.segments);
-      await cache?.setStart(raw, core.contents, core.segments);
+      const copies = await models.fill(core.segments);
+      await cache?.setStart(raw, core.contents, core.segments, copies);
     });
     void this.#compileAhead(info.handle);
     return info;
+  }
+
+  /** Make a session of its stored bundle; null: there is none that can be used. */
+  async #fromCache(name: string, origin: Origin, optionsJson: string, files: Files): Promise<SessionInfo | null> {
+    const stored = await readFile(name);
+    if (stored === null) {
+      return null;
+    }
+    try {
+      const cache = new BundleCache(name, () => this.#lastUse);
+      const bundle = await splitBundle(stored);
+      const info = this.#add(this.#parse(bundle, files.length), optionsJson, origin, null, cache);
+      await this.#filled(info, (core) => cache.fill(bundle, core.segments, files));
+      return info;
+    } catch (error) {
+      if (error instanceof DamagedFile) {
+        throw error;
+      }
+      // Of another version of the format, say. It will be written anew.
+      return null;
+    }
   }
 
   /** Compile what the first steps of a new session will run, while nobody asks for anything. */

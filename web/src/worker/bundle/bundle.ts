@@ -363,23 +363,6 @@ export function withPlans({ header, blobs }: RawBundle, plans: readonly RawPlan[
   return { header: { ...root, plans: [...root.plans, ...added] }, blobs: joined };
 }
 
-/** Make a bundle whose session starts from these contents of its segments; segments without contents are zeros. */
-export function withSegments({ header }: RawBundle, contents: ReadonlyMap<number, Uint8Array>): RawBundle {
-  let size = 0;
-  const places = new Map<number, ByteRange>();
-  for (const [segment, data] of contents) {
-    places.set(segment, [size, data.length]);
-    size = aligned(size + data.length);
-  }
-  const blobs = new Uint8Array(size);
-  for (const [segment, data] of contents) {
-    blobs.set(data, places.get(segment)?.[0]);
-  }
-  const root = header as { readonly segments: readonly object[] };
-  const segments = root.segments.map((segment, index) => ({ ...segment, data: places.get(index) ?? null }));
-  return { header: { ...root, segments }, blobs };
-}
-
 function aligned(nbytes: number): number {
   return Math.ceil(nbytes / ALIGNMENT) * ALIGNMENT;
 }

@@ -229,6 +229,7 @@ class Recurrence(_Recurrence):
         Sample([(2, 70, 6), (6, 2)], {"cell": "gru_linear", "reverse": 1}),
         Sample([(3, 5, 9), (9, 9), (9,), i32([3, 2, 1, 3, 2]), (5, 9)], {"cell": "rnn_tanh"}),
         Sample([(3, 5, 5), (5, 5), None, None, (5, 5)], {"cell": "rnn_relu"}),
+        Sample([(0, 3, 32), (32, 8), None, None, (3, 8), (3, 8)], {"cell": "lstm"}, outputs=6),
     )
     bad = (
         Bad([(3, 5, 20), (16, 4)], {"cell": "lstm"}),

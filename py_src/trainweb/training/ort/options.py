@@ -186,12 +186,14 @@ class RunOptions(Attributes, hidden=("stop", "noted", "refuse_ema", "check_termi
 
     @classmethod
     def of(cls, given: Any) -> RunOptions:
+        if given is None:
+            return cls()
         if isinstance(given, Mapping):
             return super().of({"tag" if k == "logid" else k: v for k, v in given.items()})
         options = super().of(given)
         if isinstance(given, cls):
             options.__dict__["_watched"] = True
-        elif given is not None:
+        else:
             options.tag = getattr(given, "logid", "")
             check_type("tag", options.tag, str)
             options.__dict__["_watched"] = given

@@ -19,16 +19,11 @@ NAMES_IN_PAGE = {"ValueError": "RangeError", "KeyError": "RangeError", "InvalidV
 
 PYTHON_MODULES = {
     "Any": "typing",
-    "DeadUnits": "trainweb.training.debug.units",
     "Mapping": "collections.abc",
     "NodeArg": "trainweb.training.ort.interface",
-    "PropertyValue": "trainweb.training.record",
     "Sequence": "collections.abc",
     "SessionMemory": "trainweb.training.core",
     "flag": "trainweb.arguments",
-    "Tensor": "trainweb.model.graph",
-    "TensorType": "trainweb.ir.shapes",
-    "Value": "trainweb.model.graph",
     "parameter_bytes": "trainweb.training.arrays",
     "to_numpy": "trainweb.training.arrays",
 }
@@ -162,21 +157,14 @@ def python_method(call: Call) -> str:
     return f"{signature(call, call.name, parts, call.result.python)}\n{python_docs(call)}\n        {statement}\n"
 
 
-def core_method(call: Call) -> str:
-    """The interface of Python's core."""
-    arguments = [a for a in call.arguments if not a.page_only]
-    parts = [f"{a.name}: {a.kind.core or a.kind.python}" for a in arguments]
-    return signature(call, call.name, parts, call.result.core or call.result.python, ": ...")
-
-
 def python_imports(text: str) -> str:
     """The imports that a text needs, sorted as ruff does."""
     groups: dict[str, list[str]] = {}
     for name in used(PYTHON_MODULES, text):
         groups.setdefault(PYTHON_MODULES[name], []).append(name)
-    groups.setdefault("typing", []).append("Protocol")
     groups.setdefault("trainweb.arguments", []).append("checks_keywords")
     groups["abc"] = ["ABC", "abstractmethod"]
+    groups.setdefault("trainweb.training.core", []).append("SessionCore")
     lines = {m: f"from {m} import {', '.join(sorted(names, key=import_order))}" for m, names in groups.items()}
     ours = sorted(m for m in lines if m.startswith("trainweb"))
     standard = sorted(m for m in lines if not m.startswith("trainweb"))
@@ -192,18 +180,11 @@ def import_order(name: str) -> tuple[int, str]:
 def python_methods() -> str:
     """The file `training/session_methods.py`."""
     methods = "\n".join(python_method(call) for call in CALLS if call.python is Public.FORWARD)
-    needed = "\n\n".join(core_method(call) for call in CALLS if call.python is not Public.NO_CORE)
     return f'''"""Made by scripts/session_description.py of training/calls.py: edit that."""
 
 from __future__ import annotations
 
-{python_imports(methods + needed)}
-
-
-class SessionCalls(Protocol):
-    """The calls of a training session besides its steps, which `SessionCore` must have."""
-
-{needed}
+{python_imports(methods)}
 
 
 @checks_keywords
@@ -212,7 +193,7 @@ class SessionMethods(ABC):
 
     @property
     @abstractmethod
-    def core(self) -> SessionCalls:
+    def core(self) -> SessionCore:
         """The session on bytes."""
 
 {methods}'''

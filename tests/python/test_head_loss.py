@@ -14,13 +14,16 @@ from tests.python.test_kernels_unpack import Packed, packed
 from tests.python.test_pass_guards import Written
 from tests.python.test_program import check_index
 
+from trainweb import TrainingSession
 from trainweb.autodiff.gradient import build_gradients
 from trainweb.backend.plan import Plan
 from trainweb.compiler.passes import head
 from trainweb.compiler.passes.head import fuse_head_loss
 from trainweb.ir import calls
 from trainweb.ir.instructions import KernelCall
+from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import Graph, Node, Value
+from trainweb.model.writer import write_model
 from trainweb.training.arrays import from_numpy
 
 IGNORED = -100
@@ -309,6 +312,20 @@ def test_rows_that_something_else_reads(first: bool) -> None:
     found, plan = compute(build_gradients(graph, "loss", ["x"]), feeds, ["loss", "x_grad"])
     assert kernels(plan).count("head_loss_f32") == 1
     assert_near(found["x_grad"], case.dx + feeds["other"].astype(np.float64).sum(1))
+
+
+def test_gradients_of_weights_are_added() -> None:
+    case = Case(20, 600, 6, ignored=0.3)
+    graph, feeds = graph_of(case, turned=True)
+    graph.inputs = [value for value in graph.inputs if value.name != "w"]
+    graph.initializers["w"] = from_numpy("w", feeds.pop("w"))
+    with TrainingSession.from_model(write_model(graph), loss=None, requires_grad=["w"]) as session:
+        for _ in range(2):
+            session.train_step(feeds)
+        types = {name: TensorType(str(a.dtype), a.shape) for name, a in feeds.items()}
+        plan = session.core.models.compile_step("train", types, False)
+        assert "head_loss_weight_grad_f32" in kernels(plan)
+        assert_near(session.get_gradient("w"), 2 * case.dw)
 
 
 def test_without_gradients() -> None:

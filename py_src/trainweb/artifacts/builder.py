@@ -21,14 +21,7 @@ from trainweb.control.operators import all_nodes, unsupported_nodes
 from trainweb.errors import ModelError, UnknownNameError, UnsupportedError
 from trainweb.model.checks import Limits
 from trainweb.model.dimensions import fix_dimensions
-from trainweb.model.floats import (
-    Declared,
-    cast_inputs,
-    cast_outputs,
-    in_float32,
-    note_outputs,
-    with_declared_types,
-)
+from trainweb.model.floats import Declared, cast_inputs, cast_outputs, in_float32, note_outputs, with_declared_types
 from trainweb.model.graph import Dim, Graph, Tensor, Value
 from trainweb.model.reader import read_model
 from trainweb.model.writer import round_attributes, write_model

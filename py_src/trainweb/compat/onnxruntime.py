@@ -457,7 +457,6 @@ class NativeTrainingSession(SessionBase):
             observe(self._session.core.host, self._trace)
 
     def get_modelmeta(self) -> ModelMetadata:
-        """Return the metadata of the model."""
         self._check_opened()
         return super().get_modelmeta()
 
@@ -601,7 +600,6 @@ class NativeTrainingSession(SessionBase):
         return inputs
 
     def get_outputs(self) -> list[NodeArg]:
-        """The outputs of `run`."""
         self._check_opened()
         outputs = [NodeArg.of(self._values[name]) for name in self._outputs]
         if self._gradients_are_outputs:

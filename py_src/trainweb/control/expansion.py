@@ -6,7 +6,7 @@ Sequences exist in this module alone: each is a list of the tensors in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -224,6 +224,11 @@ class Expansion:
                 self.optionals.add(target)
         else:
             self.op("Identity", [source], target)
+
+    def hand_all(self, sources: Iterable[str], targets: Iterable[str]) -> None:
+        """The same for outputs, in order, as far as both go."""
+        for source, target in zip(sources, targets, strict=False):
+            self.hand(source, target)
 
     def inline(self, body: Graph, actual: Sequence[str], scope: Scope) -> list[str]:
         """Write a body or branch for these inputs; what its outputs are."""

@@ -25,8 +25,7 @@ def write_if(x: Expansion, node: Node, scope: Scope) -> None:
     prefix = f"{node.name or 'If'}/"
     if known is not None:
         inner = Scope(scope, x.fresh(prefix))
-        for source, target in zip(x.inline(branches[bool(known)], [], inner), node.outputs, strict=False):
-            x.hand(source, target)
+        x.hand_all(x.inline(branches[bool(known)], [], inner), node.outputs)
         return
     start, sizes = x.mark(scope), x.inference.table.known()
     try:
@@ -86,8 +85,7 @@ def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
     if count is not None and known:
         made = run_again_and_again(x, node, scope, Outline(count, carried, [], [False] * n_stacked, is_loop=True))
         if made is not None:
-            for source, target in zip(made, node.outputs, strict=False):
-                x.hand(source, target)
+            x.hand_all(made, node.outputs)
             return
         if holds_throughout(x, body):
             refuse_too_many(x, count)
@@ -122,8 +120,7 @@ def write_loop(x: Expansion, node: Node, scope: Scope) -> None:
             rows.append(part)
         x.count_unrolled(since)
         k += 1
-    for source, target in zip(carried, node.outputs, strict=False):
-        x.hand(source, target)
+    x.hand_all(carried, node.outputs)
     declared = body.outputs[1 + len(carried) :]
     for rows, value, target in zip(stacked, declared, node.outputs[len(carried) :], strict=False):
         stack(x, rows, 0, target, value)
@@ -161,8 +158,7 @@ def write_counted_loop(x: Expansion, node: Node, scope: Scope) -> bool:
         return False
     n_stacked = len(x.body(node).outputs) - 1 - len(carried)
     outline = Outline(0, carried, [], [False] * n_stacked, is_loop=True, count=count_name)
-    for source, target in zip(write_repeat(x, node, scope, outline), node.outputs, strict=False):
-        x.hand(source, target)
+    x.hand_all(write_repeat(x, node, scope, outline), node.outputs)
     return True
 
 
@@ -188,8 +184,7 @@ def write_open_loop(x: Expansion, node: Node, scope: Scope) -> None:
     first = x.only_where_chosen(first, scope)
     outline = Outline(trips, carried, [], [], is_loop=True, condition=first, count=count_name)
     made = write_repeat(x, node, scope, outline)
-    for source, target in zip(made, node.outputs, strict=False):
-        x.hand(source, target)
+    x.hand_all(made, node.outputs)
 
 
 def write_scan(x: Expansion, node: Node, scope: Scope) -> None:
@@ -211,8 +206,7 @@ def write_scan(x: Expansion, node: Node, scope: Scope) -> None:
         elements(x, name, axis, bool(back)) for name, axis, back in zip(node.inputs[n:], axes, backward, strict=True)
     ]
     states, stacked = scan(x, node.inputs[:n], parts, scope, node)
-    for source, target in zip(states, node.outputs, strict=False):
-        x.hand(source, target)
+    x.hand_all(states, node.outputs)
     for k, (rows, target) in enumerate(zip(stacked, node.outputs[n:], strict=False)):
         stack(x, rows[::-1] if out_backward[k] else rows, out_axes[k], target, body.outputs[n + k])
 
@@ -247,8 +241,7 @@ def repeat_scan(
     if made is None:
         x.rewind(start)
         return False
-    for source, target in zip(made[:n], node.outputs, strict=False):
-        x.hand(source, target)
+    x.hand_all(made[:n], node.outputs)
     for source, axis, target in zip(made[n:], out_axes, node.outputs[n:], strict=False):
         if target:
             rank = x.type(source).rank

@@ -280,6 +280,10 @@ class KernelCall:
         """Names and values of all arguments, in the order of kernels.def."""
         return ((name, getattr(self, name)) for name in self.ARGUMENTS)
 
+    def shared(self, kind: type[KernelCall]) -> dict[str, Any]:
+        """The arguments whose names are also those of arguments of `kind`, but for its scratch."""
+        return {name: value for name, value in self.arguments() if name in kind._GIVEN}
+
     def map_operands(self, change: Callable[[Buf], Buf]) -> None:
         """Put `change(b)` in the place of each operand `b`."""
         for name, b in self.operands():

@@ -15,32 +15,6 @@ from typing import Any
 Dim = int | str | None
 """A static size, a symbol, or unknown."""
 
-ITEM_SIZE = {
-    "float32": 4,
-    "uint8": 1,
-    "int8": 1,
-    "uint16": 2,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
-    "bool": 1,
-    "float16": 2,
-    "float64": 8,
-    "uint32": 4,
-    "uint64": 8,
-    "bfloat16": 2,
-}
-"""Bytes per element of each dtype."""
-
-NIBBLES = ("int4", "uint4")
-"""Dtypes of constants alone, two elements a byte: the first in its lower half."""
-
-
-def data_bytes(dtype: str, count: int) -> int:
-    """Bytes of so many elements one after the other."""
-    return (count + 1) // 2 if dtype in NIBBLES else count * ITEM_SIZE[dtype]
-
-
 STRUCT_FORMAT = {
     "float32": "f",
     "uint8": "B",
@@ -50,12 +24,23 @@ STRUCT_FORMAT = {
     "int32": "i",
     "int64": "q",
     "bool": "?",
+    "float16": "e",
     "float64": "d",
     "uint32": "I",
     "uint64": "Q",
-    "float16": "e",
 }
 """`struct` format characters of the dtypes Python can read."""
+
+ITEM_SIZE = {name: struct.calcsize(f"<{code}") for name, code in STRUCT_FORMAT.items()} | {"bfloat16": 2}
+"""Bytes per element of each dtype."""
+
+NIBBLES = ("int4", "uint4")
+"""Dtypes of constants alone, two elements a byte: the first in its lower half."""
+
+
+def data_bytes(dtype: str, count: int) -> int:
+    """Bytes of so many elements one after the other."""
+    return (count + 1) // 2 if dtype in NIBBLES else count * ITEM_SIZE[dtype]
 
 
 def as_float32(value: float) -> float:

@@ -13,16 +13,7 @@ from typing import Any
 
 from ..arguments import mapping
 from ..errors import LimitError, ModelError, UnsupportedError
-from .checks import (
-    ONNX_DTYPES,
-    Limits,
-    check_dims,
-    check_dtype,
-    check_edges,
-    check_name,
-    check_opsets,
-    check_shape,
-)
+from .checks import ONNX_DTYPES, Limits, check_dims, check_dtype, check_edges, check_name, check_opsets, check_shape
 from .encoded import notes, parse, plain_declaration, properties
 from .external_data import ExternalData, byte_view
 from .functions import Frame, Function, Key, function_key

@@ -10,14 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Protocol, overload
 
-from .checks import (
-    DTYPE_CODES,
-    FUNCTION_NODE,
-    GRAPH_NODE,
-    TruncatedError,
-    message_fields,
-    varint,
-)
+from .checks import DTYPE_CODES, FUNCTION_NODE, GRAPH_NODE, TruncatedError, message_fields, varint
 from .graph import ITEM_SIZE, NIBBLES, Tensor
 from .lazy import LARGE, LazyTensor, Place
 from .schema import messages

@@ -5,18 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from trainweb.errors import ModelError, SessionError
-from trainweb.model.graph import Graph, Tensor, Value
+from trainweb.model.graph import Graph, Tensor
 from trainweb.onnxblock import context
 from trainweb.onnxblock.blocks import Block
 from trainweb.onnxblock.models import TrainingModels, build_training_models, with_outputs
 from trainweb.onnxblock.protos import to_model_proto, to_tensor_protos
 
 
-def _names(results: Any) -> list[str]:
+def _built(block: Block, *args: Any, **kwargs: Any) -> tuple[Any, Graph]:
+    """What `build` returns, and the current model with that as its outputs."""
+    accessor = context.current()
+    accessor.sync()
+    results = block.build(*args, **kwargs)
+    accessor.sync()
     names = [results] if isinstance(results, str) else list(results or ())
     if not names or not all(isinstance(name, str) for name in names):
         raise ModelError(f"build() must return the name of an output, or several; it returned {results!r}.")
-    return names
+    return results, with_outputs(accessor.graph, names, {name: accessor.value(name) for name in names})
 
 
 class ForwardBlock(Block):
@@ -27,13 +32,8 @@ class ForwardBlock(Block):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Build; the results become the model's outputs."""
-        accessor = context.current()
-        accessor.sync()
-        results = self.build(*args, **kwargs)
-        accessor.sync()
-        names = _names(results)
-        self._graph = with_outputs(accessor.graph, names, {name: accessor.value(name) for name in names})
-        accessor.graph.outputs = list(self._graph.outputs)
+        results, self._graph = _built(self, *args, **kwargs)
+        context.current().graph.outputs = list(self._graph.outputs)
         return results
 
     @property
@@ -78,15 +78,9 @@ class TrainingBlock(Block):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Build the models from the current one, to which the loss and its inputs are added."""
-        accessor = context.current()
-        accessor.sync()
-        results = self.build(*args, **kwargs)
-        accessor.sync()
-        names = _names(results)
-        values = {name: accessor.value(name) for name in names}
-        graph = with_outputs(accessor.graph, names, values)
+        results, graph = _built(self, *args, **kwargs)
         self._models = self._make(graph)
-        accessor.graph.outputs = [v for v in graph.outputs if isinstance(v, Value)]
+        context.current().graph.outputs = list(graph.outputs)
         return results
 
     def _make(self, graph: Graph) -> TrainingModels:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from math import inf, pi, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -452,6 +453,9 @@ class Variadic(Pointwise):
             raise self.error("the inputs are not of one dtype, or one is absent.")
         return super().infer(*inputs)
 
+    def compute(self, e: Emitter, *xs: Expr) -> Expr:
+        return reduce(getattr(e, self.instruction), xs)
+
 
 @register
 class Sum(Variadic):
@@ -459,12 +463,7 @@ class Sum(Variadic):
 
     versions = (6, 8, 13)
     dtypes = FLOATS
-
-    def compute(self, e: Emitter, *xs: Expr) -> Expr:
-        total = xs[0]
-        for x in xs[1:]:
-            total = e.add(total, x)
-        return total
+    instruction = "add"
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
         dy, *_ = Var.of(g, douts[0])
@@ -506,22 +505,14 @@ class Extremum(Variadic):
 class Max(Extremum):
     """Largest of all inputs. https://onnx.ai/onnx/operators/onnx__Max.html"""
 
-    def compute(self, e: Emitter, *xs: Expr) -> Expr:
-        result = xs[0]
-        for x in xs[1:]:
-            result = e.max(result, x)
-        return result
+    instruction = "max"
 
 
 @register
 class Min(Extremum):
     """Smallest of all inputs. https://onnx.ai/onnx/operators/onnx__Min.html"""
 
-    def compute(self, e: Emitter, *xs: Expr) -> Expr:
-        result = xs[0]
-        for x in xs[1:]:
-            result = e.min(result, x)
-        return result
+    instruction = "min"
 
 
 @register

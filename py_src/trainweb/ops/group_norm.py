@@ -96,16 +96,9 @@ class _Forward(_GroupNorm):
             b.emit(calls.GroupNorm(x=x, scale=scale, bias=bias, y=outs[0], **self.arguments(x.shape)))
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: list[str]) -> Names:
+        attrs: dict[str, Any] = {"epsilon": float(self.epsilon), "num_groups": self.num_groups}
         given = [douts[0], ins[0], ins[1]]
-        names = g.op(
-            "GroupNormalizationGrad",
-            given,
-            domain="ai.trainweb",
-            n_outputs=3,
-            epsilon=float(self.epsilon),
-            num_groups=self.num_groups,
-        )
-        return [n if g.wants(name) else None for n, name in zip(names, ins, strict=True)]
+        return [*g.op("GroupNormalizationGrad", given, domain="ai.trainweb", n_outputs=3, **attrs)]
 
     def reference(self, x: Any, scale: Any, bias: Any) -> Any:
         return self.normal(x)[0].reshape(x.shape) * self.column(scale, x) + self.column(bias, x)

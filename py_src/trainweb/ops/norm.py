@@ -110,7 +110,7 @@ class LayerNormalization(_LayerNorm):
         if douts[0]:
             given = [douts[0], ins[0], ins[1], mean, inv]
             made = g.op("LayerNormalizationGrad", given, domain=MS, n_outputs=3, axis=self.axis)
-            found = [n if name and g.wants(name) else None for n, name in zip(made, ins, strict=False)]
+            found = [*made[: len(ins)]]
         statistics = self._through_statistics(g, ins[0], mean, inv, douts) if g.wants(ins[0]) else None
         if statistics is not None:
             found[0] = statistics if found[0] is None else g.op("Add", [found[0], statistics])
@@ -221,10 +221,8 @@ class SimplifiedLayerNormalization(_LayerNorm):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         inv = g.extra_output(1, "_inv_std")
-        names = g.op(
-            "SimplifiedLayerNormalizationGrad", [douts[0] or "", *ins, inv], domain=MS, n_outputs=2, axis=self.axis
-        )
-        return [n if g.wants(name) else None for n, name in zip(names, ins, strict=True)]
+        given = [douts[0] or "", *ins, inv]
+        return [*g.op("SimplifiedLayerNormalizationGrad", given, domain=MS, n_outputs=2, axis=self.axis)]
 
     samples = (Sample([(3, 8), (8,)], outputs=1),)
     bad = (Bad([(3, 8), (7,)]),)
@@ -262,6 +260,12 @@ class _BatchNorm(Op):
     def column(v: Any, x: Any) -> Any:
         """A vector of channels that broadcasts to `x`."""
         return v.reshape(1, -1, *[1] * (x.ndim - 2))
+
+    def through_batch(self, g: GradientBuilder, dy: str | None, ins: list[str], mean: str, inv: str) -> Names:
+        """Gradients of all inputs, where statistics of the batch normalized."""
+        given = [dy or "", ins[0], ins[1], mean, inv]
+        made = g.op("BatchNormalizationGrad", given, domain=MS, n_outputs=3, epsilon=float(self.epsilon))
+        return [*made, None, None]
 
     def emit_training(
         self, b: Builder, y: Buf | None, x: Buf, scale: Buf, bias: Buf, **outs: Unpack[_Statistics]
@@ -334,10 +338,7 @@ class BatchNormalization(_BatchNorm):
             var = g.reduce_mean(g.op("Mul", [deviation, deviation]), axes, False)
         inv = g.op("Reciprocal", [g.op("Sqrt", [g.op("Add", [var, epsilon])])])
         if self.training_mode:
-            names = g.op(
-                "BatchNormalizationGrad", [dy, x, scale, mean, inv], domain=MS, n_outputs=3, epsilon=float(self.epsilon)
-            )
-            return [*(n if g.wants(name) else None for n, name in zip(names, ins[:3], strict=True)), None, None]
+            return self.through_batch(g, dy, ins, mean, inv)
         dx = dscale = dbias = dmean = dvar = None
         if g.wants(x):
             dx = g.op("Mul", [dy, g.op("Reshape", [g.op("Mul", [scale, inv]), tail])])
@@ -354,7 +355,7 @@ class BatchNormalization(_BatchNorm):
             half = g.constant("float32", (1,), (-0.5,))
             rate = g.op("Mul", [half, g.op("Mul", [scale, g.op("Mul", [inv, inv])])])
             dvar = g.op("Mul", [dscale or "", rate])
-        return [dx, dscale if g.wants(scale) else None, dbias if g.wants(ins[2]) else None, dmean, dvar]
+        return [dx, dscale, dbias, dmean, dvar]
 
     samples = (
         Sample([(4, 3, 5, 5), (3,), (3,), (3,), (3,)], outputs=1, positive=True),
@@ -404,14 +405,7 @@ class BatchNormInternal(_BatchNorm):
 
     def gradient(self, g: GradientBuilder, ins: list[str], outs: list[str], douts: Names) -> Names:
         mean, inv = g.extra_output(3, "_saved_mean"), g.extra_output(4, "_saved_inv_std")
-        names = g.op(
-            "BatchNormalizationGrad",
-            [douts[0] or "", ins[0], ins[1], mean, inv],
-            domain=MS,
-            n_outputs=3,
-            epsilon=float(self.epsilon),
-        )
-        return [*(n if g.wants(name) else None for n, name in zip(names, ins[:3], strict=True)), None, None]
+        return self.through_batch(g, douts[0], ins, mean, inv)
 
     def reference(self, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> tuple[Any, ...]:
         axes, keep = (0, *range(2, x.ndim)), self.momentum

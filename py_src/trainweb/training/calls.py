@@ -1,7 +1,7 @@
 """The calls of a training session besides its steps, with their documentation: the one list of both languages.
 
 `scripts/session_description.py` writes from it the methods of the public classes (`training/session_methods.py`,
-`web/src/page/session-methods.ts`) and what the two session cores must have (`SessionCalls` in both languages).
+`web/src/page/session-methods.ts`) and what the page's session core must have (`SessionCalls`); it checks Python's.
 """
 
 from __future__ import annotations

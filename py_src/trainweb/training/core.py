@@ -101,7 +101,7 @@ NO_OPTIONS = RunOptions()
 
 
 class SessionCore:
-    """Training on bytes; see `trainweb.TrainingSession` for the meaning of the calls."""
+    """Training on bytes; `trainweb.TrainingSession` and `training/calls.py` describe the calls."""
 
     def __init__(
         self,
@@ -229,7 +229,6 @@ class SessionCore:
         return self.plans.other("optimizer", self.models.compile_optimizer)
 
     def prepare(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Compile ahead the plans of steps with feeds of these shapes, and of the optimizer step."""
         mapping("shapes", shapes)
         self.check_step("train")
         # The plan of the train step is compiled last: where only one plan is kept, it is this one.
@@ -254,14 +253,12 @@ class SessionCore:
         return types
 
     def explain(self, kind: str, feeds: Mapping[str, TensorType]) -> str:
-        """How the compiler comes to the plan of a "train" step, as it would run now, or "eval" step."""
         self.check_step(kind)
         self.models.key(kind, feeds)
         overwrite = bool(self.host.read_state(STATE_LAZY_RESET)) if kind == "train" else True
         return self.models.explain(kind, feeds, overwrite)
 
     def memory(self) -> SessionMemory:
-        """Return the kernel memory that the session uses now."""
         self._check()
         plans = [loaded.plan for loaded in self.host.loaded]
         largest = max((p.recomputation for p in plans), key=lambda r: r.full_bytes, default=Recomputation(0))
@@ -393,7 +390,6 @@ class SessionCore:
         self.host.run(loaded)
 
     def lazy_reset_grad(self) -> None:
-        """Let the next train step overwrite the gradients."""
         self.host.write_state(STATE_LAZY_RESET, 1)
 
     # Learning rate.
@@ -404,17 +400,14 @@ class SessionCore:
             raise messages.NO_OPTIMIZER_MODEL()
 
     def get_learning_rate(self) -> float:
-        """The current rate."""
         self._check_optimizer()
         return float(self.host.read_state(STATE_LEARNING_RATE))
 
     def set_learning_rate(self, lr: float) -> None:
-        """Set the current rate."""
         self._check_optimizer()
         self.host.write_state(STATE_LEARNING_RATE, checked_rate("learning_rate", lr))
 
     def register_linear_lr_scheduler(self, warmup_step_count: int, total_step_count: int, initial_lr: float) -> None:
-        """Register lr(step) = initial_lr * (step / warmup, then (total - step) / (total - warmup))."""
         self._check_optimizer()
         warmup, total = warmup_step_count, total_step_count
         for name, value in (("warmup_step_count", warmup), ("total_step_count", total)):
@@ -442,66 +435,54 @@ class SessionCore:
     # Parameters.
 
     def get_parameters_size(self, trainable_only: bool = True) -> int:
-        """Number of elements."""
         self._check()
         return self.layout.count(trainable_only)
 
     def get_contiguous_parameters(self, trainable_only: bool = True, ema: bool = False) -> Tensor:
-        """All (trainable) parameters, one after the other in the order of the training model's inputs."""
         self._check()
         with self.averaged(on=ema):
             return self.parameters.get_contiguous(trainable_only)
 
     def load_parameters_buffer(self, buffer: bytes | bytearray | memoryview, trainable_only: bool = True) -> None:
-        """Overwrite all (trainable) parameters with little-endian float32 bytes."""
         self._check()
         self.parameters.load_contiguous(buffer, trainable_only)
 
     def get_parameter_type_and_shape(self, name: str) -> tuple[str, tuple[int, ...]]:
-        """dtype and shape of one parameter."""
         self._check()
         return "float32", self.layout.find(name).shape
 
     def get_parameter(self, name: str) -> Tensor:
-        """A copy of one parameter."""
         self._check()
         self.layout.find(name)
         return self.parameters.get(name)
 
     def update_parameter(self, tensor: Tensor) -> None:
-        """Overwrite one parameter; gradients and moments stay."""
         self._check()
         self.layout.find(tensor.name)
         self.parameters.set(tensor)
 
     def parameter_names(self, trainable_only: bool = False) -> list[str]:
-        """Names of all (trainable) parameters, in the order of the training model's inputs."""
         self._check()
         return [s.name for s in self.layout.slots.values() if not trainable_only or s.trainable_offset >= 0]
 
     def get_moments(self, name: str) -> dict[str, Tensor]:
-        """Copies of the optimizer's moments of one parameter, by their names; none for a frozen one."""
         self._check_optimizer()
         self.layout.find(name)
         return {n: copied(t) for n, t in self.parameters.contents().optimizer.moments.get(name, {}).items()}
 
     def step_count(self) -> int:
-        """Completed optimizer steps."""
         self._check_optimizer()
         return int(self.host.read_state(STATE_STEP))
 
     def input_metadata(self, training: bool = True) -> list[Value]:
-        """The inputs of a train (or eval) step."""
         self._check()
         return list(self.inputs["train" if training else "eval"].values())
 
     def output_metadata(self, training: bool = True) -> list[Value]:
-        """The outputs of a train (or eval) step."""
         self._check()
         return self.models.output_values("train" if training else "eval")
 
     def get_gradient(self, name: str) -> Tensor:
-        """A copy of one accumulated gradient."""
         self._check()
         self.layout.find(name)
         gradient = self.parameters.gradient(name)
@@ -510,7 +491,6 @@ class SessionCore:
         return gradient
 
     def gradient_norms(self) -> dict[str, float]:
-        """Euclidean norms of the accumulated gradients, by the names of the parameters."""
         self._check()
         if self.parameters.is_nominal:
             raise messages.NOMINAL_GET_ALL()
@@ -520,20 +500,17 @@ class SessionCore:
         }
 
     def keep_state(self) -> None:
-        """Note all that the session goes on from; `go_back` has it so again."""
         self._check()
         if self.parameters.is_nominal:
             raise messages.NOMINAL_SAVE()
         self.host.save(COPY_TRIAL)
 
     def go_back(self) -> None:
-        """Have the session as `keep_state` found it, once."""
         self._check()
         self.host.go_back(COPY_TRIAL)
         self.host.forget(COPY_TRIAL)
 
     def dead_units(self, batches: Sequence[Mapping[str, Tensor]]) -> list[DeadUnits]:
-        """Units of activations that none of these batches has fire."""
         from trainweb.training.debug.units import dead_units  # not on the way of a page's first step
 
         return dead_units(self, batches)
@@ -541,65 +518,52 @@ class SessionCore:
     # Properties and files.
 
     def add_property(self, name: str, value: Any) -> None:
-        """Keep a value in the checkpoint."""
         self._check()
         self.state.properties[name] = value
 
     def property_names(self) -> list[str]:
-        """Names of the values that the checkpoint keeps."""
         self._check()
         return list(self.state.properties)
 
     def delete_property(self, name: str) -> None:
-        """Remove a value from the checkpoint."""
-        self._check()
-        if name not in self.state.properties:
-            raise messages.UNKNOWN_PROPERTY(name=name)
+        self.get_property(name)
         del self.state.properties[name]
 
     def get_property(self, name: str) -> PropertyValue:
-        """A value that the checkpoint keeps."""
         self._check()
         if name not in self.state.properties:
             raise messages.UNKNOWN_PROPERTY(name=name)
         return self.state.properties[name]
 
     def get_property_kind(self, name: str) -> str:
-        """Return the kind of a value in the checkpoint: "int", "float" or "string"."""
         kinds: dict[type, str] = {int: "int", float: "float", str: "string"}
         return kinds[type(self.get_property(name))]
 
     def save_checkpoint(self, include_optimizer_state: bool = False) -> bytes:
-        """Bytes of a checkpoint file."""
         self._check()
         return write_checkpoint(self.state.to_checkpoint(include_optimizer_state))
 
     def export_model_for_inferencing(self, output_names: Sequence[str] | None, ema: bool) -> bytes:
-        """Bytes of the eval model, cut to these outputs, with the current parameters."""
         self._check()
         check_export(self.models, is_nominal=self.parameters.is_nominal)
         with self.averaged(on=ema):
             return join_parts(export_model(self.models, self.parameters, output_names))
 
     def export_weights(self, format: str, ema: bool) -> bytes:
-        """Bytes of a safetensors or npz file of all parameters."""
         self._check()
         with self.averaged(on=ema):
             return export_weights(self.parameters, self.layout.slots, format)
 
     def load_weights(self, weights: bytes, strict: bool) -> None:
-        """Overwrite parameters with the contents of a safetensors or npz file."""
         if not isinstance(weights, (bytes, bytearray, memoryview)):
             raise TypeError(f"'weights' must be bytes, got {type(weights).__name__}.")
         self._check()
         load_weights(self.parameters, self.layout.slots, bytes(weights), strict=strict)
 
     def get_seed(self) -> int:
-        """The seed of this session's random operators."""
         return int(self.host.read_state(STATE_SEED))
 
     def set_seed(self, value: int) -> None:
-        """Seed this session's random operators."""
         self.host.write_state(STATE_SEED, value % 2**64)
         self.host.write_state(STATE_RANDOM_OFFSET, 0)
 

@@ -31,7 +31,6 @@ from trainweb.ops.frame.infer import initializer_type
 from trainweb.ops.frame.op import bind
 from trainweb.ops.optim.operators import (
     AVERAGES,
-    GRADS,
     LIMITS,
     MOMENTS,
     OPTIMIZER_INPUTS,
@@ -56,6 +55,12 @@ MODELS = ("train_model", "eval_model", "optimizer_model")
 """The files of a session besides its checkpoint, as `TrainingSession` calls them."""
 
 CLIP_LIMITS = TensorType("float32", (2,))
+OF_STATE = {
+    "learning_rate": Binding(STATE, 4 * STATE_LEARNING_RATE, "float32", (1,)),
+    "step": Binding(STATE, 4 * STATE_STEP, "int64", (1,)),
+}
+"""Inputs of update steps that the session keeps."""
+
 Feeds = Mapping[str, TensorType]
 InUse = Mapping[str, tuple[int, int]]
 """What plans keep in the segment of prepared values, and where: offset and bytes by what it is."""
@@ -333,27 +338,25 @@ class SessionModels:
         """Compile an optimizer step."""
         graph = self.graphs["optimizer"]
         assert graph is not None
-        sequences = self.layout.sequences()
-        return compile_model(
-            graph,
-            {},
-            [],
-            bindings={
-                "learning_rate": Binding(STATE, 4 * STATE_LEARNING_RATE, "float32", (1,)),
-                "step": Binding(STATE, 4 * STATE_STEP, "int64", (1,)),
-            },
-            sequences={v.name: sequences[v.name] for v in graph.inputs if isinstance(v, SequenceValue)},
-            segment_bytes=self.segment_bytes,
-        )
+        return self._compile_update(graph)
 
     def compile_clip(self) -> Plan:
         """Compile a step that clips the gradients to limits that it is fed."""
+        return self._compile_update(clip_graph(), {LIMITS: CLIP_LIMITS})
+
+    def compile_scheduler(self) -> Plan:
+        """Compile a scheduler step."""
+        return self._compile_update(scheduler_graph())
+
+    def _compile_update(self, graph: Graph, feeds: Feeds | None = None) -> Plan:
+        """Compile a step that returns nothing: it updates the session's own numbers."""
+        sequences, names = self.layout.sequences(), {v.name for v in graph.inputs}
         return compile_model(
-            clip_graph(),
-            {LIMITS: CLIP_LIMITS},
+            graph,
+            feeds or {},
             [],
-            bindings={},
-            sequences={GRADS: self.layout.sequences()[GRADS]},
+            bindings={name: place for name, place in OF_STATE.items() if name in names},
+            sequences={v.name: sequences[v.name] for v in graph.inputs if isinstance(v, SequenceValue)},
             segment_bytes=self.segment_bytes,
         )
 
@@ -363,16 +366,6 @@ class SessionModels:
         assert graph is not None
         kinds = {node.op_type for node in graph.nodes if isinstance(bind(node, graph.opsets), Optimizer)}
         return " or ".join(sorted(kinds))
-
-    def compile_scheduler(self) -> Plan:
-        """Compile a scheduler step."""
-        return compile_model(
-            scheduler_graph(),
-            {},
-            [],
-            bindings={"learning_rate": Binding(STATE, 4 * STATE_LEARNING_RATE, "float32", (1,))},
-            segment_bytes=self.segment_bytes,
-        )
 
 
 def cache_bindings(forward: Forward, cache: Cache) -> dict[str, Binding]:

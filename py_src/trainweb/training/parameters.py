@@ -12,10 +12,7 @@ from trainweb import messages
 from trainweb.checkpoint import Resume
 from trainweb.errors import CheckpointError
 from trainweb.ir.instructions import Buf, BufSequence, Storage, flat_runs
-from trainweb.ir.layout import (
-    GRADIENTS,
-    PARAMETERS,
-)
+from trainweb.ir.layout import GRADIENTS, PARAMETERS
 from trainweb.model.floats import HALVES, OTHER_FLOATS, ConvertedTensor, converted, stored_type
 from trainweb.model.graph import ITEM_SIZE, Tensor
 from trainweb.model.lazy import LazyTensor

@@ -10,26 +10,14 @@ from typing import TYPE_CHECKING, Any, Self
 from trainweb import messages
 from trainweb._names import Hiding
 from trainweb.arguments import checks_keywords, flag
-from trainweb.checkpoint import (
-    Checkpoint,
-    OptimizerGroup,
-    read_checkpoint,
-    write_checkpoint,
-    write_checkpoint_file,
-)
+from trainweb.checkpoint import Checkpoint, OptimizerGroup, read_checkpoint, write_checkpoint, write_checkpoint_file
 from trainweb.errors import CheckpointError, UnknownNameError
 from trainweb.model.checks import Limits
 from trainweb.model.graph import as_float32
 from trainweb.model.integrity import check_integrity
 from trainweb.model.reader import load_bytes
 from trainweb.training.memory_store import MemoryStore
-from trainweb.training.parameters import (
-    GROUP,
-    Contents,
-    OptimizerState,
-    ParameterStore,
-    TensorStore,
-)
+from trainweb.training.parameters import GROUP, Contents, OptimizerState, ParameterStore, TensorStore
 from trainweb.training.record import PropertyValue
 
 if TYPE_CHECKING:

@@ -440,40 +440,18 @@ class _Fusion:
         )
         builder.emit(forward)
         _replace(program, f.members, f.members[-1], builder.instructions)
-        if b is None or top is None or inverse is None:
+        if b is None:
             return
         builder = program.build(f"gradient of {node}")
-        builder.emit(_gradient(f, b, forward, top, inverse))
+        builder.emit(_gradient(f, b, forward))
         _replace(program, b.members, min(b.members, key=POSITION), builder.instructions)
 
 
-def _gradient(f: Forward, b: Backward, y: calls.Attention, top: Buf, inverse: Buf) -> calls.AttentionGradient:
+def _gradient(f: Forward, b: Backward, y: calls.Attention) -> calls.AttentionGradient:
     """The call for the gradients of the attention `y`."""
     items, blocks = math.prod(f.batch), -(-f.n // ATTENTION_KEYS)
     return calls.AttentionGradient(
-        q=y.q,
-        k=y.k,
-        v=y.v,
-        y=y.y,
-        mask=y.mask,
-        top=top,
-        inverse=inverse,
-        batch=y.batch,
-        m=y.m,
-        n=y.n,
-        d=y.d,
-        e=y.e,
-        scale=y.scale,
-        fill=y.fill,
-        q_strides=y.q_strides,
-        k_strides=y.k_strides,
-        v_strides=y.v_strides,
-        y_strides=y.y_strides,
-        mask_strides=y.mask_strides,
-        state=y.state,
-        ratio=y.ratio,
-        salt=y.salt,
-        draw=y.draw,
+        **y.shared(calls.AttentionGradient),
         dy=b.dy.buf,
         dq=b.dq.buf if b.dq else None,
         dk=b.dk.buf if b.dk else None,

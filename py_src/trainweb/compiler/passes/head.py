@@ -20,7 +20,7 @@ from trainweb.ir.calls import (
     HeadLossQuantized,
     HeadLossWeightGrad,
 )
-from trainweb.ir.instructions import Buf, Instruction
+from trainweb.ir.instructions import Buf, Instruction, KernelCall
 from trainweb.ir.layout import HEAD_CLASSES, HEAD_PARTS, HEAD_ROWS, LOSS_EACH
 from trainweb.ir.program import POSITION, Program
 
@@ -212,25 +212,19 @@ def _call(head: _Head, slope: Buf | None, log_sum: Buf | None) -> HeadLoss | Hea
     own: dict[str, Any] = {
         "x": g.a,
         "bias": g.bias,
-        "labels": loss.labels,
-        "weights": loss.weights,
-        "loss": loss.loss,
         "slope": slope,
         "n": n,
         "c": c,
         "d": d,
         "turned": int(head.turned),
         "alpha": g.alpha,
-        "label_size": loss.label_size,
-        "has_ignore": loss.has_ignore,
-        "ignore_index": loss.ignore_index,
-        "reduction": loss.reduction,
         "parts": min(-(-HEAD_PARTS // tasks), -(-c // HEAD_CLASSES)),
         "gradient": int(slope is not None),
     }
     if isinstance(g, Gemm):
-        return HeadLoss(**own, w=g.b, log_sum=log_sum)
-    return HeadLossQuantized(**own, w=g.w, **{name: getattr(g, name) for name in PACKED})
+        return HeadLoss(**loss.shared(HeadLoss) | own, w=g.b, log_sum=log_sum)
+    packed = {name: getattr(g, name) for name in PACKED}
+    return HeadLossQuantized(**loss.shared(HeadLossQuantized) | packed | own, w=g.w)
 
 
 def _replace(program: Program, head: _Head, gradient: _Gradient | None) -> None:
@@ -241,15 +235,16 @@ def _replace(program: Program, head: _Head, gradient: _Gradient | None) -> None:
     builder = program.build(loss.node)
     slope = None if by_x is None else builder.temp("float32", (n, d))
     log_sum = None if by_w is None else builder.temp("float32", (n,))
-    builder.emit(_call(head, slope, log_sum))
+    forward = _call(head, slope, log_sum)
+    builder.emit(forward)
     program.remove(g)
     program.replace(loss, *builder.instructions)
     if gradient is None:
         return
     if by_x is not None and slope is not None:
         _scale(program, gradient.call, by_x, slope)
-    if by_w is not None and log_sum is not None:
-        _weight_gradient(program, head, gradient.call, by_w, log_sum)
+    if by_w is not None:
+        _weight_gradient(program, forward, gradient.call, by_w)
     program.remove(gradient.call)
 
 
@@ -266,32 +261,10 @@ def _scale(program: Program, call: CrossEntropyGrad, by_x: _Product, slope: Buf)
     program.replace(by_x, *builder.instructions)
 
 
-def _weight_gradient(program: Program, head: _Head, call: CrossEntropyGrad, by_w: Gemm, log_sum: Buf) -> None:
-    n, c, d = head.shape
-    assert isinstance(head.product, Gemm)  # quantized weights have no gradient
+def _weight_gradient(program: Program, forward: KernelCall, call: CrossEntropyGrad, by_w: Gemm) -> None:
     builder = program.build(call.node)
-    builder.emit(
-        HeadLossWeightGrad(
-            dy=call.dy,
-            x=head.product.a,
-            w=head.product.b,
-            bias=head.product.bias,
-            labels=call.labels,
-            weights=call.weights,
-            log_sum=log_sum,
-            dw=by_w.c,
-            n=n,
-            c=c,
-            d=d,
-            turned=int(head.turned),
-            alpha=head.product.alpha,
-            label_size=call.label_size,
-            has_ignore=call.has_ignore,
-            ignore_index=call.ignore_index,
-            reduction=call.reduction,
-            accumulate=by_w.accumulate,
-        )
-    )
+    shared = forward.shared(HeadLossWeightGrad) | call.shared(HeadLossWeightGrad)
+    builder.emit(HeadLossWeightGrad(**shared | {"dw": by_w.c, "accumulate": by_w.accumulate}))
     program.replace(by_w, *builder.instructions)
 
 

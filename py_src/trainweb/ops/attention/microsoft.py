@@ -384,6 +384,17 @@ class MicrosoftAttention(_Masked):
     )
 
 
+def numpy_turned(x: Any, cos: Any, sin: Any, interleaved: int) -> Any:
+    """Pairs of features turned by their angles; the features behind them as they are."""
+    half = cos.shape[-1]
+    first = slice(0, 2 * half, 2) if interleaved else slice(0, half)
+    second = slice(1, 2 * half, 2) if interleaved else slice(half, 2 * half)
+    turned = (x[..., first] + 1j * x[..., second]) * (cos + 1j * sin)
+    y = x.copy()
+    y[..., first], y[..., second] = turned.real, turned.imag
+    return y
+
+
 @register
 class GroupQueryAttention(Composite):
     """Causal attention whose heads of keys serve several heads of queries; keys and queries may be turned.
@@ -520,7 +531,8 @@ class GroupQueryAttention(Composite):
             start = 0 if past_k is None else int(lengths.ravel()[b]) + 1 - m
             turned = [x[b] for x in (q, k)]
             if self.do_rotary:
-                turned = [self._numpy_turned(x, cos[start : start + m], sin[start : start + m]) for x in turned]
+                here = slice(start, start + m)
+                turned = [numpy_turned(x, cos[here], sin[here], self.rotary_interleaved) for x in turned]
             keys, values = turned[1], v[b]
             if past_k is not None:
                 keys = np.concatenate([past_k[b, :, :start], keys], 1)
@@ -532,15 +544,6 @@ class GroupQueryAttention(Composite):
             scale = self.scale or q.shape[3] ** -0.5
             y[b] = numpy_attend(turned[0][None], shared[0], shared[1], scale, np.where(hidden, -inf, 0.0))[0]
         return y, present_k, present_v
-
-    def _numpy_turned(self, x: Any, cos: Any, sin: Any) -> Any:
-        half = cos.shape[1]
-        first = slice(0, 2 * half, 2) if self.rotary_interleaved else slice(0, half)
-        second = slice(1, 2 * half, 2) if self.rotary_interleaved else slice(half, 2 * half)
-        turned = (x[..., first] + 1j * x[..., second]) * (cos + 1j * sin)
-        y = x.copy()
-        y[..., first], y[..., second] = turned.real, turned.imag
-        return y
 
     samples = (
         Sample(
@@ -636,14 +639,9 @@ class MicrosoftRotaryEmbedding(Composite):
         return [turned if apart else join_heads(turned)]
 
     def reference(self, x: Any, ids: Any, cos: Any, sin: Any) -> Any:
-        turned = 2 * cos.shape[1]
-        rows = x if x.ndim == 4 else numpy_heads(x, self.num_heads or x.shape[2] // turned)
+        rows = x if x.ndim == 4 else numpy_heads(x, self.num_heads or x.shape[2] // (2 * cos.shape[1]))
         place = ids if ids.ndim == 2 else np.broadcast_to(ids + np.arange(rows.shape[2]), (len(x), rows.shape[2]))
-        first = slice(0, turned, 2) if self.interleaved else slice(0, turned // 2)
-        second = slice(1, turned, 2) if self.interleaved else slice(turned // 2, turned)
-        y = rows.copy()
-        pairs = (rows[..., first] + 1j * rows[..., second]) * (cos + 1j * sin)[place][:, None]
-        y[..., first], y[..., second] = pairs.real, pairs.imag
+        y = numpy_turned(rows, cos[place][:, None], sin[place][:, None], self.interleaved)
         return y if x.ndim == 4 else y.swapaxes(1, 2).reshape(x.shape)
 
     samples = (

@@ -54,14 +54,12 @@ class GradientBuilder(Emission):
 
     @property
     def opset(self) -> int:
-        """Version of the ai.onnx operator set in force."""
         return self._walk.graph.opsets.get("", self._walk.graph.opsets.get("ai.onnx", 1))
 
     def type(self, name: str) -> TensorType:
         return self._walk.type(name, self.nodes)
 
     def dtype(self, name: str) -> str:
-        """Dtype of a tensor."""
         return self._walk.dtype(name, self.nodes)
 
     def known(self, name: str) -> TensorType | None:
@@ -83,7 +81,6 @@ class GradientBuilder(Emission):
         return self._walk.fresh(base)
 
     def constant(self, dtype: str, shape: Sequence[int], values: Iterable[Any]) -> str:
-        """An initializer, shared between equal ones."""
         return self._walk.constant(dtype, tuple(shape), tuple(values))
 
     def extra_output(self, index: int, suffix: str) -> str:
@@ -98,7 +95,6 @@ class GradientBuilder(Emission):
     # Shapes.
 
     def shape_of(self, name: str) -> str:
-        """Shape of `name` as a tensor; one node serves all who ask."""
         return self._walk.shape_of(self, name)
 
     def size_of(self, name: str, axis: int) -> str:

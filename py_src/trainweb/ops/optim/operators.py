@@ -11,13 +11,7 @@ from trainweb.errors import UnsupportedError
 from trainweb.ir import calls
 from trainweb.ir.dims import equal_shapes
 from trainweb.ir.instructions import Buf, BufSequence, flat_runs
-from trainweb.ir.layout import (
-    MOMENTUM0,
-    MOMENTUM1,
-    STATE,
-    STATE_LEARNING_RATE,
-    STATE_WORDS,
-)
+from trainweb.ir.layout import MOMENTUM0, MOMENTUM1, STATE, STATE_LEARNING_RATE, STATE_WORDS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.graph import MS, Graph, Node, Value
 from trainweb.model.graph import Sequence as SequenceValue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainweb.ir import calls
 from trainweb.ir.dims import equal_shapes, static
@@ -19,6 +19,8 @@ from trainweb.ops.matmul import matrix_of_rows, matrix_product
 from trainweb.ops.recurrent.in_onnx import FIRST_OPSET, RecurrenceFunction
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from trainweb.ir.builder import Builder
     from trainweb.ir.instructions import Buf
     from trainweb.model.graph import Node
@@ -56,14 +58,6 @@ def gate_columns(g: Emission, rows: str, start: int, end: int, r: str) -> str:
     return g.op("Slice", [rows, *bounds, integers(g, [1]).name])
 
 
-class _Sizes(TypedDict):
-    steps: int
-    batch: int
-    hidden: int
-    cell: int
-    reverse: int
-
-
 class _Recurrence(Op):
     domain = TRAINWEB
     attrs = {"cell": Str(required=True), "reverse": Int(0)}
@@ -94,8 +88,19 @@ class _Recurrence(Op):
         """Return the nodes of this direction."""
         raise NotImplementedError
 
-    def sizes(self, y: Buf) -> _Sizes:
-        """Arguments of both kernels; `y` is [steps, batch, hidden]."""
+    def named(self, ins: tuple[Buf | None, ...], outs: list[Buf | None]) -> dict[str, Any]:
+        """The buffers by name, which are also the names of the kernels' arguments."""
+        names = (*self.function_inputs, *self.function_outputs)
+        return dict(zip(names, (*ins, *outs), strict=True))
+
+    def check_shapes(self, wanted: Iterable[tuple[TensorType | None, tuple[int, ...]]]) -> None:
+        """Raise unless the inputs that are given have these shapes."""
+        for t, shape in wanted:
+            if t is not None and not equal_shapes(t.shape, shape):
+                raise self.error(f"an input has shape {list(t.shape)}; it must have {list(shape)}.")
+
+    def sizes(self, y: Buf) -> dict[str, Any]:
+        """The other arguments of both kernels; `y` is [steps, batch, hidden]."""
         steps, batch, hidden = y.shape
         return {"steps": steps, "batch": batch, "hidden": hidden, "cell": self.kind, "reverse": self.reverse}
 
@@ -132,51 +137,24 @@ class Recurrence(_Recurrence):
         steps, batch, rows = x.shape
         hidden = r.shape[1]
         wanted = [(x, (steps, batch, self.gates * hidden)), (r, (rows, hidden)), (bias, (rows,)), (lengths, (batch,))]
-        for t, shape in [*wanted, *((t, (batch, hidden)) for t in states)]:
-            if t is not None and not equal_shapes(t.shape, shape):
-                raise self.error(f"an input has shape {list(t.shape)}; it must have {list(shape)}.")
+        self.check_shapes([*wanted, *((t, (batch, hidden)) for t in states)])
         every, last = TensorType("float32", (steps, batch, hidden)), TensorType("float32", (batch, hidden))
         kept = TensorType("float32", (steps, batch, calls.cell_kept(self.kind) * hidden))
         return every, last, last, kept, every, every
 
-    def lower(
-        self,
-        b: Builder,
-        outs: list[Buf | None],
-        x: Buf,
-        r: Buf,
-        bias: Buf | None,
-        lengths: Buf | None,
-        h0: Buf | None,
-        c0: Buf | None,
-    ) -> None:
-        y, h, c, gates, before, cells = outs
-        y = y or b.temp("float32", (*x.shape[:2], r.shape[1]))
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        given = self.named(ins, outs)
+        x = given["x"]
+        y = given["y"] or b.temp("float32", (*x.shape[:2], given["r"].shape[1]))
         if not x.size:
-            self._lower_empty(b, [y, h, c], h0, c0)
+            self._lower_empty(b, [(given["h"], given["h0"]), (given["c"], given["c0"])])
             return
-        b.emit(
-            calls.Recurrence(
-                x=x,
-                r=r,
-                bias=bias,
-                lengths=lengths,
-                h0=h0,
-                c0=c0,
-                y=y,
-                h=h,
-                c=c,
-                gates=gates,
-                before=before,
-                cells=cells,
-                **self.sizes(y),
-            )
-        )
+        b.emit(calls.Recurrence(**given | {"y": y}, **self.sizes(y)))
 
     @staticmethod
-    def _lower_empty(b: Builder, outs: list[Buf | None], h0: Buf | None, c0: Buf | None) -> None:
+    def _lower_empty(b: Builder, lasts: Iterable[tuple[Buf | None, Buf | None]]) -> None:
         """No steps or no items: the last states are the first."""
-        for out, first in zip(outs[1:], (h0, c0), strict=True):
+        for out, first in lasts:
             if out is not None and out.size:
                 if first is None:
                     b.fill(out, 0.0)
@@ -251,6 +229,7 @@ class Recurrence(_Recurrence):
         Sample([(2, 70, 6), (6, 2)], {"cell": "gru_linear", "reverse": 1}),
         Sample([(3, 5, 9), (9, 9), (9,), i32([3, 2, 1, 3, 2]), (5, 9)], {"cell": "rnn_tanh"}),
         Sample([(3, 5, 5), (5, 5), None, None, (5, 5)], {"cell": "rnn_relu"}),
+        Sample([(0, 3, 32), (32, 8), None, None, (3, 8), (3, 8)], {"cell": "lstm"}, outputs=6),
     )
     bad = (
         Bad([(3, 5, 20), (16, 4)], {"cell": "lstm"}),
@@ -284,7 +263,7 @@ class RecurrenceGrad(_Recurrence):
             raise self.error(f"the states have shape {list(before.shape)}: not 3-D.")
         steps, batch, hidden = before.shape
         rows = self.gates * hidden
-        wanted: list[tuple[TensorType | None, tuple[int, ...]]] = [
+        wanted = [
             (r, (rows, hidden)),
             (gates, (steps, batch, calls.cell_kept(self.kind) * hidden)),
             (cells, (steps, batch, hidden)),
@@ -293,46 +272,19 @@ class RecurrenceGrad(_Recurrence):
             (dh, (batch, hidden)),
             (dc, (batch, hidden)),
         ]
-        for t, shape in wanted:
-            if t is not None and not equal_shapes(t.shape, shape):
-                raise self.error(f"an input has shape {list(t.shape)}; it must have {list(shape)}.")
+        self.check_shapes(wanted)
         if self.kind == CELL_LSTM and cells is None:
             raise self.error("the cell states are left out.")
         dx, state = TensorType("float32", (steps, batch, rows)), TensorType("float32", (batch, hidden))
         return dx, dx, state, state
 
-    def lower(
-        self,
-        b: Builder,
-        outs: list[Buf | None],
-        r: Buf,
-        gates: Buf,
-        before: Buf,
-        cells: Buf | None,
-        lengths: Buf | None,
-        dy: Buf | None,
-        dh: Buf | None,
-        dc: Buf | None,
-    ) -> None:
-        dx, dproduct, dh0, dc0 = outs
-        shape = (*before.shape[:2], self.gates * before.shape[2])
+    def lower(self, b: Builder, outs: list[Buf | None], *ins: Buf | None) -> None:
+        given = self.named(ins, outs)
+        before = given["before"]
         if not before.size:
-            Recurrence._lower_empty(b, [None, dh0, dc0], dh, dc)
+            Recurrence._lower_empty(b, [(given["dh0"], given["dh"]), (given["dc0"], given["dc"])])
             return
-        b.emit(
-            calls.RecurrenceGradient(
-                dy=dy,
-                dh=dh,
-                dc=dc,
-                r=r,
-                lengths=lengths,
-                gates=gates,
-                before=before,
-                cells=cells,
-                dx=dx or b.temp("float32", shape),
-                dproduct=(dproduct or b.temp("float32", shape)) if self.kind == CELL_GRU_LINEAR else None,
-                dh0=dh0,
-                dc0=dc0,
-                **self.sizes(before),
-            )
-        )
+        shape = (*before.shape[:2], self.gates * before.shape[2])
+        dx = given["dx"] or b.temp("float32", shape)
+        dproduct = (given["dproduct"] or b.temp("float32", shape)) if self.kind == CELL_GRU_LINEAR else None
+        b.emit(calls.RecurrenceGradient(**given | {"dx": dx, "dproduct": dproduct}, **self.sizes(before)))

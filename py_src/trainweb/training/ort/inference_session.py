@@ -85,11 +85,9 @@ class InferenceSession(SessionBase):
         return f"<InferenceSession: {given} to {made}>"
 
     def get_inputs(self) -> list[NodeArg]:
-        """The inputs of `run`."""
         return [NodeArg.of(v) for v in self._core.inputs.values()]
 
     def get_outputs(self) -> list[NodeArg]:
-        """The outputs of `run`."""
         return [NodeArg.of(self._values[name]) for name in self._core.outputs]
 
     def run(

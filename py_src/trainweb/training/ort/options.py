@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from trainweb import messages
 from trainweb._names import Hiding
@@ -62,7 +62,7 @@ class GraphOptimizationLevel(IntEnum):
     ORT_ENABLE_ALL = 99
 
 
-class Attributes(metaclass=Hiding, hidden=("of", "named", "check")):
+class Attributes(metaclass=Hiding, hidden=("check", "kind", "of", "sign")):
     """Refuses unknown attributes, so that no attribute is set in vain."""
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -71,27 +71,47 @@ class Attributes(metaclass=Hiding, hidden=("of", "named", "check")):
             raise AttributeError(unknown(f"{type(self).__name__}'s attribute", name, known))
         super().__setattr__(name, value)
 
+    kind: ClassVar[str]
+    """What one of them is called in an error."""
+    sign: ClassVar[str]
+    """An attribute that onnxruntime's object has."""
+
     @classmethod
-    def named(cls, given: Mapping[str, Any], what: str) -> Self:
-        """An instance of a dict.
+    def of(cls, given: Any) -> Self:
+        """Options from None, a dict, or an object with onnxruntime's attributes; checked.
 
         Parameters
         ----------
-        given : dict
-            Attributes by name.
-        what : str
-            What they are called in an error.
+        given : None, dict or object
+            As users give them.
 
         Raises
         ------
         TypeError
-            An unknown name; the text names the nearest.
+            An unknown name, or a value of the wrong type.
+        UnsupportedError
+            What has no meaning here.
         """
+        if given is None:
+            return cls()
         known = [f.name for f in fields(cls)]  # type: ignore[arg-type]
-        for name in given:
-            if name not in known:
-                raise TypeError(unknown(what, name, known))
-        return cls(**given)
+        if isinstance(given, Mapping):
+            for name in given:
+                if name not in known:
+                    raise TypeError(unknown(cls.kind, name, known))
+            options = cls(**given)
+        elif isinstance(given, cls):
+            options = given
+        elif hasattr(given, cls.sign):
+            # Not all can be read of onnxruntime's own, and some are trainweb's.
+            options = cls(**{name: getattr(given, name) for name in known if hasattr(given, name)})
+        else:
+            raise TypeError(f"{cls.kind}s must be a dict or {cls.__name__}, got {type(given).__name__}.")
+        options.check()
+        return options
+
+    def check(self) -> None:
+        """Raise unless every value can be obeyed."""
 
 
 @dataclass
@@ -119,6 +139,8 @@ class RunOptions(Attributes, hidden=("stop", "noted", "refuse_ema", "check_termi
         Of an eval step: read the averages of the parameters that the session keeps in their place.
     """
 
+    kind: ClassVar[str] = "Run option"
+    sign: ClassVar[str] = "terminate"
     tag: str = ""
     log_severity_level: int = OF_SESSION
     log_verbosity_level: int = 0
@@ -163,34 +185,17 @@ class RunOptions(Attributes, hidden=("stop", "noted", "refuse_ema", "check_termi
 
     @classmethod
     def of(cls, given: Any) -> RunOptions:
-        """Options from None, a dict, or an object with onnxruntime's attributes; checked.
-
-        Parameters
-        ----------
-        given : None, dict or object
-            As users give them.
-
-        Raises
-        ------
-        TypeError
-            An unknown name, or a value of the wrong type.
-        UnsupportedError
-            What has no meaning here.
-        """
         if given is None:
             return cls()
         if isinstance(given, Mapping):
-            options = cls.named({"tag" if k == "logid" else k: v for k, v in given.items()}, "Run option")
-        elif isinstance(given, cls):
-            options = given
+            return super().of({"tag" if k == "logid" else k: v for k, v in given.items()})
+        options = super().of(given)
+        if isinstance(given, cls):
             options.__dict__["_watched"] = True
-        elif hasattr(given, "terminate"):
-            # The last is trainweb's own.
-            options = cls(getattr(given, "logid", ""), *(getattr(given, f.name) for f in fields(cls)[1:-1]))
-            options.__dict__["_watched"] = given
         else:
-            raise TypeError(f"Run options must be a dict or RunOptions, got {type(given).__name__}.")
-        options.check()
+            options.tag = getattr(given, "logid", "")
+            check_type("tag", options.tag, str)
+            options.__dict__["_watched"] = given
         return options
 
     def check(self) -> None:
@@ -198,7 +203,7 @@ class RunOptions(Attributes, hidden=("stop", "noted", "refuse_ema", "check_termi
         check_type("tag", self.tag, str)
         check_type("terminate", self.terminate, bool)
         check_type("ema", self.ema, bool)
-        check_severity(self.log_severity_level, OF_SESSION)
+        check_severity(self.log_severity_level)
         check_count("log_verbosity_level", self.log_verbosity_level)
         if self.only_execute_path_to_fetches:
             raise UnsupportedError("only_execute_path_to_fetches is not supported: a plan computes all outputs.")
@@ -278,6 +283,8 @@ class SessionOptions(Attributes, hidden=("core_settings", "checks_numerics", "en
         Empty: a plan is not an ONNX model.
     """
 
+    kind: ClassVar[str] = "Session option"
+    sign: ClassVar[str] = "graph_optimization_level"
     threads: int = 0
     reproducible: bool = False
     memory_budget: int | None = None
@@ -305,32 +312,7 @@ class SessionOptions(Attributes, hidden=("core_settings", "checks_numerics", "en
 
     @classmethod
     def of(cls, given: Any) -> SessionOptions:
-        """Options from None, a dict, or an object with onnxruntime's attributes; checked.
-
-        Parameters
-        ----------
-        given : None, dict or object
-            As users give them.
-
-        Raises
-        ------
-        TypeError
-            An unknown name, or a value of the wrong type.
-        UnsupportedError
-            What has no meaning here.
-        """
-        if given is None:
-            options = cls()
-        elif isinstance(given, Mapping):
-            options = cls.named(given, "Session option")
-        elif isinstance(given, cls):
-            options = given
-        elif hasattr(given, "graph_optimization_level"):
-            # onnxruntime's own options, whose dimension overrides cannot be read.
-            options = cls(**{f.name: getattr(given, f.name) for f in fields(cls) if hasattr(given, f.name)})
-        else:
-            raise TypeError(f"Session options must be a dict or SessionOptions, got {type(given).__name__}.")
-        options.check()
+        options = super().of(given)
         if not options.__dict__.get("_told"):
             warn_without_effect(without_effect(options, options.entries))
         return options
@@ -355,7 +337,7 @@ class SessionOptions(Attributes, hidden=("core_settings", "checks_numerics", "en
             raise TypeError(f"'threads' must be at most {MAX_THREADS}, got {self.threads}.")
         for name in ("reproducible", "enable_profiling", "use_deterministic_compute"):
             check_type(name, getattr(self, name), bool)
-        check_severity(self.log_severity_level, OF_SESSION)
+        check_severity(self.log_severity_level)
         check_memory_budget(self.memory_budget)
         if isinstance(self.max_plans, bool) or not isinstance(self.max_plans, int) or self.max_plans < 1:
             raise messages.NOT_A_COUNT(name="max_plans", least=1, value=self.max_plans)
@@ -505,10 +487,10 @@ def check_count(name: str, value: object) -> None:
         raise SessionError(f"{name} must be >= 0, got {value}.")
 
 
-def check_severity(value: object, least: int = VERBOSE) -> None:
+def check_severity(value: object) -> None:
     """Raise unless `value` is a severity."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= FATAL:
-        raise SessionError(f"log_severity_level must be an integer from {least} to {FATAL}, got {value!r}.")
+    if isinstance(value, bool) or not isinstance(value, int) or not OF_SESSION <= value <= FATAL:
+        raise SessionError(f"log_severity_level must be an integer from {OF_SESSION} to {FATAL}, got {value!r}.")
 
 
 class Log:

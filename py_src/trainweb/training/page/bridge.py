@@ -42,13 +42,7 @@ from trainweb.training.forward import GENERATE, PREDICT
 from trainweb.training.inference import InferenceModel
 from trainweb.training.memory_store import MemoryStore
 from trainweb.training.models import SessionModels, base_of, read_models
-from trainweb.training.page.bundle import (
-    Blobs,
-    declarations,
-    plan_json,
-    session_header,
-    signature_of,
-)
+from trainweb.training.page.bundle import Blobs, declarations, plan_json, session_header, signature_of
 from trainweb.training.parameters import MOMENT_OF, ParameterSlot, TensorStore
 from trainweb.training.record import properties_json, read_properties, start_segments
 from trainweb.training.state import CheckpointState, checkpoint_of

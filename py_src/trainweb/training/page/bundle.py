@@ -22,6 +22,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -38,6 +39,7 @@ from trainweb.model.reader import read_model
 from trainweb.model.remote import RemoteRange
 from trainweb.ops.frame.infer import folded_elements
 from trainweb.ops.optim.operators import LIMITS
+from trainweb.settings import camel_case
 from trainweb.training.models import CLIP_LIMITS, Feeds, SessionModels, base_of
 from trainweb.training.parameters import GROUP, TensorStore
 from trainweb.training.record import PropertyValue, properties_json, start_record
@@ -180,7 +182,6 @@ def plan_json(
             for s in named.values()
         ]
 
-    cost = plan.recomputation
     large = [[offset, *_large_json(part, blobs)] for offset, part in plan.large.parts]
     return {
         "kind": kind,
@@ -197,12 +198,7 @@ def plan_json(
         "outputs": slots(plan.outputs),
         "nodes": plan.nodes,
         "metrics": [described.as_data() for described in metrics],
-        "recomputation": {
-            "fullBytes": cost.full_bytes,
-            "instructions": cost.instructions,
-            "flops": cost.flops,
-            "share": cost.share,
-        },
+        "recomputation": {camel_case(name): value for name, value in asdict(plan.recomputation).items()},
     }
 
 

@@ -18,6 +18,7 @@ from trainweb.artifacts.recover import recover_parameters
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.errors import FeedError, ModelError, UnsupportedError
 from trainweb.generation.incremental import COMPANIONS, FRAME, OWN, PROMPT, VECTORS, ids_of
+from trainweb.generation.past import without_past
 from trainweb.ir.dims import static
 from trainweb.lora.adapted import AdaptedModel, Source
 from trainweb.lora.adapter import Adapter
@@ -86,6 +87,7 @@ def inject_prompt(
         A node computes something of the ids that has no meaning for vectors.
     """
     graph = model if isinstance(model, Graph) else read_model(model)
+    graph = without_past(graph)
     base = recover_parameters(constants_to_initializers(computed_in_float32(graph)))
     if has_control_flow(base):
         base = expand_control_flow(base, differentiable=True)

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 from trainweb.control.operators import read_names
 from trainweb.model.graph import ITEM_SIZE, MS, Graph, Node, Tensor, Value, take_name
 
-PAST = re.compile(r"past(?!.*(encoder|cross))")
-"""Names of inputs with keys and values of earlier tokens; those of an encoder's tokens are none."""
+PAST = re.compile(r"past")
+"""Names of inputs with keys and values of earlier tokens."""
+ENCODED = re.compile(r"[._](encoder|cross)[._]")
+"""Parts of the names of those that are of an encoder's tokens: without these a decoder does not see its source."""
 PRESENT = re.compile(r"present[._]")
 """Names of outputs with keys and values of all tokens."""
 BRANCH = "use_cache_branch"
@@ -55,25 +57,32 @@ def _inlined(graph: Graph) -> Iterator[Node]:
         graph.initializers |= body.initializers
         yield from body.nodes
         for value, name in zip(body.outputs, node.outputs, strict=True):
-            yield Node("Identity", [value.name], [name], {}, "", name)
+            if value.name != name:
+                yield Node("Identity", [value.name], [name], {}, "", name)
 
 
 def _is_emptied(graph: Graph, inputs: Mapping[str, Value], name: str) -> bool:
     """Leave an input out of all nodes, or make a tensor without tokens of it; False if that is not possible."""
-    readers = [node for node in graph.nodes if name in (*node.inputs, *(x for b in node.bodies() for x in read_names(b)))]
-    shape = _shape(inputs, name)
-    if readers and shape is None:
-        return False
-    others = False
-    for node in readers:
-        if node.op_type == "Concat" and not node.domain and len(node.inputs) == 2:
-            node.inputs.remove(name)
-            node.op_type, node.attrs = "Identity", {}
-        elif node.domain == MS:
-            node.inputs = ["" if given == name else given for given in node.inputs]
+    empty, left_out, others = {name}, list[Node](), False
+    for node in graph.nodes:
+        if empty.isdisjoint((*node.inputs, *(x for body in node.bodies() for x in read_names(body)))):
+            continue
+        if node.domain == MS or (node.op_type == "Concat" and not node.domain and len(node.inputs) == 2):
+            left_out.append(node)
         else:
             others = True
-    if others and shape is not None:
+            if node.op_type == "Cast":
+                empty.update(node.outputs)
+    shape = _shape(inputs, name) if others else []
+    if shape is None or (ENCODED.search(name) and (left_out or others)):
+        return False
+    for node in left_out:
+        if node.domain == MS:
+            node.inputs = ["" if given in empty else given for given in node.inputs]
+        else:
+            node.inputs = [given for given in node.inputs if given not in empty]
+            node.op_type, node.attrs = "Identity", {}
+    if others:
         graph.nodes[:0] = _made(graph, inputs[name], shape)
     return True
 

@@ -79,6 +79,8 @@ def test_external_data_shards_and_another_name(page: JsPage, plain_site: Site, t
     plain_site.add("/shards/other.onnx", (FOLDER / "model.onnx").read_bytes())
     plain_site.add("/shards/one.safetensors", (FOLDER / "model.safetensors").read_bytes())
     plain_site.add("/shards/model.safetensors.index.json", json.dumps(index))
+    plain_site.add("/root/onnx/model.onnx", (FOLDER / "model.onnx").read_bytes())
+    plain_site.add("/root/model.safetensors", (FOLDER / "model.safetensors").read_bytes())
     whole = tmp_path / "whole.onnx"
     onnx.save(with_weights(FOLDER), whole)
     plain_site.add("/whole/model.onnx", whole.read_bytes())
@@ -93,11 +95,11 @@ def test_external_data_shards_and_another_name(page: JsPage, plain_site: Site, t
           await session.release();
           return found;
         };
-        return [hub, await short("/shards", { file: "other.onnx" }), await short("/whole", {})];
+        return [hub, await short("/shards", { file: "other.onnx" }), await short("/whole", {}), await short("/root", {})];
         """,
         given=GIVEN,
     )
-    assert found == [EXPECTED["tokens"]] * 3
+    assert found == [EXPECTED["tokens"]] * 4
 
 
 def test_only_files_that_the_graph_refers_to_are_asked_for(page: JsPage, plain_site: Site, tmp_path: Path) -> None:

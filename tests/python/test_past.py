@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from trainweb import InferenceSession, TrainingSession, check
-from trainweb.errors import ModelError
+from trainweb.errors import ModelError, UnsupportedError
 from trainweb.generation.past import without_past
 from trainweb.lora import Adapter, LoraModel
 from trainweb.model import read_model
@@ -133,3 +133,30 @@ def test_an_empty_past_has_the_batch_of_the_ids_and_no_tokens() -> None:
 def test_a_past_of_unknown_sizes_stays_an_input(shape: list[Any]) -> None:
     graph = without_past(read_model(small(shape=shape)))
     assert [v.name for v in graph.inputs] == ["input_ids", "past_key_values.0.key"]
+
+
+def test_a_file_of_integer_products_is_refused_with_the_way_out() -> None:
+    """As onnxruntime's quantize_dynamic makes it, for transformers.js as model_quantized.onnx."""
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["rows"]),
+        helper.make_node("DynamicQuantizeLinear", ["rows"], ["x", "scale", "zero"]),
+        helper.make_node("MatMulInteger", ["x", "q_proj.weight_quantized", "zero"], ["y"], name="product"),
+        helper.make_node("Cast", ["y"], ["float"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["float", "scale"], ["logits"]),
+    ]
+    weights = [
+        numpy_helper.from_array(np.ones((5, 4), np.float32), "table"),
+        numpy_helper.from_array(np.ones((4, 5), np.int8), "q_proj.weight_quantized"),
+    ]
+    inputs = [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "n"])]
+    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", "n", 5])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    text = r"'product': the file rounds activations .* model\.onnx, model_fp16\.onnx or model_q4\.onnx"
+    for targets in (None, ["q_proj"]):
+        with pytest.raises(UnsupportedError, match=text):
+            TrainingSession.from_model(model, lora={"targets": targets}, **SETTINGS)
+    session = InferenceSession(model)
+    with pytest.raises(UnsupportedError, match=text):
+        next(session.generate([1, 2]))
+    session.release()

@@ -218,8 +218,7 @@ class _Found:
             if kind is None or len(shape) not in (1, 2) or shape[-1] != self.sequence:
                 raise ModelError(
                     f"Prompt tuning cannot make the input {value.name!r} longer. Export the model with the inputs "
-                    "input_ids, and attention_mask and position_ids if needed, without past keys and values "
-                    "(use_cache=False)."
+                    "input_ids, and if needed attention_mask, position_ids and past_key_values.*."
                 )
             found[value.name] = kind, len(shape)
         return found

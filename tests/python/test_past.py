@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from trainweb import InferenceSession, TrainingSession, check
 from trainweb.errors import ModelError, UnsupportedError
 from trainweb.generation.past import without_past
 from trainweb.lora import Adapter, LoraModel
-from trainweb.model import read_model
+from trainweb.model import read_model, write_model
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "past"
 EXPECTED: dict[str, Any] = json.loads((GOLDEN / "expected.json").read_text())
@@ -59,7 +60,8 @@ def test_tokens_are_those_of_transformers(file: str, name: str) -> None:
     session = InferenceSession(path)
     assert [one.token for one in session.generate(case["prompt"], max_tokens=24)] == case["tokens"]
     assert "past_key_values.0.key" in {value.name for value in session.get_inputs()}
-    logits = np.frombuffer(session._core.decoder.logits(session._core, case["prompt"], "logits", 96, adapter=True), "<f4")
+    core = session._core
+    logits = np.frombuffer(core.decoder.logits(core, case["prompt"], "logits", 96, adapter=True), np.float32)
     np.testing.assert_allclose(logits, case["logits"], atol=2e-5)
     session.release()
 
@@ -91,11 +93,14 @@ def test_a_report_is_of_whole_texts() -> None:
     assert {feed.name for feed in report.feeds} == {"input_ids", "attention_mask", "position_ids", "labels"}
 
 
-def small(**changes: Any) -> onnx.ModelProto:
+PAST = "past_key_values.0.key"
+SHAPE = ("batch", "past", 3)
+
+
+def small(past: str = PAST, shape: Sequence[str | int] = SHAPE) -> onnx.ModelProto:
     """A table whose rows are joined with past ones, whose number the logits depend on, too."""
-    cast = [helper.make_node("Cast", ["past_key_values.0.key"], ["wide"], to=TensorProto.FLOAT)]
     nodes = [
-        *cast,
+        helper.make_node("Cast", [past], ["wide"], to=TensorProto.FLOAT),
         helper.make_node("Gather", ["table", "input_ids"], ["rows"]),
         helper.make_node("Concat", ["wide", "rows"], ["present.0.key"], axis=1),
         helper.make_node("Shape", ["wide"], ["shape"]),
@@ -105,9 +110,7 @@ def small(**changes: Any) -> onnx.ModelProto:
     ]
     inputs = [
         helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "n"]),
-        helper.make_tensor_value_info(
-            "past_key_values.0.key", TensorProto.FLOAT16, changes.get("shape", ["batch", "past", 3])
-        ),
+        helper.make_tensor_value_info(past, TensorProto.FLOAT16, shape),
         helper.make_tensor_value_info("num_logits_to_keep", TensorProto.INT64, []),
     ]
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("logits", "present.0.key")]
@@ -120,8 +123,6 @@ def test_an_empty_past_has_the_batch_of_the_ids_and_no_tokens() -> None:
     graph = without_past(read_model(small()))
     assert [v.name for v in graph.inputs] == ["input_ids"] and [v.name for v in graph.outputs] == ["logits"]
     assert without_past(graph) is graph
-    from trainweb.model.writer import write_model
-
     session = InferenceSession(write_model(graph))
     (logits,) = session.run(None, {"input_ids": np.array([[1, 2], [3, 4]])})
     expected = np.array([[[3, 4, 5], [6, 7, 8]], [[9, 10, 11], [12, 13, 14]]]) + 2 + 0 + 3
@@ -129,10 +130,19 @@ def test_an_empty_past_has_the_batch_of_the_ids_and_no_tokens() -> None:
     session.release()
 
 
-@pytest.mark.parametrize("shape", [["batch", "past", "width"], ["batch", 4, 3], ["other", "past", 3]])
-def test_a_past_of_unknown_sizes_stays_an_input(shape: list[Any]) -> None:
-    graph = without_past(read_model(small(shape=shape)))
-    assert [v.name for v in graph.inputs] == ["input_ids", "past_key_values.0.key"]
+@pytest.mark.parametrize(
+    ("past", "shape"),
+    [
+        (PAST, ["batch", "past", "width"]),
+        (PAST, ["batch", 4, 3]),
+        (PAST, ["other", "past", 3]),
+        ("past_key_values.0.encoder.key", SHAPE),
+        ("past_key_cross_0", SHAPE),
+    ],
+)
+def test_a_past_of_an_encoder_or_of_unknown_sizes_stays_an_input(past: str, shape: Sequence[str | int]) -> None:
+    graph = without_past(read_model(small(past, shape)))
+    assert [v.name for v in graph.inputs] == ["input_ids", past]
 
 
 def test_a_file_of_integer_products_is_refused_with_the_way_out() -> None:

@@ -105,7 +105,9 @@ def _is_emptied(graph: Graph, inputs: Mapping[str, Value], name: str) -> bool:
 
 def _shape(inputs: Mapping[str, Value], name: str) -> list[int | tuple[str, int]] | None:
     """By axis a size, or the input and axis that has the same; the axis of tokens has none. None: not known."""
-    places = {d: (v.name, k) for v in inputs.values() if not PAST.match(v.name) for k, d in enumerate(v.shape or ()) if d}
+    places = {
+        d: (v.name, k) for v in inputs.values() if not PAST.match(v.name) for k, d in enumerate(v.shape or ()) if d
+    }
     shape = [d if isinstance(d, int) else places.get(d) for d in inputs[name].shape or ()]
     if shape.count(None) != 1:
         return None

@@ -103,7 +103,8 @@ def optimum(folder):
     from optimum.exporters.onnx import main_export
 
     for name, task in (("llama", "text-generation"), ("opt", "text-generation"), ("t5", "text2text-generation")):
-        main_export(str(folder / name), str(folder / f"{name}_onnx"), task=f"{task}-with-past", library_name="transformers")
+        source, target = str(folder / name), str(folder / f"{name}_onnx")
+        main_export(source, target, task=f"{task}-with-past", library_name="transformers")
         graph = "decoder_model_merged.onnx" if name == "t5" else "model.onnx"
         shutil.copy(folder / f"{name}_onnx" / graph, HERE / f"{name}.onnx")
 

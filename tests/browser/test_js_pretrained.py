@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 import pytest
 from playwright.sync_api import Browser
+from tests.python import test_past as PAST  # noqa: N812
 from tests.python.test_pretrained import EXPECTED, FOLDER, with_weights
 
 from .js_session import JsPage, open_js_page
@@ -101,6 +102,24 @@ def test_external_data_shards_and_another_name(page: JsPage, plain_site: Site, t
         given=GIVEN,
     )
     assert found == [EXPECTED["tokens"]] * 4
+
+
+def test_a_folder_of_optimum(page: JsPage, plain_site: Site) -> None:
+    """Its graph takes past keys and values, which are no inputs of a session."""
+    plain_site.add("/optimum/onnx/model.onnx", (PAST.GOLDEN / "llama.onnx").read_bytes())
+    found = page.run(
+        """
+        const session = await TrainingSession.createFromPretrained("/optimum", { lora: { rank: 2 } });
+        const tokens = [];
+        for await (const { token } of session.generate(given.prompt, { maxTokens: 24 })) tokens.push(token);
+        const inputs = session.trainingInputNames;
+        await session.release();
+        return [inputs, tokens];
+        """,
+        given={"prompt": PAST.EXPECTED["llama"]["prompt"]},
+    )
+    inputs = ["input_ids", "attention_mask", "position_ids", "labels"]
+    assert found == [inputs, PAST.EXPECTED["llama"]["tokens"]]
 
 
 def test_only_files_that_the_graph_refers_to_are_asked_for(page: JsPage, plain_site: Site, tmp_path: Path) -> None:

@@ -123,6 +123,8 @@ def test_an_empty_past_has_the_batch_of_the_ids_and_no_tokens() -> None:
     graph = without_past(read_model(small()))
     assert [v.name for v in graph.inputs] == ["input_ids"] and [v.name for v in graph.outputs] == ["logits"]
     assert without_past(graph) is graph
+    # generate knows what becomes of a sequence there.
+    assert next(node.op_type for node in graph.nodes if node.outputs == ["present.0.key"]) == "Identity"
     session = InferenceSession(write_model(graph))
     (logits,) = session.run(None, {"input_ids": np.array([[1, 2], [3, 4]])})
     expected = np.array([[[3, 4, 5], [6, 7, 8]], [[9, 10, 11], [12, 13, 14]]]) + 2 + 0 + 3

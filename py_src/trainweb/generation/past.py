@@ -108,7 +108,7 @@ def _shape(inputs: Mapping[str, Value], name: str) -> list[int | tuple[str, int]
     places = {
         d: (v.name, k) for v in inputs.values() if not PAST.match(v.name) for k, d in enumerate(v.shape or ()) if d
     }
-    shape = [d if isinstance(d, int) else places.get(d) for d in inputs[name].shape or ()]
+    shape = [d if isinstance(d, int) else places.get(d or "") for d in inputs[name].shape or ()]
     if shape.count(None) != 1:
         return None
     return [0 if d is None else d for d in shape]

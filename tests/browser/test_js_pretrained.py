@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 import pytest
 from playwright.sync_api import Browser
-from tests.python import test_past as PAST  # noqa: N812
+from tests.python import test_past as PAST
 from tests.python.test_pretrained import EXPECTED, FOLDER, with_weights
 
 from .js_session import JsPage, open_js_page

@@ -544,7 +544,7 @@ GREEDY_SETTING = Message(errors.ModelError, "{name!r} changes nothing at tempera
 UNKNOWN_COMPANION = Message(
     errors.ModelError,
     "generate does not know what to give the input {name!r} ({dtype}, {shape!r}). Export the model with the inputs "
-    "input_ids, and attention_mask and position_ids if needed, without past keys and values (use_cache=False).",
+    "input_ids, and if needed attention_mask, position_ids and past_key_values.*.",
 )
 NOT_INCREMENTAL = Message(
     errors.UnsupportedError,

@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 import pytest
 from playwright.sync_api import Browser
+from tests.python import test_past as PAST
 from tests.python.test_pretrained import EXPECTED, FOLDER, with_weights
 
 from .js_session import JsPage, open_js_page
@@ -79,6 +80,8 @@ def test_external_data_shards_and_another_name(page: JsPage, plain_site: Site, t
     plain_site.add("/shards/other.onnx", (FOLDER / "model.onnx").read_bytes())
     plain_site.add("/shards/one.safetensors", (FOLDER / "model.safetensors").read_bytes())
     plain_site.add("/shards/model.safetensors.index.json", json.dumps(index))
+    plain_site.add("/root/onnx/model.onnx", (FOLDER / "model.onnx").read_bytes())
+    plain_site.add("/root/model.safetensors", (FOLDER / "model.safetensors").read_bytes())
     whole = tmp_path / "whole.onnx"
     onnx.save(with_weights(FOLDER), whole)
     plain_site.add("/whole/model.onnx", whole.read_bytes())
@@ -93,11 +96,30 @@ def test_external_data_shards_and_another_name(page: JsPage, plain_site: Site, t
           await session.release();
           return found;
         };
-        return [hub, await short("/shards", { file: "other.onnx" }), await short("/whole", {})];
+        const others = [await short("/whole", {}), await short("/root", {})];
+        return [hub, await short("/shards", { file: "other.onnx" }), ...others];
         """,
         given=GIVEN,
     )
-    assert found == [EXPECTED["tokens"]] * 3
+    assert found == [EXPECTED["tokens"]] * 4
+
+
+def test_a_folder_of_optimum(page: JsPage, plain_site: Site) -> None:
+    """Its graph takes past keys and values, which are no inputs of a session."""
+    plain_site.add("/optimum/onnx/model.onnx", (PAST.GOLDEN / "llama.onnx").read_bytes())
+    found = page.run(
+        """
+        const session = await TrainingSession.createFromPretrained("/optimum", { lora: { rank: 2 } });
+        const tokens = [];
+        for await (const { token } of session.generate(given.prompt, { maxTokens: 24 })) tokens.push(token);
+        const inputs = session.trainingInputNames;
+        await session.release();
+        return [inputs, tokens];
+        """,
+        given={"prompt": PAST.EXPECTED["llama"]["prompt"]},
+    )
+    inputs = ["input_ids", "attention_mask", "position_ids", "labels"]
+    assert found == [inputs, PAST.EXPECTED["llama"]["tokens"]]
 
 
 def test_only_files_that_the_graph_refers_to_are_asked_for(page: JsPage, plain_site: Site, tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ def two_outputs(graph: Graph) -> None:
 
 
 def another_input(graph: Graph) -> None:
-    graph.inputs = [*graph.inputs, Value("past", "float32", ("batch", 4))]
+    graph.inputs = [*graph.inputs, Value("noise", "float32", ("batch", 4))]
 
 
 REFUSED = {
@@ -274,7 +274,7 @@ REFUSED = {
     "two tables": (looks_up_twice, UnsupportedError, "one table of embeddings, and .*lookup.* and .*node_embedding"),
     "one row": (last_logits, UnsupportedError, "pick.* makes the output 'last' of shape .*logits .* of all tokens"),
     "two outputs": (two_outputs, ModelError, "only output is logits; this one has logits, embedding"),
-    "another input": (another_input, ModelError, "cannot make the input 'past' longer"),
+    "another input": (another_input, ModelError, "cannot make the input 'noise' longer"),
     "an old opset": (lambda graph: graph.opsets.update({"": 12}), UnsupportedError, "needs opset 13; the model has 12"),
 }
 

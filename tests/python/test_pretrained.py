@@ -147,6 +147,17 @@ def test_a_graph_with_its_own_weights_reads_no_others(folder: Path) -> None:
         assert tokens_of(session) == EXPECTED["tokens"]
 
 
+@pytest.mark.parametrize("place", [".", "onnx"])
+def test_weights_lie_beside_the_graph_or_in_the_folder(folder: Path, place: str) -> None:
+    (folder / "onnx").mkdir()
+    (folder / "model.onnx").rename(folder / "onnx" / "model.onnx")
+    if place == "onnx":
+        (folder / "model.safetensors").rename(folder / "onnx" / "model.safetensors")
+        (folder / "model.safetensors").write_bytes(b"not read")
+    with TrainingSession.from_pretrained(folder, lora={"rank": 2}) as session:
+        assert tokens_of(session) == EXPECTED["tokens"]
+
+
 def test_shards_and_another_graph(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
     index = {"weight_map": dict.fromkeys(["lm_head.weight", "model.norm.weight"], "model-00001-of-00001.safetensors")}
@@ -213,7 +224,7 @@ def test_what_a_folder_lacks_is_said(folder: Path, monkeypatch: pytest.MonkeyPat
     with TrainingSession.from_pretrained(folder, lora={"rank": 2}, tokenizer=words) as session:
         assert text_of(session) == (EXPECTED["tokens"], EXPECTED["text"])
     (folder / "model.safetensors").rename(folder.parent / "model.safetensors")
-    with pytest.raises(ModelError, match=r"A folder has them in model\.safetensors beside the graph"):
+    with pytest.raises(ModelError, match=r"A folder has them in model\.safetensors"):
         TrainingSession.from_pretrained(folder)
     (folder / "tokenizer.json").unlink()
     (folder / "generation_config.json").write_text("{")

@@ -23,6 +23,12 @@ def chat(*turns: str) -> dict[str, Any]:
     return {"messages": [{"role": ("user", "assistant")[k % 2], "content": text} for k, text in enumerate(turns)]}
 
 
+def turns(*prompt: str, then: tuple[str, ...]) -> dict[str, Any]:
+    """A chat whose last turns are the completion."""
+    messages = chat(*prompt, *then)["messages"]
+    return {"prompt": messages[: len(prompt)], "completion": messages[len(prompt) :]}
+
+
 PAIRS = [{"prompt": "ab", "completion": "c"}, {"prompt": "d", "completion": "ef"}]
 BOTH = ["input_ids", "attention_mask", "position_ids", "labels"]
 TABLE: list[tuple[list[Any], dict[str, Any], dict[str, list[list[int]]]]] = [
@@ -82,6 +88,14 @@ TABLE: list[tuple[list[Any], dict[str, Any], dict[str, list[list[int]]]]] = [
             "labels": [[*[-100] * 10, 4, 9]],
         },
     ),
+    (  # all turns of a completion are learned
+        [turns("ab", then=("c", "d", "e"))],
+        {"length": 12, "pack": False, "mask_prompt": True},
+        {
+            "input_ids": [[8, 0, 1, 9, 8, 2, 9, 8, 3, 9, 8, 4]],
+            "labels": [[*[-100] * 4, 2, 9, 8, 3, 9, 8, 4, 9]],
+        },
+    ),
 ]
 """Written by hand: a is 0, b 1; the letters yy are the token 99."""
 
@@ -94,6 +108,8 @@ FAULTS: list[tuple[Any, dict[str, Any], str]] = [
     ([chat("a", "b"), chat("a")], {"length": 4}, "Text 1 is a chat whose last message does not have the role"),
     ([{"messages": []}], {"length": 4}, "Text 0 is a chat whose last message does not have"),
     ([{"messages": "ab"}], {"length": 4}, "Text 0 is a chat whose last message does not have"),
+    ([turns("a", then=("b", "c"))], {"length": 4}, "Text 0 is a chat whose last message does not have"),
+    ([{**turns("a", then=()), "completion": "b"}], {"length": 4}, "Text 0 is"),
     (["abc", ""], {"length": 4}, "Text 1 is empty"),
     ([{"prompt": "a", "completion": ""}], {"length": 4}, "Text 0 is empty"),
     (["abc"], {"length": 4, "mask_prompt": True}, "Text 0 has no prompt"),

@@ -19,6 +19,7 @@ from trainweb.checkpoint import Checkpoint, Resume, write_checkpoint, write_file
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import all_nodes, unsupported_nodes
 from trainweb.errors import ModelError, UnknownNameError, UnsupportedError
+from trainweb.generation.past import without_past
 from trainweb.model.checks import Limits
 from trainweb.model.dimensions import fix_dimensions
 from trainweb.model.floats import Declared, cast_inputs, cast_outputs, in_float32, note_outputs, with_declared_types
@@ -390,13 +391,14 @@ def _forward_graph(
     integrity: str | None,
     dims: Mapping[str, int] | None,
 ) -> Graph:
-    """The forward model with the sizes of `dims`."""
+    """The forward model of whole texts, with the sizes of `dims`."""
     if not isinstance(model, Graph):
         graph = read_model(model, external_data=external_data, weights=weights, limits=limits, integrity=integrity)
     elif external_data is None and weights is None and limits is None and integrity is None:
         graph = model
     else:
         raise TypeError("external_data, weights, limits and integrity are for files, and the model is a Graph.")
+    graph = without_past(graph)
     if dims:
         Sizes().check("dims", dims)
         graph = graph.copy()

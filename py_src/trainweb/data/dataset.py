@@ -353,7 +353,7 @@ class Dataset:
         Parameters
         ----------
         pairs : iterable of dict
-            Texts "prompt", "chosen" and "rejected".
+            Texts "prompt", "chosen" and "rejected", or lists of turns of a chat.
         tokenizer, length, end_token
             As in `from_text`; each text is a row, and tokens of prompts are not learned.
         reference : TrainingSession

@@ -139,8 +139,9 @@ def _end_token(tokenizer: Any, given: int | None, texts: int) -> int | None:
 def _tokens(tokenizer: Any, item: Any, position: int, end: int | None, *, is_masked: bool) -> Tokens:
     """A text, a pair or a chat; `position` is for errors."""
     settings = {}
-    if isinstance(item, Mapping) and {*item} == {"messages"}:
-        prompt, whole = _chat(tokenizer, item["messages"], position)
+    chat = _chat_of(item)
+    if chat is not None:
+        prompt, whole = _chat(tokenizer, *chat, position)
         # The template has the tokens around the text, and the one at the end.
         settings["add_special_tokens"], end = False, None
     else:
@@ -170,15 +171,29 @@ def _pair(item: Any, position: int, *, is_masked: bool) -> tuple[str, str]:
     return prompt, prompt + completion
 
 
-def _chat(tokenizer: Any, chat: Any, position: int) -> tuple[str, str]:
-    """The text before the last answer, and the whole text, by the tokenizer's template."""
+def _chat_of(item: Any) -> tuple[Any, Any] | None:
+    """The turns before the answer and all turns, of a chat or of a prompt and a completion that are turns."""
+    if isinstance(item, Mapping) and {*item} == {"messages"}:
+        chat = item["messages"]
+        return chat[:-1] if isinstance(chat, Sequence) else chat, chat
+    if isinstance(item, Mapping) and {*item} == {"prompt", "completion"} and _are_turns(*item.values()):
+        return item["prompt"], [*item["prompt"], *item["completion"]]
+    return None
+
+
+def _are_turns(*given: Any) -> bool:
+    return all(isinstance(one, Sequence) and not isinstance(one, (str, bytes)) for one in given)
+
+
+def _chat(tokenizer: Any, before: Any, chat: Any, position: int) -> tuple[str, str]:
+    """The text before the answer, and the whole text, by the tokenizer's template."""
     template = getattr(tokenizer, "apply_chat_template", None)
     if not callable(template):
         raise messages.NO_CHAT_TEMPLATE(position=position)
     last = chat[-1] if isinstance(chat, Sequence) and chat else None
     if not isinstance(last, Mapping) or last.get("role") != "assistant":
         raise messages.NO_ANSWER(position=position)
-    return template(chat[:-1], tokenize=False, add_generation_prompt=True), template(chat, tokenize=False)
+    return template(before, tokenize=False, add_generation_prompt=True), template(chat, tokenize=False)
 
 
 def _packed(texts: list[Tokens], length: int) -> dict[str, np.ndarray]:

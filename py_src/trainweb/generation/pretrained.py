@@ -47,16 +47,17 @@ class Pretrained:
         self.graph_path = found[0]
 
     def model(self, limits: Limits | Mapping[str, int] | None = None) -> Graph:
-        """The graph. Initializers without data get it from safetensors files beside it.
+        """The graph. Initializers without data get it from safetensors files beside it, or else of the folder.
 
         Raises
         ------
         ModelError
             A file cannot be read.
         """
-        folder = self.graph_path.parent
-        names = [WEIGHTS] if (folder / WEIGHTS).is_file() else shards(folder / INDEX)
-        spare = {f"{SPARE}{k}": str(folder / name) for k, name in enumerate(names)}
+        folders = self.graph_path.parent, self.folder
+        found = next((f for f in folders if (f / WEIGHTS).is_file() or (f / INDEX).is_file()), folders[0])
+        names = [WEIGHTS] if (found / WEIGHTS).is_file() else shards(found / INDEX)
+        spare = {f"{SPARE}{k}": str(found / name) for k, name in enumerate(names)}
         return read_model(self.graph_path, external_data=spare, limits=limits)
 
     def generation(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ TURNS = ("Transpose", "Identity")
 """Nodes that may stand between a weight and the node that uses it."""
 _PATH = re.compile(r"/(.+)/[A-Za-z]+(_\d+)?")
 """Names that torch's script exporter gives to nodes: the path of their module and the operator."""
-_ATTRIBUTES = (".weight", ".kernel", "_weight")
+_ATTRIBUTES = (".MatMul.weight", ".weight", ".kernel", "_weight")
 _QUANTIZED_NAME = re.compile(r"(\.MatMul)?(\.weight)?(_DQ)?_(Q\d\w*|quantized)$")
 """Ends that ONNX Runtime's quantizers give to names of weights."""
 NBITS = {"MatMulNBits": LINEAR, "GatherBlockQuantized": EMBEDDING}
@@ -100,7 +100,7 @@ def _modules(graph: Graph, layer: Layer, node: Node) -> list[str]:
         name = noted[0] if noted else name
     named = _module_of_weight(name)
     # A weight may be tied: its other uses are modules of their own.
-    return [named, _module_of_node(path), f"{named}.{layer.kind.name}"]
+    return [named, _rooted(_module_of_node(path), graph), f"{named}.{layer.kind.name}"]
 
 
 def default_targets(graph: Graph, layers: Sequence[Layer]) -> list[str]:
@@ -174,3 +174,10 @@ def _module_of_weight(name: str) -> str:
 def _module_of_node(node: Node) -> str:
     path = _PATH.fullmatch(node.name)
     return module_of(node) or (path[1].replace("/", ".") if path else "")
+
+
+def _rooted(module: str, graph: Graph) -> str:
+    """The name with modules in front that torch's script exporter leaves out of paths, as it does in OPT."""
+    first = ".".join(module.split(".")[:2])
+    roots = {name[:k] for name in graph.initializers if (k := f".{name}".find(f".{first}.")) >= 0}
+    return f"{roots.pop()}{module}" if "." in module and len(roots) == 1 else module

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trainweb.arguments import checks_keywords, instance_of
 from trainweb.artifacts.recover import recover_parameters
 from trainweb.errors import CheckpointError, ModelError, UnsupportedError
+from trainweb.generation.past import refuse_integers, without_past
 from trainweb.lora.adapted import AdaptedModel, Source
 from trainweb.lora.adapter import Adapter
 from trainweb.lora.config import INITS, LoraConfig, chosen, listed, shown
@@ -85,8 +86,11 @@ def inject(
     if init not in INITS:
         raise ModelError(f"init is {shown(init)}; it must be one of {', '.join(INITS)}.")
     graph = model if isinstance(model, Graph) else read_model(model)
+    graph = without_past(graph)
     base = recover_parameters(constants_to_initializers(computed_in_float32(graph)))
     layers = find_layers(base)
+    if not any(layer.kind is LINEAR for layer in layers):
+        refuse_integers(base)
     if config is None:
         whole = chosen(modules_to_save, _owners(base), "modules_to_save") if modules_to_save else []
         alpha = rank if alpha is None else alpha

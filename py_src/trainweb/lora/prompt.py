@@ -18,6 +18,7 @@ from trainweb.artifacts.recover import recover_parameters
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.errors import FeedError, ModelError, UnsupportedError
 from trainweb.generation.incremental import COMPANIONS, FRAME, OWN, PROMPT, VECTORS, ids_of
+from trainweb.generation.past import without_past
 from trainweb.ir.dims import static
 from trainweb.lora.adapted import AdaptedModel, Source
 from trainweb.lora.adapter import Adapter
@@ -86,6 +87,7 @@ def inject_prompt(
         A node computes something of the ids that has no meaning for vectors.
     """
     graph = model if isinstance(model, Graph) else read_model(model)
+    graph = without_past(graph)
     base = recover_parameters(constants_to_initializers(computed_in_float32(graph)))
     if has_control_flow(base):
         base = expand_control_flow(base, differentiable=True)
@@ -216,8 +218,7 @@ class _Found:
             if kind is None or len(shape) not in (1, 2) or shape[-1] != self.sequence:
                 raise ModelError(
                     f"Prompt tuning cannot make the input {value.name!r} longer. Export the model with the inputs "
-                    "input_ids, and attention_mask and position_ids if needed, without past keys and values "
-                    "(use_cache=False)."
+                    "input_ids, and if needed attention_mask, position_ids and past_key_values.*."
                 )
             found[value.name] = kind, len(shape)
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from functools import cached_property
 
 from ..errors import CheckpointError, ModelError
 from .floats import converted
@@ -26,28 +27,28 @@ class Weights:
     Parameters
     ----------
     files : iterable of (str, bytes or RangedFile)
-        With the name of each in errors. A tensor is in one of them.
-
-    Raises
-    ------
-    ModelError
-        One is not a safetensors file, or two have the same tensor.
+        With the name of each in errors. A tensor is in one of them. They are looked into when one is needed.
     """
 
     def __init__(self, files: Iterable[tuple[str, bytes | memoryview | RangedFile]]) -> None:
-        self._found: dict[str, tuple[Entry, bytes | memoryview | RangedFile]] = {}
-        self.names: list[str] = []
+        self._files = list(files)
+        self.names = [name for name, _ in self._files]
         self.is_read = False
-        for name, data in files:
-            self.names.append(name)
+
+    @cached_property
+    def _found(self) -> dict[str, tuple[Entry, bytes | memoryview | RangedFile]]:
+        """Tensors by name, and the file of each."""
+        found: dict[str, tuple[Entry, bytes | memoryview | RangedFile]] = {}
+        for name, data in self._files:
             try:
                 entries = entries_of(data)
             except CheckpointError as error:
                 raise ModelError(f"The weights {name!r:.200} cannot be used: {error}") from error
             for tensor, entry in entries.items():
-                if tensor in self._found:
+                if tensor in found:
                     raise ModelError(f"Two files of weights have a tensor {tensor!r:.200}: give each tensor once.")
-                self._found[tensor] = entry, data
+                found[tensor] = entry, data
+        return found
 
     def tensor(self, name: str, dtype: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor of an initializer, in the type that the graph declares.
@@ -55,7 +56,8 @@ class Weights:
         Raises
         ------
         ModelError
-            There is no such tensor, or it has another shape or kind of type.
+            There is no such tensor, or it has another shape or kind of type. One of the files is not a safetensors
+            file, or two have the same tensor.
         """
         files = ", ".join(self.names)
         if name not in self._found:

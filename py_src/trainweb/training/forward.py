@@ -98,8 +98,11 @@ def forward_of(graph: Graph, inputs: Mapping[str, Value], kind: str) -> Forward:
 def _decoding(graph: Graph, output: str, length: int, rows: int, adapter: bool) -> Forward:
     # Not on the way of a first step.
     from trainweb.generation.incremental import VIRTUAL, decoding_graph, with_tokens_of_prompt, without_adapter
+    from trainweb.generation.past import refuse_integers, without_past
     from trainweb.training.export import inference_graph
 
+    graph = without_past(graph)
+    refuse_integers(graph)
     whole, virtual = with_tokens_of_prompt(graph) if adapter else (without_adapter(graph), 0)
     decoding = decoding_graph(inference_graph(whole, [output], {}), length + virtual, rows)
     if virtual:

@@ -128,8 +128,8 @@ class SessionTasks:
         """Create a session from a folder with the files of a Hugging Face repository. Nothing is downloaded.
 
         The graph is ``model.onnx`` or ``onnx/model.onnx``. Initializers without data get it from
-        ``model.safetensors`` or its shards in the same folder. ``generation_config.json`` and ``config.json`` give
-        the defaults of `generate`. ``tokenizer.json`` is read by the package tokenizers.
+        ``model.safetensors`` or its shards beside it, or else in the folder. ``generation_config.json`` and
+        ``config.json`` give the defaults of `generate`. ``tokenizer.json`` is read by the package tokenizers.
 
         Parameters
         ----------

@@ -56,12 +56,12 @@ export interface ChatMessage {
   readonly content: string;
 }
 
-/** A prompt, and the text that follows it. */
+/** A prompt, and the text that follows it; both may be turns of a chat. */
 export interface PromptedText {
   /** What is given. */
-  readonly prompt: string;
+  readonly prompt: string | readonly ChatMessage[];
   /** What is to be learned. */
-  readonly completion: string;
+  readonly completion: string | readonly ChatMessage[];
 }
 
 /** Columns that `Dataset.fromText` makes. */
@@ -176,8 +176,9 @@ function endOf(tokenizer: TextTokenizer, given: number | null, texts: number): n
 }
 
 function tokensOf(tokenizer: TextTokenizer, item: TextItem, position: number, end: number | null, isMasked: boolean): Tokens {
-  const isChat = isChatItem(item);
-  const { prompt, whole } = isChat ? chatText(tokenizer, item.messages, position) : pairText(item, position, isMasked);
+  const chat = chatOf(item);
+  const isChat = chat !== null;
+  const { prompt, whole } = isChat ? chatText(tokenizer, ...chat, position) : pairText(item, position, isMasked);
   // The template has the tokens around the text, and the one at the end.
   const options = isChat ? { add_special_tokens: false } : undefined;
   const ids = [...encodedText(tokenizer, whole, options)];
@@ -194,15 +195,27 @@ function tokensOf(tokenizer: TextTokenizer, item: TextItem, position: number, en
   return { ids, labels: ids.map((id, k) => (k < masked ? IGNORED : id)) };
 }
 
-function isChatItem(item: TextItem): item is Chat {
-  return typeof item === "object" && item !== null && Object.keys(item).join() === "messages";
+type Turns = readonly ChatMessage[];
+
+/** The turns before the answer and all turns, of a chat or of a prompt and a completion that are turns. */
+function chatOf(item: TextItem): [before: Turns, chat: Turns] | null {
+  if (typeof item !== "object" || item === null) {
+    return null;
+  }
+  const { messages, prompt, completion, ...others } = item as Partial<Chat & PromptedText>;
+  if (Object.keys(item).join() === "messages") {
+    return [Array.isArray(messages) ? (messages as Turns).slice(0, -1) : [], messages as Turns];
+  }
+  const areTurns = Array.isArray(prompt) && Array.isArray(completion) && Object.keys(others).length === 0;
+  return areTurns ? [prompt as Turns, [...(prompt as Turns), ...(completion as Turns)]] : null;
 }
 
-function pairText(item: Exclude<TextItem, Chat>, position: number, isMasked: boolean): { prompt: string; whole: string } {
+function pairText(item: TextItem, position: number, isMasked: boolean): { prompt: string; whole: string } {
   if (typeof item === "string" && isMasked) {
     throw sessionError("NO_PROMPT", { position });
   }
-  const { prompt, completion, ...others } = typeof item === "string" ? { prompt: "", completion: item } : { ...item };
+  const pair = typeof item === "string" ? { prompt: "", completion: item } : { ...(item as PromptedText) };
+  const { prompt, completion, ...others } = pair;
   if (typeof prompt !== "string" || typeof completion !== "string" || Object.keys(others).length > 0) {
     throw sessionError("NOT_A_TEXT", { position, given: describe(item) });
   }
@@ -212,15 +225,14 @@ function pairText(item: Exclude<TextItem, Chat>, position: number, isMasked: boo
   return { prompt, whole: prompt + completion };
 }
 
-/** The text before the last answer, and the whole text, by the tokenizer's template. */
-function chatText(tokenizer: TextTokenizer, chat: readonly ChatMessage[], position: number): { prompt: string; whole: string } {
+/** The text before the answer, and the whole text, by the tokenizer's template. */
+function chatText(tokenizer: TextTokenizer, before: Turns, chat: Turns, position: number): { prompt: string; whole: string } {
   if (typeof tokenizer.apply_chat_template !== "function") {
     throw sessionError("NO_CHAT_TEMPLATE", { position });
   }
   if (!Array.isArray(chat) || (chat as readonly ChatMessage[]).at(-1)?.role !== "assistant") {
     throw sessionError("NO_ANSWER", { position });
   }
-  const before = (chat as readonly ChatMessage[]).slice(0, -1);
   return {
     prompt: String(tokenizer.apply_chat_template(before, { tokenize: false, add_generation_prompt: true })),
     whole: String(tokenizer.apply_chat_template(chat, { tokenize: false })),
@@ -270,14 +282,14 @@ function columnOf(name: string, rows: readonly Row[], length: number): Tensor {
   return new Tensor("int64", data, [rows.length, length]);
 }
 
-/** A prompt with a better and a worse answer. */
+/** A prompt with a better and a worse answer; all may be turns of a chat. */
 export interface Preference {
   /** What is given. */
-  readonly prompt: string;
+  readonly prompt: PromptedText["prompt"];
   /** The better answer. */
-  readonly chosen: string;
+  readonly chosen: PromptedText["completion"];
   /** The worse answer. */
-  readonly rejected: string;
+  readonly rejected: PromptedText["completion"];
 }
 
 /** A training session with `DPOLoss`, whose current parameters are the reference. */

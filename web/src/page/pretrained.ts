@@ -86,8 +86,13 @@ async function filesBeside(files: Folder, folder: string, graph: GivenData): Pro
   return [...external, ...weights].filter((one): one is ExternalSource => one.data !== null);
 }
 
-/** Safetensors files with tensors of these names. */
+/** Safetensors files with tensors of these names: of the graph's folder, or else of the whole one. */
 async function weightsOf(files: Folder, folder: string, names: ReadonlySet<string>): Promise<{ readonly data: Source | null }[]> {
+  const found = await weightsIn(files, folder, names);
+  return found.length > 0 || folder === "" ? found : weightsIn(files, "", names);
+}
+
+async function weightsIn(files: Folder, folder: string, names: ReadonlySet<string>): Promise<{ readonly data: Source | null }[]> {
   const whole = await files.find(folder + WEIGHTS);
   const named = (data: Source | null, k: number): ExternalSource | { readonly data: null } =>
     data === null ? { data } : { what: `weights ${k}`, path: `${SPARE}${k}`, data };

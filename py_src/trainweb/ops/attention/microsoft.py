@@ -71,6 +71,15 @@ def numpy_heads(x: Any, heads: int) -> Any:
     return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
 
 
+def check_added(op: Composite, added: TensorType | None, shape: Shape) -> None:
+    """Check a tensor that is added to the scores; it may be the same for all items or heads."""
+    if added is None:
+        return
+    fits = added.rank == len(shape) and equal_shapes(added.shape[2:], shape[2:])
+    if not fits or any(static(d, s) and d not in (1, s) for d, s in zip(added.shape[:2], shape[:2], strict=True)):
+        raise op.error(f"the attention bias has shape {list(added.shape)}, the scores have {list(shape)}.")
+
+
 class _Masked(Composite):
     """Attention whose padding is masked by adding `mask_filter_value`."""
 
@@ -88,14 +97,6 @@ class _Masked(Composite):
             return
         if mask.rank not in wanted or not equal_shapes(mask.shape, wanted[mask.rank]):
             raise self.unsupported(f"a mask of shape {list(mask.shape)} for batch {batch}, {m} queries and {n} keys")
-
-    def check_added(self, added: TensorType | None, shape: Shape) -> None:
-        """Check a tensor that is added to the scores; it may be the same for all items or heads."""
-        if added is None:
-            return
-        fits = added.rank == len(shape) and equal_shapes(added.shape[2:], shape[2:])
-        if not fits or any(static(d, s) and d not in (1, s) for d, s in zip(added.shape[:2], shape[:2], strict=True)):
-            raise self.error(f"the attention bias has shape {list(added.shape)}, the scores have {list(shape)}.")
 
     def padding(self, mask: Var | None, q: Var, k: Var, lengths: int = 1) -> Var | None:
         """Return the tensor that is added to the scores of keys that are padding."""
@@ -186,7 +187,7 @@ class MultiHeadAttention(_Masked):
                 raise self.error(f"past keys or values have shape {list(past.shape)}.")
         n = n if past_k is None else n + past_k.shape[2]
         self.check_mask(mask, batch, m, n, 1)
-        self.check_added(added, (batch, heads, m, n))
+        check_added(self, added, (batch, heads, m, n))
         shapes: tuple[Shape, ...] = ((batch, m, heads * e), (batch, heads, n, d), (batch, heads, n, e))
         return tuple(TensorType("float32", shape) for shape in shapes)
 
@@ -324,7 +325,7 @@ class MicrosoftAttention(_Masked):
                 raise self.error(f"the past has shape {list(past.shape)}.")
             n = n + past.shape[3]
         self.check_mask(mask, batch, m, n, 2)
-        self.check_added(added, (batch, heads, m, n))
+        check_added(self, added, (batch, heads, m, n))
         shapes: tuple[Shape, ...] = ((batch, m, sizes[2]), (2, batch, heads, n, width))
         return tuple(TensorType("float32", shape) for shape in shapes)
 
@@ -400,7 +401,8 @@ class GroupQueryAttention(Composite):
     """Causal attention whose heads of keys serve several heads of queries; keys and queries may be turned.
 
     Without keys and values the query has all three side by side. With the new tokens item b has seqlens_k[b] + 1; the
-    past holds the others. The present has the past tokens and the new ones behind them.
+    past holds the others. The present has the past tokens and the new ones behind them. An attention bias is added to
+    the scores.
     """
 
     domain = MS
@@ -414,12 +416,14 @@ class GroupQueryAttention(Composite):
         "smooth_softmax": Int(0),
         "softcap": Float(0.0),
     }
-    min_inputs, max_inputs, n_outputs = 7, 9, 3
-    differentiable = (0, 1, 2, 3, 4)
+    min_inputs, max_inputs, n_outputs = 7, 12, 3
+    differentiable = (0, 1, 2, 3, 4, 10)
 
     def infer(self, q: TensorType, *others: TensorType | None) -> tuple[TensorType, ...]:
-        k, v, past_k, past_v, lengths, whole, cos, sin = others
-        self.need_float32(q, k, v, past_k, past_v, cos, sin)
+        k, v, past_k, past_v, lengths, whole, cos, sin, position, added, sink = others
+        self.need_float32(q, k, v, past_k, past_v, cos, sin, added)
+        if sink is not None:
+            raise self.unsupported("head_sink")
         if not self.local_window_size:
             raise self.error("local_window_size is 0: it must be at least 1, or -1 for none.")
         if self.smooth_softmax > 0:
@@ -446,6 +450,11 @@ class GroupQueryAttention(Composite):
             raise self.unsupported(f"total_sequence_length {whole.value[0]} of a past and new tokens of {n}")
         if self.do_rotary and (cos is None or sin is None):
             raise self.error("do_rotary needs cos_cache and sin_cache.")
+        if position is not None and not equal_shapes(position.shape, (batch, m)):
+            raise self.error(f"position_ids has shape {list(position.shape)}, not {[batch, m]}.")
+        if added is not None and past_k is not None and not equal(past_k.shape[2], 0):
+            raise self.unsupported("attention_bias beside a past")
+        check_added(self, added, (batch, self.num_heads, m, n))
         shape = (batch, self.kv_num_heads, n, width)
         return TensorType("float32", (batch, m, self.num_heads * width)), *[TensorType("float32", shape)] * 2
 
@@ -457,7 +466,7 @@ class GroupQueryAttention(Composite):
         return width
 
     def expand(self, g: Emission, *ins: Var | None) -> Sequence[Var | None]:
-        q, k, v, past_k, past_v, lengths, _, cos, sin = ins
+        q, k, v, past_k, past_v, lengths, _, cos, sin, position, added, _ = ins
         assert q is not None and lengths is not None
         width = self._width(g.type(q.name), None if k is None else g.type(k.name))
         groups = self.kv_num_heads
@@ -469,6 +478,7 @@ class GroupQueryAttention(Composite):
         start = None if past_k is None else self._start(lengths, past_k, q)
         if self.do_rotary and cos is not None and sin is not None:
             place = unsqueeze(places(q, 2), 0) if start is None else unsqueeze(start, 1) + places(q, 2)
+            place = place if position is None else position
             rows = [unsqueeze(t.op("Gather", place, axis=0), 1) for t in (cos, sin)]
             turned_width = 2 * g.shape(cos.name)[1]
             q, k = (
@@ -481,7 +491,7 @@ class GroupQueryAttention(Composite):
         bias = self._bias(q, k, start, past_k)
         times = self.num_heads // groups
         k, v = (x if times == 1 else share_heads(x, times) for x in (k, v))
-        y = attend(q, k, v, self.scale or 1 / sqrt(width), bias, self.softcap)
+        y = attend(q, k, v, self.scale or 1 / sqrt(width), bias if added is None else added + bias, self.softcap)
         return [join_heads(y), *present]
 
     def _start(self, lengths: Var, past: Var, q: Var) -> Var:
@@ -517,8 +527,8 @@ class GroupQueryAttention(Composite):
         return unsqueeze(column < first + extent(x, 2) - extent(past, 2), 1, 3).where(rows, 0.0)
 
     def reference(self, q: Any, *others: Any) -> tuple[Any, ...]:
-        given: list[Any] = [*others, *[None] * (8 - len(others))]
-        k, v, past_k, past_v, lengths, _, cos, sin = given
+        given: list[Any] = [*others, *[None] * (11 - len(others))]
+        k, v, past_k, past_v, lengths, _, cos, sin, position, added, _ = given
         groups, m = self.kv_num_heads, q.shape[1]
         if k is None:
             width = q.shape[2] // (self.num_heads + 2 * groups)
@@ -531,8 +541,13 @@ class GroupQueryAttention(Composite):
             start = 0 if past_k is None else int(lengths.ravel()[b]) + 1 - m
             turned = [x[b] for x in (q, k)]
             if self.do_rotary:
+<<<<<<< HEAD
                 here = slice(start, start + m)
                 turned = [numpy_turned(x, cos[here], sin[here], self.rotary_interleaved) for x in turned]
+=======
+                place = slice(start, start + m) if position is None else position[b]
+                turned = [self._numpy_turned(x, cos[place], sin[place]) for x in turned]
+>>>>>>> hunt2
             keys, values = turned[1], v[b]
             if past_k is not None:
                 keys = np.concatenate([past_k[b, :, :start], keys], 1)
@@ -542,7 +557,8 @@ class GroupQueryAttention(Composite):
             hidden = (ahead > 0) | ((self.local_window_size > 0) & (ahead <= -self.local_window_size))
             shared = [x.repeat(self.num_heads // groups, 0)[None] for x in (keys, values)]
             scale = self.scale or q.shape[3] ** -0.5
-            y[b] = numpy_attend(turned[0][None], shared[0], shared[1], scale, np.where(hidden, -inf, 0.0))[0]
+            bias = np.where(hidden, -inf, 0.0) + (0 if added is None else added[b % len(added)])
+            y[b] = numpy_attend(turned[0][None], shared[0], shared[1], scale, bias)[0]
         return y, present_k, present_v
 
     samples = (
@@ -574,6 +590,14 @@ class GroupQueryAttention(Composite):
         Sample(
             [(2, 1, 16), (2, 1, 8), (2, 1, 8), (2, 1, 3, 8), (2, 1, 3, 8), i32([3, 2]), i32(4)],
             {"num_heads": 2, "kv_num_heads": 1},
+            outputs=3,
+        ),
+        Sample(
+            [
+                *[(2, 3, 32), (2, 3, 16), (2, 3, 16), None, None, i32([2, 2]), i32(3), (8, 8), (8, 8)],
+                *[i64([[0, 1, 2], [3, 4, 5]]), (2, 2, 3, 3)],
+            ],
+            {"num_heads": 2, "kv_num_heads": 1, "do_rotary": 1},
             outputs=3,
         ),
     )

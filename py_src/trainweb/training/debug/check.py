@@ -27,6 +27,7 @@ from trainweb.backend.chosen import BACKEND
 from trainweb.control import expand_control_flow, has_control_flow
 from trainweb.control.operators import unsupported_nodes
 from trainweb.errors import GradientError, ModelError, TrainwebError, UnsupportedError
+from trainweb.generation.past import without_past
 from trainweb.ir.layout import PARAMETERS
 from trainweb.ir.shapes import TensorType
 from trainweb.model.checks import Limits
@@ -283,6 +284,7 @@ def _report(model: Any, choices: tuple[Any, ...], arguments: Mapping[str, Any], 
     try:
         graph = read_model(model, external_data=arguments.get("external_data"), weights=arguments.get("weights"))
         report.model_metadata = graph.about
+        graph = without_past(graph)
         outputs, files = [v.name for v in graph.outputs], graph.external_files
         named = {**dict(zip(CHOICES, choices, strict=True)), **arguments}
         arguments = {name: value for name, value in arguments.items() if name not in ADAPTERS}

@@ -147,6 +147,13 @@ def test_a_past_of_an_encoder_or_of_unknown_sizes_stays_an_input(past: str, shap
     assert [v.name for v in graph.inputs] == ["input_ids", past]
 
 
+@pytest.mark.parametrize("name", ["past_values", "past_observed_mask", "pastoral"])
+def test_other_inputs_stay(name: str) -> None:
+    """A time series has values of the past."""
+    graph = without_past(read_model(small(name)))
+    assert [v.name for v in graph.inputs] == ["input_ids", name]
+
+
 def test_a_file_of_integer_products_is_refused_with_the_way_out() -> None:
     """As onnxruntime's quantize_dynamic makes it, for transformers.js as model_quantized.onnx."""
     nodes = [

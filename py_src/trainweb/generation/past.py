@@ -9,12 +9,12 @@ from trainweb.control.operators import read_names
 from trainweb.errors import UnsupportedError
 from trainweb.model.graph import ITEM_SIZE, MS, Graph, Node, Tensor, Value, take_name
 
-PAST = re.compile(r"past")
-"""Names of inputs with keys and values of earlier tokens."""
+PAST = re.compile(r"past(_key_values|_(key|value)_|[._]\d|$)")
+"""Starts of names of inputs with keys and values of earlier tokens; `past_values` are those of a time series."""
 ENCODED = re.compile(r"[._](encoder|cross)[._]")
 """Parts of the names of those that are of an encoder's tokens: without these a decoder does not see its source."""
-PRESENT = re.compile(r"present[._]")
-"""Names of outputs with keys and values of all tokens."""
+PRESENT = re.compile(r"present(_key_values|_(key|value)_|[._]\d|$)")
+"""Starts of names of outputs with keys and values of all tokens."""
 BRANCH = "use_cache_branch"
 """Input of merged decoders: whether there are earlier tokens."""
 FLAGS = (BRANCH, "num_logits_to_keep", "logits_to_keep")

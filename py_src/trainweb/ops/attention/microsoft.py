@@ -541,13 +541,8 @@ class GroupQueryAttention(Composite):
             start = 0 if past_k is None else int(lengths.ravel()[b]) + 1 - m
             turned = [x[b] for x in (q, k)]
             if self.do_rotary:
-<<<<<<< HEAD
-                here = slice(start, start + m)
+                here = slice(start, start + m) if position is None else position[b]
                 turned = [numpy_turned(x, cos[here], sin[here], self.rotary_interleaved) for x in turned]
-=======
-                place = slice(start, start + m) if position is None else position[b]
-                turned = [self._numpy_turned(x, cos[place], sin[place]) for x in turned]
->>>>>>> hunt2
             keys, values = turned[1], v[b]
             if past_k is not None:
                 keys = np.concatenate([past_k[b, :, :start], keys], 1)

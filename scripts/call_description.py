@@ -225,8 +225,7 @@ def wire_type(call: Call) -> str:
     """The entry of a call in the worker's interface."""
     arguments = ", ".join(f"{camel_case(a.name)}: {a.kind.wire or a.kind.page}" for a in call.arguments)
     result = call.result.wire or call.result.page
-    comment = f"  /** {in_page(call.does.splitlines()[0], call)} */"
-    return f"{comment}\n  readonly {camel_case(call.name)}: Call<[{arguments}], {result}>;"
+    return f"  readonly {camel_case(call.name)}: Call<[{arguments}], {result}>;"
 
 
 def wire_calls() -> str:
@@ -243,7 +242,7 @@ interface Call<A extends readonly unknown[], R> {{
 
 export type ArtifactName = "training_model" | "eval_model" | "optimizer_model" | "checkpoint";
 
-/** The calls of a training session besides its steps. */
+/** The calls of a training session besides its steps; training/calls.py says what they do. */
 export interface SessionCalls {{
 {types}
 }}

@@ -104,7 +104,8 @@ export async function quantize(
     throw new TypeError(`'onlyFrozen' must be true or false, got ${describe(onlyFrozen)}.`);
   }
   return withModel(model, options, async (client, { model: loaded, buffers }) => {
-    const call = callOf("quantize", [loaded, bits, onlyFrozen, options.json, form], buffers);
+    const args = [String(bits), Number(onlyFrozen), options.json];
+    const call = callOf("ofModel", ["quantize", loaded, args, form], buffers);
     const { data } = await client.request(call);
     client.leave();
     return data as Uint8Array | Blob;
@@ -144,7 +145,8 @@ export class GradientGraphBuilder {
   async build(sessionOptions?: SessionOptions): Promise<void> {
     const options = resolveOptions(sessionOptions);
     await withModel(this.#model, options, async (client, { model: loaded, buffers }) => {
-      const call = callOf("gradientGraph", [loaded, this.#y, this.#x, this.#loss, options.json], buffers);
+      const args = [JSON.stringify(this.#y), JSON.stringify(this.#x), this.#loss, options.json];
+      const call = callOf("ofModel", ["gradient_graph", loaded, args, "bytes"], buffers);
       this.#built = (await client.request(call)).data as Uint8Array;
       client.leave();
     });

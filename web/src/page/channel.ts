@@ -11,7 +11,7 @@ const abandoned = new FinalizationRegistry<() => void>((release) => release());
 export class Channel {
   readonly #client: WorkerClient;
   readonly #handle: number;
-  readonly #release: Call<"release" | "releaseInference" | "releaseState">;
+  readonly #release: Call<"release">;
   #released: Promise<void> | null = null;
   #queue: Promise<unknown> = Promise.resolve();
   #queued = 0;
@@ -20,9 +20,9 @@ export class Channel {
   /** The answer to the latest call, which comes after the answers to all earlier calls. */
   #latest: Promise<unknown> = Promise.resolve();
 
-  constructor(client: WorkerClient, method: "release" | "releaseInference" | "releaseState", handle: number) {
+  constructor(client: WorkerClient, handle: number) {
     this.#client = client;
-    this.#release = callOf(method, [handle]);
+    this.#release = callOf("release", [handle]);
     this.#handle = handle;
   }
 

@@ -3,7 +3,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-import type { Answer, FileForm, PropertyKind, PropertyValue, SessionCall, SharedState, StateCallNames } from "../wire/protocol.js";
+import type { FileForm, PropertyKind, PropertyValue, SessionCall, SharedState, StateCallNames } from "../wire/protocol.js";
 import type { SessionCalls } from "../wire/session-calls.js";
 import { sessionError } from "../wire/messages.js";
 import { checkForm, checkKind, type FileOptions } from "./call-arguments.js";
@@ -22,7 +22,7 @@ class StateHandle {
   readonly #handle: number;
 
   constructor(owner: object, client: WorkerClient, handle: number) {
-    this.#channel = new Channel(client, "releaseState", handle);
+    this.#channel = new Channel(client, handle);
     this.#channel.endWith(owner);
     this.#handle = handle;
   }
@@ -38,8 +38,8 @@ class StateHandle {
     });
   }
 
-  call(call: SessionCall, buffers: readonly ArrayBuffer[] = []): Promise<Answer<"callState">> {
-    return this.#channel.post(null, () => callOf("callState", [this.#handle, call], buffers));
+  call(call: SessionCall, buffers: readonly ArrayBuffer[] = []): Promise<unknown> {
+    return this.#channel.post(null, () => callOf("call", [this.#handle, call], buffers));
   }
 
   release(): Promise<void> {

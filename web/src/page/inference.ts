@@ -44,7 +44,7 @@ export class InferenceSession {
     this.#info = frozen(info);
     this.#severity = severity;
     this.#client = client;
-    this.#channel = new Channel(client, "releaseInference", info.handle);
+    this.#channel = new Channel(client, info.handle);
     this.#channel.endWith(this);
     this.#steps = new StepSender(client, this.#channel, info);
   }
@@ -178,19 +178,12 @@ export class InferenceSession {
 
   async #measured(args: RunArguments): Promise<ReturnType> {
     const start = performance.now();
-    const results = await this.#run(args);
+    const results = await this.#steps.run("inference", this.inputNames, args);
     if (this.#runs !== null) {
       this.#runs.push(performance.now() - start);
       performance.measure("trainweb run", { start });
     }
     return results;
-  }
-
-  #run(args: RunArguments): Promise<ReturnType> {
-    const { handle, inputNames } = this.#info;
-    return this.#steps.run("inference", inputNames, args, (feeds, fetches, mayStop, buffers) =>
-      callOf("runInference", [handle, feeds, fetches, mayStop], buffers),
-    );
   }
 
   /** Free the session after the calls already made. You may repeat the call. */

@@ -1,6 +1,6 @@
 /** Report whether a model trains, and at what cost, before any data is fetched: Python's `trainweb.check` as data. */
 
-import type { ModelReport } from "../wire/report.js";
+import type { ModelReport, WireModelReport } from "../wire/report.js";
 import { modelMetadata } from "./call-values.js";
 import { callOf } from "./client.js";
 import { withModel } from "./load-model.js";
@@ -31,8 +31,8 @@ export async function inspectModel(
   const { dims = {} } = config;
   const options = resolveOptions(sessionOptions);
   return withModel(model, options, async (client, { model: loaded, buffers }) => {
-    const call = callOf("inspectModel", [loaded, configJson, JSON.stringify(dims)], buffers);
-    const report = await client.request(call);
+    const call = callOf("ofModel", ["inspect_model", loaded, [configJson, JSON.stringify(dims)], "bytes"], buffers);
+    const report = (await client.request(call)).value as WireModelReport;
     client.leave();
     const { modelMetadata: about } = report;
     return { ...report, modelMetadata: about && modelMetadata(about) };

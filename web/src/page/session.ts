@@ -102,7 +102,7 @@ export class TrainingSession extends SessionMethods {
     if (key !== KEY) {
       throw new TypeError("use TrainingSession.create() or TrainingSession.createFromModel().");
     }
-    const channel = new Channel(client, "release", info.handle);
+    const channel = new Channel(client, info.handle);
     const calls = new SessionCaller(frozen(info), channel);
     super(calls);
     channel.endWith(this);
@@ -234,7 +234,7 @@ export class TrainingSession extends SessionMethods {
   ): Promise<ReturnType> {
     this.#channel.check();
     const [names, args] = this.#parse("train", feeds, arg1, arg2);
-    const results = await tagged("train step", args.options, this.#severity, () => this.#run("train", names, args));
+    const results = await tagged("train step", args.options, this.#severity, () => this.#steps.run("train", names, args));
     if (this.#hasCost) {
       this.#hasCost = false;
       // A session that is released meanwhile has nothing to tell.
@@ -257,7 +257,7 @@ export class TrainingSession extends SessionMethods {
   ): Promise<ReturnType> {
     this.#channel.check();
     const [names, args] = this.#parse("eval", feeds, arg1, arg2);
-    return tagged("eval step", args.options, this.#severity, () => this.#run("eval", names, args));
+    return tagged("eval step", args.options, this.#severity, () => this.#steps.run("eval", names, args));
   }
 
   /**
@@ -740,13 +740,6 @@ export class TrainingSession extends SessionMethods {
     if (workspace.nbytes === 0) {
       this.#apart.add(kind);
     }
-  }
-
-  #run(kind: "train" | "eval", inputNames: readonly string[], args: RunArguments): Promise<ReturnType> {
-    const { ema = false } = args.options;
-    return this.#steps.run(kind, inputNames, args, (feeds, fetches, mayStop, buffers) =>
-      callOf("step", [this.#info.handle, kind, feeds, fetches, mayStop, ema], buffers),
-    );
   }
 }
 

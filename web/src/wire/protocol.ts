@@ -11,11 +11,9 @@ import type { LogLevel } from "./log.js";
 import type { GivenData } from "./pieces.js";
 import type { FileProgress } from "./progress.js";
 import type { WireProfile } from "./profile.js";
-import type { WireModelReport } from "./report.js";
 import type { SessionCalls } from "./session-calls.js";
 import type {
-  Feed, FileBytes, FileData, FileForm, InputDeclaration, NamedTensor, PlacedBytes, ValueMetadata, WireDtype,
-  WireModelMetadata,
+  Feed, FileData, FileForm, InputDeclaration, NamedTensor, PlacedBytes, ValueMetadata, WireDtype, WireModelMetadata,
 } from "./values.js";
 
 export type {
@@ -261,7 +259,7 @@ export interface WorkerApi {
    */
   step(
     handle: number,
-    kind: StepKind,
+    kind: StepKind | "inference",
     feeds: readonly Feed[],
     fetches: readonly Fetch[],
     mayStop: boolean,
@@ -307,27 +305,22 @@ export interface WorkerApi {
   /** Run a call of `SessionCalls`, and return its result. */
   call(handle: number, call: SessionCall): MaybePromise<unknown>;
   release(handle: number): MaybePromise<null>;
-  inspectModel(model: GivenModel, configJson: string, dimsJson: string): Promise<WireModelReport>;
   createInference(model: GivenModel, optionsJson: string): Promise<InferenceInfo>;
-  runInference(handle: number, feeds: readonly Feed[], fetches: readonly Fetch[], mayStop: boolean):
-    MaybePromise<RunAnswer>;
-  releaseInference(handle: number): null;
   /** Build the training artifacts of a forward model. */
   buildArtifacts(model: GivenModel, configJson: string, optionsJson: string, form: FileForm): Promise<BuiltArtifacts>;
-  /** Extend a model by gradients of `y` for `x`. `loss` is the member of `y` whose gradient is 1, or "". */
-  gradientGraph(model: GivenModel, y: readonly string[], x: readonly string[], loss: string, optionsJson: string):
-    Promise<FileBytes>;
-  /** Write a forward model with weights of fewer bits. */
-  quantize(model: GivenModel, bits: number, onlyFrozen: boolean, optionsJson: string, form: FileForm): Promise<FileBytes>;
-  /** Read a checkpoint; the handle is for `callState`. */
+  /** Have a function of Python's bridge work on a model that nobody keeps. `data` is the file that it makes. */
+  ofModel(call: ModelCall, model: GivenModel, args: readonly (string | number)[], form: FileForm):
+    Promise<{ readonly value: unknown; readonly data: FileData | null }>;
+  /** Read a checkpoint; the handle is for `call` and `release`. */
   openState(file: GivenData): Promise<number>;
-  callState(handle: number, call: SessionCall): unknown;
-  releaseState(handle: number): null;
   /** The numbers of an image; a bitmap is closed. */
   readImage(given: GivenImage, options: ResolvedImageOptions): Promise<{ readonly data: Float32Array<ArrayBuffer> }>;
   /** Bytes allocated in the kernels' memory, and its size. */
   memory(): { readonly inUse: number; readonly total: number };
 }
+
+/** Functions of the bridge for `ofModel`. */
+export type ModelCall = "inspect_model" | "gradient_graph" | "quantize";
 
 export type Method = keyof WorkerApi;
 

@@ -6,7 +6,7 @@ import type { DeadUnits } from "../wire/values.js";
 import { planKey, type BundlePlan, type FeedType, type ParameterSlot, type RawPlan } from "./bundle/bundle.js";
 import { sizeOf } from "./bundle/reader.js";
 import type { LoadedPlan, PlanMemory, ReadFile } from "./plan-memory.js";
-import type { InspectedNode, InspectedPlan, LazyModels, PythonModels } from "./python-models.js";
+import type { InspectedPlan, LazyModels, PythonModels } from "./python-models.js";
 import type { PlanRunner } from "./runner.js";
 import type { NamedTensor } from "../wire/values.js";
 
@@ -54,8 +54,8 @@ export class InspectedPlans {
     return memory.load(key, plan, readFile);
   }
 
-  /** The nodes that a plan computes, in order. */
-  nodesOf({ plan }: LoadedPlan): readonly InspectedNode[] {
+  /** The nodes that a plan computes, in order, for Python. */
+  nodesOf({ plan }: LoadedPlan): readonly unknown[] {
     return this.#inspected(plan).nodes;
   }
 

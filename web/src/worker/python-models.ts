@@ -10,7 +10,10 @@ import { sessionError } from "../wire/messages.js";
 import type { MaybePromise, ValueMetadata } from "../wire/protocol.js";
 import type { DeadUnits, FloatType } from "../wire/values.js";
 import { convertFloats, FLOAT_BYTES } from "./floats.js";
-import type { Bundle, Declaration, FeedType, ForwardKind, KeptValue, PlanKind, RawBundle, RawPlan } from "./bundle/bundle.js";
+import type {
+  Bundle, Declaration, FeedType, ForwardKind, KeptValue, PlanKind, RawBundle, RawPlan, TensorPlace,
+} from "./bundle/bundle.js";
+import type { Addresses } from "./numerics.js";
 import type { Property } from "./session-record.js";
 
 /** Segments that are to be filled. */
@@ -45,21 +48,13 @@ interface Filling {
   readonly files: readonly number[];
 }
 
-/** A node of a plan that keeps every tensor, with its float tensors. */
-export interface InspectedNode {
-  readonly name: string;
-  readonly op: string;
-  readonly inputs: readonly string[];
-  readonly outputs: readonly string[];
-}
-
 /** A plan that keeps every float tensor. */
 export interface InspectedPlan {
   readonly raw: RawPlan;
   /** All tensors that it keeps. */
   readonly outputs: readonly string[];
-  /** Nodes that it computes, in order. Python knows more of them. */
-  readonly nodes: readonly InspectedNode[];
+  /** Nodes that it computes, in order, for Python. */
+  readonly nodes: readonly unknown[];
   /** Its activations, with all units as not fired yet. */
   readonly units: readonly DeadUnits[];
 }
@@ -77,6 +72,36 @@ interface Opened {
   readonly handle: number;
   readonly header?: unknown;
 }
+
+/** Functions of the bridge about a session's models: arguments after the handle, and the value of the answer. */
+interface Questions {
+  readonly adapter: [args: [bases: Bases], value: string];
+  readonly artifact: [args: [name: ArtifactName], value: null];
+  /** Throw the error of the first fault, or count NaN and infinities in the results. */
+  readonly check_inspected: [
+    args: [kind: StepKind, overwrite: boolean, memory: Addresses, outputs: readonly TensorPlace[], nodes: readonly unknown[]],
+    value: Readonly<Record<string, number>>,
+  ];
+  readonly check_optimizer: [args: [memory: Addresses], value: null];
+  readonly check_results: [
+    args: [kind: StepKind, memory: Addresses, outputs: readonly TensorPlace[], before: Readonly<Record<string, number>>],
+    value: null,
+  ];
+  readonly checkpoint: [args: [withOptimizer: boolean, properties: readonly Property[], bases: Bases], value: null];
+  readonly explain: [args: [kind: StepKind, overwrite: boolean, signature: readonly FeedType[]], value: string];
+  readonly export: [args: [outputNames: readonly string[], bases: Bases], value: null];
+  readonly export_weights: [args: [format: string, bases: Bases], value: null];
+  readonly fill: [args: [bases: Bases], value: Filling];
+  /** The inputs of a step that predicts or makes tokens. */
+  readonly forward_inputs: [args: [kind: ForwardKind], value: readonly Declaration[]];
+  readonly merge_adapter: [args: [bases: Bases], value: null];
+  readonly moment_places: [args: [name: string], value: readonly MomentPlace[]];
+  readonly output_metadata: [args: [training: boolean], value: readonly ValueMetadata[]];
+}
+
+/** Addresses of a session's segments. */
+type Bases = readonly number[];
+type StepKind = "train" | "eval";
 
 /** Bytes of a file that are converted at once; whole elements. */
 const CONVERTED_BYTES = 2 ** 22;
@@ -116,8 +141,7 @@ export class PythonModels {
 
   /** Write the weights that the session starts from into its segments, which hold zeros; once. */
   async fill(segments: FilledSegments): Promise<void> {
-    const { value } = this.#bridge.call("fill", this.#handle, JSON.stringify(segments.bases));
-    const { copies, files } = value as Filling;
+    const { copies, files } = this.ask("fill", segments.bases).value;
     // In the order of files, so that what was copied can go.
     for (const [segment, at, file, offset, nbytes, from] of [...copies].sort((a, b) => a[2] - b[2] || a[3] - b[3])) {
       if (!files.includes(file)) {
@@ -186,11 +210,6 @@ export class PythonModels {
     return { header: { ...header, large }, blobs: file?.data ?? new Uint8Array() };
   }
 
-  /** The inputs of a step that predicts or makes tokens. */
-  forwardInputs(kind: ForwardKind): readonly Declaration[] {
-    return this.#bridge.call("forward_inputs", this.#handle, kind).value as readonly Declaration[];
-  }
-
   /** The plan of a step that keeps every tensor, and its nodes. */
   compileInspected(
     kind: "train" | "eval",
@@ -202,52 +221,14 @@ export class PythonModels {
     return { ...inspected, raw: this.#planOf(header, file) };
   }
 
-  /**
-   * Find the node at fault, by its number, and its tensor; null without a fault.
-   *
-   * @param counts - numbers of NaN and infinities in the tensors that have them
-   */
-  firstFault(
-    nodes: readonly InspectedNode[],
-    counts: readonly (readonly [name: string, nan: number, infinite: number])[],
-    results: readonly string[],
-  ): readonly [node: number, tensor: string] | null {
-    const args = [nodes, counts, results].map((arg) => JSON.stringify(arg));
-    return this.#bridge.call("first_fault", ...args).value as readonly [number, string] | null;
-  }
-
-  /** The operator of the optimizer model. */
-  optimizerOperator(): string {
-    return this.#bridge.call("optimizer_operator", this.#handle).value as string;
-  }
-
-  /** Explain how the compiler arrived at the plan of a step. */
-  explain(kind: "train" | "eval", overwrite: boolean, signature: readonly FeedType[]): string {
-    return this.#bridge.call("explain", this.#handle, kind, overwrite, JSON.stringify(signature)).value as string;
-  }
-
-  /** @param bases - where the segments of the session are */
-  saveCheckpoint(withOptimizer: boolean, properties: readonly Property[], bases: readonly number[]): Handout {
-    const args = [JSON.stringify(properties), JSON.stringify(bases)] as const;
-    return fileOf(this.#bridge.call("checkpoint", this.#handle, withOptimizer, ...args));
-  }
-
-  exportModel(outputNames: readonly string[], bases: readonly number[]): Handout {
-    const args = [JSON.stringify(outputNames), JSON.stringify(bases)] as const;
-    return fileOf(this.#bridge.call("export", this.#handle, ...args));
-  }
-
-  outputMetadata(training: boolean): readonly ValueMetadata[] {
-    return this.#bridge.call("output_metadata", this.#handle, training).value as readonly ValueMetadata[];
-  }
-
-  /** Places of the optimizer's moments of a parameter. */
-  momentPlaces(name: string): readonly MomentPlace[] {
-    return this.#bridge.call("moment_places", this.#handle, name).value as readonly MomentPlace[];
-  }
-
-  exportWeights(format: string, bases: readonly number[]): Uint8Array {
-    return fileOf(this.#bridge.call("export_weights", this.#handle, format, JSON.stringify(bases))).data.slice();
+  /** Ask Python about the models. Lists and objects go over as JSON. */
+  ask<Name extends keyof Questions>(
+    name: Name,
+    ...args: Questions[Name][0]
+  ): { readonly value: Questions[Name][1]; readonly file: Handout | null } {
+    const given = args.map((arg: unknown) => (typeof arg === "object" ? JSON.stringify(arg) : (arg as string | number | boolean)));
+    const { value, file } = this.#bridge.call(name, this.#handle, ...given);
+    return { value: value as Questions[Name][1], file };
   }
 
   loadWeights(weights: Uint8Array, strict: boolean, bases: readonly number[]): void {
@@ -263,32 +244,14 @@ export class PythonModels {
     }
   }
 
-  /** Export the adapters' weights as PEFT's two files. */
-  adapter(bases: readonly number[]): AdapterFiles {
-    const { value, file } = this.#bridge.call("adapter", this.#handle, JSON.stringify(bases));
-    return { weights: (file as Handout).data.slice(), config: value as string };
-  }
-
   loadAdapter({ weights, config }: AdapterFiles, bases: readonly number[]): void {
     this.#withFile(weights, (file) => this.#bridge.call("load_adapter", this.#handle, file, config, JSON.stringify(bases)));
-  }
-
-  mergeAdapter(bases: readonly number[]): Handout {
-    return fileOf(this.#bridge.call("merge_adapter", this.#handle, JSON.stringify(bases)));
-  }
-
-  artifact(name: ArtifactName): Handout | null {
-    return this.#bridge.call("artifact", this.#handle, name).file;
   }
 
   release(): void {
     this.#keepFiles([]);
     this.#bridge.call("release", this.#handle);
   }
-}
-
-function fileOf({ file }: { readonly file: Handout | null }): Handout {
-  return file ?? { data: new Uint8Array(), parts: [], nbytes: 0 };
 }
 
 /** The arguments of a call of the bridge, with files where they are bytes or Blobs, and the numbers of these. */

@@ -298,7 +298,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       return known;
     }
     return withValue(this.#models.get(kind.slice(0, kind.indexOf(" "))), (models) => {
-      const inputs = models.forwardInputs(kind);
+      const inputs = models.ask("forward_inputs", kind).value;
       this.#forwards.set(kind, inputs);
       return inputs;
     });
@@ -547,14 +547,14 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     if (!training && !this.#bundle.hasEval) {
       return [];
     }
-    return withValue(this.#models.get("outputMetadata"), (models) => models.outputMetadata(training));
+    return withValue(this.#models.get("outputMetadata"), (models) => models.ask("output_metadata", training).value);
   }
 
   getMoments(name: string): MaybePromise<readonly NamedTensor[]> {
     this.#checkOptimizer();
     this.#slot(name);
     return withValue(this.#models.get("getMoments"), (models) =>
-      models.momentPlaces(name).map(({ moment, segment, offset, dims }) => {
+      models.ask("moment_places", name).value.map(({ moment, segment, offset, dims }) => {
         const data = new Uint8Array(this.#memory.range(segment, offset, 4 * sizeOf(dims)));
         return { name: moment, dtype: "float32", dims, data };
       }),
@@ -588,7 +588,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       throw sessionError("NOMINAL_SAVE", {});
     }
     return withValue(this.#models.get("saveCheckpoint"), (models) => {
-      const file = models.saveCheckpoint(includeOptimizerState, this.properties, this.#memory.bases);
+      const { file } = models.ask("checkpoint", includeOptimizerState, this.properties, this.#memory.bases);
       return this.#assembled(models, "saveCheckpoint", file, form);
     });
   }
@@ -602,7 +602,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     }
     return withValue(this.#models.get("exportModelForInferencing"), (models) =>
       this.withAverages(ema, () => {
-        const file = models.exportModel(outputNames, this.#memory.bases);
+        const { file } = models.ask("export", outputNames, this.#memory.bases);
         return this.#assembled(models, "exportModelForInferencing", file, form);
       }),
     );
@@ -611,7 +611,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   exportWeights(format: "safetensors" | "npz", ema: boolean): MaybePromise<Uint8Array> {
     this.#checkNotNominal();
     return withValue(this.#models.get("exportWeights"), (models) =>
-      this.withAverages(ema, () => models.exportWeights(format, this.#memory.bases)),
+      this.withAverages(ema, () => ownBytes(models.ask("export_weights", format, this.#memory.bases))),
     );
   }
 
@@ -630,7 +630,10 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   adapter(): MaybePromise<AdapterFiles> {
-    return withValue(this.#adapted("adapter"), (models) => models.adapter(this.#memory.bases));
+    return withValue(this.#adapted("adapter"), (models) => {
+      const answer = models.ask("adapter", this.#memory.bases);
+      return { weights: ownBytes(answer), config: answer.value };
+    });
   }
 
   loadAdapter(adapter: AdapterFiles): MaybePromise<null> {
@@ -642,7 +645,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   mergeAdapter(form: FileForm): MaybePromise<FileBytes> {
     return withValue(this.#adapted("mergeAdapter"), (models) =>
-      this.#assembled(models, "mergeAdapter", models.mergeAdapter(this.#memory.bases), form),
+      this.#assembled(models, "mergeAdapter", models.ask("merge_adapter", this.#memory.bases).file, form),
     );
   }
 
@@ -660,12 +663,12 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       throw sessionError("NO_ARTIFACTS", {});
     }
     return withValue(this.#models.get("artifacts"), (models) => {
-      const file = models.artifact(name);
+      const { file } = models.ask("artifact", name);
       return file === null ? null : this.#assembled(models, "artifacts", file, form);
     });
   }
 
-  #assembled(models: PythonModels, call: string, file: Handout, form: FileForm): FileBytes {
+  #assembled(models: PythonModels, call: string, file: Handout | null, form: FileForm): FileBytes {
     const copy: ReadPlace = ([store, index, offset], start, target) => {
       if (store === "file") {
         models.readFile(index, offset + start, target);
@@ -673,7 +676,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
         target.set(this.#memory.range(index, offset + start, target.length));
       }
     };
-    return { data: assemble(call, file, converting(copy), form) };
+    return { data: assemble(call, file as Handout, converting(copy), form) };
   }
 
   prepare(shapes: Shapes): MaybePromise<null> {
@@ -728,7 +731,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     const signature = signatureOf(this.inputsOf(kind), feeds, (feed) => this.#bytesOf(feed));
     this.check(kind, signature);
     const overwrite = kind === "eval" || this.overwrites;
-    return withValue(this.#models.get("explain"), (models) => models.explain(kind, overwrite, signature));
+    return withValue(this.#models.get("explain"), (models) => models.ask("explain", kind, overwrite, signature).value);
   }
 
   memory(): SessionMemory {
@@ -764,4 +767,9 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     const base = this.#memory.bases[STATE] as number;
     return new DataView(this.#engine.u8.buffer, base, this.#memory.sizes[STATE] as number);
   }
+}
+
+/** The bytes of a file, which Python has whole. */
+function ownBytes({ file }: { readonly file: Handout | null }): Uint8Array {
+  return (file as Handout).data.slice();
 }

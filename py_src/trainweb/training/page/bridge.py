@@ -166,7 +166,8 @@ def describe(e: Exception) -> dict[str, Any]:
     """Name, message and fields of an error."""
     message = str(e.args[0]) if isinstance(e, KeyError) and e.args else str(e)
     message = vars(e).get(messages.PAGE_TEXT, message)
-    fields = {k: v for k, v in vars(e).items() if isinstance(v, (str, int, list, type(None))) and not k.startswith("_")}
+    kinds = (str, int, list, dict, type(None))
+    fields = {k: v for k, v in vars(e).items() if isinstance(v, kinds) and not k.startswith("_")}
     return {"name": type(e).__name__, "message": _in_page(message), **fields}
 
 
@@ -539,7 +540,7 @@ def forward_inputs(handle: int, kind: str) -> list[dict[str, Any]]:
 
 @answered
 def compile_inspected(handle: int, kind: str, overwrite: bool, signature_json: str) -> Handout:
-    """The plan of a step that keeps every tensor, its nodes, for `first_fault`, and the units that may be dead."""
+    """The plan of a step that keeps every tensor, its nodes, for `check_inspected`, and the units that may be dead."""
     from dataclasses import asdict
 
     from trainweb.training.debug.units import rectified_units
@@ -554,21 +555,32 @@ def compile_inspected(handle: int, kind: str, overwrite: bool, signature_json: s
 
 
 @answered
-def first_fault(nodes_json: str, counts_json: str, results_json: str) -> list[int | str] | None:
-    """Which node is at fault, and which tensor, by the NaN and infinities of the tensors that have some."""
-    from trainweb.backend.plan import InspectedNode
-    from trainweb.training.debug import numerics
+def check_inspected(
+    handle: int, kind: str, overwrite: bool, memory_json: str, outputs_json: str, nodes_json: str
+) -> dict[str, int]:
+    """Look for a fault after the step of such a plan; without one, the counts of NaN and infinities in its results."""
+    from trainweb.training.page.numerics import plan_of, rules_of
 
-    nodes = [InspectedNode(**fields) for fields in json.loads(nodes_json)]
-    counts = {name: (nan, infinite) for name, nan, infinite in json.loads(counts_json)}
-    fault = numerics.first_fault(nodes, counts, json.loads(results_json))
-    return None if fault is None else [*fault]
+    rules, plan = rules_of(_training(handle).models, memory_json), plan_of(outputs_json, nodes_json)
+    rules.check_inspected(kind, plan, overwrite)
+    return rules.bad_results(kind, plan)
 
 
 @answered
-def optimizer_operator(handle: int) -> str:
-    """The operator of the optimizer model."""
-    return _training(handle).models.optimizer_operator()
+def check_results(handle: int, kind: str, memory_json: str, outputs_json: str, before_json: str) -> None:
+    """Look for a fault after the step as it always runs; `before_json` has the answer of `check_inspected`."""
+    from trainweb.training.page.numerics import plan_of, rules_of
+
+    rules = rules_of(_training(handle).models, memory_json)
+    rules.check_results(kind, plan_of(outputs_json), json.loads(before_json))
+
+
+@answered
+def check_optimizer(handle: int, memory_json: str) -> None:
+    """Look for a fault after an optimizer step."""
+    from trainweb.training.page.numerics import rules_of
+
+    rules_of(_training(handle).models, memory_json).check_optimizer()
 
 
 @answered

@@ -311,12 +311,12 @@ def taken_options(call: Call) -> list[str]:
 
 def page_method(call: Call) -> str:
     """A public method that passes a call on."""
-    lines = ["    this.#calls.checkOptimizer();"] if call.needs_optimizer else []
+    lines = ["    this.#channel.checkOptimizer();"] if call.needs_optimizer else []
     lines += taken_options(call)
     checks = [(a.kind.check, page_name(a)) for a in call.arguments if a.kind.check]
     lines += [f"    {check.replace('$name', name).replace('$', name)};" for check, name in checks]
     given = [a.kind.to_wire.replace("$", page_name(a)) for a in call.arguments]
-    sent = f"this.#calls.call({', '.join([json.dumps(camel_case(call.name)), *given])})"
+    sent = f"this.#channel.call({', '.join([json.dumps(camel_case(call.name)), *given])})"
     if call.result is NOTHING:
         lines.append(f"    await {sent};")
     elif call.result.from_wire == "$":
@@ -339,7 +339,7 @@ def page_imports(text: str) -> str:
         return f'import {{ {", ".join(names)} }} from "{module}";'
 
     lines = [line(module, names) for module, names in groups.items()]
-    return "\n".join([lines[0], "", *lines[1:], 'import type { SessionCaller } from "./session-caller.js";'])
+    return "\n".join([lines[0], "", *lines[1:], 'import type { Channel } from "./channel.js";'])
 
 
 def page_methods() -> str:
@@ -352,10 +352,10 @@ def page_methods() -> str:
 
 /** The calls that `TrainingSession` passes on to its worker. */
 export class SessionMethods {{
-  readonly #calls: SessionCaller;
+  readonly #channel: Channel;
 
-  constructor(calls: SessionCaller) {{
-    this.#calls = calls;
+  constructor(channel: Channel) {{
+    this.#channel = channel;
   }}
 
 {methods}

@@ -6,7 +6,7 @@
 import { FeedError, UnsupportedError } from "../wire/errors.js";
 import { messageOf } from "../wire/fetch-file.js";
 import type { Augmentation, GivenImage, ImageOptions, ResolvedImageOptions } from "../wire/images.js";
-import { badSetting } from "./given.js";
+import { refuseSettingIf } from "./given.js";
 import { checkKnown } from "./nearest.js";
 import { RandomStream } from "./random.js";
 
@@ -156,9 +156,7 @@ const CHANGES = ["seed", "flip", "rotate", "crop", "brightness", "contrast", "sa
 
 /** @throws ModelError for an impossible option; TypeError for an unknown one */
 export function resolveImageOptions(given: ImageOptions): ResolvedImageOptions {
-  if (typeof given !== "object" || given === null) {
-    throw badSetting("options", given, "an object with width and height");
-  }
+  refuseSettingIf(typeof given !== "object" || given === null, "options", given, "an object with width and height");
   checkKnown("The option of images", given, Object.keys(IMAGE_OPTIONS));
   const { width, height, channels = 3, mean = 0, std = 1, layout = "CHW", resize = "stretch", augment } = given;
   const isSide = (x: unknown): boolean => Number.isSafeInteger(x) && (x as number) > 0 && (x as number) <= MOST_PIXELS;
@@ -181,9 +179,7 @@ export function resolveImageOptions(given: ImageOptions): ResolvedImageOptions {
 
 /** @throws as `resolveImageOptions` */
 function checkAugmentation(augment: Augmentation): Augmentation {
-  if (typeof augment !== "object" || augment === null) {
-    throw badSetting("augment", augment, "an object with a seed");
-  }
+  refuseSettingIf(typeof augment !== "object" || augment === null, "augment", augment, "an object with a seed");
   checkKnown("The option of augmentations", augment, CHANGES);
   const { seed, flip = false, crop = 0 } = augment;
   const isShare = (x: unknown): boolean => typeof x === "number" && x >= 0 && x < Infinity;
@@ -200,8 +196,6 @@ function checkAugmentation(augment: Augmentation): Augmentation {
 
 function check(faults: readonly (readonly [boolean, string, unknown, string])[]): void {
   for (const [isRight, name, value, expected] of faults) {
-    if (!isRight) {
-      throw badSetting(name, value, expected);
-    }
+    refuseSettingIf(!isRight, name, value, expected);
   }
 }

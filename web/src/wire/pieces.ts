@@ -28,12 +28,10 @@ export interface JoinedFile {
 /** A file that a session is made of. */
 export type GivenData = FileData | Pieces | BlobRange | JoinedFile;
 
-/** True for a file in pieces. */
 export function isPieces(file: GivenData): file is Pieces {
   return Array.isArray(file);
 }
 
-/** Number of bytes. */
 export function sizeOf(file: GivenData): number {
   if (file instanceof Blob) {
     return file.size;

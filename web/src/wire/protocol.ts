@@ -134,13 +134,11 @@ export interface ExternalFile {
   readonly data: GivenData;
 }
 
-/** A model with its external data. */
 export interface GivenModel {
   readonly file: GivenData;
   readonly external: readonly ExternalFile[];
 }
 
-/** The files of a training session. */
 export interface ArtifactFiles {
   readonly trainModel: GivenData;
   readonly checkpoint: GivenData;
@@ -156,7 +154,6 @@ export type SessionCall = {
   readonly [Name in keyof SessionCalls]: { readonly name: Name; readonly args: SessionCalls[Name]["args"] };
 }[keyof SessionCalls];
 
-/** Files that `buildArtifacts` makes. */
 export interface BuiltArtifacts {
   readonly trainModel: FileData;
   readonly checkpoint: FileData;
@@ -306,9 +303,7 @@ export interface WorkerApi {
   call(handle: number, call: SessionCall): MaybePromise<unknown>;
   release(handle: number): MaybePromise<null>;
   createInference(model: GivenModel, optionsJson: string): Promise<InferenceInfo>;
-  /** Build the training artifacts of a forward model. */
-  buildArtifacts(model: GivenModel, configJson: string, optionsJson: string, form: FileForm): Promise<BuiltArtifacts>;
-  /** Have a function of Python's bridge work on a model that nobody keeps. `data` is the file that it makes. */
+  /** Have a function of Python's bridge work on a model that nobody keeps. `data` is the file that it makes, if one. */
   ofModel(call: ModelCall, model: GivenModel, args: readonly (string | number)[], form: FileForm):
     Promise<{ readonly value: unknown; readonly data: FileData | null }>;
   /** Read a checkpoint; the handle is for `call` and `release`. */
@@ -320,11 +315,10 @@ export interface WorkerApi {
 }
 
 /** Functions of the bridge for `ofModel`. */
-export type ModelCall = "inspect_model" | "gradient_graph" | "quantize";
+export type ModelCall = "build_files" | "inspect_model" | "gradient_graph" | "quantize";
 
 export type Method = keyof WorkerApi;
 
-/** A call before it is sent. */
 export interface Call<M extends Method = Method> {
   readonly method: M;
   readonly args: Parameters<WorkerApi[M]>;
@@ -332,7 +326,6 @@ export interface Call<M extends Method = Method> {
   readonly buffers: readonly (ArrayBuffer | MessagePort | ImageBitmap)[];
 }
 
-/** The result of a call. */
 export type Answer<M extends Method> = Awaited<ReturnType<WorkerApi[M]>>;
 
 /** A message to the worker is a list of these, to be run in their order. */
@@ -343,7 +336,6 @@ export interface Request {
   readonly args: readonly unknown[];
 }
 
-/** An answer of the worker. */
 export interface Reply {
   readonly id: number;
   readonly result: Result<unknown>;

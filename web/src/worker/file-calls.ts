@@ -51,27 +51,27 @@ export function ofModel(
   args: readonly Argument[],
   form: FileForm,
 ): { readonly value: unknown; readonly data: FileData | null } {
-  return withFiles(bridge, call, args, ({ value, file }) => ({ value, data: dataOf(bridge, call, file, form) }));
+  return withFiles(bridge, call, args, ({ value, file }) =>
+    call === "build_files"
+      ? { value: artifactsOf(bridge, value as number, form), data: null }
+      : { value, data: dataOf(bridge, call, file, form) },
+  );
 }
 
-/** Build the training artifacts of a forward model. */
-export function buildArtifacts(bridge: Bridge, args: readonly Argument[], form: FileForm): BuiltArtifacts {
-  return withFiles(bridge, "build_files", args, ({ value: handle }) => {
-    try {
-      const read = (name: string): FileData | null => {
-        return dataOf(bridge, "build_files", bridge.call("artifact", handle as number, name).file, form);
-      };
-      return {
-        trainModel: read("training_model") as FileData,
-        checkpoint: read("checkpoint") as FileData,
-        nominalCheckpoint: read("nominal_checkpoint") as FileData,
-        evalModel: read("eval_model") as FileData,
-        optimizerModel: read("optimizer_model"),
-      };
-    } finally {
-      bridge.call("release", handle as number);
-    }
-  });
+/** The artifacts that Python built, which it forgets then. */
+function artifactsOf(bridge: Bridge, handle: number, form: FileForm): BuiltArtifacts {
+  const read = (name: string): FileData | null => dataOf(bridge, "build_files", bridge.call("artifact", handle, name).file, form);
+  try {
+    return {
+      trainModel: read("training_model") as FileData,
+      checkpoint: read("checkpoint") as FileData,
+      nominalCheckpoint: read("nominal_checkpoint") as FileData,
+      evalModel: read("eval_model") as FileData,
+      optimizerModel: read("optimizer_model"),
+    };
+  } finally {
+    bridge.call("release", handle);
+  }
 }
 
 interface StateParameter extends TensorType {

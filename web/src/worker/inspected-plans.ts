@@ -39,7 +39,6 @@ export class InspectedPlans {
     this.#host = host;
   }
 
-  /** The plan of a step, loaded. */
   load(models: PythonModels, { kind, overwrite, signature }: InspectedStep): LoadedPlan {
     const { memory, parse, readFile } = this.#host;
     const key = `inspected ${planKey(kind, overwrite, signature)}`;

@@ -1,7 +1,6 @@
 /** The models of a session in Python, which compiles plans and writes files; it keeps nothing of the session itself. */
 
 import type { GivenData } from "../wire/pieces.js";
-import type { AdapterFiles } from "../wire/values.js";
 import type { Bridge } from "../python/bridge.js";
 import { GivenFiles, type GivenFile } from "../python/given-files.js";
 import type { Handout } from "../python/handout.js";
@@ -16,7 +15,6 @@ import type {
 import type { Addresses } from "./numerics.js";
 import type { Property } from "./session-record.js";
 
-/** Segments that are to be filled. */
 export interface FilledSegments {
   /** Their addresses. */
   readonly bases: readonly number[];
@@ -88,12 +86,22 @@ interface Questions {
     value: null,
   ];
   readonly checkpoint: [args: [withOptimizer: boolean, properties: readonly Property[], bases: Bases], value: null];
+  readonly compile_inspected: [
+    args: [kind: StepKind, overwrite: boolean, signature: readonly FeedType[]],
+    value: Omit<InspectedPlan, "raw"> & Pick<RawPlan, "header">,
+  ];
+  readonly compile_plan: [
+    args: [kind: PlanKind, overwrite: boolean, signature: readonly FeedType[], kept: readonly KeptValue[]],
+    value: RawPlan["header"],
+  ];
   readonly explain: [args: [kind: StepKind, overwrite: boolean, signature: readonly FeedType[]], value: string];
   readonly export: [args: [outputNames: readonly string[], bases: Bases], value: null];
   readonly export_weights: [args: [format: string, bases: Bases], value: null];
   readonly fill: [args: [bases: Bases], value: Filling];
   /** The inputs of a step that predicts or makes tokens. */
   readonly forward_inputs: [args: [kind: ForwardKind], value: readonly Declaration[]];
+  readonly load_adapter: [args: [weights: Uint8Array, config: string, bases: Bases], value: null];
+  readonly load_weights: [args: [weights: Uint8Array, strict: boolean, bases: Bases], value: null];
   readonly merge_adapter: [args: [bases: Bases], value: null];
   readonly moment_places: [args: [name: string], value: readonly MomentPlace[]];
   readonly output_metadata: [args: [training: boolean], value: readonly ValueMetadata[]];
@@ -198,54 +206,41 @@ export class PythonModels {
     signature: readonly FeedType[],
     kept: readonly KeptValue[],
   ): RawPlan {
-    const args = [JSON.stringify(signature), JSON.stringify(kept)] as const;
-    const { value, file } = this.#bridge.call("compile_plan", this.#handle, kind, overwrite, ...args);
+    const { value, file } = this.ask("compile_plan", kind, overwrite, signature, kept);
     return this.#planOf(value, file);
   }
 
   /** A plan of Python's, which names files as a plan of a bundle does: the same in each visit. */
-  #planOf(value: unknown, file: Handout | null): RawPlan {
-    const header = value as RawPlan["header"];
+  #planOf(header: RawPlan["header"], file: Handout | null): RawPlan {
     const large = header.large.map(([offset, index, ...place]) => [offset, this.#given.indexOf(index), ...place] as const);
     return { header: { ...header, large }, blobs: file?.data ?? new Uint8Array() };
   }
 
-  /** The plan of a step that keeps every tensor, and its nodes. */
   compileInspected(
     kind: "train" | "eval",
     overwrite: boolean,
     signature: readonly FeedType[],
   ): InspectedPlan {
-    const { value, file } = this.#bridge.call("compile_inspected", this.#handle, kind, overwrite, JSON.stringify(signature));
-    const { header, ...inspected } = value as Omit<InspectedPlan, "raw"> & Pick<RawPlan, "header">;
+    const { value, file } = this.ask("compile_inspected", kind, overwrite, signature);
+    const { header, ...inspected } = value;
     return { ...inspected, raw: this.#planOf(header, file) };
   }
 
-  /** Ask Python about the models. Lists and objects go over as JSON. */
+  /** Ask Python about the models. Bytes go over as a file, other lists and objects as JSON. */
   ask<Name extends keyof Questions>(
     name: Name,
     ...args: Questions[Name][0]
   ): { readonly value: Questions[Name][1]; readonly file: Handout | null } {
-    const given = args.map((arg: unknown) => (typeof arg === "object" ? JSON.stringify(arg) : (arg as string | number | boolean)));
-    const { value, file } = this.#bridge.call(name, this.#handle, ...given);
-    return { value: value as Questions[Name][1], file };
-  }
-
-  loadWeights(weights: Uint8Array, strict: boolean, bases: readonly number[]): void {
-    this.#withFile(weights, (file) => this.#bridge.call("load_weights", this.#handle, file, strict, JSON.stringify(bases)));
-  }
-
-  #withFile(data: Uint8Array, use: (file: GivenFile) => void): void {
-    const file = this.#bridge.files.add(data);
+    const plain = args.map((arg: unknown) =>
+      typeof arg === "object" && !(arg instanceof Uint8Array) ? JSON.stringify(arg) : (arg as Uint8Array | string | number | boolean),
+    );
+    const { given, files } = addFiles(this.#bridge, plain);
     try {
-      use(file);
+      const { value, file } = this.#bridge.call(name, this.#handle, ...given);
+      return { value: value as Questions[Name][1], file };
     } finally {
-      this.#bridge.files.drop(file.index);
+      files.forEach((index) => this.#bridge.files.drop(index));
     }
-  }
-
-  loadAdapter({ weights, config }: AdapterFiles, bases: readonly number[]): void {
-    this.#withFile(weights, (file) => this.#bridge.call("load_adapter", this.#handle, file, config, JSON.stringify(bases)));
   }
 
   release(): void {
@@ -255,7 +250,7 @@ export class PythonModels {
 }
 
 /** The arguments of a call of the bridge, with files where they are bytes or Blobs, and the numbers of these. */
-export function addFiles<Plain extends string | number | null>(
+export function addFiles<Plain extends string | number | boolean | null>(
   bridge: Bridge,
   args: readonly (GivenData | Plain)[],
 ): { readonly given: readonly (GivenFile | Plain)[]; readonly files: readonly number[] } {

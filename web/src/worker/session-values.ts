@@ -7,16 +7,6 @@ import { type ParameterSlot } from "./bundle/bundle.js";
 import { sizeOf } from "./bundle/reader.js";
 import { convertFloats, FLOAT_BYTES } from "./floats.js";
 import type { PlanMemory } from "./plan-memory.js";
-/** True if a segment, which consists of words, is all zeros. */
-export function isZero(data: Uint8Array): boolean {
-  const words = new Int32Array(data.buffer, data.byteOffset, data.length / 4);
-  for (let k = 0; k < words.length; k++) {
-    if (words[k] !== 0) {
-      return false;
-    }
-  }
-  return true;
-}
 
 /** Place of a parameter among all, in bytes. */
 export function bytesOf({ offset, dims, dtype }: ParameterSlot): { readonly start: number; readonly end: number } {
@@ -45,7 +35,6 @@ export function writeParameter(all: Uint8Array, slot: ParameterSlot, values: Uin
   }
 }
 
-/** Type and dims of a parameter. */
 export function typeOf({ dims }: ParameterSlot): TensorType {
   return { dtype: "float32", dims };
 }

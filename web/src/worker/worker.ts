@@ -13,7 +13,7 @@ import { messageOf } from "../wire/fetch-file.js";
 import type { GivenData } from "../wire/pieces.js";
 import { followFiles } from "../wire/progress.js";
 import { setLogLevel } from "../wire/log.js";
-import { sessionError } from "../wire/messages.js";
+import { sessionError, refuseIf } from "../wire/messages.js";
 import type {
   FileData,
   GivenModel,
@@ -35,7 +35,7 @@ import type {
 } from "../wire/protocol.js";
 import { parseBundle, parseInference, splitBundle, type Bundle, type RawBundle } from "./bundle/bundle.js";
 import { BundleCache, cacheName } from "./cache.js";
-import { buildArtifacts, ofModel, StateCore } from "./file-calls.js";
+import { ofModel, StateCore } from "./file-calls.js";
 import { Evaluations } from "./evaluation.js";
 import { Decoder } from "./decoder.js";
 import { predictBatch } from "./predict.js";
@@ -276,11 +276,6 @@ class SessionWorker {
       return { ...core.info, handle: this.#keep(core), about: (raw.header as { readonly about: InferenceAbout }).about };
     },
 
-    buildArtifacts: async (model, configJson, optionsJson, form) => {
-      const args = [model.file, configJson, optionsJson, ...externalArgs(model)];
-      return buildArtifacts(await this.#bootPython(), args, form);
-    },
-
     openState: async (file) => this.#keep(new StateCore(await this.#bootPython(), file)),
 
     readImage: async (given, options) => ({ data: await imageValues(given, options) }),
@@ -438,9 +433,7 @@ class SessionWorker {
   /** The page calls of each session what its kind has. */
   #find(handle: number): Turns {
     const session = this.#sessions.get(handle);
-    if (session === undefined) {
-      throw sessionError("RELEASED", {});
-    }
+    refuseIf(session === undefined, "RELEASED");
     return session as Turns;
   }
 

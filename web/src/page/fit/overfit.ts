@@ -1,12 +1,11 @@
 /** Can a session learn one batch by heart? trainweb/fit/overfit.py is the same in Python. */
 
-import type { Tensor } from "onnxruntime-common";
-
-import { badSetting } from "../../data/given.js";
+import { badSetting, refuseSettingIf } from "../../data/given.js";
 import { checkOptions } from "../../data/nearest.js";
 import { NumericsError } from "../../wire/errors.js";
 import { sessionError } from "../../wire/messages.js";
 import type { FeedsType } from "../arguments.js";
+import type { TrainingSession } from "../session.js";
 
 /** Share of the first loss that is nearly zero. */
 const FALLEN = 0.05;
@@ -40,18 +39,12 @@ export interface OverfitReport {
   readonly suspicions: readonly string[];
 }
 
-/** Methods of a session that are called here. */
-export interface OverfitHost {
-  readonly trainingOutputNames: readonly string[];
-  runTrainStep(feeds: FeedsType, fetches: readonly string[]): Promise<Readonly<Record<string, Tensor>>>;
-  runOptimizerStep(): Promise<void>;
-  lazyResetGrad(): Promise<void>;
-  gradientNorms(): Promise<Readonly<Record<string, number>>>;
-  parameterNames(options: { readonly trainableOnly: boolean }): Promise<readonly string[]>;
-  getParameter(name: string): Promise<Tensor>;
-  getLearningRate(): Promise<number>;
-  setLearningRate(rate: number): Promise<void>;
-}
+/** The part of a session that is used here. */
+type OverfitHost = Pick<
+  TrainingSession,
+  | "trainingOutputNames" | "runTrainStep" | "runOptimizerStep" | "lazyResetGrad" | "gradientNorms" | "parameterNames"
+  | "getParameter" | "getLearningRate" | "setLearningRate"
+>;
 
 /** Saves the whole state of a session, and restores it. */
 export interface StateKeeper {
@@ -67,9 +60,7 @@ export async function overfitOneBatch(
   options: OverfitOptions,
 ): Promise<OverfitReport> {
   const { steps = STEPS, learningRate } = checkOptions("overfitOneBatch", options, { steps: true, learningRate: true });
-  if (!Number.isSafeInteger(steps) || steps < 1) {
-    throw badSetting("steps", steps, "an integer >= 1");
-  }
+  refuseSettingIf(!Number.isSafeInteger(steps) || steps < 1, "steps", steps, "an integer >= 1");
   if (learningRate !== undefined && !(Number.isFinite(learningRate) && learningRate > 0)) {
     throw badSetting("learningRate", learningRate, "a number greater than 0");
   }

@@ -114,7 +114,6 @@ const RECOMPUTATION = record({
 /** The cost of a memory budget for a plan: its workspace without one, and the instructions that run again. */
 export type Recomputation = Of<typeof RECOMPUTATION>;
 
-/** A large constant. */
 export interface LargeConstant {
   /** Its offset in their segment. */
   readonly offset: number;

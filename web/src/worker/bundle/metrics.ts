@@ -30,5 +30,4 @@ export const METRIC = record({
   isCollected: flag,
   formula: FORMULA,
 });
-/** A metric of a plan. */
 export type PlanMetric = Of<typeof METRIC>;

@@ -3,9 +3,17 @@
 import { brief } from "../data/nearest.js";
 import { sha256 } from "../wire/sha256.js";
 
-const FILES = ["trainModel", "checkpointState", "evalModel", "optimizerModel", "model", "bundle"] as const;
 /** The files of a session. */
-export type FileName = (typeof FILES)[number];
+export type FileName = "trainModel" | "checkpointState" | "evalModel" | "optimizerModel" | "model" | "bundle";
+
+const FILES: readonly string[] = [
+  "trainModel",
+  "checkpointState",
+  "evalModel",
+  "optimizerModel",
+  "model",
+  "bundle",
+] satisfies FileName[];
 
 /** From the weakest on: of several hashes only the strongest kind counts, as in HTML. */
 const BYTES = { sha256: 32, sha384: 48, sha512: 64 } as const;
@@ -71,7 +79,7 @@ export function checkIntegrity(value: unknown): Integrity {
   }
   const entries = Object.entries(value).map(([name, text]: [string, unknown]) => {
     const file = name === "checkpoint" ? "checkpointState" : name;
-    if (!(FILES as readonly string[]).includes(file)) {
+    if (!FILES.includes(file)) {
       throw new TypeError(`'integrity.${brief(name)}' is not a file; there are ${FILES.join(", ")}.`);
     }
     return [file, parse(`integrity.${name}`, text)] as const;

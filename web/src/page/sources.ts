@@ -2,17 +2,27 @@
 
 import { describe } from "../data/given.js";
 import { messageOf } from "../wire/fetch-file.js";
-import type { ExternalFile } from "../wire/protocol.js";
+import type { ExternalFile, WorkerSettings } from "../wire/protocol.js";
 import { isPieces } from "../wire/pieces.js";
 import { download, keepsBlobs, LARGE_FILE, loadError, readable, whole, type Downloaded, type DownloadOptions } from "./download.js";
-import { findFault, type FileName } from "./integrity.js";
-import type { ResolvedOptions } from "./options.js";
+import { findFault, type FileName, type Integrity } from "./integrity.js";
+import type { LoadTracker } from "./progress.js";
 import { copyBytes } from "./tensors.js";
 
 /** The source of a model or checkpoint. A string is a URL, relative to the page; in Node it may be a path. */
 export type Source = string | URL | Uint8Array | ArrayBuffer | Blob;
 
 export type Loaded = Downloaded;
+
+/** Options that loading depends on. */
+interface LoadOptions {
+  readonly settings: WorkerSettings;
+  readonly progress: LoadTracker;
+  readonly integrity: Integrity;
+  readonly limits: { readonly fileBytes: number; readonly arenaBytes: number };
+  readonly signal: AbortSignal | undefined;
+  readonly cache: boolean;
+}
 
 /** True for a value that `loadSource` can read. */
 export function isSource(value: unknown): value is Source {
@@ -42,7 +52,7 @@ export function checkSource(name: string, value: unknown): asserts value is Sour
 export async function loadSource(
   what: FileName,
   source: Source,
-  options: ResolvedOptions,
+  options: LoadOptions,
 ): Promise<Loaded> {
   const file = await readSource(what, source, downloadOptions(options, "fileBytes"));
   const hashes = options.integrity.of(what);
@@ -58,8 +68,8 @@ export async function loadSource(
 }
 
 function downloadOptions(
-  { settings, progress, limits, signal, cache }: ResolvedOptions,
-  limit: keyof ResolvedOptions["limits"],
+  { settings, progress, limits, signal, cache }: Omit<LoadOptions, "integrity">,
+  limit: keyof LoadOptions["limits"],
 ): DownloadOptions {
   return { stallMs: settings.stallMs, progress, signal, cache, limit: { name: `limits.${limit}`, nbytes: limits[limit] } };
 }
@@ -94,7 +104,7 @@ export interface ExternalSource {
 /** The files of external data, as the worker takes them. */
 export function loadExternalData(
   files: readonly ExternalSource[],
-  options: ResolvedOptions,
+  options: LoadOptions,
 ): Promise<(ExternalFile & { readonly data: Loaded })[]> {
   return Promise.all(
     files.map(async ({ what, path, data }) => ({

@@ -1,13 +1,15 @@
 /**
- * `debug: { checkNumerics: true }`: which node of a step makes the first NaN or infinity. The worker runs the steps, and
- * Python looks at the numbers in between (training/debug/numerics.py says how it is done).
+ * `debug: { checkNumerics: true }`: which node of a step makes the first NaN or infinity. The worker runs the steps. Where
+ * a number is not finite, Python finds out if that is a fault (training/debug/numerics.py says how it is done).
  */
 
-import { CONSTANTS, COPY_CHECK, LARGE_CONSTANTS, SEGMENT_NAMES } from "../engine/layout.js";
+import {
+  CONSTANTS, COPY_CHECK, GRADIENTS, LARGE_CONSTANTS, MOMENTUM0, MOMENTUM1, PARAMETERS, SEGMENT_NAMES,
+} from "../engine/layout.js";
 import type { MaybePromise } from "../wire/protocol.js";
 import type { InspectedHost, InspectedPlans, InspectedStep } from "./inspected-plans.js";
 import type { LoadedPlan } from "./plan-memory.js";
-import type { PythonModels } from "./python-models.js";
+import type { Addresses, PythonModels } from "./python-models.js";
 import type { Run } from "./runner.js";
 
 export class NumericsCheck {
@@ -26,12 +28,17 @@ export class NumericsCheck {
     return this.#undone(async (models) => {
       const inspected = this.#plans.load(models, step);
       runner.execute(inspected, feeds);
-      const seen = [this.#addresses(inspected), inspected.plan.outputs, this.#plans.nodesOf(inspected)] as const;
-      const { value: before } = models.ask("check_inspected", kind, overwrite, ...seen);
+      let before = {};
+      if (this.#isAnyBad([PARAMETERS, GRADIENTS], inspected)) {
+        const seen = [this.#addresses(inspected), inspected.plan.outputs, this.#plans.nodesOf(inspected)] as const;
+        before = models.ask("check_inspected", kind, overwrite, ...seen).value;
+      }
       memory.putBack(COPY_CHECK);
       const { loaded } = await runner.prepare(kind, overwrite, signature);
       const result = await run();
-      models.ask("check_results", kind, this.#addresses(loaded), loaded.plan.outputs, before);
+      if (this.#isAnyBad([PARAMETERS, GRADIENTS], loaded)) {
+        models.ask("check_results", kind, this.#addresses(loaded), loaded.plan.outputs, before);
+      }
       return result;
     });
   }
@@ -40,7 +47,9 @@ export class NumericsCheck {
   optimizerStep(run: () => MaybePromise<Run>): Promise<Run> {
     return this.#undone(async (models) => {
       const result = await run();
-      models.ask("check_optimizer", this.#addresses());
+      if (this.#isAnyBad([PARAMETERS, MOMENTUM0, MOMENTUM1])) {
+        models.ask("check_optimizer", this.#addresses());
+      }
       return result;
     });
   }
@@ -60,16 +69,26 @@ export class NumericsCheck {
     }
   }
 
+  /** True if a number is not finite: in segments, in their contents before the step, or in the outputs of a plan. */
+  #isAnyBad(segments: readonly number[], loaded?: LoadedPlan): boolean {
+    const { engine, memory } = this.#host;
+    const isBad = (ptr: number, nbytes: number): boolean => {
+      const { nan, infinite } = engine.range(ptr, nbytes / 4);
+      return nan + infinite > 0;
+    };
+    const held = segments.flatMap((segment) => {
+      const nbytes = memory.call("tw_session_bytes", segment);
+      return [memory.call("tw_session_base", segment), memory.call("tw_session_copy", COPY_CHECK, segment)].map((ptr) => [ptr, nbytes]);
+    });
+    const outputs = loaded?.plan.outputs.filter(({ dtype }) => dtype === "float32") ?? [];
+    const made = outputs.map((place) => [memory.addressOf(loaded as LoadedPlan, place), place.nbytes]);
+    return [...held, ...made].some(([ptr = 0, nbytes = 0]) => ptr > 0 && nbytes > 0 && isBad(ptr, nbytes));
+  }
+
   /** Addresses of the segments with the constants of a plan, and of the contents before the step; 0: there are none. */
   #addresses({ constants, large }: Pick<LoadedPlan, "constants" | "large"> = { constants: 0, large: 0 }): Addresses {
     const { memory } = this.#host;
     const bases = Object.assign([...memory.bases], { [CONSTANTS]: constants, [LARGE_CONSTANTS]: large });
     return { bases, copies: SEGMENT_NAMES.map((_, segment) => memory.call("tw_session_copy", COPY_CHECK, segment)) };
   }
-}
-
-/** Where Python finds the numbers of a session. */
-export interface Addresses {
-  readonly bases: readonly number[];
-  readonly copies: readonly number[];
 }

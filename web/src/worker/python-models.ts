@@ -12,7 +12,6 @@ import { convertFloats, FLOAT_BYTES } from "./floats.js";
 import type {
   Bundle, Declaration, FeedType, ForwardKind, KeptValue, PlanKind, RawBundle, RawPlan, TensorPlace,
 } from "./bundle/bundle.js";
-import type { Addresses } from "./numerics.js";
 import type { Property } from "./session-record.js";
 
 export interface FilledSegments {
@@ -109,6 +108,13 @@ interface Questions {
 
 /** Addresses of a session's segments. */
 type Bases = readonly number[];
+
+/** Addresses of segments and of their copies of before a step, by which Python finds the numbers of a session. */
+export interface Addresses {
+  readonly bases: Bases;
+  readonly copies: Bases;
+}
+
 type StepKind = "train" | "eval";
 
 /** Bytes of a file that are converted at once; whole elements. */

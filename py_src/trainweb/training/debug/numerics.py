@@ -2,7 +2,7 @@
 
 A checked step runs twice. The first run has a plan that keeps all tensors, which are checked one by one. If they are
 finite the step runs as it always does, so it gives the same bytes. In a page `web/src/worker/numerics.ts` runs the
-steps, and `NumericsRules` sees the worker's memory (`training/page/numerics.py`).
+steps, and asks `NumericsRules` where a number is not finite (`training/page/numerics.py`).
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class NumericsRules:
     def check_results(self, kind: str, loaded: LoadedPlan, before: Mapping[str, int]) -> None:
         """Raise NumericsError for a result with more NaN and infinities than in the step which kept all tensors."""
         after = self._results(kind, loaded)
-        worse = next((name for name, found in after.items() if _bad(found) > before[name]), None)
+        worse = next((name for name, found in after.items() if _bad(found) > before.get(name, 0)), None)
         if worse is not None:
             raise self._error(kind, f"The compiled {kind} step", "", after[worse], [])
 

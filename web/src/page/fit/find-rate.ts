@@ -7,9 +7,10 @@ import type { Batch } from "../../data/rows.js";
 import { sessionError } from "../../wire/messages.js";
 import type { SessionInfo } from "../../wire/protocol.js";
 import { checkFields, withDefaults } from "../check-settings.js";
+import type { History } from "./events.js";
+import type { FitOptions } from "./options.js";
 import { ModelInputs } from "../model-inputs.js";
 import type { StateKeeper } from "./overfit.js";
-import type { TrainingSession } from "../session.js";
 import { FIND_RATE, type FindRateFields } from "../settings/fit.js";
 
 /** Weight of the smoothed loss before in the next one. */
@@ -36,9 +37,13 @@ export interface LearningRates {
   plot(): string;
 }
 
+interface Fitted {
+  fit(data: DataSource, options: FitOptions): PromiseLike<History>;
+}
+
 /** See `TrainingSession.findLearningRate`. */
 export async function findLearningRate(
-  session: Pick<TrainingSession, "fit">,
+  session: Fitted,
   info: SessionInfo,
   state: StateKeeper,
   data: DataSource,

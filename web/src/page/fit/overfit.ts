@@ -1,11 +1,12 @@
 /** Can a session learn one batch by heart? trainweb/fit/overfit.py is the same in Python. */
 
-import { badSetting, refuseSettingIf } from "../../data/given.js";
+import type { Tensor } from "onnxruntime-common";
+
+import { refuseSettingIf } from "../../data/given.js";
 import { checkOptions } from "../../data/nearest.js";
 import { NumericsError } from "../../wire/errors.js";
 import { sessionError } from "../../wire/messages.js";
 import type { FeedsType } from "../arguments.js";
-import type { TrainingSession } from "../session.js";
 
 /** Share of the first loss that is nearly zero. */
 const FALLEN = 0.05;
@@ -39,12 +40,18 @@ export interface OverfitReport {
   readonly suspicions: readonly string[];
 }
 
-/** The part of a session that is used here. */
-type OverfitHost = Pick<
-  TrainingSession,
-  | "trainingOutputNames" | "runTrainStep" | "runOptimizerStep" | "lazyResetGrad" | "gradientNorms" | "parameterNames"
-  | "getParameter" | "getLearningRate" | "setLearningRate"
->;
+/** Methods of a session that are called here. */
+export interface OverfitHost {
+  readonly trainingOutputNames: readonly string[];
+  runTrainStep(feeds: FeedsType, fetches: readonly string[]): Promise<Readonly<Record<string, Tensor>>>;
+  runOptimizerStep(): Promise<void>;
+  lazyResetGrad(): Promise<void>;
+  gradientNorms(): Promise<Readonly<Record<string, number>>>;
+  parameterNames(options: { readonly trainableOnly: boolean }): Promise<readonly string[]>;
+  getParameter(name: string): Promise<Tensor>;
+  getLearningRate(): Promise<number>;
+  setLearningRate(rate: number): Promise<void>;
+}
 
 /** Saves the whole state of a session, and restores it. */
 export interface StateKeeper {
@@ -61,9 +68,8 @@ export async function overfitOneBatch(
 ): Promise<OverfitReport> {
   const { steps = STEPS, learningRate } = checkOptions("overfitOneBatch", options, { steps: true, learningRate: true });
   refuseSettingIf(!Number.isSafeInteger(steps) || steps < 1, "steps", steps, "an integer >= 1");
-  if (learningRate !== undefined && !(Number.isFinite(learningRate) && learningRate > 0)) {
-    throw badSetting("learningRate", learningRate, "a number greater than 0");
-  }
+  const isRate = learningRate === undefined || (Number.isFinite(learningRate) && learningRate > 0);
+  refuseSettingIf(!isRate, "learningRate", learningRate, "a number greater than 0");
   await state.keepState();
   try {
     if (learningRate !== undefined) {

@@ -568,7 +568,7 @@ def check_inspected(
 
 @answered
 def check_results(handle: int, kind: str, memory_json: str, outputs_json: str, before_json: str) -> None:
-    """Look for a fault after the step as it always runs; `before_json` has the answer of `check_inspected`, if it was asked."""
+    """Look for a fault after the step as it always runs; `before_json` has the counts of `check_inspected`, if any."""
     from trainweb.training.page.numerics import plan_of, rules_of
 
     rules = rules_of(_training(handle).models, memory_json)

@@ -31,13 +31,13 @@ export class NumericsCheck {
       let before = {};
       if (this.#isAnyBad([PARAMETERS, GRADIENTS], inspected)) {
         const seen = [this.#addresses(inspected), inspected.plan.outputs, this.#plans.nodesOf(inspected)] as const;
-        before = models.ask("check_inspected", kind, overwrite, ...seen).value;
+        before = models.ask("check_numerics", "inspected", kind, overwrite, ...seen).value;
       }
       memory.putBack(COPY_CHECK);
       const { loaded } = await runner.prepare(kind, overwrite, signature);
       const result = await run();
       if (this.#isAnyBad([PARAMETERS, GRADIENTS], loaded)) {
-        models.ask("check_results", kind, this.#addresses(loaded), loaded.plan.outputs, before);
+        models.ask("check_numerics", "results", kind, this.#addresses(loaded), loaded.plan.outputs, before);
       }
       return result;
     });
@@ -48,7 +48,7 @@ export class NumericsCheck {
     return this.#undone(async (models) => {
       const result = await run();
       if (this.#isAnyBad([PARAMETERS, MOMENTUM0, MOMENTUM1])) {
-        models.ask("check_optimizer", this.#addresses());
+        models.ask("check_numerics", "optimizer", this.#addresses());
       }
       return result;
     });

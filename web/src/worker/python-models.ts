@@ -74,15 +74,13 @@ interface Opened {
 interface Questions {
   readonly adapter: [args: [bases: Bases], value: string];
   readonly artifact: [args: [name: ArtifactName], value: null];
-  /** Throw the error of the first fault, or count NaN and infinities in the results. */
-  readonly check_inspected: [
-    args: [kind: StepKind, overwrite: boolean, memory: Addresses, outputs: readonly TensorPlace[], nodes: readonly unknown[]],
+  /** Throw the error of the first fault; of an inspected step without one, count NaN and infinities in the results. */
+  readonly check_numerics: [
+    args:
+      | [step: "inspected", kind: StepKind, overwrite: boolean, memory: Addresses, outputs: Places, nodes: readonly unknown[]]
+      | [step: "results", kind: StepKind, memory: Addresses, outputs: Places, before: Readonly<Record<string, number>>]
+      | [step: "optimizer", memory: Addresses],
     value: Readonly<Record<string, number>>,
-  ];
-  readonly check_optimizer: [args: [memory: Addresses], value: null];
-  readonly check_results: [
-    args: [kind: StepKind, memory: Addresses, outputs: readonly TensorPlace[], before: Readonly<Record<string, number>>],
-    value: null,
   ];
   readonly checkpoint: [args: [withOptimizer: boolean, properties: readonly Property[], bases: Bases], value: null];
   readonly compile_inspected: [
@@ -115,6 +113,7 @@ export interface Addresses {
   readonly copies: Bases;
 }
 
+type Places = readonly TensorPlace[];
 type StepKind = "train" | "eval";
 
 /** Bytes of a file that are converted at once; whole elements. */

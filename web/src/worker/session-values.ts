@@ -73,3 +73,10 @@ export function memoryOf(memory: PlanMemory): SessionMemory {
     recomputedShare: most?.share ?? 0,
   };
 }
+
+const ARRAYS = { float32: Float32Array, int64: BigInt64Array, int32: Int32Array, uint8: Uint8Array, int8: Int8Array };
+
+/** The values of a tensor of one of these types as numbers. */
+export function numbersOf(dtype: string, data: Uint8Array): readonly number[] {
+  return Array.from(new ARRAYS[dtype as keyof typeof ARRAYS](data.slice().buffer) as ArrayLike<number>, Number);
+}

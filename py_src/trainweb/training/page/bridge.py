@@ -540,7 +540,7 @@ def forward_inputs(handle: int, kind: str) -> list[dict[str, Any]]:
 
 @answered
 def compile_inspected(handle: int, kind: str, overwrite: bool, signature_json: str) -> Handout:
-    """The plan of a step that keeps every tensor, its nodes, for `check_inspected`, and the units that may be dead."""
+    """The plan of a step that keeps every tensor, its nodes, for `check_numerics`, and the units that may be dead."""
     from dataclasses import asdict
 
     from trainweb.training.debug.units import rectified_units
@@ -555,32 +555,11 @@ def compile_inspected(handle: int, kind: str, overwrite: bool, signature_json: s
 
 
 @answered
-def check_inspected(
-    handle: int, kind: str, overwrite: bool, memory_json: str, outputs_json: str, nodes_json: str
-) -> dict[str, int]:
-    """Look for a fault after the step of such a plan; without one, the counts of NaN and infinities in its results."""
-    from trainweb.training.page.numerics import plan_of, rules_of
+def check_numerics(handle: int, step: str, *args: Any) -> dict[str, int] | None:
+    """Look for a fault of a checked step; raises its error."""
+    from trainweb.training.page import numerics
 
-    rules, plan = rules_of(_training(handle).models, memory_json), plan_of(outputs_json, nodes_json)
-    rules.check_inspected(kind, plan, overwrite)
-    return rules.bad_results(kind, plan)
-
-
-@answered
-def check_results(handle: int, kind: str, memory_json: str, outputs_json: str, before_json: str) -> None:
-    """Look for a fault after the step as it always runs; `before_json` has the counts of `check_inspected`, if any."""
-    from trainweb.training.page.numerics import plan_of, rules_of
-
-    rules = rules_of(_training(handle).models, memory_json)
-    rules.check_results(kind, plan_of(outputs_json), json.loads(before_json))
-
-
-@answered
-def check_optimizer(handle: int, memory_json: str) -> None:
-    """Look for a fault after an optimizer step."""
-    from trainweb.training.page.numerics import rules_of
-
-    rules_of(_training(handle).models, memory_json).check_optimizer()
+    return numerics.CHECKS[step](_training(handle).models, *args)
 
 
 @answered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -45,12 +46,12 @@ class WorkerNumbers:
         return BACKEND.open_segments(self._engine, self._bases).read_state(word)
 
 
-def rules_of(models: SessionModels, memory_json: str) -> NumericsRules:
+def _rules(models: SessionModels, memory_json: str) -> NumericsRules:
     """The rules for a session at these addresses: "bases" and "copies"."""
     return NumericsRules(models, WorkerNumbers(models, **json.loads(memory_json)))
 
 
-def plan_of(outputs_json: str, nodes_json: str = "[]") -> LoadedPlan:
+def _plan(outputs_json: str, nodes_json: str = "[]") -> LoadedPlan:
     """The outputs of a plan that the worker has loaded, and its nodes if it keeps all tensors."""
     outputs = {
         name: TensorPlace(name, shape=tuple(dims), **place)
@@ -58,3 +59,30 @@ def plan_of(outputs_json: str, nodes_json: str = "[]") -> LoadedPlan:
     }
     nodes = [InspectedNode(**fields) for fields in json.loads(nodes_json)]
     return LoadedPlan(cast("Plan", SimpleNamespace(outputs=outputs, inspected_nodes=nodes)), 0, 0, 0, 0)
+
+
+def check_inspected(
+    models: SessionModels, kind: str, overwrite: bool, memory_json: str, outputs_json: str, nodes_json: str
+) -> dict[str, int]:
+    """Check a step that kept all tensors; without a fault, count NaN and infinities in its results."""
+    rules, plan = _rules(models, memory_json), _plan(outputs_json, nodes_json)
+    rules.check_inspected(kind, plan, overwrite)
+    return rules.bad_results(kind, plan)
+
+
+def check_results(models: SessionModels, kind: str, memory_json: str, outputs_json: str, before_json: str) -> None:
+    """Check the step as it always runs; `before_json` has the counts of `check_inspected`, if any."""
+    _rules(models, memory_json).check_results(kind, _plan(outputs_json), json.loads(before_json))
+
+
+def check_optimizer(models: SessionModels, memory_json: str) -> None:
+    """Check an optimizer step."""
+    _rules(models, memory_json).check_optimizer()
+
+
+CHECKS: dict[str, Callable[..., dict[str, int] | None]] = {
+    "inspected": check_inspected,
+    "results": check_results,
+    "optimizer": check_optimizer,
+}
+"""By the step that ran."""

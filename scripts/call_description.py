@@ -206,8 +206,7 @@ def wire_type(call: Call) -> str:
     """The entry of a call in the worker's interface."""
     arguments = ", ".join(f"{camel_case(a.name)}: {a.kind.wire or a.kind.page}" for a in call.arguments)
     result = call.result.wire or call.result.page
-    comment = f"  /** {in_page(call.does.splitlines()[0], call)} */"
-    return f"{comment}\n  readonly {camel_case(call.name)}: Call<[{arguments}], {result}>;"
+    return f"  readonly {camel_case(call.name)}: Call<[{arguments}], {result}>;"
 
 
 def wire_calls() -> str:
@@ -224,7 +223,7 @@ interface Call<A extends readonly unknown[], R> {{
 
 export type ArtifactName = "training_model" | "eval_model" | "optimizer_model" | "checkpoint";
 
-/** The calls of a training session besides its steps. */
+/** The calls of a training session besides its steps; training/calls.py says what they do. */
 export interface SessionCalls {{
 {types}
 }}
@@ -293,12 +292,12 @@ def taken_options(call: Call) -> list[str]:
 
 def page_method(call: Call) -> str:
     """A public method that passes a call on."""
-    lines = ["    this.#calls.checkOptimizer();"] if call.needs_optimizer else []
+    lines = ["    this.#channel.checkOptimizer();"] if call.needs_optimizer else []
     lines += taken_options(call)
     checks = [(a.kind.check, page_name(a)) for a in call.arguments if a.kind.check]
     lines += [f"    {check.replace('$name', name).replace('$', name)};" for check, name in checks]
     given = [a.kind.to_wire.replace("$", page_name(a)) for a in call.arguments]
-    sent = f"this.#calls.call({', '.join([json.dumps(camel_case(call.name)), *given])})"
+    sent = f"this.#channel.call({', '.join([json.dumps(camel_case(call.name)), *given])})"
     if call.result is NOTHING:
         lines.append(f"    await {sent};")
     elif call.result.from_wire == "$":
@@ -321,7 +320,7 @@ def page_imports(text: str) -> str:
         return f'import {{ {", ".join(names)} }} from "{module}";'
 
     lines = [line(module, names) for module, names in groups.items()]
-    return "\n".join([lines[0], "", *lines[1:], 'import type { SessionCaller } from "./session-caller.js";'])
+    return "\n".join([lines[0], "", *lines[1:], 'import type { Channel } from "./channel.js";'])
 
 
 def page_methods() -> str:
@@ -334,10 +333,10 @@ def page_methods() -> str:
 
 /** The calls that `TrainingSession` passes on to its worker. */
 export class SessionMethods {{
-  readonly #calls: SessionCaller;
+  readonly #channel: Channel;
 
-  constructor(calls: SessionCaller) {{
-    this.#calls = calls;
+  constructor(channel: Channel) {{
+    this.#channel = channel;
   }}
 
 {methods}

@@ -368,29 +368,28 @@ export interface FederatedFields {{
 def inert() -> str:
     """The file inert.ts: options of onnxruntime-web that change nothing, and entries of its configuration."""
     options = {o.page: {"asIs": list(o.page_as_is), "why": o.why} for o in INERT.values() if o.page}
-    as_is = [list(entry) for entry in ENTRIES_AS_IS]
     refused = {key: {"value": value, "why": why} for key, (value, why) in ENTRIES_REFUSED.items()}
 
-    def shown(value: object) -> str:
-        return json.dumps(value, indent=2)
+    def rows(table: Mapping[str, Any]) -> str:
+        return "".join(f"  {json.dumps(key)}: {json.dumps(value)},\n" for key, value in table.items())
 
     return f"""{MADE}
 
 /** Values that describe what is done anyway, and why others change nothing. */
-export const INERT = {shown(options)} as const;
+export const INERT = {{
+{rows(options)}}} as const;
 
 /** Entries that describe what is done anyway. */
-export const ENTRIES_AS_IS: readonly (readonly string[])[] = {shown(as_is)};
+export const ENTRIES_AS_IS: readonly (readonly string[])[] = {json.dumps([list(entry) for entry in ENTRIES_AS_IS])};
 
 /** Entries that would change numbers, or promise what is not done. */
-export const ENTRIES_REFUSED: Readonly<
-  Record<string, {{ readonly value: string; readonly why: string }}>
-> = {shown(refused)};
+export const ENTRIES_REFUSED: Readonly<Record<string, {{ readonly value: string; readonly why: string }}>> = {{
+{rows(refused)}}};
 
-export const MODEL_FORMAT = {shown(MODEL_FORMAT)};
+export const MODEL_FORMAT = {json.dumps(MODEL_FORMAT)};
 export const MODEL_FORMATS: readonly string[] = {json.dumps(MODEL_FORMATS)};
-export const OTHER_BACKENDS = {shown(OTHER_BACKENDS)};
-export const ON_THE_CPU = {shown(ON_THE_CPU)};
+export const OTHER_BACKENDS = {json.dumps(OTHER_BACKENDS)};
+export const ON_THE_CPU = {json.dumps(ON_THE_CPU)};
 """
 
 

@@ -142,8 +142,8 @@ async function change(file, pattern, replacement, count) {
 /** The files that the page knows by name. */
 async function knownNames() {
   const text = await readFile(source("page", "assets"), "utf8");
-  const table = /const NAMES = \{([^}]*)\}/.exec(text)?.[1] ?? "";
-  return [...table.matchAll(/: "([^"]+)"/g)].map(([, name]) => name);
+  const table = /const FILES = \{([^}]*)\}/.exec(text)?.[1] ?? "";
+  return [...table.matchAll(/: \["([^"]+)"/g)].map(([, name]) => name);
 }
 
 /** The files that the page's script names for bundlers; they are the elements that it knows by name. */
@@ -183,9 +183,9 @@ function importsOf(text) {
 async function joinSessionMethods() {
   const file = join(OUT, "page", "session.d.ts");
   const [own, generated] = await Promise.all([file, join(OUT, "page", "session-methods.d.ts")].map((one) => readFile(one, "utf8")));
-  const [, body] = /^export declare class SessionMethods \{\n {4}#private;\n {4}constructor\(calls: SessionCaller\);\n([^]*?)^\}/m.exec(generated);
+  const [, body] = /^export declare class SessionMethods \{\n {4}#private;\n {4}constructor\(channel: Channel\);\n([^]*?)^\}/m.exec(generated);
   const known = new Set(importsOf(own).map(({ name }) => name));
-  const missing = importsOf(generated).filter(({ name }) => !known.has(name) && name !== "type SessionCaller");
+  const missing = importsOf(generated).filter(({ name }) => !known.has(name) && name !== "type Channel");
   const imports = missing.map(({ name, from }) => `import { ${name} } from "${from}";\n`).join("");
   const joined = own
     .replace('import { SessionMethods } from "./session-methods.js";\n', imports)

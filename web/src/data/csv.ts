@@ -2,11 +2,11 @@
 
 import { Tensor } from "onnxruntime-common";
 
-import { sessionError } from "../wire/messages.js";
+import { sessionError, refuseIf } from "../wire/messages.js";
 import { FeedError, shortened } from "../wire/errors.js";
 import { messageOf } from "../wire/fetch-file.js";
 import { otherPlatform } from "../wire/platform.js";
-import { badSetting, describe } from "./given.js";
+import { badSetting, describe, refuseSettingIf } from "./given.js";
 import { checkOptions } from "./nearest.js";
 
 const DTYPES = ["float32", "float64", "int64", "int32", "uint8", "bool", "string"] as const;
@@ -76,9 +76,7 @@ export async function readColumns(
   const inputs = Object.entries(checkObject("columns", columns)).map(([name, given]): Input => {
     const dtype = dtypes[name] ?? (name in classes ? "int64" : "float32");
     const wanted = typeof given === "string" ? [given] : checkTexts(`columns['${name}']`, given);
-    if (wanted.length === 0) {
-      throw badSetting(`columns['${name}']`, given, "a column, or several");
-    }
+    refuseSettingIf(wanted.length === 0, `columns['${name}']`, given, "a column, or several");
     return { name, dtype, classes: labels.get(name) ?? null, wanted, isVector: typeof given !== "string" };
   });
   for (const name of [...Object.keys(checkObject("dtypes", dtypes)), ...Object.keys(classes)]) {
@@ -263,9 +261,7 @@ function parseRows(
   keeps: boolean,
 ): Record<string, Tensor> {
   const header = lines.next().value?.values ?? [];
-  if (header.length === 0) {
-    throw sessionError("EMPTY_DATASET", {});
-  }
+  refuseIf(header.length === 0, "EMPTY_DATASET");
   const places = findPlaces(header, inputs);
   const values = inputs.map((): Value[] => []);
   let rows = 0;
@@ -288,13 +284,10 @@ function parseRows(
     });
     rows++;
   }
-  if (rows === 0) {
-    throw sessionError("EMPTY_DATASET", {});
-  }
+  refuseIf(rows === 0, "EMPTY_DATASET");
   const columns = inputs.map(({ name, dtype, wanted, isVector }, k) => {
-    const data = arrayOf(dtype, values[k] as Value[]);
-    // The overloads of Tensor go by type; dtype and array agree by construction.
-    return [name, new Tensor(dtype as "float32", data as Float32Array, isVector ? [rows, wanted.length] : [rows])] as const;
+    // The overloads of Tensor go by type; dtype and values agree by construction.
+    return [name, new Tensor(dtype as "float32", values[k] as number[], isVector ? [rows, wanted.length] : [rows])] as const;
   });
   return Object.fromEntries(columns);
 }
@@ -309,23 +302,6 @@ function valueOf(text: string, input: Input, line: number, column: string, fills
     value = fill;
   }
   return input.dtype === "string" && input.classes === null ? value : parse(value, input, line, column);
-}
-
-function arrayOf(dtype: CsvDtype, values: readonly Value[]): ArrayBufferView | readonly string[] {
-  switch (dtype) {
-    case "string":
-      return values as readonly string[];
-    case "float32":
-      return Float32Array.from(values, Number);
-    case "float64":
-      return Float64Array.from(values, Number);
-    case "int64":
-      return BigInt64Array.from(values as readonly (number | bigint)[], BigInt);
-    case "int32":
-      return Int32Array.from(values, Number);
-    default:
-      return Uint8Array.from(values, Number);
-  }
 }
 
 function parse(value: string, { dtype, classes }: Input, line: number, column: string): number | bigint {
@@ -351,7 +327,7 @@ function parse(value: string, { dtype, classes }: Input, line: number, column: s
   if (range !== undefined && INTEGER.test(value) && digits.length <= MOST_DIGITS) {
     const number = BigInt(value.startsWith("-") ? value : digits);
     if (number >= range[0] && number <= range[1]) {
-      return number;
+      return dtype === "int64" ? number : Number(number);
     }
   }
   throw sessionError("CSV_VALUE", { line, column, value, dtype });

@@ -7,9 +7,9 @@
 
 import { Tensor } from "onnxruntime-common";
 
-import { sessionError } from "../wire/messages.js";
+import { sessionError, refuseIf } from "../wire/messages.js";
 import { readColumns, type CsvColumns, type CsvOptions, type CsvSource } from "./csv.js";
-import { badSetting, describe, isTensor } from "./given.js";
+import { badSetting, describe, isTensor, refuseSettingIf } from "./given.js";
 import { checkOptions } from "./nearest.js";
 import type { Remainder } from "../wire/fit.js";
 import { permutation } from "./random.js";
@@ -46,9 +46,7 @@ const DEFAULT_BUFFER = 1024;
 export class Dataset implements AsyncIterable<Row | Batch> {
   readonly #columns: ReadonlyMap<string, Tensor> | null;
   readonly #rows: () => AsyncIterable<Row | Batch>;
-  readonly #isBatched: boolean;
-  readonly #isPadded: boolean;
-  readonly #skip: (rounds: number) => void;
+  readonly #stream: Stream;
   #preprocessing: readonly PreprocessingStep[];
 
   /** @throws FeedError when there are no rows, or tensors have different numbers of rows */
@@ -56,11 +54,8 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     const [columns, rows] = open(source);
     this.#columns = columns;
     this.#rows = rows;
-    const { isBatched = false, isPadded = false, skip = () => {}, preprocessing = [] } = streams.get(source as object) ?? {};
-    this.#isBatched = isBatched;
-    this.#isPadded = isPadded;
-    this.#skip = skip;
-    this.#preprocessing = preprocessing;
+    this.#stream = streams.get(source as object) ?? { isBatched: false, isPadded: false, skip: () => {}, preprocessing: [] };
+    this.#preprocessing = this.#stream.preprocessing;
   }
 
   /** `source` itself if it is a dataset, else one made of it. */
@@ -117,18 +112,18 @@ export class Dataset implements AsyncIterable<Row | Batch> {
 
   /** True if the dataset iterates over batches. */
   get isBatched(): boolean {
-    return this.#isBatched;
+    return this.#stream.isBatched;
   }
 
   /** True if earlier rows may have filled up the last batch. */
   get isPadded(): boolean {
-    return this.#isPadded;
+    return this.#stream.isPadded;
   }
 
   /** The number of rows, and the types of the inputs, as text. */
   toString(): string {
     if (this.#columns === null) {
-      return `<Dataset: stream of ${this.#isBatched ? "batches" : "rows"}>`;
+      return `<Dataset: stream of ${this.#stream.isBatched ? "batches" : "rows"}>`;
     }
     const inputs = [...this.#columns].map(([name, { type, dims }]) => `${name} ${type}[${dims.slice(1).join(", ")}]`);
     return `<Dataset: ${(this.size as number).toLocaleString("en")} rows of ${inputs.join(", ")}>`;
@@ -151,7 +146,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
    * @internal
    */
   skipRounds(rounds: number): void {
-    this.#skip(rounds);
+    this.#stream.skip(rounds);
   }
 
   /**
@@ -160,13 +155,13 @@ export class Dataset implements AsyncIterable<Row | Batch> {
    * @internal
    */
   through(make: (items: AsyncIterable<Row | Batch>) => AsyncIterable<Batch>, isPadded: boolean): Dataset {
-    return this.#stream(make, true, (rounds) => this.skipRounds(rounds), isPadded);
+    return this.#piped(make, true, (rounds) => this.skipRounds(rounds), isPadded);
   }
 
   /** Replace each row (or batch) by the result of a function, which may be asynchronous. */
   map<In extends object = Row>(make: (row: In) => object | Promise<object>): Dataset {
     const call = make as (row: object) => Row | Promise<Row>;
-    return this.#stream(async function* (rows) {
+    return this.#piped(async function* (rows) {
       for await (const row of rows) {
         yield await call(row);
       }
@@ -176,7 +171,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   /** The rows (or batches) for which a function is true. */
   filter<In extends object = Row>(keep: (row: In) => boolean | Promise<boolean>): Dataset {
     const call = keep as (row: object) => boolean | Promise<boolean>;
-    return this.#stream(async function* (rows) {
+    return this.#piped(async function* (rows) {
       for await (const row of rows) {
         if (await call(row)) {
           yield row;
@@ -195,7 +190,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     checkCount("buffer", buffer);
     checkSeed(seed);
     let rounds = 0;
-    return this.#stream((rows) => drawn(rows, buffer, seed, rounds++), this.#isBatched, (count) => {
+    return this.#piped((rows) => drawn(rows, buffer, seed, rounds++), this.#stream.isBatched, (count) => {
       rounds += count;
       this.skipRounds(count);
     });
@@ -205,14 +200,10 @@ export class Dataset implements AsyncIterable<Row | Batch> {
   batch(size: number, options: { readonly remainder?: Remainder } = {}): Dataset {
     const { remainder = "keep" } = checkOptions("batch", options, { remainder: true });
     checkCount("size", size);
-    if (!["keep", "drop", "pad"].includes(remainder)) {
-      throw badSetting("remainder", remainder, "keep, drop or pad");
-    }
-    if (this.#isBatched) {
-      throw sessionError("BATCHED_TWICE", {});
-    }
+    refuseSettingIf(!["keep", "drop", "pad"].includes(remainder), "remainder", remainder, "keep, drop or pad");
+    refuseIf(this.#stream.isBatched, "BATCHED_TWICE");
     const skip = (rounds: number): void => this.skipRounds(rounds);
-    return this.#stream((rows) => batched(rows as AsyncIterable<Row>, size, remainder), true, skip, remainder === "pad");
+    return this.#piped((rows) => batched(rows as AsyncIterable<Row>, size, remainder), true, skip, remainder === "pad");
   }
 
   /**
@@ -236,19 +227,13 @@ export class Dataset implements AsyncIterable<Row | Batch> {
       throw badSetting("padded", padded, "an array of names");
     }
     checkCount("size", size);
-    if (!Array.isArray(bounds)) {
-      throw badSetting("bounds", bounds, "an array of lengths");
-    }
+    refuseSettingIf(!Array.isArray(bounds), "bounds", bounds, "an array of lengths");
     bounds.forEach((bound: unknown, k) => {
-      if (!Number.isSafeInteger(bound) || (bound as number) < 0) {
-        throw badSetting(`bounds[${k}]`, bound, "an integer >= 0");
-      }
+      refuseSettingIf(!Number.isSafeInteger(bound) || (bound as number) < 0, `bounds[${k}]`, bound, "an integer >= 0");
     });
-    if (this.#isBatched) {
-      throw sessionError("BATCHED_TWICE", {});
-    }
+    refuseIf(this.#stream.isBatched, "BATCHED_TWICE");
     const sorted = [...bounds].sort((a, b) => a - b);
-    return this.#stream((rows) => bucketed(rows as AsyncIterable<Row>, length, sorted, size, padded), true);
+    return this.#piped((rows) => bucketed(rows as AsyncIterable<Row>, length, sorted, size, padded), true);
   }
 
   /**
@@ -258,9 +243,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
    */
   split(share: number, options: { readonly seed?: number } = {}): [Dataset, Dataset] {
     const { seed } = checkOptions("split", options, { seed: true });
-    if (!(typeof share === "number" && share > 0 && share < 1)) {
-      throw badSetting("share", share, "a number greater than 0 and less than 1");
-    }
+    refuseSettingIf(!(typeof share === "number" && share > 0 && share < 1), "share", share, "a number greater than 0 and less than 1");
     const rows = this.size;
     if (rows === null) {
       throw sessionError("STREAM_SPLIT", {});
@@ -301,7 +284,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     if (this.size !== null) {
       return this.#slice(0, Math.min(count, this.size));
     }
-    return this.#stream(async function* (rows) {
+    return this.#piped(async function* (rows) {
       let taken = 0;
       for await (const row of rows) {
         yield row;
@@ -427,13 +410,13 @@ export class Dataset implements AsyncIterable<Row | Batch> {
       kept = found;
     };
     // Earlier steps are iterated over once, in any number of rounds.
-    return this.#stream(make, this.#isBatched, () => {});
+    return this.#piped(make, this.#stream.isBatched, () => {});
   }
 
   /** Make this many rows (or batches) ahead. `fit` makes one batch ahead on its own. */
   prefetch(count = 1): Dataset {
     checkCount("count", count);
-    return this.#stream(async function* (rows) {
+    return this.#piped(async function* (rows) {
       const iterator = rows[Symbol.asyncIterator]();
       const ahead: Promise<IteratorResult<Row | Batch>>[] = [];
       try {
@@ -455,11 +438,11 @@ export class Dataset implements AsyncIterable<Row | Batch> {
     });
   }
 
-  #stream(
+  #piped(
     make: (rows: AsyncIterable<Row | Batch>) => AsyncIterable<Row | Batch>,
-    isBatched = this.#isBatched,
+    isBatched = this.#stream.isBatched,
     skip: (rounds: number) => void = (rounds) => this.skipRounds(rounds),
-    isPadded = this.#isPadded,
+    isPadded = this.#stream.isPadded,
   ): Dataset {
     const rows = (): AsyncIterable<Row | Batch> => piped(this, make);
     streams.set(rows, { isBatched, isPadded, skip, preprocessing: this.#preprocessing });
@@ -628,9 +611,7 @@ function checkColumns(source: Columns): ReadonlyMap<string, Tensor> {
       throw sessionError("COLUMN_ROWS", { name, rows, first: firstName, expected });
     }
   }
-  if (expected === 0) {
-    throw sessionError("EMPTY_DATASET", {});
-  }
+  refuseIf(expected === 0, "EMPTY_DATASET");
   return columns;
 }
 
@@ -666,9 +647,7 @@ export function datasetOfRounds(make: (round: number) => AsyncIterable<Row>): Da
 }
 
 function checkCount(name: string, value: unknown): void {
-  if (typeof value !== "number" || !Number.isSafeInteger(value) || value < 1) {
-    throw badSetting(name, value, "an integer >= 1");
-  }
+  refuseSettingIf(typeof value !== "number" || !Number.isSafeInteger(value) || value < 1, name, value, "an integer >= 1");
 }
 
 /** @throws ModelError for an invalid seed */

@@ -1,6 +1,6 @@
 /** The files of a folder that has a folder for each class; `list_folder` of trainweb/data/images.py is the same in Python. */
 
-import { sessionError } from "../wire/messages.js";
+import { sessionError, refuseIf } from "../wire/messages.js";
 import { badSetting, describe } from "./given.js";
 import { checkOptions } from "./nearest.js";
 
@@ -43,9 +43,7 @@ export async function listFolder(
   }
   const all = await folderFiles(source);
   const files = all.filter(({ path }) => !path.some((part) => part.startsWith("."))).sort(byPath);
-  if (files.length === 0) {
-    throw sessionError("EMPTY_DATASET", {});
-  }
+  refuseIf(files.length === 0, "EMPTY_DATASET");
   const lost = files.find(({ path }) => path.length === 1);
   if (lost !== undefined) {
     throw sessionError("FILE_WITHOUT_CLASS", { file: lost.file.name });

@@ -38,3 +38,10 @@ export function describe(value: unknown): string {
 export function badSetting(name: string, value: unknown, expected: string): Error {
   return sessionError("BAD_SETTING", { name, value, expected });
 }
+
+/** Throw that error if a setting is wrong. */
+export function refuseSettingIf(isWrong: boolean, name: string, value: unknown, expected: string): void {
+  if (isWrong) {
+    throw badSetting(name, value, expected);
+  }
+}

@@ -6,7 +6,7 @@
 import { FeedError, UnsupportedError } from "../wire/errors.js";
 import { messageOf } from "../wire/fetch-file.js";
 import type { Augmentation, GivenImage, ImageOptions, ResolvedImageOptions } from "../wire/images.js";
-import { badSetting } from "./given.js";
+import { refuseSettingIf } from "./given.js";
 import { checkKnown } from "./nearest.js";
 import { RandomStream } from "./random.js";
 
@@ -156,24 +156,20 @@ const CHANGES = ["seed", "flip", "rotate", "crop", "brightness", "contrast", "sa
 
 /** @throws ModelError for an impossible option; TypeError for an unknown one */
 export function resolveImageOptions(given: ImageOptions): ResolvedImageOptions {
-  if (typeof given !== "object" || given === null) {
-    throw badSetting("options", given, "an object with width and height");
-  }
+  refuseSettingIf(typeof given !== "object" || given === null, "options", given, "an object with width and height");
   checkKnown("The option of images", given, Object.keys(IMAGE_OPTIONS));
   const { width, height, channels = 3, mean = 0, std = 1, layout = "CHW", resize = "stretch", augment } = given;
   const isSide = (x: unknown): boolean => Number.isSafeInteger(x) && (x as number) > 0 && (x as number) <= MOST_PIXELS;
   const isNumber = (x: unknown): boolean => typeof x === "number" && Number.isFinite(x);
   const fits = (x: unknown): boolean => isNumber(x) || (Array.isArray(x) && x.length === channels && x.every(isNumber));
   const divides = (x: number | readonly number[]): boolean => fits(x) && ![x].flat().includes(0);
-  check([
-    [isSide(width), "width", width, `an integer >= 1 and <= ${MOST_PIXELS}`],
-    [isSide(height), "height", height, `an integer >= 1 and <= ${MOST_PIXELS}`],
-    [channels === 1 || channels === 3, "channels", channels, "1 or 3"],
-    [fits(mean), "mean", mean, "a number, or one for each channel"],
-    [divides(std), "std", std, "a number other than 0, or one for each channel"],
-    [["CHW", "HWC"].includes(layout), "layout", layout, "CHW or HWC"],
-    [["stretch", "cover"].includes(resize), "resize", resize, "stretch or cover"],
-  ]);
+  refuseSettingIf(!isSide(width), "width", width, `an integer >= 1 and <= ${MOST_PIXELS}`);
+  refuseSettingIf(!isSide(height), "height", height, `an integer >= 1 and <= ${MOST_PIXELS}`);
+  refuseSettingIf(channels !== 1 && channels !== 3, "channels", channels, "1 or 3");
+  refuseSettingIf(!fits(mean), "mean", mean, "a number, or one for each channel");
+  refuseSettingIf(!divides(std), "std", std, "a number other than 0, or one for each channel");
+  refuseSettingIf(!["CHW", "HWC"].includes(layout), "layout", layout, "CHW or HWC");
+  refuseSettingIf(!["stretch", "cover"].includes(resize), "resize", resize, "stretch or cover");
   const each = (x: number | readonly number[]): number[] => (typeof x === "number" ? new Array<number>(channels).fill(x) : [...x]);
   const changes = augment === undefined ? null : checkAugmentation(augment);
   return { width, height, channels, mean: each(mean), std: each(std), layout, resize, augment: changes };
@@ -181,27 +177,16 @@ export function resolveImageOptions(given: ImageOptions): ResolvedImageOptions {
 
 /** @throws as `resolveImageOptions` */
 function checkAugmentation(augment: Augmentation): Augmentation {
-  if (typeof augment !== "object" || augment === null) {
-    throw badSetting("augment", augment, "an object with a seed");
-  }
+  refuseSettingIf(typeof augment !== "object" || augment === null, "augment", augment, "an object with a seed");
   checkKnown("The option of augmentations", augment, CHANGES);
   const { seed, flip = false, crop = 0 } = augment;
   const isShare = (x: unknown): boolean => typeof x === "number" && x >= 0 && x < Infinity;
-  check([
-    [Number.isSafeInteger(seed) && seed >= 0, "seed", seed, "an integer >= 0 and <= 9007199254740991"],
-    [typeof flip === "boolean", "flip", flip, "true or false"],
-    [isShare(crop) && crop < 1, "crop", crop, "a number >= 0 and less than 1"],
-    ...(["rotate", "brightness", "contrast", "saturation"] as const).map(
-      (name) => [isShare(augment[name] ?? 0), name, augment[name], "a number >= 0"] as const,
-    ),
-  ]);
-  return { ...augment };
-}
-
-function check(faults: readonly (readonly [boolean, string, unknown, string])[]): void {
-  for (const [isRight, name, value, expected] of faults) {
-    if (!isRight) {
-      throw badSetting(name, value, expected);
-    }
+  const isSeed = Number.isSafeInteger(seed) && seed >= 0;
+  refuseSettingIf(!isSeed, "seed", seed, "an integer >= 0 and <= 9007199254740991");
+  refuseSettingIf(typeof flip !== "boolean", "flip", flip, "true or false");
+  refuseSettingIf(!isShare(crop) || crop >= 1, "crop", crop, "a number >= 0 and less than 1");
+  for (const name of ["rotate", "brightness", "contrast", "saturation"] as const) {
+    refuseSettingIf(!isShare(augment[name] ?? 0), name, augment[name], "a number >= 0");
   }
+  return { ...augment };
 }

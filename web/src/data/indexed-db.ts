@@ -1,7 +1,7 @@
 /** Rows that a page keeps in IndexedDB. */
 
 import { FeedError } from "../wire/errors.js";
-import { badSetting } from "./given.js";
+import { refuseSettingIf } from "./given.js";
 import { checkKnown } from "./nearest.js";
 
 /** Values that are fetched at once: a transaction cannot wait for the steps of a fit. */
@@ -24,9 +24,7 @@ export interface ObjectStoreSource {
  */
 export async function* readObjectStore(source: ObjectStoreSource): AsyncGenerator<object> {
   for (const name of ["database", "store"] as const) {
-    if (typeof source?.[name] !== "string") {
-      throw badSetting(name, source?.[name], "a name");
-    }
+    refuseSettingIf(typeof source?.[name] !== "string", name, source?.[name], "a name");
   }
   checkKnown("The setting of readObjectStore", source, ["database", "store"]);
   const database = await open(source.database);

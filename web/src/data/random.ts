@@ -9,7 +9,6 @@
 const STRIDE = 0x9e3779b9;
 const WORD = 2 ** 32;
 
-/** The finalizer of MurmurHash3. */
 function mix(word: number): number {
   let x = word;
   x ^= x >>> 16;

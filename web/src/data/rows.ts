@@ -123,17 +123,10 @@ function nestedTensor(name: string, value: Numbers): Tensor {
     one.forEach((part: unknown) => collect(part, axis + 1));
   };
   collect(value, 0);
-  switch (typeof flat[0]) {
-    case "bigint":
-      return new Tensor("int64", BigInt64Array.from(flat as bigint[]), dims);
-    case "boolean":
-      return new Tensor("bool", Uint8Array.from(flat as number[]), dims);
-    default:
-      return new Tensor("float32", Float32Array.from(flat as number[]), dims);
-  }
+  const type = typeof flat[0];
+  return new Tensor(type === "bigint" ? "int64" : type === "boolean" ? "bool" : "float32", flat as number[], dims);
 }
 
-/** Rows as batches. */
 export async function* batched(rows: AsyncIterable<Row>, size: number, remainder: Remainder): AsyncGenerator<Batch> {
   const start: Numbered[] = [];
   let pending: Numbered[] = [];

@@ -3,7 +3,7 @@
 import { Tensor } from "onnxruntime-common";
 
 import { sessionError } from "../wire/messages.js";
-import { badSetting } from "./given.js";
+import { badSetting, refuseSettingIf } from "./given.js";
 import { liveTensor } from "./rows.js";
 
 /** A step that was fitted by `fillMean` or `fillMedian`. */
@@ -167,9 +167,7 @@ export function applySteps(steps: readonly PreprocessingStep[], columns: Tensors
   for (const step of steps) {
     const tensor = made.get(step.input);
     if (step.type === "concat") {
-      if (made.has(step.input) && !step.parts.includes(step.input)) {
-        throw badSetting("name", step.input, "a name that no other input has");
-      }
+      refuseSettingIf(made.has(step.input) && !step.parts.includes(step.input), "name", step.input, "a name that no other input has");
       const joined = concat(step.parts, made);
       step.parts.forEach((name) => made.delete(name));
       made.set(step.input, joined);

@@ -2,8 +2,8 @@
 
 import { Tensor } from "onnxruntime-common";
 
-import { sessionError } from "../wire/messages.js";
-import { badSetting, describe } from "./given.js";
+import { sessionError, refuseIf } from "../wire/messages.js";
+import { badSetting, describe, refuseSettingIf } from "./given.js";
 import { checkOptions } from "./nearest.js";
 
 /** Token ids as tokenizers give them. */
@@ -141,9 +141,7 @@ export function textColumns(
     throw badSetting("length", length, `an integer >= ${SHORTEST} and <= ${LONGEST}`);
   }
   for (const [name, value] of Object.entries({ pack, maskPrompt })) {
-    if (typeof value !== "boolean") {
-      throw badSetting(name, value, "true or false");
-    }
+    refuseSettingIf(typeof value !== "boolean", name, value, "true or false");
   }
   if (typeof given !== "object" || given === null || !(Symbol.iterator in given)) {
     throw sessionError("NOT_TEXTS", { given: describe(given) });
@@ -166,9 +164,7 @@ export function textColumns(
 function endOf(tokenizer: TextTokenizer, given: number | null, texts: number): number | null {
   const end = given ?? (tokenizer as Partial<TextTokenizer> | null | undefined)?.eos_token_id ?? null;
   if (end === null) {
-    if (texts > 1) {
-      throw sessionError("NO_END_TOKEN", {});
-    }
+    refuseIf(texts > 1, "NO_END_TOKEN");
   } else if (!Number.isSafeInteger(end) || end < 0 || end > LONGEST) {
     throw badSetting("endToken", end, `an integer >= 0 and <= ${LONGEST}`);
   }
@@ -345,7 +341,6 @@ export async function preferenceColumns(
   return reshaped(all, ([rows = 0, ...rest]) => [rows / 2, 2, ...rest]);
 }
 
-/** A batch of pairs as a batch of texts. */
 export function joinedPairs(batch: Readonly<Record<string, Tensor>>): Record<string, Tensor> {
   return reshaped(batch, ([pairs = 0, two = 0, ...rest]) => [pairs * two, ...rest]);
 }

@@ -16,7 +16,6 @@ export interface ArrayShape {
 /** A value that a server may give to its clients. */
 export type ConfigValue = number | string | boolean | readonly (number | string | boolean)[];
 
-/** Messages of the bridge. */
 export type BridgeMessage =
   | { readonly type: "joined"; readonly version: number; readonly node: string }
   | {
@@ -26,7 +25,6 @@ export type BridgeMessage =
       readonly config: Readonly<Record<string, ConfigValue>>;
     };
 
-/** Messages of a page. */
 export type PageMessage =
   | { readonly type: "join"; readonly version: number; readonly parameters: readonly ArrayShape[] }
   | { readonly type: "result"; readonly id: string; readonly metrics: Readonly<Record<string, number>> }

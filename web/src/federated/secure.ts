@@ -9,9 +9,9 @@
  * lost. Such a round has to be done again.
  */
 
-import { badSetting, describe } from "../data/given.js";
+import { badSetting, describe, refuseSettingIf } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
-import { sessionError } from "../wire/messages.js";
+import { sessionError, refuseIf } from "../wire/messages.js";
 import { checkPositive, checkVector } from "./updates.js";
 
 const LARGEST = 2 ** 31 - 1;
@@ -105,9 +105,7 @@ export class SecureMember {
     if (largest > bound) {
       throw sessionError("BEYOND_BOUND", { value: largest, bound });
     }
-    if (this.#isUsed) {
-      throw sessionError("MASKED_TWICE", {});
-    }
+    refuseIf(this.#isUsed, "MASKED_TWICE");
     this.#isUsed = true;
     const masked = new Uint32Array(update.length + 1 + CHECK_WORDS);
     const scale = scaleOf(bound, members.length);
@@ -145,9 +143,7 @@ export class SecureMember {
     if (texts.get(this.name) !== this.publicKey.join()) {
       throw sessionError("NO_MEMBER", { name: this.name });
     }
-    if (new Set(texts.values()).size < keys.length) {
-      throw sessionError("SAME_KEY", {});
-    }
+    refuseIf(new Set(texts.values()).size < keys.length, "SAME_KEY");
     return [...texts.keys()].sort();
   }
 
@@ -170,9 +166,7 @@ export class SecureMember {
 
 /** @throws ModelError unless `given` is a name that sorts alike everywhere */
 function checkName(what: string, given: unknown): void {
-  if (typeof given !== "string" || !NAME.test(given)) {
-    throw badSetting(what, given, "1 to 64 printable ASCII characters without spaces");
-  }
+  refuseSettingIf(typeof given !== "string" || !NAME.test(given), what, given, "1 to 64 printable ASCII characters without spaces");
 }
 
 /** Steps of the fixed point in 1: the most, as a power of two, with which a sum cannot overflow. */
@@ -221,9 +215,7 @@ export function addMasked(
       total[i] = (total[i] as number) + word;
     });
   }
-  if (total.subarray(-CHECK_WORDS).some((word) => word !== 0)) {
-    throw sessionError("OTHER_MASKS", {});
-  }
+  refuseIf(total.subarray(-CHECK_WORDS).some((word) => word !== 0), "OTHER_MASKS");
   const values = new Int32Array(total.buffer).subarray(0, -CHECK_WORDS);
   const weight = (values.at(-1) as number) / scaleOf(1, members.length);
   const scale = scaleOf(bound, members.length);

@@ -1,9 +1,9 @@
 /** Updates of parameters as vectors: clipping, noise and averages; trainweb/federated/updates.py is the same. */
 
-import { badSetting, describe } from "../data/given.js";
+import { badSetting, describe, refuseSettingIf } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import { RandomStream } from "../data/random.js";
-import { sessionError } from "../wire/messages.js";
+import { sessionError, refuseIf } from "../wire/messages.js";
 
 /** Data of a client's round that a server needs. */
 export interface WeightedUpdate {
@@ -97,9 +97,7 @@ export function addNoise(delta: Float32Array, deviation: number, options: NoiseO
   }
   checkPositive("deviation", deviation);
   for (const [name, value] of Object.entries(seed === null ? { stream } : { seed, stream })) {
-    if (!Number.isSafeInteger(value) || (value as number) < 0) {
-      throw badSetting(name, value, "an integer >= 0");
-    }
+    refuseSettingIf(!Number.isSafeInteger(value) || (value as number) < 0, name, value, "an integer >= 0");
   }
   const noise = gaussian(delta.length, seed, stream);
   return delta.map((x, i) => x + deviation * (noise[i] as number));
@@ -167,23 +165,15 @@ export function averageUpdates(
 function sharesOf(updates: readonly WeightedUpdate[], weights: unknown): number[] {
   let shares: number[];
   if (Array.isArray(weights)) {
-    if (weights.length !== updates.length) {
-      throw badSetting("weights", weights, `${updates.length} numbers`);
-    }
+    refuseSettingIf(weights.length !== updates.length, "weights", weights, `${updates.length} numbers`);
     shares = weights.map((share, k) => checkPositive(`weights[${k}]`, share));
   } else {
-    if (weights !== "examples" && weights !== "equal") {
-      throw badSetting("weights", weights, "examples or equal");
-    }
+    refuseSettingIf(weights !== "examples" && weights !== "equal", "weights", weights, "examples or equal");
     for (const [k, { examples }] of updates.entries()) {
-      if (!Number.isSafeInteger(examples) || examples < 1) {
-        throw badSetting(`updates[${k}].examples`, examples, "an integer >= 1");
-      }
+      refuseSettingIf(!Number.isSafeInteger(examples) || examples < 1, `updates[${k}].examples`, examples, "an integer >= 1");
     }
     shares = updates.map(({ examples }) => (weights === "examples" ? examples : 1));
   }
-  if (new Set(shares).size > 1 && updates.some(({ isNoised }) => isNoised === true)) {
-    throw sessionError("NOISE_AND_WEIGHTS", {});
-  }
+  refuseIf(new Set(shares).size > 1 && updates.some(({ isNoised }) => isNoised === true), "NOISE_AND_WEIGHTS");
   return shares;
 }

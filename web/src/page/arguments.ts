@@ -4,7 +4,7 @@ import type { Tensor } from "onnxruntime-common";
 
 import { getLogLevel, levelOf, log } from "../wire/log.js";
 import { TrainwebError } from "../wire/errors.js";
-import { sessionError } from "../wire/messages.js";
+import { refuseIf } from "../wire/messages.js";
 import { checkFeedNames } from "../wire/feed-names.js";
 import type { InputDeclaration } from "../wire/protocol.js";
 import { entriesOf, warnOfRunEntries } from "./inert.js";
@@ -111,13 +111,8 @@ function fetchesOfObject(
   outputNames: readonly string[],
   object: object,
 ): Map<string, Tensor | null> {
-  const fetches = new Map<string, Tensor | null>();
-  for (const [name, value] of Object.entries(object)) {
-    if (outputNames.includes(name) && (value === null || isTensor(value))) {
-      fetches.set(name, value);
-    }
-  }
-  return fetches;
+  const isFetch = ([name, value]: [string, unknown]): boolean => outputNames.includes(name) && (value === null || isTensor(value));
+  return new Map(Object.entries(object).filter(isFetch) as [string, Tensor | null][]);
 }
 
 function parseOptions(arg: unknown): object {
@@ -137,9 +132,7 @@ export function parseRunOptions(arg: unknown): RunOptions {
 
 /** @throws SessionError if a run that is not an eval step is to read averages of the parameters */
 export function withoutAverages(options: RunOptions): RunOptions {
-  if (options.ema === true) {
-    throw sessionError("EMA_IN_TRAINING", {});
-  }
+  refuseIf(options.ema === true, "EMA_IN_TRAINING");
   return options;
 }
 
@@ -190,9 +183,7 @@ function checkRunOptions(options: object): RunOptions {
     warnOfRunEntries(entriesOf(extra));
   }
   signal?.throwIfAborted();
-  if (terminate) {
-    throw sessionError("TERMINATED", {});
-  }
+  refuseIf(terminate, "TERMINATED");
   return options as RunOptions;
 }
 

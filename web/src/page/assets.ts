@@ -11,41 +11,26 @@ import type { KnownFile, LoadStage } from "./progress.js";
  */
 declare const TRAINWEB_NAMES_ASSETS: boolean;
 
-/** The files by their names in the package. The build checks that it is the same list as `namedAssets`. */
-const NAMES = {
-  worker: "worker.js",
-  poolWorker: "pool-worker.js",
-  kernels: "kernels.wasm.gz",
-  "kernels.relaxed": "kernels.relaxed.wasm.gz",
-  "kernels.threads": "kernels.threads.wasm.gz",
-  "kernels.relaxed.threads": "kernels.relaxed.threads.wasm.gz",
-  loader: "python/pyodide.mjs",
-  script: "python/pyodide.asm.mjs",
-  wasm: "python/pyodide.asm.wasm.gz",
-  library: "python/python_stdlib.zip",
-  packages: "python/packages.zip",
-  snapshot: "python/snapshot.bin",
-} as const;
+/** The files by their names in the package, and their stages. The build checks that it is the same list as `namedAssets`. */
+const FILES = {
+  worker: ["worker.js", "script"],
+  poolWorker: ["pool-worker.js", "script"],
+  kernels: ["kernels.wasm.gz", "kernels"],
+  "kernels.relaxed": ["kernels.relaxed.wasm.gz", "kernels"],
+  "kernels.threads": ["kernels.threads.wasm.gz", "kernels"],
+  "kernels.relaxed.threads": ["kernels.relaxed.threads.wasm.gz", "kernels"],
+  loader: ["python/pyodide.mjs", "script"],
+  script: ["python/pyodide.asm.mjs", "script"],
+  wasm: ["python/pyodide.asm.wasm.gz", "python"],
+  library: ["python/python_stdlib.zip", "python"],
+  packages: ["python/packages.zip", "python"],
+  snapshot: ["python/snapshot.bin", "python"],
+} as const satisfies Readonly<Record<string, readonly [name: string, stage: LoadStage]>>;
 
-type Asset = keyof typeof NAMES;
+type Asset = keyof typeof FILES;
 
 /** Bytes of the files as they lie in the package, put here by the build. */
 declare const TRAINWEB_SIZES: Readonly<Record<string, number>>;
-
-const STAGES: Readonly<Record<Asset, LoadStage>> = {
-  worker: "script",
-  poolWorker: "script",
-  kernels: "kernels",
-  "kernels.relaxed": "kernels",
-  "kernels.threads": "kernels",
-  "kernels.relaxed.threads": "kernels",
-  loader: "script",
-  script: "script",
-  wasm: "python",
-  library: "python",
-  packages: "python",
-  snapshot: "python",
-};
 
 /**
  * Each literally and outside of `new Worker`: this is the form in which every bundler carries a file along as it is.
@@ -69,7 +54,7 @@ function namedAssets(): Record<Asset, URL> {
 }
 
 function assetsIn(folder: string): Record<Asset, URL> {
-  const entries = Object.entries(NAMES).map(([asset, name]) => [asset, new URL(name, folder)]);
+  const entries = Object.entries(FILES).map(([asset, [name]]) => [asset, new URL(name, folder)]);
   return Object.fromEntries(entries) as Record<Asset, URL>;
 }
 
@@ -128,7 +113,7 @@ function isCarried(worker: string, here: string): boolean {
   if (isLeftBehind(worker)) {
     return false;
   }
-  const beside = new URL(NAMES.worker, here);
+  const beside = new URL(FILES.worker[0], here);
   return worker !== beside.href || OWN_NAMES.test(new URL(here).pathname);
 }
 
@@ -198,7 +183,7 @@ export function locateFiles({ baseURL, indexURL, wasmPaths }: Locations): Packag
 /** Advice for a worker's script that is not where it should be. */
 export function missingHelp(worker: string): string {
   const folder = worker.slice(0, worker.lastIndexOf("/") + 1);
-  const isCopy = worker.slice(folder.length) === NAMES.worker;
+  const isCopy = worker.slice(folder.length) === FILES.worker[0];
   const copy = `The files of trainweb should lie in ${folder}: npx trainweb copy FOLDER, as a step of the build, puts them there. `;
   return `${isCopy ? copy : ""}Another place is set by env.baseURL.`;
 }
@@ -217,8 +202,8 @@ export function knownFiles(files: PackageFiles): Map<string, KnownFile> {
   const { loader, script, wasm, isOurs } = pyodide;
   const known = (urls: object, areOurs: (url: string) => boolean): [string, KnownFile][] =>
     Object.entries(urls).map(([asset, url]: [string, string]) => {
-      const nbytes = areOurs(url) ? (TRAINWEB_SIZES[NAMES[asset as Asset]] ?? 0) : 0;
-      return [url, { stage: STAGES[asset as Asset], nbytes }];
+      const [name, stage] = FILES[asset as Asset];
+      return [url, { stage, nbytes: areOurs(url) ? (TRAINWEB_SIZES[name] ?? 0) : 0 }];
     });
   return new Map([
     ...known({ worker, poolWorker, library, packages, snapshot }, () => true),

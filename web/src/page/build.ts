@@ -3,9 +3,8 @@
 import { sessionError } from "../wire/messages.js";
 import type { BuiltArtifacts } from "../wire/protocol.js";
 import { checkForm, type FileOptions } from "./call-arguments.js";
-import { callOf } from "./client.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
-import { withModel } from "./load-model.js";
+import { askOfModel } from "./load-model.js";
 import { checkSource, type Source } from "./sources.js";
 import { describe } from "../data/given.js";
 import { brief } from "../data/nearest.js";
@@ -53,11 +52,7 @@ export async function buildArtifacts(
   requireLoss(config);
   const options = resolveOptions(given, ["as"]);
   const form = checkForm(given.as);
-  return withModel(model, options, async (client, { model: loaded, buffers }) => {
-    const built = await client.request(callOf("buildArtifacts", [loaded, configJson, options.json, form], buffers));
-    client.leave();
-    return built;
-  });
+  return (await askOfModel(model, options, "build_files", [configJson, options.json], form)).value as BuiltArtifacts;
 }
 
 /** Options of `quantize`. */
@@ -103,12 +98,8 @@ export async function quantize(
   if (typeof onlyFrozen !== "boolean") {
     throw new TypeError(`'onlyFrozen' must be true or false, got ${describe(onlyFrozen)}.`);
   }
-  return withModel(model, options, async (client, { model: loaded, buffers }) => {
-    const call = callOf("quantize", [loaded, bits, onlyFrozen, options.json, form], buffers);
-    const { data } = await client.request(call);
-    client.leave();
-    return data as Uint8Array | Blob;
-  });
+  const args = [String(bits), Number(onlyFrozen), options.json];
+  return (await askOfModel(model, options, "quantize", args, form)).data as Uint8Array | Blob;
 }
 
 /** Adds gradients to a model, as onnxruntime-training's class of that name. */
@@ -143,11 +134,8 @@ export class GradientGraphBuilder {
    */
   async build(sessionOptions?: SessionOptions): Promise<void> {
     const options = resolveOptions(sessionOptions);
-    await withModel(this.#model, options, async (client, { model: loaded, buffers }) => {
-      const call = callOf("gradientGraph", [loaded, this.#y, this.#x, this.#loss, options.json], buffers);
-      this.#built = (await client.request(call)).data as Uint8Array;
-      client.leave();
-    });
+    const args = [JSON.stringify(this.#y), JSON.stringify(this.#x), this.#loss, options.json];
+    this.#built = (await askOfModel(this.#model, options, "gradient_graph", args)).data as Uint8Array;
   }
 
   /**

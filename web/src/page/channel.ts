@@ -1,8 +1,9 @@
 /** A session's calls to its worker, in order; calls after its release fail. */
 
 import { SessionError } from "../wire/errors.js";
-import { sessionError } from "../wire/messages.js";
-import type { Answer, Call, Method } from "../wire/protocol.js";
+import { sessionError, refuseIf } from "../wire/messages.js";
+import type { Answer, Call, Method, SessionCall } from "../wire/protocol.js";
+import type { SessionCalls } from "../wire/session-calls.js";
 import { callOf, type WorkerClient } from "./client.js";
 
 /** Frees sessions that were dropped without `release`. */
@@ -11,7 +12,7 @@ const abandoned = new FinalizationRegistry<() => void>((release) => release());
 export class Channel {
   readonly #client: WorkerClient;
   readonly #handle: number;
-  readonly #release: Call<"release" | "releaseInference" | "releaseState">;
+  readonly #hasOptimizer: boolean;
   #released: Promise<void> | null = null;
   #queue: Promise<unknown> = Promise.resolve();
   #queued = 0;
@@ -20,18 +21,18 @@ export class Channel {
   /** The answer to the latest call, which comes after the answers to all earlier calls. */
   #latest: Promise<unknown> = Promise.resolve();
 
-  constructor(client: WorkerClient, method: "release" | "releaseInference" | "releaseState", handle: number) {
+  constructor(client: WorkerClient, handle: number, hasOptimizer = false) {
     this.#client = client;
-    this.#release = callOf(method, [handle]);
     this.#handle = handle;
+    this.#hasOptimizer = hasOptimizer;
   }
 
   /** Free the worker's side when this session is garbage. */
   endWith(owner: object): void {
-    const [client, release] = [this.#client, this.#release];
+    const [client, handle] = [this.#client, this.#handle];
     const free = (): void => {
       const leave = (): void => client.leave();
-      client.request(release).then(leave, leave);
+      client.request(callOf("release", [handle])).then(leave, leave);
     };
     abandoned.register(owner, free, this);
   }
@@ -43,9 +44,32 @@ export class Channel {
 
   /** @throws ReleasedError after `release` */
   check(): void {
-    if (this.#released !== null) {
-      throw sessionError("RELEASED", {});
-    }
+    refuseIf(this.#released !== null, "RELEASED");
+  }
+
+  /** @throws ReleasedError after `release`; SessionError without an optimizer model */
+  checkOptimizer(): void {
+    this.check();
+    refuseIf(!this.#hasOptimizer, "NO_OPTIMIZER_MODEL");
+  }
+
+  /** A call of the session's core before it is sent. */
+  callOf<Name extends keyof SessionCalls>(
+    name: Name,
+    args: SessionCalls[Name]["args"],
+    buffers: readonly ArrayBuffer[] = [],
+  ): Call<"call"> {
+    return callOf("call", [this.#handle, { name, args } as SessionCall], buffers);
+  }
+
+  /** Send a call of the core that does not use the workspace or move it. */
+  async call<Name extends keyof SessionCalls>(
+    name: Name,
+    ...args: SessionCalls[Name]["args"]
+  ): Promise<SessionCalls[Name]["result"]> {
+    this.check();
+    const buffers = args.flatMap((arg: unknown) => (arg instanceof Uint8Array ? [arg.buffer as ArrayBuffer] : []));
+    return (await this.post(null, () => this.callOf(name, args, buffers))) as SessionCalls[Name]["result"];
   }
 
   /**
@@ -131,7 +155,7 @@ export class Channel {
     if (this.#released === null) {
       abandoned.unregister(this);
       const leave = (): void => this.#client.leave();
-      this.#released = this.send(null, () => this.#release).then(leave, leave);
+      this.#released = this.send(null, () => callOf("release", [this.#handle])).then(leave, leave);
     }
     return this.#released;
   }

@@ -1,6 +1,6 @@
 /** Checks of settings by Python's declarations (settings/). */
 
-import { badSetting } from "../data/given.js";
+import { badSetting, refuseSettingIf } from "../data/given.js";
 import { nearest } from "../data/nearest.js";
 import { sessionError } from "../wire/messages.js";
 import type { Kind, Setting, Settings } from "./settings/kinds.js";
@@ -35,9 +35,7 @@ export function asFields(what: string, given: unknown): Fields {
   if (typeof given === "string") {
     return { type: given };
   }
-  if (typeof given !== "object" || given === null) {
-    throw badSetting(what, given, `the name of one, or an object with a 'type'`);
-  }
+  refuseSettingIf(typeof given !== "object" || given === null, what, given, `the name of one, or an object with a 'type'`);
   return given as Fields;
 }
 
@@ -46,7 +44,6 @@ export function snakeCase(name: string): string {
   return name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 }
 
-/** A setting's name in Python. */
 export function pythonName(name: string, { python }: Setting): string {
   return python ?? snakeCase(name);
 }
@@ -101,14 +98,10 @@ function checkValue(name: string, value: unknown, kind: Kind): unknown {
   }
   if (kind.kind === "array") {
     const numbers = nestedNumbers(value);
-    if (numbers === null) {
-      throw badSetting(name, value, kind.expected);
-    }
+    refuseSettingIf(numbers === null, name, value, kind.expected);
     return numbers;
   }
-  if (!accepts(value, kind)) {
-    throw badSetting(name, value, kind.expected);
-  }
+  refuseSettingIf(!accepts(value, kind), name, value, kind.expected);
   return value;
 }
 

@@ -3,48 +3,30 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-import type { Answer, FileForm, PropertyKind, PropertyValue, SessionCall, SharedState, StateCallNames } from "../wire/protocol.js";
+import type { FileForm, PropertyKind, PropertyValue, SessionCall, SharedState, StateCallNames } from "../wire/protocol.js";
 import type { SessionCalls } from "../wire/session-calls.js";
-import { sessionError } from "../wire/messages.js";
+import { refuseIf } from "../wire/messages.js";
 import { checkForm, checkKind, type FileOptions } from "./call-arguments.js";
 import { checkFlag, typeAndShape, type ParameterTypeAndShape } from "./call-values.js";
 import { Channel } from "./channel.js";
-import { callOf, withWorker, type WorkerClient } from "./client.js";
+import { callOf, withWorker } from "./client.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { buffersOf, checkSource, loadSource, type Loaded, type Source } from "./sources.js";
 import { describe, isTensor } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import { copyBytes, packTensor, unpackTensor } from "./tensors.js";
 
-/** A checkpoint in a worker. */
-class StateHandle {
-  readonly #channel: Channel;
-  readonly #handle: number;
-
-  constructor(owner: object, client: WorkerClient, handle: number) {
-    this.#channel = new Channel(client, "releaseState", handle);
-    this.#channel.endWith(owner);
-    this.#handle = handle;
-  }
-
-  static async open(owner: object, file: Loaded, options: ResolvedOptions): Promise<StateHandle> {
-    return withWorker(options, async (client) => {
-      const python = client.startPython();
-      await client.ready;
-      await python;
-      options.progress.compiles();
-      const handle = await client.request(callOf("openState", [file], buffersOf(file)));
-      return new StateHandle(owner, client, handle);
-    });
-  }
-
-  call(call: SessionCall, buffers: readonly ArrayBuffer[] = []): Promise<Answer<"callState">> {
-    return this.#channel.post(null, () => callOf("callState", [this.#handle, call], buffers));
-  }
-
-  release(): Promise<void> {
-    return this.#channel.release();
-  }
+/** Read a checkpoint in a worker, for as long as its owner lives. */
+function openState(owner: object, file: Loaded, options: ResolvedOptions): Promise<Channel> {
+  return withWorker(options, async (client) => {
+    const python = client.startPython();
+    await client.ready;
+    await python;
+    options.progress.compiles();
+    const channel = new Channel(client, await client.request(callOf("openState", [file], buffersOf(file))));
+    channel.endWith(owner);
+    return channel;
+  });
 }
 
 /** A session that uses a state. */
@@ -58,7 +40,7 @@ export interface StateUser {
 }
 
 /** The holder of the contents: only this page, a worker, or the session that was called last. */
-type Holder = { readonly file: Blob } | { readonly handle: StateHandle } | "session";
+type Holder = { readonly file: Blob } | { readonly channel: Channel } | "session";
 
 const KEY = Symbol("CheckpointState");
 
@@ -99,8 +81,8 @@ export class CheckpointState {
     const file = await loadSource("checkpointState", source, options);
     // The signal belongs to this call, not to later calls that open the state anew.
     const state = new CheckpointState(KEY, { ...options, signal: undefined });
-    const handle = await StateHandle.open(state, file, options);
-    state.#holder = Promise.resolve({ handle });
+    const channel = await openState(state, file, options);
+    state.#holder = Promise.resolve({ channel });
     return state;
   }
 
@@ -176,8 +158,8 @@ export class CheckpointState {
   async release(): Promise<void> {
     this.#isReleased = true;
     const holder = await this.#holder;
-    if (holder !== "session" && "handle" in holder) {
-      await holder.handle.release();
+    if (holder !== "session" && "channel" in holder) {
+      await holder.channel.release();
     }
   }
 
@@ -200,8 +182,8 @@ export class CheckpointState {
     }
     this.#current = user;
     this.#holder = Promise.resolve("session");
-    if (holder !== "session" && "handle" in holder) {
-      await holder.handle.release();
+    if (holder !== "session" && "channel" in holder) {
+      await holder.channel.release();
     }
   }
 
@@ -255,30 +237,29 @@ export class CheckpointState {
     args: SessionCalls[Name]["args"],
     buffers: readonly ArrayBuffer[] = [],
   ): Promise<SessionCalls[Name]["result"]> {
-    const call = { name, args } as SessionCall;
     const holder = await this.#present();
-    const answer = "handle" in holder ? holder.handle.call(call, buffers) : holder.callForState(call, buffers);
+    const answer = "channel" in holder
+      ? holder.channel.post(null, () => holder.channel.callOf(name, args, buffers))
+      : holder.callForState({ name, args } as SessionCall, buffers);
     return answer as Promise<SessionCalls[Name]["result"]>;
   }
 
   /** Find the present holder; the contents of a released session are read first. */
-  async #present(): Promise<{ readonly handle: StateHandle } | StateUser> {
-    if (this.#isReleased) {
-      throw sessionError("RELEASED", {});
-    }
+  async #present(): Promise<{ readonly channel: Channel } | StateUser> {
+    refuseIf(this.#isReleased, "RELEASED");
     const before = this.#holder;
     const holder = await before;
     if (this.#current !== null) {
       return this.#current;
     }
-    if (holder !== "session" && "handle" in holder) {
+    if (holder !== "session" && "channel" in holder) {
       return holder;
     }
     if (holder === "session") {
       return this.#present();
     }
     if (this.#holder === before) {
-      this.#holder = StateHandle.open(this, holder.file, this.#options).then((handle) => ({ handle }));
+      this.#holder = openState(this, holder.file, this.#options).then((channel) => ({ channel }));
     }
     return this.#present();
   }

@@ -22,6 +22,7 @@ import { keepInBackground, keepInForeground, otherPlatform } from "../wire/platf
 import { startWorker } from "../wire/start-worker.js";
 import { knownFiles, missingHelp, refusedHelp } from "./assets.js";
 import { env, releasers, warnOfKernels, startTimeout } from "./env.js";
+import type { ResolvedOptions } from "./options.js";
 import type { KnownFile, LoadTracker } from "./progress.js";
 
 /** Time until the script of a silent worker is checked, in parts of the limit for files that send nothing. */
@@ -38,11 +39,7 @@ releasers.add(async () => {
 });
 
 /** Options of a session that `withWorker` needs. */
-export interface WorkerOptions {
-  readonly settings: WorkerSettings;
-  readonly progress: LoadTracker;
-  readonly signal?: AbortSignal | undefined;
-}
+type WorkerOptions = Pick<ResolvedOptions, "settings" | "progress"> & Partial<Pick<ResolvedOptions, "signal">>;
 
 /** Sessions have this method, built files do not. */
 interface Releasable {

@@ -1,7 +1,7 @@
 /** Fetch the user's files. Limits keep a server that sends nothing, or never ends, from holding a page up. */
 
 import { CheckpointError, FeedError, LimitError, ModelError } from "../wire/errors.js";
-import { messageOf } from "../wire/fetch-file.js";
+import { inTime, messageOf, StallError } from "../wire/fetch-file.js";
 import { otherPlatform } from "../wire/platform.js";
 import { byteReader, concatenate, free, isPieces, PIECE_BYTES, type Pieces } from "../wire/pieces.js";
 import { findKept, keepFile } from "./file-cache.js";
@@ -42,130 +42,69 @@ export function keepsBlobs(): boolean {
  * @throws ModelError (of a checkpoint CheckpointError, of an image FeedError) when it cannot be fetched, breaks off or
  *   stalls; LimitError when it is too large; the reason of `signal`
  */
-export async function download(
-  what: string,
-  url: string | URL,
-  options: DownloadOptions,
-): Promise<Downloaded> {
-  const { signal } = options;
+export async function download(what: string, source: string | URL, options: DownloadOptions): Promise<Downloaded> {
+  const { signal, stallMs, progress, limit } = options;
   signal?.throwIfAborted();
+  // Elsewhere there is no such file system, and a file on a disk needs none.
+  const cache = otherPlatform() === null && options.cache;
   const end = new AbortController();
-  const leave = (): void => end.abort(signal?.reason);
+  let [url, received, isAnswered] = [String(source), 0, false];
+  let leave = (): void => {};
+  // Files of Node know no signal.
+  const left = new Promise<never>((_, reject) => {
+    leave = () => reject(signal?.reason as Error);
+  });
+  left.catch(() => {});
   signal?.addEventListener("abort", leave);
-  const run = new Download(what, url, options, end);
+  const step = <T>(work: Promise<T>): Promise<T> =>
+    Promise.race([inTime(work, stallMs), left]).catch((error: unknown) => {
+      signal?.throwIfAborted();
+      const fault = error instanceof StallError
+        ? `stalls: nothing came for ${stallMs / 1e3} s after ${received} bytes (env.timeouts.stall)`
+        : `${isAnswered ? "broke off" : "could not be fetched"}: ${messageOf(error)}`;
+      throw loadError(what, `${url} ${fault}`, error);
+    });
+  const check = (nbytes: number): void => {
+    if (nbytes > limit.nbytes) {
+      throw new LimitError(`${what}: ${url} has more than ${limit.nbytes} bytes, the limit (${limit.name}).`);
+    }
+  };
   try {
-    return await run.result;
-  } catch (error) {
-    throw end.signal.aborted ? end.signal.reason : run.error(error);
+    const settings = { signal: end.signal };
+    const response = await step(otherPlatform()?.fetch(source, settings) ?? fetch(source, settings));
+    [url, isAnswered] = [response.url || url, true];
+    if (!response.ok) {
+      throw loadError(what, `${url} answered with HTTP status ${`${response.status} ${response.statusText}`.trim()}`);
+    }
+    const length = Number(response.headers.get("Content-Length"));
+    check(length);
+    progress.model(url, 0, length);
+    // The storage may work for long, which is no silence of the server.
+    const kept = cache ? await Promise.race([findKept(url, response, cache !== "unchecked"), left]) : null;
+    if (kept !== null) {
+      check(kept.size);
+      progress.model(url, kept.size, kept.size);
+      return kept;
+    }
+    const file = new Received();
+    for await (const nbytes of response.body === null ? [] : file.from(response.body, step)) {
+      received += nbytes;
+      check(received);
+      progress.model(url, received, Math.max(length, received));
+    }
+    progress.model(url, received, received);
+    const whole = file.file();
+    await (cache && isPieces(whole) ? Promise.race([keepFile(url, response, whole), left]) : null);
+    return whole;
   } finally {
-    run.stop();
     // Of an answer that is not wanted, nothing more shall come.
     end.abort();
     signal?.removeEventListener("abort", leave);
   }
 }
 
-/** One file on its way. All that ends it early aborts `end`, whose reason is the error. */
-class Download {
-  readonly result: Promise<Downloaded>;
-  readonly #what: string;
-  readonly #options: DownloadOptions;
-  readonly #end: AbortController;
-  #timer: ReturnType<typeof setTimeout> | undefined;
-  #url: string;
-  #received = 0;
-  #isAnswered = false;
-
-  constructor(what: string, url: string | URL, options: DownloadOptions, end: AbortController) {
-    this.#what = what;
-    this.#url = String(url);
-    this.#options = options;
-    this.#end = end;
-    this.#wait();
-    // Files of Node know no signal.
-    const ended = new Promise<never>((_, reject) => {
-      end.signal.addEventListener("abort", () => reject(end.signal.reason as Error));
-    });
-    this.result = Promise.race([this.#read(url), ended]);
-  }
-
-  /** An error that a fetch made. */
-  error(cause: unknown): Error {
-    if ([ModelError, CheckpointError, FeedError].some((Class) => cause instanceof Class)) {
-      return cause as Error;
-    }
-    const fault = this.#isAnswered ? "broke off" : "could not be fetched";
-    return loadError(this.#what, `${this.#url} ${fault}: ${messageOf(cause)}`, cause);
-  }
-
-  stop(): void {
-    clearTimeout(this.#timer);
-  }
-
-  async #read(url: string | URL): Promise<Downloaded> {
-    const { progress } = this.#options;
-    // Elsewhere there is no such file system, and a file on a disk needs none.
-    const cache = otherPlatform() === null && this.#options.cache;
-    const settings = { signal: this.#end.signal };
-    const response = await (otherPlatform()?.fetch(url, settings) ?? fetch(url, settings));
-    this.#isAnswered = true;
-    this.#url = response.url || this.#url;
-    if (!response.ok) {
-      const status = `${response.status} ${response.statusText}`.trim();
-      throw loadError(this.#what, `${this.#url} answered with HTTP status ${status}`);
-    }
-    const length = Number(response.headers.get("Content-Length"));
-    this.#check(length);
-    progress.model(this.#url, 0, length);
-    const kept = cache ? await this.#keeping(findKept(this.#url, response, cache !== "unchecked")) : null;
-    if (kept !== null) {
-      this.stop();
-      this.#check(kept.size);
-      progress.model(this.#url, kept.size, kept.size);
-      return kept;
-    }
-    const received = new Received();
-    for await (const nbytes of response.body === null ? [] : received.from(response.body)) {
-      this.#wait();
-      this.#received += nbytes;
-      this.#check(this.#received);
-      progress.model(this.#url, this.#received, Math.max(length, this.#received));
-    }
-    this.stop();
-    progress.model(this.#url, this.#received, this.#received);
-    const file = received.file();
-    if (cache && isPieces(file)) {
-      await keepFile(this.#url, response, file);
-    }
-    return file;
-  }
-
-  /** Let the storage work, which is no silence of the server. */
-  async #keeping<T>(work: Promise<T>): Promise<T> {
-    this.stop();
-    const result = await work;
-    this.#wait();
-    return result;
-  }
-
-  /** Begin to wait for the next bytes. */
-  #wait(): void {
-    const { stallMs } = this.#options;
-    this.stop();
-    this.#timer = setTimeout(() => {
-      const fault = `nothing came for ${stallMs / 1e3} s after ${this.#received} bytes (env.timeouts.stall)`;
-      this.#end.abort(loadError(this.#what, `${this.#url} stalls: ${fault}`));
-    }, stallMs);
-  }
-
-  #check(nbytes: number): void {
-    const { name, nbytes: most } = this.#options.limit;
-    if (nbytes > most) {
-      this.#end.abort(new LimitError(`${this.#what}: ${this.#url} has more than ${most} bytes, the limit (${name}).`));
-      this.#end.signal.throwIfAborted();
-    }
-  }
-}
+/** Waits for something of a server. */
+type Step = <T>(work: Promise<T>) => Promise<T>;
 
 /** A file as it comes. It is read into one buffer: chunks of their own would wait for the garbage collector. */
 class Received {
@@ -174,14 +113,14 @@ class Received {
   #filled = 0;
 
   /** Read it, and yield the number of bytes whenever some came. */
-  async *from(body: ReadableStream<Uint8Array<ArrayBuffer>>): AsyncGenerator<number> {
+  async *from(body: ReadableStream<Uint8Array<ArrayBuffer>>, step: Step): AsyncGenerator<number> {
     const reader = byteReader(() => body);
     if (reader === null) {
-      yield* this.#fromChunks(body.getReader());
+      yield* this.#fromChunks(body.getReader(), step);
       return;
     }
     for (;;) {
-      const { value, done } = await reader.read(this.#room.subarray(this.#filled));
+      const { value, done } = await step(reader.read(this.#room.subarray(this.#filled)));
       // The buffer comes back in `value`, at the end as well.
       this.#room = new Uint8Array(value?.buffer ?? new ArrayBuffer(0));
       if (done) {
@@ -193,8 +132,8 @@ class Received {
     }
   }
 
-  async *#fromChunks(reader: ReadableStreamDefaultReader<Uint8Array<ArrayBuffer>>): AsyncGenerator<number> {
-    for (let next = await reader.read(); !next.done; next = await reader.read()) {
+  async *#fromChunks(reader: ReadableStreamDefaultReader<Uint8Array<ArrayBuffer>>, step: Step): AsyncGenerator<number> {
+    for (let next = await step(reader.read()); !next.done; next = await step(reader.read())) {
       const { value } = next;
       for (let at = 0; at < value.length; ) {
         const part = value.subarray(at, at + PIECE_BYTES - this.#filled);
@@ -215,7 +154,6 @@ class Received {
     }
   }
 
-  /** All of it. */
   file(): Uint8Array<ArrayBuffer> | Pieces {
     const pieces = [...this.#pieces, this.#room.slice(0, this.#filled)];
     free(this.#room);
@@ -241,7 +179,6 @@ export async function readable(blob: Blob): Promise<Blob> {
   return blob;
 }
 
-/** An error of a file. */
 export function loadError(what: string, message: string, cause?: unknown): Error {
   const Class = what === IMAGE ? FeedError : what === "checkpointState" ? CheckpointError : ModelError;
   const error = new Class(`${what}: ${message}.`);

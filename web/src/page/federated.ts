@@ -4,8 +4,8 @@ import type { Tensor } from "onnxruntime-common";
 
 import { Dataset, type DataSource } from "../data/dataset.js";
 import { addNoise, checkVector, clipUpdate, type ClientUpdate } from "../federated/updates.js";
-import { badSetting } from "../data/given.js";
-import { sessionError } from "../wire/messages.js";
+import { refuseSettingIf } from "../data/given.js";
+import { sessionError, refuseIf } from "../wire/messages.js";
 import { checkFields, type Fields } from "./check-settings.js";
 import type { History } from "./fit/events.js";
 import type { FitOptions } from "./fit/options.js";
@@ -39,17 +39,13 @@ export class FederatedClient {
 
   /** @internal */
   constructor(session: FederatedSession, options: FederatedFields) {
-    if (typeof options !== "object" || options === null) {
-      throw badSetting("options", options, "an object");
-    }
+    refuseSettingIf(typeof options !== "object" || options === null, "options", options, "an object");
     const given = checkFields("federated", "", options as Fields, FEDERATED);
     this.#session = session;
     this.#clipNorm = (given["clip_norm"] as number | null | undefined) ?? null;
     this.#seed = (given["seed"] as number | null | undefined) ?? null;
     const multiplier = (given["noise_multiplier"] as number | undefined) ?? 0;
-    if (multiplier > 0 && this.#clipNorm === null) {
-      throw sessionError("NOISE_WITHOUT_CLIP", {});
-    }
+    refuseIf(multiplier > 0 && this.#clipNorm === null, "NOISE_WITHOUT_CLIP");
     // The noise of the sum has the variance of all shares together.
     const share = multiplier / Math.sqrt((given["noise_clients"] as number | undefined) ?? 1);
     this.#deviation = share * (this.#clipNorm ?? 0);

@@ -4,9 +4,11 @@ import type { ParameterTypeAndShape } from "./call-values.js";
 import type { FederatedSession } from "./federated.js";
 import { packFrame, unpackFrame, VERSION, type ArrayShape, type BridgeMessage, type ConfigValue, type PageMessage } from "../federated/frames.js";
 import { checkVector, type WeightedUpdate } from "../federated/updates.js";
-import { badSetting, describe } from "../data/given.js";
+import { badSetting, describe, refuseSettingIf } from "../data/given.js";
 import { checkKnown } from "../data/nearest.js";
 import { sessionError } from "../wire/messages.js";
+import { concatenate } from "../wire/pieces.js";
+import { bytesOf } from "./tensors.js";
 
 /** A request of a server. */
 export interface FlowerTask {
@@ -77,9 +79,7 @@ export async function joinFlower(url: string | URL, session: FlowerSession, opti
 }
 
 function checkOptions(options: FlowerOptions): void {
-  if (typeof options !== "object" || options === null) {
-    throw badSetting("options", options, "an object with 'train'");
-  }
+  refuseSettingIf(typeof options !== "object" || options === null, "options", options, "an object with 'train'");
   checkKnown("The option", options, OPTIONS);
   for (const name of ["train", "evaluate", "onJoin"] as const) {
     if (typeof options[name] !== "function" && (name === "train" || options[name] !== undefined)) {
@@ -163,7 +163,8 @@ class FlowerNode {
       this.#end("parameters of another model");
       return;
     }
-    await this.#do(message, join(parts as Float32Array[]));
+    const bytes = concatenate((parts as Float32Array[]).map(bytesOf));
+    await this.#do(message, new Float32Array(bytes.buffer));
   }
 
   async #do(task: Extract<BridgeMessage, { readonly type: "task" }>, parameters: Float32Array<ArrayBuffer>): Promise<void> {
@@ -192,14 +193,4 @@ class FlowerNode {
     this.#fault = fault;
     this.#socket.close(4000, fault.slice(0, 100));
   }
-}
-
-function join(parts: readonly Float32Array[]): Float32Array<ArrayBuffer> {
-  const joined = new Float32Array(parts.reduce((sum, { length }) => sum + length, 0));
-  let at = 0;
-  for (const part of parts) {
-    joined.set(part, at);
-    at += part.length;
-  }
-  return joined;
 }

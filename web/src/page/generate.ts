@@ -1,8 +1,8 @@
 /** The loop over tokens behind `generate`; `trainweb/generation/generate.py` is the same in Python. */
 
-import { badSetting } from "../data/given.js";
+import { badSetting, refuseSettingIf } from "../data/given.js";
 import { encodedText } from "../data/text.js";
-import { sessionError } from "../wire/messages.js";
+import { sessionError, refuseIf } from "../wire/messages.js";
 import type { SamplingSettings, TokenTask } from "../wire/protocol.js";
 import { checkFields, withDefaults } from "./check-settings.js";
 import { GENERATE, type GenerateFields } from "./settings/generate.js";
@@ -129,13 +129,9 @@ function promptTokens(prompt: Prompt, tokenizer: Tokenizer | undefined): readonl
     throw sessionError("TEXT_WITHOUT_TOKENIZER", { name: "prompt" });
   }
   const given = typeof prompt === "string" && tokenizer !== undefined ? encodedText(tokenizer, prompt) : rowOf(prompt);
-  if (!Array.isArray(given) && !ArrayBuffer.isView(given)) {
-    throw badSetting("prompt", prompt, "text or a list of token ids");
-  }
+  refuseSettingIf(!Array.isArray(given) && !ArrayBuffer.isView(given), "prompt", prompt, "text or a list of token ids");
   const tokens = Array.from(given as unknown as ArrayLike<unknown>, (one) => (typeof one === "bigint" ? Number(one) : one));
-  if (tokens.length === 0) {
-    throw sessionError("EMPTY_PROMPT", {});
-  }
+  refuseIf(tokens.length === 0, "EMPTY_PROMPT");
   // A Gather would count negative ones from the end.
   if (!tokens.every((one): one is number => Number.isSafeInteger(one) && (one as number) >= 0)) {
     throw badSetting("prompt", prompt, "text or a list of token ids");

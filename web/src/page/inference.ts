@@ -21,7 +21,7 @@ import { withModel } from "./load-model.js";
 import { UnsupportedError } from "../wire/errors.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import type { RunOptions } from "./run-options.js";
-import type { Source } from "./sources.js";
+import { isSource, type Source } from "./sources.js";
 import { StepSender } from "./step-sender.js";
 
 const KEY = Symbol("InferenceSession");
@@ -44,7 +44,7 @@ export class InferenceSession {
     this.#info = frozen(info);
     this.#severity = severity;
     this.#client = client;
-    this.#channel = new Channel(client, "releaseInference", info.handle);
+    this.#channel = new Channel(client, info.handle);
     this.#channel.endWith(this);
     this.#steps = new StepSender(client, this.#channel, info);
   }
@@ -178,19 +178,12 @@ export class InferenceSession {
 
   async #measured(args: RunArguments): Promise<ReturnType> {
     const start = performance.now();
-    const results = await this.#run(args);
+    const results = await this.#steps.run("inference", this.inputNames, args);
     if (this.#runs !== null) {
       this.#runs.push(performance.now() - start);
       performance.measure("trainweb run", { start });
     }
     return results;
-  }
-
-  #run(args: RunArguments): Promise<ReturnType> {
-    const { handle, inputNames } = this.#info;
-    return this.#steps.run("inference", inputNames, args, (feeds, fetches, mayStop, buffers) =>
-      callOf("runInference", [handle, feeds, fetches, mayStop], buffers),
-    );
   }
 
   /** Free the session after the calls already made. You may repeat the call. */
@@ -226,17 +219,12 @@ function parseCreateArguments(
   if (isBuffer(model)) {
     return typeof arg1 === "number"
       ? parseRange(model, arg1, arg2, arg3)
-      : { source: model, options: checkOptions(arg1) };
+      : { source: model, options: arg1 };
   }
-  const isSource =
-    typeof model === "string" ||
-    model instanceof Uint8Array ||
-    model instanceof URL ||
-    (typeof Blob !== "undefined" && model instanceof Blob);
-  if (!isSource) {
+  if (!isSource(model)) {
     throw new TypeError("Unexpected argument[0]: must be 'path' or 'buffer'.");
   }
-  return { source: model, options: checkOptions(arg1) };
+  return { source: model, options: arg1 };
 }
 
 function parseRange(
@@ -254,7 +242,7 @@ function parseRange(
   }
   const rest = total - byteOffset;
   if (typeof arg2 !== "number") {
-    return { source: new Uint8Array(buffer, byteOffset, rest), options: checkOptions(arg2) };
+    return { source: new Uint8Array(buffer, byteOffset, rest), options: arg2 };
   }
   if (!Number.isSafeInteger(arg2)) {
     throw new RangeError("'byteLength' must be an integer.");
@@ -262,14 +250,7 @@ function parseRange(
   if (arg2 <= 0 || arg2 > rest) {
     throw new RangeError(`'byteLength' is out of range (0, ${rest}].`);
   }
-  return { source: new Uint8Array(buffer, byteOffset, arg2), options: checkOptions(arg3) };
-}
-
-function checkOptions(options: unknown): unknown {
-  if (options !== undefined && (typeof options !== "object" || options === null)) {
-    throw new TypeError("'options' must be an object.");
-  }
-  return options;
+  return { source: new Uint8Array(buffer, byteOffset, arg2), options: arg3 };
 }
 
 // The names that onnxruntime-common has for the types, beside the class.

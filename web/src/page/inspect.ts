@@ -1,9 +1,8 @@
 /** Report whether a model trains, and at what cost, before any data is fetched: Python's `trainweb.check` as data. */
 
-import type { ModelReport } from "../wire/report.js";
+import type { ModelReport, WireModelReport } from "../wire/report.js";
 import { modelMetadata } from "./call-values.js";
-import { callOf } from "./client.js";
-import { withModel } from "./load-model.js";
+import { askOfModel } from "./load-model.js";
 import { resolveOptions, type SessionOptions } from "./options.js";
 import { checkSource, type Source } from "./sources.js";
 import { resolveConfig, type TrainingConfig } from "./training-config.js";
@@ -30,11 +29,8 @@ export async function inspectModel(
   const configJson = resolveConfig(config, ["dims"]);
   const { dims = {} } = config;
   const options = resolveOptions(sessionOptions);
-  return withModel(model, options, async (client, { model: loaded, buffers }) => {
-    const call = callOf("inspectModel", [loaded, configJson, JSON.stringify(dims)], buffers);
-    const report = await client.request(call);
-    client.leave();
-    const { modelMetadata: about } = report;
-    return { ...report, modelMetadata: about && modelMetadata(about) };
-  });
+  const { value } = await askOfModel(model, options, "inspect_model", [configJson, JSON.stringify(dims)]);
+  const report = value as WireModelReport;
+  const { modelMetadata: about } = report;
+  return { ...report, modelMetadata: about && modelMetadata(about) };
 }

@@ -1,8 +1,8 @@
 /** The first steps of every call that takes a forward model: load it with its external data, and start the worker. */
 
 import type { GivenData } from "../wire/pieces.js";
-import type { GivenModel } from "../wire/protocol.js";
-import { withWorker, type WorkerClient } from "./client.js";
+import type { Answer, FileForm, GivenModel, ModelCall } from "../wire/protocol.js";
+import { callOf, withWorker, type WorkerClient } from "./client.js";
 import type { Keeping } from "./download.js";
 import type { ResolvedOptions } from "./options.js";
 import { buffersOf, loadExternalData, loadSource, type ExternalSource, type Source } from "./sources.js";
@@ -53,5 +53,20 @@ export function withModel<T>(
     };
     const opened = mayBeCached ? await openWith("unchecked") : null;
     return opened ?? ((await openWith(options.cache)) as T);
+  });
+}
+
+/** Have a function of Python's bridge work on a model that nobody keeps. */
+export function askOfModel(
+  model: Source,
+  options: ResolvedOptions,
+  name: ModelCall,
+  args: readonly (string | number)[],
+  form: FileForm = "bytes",
+): Promise<Answer<"ofModel">> {
+  return withModel(model, options, async (client, { model: loaded, buffers }) => {
+    const answer = await client.request(callOf("ofModel", [name, loaded, args, form], buffers));
+    client.leave();
+    return answer;
   });
 }

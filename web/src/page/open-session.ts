@@ -19,7 +19,6 @@ interface Stateful {
   workOn(state: CheckpointState): Promise<void>;
 }
 
-/** Open a session of training artifacts. */
 export async function openArtifacts<Session extends Stateful>(
   client: WorkerClient,
   { trainModel, checkpointState, evalModel, optimizerModel }: SessionFiles,
@@ -88,7 +87,6 @@ export async function openModel<Session extends { setLearningRate(rate: number):
   return session;
 }
 
-/** Open a session of a bundle. */
 export async function openBundle<Session>(
   client: WorkerClient,
   bundle: Source,

@@ -7,7 +7,7 @@ import { emptyData } from "../data/epoch.js";
 import { badSetting } from "../data/given.js";
 import { checkOptions } from "../data/nearest.js";
 import type { Evaluated, EvalValues, WireBatch } from "../wire/fit.js";
-import { sessionError } from "../wire/messages.js";
+import { sessionError, refuseIf } from "../wire/messages.js";
 import type { NamedTensor, SessionInfo } from "../wire/protocol.js";
 import { checkFlag } from "./call-values.js";
 import { callOf } from "./client.js";
@@ -124,9 +124,7 @@ function resolve(
   if (batchSize !== undefined && (!Number.isSafeInteger(batchSize) || batchSize < 1)) {
     throw badSetting("batchSize", batchSize, "an integer >= 1");
   }
-  if (!info.hasEval) {
-    throw sessionError("NO_EVAL_MODEL", {});
-  }
+  refuseIf(!info.hasEval, "NO_EVAL_MODEL");
   if (ema) {
     checkAverages(info);
   }
@@ -135,12 +133,8 @@ function resolve(
   if (dataset.isBatched && batchSize !== undefined) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
   }
-  if (dataset.isPadded) {
-    throw sessionError("PADDED_VALIDATION", {});
-  }
-  if (dataset.columns !== null && batched === true) {
-    throw sessionError("BATCHED_ARRAYS", {});
-  }
+  refuseIf(dataset.isPadded, "PADDED_VALIDATION");
+  refuseIf(dataset.columns !== null && batched === true, "BATCHED_ARRAYS");
   if (dataset.columns !== null) {
     return { batches: dataset.batch(batchSize ?? DEFAULT_BATCH), ema };
   }
@@ -150,9 +144,7 @@ function resolve(
 
 /** @throws SessionError where the eval model gives nothing but the loss */
 export function ownOutputs({ hasEval, evalOutputNames, ownOutputs: names }: SessionInfo): readonly string[] {
-  if (!hasEval) {
-    throw sessionError("NO_EVAL_MODEL", {});
-  }
+  refuseIf(!hasEval, "NO_EVAL_MODEL");
   if (names.length === 0) {
     throw sessionError("NO_OWN_OUTPUTS", { names: evalOutputNames.join(", ") });
   }

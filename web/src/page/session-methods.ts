@@ -6,14 +6,14 @@ import type { PropertyKind, PropertyValue, SessionMemory, ValueMetadata, Adapter
 import { checkAdapter, checkBuffer, checkBytes, checkFlag, checkNumber, strictOf, trainableOnlyOf, type Strict, type TrainableOnly, typeAndShape, type ParameterTypeAndShape } from "./call-values.js";
 import { checkOptions } from "../data/nearest.js";
 import { copyBytes, unpackNamed, unpackTensor } from "./tensors.js";
-import type { SessionCaller } from "./session-caller.js";
+import type { Channel } from "./channel.js";
 
 /** The calls that `TrainingSession` passes on to its worker. */
 export class SessionMethods {
-  readonly #calls: SessionCaller;
+  readonly #channel: Channel;
 
-  constructor(calls: SessionCaller) {
-    this.#calls = calls;
+  constructor(channel: Channel) {
+    this.#channel = channel;
   }
 
   /**
@@ -22,8 +22,8 @@ export class SessionMethods {
    * @throws SessionError: the session has no optimizer model
    */
   async getLearningRate(): Promise<number> {
-    this.#calls.checkOptimizer();
-    return this.#calls.call("getLearningRate");
+    this.#channel.checkOptimizer();
+    return this.#channel.call("getLearningRate");
   }
 
   /**
@@ -33,9 +33,9 @@ export class SessionMethods {
    * @throws SessionError: the rate is negative, infinite or NaN; or the session has no optimizer model
    */
   async setLearningRate(learningRate: number): Promise<void> {
-    this.#calls.checkOptimizer();
+    this.#channel.checkOptimizer();
     checkNumber("learningRate", learningRate);
-    await this.#calls.call("setLearningRate", learningRate);
+    await this.#channel.call("setLearningRate", learningRate);
   }
 
   /**
@@ -50,11 +50,11 @@ export class SessionMethods {
    *   float32 >= 0; or the session has no optimizer model
    */
   async registerLinearLRScheduler(warmupStepCount: number, totalStepCount: number, initialLr: number): Promise<void> {
-    this.#calls.checkOptimizer();
+    this.#channel.checkOptimizer();
     checkNumber("warmupStepCount", warmupStepCount);
     checkNumber("totalStepCount", totalStepCount);
     checkNumber("initialLr", initialLr);
-    await this.#calls.call("registerLinearLrScheduler", warmupStepCount, totalStepCount, initialLr);
+    await this.#channel.call("registerLinearLrScheduler", warmupStepCount, totalStepCount, initialLr);
   }
 
   /**
@@ -63,7 +63,7 @@ export class SessionMethods {
    * @param trainableOnly - leave out the frozen ones; default true
    */
   async getParametersSize(trainableOnly: boolean | TrainableOnly = true): Promise<number> {
-    return this.#calls.call("getParametersSize", trainableOnlyOf(trainableOnly));
+    return this.#channel.call("getParametersSize", trainableOnlyOf(trainableOnly));
   }
 
   /**
@@ -75,7 +75,7 @@ export class SessionMethods {
    */
   async loadParametersBuffer(buffer: Uint8Array | Float32Array, trainableOnly: boolean | TrainableOnly = true): Promise<void> {
     checkBuffer(buffer);
-    await this.#calls.call("loadParametersBuffer", copyBytes(buffer), trainableOnlyOf(trainableOnly));
+    await this.#channel.call("loadParametersBuffer", copyBytes(buffer), trainableOnlyOf(trainableOnly));
   }
 
   /**
@@ -86,7 +86,7 @@ export class SessionMethods {
    * @throws CheckpointError: there is no such parameter
    */
   async getParameter(name: string): Promise<Tensor> {
-    return unpackTensor(await this.#calls.call("getParameter", name));
+    return unpackTensor(await this.#channel.call("getParameter", name));
   }
 
   /**
@@ -97,7 +97,7 @@ export class SessionMethods {
    * @throws CheckpointError: there is no such parameter
    */
   async getParameterTypeAndShape(name: string): Promise<ParameterTypeAndShape> {
-    return typeAndShape(await this.#calls.call("getParameterTypeAndShape", name));
+    return typeAndShape(await this.#channel.call("getParameterTypeAndShape", name));
   }
 
   /**
@@ -109,7 +109,7 @@ export class SessionMethods {
   async parameterNames(options: { readonly trainableOnly?: boolean } = {}): Promise<readonly string[]> {
     const { trainableOnly = false } = checkOptions("parameterNames", options, { trainableOnly: true });
     checkFlag("trainableOnly", trainableOnly);
-    return this.#calls.call("parameterNames", trainableOnly);
+    return this.#channel.call("parameterNames", trainableOnly);
   }
 
   /**
@@ -120,7 +120,7 @@ export class SessionMethods {
    * @throws CheckpointError: there is no such parameter, or it is frozen
    */
   async getGradient(name: string): Promise<Tensor> {
-    return unpackTensor(await this.#calls.call("getGradient", name));
+    return unpackTensor(await this.#channel.call("getGradient", name));
   }
 
   /**
@@ -134,8 +134,8 @@ export class SessionMethods {
    * @throws SessionError: the session has no optimizer model
    */
   async getMoments(name: string): Promise<Readonly<Record<string, Tensor>>> {
-    this.#calls.checkOptimizer();
-    return unpackNamed(await this.#calls.call("getMoments", name));
+    this.#channel.checkOptimizer();
+    return unpackNamed(await this.#channel.call("getMoments", name));
   }
 
   /**
@@ -146,7 +146,7 @@ export class SessionMethods {
    * @throws CheckpointError: the session has a nominal checkpoint, which has no values yet
    */
   async gradientNorms(): Promise<Readonly<Record<string, number>>> {
-    return this.#calls.call("gradientNorms");
+    return this.#channel.call("gradientNorms");
   }
 
   /**
@@ -155,8 +155,8 @@ export class SessionMethods {
    * @throws SessionError: the session has no optimizer model
    */
   async stepCount(): Promise<number> {
-    this.#calls.checkOptimizer();
-    return this.#calls.call("stepCount");
+    this.#channel.checkOptimizer();
+    return this.#channel.call("stepCount");
   }
 
   /**
@@ -168,7 +168,7 @@ export class SessionMethods {
   async inputMetadata(options: { readonly training?: boolean } = {}): Promise<readonly ValueMetadata[]> {
     const { training = true } = checkOptions("inputMetadata", options, { training: true });
     checkFlag("training", training);
-    return this.#calls.call("inputMetadata", training);
+    return this.#channel.call("inputMetadata", training);
   }
 
   /**
@@ -180,7 +180,7 @@ export class SessionMethods {
   async outputMetadata(options: { readonly training?: boolean } = {}): Promise<readonly ValueMetadata[]> {
     const { training = true } = checkOptions("outputMetadata", options, { training: true });
     checkFlag("training", training);
-    return this.#calls.call("outputMetadata", training);
+    return this.#channel.call("outputMetadata", training);
   }
 
   /**
@@ -190,7 +190,7 @@ export class SessionMethods {
    * @throws CheckpointError: there is no such property
    */
   async getProperty(name: string): Promise<PropertyValue> {
-    return this.#calls.call("getProperty", name);
+    return this.#channel.call("getProperty", name);
   }
 
   /**
@@ -200,12 +200,12 @@ export class SessionMethods {
    * @throws CheckpointError: there is no such property
    */
   async getPropertyKind(name: string): Promise<PropertyKind> {
-    return this.#calls.call("getPropertyKind", name);
+    return this.#channel.call("getPropertyKind", name);
   }
 
   /** Names of the values that the checkpoint keeps. */
   async propertyNames(): Promise<readonly string[]> {
-    return this.#calls.call("propertyNames");
+    return this.#channel.call("propertyNames");
   }
 
   /**
@@ -215,12 +215,12 @@ export class SessionMethods {
    * @throws CheckpointError: there is no such property
    */
   async deleteProperty(name: string): Promise<void> {
-    await this.#calls.call("deleteProperty", name);
+    await this.#channel.call("deleteProperty", name);
   }
 
   /** Bytes of kernel memory that the session takes, and the cost of `memoryBudget`; call it after a step. */
   async memory(): Promise<SessionMemory> {
-    return this.#calls.call("memory");
+    return this.#channel.call("memory");
   }
 
   /**
@@ -235,7 +235,7 @@ export class SessionMethods {
   async exportWeights(format: "safetensors" | "npz" = "safetensors", options: { readonly ema?: boolean } = {}): Promise<Uint8Array> {
     const { ema = false } = checkOptions("exportWeights", options, { ema: true });
     checkFlag("ema", ema);
-    return this.#calls.call("exportWeights", format, ema);
+    return this.#channel.call("exportWeights", format, ema);
   }
 
   /**
@@ -248,7 +248,7 @@ export class SessionMethods {
    */
   async loadWeights(weights: Uint8Array, strict: boolean | Strict = true): Promise<void> {
     checkBytes(weights);
-    await this.#calls.call("loadWeights", copyBytes(weights), strictOf(strict));
+    await this.#channel.call("loadWeights", copyBytes(weights), strictOf(strict));
   }
 
   /**
@@ -257,7 +257,7 @@ export class SessionMethods {
    * @throws SessionError: the session has no adapters
    */
   async adapter(): Promise<AdapterFiles> {
-    return this.#calls.call("adapter");
+    return this.#channel.call("adapter");
   }
 
   /**
@@ -268,7 +268,7 @@ export class SessionMethods {
    * @throws SessionError: the session has no adapters
    */
   async loadAdapter(adapter: AdapterFiles): Promise<void> {
-    await this.#calls.call("loadAdapter", checkAdapter(adapter));
+    await this.#channel.call("loadAdapter", checkAdapter(adapter));
   }
 }
 

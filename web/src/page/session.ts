@@ -3,7 +3,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-import { sessionError } from "../wire/messages.js";
+import { sessionError, refuseIf } from "../wire/messages.js";
 import { Profile, type ProfileOptions, type WireProfile } from "../wire/profile.js";
 import type {
   DeadUnits,
@@ -58,7 +58,6 @@ import type {
   TrainingSessionBundle,
   TrainingSessionCreateOptions,
 } from "./session-types.js";
-import { SessionCaller } from "./session-caller.js";
 import { SessionMethods, type MethodsByHand } from "./session-methods.js";
 import { StepSender } from "./step-sender.js";
 import { openArtifacts, openBundle, openModel } from "./open-session.js";
@@ -78,7 +77,6 @@ export class TrainingSession extends SessionMethods {
   readonly #info: SessionInfo;
   readonly #client: WorkerClient;
   readonly #channel: Channel;
-  readonly #calls: SessionCaller;
   readonly #steps: StepSender;
   /** Steps that use no workspace. */
   readonly #apart = new Set<StepKind>();
@@ -102,14 +100,12 @@ export class TrainingSession extends SessionMethods {
     if (key !== KEY) {
       throw new TypeError("use TrainingSession.create() or TrainingSession.createFromModel().");
     }
-    const channel = new Channel(client, "release", info.handle);
-    const calls = new SessionCaller(frozen(info), channel);
-    super(calls);
+    const channel = new Channel(client, info.handle, info.hasOptimizer);
+    super(channel);
     channel.endWith(this);
-    this.#info = info;
+    this.#info = frozen(info);
     this.#client = client;
     this.#channel = channel;
-    this.#calls = calls;
     this.#steps = new StepSender(client, channel, info);
   }
 
@@ -120,9 +116,9 @@ export class TrainingSession extends SessionMethods {
     session.#severity = options.severity;
     session.#checksNumerics = options.checksNumerics;
     if (env.seed !== undefined) {
-      await session.#calls.call("setSeed", env.seed);
+      await session.#channel.call("setSeed", env.seed);
     }
-    session.#seed = await session.#calls.call("getSeed");
+    session.#seed = await session.#channel.call("getSeed");
     return session;
   }
 
@@ -234,7 +230,7 @@ export class TrainingSession extends SessionMethods {
   ): Promise<ReturnType> {
     this.#channel.check();
     const [names, args] = this.#parse("train", feeds, arg1, arg2);
-    const results = await tagged("train step", args.options, this.#severity, () => this.#run("train", names, args));
+    const results = await tagged("train step", args.options, this.#severity, () => this.#steps.run("train", names, args));
     if (this.#hasCost) {
       this.#hasCost = false;
       // A session that is released meanwhile has nothing to tell.
@@ -257,7 +253,7 @@ export class TrainingSession extends SessionMethods {
   ): Promise<ReturnType> {
     this.#channel.check();
     const [names, args] = this.#parse("eval", feeds, arg1, arg2);
-    return tagged("eval step", args.options, this.#severity, () => this.#run("eval", names, args));
+    return tagged("eval step", args.options, this.#severity, () => this.#steps.run("eval", names, args));
   }
 
   /**
@@ -267,7 +263,7 @@ export class TrainingSession extends SessionMethods {
    * @throws SessionError without an optimizer model
    */
   async runOptimizerStep(options?: RunOptions): Promise<void> {
-    this.#calls.checkOptimizer();
+    this.#channel.checkOptimizer();
     const run = parseRunOptions(options);
     const { signal, tag, logSeverityLevel = this.#severity } = run;
     if (this.#checksNumerics || signal !== undefined || tag !== undefined || logSeverityLevel !== undefined) {
@@ -291,7 +287,7 @@ export class TrainingSession extends SessionMethods {
   async lazyResetGrad(): Promise<void> {
     this.#channel.check();
     // It sets a flag for later calls: there is nothing to wait for, and a lost worker fails the next call.
-    this.#channel.hold(this.#calls.callOf("lazyResetGrad", []));
+    this.#channel.hold(this.#channel.callOf("lazyResetGrad", []));
   }
 
   /**
@@ -406,7 +402,7 @@ export class TrainingSession extends SessionMethods {
    * @throws SessionError without a registered scheduler
    */
   async schedulerStep(): Promise<void> {
-    this.#calls.checkOptimizer();
+    this.#channel.checkOptimizer();
     await this.#step("scheduler");
   }
 
@@ -421,7 +417,7 @@ export class TrainingSession extends SessionMethods {
     const known = { includeOptimizerState: true, as: true } as const;
     const { includeOptimizerState = false, as } = checkOptions("saveCheckpoint", options, known);
     checkFlag("includeOptimizerState", includeOptimizerState);
-    return (await this.#calls.call("saveCheckpoint", includeOptimizerState, checkForm(as))).data;
+    return (await this.#channel.call("saveCheckpoint", includeOptimizerState, checkForm(as))).data;
   }
 
   /**
@@ -444,7 +440,7 @@ export class TrainingSession extends SessionMethods {
       throw new TypeError(`'outputNames' must be an array of strings, got ${describe(outputNames)}.`);
     }
     const { ema = false, as } = checkOptions("exportModelForInferencing", options, { ema: true, as: true });
-    return (await this.#calls.call("exportModelForInferencing", outputNames, checkForm(as), ema)).data;
+    return (await this.#channel.call("exportModelForInferencing", outputNames, checkForm(as), ema)).data;
   }
 
   /**
@@ -455,7 +451,7 @@ export class TrainingSession extends SessionMethods {
   mergeAdapter(options: FileOptions & { readonly as: "blob" }): Promise<Blob>;
   mergeAdapter(options?: FileOptions<"bytes">): Promise<Uint8Array>;
   async mergeAdapter(options: FileOptions = {}): Promise<Uint8Array | Blob> {
-    return (await this.#calls.call("mergeAdapter", formOf("mergeAdapter", options))).data;
+    return (await this.#channel.call("mergeAdapter", formOf("mergeAdapter", options))).data;
   }
 
   /**
@@ -483,7 +479,7 @@ export class TrainingSession extends SessionMethods {
     if (out !== undefined && !(out instanceof Float32Array)) {
       throw new TypeError(`'out' must be a Float32Array, got ${describe(out)}.`);
     }
-    const found = unpackTensor(await this.#calls.call("getContiguousParameters", isShort, ema));
+    const found = unpackTensor(await this.#channel.call("getContiguousParameters", isShort, ema));
     return out === undefined ? found : copiedInto(out, found);
   }
 
@@ -494,7 +490,7 @@ export class TrainingSession extends SessionMethods {
       throw new TypeError(`'tensor' must be a Tensor, got ${describe(tensor)}.`);
     }
     const packed = packTensor(name, tensor, copyBytes);
-    await this.#channel.post(packed, (given) => this.#calls.callOf("updateParameter", [given], [given.data.buffer]));
+    await this.#channel.post(packed, (given) => this.#channel.callOf("updateParameter", [given], [given.data.buffer]));
   }
 
   /**
@@ -504,7 +500,7 @@ export class TrainingSession extends SessionMethods {
    */
   async addProperty(name: string, value: PropertyValue, kind?: PropertyKind): Promise<void> {
     checkKind(value, kind);
-    await this.#calls.call("addProperty", name, value, kind ?? null);
+    await this.#channel.call("addProperty", name, value, kind ?? null);
   }
 
   /**
@@ -518,7 +514,7 @@ export class TrainingSession extends SessionMethods {
     const form = formOf("artifacts", options);
     const names = ["training_model", "checkpoint", "eval_model", "optimizer_model"] as const;
     const [trainModel, checkpoint, evalModel, optimizerModel] = await Promise.all(
-      names.map(async (name) => (await this.#calls.call("artifact", name, form))?.data),
+      names.map(async (name) => (await this.#channel.call("artifact", name, form))?.data),
     );
     return {
       trainModel: trainModel ?? new Uint8Array(),
@@ -567,7 +563,7 @@ export class TrainingSession extends SessionMethods {
     if (typeof shapes !== "object" || shapes === null) {
       throw new TypeError(`'shapes' must be an object of input names and dims, got ${describe(shapes)}.`);
     }
-    await this.#steps.follow(this.#channel.post(null, () => this.#calls.callOf("prepare", [shapes])));
+    await this.#steps.follow(this.#channel.post(null, () => this.#channel.callOf("prepare", [shapes])));
   }
 
   /**
@@ -590,7 +586,7 @@ export class TrainingSession extends SessionMethods {
     const [inputNames, args] = this.#parse(kind, feeds);
     const packed = packFeeds(inputNames, args.feeds, copyBytes);
     return this.#channel.post(packed, ({ feeds, buffers }) => {
-      return this.#calls.callOf("explain", [kind, feeds], buffers);
+      return this.#channel.callOf("explain", [kind, feeds], buffers);
     }) as Promise<string>;
   }
 
@@ -614,7 +610,7 @@ export class TrainingSession extends SessionMethods {
     });
     const answer = this.#channel.post(Promise.all(packed), (all) => {
       const buffers = all.flatMap(({ buffers }) => buffers);
-      return this.#calls.callOf("deadUnits", [all.map(({ feeds }) => feeds)], buffers);
+      return this.#channel.callOf("deadUnits", [all.map(({ feeds }) => feeds)], buffers);
     });
     return (await this.#steps.follow(answer)) as readonly DeadUnits[];
   }
@@ -629,7 +625,7 @@ export class TrainingSession extends SessionMethods {
    * @throws SessionError when the loss is not one number, or the session has no optimizer model
    */
   async overfitOneBatch(batch: BatchSource, options: OverfitOptions = {}): Promise<OverfitReport> {
-    this.#calls.checkOptimizer();
+    this.#channel.checkOptimizer();
     const whole = new ModelInputs(this.#info.inputs.train).batch(batch);
     return overfitOneBatch(this, this.#stateKeeper(), whole, options);
   }
@@ -643,7 +639,7 @@ export class TrainingSession extends SessionMethods {
    * @throws SessionError without an optimizer model; FeedError for data that does not fit the model or has no rows
    */
   findLearningRate(data: DataSource, options: FindRateOptions = {}): Promise<LearningRates> {
-    this.#calls.checkOptimizer();
+    this.#channel.checkOptimizer();
     return findLearningRate(this, this.#info, this.#stateKeeper(), data, options);
   }
 
@@ -652,7 +648,7 @@ export class TrainingSession extends SessionMethods {
   save(options?: SaveCheckpointOptions<"bytes">): Promise<Uint8Array>;
   async save(options: SaveCheckpointOptions = {}): Promise<Uint8Array | Blob> {
     const { includeOptimizerState = true, as } = checkOptions("save", options, { includeOptimizerState: true, as: true });
-    return (await this.#calls.call("saveCheckpoint", includeOptimizerState, checkForm(as))).data;
+    return (await this.#channel.call("saveCheckpoint", includeOptimizerState, checkForm(as))).data;
   }
 
   /** `exportModelForInferencing` of the outputs of the model, or of those that are named. */
@@ -661,13 +657,13 @@ export class TrainingSession extends SessionMethods {
   async export(options: NamedExportOptions = {}): Promise<Uint8Array | Blob> {
     const { outputs, ema = false, as } = checkOptions("export", options, { outputs: true, ema: true, as: true });
     const names = outputs ?? ownOutputs(this.#info);
-    return (await this.#calls.call("exportModelForInferencing", names, checkForm(as), ema)).data;
+    return (await this.#channel.call("exportModelForInferencing", names, checkForm(as), ema)).data;
   }
 
   #stateKeeper(): StateKeeper {
     return {
-      keepState: () => this.#calls.call("keepState").then(() => {}),
-      goBack: () => this.#calls.call("goBack").then(() => {}),
+      keepState: () => this.#channel.call("keepState").then(() => {}),
+      goBack: () => this.#channel.call("goBack").then(() => {}),
     };
   }
 
@@ -715,9 +711,7 @@ export class TrainingSession extends SessionMethods {
     arg2?: RunOptions,
   ): [readonly string[], RunArguments] {
     const info = this.#info;
-    if (kind === "eval" && !info.hasEval) {
-      throw sessionError("NO_EVAL_MODEL", {});
-    }
+    refuseIf(kind === "eval" && !info.hasEval, "NO_EVAL_MODEL");
     const [names, outputs] =
       kind === "train"
         ? [info.trainingInputNames, info.trainingOutputNames]
@@ -740,13 +734,6 @@ export class TrainingSession extends SessionMethods {
     if (workspace.nbytes === 0) {
       this.#apart.add(kind);
     }
-  }
-
-  #run(kind: "train" | "eval", inputNames: readonly string[], args: RunArguments): Promise<ReturnType> {
-    const { ema = false } = args.options;
-    return this.#steps.run(kind, inputNames, args, (feeds, fetches, mayStop, buffers) =>
-      callOf("step", [this.#info.handle, kind, feeds, fetches, mayStop, ema], buffers),
-    );
   }
 }
 

@@ -12,7 +12,6 @@ import { copyBytes } from "./tensors.js";
 /** The source of a model or checkpoint. A string is a URL, relative to the page; in Node it may be a path. */
 export type Source = string | URL | Uint8Array | ArrayBuffer | Blob;
 
-/** A file as the worker takes it. */
 export type Loaded = Downloaded;
 
 /** Options that loading depends on. */

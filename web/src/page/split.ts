@@ -4,7 +4,7 @@ import type { Tensor } from "onnxruntime-common";
 
 import type { Dataset, DataSource } from "../data/dataset.js";
 import { log } from "../wire/log.js";
-import { sessionError } from "../wire/messages.js";
+import { sessionError, refuseIf } from "../wire/messages.js";
 import type { ModelInputs } from "./model-inputs.js";
 import { isOnCpu } from "./tensors.js";
 
@@ -26,14 +26,10 @@ export function splitData(
 ): [Dataset, Dataset | null] {
   const train = inputs.dataset(data);
   if (share === null) {
-    if (stratify) {
-      throw sessionError("STRATIFIED_NOTHING", {});
-    }
+    refuseIf(stratify, "STRATIFIED_NOTHING");
     return [train, validation === null ? null : inputs.dataset(validation)];
   }
-  if (validation !== null) {
-    throw sessionError("TWO_VALIDATIONS", {});
-  }
+  refuseIf(validation !== null, "TWO_VALIDATIONS");
   const labels = labelsOf(train.columns?.get(name));
   if (stratify) {
     if (labels === null) {

@@ -1,28 +1,26 @@
 /** Sends the steps of a session: their feeds travel, or are written where the kernels read them. */
 
-import type { Call, Feed, Fetch, RunAnswer } from "../wire/protocol.js";
 import type { ReturnType, RunArguments } from "./arguments.js";
 import type { Channel } from "./channel.js";
-import type { WorkerClient } from "./client.js";
+import { callOf, type WorkerClient } from "./client.js";
 import { SharedFeeds, signatureOf } from "./shared-feeds.js";
-import { describeFetch, ownBytes, packFeeds, SpareBuffers, unpackResults, type PackedFeeds } from "./tensors.js";
-
-/** Makes the call of a step; `mayStop` is true if a signal may stop it. */
-type MakeStep = (feeds: readonly Feed[], fetches: readonly Fetch[], mayStop: boolean, buffers: PackedFeeds["buffers"]) =>
-  Call<"step" | "runInference">;
+import { describeFetch, ownBytes, packFeeds, SpareBuffers, unpackResults } from "./tensors.js";
 
 export class StepSender {
   readonly spare = new SpareBuffers();
   readonly #client: WorkerClient;
   readonly #channel: Channel;
+  readonly #handle: number;
   /** True if values of feeds select the plan: such feeds travel. */
   readonly #valuesDecide: boolean;
   /** Null if the page shares no memory with the kernels. */
   readonly #shared: SharedFeeds | null;
 
-  constructor(client: WorkerClient, channel: Channel, { valuesDecide }: { readonly valuesDecide: boolean }) {
+  constructor(client: WorkerClient, channel: Channel, info: { readonly handle: number; readonly valuesDecide: boolean }) {
+    const { handle, valuesDecide } = info;
     this.#client = client;
     this.#channel = channel;
+    this.#handle = handle;
     this.#valuesDecide = valuesDecide;
     this.#shared = client.memory === null ? null : new SharedFeeds(client.memory);
   }
@@ -33,18 +31,18 @@ export class StepSender {
   }
 
   /** Run a step of this kind, and return its results. */
-  async run(kind: string, inputNames: readonly string[], args: RunArguments, make: MakeStep): Promise<ReturnType> {
+  async run(kind: "train" | "eval" | "inference", inputNames: readonly string[], args: RunArguments): Promise<ReturnType> {
     const { feeds, fetches, options } = args;
     const wanted = [...fetches].map(([name, target]) => describeFetch(name, target));
     this.#client.wakeThreads();
     const shared = this.#shared;
     const signature = shared === null || this.#valuesDecide ? null : signatureOf(kind, inputNames, feeds);
-    const { signal } = options;
+    const { signal, ema = false } = options;
     // Feeds of a step that waits may not lie where the one before it runs.
     const writer = signal === undefined ? shared?.writer(signature) : undefined;
     const packed = packFeeds(inputNames, feeds, options.transfer ? ownBytes : (writer ?? this.spare.copy));
-    const answer: Promise<RunAnswer> = this.#channel.step(signal, packed, (given, mayStop) =>
-      make(given.feeds, wanted, mayStop, given.buffers),
+    const answer = this.#channel.step(signal, packed, (given, mayStop) =>
+      callOf("step", [this.#handle, kind, given.feeds, wanted, mayStop, ema], given.buffers),
     );
     const { results, buffers } = await (shared?.follow(answer, signature) ?? answer);
     this.spare.keep(buffers);

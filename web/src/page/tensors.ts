@@ -120,7 +120,6 @@ export function packTensor<Bytes>(
   return tensor.getData().then((data) => packData(name, type, dims, data, take));
 }
 
-/** True if the tensor's data is on the CPU. */
 export function isOnCpu({ location }: Tensor): boolean {
   return location === "cpu" || location === "cpu-pinned";
 }
@@ -222,7 +221,6 @@ export class SpareBuffers {
   };
 }
 
-/** Tensors by their names. */
 export function unpackNamed(tensors: readonly NamedTensor[]): Readonly<Record<string, Tensor>> {
   return Object.fromEntries(tensors.map((tensor) => [tensor.name, unpackTensor(tensor)]));
 }
@@ -260,32 +258,21 @@ export function describeFetch(name: string, target: Tensor | null): Fetch {
   return { name, dtype: target.type as WireDtype, dims: [...target.dims] };
 }
 
-/** Write a result into the tensor the caller made for it. */
-export function writeTensor(target: Tensor, result: WireTensor): void {
-  const data = target.data as NumericArray;
-  new Uint8Array(data.buffer, data.byteOffset, data.byteLength).set(result.data);
-}
-
 /** Results by name, in the order of the fetches. */
 export function unpackResults(
   results: readonly NamedTensor[],
   targets: ReadonlyMap<string, Tensor | null>,
 ): Record<string, Tensor> {
-  const tensors: Record<string, Tensor> = {};
-  for (const result of results) {
-    const target = targets.get(result.name) ?? null;
-    if (target !== null) {
-      writeTensor(target, result);
-    }
-    // An output may be called "__proto__", which plain assignment would lose.
-    Object.defineProperty(tensors, result.name, {
-      value: target ?? unpackTensor(result),
-      enumerable: true,
-      configurable: true,
-      writable: true,
-    });
-  }
-  return tensors;
+  // Also for an output that is called "__proto__".
+  return Object.fromEntries(
+    results.map((result) => {
+      const target = targets.get(result.name) ?? null;
+      if (target !== null) {
+        bytesOf(target.data as NumericArray).set(result.data);
+      }
+      return [result.name, target ?? unpackTensor(result)];
+    }),
+  );
 }
 
 /**

@@ -1,7 +1,7 @@
 /** The configuration of `createFromModel`, checked against Python's declarations (settings/) and written for Python. */
 
-import { sessionError } from "../wire/messages.js";
-import { badSetting } from "../data/given.js";
+import { sessionError, refuseIf } from "../wire/messages.js";
+import { badSetting, refuseSettingIf } from "../data/given.js";
 import { asFields, checkFields, type Fields, resolveKind } from "./check-settings.js";
 import { CONFIG, EMA, LORA, PROMPT_TUNING, type EmaFields, type LoraFields, type PromptTuningFields } from "./settings/config.js";
 import type { Settings } from "./settings/kinds.js";
@@ -78,9 +78,7 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
     resolved["lora"] = resolveAdapter("lora", lora, LORA, others);
   }
   if (promptTuning !== undefined && promptTuning !== null) {
-    if (resolved["lora"] !== undefined) {
-      throw badSetting("promptTuning", promptTuning, "left out with 'lora'");
-    }
+    refuseSettingIf(resolved["lora"] !== undefined, "promptTuning", promptTuning, "left out with 'lora'");
     resolved["prompt_tuning"] = resolveAdapter("promptTuning", promptTuning, PROMPT_TUNING, others);
   }
   if (loss !== undefined && loss !== null) {
@@ -88,9 +86,7 @@ export function resolveConfig(config: unknown, more: readonly string[] = []): st
   }
   if (ema !== undefined && ema !== null) {
     resolved["ema"] = resolveEma(ema);
-    if (optimizer === undefined || optimizer === null) {
-      throw sessionError("EMA_WITHOUT_OPTIMIZER", {});
-    }
+    refuseIf(optimizer === undefined || optimizer === null, "EMA_WITHOUT_OPTIMIZER");
   }
   if (optimizer !== undefined && optimizer !== null) {
     resolved["optimizer"] = resolveOptimizer(optimizer);
@@ -119,9 +115,7 @@ function resolveEma(given: unknown): Fields {
 }
 
 function resolveAdapter(what: string, given: unknown, fields: Settings, others: Fields): Fields {
-  if (typeof given !== "object" || given === null || Array.isArray(given)) {
-    throw badSetting(what, given, "an object");
-  }
+  refuseSettingIf(typeof given !== "object" || given === null || Array.isArray(given), what, given, "an object");
   for (const name of ["requiresGrad", "frozenParams"]) {
     if (others[name] !== undefined && others[name] !== null) {
       throw badSetting(name, others[name], `left out with '${what}': the adapters are trained, and the model is frozen`);
@@ -144,9 +138,7 @@ function resolveOptimizer(given: unknown): Record<string, unknown> {
   const resolved = resolveKind("optimizer", settings, OPTIMIZERS, ["learningRate", "groups", "decayBiasesAndNorms"]);
   const name = resolved["type"] as OptimizerType;
   if (decayBiasesAndNorms !== undefined) {
-    if (typeof decayBiasesAndNorms !== "boolean") {
-      throw badSetting("optimizer.decayBiasesAndNorms", decayBiasesAndNorms, "true or false");
-    }
+    refuseSettingIf(typeof decayBiasesAndNorms !== "boolean", "optimizer.decayBiasesAndNorms", decayBiasesAndNorms, "true or false");
     resolved["decay_biases_and_norms"] = decayBiasesAndNorms;
   }
   if (groups !== undefined) {
@@ -155,9 +147,7 @@ function resolveOptimizer(given: unknown): Record<string, unknown> {
     }
     resolved["groups"] = groups.map((group: unknown, k) => {
       const path = `optimizer.groups[${k}]`;
-      if (typeof group !== "object" || group === null) {
-        throw badSetting(path, group, "an object with 'parameters'");
-      }
+      refuseSettingIf(typeof group !== "object" || group === null, path, group, "an object with 'parameters'");
       return checkFields(name, `${path}.`, group as Fields, { ...GROUP, ...OPTIMIZERS[name] });
     });
   }
@@ -191,9 +181,7 @@ export function takeRate(config: unknown): readonly [config: TrainingConfig, rat
     return [others, null];
   }
   checkRate("learningRate", rate);
-  if (optimizer === undefined || optimizer === null) {
-    throw sessionError("RATE_WITHOUT_OPTIMIZER", {});
-  }
+  refuseIf(optimizer === undefined || optimizer === null, "RATE_WITHOUT_OPTIMIZER");
   return [others, rate];
 }
 

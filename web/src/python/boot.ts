@@ -10,7 +10,6 @@ import {
   openFile,
   SNAPSHOT,
   WEBASSEMBLY,
-  type FileKind,
 } from "../wire/fetch-file.js";
 import type { PackageFiles } from "../wire/files.js";
 import type { SnapshotChoice } from "../wire/protocol.js";
@@ -337,7 +336,8 @@ function leaveZeros({ HEAP8 }: PyodideModuleObject): void {
   };
 }
 
-function isZero(words: Uint32Array): boolean {
+/** True if words are all 0. */
+export function isZero(words: Uint32Array): boolean {
   for (let k = 0; k < words.length; k++) {
     if (words[k] !== 0) {
       return false;
@@ -374,7 +374,8 @@ async function fetchWasm(url: string, stallMs: number): Promise<FetchedWasm> {
 
 async function fetchSnapshot(url: string, stallMs: number): Promise<Uint8Array<ArrayBuffer>> {
   try {
-    return await readAll(await fetchUnpacked(url, SNAPSHOT, stallMs));
+    const { whole, packed } = await look((await openFile(url, SNAPSHOT, stallMs)).stream);
+    return await readAll(packed ? unpack(whole) : whole);
   } catch (error) {
     throw error instanceof FileError ? error : new FileError(url, `${url} cannot be unpacked: ${messageOf(error)}`);
   }
@@ -386,15 +387,6 @@ function unpackPackages(pyodide: Pyodide, { packages }: PackageFiles, bytes: Uin
   } catch (error) {
     throw new FileError(packages, `${packages} cannot be unpacked, it is damaged: ${messageOf(error)}`);
   }
-}
-
-async function fetchUnpacked(
-  url: string,
-  kind: FileKind,
-  stallMs: number,
-): Promise<ReadableStream<Uint8Array<ArrayBuffer>>> {
-  const { whole, packed } = await look((await openFile(url, kind, stallMs)).stream);
-  return packed ? unpack(whole) : whole;
 }
 
 /** Look at the first bytes of a stream. Returns the whole stream, and `packed`: true if it must be unpacked. */

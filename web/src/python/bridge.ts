@@ -125,11 +125,15 @@ const PUBLIC_NAMES: Readonly<Record<string, string>> = {
   artifact: "artifacts",
   checkpoint: "saveCheckpoint",
   export: "exportModelForInferencing",
+  build_files: "buildArtifacts",
+  gradient_graph: "GradientGraphBuilder",
+  save_state: "saveCheckpoint",
+  state_parameter: "getParameter",
   compile_plan: "a step",
 };
 
 /** The public name of a bridge function, for users. */
-function publicName(name: string): string {
+export function publicName(name: string): string {
   return PUBLIC_NAMES[name] ?? name.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
 }
 

@@ -44,10 +44,8 @@ export interface Handout {
 const SAMPLES = 16;
 const SAMPLE_BYTES = 4096;
 
-/** The identifying text of a format, and its offset. */
-const IDENTIFIERS: Readonly<Record<string, { readonly at: number; readonly text: string }>> = {
-  checkpoint: { at: 4, text: "ODTC" },
-};
+/** The identifying text of a checkpoint, and its offset. */
+const CHECKPOINT = { at: 4, text: "ODTC" };
 
 /** Wire types of protobuf: a varint, and bytes after their length. A model has no others at its top. */
 const VARINT = 0;
@@ -94,12 +92,9 @@ function faultOf(data: unknown, { format, nbytes, crc32, parts }: Announced): st
   if (held !== nbytes) {
     return `its parts take ${held} of the ${nbytes} bytes that came out of Python`;
   }
-  const identifier = IDENTIFIERS[format];
-  if (identifier !== undefined) {
-    const { at, text } = identifier;
-    if (String.fromCharCode(...data.subarray(at, at + text.length)) !== text) {
-      return `there is no ${text} at byte ${at}`;
-    }
+  const { at, text } = CHECKPOINT;
+  if (format === "checkpoint" && String.fromCharCode(...data.subarray(at, at + text.length)) !== text) {
+    return `there is no ${text} at byte ${at}`;
   }
   if (format === "onnx" && !isMessage(data, parts)) {
     return "they are no protobuf message";
@@ -134,84 +129,31 @@ function crc32(data: Uint8Array, start: number): number {
  * file.
  */
 function isMessage(data: Uint8Array, parts: readonly Part[]): boolean {
-  const read = new PartsReader(data, parts);
+  let [end, taken] = [0, 0];
+  const held = parts.flatMap((part) => {
+    const start = end;
+    end += sizeOf(part);
+    return typeof part === "number" ? [{ start, bytes: data.subarray(taken, (taken += part)) }] : [];
+  });
+  const byteAt = (at: number): number | undefined =>
+    held.map(({ start, bytes }) => bytes[at - start]).find((byte) => byte !== undefined);
+  let at = 0;
   const varint = (): number => {
     let value = 0;
     for (let scale = 1; ; scale *= 128) {
-      const byte = read.next();
-      if (byte === undefined) {
-        return NaN;
-      }
+      const byte = byteAt(at++) ?? NaN;
       value += (byte & 127) * scale;
-      if (byte < 128) {
-        return value;
+      if (!(byte >= 128)) {
+        return Number.isNaN(byte) ? NaN : value;
       }
     }
   };
-  while (!read.isAtEnd) {
-    const tag = varint();
-    const value = varint();
-    if (tag < 8 || Number.isNaN(value) || (tag % 8 !== VARINT && tag % 8 !== LENGTH_DELIMITED)) {
+  while (at < end) {
+    const [tag, value] = [varint(), varint()];
+    if (tag < 8 || Number.isNaN(tag + value) || (tag % 8 !== VARINT && tag % 8 !== LENGTH_DELIMITED)) {
       return false;
     }
-    read.skip(tag % 8 === LENGTH_DELIMITED ? value : 0);
+    at += tag % 8 === LENGTH_DELIMITED ? value : 0;
   }
-  return read.isWhole;
-}
-
-/** Reads a file of parts from its start on. */
-class PartsReader {
-  readonly #data: Uint8Array;
-  readonly #parts: readonly Part[];
-  /** The part that is read, and how far. */
-  #index = 0;
-  #at = 0;
-  /** Number of bytes of the data that were read. */
-  #taken = 0;
-  #skippedTooFar = false;
-  #moved = false;
-
-  constructor(data: Uint8Array, parts: readonly Part[]) {
-    this.#data = data;
-    this.#parts = parts.filter((part) => sizeOf(part) > 0);
-  }
-
-  get isAtEnd(): boolean {
-    return this.#index >= this.#parts.length;
-  }
-
-  /** True if it is not empty, and ends where the reading did. */
-  get isWhole(): boolean {
-    return this.#moved && !this.#skippedTooFar;
-  }
-
-  /** Read a byte; undefined at a place that Python only names. */
-  next(): number | undefined {
-    if (typeof this.#parts[this.#index] !== "number") {
-      return undefined;
-    }
-    const byte = this.#data[this.#taken];
-    this.skip(1);
-    return byte;
-  }
-
-  skip(nbytes: number): void {
-    this.#moved = true;
-    let left = nbytes;
-    while (left > 0) {
-      const part = this.#parts[this.#index];
-      if (part === undefined) {
-        this.#skippedTooFar = true;
-        return;
-      }
-      const step = Math.min(left, sizeOf(part) - this.#at);
-      this.#taken += typeof part === "number" ? step : 0;
-      this.#at += step;
-      left -= step;
-      if (this.#at === sizeOf(part)) {
-        this.#index++;
-        this.#at = 0;
-      }
-    }
-  }
+  return at > 0 && at === end;
 }

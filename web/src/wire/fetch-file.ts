@@ -225,7 +225,8 @@ async function readWhole(stream: ReadableStream<Uint8Array<ArrayBuffer>>): Promi
   return concatenate(chunks);
 }
 
-class StallError extends Error {}
+/** Nothing came in time. */
+export class StallError extends Error {}
 
 /** @throws StallError when a promise does not settle in time */
 export function inTime<T>(promise: Promise<T>, limitMs: number): Promise<T> {

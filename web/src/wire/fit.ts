@@ -6,7 +6,6 @@ import type { Feed, NamedTensor } from "./values.js";
 /** Treatment of the rows that do not fill a batch: a smaller batch, none, or a batch filled up from the start. */
 export type Remainder = "keep" | "drop" | "pad";
 
-/** A metric. */
 export interface WireMetric {
   readonly type: string;
   /** In the order in which Python declares them. */
@@ -32,7 +31,6 @@ export interface CheckpointFolder {
   readonly backend: "opfs" | "indexedDB";
 }
 
-/** The checkpoint of a fit. */
 export interface FitCheckpoint {
   readonly where: CheckpointFolder;
   readonly name: string;
@@ -42,7 +40,6 @@ export interface FitCheckpoint {
   readonly options: string;
 }
 
-/** Early stopping. */
 export interface WireEarlyStopping {
   /** The value that it goes by. */
   readonly metric: string;
@@ -241,7 +238,6 @@ export interface FitAsk<Name extends keyof FitAsks = keyof FitAsks> {
   readonly ask: Name;
   readonly about: FitAsks[Name]["about"];
 }
-/** The answer to a question. */
 export interface FitAnswer {
   readonly id: number;
   readonly answer: unknown;

@@ -168,13 +168,6 @@ export const MESSAGES = {
   EngineError: {
     PLAN_FAILED: "{status} (status {code}) in instruction {instruction} of {node}: value {value}, position {position}. {line}",
   },
-  NumericsError: {
-    NUMERICS: "{node} makes {bad} among the {count} values of {tensor!r}, in the {kind} step after {step} optimizer steps; the session is as before the step.{inputs}",
-    NOT_A_NUMBER_IN_FIT: "{what} is NaN or infinite after step {step} of epoch {epoch}.",
-    RESTORED_TOO_OFTEN: "The fit went back to its last good state {most} times and failed again at step {step} of epoch {epoch}. The session is in that state. {reason}",
-    ALL_SKIPPED: "All batches of epoch {epoch} were skipped: each produced NaN or infinity. The session's option debug.checkNumerics shows where.",
-    OVERFIT_NAN: "Loss or gradients are NaN or infinite at step {step}: the session's option debug.checkNumerics shows where.",
-  },
   TypeError: {
     NOT_A_NUMBER: "{name!r} must be a number, got {given}.",
     UNKNOWN_SETTING: "{what} has no setting {name!r}; did you mean {nearest!r}? It has {names}.",
@@ -192,6 +185,12 @@ export const MESSAGES = {
     OVERFIT_RISES: "The loss rises: the learning rate {rate} is too high, or the loss must be maximized: negate it.",
     OVERFIT_SLOW: "A step hardly changes the parameters: the learning rate {rate} is too low.",
     OVERFIT_STUCK: "The loss is still high after {steps} steps. Equal rows may have different targets, dropout or label smoothing may keep the loss up, or it may need more steps.",
+  },
+  NumericsError: {
+    NOT_A_NUMBER_IN_FIT: "{what} is NaN or infinite after step {step} of epoch {epoch}.",
+    RESTORED_TOO_OFTEN: "The fit went back to its last good state {most} times and failed again at step {step} of epoch {epoch}. The session is in that state. {reason}",
+    ALL_SKIPPED: "All batches of epoch {epoch} were skipped: each produced NaN or infinity. The session's option debug.checkNumerics shows where.",
+    OVERFIT_NAN: "Loss or gradients are NaN or infinite at step {step}: the session's option debug.checkNumerics shows where.",
   },
   StorageError: {
     BAD_CHECKPOINT_NAME: "The name of a checkpoint must be a text of 1 to {most} bytes, got {given!r}.",

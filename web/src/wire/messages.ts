@@ -18,7 +18,6 @@ type Fields<Text extends string> = Text extends `${string}{${infer Field}}${infe
 
 export type MessageValues<Name extends MessageName> = Readonly<Record<Fields<TextOf<Name>>, unknown>>;
 
-/** An error of this name, with these values in its text. */
 export function sessionError<Name extends MessageName>(name: Name, values: MessageValues<Name>): Error {
   const classes: [string, Readonly<Record<string, string>>][] = Object.entries(MESSAGES);
   const [error, texts] = classes.find(([, texts]) => name in texts) as (typeof classes)[0];
@@ -28,6 +27,16 @@ export function sessionError<Name extends MessageName>(name: Name, values: Messa
     shortened(isShown === undefined ? String(given[field]) : show(given[field]), VALUE),
   );
   return fromWire({ name: error, message });
+}
+
+/** Names of the messages without values. */
+type PlainName = { [Name in MessageName]: [Fields<TextOf<Name>>] extends [never] ? Name : never }[MessageName];
+
+/** Throw an error of this name if something is wrong. */
+export function refuseIf(isWrong: boolean, name: PlainName): void {
+  if (isWrong) {
+    throw sessionError(name, {} as MessageValues<PlainName>);
+  }
 }
 
 /** A value as Python shows it; of an object, its kind. */

@@ -35,12 +35,10 @@ export interface FileHashes {
   readonly areChecked: boolean;
 }
 
-/** True for a file in pieces. */
 export function isPieces(file: GivenData): file is Pieces {
   return Array.isArray(file);
 }
 
-/** Number of bytes. */
 export function sizeOf(file: GivenData): number {
   if (file instanceof Blob) {
     return file.size;

@@ -14,7 +14,6 @@ export function followFiles(tell: (progress: FileProgress) => void): void {
   listener = tell;
 }
 
-/** Tell of a file. */
 export function tellProgress(url: string, loaded: number, isDone: boolean): void {
   listener?.({ url, loaded, isDone });
 }

@@ -11,11 +11,9 @@ import type { LogLevel } from "./log.js";
 import type { FileHashes, GivenData } from "./pieces.js";
 import type { FileProgress } from "./progress.js";
 import type { WireProfile } from "./profile.js";
-import type { WireModelReport } from "./report.js";
 import type { SessionCalls } from "./session-calls.js";
 import type {
-  Feed, FileBytes, FileData, FileForm, InputDeclaration, NamedTensor, PlacedBytes, ValueMetadata, WireDtype,
-  WireModelMetadata,
+  Feed, FileData, FileForm, InputDeclaration, NamedTensor, PlacedBytes, ValueMetadata, WireDtype, WireModelMetadata,
 } from "./values.js";
 
 export type {
@@ -136,13 +134,11 @@ export interface ExternalFile {
   readonly data: GivenData;
 }
 
-/** A model with its external data. */
 export interface GivenModel {
   readonly file: GivenData;
   readonly external: readonly ExternalFile[];
 }
 
-/** The files of a training session. */
 export interface ArtifactFiles {
   readonly trainModel: GivenData;
   readonly checkpoint: GivenData;
@@ -158,7 +154,6 @@ export type SessionCall = {
   readonly [Name in keyof SessionCalls]: { readonly name: Name; readonly args: SessionCalls[Name]["args"] };
 }[keyof SessionCalls];
 
-/** Files that `buildArtifacts` makes. */
 export interface BuiltArtifacts {
   readonly trainModel: FileData;
   readonly checkpoint: FileData;
@@ -262,7 +257,7 @@ export interface WorkerApi {
    */
   step(
     handle: number,
-    kind: StepKind,
+    kind: StepKind | "inference",
     feeds: readonly Feed[],
     fetches: readonly Fetch[],
     mayStop: boolean,
@@ -308,31 +303,23 @@ export interface WorkerApi {
   /** Run a call of `SessionCalls`, and return its result. */
   call(handle: number, call: SessionCall): MaybePromise<unknown>;
   release(handle: number): MaybePromise<null>;
-  inspectModel(model: GivenModel, configJson: string, dimsJson: string): Promise<WireModelReport>;
   createInference(model: GivenModel, optionsJson: string): Promise<InferenceInfo>;
-  runInference(handle: number, feeds: readonly Feed[], fetches: readonly Fetch[], mayStop: boolean):
-    MaybePromise<RunAnswer>;
-  releaseInference(handle: number): null;
-  /** Build the training artifacts of a forward model. */
-  buildArtifacts(model: GivenModel, configJson: string, optionsJson: string, form: FileForm): Promise<BuiltArtifacts>;
-  /** Extend a model by gradients of `y` for `x`. `loss` is the member of `y` whose gradient is 1, or "". */
-  gradientGraph(model: GivenModel, y: readonly string[], x: readonly string[], loss: string, optionsJson: string):
-    Promise<FileBytes>;
-  /** Write a forward model with weights of fewer bits. */
-  quantize(model: GivenModel, bits: number, onlyFrozen: boolean, optionsJson: string, form: FileForm): Promise<FileBytes>;
-  /** Read a checkpoint; the handle is for `callState`. */
+  /** Have a function of Python's bridge work on a model that nobody keeps. `data` is the file that it makes, if one. */
+  ofModel(call: ModelCall, model: GivenModel, args: readonly (string | number)[], form: FileForm):
+    Promise<{ readonly value: unknown; readonly data: FileData | null }>;
+  /** Read a checkpoint; the handle is for `call` and `release`. */
   openState(file: GivenData): Promise<number>;
-  callState(handle: number, call: SessionCall): unknown;
-  releaseState(handle: number): null;
   /** The numbers of an image; a bitmap is closed. */
   readImage(given: GivenImage, options: ResolvedImageOptions): Promise<{ readonly data: Float32Array<ArrayBuffer> }>;
   /** Bytes allocated in the kernels' memory, and its size. */
   memory(): { readonly inUse: number; readonly total: number };
 }
 
+/** Functions of the bridge for `ofModel`. */
+export type ModelCall = "build_files" | "inspect_model" | "gradient_graph" | "quantize";
+
 export type Method = keyof WorkerApi;
 
-/** A call before it is sent. */
 export interface Call<M extends Method = Method> {
   readonly method: M;
   readonly args: Parameters<WorkerApi[M]>;
@@ -340,7 +327,6 @@ export interface Call<M extends Method = Method> {
   readonly buffers: readonly (ArrayBuffer | MessagePort | ImageBitmap)[];
 }
 
-/** The result of a call. */
 export type Answer<M extends Method> = Awaited<ReturnType<WorkerApi[M]>>;
 
 /** A message to the worker is a list of these, to be run in their order. */
@@ -351,7 +337,6 @@ export interface Request {
   readonly args: readonly unknown[];
 }
 
-/** An answer of the worker. */
 export interface Reply {
   readonly id: number;
   readonly result: Result<unknown>;

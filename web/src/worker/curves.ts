@@ -2,6 +2,7 @@
 
 import { sessionError } from "../wire/messages.js";
 import type { NamedTensor } from "../wire/protocol.js";
+import { numbersOf } from "./session-values.js";
 
 /** Predictions and targets of all batches. */
 export class Curves {
@@ -16,8 +17,8 @@ export class Curves {
   /** @throws FeedError when predictions and targets are not those of rows, or a target is no class */
   add(scores: NamedTensor, targets: NamedTensor): void {
     const [rows = 0, classes = 1] = scores.dims;
-    const values = numbersOf(scores);
-    const labels = numbersOf(targets);
+    const values = valuesOf(scores);
+    const labels = valuesOf(targets);
     if (labels.length !== rows || scores.dims.length > 2) {
       throw sessionError("AUC_SHAPE", { name: this.#name, scores: scores.dims, targets: targets.dims });
     }
@@ -54,18 +55,11 @@ export function meanOf(areas: readonly number[]): number {
   return known.reduce((sum, area) => sum + area, 0) / known.length;
 }
 
-function numbersOf({ dtype, data }: NamedTensor): number[] {
-  const buffer = data.slice().buffer;
-  switch (dtype) {
-    case "float32":
-      return [...new Float32Array(buffer)];
-    case "int64":
-      return Array.from(new BigInt64Array(buffer), Number);
-    case "int32":
-      return [...new Int32Array(buffer)];
-    default:
-      throw sessionError("METRIC_TYPE", { dtype });
+function valuesOf({ dtype, data }: NamedTensor): readonly number[] {
+  if (!["float32", "int64", "int32"].includes(dtype)) {
+    throw sessionError("METRIC_TYPE", { dtype });
   }
+  return numbersOf(dtype, data);
 }
 
 function softmax(row: readonly number[]): number[] {

@@ -21,7 +21,6 @@ interface Argument {
   readonly count: number;
 }
 
-/** A kernel as the kernels describe it. */
 export interface KernelDescription {
   readonly name: string;
   readonly opcode: number;

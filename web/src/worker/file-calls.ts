@@ -1,6 +1,6 @@
 /** Python's work on files apart from sessions: artifacts, gradient graphs, checkpoint states. */
 
-import type { Bridge } from "../python/bridge.js";
+import { publicName, type Bridge } from "../python/bridge.js";
 import type { Handout } from "../python/handout.js";
 import { sessionError } from "../wire/messages.js";
 import type { GivenData } from "../wire/pieces.js";
@@ -9,12 +9,12 @@ import type {
   FileBytes,
   FileData,
   FileForm,
+  ModelCall,
   NamedTensor,
   StateCalls,
   TensorType,
   WireTensor,
 } from "../wire/protocol.js";
-import type { WireModelReport } from "../wire/report.js";
 import type { Property } from "./session-record.js";
 import { assemble } from "./files.js";
 import { PropertyCalls } from "./properties.js";
@@ -41,46 +41,37 @@ function dataOf(bridge: Bridge, call: string, file: Handout | null, form: FileFo
   if (file === null) {
     return null;
   }
-  return assemble(call, file, ([, index, offset], start, target) => bridge.files.copy(index, offset + start, target), form);
+  return assemble(publicName(call), file, ([, index, offset], start, target) => bridge.files.copy(index, offset + start, target), form);
 }
 
-/** Let Python report on models, without keeping them. */
-export function inspectModel(bridge: Bridge, args: readonly Argument[]): WireModelReport {
-  return withFiles(bridge, "inspect_model", args, ({ value }) => value as WireModelReport);
+/** Have Python work on a model, without keeping it. */
+export function ofModel(
+  bridge: Bridge,
+  call: ModelCall,
+  args: readonly Argument[],
+  form: FileForm,
+): { readonly value: unknown; readonly data: FileData | null } {
+  return withFiles(bridge, call, args, ({ value, file }) =>
+    call === "build_files"
+      ? { value: artifactsOf(bridge, value as number, form), data: null }
+      : { value, data: dataOf(bridge, call, file, form) },
+  );
 }
 
-/** Build the training artifacts of a forward model. */
-export function buildArtifacts(bridge: Bridge, args: readonly Argument[], form: FileForm): BuiltArtifacts {
-  return withFiles(bridge, "build_files", args, ({ value: handle }) => {
-    try {
-      const read = (name: string): FileData | null => {
-        return dataOf(bridge, "buildArtifacts", bridge.call("artifact", handle as number, name).file, form);
-      };
-      return {
-        trainModel: read("training_model") as FileData,
-        checkpoint: read("checkpoint") as FileData,
-        nominalCheckpoint: read("nominal_checkpoint") as FileData,
-        evalModel: read("eval_model") as FileData,
-        optimizerModel: read("optimizer_model"),
-      };
-    } finally {
-      bridge.call("release", handle as number);
-    }
-  });
-}
-
-/** Extend a model by gradients. */
-export function gradientGraph(bridge: Bridge, args: readonly Argument[]): FileBytes {
-  return withFiles(bridge, "gradient_graph", args, ({ file }) => ({
-    data: dataOf(bridge, "GradientGraphBuilder", file, "bytes") as FileData,
-  }));
-}
-
-/** Quantize the weights of a model. */
-export function quantize(bridge: Bridge, args: readonly Argument[], form: FileForm): FileBytes {
-  return withFiles(bridge, "quantize", args, ({ file }) => ({
-    data: dataOf(bridge, "quantize", file, form) as FileData,
-  }));
+/** The artifacts that Python built, which it forgets then. */
+function artifactsOf(bridge: Bridge, handle: number, form: FileForm): BuiltArtifacts {
+  const read = (name: string): FileData | null => dataOf(bridge, "build_files", bridge.call("artifact", handle, name).file, form);
+  try {
+    return {
+      trainModel: read("training_model") as FileData,
+      checkpoint: read("checkpoint") as FileData,
+      nominalCheckpoint: read("nominal_checkpoint") as FileData,
+      evalModel: read("eval_model") as FileData,
+      optimizerModel: read("optimizer_model"),
+    };
+  } finally {
+    bridge.call("release", handle);
+  }
 }
 
 interface StateParameter extends TensorType {
@@ -136,7 +127,7 @@ export class StateCore extends PropertyCalls implements StateCalls {
   getParameter(name: string): WireTensor {
     const type = this.getParameterTypeAndShape(name);
     const { file } = this.#bridge.call("state_parameter", this.#handle, name);
-    return { ...type, data: dataOf(this.#bridge, "getParameter", file, "bytes") as Uint8Array };
+    return { ...type, data: dataOf(this.#bridge, "state_parameter", file, "bytes") as Uint8Array };
   }
 
   updateParameter({ name, dtype, dims, data }: NamedTensor): null {
@@ -147,7 +138,7 @@ export class StateCore extends PropertyCalls implements StateCalls {
   saveCheckpoint(includeOptimizerState: boolean, form: FileForm): FileBytes {
     const properties = JSON.stringify(this.properties);
     const { file } = this.#bridge.call("save_state", this.#handle, includeOptimizerState, properties);
-    return { data: dataOf(this.#bridge, "saveCheckpoint", file, form) as FileData };
+    return { data: dataOf(this.#bridge, "save_state", file, form) as FileData };
   }
 
   release(): void {

@@ -49,8 +49,13 @@ export class InferenceCore implements PlanSource, TokenHost {
   }
 
   /** @param stop - ends the run between two of its instructions; null: it runs through */
-  run(feeds: readonly Feed[], fetches: readonly Fetch[], stop: AbortSignal | null): MaybePromise<Run> {
+  step(_kind: "inference", feeds: readonly Feed[], fetches: readonly Fetch[], stop: AbortSignal | null): MaybePromise<Run> {
     return this.#runner.run("inference", true, feeds, fetches, stop);
+  }
+
+  /** It has no averages. */
+  withAverages<T>(_on: boolean, action: () => MaybePromise<T>): MaybePromise<T> {
+    return action();
   }
 
   get host(): TokenHost["host"] {
@@ -58,7 +63,7 @@ export class InferenceCore implements PlanSource, TokenHost {
   }
 
   openForward(kind: ForwardKind): readonly Declaration[] {
-    const inputs = this.#forwards.get(kind) ?? this.#models.forwardInputs(kind);
+    const inputs = this.#forwards.get(kind) ?? this.#models.ask("forward_inputs", kind).value;
     this.#forwards.set(kind, inputs);
     return inputs;
   }

@@ -6,7 +6,7 @@ import type { DeadUnits } from "../wire/values.js";
 import { planKey, type BundlePlan, type FeedType, type ParameterSlot, type RawPlan } from "./bundle/bundle.js";
 import { sizeOf } from "./bundle/reader.js";
 import type { LoadedPlan, PlanMemory, ReadFile } from "./plan-memory.js";
-import type { InspectedNode, InspectedPlan, LazyModels, PythonModels } from "./python-models.js";
+import type { InspectedPlan, LazyModels, PythonModels } from "./python-models.js";
 import type { PlanRunner } from "./runner.js";
 import type { NamedTensor } from "../wire/values.js";
 
@@ -39,7 +39,6 @@ export class InspectedPlans {
     this.#host = host;
   }
 
-  /** The plan of a step, loaded. */
   load(models: PythonModels, { kind, overwrite, signature }: InspectedStep): LoadedPlan {
     const { memory, parse, readFile } = this.#host;
     const key = `inspected ${planKey(kind, overwrite, signature)}`;
@@ -54,8 +53,8 @@ export class InspectedPlans {
     return memory.load(key, plan, readFile);
   }
 
-  /** The nodes that a plan computes, in order. */
-  nodesOf({ plan }: LoadedPlan): readonly InspectedNode[] {
+  /** The nodes that a plan computes, in order, for Python. */
+  nodesOf({ plan }: LoadedPlan): readonly unknown[] {
     return this.#inspected(plan).nodes;
   }
 

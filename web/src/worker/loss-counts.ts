@@ -1,12 +1,6 @@
 /** Losses of several batches together; trainweb/loss_counts.py is the same, and finds the divisor of a loss. */
 
-/** The divisor of a batch's loss. */
-export interface LossCount {
-  /** The output of a plan that has it, a float32; null: the batch's rows. */
-  readonly output: string | null;
-  /** True if the loss is a sum, without a divisor: the loss of several batches is then the loss per row. */
-  readonly isSum: boolean;
-}
+import type { LossCount } from "./bundle/bundle.js";
 
 /** The loss of several batches. */
 export class MeanLoss {

@@ -3,6 +3,7 @@
 import { FeedError, NumericsError } from "../wire/errors.js";
 import { sessionError } from "../wire/messages.js";
 import type { Feed } from "../wire/protocol.js";
+import { numbersOf } from "./session-values.js";
 
 /** A batch whose step failed. */
 export interface FailedBatch {
@@ -55,19 +56,8 @@ function findValue({ feeds, rows }: FailedBatch, value: number, position: number
   return row === undefined || more.length > 0 ? null : [name, row];
 }
 
-const INTEGERS: Readonly<Record<string, (view: DataView, at: number) => number>> = {
-  int64: (view, at) => Number(view.getBigInt64(8 * at, true)),
-  int32: (view, at) => view.getInt32(4 * at, true),
-  uint8: (view, at) => view.getUint8(at),
-  int8: (view, at) => view.getInt8(at),
-};
-
 /** The values of a feed of integers; of others none. */
-function integersOf({ dtype, dims, data }: Feed): number[] {
-  const read = INTEGERS[dtype];
-  if (read === undefined || !(data instanceof Uint8Array)) {
-    return [];
-  }
-  const view = new DataView(data.buffer, data.byteOffset, data.byteLength);
-  return Array.from({ length: dims.reduce((product, dim) => product * dim, 1) }, (_, k) => read(view, k));
+function integersOf({ dtype, data }: Feed): readonly number[] {
+  const isInteger = ["int64", "int32", "uint8", "int8"].includes(dtype);
+  return isInteger && data instanceof Uint8Array ? numbersOf(dtype, data) : [];
 }

@@ -1,7 +1,6 @@
 /** The models of a session in Python, which compiles plans and writes files; it keeps nothing of the session itself. */
 
 import type { GivenData } from "../wire/pieces.js";
-import type { AdapterFiles } from "../wire/values.js";
 import type { Bridge } from "../python/bridge.js";
 import { GivenFiles, type GivenFile } from "../python/given-files.js";
 import type { Handout } from "../python/handout.js";
@@ -10,10 +9,11 @@ import { sessionError } from "../wire/messages.js";
 import type { MaybePromise, ValueMetadata } from "../wire/protocol.js";
 import type { DeadUnits, FloatType } from "../wire/values.js";
 import { convertFloats, FLOAT_BYTES } from "./floats.js";
-import type { Bundle, Declaration, FeedType, ForwardKind, KeptValue, PlanKind, RawBundle, RawPlan } from "./bundle/bundle.js";
+import type {
+  Bundle, Declaration, FeedType, ForwardKind, KeptValue, PlanKind, RawBundle, RawPlan, TensorPlace,
+} from "./bundle/bundle.js";
 import type { Property } from "./session-record.js";
 
-/** Segments that are to be filled. */
 export interface FilledSegments {
   /** Their addresses. */
   readonly bases: readonly number[];
@@ -50,21 +50,13 @@ interface Filling {
   readonly files: readonly number[];
 }
 
-/** A node of a plan that keeps every tensor, with its float tensors. */
-export interface InspectedNode {
-  readonly name: string;
-  readonly op: string;
-  readonly inputs: readonly string[];
-  readonly outputs: readonly string[];
-}
-
 /** A plan that keeps every float tensor. */
 export interface InspectedPlan {
   readonly raw: RawPlan;
   /** All tensors that it keeps. */
   readonly outputs: readonly string[];
-  /** Nodes that it computes, in order. Python knows more of them. */
-  readonly nodes: readonly InspectedNode[];
+  /** Nodes that it computes, in order, for Python. */
+  readonly nodes: readonly unknown[];
   /** Its activations, with all units as not fired yet. */
   readonly units: readonly DeadUnits[];
 }
@@ -82,6 +74,52 @@ interface Opened {
   readonly handle: number;
   readonly header?: unknown;
 }
+
+/** Functions of the bridge about a session's models: arguments after the handle, and the value of the answer. */
+interface Questions {
+  readonly adapter: [args: [bases: Bases], value: string];
+  readonly artifact: [args: [name: ArtifactName], value: null];
+  /** Throw the error of the first fault; of an inspected step without one, count NaN and infinities in the results. */
+  readonly check_numerics: [
+    args:
+      | [step: "inspected", kind: StepKind, overwrite: boolean, memory: Addresses, outputs: Places, nodes: readonly unknown[]]
+      | [step: "results", kind: StepKind, memory: Addresses, outputs: Places, before: Readonly<Record<string, number>>]
+      | [step: "optimizer", memory: Addresses],
+    value: Readonly<Record<string, number>>,
+  ];
+  readonly checkpoint: [args: [withOptimizer: boolean, properties: readonly Property[], bases: Bases], value: null];
+  readonly compile_inspected: [
+    args: [kind: StepKind, overwrite: boolean, signature: readonly FeedType[]],
+    value: Omit<InspectedPlan, "raw"> & Pick<RawPlan, "header">,
+  ];
+  readonly compile_plan: [
+    args: [kind: PlanKind, overwrite: boolean, signature: readonly FeedType[], kept: readonly KeptValue[]],
+    value: RawPlan["header"],
+  ];
+  readonly explain: [args: [kind: StepKind, overwrite: boolean, signature: readonly FeedType[]], value: string];
+  readonly export: [args: [outputNames: readonly string[], bases: Bases], value: null];
+  readonly export_weights: [args: [format: string, bases: Bases], value: null];
+  readonly fill: [args: [bases: Bases], value: Filling];
+  /** The inputs of a step that predicts or makes tokens. */
+  readonly forward_inputs: [args: [kind: ForwardKind], value: readonly Declaration[]];
+  readonly load_adapter: [args: [weights: Uint8Array, config: string, bases: Bases], value: null];
+  readonly load_weights: [args: [weights: Uint8Array, strict: boolean, bases: Bases], value: null];
+  readonly merge_adapter: [args: [bases: Bases], value: null];
+  readonly moment_places: [args: [name: string], value: readonly MomentPlace[]];
+  readonly output_metadata: [args: [training: boolean], value: readonly ValueMetadata[]];
+}
+
+/** Addresses of a session's segments. */
+type Bases = readonly number[];
+
+/** Addresses of segments and of their copies of before a step, by which Python finds the numbers of a session. */
+export interface Addresses {
+  readonly bases: Bases;
+  readonly copies: Bases;
+}
+
+type Places = readonly TensorPlace[];
+type StepKind = "train" | "eval";
 
 /** Bytes of a file that are converted at once; whole elements. */
 const CONVERTED_BYTES = 2 ** 22;
@@ -125,8 +163,7 @@ export class PythonModels {
    * @returns the copies from files, which are named as plans name them
    */
   async fill(segments: FilledSegments): Promise<readonly Copy[]> {
-    const { value } = this.#bridge.call("fill", this.#handle, JSON.stringify(segments.bases));
-    const { copies, files } = value as Filling;
+    const { copies, files } = this.ask("fill", segments.bases).value;
     await copyToSegments(this.#bridge.files, copies, segments, (file, offset) => {
       if (!files.includes(file)) {
         this.#bridge.files.leave(file, offset);
@@ -165,111 +202,41 @@ export class PythonModels {
     signature: readonly FeedType[],
     kept: readonly KeptValue[],
   ): RawPlan {
-    const args = [JSON.stringify(signature), JSON.stringify(kept)] as const;
-    const { value, file } = this.#bridge.call("compile_plan", this.#handle, kind, overwrite, ...args);
+    const { value, file } = this.ask("compile_plan", kind, overwrite, signature, kept);
     return this.#planOf(value, file);
   }
 
   /** A plan of Python's, which names files as a plan of a bundle does: the same in each visit. */
-  #planOf(value: unknown, file: Handout | null): RawPlan {
-    const header = value as RawPlan["header"];
+  #planOf(header: RawPlan["header"], file: Handout | null): RawPlan {
     const large = header.large.map(([offset, index, ...place]) => [offset, this.#given.indexOf(index), ...place] as const);
     return { header: { ...header, large }, blobs: file?.data ?? new Uint8Array() };
   }
 
-  /** The inputs of a step that predicts or makes tokens. */
-  forwardInputs(kind: ForwardKind): readonly Declaration[] {
-    return this.#bridge.call("forward_inputs", this.#handle, kind).value as readonly Declaration[];
-  }
-
-  /** The plan of a step that keeps every tensor, and its nodes. */
   compileInspected(
     kind: "train" | "eval",
     overwrite: boolean,
     signature: readonly FeedType[],
   ): InspectedPlan {
-    const { value, file } = this.#bridge.call("compile_inspected", this.#handle, kind, overwrite, JSON.stringify(signature));
-    const { header, ...inspected } = value as Omit<InspectedPlan, "raw"> & Pick<RawPlan, "header">;
+    const { value, file } = this.ask("compile_inspected", kind, overwrite, signature);
+    const { header, ...inspected } = value;
     return { ...inspected, raw: this.#planOf(header, file) };
   }
 
-  /**
-   * Find the node at fault, by its number, and its tensor; null without a fault.
-   *
-   * @param counts - numbers of NaN and infinities in the tensors that have them
-   */
-  firstFault(
-    nodes: readonly InspectedNode[],
-    counts: readonly (readonly [name: string, nan: number, infinite: number])[],
-    results: readonly string[],
-  ): readonly [node: number, tensor: string] | null {
-    const args = [nodes, counts, results].map((arg) => JSON.stringify(arg));
-    return this.#bridge.call("first_fault", ...args).value as readonly [number, string] | null;
-  }
-
-  /** The operator of the optimizer model. */
-  optimizerOperator(): string {
-    return this.#bridge.call("optimizer_operator", this.#handle).value as string;
-  }
-
-  /** Explain how the compiler arrived at the plan of a step. */
-  explain(kind: "train" | "eval", overwrite: boolean, signature: readonly FeedType[]): string {
-    return this.#bridge.call("explain", this.#handle, kind, overwrite, JSON.stringify(signature)).value as string;
-  }
-
-  /** @param bases - where the segments of the session are */
-  saveCheckpoint(withOptimizer: boolean, properties: readonly Property[], bases: readonly number[]): Handout {
-    const args = [JSON.stringify(properties), JSON.stringify(bases)] as const;
-    return fileOf(this.#bridge.call("checkpoint", this.#handle, withOptimizer, ...args));
-  }
-
-  exportModel(outputNames: readonly string[], bases: readonly number[]): Handout {
-    const args = [JSON.stringify(outputNames), JSON.stringify(bases)] as const;
-    return fileOf(this.#bridge.call("export", this.#handle, ...args));
-  }
-
-  outputMetadata(training: boolean): readonly ValueMetadata[] {
-    return this.#bridge.call("output_metadata", this.#handle, training).value as readonly ValueMetadata[];
-  }
-
-  /** Places of the optimizer's moments of a parameter. */
-  momentPlaces(name: string): readonly MomentPlace[] {
-    return this.#bridge.call("moment_places", this.#handle, name).value as readonly MomentPlace[];
-  }
-
-  exportWeights(format: string, bases: readonly number[]): Uint8Array {
-    return fileOf(this.#bridge.call("export_weights", this.#handle, format, JSON.stringify(bases))).data.slice();
-  }
-
-  loadWeights(weights: Uint8Array, strict: boolean, bases: readonly number[]): void {
-    this.#withFile(weights, (file) => this.#bridge.call("load_weights", this.#handle, file, strict, JSON.stringify(bases)));
-  }
-
-  #withFile(data: Uint8Array, use: (file: GivenFile) => void): void {
-    const file = this.#bridge.files.add(data);
+  /** Ask Python about the models. Bytes go over as a file, other lists and objects as JSON. */
+  ask<Name extends keyof Questions>(
+    name: Name,
+    ...args: Questions[Name][0]
+  ): { readonly value: Questions[Name][1]; readonly file: Handout | null } {
+    const plain = args.map((arg: unknown) =>
+      typeof arg === "object" && !(arg instanceof Uint8Array) ? JSON.stringify(arg) : (arg as Uint8Array | string | number | boolean),
+    );
+    const { given, files } = addFiles(this.#bridge, plain);
     try {
-      use(file);
+      const { value, file } = this.#bridge.call(name, this.#handle, ...given);
+      return { value: value as Questions[Name][1], file };
     } finally {
-      this.#bridge.files.drop(file.index);
+      files.forEach((index) => this.#bridge.files.drop(index));
     }
-  }
-
-  /** Export the adapters' weights as PEFT's two files. */
-  adapter(bases: readonly number[]): AdapterFiles {
-    const { value, file } = this.#bridge.call("adapter", this.#handle, JSON.stringify(bases));
-    return { weights: (file as Handout).data.slice(), config: value as string };
-  }
-
-  loadAdapter({ weights, config }: AdapterFiles, bases: readonly number[]): void {
-    this.#withFile(weights, (file) => this.#bridge.call("load_adapter", this.#handle, file, config, JSON.stringify(bases)));
-  }
-
-  mergeAdapter(bases: readonly number[]): Handout {
-    return fileOf(this.#bridge.call("merge_adapter", this.#handle, JSON.stringify(bases)));
-  }
-
-  artifact(name: ArtifactName): Handout | null {
-    return this.#bridge.call("artifact", this.#handle, name).file;
   }
 
   release(): void {
@@ -312,12 +279,8 @@ function copyConverted(files: GivenFiles, segments: FilledSegments, [segment, at
   }
 }
 
-function fileOf({ file }: { readonly file: Handout | null }): Handout {
-  return file ?? { data: new Uint8Array(), parts: [], nbytes: 0 };
-}
-
 /** The arguments of a call of the bridge, with files where they are bytes or Blobs, and the numbers of these. */
-export function addFiles<Plain extends string | number | null>(
+export function addFiles<Plain extends string | number | boolean | null>(
   bridge: Bridge,
   args: readonly (GivenData | Plain)[],
 ): { readonly given: readonly (GivenFile | Plain)[]; readonly files: readonly number[] } {

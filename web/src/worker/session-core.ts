@@ -17,8 +17,9 @@ import {
   STATE_TOTAL,
   STATE_WARMUP,
 } from "../engine/layout.js";
+import { isZero } from "../python/boot.js";
 import type { Handout } from "../python/handout.js";
-import { sessionError } from "../wire/messages.js";
+import { sessionError, refuseIf } from "../wire/messages.js";
 import type { WireProfile } from "../wire/profile.js";
 import type {
   AdapterFiles,
@@ -56,9 +57,12 @@ import type { TensorFile } from "./safetensors.js";
 import { whileExchanged } from "./averages.js";
 import { isForward, outputsOf } from "./forward-kind.js";
 import type { CallTable, CoreOptions, PlanListener } from "./core-types.js";
-import { bytesOf, checkCount, checkRate, isZero, memoryOf, readParameter, typeOf, writeParameter } from "./session-values.js";
+import { bytesOf, checkCount, checkRate, memoryOf, readParameter, typeOf, writeParameter } from "./session-values.js";
 import { writeSession, type SessionRecord } from "./session-record.js";
 import { readSession, snapshotHost, takeSnapshot } from "./snapshot.js";
+
+/** Errors of a session without values of parameters. */
+type NominalError = "NOMINAL_GET_ALL" | "NOMINAL_GET" | "NOMINAL_SET" | "NOMINAL_SAVE" | "NOMINAL_EXPORT";
 
 export class SessionCore extends PropertyCalls implements CallTable, PlanSource {
   readonly #kernels: Kernels;
@@ -141,8 +145,9 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     return this.#memory.sizes
       .map((nbytes, segment) => ({ segment, nbytes }))
       .filter(({ nbytes, segment }) => {
+        const { buffer, byteOffset, length } = this.#memory.view(segment);
         const isState = PARAMETERS <= segment && segment <= STATE;
-        return isState && nbytes > 0 && !isZero(this.#memory.view(segment));
+        return isState && nbytes > 0 && !isZero(new Uint32Array(buffer, byteOffset, length / 4));
       });
   }
 
@@ -223,9 +228,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   deadUnits(batches: readonly (readonly Feed[])[]): Promise<readonly DeadUnits[]> {
-    if (batches.length === 0) {
-      throw sessionError("NO_BATCHES", {});
-    }
+    refuseIf(batches.length === 0, "NO_BATCHES");
     return this.#inspected.deadUnits(batches.map((feeds) => this.#inspectedStep("eval", feeds)));
   }
 
@@ -281,12 +284,8 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       return;
     }
     this.#checkOptimizer();
-    if (kind === "optimizer" && this.#nominal) {
-      throw sessionError("NOMINAL_OPTIMIZER", {});
-    }
-    if (kind === "scheduler" && this.#state.getUint32(4 * STATE_SCHEDULER, true) === 0) {
-      throw sessionError("NO_SCHEDULER", {});
-    }
+    refuseIf(kind === "optimizer" && this.#nominal, "NOMINAL_OPTIMIZER");
+    refuseIf(kind === "scheduler" && this.#state.getUint32(4 * STATE_SCHEDULER, true) === 0, "NO_SCHEDULER");
   }
 
   /** The inputs of a step that predicts or makes tokens; Python knows them. */
@@ -297,7 +296,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
       return known;
     }
     return withValue(this.#models.get(kind.slice(0, kind.indexOf(" "))), (models) => {
-      const inputs = models.forwardInputs(kind);
+      const inputs = models.ask("forward_inputs", kind).value;
       this.#forwards.set(kind, inputs);
       return inputs;
     });
@@ -344,18 +343,14 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   readonly readFile: ReadFile = (file, start, target) => this.#models.readGiven(file, start, target);
 
   #checkStep(kind: "train" | "eval"): void {
-    if (kind === "eval" && !this.#bundle.hasEval) {
-      throw sessionError("NO_EVAL_MODEL", {});
-    }
+    refuseIf(kind === "eval" && !this.#bundle.hasEval, "NO_EVAL_MODEL");
     if (this.#nominal) {
       throw sessionError("NOMINAL_STEP", { step: kind === "train" ? "TrainStep" : "EvalStep" });
     }
   }
 
   #checkOptimizer(): void {
-    if (!this.#bundle.hasOptimizer) {
-      throw sessionError("NO_OPTIMIZER_MODEL", {});
-    }
+    refuseIf(!this.#bundle.hasOptimizer, "NO_OPTIMIZER_MODEL");
   }
 
   lazyResetGrad(): null {
@@ -420,9 +415,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     if (!on) {
       return action();
     }
-    if (!this.#bundle.hasAverages) {
-      throw sessionError("NO_AVERAGES", {});
-    }
+    refuseIf(!this.#bundle.hasAverages, "NO_AVERAGES");
     if (this.stepCount() === 0) {
       return action(); // the parameters are all that there is to average
     }
@@ -447,9 +440,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   loadParametersBuffer(data: Uint8Array, trainableOnly: boolean): null {
-    if (this.#nominal && trainableOnly) {
-      throw sessionError("NOMINAL_LOAD", {});
-    }
+    refuseIf(this.#nominal && trainableOnly, "NOMINAL_LOAD");
     const expected = 4 * this.getParametersSize(trainableOnly);
     if (data.length !== expected) {
       throw sessionError("BUFFER_SIZE", { expected, actual: data.length });
@@ -466,17 +457,13 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   getParameter(name: string): WireTensor {
     const slot = this.#slot(name);
-    if (this.#nominal) {
-      throw sessionError("NOMINAL_GET", {});
-    }
+    this.#checkNotNominal("NOMINAL_GET");
     return { ...typeOf(slot), data: readParameter(this.#memory.view(PARAMETERS), slot) };
   }
 
   updateParameter({ name, dtype, dims, data }: NamedTensor): null {
     const slot = this.#slot(name);
-    if (this.#nominal) {
-      throw sessionError("NOMINAL_SET", {});
-    }
+    this.#checkNotNominal("NOMINAL_SET");
     if (dtype !== "float32") {
       throw sessionError("PARAMETER_DTYPE", { name, expected: "float32", actual: dtype });
     }
@@ -515,9 +502,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   }
 
   keepState(): null {
-    if (this.#nominal) {
-      throw sessionError("NOMINAL_SAVE", {});
-    }
+    this.#checkNotNominal("NOMINAL_SAVE");
     this.#memory.save(COPY_TRIAL);
     return null;
   }
@@ -546,14 +531,14 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     if (!training && !this.#bundle.hasEval) {
       return [];
     }
-    return withValue(this.#models.get("outputMetadata"), (models) => models.outputMetadata(training));
+    return withValue(this.#models.get("outputMetadata"), (models) => models.ask("output_metadata", training).value);
   }
 
   getMoments(name: string): MaybePromise<readonly NamedTensor[]> {
     this.#checkOptimizer();
     this.#slot(name);
     return withValue(this.#models.get("getMoments"), (models) =>
-      models.momentPlaces(name).map(({ moment, segment, offset, dims }) => {
+      models.ask("moment_places", name).value.map(({ moment, segment, offset, dims }) => {
         const data = new Uint8Array(this.#memory.range(segment, offset, 4 * sizeOf(dims)));
         return { name: moment, dtype: "float32", dims, data };
       }),
@@ -562,9 +547,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
 
   /** All that the session goes on from. */
   snapshot(): TensorFile {
-    if (this.#nominal) {
-      throw sessionError("NOMINAL_SAVE", {});
-    }
+    this.#checkNotNominal("NOMINAL_SAVE");
     return takeSnapshot(snapshotHost(this.#bundle, this.#memory), this.properties);
   }
 
@@ -583,25 +566,19 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   // Files.
 
   saveCheckpoint(includeOptimizerState: boolean, form: FileForm): MaybePromise<FileBytes> {
-    if (this.#nominal) {
-      throw sessionError("NOMINAL_SAVE", {});
-    }
+    this.#checkNotNominal("NOMINAL_SAVE");
     return withValue(this.#models.get("saveCheckpoint"), (models) => {
-      const file = models.saveCheckpoint(includeOptimizerState, this.properties, this.#memory.bases);
+      const { file } = models.ask("checkpoint", includeOptimizerState, this.properties, this.#memory.bases);
       return this.#assembled(models, "saveCheckpoint", file, form);
     });
   }
 
   exportModelForInferencing(outputNames: readonly string[], form: FileForm, ema: boolean): MaybePromise<FileBytes> {
-    if (!this.#bundle.hasEval) {
-      throw sessionError("NO_EVAL_MODEL_TO_EXPORT", {});
-    }
-    if (this.#nominal) {
-      throw sessionError("NOMINAL_EXPORT", {});
-    }
+    refuseIf(!this.#bundle.hasEval, "NO_EVAL_MODEL_TO_EXPORT");
+    this.#checkNotNominal("NOMINAL_EXPORT");
     return withValue(this.#models.get("exportModelForInferencing"), (models) =>
       this.withAverages(ema, () => {
-        const file = models.exportModel(outputNames, this.#memory.bases);
+        const { file } = models.ask("export", outputNames, this.#memory.bases);
         return this.#assembled(models, "exportModelForInferencing", file, form);
       }),
     );
@@ -610,61 +587,54 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
   exportWeights(format: "safetensors" | "npz", ema: boolean): MaybePromise<Uint8Array> {
     this.#checkNotNominal();
     return withValue(this.#models.get("exportWeights"), (models) =>
-      this.withAverages(ema, () => models.exportWeights(format, this.#memory.bases)),
+      this.withAverages(ema, () => ownBytes(models.ask("export_weights", format, this.#memory.bases))),
     );
   }
 
   loadWeights(weights: Uint8Array, strict: boolean): MaybePromise<null> {
     this.#checkNotNominal();
-    return withValue(this.#models.get("loadWeights"), (models) => {
-      models.loadWeights(weights, strict, this.#memory.bases);
-      return null;
-    });
+    return withValue(this.#models.get("loadWeights"), (models) => models.ask("load_weights", weights, strict, this.#memory.bases).value);
   }
 
-  #checkNotNominal(): void {
+  #checkNotNominal(error: NominalError = "NOMINAL_GET_ALL"): void {
     if (this.#nominal) {
-      throw sessionError("NOMINAL_GET_ALL", {});
+      throw sessionError(error, {});
     }
   }
 
   adapter(): MaybePromise<AdapterFiles> {
-    return withValue(this.#adapted("adapter"), (models) => models.adapter(this.#memory.bases));
+    return withValue(this.#adapted("adapter"), (models) => {
+      const answer = models.ask("adapter", this.#memory.bases);
+      return { weights: ownBytes(answer), config: answer.value };
+    });
   }
 
-  loadAdapter(adapter: AdapterFiles): MaybePromise<null> {
-    return withValue(this.#adapted("loadAdapter"), (models) => {
-      models.loadAdapter(adapter, this.#memory.bases);
-      return null;
-    });
+  loadAdapter({ weights, config }: AdapterFiles): MaybePromise<null> {
+    return withValue(this.#adapted("loadAdapter"), (models) => models.ask("load_adapter", weights, config, this.#memory.bases).value);
   }
 
   mergeAdapter(form: FileForm): MaybePromise<FileBytes> {
     return withValue(this.#adapted("mergeAdapter"), (models) =>
-      this.#assembled(models, "mergeAdapter", models.mergeAdapter(this.#memory.bases), form),
+      this.#assembled(models, "mergeAdapter", models.ask("merge_adapter", this.#memory.bases).file, form),
     );
   }
 
   /** Python's models of a session that may have adapters. */
   #adapted(what: string): MaybePromise<PythonModels> {
-    if (!this.#models.hasArtifacts) {
-      throw sessionError("NO_ADAPTERS", {});
-    }
+    refuseIf(!this.#models.hasArtifacts, "NO_ADAPTERS");
     this.#checkNotNominal();
     return this.#models.get(what);
   }
 
   artifact(name: ArtifactName, form: FileForm): MaybePromise<FileBytes | null> {
-    if (!this.#models.hasArtifacts) {
-      throw sessionError("NO_ARTIFACTS", {});
-    }
+    refuseIf(!this.#models.hasArtifacts, "NO_ARTIFACTS");
     return withValue(this.#models.get("artifacts"), (models) => {
-      const file = models.artifact(name);
+      const { file } = models.ask("artifact", name);
       return file === null ? null : this.#assembled(models, "artifacts", file, form);
     });
   }
 
-  #assembled(models: PythonModels, call: string, file: Handout, form: FileForm): FileBytes {
+  #assembled(models: PythonModels, call: string, file: Handout | null, form: FileForm): FileBytes {
     const copy: ReadPlace = ([store, index, offset], start, target) => {
       if (store === "file") {
         models.readFile(index, offset + start, target);
@@ -672,7 +642,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
         target.set(this.#memory.range(index, offset + start, target.length));
       }
     };
-    return { data: assemble(call, file, converting(copy), form) };
+    return { data: assemble(call, file as Handout, converting(copy), form) };
   }
 
   prepare(shapes: Shapes): MaybePromise<null> {
@@ -688,7 +658,6 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     return withValue(made, () => null);
   }
 
-  /** Types of feeds of a train or eval step with these shapes. */
   #typesOf(kind: "train" | "eval", shapes: Shapes): readonly FeedType[] {
     const inputs = this.#bundle.inputs[kind];
     const types = typesOf(inputs, shapes, kind === "train");
@@ -727,7 +696,7 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     const signature = signatureOf(this.inputsOf(kind), feeds, (feed) => this.#bytesOf(feed));
     this.check(kind, signature);
     const overwrite = kind === "eval" || this.overwrites;
-    return withValue(this.#models.get("explain"), (models) => models.explain(kind, overwrite, signature));
+    return withValue(this.#models.get("explain"), (models) => models.ask("explain", kind, overwrite, signature).value);
   }
 
   memory(): SessionMemory {
@@ -763,4 +732,9 @@ export class SessionCore extends PropertyCalls implements CallTable, PlanSource 
     const base = this.#memory.bases[STATE] as number;
     return new DataView(this.#engine.u8.buffer, base, this.#memory.sizes[STATE] as number);
   }
+}
+
+/** The bytes of a file, which Python has whole. */
+function ownBytes({ file }: { readonly file: Handout | null }): Uint8Array {
+  return (file as Handout).data.slice();
 }

@@ -7,16 +7,6 @@ import { type ParameterSlot } from "./bundle/bundle.js";
 import { sizeOf } from "./bundle/reader.js";
 import { convertFloats, FLOAT_BYTES } from "./floats.js";
 import type { PlanMemory } from "./plan-memory.js";
-/** True if a segment, which consists of words, is all zeros. */
-export function isZero(data: Uint8Array): boolean {
-  const words = new Int32Array(data.buffer, data.byteOffset, data.length / 4);
-  for (let k = 0; k < words.length; k++) {
-    if (words[k] !== 0) {
-      return false;
-    }
-  }
-  return true;
-}
 
 /** Place of a parameter among all, in bytes. */
 export function bytesOf({ offset, dims, dtype }: ParameterSlot): { readonly start: number; readonly end: number } {
@@ -45,7 +35,6 @@ export function writeParameter(all: Uint8Array, slot: ParameterSlot, values: Uin
   }
 }
 
-/** Type and dims of a parameter. */
 export function typeOf({ dims }: ParameterSlot): TensorType {
   return { dtype: "float32", dims };
 }
@@ -83,4 +72,11 @@ export function memoryOf(memory: PlanMemory): SessionMemory {
     recomputedFlops: most?.flops ?? 0,
     recomputedShare: most?.share ?? 0,
   };
+}
+
+const ARRAYS = { float32: Float32Array, int64: BigInt64Array, int32: Int32Array, uint8: Uint8Array, int8: Int8Array };
+
+/** The values of a tensor of one of these types as numbers. */
+export function numbersOf(dtype: string, data: Uint8Array): readonly number[] {
+  return Array.from(new ARRAYS[dtype as keyof typeof ARRAYS](data.slice().buffer) as ArrayLike<number>, Number);
 }

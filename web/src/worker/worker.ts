@@ -13,7 +13,7 @@ import { messageOf } from "../wire/fetch-file.js";
 import type { GivenData } from "../wire/pieces.js";
 import { followFiles } from "../wire/progress.js";
 import { setLogLevel } from "../wire/log.js";
-import { sessionError } from "../wire/messages.js";
+import { sessionError, refuseIf } from "../wire/messages.js";
 import type {
   FileData,
   GivenModel,
@@ -28,13 +28,14 @@ import type {
   Result,
   RunAnswer,
   SessionInfo,
+  StepKind,
   Feed,
   WorkerApi,
   WorkerSettings,
 } from "../wire/protocol.js";
 import { parseBundle, parseInference, splitBundle, type Bundle, type RawBundle } from "./bundle/bundle.js";
 import { BundleCache, cacheName, checkFiles, DamagedFile, filesOf, type Files } from "./cache.js";
-import { buildArtifacts, gradientGraph, inspectModel, quantize, StateCore } from "./file-calls.js";
+import { ofModel, StateCore } from "./file-calls.js";
 import { Evaluations } from "./evaluation.js";
 import { Decoder } from "./decoder.js";
 import { predictBatch } from "./predict.js";
@@ -44,7 +45,6 @@ import { InferenceCore } from "./inference-core.js";
 import { fillFromFile, type Kernels } from "./plan-memory.js";
 import { LazyModels, originOf, PythonModels, withValue, type Origin } from "./python-models.js";
 import type { Run } from "./runner.js";
-import { performCall } from "./perform-call.js";
 import type { CoreOptions } from "./core-types.js";
 import { SessionCore } from "./session-core.js";
 import { writeSafetensors } from "./safetensors.js";
@@ -52,26 +52,21 @@ import { checkState, STATE_KEPT } from "./session-record.js";
 import { readSnapshot, sharedPart } from "./snapshot.js";
 import { readFile } from "./store.js";
 
-/** A session, and the calls that wait for their turn. */
-interface Turns<Core> {
+/** A session or checkpoint state, and the calls that wait for their turn. */
+interface Turns<Core = SessionCore> {
   readonly core: Core;
+  /** The cache of its bundle, if there is one. */
+  readonly cache: BundleCache | null;
+  readonly evaluations: Evaluations;
+  readonly decoder: Decoder;
+  fit: WorkerFit | null;
   /** Calls that wait: one for Python, the others behind it. */
   waiting: number;
   /** Settles when the last of them is done. */
   turn: Promise<unknown>;
 }
 
-interface InferenceTurns extends Turns<InferenceCore> {
-  readonly decoder: Decoder;
-}
-
-interface TrainingTurns extends Turns<SessionCore> {
-  /** The cache of its bundle, if there is one. */
-  readonly cache: BundleCache | null;
-  readonly evaluations: Evaluations;
-  readonly decoder: Decoder;
-  fit: WorkerFit | null;
-}
+type AnyCore = SessionCore | InferenceCore | StateCore;
 
 /** Plans are compiled ahead when nothing was asked for this long: a page that steps at once is not kept waiting, */
 const AHEAD_QUIET_MS = 20;
@@ -87,9 +82,7 @@ class SessionWorker {
   #nextHandle = 1;
   #lastUse = 0;
   readonly #written = new Set<Promise<void>>();
-  readonly #sessions = new Map<number, TrainingTurns>();
-  readonly #inference = new Map<number, InferenceTurns>();
-  readonly #states = new Map<number, StateCore>();
+  readonly #sessions = new Map<number, Turns<AnyCore>>();
   /** Of the last steps that may be stopped. */
   readonly #stops = new Map<number, AbortController>();
 
@@ -168,7 +161,7 @@ class SessionWorker {
       const stop = this.#stopFor(handle, mayStop);
       return this.#perform(handle, ({ core }) =>
         core.withAverages(averaged, () =>
-          withValue(core.step(kind, feeds, fetches, stop), (run) => runAnswer(run, feeds)),
+          withValue(core.step(kind as StepKind, feeds, fetches, stop), (run) => runAnswer(run, feeds)),
         ),
       );
     },
@@ -193,10 +186,7 @@ class SessionWorker {
       }),
 
     runFit: async (handle) => {
-      const session = this.#sessions.get(handle);
-      if (session === undefined) {
-        throw sessionError("RELEASED", {});
-      }
+      const session = this.#find(handle);
       try {
         await session.fit?.run(async (action) => this.#perform(handle, async () => action()));
         return null;
@@ -215,12 +205,7 @@ class SessionWorker {
         core.withAverages(averaged, () => predictBatch(core, outputs, batch, whole)),
       ),
 
-    nextToken: (handle, task) => {
-      const inference = this.#inference.get(handle);
-      return inference === undefined
-        ? this.#perform(handle, ({ core, decoder }) => decoder.next(core, task))
-        : inTurn(inference, ({ core, decoder }) => decoder.next(core, task));
-    },
+    nextToken: (handle, task) => this.#perform(handle, ({ core, decoder }) => decoder.next(core, task)),
 
     saveSession: (handle, where, name) =>
       this.#perform(handle, ({ core }) => {
@@ -248,7 +233,14 @@ class SessionWorker {
 
     profile: (handle, kind, feeds, runs) => this.#perform(handle, ({ core }) => core.profile(kind, feeds, runs)),
 
-    call: (handle, { name, args }) => this.#perform(handle, ({ core }) => performCall(core, name, args)),
+    call: (handle, { name, args }) =>
+      this.#perform(handle, ({ core }) => {
+        const call = (core as unknown as Readonly<Record<string, unknown>>)[name];
+        if (typeof call !== "function") {
+          throw new EngineError(`sessions have no call ${name}.`);
+        }
+        return call.apply(core, args) as unknown;
+      }),
 
     release: (handle) => {
       if (!this.#sessions.has(handle)) {
@@ -266,10 +258,8 @@ class SessionWorker {
       });
     },
 
-    inspectModel: async (model, configJson, dimsJson) => {
-      const args = [model.file, configJson, dimsJson, ...externalArgs(model)];
-      return inspectModel(await this.#bootPython(), args);
-    },
+    ofModel: async (call, model, args, form) =>
+      ofModel(await this.#bootPython(), call, [model.file, ...args, ...externalArgs(model)], form),
 
     createInference: async (model, optionsJson) => {
       const bridge = await this.#bootPython();
@@ -284,63 +274,10 @@ class SessionWorker {
         core.release();
         throw error;
       }
-      const handle = this.#nextHandle++;
-      this.#inference.set(handle, { core, decoder: new Decoder(), waiting: 0, turn: Promise.resolve() });
-      return { ...core.info, handle, about: (raw.header as { readonly about: InferenceAbout }).about };
+      return { ...core.info, handle: this.#keep(core), about: (raw.header as { readonly about: InferenceAbout }).about };
     },
 
-    runInference: (handle, feeds, fetches, mayStop) => {
-      const session = this.#inference.get(handle);
-      if (session === undefined) {
-        throw sessionError("RELEASED", {});
-      }
-      const stop = this.#stopFor(handle, mayStop);
-      return inTurn(session, ({ core }) => withValue(core.run(feeds, fetches, stop), (run) => runAnswer(run, feeds)));
-    },
-
-    releaseInference: (handle) => {
-      const session = this.#inference.get(handle);
-      this.#inference.delete(handle);
-      this.#stops.delete(handle);
-      session?.core.release();
-      return null;
-    },
-
-    buildArtifacts: async (model, configJson, optionsJson, form) => {
-      const args = [model.file, configJson, optionsJson, ...externalArgs(model)];
-      return buildArtifacts(await this.#bootPython(), args, form);
-    },
-
-    gradientGraph: async (model, y, x, loss, optionsJson) => {
-      const args = [model.file, JSON.stringify(y), JSON.stringify(x), loss, optionsJson, ...externalArgs(model)];
-      return gradientGraph(await this.#bootPython(), args);
-    },
-
-    quantize: async (model, bits, onlyFrozen, optionsJson, form) => {
-      const args = [model.file, JSON.stringify(bits), Number(onlyFrozen), optionsJson, ...externalArgs(model)];
-      return quantize(await this.#bootPython(), args, form);
-    },
-
-    openState: async (file) => {
-      const state = new StateCore(await this.#bootPython(), file);
-      const handle = this.#nextHandle++;
-      this.#states.set(handle, state);
-      return handle;
-    },
-
-    callState: (handle, { name, args }) => {
-      const state = this.#states.get(handle);
-      if (state === undefined) {
-        throw sessionError("RELEASED", {});
-      }
-      return performCall(state, name, args);
-    },
-
-    releaseState: (handle) => {
-      this.#states.get(handle)?.release();
-      this.#states.delete(handle);
-      return null;
-    },
+    openState: async (file) => this.#keep(new StateCore(await this.#bootPython(), file)),
 
     readImage: async (given, options) => ({ data: await imageValues(given, options) }),
 
@@ -396,7 +333,7 @@ class SessionWorker {
         // The page must learn first that kernels do not start.
         await engine.catch(() => {});
         // A module that failed to load stays so for the life of a worker: another one may try again.
-        const isIdle = this.#sessions.size + this.#inference.size + this.#states.size === 0;
+        const isIdle = this.#sessions.size === 0;
         throw Object.assign(error as Error, { fatal: isIdle });
       }
     })();
@@ -456,7 +393,7 @@ class SessionWorker {
     const end = performance.now() + AHEAD_PATIENCE_MS;
     while (performance.now() < end) {
       await new Promise((resolve) => setTimeout(resolve, AHEAD_QUIET_MS));
-      const session = this.#sessions.get(handle);
+      const session = this.#sessions.get(handle) as Turns | undefined;
       if (session === undefined) {
         return;
       }
@@ -476,7 +413,7 @@ class SessionWorker {
 
   /** Write into a new session what it starts from; there is none where that fails. */
   async #filled({ handle }: SessionInfo, fill: (core: SessionCore) => Promise<void>): Promise<void> {
-    const { core } = this.#sessions.get(handle) as TrainingTurns;
+    const { core } = this.#find(handle);
     try {
       await fill(core);
       checkState(core.segments.range(STATE, 0, STATE_KEPT));
@@ -505,17 +442,22 @@ class SessionWorker {
     const onPlan = cache === null ? () => {} : cache.add.bind(cache);
     const options = { ...coreOptions(optionsJson), onRefused: () => cache?.discard() };
     const core = new SessionCore(this.#running, kernels, bundle, options, lazy, onPlan);
+    return { ...core.info, handle: this.#keep(core, cache) };
+  }
+
+  /** Keep a core for later calls; the handle that finds it. */
+  #keep(core: AnyCore, cache: BundleCache | null = null): number {
     const handle = this.#nextHandle++;
-    this.#sessions.set(handle, {
-      core,
-      cache,
-      evaluations: new Evaluations(),
-      decoder: new Decoder(),
-      fit: null,
-      waiting: 0,
-      turn: Promise.resolve(),
-    });
-    return { ...core.info, handle };
+    const parts = { evaluations: new Evaluations(), decoder: new Decoder(), fit: null };
+    this.#sessions.set(handle, { core, cache, ...parts, waiting: 0, turn: Promise.resolve() });
+    return handle;
+  }
+
+  /** The page calls of each session what its kind has. */
+  #find(handle: number): Turns {
+    const session = this.#sessions.get(handle);
+    refuseIf(session === undefined, "RELEASED");
+    return session as Turns;
   }
 
   #parse(raw: RawBundle<Uint8Array | Blob>, files = 0): Bundle {
@@ -523,30 +465,23 @@ class SessionWorker {
   }
 
   /** Do something with a session: at once, or in turn where an earlier call waits for Python. */
-  #perform<T>(handle: number, action: (session: TrainingTurns) => MaybePromise<T>): MaybePromise<T> {
+  #perform<T>(handle: number, action: (session: Turns) => MaybePromise<T>): MaybePromise<T> {
     this.#lastUse = performance.now();
-    const session = this.#sessions.get(handle);
-    if (session === undefined) {
-      throw sessionError("RELEASED", {});
+    const session = this.#find(handle);
+    const result = session.waiting === 0 ? action(session) : session.turn.then(() => action(session));
+    if (!(result instanceof Promise)) {
+      return result;
     }
-    return inTurn(session, action);
+    session.waiting++;
+    const done = result.finally(() => session.waiting--);
+    session.turn = done.catch(() => {});
+    return done;
   }
 }
 
 /** External data as Python takes it: the paths, and a file for each. */
 function externalArgs({ external }: GivenModel): (string | GivenData)[] {
   return [JSON.stringify(external.map(({ path }) => path)), ...external.map(({ data }) => data)];
-}
-
-function inTurn<S extends Turns<unknown>, T>(session: S, action: (session: S) => MaybePromise<T>): MaybePromise<T> {
-  const result = session.waiting === 0 ? action(session) : session.turn.then(() => action(session));
-  if (!(result instanceof Promise)) {
-    return result;
-  }
-  session.waiting++;
-  const done = result.finally(() => session.waiting--);
-  session.turn = done.catch(() => {});
-  return done;
 }
 
 interface PythonOptions {

@@ -2,7 +2,7 @@
 
 A checked step runs twice. The first run has a plan that keeps all tensors, which are checked one by one. If they are
 finite the step runs as it always does, so it gives the same bytes. In a page `web/src/worker/numerics.ts` runs the
-steps, and calls `first_fault`.
+steps, and asks `NumericsRules` where a number is not finite (`training/page/numerics.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from trainweb import messages
 from trainweb.errors import NumericsError
@@ -27,8 +27,9 @@ from trainweb.training.parameters import MOMENT_OF
 
 if TYPE_CHECKING:
     from trainweb.backend.engine import NumberRange
-    from trainweb.backend.plan import InspectedNode, LoadedPlan
+    from trainweb.backend.plan import InspectedNode, LoadedPlan, TensorPlace
     from trainweb.model.graph import Tensor
+    from trainweb.training.models import SessionModels
     from trainweb.training.parts import SessionParts
 
 Result = TypeVar("Result")
@@ -148,50 +149,53 @@ def first_fault(
     return passed
 
 
-class NumericsCheck:
-    """Runs the steps of a session that checks them."""
+class Numbers(Protocol):
+    """The numbers of a session in kernel memory."""
 
-    def __init__(self, core: SessionParts) -> None:
-        self._core = core
+    def output_range(self, loaded: LoadedPlan, slot: TensorPlace) -> NumberRange: ...
 
-    def step(self, kind: str, feeds: Mapping[str, Tensor], compiled: LoadedPlan, run: Callable[[], Result]) -> Result:
-        """Run a "train" or "eval" step by `run`, which runs its plan, unless a tensor of it is at fault."""
-        core = self._core
-        types = core.models.signature(kind, feeds)
-        overwrite = kind != "train" or bool(core.host.read_state(STATE_LAZY_RESET))
-        with core.host.undone(COPY_CHECK):
-            loaded = core.inspected_plan(kind, types, overwrite)
-            core.host.write_feeds(loaded, feeds)
-            core.host.run(loaded)
-            self._check_inspected(kind, loaded, overwrite)
-            before = self._results(kind, loaded)
-            core.host.put_back(COPY_CHECK)
-            results = run()
-            after = self._results(kind, compiled)
-            worse = next((n for n, found in after.items() if _bad(found) > _bad(before[n])), None)
-            if worse is not None:
-                raise self._error(kind, f"The compiled {kind} step", "", after[worse], [])
-        return results
+    def segment_range(self, segment: int, offset: int, count: int, copy: int | None = None) -> NumberRange: ...
 
-    def optimizer_step(self, run: Callable[[], None]) -> None:
-        """Run an optimizer step, unless it makes a parameter or moment that is not a number."""
-        with self._core.host.undone(COPY_CHECK):
-            run()
-            for places in self._optimized():
-                for what, place in places.items():
-                    found = self._range(what, *place)
-                    if _bad(found) > _bad(self._range_before(what, *place)):
-                        raise self._optimizer_error(found, places)
+    def has_copy(self, copy: int, segment: int) -> bool: ...
+
+    def read_state(self, word: int) -> int | float: ...
+
+
+class NumericsRules:
+    """Looks at the numbers of a session before and after a step: its segments, and their copies of before the step."""
+
+    def __init__(self, models: SessionModels, numbers: Numbers) -> None:
+        self._models, self._layout, self._numbers = models, models.layout, numbers
+
+    def check_results(self, kind: str, loaded: LoadedPlan, before: Mapping[str, int]) -> None:
+        """Raise NumericsError for a result with more NaN and infinities than in the step which kept all tensors."""
+        after = self._results(kind, loaded)
+        worse = next((name for name, found in after.items() if _bad(found) > before.get(name, 0)), None)
+        if worse is not None:
+            raise self._error(kind, f"The compiled {kind} step", "", after[worse], [])
+
+    def bad_results(self, kind: str, loaded: LoadedPlan) -> dict[str, int]:
+        """The counts of NaN and infinities in what `check_results` compares."""
+        return {name: _bad(found) for name, found in self._results(kind, loaded).items()}
+
+    def check_optimizer(self) -> None:
+        """Raise NumericsError for a parameter or moment that got NaN or infinities."""
+        for places in self._optimized():
+            for what, place in places.items():
+                found = self._range(what, *place)
+                if _bad(found) > _bad(self._range_before(what, *place)):
+                    raise self._optimizer_error(found, places)
 
     def _range(self, name: str, segment: int, offset: int, shape: tuple[int, ...]) -> TensorRange:
-        return TensorRange.of(name, shape, self._core.host.segment_range(segment, offset, prod(shape)))
+        return TensorRange.of(name, shape, self._numbers.segment_range(segment, offset, prod(shape)))
 
     def _range_before(self, name: str, segment: int, offset: int, shape: tuple[int, ...]) -> TensorRange:
         """The range of a tensor before the step."""
-        return TensorRange.of(name, shape, self._core.host.segment_range(segment, offset, prod(shape), COPY_CHECK))
+        return TensorRange.of(name, shape, self._numbers.segment_range(segment, offset, prod(shape), COPY_CHECK))
 
-    def _check_inspected(self, kind: str, loaded: LoadedPlan, overwrite: bool) -> None:
-        host, plan = self._core.host, loaded.plan
+    def check_inspected(self, kind: str, loaded: LoadedPlan, overwrite: bool) -> None:
+        """Raise NumericsError for a tensor at fault after a step that kept all tensors."""
+        host, plan = self._numbers, loaded.plan
         ranges = {
             name: TensorRange.of(name, slot.shape, host.output_range(loaded, slot))
             for name, slot in plan.outputs.items()
@@ -208,7 +212,7 @@ class NumericsCheck:
                 if slot.segment == GRADIENTS and overwrite:
                     # The step overwrites them without reading them.
                     del ranges[name], counts[name]
-        fault = first_fault(plan.inspected_nodes, counts, self._core.outputs[kind])
+        fault = first_fault(plan.inspected_nodes, counts, self._models.outputs[kind])
         if fault is not None:
             number, name = fault
             node = plan.inspected_nodes[number]
@@ -217,14 +221,13 @@ class NumericsCheck:
 
     def _results(self, kind: str, loaded: LoadedPlan) -> dict[str, TensorRange]:
         """The outputs of a step, and all parameters and gradients but weights of 16 bits, which no step changes."""
-        core = self._core
-        host = core.host
+        host = self._numbers
         found = {}
-        for name in core.outputs[kind]:
+        for name in self._models.outputs[kind]:
             place = loaded.plan.outputs[name]
             if place.dtype == "float32":
                 found[name] = TensorRange.of(name, place.shape, host.output_range(loaded, place))
-        for slot in (s for s in core.layout.slots.values() if s.dtype == "float32"):
+        for slot in (s for s in self._layout.slots.values() if s.dtype == "float32"):
             for suffix, segment, at in (("", PARAMETERS, slot.offset), ("_grad", GRADIENTS, slot.trainable_offset)):
                 if at >= 0:
                     found[slot.name + suffix] = self._range(slot.name + suffix, segment, 4 * at, slot.shape)
@@ -232,7 +235,7 @@ class NumericsCheck:
 
     def _optimized(self) -> Iterator[Places]:
         """Yield the places of each trained parameter and of its moments."""
-        layout = self._core.layout
+        layout = self._layout
         for slot in layout.trained():
             places = {slot.name: (PARAMETERS, 4 * slot.offset, slot.shape)}
             for moment in layout.moments:
@@ -242,7 +245,7 @@ class NumericsCheck:
 
     def _optimizer_error(self, found: TensorRange, places: Places) -> NumericsError:
         parameter = next(iter(places))
-        slot = self._core.layout.slots[parameter]
+        slot = self._layout.slots[parameter]
         read = {
             parameter: places[parameter],
             f"{parameter}_grad": (GRADIENTS, 4 * slot.trainable_offset, slot.shape),
@@ -250,11 +253,11 @@ class NumericsCheck:
             "learning_rate": (STATE, 4 * STATE_LEARNING_RATE, (1,)),
         }
         inputs = [self._range_before(name, *place) for name, place in read.items()]
-        op = self._core.models.optimizer_operator()
+        op = self._models.optimizer_operator()
         return self._error("optimizer", f"The optimizer {op} of {parameter!r}", op, found, inputs)
 
     def _error(self, kind: str, node: str, op: str, made: TensorRange, inputs: Sequence[TensorRange]) -> NumericsError:
-        step = int(self._core.host.read_state(STATE_STEP))
+        step = int(self._numbers.read_state(STATE_STEP))
         read = f" Its inputs are {'; '.join(r.text for r in inputs)}." if inputs else ""
         error = messages.NUMERICS(
             node=node, bad=made.bad, count=prod(made.shape), tensor=made.name, kind=kind, step=step, inputs=read
@@ -263,6 +266,36 @@ class NumericsCheck:
         error.node, error.op, error.tensor, error.step = node, op, made.name, step
         error.made, error.inputs = asdict(made), [asdict(r) for r in inputs]
         return error
+
+
+class NumericsCheck(NumericsRules):
+    """Runs the steps of a session that checks them."""
+
+    def __init__(self, core: SessionParts) -> None:
+        super().__init__(core.models, core.host)
+        self._core = core
+
+    def step(self, kind: str, feeds: Mapping[str, Tensor], compiled: LoadedPlan, run: Callable[[], Result]) -> Result:
+        """Run a "train" or "eval" step by `run`, which runs its plan, unless a tensor of it is at fault."""
+        core = self._core
+        types = core.models.signature(kind, feeds)
+        overwrite = kind != "train" or bool(core.host.read_state(STATE_LAZY_RESET))
+        with core.host.undone(COPY_CHECK):
+            loaded = core.inspected_plan(kind, types, overwrite)
+            core.host.write_feeds(loaded, feeds)
+            core.host.run(loaded)
+            self.check_inspected(kind, loaded, overwrite)
+            before = self.bad_results(kind, loaded)
+            core.host.put_back(COPY_CHECK)
+            results = run()
+            self.check_results(kind, compiled, before)
+        return results
+
+    def optimizer_step(self, run: Callable[[], None]) -> None:
+        """Run an optimizer step, unless it makes a parameter or moment that is not a number."""
+        with self._core.host.undone(COPY_CHECK):
+            run()
+            self.check_optimizer()
 
 
 def _bad(found: TensorRange) -> int:

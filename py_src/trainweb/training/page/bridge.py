@@ -160,7 +160,8 @@ def describe(e: Exception) -> dict[str, Any]:
     """Name, message and fields of an error."""
     message = str(e.args[0]) if isinstance(e, KeyError) and e.args else str(e)
     message = vars(e).get(messages.PAGE_TEXT, message)
-    fields = {k: v for k, v in vars(e).items() if isinstance(v, (str, int, list, type(None))) and not k.startswith("_")}
+    kinds = (str, int, list, dict, type(None))
+    fields = {k: v for k, v in vars(e).items() if isinstance(v, kinds) and not k.startswith("_")}
     return {"name": type(e).__name__, "message": _in_page(message), **fields}
 
 
@@ -533,7 +534,7 @@ def forward_inputs(handle: int, kind: str) -> list[dict[str, Any]]:
 
 @answered
 def compile_inspected(handle: int, kind: str, overwrite: bool, signature_json: str) -> Handout:
-    """The plan of a step that keeps every tensor, its nodes, for `first_fault`, and the units that may be dead."""
+    """The plan of a step that keeps every tensor, its nodes, for `check_numerics`, and the units that may be dead."""
     from dataclasses import asdict
 
     from trainweb.training.debug.units import rectified_units
@@ -548,21 +549,11 @@ def compile_inspected(handle: int, kind: str, overwrite: bool, signature_json: s
 
 
 @answered
-def first_fault(nodes_json: str, counts_json: str, results_json: str) -> list[int | str] | None:
-    """Which node is at fault, and which tensor, by the NaN and infinities of the tensors that have some."""
-    from trainweb.backend.plan import InspectedNode
-    from trainweb.training.debug import numerics
+def check_numerics(handle: int, step: str, *args: Any) -> dict[str, int] | None:
+    """Look for a fault of a checked step; raises its error."""
+    from trainweb.training.page import numerics
 
-    nodes = [InspectedNode(**fields) for fields in json.loads(nodes_json)]
-    counts = {name: (nan, infinite) for name, nan, infinite in json.loads(counts_json)}
-    fault = numerics.first_fault(nodes, counts, json.loads(results_json))
-    return None if fault is None else [*fault]
-
-
-@answered
-def optimizer_operator(handle: int) -> str:
-    """The operator of the optimizer model."""
-    return _training(handle).models.optimizer_operator()
+    return numerics.CHECKS[step](_training(handle).models, *args)
 
 
 @answered

@@ -10,7 +10,7 @@ import {
 } from "../../storage/checkpoints.js";
 import type { CheckpointFolder } from "../../wire/fit.js";
 import { sessionError } from "../../wire/messages.js";
-import { badSetting, describe } from "../../data/given.js";
+import { describe, refuseSettingIf } from "../../data/given.js";
 import { checkOptions } from "../../data/nearest.js";
 
 /** An entry of `CheckpointStore.list`. */
@@ -59,12 +59,8 @@ export class CheckpointStore {
    */
   constructor(folder = "default", options: { readonly backend?: CheckpointFolder["backend"] | null } = {}) {
     const { backend = null } = checkOptions("CheckpointStore", options, { backend: true });
-    if (typeof folder !== "string" || folder === "") {
-      throw badSetting("folder", folder, "a text");
-    }
-    if (backend !== null && backend !== "opfs" && backend !== "indexedDB") {
-      throw badSetting("backend", backend, "opfs or indexedDB");
-    }
+    refuseSettingIf(typeof folder !== "string" || folder === "", "folder", folder, "a text");
+    refuseSettingIf(backend !== null && backend !== "opfs" && backend !== "indexedDB", "backend", backend, "opfs or indexedDB");
     this.#folder = folder;
     this.#chosen = backend;
   }
@@ -146,9 +142,7 @@ export class CheckpointStore {
    */
   async write(name: string, contents: Blob | Uint8Array): Promise<void> {
     const bytes = contents instanceof Blob ? new Uint8Array(await contents.arrayBuffer()) : contents;
-    if (!(bytes instanceof Uint8Array)) {
-      throw badSetting("contents", contents, "a Blob or Uint8Array");
-    }
+    refuseSettingIf(!(bytes instanceof Uint8Array), "contents", contents, "a Blob or Uint8Array");
     const where = await this.where();
     await withCheckpoint(where, name, () => writeCheckpoint(where, name, bytes));
   }

@@ -1,7 +1,7 @@
 /** `findLearningRate`: losses while the learning rate grows; `trainweb/fit/find_rate.py` is the same in Python. */
 
 import { Dataset, type DataSource } from "../../data/dataset.js";
-import { badSetting } from "../../data/given.js";
+import { refuseSettingIf } from "../../data/given.js";
 import { checkOptions } from "../../data/nearest.js";
 import type { Batch } from "../../data/rows.js";
 import { sessionError } from "../../wire/messages.js";
@@ -52,9 +52,7 @@ export async function findLearningRate(
   const known = { steps: true, least: true, most: true, batchSize: true, batched: true, seed: true } as const;
   const given = checkFields("findLearningRate", "", { ...checkOptions("findLearningRate", options, known) }, FIND_RATE);
   const { steps, least, most, batchSize, batched, seed } = withDefaults(given, FIND_RATE) as unknown as Required<FindRateFields>;
-  if (most <= least) {
-    throw badSetting("most", most, `greater than 'least', which is ${least}`);
-  }
+  refuseSettingIf(most <= least, "most", most, `greater than 'least', which is ${least}`);
   const inputs = new ModelInputs(info.inputs.train);
   const whole = inputs.dataset(data);
   const rows = whole.columns === null ? whole : whole.shuffle({ buffer: BUFFER, seed });

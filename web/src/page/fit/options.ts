@@ -4,9 +4,9 @@ import type { DataSource } from "../../data/dataset.js";
 import { Dataset } from "../../data/dataset.js";
 import { countBatches } from "../../data/epoch.js";
 import type { FitSpec, OnNaN, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
-import { sessionError } from "../../wire/messages.js";
+import { sessionError, refuseIf } from "../../wire/messages.js";
 import type { SessionInfo } from "../../wire/protocol.js";
-import { badSetting } from "../../data/given.js";
+import { badSetting, refuseSettingIf } from "../../data/given.js";
 import { checkIsObject } from "../../data/nearest.js";
 import { checkFields, resolveKind, withDefaults, type Fields } from "../check-settings.js";
 import {
@@ -92,7 +92,6 @@ const VALIDATION = { remainder: "keep", batched: null, ignoresSize: true } as co
 
 type OwnedByPage = "loss" | "hasSchedule" | "train" | "validation" | "hasValidation" | "checkpoint" | "order" | "tells";
 
-/** Options after the checks. */
 export interface ResolvedFit extends Omit<FitSpec, OwnedByPage> {
   readonly train: Dataset;
   readonly validation: Dataset | null;
@@ -104,7 +103,6 @@ export interface ResolvedFit extends Omit<FitSpec, OwnedByPage> {
   readonly checkpoint: ResolvedCheckpoint | null;
 }
 
-/** A checkpoint after the checks. */
 export interface ResolvedCheckpoint {
   readonly store: CheckpointStore;
   readonly name: string;
@@ -116,9 +114,7 @@ export interface ResolvedCheckpoint {
 /** @throws ModelError for an option that is wrong; FeedError for data without rows; SessionError without the models */
 export function resolveFit(info: SessionInfo, data: unknown, options: unknown): ResolvedFit {
   checkIsObject("fit", options);
-  if (!info.hasOptimizer) {
-    throw sessionError("NO_OPTIMIZER_MODEL", {});
-  }
+  refuseIf(!info.hasOptimizer, "NO_OPTIMIZER_MODEL");
   const given = options as FitOptions;
   const plain = checkPlain(options);
   const inputs = new ModelInputs(info.inputs.train);
@@ -127,33 +123,19 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   if (train.isBatched && (given.batchSize ?? null) !== null) {
     throw sessionError("BATCH_OF_BATCHES", { name: "batchSize" });
   }
-  if (!isStream && plain.batched === true) {
-    throw sessionError("BATCHED_ARRAYS", {});
-  }
-  if (isStream && plain.shuffle === true) {
-    throw sessionError("SHUFFLED_STREAM", {});
-  }
+  refuseIf(!isStream && plain.batched === true, "BATCHED_ARRAYS");
+  refuseIf(isStream && plain.shuffle === true, "SHUFFLED_STREAM");
   const metrics = resolveMetrics(given.metrics ?? []);
-  if (validation === null && !plain.trainMetrics && metrics.metrics.length + metrics.functions.size > 0) {
-    throw sessionError("METRICS_WITHOUT_DATA", {});
-  }
-  if (isStream && plain.trainMetrics) {
-    throw sessionError("TRAIN_METRICS_STREAM", {});
-  }
-  if (validation?.isPadded === true) {
-    throw sessionError("PADDED_VALIDATION", {});
-  }
+  refuseIf(validation === null && !plain.trainMetrics && metrics.metrics.length + metrics.functions.size > 0, "METRICS_WITHOUT_DATA");
+  refuseIf(isStream && plain.trainMetrics, "TRAIN_METRICS_STREAM");
+  refuseIf(validation?.isPadded === true, "PADDED_VALIDATION");
   if (plain.ema) {
     checkAverages(info);
   }
   const early = given.earlyStopping ?? null;
   const signal = given.signal ?? null;
-  if (signal !== null && !(signal instanceof AbortSignal)) {
-    throw badSetting("signal", signal, "an AbortSignal");
-  }
-  if (plain.proximal > 0 && (given.checkpoint ?? null) !== null) {
-    throw sessionError("PROXIMAL_CHECKPOINT", {});
-  }
+  refuseSettingIf(signal !== null && !(signal instanceof AbortSignal), "signal", signal, "an AbortSignal");
+  refuseIf(plain.proximal > 0 && (given.checkpoint ?? null) !== null, "PROXIMAL_CHECKPOINT");
   const batchSize = plain.batchSize ?? DEFAULT_BATCH;
   const batches = train.size === null || train.isBatched ? null : countBatches(train.size, batchSize, plain.remainder);
   const steps = batches === null ? null : plain.epochs * Math.ceil(batches / plain.accumulate);
@@ -200,9 +182,7 @@ function resolveCheckpoint(given: unknown, options: ResolvedCheckpoint["options"
     return null;
   }
   const expected = "an object with 'store' and 'name'";
-  if (typeof given !== "object") {
-    throw badSetting("checkpoint", given, expected);
-  }
+  refuseSettingIf(typeof given !== "object", "checkpoint", given, expected);
   const { store, name, ...settings } = given as Fields;
   for (const [key, value] of Object.entries({ store, name })) {
     if (value === undefined || value === null) {
@@ -225,9 +205,7 @@ type Plain = Required<Omit<FitFields, Nullable>> &
 
 /** @throws SessionError where the session keeps no averages of its parameters */
 export function checkAverages({ hasAverages }: Pick<SessionInfo, "hasAverages">): void {
-  if (!hasAverages) {
-    throw sessionError("NO_AVERAGES", {});
-  }
+  refuseIf(!hasAverages, "NO_AVERAGES");
 }
 
 function clipOf({ clipGradNorm: norm, clipGradValue: value }: Plain): WireClip | null {
@@ -245,7 +223,6 @@ function checkPlain(options: object): Plain {
   return withDefaults(checkFields("fit", "", plain, FIT, OTHERS), FIT) as unknown as Plain;
 }
 
-/** Metrics after the checks. */
 export interface ResolvedMetrics {
   readonly metrics: readonly WireMetric[];
   readonly functions: ReadonlyMap<string, MetricFunction>;
@@ -253,7 +230,6 @@ export interface ResolvedMetrics {
 
 const NO_METRICS: ResolvedMetrics = { metrics: [], functions: new Map() };
 
-/** Metrics, checked. */
 export function resolveMetrics(given: unknown): ResolvedMetrics {
   const isOne = typeof given === "string" || (typeof given === "object" && given !== null && !Array.isArray(given));
   const listed: unknown = isOne ? [given] : given;
@@ -276,9 +252,7 @@ function checkNames(names: readonly string[]): void {
     if (names.indexOf(name) !== k) {
       throw sessionError("METRIC_TWICE", { name });
     }
-    if (name === "loss") {
-      throw badSetting("the name of a metric", name, "a text other than 'loss'");
-    }
+    refuseSettingIf(name === "loss", "the name of a metric", name, "a text other than 'loss'");
   });
 }
 
@@ -302,34 +276,26 @@ export function resolveEvaluation(
     throw sessionError("NO_PREDICTIONS", { names: evalOutputNames.join(", ") });
   }
   const target = targets ?? (evalInputNames.at(-1) as string);
-  if (!evalInputNames.includes(target)) {
-    throw badSetting("targets", target, `one of ${evalInputNames.join(", ")}`);
-  }
+  refuseSettingIf(!evalInputNames.includes(target), "targets", target, `one of ${evalInputNames.join(", ")}`);
   return { loss, metrics, predictions: predicted, targets: target, collects };
 }
 
 function asCallbacks(given: FitCallback | readonly FitCallback[]): readonly FitCallback[] {
   const callbacks: readonly unknown[] = Array.isArray(given) ? given : [given];
   for (const callback of callbacks) {
-    if (typeof callback !== "function") {
-      throw badSetting("callbacks", callback, "a function of an event and the fit, or a list of them");
-    }
+    refuseSettingIf(typeof callback !== "function", "callbacks", callback, "a function of an event and the fit, or a list of them");
   }
   return callbacks as readonly FitCallback[];
 }
 
 function resolveEarlyStopping(given: EarlyStoppingSettings, { metrics, functions }: ResolvedMetrics): WireEarlyStopping {
-  if (typeof given !== "object") {
-    throw badSetting("earlyStopping", given, "an object with 'patience'");
-  }
+  refuseSettingIf(typeof given !== "object", "earlyStopping", given, "an object with 'patience'");
   const { metric = "loss", ...settings } = given;
   const numbers = metrics.filter((one) => !one.settings.includes("none"));
   const better = new Map<string, "min" | "max" | null>([["loss", "min"]]);
   numbers.filter(({ type }) => BETTER[type as MetricType] !== null).forEach(({ type }) => better.set(type, BETTER[type as MetricType]));
   functions.forEach((_, name) => better.set(name, null));
-  if (!better.has(metric)) {
-    throw badSetting("earlyStopping.metric", metric, [...better.keys()].join(" or "));
-  }
+  refuseSettingIf(!better.has(metric), "earlyStopping.metric", metric, [...better.keys()].join(" or "));
   const checked = checkFields("earlyStopping", "earlyStopping.", settings, EARLY_STOPPING, ["metric"]);
   const { patience, minDelta, restoreBest, mode } = withDefaults(checked, EARLY_STOPPING);
   const direction = mode ?? better.get(metric);

@@ -2,7 +2,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
-import { badSetting } from "../../data/given.js";
+import { refuseSettingIf } from "../../data/given.js";
 import { checkOptions } from "../../data/nearest.js";
 import { NumericsError } from "../../wire/errors.js";
 import { sessionError } from "../../wire/messages.js";
@@ -67,12 +67,9 @@ export async function overfitOneBatch(
   options: OverfitOptions,
 ): Promise<OverfitReport> {
   const { steps = STEPS, learningRate } = checkOptions("overfitOneBatch", options, { steps: true, learningRate: true });
-  if (!Number.isSafeInteger(steps) || steps < 1) {
-    throw badSetting("steps", steps, "an integer >= 1");
-  }
-  if (learningRate !== undefined && !(Number.isFinite(learningRate) && learningRate > 0)) {
-    throw badSetting("learningRate", learningRate, "a number greater than 0");
-  }
+  refuseSettingIf(!Number.isSafeInteger(steps) || steps < 1, "steps", steps, "an integer >= 1");
+  const isRate = learningRate === undefined || (Number.isFinite(learningRate) && learningRate > 0);
+  refuseSettingIf(!isRate, "learningRate", learningRate, "a number greater than 0");
   await state.keepState();
   try {
     if (learningRate !== undefined) {

@@ -1,6 +1,6 @@
 /** The learning rates of a fit; `trainweb/fit/rates.py` is the same in Python. */
 
-import { sessionError } from "../../wire/messages.js";
+import { sessionError, refuseIf } from "../../wire/messages.js";
 import { schedule, type Schedule } from "./schedule.js";
 import { SCHEDULES, type ScheduleSettings } from "../settings/schedules.js";
 
@@ -20,9 +20,7 @@ export function scheduleOf(
     return learningRate === null ? null : schedule({ type: "Constant", learningRate });
   }
   if (typeof given === "function" || (typeof given === "object" && "rate" in given)) {
-    if (learningRate !== null) {
-      throw sessionError("RATE_AND_SCHEDULE", {});
-    }
+    refuseIf(learningRate !== null, "RATE_AND_SCHEDULE");
     return typeof given === "function" ? schedule(given as (step: number) => number) : (given as Schedule);
   }
   if (typeof given !== "string" && typeof given !== "object") {

@@ -26,7 +26,7 @@ import type {
   WireBatch,
   WireEvaluation,
 } from "../../wire/fit.js";
-import { sessionError } from "../../wire/messages.js";
+import { sessionError, refuseIf } from "../../wire/messages.js";
 import { canShareMemory } from "../../wire/platform.js";
 import type { Answer, Call, Feed, MaybePromise, Method, NamedTensor, SessionInfo } from "../../wire/protocol.js";
 import { callOf } from "../client.js";
@@ -39,15 +39,8 @@ import { bytesOf, copyBytes, isOnCpu, packTensor, type SpareBuffers } from "../t
 /** The fit was stopped or aborted before something came. */
 const ENDED = Symbol("ended");
 
-interface MutableHistory extends History {
-  epochs: EpochEvent[];
-  losses: number[];
-  optimizerSteps: number;
-  bestEpoch: number | null;
-  ended: History["ended"];
-}
+type MutableHistory = { -readonly [Name in keyof History]: History[Name] } & { epochs: EpochEvent[]; losses: number[] };
 
-/** The session's interface for a fit. */
 export interface FitHost {
   readonly info: SessionInfo;
   /** Send a call after all earlier ones of the session. */
@@ -402,9 +395,7 @@ export function buffersOf({ feeds }: WireBatch): ArrayBuffer[] {
  */
 export async function runTrainSteps(host: FitHost, batches: unknown, spare: SpareBuffers): Promise<Float32Array> {
   const { handle, hasOptimizer, trainingInputNames, trainingOutputNames, valuesDecide } = host.info;
-  if (!hasOptimizer) {
-    throw sessionError("NO_OPTIMIZER_MODEL", {});
-  }
+  refuseIf(!hasOptimizer, "NO_OPTIMIZER_MODEL");
   if (!Array.isArray(batches)) {
     throw new FeedError(`'batches' must be an array of feeds, got ${describe(batches)}.`);
   }

@@ -1,6 +1,6 @@
 /** Schedules of the learning rate: trainweb/schedules.py declares settings and formulas. */
 
-import { badSetting } from "../../data/given.js";
+import { badSetting, refuseSettingIf } from "../../data/given.js";
 import { Course } from "../../wire/formulas.js";
 import { checkFields, pythonName, resolveKind, withDefaults, type Fields } from "../check-settings.js";
 import type { Setting, Settings } from "../settings/kinds.js";
@@ -33,9 +33,7 @@ export function schedule(given: ScheduleSettings | ((step: number) => number)): 
   const type = checked["type"] as ScheduleType;
   const course = new Course(RULES[type], numbersOf(SCHEDULES[type], checked));
   const [total, warmup] = [checked["total"] as number | undefined, course.get("warmup")];
-  if (total !== undefined && total <= warmup) {
-    throw badSetting("total", total, `an integer above the warm-up, which takes ${warmup} steps`);
-  }
+  refuseSettingIf(total !== undefined && total <= warmup, "total", total, `an integer above the warm-up, which takes ${warmup} steps`);
   return {
     rate: (step) => course.value({ step: checkStep(step) }),
     observe: (metric) => course.observe({ metric }),

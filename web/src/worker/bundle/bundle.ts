@@ -18,15 +18,14 @@ import {
   SEGMENT_NAMES,
   SEGMENT_WORDS,
 } from "../../engine/layout.js";
-import type { LossCount } from "../loss-counts.js";
-import { readMetrics, type PlanMetric } from "./metrics.js";
+import { METRIC } from "./metrics.js";
 import {
-  ALIGNMENT, ITEM_SIZE, malformed, partOf, Reader, sizeOf, wrong, type Fields, type ByteRange,
+  ALIGNMENT, blob, checkUnlike, dims, dtype, file, flag, integer, integerFrom, ITEM_SIZE, kept, list, malformed, names, nullable,
+  optional, partOf, positive, Reader, record, sizeOf, text, tuple, wrong, type ByteRange, type Form, type Of,
 } from "./reader.js";
 import { segmentsFit } from "./segments.js";
-import { readProperties, type Property } from "../session-record.js";
-import { partAt, type BlobRange, type GivenData, type HeldBytes, type JoinedFile } from "../../wire/pieces.js";
-import type { InputDeclaration, TensorType, WireDtype } from "../../wire/protocol.js";
+import { readProperties } from "../session-record.js";
+import { partAt, type BlobRange, type GivenData, type HeldBytes } from "../../wire/pieces.js";
 import { sha256OfFile } from "../../wire/sha256.js";
 
 const MAGIC = "TWBUNDLE";
@@ -53,50 +52,68 @@ export function baseOf<Kind extends BaseKind>(kind: Kind | MetricsKind | Forward
   return kind.startsWith("eval ") ? "eval" : isForward ? "predict" : (kind as Kind);
 }
 
-/** An input, with the facts about it that a plan depends on. */
-export interface Declaration extends InputDeclaration {
+/** The names of a model that gives something: without outputs there is nothing to train by. */
+const someNames: Form<readonly string[]> = (value, where, reader) => {
+  const found = names(value, where, reader);
+  if (found.length === 0) {
+    throw wrong(where, "a list of names", value);
+  }
+  return found;
+};
+
+const DECLARATION = record({
+  name: text,
+  dtype,
+  dims: nullable(list(nullable((value, where, reader) => (typeof value === "string" ? value : integer(value, where, reader))))),
   /**
    * Most elements up to which its value belongs to the signature, because it determines shapes; 0: it determines none.
    */
-  readonly decides: number;
-}
+  decides: integer,
+});
+/** An input, with the facts about it that a plan depends on. */
+export type Declaration = Of<typeof DECLARATION>;
 
+const DECLARATIONS: Form<readonly Declaration[]> = (value, where, reader) => {
+  const found = list(DECLARATION)(value, where, reader);
+  checkUnlike(found.map(({ name }) => name), where);
+  return found;
+};
+
+/** Frozen matrices may have 16 bits. */
+const slotType: Form<"float32" | "float16" | "bfloat16"> = (value, where) => {
+  if (value !== "float32" && value !== "float16" && value !== "bfloat16") {
+    throw wrong(where, "float32, float16 or bfloat16", value);
+  }
+  return value;
+};
+
+const SLOT = record({ name: text, dims, offset: integer, trainableOffset: integerFrom(-1), dtype: slotType });
 /** A parameter, with its offset among all and among the trainable ones, in words of 4 bytes; -1: frozen. */
-export interface ParameterSlot {
-  readonly name: string;
-  readonly dims: readonly number[];
-  readonly offset: number;
-  readonly trainableOffset: number;
-  /** Frozen matrices may have 16 bits. */
-  readonly dtype: "float32" | "float16" | "bfloat16";
-}
+export type ParameterSlot = Of<typeof SLOT>;
 
+const PLACE = record({ name: text, dtype, dims, segment: integer, offset: integer, nbytes: integer });
 /** A feed or result in a plan's segments. */
-export interface TensorPlace {
-  readonly name: string;
-  readonly segment: number;
-  readonly offset: number;
-  readonly nbytes: number;
-  readonly dtype: WireDtype;
-  readonly dims: readonly number[];
-}
+export type TensorPlace = Of<typeof PLACE>;
 
-export interface FeedType extends TensorType {
-  readonly name: string;
+const FEED = record({
+  name: text,
+  dtype,
+  dims,
   /** Bytes of the elements, in hexadecimal, if the plan is only for this value; else null. */
-  readonly value: string | null;
-}
+  value: nullable(text),
+});
+export type FeedType = Of<typeof FEED>;
 
-/** The cost of a memory budget for a plan: its workspace without one, and the instructions that run again. */
-export interface Recomputation {
-  readonly fullBytes: number;
-  readonly instructions: number;
-  readonly flops: number;
+const RECOMPUTATION = record({
+  fullBytes: positive,
+  instructions: positive,
+  flops: positive,
   /** Rough time of it, in parts of the time without a budget. */
-  readonly share: number;
-}
+  share: positive,
+});
+/** The cost of a memory budget for a plan: its workspace without one, and the instructions that run again. */
+export type Recomputation = Of<typeof RECOMPUTATION>;
 
-/** A large constant. */
 export interface LargeConstant {
   /** Its offset in their segment. */
   readonly offset: number;
@@ -108,43 +125,56 @@ export interface LargeConstant {
   readonly data: HeldBytes | null;
 }
 
-export interface BundlePlan {
-  readonly kind: PlanKind;
+/** Offset in its segment, file of the session, offset in the file and bytes of a large constant; file -1: a blob. */
+const RAW_LARGE = tuple(integer, integerFrom(IN_BLOBS), integer, integer);
+type RawLarge = Of<typeof RAW_LARGE>;
+
+const LARGE: Form<LargeConstant> = (value, where, reader) => {
+  const [offset, file, start, nbytes] = RAW_LARGE(value, where, reader);
+  const data = file === IN_BLOBS ? reader.hold([start, nbytes], where) : partAt(reader.files[file], start, nbytes);
+  return { offset, file, start, nbytes, data };
+};
+
+const KEPT = tuple(text, integer, integer);
+/** Name, offset and bytes of a value that plans keep; equal names are equal values. */
+export type KeptValue = Of<typeof KEPT>;
+
+const planKind: Form<PlanKind> = (value, where, reader) => {
+  const kind = text(value, where, reader) as PlanKind;
+  if (!PLAN_KINDS.includes(baseOf(kind))) {
+    throw wrong(where, `one of ${PLAN_KINDS.join(", ")}`, value);
+  }
+  return kind;
+};
+
+const PLAN = record({
+  kind: planKind,
   /** True: its gradients overwrite instead of adding. */
-  readonly overwrite: boolean;
-  readonly signature: readonly FeedType[];
-  readonly words: Uint8Array;
-  readonly constants: Uint8Array;
-  readonly large: readonly LargeConstant[];
+  overwrite: flag,
+  signature: list(FEED),
+  words: kept,
+  constants: kept,
+  large: list(LARGE),
+  code: kept,
+  arenaBytes: integer,
+  /** Size of the segment of values kept from run to run. */
+  preparedBytes: integer,
+  inputs: list(PLACE),
+  outputs: list(PLACE),
+  /** The node behind each instruction. */
+  nodes: list(text),
+  recomputation: RECOMPUTATION,
+  /** Values that it keeps from run to run: the kind of each, and its place. */
+  kept: list(KEPT),
+  /** Metrics that it sums up. */
+  metrics: optional(list(METRIC), []),
+  /** Its disassembly, where Python made it just now. */
+  text: optional(list(text), null),
+});
+
+export interface BundlePlan extends Of<typeof PLAN> {
   /** Size of the segment of large constants. */
   readonly largeBytes: number;
-  readonly code: Uint8Array;
-  readonly arenaBytes: number;
-  /** Size of the segment of values kept from run to run. */
-  readonly preparedBytes: number;
-  readonly inputs: readonly TensorPlace[];
-  readonly outputs: readonly TensorPlace[];
-  /** The node behind each instruction. */
-  readonly nodes: readonly string[];
-  readonly recomputation: Recomputation;
-  /** Values that it keeps from run to run: the kind of each, and its place. */
-  readonly kept: readonly KeptValue[];
-  /** Metrics that it sums up. */
-  readonly metrics: readonly PlanMetric[];
-  /** Its disassembly, where Python made it just now. */
-  readonly text: readonly string[] | null;
-}
-
-/** Name, offset and bytes of a value that plans keep; equal names are equal values. */
-export type KeptValue = readonly [name: string, offset: number, nbytes: number];
-
-/** Files that Python needs to take the session over. */
-export interface BundleModels {
-  readonly trainModel: JoinedFile;
-  readonly evalModel: JoinedFile | null;
-  readonly optimizerModel: JoinedFile | null;
-  /** Contents of the checkpoint besides the parameters and moments of the session. */
-  readonly checkpoint: JoinedFile;
 }
 
 /** Size of a segment and its initial contents; null for zeros. */
@@ -152,6 +182,69 @@ export interface SegmentStart {
   readonly bytes: number;
   readonly data: Uint8Array | BlobRange | null;
 }
+
+const SEGMENT: Form<SegmentStart> = (value, where, reader) => {
+  const found = record({ bytes: integer, data: nullable(blob) })(value, where, reader);
+  const { bytes, data } = found;
+  const given = data === null ? bytes : "nbytes" in data ? data.nbytes : data.length;
+  if (given !== bytes) {
+    throw malformed(`${where} has ${bytes} bytes, but ${given} bytes of data`);
+  }
+  return found;
+};
+
+const MODELS = record({
+  trainModel: file,
+  evalModel: optional(file, null),
+  optimizerModel: optional(file, null),
+  /** Contents of the checkpoint besides the parameters and moments of the session. */
+  checkpoint: file,
+});
+/** Files that Python needs to take the session over. */
+export type BundleModels = Of<typeof MODELS>;
+
+const LOSS_COUNT = record({
+  /** The output of a plan that has it, a float32; null: the batch's rows. */
+  output: nullable(text),
+  /** True if the loss is a sum, without a divisor: the loss of several batches is then the loss per row. */
+  isSum: flag,
+});
+/** The divisor of a batch's loss. */
+export type LossCount = Of<typeof LOSS_COUNT>;
+
+const START = record({
+  inputs: record({ train: DECLARATIONS, eval: DECLARATIONS }),
+  outputs: record({ train: someNames, eval: names }),
+  hasEval: flag,
+  hasOptimizer: flag,
+  /** The optimizer that updates the parameters; "" without one. */
+  optimizer: text,
+  /** True if averages of the trainable parameters lie behind the moments. */
+  hasAverages: flag,
+  /** The output that the loss of the eval model compares with its last input, if that is one tensor. */
+  compared: nullable(text),
+  /** What `predict` gives: the outputs besides the loss, else the output that the loss compares. */
+  ownOutputs: names,
+  /** Divisors of the losses. */
+  lossCounts: record({ train: LOSS_COUNT, eval: LOSS_COUNT }),
+  nominal: flag,
+  parameters: list(SLOT),
+  size: integer,
+  trainableSize: integer,
+  segments: list(SEGMENT),
+  properties: (value: unknown) => readProperties(value),
+  models: (value: unknown, where: string, reader: Reader) =>
+    JSON.stringify(value) === "{}" ? null : MODELS(value, where, reader),
+});
+type BundleStart = Of<typeof START>;
+
+export interface Bundle extends BundleStart {
+  readonly plans: readonly BundlePlan[];
+}
+
+const INFERENCE = record({ inputs: DECLARATIONS, outputs: someNames, segments: list(SEGMENT) });
+/** The parts of a bundle for an inference session, except plans. */
+export type InferenceBundle = Of<typeof INFERENCE>;
 
 /** A segment that is not all zeros. */
 export interface SegmentSize {
@@ -167,38 +260,6 @@ export interface RawBundle<Blobs extends Uint8Array | Blob = Uint8Array> {
   readonly start?: number;
 }
 
-/** The parts of a bundle for an inference session, except plans. */
-export interface InferenceBundle {
-  readonly inputs: readonly Declaration[];
-  readonly outputs: readonly string[];
-  readonly segments: readonly SegmentStart[];
-}
-
-export interface Bundle {
-  readonly inputs: Readonly<Record<"train" | "eval", readonly Declaration[]>>;
-  readonly outputs: Readonly<Record<"train" | "eval", readonly string[]>>;
-  readonly hasEval: boolean;
-  readonly hasOptimizer: boolean;
-  /** The optimizer that updates the parameters; "" without one. */
-  readonly optimizer: string;
-  /** True if averages of the trainable parameters lie behind the moments. */
-  readonly hasAverages: boolean;
-  /** The output that the loss of the eval model compares with its last input, if that is one tensor. */
-  readonly compared: string | null;
-  /** What `predict` gives: the outputs besides the loss, else the output that the loss compares. */
-  readonly ownOutputs: readonly string[];
-  /** Divisors of the losses. */
-  readonly lossCounts: Readonly<Record<"train" | "eval", LossCount>>;
-  readonly nominal: boolean;
-  readonly parameters: readonly ParameterSlot[];
-  readonly size: number;
-  readonly trainableSize: number;
-  readonly segments: readonly SegmentStart[];
-  readonly properties: readonly Property[];
-  readonly models: BundleModels | null;
-  readonly plans: readonly BundlePlan[];
-}
-
 /**
  * Read a bundle.
  *
@@ -209,12 +270,11 @@ export interface Bundle {
  */
 export function parseBundle(raw: RawBundle<Uint8Array | Blob>, fingerprint: number, files = 0): Bundle {
   const reader = new Reader(raw.blobs, raw.start);
-  const root = reader.object(raw.header, "the header");
-  checkKernels(reader, root, fingerprint);
-  const session = readStart(reader, root);
-  const plans = reader.list(root["plans"], "plans", (plan, where) =>
-    readPlan(reader, plan, where, session, fingerprint),
-  );
+  checkKernels(raw.header, reader, fingerprint);
+  const start = START(raw.header, "", reader);
+  checkStart(start);
+  const { plans: given } = record({ plans: list((plan) => plan) })(raw.header, "", reader);
+  const plans = given.map((plan, k) => readPlan(reader, plan, `plans[${k}]`, start, fingerprint));
   if (plans.some(({ large }) => large.some(({ file }) => file >= files))) {
     throw malformed("a plan has constants in other files");
   }
@@ -222,7 +282,7 @@ export function parseBundle(raw: RawBundle<Uint8Array | Blob>, fingerprint: numb
   if (new Set(keys).size !== keys.length) {
     throw malformed("two plans are for the same feeds");
   }
-  return { ...session, plans };
+  return { ...start, plans };
 }
 
 /**
@@ -243,17 +303,12 @@ export function parsePlan(
 /** Read Python's description of an inference session. */
 export function parseInference({ header, blobs }: RawBundle, fingerprint: number): InferenceBundle {
   const reader = new Reader(blobs);
-  const root = reader.object(header, "the header");
-  checkKernels(reader, root, fingerprint);
-  return {
-    inputs: readDeclarations(reader, root["inputs"], "inputs"),
-    outputs: someNames(reader, root["outputs"], "outputs"),
-    segments: readSegments(reader, root),
-  };
+  checkKernels(header, reader, fingerprint);
+  return INFERENCE(header, "", reader);
 }
 
-function checkKernels(reader: Reader, root: Fields, fingerprint: number): void {
-  const found = reader.integer(root["fingerprint"], "fingerprint");
+function checkKernels(header: unknown, reader: Reader, fingerprint: number): void {
+  const { fingerprint: found } = record({ fingerprint: integer })(header, "", reader);
   if (found !== fingerprint) {
     throw malformed(
       `it was compiled for other kernels (${hex(found)}, these are ${hex(fingerprint)}); ` +
@@ -329,9 +384,6 @@ export async function joinBundle({ header, blobs }: RawBundle): Promise<Uint8Arr
   return bytes;
 }
 
-/** Offset in its segment, file of the session, offset in the file and bytes of a large constant; file -1: a blob. */
-type RawLarge = readonly [offset: number, file: number, start: number, nbytes: number];
-
 /** A plan's JSON, and the bytes that it refers to. */
 export interface RawPlan extends RawBundle {
   readonly header: {
@@ -369,144 +421,32 @@ function aligned(nbytes: number): number {
 
 const SPACE = 0x20;
 
-type BundleStart = Omit<Bundle, "plans">;
-
-function readStart(reader: Reader, root: Fields): BundleStart {
-  const inputs = reader.object(root["inputs"], "inputs");
-  const outputs = reader.object(root["outputs"], "outputs");
-  const parameters = readParameters(reader, root);
-  const total = ({ size, trainableSize }: typeof parameters): number[] => [size, trainableSize];
-  const declared = ["size", "trainableSize"].map((name) => reader.integer(root[name], name));
-  if (String(declared) !== String(total(parameters))) {
-    throw malformed(`its parameters have ${total(parameters)} elements, not ${declared}`);
-  }
-  const hasEval = reader.boolean(root["hasEval"], "hasEval");
-  const hasAverages = reader.boolean(root["hasAverages"], "hasAverages");
-  const ofEval = hasEval ? someNames(reader, outputs["eval"], "outputs.eval") : reader.names(outputs["eval"], "outputs.eval");
-  return {
-    inputs: {
-      train: readDeclarations(reader, inputs["train"], "inputs.train"),
-      eval: readDeclarations(reader, inputs["eval"], "inputs.eval"),
-    },
-    outputs: { train: someNames(reader, outputs["train"], "outputs.train"), eval: ofEval },
-    hasEval,
-    hasOptimizer: reader.boolean(root["hasOptimizer"], "hasOptimizer"),
-    optimizer: reader.text(root["optimizer"], "optimizer"),
-    hasAverages,
-    compared: root["compared"] === null ? null : reader.text(root["compared"], "compared"),
-    ownOutputs: reader.names(root["ownOutputs"], "ownOutputs"),
-    lossCounts: readLossCounts(reader, root["lossCounts"]),
-    nominal: reader.boolean(root["nominal"], "nominal"),
-    ...parameters,
-    segments: checkSegments(readSegments(reader, root), { ...parameters, hasAverages }),
-    properties: readProperties(root["properties"]),
-    models: readModels(reader, root),
-  };
-}
-
-/** A model without outputs gives nothing to train by. */
-function someNames(reader: Reader, value: unknown, where: string): string[] {
-  const names = reader.names(value, where);
-  if (names.length === 0) {
-    throw wrong(where, "a list of names", value);
-  }
-  return names;
-}
-
-function readDeclarations(reader: Reader, value: unknown, where: string): Declaration[] {
-  const list = reader.list(value, where, (item, at) => readDeclaration(reader, item, at));
-  reader.names(list.map(({ name }) => name), where);
-  return list;
-}
-
-function readDeclaration(reader: Reader, value: unknown, where: string): Declaration {
-  const { name, dtype, dims, decides } = reader.object(value, where);
-  const readDim = (dim: unknown, at: string): number | string | null =>
-    dim === null || typeof dim === "string" ? dim : reader.integer(dim, at);
-  return {
-    name: reader.text(name, `${where}.name`),
-    dtype: reader.dtype(dtype, `${where}.dtype`),
-    dims: dims === null ? null : reader.list(dims, `${where}.dims`, readDim),
-    decides: reader.integer(decides, `${where}.decides`),
-  };
-}
-
 /** Parameters lie one after the other, and so do gradients and moments of the trainable ones. */
-function readParameters(
-  reader: Reader,
-  root: Fields,
-): { readonly parameters: ParameterSlot[]; readonly size: number; readonly words: number; readonly trainableSize: number } {
-  let size = 0;
-  let words = 0;
-  let trainableSize = 0;
-  const parameters = reader.list(root["parameters"], "parameters", (item, where) => {
-    const fields = reader.object(item, where);
-    const slot = {
-      name: reader.text(fields["name"], `${where}.name`),
-      dims: reader.dims(fields["dims"], `${where}.dims`),
-      offset: reader.integer(fields["offset"], `${where}.offset`),
-      trainableOffset: reader.integer(fields["trainableOffset"], `${where}.trainableOffset`, -1),
-      dtype: reader.dtype(fields["dtype"], `${where}.dtype`) as ParameterSlot["dtype"],
-    };
-    const isFrozen = slot.trainableOffset === -1;
-    if (slot.dtype !== "float32" && !(isFrozen && isHalf(slot.dtype))) {
-      throw wrong(`${where}.dtype`, isFrozen ? "float32, float16 or bfloat16" : "float32", slot.dtype);
+function checkStart({ parameters, outputs, hasEval, hasAverages, segments, ...declared }: BundleStart): void {
+  let [size, words, trainableSize] = [0, 0, 0];
+  for (const [k, { dims, dtype, offset, trainableOffset }] of parameters.entries()) {
+    const isFrozen = trainableOffset === -1;
+    if (dtype !== "float32" && !isFrozen) {
+      throw wrong(`parameters[${k}].dtype`, "float32", dtype);
     }
-    if (slot.offset !== words || (!isFrozen && slot.trainableOffset !== trainableSize)) {
-      throw malformed(`${where} does not lie behind the parameter before it`);
+    if (offset !== words || (!isFrozen && trainableOffset !== trainableSize)) {
+      throw malformed(`parameters[${k}] does not lie behind the parameter before it`);
     }
-    size += sizeOf(slot.dims);
-    words += wordsOf(slot);
-    trainableSize += isFrozen ? 0 : sizeOf(slot.dims);
-    return slot;
-  });
-  reader.names(parameters.map(({ name }) => name), "parameters");
-  return { parameters, size, words, trainableSize };
-}
-
-function isHalf(dtype: string): boolean {
-  return dtype === "float16" || dtype === "bfloat16";
-}
-
-/** Words of 4 bytes that a parameter takes. */
-function wordsOf({ dims, dtype }: ParameterSlot): number {
-  return Math.ceil((sizeOf(dims) * ITEM_SIZE[dtype]) / 4);
-}
-
-function readSegments(reader: Reader, root: Fields): SegmentStart[] {
-  return reader.list(root["segments"], "segments", (item, where) => {
-    const fields = reader.object(item, where);
-    const bytes = reader.integer(fields["bytes"], `${where}.bytes`);
-    const data = fields["data"] === null ? null : reader.blob(fields["data"], `${where}.data`);
-    const given = data === null ? bytes : "nbytes" in data ? data.nbytes : data.length;
-    if (given !== bytes) {
-      throw malformed(`${where} has ${bytes} bytes, but ${given} bytes of data`);
-    }
-    return { bytes, data };
-  });
-}
-
-function checkSegments(segments: SegmentStart[], owner: Parameters<typeof segmentsFit>[1]): SegmentStart[] {
+    size += sizeOf(dims);
+    words += Math.ceil((sizeOf(dims) * ITEM_SIZE[dtype]) / 4);
+    trainableSize += isFrozen ? 0 : sizeOf(dims);
+  }
+  checkUnlike(parameters.map(({ name }) => name), "parameters");
+  if (declared.size !== size || declared.trainableSize !== trainableSize) {
+    throw malformed(`its parameters have ${size},${trainableSize} elements, not ${declared.size},${declared.trainableSize}`);
+  }
+  if (hasEval && outputs.eval.length === 0) {
+    throw wrong("outputs.eval", "a list of names", outputs.eval);
+  }
   const sizes = segments.map(({ bytes }) => bytes);
-  if (!segmentsFit(sizes, owner)) {
-    throw malformed(`its segments have ${sizes.join(", ")} bytes for ${owner.words} words of parameters`);
+  if (!segmentsFit(sizes, { words, trainableSize, hasAverages })) {
+    throw malformed(`its segments have ${sizes.join(", ")} bytes for ${words} words of parameters`);
   }
-  return segments;
-}
-
-function readModels(reader: Reader, root: Fields): BundleModels | null {
-  const models = reader.object(root["models"], "models");
-  if (Object.keys(models).length === 0) {
-    return null;
-  }
-  const optional = (name: string): JoinedFile | null =>
-    models[name] === undefined ? null : reader.file(models[name], `models.${name}`);
-  return {
-    trainModel: reader.file(models["trainModel"], "models.trainModel"),
-    checkpoint: reader.file(models["checkpoint"], "models.checkpoint"),
-    evalModel: optional("evalModel"),
-    optimizerModel: optional("optimizerModel"),
-  };
 }
 
 /** Inputs of a plan that clips gradients: the limit of each magnitude, and of the joint norm; infinity: no limit. */
@@ -520,103 +460,28 @@ export interface PlanOwner {
   readonly lossCounts?: Readonly<Partial<Record<BaseKind, LossCount>>>;
 }
 
-function readPlan(
-  reader: Reader,
-  value: unknown,
-  where: string,
-  session: PlanOwner,
-  fingerprint: number,
-): BundlePlan {
-  const fields = reader.object(value, where);
-  const kind = reader.text(fields["kind"], `${where}.kind`) as PlanKind;
-  if (!PLAN_KINDS.includes(baseOf(kind))) {
-    throw wrong(`${where}.kind`, `one of ${PLAN_KINDS.join(", ")}`, fields["kind"]);
-  }
-  const words = reader.keep(fields["words"], `${where}.words`);
-  const constants = reader.keep(fields["constants"], `${where}.constants`);
-  const large = readLarge(reader, fields["large"], `${where}.large`);
+function readPlan(reader: Reader, value: unknown, where: string, session: PlanOwner, fingerprint: number): BundlePlan {
+  const plan = PLAN(value, where, reader);
+  const { words, constants, large, arenaBytes, preparedBytes, nodes, inputs, outputs } = plan;
   const largeBytes = Math.max(0, ...large.map(({ offset, nbytes }) => offset + nbytes));
-  const arenaBytes = reader.integer(fields["arenaBytes"], `${where}.arenaBytes`);
-  const preparedBytes = reader.integer(fields["preparedBytes"], `${where}.preparedBytes`);
   const instructions = checkWords(words, where, fingerprint, largeBytes > 0 ? N_SEGMENTS : N_SEGMENTS - 1);
+  // A profile has room for so many times.
+  if (nodes.length !== instructions) {
+    throw malformed(`${where} has ${nodes.length} nodes for ${instructions} instructions`);
+  }
   const sizes = session.segments.map(({ bytes }) => bytes);
   sizes[ARENA] = arenaBytes;
   sizes[PREPARED] = preparedBytes;
   sizes[CONSTANTS] = constants.length;
   sizes[LARGE_CONSTANTS] = largeBytes;
-  const slots = (name: string): TensorPlace[] =>
-    reader.list(fields[name], `${where}.${name}`, (item, at) => readPlace(reader, item, at, sizes));
-  const plan = {
-    kind,
-    overwrite: reader.boolean(fields["overwrite"], `${where}.overwrite`),
-    signature: reader.list(fields["signature"], `${where}.signature`, (item, at) => readFeed(reader, item, at)),
-    words,
-    constants,
-    large,
-    largeBytes,
-    code: reader.keep(fields["code"], `${where}.code`),
-    arenaBytes,
-    preparedBytes,
-    inputs: slots("inputs"),
-    outputs: slots("outputs"),
-    nodes: readNodes(reader, fields["nodes"], `${where}.nodes`, instructions),
-    recomputation: readRecomputation(reader, fields["recomputation"], `${where}.recomputation`),
-    kept: reader.list(fields["kept"], `${where}.kept`, (item, at) => readKept(reader, item, at, preparedBytes)),
-    metrics: readMetrics(reader, fields["metrics"] ?? [], `${where}.metrics`),
-    text:
-      fields["text"] === undefined
-        ? null
-        : reader.list(fields["text"], `${where}.text`, (item, at) => reader.text(item, at)),
-  };
+  [...inputs, ...outputs].forEach((slot) => checkPlace(slot, where, sizes));
+  for (const [name, offset, nbytes] of plan.kept) {
+    if (offset + nbytes > preparedBytes) {
+      throw malformed(`'${name}' of ${where} is at [${offset}, ${offset + nbytes}) of ${preparedBytes} bytes`);
+    }
+  }
   checkInterface(plan, where, session);
-  return plan;
-}
-
-function readLarge(reader: Reader, value: unknown, where: string): LargeConstant[] {
-  return reader.list(value, where, (item, at) => {
-    const [offset, file, start, nbytes] = reader.list(item, at, (one) => one);
-    const place = {
-      offset: reader.integer(offset, at),
-      file: reader.integer(file, at, IN_BLOBS),
-      start: reader.integer(start, at),
-      nbytes: reader.integer(nbytes, at),
-    };
-    return { ...place, data: dataOf(reader, place, at) };
-  });
-}
-
-function dataOf(reader: Reader, place: Omit<LargeConstant, "data">, where: string): HeldBytes | null {
-  const { file, start, nbytes } = place;
-  return file === IN_BLOBS ? reader.hold([start, nbytes], where) : partAt(reader.files[file], start, nbytes);
-}
-
-function readKept(reader: Reader, value: unknown, where: string, preparedBytes: number): KeptValue {
-  const [name, offset, nbytes] = reader.list(value, where, (item) => item);
-  const place = [reader.integer(offset, where), reader.integer(nbytes, where)] as const;
-  if (place[0] + place[1] > preparedBytes) {
-    throw malformed(`${where} is at [${place[0]}, ${place[0] + place[1]}) of ${preparedBytes} bytes`);
-  }
-  return [reader.text(name, where), ...place];
-}
-
-/** One for each instruction: a profile has room for so many times. */
-function readNodes(reader: Reader, value: unknown, where: string, instructions: number): string[] {
-  const nodes = reader.list(value, where, (item, at) => reader.text(item, at));
-  if (nodes.length !== instructions) {
-    throw malformed(`${where} has ${nodes.length} nodes for ${instructions} instructions`);
-  }
-  return nodes;
-}
-
-function readRecomputation(reader: Reader, value: unknown, where: string): Recomputation {
-  const fields = reader.object(value, where);
-  const number = (name: string): number => reader.number(fields[name], `${where}.${name}`);
-  return {
-    fullBytes: number("fullBytes"),
-    instructions: number("instructions"),
-    flops: number("flops"),
-    share: number("share"),
-  };
+  return { ...plan, largeBytes };
 }
 
 /** Return the number of instructions that the plan declares; the verifier counts them. */
@@ -635,7 +500,7 @@ function checkWords(words: Uint8Array, where: string, fingerprint: number, segme
 }
 
 /** The plan takes the feeds it says, in the arena, and gives outputs that the model has. */
-function checkInterface(plan: BundlePlan, where: string, session: PlanOwner): void {
+function checkInterface(plan: Of<typeof PLAN>, where: string, session: PlanOwner): void {
   const { signature, inputs, outputs, metrics } = plan;
   const kind = baseOf(plan.kind);
   const declared = (kind === "clip" ? CLIP_INPUTS : (session.inputs[kind] ?? [])).map(({ name }) => name);
@@ -658,50 +523,15 @@ function checkInterface(plan: BundlePlan, where: string, session: PlanOwner): vo
   }
 }
 
-function readFeed(reader: Reader, item: unknown, where: string): FeedType {
-  const { value } = reader.object(item, where);
-  return { ...readType(reader, item, where), value: value === null ? null : reader.text(value, `${where}.value`) };
-}
-
-function readType(reader: Reader, value: unknown, where: string): TensorType & { readonly name: string } {
-  const { name, dtype, dims } = reader.object(value, where);
-  return {
-    name: reader.text(name, `${where}.name`),
-    dtype: reader.dtype(dtype, `${where}.dtype`),
-    dims: reader.dims(dims, `${where}.dims`),
-  };
-}
-
-function readPlace(reader: Reader, value: unknown, where: string, sizes: readonly number[]): TensorPlace {
-  const fields = reader.object(value, where);
-  const slot = {
-    ...readType(reader, value, where),
-    segment: reader.integer(fields["segment"], `${where}.segment`),
-    offset: reader.integer(fields["offset"], `${where}.offset`),
-    nbytes: reader.integer(fields["nbytes"], `${where}.nbytes`),
-  };
-  const size = sizes[slot.segment] ?? -1;
-  const expected = sizeOf(slot.dims) * ITEM_SIZE[slot.dtype];
-  if (slot.nbytes !== expected || slot.offset + slot.nbytes > size) {
+function checkPlace({ name, segment, offset, nbytes, dtype, dims }: TensorPlace, where: string, sizes: readonly number[]): void {
+  const size = sizes[segment] ?? -1;
+  const expected = sizeOf(dims) * ITEM_SIZE[dtype];
+  if (nbytes !== expected || offset + nbytes > size) {
     throw malformed(
-      `${where} is at [${slot.offset}, ${slot.offset + slot.nbytes}) of segment ${slot.segment} ` +
-        `with ${size} bytes, for ${slot.dtype} of dims [${slot.dims.join(", ")}]`,
+      `'${name}' of ${where} is at [${offset}, ${offset + nbytes}) of segment ${segment} ` +
+        `with ${size} bytes, for ${dtype} of dims [${dims.join(", ")}]`,
     );
   }
-  return slot;
 }
 
 const hex = (word: number): string => `0x${word.toString(16).padStart(8, "0")}`;
-
-function readLossCounts(reader: Reader, value: unknown): Bundle["lossCounts"] {
-  const counts = reader.object(value, "lossCounts");
-  const read = (kind: "train" | "eval"): LossCount => {
-    const where = `lossCounts.${kind}`;
-    const { output, isSum } = reader.object(counts[kind], where);
-    return {
-      output: output === null ? null : reader.text(output, `${where}.output`),
-      isSum: reader.boolean(isSum, `${where}.isSum`),
-    };
-  };
-  return { train: read("train"), eval: read("eval") };
-}

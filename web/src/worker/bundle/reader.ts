@@ -1,4 +1,4 @@
-/** Reads the header of a bundle without trust: each value has its expected type, or an error is thrown. */
+/** Reads the header of a bundle without trust: each value has the form that is described, or an error is thrown. */
 
 import { copyInto } from "../../python/given-files.js";
 import { ModelError } from "../../wire/errors.js";
@@ -17,9 +17,109 @@ export const ITEM_SIZE: Readonly<Record<WireDtype, number>> = {
 /** Offset and length among the blobs. */
 export type ByteRange = readonly [number, number];
 
-export type Fields = Readonly<Record<string, unknown>>;
+/** A form of values: returns the value that has it. Errors name the value by its place in the header. */
+export type Form<T> = (value: unknown, where: string, reader: Reader) => T;
 
-/** Values of the header, each of the type it should have. */
+/** The values of a form. */
+export type Of<F> = F extends Form<infer T> ? T : never;
+
+function when<T>(wanted: string, isRight: (value: unknown) => boolean): Form<T> {
+  return (value, where) => {
+    if (!isRight(value)) {
+      throw wrong(where, wanted, value);
+    }
+    return value as T;
+  };
+}
+
+export const text = when<string>("a string", (value) => typeof value === "string");
+export const flag = when<boolean>("true or false", (value) => typeof value === "boolean");
+export const positive = when<number>("a number >= 0", (value) => typeof value === "number" && value >= 0);
+export const integer = integerFrom(0);
+export const dtype = when<WireDtype>("a dtype", (value) => typeof value === "string" && Object.hasOwn(ITEM_SIZE, value));
+const object = when<Readonly<Record<string, unknown>>>(
+  "an object",
+  (value) => typeof value === "object" && value !== null && !Array.isArray(value),
+);
+const anything = when<readonly unknown[]>("a list", Array.isArray);
+
+export function integerFrom(least: number): Form<number> {
+  return when("a 32-bit number", (value) => Number.isSafeInteger(value) && (value as number) >= least && (value as number) <= MAX_BYTES);
+}
+
+export function list<T>(form: Form<T>): Form<readonly T[]> {
+  return (value, where, reader) => anything(value, where, reader).map((item, k) => form(item, `${where}[${k}]`, reader));
+}
+
+/** A list with one value of each form. */
+export function tuple<Forms extends readonly Form<unknown>[]>(...forms: Forms): Form<{ readonly [K in keyof Forms]: Of<Forms[K]> }> {
+  return (value, where, reader) => {
+    const items = anything(value, where, reader);
+    return forms.map((form, k) => form(items[k], `${where}[${k}]`, reader)) as { readonly [K in keyof Forms]: Of<Forms[K]> };
+  };
+}
+
+/** An object with these fields; others are left out. */
+export function record<Forms extends Readonly<Record<string, Form<unknown>>>>(
+  forms: Forms,
+): Form<{ readonly [Name in keyof Forms]: Of<Forms[Name]> }> {
+  return (value, where, reader) => {
+    const given = object(value, where || "the header", reader);
+    const prefix = where && `${where}.`;
+    const fields = Object.entries(forms).map(([name, form]) => [name, form(given[name], prefix + name, reader)]);
+    return Object.fromEntries(fields) as { readonly [Name in keyof Forms]: Of<Forms[Name]> };
+  };
+}
+
+/** A value of a form, or null. */
+export function nullable<T>(form: Form<T>): Form<T | null> {
+  return (value, where, reader) => (value === null ? null : form(value, where, reader));
+}
+
+/** A field that may be absent, and what stands for it then. */
+export function optional<T, Other>(form: Form<T>, absent: Other): Form<T | Other> {
+  return (value, where, reader) => (value === undefined ? absent : form(value, where, reader));
+}
+
+/** Texts without repetition. */
+export const names: Form<readonly string[]> = (value, where, reader) => {
+  const found = list(text)(value, where, reader);
+  checkUnlike(found, where);
+  return found;
+};
+
+/** @throws ModelError for a text that is there twice */
+export function checkUnlike(texts: readonly string[], where: string): void {
+  if (new Set(texts).size !== texts.length) {
+    throw malformed(`${where} has a name twice`);
+  }
+}
+
+export const dims: Form<readonly number[]> = (value, where, reader) => {
+  const sizes = list(integer)(value, where, reader);
+  if (!(sizeOf(sizes) <= MAX_BYTES)) {
+    throw wrong(where, "the dims of a tensor", value);
+  }
+  return sizes;
+};
+
+/** A view of a blob, or a range of the file. */
+export const blob: Form<HeldBytes> = (value, where, reader) => reader.blob(value, where);
+/** A copy of a blob. */
+export const kept: Form<Uint8Array> = (value, where, reader) => reader.keep(value, where);
+/** A file that is made of blobs, or is one, as in version 3. */
+export const file: Form<JoinedFile> = (value, where, reader) => {
+  const hold: Form<HeldBytes> = (part, at) => reader.hold(part, at);
+  const isOne = Array.isArray(value) && typeof value[0] === "number";
+  const made = { parts: isOne ? [hold(value, where, reader)] : list(hold)(value, where, reader) };
+  const nbytes = sizeOfFile(made);
+  if (nbytes > MAX_BYTES) {
+    throw malformed(`${where} has ${nbytes} bytes`);
+  }
+  return made;
+};
+
+/** The blobs that a header refers to. */
 export class Reader {
   readonly #blobs: Uint8Array | Blob;
   readonly #nbytes: number;
@@ -38,73 +138,7 @@ export class Reader {
     this.#nbytes = blobs instanceof Blob ? blobs.size - start : blobs.length;
   }
 
-  object(value: unknown, where: string): Fields {
-    if (typeof value !== "object" || value === null || Array.isArray(value)) {
-      throw wrong(where, "an object", value);
-    }
-    return value as Fields;
-  }
-
-  list<T>(value: unknown, where: string, read: (item: unknown, where: string) => T): T[] {
-    if (!Array.isArray(value)) {
-      throw wrong(where, "a list", value);
-    }
-    return value.map((item, index) => read(item, `${where}[${index}]`));
-  }
-
-  integer(value: unknown, where: string, minimum = 0): number {
-    if (typeof value !== "number" || !Number.isSafeInteger(value) || value < minimum || value > MAX_BYTES) {
-      throw wrong(where, "a 32-bit number", value);
-    }
-    return value;
-  }
-
-  number(value: unknown, where: string): number {
-    if (typeof value !== "number" || !(value >= 0)) {
-      throw wrong(where, "a number >= 0", value);
-    }
-    return value;
-  }
-
-  boolean(value: unknown, where: string): boolean {
-    if (typeof value !== "boolean") {
-      throw wrong(where, "true or false", value);
-    }
-    return value;
-  }
-
-  text(value: unknown, where: string): string {
-    if (typeof value !== "string") {
-      throw wrong(where, "a string", value);
-    }
-    return value;
-  }
-
-  names(value: unknown, where: string): string[] {
-    const names = this.list(value, where, (item, at) => this.text(item, at));
-    if (new Set(names).size !== names.length) {
-      throw malformed(`${where} has a name twice`);
-    }
-    return names;
-  }
-
-  dtype(value: unknown, where: string): WireDtype {
-    const dtype = this.text(value, where);
-    if (!Object.hasOwn(ITEM_SIZE, dtype)) {
-      throw wrong(where, "a dtype", value);
-    }
-    return dtype as WireDtype;
-  }
-
-  dims(value: unknown, where: string): number[] {
-    const dims = this.list(value, where, (item, at) => this.integer(item, at));
-    if (!(sizeOf(dims) <= MAX_BYTES)) {
-      throw wrong(where, "the dims of a tensor", value);
-    }
-    return dims;
-  }
-
-  /** A blob: a view, or a range of the file. */
+  /** A view, or a range of the file. */
   blob(value: unknown, where: string): HeldBytes {
     const [offset, length] = this.#place(value, where);
     const blobs = this.#blobs;
@@ -114,7 +148,7 @@ export class Reader {
   }
 
   #place(value: unknown, where: string): ByteRange {
-    const [offset = -1, length = -1, ...rest] = this.list(value, where, (item, at) => this.integer(item, at));
+    const [offset = -1, length = -1, ...rest] = list(integer)(value, where, this);
     const fits = rest.length === 0 && length >= 0 && offset + length <= this.#nbytes;
     if (!fits || offset % ALIGNMENT !== 0) {
       throw malformed(`${where} is at [${offset}, ${offset + length}) of ${this.#nbytes} bytes`);
@@ -150,17 +184,6 @@ export class Reader {
     const range = this.#ranges.get(key) ?? found;
     this.#ranges.set(key, range);
     return range;
-  }
-
-  /** A file that is made of blobs, or is one, as in version 3. */
-  file(value: unknown, where: string): JoinedFile {
-    const isOne = Array.isArray(value) && typeof value[0] === "number";
-    const file = { parts: isOne ? [this.hold(value, where)] : this.list(value, where, this.hold.bind(this)) };
-    const nbytes = sizeOfFile(file);
-    if (nbytes > MAX_BYTES) {
-      throw malformed(`${where} has ${nbytes} bytes`);
-    }
-    return file;
   }
 }
 

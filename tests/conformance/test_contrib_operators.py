@@ -34,6 +34,7 @@ CASES = [case for case in cases() if case.cls.domain == "com.microsoft" and case
 NOT_IN_ORT = {
     "com.microsoft.MultiHeadAttention-4": "Packed QKV of shape (B, L, N, 3, H) not implemented for CPU",
     "com.microsoft.MultiHeadAttention-5": "Packed KV not implemented for CPU",
+    "com.microsoft.GroupQueryAttention-6": "has input size 11 not in range",
 }
 """Samples that ONNX Runtime 1.19.2 has no kernel for on this processor, with its words."""
 OTHER_IN_ORT = {"com.microsoft.GroupQueryAttention-3"}

@@ -71,6 +71,9 @@ def same_content(ours: onnx.ModelProto, theirs: onnx.ModelProto) -> bool:
                 attribute.ClearField("doc_string")
                 if attribute.HasField("t"):
                     attribute.t.CopyFrom(plain(attribute.t))
+        for body in (attribute.g for node in model.graph.node for attribute in node.attribute):
+            for node in nodes_of(body):
+                node.name = ""  # two branches may have one name, which the reader changes
         tensors = [plain(tensor) for tensor in model.graph.initializer]
         model.graph.ClearField("initializer")
         model.graph.initializer.extend(tensors)

@@ -81,7 +81,8 @@ def test_an_lstm_of_5000_steps_forgets_as_its_gates_say() -> None:
     np.testing.assert_allclose(found["y"][:, 0, 0], sigmoid(o) * np.tanh(cells), rtol=1e-3)
 
 
-CELLS = [(k, sample) for k, sample in enumerate(Recurrence.samples)]
+CELLS = [(k, sample) for k, sample in enumerate(Recurrence.samples) if sample.inputs[0] != (0, 3, 32)]
+"""Samples with steps: a Scan without any is refused."""
 
 
 def weighted_sum(sample: Sample) -> tuple[Graph, dict[str, np.ndarray], list[str]]:

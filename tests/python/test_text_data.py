@@ -68,6 +68,11 @@ TABLE: list[tuple[list[Any], dict[str, Any], dict[str, list[list[int]]]]] = [
         {"input_ids": [[0, 1], [5, 6]], "labels": [[1, 9], [-100, 7]]},
     ),
     (
+        [{"text": "abc"}, "d"],
+        {"length": 2},
+        {"input_ids": [[0, 1], [2, 9]], "labels": [[1, 2], [9, 3]]},
+    ),
+    (
         [{"prompt": "xy", "completion": "yz"}],
         {"length": 3, "mask_prompt": True},
         {"input_ids": [[23, 99, 25]], "labels": [[99, 25, 9]]},
@@ -104,6 +109,8 @@ FAULTS: list[tuple[Any, dict[str, Any], str]] = [
     ("abc", {"length": 4}, "must be a list of texts"),
     (["abc", 3], {"length": 4}, "Text 1 is"),
     ([{"prompt": "a"}], {"length": 4}, "Text 0 is"),
+    ([{"text": 3}], {"length": 4}, "Text 0 is"),
+    ([{"text": "abc", "label": 1}], {"length": 4}, "Text 0 is"),
     ([{"prompt": "a", "completion": "b", "system": "c"}], {"length": 4}, "Text 0 is"),
     ([chat("a", "b"), chat("a")], {"length": 4}, "Text 1 is a chat whose last message does not have the role"),
     ([{"messages": []}], {"length": 4}, "Text 0 is a chat whose last message does not have"),

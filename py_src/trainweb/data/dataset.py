@@ -305,8 +305,9 @@ class Dataset:
         Parameters
         ----------
         texts : iterable of str or dict
-            Texts, or dicts with "prompt" and "completion", which are joined, or with the "messages" of a chat. The
-            tokenizer's ``apply_chat_template`` turns a chat into text; everything before the last answer is the prompt.
+            Texts, or dicts: with "text", with "prompt" and "completion", which are joined, or with the "messages" of a
+            chat. The tokenizer's ``apply_chat_template`` turns a chat into text; everything before the last answer is
+            the prompt.
         tokenizer
             An object whose ``encode`` turns a text into ids, as in `transformers` and `tokenizers`.
         length : int

@@ -139,6 +139,7 @@ def _end_token(tokenizer: Any, given: int | None, texts: int) -> int | None:
 def _tokens(tokenizer: Any, item: Any, position: int, end: int | None, *, is_masked: bool) -> Tokens:
     """A text, a pair or a chat; `position` is for errors."""
     settings = {}
+    item = item["text"] if isinstance(item, Mapping) and {*item} == {"text"} else item
     chat = _chat_of(item)
     if chat is not None:
         prompt, whole = _chat(tokenizer, *chat, position)

@@ -39,8 +39,15 @@ export interface TextTokenizer {
   readonly eos_token_id?: number | null;
 }
 
-/** A text, a prompt and the text that follows it, or a chat. */
-export type TextItem = string | PromptedText | Chat;
+/** A text, alone or as a field, a prompt and the text that follows it, or a chat. */
+export type TextItem =
+  | string
+  | {
+      /** The text. */
+      readonly text: string;
+    }
+  | PromptedText
+  | Chat;
 
 /** A chat, of which the last answer is to be learned; the tokenizer's template makes it text. */
 export interface Chat {
@@ -151,7 +158,7 @@ export function textColumns(
   if (!isList || !needed("input_ids") || !needed("labels")) {
     throw badSetting("inputs", inputs, "input_ids and labels, and if needed attention_mask and position_ids");
   }
-  const items = [...given];
+  const items = Array.from(given, plainOf);
   if (items.length === 0) {
     throw sessionError("NOT_TEXTS", { given: "empty" });
   }
@@ -189,6 +196,11 @@ function tokensOf(tokenizer: TextTokenizer, item: TextItem, position: number, en
     masked = differs < 0 ? own.length : differs;
   }
   return { ids, labels: ids.map((id, k) => (k < masked ? IGNORED : id)) };
+}
+
+function plainOf(item: TextItem): TextItem {
+  const isField = typeof item === "object" && item !== null && Object.keys(item).join() === "text";
+  return isField ? (item as { readonly text: string }).text : item;
 }
 
 type Turns = readonly ChatMessage[];

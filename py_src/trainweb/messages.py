@@ -511,7 +511,7 @@ NO_ANSWER = Message(
 )
 NOT_A_TEXT = Message(
     errors.FeedError,
-    "Text {position} is {given}; it must be a text, or have 'text', or 'prompt' and 'completion', and nothing else.",
+    "Text {position} is {given}; each of 'texts' is a text, or has 'text' alone, or 'prompt' and 'completion'.",
 )
 EMPTY_TEXT = Message(errors.FeedError, "Text {position} is empty, or has an empty completion: leave it out.")
 NO_PROMPT = Message(

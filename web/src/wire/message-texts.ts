@@ -124,7 +124,7 @@ export const MESSAGES = {
     NOT_TEXTS: "'texts' is {given}; it must be a list of texts, or of pairs with 'prompt' and 'completion'.",
     NOT_A_PAIR: "Pair {position} of 'pairs' must have the texts 'prompt', 'chosen' and 'rejected' and nothing else.",
     NO_ANSWER: "Text {position} is a chat whose last message does not have the role 'assistant': there is nothing to learn.",
-    NOT_A_TEXT: "Text {position} is {given}; it must be a text, or have 'text', or 'prompt' and 'completion', and nothing else.",
+    NOT_A_TEXT: "Text {position} is {given}; each of 'texts' is a text, or has 'text' alone, or 'prompt' and 'completion'.",
     EMPTY_TEXT: "Text {position} is empty, or has an empty completion: leave it out.",
     NO_PROMPT: "Text {position} has no prompt that 'maskPrompt' could mask: give 'prompt' and 'completion'.",
     NO_FULL_ROW: "The {count} tokens of the texts fill no row of length {length} that has a token to learn. Give more text, a smaller 'length', or pack: false.",

@@ -172,7 +172,7 @@ def _pair(item: Any, position: int, *, is_masked: bool) -> tuple[str, str]:
     return prompt, prompt + completion
 
 
-def _chat_of(item: Any) -> tuple[Any, Any] | None:
+def _chat_of(item: object) -> tuple[Any, Any] | None:
     """The turns before the answer and all turns, of a chat or of a prompt and a completion that are turns."""
     if isinstance(item, Mapping) and {*item} == {"messages"}:
         chat = item["messages"]
@@ -182,7 +182,7 @@ def _chat_of(item: Any) -> tuple[Any, Any] | None:
     return None
 
 
-def _are_turns(*given: Any) -> bool:
+def _are_turns(*given: object) -> bool:
     return all(isinstance(one, Sequence) and not isinstance(one, (str, bytes)) for one in given)
 
 

@@ -6,6 +6,7 @@
 #include "parallel.h"
 #include "tile.h"
 #include "unpack.h"
+#include "zero_rows.h"
 
 /* Floats of a cache line. */
 enum { LINE_FLOATS = 16 };
@@ -668,6 +669,7 @@ typedef enum { FILL, VECTOR, DOTS, TILES } gemm_method;
 typedef struct {
     const gemm_f32_args *args;
     const gemm_problem *single; /* the only item, in the place of `args` */
+    const row_run *runs;        /* not null: each item is one run of its rows */
     gemm_method method;
     bool exchange;
     int32_t items, per_chunk, row_chunks, col_chunks, vector_cols;
@@ -691,7 +693,7 @@ static void gemm_chunk(const void *args, int32_t chunk) {
     const int32_t parts = g->row_chunks * g->col_chunks, rc = chunk % parts / g->col_chunks, cc = chunk % g->col_chunks;
     const int32_t first = chunk / parts * g->per_chunk, end = min_i32(g->items, first + g->per_chunk);
     for (int32_t item = first; item < end; item++) {
-        gemm_problem p = g->single ? *g->single : batch_item(g->args, item);
+        gemm_problem p = g->runs ? rows_of(g->single, g->runs[item]) : g->single ? *g->single : batch_item(g->args, item);
         if (g->exchange) p = exchanged(&p);
         if (g->method == FILL) {
             fill_without_product(&p);
@@ -703,8 +705,11 @@ static void gemm_chunk(const void *args, int32_t chunk) {
         } else {
             const row_split rows = split_rows(p.m);
             const int32_t panels = ceil_div(p.n, TILE_COLS);
-            compute_tiles(&p, &rows, rc * rows.count / g->row_chunks, (rc + 1) * rows.count / g->row_chunks,
-                          cc * panels / g->col_chunks, (cc + 1) * panels / g->col_chunks);
+            const int32_t row = rc * rows.count / g->row_chunks, end_row = (rc + 1) * rows.count / g->row_chunks;
+            /* A run that is shorter than others may have fewer blocks than chunks. */
+            if (row < end_row) {
+                compute_tiles(&p, &rows, row, end_row, cc * panels / g->col_chunks, (cc + 1) * panels / g->col_chunks);
+            }
         }
     }
 }
@@ -749,10 +754,23 @@ static void run_plan(gemm_plan *g, const gemm_problem *p) {
     parallel_for(gemm_chunk, g, ceil_div(g->items, g->per_chunk) * parts);
 }
 
+/* Let the items be the runs of rows of `whole` that are not zero. Their longest takes the place of `p`. */
+static void leave_out_zero_rows(gemm_plan *g, const gemm_problem *whole, gemm_problem *p, row_run runs[ROW_RUNS]) {
+    if (g->items != 1 || p->a_col != 1 || p->bias || p->activation != ACTIVATION_NONE || p->k == 0) return;
+    g->single = whole, g->runs = runs, g->items = split_at_zero_rows(whole, runs);
+    p->m = 0;
+    for (int32_t i = 0; i < g->items; i++) p->m = max_i32(p->m, runs[i].end - runs[i].start);
+}
+
 int32_t kernel_gemm_f32(const gemm_f32_args *a) {
     gemm_plan g = {.args = a, .items = a->batch[0] * a->batch[1]};
     if (g.items == 0 || a->m == 0 || a->n == 0) return TW_OK;
-    gemm_problem p = batch_item(a, 0), q = exchanged(&p);
+    row_run runs[ROW_RUNS];
+    const gemm_problem whole = batch_item(a, 0);
+    gemm_problem p = whole;
+    if (a->sparse) leave_out_zero_rows(&g, &whole, &p, runs);
+    if (g.items == 0) return TW_OK;
+    gemm_problem q = exchanged(&p);
     choose_method(&g, &p, &q);
     run_plan(&g, g.exchange ? &q : &p);
     return TW_OK;
@@ -760,13 +778,17 @@ int32_t kernel_gemm_f32(const gemm_f32_args *a) {
 
 int32_t kernel_gemm_quantized_f32(const gemm_quantized_f32_args *a) {
     const packed_matrix w = PACKED_MATRIX(a, w);
-    const gemm_problem p = {
+    const gemm_problem whole = {
         a->m, a->n, a->k, a->a, a->a_row, a->a_col, 0, a->turned ? 1 : a->n, a->turned ? a->k : 1, a->c, a->c_row, 1,
         a->bias, a->bias_row, a->bias_col, a->alpha, a->beta, a->accumulate, a->activation, &w, a->turned != 0, 0, 0,
     };
     if (a->m == 0 || a->n == 0) return TW_OK;
-    gemm_plan g = {.single = &p, .items = 1};
-    g.method = a->k == 0 ? FILL : a->m == 1 && (!a->turned || a->a_col == 1) ? VECTOR : TILES;
+    row_run runs[ROW_RUNS];
+    gemm_problem p = whole;
+    gemm_plan g = {.single = &whole, .items = 1};
+    if (a->sparse) leave_out_zero_rows(&g, &whole, &p, runs);
+    if (g.items == 0) return TW_OK;
+    g.method = p.k == 0 ? FILL : p.m == 1 && (!a->turned || a->a_col == 1) ? VECTOR : TILES;
     run_plan(&g, &p);
     return TW_OK;
 }

@@ -127,6 +127,7 @@ def gemm_case(layout: str, m: int, n: int, k: int) -> dict[str, Any]:
         "beta": 1,
         "accumulate": 0,
         "activation": 0,
+        "sparse": 0,
     }
     return {"name": f"gemm {layout} {m}x{n}x{k}", "flops": 2 * m * n * k, "kernel": "gemm_f32", "args": args}
 
@@ -172,6 +173,7 @@ def conv_cases(n: int, c: int, m: int, size: int, kernel: int, stride: int, grou
         "pad": [0, pad, pad],
         "accumulate": 0,
         "activation": 0,
+        "sparse": 0,
         "ordered": 1 << 24,
         "partial": 1 << 20,
         "columns": 1 << 25,
@@ -234,6 +236,7 @@ def tiles_case(kind: str, args: dict[str, Any]) -> dict[str, Any]:
         "pad": args["pad"][1:],
         "accumulate": 0,
         "activation": 0,
+        "sparse": 0,
         "flipped": int(back),
         "partial": 1 << 24,
         "u": 1 << 24,

@@ -42,4 +42,5 @@ def product(
         beta=beta,
         accumulate=0,
         activation=0,
+        sparse=0,
     )

@@ -138,6 +138,7 @@ def run_case(
         "beta": beta,
         "accumulate": accumulate,
         "activation": activation,
+        "sparse": 0,
     }
     trim(args)
     if not accumulate:
@@ -235,6 +236,7 @@ def test_operands_without_neighbours(size: tuple[int, int, int]) -> None:
         "beta": 1.0,
         "accumulate": 0,
         "activation": 0,
+        "sparse": 0,
     }
     trim(args)
     x, y = a[..., 0].astype(np.float64), b[..., 0].astype(np.float64)
@@ -275,6 +277,7 @@ def test_relu_keeps_nan() -> None:
         "beta": 0.0,
         "accumulate": 0,
         "activation": 1,
+        "sparse": 0,
     }
     for build in BUILDS:
         assert np.isnan(runner(build).run("gemm_f32", args)["c"]).all()
@@ -306,6 +309,7 @@ def test_an_operand_one_element_short_is_refused(name: str) -> None:
         "beta": 1.0,
         "accumulate": 0,
         "activation": 0,
+        "sparse": 0,
     }
     runner("kernels").run("gemm_f32", args)
     args[name] = args[name][:-1].copy()

@@ -24,6 +24,7 @@ from trainweb.compiler.passes.lowrank import merge_low_rank
 from trainweb.compiler.passes.packed import read_packed
 from trainweb.compiler.passes.pooling import mask_maxima
 from trainweb.compiler.passes.recompute import rematerialise
+from trainweb.compiler.passes.sparse import leave_out_zero_rows
 from trainweb.compiler.passes.strided import absorb_copies
 from trainweb.compiler.passes.transaction import check_first, write_state_last
 from trainweb.ir.program import Program
@@ -161,6 +162,10 @@ PASSES: tuple[Pass, ...] = (
             "fuse_elementwise": "the gradient of the head's input becomes part of a chain",
             "rematerialise": "scores never take room",
         },
+    ),
+    Pass(
+        leave_out_zero_rows,
+        after={"fuse_epilogues": "rows of a product with a bias are never zero"},
     ),
     Pass(
         recompute_cheap,

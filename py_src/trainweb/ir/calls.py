@@ -893,9 +893,10 @@ class LoopPut(KernelCall, kernel="loop_put", words=6, fails=("counter",), parts=
     reverse: int
 
 
-class Gemm(KernelCall, kernel="gemm_f32", words=28, result="c", parts=("c",)):
+class Gemm(KernelCall, kernel="gemm_f32", words=29, result="c", parts=("c",)):
     """c[i,j][m,n] = activation(alpha * sum_k a[i,j](m,k) b[i,j](k,n) + beta * bias(m,n) + (accumulate ? c : 0));
-    strides in elements, so a transposed operand has its strides swapped; batch strides may be 0 (broadcast).
+    strides in elements, so a transposed operand has its strides swapped; batch strides may be 0 (broadcast). sparse 1:
+    zero rows of a cost nothing.
     """
 
     a: In
@@ -921,6 +922,7 @@ class Gemm(KernelCall, kernel="gemm_f32", words=28, result="c", parts=("c",)):
     beta: float
     accumulate: int
     activation: int
+    sparse: int
 
     def flops(self) -> int:
         return 2 * self.m * self.n * self.k * prod(self.batch)
@@ -997,7 +999,7 @@ class GatherDequantized(KernelCall, kernel="gather_dequantized_f32", words=19, f
     zero_col: int
 
 
-class GemmQuantized(KernelCall, kernel="gemm_quantized_f32", words=29, result="c", parts=("c",)):
+class GemmQuantized(KernelCall, kernel="gemm_quantized_f32", words=30, result="c", parts=("c",)):
     """As gemm_f32 without a batch, where b is w dequantized, as dequantize_f32 does it, and transposed if `turned`."""
 
     a: In
@@ -1029,6 +1031,7 @@ class GemmQuantized(KernelCall, kernel="gemm_quantized_f32", words=29, result="c
     beta: float
     accumulate: int
     activation: int
+    sparse: int
 
     def flops(self) -> int:
         return 2 * self.m * self.n * self.k

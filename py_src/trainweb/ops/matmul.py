@@ -99,6 +99,7 @@ def multiply(
             beta=float(beta),
             accumulate=0,
             activation=0,
+            sparse=0,
         )
     )
 

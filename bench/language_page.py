@@ -30,9 +30,15 @@ async ({ external, config, feeds, threads }) => {
   const tensors = feeds.map(({ values, dims }) => new Tensor("int64", BigInt64Array.from(values, BigInt), dims));
   const [ids, labels] = session.trainingInputNames;
   const isFirst = (k) => k % feeds[1].dims[1] < feeds[1].dims[1] / 2;
-  const some = BigInt64Array.from(feeds[1].values, (label, k) => BigInt(isFirst(k) ? -100 : label));
-  const half = new Tensor("int64", some, feeds[1].dims);
-  const batches = { all: { [ids]: tensors[0], [labels]: tensors[1] }, half: { [ids]: tensors[0], [labels]: half } };
+  const ignoring = (isIgnored) => {
+    const some = BigInt64Array.from(feeds[1].values, (label, k) => BigInt(isIgnored(k) ? -100 : label));
+    return { [ids]: tensors[0], [labels]: new Tensor("int64", some, feeds[1].dims) };
+  };
+  const batches = {
+    all: { [ids]: tensors[0], [labels]: tensors[1] },
+    prompts: ignoring(isFirst),
+    padding: ignoring((k) => !isFirst(k)),
+  };
   globalThis.step = async (labels) => {
     const outputs = await session.runTrainStep(batches[labels]);
     await session.runOptimizerStep();
@@ -53,7 +59,10 @@ class LanguagePage:
         page.evaluate(CREATE, {"external": external, "config": config, "feeds": values, "threads": threads})
 
     def step(self, labels: str = "all") -> tuple[float, float]:
-        """Processor seconds of the browser's processes and the loss of a step with "all" or "half" of the labels."""
+        """Processor seconds of the browser's processes and the loss of a step.
+
+        Of the labels of each text, "all" count, "prompts" ignores the first half, and "padding" the last.
+        """
         before = _processor_seconds()
         loss = float(self.page.evaluate("(labels) => step(labels)", labels))
         return _processor_seconds() - before, loss

@@ -25,6 +25,7 @@ ZERO_ROWS = {
     "ends of four texts": [50 * text + row for text in range(4) for row in range(20 + 7 * text, 50)],
     "single rows": range(5, ROWS, 2),
     "all but one row": [row for row in range(ROWS) if row != 77],
+    "all but the first half and the last row": range(100, ROWS - 1),
     "all": range(ROWS),
 }
 SIZES = [(24, 40), (10, 64), (1, 50), (96, 600)]
@@ -42,7 +43,7 @@ def case(zero_rows: Any, n: int, k: int, rows: int = ROWS) -> dict[str, Any]:
 
 def dense(args: dict[str, Any], w: np.ndarray, turned: bool) -> dict[str, Any]:
     n, k = args["n"], args["k"]
-    batch = {"batch": [1, 1], **dict.fromkeys(("a_batch", "b_batch", "c_batch", "bias_batch"), [0, 0])}
+    batch = {"batch": [1, 1], **{f"{name}_batch": [0, 0] for name in ("a", "b", "c", "bias")}}
     stored = {"b": w.reshape(-1), "b_row": 1 if turned else n, "b_col": k if turned else 1}
     return args | batch | stored
 
@@ -91,6 +92,18 @@ def test_zero_rows_are_not_computed(rows: int) -> None:
     assert np.isnan(got[[row for row in range(rows) if row % 40 < 20]]).all()
     asked = runner("kernels").run("gemm_f32", args | {"sparse": 0})["c"]
     assert np.isnan(asked).all(), "without the flag, zero times NaN is NaN"
+
+
+@pytest.mark.parametrize("place", [0, 3, 39, 40])
+@pytest.mark.parametrize("number", [-1.0, 1e-45, np.nan])
+def test_one_number_makes_a_row_count(number: float, place: int) -> None:
+    n, k = 24, 41
+    args = dense(case(ZERO_ROWS["all"], n, k), np.full((k, n), 2.0, np.float32), False)
+    args["a"].reshape(ROWS, k)[ROWS // 2, place] = number
+    got = runner("kernels").run("gemm_f32", args)["c"].reshape(ROWS, n)
+    want = np.zeros((ROWS, n), np.float32)
+    want[ROWS // 2] = number
+    np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser
-from tests.python.test_text_data import FAULTS, TABLE, Letters
+from tests.python.test_text_data import BATCHES, FAULTS, TABLE, TEXTS, Letters, batches_of
 
+from trainweb.data import Dataset
 from trainweb.settings import camel_case
 
 from .js_session import JsPage, open_js_page
@@ -56,6 +57,27 @@ def test_rows_and_errors_are_those_of_python(page: JsPage) -> None:
         assert rows == [expected] * 3, texts
     for errors, (texts, options, part) in zip(found[len(TABLE) :], FAULTS, strict=True):
         assert all(isinstance(error, str) and part in error for error in errors), (texts, options, errors)
+
+
+def test_batches_are_those_of_python(page: JsPage) -> None:
+    script = """
+      const encode = (text) => Array.from(text, (letter) => letter.charCodeAt(0) - 97);
+      const data = trainweb.Dataset.fromText(given.texts, { encode, eos_token_id: given.end }, given.options);
+      const rowsOf = ({ dims: [rows, length], data }) =>
+        Array.from({ length: rows }, (_, k) => Array.from(data.subarray(k * length, (k + 1) * length), Number));
+      const batchesOf = async () => {
+        const batches = [];
+        for await (const batch of data) {
+          batches.push(Object.fromEntries(Object.entries(batch).map(([name, tensor]) => [name, rowsOf(tensor)])));
+        }
+        return batches;
+      };
+      return [await batchesOf(), await batchesOf()];
+    """
+    options = {camel_case(name): value for name, value in BATCHES.items()}
+    found = page.run(script, given={"texts": TEXTS, "options": options, "end": Letters.eos_token_id})
+    data = Dataset.from_text(TEXTS, Letters(), **BATCHES)
+    assert found == [batches_of(data), batches_of(data)]
 
 
 def test_several_texts_need_an_end_and_a_tokenizer(page: JsPage) -> None:

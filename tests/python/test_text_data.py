@@ -123,11 +123,24 @@ FAULTS: list[tuple[Any, dict[str, Any], str]] = [
     (["abc"], {"length": 4}, "The 4 tokens of the texts fill no row of length 4"),
     (["a", "abcde"], {"length": 4, "pack": False}, "Text 1 has 6 tokens; a row of length 4 has room for 5"),
     ([{"prompt": "ab", "completion": "c"}], {"length": 1}, "an integer >= 2"),
+    (["abc"], {"length": []}, "length is []; it must be an integer >= 2 or a list"),
+    (["abc"], {"length": [4, 1], "pack": False, "batch_size": 2}, "length[1] is 1; it must be an integer >= 2"),
+    (["abc"], {"length": [2, 4], "batch_size": 2}, "if 'length' is a list"),
+    (["abc"], {"length": [2, 4], "pack": False}, "it must be given with a list of lengths or a seed"),
+    (["abc"], {"length": 2, "seed": 1}, "it must be given with a list of lengths or a seed"),
+    (["abc"], {"length": 2, "batch_size": 0}, "must be an integer >= 1"),
+    (["abc"], {"length": 2, "batch_size": 2, "seed": -1}, "must be an integer >= 0"),
+    (["a", "abcde"], {"length": [4, 2], "pack": False, "batch_size": 2}, "a row of length 4 has room for 5"),
     (["abc"], {"length": 2, "end_token": -1}, "an integer >= 0"),
     (["abc"], {"length": 2, "inputs": ["input_ids"]}, "input_ids and labels"),
     (["abc"], {"length": 2, "inputs": ["input_ids", "labels", "x"]}, "input_ids and labels"),
 ]
 """Texts, options and a part of the error."""
+
+
+BATCHES: dict[str, Any] = {"length": [8, 3, 5], "pack": False, "batch_size": 4, "seed": 5, "inputs": BOTH}
+TEXTS = ["abcdefgh"[: 1 + k * 5 % 8] for k in range(30)]
+"""Of 1 to 8 letters, and as many rows without the end token."""
 
 
 class Letters:
@@ -204,6 +217,48 @@ def test_packed_rows_are_each_token_and_the_next() -> None:
             columns = lists_of(Dataset.from_text(texts, Letters(), length=length))
             words = {name: ["".join(chr(97 + k) for k in row) for row in rows] for name, rows in columns.items()}
             assert [list(pair) for pair in zip(words["input_ids"], words["labels"], strict=True)] == expected
+
+
+def batches_of(data: Dataset) -> list[dict[str, list[list[int]]]]:
+    return [{name: array.tolist() for name, array in batch.items()} for batch in data]
+
+
+def test_texts_of_like_length_make_a_batch() -> None:
+    data = Dataset.from_text(TEXTS, Letters(), **BATCHES)
+    first, second = batches_of(data), batches_of(data)
+    assert first != second and batches_of(Dataset.from_text(TEXTS, Letters(), **BATCHES)) == first
+    padded = lists_of(Dataset.from_text(TEXTS, Letters(), length=8, pack=False, inputs=BOTH))
+    for batches in (first, second):
+        rows = []
+        for batch in batches:
+            length = len(batch["labels"][0])
+            longest = max(sum(row) for row in batch["attention_mask"])
+            assert length == next(n for n in (3, 5, 8) if n >= longest) and len(batch["labels"]) <= 4
+            for row in zip(*(batch[name] for name in BOTH), strict=True):
+                # The row of the whole length has only padding behind.
+                tail = ([0] * (8 - length), [0] * (8 - length), list(range(length, 8)), [-100] * (8 - length))
+                rows.append([a + b for a, b in zip(row, tail, strict=True)])
+        assert sorted(rows) == sorted(list(row) for row in zip(*(padded[name] for name in BOTH), strict=True))
+    assert sum(len(batch["labels"]) < 4 for batch in first) <= 3, "one of each length is smaller"
+
+
+def test_batches_of_packed_rows() -> None:
+    data = Dataset.from_text(TEXTS, Letters(), length=4, batch_size=3)
+    packed = lists_of(Dataset.from_text(TEXTS, Letters(), length=4))
+    rows = [row for batch in data for row in batch["input_ids"].tolist()]
+    assert rows != packed["input_ids"] and sorted(rows) == sorted(packed["input_ids"])
+
+
+def test_a_batch_trains_like_its_padded_rows() -> None:
+    session = model()
+    inputs = session.input_names()
+    options = {"pack": False, "batch_size": len(TEXTS), "inputs": inputs}
+    losses = []
+    for length in ([8], [12]):
+        (batch,) = Dataset.from_text(TEXTS, Letters(), length=length, **options)
+        losses.append(float(next(iter(session.train_step(batch).values()))))
+        session.lazy_reset_grad()
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 @pytest.mark.parametrize(("texts", "options", "part"), FAULTS)

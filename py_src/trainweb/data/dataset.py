@@ -292,11 +292,13 @@ class Dataset:
         texts: Iterable[str | Mapping[str, Any]],
         tokenizer: Any,
         *,
-        length: int,
+        length: int | Sequence[int],
         pack: bool = True,
         mask_prompt: bool = False,
         end_token: int | None = None,
         inputs: Sequence[str] = ("input_ids", "labels"),
+        batch_size: int | None = None,
+        seed: int | None = None,
     ) -> Dataset:
         """Rows of `length` token ids for a language model, with the next token of each as its label.
 
@@ -310,8 +312,9 @@ class Dataset:
             the prompt.
         tokenizer
             An object whose ``encode`` turns a text into ids, as in `transformers` and `tokenizers`.
-        length : int
-            Tokens of a row, at least 2.
+        length : int or list of int
+            Tokens of a row, at least 2. With a list, each text is padded to the least length that holds it: texts of
+            one length make a batch, and each length compiles a plan. A list needs ``pack=False`` and `batch_size`.
         pack : bool
             True joins all texts and cuts them into full rows. It drops last tokens that fill no row, and rows without a
             token to learn. False makes one row of each text, padded with zeros.
@@ -322,6 +325,10 @@ class Dataset:
         inputs : list of str
             The model's inputs among input_ids, attention_mask, position_ids and labels, such as ``input_names()`` of a
             session.
+        batch_size : int, optional
+            With it, the dataset has batches of so many rows, in a new order each iteration.
+        seed : int, optional
+            Of the order of batches; 0 by default.
 
         Raises
         ------
@@ -330,11 +337,17 @@ class Dataset:
         ModelError
             A setting is wrong, or the tokenizer has no ``encode`` or no end token.
         """
-        from trainweb.data.text import columns_of
+        from trainweb.data.text import columns_of, cutter, lengths_of
 
-        return Dataset(
-            columns_of(texts, tokenizer, length, pack=pack, mask_prompt=mask_prompt, end_token=end_token, inputs=inputs)
+        lengths = lengths_of(length, pack=pack, batch_size=batch_size, seed=seed)
+        columns = columns_of(
+            texts, tokenizer, lengths[-1], pack=pack, mask_prompt=mask_prompt, end_token=end_token, inputs=inputs
         )
+        made = Dataset(columns)
+        if batch_size is None:
+            return made
+        rows = made.shuffle(len(made), seed or 0).map(cutter(lengths))
+        return rows.bucket(lambda row: len(row["labels"]), lengths, batch_size)
 
     @staticmethod
     def from_preferences(

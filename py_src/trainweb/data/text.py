@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,38 @@ def encoded(tokenizer: Any, text: str, **settings: bool) -> np.ndarray:
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise messages.NOT_TOKEN_IDS(given=type(found).__name__)
     return ids.astype(np.int64)
+
+
+def lengths_of(length: Any, *, pack: bool, batch_size: int | None, seed: int | None) -> list[int]:
+    """The ascending lengths of rows.
+
+    Raises
+    ------
+    ModelError
+        There is no length, or another argument does not fit.
+    """
+    is_list = isinstance(length, Sequence) and not isinstance(length, (str, bytes))
+    lengths = list(length) if is_list else [length]
+    for k, one in enumerate(lengths):
+        LENGTH.check(f"length[{k}]" if is_list else "length", one)
+    if not lengths:
+        raise messages.BAD_SETTING(name="length", value=length, expected="an integer >= 2 or a list of such integers")
+    if is_list and pack:
+        raise messages.BAD_SETTING(name="pack", value=pack, expected="False if 'length' is a list")
+    if batch_size is None and (is_list or seed is not None):
+        raise messages.BAD_SETTING(name="batch_size", value=None, expected="given with a list of lengths or a seed")
+    return sorted(lengths)
+
+
+def cutter(lengths: Sequence[int]) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
+    """A function that cuts the padding of a row to the least of these lengths."""
+
+    def cut(row: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        count = int(np.flatnonzero(row["labels"] != IGNORED)[-1]) + 1
+        length = next(n for n in lengths if n >= count)
+        return {name: values[:length] for name, values in row.items()}
+
+    return cut
 
 
 def columns_of(

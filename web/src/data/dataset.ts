@@ -16,6 +16,7 @@ import { permutation } from "./random.js";
 import { asTensor, batched, bucketed, drawn, liveTensor, type Batch, type Numbers, type Row } from "./rows.js";
 import { applySteps, areSteps, checkSteps, fittedStep, type Fitted, type PreprocessingStep } from "./table.js";
 import {
+  cutter,
   joinedPairs,
   type Preference,
   preferenceColumns,
@@ -23,6 +24,7 @@ import {
   textColumns,
   type TextItem,
   type TextOptions,
+  textSettings,
   type TextTokenizer,
 } from "./text.js";
 
@@ -78,7 +80,14 @@ export class Dataset implements AsyncIterable<Row | Batch> {
    *   when a setting is wrong, or the tokenizer has no `encode` or no end token
    */
   static fromText(texts: Iterable<TextItem>, tokenizer: TextTokenizer, options: TextOptions): Dataset {
-    return new Dataset(textColumns(texts, tokenizer, options));
+    const { lengths, batchSize, seed, columns } = textSettings(options);
+    const made = new Dataset(textColumns(texts, tokenizer, columns));
+    if (batchSize === null) {
+      return made;
+    }
+    const buffer = made.columns?.get("labels")?.dims[0] as number;
+    const rows = made.shuffle({ buffer, seed }).map(cutter(lengths));
+    return rows.bucket((row) => (row["labels"] as Tensor).dims[0] as number, lengths, batchSize);
   }
 
   /**

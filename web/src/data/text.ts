@@ -76,8 +76,11 @@ export type TextInput = "input_ids" | "attention_mask" | "position_ids" | "label
 
 /** Options of `Dataset.fromText`. */
 export interface TextOptions {
-  /** Tokens of a row, at least 2. */
-  readonly length: number;
+  /**
+   * Tokens of a row, at least 2. With a list, each text is padded to the least length that holds it: texts of one length
+   * make a batch, and each length compiles a plan. A list needs `pack: false` and `batchSize`.
+   */
+  readonly length: number | readonly number[];
   /**
    * True, the default, joins all texts and cuts full rows. The last tokens, which fill no row, and rows without a token
    * to learn are left out. False makes a row of each text, with zeros behind it.
@@ -89,7 +92,14 @@ export interface TextOptions {
   readonly endToken?: number | null;
   /** The inputs that the model has, such as `trainingInputNames` of a session; by default `input_ids` and `labels`. */
   readonly inputs?: readonly (TextInput | string)[];
+  /** With it, the dataset has batches of so many rows, in a new order each iteration. */
+  readonly batchSize?: number;
+  /** Seed of the order of batches; default 0. */
+  readonly seed?: number;
 }
+
+/** Options of rows of one length. */
+type ColumnOptions = Omit<TextOptions, "length" | "batchSize" | "seed"> & { readonly length: number };
 
 interface Tokens {
   readonly ids: readonly number[];
@@ -107,6 +117,7 @@ const IGNORED = -100;
 const SHORTEST = 2;
 const LONGEST = 2_147_483_647;
 const OPTIONS = { length: true, pack: true, maskPrompt: true, endToken: true, inputs: true } as const;
+const TEXT_OPTIONS = { ...OPTIONS, batchSize: true, seed: true } as const;
 
 /**
  * The ids of a text.
@@ -132,6 +143,46 @@ export function encodedText(
   throw sessionError("NOT_TOKEN_IDS", { given: describe(found) });
 }
 
+interface TextSettings {
+  /** Of rows, ascending. */
+  readonly lengths: number[];
+  readonly batchSize: number | null;
+  readonly seed: number;
+  /** Options of the columns, whose rows have the last of the lengths. */
+  readonly columns: ColumnOptions;
+}
+
+/** Checked options of `Dataset.fromText`. */
+export function textSettings(options: TextOptions): TextSettings {
+  const { length, batchSize = null, seed, ...others } = checkOptions("fromText", options, TEXT_OPTIONS);
+  const isList = Array.isArray(length);
+  const lengths = isList ? [...(length as readonly number[])] : [length as number];
+  lengths.forEach((one, k) => checkLength(isList ? `length[${k}]` : "length", one));
+  refuseSettingIf(lengths.length === 0, "length", length, "an integer >= 2 or a list of such integers");
+  refuseSettingIf(isList && others.pack !== false, "pack", others.pack ?? true, "false if 'length' is a list");
+  const isMissing = batchSize === null && (isList || seed !== undefined);
+  refuseSettingIf(isMissing, "batchSize", batchSize, "given with a list of lengths or a seed");
+  lengths.sort((a, b) => a - b);
+  return { lengths, batchSize, seed: seed ?? 0, columns: { ...others, length: lengths.at(-1) as number } };
+}
+
+function checkLength(name: string, length: number): void {
+  if (!Number.isSafeInteger(length) || length < SHORTEST || length > LONGEST) {
+    throw badSetting(name, length, `an integer >= ${SHORTEST} and <= ${LONGEST}`);
+  }
+}
+
+/** A function that cuts the padding of a row to the least of these lengths. */
+export function cutter(lengths: readonly number[]): (row: Readonly<Record<string, Tensor>>) => Record<string, Tensor> {
+  return (row) => {
+    const labels = row["labels"]?.data as BigInt64Array;
+    const count = labels.findLastIndex((label) => label !== BigInt(IGNORED)) + 1;
+    const length = lengths.find((one) => one >= count) as number;
+    const cut = ({ data }: Tensor): Tensor => new Tensor("int64", (data as BigInt64Array).slice(0, length), [length]);
+    return Object.fromEntries(Object.entries(row).map(([name, tensor]) => [name, cut(tensor)]));
+  };
+}
+
 /**
  * The columns of `Dataset.fromText`, each int64 of shape [rows, length].
  *
@@ -140,13 +191,11 @@ export function encodedText(
 export function textColumns(
   given: Iterable<TextItem>,
   tokenizer: TextTokenizer,
-  options: TextOptions,
+  options: ColumnOptions,
 ): Record<string, Tensor> {
   const checked = checkOptions("fromText", options, OPTIONS);
   const { length, pack = true, maskPrompt = false, endToken = null, inputs = ["input_ids", "labels"] } = checked;
-  if (!Number.isSafeInteger(length) || length < SHORTEST || length > LONGEST) {
-    throw badSetting("length", length, `an integer >= ${SHORTEST} and <= ${LONGEST}`);
-  }
+  checkLength("length", length);
   for (const [name, value] of Object.entries({ pack, maskPrompt })) {
     refuseSettingIf(typeof value !== "boolean", name, value, "true or false");
   }
@@ -312,7 +361,9 @@ export interface ReferenceSession {
 }
 
 /** Options of `Dataset.fromPreferences`. */
-export interface PreferenceOptions extends Pick<TextOptions, "length" | "endToken"> {
+export interface PreferenceOptions extends Pick<ColumnOptions, "length" | "endToken"> {
+  /** Tokens of a row, at least 2. */
+  readonly length: number;
   /** As a rule the session to be trained, before its first step. */
   readonly reference: ReferenceSession;
   /** Pairs of a batch, which has twice as many rows; default 4. */

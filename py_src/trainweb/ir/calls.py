@@ -896,7 +896,7 @@ class LoopPut(KernelCall, kernel="loop_put", words=6, fails=("counter",), parts=
 class Gemm(KernelCall, kernel="gemm_f32", words=29, result="c", parts=("c",)):
     """c[i,j][m,n] = activation(alpha * sum_k a[i,j](m,k) b[i,j](k,n) + beta * bias(m,n) + (accumulate ? c : 0));
     strides in elements, so a transposed operand has its strides swapped; batch strides may be 0 (broadcast). sparse 1:
-    zero rows of a cost nothing.
+    zero rows of a are left out.
     """
 
     a: In

@@ -6,8 +6,8 @@ PYTHON runs in an environment with torch, transformers and peft. It exports the 
 steps of PyTorch. trainweb runs natively on one thread, and in Chromium and PyTorch with one and two. The table has the
 median of processor seconds of a step. The share is of the peak of SIMD128, which a page measures between the steps:
 multiply-adds in registers that take about as long as a step, also by processor seconds, and also their median.
-Chromium also takes steps that ignore half of the labels: the first half of each text, as of a prompt, or the last, as
-of padding.
+Chromium also takes steps that ignore half of the labels. These are the first half of each text, as of a prompt, or the
+last, as of padding.
 """
 
 from __future__ import annotations

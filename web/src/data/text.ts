@@ -77,7 +77,7 @@ export type TextInput = "input_ids" | "attention_mask" | "position_ids" | "label
 /** Options of `Dataset.fromText`. */
 export interface TextOptions {
   /**
-   * Tokens of a row, at least 2. With a list, each text is padded to the least length that holds it: texts of one length
+   * Tokens of a row, at least 2. With a list, each text is padded to the least length that holds it. Texts of one length
    * make a batch, and each length compiles a plan. A list needs `pack: false` and `batchSize`.
    */
   readonly length: number | readonly number[];

@@ -268,6 +268,12 @@ def test_wrong_texts_and_options_are_named(texts: Any, options: dict[str, Any], 
     assert part in str(caught.value)
 
 
+@pytest.mark.parametrize("length", ["12", b"ab"])
+def test_a_length_is_no_text(length: Any) -> None:
+    with pytest.raises(TrainwebError, match=r"length is .*; it must be an integer >= 2 or a list"):
+        Dataset.from_text(["abc"], Letters(), length=length, pack=False, batch_size=1)
+
+
 def test_end_tokens_and_tokenizers() -> None:
     assert lists_of(Dataset.from_text(["abc"], Objects(), length=2))["labels"] == [[1, 2]]
     assert lists_of(Dataset.from_text(["ab", "c"], Objects(), length=2, end_token=5))["labels"] == [[1, 5], [2, 5]]

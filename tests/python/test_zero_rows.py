@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from trainweb.model.graph import Graph, Node, Value
 from trainweb.training.arrays import from_numpy
 
 ROWS = 200
-ZERO_ROWS = {
+ZERO_ROWS: dict[str, Iterable[int]] = {
     "none": [],
     "first half": range(100),
     "last half": range(100, ROWS),
@@ -32,7 +33,7 @@ SIZES = [(24, 40), (10, 64), (1, 50), (96, 600)]
 """Columns and depth: tiles, dot products, a vector, several blocks of the depth."""
 
 
-def case(zero_rows: Any, n: int, k: int, rows: int = ROWS) -> dict[str, Any]:
+def case(zero_rows: Iterable[int], n: int, k: int, rows: int = ROWS) -> dict[str, Any]:
     a = random(rows, k, seed=1)
     a[list(zero_rows)] = 0
     a[list(zero_rows), ::3] = -0.0

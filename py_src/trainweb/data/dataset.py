@@ -313,8 +313,8 @@ class Dataset:
         tokenizer
             An object whose ``encode`` turns a text into ids, as in `transformers` and `tokenizers`.
         length : int or list of int
-            Tokens of a row, at least 2. With a list, each text is padded to the least length that holds it. Texts of one
-            length make a batch, and each length compiles a plan. A list needs ``pack=False`` and `batch_size`.
+            Tokens of a row, at least 2. With a list, each text is padded to the least length that holds it. Texts of
+            one length make a batch, and each length compiles a plan. A list needs ``pack=False`` and `batch_size`.
         pack : bool
             True joins all texts and cuts them into full rows. It drops last tokens that fill no row, and rows without a
             token to learn. False makes one row of each text, padded with zeros.

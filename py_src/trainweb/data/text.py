@@ -59,7 +59,7 @@ def encoded(tokenizer: Any, text: str, **settings: bool) -> np.ndarray:
     return ids.astype(np.int64)
 
 
-def lengths_of(length: Any, *, pack: bool, batch_size: int | None, seed: int | None) -> list[int]:
+def lengths_of(length: int | Sequence[int], *, pack: bool, batch_size: int | None, seed: int | None) -> list[int]:
     """The ascending lengths of rows.
 
     Raises
@@ -67,12 +67,12 @@ def lengths_of(length: Any, *, pack: bool, batch_size: int | None, seed: int | N
     ModelError
         There is no length, or another argument does not fit.
     """
-    is_list = isinstance(length, Sequence) and not isinstance(length, (str, bytes))
-    lengths = list(length) if is_list else [length]
+    is_list = isinstance(length, Sequence)
+    lengths = list(length) if isinstance(length, Sequence) else [length]
+    if not lengths or isinstance(length, (str, bytes)):
+        raise messages.BAD_SETTING(name="length", value=length, expected="an integer >= 2 or a list of such integers")
     for k, one in enumerate(lengths):
         LENGTH.check(f"length[{k}]" if is_list else "length", one)
-    if not lengths:
-        raise messages.BAD_SETTING(name="length", value=length, expected="an integer >= 2 or a list of such integers")
     if is_list and pack:
         raise messages.BAD_SETTING(name="pack", value=pack, expected="False if 'length' is a list")
     if batch_size is None and (is_list or seed is not None):

@@ -754,12 +754,14 @@ static void run_plan(gemm_plan *g, const gemm_problem *p) {
     parallel_for(gemm_chunk, g, ceil_div(g->items, g->per_chunk) * parts);
 }
 
-/* Let the items be the runs of rows of `whole` that are not zero. Their longest takes the place of `p`. */
-static void leave_out_zero_rows(gemm_plan *g, const gemm_problem *whole, gemm_problem *p, row_run runs[ROW_RUNS]) {
-    if (g->items != 1 || p->a_col != 1 || p->bias || p->activation != ACTIVATION_NONE || p->k == 0) return;
-    g->single = whole, g->runs = runs, g->items = split_at_zero_rows(whole, runs);
+/* Compute a product without the rows that are left out, if any are: the items are runs of the others, and `p` their longest. */
+static bool leave_out_rows(gemm_plan *g, const gemm_problem *whole, const int32_t *wanted, gemm_problem *p, row_run runs[ROW_RUNS]) {
+    const bool zeros_stay = p->a_col == 1 && !p->bias && p->activation == ACTIVATION_NONE;
+    if (g->items != 1 || p->k == 0 || !(wanted || zeros_stay)) return false;
+    g->single = whole, g->runs = runs, g->items = list_rows(whole, wanted, runs);
     p->m = 0;
     for (int32_t i = 0; i < g->items; i++) p->m = max_i32(p->m, runs[i].end - runs[i].start);
+    return true;
 }
 
 int32_t kernel_gemm_f32(const gemm_f32_args *a) {
@@ -768,11 +770,13 @@ int32_t kernel_gemm_f32(const gemm_f32_args *a) {
     row_run runs[ROW_RUNS];
     const gemm_problem whole = batch_item(a, 0);
     gemm_problem p = whole;
-    if (a->sparse) leave_out_zero_rows(&g, &whole, &p, runs);
-    if (g.items == 0) return TW_OK;
-    gemm_problem q = exchanged(&p);
-    choose_method(&g, &p, &q);
-    run_plan(&g, g.exchange ? &q : &p);
+    const bool leaves_out = (a->sparse || a->wanted) && leave_out_rows(&g, &whole, a->wanted, &p, runs);
+    if (g.items) {
+        gemm_problem q = exchanged(&p);
+        choose_method(&g, &p, &q);
+        run_plan(&g, g.exchange ? &q : &p);
+    }
+    if (leaves_out) fill_other_rows(&whole, a->wanted, runs, g.items);
     return TW_OK;
 }
 
@@ -786,9 +790,9 @@ int32_t kernel_gemm_quantized_f32(const gemm_quantized_f32_args *a) {
     row_run runs[ROW_RUNS];
     gemm_problem p = whole;
     gemm_plan g = {.single = &whole, .items = 1};
-    if (a->sparse) leave_out_zero_rows(&g, &whole, &p, runs);
-    if (g.items == 0) return TW_OK;
+    const bool leaves_out = (a->sparse || a->wanted) && leave_out_rows(&g, &whole, a->wanted, &p, runs);
     g.method = p.k == 0 ? FILL : p.m == 1 && (!a->turned || a->a_col == 1) ? VECTOR : TILES;
-    run_plan(&g, &p);
+    if (g.items) run_plan(&g, &p);
+    if (leaves_out) fill_other_rows(&whole, a->wanted, runs, g.items);
     return TW_OK;
 }

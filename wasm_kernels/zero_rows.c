@@ -17,11 +17,11 @@ static bool is_zero_row(const float *x, int32_t n) {
     return true;
 }
 
-/* Runs with at least `gap` zero rows between two; returns their number, or ROW_RUNS + 1 if they are more. */
-static int32_t list_runs(const gemm_problem *p, int32_t gap, row_run runs[ROW_RUNS]) {
+/* Runs with at least `gap` other rows between two; returns their number, or ROW_RUNS + 1 if they are more. */
+static int32_t list_runs(const gemm_problem *p, const int32_t *wanted, int32_t gap, row_run runs[ROW_RUNS]) {
     int32_t count = 0;
     for (int32_t i = 0; i < p->m; i++) {
-        if (is_zero_row(p->a + i * p->a_row, p->k)) continue;
+        if (wanted ? !wanted[i] : is_zero_row(p->a + i * p->a_row, p->k)) continue;
         if (!count || i - runs[count - 1].end >= gap) {
             if (count == ROW_RUNS) return ROW_RUNS + 1;
             runs[count++].start = i;
@@ -31,12 +31,66 @@ static int32_t list_runs(const gemm_problem *p, int32_t gap, row_run runs[ROW_RU
     return count;
 }
 
-int32_t split_at_zero_rows(const gemm_problem *p, row_run runs[ROW_RUNS]) {
+int32_t list_rows(const gemm_problem *p, const int32_t *wanted, row_run runs[ROW_RUNS]) {
     int32_t count, gap = LEAST_GAP;
-    while ((count = list_runs(p, gap, runs)) > ROW_RUNS) gap *= 2;
+    while ((count = list_runs(p, wanted, gap, runs)) > ROW_RUNS) gap *= 2;
+    return count;
+}
+
+void fill_other_rows(const gemm_problem *p, const int32_t *wanted, const row_run *runs, int32_t count) {
+    const size_t bytes = 4 * (size_t)p->n;
     for (int32_t i = 0, run = 0; i < p->m && !p->accumulate; i++) {
         if (run < count && i == runs[run].start) i = runs[run++].end;
-        if (i < p->m) tw_zero(p->c + i * p->c_row, 4 * (size_t)p->n);
+        if (i == p->m) return;
+        float *row = p->c + i * p->c_row;
+        if (wanted && count) copy_row((uint8_t *)row, (const uint8_t *)(p->c + runs[0].start * p->c_row), bytes);
+        else tw_zero(row, bytes);
     }
-    return count;
+}
+
+/* ---- the tokens that a loss depends on ---- */
+
+/* A mask that lowers a score by this much makes its probability zero beside any that it lowers less. */
+#define RULED_OUT -1e30f
+
+/* Want the keys that a token attends to, all where its mask rules all out; returns whether one is new. */
+static bool want_keys(const float *mask, int32_t *wanted, int32_t m) {
+    bool some = false, any_new = false;
+    for (int32_t j = 0; j < m && mask; j++) some |= !(mask[j] <= RULED_OUT);
+    for (int32_t j = 0; j < m; j++) {
+        if (wanted[j] || (some && mask[j] <= RULED_OUT)) continue;
+        wanted[j] = any_new = true;
+    }
+    return any_new;
+}
+
+/* The same for all wanted tokens of an item. */
+static bool want_item(const float *mask, int32_t mask_row, int32_t *wanted, int32_t m) {
+    int32_t count = 0;
+    bool any_new = false;
+    for (int32_t i = 0; i < m; i++) count += wanted[i];
+    for (int32_t i = m - 1; i >= 0 && count < m; i--) {
+        if (wanted[i]) any_new |= want_keys(mask ? mask + i * mask_row : 0, wanted, m);
+    }
+    return any_new;
+}
+
+int32_t kernel_wanted_tokens(const wanted_tokens_args *a) {
+    bool any_label = false, any_new = true;
+    for (int32_t i = 0; i < a->n; i++) {
+        a->wanted[i] = load_index(a->labels, i, a->label_size) != a->ignore;
+        any_label |= a->wanted[i];
+    }
+    for (int32_t i = 0; i < a->n && !any_label; i++) a->wanted[i] = true;
+    const int32_t items[2] = {a->mask_strides[0] || a->token_strides[0] ? a->batch[0] : 1,
+                              a->mask_strides[1] || a->token_strides[1] ? a->batch[1] : 1};
+    while (any_new) {
+        any_new = false;
+        for (int32_t item = 0; item < items[0] * items[1]; item++) {
+            const int32_t i = item / items[1], j = item % items[1];
+            const float *mask = a->mask ? a->mask + i * a->mask_strides[0] + j * a->mask_strides[1] : 0;
+            any_new |= want_item(mask, a->mask_strides[2], a->wanted + i * a->token_strides[0] + j * a->token_strides[1], a->m);
+        }
+    }
+    return TW_OK;
 }

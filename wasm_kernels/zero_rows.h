@@ -1,4 +1,5 @@
-/* Rows of an operand that hold only zeros. Gradients have them for tokens whose label is ignored, such as padding. */
+/* Rows that products leave out, because an operand holds only zeros there, or because nothing reads them. Both are tokens without
+   influence on the loss, such as padding. */
 #ifndef ZERO_ROWS_H
 #define ZERO_ROWS_H
 
@@ -21,7 +22,10 @@ TW_INLINE gemm_problem rows_of(const gemm_problem *whole, row_run run) {
 /* Runs of a product at most. */
 enum { ROW_RUNS = 64 };
 
-/* List runs of rows of a that are not zero, and clear the other rows of c unless the product is added to them. */
-int32_t split_at_zero_rows(const gemm_problem *p, row_run runs[ROW_RUNS]);
+/* List the runs of rows to compute: those of a that are not zero, or those that `wanted`, if it is given, has. */
+int32_t list_rows(const gemm_problem *p, const int32_t *wanted, row_run runs[ROW_RUNS]);
+
+/* Clear the other rows of c, or repeat a wanted row there, whose numbers are as good as theirs. An added product leaves them. */
+void fill_other_rows(const gemm_problem *p, const int32_t *wanted, const row_run *runs, int32_t count);
 
 #endif

@@ -19,7 +19,16 @@ def zeros(*shape: int) -> np.ndarray:
 
 
 def products(job: Job) -> None:
-    flags = {"alpha": 0.5, "beta": 1.0, "accumulate": 0, "activation": 1, "sparse": 0, "bias_row": 0, "bias_col": 1}
+    flags = {
+        "alpha": 0.5,
+        "beta": 1.0,
+        "accumulate": 0,
+        "activation": 1,
+        "sparse": 0,
+        "wanted": None,
+        "bias_row": 0,
+        "bias_col": 1,
+    }
     one = {"batch": [1, 1], "a_batch": [0, 0], "b_batch": [0, 0], "c_batch": [0, 0], "bias_batch": [0, 0]}
     m, n, k = 300, 260, 700
     strides = {"N": lambda rows, cols: (cols, 1), "T": lambda rows, cols: (1, rows)}

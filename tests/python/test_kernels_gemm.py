@@ -139,6 +139,7 @@ def run_case(
         "accumulate": accumulate,
         "activation": activation,
         "sparse": 0,
+        "wanted": None,
     }
     trim(args)
     if not accumulate:
@@ -237,6 +238,7 @@ def test_operands_without_neighbours(size: tuple[int, int, int]) -> None:
         "accumulate": 0,
         "activation": 0,
         "sparse": 0,
+        "wanted": None,
     }
     trim(args)
     x, y = a[..., 0].astype(np.float64), b[..., 0].astype(np.float64)
@@ -278,6 +280,7 @@ def test_relu_keeps_nan() -> None:
         "accumulate": 0,
         "activation": 1,
         "sparse": 0,
+        "wanted": None,
     }
     for build in BUILDS:
         assert np.isnan(runner(build).run("gemm_f32", args)["c"]).all()
@@ -310,6 +313,7 @@ def test_an_operand_one_element_short_is_refused(name: str) -> None:
         "accumulate": 0,
         "activation": 0,
         "sparse": 0,
+        "wanted": None,
     }
     runner("kernels").run("gemm_f32", args)
     args[name] = args[name][:-1].copy()

@@ -158,7 +158,14 @@ def test_products(size: tuple[int, int, int], kind: str, blocks: tuple[int, int]
             args = {name: value for name, value in w.args.items() if name != "x"} | {"w": w.args["x"], "m": m, "n": n}
             args |= {"k": k, "turned": int(turned), "a": a.reshape(-1), "alpha": 0.5, "beta": -2.0, "c_row": n}
             args |= {"a_row": 1 if by_columns else k, "a_col": m if by_columns else 1, "bias": offset if bias else None}
-            args |= {"bias_row": 0, "bias_col": 1, "accumulate": accumulate, "activation": activation, "sparse": 0}
+            args |= {
+                "bias_row": 0,
+                "bias_col": 1,
+                "accumulate": accumulate,
+                "activation": activation,
+                "sparse": 0,
+                "wanted": None,
+            }
             args["c"] = (start if accumulate else np.full_like(start, np.nan)).reshape(-1)
             last = "c" if k == 0 else "w"
             args["w"] = args["w"][: args["w"].size - (pad // 2 if kind == "4" else pad) * bool(k)]

@@ -39,7 +39,7 @@ def case(zero_rows: Iterable[int], n: int, k: int, rows: int = ROWS) -> dict[str
     a[list(zero_rows), ::3] = -0.0
     args = {"a": a.reshape(-1), "bias": None, "c": np.full(rows * n, np.nan, np.float32), "m": rows, "n": n, "k": k}
     args |= {"a_row": k, "a_col": 1, "c_row": n, "bias_row": 0, "bias_col": 0, "alpha": 0.5, "beta": 1.0}
-    return args | {"accumulate": 0, "activation": 0, "sparse": 1}
+    return args | {"accumulate": 0, "activation": 0, "sparse": 1, "wanted": None}
 
 
 def dense(args: dict[str, Any], w: np.ndarray, turned: bool) -> dict[str, Any]:

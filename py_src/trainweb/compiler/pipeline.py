@@ -22,6 +22,7 @@ from trainweb.compiler.passes.head import fuse_head_loss
 from trainweb.compiler.passes.hoist import hoist, restore_hoisted
 from trainweb.compiler.passes.lowrank import merge_low_rank
 from trainweb.compiler.passes.packed import read_packed
+from trainweb.compiler.passes.padding import leave_out_padding
 from trainweb.compiler.passes.pooling import mask_maxima
 from trainweb.compiler.passes.recompute import rematerialise
 from trainweb.compiler.passes.sparse import leave_out_zero_rows
@@ -166,6 +167,17 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         leave_out_zero_rows,
         after={"fuse_epilogues": "rows of a product with a bias are never zero"},
+    ),
+    Pass(
+        leave_out_padding,
+        after={
+            "fuse_attention": "its mask tells which keys a token reads",
+            "fuse_head_loss": "the loss then reads the head's input by rows",
+        },
+        before={
+            "recompute_cheap": "repeated results stand among the gradients",
+            "fuse_reductions": "an elementwise call that reduces its result is not followed",
+        },
     ),
     Pass(
         recompute_cheap,

@@ -893,15 +893,16 @@ class LoopPut(KernelCall, kernel="loop_put", words=6, fails=("counter",), parts=
     reverse: int
 
 
-class Gemm(KernelCall, kernel="gemm_f32", words=29, result="c", parts=("c",)):
+class Gemm(KernelCall, kernel="gemm_f32", words=30, result="c", parts=("c",)):
     """c[i,j][m,n] = activation(alpha * sum_k a[i,j](m,k) b[i,j](k,n) + beta * bias(m,n) + (accumulate ? c : 0));
-    strides in elements, so a transposed operand has its strides swapped; batch strides may be 0 (broadcast). sparse 1:
-    zero rows of a are left out.
+    strides in elements; 0 in a batch broadcasts. sparse 1: zero rows of a are left out. Rows of c where `wanted` is 0
+    may repeat another.
     """
 
     a: In
     b: In
     bias: OptionalIn = None
+    wanted: OptionalIn = None
     c: Sum
     m: int
     n: int
@@ -926,6 +927,23 @@ class Gemm(KernelCall, kernel="gemm_f32", words=29, result="c", parts=("c",)):
 
     def flops(self) -> int:
         return 2 * self.m * self.n * self.k * prod(self.batch)
+
+
+class WantedTokens(KernelCall, kernel="wanted_tokens", words=14):
+    """wanted [n] = 1 for tokens with a label that is not `ignore` (for all if there is none), and for the keys that
+    these attend to, and so on: those that `mask` does not rule out, or all. Tokens of items lie `token_strides` apart.
+    """
+
+    labels: In
+    mask: OptionalIn = None
+    wanted: Out
+    n: int
+    label_size: int
+    ignore: int
+    batch: Ints
+    m: int
+    mask_strides: Ints
+    token_strides: Ints
 
 
 class GemmInt(KernelCall, kernel="gemm_int", words=17):
@@ -999,7 +1017,7 @@ class GatherDequantized(KernelCall, kernel="gather_dequantized_f32", words=19, f
     zero_col: int
 
 
-class GemmQuantized(KernelCall, kernel="gemm_quantized_f32", words=30, result="c", parts=("c",)):
+class GemmQuantized(KernelCall, kernel="gemm_quantized_f32", words=31, result="c", parts=("c",)):
     """As gemm_f32 without a batch, where b is w dequantized, as dequantize_f32 does it, and transposed if `turned`."""
 
     a: In
@@ -1007,6 +1025,7 @@ class GemmQuantized(KernelCall, kernel="gemm_quantized_f32", words=30, result="c
     scale: OptionalIn = None
     zero: OptionalIn = None
     bias: OptionalIn = None
+    wanted: OptionalIn = None
     c: Sum
     m: int
     n: int

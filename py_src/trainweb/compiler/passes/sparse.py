@@ -12,12 +12,12 @@ from trainweb.ir.program import Program
 if TYPE_CHECKING:
     from trainweb.compiler.context import Context
 
+Product = Gemm | GemmQuantized
 _LOSSES = CrossEntropyGrad | HeadLoss | HeadLossQuantized
-_PRODUCTS = Gemm | GemmQuantized
 
 
-def leave_out_zero_rows(program: Program, _: Context) -> None:
-    """Let products of gradients leave out rows of zeros, if the loss ignores a label."""
+def gradients_of(program: Program) -> set[Storage]:
+    """What is made from the gradient of a loss that ignores a label."""
     gradients = set[Storage]()
     for i in program:
         if isinstance(i, _LOSSES):
@@ -26,7 +26,14 @@ def leave_out_zero_rows(program: Program, _: Context) -> None:
                 gradients.add(slope.storage)
         elif any(b.storage in gradients for b in i.reads):
             gradients.update(b.storage for b in i.writes)
-            if isinstance(i, _PRODUCTS) and i.a.storage in gradients and i.a_col == 1 and i.bias is None:
-                new = copy(i)
-                new.sparse = 1
-                program.replace(i, new)
+    return gradients
+
+
+def leave_out_zero_rows(program: Program, _: Context) -> None:
+    """Let products of gradients leave out rows of zeros, if the loss ignores a label."""
+    gradients = gradients_of(program)
+    for i in program:
+        if isinstance(i, Product) and i.a.storage in gradients and i.a_col == 1 and i.bias is None:
+            new = copy(i)
+            new.sparse = 1
+            program.replace(i, new)

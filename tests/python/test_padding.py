@@ -1,0 +1,483 @@
+"""Products leave out the tokens that no counted label depends on: the kernels, the pass, and its places of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from tests.python.kernel_cases import BUILDS, assert_close_sum, random, runner
+from tests.python.test_attention import Attention, compute
+from tests.python.test_kernels_threads import NODE, Job
+from tests.python.test_kernels_unpack import packed
+from tests.python.test_zero_rows import ROWS, SIZES, ZERO_ROWS, case, dense
+
+from trainweb import CheckpointState, TrainingSession
+from trainweb.autodiff.gradient import build_gradients
+from trainweb.backend.plan import Plan
+from trainweb.backend.wasm.engine import get_engine
+from trainweb.compiler.passes import head, padding
+from trainweb.compiler.passes.padding import Path as Steps
+from trainweb.compiler.passes.padding import Place, Texts, place_in
+from trainweb.ir.shapes import contiguous_strides
+from trainweb.lora import inject
+from trainweb.model.graph import Graph, Node, Value
+from trainweb.onnxblock.loss import CrossEntropyLoss
+
+# Products.
+
+
+def chosen(args: dict[str, Any], unwanted: Iterable[int]) -> tuple[dict[str, Any], np.ndarray]:
+    """The arguments of a product whose operand has numbers in all rows, and which of them are wanted."""
+    wanted = np.ones(args["m"], np.int32)
+    wanted[list(unwanted)] = 0
+    a = random(args["m"], args["k"], seed=5).reshape(-1)
+    return args | {"a": a, "sparse": 0, "wanted": wanted}, wanted != 0
+
+
+def check_rows(got: np.ndarray, want: np.ndarray, magnitude: np.ndarray, terms: int, wanted: np.ndarray) -> None:
+    """Wanted rows are the product. Another row is its product, too, or one of the wanted rows, or zeros without any."""
+    assert_close_sum(got[wanted], want[wanted], magnitude[wanted], terms)
+    for row in np.flatnonzero(~wanted):
+        repeated = (got[wanted] == got[row]).all(axis=1).any() if wanted.any() else not got[row].any()
+        if not repeated:
+            assert_close_sum(got[row], want[row], magnitude[row], terms)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("unwanted", ZERO_ROWS)
+def test_products(unwanted: str, size: tuple[int, int], turned: bool, build: str) -> None:
+    n, k = size
+    w, bias = random(*((n, k) if turned else (k, n)), seed=2), random(n, seed=4)
+    args, wanted = chosen(dense(case([], n, k), w, turned), ZERO_ROWS[unwanted])
+    values = (w.T if turned else w).astype(np.float64)
+    a = args["a"].reshape(ROWS, k).astype(np.float64)
+    want, magnitude = 0.5 * a @ values, 0.5 * abs(a) @ abs(values)
+    got = runner(build).run("gemm_f32", args, last="b")["c"].reshape(ROWS, n)
+    check_rows(got, want, magnitude, k + 2, wanted)
+    biased = args | {"bias": bias, "bias_col": 1, "activation": 1}
+    got = runner(build).run("gemm_f32", biased)["c"].reshape(ROWS, n)
+    check_rows(got, np.maximum(want + bias, 0), magnitude + abs(bias), k + 3, wanted)
+
+
+@pytest.mark.parametrize("unwanted", ZERO_ROWS)
+def test_a_sum_keeps_the_rows_that_are_left_out(unwanted: str) -> None:
+    n, k = SIZES[0]
+    w, start = random(k, n, seed=2), random(ROWS, n, seed=3)
+    args, wanted = chosen(dense(case([], n, k), w, False), ZERO_ROWS[unwanted])
+    a = args["a"].reshape(ROWS, k).astype(np.float64)
+    want, magnitude = start + 0.5 * a @ w, abs(start) + 0.5 * abs(a) @ abs(w)
+    got = runner("kernels").run("gemm_f32", args | {"accumulate": 1, "c": start.reshape(-1)})["c"].reshape(ROWS, n)
+    kept = ~wanted & (got == start).all(axis=1)
+    assert_close_sum(got[~kept], want[~kept], magnitude[~kept], k + 3)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("unwanted", ZERO_ROWS)
+def test_products_with_quantized_weights(unwanted: str, turned: bool, build: str) -> None:
+    n, k = 48, 96
+    w = packed("8", (n, k) if turned else (k, n), (1, 32), zeros=True)
+    args = case([], n, k) | {name: x for name, x in w.args.items() if name != "x"}
+    args, wanted = chosen(args | {"w": w.args["x"], "turned": int(turned)}, ZERO_ROWS[unwanted])
+    values = w.values.T if turned else w.values
+    a = args["a"].reshape(ROWS, k).astype(np.float64)
+    got = runner(build).run("gemm_quantized_f32", args, last="w")["c"].reshape(ROWS, n)
+    check_rows(got, 0.5 * a @ values, 0.5 * abs(a) @ abs(values), k + 4, wanted)
+
+
+def test_rows_that_are_left_out_are_not_computed() -> None:
+    """A product of NaN would show."""
+    gaps = [row for row in range(ROWS) if row % 40 >= 20]
+    args, _ = chosen(dense(case([], 24, 40), random(40, 24, seed=2), False), gaps)
+    args["a"].reshape(ROWS, 40)[gaps] = np.nan
+    assert np.isfinite(runner("kernels").run("gemm_f32", args)["c"]).all()
+    assert np.isnan(runner("kernels").run("gemm_f32", args | {"wanted": None})["c"].reshape(ROWS, 24)[gaps]).all()
+
+
+@pytest.mark.skipif(NODE is None, reason="Node runs the shared memory")
+def test_any_number_of_threads_gives_the_same_bytes() -> None:
+    job = Job(get_engine(reproducible=True))
+    for unwanted in ZERO_ROWS.values():
+        for n, k in ((260, 300), (10, 400)):
+            job.call("gemm_f32", **chosen(dense(case([], n, k), random(k, n, seed=2), False), unwanted)[0])
+    expected = job.run_natively()
+    for threads in (1, 2, 3, 8):
+        assert job.run_threads(threads)["digests"] == [expected], f"{threads} threads"
+
+
+# The tokens that are wanted.
+
+HIDDEN = {"minus infinity": -np.inf, "least number": np.finfo(np.float32).min, "limit": -1e30}
+
+
+def closure(counted: np.ndarray, attends: np.ndarray) -> np.ndarray:
+    """What `counted` [texts, m] reaches through any number of layers; attends [texts, m, m]."""
+    reached = counted
+    for _ in range(counted.shape[1]):
+        reached = reached | np.einsum("bi,bij->bj", reached, attends).astype(bool)
+    return reached
+
+
+def wanted_tokens(
+    labels: np.ndarray, mask: np.ndarray | None, ignore: int = -100, *, turned: bool = False
+) -> np.ndarray:
+    """labels [texts, m], mask [texts or 1, heads, m, m]; `turned`: heads are the outer dim of the batch."""
+    texts, m = labels.shape
+    heads = 1 if mask is None else mask.shape[1]
+    strides = [0, 0, 0] if mask is None else [mask[0].size * (len(mask) > 1), m * m, m]
+    batch, token_strides = [texts, heads], [m, 0]
+    if turned:
+        batch, token_strides, strides = batch[::-1], token_strides[::-1], [strides[1], strides[0], strides[2]]
+    args = {
+        "labels": np.ascontiguousarray(labels).view(np.uint8).reshape(-1),
+        "mask": None if mask is None else mask.astype(np.float32).reshape(-1),
+        "wanted": np.full(texts * m, 7, np.int32),
+        "n": texts * m,
+        "label_size": labels.itemsize,
+        "ignore": ignore,
+        "batch": batch,
+        "m": m,
+        "mask_strides": strides,
+        "token_strides": token_strides,
+    }
+    return runner("kernels").run("wanted_tokens", args)["wanted"].reshape(texts, m) == 1
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("hidden", HIDDEN)
+def test_wanted_tokens_are_those_that_masks_lead_to(hidden: str, heads: int, dtype: type, turned: bool) -> None:
+    rng = np.random.default_rng(heads)
+    found = set[int]()
+    for texts, m in ((1, 1), (3, 17), (2, 40), (5, 8)):
+        for density in (0.02, 0.06, 0.2):
+            attends = rng.random((texts, heads, m, m)) < density
+            labels = np.where(rng.random((texts, m)) < 0.1, rng.integers(0, 9, (texts, m)), -100).astype(dtype)
+            labels[0, 0] = 3
+            mask = np.where(attends, rng.choice([0, -5.0, -1e4, -9.9e29], attends.shape), HIDDEN[hidden])
+            # A row that the mask hides all of attends to all.
+            everything = attends | ~attends.any(axis=-1, keepdims=True)
+            want = closure(labels != -100, everything.any(axis=1))
+            np.testing.assert_array_equal(wanted_tokens(labels, mask, turned=turned), want)
+            found.add(int(want.sum()))
+    assert len(found) > 5
+
+
+def test_without_a_mask_a_text_is_wanted_as_a_whole() -> None:
+    labels = np.full((3, 10), -100, np.int64)
+    labels[1, 4] = 2
+    np.testing.assert_array_equal(wanted_tokens(labels, None).all(axis=1), [False, True, False])
+    np.testing.assert_array_equal(wanted_tokens(labels, None).any(axis=1), [False, True, False])
+
+
+def test_without_a_label_all_is_wanted() -> None:
+    itself = np.where(np.eye(10) == 1, 0, -np.inf)[None, None]
+    assert wanted_tokens(np.full((3, 10), 5, np.int32), itself, 5).all()
+
+
+def test_a_second_call_goes_on_from_the_tokens_of_the_first() -> None:
+    """A call for each mask, from the last layer on."""
+    labels = np.array([[-100, -100, -100, 7]])
+    last, before = (np.full((1, 1, 4, 4), -np.inf) for _ in range(2))
+    last[..., range(4), range(4)] = before[..., range(4), range(4)] = 0
+    last[..., 3, 1] = before[..., 1, 2] = before[..., 2, 0] = 0
+    found = wanted_tokens(labels, last)
+    np.testing.assert_array_equal(found, [[False, True, False, True]])
+    np.testing.assert_array_equal(wanted_tokens(found.astype(np.int32), before, 0), [[True] * 4])
+    np.testing.assert_array_equal(wanted_tokens(labels, before), [[False, False, False, True]])
+
+
+# Where tensors have tokens.
+
+
+def tokens_of(texts: Texts, place: Place, elements: np.ndarray) -> np.ndarray:
+    """The token of each element of a tensor, by its place."""
+    token = elements // place.token % texts.length if texts.length > 1 else 0 * elements
+    text = elements // place.text % texts.count if texts.count > 1 else 0 * elements
+    return text * texts.length + token
+
+
+def test_each_element_of_an_operand_belongs_to_the_token_of_the_result() -> None:
+    rng = np.random.default_rng(0)
+    kept = 0
+    for _ in range(6000):
+        texts = Texts(int(rng.integers(1, 4)), int(rng.integers(1, 5)))
+        names = rng.permutation(["text", "token", "head", "width"])
+        sizes = {
+            "text": texts.count,
+            "token": texts.length,
+            "head": int(rng.integers(1, 4)),
+            "width": int(rng.integers(1, 4)),
+        }
+        sizes |= {"part": int(rng.integers(1, 3))}
+        result = dict(zip(names, contiguous_strides([sizes[x] for x in names]), strict=True)) | {"part": 0}
+        other = rng.permutation([*names, "part"])
+        operand = dict(zip(other, contiguous_strides([sizes[x] for x in other]), strict=True))
+        place = Place(result["token"] * (texts.length > 1), result["text"] * (texts.count > 1))
+        if rng.random() < 0.3:
+            operand[str(rng.choice(other))] = int(rng.integers(0, 5))
+        loops = [(sizes[x], result[x], operand[x]) for x in result]
+        # Loops that follow each other in both tensors become one.
+        merged = [loops[0]]
+        for n, out, given in loops[1:]:
+            size, last_out, last_given = merged[-1]
+            if last_out == n * out and last_given == n * given and rng.random() < 0.7:
+                merged[-1] = (size * n, out, given)
+            else:
+                merged.append((n, out, given))
+        start, operand_start = int(rng.integers(0, 2)), int(rng.integers(0, 3))
+        found = place_in(texts, Steps(tuple(merged), start, operand_start), place)
+        grid = np.indices([n for n, _, _ in loops])
+        made = start + sum(i * out for i, (_, out, _) in zip(grid, loops, strict=True))
+        read = operand_start + sum(i * given for i, (_, _, given) in zip(grid, loops, strict=True))
+        if found is not None:
+            kept += 1
+            same = (tokens_of(texts, place, made) == tokens_of(texts, found, read)).all()
+            assert same, (texts, loops, start, operand_start, place, found)
+        elif (
+            start == operand_start == 0
+            and len(merged) == len(loops)
+            and operand == dict(zip(other, contiguous_strides([sizes[x] for x in other]), strict=True))
+        ):
+            pytest.fail(f"{texts} {loops}: {place} has a place in the operand")
+    assert kept > 1000
+
+
+# The pass.
+
+TEXTS, LENGTH, WIDTH, CLASSES = 3, 40, 16, 50
+COUNTS = (25, 11, 33)
+"""Tokens of each text; padding follows."""
+SKIPPED = sum(LENGTH - n for n in COUNTS)
+
+
+class Model(Attention):
+    """Two layers of attention and products with biases, and cross entropy."""
+
+    def __init__(self, lengths: Iterable[int], length: int, *, causal: bool = True) -> None:
+        self.lengths = list(lengths)
+        super().__init__(len(self.lengths), 2, length, length, WIDTH // 2)
+        words = np.random.default_rng(7).integers(0, CLASSES, (TEXTS, LENGTH))[: len(self.lengths), :length]
+        if len(self.lengths) == 1:
+            words = np.random.default_rng(7).integers(0, CLASSES, (TEXTS, LENGTH))[COUNTS.index(self.lengths[0]), None]
+            words = words[:, :length]
+        real = np.arange(length) < np.array(self.lengths)[:, None]
+        self.feed("words", np.where(real, words, 0))
+        self.feed("labels", np.where(real, (words * 7 + 3) % CLASSES, -100).reshape(-1))
+        mask = np.where(real[:, None, None, :] & (np.tri(length, dtype=bool) | (not causal)), 0, -np.inf)
+        self.feed("mask", mask.astype(np.float32))
+
+    def weights(self, name: str, *shape: int) -> str:
+        value = np.random.default_rng(len(self.feeds)).standard_normal(shape) / np.sqrt(shape[0])
+        return self.feed(name, value.astype(np.float32), trained=True)
+
+    def dense(self, x: str, name: str, width: int) -> str:
+        return self.op(
+            "Add", self.op("MatMul", x, self.weights(name, WIDTH, width)), self.weights(f"{name}_bias", width)
+        )
+
+    def layer(self, x: str, name: str) -> str:
+        length = self.sizes[2]
+        q, k, v = (self.dense(x, f"{name}_{part}", WIDTH) for part in "qkv")
+        q = self.split_heads(q, length, WIDTH // 2, (0, 2, 1, 3))
+        k = self.split_heads(k, length, WIDTH // 2, (0, 2, 3, 1))
+        v = self.split_heads(v, length, WIDTH // 2, (0, 2, 1, 3))
+        p = self.op("Softmax", self.op("Add", self.op("MatMul", q, k), "mask"), axis=-1)
+        y = self.op("Transpose", self.op("MatMul", p, v), perm=[0, 2, 1, 3])
+        y = self.op("Reshape", y, self.constant(np.array([len(self.lengths), length, WIDTH])))
+        return self.op("Add", x, self.op("Tanh", self.dense(y, f"{name}_o", WIDTH)))
+
+    def hidden(self) -> str:
+        x = self.op("Gather", self.weights("embedding", CLASSES, WIDTH), "words")
+        return self.layer(self.layer(x, "first"), "second")
+
+    def finish(self, x: str, ignore: int | None = -100) -> tuple[Graph, list[str]]:
+        rows = self.op("Reshape", x, self.constant(np.array([-1, WIDTH])))
+        scores = self.op("MatMul", rows, self.weights("head", WIDTH, CLASSES))
+        attrs = {} if ignore is None else {"ignore_index": ignore}
+        loss = Node("SoftmaxCrossEntropyLoss", [scores, "labels"], ["loss"], {"reduction": "sum", **attrs})
+        self.graph.nodes.append(loss)
+        self.graph.outputs = [Value("loss", "float32", ())]
+        return self.gradients("loss")
+
+    def gradients(self, loss: str) -> tuple[Graph, list[str]]:
+        graph = build_gradients(self.graph, loss, self.trained)
+        return graph, ["loss", *(f"{name}_grad" for name in self.trained)]
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(padding, "LEAST_WORK", 0)
+
+
+def chosen_rows(plan: Plan) -> int:
+    """How many products have wanted rows."""
+    return sum("wanted=arena" in line for line in plan.text if line.startswith("gemm_f32"))
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+def test_padded_texts_give_what_they_give_alone(causal: bool, stored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head, "SCORES_BYTES", 1 << 30 if stored else 0)
+    monkeypatch.setattr(head, "TRAINED_SCORES_BYTES", 1 << 30 if stored else 0)
+    model = Model(COUNTS, LENGTH, causal=causal)
+    graph, outputs = model.finish(model.hidden())
+    found, plan = compute(graph, model.feeds, outputs)
+    # Four products a layer, and the head, if its scores are stored.
+    assert chosen_rows(plan) == 8 + stored
+    want = dict.fromkeys(outputs, np.float64(0))
+    for count in COUNTS:
+        alone = Model([count], count, causal=causal)
+        graph, _ = alone.finish(alone.hidden())
+        for name, value in compute(graph, alone.feeds, outputs)[0].items():
+            want[name] = want[name] + value
+    for name in outputs:
+        np.testing.assert_allclose(found[name], want[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def mixed(model: Model, x: str, how: str) -> str:
+    """Hidden states that depend on more than what attention reads."""
+    length = model.sizes[2]
+    if how == "mean of a text":
+        return model.op("Add", x, model.op("ReduceMean", x, axes=[1], keepdims=1))
+    if how == "cumulative sum":
+        return model.op("Add", x, model.op("CumSum", x, model.constant(np.int64(1))))
+    if how == "reversed":
+        ends = [model.constant(np.array([n])) for n in (-1, -LENGTH - 1, 1, -1)]
+        return model.op("Add", x, model.op("Slice", x, *ends))
+    if how == "next token":
+        starts = [model.constant(np.array([n])) for n in (1, length, 1)]
+        later = model.op("Slice", x, *starts)
+        pads = model.constant(np.array([0, 0, 0, 0, 1, 0]))
+        return model.op("Add", x, model.op("Pad", later, pads, model.constant(np.float32(0))))
+    if how == "next text":
+        parts = [
+            model.op("Slice", x, *(model.constant(np.array([n])) for n in ends)) for ends in ((1, 3, 0), (0, 1, 0))
+        ]
+        return model.op("Add", x, model.op("Concat", *parts, axis=0))
+    if how == "scores without a softmax":
+        return model.op("Add", x, model.op("MatMul", model.weights("mixer", length, length), x))
+    raise ValueError(how)
+
+
+MIXED = ["mean of a text", "cumulative sum", "reversed", "next token", "next text", "scores without a softmax"]
+
+
+@pytest.mark.parametrize("how", MIXED)
+def test_what_mixes_tokens_reads_them_all(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> tuple[dict[str, np.ndarray], Plan]:
+        model = Model(COUNTS, LENGTH)
+        graph, outputs = model.finish(mixed(model, model.hidden(), how))
+        return compute(graph, model.feeds, outputs)
+
+    found, plan = run()
+    assert chosen_rows(plan) == 1, "only the head comes after it"
+    monkeypatch.setattr(padding._Search, "finish", lambda self: None)
+    want, plan = run()
+    assert chosen_rows(plan) == 0
+    for name, value in want.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("read", ["an output", "scores", "log probabilities", "a second loss", "a second gradient"])
+def test_what_else_is_read_is_computed(read: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model(COUNTS, LENGTH)
+    x = model.hidden()
+    model.finish(x)
+    loss, outputs = "loss", [x] if read == "an output" else []
+    if read == "scores":
+        outputs = [model.graph.nodes[-1].inputs[0]]
+    if read == "log probabilities":
+        model.graph.nodes[-1].outputs.append("log_prob")
+        outputs = ["log_prob"]
+    if read == "a second loss":
+        loss = model.op("Add", "loss", model.op("ReduceSumSquare", x, keepdims=0))
+    if read == "a second gradient":
+        # If nobody reads the loss, only the gradients of this term are left of it.
+        loss = model.op("Sum", "loss", model.op("ReduceSum", model.op("Mul", x, x), keepdims=0))
+    model.graph.outputs = [Value(name, "float32", None) for name in (loss, *outputs)]
+    graph = build_gradients(model.graph, loss, model.trained)
+    gradients = [f"{name}_grad" for name in model.trained]
+    found, plan = compute(graph, model.feeds, [*outputs, *gradients])
+    assert chosen_rows(plan) == (0 if read in ("scores", "log probabilities") else 1), "the head is the only one left"
+    monkeypatch.setattr(padding._Search, "finish", lambda self: None)
+    for name, value in compute(graph, model.feeds, [*outputs, *gradients])[0].items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_a_loss_that_ignores_no_label_asks_for_nothing() -> None:
+    model = Model(COUNTS, LENGTH)
+    model.feeds["labels"] = np.abs(model.feeds["labels"]) % CLASSES
+    graph, outputs = model.finish(model.hidden(), ignore=None)
+    assert chosen_rows(compute(graph, model.feeds, outputs)[1]) == 0
+
+
+def test_masks_that_come_late_are_made_first() -> None:
+    """The mask of the second layer is made after the products of the first."""
+    model = Model(COUNTS, LENGTH)
+    x = model.layer(model.op("Gather", model.weights("embedding", CLASSES, WIDTH), "words"), "first")
+    window = np.where(np.triu(np.ones((LENGTH, LENGTH), bool), -5), 0, -np.inf).astype(np.float32)
+    model.graph.nodes.append(Node("Add", ["mask", model.constant(window)], ["window"], {}, "", "node window"))
+    for node in model.graph.nodes:
+        assert "window" not in node.inputs
+    first = len(model.graph.nodes)
+    x = model.layer(x, "second")
+    for node in model.graph.nodes[first:]:
+        node.inputs[:] = ["window" if name == "mask" else name for name in node.inputs]
+    graph, outputs = model.finish(x)
+    plan = compute(graph, model.feeds, outputs)[1]
+    assert chosen_rows(plan) == 9
+    kernels = [line.split("(")[0] for line in plan.text]
+    assert kernels.count("wanted_tokens") == 2
+    assert kernels.index("wanted_tokens") < kernels.index("gemm_f32")
+
+
+FILES = Path(__file__).resolve().parents[1] / "lora" / "quantized"
+
+
+@pytest.mark.parametrize(
+    "name", ["gemma3_float32", "gpt2_int8_blocks", "llama_nbits", "modernbert_float32", "qwen3_float32"]
+)
+def test_language_models_leave_out_padding_in_every_product(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = onnx.load(FILES / f"{name}.onnx")
+    adapted = inject(FILES / f"{name}.onnx", rank=2)
+    artifacts = adapted.build_artifacts(loss=CrossEntropyLoss(ignore_index=-100), optimizer="AdamW")
+    words = np.random.default_rng(0).integers(1, 90, (3, 12))
+    # Only a part of the second text counts.
+    labels, mask = np.full((3, 12), -100), np.arange(12) < np.array([[12], [7], [3]])
+    labels[1, :7] = words[1, 1:8]
+    feeds = {"x": words, "attention_mask": mask.astype(np.int64), "labels": labels}
+    names = {x.name for x in model.graph.input} | {"labels"}
+    finish, products = padding._Search.finish, []
+
+    def train() -> tuple[list[float], np.ndarray]:
+        state = CheckpointState.load_checkpoint(artifacts.checkpoint)
+        session = TrainingSession(state, artifacts.training_model, None, artifacts.optimizer_model)
+        losses = []
+        for _ in range(2):
+            losses += [float(x) for x in session.train_step({k: v for k, v in feeds.items() if k in names}).values()]
+            session.optimizer_step()
+            session.lazy_reset_grad()
+        parameters = np.array(session.get_contiguous_parameters())
+        session.release()
+        return losses, parameters
+
+    def count(self: padding._Search) -> None:
+        forward = [i for i in self.program if isinstance(i, padding.Product) and i.a.storage not in self.gradients]
+        products.append((len(self.products), sum(i.m == 36 for i in forward)))
+        finish(self)
+
+    monkeypatch.setattr(padding._Search, "finish", count)
+    found = train()
+    assert products and all(n == total > 5 for n, total in products)
+    monkeypatch.setattr(padding._Search, "finish", lambda self: None)
+    want = train()
+    assert found[0] == want[0]
+    np.testing.assert_array_equal(found[1], want[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -271,7 +272,8 @@ class Model(Attention):
         real = np.arange(length) < np.array(self.lengths)[:, None]
         self.feed("words", np.where(real, words, 0))
         self.feed("labels", np.where(real, (words * 7 + 3) % CLASSES, -100).reshape(-1))
-        mask = np.where(real[:, None, None, :] & (np.tri(length, dtype=bool) | (not causal)), 0, -np.inf)
+        attends = real[:, None, None, :] & (np.tri(length, dtype=bool) | (not causal))
+        mask = np.where(attends | np.eye(length, dtype=bool), 0, -np.inf)
         self.feed("mask", mask.astype(np.float32))
 
     def weights(self, name: str, *shape: int) -> str:
@@ -299,13 +301,16 @@ class Model(Attention):
         return self.layer(self.layer(x, "first"), "second")
 
     def finish(self, x: str, ignore: int | None = -100) -> tuple[Graph, list[str]]:
+        self.lose(x, ignore)
+        return self.gradients("loss")
+
+    def lose(self, x: str, ignore: int | None = -100) -> None:
         rows = self.op("Reshape", x, self.constant(np.array([-1, WIDTH])))
         scores = self.op("MatMul", rows, self.weights("head", WIDTH, CLASSES))
         attrs = {} if ignore is None else {"ignore_index": ignore}
         loss = Node("SoftmaxCrossEntropyLoss", [scores, "labels"], ["loss"], {"reduction": "sum", **attrs})
         self.graph.nodes.append(loss)
         self.graph.outputs = [Value("loss", "float32", ())]
-        return self.gradients("loss")
 
     def gradients(self, loss: str) -> tuple[Graph, list[str]]:
         graph = build_gradients(self.graph, loss, self.trained)
@@ -386,29 +391,50 @@ def test_what_mixes_tokens_reads_them_all(how: str, monkeypatch: pytest.MonkeyPa
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
-@pytest.mark.parametrize("read", ["an output", "scores", "log probabilities", "a second loss", "a second gradient"])
-def test_what_else_is_read_is_computed(read: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def term(model: Model, x: str, read: str) -> str:
+    """A second loss of the hidden states."""
+    if "product" in read:
+        x = model.op("MatMul", x, model.weights("second_head", WIDTH, 9))
+    return model.op("ReduceSumSquare", x, keepdims=0)
+
+
+READ = [
+    "an output",
+    "scores",
+    "log probabilities",
+    "a second loss",
+    "a second gradient",
+    "a second gradient of a product",
+]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("read", READ)
+def test_what_else_is_read_is_computed(read: str, turned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model(COUNTS, LENGTH)
     x = model.hidden()
-    model.finish(x)
-    loss, outputs = "loss", [x] if read == "an output" else []
+    loss, first = "loss", []
+    if turned and "second" in read:
+        first = [term(model, x, read)]
+    model.lose(x)
+    outputs = [x] if read == "an output" else []
     if read == "scores":
         outputs = [model.graph.nodes[-1].inputs[0]]
     if read == "log probabilities":
         model.graph.nodes[-1].outputs.append("log_prob")
         outputs = ["log_prob"]
+    if "second" in read:
+        loss = model.op("Sum", *first, "loss", *([] if first else [term(model, x, read)]))
     if read == "a second loss":
-        loss = model.op("Add", "loss", model.op("ReduceSumSquare", x, keepdims=0))
-    if read == "a second gradient":
-        # If nobody reads the loss, only the gradients of this term are left of it.
-        loss = model.op("Sum", "loss", model.op("ReduceSum", model.op("Mul", x, x), keepdims=0))
+        # If nobody reads the loss, only the gradients of the second are left of it.
+        outputs = [loss]
     model.graph.outputs = [Value(name, "float32", None) for name in (loss, *outputs)]
     graph = build_gradients(model.graph, loss, model.trained)
-    gradients = [f"{name}_grad" for name in model.trained]
-    found, plan = compute(graph, model.feeds, [*outputs, *gradients])
+    outputs += [f"{name}_grad" for name in model.trained]
+    found, plan = compute(graph, model.feeds, outputs)
     assert chosen_rows(plan) == (0 if read in ("scores", "log probabilities") else 1), "the head is the only one left"
     monkeypatch.setattr(padding._Search, "finish", lambda self: None)
-    for name, value in compute(graph, model.feeds, [*outputs, *gradients])[0].items():
+    for name, value in compute(graph, model.feeds, outputs)[0].items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
@@ -419,24 +445,58 @@ def test_a_loss_that_ignores_no_label_asks_for_nothing() -> None:
     assert chosen_rows(compute(graph, model.feeds, outputs)[1]) == 0
 
 
-def test_masks_that_come_late_are_made_first() -> None:
-    """The mask of the second layer is made after the products of the first."""
+def test_the_last_layer_leaves_out_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model(COUNTS, LENGTH)
-    x = model.layer(model.op("Gather", model.weights("embedding", CLASSES, WIDTH), "words"), "first")
-    window = np.where(np.triu(np.ones((LENGTH, LENGTH), bool), -5), 0, -np.inf).astype(np.float32)
-    model.graph.nodes.append(Node("Add", ["mask", model.constant(window)], ["window"], {}, "", "node window"))
-    for node in model.graph.nodes:
-        assert "window" not in node.inputs
-    first = len(model.graph.nodes)
-    x = model.layer(x, "second")
-    for node in model.graph.nodes[first:]:
-        node.inputs[:] = ["window" if name == "mask" else name for name in node.inputs]
+    model.feeds["labels"].reshape(TEXTS, LENGTH)[:, : min(COUNTS) - 3] = -100
+    graph, outputs = model.finish(model.hidden())
+    found, plan = compute(graph, model.feeds, outputs)
+    wanted = [
+        x for line in plan.text for x in re.findall(r"wanted=(arena\+\d+):.*m=120", line) if "wanted_" not in line
+    ]
+    assert [wanted.count(x) for x in dict.fromkeys(wanted)] == [7, 2], "the output of attention, and the head"
+    monkeypatch.setattr(padding._Search, "finish", lambda self: None)
+    for name, value in compute(graph, model.feeds, outputs)[0].items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_masks_that_come_late_are_made_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each layer has a mask of its own, that of the second is made after the products of the first."""
+    model = Model(COUNTS, LENGTH)
+    labels = model.feeds["labels"].reshape(TEXTS, LENGTH)
+    for text, count in enumerate(COUNTS):
+        labels[text, : count - 1] = -100
+    x = model.op("Gather", model.weights("embedding", CLASSES, WIDTH), "words")
+    for name, reach in (("first", 4), ("second", 5)):
+        window = np.where(np.triu(np.ones((LENGTH, LENGTH), bool), -reach), 0, -np.inf).astype(np.float32)
+        mask = model.op("Add", "mask", model.constant(window))
+        start = len(model.graph.nodes)
+        x = model.layer(x, name)
+        for node in model.graph.nodes[start:]:
+            node.inputs[:] = [mask if each == "mask" else each for each in node.inputs]
     graph, outputs = model.finish(x)
-    plan = compute(graph, model.feeds, outputs)[1]
+    found, plan = compute(graph, model.feeds, outputs)
     assert chosen_rows(plan) == 9
     kernels = [line.split("(")[0] for line in plan.text]
-    assert kernels.count("wanted_tokens") == 2
+    assert kernels.count("wanted_tokens") == 3
     assert kernels.index("wanted_tokens") < kernels.index("gemm_f32")
+    monkeypatch.setattr(padding._Search, "finish", lambda self: None)
+    for name, value in compute(graph, model.feeds, outputs)[0].items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_tokens_in_another_order_are_all_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> tuple[dict[str, np.ndarray], Plan]:
+        model = Model(COUNTS, LENGTH)
+        x = model.op("Relu", model.op("Transpose", model.hidden(), perm=[1, 0, 2]))
+        x = model.op("Tanh", model.dense(x, "turned", WIDTH))
+        graph, outputs = model.finish(model.op("Transpose", x, perm=[1, 0, 2]))
+        return compute(graph, model.feeds, outputs)
+
+    found, plan = run()
+    assert chosen_rows(plan) == 9, "the layers and the head"
+    monkeypatch.setattr(padding._Search, "finish", lambda self: None)
+    for name, value in run()[0].items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 FILES = Path(__file__).resolve().parents[1] / "lora" / "quantized"

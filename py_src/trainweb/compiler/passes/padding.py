@@ -2,8 +2,9 @@
 
 A loss that ignores a label does not read the scores of its token. Attention reads the keys that its mask does not rule
 out, and all else reads each token by itself. In each step `wanted_tokens` follows the masks from the labels that count,
-through the layers. Products compute the rows of these tokens, and repeat one of them in the other rows. What is made
-from a repeated row never reaches the loss, and its gradients are zeros.
+through the layers. After the last attention only tokens with a label are wanted, so not those of a prompt. Products
+compute the rows of wanted tokens, and repeat one of them in the other rows. What is made from a repeated row never
+reaches the loss, and its gradients are zeros.
 
 The pass goes from the loss to the inputs, and finds the place of the tokens in each operand. If an instruction mixes
 tokens, or is not known here, its operands are read as a whole, and so is all that they are made of.
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from trainweb.compiler.passes.sparse import Product, gradients_of
 from trainweb.ir import calls
+from trainweb.ir.builder import Builder
 from trainweb.ir.expr import Expr
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
 from trainweb.ir.program import POSITION, Program
@@ -71,7 +73,8 @@ class Texts:
 @lru_cache(4096)
 def place_in(texts: Texts, path: Path, result: Place) -> Place | None:
     """The place of the tokens in an operand; None if the instruction mixes tokens."""
-    loops = _cut(path.loops, (result.text, result.token * texts.length, result.token))
+    units = (result.token, result.token * texts.length, result.text, result.text * texts.count)
+    loops = _cut(path.loops, sorted(units, reverse=True))
     distances = []
     for steps, distance in ((texts.length, result.token), (texts.count, result.text)):
         found = [x for n, out, x in loops if n == steps and out == distance]
@@ -94,7 +97,7 @@ def _are_apart(texts: Texts, loops: Sequence[tuple[int, int]], start: int, place
 
 
 def _cut(loops: Iterable[Loop], units: Sequence[int]) -> list[Loop]:
-    """Cut each loop in two where its distance in the result reaches one of `units`, if that is possible."""
+    """Cut each loop where its distance in the result reaches one of the falling `units`, if that is possible."""
     whole = []
     for n, out, given in loops:
         for unit in units:
@@ -200,7 +203,8 @@ class _Search:
         """Tensors that are read later on: where they have tokens, None if they are read as a whole."""
         self.attentions: list[_Items] = []
         """From the last to the first."""
-        self.products: list[Product] = []
+        self.products: list[tuple[Product, int]] = []
+        """Products whose rows are tokens, and how many attentions come after each."""
 
     def visit(self, i: Instruction) -> None:
         """Note the operands of an instruction, after all that come later."""
@@ -267,7 +271,7 @@ class _Search:
                 return [(b, None) for b in i.reads]
             self.attentions.append(items)
         elif isinstance(i, Product) and self._is_by_rows(i, place):
-            self.products.append(i)
+            self.products.append((i, len(self.attentions)))
         return [(b, operands.get(id(b))) for b in i.reads]
 
     def _is_added(self, i: Instruction) -> bool:
@@ -293,12 +297,12 @@ class _Search:
     def finish(self) -> None:
         """Compute which tokens of a step are wanted, and let products leave out the others."""
         masks = [i.mask for i in self.attentions if i.mask is not None]
-        if not self.products or not self._bring_forward([self.loss.labels, *masks], self.products[-1]):
+        if not self.products or not self._bring_forward([self.loss.labels, *masks], self.products[-1][0]):
             return
         wanted = self._wanted()
-        for i in self.products:
+        for i, later in self.products:
             new = copy(i)
-            new.wanted = wanted
+            new.wanted = wanted[later]
             self.program.replace(i, new)
 
     def _bring_forward(self, operands: Iterable[Buf], first: Instruction) -> bool:
@@ -317,31 +321,36 @@ class _Search:
             self.program.insert_before(first, i)
         return True
 
-    def _wanted(self) -> Buf:
-        """Emit the calls that follow attention from its last layer on, one for each change of its mask."""
-        loss, items, changed = self.loss, self.attentions or [_Items(None, 1, (1, 1), (0, 0, 0), (0, 0))], None
+    def _wanted(self) -> list[Buf]:
+        """The tokens that are wanted after all attention, before the last, and so on; equal masks need one call."""
+        loss, first = self.loss, self.products[-1][0]
         builder = self.program.build(f"tokens that {loss.node} depends on")
         labels, size, ignore = loss.labels, loss.label_size, loss.ignore_index
-        for item in items:
-            if item.same(changed):
-                continue
-            wanted, changed = builder.temp("int32", (loss.n,)), item
-            call = calls.WantedTokens(
-                labels=labels,
-                mask=item.mask,
-                wanted=wanted,
-                n=loss.n,
-                label_size=size,
-                ignore=ignore,
-                batch=item.batch,
-                m=item.m,
-                mask_strides=item.mask_strides,
-                token_strides=item.token_strides,
-            )
-            builder.emit(call)
-            labels, size, ignore = wanted, ITEM_SIZE["int32"], 0
-        self.program.insert_before(self.products[-1], *builder.instructions)
-        return labels
+        wanted, last = list[Buf](), None
+        for item in (_Items(None, 1, (1, 1), (0, 0, 0), (0, 0)), *self.attentions):
+            if not item.same(last):
+                labels, last = self._follow(builder, item, labels, size, ignore), item
+                size, ignore = ITEM_SIZE["int32"], 0
+            wanted.append(labels)
+        self.program.insert_before(first, *builder.instructions)
+        return wanted
+
+    def _follow(self, builder: Builder, item: _Items, labels: Buf, size: int, ignore: int) -> Buf:
+        wanted = builder.temp("int32", (self.loss.n,))
+        call = calls.WantedTokens(
+            labels=labels,
+            mask=item.mask,
+            wanted=wanted,
+            n=self.loss.n,
+            label_size=size,
+            ignore=ignore,
+            batch=item.batch,
+            m=item.m,
+            mask_strides=item.mask_strides,
+            token_strides=item.token_strides,
+        )
+        builder.emit(call)
+        return wanted
 
 
 def _start(b: Buf) -> int:

@@ -23,6 +23,7 @@ from trainweb.backend.wasm.engine import get_engine
 from trainweb.compiler.passes import head, padding
 from trainweb.compiler.passes.padding import Path as Steps
 from trainweb.compiler.passes.padding import Place, Texts, place_in
+from trainweb.compiler.passes.sparse import Product
 from trainweb.ir.shapes import contiguous_strides
 from trainweb.lora import inject
 from trainweb.model.graph import Graph, Node, Value
@@ -114,7 +115,7 @@ def test_any_number_of_threads_gives_the_same_bytes() -> None:
 
 # The tokens that are wanted.
 
-HIDDEN = {"minus infinity": -np.inf, "least number": np.finfo(np.float32).min, "limit": -1e30}
+HIDDEN = {"minus infinity": -np.inf, "least number": float(np.finfo(np.float32).min), "limit": -1e30}
 
 
 def closure(counted: np.ndarray, attends: np.ndarray) -> np.ndarray:
@@ -147,7 +148,8 @@ def wanted_tokens(
         "mask_strides": strides,
         "token_strides": token_strides,
     }
-    return runner("kernels").run("wanted_tokens", args)["wanted"].reshape(texts, m) == 1
+    wanted: np.ndarray = runner("kernels").run("wanted_tokens", args)["wanted"]
+    return np.asarray(wanted.reshape(texts, m) == 1)
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -160,12 +162,13 @@ def test_wanted_tokens_are_those_that_masks_lead_to(hidden: str, heads: int, dty
     for texts, m in ((1, 1), (3, 17), (2, 40), (5, 8)):
         for density in (0.02, 0.06, 0.2):
             attends = rng.random((texts, heads, m, m)) < density
-            labels = np.where(rng.random((texts, m)) < 0.1, rng.integers(0, 9, (texts, m)), -100).astype(dtype)
+            labels: np.ndarray = rng.integers(0, 9, (texts, m)).astype(dtype)
+            labels[rng.random((texts, m)) > 0.1] = -100
             labels[0, 0] = 3
             mask = np.where(attends, rng.choice([0, -5.0, -1e4, -9.9e29], attends.shape), HIDDEN[hidden])
             # A row that the mask hides all of attends to all.
             everything = attends | ~attends.any(axis=-1, keepdims=True)
-            want = closure(labels != -100, everything.any(axis=1))
+            want = closure(np.asarray(labels != -100), np.asarray(everything.any(axis=1)))
             np.testing.assert_array_equal(wanted_tokens(labels, mask, turned=turned), want)
             found.add(int(want.sum()))
     assert len(found) > 5
@@ -202,7 +205,7 @@ def tokens_of(texts: Texts, place: Place, elements: np.ndarray) -> np.ndarray:
     """The token of each element of a tensor, by its place."""
     token = elements // place.token % texts.length if texts.length > 1 else 0 * elements
     text = elements // place.text % texts.count if texts.count > 1 else 0 * elements
-    return text * texts.length + token
+    return np.asarray(text * texts.length + token)
 
 
 def test_each_element_of_an_operand_belongs_to_the_token_of_the_result() -> None:
@@ -337,7 +340,7 @@ def test_padded_texts_give_what_they_give_alone(causal: bool, stored: bool, monk
     found, plan = compute(graph, model.feeds, outputs)
     # Four products a layer, and the head, if its scores are stored.
     assert chosen_rows(plan) == 8 + stored
-    want = dict.fromkeys(outputs, np.float64(0))
+    want = dict.fromkeys(outputs, np.zeros(()))
     for count in COUNTS:
         alone = Model([count], count, causal=causal)
         graph, _ = alone.finish(alone.hidden())
@@ -530,7 +533,7 @@ def test_language_models_leave_out_padding_in_every_product(name: str, monkeypat
         return losses, parameters
 
     def count(self: padding._Search) -> None:
-        forward = [i for i in self.program if isinstance(i, padding.Product) and i.a.storage not in self.gradients]
+        forward = [i for i in self.program if isinstance(i, Product) and i.a.storage not in self.gradients]
         products.append((len(self.products), sum(i.m == 36 for i in forward)))
         finish(self)
 

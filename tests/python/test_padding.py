@@ -400,7 +400,7 @@ def test_what_mixes_tokens_reads_them_all(how: str, monkeypatch: pytest.MonkeyPa
 def term(model: Model, x: str, read: str) -> str:
     """A second loss of the hidden states."""
     if "product" in read:
-        x = model.op("MatMul", x, model.weights("second_head", WIDTH, 9))
+        x = model.op("MatMul", x, model.constant(random(WIDTH, 9)))
     return model.op("ReduceSumSquare", x, keepdims=0)
 
 
@@ -466,15 +466,15 @@ def test_the_last_layer_leaves_out_prompts(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_masks_that_come_late_are_made_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each layer has a mask of its own, that of the second is made after the products of the first."""
+    """The mask of the second layer is made after the products of the first, and leads to tokens of its own."""
     model = Model(COUNTS, LENGTH)
     labels = model.feeds["labels"].reshape(TEXTS, LENGTH)
     for text, count in enumerate(COUNTS):
         labels[text, : count - 1] = -100
     x = model.op("Gather", model.weights("embedding", CLASSES, WIDTH), "words")
-    for name, reach in (("first", 4), ("second", 5)):
-        window = np.where(np.triu(np.ones((LENGTH, LENGTH), bool), -reach), 0, -np.inf).astype(np.float32)
-        mask = model.op("Add", "mask", model.constant(window))
+    for name, distances in (("first", [0]), ("second", [0, 20])):
+        attends = sum(np.eye(LENGTH, k=-distance) for distance in distances)
+        mask = model.op("Add", "mask", model.constant(np.where(attends, 0, -np.inf).astype(np.float32)))
         start = len(model.graph.nodes)
         x = model.layer(x, name)
         for node in model.graph.nodes[start:]:

@@ -91,6 +91,32 @@ def test_adapters_train_beside_weights_of_a_file(js: JsPage) -> None:
     assert loss == pytest.approx(np.log(np.exp(logits).sum()) - logits[[0, 5, 191]].mean(), rel=1e-5)
 
 
+LIVE = "[...globalThis.buffers].reduce((sum, { byteLength }) => sum + byteLength, 0)"
+
+WATCH_PAGE = f"""
+const {{ read }} = ReadableStreamBYOBReader.prototype;
+globalThis.buffers = new Set();
+globalThis.most = 0;
+ReadableStreamBYOBReader.prototype.read = async function (view) {{
+  const result = await read.call(this, view);
+  buffers.add(result.value.buffer);
+  globalThis.most = Math.max(most, {LIVE});
+  return result;
+}};
+"""
+
+WATCH_COPIES = f"""() => {{
+  const {{ set }} = Uint8Array.prototype;
+  globalThis.buffers = new Set();
+  globalThis.most = 0;
+  Uint8Array.prototype.set = function (source, at) {{
+    if (source.buffer?.byteLength === 2 ** 24) buffers.add(source.buffer);
+    globalThis.most = Math.max(most, {LIVE});
+    return set.call(this, source, at);
+  }};
+}}"""
+"""In the worker, of the pieces that were copied so far."""
+
 KEEP = """
 const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", lora: { rank: 2, targets: ["q_proj"] } };
 globalThis.kept = await TrainingSession.createFromModel(model, config, { weights });
@@ -115,22 +141,17 @@ def test_a_page_holds_frozen_weights_once(js: JsPage) -> None:
         "model": js.site.add("/w/smol.onnx", smol.graph_of(size).SerializeToString()),
         "weights": served(js.site, "smol", weights),
     }
+    js.run(WATCH_PAGE)
+    js.worker.evaluate(WATCH_COPIES)
     before = resident_bytes(processes())
     js.run(KEEP, **given)
     assert resident_bytes(processes()) - before < 1.6 * nbytes
+    # Pieces wait as messages, and are free once they were copied: one of each file is left.
+    assert js.run("return most;") <= 2 * 2**24
+    assert js.worker.evaluate("most") <= 2 * 2**24
     found = js.run(ARTIFACTS)
     assert found == [1.0] * 4 + weights["model.embed_tokens.weight"].ravel()[-4:].tolist()
 
-
-WATCH_PAGE = """
-const { read } = ReadableStreamBYOBReader.prototype;
-globalThis.buffers = new Set();
-ReadableStreamBYOBReader.prototype.read = async function (view) {
-  const result = await read.call(this, view);
-  buffers.add(result.value.buffer);
-  return result;
-};
-"""
 
 WATCH_WORKER = """() => {
   const read = FileReaderSync.prototype.readAsArrayBuffer;
@@ -143,8 +164,6 @@ WATCH_WORKER = """() => {
     return buffer;
   };
 }"""
-
-LIVE = "[...globalThis.buffers].reduce((sum, { byteLength }) => sum + byteLength, 0)"
 
 QUANTIZED = """
 const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", lora: { rank: 2, targets: ["q_proj"] } };

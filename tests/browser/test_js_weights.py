@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from bench import smol
+from onnx import TensorProto, helper, numpy_helper
 from playwright.sync_api import Browser
 from tests.python.test_safetensors_beside import NAME, SHAPE, WEIGHT, file_of, graph_of
 
@@ -151,6 +152,37 @@ def test_a_page_holds_frozen_weights_once(js: JsPage) -> None:
     assert js.worker.evaluate("most") <= 2 * 2**24
     found = js.run(ARTIFACTS)
     assert found == [1.0] * 4 + weights["model.embed_tokens.weight"].ravel()[-4:].tolist()
+
+
+TIED = """
+const options = { externalData: [{ path: "w", data: weights }] };
+const session = await TrainingSession.createFromModel(model, { loss: "CrossEntropyLoss", requiresGrad: ["c"], frozenParams: ["a", "b"] }, options);
+const last = [];
+for (const name of ["a", "b"]) last.push((await session.getParameter(name)).data.slice(-3));
+await session.release();
+return last.map((data) => [...data]);
+"""
+
+
+def test_two_weights_may_have_the_same_bytes_of_a_file(js: JsPage) -> None:
+    """The second one still finds the pieces, of which the first one has three."""
+    values = np.arange(10 << 20, dtype=np.float32)
+    shape = [128, values.size // 128]
+    names = ("a", "b")
+    tensors = [TensorProto(name=n, data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL) for n in names]
+    for tensor in tensors:
+        tensor.external_data.add(key="location", value="w")
+    tensors.append(numpy_helper.from_array(np.zeros(shape[1], np.float32), "c"))
+    graph = helper.make_graph(
+        [helper.make_node("Add", names, ["s"]), helper.make_node("Gemm", ["x", "s", "c"], ["y"])],
+        "tied",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", shape[0]])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", shape[1]])],
+        tensors,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    given = {"model": js.site.add("/w/tied.onnx", model.SerializeToString()), "weights": js.site.add("/w/tied", values.tobytes())}
+    assert js.run(TIED, **given) == [values[-3:].tolist()] * 2
 
 
 WATCH_WORKER = """() => {

@@ -156,7 +156,8 @@ def test_a_page_holds_frozen_weights_once(js: JsPage) -> None:
 
 TIED = """
 const options = { externalData: [{ path: "w", data: weights }] };
-const session = await TrainingSession.createFromModel(model, { loss: "CrossEntropyLoss", requiresGrad: ["c"], frozenParams: ["a", "b"] }, options);
+const config = { loss: "CrossEntropyLoss", requiresGrad: ["c"], frozenParams: ["a", "b"] };
+const session = await TrainingSession.createFromModel(model, config, options);
 const last = [];
 for (const name of ["a", "b"]) last.push((await session.getParameter(name)).data.slice(-3));
 await session.release();
@@ -168,21 +169,22 @@ def test_two_weights_may_have_the_same_bytes_of_a_file(js: JsPage) -> None:
     """The second one still finds the pieces, of which the first one has three."""
     values = np.arange(10 << 20, dtype=np.float32)
     shape = [128, values.size // 128]
-    names = ("a", "b")
-    tensors = [TensorProto(name=n, data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL) for n in names]
+    tensors = [TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape) for name in ("a", "b")]
     for tensor in tensors:
+        tensor.data_location = TensorProto.EXTERNAL
         tensor.external_data.add(key="location", value="w")
     tensors.append(numpy_helper.from_array(np.zeros(shape[1], np.float32), "c"))
     graph = helper.make_graph(
-        [helper.make_node("Add", names, ["s"]), helper.make_node("Gemm", ["x", "s", "c"], ["y"])],
+        [helper.make_node("Add", ["a", "b"], ["s"]), helper.make_node("Gemm", ["x", "s", "c"], ["y"])],
         "tied",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", shape[0]])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", shape[1]])],
         tensors,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    given = {"model": js.site.add("/w/tied.onnx", model.SerializeToString()), "weights": js.site.add("/w/tied", values.tobytes())}
-    assert js.run(TIED, **given) == [values[-3:].tolist()] * 2
+    url = js.site.add("/w/tied.onnx", model.SerializeToString())
+    weights = js.site.add("/w/tied", values.tobytes())
+    assert js.run(TIED, model=url, weights=weights) == [values[-3:].tolist()] * 2
 
 
 WATCH_WORKER = """() => {

@@ -115,8 +115,8 @@ export function free({ buffer }: Uint8Array<ArrayBuffer>): void {
 }
 
 /**
- * Pieces of a file that is still coming. They wait as messages, whose bytes V8 does not count as the page's: many bytes
- * start a collection of garbage, and while one runs, Chromium frees nothing that comes from the network.
+ * Pieces of a file that is still coming. They wait as messages, because V8 does not count the bytes of messages. Many
+ * bytes start a collection of garbage. While one runs, Chromium keeps all that comes from the network: up to 70 MB.
  */
 export class WaitingPieces {
   readonly #channel = new MessageChannel();

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from bench import smol
+from onnx import TensorProto, helper, numpy_helper
 from playwright.sync_api import Browser
 from tests.python.test_safetensors_beside import NAME, SHAPE, WEIGHT, file_of, graph_of
 
@@ -91,6 +92,32 @@ def test_adapters_train_beside_weights_of_a_file(js: JsPage) -> None:
     assert loss == pytest.approx(np.log(np.exp(logits).sum()) - logits[[0, 5, 191]].mean(), rel=1e-5)
 
 
+LIVE = "[...globalThis.buffers].reduce((sum, { byteLength }) => sum + byteLength, 0)"
+
+WATCH_PAGE = f"""
+const {{ read }} = ReadableStreamBYOBReader.prototype;
+globalThis.buffers = new Set();
+globalThis.most = 0;
+ReadableStreamBYOBReader.prototype.read = async function (view) {{
+  const result = await read.call(this, view);
+  buffers.add(result.value.buffer);
+  globalThis.most = Math.max(most, {LIVE});
+  return result;
+}};
+"""
+
+WATCH_COPIES = f"""() => {{
+  const {{ set }} = Uint8Array.prototype;
+  globalThis.buffers = new Set();
+  globalThis.most = 0;
+  Uint8Array.prototype.set = function (source, at) {{
+    if (source.buffer?.byteLength === 2 ** 24) buffers.add(source.buffer);
+    globalThis.most = Math.max(most, {LIVE});
+    return set.call(this, source, at);
+  }};
+}}"""
+"""In the worker, of the pieces that were copied so far."""
+
 KEEP = """
 const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", lora: { rank: 2, targets: ["q_proj"] } };
 globalThis.kept = await TrainingSession.createFromModel(model, config, { weights });
@@ -115,22 +142,50 @@ def test_a_page_holds_frozen_weights_once(js: JsPage) -> None:
         "model": js.site.add("/w/smol.onnx", smol.graph_of(size).SerializeToString()),
         "weights": served(js.site, "smol", weights),
     }
+    js.run(WATCH_PAGE)
+    js.worker.evaluate(WATCH_COPIES)
     before = resident_bytes(processes())
     js.run(KEEP, **given)
     assert resident_bytes(processes()) - before < 1.6 * nbytes
+    # Pieces wait as messages, and are free once they were copied: one of each file is left.
+    assert js.run("return most;") <= 2 * 2**24
+    assert js.worker.evaluate("most") <= 2 * 2**24
     found = js.run(ARTIFACTS)
     assert found == [1.0] * 4 + weights["model.embed_tokens.weight"].ravel()[-4:].tolist()
 
 
-WATCH_PAGE = """
-const { read } = ReadableStreamBYOBReader.prototype;
-globalThis.buffers = new Set();
-ReadableStreamBYOBReader.prototype.read = async function (view) {
-  const result = await read.call(this, view);
-  buffers.add(result.value.buffer);
-  return result;
-};
+TIED = """
+const options = { externalData: [{ path: "w", data: weights }] };
+const config = { loss: "CrossEntropyLoss", requiresGrad: ["c"], frozenParams: ["a", "b"] };
+const session = await TrainingSession.createFromModel(model, config, options);
+const last = [];
+for (const name of ["a", "b"]) last.push((await session.getParameter(name)).data.slice(-3));
+await session.release();
+return last.map((data) => [...data]);
 """
+
+
+def test_two_weights_may_have_the_same_bytes_of_a_file(js: JsPage) -> None:
+    """The second one still finds the pieces, of which the first one has three."""
+    values = np.arange(10 << 20, dtype=np.float32)
+    shape = [128, values.size // 128]
+    tensors = [TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape) for name in ("a", "b")]
+    for tensor in tensors:
+        tensor.data_location = TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value="w")
+    tensors.append(numpy_helper.from_array(np.zeros(shape[1], np.float32), "c"))
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["a", "b"], ["s"]), helper.make_node("Gemm", ["x", "s", "c"], ["y"])],
+        "tied",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", shape[0]])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", shape[1]])],
+        tensors,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    url = js.site.add("/w/tied.onnx", model.SerializeToString())
+    weights = js.site.add("/w/tied", values.tobytes())
+    assert js.run(TIED, model=url, weights=weights) == [values[-3:].tolist()] * 2
+
 
 WATCH_WORKER = """() => {
   const read = FileReaderSync.prototype.readAsArrayBuffer;
@@ -143,8 +198,6 @@ WATCH_WORKER = """() => {
     return buffer;
   };
 }"""
-
-LIVE = "[...globalThis.buffers].reduce((sum, { byteLength }) => sum + byteLength, 0)"
 
 QUANTIZED = """
 const config = { loss: "CrossEntropyLoss", optimizer: "AdamW", lora: { rank: 2, targets: ["q_proj"] } };

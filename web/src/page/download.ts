@@ -3,7 +3,7 @@
 import { CheckpointError, FeedError, LimitError, ModelError } from "../wire/errors.js";
 import { inTime, messageOf, StallError } from "../wire/fetch-file.js";
 import { otherPlatform } from "../wire/platform.js";
-import { byteReader, concatenate, free, isPieces, PIECE_BYTES, type Pieces } from "../wire/pieces.js";
+import { byteReader, concatenate, free, isPieces, PIECE_BYTES, WaitingPieces, type Pieces } from "../wire/pieces.js";
 import { findKept, keepFile } from "./file-cache.js";
 import type { LoadTracker } from "./progress.js";
 
@@ -93,7 +93,7 @@ export async function download(what: string, source: string | URL, options: Down
       progress.model(url, received, Math.max(length, received));
     }
     progress.model(url, received, received);
-    const whole = file.file();
+    const whole = await file.file();
     await (cache && isPieces(whole) ? Promise.race([keepFile(url, response, whole), left]) : null);
     return whole;
   } finally {
@@ -108,7 +108,7 @@ type Step = <T>(work: Promise<T>) => Promise<T>;
 
 /** A file as it comes. It is read into one buffer: chunks of their own would wait for the garbage collector. */
 class Received {
-  readonly #pieces: Uint8Array<ArrayBuffer>[] = [];
+  readonly #pieces = new WaitingPieces();
   #room = new Uint8Array(PIECE_BYTES);
   #filled = 0;
 
@@ -148,14 +148,14 @@ class Received {
 
   #leaveFull(): void {
     if (this.#filled === PIECE_BYTES) {
-      this.#pieces.push(this.#room);
+      this.#pieces.add(this.#room);
       this.#room = new Uint8Array(PIECE_BYTES);
       this.#filled = 0;
     }
   }
 
-  file(): Uint8Array<ArrayBuffer> | Pieces {
-    const pieces = [...this.#pieces, this.#room.slice(0, this.#filled)];
+  async file(): Promise<Uint8Array<ArrayBuffer> | Pieces> {
+    const pieces = [...(await this.#pieces.take()), this.#room.slice(0, this.#filled)];
     free(this.#room);
     return pieces.length > LARGE_FILE / PIECE_BYTES ? pieces : concatenate(pieces);
   }

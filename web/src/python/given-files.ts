@@ -132,7 +132,7 @@ export class GivenFiles {
   /**
    * Go through bytes of a file.
    *
-   * @param write - takes them from a start on; valid while it runs
+   * @param write - takes them from a start on; valid while it runs. It may free them
    */
   async stream(
     index: number,
@@ -143,12 +143,12 @@ export class GivenFiles {
     let at = 0;
     for (const part of this.#parts(index, offset, nbytes)) {
       const start = at;
+      at += sizeOf(part); // `write` may free it
       if (part instanceof Blob) {
         await streamBlob(part, part.size, (from, data) => write(start + from, data));
       } else {
         write(start, part);
       }
-      at += sizeOf(part);
     }
   }
 

@@ -248,7 +248,7 @@ export class PythonModels {
 /**
  * Make copies to the segments of a session.
  *
- * @param leave - hears of a file up to where the next copy reads: what lies before may go
+ * @param leave - hears of a file and the offset before which nobody reads it again
  */
 export async function copyToSegments(
   files: GivenFiles,
@@ -256,15 +256,19 @@ export async function copyToSegments(
   segments: FilledSegments,
   leave: (file: number, offset: number) => void = () => {},
 ): Promise<void> {
-  for (const [segment, at, file, offset, nbytes, from] of [...copies].sort((a, b) => a[2] - b[2] || a[3] - b[3])) {
+  const sorted = [...copies].sort((a, b) => a[2] - b[2] || a[3] - b[3]);
+  for (const [k, [segment, at, file, offset, nbytes, from]] of sorted.entries()) {
+    const next = sorted[k + 1];
+    const until = next?.[2] === file ? next[3] : Infinity;
     leave(file, offset);
     if (from !== undefined) {
       copyConverted(files, segments, [segment, at, file, offset, nbytes], from);
       continue;
     }
-    await files.stream(file, offset, nbytes, (start, data) =>
-      segments.range(segment, at + start, data.length).set(data),
-    );
+    await files.stream(file, offset, nbytes, (start, data) => {
+      segments.range(segment, at + start, data.length).set(data);
+      leave(file, Math.min(offset + start + data.length, until));
+    });
   }
 }
 

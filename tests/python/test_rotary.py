@@ -118,7 +118,7 @@ def kernels(graph: Graph, feeds: dict[str, np.ndarray]) -> list[str]:
 
 
 def same_without(graph: Graph, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The results, after a comparison with those of a plan without the pass."""
+    """The results, which must equal the results of a plan without the pass."""
     with pipelines.passes(pipelines.without("fuse_rotary")):
         assert "rotary_f32" not in kernels(graph, feeds)
         expected = run(graph, feeds)

@@ -80,7 +80,7 @@ class _Found:
 
 
 class _Rotation:
-    """What `y`, which `last` completes, would be made of if it were a rotation."""
+    """A search for the rotation that makes `y`, which `last` completes."""
 
     def __init__(self, program: Program, last: ElementwiseCall | StridedCopy, y: Buf) -> None:
         self.program, self.last, self.y = program, last, y
@@ -122,10 +122,10 @@ class _Rotation:
         self.program.replace(self.last, *builder.instructions)
         self._drop_unread()
 
-    # Where columns come from.
+    # Sources of columns.
 
     def _terms(self, b: Buf, start: int, width: int, until: int) -> list[_Term] | None:
-        """The products whose sum some columns of `b` are, as of position `until`; None if they are anything else."""
+        """The products whose sum some columns of `b` are at position `until`; None if they are anything else."""
         made = self._maker(b, start, width, until)
         if isinstance(made, ElementwiseCall):
             return self._sum(made.roots[0], made, start, width)
@@ -176,7 +176,7 @@ class _Rotation:
         return terms
 
     def _factor(self, x: Expr, call: ElementwiseCall, start: int, width: int) -> tuple[bool, _Columns] | None:
-        """The sign of a factor, and where its columns lie as `last` can read them."""
+        """The sign of a factor, and its columns, which are the same at `last`."""
         negative = False
         while True:
             while x.op == "neg":
@@ -201,7 +201,7 @@ class _Rotation:
         fits = len(shape) == 4 and all(d in (1, n) for d, n in zip(shape[:-1], self.dims, strict=True))
         return (negative, _Columns(b.storage, b.shift + FLOAT * start, strides)) if fits else None
 
-    # What they must be.
+    # The formula.
 
     def _matches(self, low: list[_Term], high: list[_Term]) -> Iterator[_Found]:
         """The ways in which two sums of two products are the halves of a rotation."""
@@ -238,7 +238,7 @@ class _Rotation:
     # Transposed tensors.
 
     def _source(self, x: _Columns) -> _Columns:
-        """The columns of `x`, or those of the tensor of which `x` is a transposed copy."""
+        """The columns of `x`; if `x` is a transposed copy, the columns of its source."""
         writers = self.program.writers(x.storage)
         if len(writers) != 1 or not isinstance(before := writers[0], StridedCopy):
             return x
@@ -249,7 +249,7 @@ class _Rotation:
         return self._moved(move, x) or x
 
     def _target(self) -> _Columns:
-        """The columns of `y`, or those of the tensor that is a transposed copy of `y`, which nothing else reads."""
+        """The columns of `y`; if only a transposing copy reads `y`, the columns of its target."""
         y = _Columns(self.y.storage, self.y.shift, contiguous_strides((*self.dims, 2 * self.half))[:3])
         readers = self.program.readers(y.storage)
         if len(readers) != 1 or not isinstance(copy := readers[0], StridedCopy):

@@ -15,6 +15,7 @@ import numpy as np
 from trainweb.ir import calls
 from trainweb.ir.instructions import Buf, Storage
 from trainweb.ir.layout import ARENA, GRADIENTS, PARAMETERS
+from trainweb.ops.copies import copy_axis, transpose
 
 if TYPE_CHECKING:
     from tests.python.test_compiler_hazards import RandomProgram
@@ -250,9 +251,85 @@ def statistics(p: RandomProgram) -> None:
     meddle(p, *running, y, x)
 
 
+HEADS, POSITIONS = 2, 3
+"""Of rows of `WIDTH` elements that are turned in pairs."""
+
+
+def rotary(p: RandomProgram) -> None:
+    """Rows turned by the angles of their positions, or the gradient, between two transpositions."""
+    shape, half = (HEADS, POSITIONS, WIDTH), WIDTH // 2
+    rows = p.part(p.recent([b for b in p.bufs if b.size >= 24]), 24).view((POSITIONS, HEADS, WIDTH))
+    kind = p.pick((turned_whole, turned_halves, turned_back))
+    width = half if kind is turned_halves else WIDTH
+    cos, sin = (bounded(p, POSITIONS * width).view((1, POSITIONS, width)) for _ in range(2))
+    x = p.new(shape)
+    transpose(p.builder, x, rows, (1, 0, 2))
+    meddle(p, rows, x, cos, sin)
+    y = kind(p, x, cos, sin)
+    meddle(p, x, cos, sin, y)
+    z = p.new((POSITIONS, HEADS, WIDTH))
+    transpose(p.builder, z, y, (1, 0, 2))
+    p.done(z, *([x, y] if p.rng.random() < KEPT else []))
+
+
+def halves(p: RandomProgram, x: Buf) -> list[Buf]:
+    """Copies of the first and the second columns."""
+    half = x.shape[-1] // 2
+    found = [p.new((*x.shape[:-1], half)) for _ in range(2)]
+    for k, b in enumerate(found):
+        copy_axis(p.builder, b, x, 2, half, source_start=k * half)
+    return found
+
+
+def joined(p: RandomProgram, *parts: Buf | None) -> Buf:
+    """A tensor whose first and second columns these are; zeros where there is None."""
+    shape = next(b.shape for b in parts if b is not None)
+    y = p.new((*shape[:-1], 2 * shape[-1]))
+    if None in parts:
+        p.builder.fill(y, 0.0)
+    for k, b in enumerate(parts):
+        if b is not None:
+            copy_axis(p.builder, y, b, 2, shape[-1], out_start=k * shape[-1])
+    return y
+
+
+def combined(p: RandomProgram, combine: Callable[..., Any], *ins: Buf) -> Buf:
+    y = p.new(ins[0].shape)
+    p.builder.elementwise([y], list(ins), combine)
+    return y
+
+
+def turned_whole(p: RandomProgram, x: Buf, cos: Buf, sin: Buf) -> Buf:
+    """x cos + [-x2, x1] sin"""
+    real = combined(p, lambda e, a, c: e.mul(a, c), x, cos)
+    first, second = halves(p, x)
+    other = joined(p, combined(p, lambda e, a: e.neg(a), second), first)
+    meddle(p, x, cos, sin, first, second, other)
+    imaginary = combined(p, lambda e, a, s: e.mul(a, s), other, sin)
+    return combined(p, lambda e, a, b: e.add(a, b), real, imaginary)
+
+
+def turned_halves(p: RandomProgram, x: Buf, cos: Buf, sin: Buf) -> Buf:
+    """[x1 cos - x2 sin, x1 sin + x2 cos]"""
+    first, second = halves(p, x)
+    meddle(p, x, first, second)
+    real = combined(p, lambda e, a, b, c, s: e.sub(e.mul(c, a), e.mul(s, b)), first, second, cos, sin)
+    imaginary = combined(p, lambda e, a, b, c, s: e.add(e.mul(s, a), e.mul(c, b)), first, second, cos, sin)
+    return joined(p, real, imaginary)
+
+
+def turned_back(p: RandomProgram, dy: Buf, cos: Buf, sin: Buf) -> Buf:
+    """The gradient of `turned_whole`."""
+    first, second = halves(p, combined(p, lambda e, a, s: e.mul(a, s), dy, sin))
+    parts = joined(p, None, combined(p, lambda e, a: e.neg(a), first)), joined(p, second, None)
+    meddle(p, dy, first, second, *parts)
+    real = combined(p, lambda e, a, c: e.mul(a, c), dy, cos)
+    return combined(p, lambda e, a, b, c: e.add(e.add(a, b), c), *parts, real)
+
+
 STATISTICS_PLACES = np.arange(0, 24, 2)
 Motif = Callable[["RandomProgram"], None]
-MOTIFS: tuple[Motif, ...] = (softmax, attention, pooling, accumulation, statistics)
+MOTIFS: tuple[Motif, ...] = (softmax, attention, pooling, accumulation, statistics, rotary)
 
 
 class MotifKernels:
@@ -261,6 +338,25 @@ class MotifKernels:
     def memory(self, b: Buf) -> np.ndarray:
         """The elements of a buffer, to read or write."""
         raise NotImplementedError
+
+    def rotary_f32(self, g: calls.Rotary) -> None:
+        rows = np.array(list(np.ndindex(*g.dims)))
+
+        def columns(b: Buf, strides: tuple[int, ...], start: int) -> tuple[np.ndarray, np.ndarray]:
+            return self.memory(b), (rows @ strides)[:, None] + start + np.arange(g.half)
+
+        def values(b: Buf, strides: tuple[int, ...], start: int) -> np.ndarray:
+            memory, places = columns(b, strides, start)
+            return memory[places]
+
+        x = [values(g.x, g.x_strides, k * g.half) for k in range(2)]
+        cos = [values(g.cos, g.cos_strides, k * g.cos_half) for k in range(2)]
+        sin = [values(g.sin, g.sin_strides, k * g.sin_half) for k in range(2)]
+        first = x[0] * cos[0] + x[1] * (sin[1] if g.back else -sin[0])
+        second = x[1] * cos[1] + x[0] * (-sin[0] if g.back else sin[1])
+        for k, value in enumerate((first, second)):
+            memory, places = columns(g.y, g.y_strides, k * g.half)
+            memory[places] = value
 
     def softmax_f32(self, g: calls.Softmax) -> None:
         x = self.memory(g.x).reshape(g.outer, g.n, g.inner)

@@ -260,6 +260,16 @@ def attention(job: Job, items: int, m: int, n: int, d: int, e: int, parts: int) 
     )
 
 
+def rotary(job: Job, back: int) -> None:
+    batch, heads, length, half = 3, 5, 80, 23
+    width = 2 * half
+    words = {"dims": [batch, heads, length], "half": half, "cos_half": half, "sin_half": 0, "back": back}
+    strides = {"x_strides": [heads * length * width, width, heads * width], "cos_strides": [0, 0, width]}
+    strides |= {"y_strides": [heads * length * width, length * width, width], "sin_strides": [length * half, 0, half]}
+    x, cos, sin = draw(batch, length, heads, width), draw(length, width), draw(batch, length, half)
+    job.call("rotary_f32", x=x, cos=cos, sin=sin, y=zeros(batch, heads, length, width), **words, **strides)
+
+
 def recurrence(job: Job, cell: int, batch: int) -> None:
     steps, hidden, gates = 3, 21, (1, 1, 4, 3, 3)[cell]
     kept = 1 if gates == 1 else 4
@@ -330,6 +340,8 @@ CASES = {
     "products": products,
     "attention": lambda job: attention(job, 6, 150, 130, 20, 12, 1),
     "attention of one head": lambda job: attention(job, 1, 300, 310, 32, 32, 4),
+    "rotary embedding": lambda job: rotary(job, 0),
+    "gradient of a rotary embedding": lambda job: rotary(job, 1),
     "loss of a head": lambda job: head_loss(job, 90, 4),
     "loss of a head, many rows": lambda job: head_loss(job, 700, 2),
     "3x3": lambda job: convolution(job, 6, 20, 24, 19, 3, 1),

@@ -15,10 +15,11 @@ from tests.python.test_program import check_index
 from trainweb.compiler.passes.accumulate import accumulate_in_place
 from trainweb.compiler.passes.attention import fuse_attention
 from trainweb.compiler.passes.epilogue import absorb_factors, fuse_epilogues
+from trainweb.compiler.passes.fuse import fuse_elementwise
 from trainweb.compiler.passes.pooling import mask_maxima
 from trainweb.ir import calls
 from trainweb.ir.builder import Builder
-from trainweb.ir.instructions import Buf, KernelCall
+from trainweb.ir.instructions import Buf, ElementwiseCall, KernelCall
 from trainweb.ir.layout import ARENA, GRADIENTS
 from trainweb.ir.program import Program
 
@@ -286,3 +287,56 @@ def test_a_bias_that_the_sum_overwrites_is_added_after_the_product(kept: bool) -
     (gemm,) = (i for i in program if isinstance(i, calls.Gemm))
     assert (gemm.bias is not None, len(list(program))) == ((True, 1) if kept else (False, 2))
     check_index(program)
+
+
+# Chains.
+
+
+def gated(*between: str, kept: tuple[str, ...] = (), segment: int = ARENA) -> int:
+    """Elementwise calls that are left of the gradients of y = sigmoid(a) b.
+
+    A product reads that of b, then come steps, then the gradient of a, which reads the sigmoid.
+    """
+    w = Written()
+    for name in ("a", "b", "dy", "s", "db", "w", "dx"):
+        w.new(name, N, N)
+    b, da = w.bufs, w.new("da", N, N, segment=segment)
+    w.builder.elementwise([b["s"]], [b["a"]], lambda e, a: e.sigmoid(a))
+    w.builder.elementwise([b["db"]], [b["dy"], b["s"]], lambda e, dy, s: e.mul(dy, s))
+    w.product("dx", "db", "w")
+    for step in between:
+        what, _, name = step.partition(" ")
+        if what == "read":
+            w.read(name)
+        else:
+            w.builder.copy(b[name], b["w"])
+    w.builder.elementwise(
+        [da], [b["dy"], b["b"], b["s"]], lambda e, dy, b, s: e.mul(e.mul(dy, b), e.mul(s, e.sub(e.const(1), s)))
+    )
+    w.outputs = ["dx", "da", *kept]
+    if segment == ARENA:
+        w.read("da")
+        w.outputs.remove("da")
+    program = w.program()
+    fuse_elementwise(program, pipelines.context())
+    check_index(program)
+    return sum(isinstance(i, ElementwiseCall) and len(i.ins) > 0 for i in program)
+
+
+@pytest.mark.parametrize("between", [(), ("read s",), ("read b", "read db"), ("change db",)])
+def test_a_chain_that_others_wait_for_takes_in_a_later_one(between: tuple[str, ...]) -> None:
+    assert gated(*between) == 1
+
+
+@pytest.mark.parametrize("between", ["change dy", "change s", "change b", "read da", "change da"])
+def test_a_chain_stays_behind_what_changes_its_operands_or_sees_its_result(between: str) -> None:
+    assert gated(between) == 2
+
+
+def test_a_chain_stays_where_its_result_would_wait_beside_its_operands() -> None:
+    assert gated(kept=("dy", "b")) == 1, "the sigmoid makes room"
+    assert gated(kept=("dy", "b", "s")) == 2
+
+
+def test_a_chain_that_changes_state_stays_behind_what_may_fail() -> None:
+    assert gated(segment=GRADIENTS) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,32 @@ def test_copies_are_kept_whose_source_or_place_changes(between: str) -> None:
 
 def test_a_copy_is_kept_whose_source_is_no_smaller() -> None:
     assert not repeated_again(copies=1)
+
+
+def test_products_are_kept_after_many_values_were_made_before_one_call() -> None:
+    """Insertions spread the positions of a program: the forward pass must end where it did."""
+    w, count = Written(), 30
+    for name in ("a", "x", "u", "v", "loss", "sum", "dx", "du"):
+        w.new(name, 3, 3)
+    b = w.bufs
+    for name in "xu":
+        w.builder.emit(product(b["a"], b["a"], b[name], (3, 3, 3)))
+    made = [w.new(f"y{k}", 3, 3) for k in range(count)]
+    for k, y in enumerate(made):
+        w.builder.elementwise([y], [b["x"]], lambda e, x, k=k: e.add(x, e.const(float(k))))
+    w.builder.elementwise([b["v"]], [b["u"]], lambda e, u: e.exp(u))
+    w.builder.emit(product(b["a"], b["a"], b["loss"], (3, 3, 3)))
+    w.builder.elementwise([b["sum"]], made, lambda e, *ys: reduce(e.add, ys))
+    w.builder.emit(product(b["x"], b["sum"], b["dx"], (3, 3, 3)))
+    w.builder.emit(product(b["u"], b["v"], b["du"], (3, 3, 3)))
+    w.read("dx")
+    w.read("du")
+    w.outputs = ["loss"]
+    program = w.program()
+    recompute_cheap(program, pipelines.context())
+    check_index(program)
+    assert sum(isinstance(i, calls.Gemm) for i in program) == 5
+    assert sum(i.node.endswith(", again") for i in program) == count + 1
 
 
 def made_again(*between: str, output: bool = False, work: int = 1) -> bool:

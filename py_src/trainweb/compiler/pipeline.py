@@ -25,6 +25,7 @@ from trainweb.compiler.passes.packed import read_packed
 from trainweb.compiler.passes.padding import leave_out_padding
 from trainweb.compiler.passes.pooling import mask_maxima
 from trainweb.compiler.passes.recompute import rematerialise
+from trainweb.compiler.passes.rotary import fuse_rotary
 from trainweb.compiler.passes.sparse import leave_out_zero_rows
 from trainweb.compiler.passes.strided import absorb_copies
 from trainweb.compiler.passes.transaction import check_first, write_state_last
@@ -118,6 +119,11 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         mask_maxima,
         before={"fuse_elementwise": "the gradient of relu is not recognised within a chain"},
+    ),
+    Pass(
+        fuse_rotary,
+        after={"absorb_copies": "copies that products do without are no longer there"},
+        before={"fuse_elementwise": "products of a half are not recognised within a chain"},
     ),
     Pass(
         hoist,

@@ -456,6 +456,27 @@ class AttentionGradient(KernelCall, kernel="attention_gradient_f32", words=55, p
         return 4 * prod(self.batch) * self.m * self.n * (self.d + self.e)
 
 
+class Rotary(KernelCall, kernel="rotary_f32", words=23, parts=("y",)):
+    """Of each row of x the halves x1, x2 are turned: y1 = x1 cos1 - x2 sin1, y2 = x2 cos2 + x1 sin2. back 1: the
+    gradient, which is y1 = x1 cos1 + x2 sin2, y2 = x2 cos2 - x1 sin1. The second halves of cos and sin begin at
+    cos_half and sin_half.
+    """
+
+    x: In
+    cos: In
+    sin: In
+    y: Out
+    dims: Ints
+    half: int
+    x_strides: Ints
+    cos_strides: Ints
+    sin_strides: Ints
+    y_strides: Ints
+    cos_half: int
+    sin_half: int
+    back: int
+
+
 class LayerNorm(KernelCall, kernel="layer_norm_f32", words=10):
     """x [rows, n]; rms 1: no mean, y = x / sqrt(mean(x^2) + epsilon) * scale."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 418225065
+FINGERPRINT: Final = 3170900134
 """Of the kernels that this package compiles for."""
 
 # "TWPL"

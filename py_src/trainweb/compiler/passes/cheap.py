@@ -29,23 +29,28 @@ PATIENCE = 8
 
 def recompute_cheap(program: Program, context: Context) -> None:
     """Recompute cheap results of the forward pass where the backward pass reads them, from values kept anyway."""
-    ends = [w.position for b in program.outputs if b.storage.segment == ARENA for w in program.writers(b.storage)]
+    ends = [w for b in program.outputs if b.storage.segment == ARENA for w in program.writers(b.storage)]
     if ends:
-        _Recomputation(program, max(ends)).run()
+        _Recomputation(program, max(ends, key=POSITION)).run()
         drop_unread_results(program, context)
 
 
 class _Recomputation:
-    """The forward pass of a program reaches to `end`, the position where its last output is made."""
+    """The forward pass of a program reaches to `last`, which makes its last output."""
 
-    def __init__(self, program: Program, end: int) -> None:
-        self.program, self.end = program, end
+    def __init__(self, program: Program, last: Instruction) -> None:
+        self.program, self.last = program, last
         self.again: dict[Storage, Instruction] = {}
         """Instructions that make the values that are not kept."""
         self.sources: set[Storage] = set()
         """Values that are kept for larger ones that are made of them."""
         self.places: dict[Storage, Storage] = {}
         """Storages in which the backward pass has the recomputed values."""
+
+    @property
+    def end(self) -> int:
+        """The position of the end; insertions move positions."""
+        return self.last.position
 
     def run(self) -> None:
         """Find what need not be kept, and make it where it is read."""

@@ -1,4 +1,8 @@
-"""Fusion of elementwise calls: a producer that only elementwise calls read is computed inside its consumer."""
+"""Fusion of elementwise calls: a producer is computed inside its consumer, or a consumer inside its producer.
+
+The merged call stands in the place of the consumer. If others read the producer's results before that, it stands in the
+place of the producer.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +31,10 @@ def fuse_elementwise(program: Program, _: Context) -> None:
     """Merge chains of elementwise calls of one iteration space; results stay the same bytes."""
     for part in (program, *program.hoisted.values()):
         fuser = _Fuser(part)
-        for e in part:
-            if isinstance(e, ElementwiseCall):
-                fuser.fuse_producers(e)
+        for fuse in (fuser.fuse_producers, fuser.fuse_into_producer):
+            for e in part:
+                if isinstance(e, ElementwiseCall):
+                    fuse(e)
         fuser.finish()
 
 
@@ -106,24 +111,40 @@ class _Fuser:
                 numbers = {x: self.emitter.input(k, b.dtype) for k, (x, b) in enumerate(chain.ins.items())}
                 call.roots = self.emitter.substitute(chain.roots, numbers)
 
-    # Producers into consumers.
+    # Producers and consumers.
 
     def fuse_producers(self, e: ElementwiseCall) -> None:
         """Compute in `e` what elementwise calls before it make for it, as long as that is possible."""
         merged: _Chain | None = None
         for b in e.ins:
             source = self._producer(b, e)
-            if source is None or not self._may_move(source, e):
+            if source is None or not self._may_pass(source, source, e):
                 continue
             target = merged or self._chain(e)
             if self._tensor(b) not in target.ins:
                 continue
-            fused = self._merge(self._chain(source), target, e)
+            fused = self._merge(self._chain(source), target, (source, e))
             if fused is not None:
                 self.program.remove(source)
                 merged = fused
         if merged:
             self.program.replace(e, self._call(merged))
+
+    def fuse_into_producer(self, e: ElementwiseCall) -> None:
+        """Compute `e` in an elementwise call before it that makes an operand, where that keeps no more memory."""
+        if not all(self.program.is_temporary(b.storage) for b in e.outs):
+            return  # what fails between the two must change no state
+        for b in e.ins:
+            source = self._producer(b, e)
+            if source is None or not self._may_pass(e, source, e) or not self._keeps_no_more(source, e):
+                continue
+            fused = self._merge(self._chain(source), self._chain(e), (source, e))
+            if fused is not None:
+                self.program.remove(e)
+                merged = self._call(fused)
+                self.program.replace(source, merged)
+                self.fuse_into_producer(merged)
+                return
 
     def _producer(self, b: Buf, e: ElementwiseCall) -> ElementwiseCall | None:
         """The elementwise call that wrote `b` last before `e`, if it was one."""
@@ -131,18 +152,26 @@ class _Fuser:
         source = before[-1] if before else None
         return source if isinstance(source, ElementwiseCall) and not source.reduction and not e.reduction else None
 
-    def _may_move(self, source: ElementwiseCall, e: ElementwiseCall) -> bool:
-        # Between the two nobody may read what the producer writes, or write what it reads or writes.
+    def _may_pass(self, moved: ElementwiseCall, first: ElementwiseCall, last: ElementwiseCall) -> bool:
+        """Return whether nobody between the two reads what `moved`, one of them, writes, or writes what it uses."""
         program = self.program
-        for out in source.outs:
-            if program.is_read_between(out.storage, source, e) or program.is_written_between(out.storage, source, e):
-                return False
-        return not any(program.is_written_between(b.storage, source, e) for b in source.ins)
+        if any(program.is_read_between(b.storage, first, last) for b in moved.outs):
+            return False
+        return not any(program.is_written_between(b.storage, first, last) for b in (*moved.ins, *moved.outs))
 
-    def _merge(self, source: _Chain, target: _Chain, e: ElementwiseCall | None) -> _Chain | None:
-        """`target`, the chain of `e`, with `source` computed inside, or None where that is not possible.
+    def _keeps_no_more(self, source: ElementwiseCall, e: ElementwiseCall) -> bool:
+        """Return whether `e` in the place of `source` frees as many bytes until then as its results take."""
+        program = self.program
+        made = {b.storage for b in e.outs if program.writers(b.storage)[0] is e}
+        freed = {b.storage for b in e.ins if program.is_temporary(b.storage) and not self._is_needed(b, source, e)}
+        return sum(s.nbytes for s in made) <= sum(s.nbytes for s in freed)
 
-        Without `e`, no result of `source` is stored.
+    def _merge(
+        self, source: _Chain, target: _Chain, pair: tuple[ElementwiseCall, ElementwiseCall] | None
+    ) -> _Chain | None:
+        """`target` with `source` computed inside, or None where that is not possible.
+
+        `pair`: the calls whose chains these are. Without it, no result of `source` is stored.
         """
         if source.size != target.size:
             return None
@@ -167,7 +196,7 @@ class _Fuser:
         is_whole = True
         for out, root in results:
             overwritten = any(o.same_place(out) for o in target.outs)
-            if e is not None and not overwritten and self._is_needed_after(out, e):
+            if pair and not overwritten and self._is_needed(out, *pair):
                 outs.append(out.view(target.shape))
                 roots.append(root)
             elif root not in made.values():
@@ -185,10 +214,11 @@ class _Fuser:
             return None
         return _Chain(target.shape, target.size, ins, outs, roots, target.node, operations)
 
-    def _is_needed_after(self, b: Buf, e: ElementwiseCall) -> bool:
+    def _is_needed(self, b: Buf, first: ElementwiseCall, e: ElementwiseCall) -> bool:
+        """Return whether anything but `e` reads `b` after `first`."""
         if b.storage.segment != ARENA or b.storage in self.program.output_storages:
             return True
-        return any(r.position > e.position for r in self.program.readers(b.storage))
+        return any(r.position > first.position and r is not e for r in self.program.readers(b.storage))
 
     # Cheap results.
 

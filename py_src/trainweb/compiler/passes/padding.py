@@ -129,6 +129,9 @@ def _paths(i: Instruction) -> list[tuple[Buf, Path]]:
                 (i.k, Path((*k, (i.n, y, i.k_strides[2]), (i.e, 1, 0), (i.d, 0, 1)))),
                 (i.v, Path((*v, (i.n, y, i.v_strides[2]), (i.e, 1, 1)))),
             ]
+        case calls.Rotary():
+            rows, width = zip(i.dims, i.y_strides, i.x_strides, strict=True), 2 * i.half
+            return [(i.x, Path((*rows, (width, 1, 0), (width, 0, 1))))]
         case calls.Reduce():
             return [(i.x, Path(((i.outer, i.inner, i.n * i.inner), (i.n, 0, i.inner), (i.inner, 1, 1))))]
         case calls.Softmax():

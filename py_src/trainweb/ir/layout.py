@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 3585572054
+FINGERPRINT: Final = 3312677373
 """Of the kernels that this package compiles for."""
 
 # "TWPL"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from copy import copy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,17 @@ from tests.python.test_attention import (
 from tests.python.test_compiler_hazards import RandomProgram
 from tests.python.test_compiler_hazards import check as check_program
 
+from trainweb import CheckpointState, TrainingSession
 from trainweb.backend.plan import Plan
 from trainweb.backend.wasm.engine import Engine
 from trainweb.ir import calls
 from trainweb.ir.instructions import Buf
+from trainweb.ir.shapes import TensorType
+from trainweb.lora import inject
+from trainweb.model.graph import Node, Value
+
+LLAMA = Path(__file__).parents[1] / "lora" / "recorded" / "llama.dynamo.onnx"
+MS = "com.microsoft"
 
 # ---- the kernels against float64
 
@@ -47,7 +55,7 @@ def reference(q: Any, k: Any, v: Any, dy: Any, mask: Any, group: int, scale: flo
 
     def total(x: np.ndarray) -> np.ndarray:
         batch, heads, n, width = x.shape
-        return x.reshape(batch, heads // group, group, n, width).sum(2)
+        return np.asarray(x.reshape(batch, heads // group, group, n, width).sum(2))
 
     dk, dv = total(ds.swapaxes(2, 3) @ q), total(p.swapaxes(2, 3) @ dy)
     return {"y": p @ values, "dq": ds @ keys, "dk": dk, "dv": dv}
@@ -105,8 +113,8 @@ class Heads:
         return {name: taken((made | gradients)[name], x, self.between) for name, x in like.items()}
 
     def expected(self) -> dict[str, np.ndarray]:
-        x = [self.x[name] for name in ("q", "k", "v", "dy")]
-        return reference(*x, self.mask, self.group, self.args["scale"])
+        q, k, v, dy = (self.x[name] for name in ("q", "k", "v", "dy"))
+        return reference(q, k, v, dy, self.mask, self.group, self.args["scale"])
 
 
 SHAPES = [
@@ -288,6 +296,28 @@ def test_without_gradients() -> None:
     assert np.abs(results[y] - expected[y]).max() < TOLERANCE
 
 
+def test_group_query_attention() -> None:
+    a = Attention(2, 6, 20, 20, 8)
+    q, k, v = (a.normal(name, 2, 20, 8 * heads) for name, heads in (("q", 6), ("k", 2), ("v", 2)))
+    lengths, whole = (a.constant(np.array(x, np.int32)) for x in ([19, 19], 20))
+    heads = {"num_heads": 6, "kv_num_heads": 2}
+    a.graph.nodes.append(Node("GroupQueryAttention", [q, k, v, "", "", lengths, whole], ["y"], heads, MS, "attention"))
+    a.graph.outputs = [Value("y", "float32", None)]
+    plan = check(a)
+    assert groups(plan) == [3, 3] and "reduce_f32" not in kernels(plan)
+
+
+def test_the_model_whose_training_is_recorded_shares_keys() -> None:
+    """tests/lora/test_lora.py compares its losses and parameters with PyTorch's."""
+    artifacts = inject(LLAMA, rank=4, targets=["q_proj", "v_proj"]).build_artifacts(loss="CrossEntropyLoss")
+    with TrainingSession(CheckpointState.load_checkpoint(artifacts.checkpoint), artifacts.training_model) as s:
+        rows = {"input": TensorType("int64", (6, 5)), "labels": TensorType("int64", (6,))}
+        plan = s.core.models.compile_step(
+            "train", {name: rows.get(name, rows["input"]) for name in s.input_names()}, True
+        )
+    assert groups(plan) == [2, 2, 2, 2]
+
+
 def test_heads_in_another_order_stay_repeated() -> None:
     assert groups(check(Grouped((2, 6, 40, 40, 8, 8), 3).build("wrong order"))) == [1, 1]
 
@@ -298,7 +328,7 @@ def test_only_values_are_shared() -> None:
     q, k, v = (a.normal(name, 2, *x[name]) for name in "qkv")
     p = a.op("Softmax", a.op("MatMul", q, a.op("Transpose", k, perm=[0, 1, 3, 2])), axis=-1)
     y = a.op("MatMul", p, expand(a, v, 8))
-    a.graph.outputs = [type(a.graph.inputs[0])(y, "float32", None)]
+    a.graph.outputs = [Value(y, "float32", None)]
     assert groups(check(a)) == [1, 1]
 
 
@@ -346,33 +376,33 @@ def shared_keys(p: RandomProgram, steps: str, places: dict[str, str]) -> None:
     b |= {name: b[other] for name, other in places.items()}
     factors = p.feeds[2].view((GROUP, 1), 0)
     for name in ("q", "dy"):
-        rows = p.feeds[1].view((1, M * WIDTH))
-        p.builder.elementwise([b[name].view((GROUP, M * WIDTH))], [rows, factors], lambda e, x, y: e.tanh(e.mul(x, y)))
+        row = p.feeds[1].view((1, M * WIDTH))
+        p.builder.elementwise([b[name].view((GROUP, M * WIDTH))], [row, factors], lambda e, x, y: e.tanh(e.mul(x, y)))
     for name in ("k", "v"):
         p.builder.elementwise([b[name]], [p.feeds[0].view((N * WIDTH,))], lambda e, x: e.tanh(x))
 
     def repeat(x: str, result: str) -> None:
         p.builder.elementwise([b[result].view((GROUP, N * WIDTH))], [b[x].view((1, N * WIDTH))], lambda e, y: y)
 
-    def multiply(x: str, y: str, result: str, *how: Any) -> None:
-        p.builder.emit(batched(product(b[x], b[y], b[result], *how)))
+    def multiply(x: str, y: str, result: str, sizes: tuple[int, int, int], turned: str = "") -> None:
+        call = product(b[x], b[y], b[result], sizes, turned=(turned == x, turned == y))
+        p.builder.emit(batched(call))
 
     def total(x: str, result: str) -> None:
         p.builder.emit(calls.Reduce(x=b[x], y=b[result], outer=1, n=GROUP, inner=N * WIDTH, op=0))
 
     rows: Any = {"outer": GROUP * M, "n": N, "inner": 1, "log": 0}
-    first, second = {"turned": (False, True)}, {"turned": (True, False)}
     compute: dict[str, Callable[[], None]] = {
         "keys": lambda: repeat("k", "keys"),
         "values": lambda: repeat("v", "values"),
-        "s": lambda: p.builder.emit(batched(product(b["q"], b["keys"], b["s"], (M, N, WIDTH), **first))),
+        "s": lambda: multiply("q", "keys", "s", (M, N, WIDTH), "keys"),
         "w": lambda: p.builder.emit(calls.Softmax(x=b["s"], y=b["w"], **rows)),
         "y": lambda: multiply("w", "values", "y", (M, WIDTH, N)),
-        "dvalues": lambda: p.builder.emit(batched(product(b["w"], b["dy"], b["dvalues"], (N, WIDTH, M), **second))),
-        "d": lambda: p.builder.emit(batched(product(b["dy"], b["values"], b["d"], (M, N, WIDTH), **first))),
+        "dvalues": lambda: multiply("w", "dy", "dvalues", (N, WIDTH, M), "w"),
+        "d": lambda: multiply("dy", "values", "d", (M, N, WIDTH), "values"),
         "ds": lambda: p.builder.emit(calls.SoftmaxGrad(dy=b["d"], y=b["w"], dx=b["ds"], **rows)),
         "dq": lambda: multiply("ds", "keys", "dq", (M, WIDTH, N)),
-        "dkeys": lambda: p.builder.emit(batched(product(b["ds"], b["q"], b["dkeys"], (N, WIDTH, M), **second))),
+        "dkeys": lambda: multiply("ds", "q", "dkeys", (N, WIDTH, M), "ds"),
         "dk": lambda: total("dkeys", "dk"),
         "dv": lambda: total("dvalues", "dv"),
     }

@@ -170,7 +170,7 @@ typedef struct {
     int32_t grain;
 } mask_table;
 
-/* One item of the batch: q [m, d], k [n, d], v [n, e], mask [m, n] or null. */
+/* One item of the batch, a head of queries: q [m, d], k [n, d], v [n, e], mask [m, n] or null. */
 typedef struct {
     matrix q, k, v, mask;
     int32_t m, n, d, e;
@@ -181,8 +181,13 @@ typedef struct {
     int64_t first_score;            /* of all items' */
 } head;
 
+/* Keys or values of an item, which it shares with the others of its group. */
+TW_INLINE float *shared_at(const float *x, const int32_t strides[3], const int32_t batch[2], int32_t group, int32_t item) {
+    return (float *)x + item / batch[1] * strides[0] + item % batch[1] / group * strides[1];
+}
+
 TW_INLINE float *item_at(const float *x, const int32_t strides[3], const int32_t batch[2], int32_t item) {
-    return (float *)x + item / batch[1] * strides[0] + item % batch[1] * strides[1];
+    return shared_at(x, strides, batch, 1, item);
 }
 
 /* mask + score, or `fill` where the mask is -infinity. */
@@ -435,8 +440,8 @@ static void attend_block(const forward_task *task, int32_t item, int32_t block) 
     const attention_f32_args *a = task->a;
     head h = {
         {item_at(a->q, a->q_strides, a->batch, item), a->q_strides[2]},
-        {item_at(a->k, a->k_strides, a->batch, item), a->k_strides[2]},
-        {item_at(a->v, a->v_strides, a->batch, item), a->v_strides[2]},
+        {shared_at(a->k, a->k_strides, a->batch, a->group, item), a->k_strides[2]},
+        {shared_at(a->v, a->v_strides, a->batch, a->group, item), a->v_strides[2]},
         {a->mask ? item_at(a->mask, a->mask_strides, a->batch, item) : 0, a->mask_strides[2]},
         a->m, a->n, a->d, a->e, a->scale, a->fill, records_of(&task->masks, item), 0,
         a->state ? &task->dropout : 0, (int64_t)item * a->m * a->n,
@@ -512,6 +517,7 @@ typedef struct {
     int32_t dq_row, dk_row, dv_row;
     float *delta; /* [m]: scale * sum of dy * y */
     bool conditional; /* the mask stands for a condition: no gradient goes through where it is -infinity */
+    bool first; /* of its group: the others add to its dk and dv */
 } head_gradient;
 
 /* Blocks in thread_scratch; p and ds are [ROWS][LINE]. */
@@ -592,7 +598,7 @@ static key_span gradient_tile(const head_gradient *g, const gradient_blocks *b, 
 }
 
 /* out[key][...] = p' x for the keys of a block, x being packed in panels; only rows that matter to a tile of keys. */
-static void put_keys(const head *h, float *out, int32_t out_row, const float *p, const float *x, int32_t width, int32_t rows,
+static void put_keys(bool store, float *out, int32_t out_row, const float *p, const float *x, int32_t width, int32_t rows,
                      int32_t keys, const key_span *spans) {
     float unused[WIDTH];
     for (int32_t key = 0; key < keys; key += TILE_ROWS) {
@@ -602,12 +608,12 @@ static void put_keys(const head *h, float *out, int32_t out_row, const float *p,
             first = min_i32(first, row);
             end = min_i32(row + TILE_ROWS, rows);
         }
-        if (end <= first && h->m > ROWS) continue;
+        if (end <= first && !store) continue;
         float *line[TILE_ROWS];
         for (int32_t i = 0; i < TILE_ROWS; i++) line[i] = key + i < keys ? out + (key + i) * out_row : unused;
         const float *a = p + first * LINE + key, *b = x + first * TILE_COLS;
         int32_t count = max_i32(end - first, 0); /* none: zeros are stored */
-        (h->m <= ROWS ? set_columns : add_columns)(count, &a, b, rows * TILE_COLS, ones, line, width);
+        (store ? set_columns : add_columns)(count, &a, b, rows * TILE_COLS, ones, line, width);
     }
 }
 
@@ -619,14 +625,15 @@ static void gradient_of_keys(const head_gradient *g, const gradient_blocks *b, i
     pack_transposed(b->kt, k, keys, h->d);
     if (g->dq || dk) pack_transposed(b->vt, v, keys, h->e);
     if (g->dq) pack_panels(b->k, k, keys, h->d);
-    for (int32_t i = 0; h->m > ROWS && i < keys; i++) {
+    bool store = g->first && h->m <= ROWS;
+    for (int32_t i = 0; g->first && !store && i < keys; i++) {
         if (dk) zero_row(dk + i * g->dk_row, h->d);
         if (dv) zero_row(dv + i * g->dv_row, h->e);
     }
     for (int32_t first = 0; first < h->m; first += ROWS) {
         int32_t rows = min_i32(ROWS, h->m - first);
         key_span spans[TILES];
-        bool any = h->m <= ROWS;
+        bool any = store;
         for (int32_t row = 0, t = 0; row < rows; row += TILE_ROWS, t++) {
             int32_t count = min_i32(TILE_ROWS, rows - row);
             spans[t] = gradient_tile(g, b, first + row, count, key, keys, b->p + row * LINE, b->ds + row * LINE);
@@ -635,11 +642,11 @@ static void gradient_of_keys(const head_gradient *g, const gradient_blocks *b, i
         if (!any) continue;
         if (dv) {
             pack_panels(b->dy, rows_from(g->dy, first), rows, h->e);
-            put_keys(h, dv, g->dv_row, b->p, b->dy, h->e, rows, keys, spans);
+            put_keys(store, dv, g->dv_row, b->p, b->dy, h->e, rows, keys, spans);
         }
         if (dk) {
             pack_panels(b->q, rows_from(h->q, first), rows, h->d);
-            put_keys(h, dk, g->dk_row, b->ds, b->q, h->d, rows, keys, spans);
+            put_keys(store, dk, g->dk_row, b->ds, b->q, h->d, rows, keys, spans);
         }
     }
 }
@@ -670,8 +677,8 @@ static void gradient_of_part(const gradient_task *task, int32_t item, int32_t pa
     head_gradient g = {
         .h = {
             {item_at(a->q, a->q_strides, a->batch, item), a->q_strides[2]},
-            {item_at(a->k, a->k_strides, a->batch, item), a->k_strides[2]},
-            {item_at(a->v, a->v_strides, a->batch, item), a->v_strides[2]},
+            {shared_at(a->k, a->k_strides, a->batch, a->group, item), a->k_strides[2]},
+            {shared_at(a->v, a->v_strides, a->batch, a->group, item), a->v_strides[2]},
             {a->mask ? item_at(a->mask, a->mask_strides, a->batch, item) : 0, a->mask_strides[2]},
             a->m, a->n, a->d, a->e, a->scale, a->fill, records_of(&task->masks, item), 0,
             a->state ? &task->dropout : 0, (int64_t)item * a->m * a->n,
@@ -680,9 +687,10 @@ static void gradient_of_part(const gradient_task *task, int32_t item, int32_t pa
         .dy = {item_at(a->dy, a->dy_strides, a->batch, item), a->dy_strides[2]},
         .top = a->top + item * a->m, .inverse = a->inverse + item * a->m,
         .delta = a->delta + (item * a->parts + part) * a->m, .conditional = a->conditional != 0,
+        .first = item % a->group == 0,
     };
-    if (a->dk) g.dk = item_at(a->dk, a->dk_strides, a->batch, item), g.dk_row = a->dk_strides[2];
-    if (a->dv) g.dv = item_at(a->dv, a->dv_strides, a->batch, item), g.dv_row = a->dv_strides[2];
+    if (a->dk) g.dk = shared_at(a->dk, a->dk_strides, a->batch, a->group, item), g.dk_row = a->dk_strides[2];
+    if (a->dv) g.dv = shared_at(a->dv, a->dv_strides, a->batch, a->group, item), g.dv_row = a->dv_strides[2];
     if (a->dq && part) g.dq = a->partial + (item * (a->parts - 1) + part - 1) * a->m * a->d, g.dq_row = a->d;
     else if (a->dq) g.dq = item_at(a->dq, a->dq_strides, a->batch, item), g.dq_row = a->dq_strides[2];
     for (int32_t i = 0; i < a->m; i++) {
@@ -698,9 +706,10 @@ static void gradient_of_part(const gradient_task *task, int32_t item, int32_t pa
 
 static void gradient_chunk(const void *args, int32_t chunk) {
     const gradient_task *task = args;
-    int32_t total = task->a->batch[0] * task->a->batch[1] * task->a->parts;
+    int32_t parts = task->a->parts, group = task->a->group, total = task->a->batch[0] * task->a->batch[1] / group * parts;
     for (int32_t unit = chunk * task->grain; unit < min_i32((chunk + 1) * task->grain, total); unit++)
-        gradient_of_part(task, unit / task->a->parts, unit % task->a->parts);
+        for (int32_t item = unit / parts * group, end = item + group; item < end; item++)
+            gradient_of_part(task, item, unit % parts);
 }
 
 /* dq of an item += what the other parts of its keys add. */
@@ -718,12 +727,12 @@ int32_t kernel_attention_gradient_f32(const attention_gradient_f32_args *a) {
     int32_t items = a->batch[0] * a->batch[1];
     gradient_task task = {
         .a = a, .masks = {a->mask, a->batch, a->mask_strides, a->m, a->n, a->fill, a->spans, 0},
-        .grain = items_per_chunk(a->m, a->n / a->parts, 2 * (a->d + a->e)),
+        .grain = items_per_chunk((int64_t)a->m * a->group, a->n / a->parts, 2 * (a->d + a->e)),
     };
     int32_t status = a->state ? start_dropout(&task.dropout, a->state, a->salt, a->draw, a->ratio) : TW_OK;
     if (status != TW_OK) return status;
     prepare_masks(&task.masks);
-    parallel_for(gradient_chunk, &task, chunk_count((int64_t)items * a->parts, task.grain));
+    parallel_for(gradient_chunk, &task, chunk_count((int64_t)items / a->group * a->parts, task.grain));
     if (a->dq && a->parts > 1) parallel_for(sum_parts_chunk, a, items);
     return TW_OK;
 }

@@ -257,12 +257,14 @@ class Interpreter(MotifKernels):
 
     def gemm_f32(self, g: calls.Gemm) -> None:
         m, n, k = np.ogrid[: g.m, : g.n, : g.k]
-        a = self.memory(g.a)[m * g.a_row + k * g.a_col]
-        b = self.memory(g.b)[k * g.b_row + n * g.b_col]
-        c = (a * b).sum(-1)
-        if g.bias is not None:
-            c = c + self.memory(g.bias)[(n * g.bias_col + m * g.bias_row)[..., 0]]
-        self.memory(g.c)[(m * g.c_row + n)[..., 0]] = c
+        for item in np.ndindex(*g.batch):
+            a_at, b_at, c_at = (np.dot(item, strides) for strides in (g.a_batch, g.b_batch, g.c_batch))
+            a = self.memory(g.a)[a_at + m * g.a_row + k * g.a_col]
+            b = self.memory(g.b)[b_at + k * g.b_row + n * g.b_col]
+            c = (a * b).sum(-1)
+            if g.bias is not None:
+                c = c + self.memory(g.bias)[(n * g.bias_col + m * g.bias_row)[..., 0]]
+            self.memory(g.c)[c_at + (m * g.c_row + n)[..., 0]] = c
 
 
 def evaluate(x: Expr, ins: list[np.ndarray]) -> Any:

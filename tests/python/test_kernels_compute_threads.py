@@ -224,9 +224,10 @@ def pooling(job: Job) -> None:
     job.call("average_pool_gradient_f32", dy=draw(*y), dx=zeros(*x), **average)
 
 
-def attention(job: Job, items: int, m: int, n: int, d: int, e: int, parts: int) -> None:
+def attention(job: Job, items: int, m: int, n: int, d: int, e: int, parts: int, group: int = 1) -> None:
     sizes = {
         "batch": [1, items],
+        "group": group,
         "m": m,
         "n": n,
         "d": d,
@@ -240,11 +241,12 @@ def attention(job: Job, items: int, m: int, n: int, d: int, e: int, parts: int) 
     strides: dict[str, Any] = {"mask_strides": [0, 0, n]}
     widths = {"q": (m, d), "k": (n, d), "v": (n, e), "y": (m, e)}
     strides |= {f"{x}_strides": [0, rows * width, width] for x, (rows, width) in widths.items()}
-    x = {name: draw(items, *shape) for name, shape in widths.items()}
+    heads = {"q": items, "k": items // group, "v": items // group, "y": items}
+    x = {name: draw(heads[name], *shape) for name, shape in widths.items()}
     x["mask"] = np.where(np.tri(m, n, dtype=bool), 0, -np.inf).astype(np.float32)
     job.call("attention_f32", **x, top=zeros(items, m), inverse=zeros(items, m), guarded=0, **sizes, **strides)
     strides |= {f"d{x}_strides": strides[f"{x}_strides"] for x in widths}
-    results = {f"d{name}": zeros(items, *widths[name]) for name in "qkv"}
+    results = {f"d{name}": zeros(heads[name], *widths[name]) for name in "qkv"}
     top, inverse = draw(items, m), np.abs(draw(items, m))
     job.call(
         "attention_gradient_f32",
@@ -342,6 +344,7 @@ CASES = {
     "attention of one head": lambda job: attention(job, 1, 300, 310, 32, 32, 4),
     "rotary embedding": lambda job: rotary(job, 0),
     "gradient of a rotary embedding": lambda job: rotary(job, 1),
+    "attention of groups": lambda job: attention(job, 9, 150, 130, 20, 12, 2, group=3),
     "loss of a head": lambda job: head_loss(job, 90, 4),
     "loss of a head, many rows": lambda job: head_loss(job, 700, 2),
     "3x3": lambda job: convolution(job, 6, 20, 24, 19, 3, 1),

@@ -372,12 +372,12 @@ class CtcLossGrad(KernelCall, kernel="ctc_loss_grad_f32", words=15, fails=("targ
     zero_infinity: int
 
 
-class Attention(KernelCall, kernel="attention_f32", words=36, parts=("y",)):
+class Attention(KernelCall, kernel="attention_f32", words=37, parts=("y",)):
     """y = softmax(scale * q k' + mask) v for every item of the batch: q [m, d], k [n, d], v [n, e], mask [m, n].
-    Strides belong to the batch and to rows, whose elements lie side by side. If the mask is -infinity the score is
-    `fill`. For the gradient: `top`, the largest score of each row, and `inverse`, 1 / sum(e^(score - top)). With
-    `state` the probabilities go through the Dropout that dropout_f32 does with these numbers, before v. guarded 1: rows
-    whose probabilities are NaN, such as those that the mask hides all of, give zeros.
+    `group` items share k and v. Strides belong to the batch and to rows, whose elements lie side by side. If the mask
+    is -infinity the score is `fill`. For the gradient: `top`, the largest score of each row, and `inverse`, 1 /
+    sum(e^(score - top)). With `state` the probabilities go through dropout_f32's Dropout before v. guarded 1: rows of
+    NaN, such as those that are all masked, give zeros.
     """
 
     q: In
@@ -390,6 +390,7 @@ class Attention(KernelCall, kernel="attention_f32", words=36, parts=("y",)):
     inverse: OptionalOut = None
     spans: Scratch = scratch("int32", lambda call: mask_spans(call.batch, call.m, call.n, call.mask_strides))
     batch: Ints
+    group: int
     m: int
     n: int
     d: int
@@ -410,8 +411,8 @@ class Attention(KernelCall, kernel="attention_f32", words=36, parts=("y",)):
         return 2 * prod(self.batch) * self.m * self.n * (self.d + self.e)
 
 
-class AttentionGradient(KernelCall, kernel="attention_gradient_f32", words=55, parts=("dq", "dk", "dv")):
-    """Its gradients (the product of the scores, made again, is not among its flops); the blocks of keys of an item go
+class AttentionGradient(KernelCall, kernel="attention_gradient_f32", words=56, parts=("dq", "dk", "dv")):
+    """Its gradients (the product of the scores, made again, is not among its flops); the blocks of keys of a group go
     to `parts` tasks, one at least to each. conditional 1: none through a score where the mask is -infinity.
     """
 
@@ -431,6 +432,7 @@ class AttentionGradient(KernelCall, kernel="attention_gradient_f32", words=55, p
     partial: Scratch = scratch("float32", lambda call: call.batch[0] * call.batch[1] * (call.parts - 1) * call.m * call.d)
     spans: Scratch = scratch("int32", lambda call: mask_spans(call.batch, call.m, call.n, call.mask_strides))
     batch: Ints
+    group: int
     m: int
     n: int
     d: int

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 3170900134
+FINGERPRINT: Final = 1215848646
 """Of the kernels that this package compiles for."""
 
 # "TWPL"

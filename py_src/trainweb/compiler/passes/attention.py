@@ -4,30 +4,34 @@ The pattern is found among lowered calls, where all ways to write it look alike.
 that scale and mask it, softmax along its rows, a guard against NaN, dropout, and a product with v. With gradients, it
 includes their four products, with dropout and the softmax gradient between them. Anything else that reads scores or
 probabilities keeps them stored.
+
+Several heads of queries may share a head of keys and values. The kernels then read keys and values before they are
+repeated, and sum the gradients of each.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from trainweb.compiler.footprint import Part, footprint
 from trainweb.compiler.passes.epilogue import added_operand, scaled_operand
+from trainweb.compiler.passes.strided import Move
 from trainweb.ir import calls
 from trainweb.ir.calls import Gemm, Softmax, SoftmaxGrad
 from trainweb.ir.instructions import Buf, ElementwiseCall, Instruction, Storage
-from trainweb.ir.layout import ARENA, ATTENTION_KEYS, ATTENTION_WIDTH
+from trainweb.ir.layout import ARENA, ATTENTION_KEYS, ATTENTION_WIDTH, REDUCE_SUM
 from trainweb.ir.program import POSITION, Program
-from trainweb.ir.shapes import broadcast_shapes, contiguous_strides
+from trainweb.ir.shapes import broadcast_shapes, collapse, contiguous_strides
 
 if TYPE_CHECKING:
     from trainweb.compiler.context import Context
     from trainweb.ir.expr import Emitter, Expr
 
 MIN_TASKS = 4
-"""Tasks that the gradient is cut into where there are fewer items: the keys of each are split."""
+"""Tasks that the gradient is cut into where there are fewer heads of keys: the keys of each are split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,10 @@ class Forward:
     """Condition of a guard that makes probabilities zero where they are NaN."""
     members: list[Instruction]
     """In order: the product of the scores first, that with v last."""
+    group: int = 1
+    """Items side by side that share keys and values."""
+    copies: dict[Instruction, Buf] = field(default_factory=dict)
+    """Calls that repeated keys and values for the items of a group, and what they read."""
 
     @property
     def masks(self) -> list[Buf]:
@@ -148,11 +156,12 @@ class _Fusion:
             if forward.is_nan is not None:
                 members = {*forward.members, *(backward.members if backward else ())}
                 _need(members.issuperset(self._readers(forward.is_nan)))
-            self._check_order(forward, backward)
+            forward, backward = self._in_order(forward, backward)
             mask, mask_strides = self._mask(forward)
         except _MismatchError:
             return
         self._emit(forward, backward, mask, mask_strides)
+        self._drop_copies(forward)
 
     # The pattern.
 
@@ -327,6 +336,57 @@ class _Fusion:
         _need(call.ins[int(kept.imm or 0)].same_place(x))
         return x, MaskCondition(call.ins[int(condition.imm or 0)], kept is a, float(fill.imm or 0))
 
+    # Heads that share keys and values.
+
+    def _in_order(self, f: Forward, b: Backward | None) -> tuple[Forward, Backward | None]:
+        """Return the attention, with shared keys and values if possible, whose kernels may stand where they will."""
+        try:
+            grouped = self._grouped(f, b)
+            self._check_order(*grouped)
+        except _MismatchError:
+            self._check_order(f, b)
+            return f, b
+        return grouped
+
+    def _grouped(self, f: Forward, b: Backward | None) -> tuple[Forward, Backward | None]:
+        """Return the attention with the keys and values that were repeated, and the sums of their gradients."""
+        sources = [self._source(f, f.k, f.width, f.members[0]), self._source(f, f.v, f.v_width, f.members[-1])]
+        (group, k, k_copy), (v_group, v, v_copy) = sources
+        _need(group == v_group)
+        f = replace(f, k=k, v=v, group=group, copies={**k_copy, **v_copy})
+        if b is None:
+            return f, b
+        dk, dk_sum = self._sum(f, b.dk, f.width)
+        dv, dv_sum = self._sum(f, b.dv, f.v_width)
+        products = {call: made if made is b.dq else None for call, made in b.members.items()}
+        return f, replace(b, dk=dk, dv=dv, members={**products, **dk_sum, **dv_sum})
+
+    def _source(
+        self, f: Forward, rows: Rows, width: int, reader: Instruction
+    ) -> tuple[int, Rows, dict[Instruction, Buf]]:
+        """How often keys or values were repeated for the `reader`, these as they were, and the call that did it."""
+        made = self.program.writers(rows.buf.storage)
+        _need(len(made) == 1 and made[0].position < reader.position)
+        call = _need_a(ElementwiseCall, made[0])
+        _need([root.op for root in call.roots] == ["input"])
+        x, y = call.ins[0], call.outs[0]
+        dims, (_, strides) = collapse(call.shape, [y.shape, x.shape])
+        repeated = [d for d, s in zip(dims, strides, strict=True) if s == 0]
+        _need(x.dtype == "float32" and len(repeated) == 1)
+        (group,) = repeated
+        return group, _shared(f, group, rows, width, Move(y, x, tuple(dims), 0, tuple(strides))), {call: x}
+
+    def _sum(self, f: Forward, made: Rows | None, width: int) -> tuple[Rows | None, dict[Instruction, Rows | None]]:
+        """The sum over each group of the gradient `made` of keys or values, and the call that stores it."""
+        if made is None:
+            return None, {}
+        readers = self._readers(made.buf)
+        call = _need_a(calls.Reduce, readers[0])
+        _need(len(readers) == 1 and call.op == REDUCE_SUM and call.n == f.group and call.x.same_place(made.buf))
+        move = Move(call.x, call.y, (call.outer, call.n, call.inner), 0, (call.inner, 0, 1))
+        total = _shared(f, f.group, made, width, move)
+        return total, {call: total}
+
     # Questions.
 
     def _readers(self, b: Buf) -> tuple[Instruction, ...]:
@@ -348,7 +408,8 @@ class _Fusion:
         start, end = last, last
         if b is not None:
             start, end = min(b.members, key=POSITION), max(b.members, key=POSITION)
-        for since, operands in ((first, f.operands), (last, [f.v.buf, f.y.buf])):
+        copied = ((copy, [source]) for copy, source in f.copies.items())
+        for since, operands in ((first, f.operands), (last, [f.v.buf, f.y.buf]), *copied):
             for x in operands:
                 later = [w for w in program.writers(x.storage) if since.position < w.position <= end.position]
                 _need(all(w is last for w in later))
@@ -361,10 +422,11 @@ class _Fusion:
                 continue
             s = made.buf.storage
             # The kernel writes its results in its own order, before any read or write between `start` and `call`.
-            own, readers = footprint(_need_a(Gemm, call)), program.readers(s)
+            own, readers = footprint(call) if isinstance(call, Part) else None, program.readers(s)
             for i in program.users(s):
                 if start.position <= i.position < call.position:
-                    _need(isinstance(i, Part) and i not in readers and own.is_apart(footprint(i)))
+                    apart = own is not None and isinstance(i, Part) and own.is_apart(footprint(i))
+                    _need(apart and i not in readers)
 
     # The kernels.
 
@@ -421,6 +483,7 @@ class _Fusion:
             top=top,
             inverse=inverse,
             batch=f.batch,
+            group=f.group,
             m=f.m,
             n=f.n,
             d=f.width,
@@ -446,10 +509,29 @@ class _Fusion:
         builder.emit(_gradient(f, b, forward))
         _replace(program, b.members, min(b.members, key=POSITION), builder.instructions)
 
+    def _drop_copies(self, f: Forward) -> None:
+        """Remove copies of keys and values that nothing reads any more."""
+        for copy in f.copies:
+            (y,) = copy.writes
+            if self.program.is_temporary(y.storage) and not self.program.readers(y.storage):
+                self.program.remove(copy)
+
+
+def _shared(f: Forward, group: int, rows: Rows, width: int, move: Move) -> Rows:
+    """Keys or values where `move` takes them from, or their gradients where it sums them: one for each group."""
+    outer, inner = f.batch
+    _need(inner % group == 0)
+    outer_stride, stride, row = rows.strides
+    loops = ((outer, outer_stride), (inner // group, group * stride), (group, stride), (f.n, row), (width, 1))
+    strides = move.strides_of(loops, rows.buf)
+    if strides is None or strides[2] != 0 or strides[4] != int(width > 1):
+        raise _MismatchError
+    return Rows(move.place(rows.buf), (strides[0], strides[1], strides[3]))
+
 
 def _gradient(f: Forward, b: Backward, y: calls.Attention) -> calls.AttentionGradient:
     """The call for the gradients of the attention `y`."""
-    items, blocks = math.prod(f.batch), -(-f.n // ATTENTION_KEYS)
+    groups, blocks = math.prod(f.batch) // f.group, -(-f.n // ATTENTION_KEYS)
     return calls.AttentionGradient(
         **y.shared(calls.AttentionGradient),
         dy=b.dy.buf,
@@ -461,7 +543,7 @@ def _gradient(f: Forward, b: Backward, y: calls.Attention) -> calls.AttentionGra
         dk_strides=b.dk.strides if b.dk else (0, 0, 0),
         dv_strides=b.dv.strides if b.dv else (0, 0, 0),
         conditional=int(b.conditional),
-        parts=min(-(-MIN_TASKS // items), blocks),
+        parts=min(-(-MIN_TASKS // groups), blocks),
     )
 
 
@@ -491,7 +573,7 @@ def _score_product(f: Forward, result: Backward, call: Instruction, ds: Buf, sca
         result.dk = made
 
 
-Call = TypeVar("Call", Gemm, calls.Dropout, ElementwiseCall)
+Call = TypeVar("Call", Gemm, calls.Dropout, calls.Reduce, ElementwiseCall)
 
 
 def _need_a(kind: type[Call], i: Instruction) -> Call:

@@ -2,8 +2,8 @@
 
 Layer normalization reads the same tensors as its gradient. GELU's parts are functions of its input, which its gradient
 reads, too. Such results need no memory between the forward and the backward pass. Keys and values that are repeated for
-several heads need a part of it. The same instructions run again on the same operands, so results are the same bytes.
-See Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016).
+several heads need a part of it, where scores are stored. The same instructions run again on the same operands, so
+results are the same bytes. See Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016).
 """
 
 from __future__ import annotations

@@ -122,8 +122,12 @@ def _paths(i: Instruction) -> list[tuple[Buf, Path]]:
         case calls.Gemm() | calls.GemmQuantized():
             return _product(i)
         case calls.Attention():
-            q, k, v = (_batch(i.batch, i.y_strides, strides) for strides in (i.q_strides, i.k_strides, i.v_strides))
-            y = i.y_strides[2]
+            (outer, inner), (y_outer, y_inner, y) = i.batch, i.y_strides
+            q = (outer, y_outer, i.q_strides[0]), (inner, y_inner, i.q_strides[1])
+            k, v = (
+                ((outer, y_outer, shared[0]), (inner // i.group, i.group * y_inner, shared[1]), (i.group, y_inner, 0))
+                for shared in (i.k_strides, i.v_strides)
+            )
             return [
                 (i.q, Path((*q, (i.m, y, i.q_strides[2]), (i.e, 1, 0), (i.d, 0, 1)))),
                 (i.k, Path((*k, (i.n, y, i.k_strides[2]), (i.e, 1, 0), (i.d, 0, 1)))),

@@ -11,8 +11,9 @@
 /* Floats of a cache line. */
 enum { LINE_FLOATS = 16 };
 
-/* Depth of a block and rows of A used at a time; the depth where steps of a row are apart, and floats of packed rows. */
-enum { GEMM_KC = 576, GEMM_MC = 384, COLUMNS_KC = 128, PACKED_KC = 256, PACKED_FLOATS = 64 << 10 };
+/* Depth of a block, and rows of A used at a time: more if c is stored once and leaves them its room in the second-level cache.
+   The depth where steps of a row are apart, and floats of packed rows. */
+enum { GEMM_KC = 576, GEMM_MC = 384, GEMM_MC_ONCE = 516, COLUMNS_KC = 128, PACKED_KC = 256, PACKED_FLOATS = 64 << 10 };
 
 /* The destination of the tiles of one block of the depth. */
 typedef struct {
@@ -417,7 +418,7 @@ static void compute_tiles(const gemm_problem *p, const row_split *split, int32_t
                           int32_t end_panel) {
     const bool packs = packs_rows(p);
     const int32_t kc = ceil_div(p->k, ceil_div(p->k, packs ? PACKED_KC : p->a_col == 1 ? GEMM_KC : COLUMNS_KC));
-    const int32_t most = (packs ? PACKED_FLOATS / kc : GEMM_MC) / TILE_ROWS;
+    const int32_t most = (packs ? PACKED_FLOATS / kc : kc == p->k ? GEMM_MC_ONCE : GEMM_MC) / TILE_ROWS;
     const int32_t blocks = ceil_div(end - first, ceil_div(end - first, most));
     float *spare = thread_scratch() + PANEL_FLOATS, *rows = spare + TILE_FLOATS;
     tile_out o = {p->c, p->c_row, p->c_col, 0, p->bias_row, p->bias_col, p->alpha, p->beta, p->accumulate != 0, false, false};

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FINGERPRINT: Final = 1215848646
+FINGERPRINT: Final = 222047151
 """Of the kernels that this package compiles for."""
 
 # "TWPL"
@@ -36,7 +36,7 @@ ATTENTION_KEYS: Final = 64
 ATTENTION_WIDTH: Final = 256
 
 # Rows and classes of a block of the scores of a head, and parts of the classes at most.
-HEAD_ROWS: Final = 128
+HEAD_ROWS: Final = 256
 
 HEAD_CLASSES: Final = 512
 

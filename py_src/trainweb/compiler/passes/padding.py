@@ -1,13 +1,13 @@
 """Products leave out the tokens that no counted label depends on, such as padding (wasm_kernels/zero_rows.c).
 
 A loss that ignores a label does not read the scores of its token. Attention reads the keys that its mask does not rule
-out, and all else reads each token by itself. In each step `wanted_tokens` follows the masks from the labels that count,
-through the layers. After the last attention only tokens with a label are wanted, so not those of a prompt. Products
-compute the rows of wanted tokens, and repeat one of them in the other rows. What is made from a repeated row never
-reaches the loss, and its gradients are zeros.
+out. All other instructions read each token by itself. In each step `wanted_tokens` follows the masks from the labels
+that count, through the layers. After the last attention only tokens with a label are wanted. A prompt has none.
+Products compute the rows of wanted tokens, and repeat one of them in the other rows. The loss never depends on a
+repeated row, and the gradients of such rows are zeros.
 
-The pass goes from the loss to the inputs, and finds the place of the tokens in each operand. If an instruction mixes
-tokens, or is not known here, its operands are read as a whole, and so is all that they are made of.
+The pass goes from the loss to the inputs, and finds the place of the tokens in each operand. Some instructions mix
+tokens, and some are not known here. Their operands are read as a whole, and so is everything before them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Head = calls.HeadLoss | calls.HeadLossQuantized
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a tensor has tokens: elements from one to the next, and from a text to the next; 0 if there is only one."""
+    """The place of the tokens in a tensor: elements from one to the next, and from a text to the next; 0 for one."""
 
     token: int
     text: int

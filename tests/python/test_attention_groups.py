@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -43,9 +43,9 @@ MS = "com.microsoft"
 # ---- the kernels against float64
 
 
-def reference(q: Any, k: Any, v: Any, dy: Any, mask: Any, group: int, scale: float) -> dict[str, np.ndarray]:
-    """y and the gradients, with [batch, heads, rows, width] of everything."""
-    q, k, v, dy = (x.astype(np.float64) for x in (q, k, v, dy))
+def reference(operands: Iterable[np.ndarray], mask: np.ndarray, group: int, scale: float) -> dict[str, np.ndarray]:
+    """y and the gradients of q, k, v and dy, with [batch, heads, rows, width] of everything."""
+    q, k, v, dy = (x.astype(np.float64) for x in operands)
     keys, values = (np.repeat(x, group, axis=1) for x in (k, v))
     s = scale * q @ keys.swapaxes(2, 3) + mask
     p = np.exp(s - s.max(-1, keepdims=True))
@@ -113,8 +113,8 @@ class Heads:
         return {name: taken((made | gradients)[name], x, self.between) for name, x in like.items()}
 
     def expected(self) -> dict[str, np.ndarray]:
-        q, k, v, dy = (self.x[name] for name in ("q", "k", "v", "dy"))
-        return reference(q, k, v, dy, self.mask, self.group, self.args["scale"])
+        operands = [self.x[name] for name in ("q", "k", "v", "dy")]
+        return reference(operands, self.mask, self.group, self.args["scale"])
 
 
 SHAPES = [

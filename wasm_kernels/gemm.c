@@ -11,8 +11,8 @@
 /* Floats of a cache line. */
 enum { LINE_FLOATS = 16 };
 
-/* Depth of a block, and rows of A used at a time: more if c is stored once and leaves them its room in the second-level cache.
-   The depth where steps of a row are apart, and floats of packed rows. */
+/* Depth of a block, and rows of A used at a time. If c is stored only once, more rows fit into the second-level cache. Then the
+   depth where steps of a row are apart, and floats of packed rows. */
 enum { GEMM_KC = 576, GEMM_MC = 384, GEMM_MC_ONCE = 516, COLUMNS_KC = 128, PACKED_KC = 256, PACKED_FLOATS = 64 << 10 };
 
 /* The destination of the tiles of one block of the depth. */

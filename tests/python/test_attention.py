@@ -6,6 +6,7 @@ import math
 import re
 import struct
 from collections.abc import Callable
+from typing import Self
 
 import numpy as np
 import pytest
@@ -93,7 +94,7 @@ class Attention:
         dropout: float = 0,
         *,
         guard: bool = False,
-    ) -> Attention:
+    ) -> Self:
         batch, heads, m, _, d, e = self.sizes
         q, k, v = self.operands(layout)
         factor = np.float32(1 / math.sqrt(d))

@@ -192,10 +192,6 @@ class Grouped(Attention):
         k, v = (WAYS[layout](self, x, width) for x, (_, width) in zip(made, sizes, strict=True))
         return self.normal("q", batch, heads, m, d), self.op("Transpose", k, perm=[0, 1, 3, 2]), v
 
-    def build(self, layout: str = "expand", *args: Any, **others: Any) -> Grouped:
-        super().build(layout, *args, **others)
-        return self
-
     def ints(self, *values: int) -> str:
         return self.constant(np.array(values))
 
@@ -261,18 +257,21 @@ def test_one_head_of_keys(batch: int) -> None:
 
 @pytest.mark.parametrize("mask", MASKS)
 def test_masks(mask: str) -> None:
-    assert groups(check(Grouped((2, 6, 70, 70, 8, 8), 3).build(mask=mask))) == [3, 3]
+    assert groups(check(Grouped((2, 6, 70, 70, 8, 8), 3).build("expand", mask=mask))) == [3, 3]
 
 
 @pytest.mark.parametrize("mask", ["none", "causal"])
 @pytest.mark.parametrize("guard", [False, True])
 def test_dropout(mask: str, guard: bool) -> None:
-    assert groups(check(Grouped((2, 6, 70, 90, 8, 8), 3).build(mask=mask, dropout=0.3, guard=guard))) == [3, 3]
+    assert groups(check(Grouped((2, 6, 70, 90, 8, 8), 3).build("expand", mask=mask, dropout=0.3, guard=guard))) == [
+        3,
+        3,
+    ]
 
 
 @pytest.mark.parametrize("trained", [["q"], ["k"], ["v"], ["q", "v"], ["k", "v"], ["q", "k"]], ids="".join)
 def test_only_some_gradients_are_wanted(trained: list[str]) -> None:
-    a = Grouped((2, 6, 70, 70, 8, 8), 3).build(mask="causal")
+    a = Grouped((2, 6, 70, 70, 8, 8), 3).build("expand", mask="causal")
     a.trained = trained
     results, plan = results_of(a)
     assert groups(plan) == [3, 3] and "reduce_f32" not in kernels(plan)
@@ -282,12 +281,12 @@ def test_only_some_gradients_are_wanted(trained: list[str]) -> None:
 
 def test_memory() -> None:
     """Nothing has the size of repeated keys."""
-    a = Grouped((1, 8, 64, 512, 16, 16), 8).build()
+    a = Grouped((1, 8, 64, 512, 16, 16), 8).build("expand")
     assert max(arena_buffers(results_of(a)[1])) < 4 * 8 * 512 * 16
 
 
 def test_without_gradients() -> None:
-    a = Grouped((2, 6, 5, 70, 8, 8), 3).build(mask="padding")
+    a = Grouped((2, 6, 5, 70, 8, 8), 3).build("expand", mask="padding")
     y = a.graph.outputs[0].name
     results, plan = compute(a.graph, a.feeds, [y])
     assert groups(plan) == [3]
@@ -334,7 +333,7 @@ def test_only_values_are_shared() -> None:
 
 
 def test_repeated_keys_that_others_read_stay() -> None:
-    a = Grouped((2, 6, 40, 40, 8, 8), 3).build()
+    a = Grouped((2, 6, 40, 40, 8, 8), 3).build("expand")
     repeated = next(node.outputs[0] for node in a.graph.nodes if node.op_type == "Expand")
     results, plan = compute(a.graph, a.feeds, [a.graph.outputs[0].name, repeated])
     assert groups(plan) == [3]
@@ -342,7 +341,7 @@ def test_repeated_keys_that_others_read_stay() -> None:
 
 
 def test_gradients_of_repeated_keys_that_are_wanted_stay() -> None:
-    a = Grouped((2, 6, 40, 40, 8, 8), 3).build()
+    a = Grouped((2, 6, 40, 40, 8, 8), 3).build("expand")
     a.trained = [next(node.outputs[0] for node in a.graph.nodes if node.op_type == "Expand"), "k"]
     results, plan = results_of(a)
     assert groups(plan) == [1, 1]
@@ -392,16 +391,17 @@ def shared_keys(p: RandomProgram, steps: str, places: dict[str, str]) -> None:
     def total(x: str, result: str) -> None:
         p.builder.emit(calls.Reduce(x=b[x], y=b[result], outer=1, n=GROUP, inner=N * WIDTH, op=0))
 
-    rows: Any = {"outer": GROUP * M, "n": N, "inner": 1, "log": 0}
     compute: dict[str, Callable[[], None]] = {
         "keys": lambda: repeat("k", "keys"),
         "values": lambda: repeat("v", "values"),
         "s": lambda: multiply("q", "keys", "s", (M, N, WIDTH), "keys"),
-        "w": lambda: p.builder.emit(calls.Softmax(x=b["s"], y=b["w"], **rows)),
+        "w": lambda: p.builder.emit(calls.Softmax(x=b["s"], y=b["w"], outer=GROUP * M, n=N, inner=1, log=0)),
         "y": lambda: multiply("w", "values", "y", (M, WIDTH, N)),
         "dvalues": lambda: multiply("w", "dy", "dvalues", (N, WIDTH, M), "w"),
         "d": lambda: multiply("dy", "values", "d", (M, N, WIDTH), "values"),
-        "ds": lambda: p.builder.emit(calls.SoftmaxGrad(dy=b["d"], y=b["w"], dx=b["ds"], **rows)),
+        "ds": lambda: p.builder.emit(
+            calls.SoftmaxGrad(dy=b["d"], y=b["w"], dx=b["ds"], outer=GROUP * M, n=N, inner=1, log=0)
+        ),
         "dq": lambda: multiply("ds", "keys", "dq", (M, WIDTH, N)),
         "dkeys": lambda: multiply("ds", "q", "dkeys", (N, WIDTH, M), "ds"),
         "dk": lambda: total("dkeys", "dk"),

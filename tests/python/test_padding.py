@@ -14,7 +14,7 @@ from tests.python.kernel_cases import BUILDS, assert_close_sum, random, runner
 from tests.python.test_attention import Attention, compute
 from tests.python.test_kernels_threads import NODE, Job
 from tests.python.test_kernels_unpack import packed
-from tests.python.test_zero_rows import ROWS, SIZES, ZERO_ROWS, case, dense
+from tests.python.test_zero_rows import ROWS, SIZES, ZERO_ROWS, case, dense, expected
 
 from trainweb import CheckpointState, TrainingSession
 from trainweb.autodiff.gradient import build_gradients
@@ -57,9 +57,7 @@ def test_products(unwanted: str, size: tuple[int, int], turned: bool, build: str
     n, k = size
     w, bias = random(*((n, k) if turned else (k, n)), seed=2), random(n, seed=4)
     args, wanted = chosen(dense(case([], n, k), w, turned), ZERO_ROWS[unwanted])
-    values = (w.T if turned else w).astype(np.float64)
-    a = args["a"].reshape(ROWS, k).astype(np.float64)
-    want, magnitude = 0.5 * a @ values, 0.5 * abs(a) @ abs(values)
+    want, magnitude = expected(args, w.T if turned else w)
     got = runner(build).run("gemm_f32", args, last="b")["c"].reshape(ROWS, n)
     check_rows(got, want, magnitude, k + 2, wanted)
     biased = args | {"bias": bias, "bias_col": 1, "activation": 1}
@@ -72,8 +70,8 @@ def test_a_sum_keeps_the_rows_that_are_left_out(unwanted: str) -> None:
     n, k = SIZES[0]
     w, start = random(k, n, seed=2), random(ROWS, n, seed=3)
     args, wanted = chosen(dense(case([], n, k), w, False), ZERO_ROWS[unwanted])
-    a = args["a"].reshape(ROWS, k).astype(np.float64)
-    want, magnitude = start + 0.5 * a @ w, abs(start) + 0.5 * abs(a) @ abs(w)
+    product, magnitude = expected(args, w)
+    want, magnitude = start + product, abs(start) + magnitude
     got = runner("kernels").run("gemm_f32", args | {"accumulate": 1, "c": start.reshape(-1)})["c"].reshape(ROWS, n)
     kept = ~wanted & (got == start).all(axis=1)
     assert_close_sum(got[~kept], want[~kept], magnitude[~kept], k + 3)
@@ -87,10 +85,9 @@ def test_products_with_quantized_weights(unwanted: str, turned: bool, build: str
     w = packed("8", (n, k) if turned else (k, n), (1, 32), zeros=True)
     args = case([], n, k) | {name: x for name, x in w.args.items() if name != "x"}
     args, wanted = chosen(args | {"w": w.args["x"], "turned": int(turned)}, ZERO_ROWS[unwanted])
-    values = w.values.T if turned else w.values
-    a = args["a"].reshape(ROWS, k).astype(np.float64)
+    want, magnitude = expected(args, w.values.T if turned else w.values)
     got = runner(build).run("gemm_quantized_f32", args, last="w")["c"].reshape(ROWS, n)
-    check_rows(got, 0.5 * a @ values, 0.5 * abs(a) @ abs(values), k + 4, wanted)
+    check_rows(got, want, magnitude, k + 4, wanted)
 
 
 def test_rows_that_are_left_out_are_not_computed() -> None:

@@ -49,6 +49,12 @@ def dense(args: dict[str, Any], w: np.ndarray, turned: bool) -> dict[str, Any]:
     return args | batch | stored
 
 
+def expected(args: dict[str, Any], values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The product with `values` [k, n] in float64, and the sums of the absolute values of its terms."""
+    a = args["a"].reshape(args["m"], args["k"]).astype(np.float64)
+    return 0.5 * a @ values, 0.5 * abs(a) @ abs(values)
+
+
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -57,9 +63,7 @@ def test_products(zero_rows: str, size: tuple[int, int], turned: bool, build: st
     n, k = size
     args = case(ZERO_ROWS[zero_rows], n, k)
     w = random(*((n, k) if turned else (k, n)), seed=2)
-    values = (w.T if turned else w).astype(np.float64)
-    a = args["a"].reshape(ROWS, k).astype(np.float64)
-    want, magnitude = 0.5 * a @ values, 0.5 * abs(a) @ abs(values)
+    want, magnitude = expected(args, w.T if turned else w)
     got = runner(build).run("gemm_f32", dense(args, w, turned), last="b")["c"].reshape(ROWS, n)
     assert_close_sum(got, want, magnitude, k + 2)
     start = random(ROWS, n, seed=3)
@@ -76,10 +80,9 @@ def test_products_with_quantized_weights(zero_rows: str, turned: bool, build: st
     w = packed("8", (n, k) if turned else (k, n), (1, 32), zeros=True)
     args = case(ZERO_ROWS[zero_rows], n, k) | {name: x for name, x in w.args.items() if name != "x"}
     args |= {"w": w.args["x"], "turned": int(turned)}
-    values = w.values.T if turned else w.values
-    a = args["a"].reshape(ROWS, k).astype(np.float64)
+    want, magnitude = expected(args, w.values.T if turned else w.values)
     got = runner(build).run("gemm_quantized_f32", args, last="w")["c"].reshape(ROWS, n)
-    assert_close_sum(got, 0.5 * a @ values, 0.5 * abs(a) @ abs(values), k + 4)
+    assert_close_sum(got, want, magnitude, k + 4)
 
 
 @pytest.mark.parametrize("rows", [ROWS, 4000])

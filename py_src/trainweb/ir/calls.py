@@ -953,8 +953,9 @@ class Gemm(KernelCall, kernel="gemm_f32", words=30, result="c", parts=("c",)):
 
 
 class WantedTokens(KernelCall, kernel="wanted_tokens", words=14):
-    """wanted [n] = 1 for tokens with a label that is not `ignore` (for all if there is none), and for the keys that
-    these attend to, and so on: those that `mask` does not rule out, or all. Tokens of items lie `token_strides` apart.
+    """wanted [n] = 1 for a token with a label that is not `ignore`, or for all tokens if no label counts. A wanted
+    token's keys are wanted, too: those that `mask` does not rule out, all without one. The tokens of items lie
+    `token_strides` apart.
     """
 
     labels: In

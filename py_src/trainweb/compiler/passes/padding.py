@@ -315,14 +315,14 @@ class _Search:
     def _bring_forward(self, operands: Iterable[Buf], first: Instruction) -> bool:
         """Move what makes these operands before `first`, if that is possible."""
         makers = set[Instruction]()
-        todo = [b.storage for b in operands]
-        while todo:
-            writers = self.program.writers(todo.pop())
+        unseen = [b.storage for b in operands]
+        while unseen:
+            writers = self.program.writers(unseen.pop())
             late = [w for w in writers if w.position >= first.position and w not in makers]
             if late and (len(writers) > 1 or isinstance(late[0], Product | calls.Attention)):
                 return False
             makers.update(late)
-            todo += [b.storage for w in late for b in w.reads]
+            unseen += [b.storage for w in late for b in w.reads]
         for i in sorted(makers, key=POSITION):
             self.program.remove(i)
             self.program.insert_before(first, i)

@@ -17,7 +17,7 @@ _LOSSES = CrossEntropyGrad | HeadLoss | HeadLossQuantized
 
 
 def gradients_of(program: Program) -> set[Storage]:
-    """What is made from the gradient of a loss that ignores a label."""
+    """Storages of gradients, if their loss ignores a label."""
     gradients = set[Storage]()
     for i in program:
         if isinstance(i, _LOSSES):

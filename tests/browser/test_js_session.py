@@ -601,7 +601,8 @@ def test_feeds_of_all_types_in_shared_memory(browser: Browser, isolated_site: Si
                     await run([1, 1, 0], [4, 5, 6], [9, 9, -9]), await run([], [], []), placed];""",
             model=list(write_model(graph)),
         )
-    assert outcome == [[7, -2, 255], [-4, -5, 3], [4, 5, -9], [], 6]
+    assert outcome[:4] == [[7, -2, 255], [-4, -5, 3], [4, 5, -9], []]
+    assert outcome[4] in (3, 6), "the third step may be asked for without a message"
 
 
 def test_a_feed_that_no_node_reads_lies_nowhere(browser: Browser, isolated_site: Site) -> None:

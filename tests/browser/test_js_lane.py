@@ -1,7 +1,7 @@
 """Steps that page and worker hand each other in shared memory: the same bytes, order and errors as with messages.
 
-The sides look for each other for some microseconds only. Here they look for long, so that a busy machine finds the steps
-there, too.
+The sides look for each other for some microseconds only. Here they look for long, so that they meet on a busy machine,
+too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from .js_session import JsPage, open_js_page
+from .js_session import open_js_page
 from .server import ROOT, Site
 
 LONG = {
@@ -74,11 +74,13 @@ def patient_site() -> Iterator[Site]:
 
 
 def both(browser: Browser, patient: Site, plain: Site, script: str) -> tuple[Any, int]:
-    """What a script returns in a page with messages alone, which is what it returns with the lane; its steps by message there."""
+    """What a script returns with the lane, as with messages alone; the steps that took a message there."""
     seen = []
     for site in (plain, patient):
         with open_js_page(browser, site) as js:
-            seen.append(js.run(f"{SPY}{OPEN} const result = await (async () => {{ {script} }})(); return [result, posted];"))
+            seen.append(
+                js.run(f"{SPY}{OPEN} const result = await (async () => {{ {script} }})(); return [result, posted];")
+            )
     (expected, _), (found, posted) = seen
     assert found == expected
     return found, posted.count("step")
@@ -140,10 +142,14 @@ def test_several_calls_at_once_keep_their_order(browser: Browser, patient_site: 
         const seen = [];
         for (let k = 0; k < 24; k++) {
           const order = [];
-          const note = (name) => (result) => { order.push(name); return typeof result === "object" ? value(result) : result; };
+          const note = (name) => (result) => {
+            order.push(name);
+            return typeof result === "object" ? value(result) : result;
+          };
           const calls = [
             a.runTrainStep(make(8, k)).then(note("train a")),
-            ...(k % 2 ? [b.runEvalStep(make(8, k)).then(note("eval b")), a.getLearningRate().then(note("rate a"))] : []),
+            ...(k % 2 ? [b.runEvalStep(make(8, k)).then(note("eval b"))] : []),
+            ...(k % 2 ? [a.getLearningRate().then(note("rate a"))] : []),
           ];
           void a.runOptimizerStep();
           await a.lazyResetGrad();
@@ -228,7 +234,7 @@ def test_a_worker_that_dies_fails_the_step(browser: Browser, patient_site: Site)
             // It runs on until the browser ends it.
             const end = performance.now() + 20_000;
             while (performance.now() < end && (await fail(s.runTrainStep(make(8, 1)))) === "none");
-            return [await fail(s.runTrainStep(make(8, 1))), await fail(s.runOptimizerStep())];"""
+            return [await fail(s.runTrainStep(make(8, 1))), await fail(s.runEvalStep(make(8, 1)))];"""
         )
     assert names == ["EngineError", "EngineError"]
 

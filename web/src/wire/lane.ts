@@ -1,6 +1,6 @@
 /**
- * A lane of words in shared memory: the page asks there for a step that the worker has run before, while the worker looks
- * for it. All else is a message, and each side may turn to messages at any time.
+ * A lane of words in shared memory. The page asks there for a step that the worker has run before, while the worker looks.
+ * All else is a message, and each side may turn to messages at any time.
  */
 
 /** Positions of words: a state; the step that is asked for and the number of its call; how many messages were sent. */

@@ -7,7 +7,7 @@ import type { Request, RunAnswer, Workspace } from "../wire/protocol.js";
 const MESSAGE_MS = 0.1;
 /** Steps that take longer gain little, and threads of the kernels need the cores. */
 const SHORT_MS = 0.25;
-/** The worker reads messages again after so many milliseconds: timers and stores of its own wait until then. */
+/** After so many milliseconds the worker reads messages again, and serves its timers and stores. */
 const LONGEST_MS = 10;
 /** Fewer steps are not worth the look. After n such looks in sequence, all but one of 2 ** n are left out. */
 const WORTHWHILE = 8;
@@ -16,10 +16,10 @@ const MOST_VAIN = 7;
 /** Answers a request: by a message, unless `keep` takes the answer. Returns an answer that is there at once. */
 type Answerer = (request: Request, keep?: (answer: unknown) => boolean) => unknown;
 
-/** What the page may ask for again. */
+/** Requests that the page may ask for again. */
 interface KnownStep {
   readonly requests: readonly Request[];
-  /** Of the latest answer by message; undefined: there is none that the page knows. */
+  /** Of the latest answer by message; undefined: the page knows no answer. */
   workspace: Workspace | undefined;
   /** Looks after such an answer that were not worthwhile, and looks to leave out. */
   vain: number;

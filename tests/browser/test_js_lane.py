@@ -87,7 +87,7 @@ def both(browser: Browser, patient: Site, plain: Site, script: str) -> tuple[Any
 
 
 def test_steps_in_the_lane_train_to_the_same_bytes(browser: Browser, patient_site: Site, plain_site: Site) -> None:
-    """Accumulation, evaluation, two sizes of batch, rates between, results given away; a session in the place of another."""
+    """Accumulation, evaluation, sizes of batches, rates between, results given away, a session in another's place."""
     seen, n_posted = both(
         browser,
         patient_site,

@@ -71,11 +71,11 @@ def select_parameters(
     requires_grad, frozen_params
         Names or regular expressions; see `trainweb.artifacts.build_artifacts`.
     """
-    frozen = _expand(frozen_params or (), constants, "frozen_params", required=False)
+    frozen = _expand(frozen_params or (), constants, "frozen_params")
     if not any(_is_float(t) and t.shape for t in initializers.values()):
         initializers = constants
     if requires_grad is not None:
-        trainable = _expand(requires_grad, constants, "requires_grad", required=True)
+        trainable = _expand(requires_grad, constants, "requires_grad")
         both = [name for name in trainable if name in set(frozen)]
         if both:
             raise ModelError(f"A parameter cannot be frozen and require gradient at the same time: {', '.join(both)}.")
@@ -165,9 +165,7 @@ def _is_float(tensor: Tensor) -> bool:
     return tensor.dtype == TRAINED_DTYPE
 
 
-def _expand(
-    patterns: Iterable[str] | str, initializers: dict[str, Tensor], argument: str, *, required: bool
-) -> list[str]:
+def _expand(patterns: Iterable[str] | str, initializers: dict[str, Tensor], argument: str) -> list[str]:
     """Names that `patterns`, each a name or a regular expression for whole names, stand for."""
     patterns = [patterns] if isinstance(patterns, str) else patterns
     if not isinstance(patterns, Iterable):
@@ -175,13 +173,11 @@ def _expand(
     found: set[str] = set()
     for pattern in patterns:
         names = _matches(pattern, initializers)
-        if not names and required:
+        if not names:
             raise ModelError(
-                f"Node arg {pattern} is not found. It is neither an initializer nor a regular "
+                f"Node arg {pattern:.80} is not found. In {argument}, it is neither an initializer nor a regular "
                 f"expression for one; there are {_some(list(initializers))}."
             )
-        if not names:
-            warn(f"{argument}: {pattern!r:.80} is not an initializer of the model.")
         found.update(names)
     return [name for name in initializers if name in found]
 

@@ -445,6 +445,8 @@ class _Reader:
             raise ModelError(f"{op_type} node {name!r} has no outputs")
         if domain not in self._opsets and not (frame and domain in frame.function.opsets):
             raise ModelError(f"{node} uses domain {domain or 'ai.onnx'!r}, of which no opset is imported")
+        if frame:
+            frame.function.check_opset(node, self._opsets)
         attrs = self._attributes(proto.attribute, node, frame)
         node.attrs = {key: value for key, (_, value) in attrs.items()}
         return node, attrs
@@ -519,7 +521,6 @@ class _Reader:
     ) -> list[Node]:
         """The nodes of a function's body, for one call."""
         self._enter()
-        function.check_opsets(self._opsets)
         frame = Frame(function, f"{function.name}_{self._calls}/", caller)
         self._calls += 1
         through = frame.bind(call.inputs, call.outputs, str(call))

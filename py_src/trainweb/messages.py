@@ -263,6 +263,11 @@ COLUMN_ROWS = Message(
     errors.FeedError, "{name!r} has {rows} rows, but {first!r} has {expected}: each row needs a value of each input."
 )
 NOT_A_COLUMN = Message(errors.FeedError, "{name!r} is {given}; its first axis must count rows.")
+OBJECTS_IN_COLUMN = Message(
+    errors.FeedError,
+    "{name!r} has Python objects of type {kinds}. A column has only numbers or only texts: fill missing values, and "
+    "convert it, for example by astype('float32').",
+)
 INEXACT_NUMBER = Message(
     errors.FeedError, "{name!r} has {value}, which float32 cannot hold: give bigints or a typed array."
 )

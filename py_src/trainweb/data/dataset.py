@@ -42,8 +42,9 @@ class Dataset:
 
     Parameters
     ----------
-    source : mapping, iterable or async iterable of mappings, or function that returns one
-        A mapping of names to arrays, whose first axis counts rows; or rows. A source that can be iterated over only
+    source : mapping, table, iterable or async iterable of mappings, or function that returns one
+        A mapping of names to arrays, whose first axis counts rows; a table of pandas, polars or pyarrow, whose columns
+        are such arrays; or rows. A source that can be iterated over only
         once, such as a generator, lasts for one epoch: pass the function that creates it. Async rows get an event
         loop of their own.
 
@@ -64,6 +65,9 @@ class Dataset:
         """Fitted steps of tables so far, such as `standardize` and `one_hot`: JSON, for `preprocess`."""
         self._skip: Callable[[int], None] = lambda rounds: None
         self._rows: Callable[[], Iterator[Any]]
+        names = getattr(source, "column_names", getattr(source, "columns", None))  # pyarrow's; pandas' and polars'
+        if names is not None and not isinstance(source, Mapping) and hasattr(source, "__getitem__"):
+            source = {name: source[name] for name in names}
         if isinstance(source, Mapping):
             columns = checked_columns(source)
             self.columns = columns
@@ -587,7 +591,12 @@ def checked_columns(source: Mapping[Any, Any]) -> Batch:
             array = np.asarray(value)
         except ValueError as error:
             raise messages.RAGGED_COLUMN(name=name, reason=str(error)) from error
-        if array.ndim == 0 or array.dtype == object:
+        if array.dtype == object and array.ndim:
+            kinds = {type(one) for one in array.flat}
+            if not (kinds <= {str} or kinds <= {int, float}):
+                raise messages.OBJECTS_IN_COLUMN(name=name, kinds=" and ".join(sorted(k.__name__ for k in kinds)))
+            array = np.asarray(array.tolist())
+        if array.ndim == 0:
             raise messages.NOT_A_COLUMN(name=name, given=f"{array.dtype}{list(array.shape)}")
         columns[str(name)] = array
     if not columns:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from trainweb.model.graph import SMOOTHING, Graph
+from trainweb.model.graph import SMOOTHING, Graph, Node, Tensor
 from trainweb.onnxblock.transforms import retrained_norms
 
 _ACTIVATED = {
@@ -22,6 +22,8 @@ _ACTIVATED = {
 TF = "tf2onnx"
 _CAPTURED = re.compile(r".+/.+:\d+")
 """Names of TensorFlow's tensors that are made within a layer; inputs of the model have no path."""
+_NOT_LOG_PROBABILITIES = {"Gemm", "MatMul", "Conv", "Softmax"}
+"""Operators whose results are scores or probabilities, where KLDivLoss takes log-probabilities."""
 _MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Cast", "Normalizer"}
 """Operators that leave numbers as they are; Normalizer does it to probabilities."""
 
@@ -47,6 +49,24 @@ def remark_on_smoothing(graph: Graph) -> list[str]:
     ]
 
 
+def remark_on_dropout(graph: Graph, constants: Mapping[str, Tensor]) -> list[str]:
+    """Dropout nodes in inference mode, as inference models have them: they drop nothing in training either."""
+
+    def number(node: Node, position: int, default: float) -> Any:
+        name = node.inputs[position] if position < len(node.inputs) else ""
+        tensor = constants.get(name)
+        return tensor.values()[0] if tensor is not None and tensor.size == 1 else name or default
+
+    nodes = [node for node in graph.nodes if node.op_type == "Dropout" and not node.domain]
+    count = sum(not number(node, 2, False) and number(node, 1, node.attrs.get("ratio", 0.5)) != 0 for node in nodes)
+    if not count:
+        return []
+    return [
+        f"{count} Dropout node{' is' if count == 1 else 's are'} in inference mode in this file, so training drops "
+        "nothing. Export the module in training mode to drop as it does."
+    ]
+
+
 def remark_on_norms(graph: Graph, trainable: Collection[str], batch_norm: str | None) -> list[str]:
     """Batch normalizations of an inference file that train by the statistics of the batch; none if that was asked."""
     found = retrained_norms(graph, trainable, "train") if batch_norm is None else 0
@@ -60,19 +80,27 @@ def remark_on_norms(graph: Graph, trainable: Collection[str], batch_norm: str | 
 
 
 def remark_on_loss(graph: Graph, loss: Any, names: Iterable[str]) -> list[str]:
-    """Outputs that went through the operator which the loss applies itself."""
+    """Outputs that went through the operator which the loss applies itself, or lack the one that it needs."""
     kind = loss.get("type") if isinstance(loss, Mapping) else loss
     name = kind if isinstance(kind, str) else getattr(kind, "name", type(kind).__name__)
     operator = _ACTIVATED.get(name)
     producers = {output: node for node in graph.nodes for output in node.outputs}
     remarks = []
-    for output in names if operator else ():
+    for output in names if operator or name == "KLDivLoss" else ():
         node = producers.get(output)
-        while node is not None and node.op_type in _MOVES:
+        while node is not None and (node.op_type in _MOVES or (not operator and _adds_bias(graph, node))):
             node = producers.get(node.inputs[0])
         if node is not None and node.op_type == operator:
             remarks.append(
                 f"{name} takes scores and applies {operator} itself, but {output!r} went through {node} already. "
                 f"Give it the scores: loss_input_names=[{node.inputs[0]!r}]."
             )
+        elif node is not None and not operator and node.op_type in _NOT_LOG_PROBABILITIES:
+            remarks.append(
+                f"{name} takes log-probabilities, but {output!r} is made by {node}. End the model with LogSoftmax."
+            )
     return remarks
+
+
+def _adds_bias(graph: Graph, node: Node) -> bool:
+    return node.op_type == "Add" and node.inputs[1] in graph.initializers

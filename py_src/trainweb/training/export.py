@@ -91,7 +91,9 @@ def inference_graph(graph: Graph, outputs: Sequence[str], parameters: dict[str, 
     result.initializers = {n: t for n, t in graph.initializers.items() if n in needed}
     result.initializers.update({n: t for n, t in parameters.items() if n in needed})
     made = {o for n in nodes for o in n.outputs}
-    result.value_info = {n: v for n, v in graph.value_info.items() if n in made and n not in outputs}
+    # Of parameters it has the exporter's notes, by which a later build knows them.
+    described = made | result.initializers.keys()
+    result.value_info = {n: v for n, v in graph.value_info.items() if n in described and n not in outputs}
     # Without the loss: types that the model does not declare are inferred on the remaining nodes.
     types = declared if all(n in declared for n in outputs) else {**infer_shapes(result), **declared}
     result.outputs = [types[n] for n in outputs]

@@ -378,7 +378,7 @@ TABLE_CONCAT = Message(
 
 FIT_RUNNING = Message(errors.SessionError, "A fit of this session is running: wait until it ends, or stop it.")
 NON_FINITE_LOSS = Message(
-    errors.TrainwebError,
+    errors.NumericsError,
     "The loss is {value!r} at step {step} of epoch {epoch}; the parameters are those before the step. "
     "Try a lower learning rate, clip_grad_norm, or look for NaN or infinity in the data.",
     "The loss is {value!r} at step {step} of epoch {epoch}; the parameters are those before the step. "
@@ -588,9 +588,9 @@ TRAIN_METRICS_STREAM = Message(
     "'trainMetrics' evaluates the training data again after each epoch, which needs arrays; this data is a stream. "
     "Give rows of it as validationData.",
 )
-METRIC_FAILED = Message(errors.TrainwebError, "The metric {name!r} failed: {error}")
+METRIC_FAILED = Message(errors.ModelError, "The metric {name!r} failed: {error}")
 METRIC_VALUE = Message(
-    errors.TrainwebError, "The metric {name!r} returned {found}; it must return one number that is not NaN."
+    errors.ModelError, "The metric {name!r} returned {found}; it must return one number that is not NaN."
 )
 NO_PREDICTIONS = Message(
     errors.ModelError,

@@ -521,7 +521,7 @@ def test_what_goes_wrong_meanwhile(js: JsPage) -> None:
         ("SessionError", "A fit of this session is running: wait until"),
         ("RangeError", "of mine"),
         ("RangeError", "of the data"),
-        ("TrainwebError", "The loss is nan at step 1 of epoch 1; the pa"),
+        ("NumericsError", "The loss is nan at step 1 of epoch 1; the pa"),
         ("FeedError", "'mae' cannot compare predictions of shape [2"),
         ("ReleasedError", "This session was released; create a new one."),
         ("ReleasedError", "This session was released; create a new one."),

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import pytest
 
 import trainweb
-from trainweb import errors
+from trainweb import errors, messages
 from trainweb.settings import OTHER_NAMES, camel_case
 
 ROOT = Path(__file__).parents[2]
@@ -93,6 +93,15 @@ def test_python_of_the_documents_runs(name: str, tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     with contextlib.redirect_stdout(io.StringIO()):
         exec(compile(python_of(DOCUMENTS[name]), name, "exec"), {})
+
+
+def test_nothing_raises_the_base_class_of_errors() -> None:
+    """docs/errors.md says so; texts of a report of `overfit_one_batch` are never raised."""
+    bare = {name for name, m in vars(messages).items() if getattr(m, "error", None) is errors.TrainwebError}
+    assert not {name for name in bare if not name.startswith("OVERFIT_")}
+    raised = re.compile(r"raise TrainwebError\b|throw new TrainwebError\b")
+    sources = [*(ROOT / "py_src").rglob("*.py"), *(ROOT / "web" / "src").rglob("*.ts")]
+    assert not [path.name for path in sources if raised.search(path.read_text())]
 
 
 def test_errors_have_a_section_and_name_it() -> None:

@@ -215,7 +215,7 @@ def test_missing_schema_says_how_to_build_it(monkeypatch) -> None:
     from trainweb.model import schema
 
     monkeypatch.setattr(schema, "SCHEMA_FILE", "missing.bin")
-    with pytest.raises(errors.TrainwebError, match=r"run \./build\.sh"):
+    with pytest.raises(errors.EngineError, match=r"run \./build\.sh"):
         schema.messages.__wrapped__()
 
 

@@ -81,8 +81,6 @@ class FitSteps:
         NumericsError
             The loss, a gradient, a parameter or a moment is NaN or infinite. Parameters and moments may have as many
             such elements as at first.
-        TrainwebError
-            The loss is, and no `on_nan` says what to do.
         """
         self.at = Position(*WORDS.unpack(self._host.fit(name, *args)))
         if fault := self._fault(*args):

@@ -251,7 +251,7 @@ class SessionTasks:
             The data is empty, or does not fit the model.
         SessionError
             There is no optimizer model, no eval model for validation data, or the session is being fitted.
-        TrainwebError
+        NumericsError
             The loss is NaN or infinite; the parameters are as before that step.
         """
         from trainweb.fit.trainer import Trainer

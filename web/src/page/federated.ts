@@ -60,7 +60,7 @@ export class FederatedClient {
    *   one each round) and the others
    * @returns only its `delta` may leave the page, and `examples` if the server may know them.
    * @throws BufferSizeError: the parameters are of another length than the session's
-   * @throws ModelError, FeedError, SessionError, TrainwebError: as `fit`; or an update that is not finite
+   * @throws ModelError, FeedError, SessionError, NumericsError: as `fit`; or an update that is not finite
    */
   async round(parameters: Float32Array, data: DataSource, options: FitOptions = {}): Promise<RoundUpdate> {
     const session = this.#session;

@@ -295,7 +295,7 @@ export class TrainingSession extends SessionMethods {
    *
    * @returns a promise of the history that is also an async iterable of events, and has `pause`, `resume`, `stop` and
    *   `abort`. It rejects with a ModelError for a wrong option, and a FeedError for data that does not fit the model.
-   *   It rejects with a SessionError while another fit of the session runs, and with a TrainwebError when the loss is
+   *   It rejects with a SessionError while another fit of the session runs, and with a NumericsError when the loss is
    *   NaN or infinite. After `abort` it rejects with the reason
    */
   fit(data: DataSource, options: FitOptions = {}): FitRun {

@@ -41,6 +41,8 @@ export const MESSAGES = {
     RATE_WITHOUT_OPTIMIZER: "A learning rate needs an optimizer: give 'optimizer', or leave out the rate.",
     METRIC_TWICE: "The metric {name!r} is given twice.",
     TRAIN_METRICS_STREAM: "'trainMetrics' evaluates the training data again after each epoch, which needs arrays; this data is a stream. Give rows of it as validationData.",
+    METRIC_FAILED: "The metric {name!r} failed: {error}",
+    METRIC_VALUE: "The metric {name!r} returned {found}; it must return one number that is not NaN.",
     NO_PREDICTIONS: "Metrics compare an output of the eval model with a target; it has {names}. Name the output among additionalOutputNames in the config of createFromModel, and as 'predictions' if there are several.",
     OTHER_FIT: "The checkpoint {name!r} belongs to a fit with {option} {stored!r}, and this one has {given!r}. Give the same value, choose another name, or delete the checkpoint.",
     UNWATCHED_EPOCH: "The checkpoint {name!r} has no value of {metric!r} for epoch {epoch}, which early stopping or the schedule needs. Give the metrics that the fit began with, choose another name, or delete the checkpoint.",
@@ -174,10 +176,14 @@ export const MESSAGES = {
     SETTING_TWICE: "{what} takes {name!r} and {other!r} for the same setting: give one of them.",
     UNKNOWN_TYPE: "There is no {what} {name!r}; did you mean {nearest!r}? There are {names}.",
   },
-  TrainwebError: {
+  NumericsError: {
     NON_FINITE_LOSS: "The loss is {value!r} at step {step} of epoch {epoch}; the parameters are those before the step. Try a lower learning rate, clipGradNorm, or look for NaN or infinity in the data.",
-    METRIC_FAILED: "The metric {name!r} failed: {error}",
-    METRIC_VALUE: "The metric {name!r} returned {found}; it must return one number that is not NaN.",
+    NOT_A_NUMBER_IN_FIT: "{what} is NaN or infinite after step {step} of epoch {epoch}.",
+    RESTORED_TOO_OFTEN: "The fit went back to its last good state {most} times and failed again at step {step} of epoch {epoch}. The session is in that state. {reason}",
+    ALL_SKIPPED: "All batches of epoch {epoch} were skipped: each produced NaN or infinity. The session's option debug.checkNumerics shows where.",
+    OVERFIT_NAN: "Loss or gradients are NaN or infinite at step {step}: the session's option debug.checkNumerics shows where.",
+  },
+  TrainwebError: {
     OVERFIT_NO_GRADIENT: "No parameter has a gradient. The loss does not depend on the parameters, the gradient is lost on the way (rounding, dead units), or the loss is at its minimum.",
     OVERFIT_ZERO_GRADIENTS: "The gradients of {names} are zero. They are lost on the way (dead units, a branch that is not taken), or the loss does not depend on these parameters.",
     OVERFIT_UNCHANGED: "{names} have gradients and do not change: the learning rate {rate} is too low for float32.",
@@ -185,12 +191,6 @@ export const MESSAGES = {
     OVERFIT_RISES: "The loss rises: the learning rate {rate} is too high, or the loss must be maximized: negate it.",
     OVERFIT_SLOW: "A step hardly changes the parameters: the learning rate {rate} is too low.",
     OVERFIT_STUCK: "The loss is still high after {steps} steps. Equal rows may have different targets, dropout or label smoothing may keep the loss up, or it may need more steps.",
-  },
-  NumericsError: {
-    NOT_A_NUMBER_IN_FIT: "{what} is NaN or infinite after step {step} of epoch {epoch}.",
-    RESTORED_TOO_OFTEN: "The fit went back to its last good state {most} times and failed again at step {step} of epoch {epoch}. The session is in that state. {reason}",
-    ALL_SKIPPED: "All batches of epoch {epoch} were skipped: each produced NaN or infinity. The session's option debug.checkNumerics shows where.",
-    OVERFIT_NAN: "Loss or gradients are NaN or infinite at step {step}: the session's option debug.checkNumerics shows where.",
   },
   StorageError: {
     BAD_CHECKPOINT_NAME: "The name of a checkpoint must be a text of 1 to {most} bytes, got {given!r}.",

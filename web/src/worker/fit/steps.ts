@@ -70,8 +70,7 @@ export class FitSteps {
   /**
    * Call a function of `fit.c`; true if the optimizer step is due.
    *
-   * @throws NumericsError if the loss, a gradient, a parameter or a moment is NaN or infinite; TrainwebError if the loss is,
-   *   and no `onNaN` says what to do
+   * @throws NumericsError if the loss, a gradient, a parameter or a moment is NaN or infinite
    */
   call<Name extends FitCall>(name: Name, ...args: SessionCalls[Name]): boolean {
     this.#host.memory.demand(name, ...args);

@@ -464,7 +464,6 @@ class TestFunctions:
         with pytest.raises(ModelError, match="of one name"):
             self.read([call], [self.function("f", [node("Relu", ["a"], ["r"])], ["a", "a"])])
 
-
     @pytest.mark.parametrize("opset", [13, 16, 19, 21])
     def test_an_opset_that_only_adds_types_is_taken(self, opset: int) -> None:
         nodes = [node("Add", ["a", "a"], ["s"]), node("Sigmoid", ["s"], ["r"])]

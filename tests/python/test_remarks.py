@@ -139,9 +139,7 @@ def test_a_loss_that_applies_softmax_itself(loss: Any, operator: str, moves: tup
 def test_a_loss_of_log_probabilities(operators: list[str]) -> None:
     edges = ["x", *(f"h{k}" for k in range(len(operators) - 1)), "y"]
     tensors = {"MatMul": {"w": drawn(4, 3)}, "Add": {"b": drawn(3)}, "Softmax": {}}
-    nodes = [
-        helper.make_node(op, [edges[k], *tensors[op]], [edges[k + 1]], name=op) for k, op in enumerate(operators)
-    ]
+    nodes = [helper.make_node(op, [edges[k], *tensors[op]], [edges[k + 1]], name=op) for k, op in enumerate(operators)]
     file = model(nodes, X, Y, {name: t for op in operators for name, t in tensors[op].items()})
     (said,) = built(file, loss="KLDivLoss")[1]
     assert "KLDivLoss takes log-probabilities, but 'y' is made by" in said and "LogSoftmax" in said

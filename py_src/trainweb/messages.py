@@ -613,44 +613,6 @@ METRIC_CLASS = Message(
     "{name}: the target {value} is not one of the {count} classes; 'ignoreIndex' leaves one out.",
 )
 
-# Likely causes when one batch cannot be learned: texts of a report, never raised.
-
-OVERFIT_NAN = Message(
-    errors.NumericsError,
-    "Loss or gradients are NaN or infinite at step {step}: the session's option debug.check_numerics shows where.",
-    "Loss or gradients are NaN or infinite at step {step}: the session's option debug.checkNumerics shows where.",
-)
-OVERFIT_NO_GRADIENT = Message(
-    errors.TrainwebError,
-    "No parameter has a gradient. The loss does not depend on the parameters, the gradient is lost on the way "
-    "(rounding, dead units), or the loss is at its minimum.",
-)
-OVERFIT_ZERO_GRADIENTS = Message(
-    errors.TrainwebError,
-    "The gradients of {names} are zero. They are lost on the way (dead units, a branch that is not taken), or the loss "
-    "does not depend on these parameters.",
-)
-OVERFIT_UNCHANGED = Message(
-    errors.TrainwebError, "{names} have gradients and do not change: the learning rate {rate} is too low for float32."
-)
-OVERFIT_EXPLODES = Message(
-    errors.TrainwebError,
-    "The norm of the gradients grows from {first} to {most}: use a lower learning rate, or clip_grad_norm.",
-    "The norm of the gradients grows from {first} to {most}: use a lower learning rate, or clipGradNorm.",
-)
-OVERFIT_RISES = Message(
-    errors.TrainwebError,
-    "The loss rises: the learning rate {rate} is too high, or the loss must be maximized: negate it.",
-)
-OVERFIT_SLOW = Message(
-    errors.TrainwebError, "A step hardly changes the parameters: the learning rate {rate} is too low."
-)
-OVERFIT_STUCK = Message(
-    errors.TrainwebError,
-    "The loss is still high after {steps} steps. Equal rows may have different targets, dropout or label smoothing may "
-    "keep the loss up, or it may need more steps.",
-)
-
 # Checkpoints of a store.
 
 BAD_CHECKPOINT_NAME = Message(

@@ -54,7 +54,6 @@ CALLS = {
     "TrainingSession.loadWeights(strict)": "session.loadWeights(new Uint8Array(1), o)",
     "TrainingSession.mergeAdapter(options)": "session.mergeAdapter(o)",
     "TrainingSession.outputMetadata(options)": "session.outputMetadata(o)",
-    "TrainingSession.overfitOneBatch(options)": "session.overfitOneBatch(data, o)",
     "TrainingSession.parameterNames(options)": "session.parameterNames(o)",
     "TrainingSession.predict(options)": "session.predict(data, o)",
     "TrainingSession.profile(options)": "session.profile(data, o)",

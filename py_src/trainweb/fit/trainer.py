@@ -22,7 +22,6 @@ from trainweb.fit.bar import Bar, make_bar
 from trainweb.fit.evaluation import Evaluation, metrics_of
 from trainweb.fit.fetch import BatchThread, Fetch, NumberedBatch
 from trainweb.fit.options import DEFAULT_BATCH, FIT, EarlyStopping, checked_options, make_early_stopping
-from trainweb.fit.overfit import overfit_one_batch
 from trainweb.fit.places import located
 from trainweb.fit.rates import schedule_of
 from trainweb.fit.resume import FitCheckpoint
@@ -30,7 +29,6 @@ from trainweb.fit.rows import RowBatches
 from trainweb.fit.split import split_data
 from trainweb.fit.steps import FitSteps
 from trainweb.training.history import Epoch, Event, History, Progress
-from trainweb.training.reports import OverfitReport
 from trainweb.training.session_tasks import FitOptions
 
 if TYPE_CHECKING:
@@ -175,36 +173,6 @@ class Trainer:
                 if fetch is not None:
                     fetch.make()
         return run.history
-
-    def overfit_one_batch(self, batch: Batch, steps: int = 100, learning_rate: float | None = None) -> OverfitReport:
-        """Check whether the session can overfit one batch. Afterwards the session is as before.
-
-        A session that cannot has a fault: in the data, the loss, the learning rate, or gradients that do not arrive.
-
-        Parameters
-        ----------
-        batch : dict of str to array_like
-            Feeds as of `TrainingSession.train_step`; some rows are enough.
-        steps : int
-            Steps at most; it ends before where the loss is down to 5 % of the first.
-        learning_rate : float, optional
-            Another rate than the session's.
-
-        Returns
-        -------
-        OverfitReport
-            Printed, it says whether the loss fell and what is suspicious.
-
-        Raises
-        ------
-        FeedError
-            The batch does not fit; a label that is out of range is named with its place.
-        SessionError
-            The loss is not one number, or the session has no optimizer model.
-        ModelError
-            `steps` or `learning_rate` is none.
-        """
-        return overfit_one_batch(self.session, batch, steps, learning_rate)
 
     async def fit_async(self, data: Any, **options: Unpack[FitOptions]) -> History:
         """Run `fit` while other tasks, and in Pyodide the page, continue; cancel the task to end the fit.

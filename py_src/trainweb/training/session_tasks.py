@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainweb.model.graph import Graph
     from trainweb.training.history import History
     from trainweb.training.ort.options import SessionOptions
-    from trainweb.training.reports import LearningRates, OverfitReport
+    from trainweb.training.reports import LearningRates
 
 
 class FitOptions(TypedDict, total=False):
@@ -426,22 +426,6 @@ class SessionTasks:
         core = cast(Any, self).core
         core.check_step("eval")
         return generate(core, logits_of(core.models.own_outputs()), request)
-
-    def overfit_one_batch(self, batch: Any, *, steps: int = 100, learning_rate: float | None = None) -> OverfitReport:
-        """Check whether the session can overfit one batch. Afterwards the session is as before.
-
-        Parameters
-        ----------
-        batch : dict of str to array_like, or tuple of array_like
-            Feeds of a train step; some rows are enough.
-        steps : int
-            Most optimizer steps.
-        learning_rate : float, optional
-            For these steps; by default the rate of the session.
-        """
-        from trainweb.fit.trainer import Trainer
-
-        return Trainer(cast(Any, self)).overfit_one_batch(batch, steps, learning_rate)
 
     def find_learning_rate(
         self,

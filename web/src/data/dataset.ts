@@ -34,9 +34,6 @@ export type Columns = { readonly [name: string]: Tensor | ArrayBufferView | Numb
 /** One after the other. */
 export type Rows<T> = Iterable<T> | AsyncIterable<T> | ReadableStream<T>;
 
-/** A batch: values for several rows by input name, or in the order of the inputs. */
-export type BatchSource = Columns | readonly (Tensor | ArrayBufferView | Numbers)[];
-
 /** Forms of data; an array of tensors has one for each input. An iterator that runs only once lasts for one epoch: pass the function that creates it. */
 export type DataSource = Dataset | Columns | readonly (Tensor | ArrayBufferView)[] | Rows<object> | (() => Rows<object>);
 

@@ -16,7 +16,7 @@ import type {
   TokenTask,
 } from "../wire/protocol.js";
 import type { CheckpointFolder, EvalValues } from "../wire/fit.js";
-import type { BatchSource, DataSource } from "../data/dataset.js";
+import type { DataSource } from "../data/dataset.js";
 import {
   parseRunArguments,
   parseRunOptions,
@@ -45,9 +45,7 @@ import type { FileName } from "./integrity.js";
 import { readPretrained, type PretrainedConfig, type Repository } from "./pretrained.js";
 import { resolveOptions, type ResolvedOptions, type SessionOptions } from "./options.js";
 import { logCost } from "./memory-cost.js";
-import { ModelInputs } from "./model-inputs.js";
-import { findLearningRate, type FindRateOptions, type LearningRates } from "./fit/find-rate.js";
-import { overfitOneBatch, type OverfitOptions, type OverfitReport, type StateKeeper } from "./fit/overfit.js";
+import { findLearningRate, type FindRateOptions, type LearningRates, type StateKeeper } from "./fit/find-rate.js";
 import { checkTrainingOptions } from "./session-files.js";
 import type {
   Artifacts,
@@ -613,21 +611,6 @@ export class TrainingSession extends SessionMethods {
       return this.#channel.callOf("deadUnits", [all.map(({ feeds }) => feeds)], buffers);
     });
     return (await this.#steps.follow(answer)) as readonly DeadUnits[];
-  }
-
-  /**
-   * Check that the session can memorise one batch; afterwards it is as before. If it cannot, something is wrong: data,
-   * loss, learning rate, or gradients that do not arrive.
-   *
-   * @param batch - feeds as for `runTrainStep`; a few rows are enough
-   * @returns a report: whether the loss fell, and suspicions
-   * @throws FeedError when the batch does not fit the model; for a label out of range it names the position
-   * @throws SessionError when the loss is not one number, or the session has no optimizer model
-   */
-  async overfitOneBatch(batch: BatchSource, options: OverfitOptions = {}): Promise<OverfitReport> {
-    this.#channel.checkOptimizer();
-    const whole = new ModelInputs(this.#info.inputs.train).batch(batch);
-    return overfitOneBatch(this, this.#stateKeeper(), whole, options);
   }
 
   /**

@@ -181,16 +181,6 @@ export const MESSAGES = {
     NOT_A_NUMBER_IN_FIT: "{what} is NaN or infinite after step {step} of epoch {epoch}.",
     RESTORED_TOO_OFTEN: "The fit went back to its last good state {most} times and failed again at step {step} of epoch {epoch}. The session is in that state. {reason}",
     ALL_SKIPPED: "All batches of epoch {epoch} were skipped: each produced NaN or infinity. The session's option debug.checkNumerics shows where.",
-    OVERFIT_NAN: "Loss or gradients are NaN or infinite at step {step}: the session's option debug.checkNumerics shows where.",
-  },
-  TrainwebError: {
-    OVERFIT_NO_GRADIENT: "No parameter has a gradient. The loss does not depend on the parameters, the gradient is lost on the way (rounding, dead units), or the loss is at its minimum.",
-    OVERFIT_ZERO_GRADIENTS: "The gradients of {names} are zero. They are lost on the way (dead units, a branch that is not taken), or the loss does not depend on these parameters.",
-    OVERFIT_UNCHANGED: "{names} have gradients and do not change: the learning rate {rate} is too low for float32.",
-    OVERFIT_EXPLODES: "The norm of the gradients grows from {first} to {most}: use a lower learning rate, or clipGradNorm.",
-    OVERFIT_RISES: "The loss rises: the learning rate {rate} is too high, or the loss must be maximized: negate it.",
-    OVERFIT_SLOW: "A step hardly changes the parameters: the learning rate {rate} is too low.",
-    OVERFIT_STUCK: "The loss is still high after {steps} steps. Equal rows may have different targets, dropout or label smoothing may keep the loss up, or it may need more steps.",
   },
   StorageError: {
     BAD_CHECKPOINT_NAME: "The name of a checkpoint must be a text of 1 to {most} bytes, got {given!r}.",

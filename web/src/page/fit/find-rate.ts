@@ -10,7 +10,6 @@ import { checkFields, withDefaults } from "../check-settings.js";
 import type { History } from "./events.js";
 import type { FitOptions } from "./options.js";
 import { ModelInputs } from "../model-inputs.js";
-import type { StateKeeper } from "./overfit.js";
 import { FIND_RATE, type FindRateFields } from "../settings/fit.js";
 
 /** Weight of the smoothed loss before in the next one. */
@@ -39,6 +38,12 @@ export interface LearningRates {
 
 interface Fitted {
   fit(data: DataSource, options: FitOptions): PromiseLike<History>;
+}
+
+/** Saves the whole state of a session, and restores it. */
+export interface StateKeeper {
+  keepState(): Promise<void>;
+  goBack(): Promise<void>;
 }
 
 /** See `TrainingSession.findLearningRate`. */

@@ -176,6 +176,28 @@ def test_a_csv_file_is_read_from_its_path(tmp_path: Path) -> None:
     assert failure.startswith("FeedError: 'source', 'no.csv', could not be read: ENOENT")
 
 
+def test_a_readable_stream_is_read_to_its_end() -> None:
+    told = node("""
+    import { Dataset, example, TrainingSession } from "trainweb";
+    const losses = { loss: "CrossEntropyLoss", optimizer: "AdamW" };
+    const session = await TrainingSession.createFromModel(example("first.onnx"), losses);
+    const stream = () => {
+      let k = 0;
+      return new ReadableStream({
+        pull: (to) => (k === 20 ? to.close() : to.enqueue({ points: Float32Array.of(Math.sin(k), 0), labels: k++ % 2 })),
+      });
+    };
+    const piped = stream().pipeThrough(new TransformStream());
+    const options = { batchSize: 10, validationData: piped };
+    const { epochs, losses: steps } = await session.fit(stream(), options);
+    const evaluated = await session.evaluate(new Dataset(stream()).take(20));
+    const { logits } = await session.predict(stream());
+    console.log(steps.length, epochs[0].validation.loss === evaluated.loss, logits.dims);
+    await session.release();
+    """)
+    assert told == "2 true [ 20, 2 ]\n"
+
+
 def test_a_download_that_does_not_end_well_is_given_up() -> None:
     """As in pages, where `test_downloads.py` has more of it; afterwards nothing keeps the process."""
     code = """

@@ -566,12 +566,8 @@ function iteratorOf(source: unknown): AsyncIterator<Row | Batch> {
 
 function opened(source: unknown): Iterator<Row> | AsyncIterator<Row> {
   if (typeof source === "object" && source !== null) {
-    // Not every browser iterates over streams, and no browser cancels a stream that is waited for.
     if (isReadable(source)) {
-      const reader = source.getReader();
-      const release = (): void => reader.releaseLock();
-      reader.closed.then(release, release);
-      return { next: () => reader.read() as Promise<IteratorResult<Row>>, return: () => reader.cancel().then(() => LEFT) };
+      return readerOf(source);
     }
     if (Symbol.asyncIterator in source) {
       return (source as AsyncIterable<Row>)[Symbol.asyncIterator]();
@@ -581,6 +577,26 @@ function opened(source: unknown): Iterator<Row> | AsyncIterator<Row> {
     }
   }
   throw sessionError("NOT_A_DATASET", { given: describe(source) });
+}
+
+/** Not every browser iterates over streams, and no browser cancels a stream that is waited for. */
+function readerOf(source: ReadableStream<Row>): AsyncIterator<Row> {
+  const reader = source.getReader();
+  return {
+    async next() {
+      const result = await reader.read();
+      if (result.done) {
+        reader.releaseLock();
+      }
+      return result as IteratorResult<Row>;
+    },
+    async return() {
+      const cancelled = reader.cancel();
+      reader.releaseLock();
+      await cancelled;
+      return LEFT;
+    },
+  };
 }
 
 /** Rows that `make` produces from a dataset. Leaving them leaves the dataset at once, also during a wait. */

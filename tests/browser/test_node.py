@@ -190,7 +190,7 @@ def test_a_readable_stream_is_read_to_its_end() -> None:
     const piped = stream().pipeThrough(new TransformStream());
     const options = { batchSize: 10, validationData: piped };
     const { epochs, losses: steps } = await session.fit(stream(), options);
-    const evaluated = await session.evaluate(new Dataset(stream()).take(20));
+    const evaluated = await session.evaluate(new Dataset(stream()).take(20), { batchSize: 10 });
     const { logits } = await session.predict(stream());
     console.log(steps.length, epochs[0].validation.loss === evaluated.loss, logits.dims);
     await session.release();

@@ -481,12 +481,16 @@ class Dataset:
         FeedError
             The rows are a stream, there is no such input, or they have several types.
         """
-        return self._applied([{"type": "concat", "input": name, "parts": texts("parts", parts)}])
+        names = texts("parts", parts)
+        dtypes = {table.dtype_of(column) for part, column in (self.columns or {}).items() if part in names}
+        dtype = dtypes.pop() if len(dtypes) == 1 else ""
+        return self._applied([{"type": "concat", "input": name, "dtype": dtype, "parts": names}])
 
     def preprocess(self, steps: list[table.Step]) -> Dataset:
         """Apply the steps that were fitted on other rows.
 
-        Steps of inputs that are not there change nothing, and the first steps are left out if these rows have had them.
+        Numbers get the type of the fitted rows. Steps of inputs that are not there change nothing, and the first steps
+        are left out if these rows have had them.
 
         Parameters
         ----------
@@ -496,7 +500,7 @@ class Dataset:
         Raises
         ------
         FeedError
-            The rows are a stream, or an input has another type, width or category than the fitted rows.
+            The rows are a stream, or an input has another width or category than the fitted rows, or text for numbers.
         ModelError
             `steps` are no such steps.
         """
@@ -587,6 +591,8 @@ def checked_columns(source: Mapping[Any, Any]) -> Batch:
             array = np.asarray(value)
         except ValueError as error:
             raise messages.RAGGED_COLUMN(name=name, reason=str(error)) from error
+        if array.dtype == object and all(isinstance(one, str) for one in array.flat):
+            array = array.astype(str)  # text of pandas
         if array.ndim == 0 or array.dtype == object:
             raise messages.NOT_A_COLUMN(name=name, given=f"{array.dtype}{list(array.shape)}")
         columns[str(name)] = array

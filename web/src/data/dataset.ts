@@ -359,16 +359,19 @@ export class Dataset implements AsyncIterable<Row | Batch> {
    * @throws FeedError when the rows are a stream, there is no such input, or they have several types
    */
   concat(name: string, parts: readonly string[]): Dataset {
-    return this.#applied([{ type: "concat", input: name, parts }]);
+    const types = new Set(Array.from(parts, (part) => this.#columns?.get(part)?.type));
+    const dtype = types.size === 1 ? ([...types][0] ?? "") : "";
+    return this.#applied([{ type: "concat", input: name, dtype, parts }]);
   }
 
   /**
-   * Apply the steps that were fitted on other rows. Steps of inputs that are not there change nothing, and the first
+   * Apply the steps that were fitted on other rows. Numbers get the type of those rows. Steps of inputs that are not there change nothing, and the first
    * steps
    * are left out if these rows have had them.
    *
    * @param steps - `preprocessing` of the dataset of these rows
-   * @throws FeedError when the rows are a stream, or an input has another type, width or category than the fitted rows;
+   * @throws FeedError when the rows are a stream, or an input has another width or category than the fitted rows, or text
+   *   for numbers;
    *   ModelError when `steps` are no such steps
    */
   preprocess(steps: readonly PreprocessingStep[]): Dataset {

@@ -12,6 +12,7 @@ import { readColumns, type CsvColumns, type CsvOptions, type CsvSource } from ".
 import { badSetting, describe, isTensor, refuseSettingIf } from "./given.js";
 import { checkOptions } from "./nearest.js";
 import type { Remainder } from "../wire/fit.js";
+import { Opaque } from "../wire/opaque.js";
 import { permutation } from "./random.js";
 import { asTensor, batched, bucketed, drawn, liveTensor, type Batch, type Numbers, type Row } from "./rows.js";
 import { applySteps, areSteps, checkSteps, fittedStep, type Fitted, type PreprocessingStep } from "./table.js";
@@ -45,7 +46,7 @@ const SPLIT_STREAM = 2 ** 32 - 1;
 const DEFAULT_BUFFER = 1024;
 
 /** Rows or batches to train on, and the steps that prepare them. Every method returns another dataset. */
-export class Dataset implements AsyncIterable<Row | Batch> {
+export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   readonly #columns: ReadonlyMap<string, Tensor> | null;
   readonly #rows: () => AsyncIterable<Row | Batch>;
   readonly #stream: Stream;
@@ -53,6 +54,7 @@ export class Dataset implements AsyncIterable<Row | Batch> {
 
   /** @throws FeedError when there are no rows, or tensors have different numbers of rows */
   constructor(source: Exclude<DataSource, Dataset>) {
+    super();
     const [columns, rows] = open(source);
     this.#columns = columns;
     this.#rows = rows;

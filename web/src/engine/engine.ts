@@ -10,6 +10,7 @@ import { isPacked, unpack } from "../wire/packed.js";
 import { EngineError } from "../wire/errors.js";
 import { fetchFile, messageOf, WEBASSEMBLY } from "../wire/fetch-file.js";
 import type { KernelBuild } from "../wire/files.js";
+import { Opaque } from "../wire/opaque.js";
 import { pickBuild } from "./features.js";
 import {
   fillTable,
@@ -90,7 +91,7 @@ interface LoadedCode extends TableSlots {
 }
 
 /** Kernels in a memory of their own. Addresses are offsets in it, in bytes. */
-export class Engine {
+export class Engine extends Opaque {
   readonly #memory: WebAssembly.Memory;
   readonly #kernels: KernelExports;
   readonly #shared: boolean;
@@ -105,6 +106,7 @@ export class Engine {
   readonly build: string;
 
   private constructor(module: WebAssembly.Module, memory: WebAssembly.Memory, build: string) {
+    super();
     this.#memory = memory;
     this.#shared = isShared(memory);
     this.#kernels = instantiateKernels(module, memory);

@@ -183,9 +183,9 @@ function importsOf(text) {
 async function joinSessionMethods() {
   const file = join(OUT, "page", "session.d.ts");
   const [own, generated] = await Promise.all([file, join(OUT, "page", "session-methods.d.ts")].map((one) => readFile(one, "utf8")));
-  const [, body] = /^export declare class SessionMethods \{\n {4}#private;\n {4}constructor\(channel: Channel\);\n([^]*?)^\}/m.exec(generated);
+  const [, body] = /^export declare class SessionMethods extends Opaque \{\n {4}#private;\n {4}constructor\(channel: Channel\);\n([^]*?)^\}/m.exec(generated);
   const known = new Set(importsOf(own).map(({ name }) => name));
-  const missing = importsOf(generated).filter(({ name }) => !known.has(name) && name !== "type Channel");
+  const missing = importsOf(generated).filter(({ name }) => !known.has(name) && !["type Channel", "type Opaque"].includes(name));
   const imports = missing.map(({ name, from }) => `import { ${name} } from "${from}";\n`).join("");
   const joined = own
     .replace('import { SessionMethods } from "./session-methods.js";\n', imports)

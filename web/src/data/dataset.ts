@@ -132,7 +132,7 @@ export class Dataset extends Opaque implements AsyncIterable<Row | Batch> {
   }
 
   /** The number of rows, and the types of the inputs, as text. */
-  toString(): string {
+  override toString(): string {
     if (this.#columns === null) {
       return `<Dataset: stream of ${this.#stream.isBatched ? "batches" : "rows"}>`;
     }

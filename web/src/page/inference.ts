@@ -88,7 +88,7 @@ export class InferenceSession extends Opaque {
   }
 
   /** The inputs and outputs, with their types, as text. */
-  toString(): string {
+  override toString(): string {
     const [given, made] = [this.inputMetadata, this.outputMetadata].map((values) =>
       values.map(({ name, type, shape }) => `${name} ${type}[${shape.join(", ")}]`).join(", "),
     );

@@ -73,7 +73,7 @@ export class Profile extends Opaque {
   }
 
   /** A table of milliseconds and shares by kernel. */
-  toString(): string {
+  override toString(): string {
     const all = this.total;
     const row = (name: string, ms: string, share: string): string =>
       `${name.padEnd(28)} ${ms.padStart(9)} ${share.padStart(6)}`.trimEnd();

@@ -43,6 +43,15 @@ function nameOf(value: unknown): string {
   return Object.prototype.toString.call(value).slice("[object ".length, -1);
 }
 
+/** Data without the proxies around arrays and objects that frameworks keep their state in: no worker receives those. */
+export function plain(value: unknown): unknown {
+  if (Array.isArray(value)) {
+    return value.map(plain);
+  }
+  const isData = nameOf(value) === "Object" && [Object.prototype, null].includes(Object.getPrototypeOf(value));
+  return isData ? Object.fromEntries(Object.entries(value as object).map(([name, one]) => [name, plain(one)])) : value;
+}
+
 /** A few words on a value of the wrong kind. */
 export function describe(value: unknown): string {
   if (value === null || value === undefined) {

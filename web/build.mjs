@@ -289,6 +289,8 @@ async function copyPyodide() {
     // Bun's name cannot be taken away from a worker, as `process` is in node/worker-scope.ts.
     await change(script, /\btypeof Bun<"u"/g, 'typeof process=="object"&&typeof Bun<"u"', 1);
   }
+  // Stores of extensions refuse packages that name scripts of other servers. Nothing is loaded from there.
+  await change(join(folder, "pyodide.mjs"), /`https:\/\/cdn\.jsdelivr\.net\/[^`]*`/g, 'new URL(".",import.meta.url).href', 1);
   await change(join(folder, "pyodide.mjs"), /\n?\/\/# sourceMappingURL=.*/g, "", 1);
   await pack(join(PYODIDE, "pyodide.asm.wasm"), join(folder, "pyodide.asm.wasm.gz"));
 }

@@ -251,6 +251,24 @@ def test_a_thread_of_the_pool_that_dies(browser: Browser, make_site: Callable[..
             assert outcome[1] == right, (when, outcome)
 
 
+def test_a_page_that_is_blocked_while_its_worker_starts_keeps_it(browser: Browser, plain_site: Site) -> None:
+    """The worker has long started when the page hears of it."""
+    with open_js_page(browser, plain_site) as js:
+        value = js.run(
+            f"""{OPEN}
+            env.timeouts.start = 2000;
+            const opening = open();
+            opening.catch(() => {{}});
+            await new Promise((resolve) => setTimeout(resolve, 20));
+            for (const end = performance.now() + 5000; performance.now() < end;);
+            const s = await opening;
+            const value = await loss(s);
+            await s.release();
+            return value;"""
+        )
+    assert value > 0
+
+
 REFUSE_MEMORY = """
 WebAssembly.Memory = new Proxy(WebAssembly.Memory, {
   construct(Memory, [given]) {

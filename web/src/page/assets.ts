@@ -183,6 +183,9 @@ export function locateFiles({ baseURL, indexURL, wasmPaths }: Locations): Packag
 
 /** Advice for a worker's script that is not where it should be. */
 export function missingHelp(worker: string): string {
+  if (worker.includes("/@fs/")) {
+    return "Vite serves files of a linked package only from the folders of its setting server.fs.allow.";
+  }
   const folder = worker.slice(0, worker.lastIndexOf("/") + 1);
   const isCopy = worker.slice(folder.length) === FILES.worker[0];
   const copy = `The files of trainweb should lie in ${folder}: npx trainweb copy FOLDER, as a step of the build, puts them there. `;

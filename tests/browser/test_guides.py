@@ -45,7 +45,8 @@ GUIDES = {
 @pytest.fixture(scope="module")
 def guide(browser: Browser) -> Iterator[Page]:
     """One page for all, with the package by its name and the README's model beside it."""
-    site = Site(mounts={"/dist/npm/": [ROOT / "dist" / "npm"], "/golden/": [ROOT / "tests" / "golden"], "/": [ROOT / "docs"]})
+    folders = {"/dist/npm/": "dist/npm", "/golden/": "tests/golden", "/": "docs"}
+    site = Site(mounts={prefix: [ROOT / folder] for prefix, folder in folders.items()})
     page, errors = watched_page(browser)
     page.goto(site.add("/guide.html", f'<!doctype html><base href="/"><link rel="icon" href="data:,">{MAP}'))
     yield page

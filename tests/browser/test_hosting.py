@@ -317,7 +317,8 @@ const { losses: fitted } = await session.fit({ points: [[0, 0], [1, 1]], labels:
 const pictures = readImages([new ImageData(4, 4)], { input: "x", width: 2, height: 2 });
 const sizes = [];
 for await (const { x } of pictures) sizes.push(...x.dims);
-const cached = await TrainingSession.createFromModel("first.onnx", { loss: "CrossEntropyLoss", optimizer: "SGD" }, { cache: true });
+const sgd = { loss: "CrossEntropyLoss", optimizer: "SGD" };
+const cached = await TrainingSession.createFromModel("first.onnx", sgd, { cache: true });
 await cached.release();
 window.told = [fitted.length, sizes];
 """

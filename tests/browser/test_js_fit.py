@@ -156,7 +156,8 @@ def test_readable_streams_give_the_bytes_of_arrays(js: JsPage) -> None:
         const fits = [];
         let s = null;
         const options = {{ batchSize: 16, shuffle: false }};
-        for (const source of [() => data(), stream, piped, () => new Dataset(stream()).map((row) => row).prefetch(2)]) {{
+        const mapped = () => new Dataset(stream()).map((row) => row).prefetch(2);
+        for (const source of [() => data(), stream, piped, mapped]) {{
           await s?.release();
           s = await open();
           const {{ losses, epochs }} = await s.fit(source(), {{ ...options, validationData: source() }});
@@ -165,7 +166,8 @@ def test_readable_streams_give_the_bytes_of_arrays(js: JsPage) -> None:
         const twice = await s.fit(stream, {{ epochs: 2, batchSize: 16 }});
         const evaluated = [await s.evaluate(data()), await s.evaluate(stream())];
         const predicted = [fromTensor((await s.predict(data())).logits), fromTensor((await s.predict(piped())).logits)];
-        const found = [fits, twice.losses.length, evaluated, predicted, (await s.findLearningRate(stream)).losses.length];
+        const rates = await s.findLearningRate(stream);
+        const found = [fits, twice.losses.length, evaluated, predicted, rates.losses.length];
         await s.release();
         return found;"""
     )
@@ -186,8 +188,9 @@ def test_readable_streams_that_are_spent_fail_or_are_left(js: JsPage) -> None:
         await tell(() => s.fit(one, {{ batchSize: 16 }}));
         await tell(() => s.fit(data(), {{ epochs: 2, validationData: stream() }}));
         await tell(() => s.predict(one));
+        const row = {{ x: new Float32Array(10), labels: 1n }};
         const ends = (k) => new ReadableStream({{
-          pull: (to) => (k-- > 0 ? to.enqueue({{ x: new Float32Array(10), labels: 1n }}) : to.error(new Error("the line is cut"))),
+          pull: (to) => (k-- > 0 ? to.enqueue(row) : to.error(new Error("the line is cut"))),
         }});
         await tell(() => s.fit(ends(20), {{ batchSize: 5 }}));
         await tell(() => s.evaluate(ends(3)));

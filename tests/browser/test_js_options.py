@@ -169,9 +169,10 @@ def misspelt(path: str, names: list[str]) -> tuple[str, str, str]:
 
 
 REACTIVE = """
-const isData = (value) =>
-  Array.isArray(value) || (value !== null && typeof value === "object" && Object.getPrototypeOf(value) === Object.prototype);
-const reactive = (value) => (isData(value) ? new Proxy(value, { get: (...at) => reactive(Reflect.get(...at)) }) : value);
+const isPlain = (value) => value === Object(value) && Object.getPrototypeOf(value) === Object.prototype;
+const isData = (value) => Array.isArray(value) || isPlain(value);
+const get = (...at) => reactive(Reflect.get(...at));
+const reactive = (value) => (isData(value) ? new Proxy(value, { get }) : value);
 Object.assign(window, { reactive });
 """
 """Arrays and objects as Vue's reactive() gives them: proxies all the way down."""
@@ -232,10 +233,9 @@ POSITIONS = {
     "explain": "await session.explain(reactive({ ...data }));",
     "readCsv": "await readCsv('x,y\\n1,2', reactive({ x: ['x', 'y'] }));",
     "concat": "new Dataset({ a: [1], b: [2] }).concat('x', reactive(['a', 'b']));",
-    "preprocess": "new Dataset({ a: [1] }).preprocess(reactive(new Dataset({ a: [1] }).standardize('a').preprocessing));",
+    "preprocess": "const d = new Dataset({ a: [1] }); d.preprocess(reactive(d.standardize('a').preprocessing));",
     "create": "await (await TrainingSession.create(reactive({ ...files }))).release();",
-    "addProperty": "await session.addProperty('a', reactive({ b: [1] })).catch((error) => { if (error.name !== 'TypeError') throw error; });",
-    "generate": "await inference.generate(reactive([1])).next().catch((error) => { if (error.name === 'DataCloneError') throw error; });",
+    "runTrainStep's fetches": "await session.runTrainStep({ ...data }, reactive(session.trainingOutputNames));",
     "averageUpdates": "averageUpdates(Float32Array.of(0), reactive([{ delta: Float32Array.of(1), examples: 1 }]));",
 }
 """Calls whose arguments are arrays or objects."""

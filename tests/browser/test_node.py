@@ -184,7 +184,7 @@ def test_a_readable_stream_is_read_to_its_end() -> None:
     const stream = () => {
       let k = 0;
       return new ReadableStream({
-        pull: (to) => (k === 20 ? to.close() : to.enqueue({ points: Float32Array.of(Math.sin(k), 0), labels: k++ % 2 })),
+        pull: (to) => (k === 20 ? to.close() : to.enqueue({ points: [Math.sin(k), 0], labels: k++ % 2 })),
       });
     };
     const piped = stream().pipeThrough(new TransformStream());
@@ -200,10 +200,12 @@ def test_a_readable_stream_is_read_to_its_end() -> None:
 
 REACTIVE = """
     // As Vue's reactive() wraps what it reaches (getTargetType in packages/reactivity/src/reactive.ts).
+    const kinds = ["Object", "Array", "Map", "Set", "WeakMap", "WeakSet"];
+    const isOpen = (value) => value.__v_skip !== true && Object.isExtensible(value);
     const isWrapped = (value) =>
-      typeof value === "object" && value !== null && value.__v_skip !== true && Object.isExtensible(value) &&
-      ["Object", "Array", "Map", "Set", "WeakMap", "WeakSet"].includes(Object.prototype.toString.call(value).slice(8, -1));
-    const reactive = (value) => (isWrapped(value) ? new Proxy(value, { get: (...at) => reactive(Reflect.get(...at)) }) : value);
+      value === Object(value) && isOpen(value) && kinds.includes(Object.prototype.toString.call(value).slice(8, -1));
+    const get = (...at) => reactive(Reflect.get(...at));
+    const reactive = (value) => (isWrapped(value) ? new Proxy(value, { get }) : value);
 """
 
 
@@ -221,7 +223,8 @@ def test_objects_with_private_fields_are_not_made_reactive() -> None:
           example("first.onnx"), {{ loss: "CrossEntropyLoss", optimizer: "SGD" }},
         );
         const points = [[0, 0], [1, 1]];
-        const state = reactive({{ session, data: new Dataset({{ points, labels: [0, 1] }}), store: new CheckpointStore() }});
+        const data = new Dataset({{ points, labels: [0, 1] }});
+        const state = reactive({{ session, data, store: new CheckpointStore() }});
         const fit = reactive({{ run: state.session.fit(state.data, {{ epochs: 2 }}) }});
         const {{ losses }} = await fit.run;
         fit.run.stop();

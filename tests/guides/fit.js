@@ -1,4 +1,4 @@
-// What the JavaScript of docs/fit.md stands on: a session, rows, and a file.
+// The session, rows and file that the JavaScript of docs/fit.md uses.
 import { Dataset, readCsv, Tensor, TrainingSession } from "trainweb";
 
 const random = Float32Array.from({ length: 400 }, (_, k) => Math.sin(k));

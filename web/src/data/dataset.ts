@@ -595,11 +595,10 @@ function readerOf(source: ReadableStream<Row>): AsyncIterator<Row> {
       }
       return result as IteratorResult<Row>;
     },
-    async return() {
+    return() {
       const cancelled = reader.cancel();
       reader.releaseLock();
-      await cancelled;
-      return LEFT;
+      return cancelled.then(() => LEFT);
     },
   };
 }

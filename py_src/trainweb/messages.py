@@ -252,7 +252,8 @@ NO_COLUMNS = Message(errors.FeedError, "The data has no arrays: give one for eac
 EMPTY_DATASET = Message(errors.FeedError, "The data has no rows.")
 ENDED_DATASET = Message(
     errors.FeedError,
-    "The data has no rows in epoch {epoch}: a generator can be read only once. Give the function that creates it.",
+    "The {source} has no rows in epoch {epoch}: a generator or stream can be read only once. "
+    "Give the function that creates it.",
 )
 FILE_WITHOUT_CLASS = Message(
     errors.FeedError, "The file {file!r} lies outside of the class folders: move it into the folder of its class."

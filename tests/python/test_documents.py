@@ -8,6 +8,7 @@ import re
 import shutil
 import traceback
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -89,10 +90,16 @@ WITH_PYTHON = [name for name, page in DOCUMENTS.items() if name != "README.md" a
 
 @pytest.mark.parametrize("name", WITH_PYTHON)
 def test_python_of_the_documents_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copy(ROOT / "docs" / "first.onnx", tmp_path)
+    for model in ("docs/first.onnx", "tests/golden/mlp/base.onnx"):
+        shutil.copy(ROOT / model, tmp_path)
     monkeypatch.chdir(tmp_path)
+    before, names = ROOT / "tests" / "guides" / Path(name).with_suffix(".py").name, dict[str, Any]()
     with contextlib.redirect_stdout(io.StringIO()):
-        exec(compile(python_of(DOCUMENTS[name]), name, "exec"), {})
+        if before.exists():
+            exec(compile(before.read_text(), before, "exec"), names)
+        exec(compile(python_of(DOCUMENTS[name]), name, "exec"), names)
+    if before.exists():
+        names["session"].release()
 
 
 def test_nothing_raises_the_base_class_of_errors() -> None:

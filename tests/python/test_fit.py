@@ -515,7 +515,9 @@ def test_a_generator_that_is_used_up_is_told() -> None:
     each = [{n: a[k] for n, a in data.items()} for k in range(6)]
     for options in ({}, {"validation_data": iter(each)}):
         given = data if options else iter(each)
-        with session() as s, pytest.raises(FeedError, match=r"no rows in epoch 2: .* the function that creates it"):
+        source = "validation data" if options else "data"
+        told = rf"^The {source} has no rows in epoch 2: .* the function that creates it"
+        with session() as s, pytest.raises(FeedError, match=told):
             Trainer(s).fit(given, epochs=2, progress=False, **options)
 
 

@@ -485,12 +485,16 @@ class Dataset:
         FeedError
             The rows are a stream, there is no such input, or they have several types.
         """
-        return self._applied([{"type": "concat", "input": name, "parts": texts("parts", parts)}])
+        names = texts("parts", parts)
+        dtypes = {table.dtype_of(column) for part, column in (self.columns or {}).items() if part in names}
+        dtype = dtypes.pop() if len(dtypes) == 1 else ""
+        return self._applied([{"type": "concat", "input": name, "dtype": dtype, "parts": names}])
 
     def preprocess(self, steps: list[table.Step]) -> Dataset:
         """Apply the steps that were fitted on other rows.
 
-        Steps of inputs that are not there change nothing, and the first steps are left out if these rows have had them.
+        Numbers get the type of the fitted rows. Steps of inputs that are not there change nothing, and the first steps
+        are left out if these rows have had them.
 
         Parameters
         ----------
@@ -500,7 +504,7 @@ class Dataset:
         Raises
         ------
         FeedError
-            The rows are a stream, or an input has another type, width or category than the fitted rows.
+            The rows are a stream, or an input has another width or category than the fitted rows, or text for numbers.
         ModelError
             `steps` are no such steps.
         """

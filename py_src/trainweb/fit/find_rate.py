@@ -89,7 +89,7 @@ def repeated(batches: Dataset, count: int) -> Iterator[Batch]:
             if not left:
                 return
         if left == before:
-            raise messages.ENDED_DATASET(epoch=2) if left < count else messages.EMPTY_DATASET()
+            raise messages.ENDED_DATASET(source="data", epoch=2 if left < count else 1)
 
 
 def smoothed(losses: list[float]) -> list[float]:

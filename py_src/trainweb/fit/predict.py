@@ -60,7 +60,7 @@ def predict(
                 raise messages.NO_ROWS_IN_OUTPUT(name=name, shape=list(found.shape), rows=count)
         done += count
     if not parts:
-        raise messages.EMPTY_DATASET()
+        raise messages.ENDED_DATASET(source="data", epoch=1)
     return {name: joined(name, [part[name] for part in parts]) for name in names}
 
 

@@ -94,7 +94,7 @@ class Batches:
         size = len(self.data)
         return self._rows(permutation(size, self.options["seed"], number) if self.shuffle else np.arange(size))
 
-    def epoch(self, number: int, start: int = 0) -> Generator[NumberedBatch, None, None]:
+    def epoch(self, number: int, start: int = 0, source: str = "data") -> Generator[NumberedBatch, None, None]:
         """Batches with the numbers of their rows, without the first batches."""
         columns = self.data.columns
         if columns is None:
@@ -105,7 +105,7 @@ class Batches:
                 if count > start:
                     yield batch, rows
             if not count:
-                raise messages.ENDED_DATASET(epoch=number + 1) if number else messages.EMPTY_DATASET()
+                raise messages.ENDED_DATASET(source=source, epoch=number + 1)
             return
         for indices in self.rows(number)[start:]:
             yield self.at(indices), indices.tolist()
@@ -415,7 +415,7 @@ class FitPlan:
         """The values of data; None where there is none, or the fit ends before."""
         if self.evaluation is None or data is None or self.run.is_stopping:
             return None
-        batches = self.opened[source] = data.epoch(number)
+        batches = self.opened[source] = data.epoch(number, source=source)
         taken = list[NumberedBatch | None]()
         evaluated = self.evaluation.run(iter(taken.pop, None), number, source)
         while True:

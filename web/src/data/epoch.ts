@@ -8,9 +8,9 @@ export function countBatches(rows: number, size: number, remainder: Remainder): 
   return remainder === "drop" ? Math.floor(rows / size) : Math.ceil(rows / size);
 }
 
-/** No row came in an epoch, which counts from 0. */
-export function emptyData(epoch: number): Error {
-  return epoch === 0 ? sessionError("EMPTY_DATASET", {}) : sessionError("ENDED_DATASET", { epoch: epoch + 1 });
+/** The error for a stream without rows in an epoch, which counts from 0. */
+export function emptyData(epoch: number, source = "data"): Error {
+  return sessionError("ENDED_DATASET", { source, epoch: epoch + 1 });
 }
 
 /**

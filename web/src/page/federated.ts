@@ -10,6 +10,7 @@ import { checkFields, type Fields } from "./check-settings.js";
 import type { History } from "./fit/events.js";
 import type { FitOptions } from "./fit/options.js";
 import { FEDERATED, type FederatedFields } from "./settings/federated.js";
+import { Opaque } from "../wire/opaque.js";
 
 /** Methods of a session that rounds need. */
 export interface FederatedSession {
@@ -30,7 +31,7 @@ export interface RoundUpdate extends ClientUpdate {
 }
 
 /** Rounds of a session, as a client; `TrainingSession.federated` makes it. */
-export class FederatedClient {
+export class FederatedClient extends Opaque {
   readonly #session: FederatedSession;
   readonly #clipNorm: number | null;
   readonly #deviation: number;
@@ -39,6 +40,7 @@ export class FederatedClient {
 
   /** @internal */
   constructor(session: FederatedSession, options: FederatedFields) {
+    super();
     refuseSettingIf(typeof options !== "object" || options === null, "options", options, "an object");
     const given = checkFields("federated", "", options as Fields, FEDERATED);
     this.#session = session;

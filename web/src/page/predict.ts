@@ -67,7 +67,7 @@ export async function predict(host: FitHost, data: unknown, options: PredictOpti
   for await (const rows of batches) {
     const batch = await packBatch(rows, evalInputNames, parts.length, first);
     whole ||= batch.rows;
-    const results = await host.send(() => callOf("predict", [handle, names, batch, whole, ema], buffersOf(batch)));
+    const results = await host.send(() => callOf("predict", [handle, [...names], batch, whole, ema], buffersOf(batch)));
     if (parts.length > 0) {
       results.forEach((result) => checkRows(result, batch.rows));
     }

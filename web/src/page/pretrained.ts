@@ -1,6 +1,7 @@
 /** Folders of models, laid out as on the Hugging Face hub; `trainweb/generation/pretrained.py` reads them in Python. */
 
 import { type FolderSource, folderFiles } from "../data/folder.js";
+import { isAddress } from "../data/given.js";
 import { messageOf } from "../wire/fetch-file.js";
 import { sessionError } from "../wire/messages.js";
 import { log } from "../wire/log.js";
@@ -68,7 +69,7 @@ export async function readPretrained(folder: Repository, file: string | undefine
     [path, model] = model === null ? [other, await files.find(other)] : [path, model];
   }
   if (model === null) {
-    const shown = typeof folder === "string" || folder instanceof URL ? String(folder) : "The folder";
+    const shown = isAddress(folder) ? String(folder) : "The folder";
     throw sessionError("NO_GRAPH_FILE", { folder: shown, names: names.join(" or ") });
   }
   const config = { ...(await json(files, "config.json")), ...(await json(files, "generation_config.json")) };
@@ -151,7 +152,7 @@ async function json(files: Folder, path: string): Promise<Json> {
 }
 
 async function openFolder(folder: Repository): Promise<Folder> {
-  if (typeof folder !== "string" && !(folder instanceof URL)) {
+  if (!isAddress(folder)) {
     const files = new Map((await folderFiles(folder)).map(({ path, file }) => [path.join("/"), file]));
     const at = (path: string): Source | null => files.get(path) ?? null;
     return { at, find: (path) => Promise.resolve(at(path)) };

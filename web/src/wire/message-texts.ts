@@ -76,7 +76,7 @@ export const MESSAGES = {
     NOT_A_DATASET: "Data must be an object of input names and tensors, rows, or a function that returns rows; got {given}.",
     NO_COLUMNS: "The data has no arrays: give one for each input of the model, by its name.",
     EMPTY_DATASET: "The data has no rows.",
-    ENDED_DATASET: "The data has no rows in epoch {epoch}: a generator can be read only once. Give the function that creates it.",
+    ENDED_DATASET: "The {source} has no rows in epoch {epoch}: a generator or stream can be read only once. Give the function that creates it.",
     FILE_WITHOUT_CLASS: "The file {file!r} lies outside of the class folders: move it into the folder of its class.",
     FOLDER_WITHOUT_CLASS: "The folder {folder!r} is not one of the classes: {names}.",
     CLASS_WITHOUT_FILES: "The class {name!r} has no files; there are folders {names}.",

@@ -1,10 +1,10 @@
 /** `findLearningRate`: losses while the learning rate grows; `trainweb/fit/find_rate.py` is the same in Python. */
 
 import { Dataset, type DataSource } from "../../data/dataset.js";
+import { emptyData } from "../../data/epoch.js";
 import { refuseSettingIf } from "../../data/given.js";
 import { checkOptions } from "../../data/nearest.js";
 import type { Batch } from "../../data/rows.js";
-import { sessionError } from "../../wire/messages.js";
 import type { SessionInfo } from "../../wire/protocol.js";
 import { checkFields, withDefaults } from "../check-settings.js";
 import type { History } from "./events.js";
@@ -90,7 +90,7 @@ async function* repeated(batches: Dataset, count: number): AsyncGenerator<Batch>
       }
     }
     if (left === before) {
-      throw left < count ? sessionError("ENDED_DATASET", { epoch: 2 }) : sessionError("EMPTY_DATASET", {});
+      throw emptyData(left < count ? 1 : 0);
     }
   }
 }

@@ -328,7 +328,7 @@ export class WorkerFit {
         await add([found.batch]);
       }
       if (evaluation.batches === 0 && !this.#isOver) {
-        throw emptyData(number);
+        throw emptyData(number, "validation data");
       }
     }
     if (this.#isOver) {

@@ -95,7 +95,7 @@ def request_of(prompt: Any, given: Mapping[str, Any], defaults: Mapping[str, Any
     )
 
 
-EXPECTED_PROMPT = "text or a list of token ids"
+EXPECTED_PROMPT = "text or a list of token ids; make one of a chat by apply_chat_template of its tokenizer"
 
 
 def tokens_of(prompt: Any, tokenizer: Any) -> list[int]:

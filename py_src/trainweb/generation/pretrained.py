@@ -97,7 +97,7 @@ def generation_of(config: Mapping[str, Any]) -> dict[str, Any]:
         found["temperature"] = SAMPLED["temperature"] if given["temperature"] is None else given["temperature"]
         found["top_k"] = (SAMPLED["top_k"] if given["top_k"] is None else given["top_k"]) or None
         found["top_p"] = given["top_p"]
-    ignored = [name for name, value in NEUTRAL.items() if config.get(name) not in (None, value)]
+    ignored = [name for name, value in NEUTRAL.items() if config.get(name) not in (None, value, [], {})]
     if ignored:
         warn(f"generation_config.json has {', '.join(ignored)}, which generate of trainweb does not have.")
     return found

@@ -2,6 +2,7 @@
 
 import { Tensor } from "onnxruntime-common";
 
+import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import { badSetting, describe, refuseSettingIf } from "./given.js";
 import { checkOptions } from "./nearest.js";
@@ -33,6 +34,8 @@ export interface TemplateOptions {
 export interface TextTokenizer {
   /** The token ids of a text, or an object that has them. */
   encode(text: string, options?: EncodeOptions): TokenIds | EncodedText;
+  /** The text of token ids, for warnings. */
+  decode?(tokens: number[]): string;
   /** The text of a chat; only chats need it. */
   apply_chat_template?(chat: readonly ChatMessage[], options: TemplateOptions): unknown;
   /** The token that ends a text. */
@@ -107,6 +110,11 @@ interface Tokens {
   readonly labels: readonly number[];
 }
 
+interface TokenizedText extends Tokens {
+  /** Ids at the end of its masked prompt that the text does not have there. */
+  readonly lost: readonly number[];
+}
+
 interface Row extends Tokens {
   /** Tokens that are not padding. */
   readonly count: number;
@@ -116,15 +124,35 @@ interface Row extends Tokens {
 const IGNORED = -100;
 const SHORTEST = 2;
 const LONGEST = 2_147_483_647;
+/** Bytes of padded rows of an input, as of any tensor. */
+const LARGEST = 2_147_483_647;
+/** Columns of a text, in the order in which they are looked for. */
+const FORMS = [["messages"], ["prompt", "completion"], ["text"]] as const;
 const OPTIONS = { length: true, pack: true, maskPrompt: true, endToken: true, inputs: true } as const;
 const TEXT_OPTIONS = { ...OPTIONS, batchSize: true, seed: true } as const;
 
 /**
- * The ids of a text.
+ * The ids of a text. It may start with the token that the tokenizer puts before texts, as a chat that a template made
+ * does. It then gets no further tokens.
  *
  * @throws ModelError when it is no tokenizer
  */
 export function encodedText(
+  tokenizer: Pick<TextTokenizer, "encode">,
+  text: string,
+  options?: EncodeOptions,
+): readonly number[] {
+  const ids = idsOf(tokenizer, text, options);
+  if (options === undefined && ids.length > 1 && ids[0] === ids[1]) {
+    const bare = idsOf(tokenizer, text, { add_special_tokens: false });
+    if (bare[0] === ids[0] && bare.length < ids.length && bare.every((id, k) => id === ids[k + 1])) {
+      return bare;
+    }
+  }
+  return ids;
+}
+
+function idsOf(
   tokenizer: Pick<TextTokenizer, "encode">,
   text: string,
   options?: EncodeOptions,
@@ -137,6 +165,10 @@ export function encodedText(
   if (Array.isArray(given) || ArrayBuffer.isView(given)) {
     const ids = Array.from(given as ArrayLike<unknown>, (one) => (typeof one === "bigint" ? Number(one) : one));
     if (ids.every((one): one is number => Number.isSafeInteger(one))) {
+      // A Gather would count these from the end.
+      if (ids.some((id) => id < 0)) {
+        throw sessionError("NOT_TOKEN_IDS", { given: "a negative id" });
+      }
       return ids;
     }
   }
@@ -207,12 +239,22 @@ export function textColumns(
   if (!isList || !needed("input_ids") || !needed("labels")) {
     throw badSetting("inputs", inputs, "input_ids and labels, and if needed attention_mask and position_ids");
   }
-  const items = Array.from(given, plainOf);
+  const items = Array.from(given, fieldsOf);
   if (items.length === 0) {
     throw sessionError("NOT_TEXTS", { given: "empty" });
   }
+  warnOfColumns(items.flatMap(({ further }) => further));
   const end = endOf(tokenizer, endToken, items.length);
-  const texts = items.map((item, k) => tokensOf(tokenizer, item, k, end, maskPrompt));
+  const texts = items.map(({ fields }, k) => tokensOf(tokenizer, fields, k, end, endToken, maskPrompt));
+  const position = texts.findIndex(({ lost }) => lost.length > 0);
+  if (position >= 0) {
+    const lost = [...(texts[position] as TokenizedText).lost];
+    log("warning", sessionError("PROMPT_DIFFERS", { position, end: tokenizer.decode?.(lost) ?? lost }).message);
+  }
+  const nbytes = texts.length * length * BigInt64Array.BYTES_PER_ELEMENT;
+  if (!pack && nbytes > LARGEST) {
+    throw sessionError("ROWS_TOO_LARGE", { count: texts.length, length, nbytes, most: LARGEST });
+  }
   const rows = pack ? packedRows(texts, length) : texts.map((text, k) => paddedRow(text, length, k));
   return Object.fromEntries(Object.keys(VALUES).filter(needed).map((name) => [name, columnOf(name, rows, length)]));
 }
@@ -227,54 +269,80 @@ function endOf(tokenizer: TextTokenizer, given: number | null, texts: number): n
   return end;
 }
 
-function tokensOf(tokenizer: TextTokenizer, item: TextItem, position: number, end: number | null, isMasked: boolean): Tokens {
-  const chat = chatOf(item);
-  const isChat = chat !== null;
-  const { prompt, whole } = isChat ? chatText(tokenizer, ...chat, position) : pairText(item, position, isMasked);
-  // The template has the tokens around the text, and the one at the end.
-  const options = isChat ? { add_special_tokens: false } : undefined;
-  const ids = [...encodedText(tokenizer, whole, options)];
-  if (!isChat && end !== null && ids[ids.length - 1] !== end) {
-    ids.push(end);
+/** The columns of a text, and the names of further ones; `position` is for errors. */
+function fieldsOf(item: TextItem, position: number): { fields: Fields; further: string[] } {
+  if (typeof item === "string") {
+    return { fields: { text: item }, further: [] };
   }
-  let masked = 0;
-  if (isMasked && prompt !== "") {
-    // A token of both is learned, so the prompt ends where its own ids differ from those of the whole.
-    const own = encodedText(tokenizer, prompt, options).slice(0, ids.length);
-    const differs = own.findIndex((id, k) => id !== ids[k]);
-    masked = differs < 0 ? own.length : differs;
+  const columns = typeof item === "object" && item !== null ? Object.keys(item) : [];
+  const form: readonly string[] | undefined = FORMS.find((names) => names.every((name) => columns.includes(name)));
+  if (form === undefined) {
+    const given = columns.length > 0 ? `${describe(item)} of ${columns.join(", ")}` : describe(item);
+    throw sessionError("NOT_A_TEXT", { position, given });
   }
-  return { ids, labels: ids.map((id, k) => (k < masked ? IGNORED : id)) };
+  const fields = Object.fromEntries(Object.entries(item).filter(([name]) => form.includes(name)));
+  return { fields, further: columns.filter((name) => !form.includes(name)) };
 }
 
-function plainOf(item: TextItem): TextItem {
-  const isField = typeof item === "object" && item !== null && Object.keys(item).join() === "text";
-  return isField ? (item as { readonly text: string }).text : item;
+/** Warn of columns that nothing reads. */
+function warnOfColumns(names: readonly string[]): void {
+  if (names.length > 0) {
+    log("warning", sessionError("FURTHER_COLUMNS", { names: [...new Set(names)].sort().join(", ") }).message);
+  }
+}
+
+/** A text, a pair or a chat, before the token `end`; before `given` if it is a chat that has no such end. */
+function tokensOf(
+  tokenizer: TextTokenizer,
+  fields: Fields,
+  position: number,
+  end: number | null,
+  given: number | null,
+  isMasked: boolean,
+): TokenizedText {
+  const chat = chatOf(fields);
+  const isChat = chat !== null;
+  const { prompt, whole } = isChat ? chatText(tokenizer, ...chat, position) : pairText(fields, position, isMasked);
+  // The template has the tokens around the text.
+  const options = isChat ? { add_special_tokens: false } : undefined;
+  const last = isChat ? given : end;
+  const ids = [...encodedText(tokenizer, whole, options)];
+  const needsStart = prompt !== "" && (isMasked || (isChat && given !== null));
+  const own = needsStart ? encodedText(tokenizer, prompt, options) : [];
+  // A token of both is learned, so the prompt ends where its own ids differ from those of the whole.
+  const differs = own.findIndex((id, k) => id !== ids[k]);
+  const start = differs < 0 ? own.length : differs;
+  if (last !== null && !ids.slice(isChat ? start : -1).includes(last)) {
+    ids.push(last);
+  }
+  const masked = isMasked ? start : 0;
+  return { ids, labels: ids.map((id, k) => (k < masked ? IGNORED : id)), lost: isMasked ? own.slice(start) : [] };
 }
 
 type Turns = readonly ChatMessage[];
+interface Prompted {
+  readonly prompt: string;
+  /** The prompt and what follows it. */
+  readonly whole: string;
+}
+type Fields = Partial<Chat & PromptedText & { readonly text: string }>;
 
 /** The turns before the answer and all turns, of a chat or of a prompt and a completion that are turns. */
-function chatOf(item: TextItem): [before: Turns, chat: Turns] | null {
-  if (typeof item !== "object" || item === null) {
-    return null;
-  }
-  const { messages, prompt, completion, ...others } = item as Partial<Chat & PromptedText>;
-  if (Object.keys(item).join() === "messages") {
+function chatOf({ messages, prompt, completion }: Fields): [before: Turns, chat: Turns] | null {
+  if (messages !== undefined) {
     return [Array.isArray(messages) ? (messages as Turns).slice(0, -1) : [], messages as Turns];
   }
-  const areTurns = Array.isArray(prompt) && Array.isArray(completion) && Object.keys(others).length === 0;
+  const areTurns = Array.isArray(prompt) && Array.isArray(completion);
   return areTurns ? [prompt as Turns, [...(prompt as Turns), ...(completion as Turns)]] : null;
 }
 
-function pairText(item: TextItem, position: number, isMasked: boolean): { prompt: string; whole: string } {
-  if (typeof item === "string" && isMasked) {
-    throw sessionError("NO_PROMPT", { position });
+function pairText({ text, prompt = "", completion = text }: Fields, position: number, isMasked: boolean): Prompted {
+  const wrong: unknown = typeof prompt === "string" ? completion : prompt;
+  if (typeof prompt !== "string" || typeof completion !== "string") {
+    throw sessionError("NOT_A_TEXT", { position, given: describe(wrong) });
   }
-  const pair = typeof item === "string" ? { prompt: "", completion: item } : { ...(item as PromptedText) };
-  const { prompt, completion, ...others } = pair;
-  if (typeof prompt !== "string" || typeof completion !== "string" || Object.keys(others).length > 0) {
-    throw sessionError("NOT_A_TEXT", { position, given: describe(item) });
+  if (isMasked && text !== undefined) {
+    throw sessionError("NO_PROMPT", { position });
   }
   if (completion === "") {
     throw sessionError("EMPTY_TEXT", { position });
@@ -283,7 +351,7 @@ function pairText(item: TextItem, position: number, isMasked: boolean): { prompt
 }
 
 /** The text before the answer, and the whole text, by the tokenizer's template. */
-function chatText(tokenizer: TextTokenizer, before: Turns, chat: Turns, position: number): { prompt: string; whole: string } {
+function chatText(tokenizer: TextTokenizer, before: Turns, chat: Turns, position: number): Prompted {
   if (typeof tokenizer.apply_chat_template !== "function") {
     throw sessionError("NO_CHAT_TEMPLATE", { position });
   }
@@ -373,6 +441,7 @@ export interface PreferenceOptions extends Pick<ColumnOptions, "length" | "endTo
 }
 
 const ANSWERS = ["chosen", "rejected"] as const;
+const PAIR: readonly string[] = ["prompt", ...ANSWERS];
 const REFERENCE = "reference";
 const LOG_PROBABILITIES = "log_probabilities";
 
@@ -389,13 +458,19 @@ export async function preferenceColumns(
   if (typeof pairs !== "object" || pairs === null || !(Symbol.iterator in pairs)) {
     throw sessionError("NOT_TEXTS", { given: describe(pairs) });
   }
+  if (!Array.isArray((reference as Partial<ReferenceSession> | null)?.trainingInputNames)) {
+    throw new TypeError(`'reference' must be a TrainingSession, got ${describe(reference)}.`);
+  }
+  const further: string[] = [];
   const texts = [...pairs].flatMap((pair, position) => {
-    const names = typeof pair === "object" && pair !== null ? Object.keys(pair).sort().join() : "";
-    if (names !== "chosen,prompt,rejected") {
+    const names = typeof pair === "object" && pair !== null ? Object.keys(pair) : [];
+    if (!PAIR.every((name) => names.includes(name))) {
       throw sessionError("NOT_A_PAIR", { position });
     }
+    further.push(...names.filter((name) => !PAIR.includes(name)));
     return ANSWERS.map((name) => ({ prompt: pair.prompt, completion: pair[name] }));
   });
+  warnOfColumns(further);
   const inputs = reference.trainingInputNames.filter((name) => name !== REFERENCE);
   const made = textColumns(texts, tokenizer, { length, endToken, pack: false, maskPrompt: true, inputs });
   const columns = { ...made, [REFERENCE]: new Tensor("float32", new Float32Array(texts.length), [texts.length]) };

@@ -9,6 +9,7 @@ import { GENERATE, type GenerateFields } from "./settings/generate.js";
 import { GrowingText, type Tokenizer } from "./text.js";
 
 const LOGITS = "logits";
+const PROMPT = "text or a list of token ids; make one of a chat by apply_chat_template of its tokenizer";
 
 /** A prompt: text, or token ids as numbers, as a typed array, as a tensor, or as the inputs that a tokenizer makes. */
 export type Prompt =
@@ -129,12 +130,12 @@ function promptTokens(prompt: Prompt, tokenizer: Tokenizer | undefined): readonl
     throw sessionError("TEXT_WITHOUT_TOKENIZER", { name: "prompt" });
   }
   const given = typeof prompt === "string" && tokenizer !== undefined ? encodedText(tokenizer, prompt) : rowOf(prompt);
-  refuseSettingIf(!Array.isArray(given) && !ArrayBuffer.isView(given), "prompt", prompt, "text or a list of token ids");
+  refuseSettingIf(!Array.isArray(given) && !ArrayBuffer.isView(given), "prompt", prompt, PROMPT);
   const tokens = Array.from(given as unknown as ArrayLike<unknown>, (one) => (typeof one === "bigint" ? Number(one) : one));
   refuseIf(tokens.length === 0, "EMPTY_PROMPT");
   // A Gather would count negative ones from the end.
   if (!tokens.every((one): one is number => Number.isSafeInteger(one) && (one as number) >= 0)) {
-    throw badSetting("prompt", prompt, "text or a list of token ids");
+    throw badSetting("prompt", prompt, PROMPT);
   }
   return tokens;
 }

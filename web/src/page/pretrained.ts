@@ -114,7 +114,9 @@ async function weightsIn(files: Folder, folder: string, names: ReadonlySet<strin
  */
 export function generationOf(config: Json): GenerateOptions {
   const { eos_token_id: end = null, max_new_tokens: most = null, do_sample: samples, temperature, top_k: k, top_p: p } = config;
-  const ignored = Object.entries(NEUTRAL).filter(([name, value]) => ![undefined, null, value].includes(config[name] as never));
+  const changes = (given: unknown, value: unknown): boolean =>
+    typeof given === "object" && given !== null ? Object.keys(given).length > 0 : ![undefined, null, value].includes(given as never);
+  const ignored = Object.entries(NEUTRAL).filter(([name, value]) => changes(config[name], value));
   if (ignored.length > 0) {
     const names = ignored.map(([name]) => name).join(", ");
     log("warning", `generation_config.json has ${names}, which generate of trainweb does not have.`);

@@ -481,6 +481,8 @@ NO_GRAPH_FILE = Message(
     errors.ModelError,
     "{folder!r} has no {names}. Export the model to ONNX into this folder, or name the path of its graph with 'file'.",
 )
+BAD_TOKENIZER = Message(errors.ModelError, "{name} cannot be used: {fault}.")
+NO_SHARD = Message(errors.ModelError, "{name} lists the file {file!r}, which is not beside it.")
 NOT_JSON = Message(errors.ModelError, "{name} cannot be read as JSON: {fault}.")
 BAD_SHARDS = Message(errors.ModelError, "'weight_map' of {name} must map weights to names of files beside it.")
 NOT_A_TOKENIZER = Message(

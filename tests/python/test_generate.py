@@ -297,6 +297,8 @@ def test_a_limit_of_sizes_is_an_error_of_the_text() -> None:
         ({"prompt": {"input_ids": [[1, 2], [3, 4]]}}, ModelError, "prompt is"),
         ({"prompt": {"ids": [1]}}, ModelError, "prompt is"),
         ({"prompt": [1, -1]}, ModelError, "prompt is"),
+        ({"prompt": [{"role": "user", "content": "x"}]}, ModelError, "make one of a chat by apply_chat_template"),
+        ({"prompt": {"messages": [{"role": "user"}]}}, ModelError, "make one of a chat by apply_chat_template"),
         ({"prompt": [61]}, FeedError, "61"),
         ({"adapter": 1}, ModelError, "adapter is 1"),
         ({"adapter": False}, ModelError, "the model has none"),

@@ -97,7 +97,7 @@ TABLE: list[tuple[list[Any], dict[str, Any], dict[str, list[list[int]]]]] = [
             "labels": [[*[-100] * 10, 4, 9, 7]],
         },
     ),
-    (  # the first answer has the end
+    (  # the first answer has it
         [chat("ab", "k"), chat("a", "k", "b", "c")],
         {"length": 12, "pack": False, "end_token": 10},
         {

@@ -91,7 +91,10 @@ export interface TextOptions {
   readonly pack?: boolean;
   /** True learns no token of a prompt. */
   readonly maskPrompt?: boolean;
-  /** Id behind each text, by default the tokenizer's `eos_token_id`. A single text needs none. */
+  /**
+   * Id behind each text, by default the tokenizer's `eos_token_id`. A single text needs none. The template ends a chat;
+   * if an id is given that its last answer lacks, it is added.
+   */
   readonly endToken?: number | null;
   /** The inputs that the model has, such as `trainingInputNames` of a session; by default `input_ids` and `labels`. */
   readonly inputs?: readonly (TextInput | string)[];

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from inspect import Parameter, signature
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ REFERENCE, LOG_PROBABILITIES = "reference", "log_probabilities"
 """Input of DPOLoss, and the tensor of its eval model."""
 ANSWERS = ("chosen", "rejected")
 INPUTS = ("input_ids", "attention_mask", "position_ids", "labels")
-FORMS = ("messages",), ("prompt", "completion"), ("text",)
+FORMS = ("prompt", "completion"), ("messages",), ("text",)
 """Columns of a text, in the order in which they are looked for."""
 LARGEST = 2**31 - 1
 """Bytes of padded rows of an input, as of any tensor."""
@@ -29,10 +29,7 @@ LARGEST = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The ids of a text and, for each, the label of the token before it; both have shape (N,).
-
-    `lost` are the ids at the end of its masked prompt that the text does not have there.
-    """
+    """The ids (N,) of a text, for each the label (N,) of the token before it, and the end of its prompt that it lacks."""
 
     ids: np.ndarray
     labels: np.ndarray
@@ -71,7 +68,13 @@ def _encoded(tokenizer: Any, text: str, **settings: bool) -> np.ndarray:
     encode = getattr(tokenizer, "encode", None)
     if not callable(encode):
         raise messages.NOT_A_TOKENIZER(given=type(tokenizer).__name__)
-    found = encode(text, **(settings if settings and _takes_settings(encode) else {}))
+    try:
+        signature(encode).bind(text, **settings)
+    except TypeError:
+        settings = {}  # it takes text alone
+    except ValueError:  # it is not written in Python
+        pass
+    found = encode(text, **settings)
     ids = np.asarray(getattr(found, "ids", found))
     if ids.size == 0:
         return np.zeros(0, np.int64)
@@ -80,14 +83,6 @@ def _encoded(tokenizer: Any, text: str, **settings: bool) -> np.ndarray:
     if ids.min() < 0:  # a Gather would count these from the end
         raise messages.NOT_TOKEN_IDS(given="a negative id")
     return ids.astype(np.int64)
-
-
-def _takes_settings(encode: Callable[..., Any]) -> bool:
-    try:
-        parameters = signature(encode).parameters.values()
-    except ValueError:  # not written in Python
-        return True
-    return any(p.name == "add_special_tokens" or p.kind is Parameter.VAR_KEYWORD for p in parameters)
 
 
 def lengths_of(length: int | Sequence[int], *, pack: bool, batch_size: int | None, seed: int | None) -> list[int]:
@@ -154,8 +149,10 @@ def columns_of(
     if not items:
         raise messages.NOT_TEXTS(given="empty")
     fields = [_fields(item, k) for k, item in enumerate(items)]
-    pairs = [(item, own) for item, own in zip(items, fields, strict=True) if isinstance(item, Mapping)]
-    _warn_of_columns(name for item, own in pairs for name in item.keys() - own)
+    rows = [(item, own) for item, own in zip(items, fields, strict=True) if isinstance(item, Mapping)]
+    further = sorted({str(name) for item, own in rows for name in item.keys() - own})
+    if further:
+        warn(str(messages.FURTHER_COLUMNS(names=", ".join(further))))
     end = _end_token(tokenizer, end_token, len(items))
     texts = [_tokens(tokenizer, own, k, end, end_token, is_masked=mask_prompt) for k, own in enumerate(fields)]
     lost = next(((k, one.lost.tolist()) for k, one in enumerate(texts) if one.lost.size), None)
@@ -182,13 +179,11 @@ def preferences_of(
         kind = f"the class {reference.__name__}" if isinstance(reference, type) else type(reference).__name__
         raise TypeError(f"'reference' must be a TrainingSession, got {kind}.")
     texts: list[dict[str, Any]] = []
-    further: set[str] = set()
     for k, pair in enumerate(pairs):
         if not isinstance(pair, Mapping) or not {"prompt", *ANSWERS} <= {*pair}:
             raise messages.NOT_A_PAIR(position=k)
-        texts += [{"prompt": pair["prompt"], "completion": pair[name]} for name in ANSWERS]
-        further |= {*pair} - {"prompt", *ANSWERS}
-    _warn_of_columns(further)
+        others = {name: value for name, value in pair.items() if name not in ANSWERS}
+        texts += [{**others, "completion": pair[name]} for name in ANSWERS]
     names = [name for name in reference.input_names() if name != REFERENCE]
     columns = columns_of(texts, tokenizer, length, pack=False, mask_prompt=True, end_token=end_token, inputs=names)
     columns[REFERENCE] = np.zeros(len(texts), np.float32)
@@ -215,19 +210,11 @@ def _fields(item: Any, position: int) -> dict[str, Any]:
     if isinstance(item, str):
         return {"text": item}
     columns = [*item] if isinstance(item, Mapping) else []
-    form = next((form for form in FORMS if all(name in columns for name in form)), None)
-    if form is None:
-        kind = type(item).__name__
-        given = f"{kind} of {', '.join(map(str, columns))}" if columns else kind
-        raise messages.NOT_A_TEXT(position=position, given=given)
-    return {name: item[name] for name in form}
-
-
-def _warn_of_columns(names: Iterable[object]) -> None:
-    """Warn of columns that nothing reads."""
-    further = sorted({*map(str, names)})
-    if further:
-        warn(str(messages.FURTHER_COLUMNS(names=", ".join(further))))
+    for form in FORMS:
+        if all(name in columns for name in form):
+            return {name: item[name] for name in form}
+    given = type(item).__name__ + (f" of {', '.join(map(str, columns))}" if columns else "")
+    raise messages.NOT_A_TEXT(position=position, given=given)
 
 
 def _tokens(
@@ -243,26 +230,23 @@ def _tokens(
     else:
         prompt, whole = _pair(fields, position, is_masked=is_masked)
     ids = encoded(tokenizer, whole, **settings)
-    own = ids[:0]
-    if prompt and (is_masked or (chat and given is not None)):
-        own = encoded(tokenizer, prompt, **settings)
+    own = encoded(tokenizer, prompt, **settings) if prompt and (is_masked or given is not None) else ids[:0]
     # A token of both is learned, so the prompt ends where its own ids differ from those of the whole.
     count = min(len(own), len(ids))
     start = int(np.argmin(np.append(own[:count] == ids[:count], False)))
     if end is not None and end not in (ids[start:] if chat else ids[-1:]):
         ids = np.append(ids, end)
     labels = ids.copy()
-    if is_masked:
-        labels[:start] = IGNORED
+    labels[: start if is_masked else 0] = IGNORED
     return Tokens(ids, labels, own[start:] if is_masked else own[:0])
 
 
 def _pair(fields: Mapping[str, Any], position: int, *, is_masked: bool) -> tuple[str, str]:
     """The prompt, and the whole text."""
-    prompt, completion = fields.get("prompt", ""), fields.get("completion", fields.get("text"))
-    wrong = next((one for one in (prompt, completion) if not isinstance(one, str)), None)
-    if wrong is not None or completion is None:
-        raise messages.NOT_A_TEXT(position=position, given=type(wrong).__name__)
+    prompt, completion = fields.get("prompt", ""), fields["text" if "text" in fields else "completion"]
+    for one in (prompt, completion):
+        if not isinstance(one, str):
+            raise messages.NOT_A_TEXT(position=position, given=type(one).__name__)
     if is_masked and "prompt" not in fields:
         raise messages.NO_PROMPT(position=position)
     if completion == "":

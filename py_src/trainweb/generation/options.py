@@ -39,16 +39,9 @@ NEUTRAL: Mapping[str, Any] = {
     "guidance_scale": 1.0,
     "exponential_decay_length_penalty": None,
     "stop_strings": None,
-    "encoder_repetition_penalty": 1.0,
-    "renormalize_logits": False,
     "penalty_alpha": None,
-    "max_time": None,
     "top_h": None,
-    "force_words_ids": None,
-    "constraints": None,
-    "dola_layers": None,
     "watermarking_config": None,
-    "token_healing": False,
 }
 """Settings of transformers that `generate` does not have, with the values at which they change nothing."""
 

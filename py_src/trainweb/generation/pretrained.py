@@ -159,6 +159,5 @@ class RepositoryTokenizer:
         ids
             Token ids.
         """
-        with _faults_of("tokenizer.json"):
-            text: str = self.tokenizer.decode(ids)
+        text: str = self.tokenizer.decode(ids)
         return text

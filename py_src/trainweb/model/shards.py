@@ -10,7 +10,6 @@ from typing import Any
 from .. import messages
 
 SHARD = re.compile(r"(?!\.*$)[^/\\:\0]+")
-"""Names of files beside an index, on any system."""
 
 
 def shards(index: Path) -> list[str]:

@@ -111,11 +111,8 @@ interface Tokens {
   readonly ids: readonly number[];
   /** For each token the label of the token before it. */
   readonly labels: readonly number[];
-}
-
-interface TokenizedText extends Tokens {
   /** Ids at the end of its masked prompt that the text does not have there. */
-  readonly lost: readonly number[];
+  readonly lost?: readonly number[];
 }
 
 interface Row extends Tokens {
@@ -130,7 +127,7 @@ const LONGEST = 2_147_483_647;
 /** Bytes of padded rows of an input, as of any tensor. */
 const LARGEST = 2_147_483_647;
 /** Columns of a text, in the order in which they are looked for. */
-const FORMS = [["messages"], ["prompt", "completion"], ["text"]] as const;
+const FORMS = [["prompt", "completion"], ["messages"], ["text"]];
 const OPTIONS = { length: true, pack: true, maskPrompt: true, endToken: true, inputs: true } as const;
 const TEXT_OPTIONS = { ...OPTIONS, batchSize: true, seed: true } as const;
 
@@ -160,18 +157,15 @@ function idsOf(
   text: string,
   options?: EncodeOptions,
 ): readonly number[] {
-  if (typeof (tokenizer as Partial<TextTokenizer> | null | undefined)?.encode !== "function") {
-    throw sessionError("NOT_A_TOKENIZER", { given: describe(tokenizer) });
-  }
+  const isTokenizer = typeof (tokenizer as Partial<TextTokenizer> | null | undefined)?.encode === "function";
+  refuseIf(!isTokenizer, "NOT_A_TOKENIZER", { given: describe(tokenizer) });
   const found: unknown = tokenizer.encode(text, options);
   const given: unknown = typeof found === "object" && found !== null && "ids" in found ? found.ids : found;
   if (Array.isArray(given) || ArrayBuffer.isView(given)) {
     const ids = Array.from(given as ArrayLike<unknown>, (one) => (typeof one === "bigint" ? Number(one) : one));
     if (ids.every((one): one is number => Number.isSafeInteger(one))) {
       // A Gather would count these from the end.
-      if (ids.some((id) => id < 0)) {
-        throw sessionError("NOT_TOKEN_IDS", { given: "a negative id" });
-      }
+      refuseIf(ids.some((id) => id < 0), "NOT_TOKEN_IDS", { given: "a negative id" });
       return ids;
     }
   }
@@ -234,30 +228,27 @@ export function textColumns(
   for (const [name, value] of Object.entries({ pack, maskPrompt })) {
     refuseSettingIf(typeof value !== "boolean", name, value, "true or false");
   }
-  if (typeof given !== "object" || given === null || !(Symbol.iterator in given)) {
-    throw sessionError("NOT_TEXTS", { given: describe(given) });
-  }
+  refuseIf(typeof given !== "object" || given === null || !(Symbol.iterator in given), "NOT_TEXTS", { given: describe(given) });
   const needed = (name: string): boolean => inputs.includes(name);
   const isList = Array.isArray(inputs) && inputs.every((name) => Object.hasOwn(VALUES, name));
   if (!isList || !needed("input_ids") || !needed("labels")) {
     throw badSetting("inputs", inputs, "input_ids and labels, and if needed attention_mask and position_ids");
   }
   const items = Array.from(given, fieldsOf);
-  if (items.length === 0) {
-    throw sessionError("NOT_TEXTS", { given: "empty" });
+  refuseIf(items.length === 0, "NOT_TEXTS", { given: "empty" });
+  const further = [...new Set(items.flatMap((item) => item.further))].sort();
+  if (further.length > 0) {
+    log("warning", sessionError("FURTHER_COLUMNS", { names: further.join(", ") }).message);
   }
-  warnOfColumns(items.flatMap(({ further }) => further));
   const end = endOf(tokenizer, endToken, items.length);
   const texts = items.map(({ fields }, k) => tokensOf(tokenizer, fields, k, end, endToken, maskPrompt));
-  const position = texts.findIndex(({ lost }) => lost.length > 0);
+  const position = texts.findIndex(({ lost }) => lost !== undefined);
   if (position >= 0) {
-    const lost = [...(texts[position] as TokenizedText).lost];
+    const lost = [...(texts[position]?.lost ?? [])];
     log("warning", sessionError("PROMPT_DIFFERS", { position, end: tokenizer.decode?.(lost) ?? lost }).message);
   }
   const nbytes = texts.length * length * BigInt64Array.BYTES_PER_ELEMENT;
-  if (!pack && nbytes > LARGEST) {
-    throw sessionError("ROWS_TOO_LARGE", { count: texts.length, length, nbytes, most: LARGEST });
-  }
+  refuseIf(!pack && nbytes > LARGEST, "ROWS_TOO_LARGE", { count: texts.length, length, nbytes, most: LARGEST });
   const rows = pack ? packedRows(texts, length) : texts.map((text, k) => paddedRow(text, length, k));
   return Object.fromEntries(Object.keys(VALUES).filter(needed).map((name) => [name, columnOf(name, rows, length)]));
 }
@@ -278,20 +269,11 @@ function fieldsOf(item: TextItem, position: number): { fields: Fields; further: 
     return { fields: { text: item }, further: [] };
   }
   const columns = typeof item === "object" && item !== null ? Object.keys(item) : [];
-  const form: readonly string[] | undefined = FORMS.find((names) => names.every((name) => columns.includes(name)));
-  if (form === undefined) {
-    const given = columns.length > 0 ? `${describe(item)} of ${columns.join(", ")}` : describe(item);
-    throw sessionError("NOT_A_TEXT", { position, given });
-  }
+  const form = FORMS.find((names) => names.every((name) => columns.includes(name))) ?? [];
+  const given = columns.length > 0 ? `${describe(item)} of ${columns.join(", ")}` : describe(item);
+  refuseIf(form.length === 0, "NOT_A_TEXT", { position, given });
   const fields = Object.fromEntries(Object.entries(item).filter(([name]) => form.includes(name)));
   return { fields, further: columns.filter((name) => !form.includes(name)) };
-}
-
-/** Warn of columns that nothing reads. */
-function warnOfColumns(names: readonly string[]): void {
-  if (names.length > 0) {
-    log("warning", sessionError("FURTHER_COLUMNS", { names: [...new Set(names)].sort().join(", ") }).message);
-  }
 }
 
 /** A text, a pair or a chat, before the token `end`; before `given` if it is a chat that has no such end. */
@@ -302,7 +284,7 @@ function tokensOf(
   end: number | null,
   given: number | null,
   isMasked: boolean,
-): TokenizedText {
+): Tokens {
   const chat = chatOf(fields);
   const isChat = chat !== null;
   const { prompt, whole } = isChat ? chatText(tokenizer, ...chat, position) : pairText(fields, position, isMasked);
@@ -310,24 +292,19 @@ function tokensOf(
   const options = isChat ? { add_special_tokens: false } : undefined;
   const last = isChat ? given : end;
   const ids = [...encodedText(tokenizer, whole, options)];
-  const needsStart = prompt !== "" && (isMasked || (isChat && given !== null));
-  const own = needsStart ? encodedText(tokenizer, prompt, options) : [];
+  const own = prompt !== "" && (isMasked || given !== null) ? encodedText(tokenizer, prompt, options) : [];
   // A token of both is learned, so the prompt ends where its own ids differ from those of the whole.
   const differs = own.findIndex((id, k) => id !== ids[k]);
   const start = differs < 0 ? own.length : differs;
   if (last !== null && !ids.slice(isChat ? start : -1).includes(last)) {
     ids.push(last);
   }
-  const masked = isMasked ? start : 0;
-  return { ids, labels: ids.map((id, k) => (k < masked ? IGNORED : id)), lost: isMasked ? own.slice(start) : [] };
+  const labels = ids.map((id, k) => (isMasked && k < start ? IGNORED : id));
+  return { ids, labels, ...(isMasked && start < own.length ? { lost: own.slice(start) } : {}) };
 }
 
 type Turns = readonly ChatMessage[];
-interface Prompted {
-  readonly prompt: string;
-  /** The prompt and what follows it. */
-  readonly whole: string;
-}
+type Prompted = Readonly<Record<"prompt" | "whole", string>>;
 type Fields = Partial<Chat & PromptedText & { readonly text: string }>;
 
 /** The turns before the answer and all turns, of a chat or of a prompt and a completion that are turns. */
@@ -344,12 +321,8 @@ function pairText({ text, prompt = "", completion = text }: Fields, position: nu
   if (typeof prompt !== "string" || typeof completion !== "string") {
     throw sessionError("NOT_A_TEXT", { position, given: describe(wrong) });
   }
-  if (isMasked && text !== undefined) {
-    throw sessionError("NO_PROMPT", { position });
-  }
-  if (completion === "") {
-    throw sessionError("EMPTY_TEXT", { position });
-  }
+  refuseIf(isMasked && text !== undefined, "NO_PROMPT", { position });
+  refuseIf(completion === "", "EMPTY_TEXT", { position });
   return { prompt, whole: prompt + completion };
 }
 
@@ -358,9 +331,7 @@ function chatText(tokenizer: TextTokenizer, before: Turns, chat: Turns, position
   if (typeof tokenizer.apply_chat_template !== "function") {
     throw sessionError("NO_CHAT_TEMPLATE", { position });
   }
-  if (!Array.isArray(chat) || (chat as readonly ChatMessage[]).at(-1)?.role !== "assistant") {
-    throw sessionError("NO_ANSWER", { position });
-  }
+  refuseIf(!Array.isArray(chat) || (chat as readonly ChatMessage[]).at(-1)?.role !== "assistant", "NO_ANSWER", { position });
   return {
     prompt: String(tokenizer.apply_chat_template(before, { tokenize: false, add_generation_prompt: true })),
     whole: String(tokenizer.apply_chat_template(chat, { tokenize: false })),
@@ -378,20 +349,14 @@ function packedRows(texts: readonly Tokens[], length: number): Row[] {
       rows.push(row);
     }
   }
-  if (rows.length === 0) {
-    throw sessionError("NO_FULL_ROW", { count: ids.length, length });
-  }
+  refuseIf(rows.length === 0, "NO_FULL_ROW", { count: ids.length, length });
   return rows;
 }
 
 function paddedRow({ ids, labels }: Tokens, length: number, position: number): Row {
   const count = ids.length - 1;
-  if (count > length) {
-    throw sessionError("TEXT_TOO_LONG", { position, count: ids.length, length, most: length + 1 });
-  }
-  if (labels.slice(1).every((label) => label === IGNORED)) {
-    throw sessionError("TEXT_TOO_SHORT", { position, count: ids.length });
-  }
+  refuseIf(count > length, "TEXT_TOO_LONG", { position, count: ids.length, length, most: length + 1 });
+  refuseIf(labels.slice(1).every((label) => label === IGNORED), "TEXT_TOO_SHORT", { position, count: ids.length });
   return { ids: ids.slice(0, -1), labels: labels.slice(1), count };
 }
 
@@ -443,8 +408,7 @@ export interface PreferenceOptions extends Pick<ColumnOptions, "length" | "endTo
   readonly seed?: number;
 }
 
-const ANSWERS = ["chosen", "rejected"] as const;
-const PAIR: readonly string[] = ["prompt", ...ANSWERS];
+const PAIR = ["prompt", "chosen", "rejected"];
 const REFERENCE = "reference";
 const LOG_PROBABILITIES = "log_probabilities";
 
@@ -458,22 +422,16 @@ export async function preferenceColumns(
   tokenizer: TextTokenizer,
   { length, endToken = null, reference }: PreferenceOptions,
 ): Promise<Record<string, Tensor>> {
-  if (typeof pairs !== "object" || pairs === null || !(Symbol.iterator in pairs)) {
-    throw sessionError("NOT_TEXTS", { given: describe(pairs) });
-  }
+  refuseIf(typeof pairs !== "object" || pairs === null || !(Symbol.iterator in pairs), "NOT_TEXTS", { given: describe(pairs) });
   if (!Array.isArray((reference as Partial<ReferenceSession> | null)?.trainingInputNames)) {
     throw new TypeError(`'reference' must be a TrainingSession, got ${describe(reference)}.`);
   }
-  const further: string[] = [];
   const texts = [...pairs].flatMap((pair, position) => {
     const names = typeof pair === "object" && pair !== null ? Object.keys(pair) : [];
-    if (!PAIR.every((name) => names.includes(name))) {
-      throw sessionError("NOT_A_PAIR", { position });
-    }
-    further.push(...names.filter((name) => !PAIR.includes(name)));
-    return ANSWERS.map((name) => ({ prompt: pair.prompt, completion: pair[name] }));
+    refuseIf(!PAIR.every((name) => names.includes(name)), "NOT_A_PAIR", { position });
+    const { chosen, rejected, ...others } = pair;
+    return [chosen, rejected].map((completion) => ({ ...others, completion }));
   });
-  warnOfColumns(further);
   const inputs = reference.trainingInputNames.filter((name) => name !== REFERENCE);
   const made = textColumns(texts, tokenizer, { length, endToken, pack: false, maskPrompt: true, inputs });
   const columns = { ...made, [REFERENCE]: new Tensor("float32", new Float32Array(texts.length), [texts.length]) };

@@ -3,7 +3,7 @@
 import type { Engine } from "../engine/engine.js";
 import { PREPARED, STATE, STATE_LOADS, STATE_UPDATES } from "../engine/layout.js";
 import { LimitError, ModelError } from "../wire/errors.js";
-import { sessionError } from "../wire/messages.js";
+import { refuseIf, sessionError } from "../wire/messages.js";
 import type { MaybePromise, NamedTensor, TokenTask } from "../wire/protocol.js";
 import type { Declaration, ForwardKind } from "./bundle/bundle.js";
 import { signatureOf } from "./feeds.js";
@@ -74,14 +74,35 @@ export class Decoder {
 
   /** Room for the `count` tokens of a text that gets `most`: a multiple of LENGTHS, or all that the model takes. */
   async #lengthFor(session: TokenHost, count: number, output: string, most: number, adapter: boolean): Promise<number> {
+    const faultOf = async (length: number): Promise<Error | null> => {
+      try {
+        await session.openForward(tokensKind(output, length, 1, adapter));
+        return null;
+      } catch (error) {
+        if (error instanceof ModelError || error instanceof LimitError) {
+          return error;
+        }
+        throw error;
+      }
+    };
     const key = JSON.stringify([output, most, adapter]);
     const needed = Math.max(count, SHORTEST);
     let room = this.#rooms.get(key) ?? 0;
     if (needed > room) {
       const doubled = FIRST * 2 ** Math.ceil(Math.log2(Math.ceil(needed / FIRST)));
       room = Math.min(doubled, Math.ceil(Math.max(most, SHORTEST) / LENGTHS) * LENGTHS);
-      if ((await faultOf(session, output, room, adapter)) !== null) {
-        room = await longestBelow(session, output, needed, room, adapter);
+      if ((await faultOf(room)) !== null) {
+        const fault = await faultOf(needed);
+        if (fault !== null) {
+          // The length is not at fault if the least fails, too.
+          throw (await faultOf(SHORTEST)) ?? sessionError("SEQUENCE_TOO_LONG", { length: needed, fault: fault.message });
+        }
+        let least = needed;
+        while (room - least > 1) {
+          const middle = Math.floor((least + room) / 2);
+          [least, room] = (await faultOf(middle)) === null ? [middle, room] : [least, middle];
+        }
+        room = least;
       }
       this.#rooms.set(key, room);
     }
@@ -127,44 +148,13 @@ export class Decoder {
   }
 }
 
-/** The error of a model that does not take so many tokens; null: it takes them. */
-async function faultOf(session: TokenHost, output: string, length: number, adapter: boolean): Promise<Error | null> {
-  try {
-    await session.openForward(tokensKind(output, length, 1, adapter));
-    return null;
-  } catch (error) {
-    if (error instanceof ModelError || error instanceof LimitError) {
-      return error;
-    }
-    throw error;
-  }
-}
-
-/** The largest length that the model takes, at least `needed` and below `beyond`. */
-async function longestBelow(session: TokenHost, output: string, needed: number, beyond: number, adapter: boolean): Promise<number> {
-  const fault = await faultOf(session, output, needed, adapter);
-  if (fault !== null) {
-    // The length is not at fault if the least fails, too.
-    const other = await faultOf(session, output, SHORTEST, adapter);
-    throw other ?? sessionError("SEQUENCE_TOO_LONG", { length: needed, fault: fault.message });
-  }
-  let [low, high] = [needed, beyond];
-  while (high - low > 1) {
-    const middle = Math.floor((low + high) / 2);
-    [low, high] = (await faultOf(session, output, middle, adapter)) === null ? [middle, high] : [low, middle];
-  }
-  return low;
-}
-
 /** @throws ModelError unless logits of a token stay the same bytes with another token behind it */
 async function checkCausal(single: Steps, token: number, output: string): Promise<void> {
   const first = await single.run([token], 0);
   await single.run([token], 1);
   const again = await single.run([token], 0);
   await single.clear();
-  if (first.some((logit, k) => !Object.is(logit, again[k]))) {
-    throw sessionError("NOT_CAUSAL", { name: output });
-  }
+  refuseIf(first.some((logit, k) => !Object.is(logit, again[k])), "NOT_CAUSAL", { name: output });
 }
 
 function isSame(a: Circumstances | null, b: Circumstances): boolean {

@@ -106,7 +106,7 @@ def test_chats_that_are_text_already_have_the_rows_and_warnings_of_python(page: 
           eos_token_id: eos,
           encode: (text, { add_special_tokens: adds = true } = {}) => encode[`${Number(adds)}${text}`],
           decode: (ids) => `[${ids.join(", ")}]`,
-          apply_chat_template: (chat, { add_generation_prompt = false }) => of(add_generation_prompt ? "prompt" : "whole", chat),
+          apply_chat_template: (chat, { add_generation_prompt: begins }) => of(begins ? "prompt" : "whole", chat),
         };
         return given.cases[name].map(([texts, options]) => {
           const { columns } = trainweb.Dataset.fromText(texts, tokenizer, { length: 100, pack: false, ...options });
@@ -131,7 +131,10 @@ def test_chats_that_are_text_already_have_the_rows_and_warnings_of_python(page: 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         expected = [
-            [lists_of(Dataset.from_text(texts, Recorded(name), length=100, pack=False, **options)) for texts, options in rows]
+            [
+                lists_of(Dataset.from_text(texts, Recorded(name), length=100, pack=False, **options))
+                for texts, options in rows
+            ]
             for name, rows in cases.items()
         ]
     assert found["found"] == expected

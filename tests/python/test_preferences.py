@@ -133,7 +133,8 @@ def test_wrong_pairs_and_sessions_are_named() -> None:
     with pytest.raises(LimitError, match="6 rows of length 1000000000 take 48000000000 bytes"):
         Dataset.from_preferences(PAIRS, Letters(), length=10**9, reference=session)
     with pytest.warns(UserWarning, match="These columns of the texts are not read: score_chosen, source"):
-        Dataset.from_preferences([{**PAIRS[0], "score_chosen": 1, "source": "x"}], Letters(), length=LENGTH, reference=session)
+        pairs = [{**PAIRS[0], "score_chosen": 1, "source": "x"}]
+        Dataset.from_preferences(pairs, Letters(), length=LENGTH, reference=session)
     other = TrainingSession.from_model(GOLDEN / "llama.onnx", loss="CrossEntropyLoss", lora={"rank": 2})
     OPENED.append(other)
     with pytest.raises(ModelError, match="log_probabilities"):

@@ -122,7 +122,11 @@ FAULTS: list[tuple[Any, dict[str, Any], str]] = [
     (["abc", 3], {"length": 4}, "Text 1 is"),
     ([{"prompt": "a"}], {"length": 4}, "Text 0 is"),
     ([{"text": 3}], {"length": 4}, "Text 0 is"),
-    ([{"id": 1, "source": "x"}], {"length": 4}, " of id, source; each of 'texts' is a text, or has the column 'text', "),
+    (
+        [{"id": 1, "source": "x"}],
+        {"length": 4},
+        " of id, source; each of 'texts' is a text, or has the column 'text', ",
+    ),
     ([chat("a", "b"), chat("a")], {"length": 4}, "Text 1 is a chat whose last message does not have the role"),
     ([{"messages": []}], {"length": 4}, "Text 0 is a chat whose last message does not have"),
     ([{"messages": "ab"}], {"length": 4}, "Text 0 is a chat whose last message does not have"),

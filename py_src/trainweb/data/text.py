@@ -29,7 +29,7 @@ LARGEST = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The ids (N,) of a text, for each the label (N,) of the token before it, and the end of its prompt that it lacks."""
+    """The ids (N,) of a text, for each the label of the token before it, and the end of its prompt that it lacks."""
 
     ids: np.ndarray
     labels: np.ndarray

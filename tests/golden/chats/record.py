@@ -30,7 +30,7 @@ TEMPLATES = {
     )
     + ANSWER,
 }
-"""`closed` has no end, and its tokenizer puts one behind each text; `moved` writes a prompt otherwise before an answer."""
+"""`closed` has no end, but its tokenizer has one. `moved` writes a prompt otherwise if an answer follows."""
 CHATS = [["What is up?", "Much."], ["Hi", "Hello.", "And you?", "Fine, too."]]
 
 

@@ -524,7 +524,7 @@ PROMPT_DIFFERS = Message(
     errors.FeedError,
     "The prompt of text {position} is not the beginning of the whole text, which lacks the end of the prompt: {end!r}. "
     "All tokens from there on are learned, perhaps in other texts, too. Either the chat template writes a prompt "
-    "otherwise when an answer follows, or a token has letters of both: then end the prompt where a token ends.",
+    "otherwise when an answer follows, or a token has letters of both. End the prompt where a token ends.",
 )
 """A warning, of both languages."""
 ROWS_TOO_LARGE = Message(

@@ -126,7 +126,7 @@ export const MESSAGES = {
     NO_ANSWER: "Text {position} is a chat whose last message does not have the role 'assistant': there is nothing to learn.",
     NOT_A_TEXT: "Text {position} is {given}; each of 'texts' is a text, or has the column 'text', the columns 'prompt' and 'completion', or the column 'messages'.",
     FURTHER_COLUMNS: "These columns of the texts are not read: {names}.",
-    PROMPT_DIFFERS: "The prompt of text {position} is not the beginning of the whole text, which lacks the end of the prompt: {end!r}. All tokens from there on are learned, perhaps in other texts, too. Either the chat template writes a prompt otherwise when an answer follows, or a token has letters of both: then end the prompt where a token ends.",
+    PROMPT_DIFFERS: "The prompt of text {position} is not the beginning of the whole text, which lacks the end of the prompt: {end!r}. All tokens from there on are learned, perhaps in other texts, too. Either the chat template writes a prompt otherwise when an answer follows, or a token has letters of both. End the prompt where a token ends.",
     EMPTY_TEXT: "Text {position} is empty, or has an empty completion: leave it out.",
     NO_PROMPT: "Text {position} has no prompt that 'maskPrompt' could mask: give 'prompt' and 'completion'.",
     NO_FULL_ROW: "The {count} tokens of the texts fill no row of length {length} that has a token to learn. Give more text, a smaller 'length', or pack: false.",

@@ -487,6 +487,8 @@ NO_GRAPH_FILE = Message(
     errors.ModelError,
     "{folder!r} has no {names}. Export the model to ONNX into this folder, or name the path of its graph with 'file'.",
 )
+BAD_TOKENIZER = Message(errors.ModelError, "{name} cannot be used: {fault}.")
+NO_SHARD = Message(errors.ModelError, "{name} lists the file {file!r}, which is not beside it.")
 NOT_JSON = Message(errors.ModelError, "{name} cannot be read as JSON: {fault}.")
 BAD_SHARDS = Message(errors.ModelError, "'weight_map' of {name} must map weights to names of files beside it.")
 NOT_A_TOKENIZER = Message(
@@ -498,7 +500,9 @@ NOT_TOKEN_IDS = Message(
     "The tokenizer's encode returned {given}; it must return a list of token ids, or an object with 'ids'.",
 )
 NOT_TEXTS = Message(
-    errors.FeedError, "'texts' is {given}; it must be a list of texts, or of pairs with 'prompt' and 'completion'."
+    errors.FeedError,
+    "'texts' is {given}; it must be a list of texts, of pairs with 'prompt' and 'completion', or of chats with "
+    "'messages'.",
 )
 NO_CHAT_TEMPLATE = Message(
     errors.ModelError,
@@ -509,7 +513,7 @@ NO_CHAT_TEMPLATE = Message(
 )
 NOT_A_PAIR = Message(
     errors.FeedError,
-    "Pair {position} of 'pairs' must have the texts 'prompt', 'chosen' and 'rejected' and nothing else.",
+    "Pair {position} of 'pairs' must have the columns 'prompt', 'chosen' and 'rejected': texts, or turns of a chat.",
 )
 NO_ANSWER = Message(
     errors.FeedError,
@@ -517,7 +521,22 @@ NO_ANSWER = Message(
 )
 NOT_A_TEXT = Message(
     errors.FeedError,
-    "Text {position} is {given}; each of 'texts' is a text, or has 'text' alone, or 'prompt' and 'completion'.",
+    "Text {position} is {given}; each of 'texts' is a text, or has the column 'text', the columns 'prompt' and "
+    "'completion', or the column 'messages'.",
+)
+FURTHER_COLUMNS = Message(errors.FeedError, "These columns of the texts are not read: {names}.")
+"""A warning, of both languages."""
+PROMPT_DIFFERS = Message(
+    errors.FeedError,
+    "The prompt of text {position} is not the beginning of the whole text, which lacks the end of the prompt: {end!r}. "
+    "All tokens from there on are learned, perhaps in other texts, too. Either the chat template writes a prompt "
+    "otherwise when an answer follows, or a token has letters of both. End the prompt where a token ends.",
+)
+"""A warning, of both languages."""
+ROWS_TOO_LARGE = Message(
+    errors.LimitError,
+    "{count} rows of length {length} take {nbytes} bytes for each input; at most {most} are possible. Give a smaller "
+    "'length'.",
 )
 EMPTY_TEXT = Message(errors.FeedError, "Text {position} is empty, or has an empty completion: leave it out.")
 NO_PROMPT = Message(

@@ -325,7 +325,8 @@ class Dataset:
         mask_prompt : bool
             True does not learn the tokens of prompts.
         end_token : int, optional
-            Id after each text, by default the tokenizer's ``eos_token_id``. A single text needs none.
+            Id after each text, by default the tokenizer's ``eos_token_id``. A single text needs none. The template
+            ends a chat; if an id is given that its last answer lacks, it is added.
         inputs : list of str
             The model's inputs among input_ids, attention_mask, position_ids and labels, such as ``input_names()`` of a
             session.

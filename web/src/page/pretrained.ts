@@ -3,7 +3,7 @@
 import { type FolderSource, folderFiles } from "../data/folder.js";
 import { isAddress } from "../data/given.js";
 import { messageOf } from "../wire/fetch-file.js";
-import { sessionError } from "../wire/messages.js";
+import { refuseIf, sessionError } from "../wire/messages.js";
 import { log } from "../wire/log.js";
 import { otherPlatform } from "../wire/platform.js";
 import { loadError } from "./download.js";
@@ -102,9 +102,7 @@ async function weightsIn(files: Folder, folder: string, names: ReadonlySet<strin
   }
   const found: unknown = (await json(files, folder + INDEX))["weight_map"] ?? {};
   const shards = found instanceof Object && !Array.isArray(found) ? Object.entries(found) : [["", null]];
-  if (!shards.every(([, name]) => typeof name === "string" && !/[/\\]|^\.*$/u.test(name))) {
-    throw sessionError("BAD_SHARDS", { name: INDEX });
-  }
+  refuseIf(!shards.every(([, name]) => typeof name === "string" && !/[/\\]|^\.*$/u.test(name)), "BAD_SHARDS", { name: INDEX });
   const needed = shards.filter(([tensor]) => names.has(tensor as string));
   const paths = new Set((needed.length > 0 ? needed : shards).map(([, name]) => name as string));
   return [...paths].sort().map((name, k) => named(files.at(folder + name), k));
@@ -115,7 +113,9 @@ async function weightsIn(files: Folder, folder: string, names: ReadonlySet<strin
  */
 export function generationOf(config: Json): GenerateOptions {
   const { eos_token_id: end = null, max_new_tokens: most = null, do_sample: samples, temperature, top_k: k, top_p: p } = config;
-  const ignored = Object.entries(NEUTRAL).filter(([name, value]) => ![undefined, null, value].includes(config[name] as never));
+  const changes = (given: unknown, value: unknown): boolean =>
+    typeof given === "object" && given !== null ? Object.keys(given).length > 0 : ![undefined, null, value].includes(given as never);
+  const ignored = Object.entries(NEUTRAL).filter(([name, value]) => changes(config[name], value));
   if (ignored.length > 0) {
     const names = ignored.map(([name]) => name).join(", ");
     log("warning", `generation_config.json has ${names}, which generate of trainweb does not have.`);
@@ -145,9 +145,7 @@ async function json(files: Folder, path: string): Promise<Json> {
   } catch (error) {
     throw sessionError("NOT_JSON", { name: path, fault: messageOf(error) });
   }
-  if (typeof found !== "object" || found === null || Array.isArray(found)) {
-    throw sessionError("NOT_JSON", { name: path, fault: "it has no object" });
-  }
+  refuseIf(typeof found !== "object" || found === null || Array.isArray(found), "NOT_JSON", { name: path, fault: "it has no object" });
   return found as Json;
 }
 

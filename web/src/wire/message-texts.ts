@@ -123,10 +123,12 @@ export const MESSAGES = {
     NO_CLASSES: "'stratify' reads the classes from {name!r}, the last input: give one integer for each row.",
     MISSING_CLASSES: "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give stratify: true, or shuffle the rows before.",
     EMPTY_PROMPT: "The prompt has no tokens; give at least one.",
-    NOT_TEXTS: "'texts' is {given}; it must be a list of texts, or of pairs with 'prompt' and 'completion'.",
-    NOT_A_PAIR: "Pair {position} of 'pairs' must have the texts 'prompt', 'chosen' and 'rejected' and nothing else.",
+    NOT_TEXTS: "'texts' is {given}; it must be a list of texts, of pairs with 'prompt' and 'completion', or of chats with 'messages'.",
+    NOT_A_PAIR: "Pair {position} of 'pairs' must have the columns 'prompt', 'chosen' and 'rejected': texts, or turns of a chat.",
     NO_ANSWER: "Text {position} is a chat whose last message does not have the role 'assistant': there is nothing to learn.",
-    NOT_A_TEXT: "Text {position} is {given}; each of 'texts' is a text, or has 'text' alone, or 'prompt' and 'completion'.",
+    NOT_A_TEXT: "Text {position} is {given}; each of 'texts' is a text, or has the column 'text', the columns 'prompt' and 'completion', or the column 'messages'.",
+    FURTHER_COLUMNS: "These columns of the texts are not read: {names}.",
+    PROMPT_DIFFERS: "The prompt of text {position} is not the beginning of the whole text, which lacks the end of the prompt: {end!r}. All tokens from there on are learned, perhaps in other texts, too. Either the chat template writes a prompt otherwise when an answer follows, or a token has letters of both. End the prompt where a token ends.",
     EMPTY_TEXT: "Text {position} is empty, or has an empty completion: leave it out.",
     NO_PROMPT: "Text {position} has no prompt that 'maskPrompt' could mask: give 'prompt' and 'completion'.",
     NO_FULL_ROW: "The {count} tokens of the texts fill no row of length {length} that has a token to learn. Give more text, a smaller 'length', or pack: false.",
@@ -166,6 +168,7 @@ export const MESSAGES = {
   LimitError: {
     LOOP_LIMIT: "{node}: the loop exceeds the limit of {value} iterations. Shorten it, or raise limits.loopIterations where you read its model (createFromModel, InferenceSession.create).",
     ARENA_LIMIT: "This model needs {nbytes} bytes of workspace for these shapes; the limit arena_bytes is {limit}.",
+    ROWS_TOO_LARGE: "{count} rows of length {length} take {nbytes} bytes for each input; at most {most} are possible. Give a smaller 'length'.",
   },
   EngineError: {
     PLAN_FAILED: "{status} (status {code}) in instruction {instruction} of {node}: value {value}, position {position}. {line}",

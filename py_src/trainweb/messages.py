@@ -589,10 +589,12 @@ METRIC_VALUE = Message(
 )
 NO_PREDICTIONS = Message(
     errors.ModelError,
-    "Metrics compare an output of the eval model with a target; it has {names}. Name the output among "
-    "additional_output_names when the artifacts are built, and as 'predictions' if there are several.",
-    "Metrics compare an output of the eval model with a target; it has {names}. Name the output among "
-    "additionalOutputNames in the config of createFromModel, and as 'predictions' if there are several.",
+    "Metrics compare one output with one target, and the loss does not tell which. Name them as 'predictions' and "
+    "'targets'. Outputs: {names}. Inputs: {inputs}. Other tensors are outputs if you name them in "
+    "additional_output_names when the artifacts are built.",
+    "Metrics compare one output with one target, and the loss does not tell which. Name them as 'predictions' and "
+    "'targets'. Outputs: {names}. Inputs: {inputs}. Other tensors are outputs if you name them in "
+    "additionalOutputNames in the config of createFromModel.",
 )
 METRIC_SHAPES = Message(
     errors.FeedError, "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}."

@@ -66,13 +66,7 @@ class Evaluation:
             made.append(Rows())
         if any(m.reads_outputs for m in made):
             models = session.core.models
-            predictions = models.predictions() if predictions is None else predictions
-            if targets is None:
-                targets = self.inputs[-1]
-            if predictions is None or predictions not in (*outputs, models.compared()):
-                raise messages.NO_PREDICTIONS(names=", ".join(outputs))
-            if targets not in self.inputs:
-                raise messages.BAD_SETTING(name="targets", value=targets, expected=f"one of {', '.join(self.inputs)}")
+            predictions, targets = models.own.pair(predictions, targets)
             self.kind = f"eval {request_of(made, predictions, targets)}"
             self.described = models.described(self.kind)
             self.names = predictions, targets

@@ -46,9 +46,9 @@ export interface EvaluateOptions {
   readonly batched?: boolean;
   /** Use the averages of the parameters that the session keeps. Default false. */
   readonly ema?: boolean;
-  /** Output of the eval model for metrics; by default the only one besides the loss, else the tensor that the loss compares. */
+  /** Output of the eval model for metrics; by default the output of the model that the loss compares with the targets. */
   readonly predictions?: string;
-  /** Input of the eval model that metrics compare it with; by default the last one. */
+  /** Input of the eval model that metrics compare it with; by default the one that the loss compares. */
   readonly targets?: string;
 }
 

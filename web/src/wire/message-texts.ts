@@ -41,7 +41,7 @@ export const MESSAGES = {
     RATE_WITHOUT_OPTIMIZER: "A learning rate needs an optimizer: give 'optimizer', or leave out the rate.",
     METRIC_TWICE: "The metric {name!r} is given twice.",
     TRAIN_METRICS_STREAM: "'trainMetrics' evaluates the training data again after each epoch, which needs arrays; this data is a stream. Give rows of it as validationData.",
-    NO_PREDICTIONS: "Metrics compare an output of the eval model with a target; it has {names}. Name the output among additionalOutputNames in the config of createFromModel, and as 'predictions' if there are several.",
+    NO_PREDICTIONS: "Metrics compare one output with one target, and the loss does not tell which. Name them as 'predictions' and 'targets'. Outputs: {names}. Inputs: {inputs}. Other tensors are outputs if you name them in additionalOutputNames in the config of createFromModel.",
     OTHER_FIT: "The checkpoint {name!r} belongs to a fit with {option} {stored!r}, and this one has {given!r}. Give the same value, choose another name, or delete the checkpoint.",
     UNWATCHED_EPOCH: "The checkpoint {name!r} has no value of {metric!r} for epoch {epoch}, which early stopping or the schedule needs. Give the metrics that the fit began with, choose another name, or delete the checkpoint.",
     BAD_SETTING: "{name} is {value!r}; it must be {expected}.",

@@ -97,8 +97,12 @@ export interface SessionInfo {
   readonly hasAverages: boolean;
   /** The output that the loss of the eval model compares with its last input, if that is one tensor. */
   readonly compared: string | null;
-  /** What `predict` gives: the outputs besides the loss, else the output that the loss compares. */
+  /** What `predict` gives: the outputs of the base model. */
   readonly ownOutputs: readonly string[];
+  /** Predictions and targets that the loss compares, where the eval model notes the outputs of its base model. */
+  readonly pairs: readonly (readonly [predictions: string, targets: string])[];
+  /** Predictions and targets of metrics where `pairs` does not decide; null: they must be named. */
+  readonly defaultPair: readonly [predictions: string | null, targets: string | null];
   readonly nominal: boolean;
   /** True if values of feeds select the plan: such feeds travel with their calls. */
   readonly valuesDecide: boolean;

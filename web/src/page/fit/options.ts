@@ -68,9 +68,9 @@ export interface FitOptions extends FitFields {
   readonly schedule?: ScheduleType | FitScheduleSettings | Schedule | ((step: number) => number) | null;
   /** Metrics of the validation data. */
   readonly metrics?: Metrics;
-  /** Output of the eval model for metrics; by default the only one besides the loss, else the tensor that the loss compares. */
+  /** Output of the eval model for metrics; by default the output of the model that the loss compares with the targets. */
   readonly predictions?: string;
-  /** Input of the eval model that metrics compare it with; by default the last one. */
+  /** Input of the eval model that metrics compare it with; by default the one that the loss compares. */
   readonly targets?: string;
   /** End the fit when a metric stops improving; by default it runs all epochs. */
   readonly earlyStopping?: EarlyStoppingSettings | null;
@@ -262,8 +262,8 @@ export function resolveEvaluation(
   { predictions, targets }: Pick<FitOptions, "predictions" | "targets">,
   { metrics, functions }: ResolvedMetrics,
 ): WireEvaluation {
-  const { hasEval, evalInputNames, evalOutputNames, compared } = info;
-  const [loss, ...others] = evalOutputNames;
+  const { hasEval, evalInputNames, evalOutputNames, ownOutputs, compared, pairs, defaultPair } = info;
+  const [loss] = evalOutputNames;
   if (!hasEval || loss === undefined) {
     throw sessionError("NO_EVAL_MODEL", {});
   }
@@ -271,11 +271,13 @@ export function resolveEvaluation(
   if (!collects && metrics.every(({ formula }) => formula !== null)) {
     return { loss, metrics, predictions: null, targets: null, collects };
   }
-  const predicted = predictions ?? (others.length === 1 ? others[0] : compared);
-  if (predicted === undefined || predicted === null || ![...evalOutputNames, compared].includes(predicted)) {
-    throw sessionError("NO_PREDICTIONS", { names: evalOutputNames.join(", ") });
+  const names = [...new Set([...evalOutputNames, ...ownOutputs, ...pairs.map(([name]) => name)])];
+  const fits = pairs.filter(([first, second]) => (predictions ?? first) === first && (targets ?? second) === second);
+  const [first, second] = fits.length === 1 ? (fits[0] as (typeof fits)[0]) : defaultPair;
+  const [predicted, target] = [predictions ?? first, targets ?? second];
+  if (predicted === null || target === null || ![...names, compared].includes(predicted)) {
+    throw sessionError("NO_PREDICTIONS", { names: names.join(", "), inputs: evalInputNames.join(", ") });
   }
-  const target = targets ?? (evalInputNames.at(-1) as string);
   refuseSettingIf(!evalInputNames.includes(target), "targets", target, `one of ${evalInputNames.join(", ")}`);
   return { loss, metrics, predictions: predicted, targets: target, collects };
 }

@@ -223,8 +223,12 @@ const START = record({
   hasAverages: flag,
   /** The output that the loss of the eval model compares with its last input, if that is one tensor. */
   compared: nullable(text),
-  /** What `predict` gives: the outputs besides the loss, else the output that the loss compares. */
+  /** What `predict` gives: the outputs of the base model. */
   ownOutputs: names,
+  /** Predictions and targets that the loss compares, where the eval model notes the outputs of its base model. */
+  pairs: optional(list(tuple(text, text)), []),
+  /** Predictions and targets of metrics where `pairs` does not decide; null: they must be named. */
+  defaultPair: optional(tuple(nullable(text), nullable(text)), undefined),
   /** Divisors of the losses. */
   lossCounts: record({ train: LOSS_COUNT, eval: LOSS_COUNT }),
   nominal: flag,

@@ -463,7 +463,8 @@ def _select(graph: Graph, choices: tuple[Any, ...], batch_norm: str | None, repo
     constants = constants_to_initializers(graph).initializers
     with _noting(report):
         chosen = select_parameters(graph, graph.initializers, constants, *choices[:2])
-        for remark in (*remark_on_inputs(graph), *remark_on_norms(graph, chosen.trainable, batch_norm)):
+        norms = remark_on_norms(graph, chosen.trainable, chosen.frozen, batch_norm)
+        for remark in (*remark_on_inputs(graph), *norms):
             warn(remark)
     report.decisions = chosen.decisions
     report.trainable = {name: constants[name].shape for name in chosen.trainable}

@@ -81,6 +81,14 @@ NOISE_AND_WEIGHTS = Message(
     "Updates with noise need equal weights, as the accounting of privacy assumes: give weights='equal'.",
     "Updates with noise need equal weights, as the accounting of privacy assumes: give 'equal'.",
 )
+LOCAL_STATISTICS = Message(
+    errors.UnsupportedError,
+    "Training changes {count} tensors that are not trained, such as {name!r}. Rounds do not average them, so each client "
+    "predicts with its own. Hold them by frozen_params, or average them as docs/federated.md shows.",
+    "Training changes {count} tensors that are not trained, such as {name!r}. Rounds do not average them, so each client "
+    "predicts with its own. Hold them by frozenParams, or average them as docs/federated.md shows.",
+)
+"""A warning, of both languages."""
 UPDATE_SIZE = Message(errors.BufferSizeError, "{name} has {actual} numbers, expected {expected}.")
 UPDATE_NOT_FINITE = Message(errors.ModelError, "{name} has numbers that are not finite.")
 UNCOUNTED_ROWS = Message(

@@ -110,7 +110,8 @@ def test_an_option_that_changes_no_node_says_so(modes: list[str], batch_norm: st
     assert all(moved.values())
     (text,) = said
     assert text.startswith(f"batch_norm='{batch_norm}' changes no node") and "frozen_params" in text
-    assert trainweb.check(net(*modes), batch_norm=batch_norm).remarks == said
+    with warnings.catch_warnings(action="error"):  # of the rows of its example, too
+        assert trainweb.check(net(*modes), batch_norm=batch_norm).remarks == said
 
 
 def test_an_option_for_norms_that_are_frozen_says_so() -> None:
@@ -162,6 +163,14 @@ def test_frozen_statistics_stay_in_every_form_of_the_node(opset: int) -> None:
         np.testing.assert_array_equal(s.get_parameter("bn.mean"), before)
 
 
+def test_a_norm_that_only_its_frozen_statistics_keep_from_training_is_told() -> None:
+    """ONNX Runtime updates statistics that are named so."""
+    for model, told in ((net(TRAINED), True), (net(KEPT), True)):
+        _, _, said = trained(model, frozen_params=STATISTICS)
+        assert any(text.startswith("Frozen statistics keep 1 of the batch norm") for text in said) == told
+        assert not trained(model, frozen_params=["n0\\..*"])[2]
+
+
 class Training(onnxblock.TrainingBlock):
     def build(self, loss: str) -> Any:
         return blocks.PassThrough()(loss)
@@ -174,3 +183,45 @@ def test_a_training_block_holds_frozen_statistics() -> None:
     with onnxblock.base(net(TRAINED)):
         block("loss")
     assert not [n for n in block.models.training.nodes if n.op_type == "BatchNormInternal"]
+
+
+def said_of(session: trainweb.TrainingSession, rows: int) -> list[str]:
+    """The warnings of three epochs of this many rows, under the filter of a program."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            session.fit({"x": X[:rows].astype(np.float32)}, batch_size=2, accumulate=2, epochs=2, progress=False)
+    return [str(w.message) for w in caught]
+
+
+def test_a_norm_that_sees_one_row_warns_once() -> None:
+    """The last batch of three rows has one; PyTorch raises."""
+    with opened(build_artifacts(net(TRAINED, TRAINED), optimizer="SGD")) as s:
+        assert said_of(s, 4) == []
+        (text,) = said_of(s, 3)
+        assert text.startswith("A batch normalization in training mode gets one value for each channel")
+    with opened(build_artifacts(net(TRAINED), optimizer="SGD", frozen_params=["n0\\..*"])) as s:
+        assert said_of(s, 3) == []
+
+
+def test_a_federated_client_warns_of_statistics_that_rounds_do_not_average() -> None:
+    """The way of docs/federated.md averages them: as the means of the clients' rows in float64."""
+    parts = [X[:2].astype(np.float32), X[2:].astype(np.float32)]
+    with opened(build_artifacts(net(TRAINED), optimizer="SGD")) as s:
+        with pytest.warns(UserWarning, match=r"changes 2 tensors that are not trained, such as 'n0\.running_mean'"):
+            s.federated()
+        common, vectors = s.get_contiguous_parameters(False), []
+        for part in parts:
+            s.load_parameters_buffer(common, False)
+            s.fit({"x": part}, learning_rate=0.0, progress=False)
+            vectors.append(s.get_contiguous_parameters(False))
+        s.load_parameters_buffer(np.average(vectors, axis=0, weights=[2, 4]).astype(np.float32), False)
+        mean = parameters()[2]
+        expected = 0.9 * mean + 0.1 * (2 * X[:2].mean(0) + 4 * X[2:].mean(0)) / 6
+        np.testing.assert_allclose(s.get_parameter("n0.running_mean"), expected, rtol=1e-5)
+    with (
+        opened(build_artifacts(net(TRAINED), optimizer="SGD", frozen_params=["n0\\..*"])) as s,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("error")
+        s.federated()

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from trainweb.arguments import warn
 from trainweb.autodiff.gradient import GRADIENT_SUFFIX, build_gradients
 from trainweb.errors import ModelError
 from trainweb.model.graph import OWN_OUTPUTS, TRAINWEB, Graph, Node, Tensor, Value, take_name
@@ -13,6 +14,7 @@ from trainweb.model.graph import Sequence as SequenceValue
 from trainweb.onnxblock.transforms import (
     constants_to_initializers,
     for_evaluation,
+    held_norms,
     prune,
     running_statistics,
     train_batch_norms,
@@ -24,6 +26,10 @@ ACCUMULATED_SUFFIX = "_grad.accumulation.out"
 RESET = "lazy_reset_grad"
 """Input of the training model: gradients overwrite (true) or add up."""
 TRAINED_DTYPE = "float32"
+HELD = (
+    "Frozen statistics keep {count} of the batch normalizations in inference mode, though scale or bias is trained. ONNX "
+    "Runtime updates such statistics. For that, leave them out of the frozen parameters; the checkpoint has them anyway."
+)
 
 
 @dataclass(slots=True)
@@ -90,6 +96,8 @@ def build_training_models(
     _check_parameters(forward, trainable, frozen)
     trained = set(trainable)
     statistics = running_statistics(forward, trained, batch_norm, frozen)
+    if kept := held_norms(forward, trained, frozen):
+        warn(HELD.format(count=kept))
     updates = updates or {}
     held = {*trainable, *frozen, *statistics, *updates}
     parameters = [t for name, t in forward.initializers.items() if name in held]

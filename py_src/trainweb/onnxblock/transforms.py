@@ -127,6 +127,13 @@ def retrained_norms(
     return sum(not _trains(node, opset) for node in _trained_batch_norms(graph, trainable, batch_norm, held))
 
 
+def held_norms(graph: Graph, trainable: Collection[str], held: Collection[str]) -> int:
+    """Return the number of batch normalizations that `held` keeps from training though scale or bias are trained."""
+    found, kept = (_trained_batch_norms(graph, trainable, None, names) for names in ((), held))
+    own = {id(node) for node in kept}
+    return sum(id(node) not in own and any(node.inputs[i] in trainable for i in AFFINE) for node in found)
+
+
 def running_statistics(
     graph: Graph, trainable: Collection[str], batch_norm: str | None, held: Collection[str] = ()
 ) -> list[str]:

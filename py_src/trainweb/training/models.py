@@ -119,7 +119,11 @@ class SessionModels:
             self.segment_bytes[segment] = nbytes
         self.segment_bytes[STATE] = STATE_BYTES
         check_segments(self.segment_bytes)
-        self._fixed = self._fixed_parameters(train)
+        self.moving = self._moving_parameters(train)
+        """Parameters that a train step changes though they are not trained: running statistics and other buffers."""
+        frozen = (s for s in self.layout.slots.values() if s.trainable_offset < 0)
+        self._fixed = {4 * s.offset for s in frozen if s.name not in self.moving}
+        """Byte offsets of parameters that no step changes."""
         self.counts = {"train": LossCount(), "eval": LossCount()}
         """Of the losses of steps: what their means are of."""
         for kind, graph in (("train", train), ("eval", evaluation)):
@@ -139,14 +143,11 @@ class SessionModels:
             and not v.name.endswith(BUFFER_SUFFIX)
         }
 
-    def _fixed_parameters(self, graph: Graph) -> set[int]:
-        """Byte offsets of parameters that no step changes: frozen ones that are no running statistics."""
-        fixed = {s.name: 4 * s.offset for s in self.layout.slots.values() if s.trainable_offset < 0}
-        for node in graph.nodes:
-            if not fixed.keys().isdisjoint(node.inputs):
-                for k in bind(node, graph.opsets).state_inputs:
-                    fixed.pop(node.inputs[k], None)
-        return set(fixed.values())
+    def _moving_parameters(self, graph: Graph) -> list[str]:
+        frozen = {s.name for s in self.layout.slots.values() if s.trainable_offset < 0}
+        nodes = (node for node in graph.nodes if not frozen.isdisjoint(node.inputs))
+        read = (node.inputs[k] for node in nodes for k in bind(node, graph.opsets).state_inputs)
+        return [name for name in dict.fromkeys(read) if name in frozen]
 
     def _is_mostly_frozen(self) -> bool:
         """True if most parameters are frozen, as with adapters, which are chosen to save memory.

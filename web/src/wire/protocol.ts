@@ -103,6 +103,8 @@ export interface SessionInfo {
   readonly pairs: readonly (readonly [predictions: string, targets: string])[];
   /** Predictions and targets of metrics where `pairs` does not decide; null: they must be named. */
   readonly defaultPair: readonly [predictions: string | null, targets: string | null];
+  /** Parameters that a train step changes though they are not trained: running statistics and other buffers. */
+  readonly moving: readonly string[];
   readonly nominal: boolean;
   /** True if values of feeds select the plan: such feeds travel with their calls. */
   readonly valuesDecide: boolean;

@@ -412,7 +412,8 @@ def _try(
     inference = ShapeInference(_as_declared(built.graphs[1], graph))
     report.refined = inference.table.refinements()
     types = _signature(models, inference, *sizes)
-    plan = models.compile_step("train", types, True)
+    with warnings.catch_warnings(action="ignore"):  # the rows are a guess
+        plan = models.compile_step("train", types, True)
     if built.graphs[2] is not None:
         models.compile_optimizer()
     fixed = sum(nbytes for k, nbytes in enumerate(models.segment_bytes) if k >= PARAMETERS)

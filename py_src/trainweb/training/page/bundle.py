@@ -124,6 +124,7 @@ def session_header(
         "hasAverages": models.layout.has_averages,
         "compared": models.own.compared,
         "ownOutputs": models.own.own,
+        "moving": models.moving,
         "pairs": models.own.pairs,
         "defaultPair": models.own.default,
         "lossCounts": {k: {"output": c.output, "isSum": c.is_sum} for k, c in models.counts.items()},

@@ -229,6 +229,8 @@ const START = record({
   pairs: optional(list(tuple(text, text)), []),
   /** Predictions and targets of metrics where `pairs` does not decide; null: they must be named. */
   defaultPair: optional(tuple(nullable(text), nullable(text)), undefined),
+  /** Parameters that a train step changes though they are not trained. */
+  moving: optional(names, []),
   /** Divisors of the losses. */
   lossCounts: record({ train: LOSS_COUNT, eval: LOSS_COUNT }),
   nominal: flag,

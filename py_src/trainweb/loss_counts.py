@@ -60,9 +60,10 @@ class MeanLoss:
     def __init__(self, count: LossCount) -> None:
         self.count, self.total, self.weight = count, 0.0, 0.0
 
-    def add(self, loss: float, rows: int, results: Mapping[str, Any]) -> None:
-        """Take the loss of a batch of so many rows, whose step gave these results."""
-        weight = self.count.weight(rows, results)
+    def add(self, loss: float, rows: int, results: Mapping[str, Any], times: int = 1) -> None:
+        """Take the loss of a batch of so many rows, whose step gave these results; each row is in it so many times."""
+        weight = self.count.weight(rows, results) / times
+        loss = loss / times if self.count.is_sum else loss
         if weight:  # of no label there is no loss, or one of 0 / 0
             self.total += loss if self.count.is_sum else loss * weight
             self.weight += weight

@@ -324,6 +324,19 @@ NOT_PADDED = Message(
 )
 STREAM_SPLIT = Message(errors.FeedError, "A stream of rows cannot be split: give arrays, or two datasets.")
 EMPTY_SPLIT = Message(errors.FeedError, "A share of {share} of {rows} rows is less than one row.")
+FIXED_BATCH = Message(
+    errors.ModelError,
+    "batch_size is {given}, and the file fixes batches of {rows} rows: the first axis of its input {name!r}. Leave "
+    "batch_size out, or export the model with a dynamic first axis.",
+    "batchSize is {given}, and the file fixes batches of {rows} rows: the first axis of its input {name!r}. Leave "
+    "batchSize out, or export the model with a dynamic first axis.",
+)
+DROPPED_ROWS = Message(
+    errors.FeedError,
+    "The file fixes batches of {rows} rows: an epoch trains on whole batches, and leaves out {count} of its rows. Export the "
+    "model with a dynamic first axis to train on all.",
+)
+"""A warning, of both languages."""
 BATCH_BEYOND_DATA = Message(
     errors.FeedError,
     "A batch of {size} rows is larger than the data, which has {rows}, and 'drop' leaves the last rows out: use a "

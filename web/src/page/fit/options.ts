@@ -4,6 +4,7 @@ import type { DataSource } from "../../data/dataset.js";
 import { Dataset } from "../../data/dataset.js";
 import { countBatches } from "../../data/epoch.js";
 import type { FitSpec, OnNaN, WireClip, WireEarlyStopping, WireEvaluation, WireMetric } from "../../wire/fit.js";
+import { log } from "../../wire/log.js";
 import { sessionError, refuseIf } from "../../wire/messages.js";
 import type { SessionInfo } from "../../wire/protocol.js";
 import { badSetting, refuseSettingIf } from "../../data/given.js";
@@ -12,7 +13,6 @@ import { checkFields, resolveKind, withDefaults, type Fields } from "../check-se
 import {
   BETTER,
   CHECKPOINT,
-  DEFAULT_BATCH,
   EARLY_STOPPING,
   EARLY_STOPPING_RULE,
   FIT,
@@ -136,8 +136,14 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
   const signal = given.signal ?? null;
   refuseSettingIf(signal !== null && !(signal instanceof AbortSignal), "signal", signal, "an AbortSignal");
   refuseIf(plain.proximal > 0 && (given.checkpoint ?? null) !== null, "PROXIMAL_CHECKPOINT");
-  const batchSize = plain.batchSize ?? DEFAULT_BATCH;
-  const batches = train.size === null || train.isBatched ? null : countBatches(train.size, batchSize, plain.remainder);
+  const batchSize = inputs.size(plain.batchSize);
+  const drops = inputs.rows !== null && plain.remainder === "keep";
+  const remainder = drops && !isStream ? "drop" : plain.remainder;
+  const left = (train.size ?? 0) % batchSize;
+  if (drops && !isStream && left > 0) {
+    log("warning", sessionError("DROPPED_ROWS", { count: left, rows: batchSize }).message);
+  }
+  const batches = train.size === null || train.isBatched ? null : countBatches(train.size, batchSize, remainder);
   const steps = batches === null ? null : plain.epochs * Math.ceil(batches / plain.accumulate);
   const seed = isStream || plain.shuffle === false ? null : plain.seed;
   // The items of a stream may be batches of any size.
@@ -155,11 +161,11 @@ export function resolveFit(info: SessionInfo, data: unknown, options: unknown): 
     validationRows: validation?.size ?? null,
   };
   return {
-    train: isStream ? inputs.batches(train, plain) : train,
+    train: isStream ? inputs.batches(train, { ...plain, drops }) : train,
     validation: validation?.columns === null ? inputs.batches(validation, { ...VALIDATION, batchSize: plain.batchSize }) : validation,
     epochs: plain.epochs,
     batchSize,
-    remainder: plain.remainder,
+    remainder,
     seed,
     accumulate: plain.accumulate,
     clip: clipOf(plain),

@@ -83,10 +83,8 @@ NOISE_AND_WEIGHTS = Message(
 )
 LOCAL_STATISTICS = Message(
     errors.UnsupportedError,
-    "Training changes {count} tensors that are not trained, such as {name!r}. Rounds do not average them, so each client "
-    "predicts with its own. Hold them by frozen_params, or average them as docs/federated.md shows.",
-    "Training changes {count} tensors that are not trained, such as {name!r}. Rounds do not average them, so each client "
-    "predicts with its own. Hold them by frozenParams, or average them as docs/federated.md shows.",
+    "Training changes {count} tensors that are not trained, such as {name!r}. Rounds do not average them, so each "
+    "client predicts with its own. docs/federated.md shows how to average or hold them.",
 )
 """A warning, of both languages."""
 UPDATE_SIZE = Message(errors.BufferSizeError, "{name} has {actual} numbers, expected {expected}.")
@@ -333,8 +331,8 @@ FIXED_BATCH = Message(
 )
 DROPPED_ROWS = Message(
     errors.FeedError,
-    "The file fixes batches of {rows} rows: an epoch trains on whole batches, and leaves out {count} of its rows. Export the "
-    "model with a dynamic first axis to train on all.",
+    "The file fixes batches of {rows} rows: an epoch trains on whole batches, and leaves out {count} of its rows. "
+    "Export the model with a dynamic first axis to train on all.",
 )
 """A warning, of both languages."""
 BATCH_BEYOND_DATA = Message(

@@ -55,7 +55,8 @@ def test_a_client_warns_of_statistics_that_rounds_do_not_average(js: JsPage, fro
         """const config = { loss: null, optimizer: "SGD", frozenParams: frozen };
         const s = await TrainingSession.createFromModel("/norm.onnx", config);
         s.federated();
-        for (let k = 0; k < 3; k++) await s.fit({ x: new Tensor("float32", new Float32Array(9), [3, 3]) }, { batchSize: 2 });
+        const x = new Tensor("float32", new Float32Array(9), [3, 3]);
+        for (let k = 0; k < 3; k++) await s.fit({ x }, { batchSize: 2 });
         await s.release();""",
         frozen=frozen,
     )

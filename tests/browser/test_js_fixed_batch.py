@@ -41,7 +41,10 @@ def test_all_rows_are_predicted_and_evaluated_once(page: JsPage, rows: int) -> N
         START
         + """
         const seen = [];
-        const own = (predictions, targets) => { seen.push([predictions.dims, targets.dims]); return predictions.data[0]; };
+        const own = (predictions, targets) => {
+          seen.push([predictions.dims, targets.dims]);
+          return predictions.data[0];
+        };
         const s = await open(rows);
         const metrics = ["accuracy", "auc", "confusionMatrix", "perplexity", { own }];
         const classes = await s.evaluate({ x, labels }, { metrics });
@@ -88,7 +91,7 @@ def test_whole_batches_train(page: JsPage, form: str) -> None:
         const { losses, epochs } = await s.fit(data[form], { ...options, ...more });
         const weights = [...(await s.getContiguousParameters(true)).data];
         await s.release();
-        return [[...losses], weights, epochs.map(({ validation }) => validation), epochs.map(({ training }) => training)];
+        return [[...losses], weights, ...["validation", "training"].map((name) => epochs.map((epoch) => epoch[name]))];
         """,
         given=GIVEN,
         form=form,

@@ -1,4 +1,4 @@
-"""Files that fix the rows of a batch: all rows are predicted and evaluated once, against float64; whole batches train."""
+"""Files that fix the rows of a batch: all rows are evaluated once, against float64, and whole batches train."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_classes_are_evaluated_once_each(rows: int) -> None:
     np.testing.assert_allclose(predictions, SCORES, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(targets, LABELS)
     shares = np.exp(SCORES) / np.exp(SCORES).sum(1, keepdims=True)
-    pairs = [np.sign(shares[LABELS == c, c][:, None] - shares[LABELS != c, c]).mean() / 2 + 0.5 for c in range(3)]
+    pairs = [np.sign(shares[c == LABELS, c][:, None] - shares[c != LABELS, c]).mean() / 2 + 0.5 for c in range(3)]
     assert found["auc"] == pytest.approx(np.mean(pairs), rel=1e-12)
 
 

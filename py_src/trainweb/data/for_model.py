@@ -62,7 +62,7 @@ class ModelInputs:
             count = next(k for k in range(min(whole, len(rows) - start), 0, -1) if whole % k == 0)
             order = start + np.arange(whole) % count
             part = batch if whole == len(rows) else {n: np.asarray(v)[order] for n, v in batch.items()}
-            yield part, [rows[k] for k in order], whole // count
+            yield part, [rows[k] for k in order.tolist()], whole // count
             start += count
 
     def dataset(self, source: Any) -> Dataset:
@@ -123,7 +123,7 @@ class ModelInputs:
                 raise messages.BATCH_OF_BATCHES(name="batch_size")
             rows = (self.named(item, f"Item {k} of the data") for k, item in enumerate(items))
             found = rows if whole else batched(rows, rows_of_batch, remainder)
-            for k, batch in enumerate(self.batch(one, k) for k, one in enumerate(found)):
+            for batch in (self.batch(one, k) for k, one in enumerate(found)):
                 count = min((len(value) for value in batch.values() if value.ndim), default=0)
                 if drops and self.rows is not None and count < self.rows:
                     warn(str(messages.DROPPED_ROWS(count=count, rows=self.rows)))

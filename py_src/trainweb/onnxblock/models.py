@@ -27,8 +27,9 @@ RESET = "lazy_reset_grad"
 """Input of the training model: gradients overwrite (true) or add up."""
 TRAINED_DTYPE = "float32"
 HELD = (
-    "Frozen statistics keep {count} of the batch normalizations in inference mode, though scale or bias is trained. ONNX "
-    "Runtime updates such statistics. For that, leave them out of the frozen parameters; the checkpoint has them anyway."
+    "Frozen statistics keep {count} of the batch normalizations in inference mode, though scale or bias is trained. "
+    "ONNX Runtime updates such statistics. For that, leave them out of the frozen parameters; the checkpoint has them "
+    "anyway."
 )
 
 

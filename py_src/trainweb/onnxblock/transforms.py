@@ -100,19 +100,19 @@ def _trained_batch_norms(
     training mode, the others were kept out of it on purpose. Nodes whose statistics are computed keep their mode, and
     do not count. Statistics in `held` stay as they are.
     """
-    opset = graph.opsets.get("", 1)
+    opset, frozen = graph.opsets.get("", 1), set(held)
     computed = {name for node in graph.nodes if node.op_type != "Constant" for name in node.outputs}
-    running = [node for node in _batch_norms(graph) if computed.isdisjoint(_statistics(node))]
-    if batch_norm is None and not any(_trains(node, opset) for node in running):
+    nodes = [(node, _trains(node, opset), computed.isdisjoint(_statistics(node))) for node in _batch_norms(graph)]
+    if batch_norm is None and not any(trains and counts for _, trains, counts in nodes):
         batch_norm = "train"
-    own = {id(node) for node in running}
-    retrained = {id(n) for n in running if batch_norm == "train" and any(n.inputs[i] in trainable for i in AFFINE)}
-    return [
-        node
-        for node in _batch_norms(graph)
-        if (_trains(node, opset) or id(node) in retrained)
-        and (id(node) not in own or set(held).isdisjoint(_statistics(node)))
-    ]
+
+    def is_trained(node: Node, trains: bool, counts: bool) -> bool:
+        if not counts:
+            return trains
+        retrains = batch_norm == "train" and any(node.inputs[i] in trainable for i in AFFINE)
+        return (trains or retrains) and frozen.isdisjoint(_statistics(node))
+
+    return [node for node, *mode in nodes if is_trained(node, *mode)]
 
 
 def _statistics(node: Node) -> list[str]:
@@ -194,11 +194,11 @@ def _consumed(graph: Graph) -> set[str]:
     return {name for node in graph.nodes for name in node.inputs} | {v.name for v in graph.outputs}
 
 
-def _infer(node: Node, consumed: Collection[str]) -> None:
+def _infer(node: Node, consumed: set[str]) -> None:
     """Have a batch normalization in inference mode."""
     if "training_mode" in node.attrs:
         node.attrs["training_mode"] = 0
-    if not set(consumed).intersection(node.outputs[1:]):
+    if consumed.isdisjoint(node.outputs[1:]):
         del node.outputs[1:]
 
 

@@ -7,7 +7,7 @@ export const MESSAGES = {
   },
   UnsupportedError: {
     NO_EFFECT: "These options have no effect here: {options}.",
-    LOCAL_STATISTICS: "Training changes {count} tensors that are not trained, such as {name!r}. Rounds do not average them, so each client predicts with its own. Hold them by frozenParams, or average them as docs/federated.md shows.",
+    LOCAL_STATISTICS: "Training changes {count} tensors that are not trained, such as {name!r}. Rounds do not average them, so each client predicts with its own. docs/federated.md shows how to average or hold them.",
   },
   ModelError: {
     NOISE_WITHOUT_CLIP: "Noise is scaled by the clip norm: give 'clipNorm' with 'noiseMultiplier'.",

@@ -66,8 +66,16 @@ PAGE_TEXT = "_page_text"
 
 RELEASED = Message(errors.ReleasedError, "This session was released; create a new one.")
 
+# Warnings of both languages; MISSING_CLASSES is another.
+
 NO_EFFECT = Message(errors.UnsupportedError, "These options have no effect here: {options}.")
-"""A warning, of both languages."""
+LOCAL_STATISTICS = Message(
+    errors.UnsupportedError,
+    "Training moves {count} untrained tensors, such as {name!r}: rounds do not average them, see docs/federated.md.",
+)
+DROPPED_ROWS = Message(
+    errors.FeedError, "The file fixes batches of {rows} rows: each epoch leaves out {count} of its rows."
+)
 
 # Federated rounds.
 
@@ -81,12 +89,6 @@ NOISE_AND_WEIGHTS = Message(
     "Updates with noise need equal weights, as the accounting of privacy assumes: give weights='equal'.",
     "Updates with noise need equal weights, as the accounting of privacy assumes: give 'equal'.",
 )
-LOCAL_STATISTICS = Message(
-    errors.UnsupportedError,
-    "Training changes {count} tensors that are not trained, such as {name!r}. Rounds do not average them, so each "
-    "client predicts with its own. docs/federated.md shows how to average or hold them.",
-)
-"""A warning, of both languages."""
 UPDATE_SIZE = Message(errors.BufferSizeError, "{name} has {actual} numbers, expected {expected}.")
 UPDATE_NOT_FINITE = Message(errors.ModelError, "{name} has numbers that are not finite.")
 UNCOUNTED_ROWS = Message(
@@ -322,19 +324,6 @@ NOT_PADDED = Message(
 )
 STREAM_SPLIT = Message(errors.FeedError, "A stream of rows cannot be split: give arrays, or two datasets.")
 EMPTY_SPLIT = Message(errors.FeedError, "A share of {share} of {rows} rows is less than one row.")
-FIXED_BATCH = Message(
-    errors.ModelError,
-    "batch_size is {given}, and the file fixes batches of {rows} rows: the first axis of its input {name!r}. Leave "
-    "batch_size out, or export the model with a dynamic first axis.",
-    "batchSize is {given}, and the file fixes batches of {rows} rows: the first axis of its input {name!r}. Leave "
-    "batchSize out, or export the model with a dynamic first axis.",
-)
-DROPPED_ROWS = Message(
-    errors.FeedError,
-    "The file fixes batches of {rows} rows: an epoch trains on whole batches, and leaves out {count} of its rows. "
-    "Export the model with a dynamic first axis to train on all.",
-)
-"""A warning, of both languages."""
 BATCH_BEYOND_DATA = Message(
     errors.FeedError,
     "A batch of {size} rows is larger than the data, which has {rows}, and 'drop' leaves the last rows out: use a "
@@ -430,12 +419,9 @@ NO_CLASSES = Message(
 )
 MISSING_CLASSES = Message(
     errors.FeedError,
-    "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give stratify=True, "
-    "or shuffle the rows before.",
-    "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give stratify: true, "
+    "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give the option 'stratify', "
     "or shuffle the rows before.",
 )
-"""A warning."""
 TWO_VALIDATIONS = Message(errors.ModelError, "Give validation data, or a share to split off, but not both.")
 METRICS_WITHOUT_DATA = Message(
     errors.ModelError,
@@ -608,12 +594,8 @@ METRIC_VALUE = Message(
 )
 NO_PREDICTIONS = Message(
     errors.ModelError,
-    "Metrics compare one output with one target, and the loss does not tell which. Name them as 'predictions' and "
-    "'targets'. Outputs: {names}. Inputs: {inputs}. Other tensors are outputs if you name them in "
-    "additional_output_names when the artifacts are built.",
-    "Metrics compare one output with one target, and the loss does not tell which. Name them as 'predictions' and "
-    "'targets'. Outputs: {names}. Inputs: {inputs}. Other tensors are outputs if you name them in "
-    "additionalOutputNames in the config of createFromModel.",
+    "Metrics compare one output with one input, and the loss does not tell which: name them as 'predictions' (one of "
+    "{names}) and 'targets' (one of {inputs}).",
 )
 METRIC_SHAPES = Message(
     errors.FeedError, "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}."

@@ -60,9 +60,7 @@ def test_a_client_warns_of_statistics_that_rounds_do_not_average(js: JsPage, fro
         await s.release();""",
         frozen=frozen,
     )
-    rounds = [
-        text for text in said if "Training changes 2 tensors that are not trained, such as 'n0.running_mean'" in text
-    ]
+    rounds = [text for text in said if "Training moves 2 untrained tensors, such as 'n0.running_mean'" in text]
     rows = [text for text in said if "A batch normalization in training mode gets one value" in text]
     assert (len(rounds), len(rows)) == ((0, 0) if frozen else (1, 1)), said
 

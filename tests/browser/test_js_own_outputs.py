@@ -121,8 +121,8 @@ def test_a_metric_that_cannot_know_its_pair_says_so(page: JsPage) -> None:
         given=GIVEN,
     )
     assert found["names"] == ["scores", "size"] and found["values"] == [ACCURACY] * 2
-    assert found["error"].startswith("ModelError: Metrics compare one output with one target")
-    assert "scores, size. Inputs: x, labels, target." in found["error"]
+    assert found["error"].startswith("ModelError: Metrics compare one output with one input")
+    assert "scores, size) and 'targets' (one of x, labels, target)." in found["error"]
 
 
 def test_bundles_of_before_keep_their_rule(page: JsPage, plain_site: Site) -> None:

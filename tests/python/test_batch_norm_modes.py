@@ -208,7 +208,7 @@ def test_a_federated_client_warns_of_statistics_that_rounds_do_not_average() -> 
     """The way of docs/federated.md averages them: as the means of the clients' rows in float64."""
     parts = [X[:2].astype(np.float32), X[2:].astype(np.float32)]
     with opened(build_artifacts(net(TRAINED), optimizer="SGD")) as s:
-        with pytest.warns(UserWarning, match=r"changes 2 tensors that are not trained, such as 'n0\.running_mean'"):
+        with pytest.warns(UserWarning, match=r"moves 2 untrained tensors, such as 'n0\.running_mean'"):
             s.federated()
         common, vectors = s.get_contiguous_parameters(False), []
         for part in parts:

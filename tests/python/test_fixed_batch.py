@@ -130,7 +130,7 @@ def test_a_remainder_that_was_asked_for_trains_without_a_word() -> None:
 
 
 def test_another_size_than_the_file_s_is_refused_by_name() -> None:
-    text = r"batch_size is 8, and the file fixes batches of 4 rows: the first axis of its input 'x'"
+    text = "batch_size is 8; it must be 4, which the first axis of the input 'x' fixes in the file"
     with opened(4) as s:
         before = s.get_contiguous_parameters().tobytes()
         calls = (s.fit, s.evaluate, s.predict, s.find_learning_rate)

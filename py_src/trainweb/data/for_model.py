@@ -49,13 +49,14 @@ class ModelInputs:
         from trainweb.fit.options import DEFAULT_BATCH
 
         if self.rows is not None and given not in (None, self.rows):
-            raise messages.FIXED_BATCH(given=given, rows=self.rows, name=next(iter(self.values)))
+            expected = f"{self.rows}, which the first axis of the input {next(iter(self.values))!r} fixes in the file"
+            raise messages.BAD_SETTING(name="batch_size", value=given, expected=expected)
         return given or self.rows or DEFAULT_BATCH
 
     def parts(self, batch: Batch, rows: Sequence[int]) -> Iterator[tuple[Batch, Sequence[int], int]]:
         """Split a batch into parts that fill a batch of the model; the numbers of their rows, and how often they occur.
 
-        A part that is smaller than the batch of the file is repeated, so that its mean is that of the batch.
+        A part that is smaller than the batch of the file is repeated, so that the mean stays the same.
         """
         start, whole = 0, self.rows or len(rows)
         while start < len(rows):

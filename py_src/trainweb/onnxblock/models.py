@@ -122,7 +122,7 @@ def build_training_models(
 def note_own_outputs(models: TrainingModels, before: Collection[str], outputs: Iterable[str]) -> None:
     """Note the outputs of the base model in the eval model, which may give others and a loss made of them.
 
-    A loss that trains layers of its own stands for a part of the model: then nothing is noted.
+    A loss that trains its own layers is a part of the model: then nothing is noted.
 
     Parameters
     ----------

@@ -18,14 +18,14 @@ MOVING = "Transpose"
 
 @dataclass(frozen=True)
 class ModelOutputs:
-    """What predictions, exports and metrics read.
+    """Tensors that predictions, exports and metrics read.
 
     Attributes
     ----------
     own : list of str
-        The outputs of the base model: what predictions and exports have by default.
+        The outputs of the base model, which predictions and exports have by default.
     compared : str or None
-        The tensor that the loss compares with the last input, if it is one.
+        The tensor that the loss compares with the last input, where the eval model notes nothing.
     pairs : list of (str, str)
         Predictions and targets that the loss compares, where the eval model notes its base model's outputs.
     default : (str or None, str or None)
@@ -49,15 +49,17 @@ class ModelOutputs:
         ModelError
             One of them is no such tensor, or must be given.
         """
-        names = [*dict.fromkeys([*self.outputs, *self.own, *(p for p, _ in self.pairs)])]
+        compared = [] if self.compared is None else [self.compared]
+        names = [*dict.fromkeys([*self.outputs, *self.own, *compared, *(p for p, _ in self.pairs)])]
         fits = [(p, t) for p, t in self.pairs if predictions in (None, p) and targets in (None, t)]
         first, second = fits[0] if len(fits) == 1 else self.default
         predictions = first if predictions is None else predictions
         targets = second if targets is None else targets
-        if predictions is None or targets is None or predictions not in (*names, self.compared):
+        if predictions is None or targets is None:
             raise messages.NO_PREDICTIONS(names=", ".join(names), inputs=", ".join(self.inputs))
-        if targets not in self.inputs:
-            raise messages.BAD_SETTING(name="targets", value=targets, expected=f"one of {', '.join(self.inputs)}")
+        for name, value, known in (("predictions", predictions, names), ("targets", targets, self.inputs)):
+            if value not in known:
+                raise messages.BAD_SETTING(name=name, value=value, expected=f"one of {', '.join(known)}")
         return predictions, targets
 
 
@@ -67,10 +69,9 @@ def outputs_of(graph: Graph | None, inputs: Iterable[str], outputs: Iterable[str
     if graph is None or not fed:
         return ModelOutputs(made[1:], None, [], (None, None), made, fed)
     noted = _noted(graph)
-    compared = compared_with(graph, fed)
     if noted:
-        return ModelOutputs(noted, compared, _pairs(graph, fed, noted), _default(graph, fed, noted), made, fed)
-    others = made[1:]
+        return ModelOutputs(noted, None, _pairs(graph, fed, noted), _default(graph, fed, noted), made, fed)
+    others, compared = made[1:], compared_with(graph, fed)
     own = others or ([] if compared is None else [_before_loss(graph, compared)])
     return ModelOutputs(own, compared, [], (others[0] if len(others) == 1 else compared, fed[-1]), made, fed)
 

@@ -18,7 +18,7 @@ export function fixedRows(inputs: readonly InputDeclaration[]): number | null {
 
 /**
  * Split a batch into parts that fill a batch of the file, as the numbers of their rows. A part that is smaller is repeated,
- * so that its mean is that of the batch.
+ * so that the mean stays the same.
  */
 export function* partsOf(rows: number, fixed: number | null): Generator<{ readonly order: number[]; readonly times: number }> {
   const whole = fixed ?? rows;

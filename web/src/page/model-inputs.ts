@@ -4,7 +4,7 @@ import { Tensor } from "onnxruntime-common";
 
 import { Dataset, type DataSource } from "../data/dataset.js";
 import { fixedRows } from "../data/epoch.js";
-import { describe, isTensor } from "../data/given.js";
+import { badSetting, describe, isTensor } from "../data/given.js";
 import { asTensor as asValue, batched, type Batch, type Row } from "../data/rows.js";
 import type { Remainder } from "../wire/fit.js";
 import { log } from "../wire/log.js";
@@ -54,7 +54,7 @@ export class ModelInputs {
    */
   size(given: number | null): number {
     if (this.rows !== null && given !== null && given !== this.rows) {
-      throw sessionError("FIXED_BATCH", { given, rows: this.rows, name: this.#declared[0]?.name as string });
+      throw badSetting("batchSize", given, `${this.rows}, which the first axis of the input '${this.#declared[0]?.name}' fixes in the file`);
     }
     return given ?? this.rows ?? DEFAULT_BATCH;
   }

@@ -95,7 +95,7 @@ export interface SessionInfo {
   readonly sizes: readonly [size: number, trainableSize: number];
   /** True if the session keeps averages of the parameters. */
   readonly hasAverages: boolean;
-  /** The output that the loss of the eval model compares with its last input, if that is one tensor. */
+  /** The tensor that the loss compares with the last input, where the eval model does not note its own outputs. */
   readonly compared: string | null;
   /** What `predict` gives: the outputs of the base model. */
   readonly ownOutputs: readonly string[];

@@ -277,13 +277,14 @@ export function resolveEvaluation(
   if (!collects && metrics.every(({ formula }) => formula !== null)) {
     return { loss, metrics, predictions: null, targets: null, collects };
   }
-  const names = [...new Set([...evalOutputNames, ...ownOutputs, ...pairs.map(([name]) => name)])];
+  const names = [...new Set([...evalOutputNames, ...ownOutputs, ...(compared === null ? [] : [compared]), ...pairs.map(([name]) => name)])];
   const fits = pairs.filter(([first, second]) => (predictions ?? first) === first && (targets ?? second) === second);
   const [first, second] = fits.length === 1 ? (fits[0] as (typeof fits)[0]) : defaultPair;
   const [predicted, target] = [predictions ?? first, targets ?? second];
-  if (predicted === null || target === null || ![...names, compared].includes(predicted)) {
+  if (predicted === null || target === null) {
     throw sessionError("NO_PREDICTIONS", { names: names.join(", "), inputs: evalInputNames.join(", ") });
   }
+  refuseSettingIf(!names.includes(predicted), "predictions", predicted, `one of ${names.join(", ")}`);
   refuseSettingIf(!evalInputNames.includes(target), "targets", target, `one of ${evalInputNames.join(", ")}`);
   return { loss, metrics, predictions: predicted, targets: target, collects };
 }

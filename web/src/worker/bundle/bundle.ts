@@ -221,7 +221,7 @@ const START = record({
   optimizer: text,
   /** True if averages of the trainable parameters lie behind the moments. */
   hasAverages: flag,
-  /** The output that the loss of the eval model compares with its last input, if that is one tensor. */
+  /** The tensor that the loss compares with the last input, where the eval model does not note its own outputs. */
   compared: nullable(text),
   /** What `predict` gives: the outputs of the base model. */
   ownOutputs: names,

@@ -66,8 +66,16 @@ PAGE_TEXT = "_page_text"
 
 RELEASED = Message(errors.ReleasedError, "This session was released; create a new one.")
 
+# Warnings of both languages; MISSING_CLASSES is another.
+
 NO_EFFECT = Message(errors.UnsupportedError, "These options have no effect here: {options}.")
-"""A warning, of both languages."""
+LOCAL_STATISTICS = Message(
+    errors.UnsupportedError,
+    "Training moves {count} untrained tensors, such as {name!r}: rounds do not average them, see docs/federated.md.",
+)
+DROPPED_ROWS = Message(
+    errors.FeedError, "The file fixes batches of {rows} rows: each epoch leaves out {count} of its rows."
+)
 
 # Federated rounds.
 
@@ -417,12 +425,9 @@ NO_CLASSES = Message(
 )
 MISSING_CLASSES = Message(
     errors.FeedError,
-    "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give stratify=True, "
-    "or shuffle the rows before.",
-    "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give stratify: true, "
+    "The {part} data has no row with {classes} as {name!r}: the split takes the last rows. Give the option 'stratify', "
     "or shuffle the rows before.",
 )
-"""A warning."""
 TWO_VALIDATIONS = Message(errors.ModelError, "Give validation data, or a share to split off, but not both.")
 METRICS_WITHOUT_DATA = Message(
     errors.ModelError,
@@ -614,10 +619,8 @@ METRIC_VALUE = Message(
 )
 NO_PREDICTIONS = Message(
     errors.ModelError,
-    "Metrics compare an output of the eval model with a target; it has {names}. Name the output among "
-    "additional_output_names when the artifacts are built, and as 'predictions' if there are several.",
-    "Metrics compare an output of the eval model with a target; it has {names}. Name the output among "
-    "additionalOutputNames in the config of createFromModel, and as 'predictions' if there are several.",
+    "Metrics compare one output with one input, and the loss does not tell which: name them as 'predictions' (one of "
+    "{names}) and 'targets' (one of {inputs}).",
 )
 METRIC_SHAPES = Message(
     errors.FeedError, "{name!r} cannot compare predictions of shape {predicted!r} with targets of shape {target!r}."

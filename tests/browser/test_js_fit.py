@@ -561,7 +561,7 @@ WRONG = [
     ("data(8)", "{ metrics: ['accuracy'] }", "ModelError", "Metrics need validation data: give validationData"),
     ("data(8)", "{ metrics: ['accurcy'], validationSplit: 0.5 }", "TypeError", "did you mean 'accuracy'?"),
     ("data(8)", "{ metrics: ['mae', 'mae'], validationSplit: 0.5 }", "ModelError", "'mae' is given twice"),
-    ("data(8)", "{ metrics: ['mae'], predictions: 'y', validationSplit: 0.5 }", "ModelError", "additionalOutputNames"),
+    ("data(8)", "{ metrics: ['mae'], predictions: 'y', validationSplit: 0.5 }", "ModelError", "predictions is 'y'"),
     ("data(8)", "{ validationData: data(8), validationSplit: 0.5 }", "ModelError", "not both"),
     ("data(8)", "{ schedule: { type: 'Sine' } }", "TypeError", "There is no schedule 'Sine'"),
     ("data(8)", "{ earlyStopping: {} }", "ModelError", "earlyStopping needs the setting 'earlyStopping.patience'"),

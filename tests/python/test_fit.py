@@ -426,7 +426,7 @@ WRONG: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
         rows(8),
         {"metrics": ["accuracy"], "predictions": "hidden", "validation_split": 0.5},
         ModelError,
-        "Name the output among additional_out",
+        "predictions is 'hidden'; it must be one of",
     ),
     (rows(8), {"metrics": ["mae", "mae"], "validation_split": 0.5}, ModelError, "'mae' is given twice"),
     (rows(8), {"validation_data": rows(), "validation_split": 0.5}, ModelError, "not both"),

@@ -27,6 +27,11 @@ _NOT_LOG_PROBABILITIES = {"Gemm", "MatMul", "Conv", "Softmax"}
 _MOVES = {"Transpose", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Cast", "Normalizer"}
 """Operators that leave numbers as they are; Normalizer does it to probabilities."""
 
+IN_VAIN = (
+    "changes no node: the file has no BatchNormalization in inference mode whose scale or bias is trained. Nodes in "
+    "training mode stay in it, unless frozen_params names their running mean and variance."
+)
+
 
 def remark_on_inputs(graph: Graph) -> list[str]:
     """Inputs that are tensors within a layer, as tf2onnx makes of mean and variance of Keras' Normalization."""
@@ -67,9 +72,16 @@ def remark_on_dropout(graph: Graph, constants: Mapping[str, Tensor]) -> list[str
     ]
 
 
-def remark_on_norms(graph: Graph, trainable: Collection[str], batch_norm: str | None) -> list[str]:
-    """Batch normalizations of an inference file that train by the statistics of the batch; none if that was asked."""
-    found = retrained_norms(graph, trainable, "train") if batch_norm is None else 0
+def remark_on_norms(
+    graph: Graph, trainable: Collection[str], held: Collection[str], batch_norm: str | None
+) -> list[str]:
+    """Batch normalizations of an inference file that train by the statistics of the batch, or an option in vain.
+
+    `held` are the frozen parameters.
+    """
+    found = retrained_norms(graph, trainable, batch_norm and "train", held)
+    if batch_norm is not None:
+        return [] if found else [f"batch_norm={batch_norm!r} {IN_VAIN}"]
     if not found:
         return []
     nodes = f"{found} BatchNormalization node{' is' if found == 1 else 's are'}"

@@ -61,7 +61,7 @@ def find_learning_rate(session: TrainingSession, data: Any, given: dict[str, Any
     dataset = inputs.dataset(data)
     if dataset.columns is not None:
         dataset = dataset.shuffle(BUFFER, given["seed"])
-    batches = inputs.batches(dataset, given["batch_size"], "keep", given["batched"])
+    batches = inputs.batches(dataset, given["batch_size"], "keep", given["batched"], drops=True)
     rates = [least * (most / least) ** (k / (steps - 1)) for k in range(steps)]
     session.core.keep_state()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -52,8 +53,8 @@ class Position(NamedTuple):
 
     @property
     def loss(self) -> float:
-        """Of the epoch so far."""
-        return self.loss_sum / self.rows if self.rows else 0.0
+        """Of the epoch so far; NaN without a label that counts."""
+        return self.loss_sum / self.rows if self.rows else math.nan
 
 
 class FitSteps:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from trainweb import messages
-from trainweb.arguments import check_settings, flag
+from trainweb.arguments import check_settings, flag, warn
 from trainweb.data.dataset import Batch, Dataset, epoch_batches
 from trainweb.data.for_model import ModelInputs
 from trainweb.data.random import permutation
@@ -21,7 +21,7 @@ from trainweb.errors import FeedError, NumericsError, TrainwebError
 from trainweb.fit.bar import Bar, make_bar
 from trainweb.fit.evaluation import Evaluation, metrics_of
 from trainweb.fit.fetch import BatchThread, Fetch, NumberedBatch
-from trainweb.fit.options import DEFAULT_BATCH, FIT, EarlyStopping, checked_options, make_early_stopping
+from trainweb.fit.options import FIT, EarlyStopping, checked_options, make_early_stopping
 from trainweb.fit.places import located
 from trainweb.fit.rates import schedule_of
 from trainweb.fit.resume import FitCheckpoint
@@ -72,13 +72,21 @@ class Batches:
         *,
         shuffle: bool,
         ignores_size: bool = False,
+        trains: bool = False,
     ) -> None:
         self.data, self.options, self.shuffle = data, options, shuffle
+        size, self.remainder, batched = options["batch_size"], options["remainder"], options["batched"]
+        drops = inputs.rows is not None and self.remainder == "keep" and trains
         if data.columns is None:
-            size, remainder, batched = options["batch_size"], options["remainder"], options["batched"]
-            self.data = inputs.batches(data, size, remainder, batched, ignores_size=ignores_size)
-        elif options["batched"]:
+            self.data = inputs.batches(data, size, self.remainder, batched, ignores_size=ignores_size, drops=drops)
+            return
+        if batched:
             raise messages.BATCHED_ARRAYS()
+        self.size = inputs.size(size)
+        if drops:
+            self.remainder = "drop"
+            if count := len(data) % self.size:
+                warn(str(messages.DROPPED_ROWS(count=count, rows=self.size)))
 
     @property
     def steps(self) -> int | None:
@@ -86,8 +94,7 @@ class Batches:
         return None if self.data.columns is None else len(self._rows(np.arange(len(self.data))))
 
     def _rows(self, order: np.ndarray) -> list[np.ndarray]:
-        size = self.options["batch_size"] or DEFAULT_BATCH
-        return epoch_batches(len(order), size, self.options["remainder"], order)
+        return epoch_batches(len(order), self.size, self.remainder, order)
 
     def rows(self, number: int) -> list[np.ndarray]:
         """The numbers of the rows of each batch of an epoch; the data has columns."""
@@ -247,7 +254,7 @@ class FitPlan:
         if self.ema and not session.core.layout.has_averages:
             raise messages.NO_AVERAGES()
         shuffle = options["shuffle"] is not False and train.columns is not None
-        self.batches = Batches(self.inputs, train, options, shuffle=shuffle)
+        self.batches = Batches(self.inputs, train, options, shuffle=shuffle, trains=True)
         self.steps = self.batches.steps
         self.loss = session.output_names()[0]
         self.count = session.core.models.counts["train"]
@@ -300,16 +307,15 @@ class FitPlan:
         kept = {**options, "remainder": "keep", "batched": None}
         return Batches(self.inputs, data, kept, shuffle=False, ignores_size=True)
 
-    @staticmethod
     def _kept_options(
-        options: Mapping[str, Any], train: Dataset, validation: Dataset | None, *, shuffle: bool
+        self, options: Mapping[str, Any], train: Dataset, validation: Dataset | None, *, shuffle: bool
     ) -> dict[str, Any]:
         """Return the options that determine the batches and their order, by their names in the page."""
         # The items of a stream may be batches of any size.
         is_open = train.columns is None and options["batch_size"] is None and options["batched"] is not False
         has_size = not train.is_batched and not is_open
         return {
-            "batchSize": (options["batch_size"] or DEFAULT_BATCH) if has_size else None,
+            "batchSize": self.inputs.size(options["batch_size"]) if has_size else None,
             "remainder": options["remainder"] if has_size else None,
             "seed": options["seed"] if shuffle else None,
             "accumulate": options["accumulate"],

@@ -222,8 +222,8 @@ class SessionTasks:
             Whether the training data, which must be arrays, is evaluated after each epoch, too: the loss and the same
             metrics, by the eval model; False.
         predictions, targets : str, optional
-            The output and input of the eval model that metrics compare: by default its only output besides the loss,
-            and its last input.
+            The output and input of the eval model that metrics compare: by default the model's output and the input
+            that the loss compares with it. One of them is enough where the loss compares several pairs.
         checkpoint : dict, optional
             ``store`` (a `CheckpointStore` or its folder), ``name``, and ``every`` (optimizer steps between two
             checkpoints within an epoch; one is written after each epoch anyway). A fit with an existing checkpoint

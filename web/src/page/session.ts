@@ -3,6 +3,7 @@
 
 import type { Tensor } from "onnxruntime-common";
 
+import { log } from "../wire/log.js";
 import { sessionError, refuseIf } from "../wire/messages.js";
 import { Profile, type ProfileOptions, type WireProfile } from "../wire/profile.js";
 import type {
@@ -363,6 +364,10 @@ export class TrainingSession extends SessionMethods {
    * @throws ModelError: an option is wrong, or there is noise without a clip norm
    */
   federated(options: FederatedFields = {}): FederatedClient {
+    const { moving } = this.#info;
+    if (moving.length > 0) {
+      log("warning", sessionError("LOCAL_STATISTICS", { count: moving.length, name: moving[0] as string }).message);
+    }
     return new FederatedClient(this, options);
   }
 

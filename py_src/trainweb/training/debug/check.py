@@ -412,7 +412,8 @@ def _try(
     inference = ShapeInference(_as_declared(built.graphs[1], graph))
     report.refined = inference.table.refinements()
     types = _signature(models, inference, *sizes)
-    plan = models.compile_step("train", types, True)
+    with warnings.catch_warnings(action="ignore"):  # the rows are a guess
+        plan = models.compile_step("train", types, True)
     if built.graphs[2] is not None:
         models.compile_optimizer()
     fixed = sum(nbytes for k, nbytes in enumerate(models.segment_bytes) if k >= PARAMETERS)
@@ -463,7 +464,7 @@ def _select(graph: Graph, choices: tuple[Any, ...], batch_norm: str | None, repo
     constants = constants_to_initializers(graph).initializers
     with _noting(report):
         chosen = select_parameters(graph, graph.initializers, constants, *choices[:2])
-        norms = remark_on_norms(graph, chosen.trainable, batch_norm)
+        norms = remark_on_norms(graph, chosen.trainable, chosen.frozen, batch_norm)
         for remark in (*remark_on_inputs(graph), *remark_on_dropout(graph, constants), *norms):
             warn(remark)
     report.decisions = chosen.decisions

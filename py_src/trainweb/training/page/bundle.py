@@ -122,8 +122,11 @@ def session_header(
         "hasOptimizer": models.graphs["optimizer"] is not None,
         "optimizer": models.layout.optimizer,
         "hasAverages": models.layout.has_averages,
-        "compared": models.compared(),
-        "ownOutputs": models.own_outputs_if_any(),
+        "compared": models.own.compared,
+        "ownOutputs": models.own.own,
+        "moving": models.moving,
+        "pairs": models.own.pairs,
+        "defaultPair": models.own.default,
         "lossCounts": {k: {"output": c.output, "isSum": c.is_sum} for k, c in models.counts.items()},
         "nominal": store.is_nominal,
         "parameters": [
@@ -318,10 +321,7 @@ def metrics_kind(models: SessionModels, metrics: Sequence[str | Mapping[str, Any
         return None
     if models.graphs["eval"] is None:
         raise messages.NO_EVAL_MODEL()
-    predictions = models.predictions()
-    if predictions is None:
-        raise messages.NO_PREDICTIONS(names=", ".join(models.outputs["eval"]))
-    return f"eval {request_of(made, predictions, list(models.inputs['eval'])[-1])}"
+    return f"eval {request_of(made, *models.own.pair(None, None))}"
 
 
 def pack(header: Header, blobs: Blobs) -> bytes:

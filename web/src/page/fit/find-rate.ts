@@ -61,7 +61,7 @@ export async function findLearningRate(
   const inputs = new ModelInputs(info.inputs.train);
   const whole = inputs.dataset(data);
   const rows = whole.columns === null ? whole : whole.shuffle({ buffer: BUFFER, seed });
-  const batches = inputs.batches(rows, { batchSize, remainder: "keep", batched });
+  const batches = inputs.batches(rows, { batchSize, remainder: "keep", batched, drops: true });
   const rates = Array.from({ length: steps }, (_, k) => least * (most / least) ** (k / (steps - 1)));
   await state.keepState();
   let losses: readonly number[];

@@ -26,7 +26,7 @@ interface Position extends FitPosition {
   readonly isBatch: number;
   readonly waiting: number;
   readonly kept: number;
-  /** Mean loss of the epoch so far. */
+  /** Mean loss of the epoch so far; NaN without a label that counts. */
   readonly loss: number;
 }
 
@@ -63,7 +63,7 @@ export class FitSteps {
       optimizerSteps: view.getUint32(4 * layout.FIT_OPTIMIZER_STEPS, true),
       lossSum,
       rows,
-      loss: rows === 0 ? 0 : lossSum / rows,
+      loss: rows === 0 ? NaN : lossSum / rows,
     };
   }
 

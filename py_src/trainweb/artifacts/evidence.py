@@ -406,8 +406,8 @@ class Evidence:
                 continue
             seen.add(edge)
             if backwards:
-                producer = self._producers.get(edge)
-                stack += [n for n in (producer.inputs if producer and producer.op_type not in ABOUT_SHAPES else ()) if n]
+                node = self._producers.get(edge)
+                stack += [n for n in node.inputs if n] if node and node.op_type not in ABOUT_SHAPES else []
             else:
                 for node in self._consumers.get(edge, ()):
                     seen.update(n for n in node.inputs if n in self._tensors)

@@ -98,8 +98,7 @@ def decide_detours(
     found = [d for d in found if d.back in learned and (not d.is_difference or _comes_from(d, producers, learned))]
     recorded = SIGNATURE in graph.notes
     return [
-        _certain(d.name) if d.is_difference and d.step not in learned and not recorded else _doubtful(d)
-        for d in found
+        _certain(d.name) if d.is_difference and d.step not in learned and not recorded else _doubtful(d) for d in found
     ]
 
 

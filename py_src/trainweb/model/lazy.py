@@ -112,7 +112,7 @@ def stays_outside(tensor: Tensor) -> bool:
 
 
 def form_at_place(tensor: Tensor) -> tuple[str | int, ...]:
-    """The types of float at its place and of the tensor, and rows of the matrix there to transpose; empty if it is so."""
+    """The types of float at a tensor's place and of it, and rows of a matrix to transpose; empty for the same form."""
     place = tensor.place if isinstance(tensor, LazyTensor) else None
     if place is None or not place.rows:
         return () if place is None else place.conversion

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -28,14 +29,23 @@ def transposed(tensor: Tensor) -> Tensor:
 
 
 def _transpose_into(tensor: Tensor, out: memoryview) -> None:
-    """Fill a buffer with the transpose of a matrix, of which some rows at a time are read."""
+    """Fill a buffer with the transpose of a matrix."""
     (rows, width), size = tensor.shape, ITEM_SIZE[tensor.dtype]
-    target = elements(out, size)
-    n_rows = max(1, LONG_READ // max(1, width * size)) if isinstance(tensor, RemoteTensor) else rows
-    for start in range(0, rows, n_rows):
-        count = min(n_rows, rows - start)
-        is_part = isinstance(tensor, RemoteTensor)
-        data = tensor.read(start * width * size, count * width * size) if is_part else tensor.data
-        strip = elements(data, size)
+    target, start = elements(out, size), 0
+    for strip in _strips(tensor):
+        numbers = elements(strip, size)
+        end = start + len(numbers) // max(1, width)
         for j in range(width):
-            target[j * rows + start : j * rows + start + count] = strip[j::width]
+            target[j * rows + start : j * rows + end] = numbers[j::width]
+        start = end
+
+
+def _strips(tensor: Tensor) -> Iterator[bytes | bytearray | memoryview]:
+    """The data of a matrix, of a file some rows at a time."""
+    row = tensor.shape[1] * ITEM_SIZE[tensor.dtype]
+    if not isinstance(tensor, RemoteTensor) or not row:
+        yield tensor.data
+        return
+    step = max(1, LONG_READ // row) * row
+    for start in range(0, tensor.nbytes, step):
+        yield tensor.read(start, min(step, tensor.nbytes - start))

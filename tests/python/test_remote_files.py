@@ -292,8 +292,8 @@ def answer(result: tuple[str, Any]) -> Any:
     return reply["ok"]
 
 
-def filled(made: dict[str, Any], host: Host) -> tuple[list[int], list[bytes], list[int]]:
-    """Addresses and contents of the segments after `fill`, and the files that it still wants."""
+def filled(made: dict[str, Any], host: Host) -> tuple[list[int], list[bytes], list[tuple[int, int, int]]]:
+    """Addresses and contents of the segments after `fill`, and the places that it still wants."""
     engine = get_engine()
     sizes = [segment["bytes"] for segment in made["header"]["segments"]]
     bases = [engine.alloc(size) if size else 0 for size in sizes]
@@ -304,7 +304,7 @@ def filled(made: dict[str, Any], host: Host) -> tuple[list[int], list[bytes], li
     for segment, at, file, offset, nbytes in done["copies"]:
         engine.write(bases[segment] + at, host.files[file][offset : offset + nbytes])
     contents = [engine.read(base, size) if size else b"" for base, size in zip(bases, sizes, strict=True)]
-    return bases, contents, done["files"]
+    return bases, contents, done["places"]
 
 
 def free(bases: list[int]) -> None:

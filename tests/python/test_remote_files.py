@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from bench import smol
 from onnx import TensorProto, helper, numpy_helper
 
 from trainweb.artifacts import builder
@@ -292,7 +293,7 @@ def answer(result: tuple[str, Any]) -> Any:
     return reply["ok"]
 
 
-def filled(made: dict[str, Any], host: Host) -> tuple[list[int], list[bytes], list[tuple[int, int, int]]]:
+def filled(made: dict[str, Any], host: Host) -> tuple[list[int], list[bytes], list[list[int]]]:
     """Addresses and contents of the segments after `fill`, and the places that it still wants."""
     engine = get_engine()
     sizes = [segment["bytes"] for segment in made["header"]["segments"]]
@@ -343,7 +344,7 @@ def test_weights_go_from_a_model_to_segments_and_artifacts_without_python(host: 
         tracemalloc.stop()
     assert peak < 0.2 * len(weights)
     bases, contents, in_use = filled(made, host)
-    assert weights in contents[2] and in_use == [given.index]
+    assert weights in contents[2] and {file for file, _, _ in in_use} == {given.index}
     built = builder.build_artifacts(model, loss=builder.LossType.CrossEntropyLoss, optimizer=builder.OptimType.AdamW)
     for name in ("checkpoint", "training_model", "eval_model", "optimizer_model"):
         text, data = bridge.artifact(made["handle"], name)
@@ -355,6 +356,47 @@ def test_weights_go_from_a_model_to_segments_and_artifacts_without_python(host: 
                 _, index, offset, nbytes = part
                 file += host.files[index][offset : offset + nbytes]
         assert file == getattr(built, name)
+    free(bases)
+
+
+LORA = json.dumps({"loss": "CrossEntropyLoss", "optimizer": "AdamW", "lora": {"rank": 2, "targets": ["q_proj"]}})
+SIZE = smol.Size(layers=6, width=192, heads=3, hidden=512, vocabulary=8192)
+
+
+def written(form: str, folder: Path) -> tuple[bytes, str, bytes]:
+    """A language model, the location of its data and its data, as the exporter writes it with or without optimizer."""
+    if form == "plain":
+        model, data = smol.write(folder, SIZE), folder / smol.DATA
+    else:
+        model, data = smol.write_optimized(folder, SIZE).values()
+    return model.read_bytes(), data.name, data.read_bytes()
+
+
+@pytest.mark.parametrize("form", ["plain", "default"])
+def test_each_byte_of_a_language_model_is_read_once(form: str, tmp_path: Path, host: Host) -> None:
+    """Weights go to segments; Python reads no more than constants, and of the file these alone are kept."""
+    model, location, data = written(form, tmp_path)
+    given = host.add(data)
+    made = answer(bridge.create_from_model(model, LORA, "{}", json.dumps([location]), given))
+    bases, _, places = filled(made, host)
+    constants = 0 if form == "plain" else 4 * SIZE.layers * 2 * 128 * SIZE.head + 4 * 128 * 128
+    assert sum(nbytes for _, _, nbytes in places) == constants
+    # Small tensors are read with what lies around them.
+    assert sum(nbytes for _, _, nbytes in host.reads) <= 2 * constants + 2**20 < len(data) / 8
+    host.places = places
+    signature = [{"name": name, "dtype": "int64", "dims": [1, 128], "value": None} for name in ("input_ids", "labels")]
+    for call, *arguments in (
+        (bridge.compile_plan, "train", True, json.dumps(signature), "[]"),
+        (bridge.checkpoint, True, "[]", json.dumps(bases)),
+        (bridge.export_weights, "safetensors", json.dumps(bases)),
+        (bridge.merge_adapter, json.dumps(bases)),
+        (bridge.adapter, json.dumps(bases)),
+        *((bridge.artifact, name) for name in ("checkpoint", "nominal_checkpoint", *bridge.ARTIFACT_GRAPHS)),
+    ):
+        text, _ = call(made["handle"], *arguments)
+        parts = json.loads(text)["data"]["parts"]
+        assert all(part[1:4] in places for part in parts if not isinstance(part, int) and part[0] == "file")
+    host.places = None
     free(bases)
 
 
@@ -437,5 +479,5 @@ def test_large_constants_of_plans_stay_in_their_file(host: Host) -> None:
     assert (file, among_blobs) == (given.index, -1)
     assert model[at : at + nbytes] == table.tobytes() == bytes((whole_data or b"")[start : start + length])
     filled_files = filled(made, host)
-    assert filled_files[2] == [given.index]
+    assert filled_files[2] == [[given.index, at, nbytes]]
     free(filled_files[0])

@@ -331,10 +331,11 @@ def _held(opened: Opened) -> Iterator[Tensor]:
     yield from opened.origin.tensors.values()
     for moments in opened.origin.optimizer.moments.values():
         yield from moments.values()
-    for graph in opened.models.graphs.values():
+    built = opened.artifacts
+    for graph in (*opened.models.graphs.values(), *(built.graphs if built is not None else ())):
         yield from graph.tensors() if graph is not None else ()
-    if opened.artifacts is not None:
-        yield from opened.artifacts.parameters
+    if built is not None:
+        yield from built.parameters
     if opened.adapted is not None:
         yield from opened.adapted.base.tensors()
 

@@ -16,6 +16,7 @@ from bench import smol
 from onnx import TensorProto, helper, numpy_helper
 
 from trainweb.artifacts import builder
+from trainweb.artifacts.evidence import SIGNATURE, Evidence
 from trainweb.artifacts.recover import recover_parameters
 from trainweb.backend.wasm.engine import get_engine
 from trainweb.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
@@ -264,6 +265,32 @@ def test_whether_elements_are_all_the_same(change: int | None) -> None:
     assert RemoteTensor("t", "float32", (100_000,), data).is_uniform() == (change is None)
 
 
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_tables_of_positions_are_read_a_few_times(is_recorded: bool) -> None:
+    """Each layer has its own tables, which are all alike. Notes of the exporter settle what they are."""
+    layers, angles = 20, np.arange(64 * 128, dtype=np.float32).reshape(64, 128) / 100
+    tables = {
+        f"{f.__name__}_{k}": numpy_helper.from_array(f(angles), f"{f.__name__}_{k}")
+        for k in range(layers)
+        for f in (np.cos, np.sin)
+    }
+    edges = ["x", *(f"h_{k}" for k in range(1, len(tables))), "y"]
+    nodes = [helper.make_node("Mul", [edges[k], name], [edges[k + 1]]) for k, name in enumerate(tables)]
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [64, 128])
+    graph = helper.make_graph(
+        nodes, "rotary", [value], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], [*tables.values()]
+    )
+    if is_recorded:
+        graph.metadata_props.add(key=SIGNATURE, value="# inputs")
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    host = Host()
+    found = read_model(host.open(model.SerializeToString()))
+    host.reads.clear()
+    evidence = Evidence(found, found.initializers)
+    assert len(host.reads) <= (0 if is_recorded else 6 * len(tables))
+    assert not any(evidence.decide(tensor).trained for tensor in found.initializers.values())
+
+
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_tied_matrices_are_found_alike(is_tied: bool) -> None:
     table = np.random.default_rng(0).standard_normal((512, 64)).astype(np.float32)
@@ -302,8 +329,10 @@ def filled(made: dict[str, Any], host: Host) -> tuple[list[int], list[bytes], li
         if base:
             engine.write(base, bytes(size))
     done = answer(bridge.fill(made["handle"], json.dumps(bases)))
-    for segment, at, file, offset, nbytes in done["copies"]:
-        engine.write(bases[segment] + at, host.files[file][offset : offset + nbytes])
+    for segment, at, file, offset, nbytes, *form in done["copies"]:
+        data = host.files[file][offset : offset + nbytes]
+        turned = np.frombuffer(data, "<f4").reshape(form[2], -1).T.tobytes() if form else data
+        engine.write(bases[segment] + at, turned)
     contents = [engine.read(base, size) if size else b"" for base, size in zip(bases, sizes, strict=True)]
     return bases, contents, done["places"]
 

@@ -265,7 +265,10 @@ export async function copyToSegments(
     leave(file, offset);
     if (from !== undefined && to !== undefined) {
       const target = segments.range(segment, at, bytesOfCopy(copy));
-      const read = (start: number, part: Uint8Array): void => files.copy(file, offset + start, part);
+      const read = (start: number, part: Uint8Array): void => {
+        files.copy(file, offset + start, part);
+        leave(file, Math.min(offset + start + part.length, until));
+      };
       readFloats(read, from, to, target, rows);
       continue;
     }

@@ -269,8 +269,8 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
     """Write the weights that a session starts from into its segments, which hold zeros; once.
 
     The worker copies the weights that are in files: "copies" lists segment, offset, file, offset and bytes of each.
-    Where the file has them in another form, `form_at_place` follows. "places" lists file, offset and bytes of what may be
-    read later on.
+    Where the file has them in another form, `form_at_place` follows. "places" lists file, offset and bytes of what
+    may be read later on.
     """
     opened, bases = _find(handle), json.loads(bases_json)
     copies: list[tuple[int | str, ...]] = []
@@ -332,11 +332,10 @@ def _held(opened: Opened) -> Iterator[Tensor]:
     yield from opened.origin.tensors.values()
     for moments in opened.origin.optimizer.moments.values():
         yield from moments.values()
-    built = opened.artifacts
-    for graph in (*opened.models.graphs.values(), *(built.graphs if built is not None else ())):
+    for graph in opened.models.graphs.values():
         yield from graph.tensors() if graph is not None else ()
-    if built is not None:
-        yield from built.parameters
+    if opened.artifacts is not None:
+        yield from opened.artifacts.parameters
     if opened.adapted is not None:
         yield from opened.adapted.base.tensors()
 

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from trainweb.control.repeat import with_bodies
 from trainweb.model.floats import ABOUT_SHAPES
@@ -163,7 +163,7 @@ class Evidence:
         self._recorded = _is_recorded(graph)
         self._generated = generated_names(graph)
         self._outside = read_from_outside(graph)
-        self._tables = self._rotary_tables()
+        self._tables = {} if self._recorded else self._rotary_tables()
         self._linear = _linear_scopes(graph.nodes)
         self._copies = {t.name: n.outputs[0] for n, t in merged(graph) if _is_sibling(t.name, n.outputs[0])}
 
@@ -239,7 +239,7 @@ class Evidence:
             return None  # not worth reading every element of every weight
         if tensor.size > _LOOKED_AT or not tensor.size:
             return None
-        values = memoryview(tensor.data).cast("B").cast("f")
+        values = _floats(tensor)
         low, high = min(values), max(values)
         if not (low > -_HUGE and high < _HUGE):
             return Decision(name, False, f"holds {low if low <= -_HUGE else high:g}: a mask, no learned number")
@@ -263,13 +263,12 @@ class Evidence:
             if not {FACTOR, EMBEDDING}.isdisjoint(self._roles(tensor.name)):
                 by_shape.setdefault(tensor.shape, []).append(tensor)
         for group in by_shape.values():
-            for i, a in enumerate(group):
-                for b in group[i + 1 :]:
-                    pairs = zip(
-                        memoryview(a.data).cast("B").cast("f"), memoryview(b.data).cast("B").cast("f"), strict=True
-                    )
-                    if all(abs(x * x + y * y - 1) < 1e-4 for x, y in pairs) and len(set(a.values())) > 1:
-                        found[a.name], found[b.name] = b.name, a.name
+            starts = {t.name: _floats(t)[:_STEPS].tolist() for t in group if len(group) > 1}
+            for a, b in combinations(group, 2):
+                if {a.name, b.name} <= found.keys() or not _lie_on_circle(starts[a.name], starts[b.name]):
+                    continue
+                if _lie_on_circle(_floats(a), _floats(b)) and len(set(a.values())) > 1:
+                    found[a.name], found[b.name] = b.name, a.name
         return found
 
     # Evidence of names and uses.
@@ -333,7 +332,7 @@ class Evidence:
             return True
         if not 1 < tensor.size <= _LOOKED_AT:
             return False
-        values = memoryview(tensor.data).cast("B").cast("f")
+        values = _floats(tensor)
         zeros = sum(not value for value in values)
         return len(values) // _SPARSE < zeros < len(values) or _is_symmetric(tensor, values)
 
@@ -676,6 +675,15 @@ def _linear_scopes(nodes: Iterable[Node]) -> set[str]:
             scope = scope.rpartition("/")[0]
             kinds.setdefault(scope, []).append("")
     return {scope for scope, found in kinds.items() if scope and set(found) <= {"MatMul", "Add"}}
+
+
+def _floats(tensor: Tensor) -> memoryview[float]:
+    return memoryview(tensor.data).cast("B").cast("f")
+
+
+def _lie_on_circle(xs: Sequence[float] | memoryview[float], ys: Sequence[float] | memoryview[float]) -> bool:
+    """Return whether the squares of numbers in two lists add up to one."""
+    return all(abs(x * x + y * y - 1) < 1e-4 for x, y in zip(xs, ys, strict=True))
 
 
 def _is_symmetric(tensor: Tensor, values: memoryview[float]) -> bool:

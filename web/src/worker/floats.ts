@@ -1,5 +1,6 @@
 /** Types of floats to and from float32, in which parameters are kept: rounded to nearest even, beyond the range infinity. */
 
+import { free } from "../wire/pieces.js";
 import type { FloatType } from "../wire/values.js";
 
 export const FLOAT_BYTES: Readonly<Record<FloatType, number>> = { float16: 2, bfloat16: 2, float32: 4, float64: 8 };
@@ -48,6 +49,8 @@ export function readFloats(
       writeColumns(wordsOf(floats, step), wordsOf(target, step), start / width, rows);
     }
   }
+  // Else there would be garbage as large as all weights of a model.
+  new Set([buffer, strip]).forEach(free);
 }
 
 /** Numbers of `size` bytes in place. */

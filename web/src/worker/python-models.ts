@@ -48,8 +48,8 @@ export function bytesOfCopy([, , , , nbytes, from, to]: Copy): number {
 /** What `fill` answers. */
 interface Filling {
   readonly copies: readonly Copy[];
-  /** Files that Python may still have to read. */
-  readonly files: readonly number[];
+  /** What Python may still have to read. */
+  readonly places: readonly (readonly [file: number, offset: number, nbytes: number])[];
 }
 
 /** A plan that keeps every float tensor. */
@@ -162,16 +162,18 @@ export class PythonModels {
    * @returns the copies from files, which are named as plans name them
    */
   async fill(segments: FilledSegments): Promise<readonly Copy[]> {
-    const { copies, files } = this.ask("fill", segments.bases).value;
-    await copyToSegments(this.#bridge.files, copies, segments, (file, offset) => {
-      if (!files.includes(file)) {
-        this.#bridge.files.leave(file, offset);
+    const { files } = this.#bridge;
+    const { copies, places } = this.ask("fill", segments.bases).value;
+    const narrow = this.#files.filter((index) => files.narrow(index, places.filter(([file]) => file === index)));
+    await copyToSegments(files, copies, segments, (file, offset) => {
+      if (narrow.includes(file)) {
+        files.leave(file, offset);
       }
     });
-    this.#files.filter((index) => !files.includes(index)).forEach((index) => this.#bridge.files.leave(index, Infinity));
-    this.#keepFiles(files);
+    narrow.forEach((index) => files.leave(index, Infinity));
+    this.#keepFiles([...new Set(places.map(([file]) => file))]);
     // Before the first plan copies constants of them: else it would be there beside pieces and Blob.
-    await Promise.all(files.map((index) => this.#bridge.files.settle(index)));
+    await Promise.all(this.#files.map((index) => files.settle(index)));
     return copies.map(([segment, at, file, ...more]): Copy => [segment, at, this.#given.indexOf(file), ...more]);
   }
 
@@ -263,7 +265,10 @@ export async function copyToSegments(
     leave(file, offset);
     if (from !== undefined && to !== undefined) {
       const target = segments.range(segment, at, bytesOfCopy(copy));
-      const read = (start: number, part: Uint8Array): void => files.copy(file, offset + start, part);
+      const read = (start: number, part: Uint8Array): void => {
+        files.copy(file, offset + start, part);
+        leave(file, Math.min(offset + start + part.length, until));
+      };
       readFloats(read, from, to, target, rows);
       continue;
     }

@@ -269,7 +269,8 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
     """Write the weights that a session starts from into its segments, which hold zeros; once.
 
     The worker copies the weights that are in files: "copies" lists segment, offset, file, offset and bytes of each.
-    Where the file has them in another form, `form_at_place` follows. "files" are the files that may be read later on.
+    Where the file has them in another form, `form_at_place` follows. "places" lists file, offset and bytes of what
+    may be read later on.
     """
     opened, bases = _find(handle), json.loads(bases_json)
     copies: list[tuple[int | str, ...]] = []
@@ -285,7 +286,7 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
         engine = opened.engine
         for offset, tensor in opened.weights():
             write(PARAMETERS, offset, tensor)
-        return {"copies": copies, "files": _files_of(opened.constants())}
+        return {"copies": copies, "places": _places_of(opened.constants())}
     opened = _training(handle)
     models, origin = opened.models, opened.origin
     engine = models.engine
@@ -300,7 +301,7 @@ def fill(handle: int, bases_json: str) -> dict[str, Any]:
     if models.graphs["optimizer"] is not None:
         origin.optimizer.moments.clear()
     _rebind(opened, places, BACKEND.open_segments(engine, bases))
-    return {"copies": copies, "files": _files_of(_held(opened))}
+    return {"copies": copies, "places": _places_of(_held(opened))}
 
 
 def _rebind(opened: Opened, places: Mapping[Place, tuple[int, str]], memory: Segments) -> None:
@@ -339,9 +340,10 @@ def _held(opened: Opened) -> Iterator[Tensor]:
         yield from opened.adapted.base.tensors()
 
 
-def _files_of(tensors: Iterable[Tensor]) -> list[int]:
+def _places_of(tensors: Iterable[Tensor]) -> list[tuple[int, int, int]]:
     places = (tensor.place for tensor in tensors if isinstance(tensor, LazyTensor))
-    return sorted({place.index for place in places if place is not None and place.store == "file"})
+    found = (place for place in places if place is not None and place.store == "file")
+    return sorted({(place.index, place.offset, place.nbytes) for place in found})
 
 
 @answered

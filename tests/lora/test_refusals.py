@@ -49,7 +49,10 @@ def with_alpha(adapter: Adapter) -> Adapter:
 
 OTHERS = {
     "another alpha": (with_alpha, "made with alpha 800 and rank 4, scaling 200; this model has 2"),
-    "a weight of the base": (lambda a: with_tensors(a, head__weight=np.zeros((5, 8))), "it has 'head.weight'"),
+    "a weight of the base": (
+        lambda a: with_tensors(a, head__weight=np.zeros((5, 8))),
+        "'head.weight' of the adapter is not the weight",
+    ),
     "another shape": (
         lambda a: with_tensors(a, q_proj__lora_A__weight=np.zeros((4, 9))),
         r"q_proj.lora_A.weight' of the adapter is float32\[4, 9\], not float32\[4, 8\]",
@@ -125,10 +128,11 @@ def test_an_adapter_that_peft_converted_computes_what_peft_computed() -> None:
     "change",
     [
         {"exclude_modules": ["k_proj"]},
-        {"ensure_weight_tying": True},
+        {"layers_to_transform": [0]},
+        {"lora_bias": True},
+        {"trainable_token_indices": [1]},
         {"monteclora_config": {"samples": 2}},
         {"velora_config": {"rank": 1}},
-        {"alpha_pattern": {"q_proj": 2}},
         {"use_something_of_2030": True},
         {"bias": "lora_only"},
     ],
@@ -136,7 +140,8 @@ def test_an_adapter_that_peft_converted_computes_what_peft_computed() -> None:
 )
 def test_settings_that_would_be_lost_are_refused(change: dict[str, Any]) -> None:
     (name,) = change
-    with pytest.raises(ModelError, match=rf"adapter_config.json: {name} = .* is not supported"):
+    way = "set it to None.*targeted_module_names" if name in ("exclude_modules", "layers_to_transform") else "merge_and"
+    with pytest.raises(ModelError, match=rf"adapter_config.json: {name} = .* is not supported.*In PEFT, .*{way}"):
         config_of(**change)
 
 

@@ -47,6 +47,33 @@ class Attention(nn.Module):
         return self.head(self.o_proj(scores.softmax(-1) @ self.v_proj(x)).mean(1))
 
 
+class Padded(Attention):
+    """The same with a padding word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 8, padding_idx=4)
+
+
+class Table(nn.Embedding):
+    """An embedding with a factor that is not a parameter, as Gemma has."""
+
+    def __init__(self) -> None:
+        super().__init__(11, 8)
+        self.register_buffer("scale", torch.tensor(2.5), persistent=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return super().forward(ids) * self.scale
+
+
+class Scaled(Attention):
+    """The same with such a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = Table()
+
+
 class Layers(nn.Module):
     """Rows through three products, the second without a bias."""
 
@@ -153,6 +180,8 @@ def cases() -> Iterator[tuple[str, nn.Module, torch.Tensor, torch.Tensor, dict[s
     for name, make, feed, settings in (
         ("attention", Attention, ids, {"target_modules": ["q_proj", "v_proj"], "r": 4, "lora_alpha": 8}),
         ("embedding", Attention, ids, {"target_modules": ["embed", "o_proj"], "r": 3, "use_rslora": True}),
+        ("padded", Padded, ids, {"target_modules": ["embed", "o_proj"], "r": 3, "init_lora_weights": False}),
+        ("scaled", Scaled, ids, {"target_modules": ["o_proj"], "r": 2, "modules_to_save": ["embed"]}),
         ("dora", Layers, rows, {"target_modules": ["fc1", "fc2"], "r": 2, "lora_alpha": 5, "use_dora": True}),
         ("head", Layers, rows, {"target_modules": ["fc1", "fc2"], "r": 4, "modules_to_save": ["head"]}),
         ("transposed", Transposed, rows, {"target_modules": ["c_attn"], "r": 2, "fan_in_fan_out": True}),
@@ -206,8 +235,8 @@ def round_file(model: Any, path: Path) -> None:
 def record(name: str, module: nn.Module, x: torch.Tensor, labels: torch.Tensor, settings: dict[str, Any]) -> None:
     """Write all files of a case."""
     module.train()
-    # TorchScript has no symbolic function for an operator of Llama's mask.
-    exporters = ("dynamo",) if name in ("llama", "tied") else ("dynamo", "script")
+    # TorchScript has no symbolic function for an operator of Llama's mask, and does not say which word is padding.
+    exporters = ("dynamo",) if name in ("llama", "padded", "tied") else ("dynamo", "script")
     for exporter in exporters if "-" not in name else ():
         export(module, {"x": x}, ["y"], TARGET / f"{name}.{exporter}.onnx", exporter)
     model: Any = get_peft_model(module, LoraConfig(**settings))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainweb.arguments import checks_keywords, instance_of
+from trainweb.artifacts.evidence import listed_buffers
 from trainweb.artifacts.recover import recover_parameters
 from trainweb.errors import CheckpointError, ModelError, UnsupportedError
 from trainweb.generation.past import refuse_integers, without_past
@@ -165,10 +166,11 @@ class LoraModel(AdaptedModel):
         saved, every = config.modules_to_save, find_layers(base)
         whole = chosen(saved, _owners(base), "modules_to_save", of_peft=True) if saved else []
         shared = {layer.weight for layer in every if lies_in(layer.module, whole)}
+        buffers = listed_buffers(base)
         self._whole = [
             name
             for name, tensor in base.initializers.items()
-            if tensor.dtype == "float32" and (lies_in(name, whole) or name in shared)
+            if tensor.dtype == "float32" and name not in buffers and (lies_in(name, whole) or name in shared)
         ]
         self._weights = {f"{x.module}.weight": x.weight for x in every}
         self._copies = {n: w for n, w in self._weights.items() if w in shared and n != w}

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from trainweb.control.repeat import with_bodies
+from trainweb.model import calls
 from trainweb.model.graph import FX_NODE, SCOPES, TORCH, Graph, Node, Tensor
 
 KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
@@ -467,7 +468,7 @@ class Evidence:
 
 def listed_parameters(graph: Graph) -> list[str]:
     """Names of all parameters of the source module, as torch's dynamo exporter noted them; tied ones twice."""
-    return re.findall(r": PARAMETER target='([^']+)'", graph.notes.get(SIGNATURE, ""))
+    return calls.listed_parameters(graph.notes)
 
 
 def listed_buffers(graph: Graph) -> list[str]:

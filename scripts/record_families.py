@@ -32,6 +32,8 @@ WORDS, LONGEST, NEW = 29, 64, 8
 PROMPTS = ([3, 7, 5], [4, 9, 2, 8, 6, 11, 20, 13, 5])
 SCALE = 6
 """Larger weights than usual, so that tokens vary."""
+SEEDS = {"granite": 3}
+"""Where the likeliest token would be one by a hair."""
 
 SIZES = {"hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 24, "max_position_embeddings": LONGEST}
 ALL = {"vocab_size": WORDS, "num_hidden_layers": 1, **SIZES, "bos_token_id": None, "eos_token_id": None}
@@ -201,7 +203,7 @@ def adapted_by_peft(model: Any) -> tuple[Any, bool]:
 
 def record(name: str, make: Callable[[], Any]) -> None:
     """Write all of a family."""
-    torch.manual_seed(len(name))
+    torch.manual_seed(SEEDS.get(name, len(name)))
     model = make().eval()
     model.config.use_cache = False
     with torch.no_grad():

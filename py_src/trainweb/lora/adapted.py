@@ -117,7 +117,7 @@ class AdaptedModel(ABC):
         if type(instance_of(Adapter, "adapter", adapter).config) is not type(self.config):
             given, own = adapter.config.peft_type, self.config.peft_type
             raise CheckpointError(f"The adapter has peft_type {given}, and this model was made for {own}.")
-        beside = {n: own for n in adapter.tensors if (own := self._base_of(n)) is not None}
+        beside = {n: base for n in adapter.tensors if (base := self._base_of(n)) is not None}
         tensors = {n: t for n, t in adapter.tensors.items() if n not in beside}
         expected = {n: self._turned(self._start(n)).shape for n in self.parameter_names}
         if set(tensors) != set(expected):
@@ -125,8 +125,8 @@ class AdaptedModel(ABC):
             said = [f"{what} {shown(names[0])}" for what, names in (("lacks", missing), ("has", more)) if names]
             raise CheckpointError(f"The adapter is of another model: it {' and '.join(said)}.")
         self._check_config(adapter.config)
-        for name, own in beside.items():
-            self._check_base(name, own, adapter.tensors)
+        for name, base in beside.items():
+            self._check_base(name, base, adapter.tensors)
         for name, tensor in tensors.items():
             if tensor.dtype not in ("float32", *OTHER_FLOATS) or tensor.shape != expected[name]:
                 raise CheckpointError(

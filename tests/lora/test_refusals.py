@@ -156,6 +156,19 @@ def test_the_files_of_peft_say_whether_weights_are_turned() -> None:
     assert config_of(fan_in_fan_out=True).to_peft()["fan_in_fan_out"] is True
 
 
+def test_a_weight_without_a_name_of_its_module_is_not_saved() -> None:
+    """TorchScript folds the transposition of a weight, and gives the result a name of its own."""
+    graph = read_model(quantized("float32"))
+    weight = graph.initializers.pop("m.head.weight")
+    graph.initializers["onnx::MatMul_9"] = weight.renamed("onnx::MatMul_9")
+    graph.initializers["m.head.bias"] = Tensor("m.head.bias", "float32", (16,), bytes(64))
+    node = next(node for node in graph.nodes if "m.head.weight" in node.inputs)
+    node.inputs[1], node.outputs[0] = "onnx::MatMul_9", "product"
+    graph.nodes.append(Node("Add", ["product", "m.head.bias"], ["m.head.y"], {}, "", "/m/head/Add"))
+    with pytest.raises(UnsupportedError, match=r"'m.head' of modules_to_save.*'onnx::MatMul_9'.*dynamo=True"):
+        inject(write_model(graph), ["q_proj"], rank=2, modules_to_save=["head"])
+
+
 def test_of_modules_to_save_one_must_be_there() -> None:
     model = RECORDED / "classifier.dynamo.onnx"
     adapted = inject(model, config=LoraConfig(("c_attn",), 2, modules_to_save=("score", "classifier")))

@@ -56,10 +56,9 @@ def inject(
         The forward model, without a loss.
     targets : names or regular expression, optional
         Modules to adapt: products (MatMul, Gemm), convolutions, embedding tables (Gather). A list has names or their
-        last parts ("q_proj"), a str may be a regular expression for whole names too, as in PEFT, or "all-linear": all
-        products but the last. None: the attention
-        projections that PEFT adapts in the architecture (q_proj and v_proj, query and value, c_attn, ...), found by
-        their names; in a model without such names all products but the last.
+        last parts ("q_proj"), a str may be a regular expression for whole names too, as in PEFT. "all-linear" is all
+        products but the last. None: the attention projections that PEFT adapts in the architecture (q_proj and v_proj,
+        query and value, c_attn, ...), found by their names; in a model without such names all products but the last.
     rank : int
         Rank of the product B A.
     alpha : float, optional
@@ -165,13 +164,19 @@ class LoraModel(AdaptedModel):
         self._base_layers = layers
         saved, every = config.modules_to_save, find_layers(base)
         whole = chosen(saved, _owners(base), "modules_to_save", of_peft=True) if saved else []
-        shared = {layer.weight for layer in every if lies_in(layer.module, whole)}
+        shared = {x.weight for x in every if lies_in(x.module, whole) and len(tied_layers(every, x.weight)) > 1}
         buffers = listed_buffers(base)
         self._whole = [
             name
             for name, tensor in base.initializers.items()
             if tensor.dtype == "float32" and name not in buffers and (lies_in(name, whole) or name in shared)
         ]
+        for layer in every:
+            if lies_in(layer.module, whole) and layer.weight not in self._whole:
+                raise UnsupportedError(
+                    f"{layer.module!r} of modules_to_save cannot be saved: its weight is {shown(layer.weight)} in the "
+                    "file, not a parameter of the module. Export it with dynamo=True, in float32."
+                )
         self._weights = {f"{x.module}.weight": x.weight for x in every}
         self._copies = {n: w for n, w in self._weights.items() if w in shared and n != w}
         self._columns_first = {
@@ -230,8 +235,10 @@ class LoraModel(AdaptedModel):
         return own if own in self.base.initializers and name not in self.parameter_names else None
 
     def _check_base(self, name: str, own: str, tensors: Mapping[str, Tensor]) -> None:
-        base, is_tied = self._turned(self.base.initializers[own]), own in self._whole
-        if base.dtype == "float32" and not _is_rounded(tensors[name], tensors[own] if is_tied else base):
+        base, is_tied = self.base.initializers[own], own in self._whole
+        if base.dtype != "float32":
+            return  # a quantized weight, which only resembles that of the file
+        if not _is_rounded(tensors[name], tensors[own] if is_tied else self._turned(base)):
             wanted = f"equal to {shown(own)}, which is tied to it" if is_tied else "the weight that this base model has"
             raise CheckpointError(f"{shown(name)} of the adapter is not {wanted}.")
 
@@ -248,7 +255,11 @@ def _owners(graph: Graph) -> list[str]:
     """Modules that have parameters, and the modules that these lie in."""
     owners: dict[str, None] = {}
     names = [name for name, tensor in graph.initializers.items() if tensor.dtype == "float32"]
-    for name in [*names, *(f"{x.module}.weight" for x in find_layers(graph) if not x.stored)]:
+    layers = find_layers(graph)
+    for name in [
+        *names,
+        *(f"{x.module}.weight" for x in layers if x.weight in names and tied_layers(layers, x.weight)[1:]),
+    ]:
         while "." in name:
             name = name.rpartition(".")[0]
             owners[name] = None

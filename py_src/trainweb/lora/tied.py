@@ -23,6 +23,8 @@ def tied_layers(layers: Sequence[Layer], weight: str) -> list[Layer]:
 
 def untied(graph: Graph, modules: Collection[str]) -> Graph:
     """A graph in which layers of `modules` share no weight with others: each has a copy by its own name."""
+    if not modules:
+        return graph
     result = graph.copy()
     layers = find_layers(result)
     for weight in {layer.weight for layer in layers if lies_in(layer.module, modules)}:

@@ -145,7 +145,8 @@ def test_all_linear_is_every_product_but_the_head() -> None:
     expected = set(start_of("tied-linear").config.targets)
     assert len(expected) == 7
     for word in ("all-linear", "All-Linear"):
-        assert set(inject(base_of("tied", "dynamo"), word, rank=2).config.targets) == expected
+        for targets in (word, [word]):
+            assert set(inject(base_of("tied", "dynamo"), targets, rank=2).config.targets) == expected
         config = dataclasses.replace(config_of("tied-linear"), targets=word)
         adapted = inject(base_of("tied", "dynamo"), config=config)
         assert {layer.module for layer in adapted.layers} == expected

@@ -123,9 +123,10 @@ def inject(
 
 def _targeted(base: Graph, layers: Sequence[Layer], targets: Sequence[str] | str | None, of_peft: bool) -> list[Layer]:
     """The layers that `targets` of `inject` stand for."""
+    word = targets[0] if isinstance(targets, (list, tuple)) and len(targets) == 1 else targets
     if targets is None:
         wanted = default_targets(base, layers)
-    elif isinstance(targets, str) and targets.lower() == ALL_LINEAR:
+    elif isinstance(word, str) and word.lower() == ALL_LINEAR:
         wanted = default_targets(base, layers, {})
     else:
         wanted = chosen(targets, [layer.module for layer in layers], "targets", of_peft=of_peft)

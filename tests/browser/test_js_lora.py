@@ -108,6 +108,19 @@ def test_settings_make_the_adapter_that_python_makes(js: JsPage) -> None:
     assert config == expected.config_json and "frozen" in frozen
 
 
+def test_a_page_adapts_all_products_but_the_head(js: JsPage) -> None:
+    config = js.run(
+        f"""{OPEN}
+        const s = await open({{ targets: ["all-linear"], rank: 2 }});
+        const {{ config }} = await s.adapter();
+        await s.release();
+        return config;""",
+        **given("head"),
+    )
+    assert config == inject(base_of("head", "dynamo"), "all-linear", rank=2).adapter().config_json
+    assert '"fc2"' in config and '"head"' not in config
+
+
 def test_adapters_are_switched_without_compiling_again(js: JsPage) -> None:
     found = js.run(
         f"""{OPEN}

@@ -231,7 +231,7 @@ class LoraModel(AdaptedModel):
         return Tensor(tensor.name, tensor.dtype, (width, rows), turned.tobytes())
 
     def _base_of(self, name: str) -> str | None:
-        own = self._copies.get(name, name).replace(BASE_LAYER, ".")
+        own = name.replace(BASE_LAYER, ".")
         own = self._weights.get(own, own)
         return own if own in self.base.initializers and name not in self.parameter_names else None
 

@@ -12,12 +12,13 @@ import pytest
 from bench import smol
 from onnx import TensorProto, helper, numpy_helper
 from playwright.sync_api import Browser
-from tests.python.test_safetensors_beside import NAME, SHAPE, WEIGHT, file_of, graph_of
+from tests.lora.test_lora import RECORDED, truth
+from tests.python.test_safetensors_beside import NAME, SHAPE, TABLE, WEIGHT, file_of, graph_of, tied_model
 
 from trainweb.lora.quantize import quantize
 from trainweb.model import read_model
 
-from .js_session import JsPage, open_js_page
+from .js_session import JsPage, open_js_page, to_json
 from .processes import processes, resident_bytes
 from .server import Site
 
@@ -73,6 +74,29 @@ def test_weights_are_found_by_name(js: JsPage, form: str, rest: dict[str, Any]) 
     files = [served(js.site, "a", first), served(js.site, "b", rest)]
     found = js.run(RUN, model=model, files=files, kind=form)
     np.testing.assert_allclose(found, half.astype(np.float64).sum(1), atol=1e-4)
+
+
+def test_a_tied_table_is_found_by_its_other_name(js: JsPage) -> None:
+    """A recorded language model with its table beside it, and the loss of PyTorch."""
+    model, table = tied_model()
+    data = truth("tied")
+    config = (RECORDED / "tied.start/adapter_config.json").read_text()
+    found = js.run(
+        """const lora = { adapterConfig: config };
+        const settings = { loss: "CrossEntropyLoss", optimizer: "AdamW", lora };
+        const session = await TrainingSession.createFromModel(model, settings, { weights });
+        const feeds = { x: toTensor(x), labels: toTensor(labels) };
+        const found = await session.runEvalStep(feeds);
+        const loss = found[session.evalOutputNames[0]].data[0];
+        await session.release();
+        return loss;""",
+        model=js.site.add("/w/tied.onnx", model),
+        weights=served(js.site, "tied", {TABLE: table}),
+        config=config,
+        x=to_json(data["x"]),
+        labels=to_json(data["labels"]),
+    )
+    np.testing.assert_allclose(found, data["losses"][0], rtol=1e-5)
 
 
 def test_weights_may_be_larger_than_the_room_for_blobs(js: JsPage) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 from trainweb.control.repeat import with_bodies
+from trainweb.model import calls
 from trainweb.model.floats import ABOUT_SHAPES
 from trainweb.model.graph import FX_NODE, SCOPES, TORCH, Graph, Node, Tensor
 
@@ -474,7 +475,7 @@ class Evidence:
 
 def listed_parameters(graph: Graph) -> list[str]:
     """Names of all parameters of the source module, as torch's dynamo exporter noted them; tied ones twice."""
-    return re.findall(r": PARAMETER target='([^']+)'", graph.notes.get(SIGNATURE, ""))
+    return calls.listed_parameters(graph.notes)
 
 
 def listed_buffers(graph: Graph) -> list[str]:

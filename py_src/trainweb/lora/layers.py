@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -104,7 +104,9 @@ def _modules(graph: Graph, layer: Layer, node: Node, generated: re.Pattern[str])
     return [named, _rooted(_module_of_node(path), graph), f"{named}.{layer.kind.name}"]
 
 
-def default_targets(graph: Graph, layers: Sequence[Layer]) -> list[str]:
+def default_targets(
+    graph: Graph, layers: Sequence[Layer], families: Mapping[tuple[str, ...], str] = DEFAULT_TARGETS
+) -> list[str]:
     """Choose the modules to adapt: those of PEFT, else every product but the last.
 
     Raises
@@ -116,7 +118,7 @@ def default_targets(graph: Graph, layers: Sequence[Layer]) -> list[str]:
     places = {layer.module: order[id(layer.sites[0])] for layer in layers if layer.kind is LINEAR}
     modules = sorted(places, key=lambda module: places[module])
     tails = {module.rpartition(".")[2] for module in modules}
-    for family, sign in DEFAULT_TARGETS.items():
+    for family, sign in families.items():
         if tails.issuperset(family) and any(module.endswith(sign) for module in modules):
             return [module for module in modules if module.rpartition(".")[2] in family]
     if not modules:

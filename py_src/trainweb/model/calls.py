@@ -1,8 +1,9 @@
-"""The notes of torch's dynamo exporter about the call of torch that became a node."""
+"""The notes of torch's dynamo exporter about calls of torch that became nodes, and about the module."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from trainweb.errors import UnsupportedError
 from trainweb.model.graph import FX_NODE, Node
@@ -12,6 +13,11 @@ _CROSS_ENTROPY = re.compile(
     r"target=torch\.ops\.aten\.cross_entropy_loss\.default\]\(args = \((.*)\), kwargs = \{(.*)\}"
 )
 _BAG = re.compile(r"target=torch\.ops\.aten\._?embedding_bag\w*\.\w+\]\(args = \((.*)\), kwargs = \{([^{}]*)\}\)")
+
+
+def listed_parameters(notes: Mapping[str, str]) -> list[str]:
+    """Names of all parameters of the source module in the notes on its graph; tied ones twice."""
+    return re.findall(r": PARAMETER target='([^']+)'", "\n".join(notes.values()))
 
 
 def padding_word(node: Node) -> int | None:

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from trainweb.control.repeat import with_bodies
+from trainweb.model.calls import call_of
 from trainweb.model.graph import FX_NODE, SCOPES, TORCH, Graph, Node, Tensor
 
 KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 FOLDED = "pkg.onnxscript.optimizer.folded_from"
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
+_LISTED = re.compile(r"(\w+): (PARAMETER|BUFFER) target='([^']+)'")
 PLAIN_NAMES = re.compile(r"\['[^'\\\n]*'(?:, '[^'\\\n]*')*\]")
 """A list of names in Python as nearly all are, which is cheaper to split than to parse."""
 
@@ -465,14 +467,23 @@ class Evidence:
         return False
 
 
+def signature(graph: Graph) -> dict[str, tuple[str, str]]:
+    """PARAMETER or BUFFER and its name in the source module, by argument of calls, as torch's dynamo exporter noted.
+
+    Tied parameters have an argument each, of which calls have only one.
+    """
+    return {argument: (kind, name) for argument, kind, name in _LISTED.findall(graph.notes.get(SIGNATURE, ""))}
+
+
 def listed_parameters(graph: Graph) -> list[str]:
     """Names of all parameters of the source module, as torch's dynamo exporter noted them; tied ones twice."""
-    return re.findall(r": PARAMETER target='([^']+)'", graph.notes.get(SIGNATURE, ""))
+    return [name for kind, name in signature(graph).values() if kind == "PARAMETER"]
 
 
-def listed_buffers(graph: Graph) -> list[str]:
-    """Names of all buffers of the source module, as torch's dynamo exporter noted them."""
-    return re.findall(r": BUFFER target='([^']+)'", graph.notes.get(SIGNATURE, ""))
+def named_by_calls(graph: Graph) -> set[str]:
+    """Parameters and buffers that are arguments of the calls which nodes were made of."""
+    listed = signature(graph)
+    return {listed[name][1] for node in graph.nodes for name in call_of(node)[1] if name in listed} if listed else set()
 
 
 def _is_recorded(graph: Graph) -> bool:
@@ -558,17 +569,19 @@ def notes_of(graph: Graph, tensor: Tensor) -> dict[str, str]:
 
 def lost_parameters(graph: Graph) -> list[Decision]:
     """Parameters of the source module that the exporter's optimizer left no tensor of."""
-    held = set(graph.initializers)
+    held, called = set(graph.initializers), named_by_calls(graph)
     for tensor in graph.initializers.values():
         sources = folded_from(notes_of(graph, tensor))
         if is_transposed(tensor, sources):
             held.update(sources)
     for node in graph.nodes:
-        # A parameter that a module reads under the name of another module's is tied to it.
+        # A parameter that a module reads under the name of another module's is tied to it, unless calls name both.
         for name in node.inputs:
             read = graph.initializers.get(name)
-            if read and KIND in notes_of(graph, read) and not name.startswith(f"{module_of(node)}."):
-                held.add(f"{module_of(node)}.{name.rpartition('.')[2]}")
+            notes = notes_of(graph, read) if read else {}
+            if read and (KIND in notes or is_transposed(read, folded_from(notes))):
+                alias = f"{module_of(node)}.{name.rpartition('.')[2]}"
+                held.update({alias} if name not in called else {alias} - called)
     reason = (
         "not in the file: the output does not depend on it, or the exporter's optimizer removed or merged it: export "
         "with optimize=False"

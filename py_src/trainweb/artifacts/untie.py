@@ -1,0 +1,138 @@
+"""Parameters and buffers that torch's dynamo exporter merged because they were equal, as those of a new module are.
+
+Its notes tell them apart. A node has the call of torch that it was made of, and the signature has the parameter or
+buffer behind each argument of the calls. Copies are several arguments. What the module ties is one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from trainweb.artifacts.evidence import FOLDED, KIND, folded_from, is_transposed, notes_of, signature
+from trainweb.model.calls import call_of
+from trainweb.model.graph import Graph, Node, Tensor, take_name
+
+_CONSTANT = re.compile(r"(new_)?(ones|zeros|full)(_like)?(_\d+)?|c_\w+|(clone_|detach_)?lift(ed|_fresh)\w*")
+"""Arguments that are constants of the module's code."""
+_ALIGNED = re.compile(r"linear|conv\w*")
+"""Calls whose operators have the same inputs in the same order, as those of norms have."""
+_LINEAR = {"MatMul": 1, "Add": 2}
+"""Arguments of `linear` that the two operators read that it may become."""
+_GROUPED = {"Mul": 1, "Add": 2}
+"""Arguments of `group_norm` that its operators read; its InstanceNormalization reads constants."""
+
+
+def untie(graph: Graph, keep: Collection[str]) -> None:
+    """Give each parameter and buffer that a call names its own tensor again; `keep` names tensors that stay."""
+    merged = _Merged(graph)
+    replaced: set[str] = set()
+    merged.split_tiles()
+    for node in list(graph.nodes):
+        for position, name in enumerate(node.inputs):
+            source = merged.sources.get(name)
+            if source is None or (name in keep and name != source):
+                continue
+            target = merged.target(node, position, source)
+            if target != source or name in merged.grouped:
+                node.inputs[position] = merged.tensor(node, name, target)
+                replaced.add(name)
+    read = {name for node in graph.nodes for name in (*node.inputs, *(n for g in node.bodies() for n in _reads(g)))}
+    for name in replaced - read - {value.name for value in graph.outputs}:
+        del graph.initializers[name]
+        graph.value_info.pop(name, None)
+
+
+def _reads(body: Graph) -> set[str]:
+    return {name for node in body.nodes for name in node.inputs}.union(
+        *(_reads(inner) for node in body.nodes for inner in node.bodies())
+    )
+
+
+class _Merged:
+    """The tensors of a graph, by the parameters and buffers that they stand for."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        listed = signature(graph)
+        self.kinds = {name: kind for kind, name in listed.values()}
+        self.arguments = {argument: name for argument, (_, name) in listed.items()}
+        self.used = set(graph.names())
+        self.made: dict[tuple[str, str], str] = {}
+        self.sources: dict[str, str] = {}
+        self.held: set[str] = set()
+        readers = graph.consumers()
+        self.grouped: set[str] = set()
+        """Weights and biases of group norms, which the exporter reshaped."""
+        for name, tensor in graph.initializers.items():
+            notes = notes_of(graph, tensor)
+            folded = [source for source in folded_from(notes) if source in self.kinds]
+            self.held.update(folded, [name])
+            if KIND in notes and name in self.kinds:
+                self.sources[name] = name
+            elif folded and is_transposed(tensor, folded_from(notes)):
+                self.sources[name] = folded[0]
+            elif len(folded) == 1 and tensor.shape[0:1] == (tensor.size,):
+                if all(call_of(node)[0] == "group_norm" for node in readers.get(name, ())):
+                    self.sources[name] = folded[0]
+                    self.grouped.add(name)
+
+    def target(self, node: Node, position: int, source: str) -> str:
+        """The parameter or buffer that a node reads in the place of `source`; empty for a constant."""
+        call, arguments = call_of(node)
+        if node.op_type.endswith("Normalization") or _ALIGNED.fullmatch(call) or call == "group_norm":
+            order = {"linear": _LINEAR, "group_norm": _GROUPED}.get(call, {})
+            index = order.get(node.op_type, position)
+            argument = arguments[index] if index < len(arguments) else ""
+            if not argument or (call == "group_norm" and node.op_type not in _GROUPED):
+                return "" if "norm" in call else source
+            if argument in self.arguments:
+                return self.arguments[argument]
+        read = [self.arguments[argument] for argument in arguments if argument in self.arguments]
+        if source in read:
+            return source
+        lost = [name for name in read if name not in self.held]
+        alike = [name for name in lost if name.rpartition(".")[2] == source.rpartition(".")[2]]
+        if len(lost) == 1 or len(alike) == 1:
+            return (alike or lost)[0]
+        return "" if not lost and any(map(_CONSTANT.fullmatch, arguments)) else source
+
+    def tensor(self, node: Node, name: str, target: str) -> str:
+        """The name of the tensor for `target`, which is a copy of the tensor `name`."""
+        is_turned = name not in (self.sources[name], *self.grouped)
+        if target in self.graph.initializers and not is_turned:
+            return target
+        if (target, name) not in self.made:
+            tensor = self.graph.initializers[name]
+            notes = {key: note for key, note in notes_of(self.graph, tensor).items() if key not in (KIND, FOLDED)}
+            made = tensor.renamed(take_name((is_turned and "val") or target or f"{name}_constant", self.used))
+            if target:
+                made.notes = {**notes, FOLDED: f"[{target!r}]"} if is_turned else {**notes, KIND: self.kinds[target]}
+            else:
+                made.notes = notes
+            self.made[target, name] = made.name
+            if name in self.grouped:
+                made = Tensor(made.name, made.dtype, (tensor.size,), bytes(tensor.data), made.notes)
+                self.made[target, name] = self._reshape(node, made.name, tensor.shape)
+            self.graph.initializers[made.name] = made
+        return self.made[target, name]
+
+    def split_tiles(self) -> None:
+        """Let instance norms with running statistics, in evaluation mode, have a Tile for each input."""
+        producers = self.graph.producers()
+        for index, node in reversed(list(enumerate(self.graph.nodes))):
+            for position, name in enumerate(node.inputs) if node.op_type == "BatchNormalization" else ():
+                tile = producers.get(name)
+                source = self.sources.get(tile.inputs[0]) if tile and tile.op_type == "Tile" else None
+                if tile and source:
+                    inputs = [self.tensor(node, tile.inputs[0], self.target(node, position, source)), *tile.inputs[1:]]
+                    node.inputs[position] = take_name(name, self.used)
+                    self.graph.nodes.insert(index, Node("Tile", inputs, [node.inputs[position]], {}, "", ""))
+
+    def _reshape(self, node: Node, name: str, shape: tuple[int, ...]) -> str:
+        """The name of `name` in another shape, by a node before all others."""
+        sizes = Tensor.of(take_name(f"{name}_sizes", self.used), "int64", (len(shape),), shape)
+        self.graph.initializers[sizes.name] = sizes
+        output = take_name(f"{name}_reshaped", self.used)
+        self.graph.nodes.insert(0, Node("Reshape", [name, sizes.name], [output], {}, "", output, node.notes))
+        return output

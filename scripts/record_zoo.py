@@ -1,6 +1,7 @@
 """Record the models of tests/zoo: each as torch's exporters write it, and how PyTorch trains it.
 
     ./build.sh record-zoo [NAME ...]
+    python scripts/record_zoo.py --older [NAME ...]   # with torch 2.13: adds its files where they differ
 
 Runs in a separate environment (`environments.py`); the tests replay the recordings without it. A recording
 is `NAME.tar.xz` with `EXPORTER.onnx`, for each exporter that manages, `about.json` and `truth.npz`:
@@ -25,6 +26,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ from torch import nn
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from tests.zoo.recording import ADAMW, FOLDER, RATES, STEPS  # noqa: E402
+from tests.zoo.recording import ADAMW, FOLDER, OLDER, RATES, STEPS, load  # noqa: E402
 from tests.zoo.sources import LOSSES, SOURCES, Case  # noqa: E402
 
 SEED = 11
@@ -147,11 +149,11 @@ def first_cause(error: Exception) -> str:
     return f"{type(error).__name__}: {text[:160]}"
 
 
-def exported(case: Case, about: dict[str, Any]) -> dict[str, bytes]:
+def exported(case: Case, about: dict[str, Any], exporters: Sequence[str] = (*EXPORTERS, "default")) -> dict[str, bytes]:
     """The files by exporter; what an exporter cannot do is noted."""
     files = {}
     state = {name: t.detach().clone() for name, t in case.module.state_dict().items()}
-    for exporter in (*EXPORTERS, "default"):
+    for exporter in exporters:
         case.module.load_state_dict(state)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.onnx"
@@ -209,17 +211,50 @@ def record(name: str) -> None:
     print(f"    {size / 1024:.0f} KiB of {sum(map(len, files.values())) / 1024:.0f}, {time.monotonic() - start:.0f} s")
 
 
+def form(file: bytes) -> list[Any]:
+    """The parts of a file but for names of tensors and numbers of initializers: versions of torch count differently."""
+    graph = onnx.load_from_string(file).graph
+    numbers: dict[str, int] = {}
+    parts: list[Any] = []
+    for node in graph.node:
+        notes = [re.sub(r"_?\d+", "", entry.value) for entry in node.metadata_props if "fx_node" in entry.key]
+        edges = [numbers.setdefault(name, len(numbers)) for name in (*node.input, *node.output)]
+        attributes = sorted(onnx.helper.printable_attribute(attribute) for attribute in node.attribute)
+        parts.append((node.op_type, edges, attributes, notes))
+    return [*parts, sorted((numbers[t.name], list(t.dims)) for t in graph.initializer if t.name in numbers)]
+
+
+def add_older(name: str) -> None:
+    """Add this torch's default file of a recorded model, where it has another form than the recorded one."""
+    recording = load(name)
+    torch.manual_seed(SEED)
+    case = SOURCES[name].make()
+    settle(case.module)
+    feeds = recording.part("feed/")
+    if not all(np.array_equal(feeds[n], t.numpy()) for n, t in case.feeds.items()):
+        raise ValueError("this torch draws other numbers")
+    about: dict[str, Any] = {"not exported": {}}
+    files = exported(case, about, ["dynamo"])
+    same = "dynamo" in files and form(files["dynamo"]) == form(recording.files["dynamo"])
+    print(f"{name}: {'the same' if same else about['not exported'] or 'another form'}", flush=True)
+    if files and not same:
+        with tarfile.open(FOLDER / f"{name}.tar.xz", "r:xz") as archive:
+            parts = {entry.name: archive.extractfile(entry).read() for entry in archive.getmembers()}  # type: ignore[union-attr]
+        pack(FOLDER / f"{name}.tar.xz", {**parts, f"{OLDER}.onnx": files["dynamo"]})
+
+
 def main() -> int:
     """Record all models, or those named; the exit status says whether all could be."""
     torch.set_num_threads(1)
-    unknown = set(sys.argv[1:]) - set(SOURCES)
+    step, arguments = (add_older, sys.argv[2:]) if sys.argv[1:2] == ["--older"] else (record, sys.argv[1:])
+    unknown = set(arguments) - set(SOURCES)
     if unknown:
         print(f"no such models: {', '.join(sorted(unknown))}; there are {', '.join(sorted(SOURCES))}", file=sys.stderr)
         return 2
     failed = []
-    for name in sys.argv[1:] or SOURCES:
+    for name in arguments or SOURCES:
         try:
-            record(name)
+            step(name)
         except Exception as error:  # one model must not keep the others from being recorded
             failed.append(name)
             print(f"    FAILED: {type(error).__name__}: {error}", flush=True)

@@ -42,6 +42,8 @@ _BEFORE_LEARNED = "applied to an input before anything learned is, as fixed filt
 _STATISTIC = re.compile(r".*\.running_(mean|var)")
 DETACH = re.compile(r"detach(_\d+)?")
 """Names that the dynamo exporter gives to results of `detach`."""
+_COPY = re.compile(r"clone(_\d+)?")
+"""Names that the dynamo exporter gives to constants of the code, such as `torch.tensor([1.0, 1.0])`, and to clones."""
 _DETACHED = re.compile(r"%(detach(?:_\d+)?)\b")
 TRANSPOSED = re.compile(r"(val|t|numpy_t|mt|transpose|permute)(_\d+)?", re.IGNORECASE)
 """Names of a matrix that the exporter's optimizer computed by a transposition.
@@ -587,7 +589,21 @@ def lost_parameters(graph: Graph) -> list[Decision]:
         "with optimize=False"
     )
     lost = [name for name in listed_parameters(graph) if name not in held]
-    return [Decision(name, False, reason, doubtful=True) for name in sorted(lost)]
+    return [Decision(name, False, reason, doubtful=True) for name in sorted(lost)] + _merged_constants(graph, called)
+
+
+def _merged_constants(graph: Graph, called: set[str]) -> list[Decision]:
+    """Copies, of constants most likely, in the place of which nodes read parameters that other nodes' calls name."""
+    made, listed = {name for node in graph.nodes for name in node.outputs}, signature(graph)
+    found = []
+    for node in graph.nodes:
+        arguments = call_of(node)[1]
+        copies = [argument for argument in arguments if _COPY.fullmatch(argument) and argument not in made]
+        read = called.intersection(node.inputs) - {listed[name][1] for name in arguments if name in listed}
+        if copies and read:
+            reason = f"{node} reads {min(read)!r} in its place, which equals it: export with optimize=False"
+            found.append(Decision(copies[0], False, reason, doubtful=True))
+    return found
 
 
 def is_transposed(tensor: Tensor, sources: list[str]) -> bool:

@@ -11,7 +11,9 @@ from collections.abc import Collection
 
 from trainweb.artifacts.evidence import FOLDED, KIND, folded_from, is_transposed, notes_of, signature
 from trainweb.model.calls import call_of
-from trainweb.model.graph import Graph, Node, Tensor, take_name
+from trainweb.model.encoded import TELLS
+from trainweb.model.graph import FX_NODE, Graph, Node, Tensor, take_name
+from trainweb.onnxblock.transforms import prune
 
 _CONSTANT = re.compile(r"(new_)?(ones|zeros|full)(_like)?(_\d+)?|c_\w+|(clone_|detach_)?lift(ed|_fresh)\w*")
 """Arguments that are constants of the module's code."""
@@ -26,8 +28,8 @@ _GROUPED = {"Mul": 1, "Add": 2}
 def untie(graph: Graph, keep: Collection[str]) -> None:
     """Give each parameter and buffer that a call names its own tensor again; `keep` names tensors that stay."""
     merged = _Merged(graph)
-    replaced: set[str] = set()
     merged.split_tiles()
+    replaced: set[str] = set()
     for node in list(graph.nodes):
         for position, name in enumerate(node.inputs):
             source = merged.sources.get(name)
@@ -37,16 +39,23 @@ def untie(graph: Graph, keep: Collection[str]) -> None:
             if target != source or name in merged.grouped:
                 node.inputs[position] = merged.tensor(node, name, target)
                 replaced.add(name)
-    read = {name for node in graph.nodes for name in (*node.inputs, *(n for g in node.bodies() for n in _reads(g)))}
-    for name in replaced - read - {value.name for value in graph.outputs}:
+    live = prune(graph)
+    graph.nodes = live.nodes
+    for name in replaced - set(live.initializers):
         del graph.initializers[name]
         graph.value_info.pop(name, None)
+    if replaced:
+        order = {name: k for k, name in enumerate(merged.kinds)}  # the module's
+        place = {name: order[source] for name, source in merged.sources.items()}
+        every = sorted(graph.initializers.items(), key=lambda item: place.get(item[0], len(order)))
+        graph.initializers = dict(every)
 
 
-def _reads(body: Graph) -> set[str]:
-    return {name for node in body.nodes for name in node.inputs}.union(
-        *(_reads(inner) for node in body.nodes for inner in node.bodies())
-    )
+def forget_calls(graph: Graph) -> None:
+    """Drop the notes on calls that only this needs: artifacts would be larger by a line for each parameter."""
+    for node in graph.nodes:
+        if not TELLS.search(node.notes.get(FX_NODE, "")):
+            node.notes = {key: note for key, note in node.notes.items() if key != FX_NODE}
 
 
 class _Merged:
@@ -72,10 +81,13 @@ class _Merged:
                 self.sources[name] = name
             elif folded and is_transposed(tensor, folded_from(notes)):
                 self.sources[name] = folded[0]
-            elif len(folded) == 1 and tensor.shape[0:1] == (tensor.size,):
-                if all(call_of(node)[0] == "group_norm" for node in readers.get(name, ())):
-                    self.sources[name] = folded[0]
-                    self.grouped.add(name)
+            elif (
+                len(folded) == 1
+                and tensor.shape[:1] == (tensor.size,)
+                and all(call_of(node)[0] == "group_norm" for node in readers.get(name, ()))
+            ):
+                self.sources[name] = folded[0]
+                self.grouped.add(name)
 
     def target(self, node: Node, position: int, source: str) -> str:
         """The parameter or buffer that a node reads in the place of `source`; empty for a constant."""
@@ -115,6 +127,8 @@ class _Merged:
                 made = Tensor(made.name, made.dtype, (tensor.size,), bytes(tensor.data), made.notes)
                 self.made[target, name] = self._reshape(node, made.name, tensor.shape)
             self.graph.initializers[made.name] = made
+            if target:
+                self.sources[made.name] = target
         return self.made[target, name]
 
     def split_tiles(self) -> None:

@@ -1,4 +1,4 @@
-"""Record modules that were never trained, as torch's dynamo exporter writes them by default, and how PyTorch trains them.
+"""Record modules that were never trained, as torch's dynamo exporter writes them by default, and PyTorch's training.
 
 python tests/golden/merged/record.py, from the root of the project, with a Python that has torch and onnxscript. The
 exporter makes one tensor of equal ones. `recorded.tar.xz` has, for each case and mode of the module, the file, what is
@@ -20,7 +20,7 @@ from torch import nn
 ROOT = Path(__file__).parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 from record_zoo import as_onnx, pack  # noqa: E402
-from recording import export  # noqa: E402
+from recording import strip  # noqa: E402
 
 TARGET = Path(__file__).with_name("recorded.tar.xz")
 STEPS, RATE = 5, 0.05
@@ -105,17 +105,20 @@ def cases() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
     }
 
 
-def record(module: nn.Module, row: tuple[int, ...], mode: str) -> tuple[bytes, bytes]:
-    """The file, and the arrays."""
+def record(module: nn.Module, row: tuple[int, ...], mode: str, *, trains: bool) -> tuple[bytes, bytes]:
+    """The file, and the arrays; `trains` tells whether norms use the statistics of the batch as it is trained."""
     x = torch.randn(BATCH, *row) * 1.5 + 0.5
     target = torch.randn_like(copy.deepcopy(module)(x))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
-        export(copy.deepcopy(module).train(mode == "train"), {"x": x}, ["y"], path, "dynamo")
+        dims = {"dynamic_shapes": ({0: torch.export.Dim("batch")},)}
+        names = {"input_names": ["x"], "output_names": ["y"], "verbose": False}
+        source = copy.deepcopy(module).train(mode == "train")
+        torch.onnx.export(source, (x,), str(path), dynamo=True, external_data=False, **names, **dims)
+        strip(path)
         file = path.read_bytes()
-    exact = as_onnx(copy.deepcopy(module).double()).train()
-    if any(isinstance(part, nn.InstanceNorm1d) and part.track_running_stats for part in exact.modules()):
-        exact.train(mode == "train")
+    exact = as_onnx(copy.deepcopy(module).double())
+    exact.train(trains)
     optimizer = torch.optim.SGD(exact.parameters(), RATE)
     losses = []
     for _ in range(STEPS):
@@ -142,7 +145,8 @@ def main() -> None:
             if name == "statistics of instances" and mode == "train":
                 continue  # the exporter writes norms without statistics
             print(name, mode, flush=True)
-            parts[f"{name}/{mode}.onnx"], parts[f"{name}/{mode}.npz"] = record(module, row, mode)
+            trains = mode == "train" or "statistics" not in name
+            parts[f"{name}/{mode}.onnx"], parts[f"{name}/{mode}.npz"] = record(module, row, mode, trains=trains)
     pack(TARGET, parts)
     print(f"{TARGET.stat().st_size} bytes")
 

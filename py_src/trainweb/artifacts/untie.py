@@ -17,8 +17,8 @@ from trainweb.onnxblock.transforms import prune
 
 _CONSTANT = re.compile(r"(new_)?(ones|zeros|full)(_like)?(_\d+)?|c_\w+|(clone_|detach_)?lift(ed|_fresh)\w*")
 """Arguments that are constants of the module's code."""
-_ALIGNED = re.compile(r"linear|conv\w*")
-"""Calls whose operators have the same inputs in the same order, as those of norms have."""
+_ALIGNED = {"Gemm": re.compile("linear"), "Conv": re.compile(r"conv\w*"), "ConvTranspose": re.compile(r"conv\w*")}
+"""Calls whose arguments are the inputs of the operator in the same order, as those of norms are."""
 _LINEAR = {"MatMul": 1, "Add": 2}
 """Arguments of `linear` that the two operators read that it may become."""
 _GROUPED = {"Mul": 1, "Add": 2}
@@ -39,9 +39,8 @@ def untie(graph: Graph, keep: Collection[str]) -> None:
             if target != source or name in merged.grouped:
                 node.inputs[position] = merged.tensor(node, name, target)
                 replaced.add(name)
-    live = prune(graph)
-    graph.nodes = live.nodes
-    for name in replaced - set(live.initializers):
+    read = {*graph.consumers(), *prune(graph).initializers}
+    for name in replaced - read:
         del graph.initializers[name]
         graph.value_info.pop(name, None)
     if replaced:
@@ -92,8 +91,9 @@ class _Merged:
     def target(self, node: Node, position: int, source: str) -> str:
         """The parameter or buffer that a node reads in the place of `source`; empty for a constant."""
         call, arguments = call_of(node)
-        if node.op_type.endswith("Normalization") or _ALIGNED.fullmatch(call) or call == "group_norm":
-            order = {"linear": _LINEAR, "group_norm": _GROUPED}.get(call, {})
+        order = {"linear": _LINEAR, "group_norm": _GROUPED}.get(call, {})
+        aligned = _ALIGNED.get(node.op_type)
+        if node.op_type.endswith("Normalization") or node.op_type in order or (aligned and aligned.fullmatch(call)):
             index = order.get(node.op_type, position)
             argument = arguments[index] if index < len(arguments) else ""
             if not argument or (call == "group_norm" and node.op_type not in _GROUPED):
@@ -133,15 +133,20 @@ class _Merged:
 
     def split_tiles(self) -> None:
         """Let instance norms with running statistics, in evaluation mode, have a Tile for each input."""
-        producers = self.graph.producers()
+        producers, taken = self.graph.producers(), set[str]()
         for index, node in reversed(list(enumerate(self.graph.nodes))):
             for position, name in enumerate(node.inputs) if node.op_type == "BatchNormalization" else ():
                 tile = producers.get(name)
                 source = self.sources.get(tile.inputs[0]) if tile and tile.op_type == "Tile" else None
-                if tile and source:
-                    inputs = [self.tensor(node, tile.inputs[0], self.target(node, position, source)), *tile.inputs[1:]]
+                if not tile or not source:
+                    continue
+                if name in taken:
                     node.inputs[position] = take_name(name, self.used)
-                    self.graph.nodes.insert(index, Node("Tile", inputs, [node.inputs[position]], {}, "", ""))
+                    tile = Node("Tile", list(tile.inputs), [node.inputs[position]])
+                    self.graph.nodes.insert(index, tile)
+                taken.add(name)
+                tile.notes = {}
+                tile.inputs[0] = self.tensor(node, source, self.target(node, position, source))
 
     def _reshape(self, node: Node, name: str, shape: tuple[int, ...]) -> str:
         """The name of `name` in another shape, by a node before all others."""

@@ -212,12 +212,13 @@ def record(name: str) -> None:
 
 
 def form(file: bytes) -> list[Any]:
-    """The parts of a file but for names of tensors and numbers of initializers: versions of torch count differently."""
+    """Nodes of a file with the calls that they note, without names of results, which depend on the version of torch."""
     graph = onnx.load_from_string(file).graph
     numbers: dict[str, int] = {}
     parts: list[Any] = []
     for node in graph.node:
-        notes = [re.sub(r"_?\d+", "", entry.value) for entry in node.metadata_props if "fx_node" in entry.key]
+        calls = [entry.value for entry in node.metadata_props if "fx_node" in entry.key]
+        notes = [re.findall(r"aten\.\w+|%[pbc]_\w+|None", call) for call in calls]
         edges = [numbers.setdefault(name, len(numbers)) for name in (*node.input, *node.output)]
         attributes = sorted(onnx.helper.printable_attribute(attribute) for attribute in node.attribute)
         parts.append((node.op_type, edges, attributes, notes))

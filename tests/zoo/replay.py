@@ -129,7 +129,7 @@ def replay(recording: Recording, exporter: str, kind: str) -> Trained:
 
 
 def of_default(recording: Recording, kind: str) -> Trained:
-    """Training of a file in evaluation mode, whose weights lost names: it must warn of another course than PyTorch's."""
+    """Training of a file in evaluation mode, whose weights lost names: it warns of another course than PyTorch's."""
     artifacts = build(recording, "default", kind)
     doubtful = tuple(sorted(decision.name for decision in artifacts.decisions if decision.doubtful))
     try:

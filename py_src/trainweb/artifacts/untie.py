@@ -19,10 +19,8 @@ _CONSTANT = re.compile(r"(new_)?(ones|zeros|full)(_like)?(_\d+)?|c_\w+|(clone_|d
 """Arguments that are constants of the module's code."""
 _ALIGNED = {"Gemm": re.compile("linear"), "Conv": re.compile(r"conv\w*"), "ConvTranspose": re.compile(r"conv\w*")}
 """Calls whose arguments are the inputs of the operator in the same order, as those of norms are."""
-_LINEAR = {"MatMul": 1, "Add": 2}
-"""Arguments of `linear` that the two operators read that it may become."""
-_GROUPED = {"Mul": 1, "Add": 2}
-"""Arguments of `group_norm` that its operators read; its InstanceNormalization reads constants."""
+_ARGUMENTS = {"linear": {"MatMul": 1, "Add": 2}, "group_norm": {"Mul": 1, "Add": 2}}
+"""Arguments that the operators read which a call becomes; the InstanceNormalization of `group_norm` reads constants."""
 
 
 def untie(graph: Graph, keep: Collection[str]) -> None:
@@ -39,8 +37,7 @@ def untie(graph: Graph, keep: Collection[str]) -> None:
             if target != source or name in merged.grouped:
                 node.inputs[position] = merged.tensor(node, name, target)
                 replaced.add(name)
-    read = {*graph.consumers(), *prune(graph).initializers}
-    for name in replaced - read:
+    for name in replaced.difference(graph.consumers(), prune(graph).initializers):
         del graph.initializers[name]
         graph.value_info.pop(name, None)
     if replaced:
@@ -78,25 +75,19 @@ class _Merged:
             self.held.update(folded, [name])
             if KIND in notes and name in self.kinds:
                 self.sources[name] = name
-            elif folded and is_transposed(tensor, folded_from(notes)):
-                self.sources[name] = folded[0]
-            elif (
-                len(folded) == 1
-                and tensor.shape[:1] == (tensor.size,)
-                and all(call_of(node)[0] == "group_norm" for node in readers.get(name, ()))
-            ):
-                self.sources[name] = folded[0]
-                self.grouped.add(name)
+            elif len(folded) == 1:
+                calls = {call_of(node)[0] for node in readers.get(name, ())}
+                if is_transposed(tensor, folded_from(notes)) or calls == {"group_norm"}:
+                    self.sources[name] = folded[0]
+                self.grouped.update([name] if calls == {"group_norm"} else ())
 
     def target(self, node: Node, position: int, source: str) -> str:
         """The parameter or buffer that a node reads in the place of `source`; empty for a constant."""
         call, arguments = call_of(node)
-        order = {"linear": _LINEAR, "group_norm": _GROUPED}.get(call, {})
-        aligned = _ALIGNED.get(node.op_type)
+        order, aligned = _ARGUMENTS.get(call, {}), _ALIGNED.get(node.op_type)
         if node.op_type.endswith("Normalization") or node.op_type in order or (aligned and aligned.fullmatch(call)):
-            index = order.get(node.op_type, position)
-            argument = arguments[index] if index < len(arguments) else ""
-            if not argument or (call == "group_norm" and node.op_type not in _GROUPED):
+            argument = dict(enumerate(arguments)).get(order.get(node.op_type, position), "")
+            if not argument or (call == "group_norm" and node.op_type not in order):
                 return "" if "norm" in call else source
             if argument in self.arguments:
                 return self.arguments[argument]
@@ -119,16 +110,14 @@ class _Merged:
             notes = {key: note for key, note in notes_of(self.graph, tensor).items() if key not in (KIND, FOLDED)}
             made = tensor.renamed(take_name((is_turned and "val") or target or f"{name}_constant", self.used))
             if target:
-                made.notes = {**notes, FOLDED: f"[{target!r}]"} if is_turned else {**notes, KIND: self.kinds[target]}
-            else:
-                made.notes = notes
+                notes |= {FOLDED: f"[{target!r}]"} if is_turned else {KIND: self.kinds[target]}
+            made.notes = notes
             self.made[target, name] = made.name
             if name in self.grouped:
                 made = Tensor(made.name, made.dtype, (tensor.size,), bytes(tensor.data), made.notes)
                 self.made[target, name] = self._reshape(node, made.name, tensor.shape)
             self.graph.initializers[made.name] = made
-            if target:
-                self.sources[made.name] = target
+            self.sources.update({made.name: target} if target else {})
         return self.made[target, name]
 
     def split_tiles(self) -> None:

@@ -19,7 +19,7 @@ _CONSTANT = re.compile(r"(new_)?(ones|zeros|full)(_like)?(_\d+)?|c_\w+|(clone_|d
 """Arguments that are constants of the module's code."""
 _ALIGNED = {"Gemm": re.compile("linear"), "Conv": re.compile(r"conv\w*"), "ConvTranspose": re.compile(r"conv\w*")}
 """Calls whose arguments are the inputs of the operator in the same order, as those of norms are."""
-_ARGUMENTS = {"linear": {"MatMul": 1, "Add": 2}, "group_norm": {"Mul": 1, "Add": 2}}
+_ARGUMENTS = {"linear": {"MatMul": 1, "Add": 2}, "group_norm": {"Mul": 1, "Add": 2}, "prelu": {"PRelu": 1}}
 """Arguments that the operators read which a call becomes; the InstanceNormalization of `group_norm` reads constants."""
 
 
@@ -34,7 +34,7 @@ def untie(graph: Graph, keep: Collection[str]) -> None:
             if source is None or (name in keep and name != source):
                 continue
             target = merged.target(node, position, source)
-            if target != source or name in merged.grouped:
+            if target != source or name in merged.reshaped:
                 node.inputs[position] = merged.tensor(node, name, target)
                 replaced.add(name)
     for name in replaced.difference(graph.consumers(), prune(graph).initializers):
@@ -67,8 +67,8 @@ class _Merged:
         self.sources: dict[str, str] = {}
         self.held: set[str] = set()
         readers = graph.consumers()
-        self.grouped: set[str] = set()
-        """Weights and biases of group norms, which the exporter reshaped."""
+        self.reshaped: set[str] = set()
+        """Vectors of group norms and PReLU, which the exporter reshaped."""
         for name, tensor in graph.initializers.items():
             notes = notes_of(graph, tensor)
             folded = [source for source in folded_from(notes) if source in self.kinds]
@@ -77,9 +77,9 @@ class _Merged:
                 self.sources[name] = name
             elif len(folded) == 1:
                 calls = {call_of(node)[0] for node in readers.get(name, ())}
-                if is_transposed(tensor, folded_from(notes)) or calls == {"group_norm"}:
+                self.reshaped.update([name] if calls and calls <= {"group_norm", "prelu"} else ())
+                if is_transposed(tensor, folded_from(notes)) or name in self.reshaped:
                     self.sources[name] = folded[0]
-                self.grouped.update([name] if calls == {"group_norm"} else ())
 
     def target(self, node: Node, position: int, source: str) -> str:
         """The parameter or buffer that a node reads in the place of `source`; empty for a constant."""
@@ -102,7 +102,7 @@ class _Merged:
 
     def tensor(self, node: Node, name: str, target: str) -> str:
         """The name of the tensor for `target`, which is a copy of the tensor `name`."""
-        is_turned = name not in (self.sources[name], *self.grouped)
+        is_turned = name not in (self.sources[name], *self.reshaped)
         if target in self.graph.initializers and not is_turned:
             return target
         if (target, name) not in self.made:
@@ -113,7 +113,7 @@ class _Merged:
                 notes |= {FOLDED: f"[{target!r}]"} if is_turned else {KIND: self.kinds[target]}
             made.notes = notes
             self.made[target, name] = made.name
-            if name in self.grouped:
+            if name in self.reshaped:
                 made = Tensor(made.name, made.dtype, (tensor.size,), bytes(tensor.data), made.notes)
                 self.made[target, name] = self._reshape(node, made.name, tensor.shape)
             self.graph.initializers[made.name] = made
